@@ -1,0 +1,16 @@
+//! The machine: the kernel interfaces that no library wraps, behind safe functions.
+//!
+//! - [`repair`]: freeze, snapshot and restore one TCP connection (TCP_REPAIR);
+//! - [`info`]: what the kernel tells about a connection (TCP_INFO);
+//! - [`tap`]: a TAP device, where held packets wait;
+//! - [`raw`]: whole IP packets from user space;
+//! - [`link`]: interfaces, their numbers and hardware addresses.
+//!
+//! `unsafe` is confined to system calls whose arguments are built in the same function.
+
+pub mod info;
+pub mod link;
+pub mod raw;
+pub mod repair;
+mod sockopt;
+pub mod tap;

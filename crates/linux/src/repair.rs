@@ -1,0 +1,372 @@
+//! Freeze, snapshot and restore one TCP connection through TCP_REPAIR (Linux ≥ 3.5).
+//!
+//! The order of calls is the kernel's law: sequence numbers can be set only in state CLOSE,
+//! options only in ESTABLISHED before anything was sent, windows last. A socket in repair mode
+//! is closed silently: no FIN, no RST.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+use thiserror::Error;
+use wire::snapshot::{
+    Congestion, NegotiatedOptions, QUEUE_BYTES_MAX, SocketOptions, TcpSnapshot, Windows,
+};
+use wire::{FlowKey, SeqNumber};
+
+use crate::info::{STATE_ESTABLISHED, TcpInfo};
+use crate::sockopt;
+
+// linux/tcp.h
+const TCP_REPAIR_ON: i32 = 1;
+/// Off without a window probe: nothing is sent (Linux ≥ 4.18).
+const TCP_REPAIR_OFF_NO_WP: i32 = -1;
+const TCP_NO_QUEUE: i32 = 0;
+const TCP_RECV_QUEUE: i32 = 1;
+const TCP_SEND_QUEUE: i32 = 2;
+const TCPOPT_MAXSEG: u32 = 2;
+const TCPOPT_WINDOW: u32 = 3;
+const TCPOPT_SACK_PERM: u32 = 4;
+const TCPOPT_TIMESTAMP: u32 = 8;
+/// Smallest piece of a queue offered to the kernel before giving up.
+const QUEUE_PIECE_BYTES_MIN: usize = 1024;
+
+/// `struct tcp_repair_window`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct RepairWindow {
+    snd_wl1: u32,
+    snd_wnd: u32,
+    max_window: u32,
+    rcv_wnd: u32,
+    rcv_wup: u32,
+}
+// SAFETY: repr(C), five u32, no padding.
+unsafe impl sockopt::Plain for RepairWindow {}
+
+/// `struct tcp_repair_opt`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct RepairOption {
+    code: u32,
+    value: u32,
+}
+// SAFETY: repr(C), two u32, no padding.
+unsafe impl sockopt::Plain for RepairOption {}
+
+/// Why a connection was not frozen or not restored.
+#[derive(Debug, Error)]
+pub enum RepairError {
+    /// CAP_NET_ADMIN is missing, or the socket cannot be repaired (MPTCP).
+    #[error("TCP_REPAIR is refused: {0}; it needs CAP_NET_ADMIN and a plain TCP socket")]
+    Refused(#[source] io::Error),
+    /// Only established connections move; this one is half-closed, closed or opening.
+    #[error("the connection is in TCP state {0}, not ESTABLISHED")]
+    NotEstablished(u8),
+    /// A queue is longer than a snapshot may carry.
+    #[error("{bytes} bytes in the {queue} queue exceed the limit of {QUEUE_BYTES_MAX}")]
+    QueueTooLong {
+        /// `send` or `receive`.
+        queue: &'static str,
+        /// Its length.
+        bytes: usize,
+    },
+    /// One of the calls failed.
+    #[error("{call}: {source}")]
+    Call {
+        /// The option or system call.
+        call: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+trait At<T> {
+    fn at(self, call: &'static str) -> Result<T, RepairError>;
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, call: &'static str) -> Result<T, RepairError> {
+        self.map_err(|source| RepairError::Call { call, source })
+    }
+}
+
+impl<T> At<T> for rustix::io::Result<T> {
+    fn at(self, call: &'static str) -> Result<T, RepairError> {
+        self.map_err(|errno| RepairError::Call { call, source: errno.into() })
+    }
+}
+
+fn set_tcp(fd: BorrowedFd<'_>, option: i32, value: i32) -> io::Result<()> {
+    sockopt::set(fd, libc::IPPROTO_TCP, option, &value)
+}
+
+fn get_u32(fd: BorrowedFd<'_>, option: i32) -> io::Result<u32> {
+    sockopt::get(fd, libc::IPPROTO_TCP, option).map(|(value, _)| value)
+}
+
+/// What the owner of a connection knows already, so that the kernel need not be asked again.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// The connection.
+    pub flow: FlowKey,
+    /// Options that the owner itself set.
+    pub socket: SocketOptions,
+    /// Clamp of the segment size, where an earlier snapshot told it.
+    pub mss_bytes: Option<u16>,
+    /// Name of the congestion control algorithm.
+    pub algorithm: &'static str,
+}
+
+/// Puts a connection into repair mode: what arrives is still received, nothing is sent by calls,
+/// and closing is silent.
+///
+/// # Errors
+/// [`RepairError::Refused`].
+pub fn freeze(socket: &impl AsFd) -> Result<(), RepairError> {
+    set_tcp(socket.as_fd(), libc::TCP_REPAIR, TCP_REPAIR_ON).map_err(RepairError::Refused)
+}
+
+/// Takes a connection out of repair mode without sending anything: it is live again.
+///
+/// # Errors
+/// [`RepairError::Call`].
+pub fn thaw(socket: &impl AsFd) -> Result<(), RepairError> {
+    set_tcp(socket.as_fd(), libc::TCP_REPAIR, TCP_REPAIR_OFF_NO_WP).at("TCP_REPAIR off")
+}
+
+/// Reads the state of a frozen connection. The socket stays as it is, so this can be repeated.
+///
+/// # Errors
+/// [`RepairError`]; the caller thaws the socket and goes on with it.
+pub fn snapshot(socket: &impl AsFd, known: &Known) -> Result<TcpSnapshot, RepairError> {
+    let fd = socket.as_fd();
+    let info = TcpInfo::of_fd(fd).at("TCP_INFO")?;
+    if info.state != STATE_ESTABLISHED {
+        return Err(RepairError::NotEstablished(info.state));
+    }
+    let windows: RepairWindow =
+        sockopt::get(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW).at("TCP_REPAIR_WINDOW")?.0;
+    let timestamp = match info.has_timestamps() {
+        true => Some(get_u32(fd, libc::TCP_TIMESTAMP).at("TCP_TIMESTAMP")?),
+        false => None,
+    };
+    let mss_bytes = match known.mss_bytes {
+        Some(mss) => mss,
+        None => get_u32(fd, libc::TCP_MAXSEG).at("TCP_MAXSEG")?.min(u16::MAX.into()) as u16,
+    };
+    let unread_bytes = queued(fd, libc::FIONREAD).at("SIOCINQ")?;
+    let (receive_end, receive_queue) = read_queue(fd, TCP_RECV_QUEUE, "receive", unread_bytes)?;
+    let sent_all = info.unacked_segments == 0 && info.notsent_bytes == 0;
+    let unacked_bytes = if sent_all { 0 } else { queued(fd, libc::TIOCOUTQ).at("SIOCOUTQ")? };
+    let (send_end, send_queue) = read_queue(fd, TCP_SEND_QUEUE, "send", unacked_bytes)?;
+    set_tcp(fd, libc::TCP_REPAIR_QUEUE, TCP_NO_QUEUE).at("TCP_REPAIR_QUEUE")?;
+    let unsent_bytes = info.notsent_bytes.min(send_queue.len() as u32);
+    Ok(TcpSnapshot {
+        flow: known.flow,
+        options: NegotiatedOptions {
+            mss_bytes,
+            window_scale: info.window_scale(),
+            sack: info.has_sack(),
+            timestamp,
+            ecn: info.has_ecn(),
+        },
+        send_seq: send_end - send_queue.len() as u32,
+        receive_seq: receive_end - receive_queue.len() as u32,
+        send_queue,
+        unsent_bytes,
+        receive_queue,
+        windows: Windows {
+            snd_wl1: windows.snd_wl1,
+            snd_wnd: windows.snd_wnd,
+            max_window: windows.max_window,
+            rcv_wnd: windows.rcv_wnd,
+            rcv_wup: windows.rcv_wup,
+        },
+        congestion: Congestion {
+            cwnd_segments: info.snd_cwnd_segments,
+            ssthresh_segments: info.snd_ssthresh_segments,
+            rtt_us: info.rtt_us,
+            idle_ms: info.last_data_sent_ms,
+            algorithm: known.algorithm.to_owned(),
+        },
+        socket: known.socket,
+        segments_in: info.segs_in,
+    })
+}
+
+fn queued(fd: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<usize> {
+    let mut count: libc::c_int = 0;
+    // SAFETY: FIONREAD (SIOCINQ) and TIOCOUTQ (SIOCOUTQ) write one int to the given address.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, &mut count) };
+    if result == 0 { Ok(count.max(0) as usize) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The sequence number behind the queue's last octet, and its content.
+fn read_queue(
+    fd: BorrowedFd<'_>,
+    queue: i32,
+    name: &'static str,
+    bytes: usize,
+) -> Result<(SeqNumber, Vec<u8>), RepairError> {
+    if bytes > QUEUE_BYTES_MAX {
+        return Err(RepairError::QueueTooLong { queue: name, bytes });
+    }
+    set_tcp(fd, libc::TCP_REPAIR_QUEUE, queue).at("TCP_REPAIR_QUEUE")?;
+    let end = SeqNumber(get_u32(fd, libc::TCP_QUEUE_SEQ).at("TCP_QUEUE_SEQ")?);
+    let mut content = vec![0; bytes];
+    let mut filled = 0;
+    if bytes > 0 {
+        use rustix::net::RecvFlags;
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let (count, _) = rustix::net::recv(fd, &mut content[..], flags).at("recv(MSG_PEEK)")?;
+        filled = count;
+    }
+    if filled != bytes {
+        let source = io::Error::other(format!("the {name} queue yields {filled} of {bytes} bytes"));
+        return Err(RepairError::Call { call: "recv(MSG_PEEK)", source });
+    }
+    Ok((end, content))
+}
+
+/// A restored connection, still in repair mode: it receives, but stays silent until it is
+/// [`thaw`]ed. Dropping it closes it silently.
+#[derive(Debug)]
+pub struct Restored {
+    socket: Socket,
+    /// Tail of the send queue that was never sent; goes out after the thaw.
+    unsent: Vec<u8>,
+}
+
+impl Restored {
+    /// Makes the connection live and returns its socket, and the octets that the previous owner
+    /// had written but not sent: they must be written before anything else.
+    ///
+    /// # Errors
+    /// [`RepairError::Call`]; the socket is closed silently.
+    pub fn activate(self) -> Result<(OwnedFd, Vec<u8>), RepairError> {
+        thaw(&self.socket)?;
+        Ok((self.socket.into(), self.unsent))
+    }
+
+    /// The kernel's socket.
+    pub fn socket(&self) -> &Socket {
+        &self.socket
+    }
+}
+
+/// Rebuilds a connection from its snapshot.
+///
+/// `on_connect` runs just before connect(2), where a sockops program picks up the congestion
+/// window to restore.
+///
+/// # Errors
+/// [`RepairError`]; nothing is left behind.
+pub fn restore(tcp: &TcpSnapshot, on_connect: impl FnOnce()) -> Result<Restored, RepairError> {
+    let domain = if tcp.flow.is_ipv6() { Domain::IPV6 } else { Domain::IPV4 };
+    let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), None).at("socket")?;
+    let fd = socket.as_fd();
+    freeze(&socket)?;
+    bind(&socket, tcp.flow.service)?;
+    set_sequence(fd, TCP_SEND_QUEUE, tcp.send_seq)?;
+    set_sequence(fd, TCP_RECV_QUEUE, tcp.receive_seq)?;
+    on_connect();
+    socket.connect(&SockAddr::from(tcp.flow.client)).at("connect in repair mode")?;
+    set_options(fd, &tcp.options)?;
+    // Still on the receive queue.
+    write_queue(fd, &tcp.receive_queue)?;
+    let sent_bytes = tcp.send_queue.len().saturating_sub(tcp.unsent_bytes as usize);
+    let (sent, unsent) = tcp.send_queue.split_at(sent_bytes);
+    if !sent.is_empty() {
+        set_tcp(fd, libc::TCP_REPAIR_QUEUE, TCP_SEND_QUEUE).at("TCP_REPAIR_QUEUE")?;
+        write_queue(fd, sent)?;
+    }
+    set_tcp(fd, libc::TCP_REPAIR_QUEUE, TCP_NO_QUEUE).at("TCP_REPAIR_QUEUE")?;
+    let windows = RepairWindow {
+        snd_wl1: tcp.windows.snd_wl1,
+        snd_wnd: tcp.windows.snd_wnd,
+        max_window: tcp.windows.max_window,
+        rcv_wnd: tcp.windows.rcv_wnd,
+        rcv_wup: tcp.windows.rcv_wup,
+    };
+    sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &windows)
+        .at("TCP_REPAIR_WINDOW")?;
+    set_socket_options(fd, &tcp.socket)?;
+    Ok(Restored { unsent: unsent.to_vec(), socket })
+}
+
+fn bind(socket: &Socket, service: SocketAddr) -> Result<(), RepairError> {
+    socket.bind(&SockAddr::from(service)).at("bind to the service's address")
+}
+
+fn set_sequence(fd: BorrowedFd<'_>, queue: i32, seq: SeqNumber) -> Result<(), RepairError> {
+    set_tcp(fd, libc::TCP_REPAIR_QUEUE, queue).at("TCP_REPAIR_QUEUE")?;
+    sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, &seq.0).at("TCP_QUEUE_SEQ")
+}
+
+fn set_options(fd: BorrowedFd<'_>, options: &NegotiatedOptions) -> Result<(), RepairError> {
+    let mut list = [RepairOption { code: 0, value: 0 }; 4];
+    let mut count = 0;
+    let mut push = |code, value| {
+        list[count] = RepairOption { code, value };
+        count += 1;
+    };
+    push(TCPOPT_MAXSEG, options.mss_bytes.into());
+    if let Some((send, receive)) = options.window_scale {
+        push(TCPOPT_WINDOW, u32::from(send) | u32::from(receive) << 16);
+    }
+    if options.sack {
+        push(TCPOPT_SACK_PERM, 0);
+    }
+    if options.timestamp.is_some() {
+        push(TCPOPT_TIMESTAMP, 0);
+    }
+    let list = &list[..count];
+    sockopt::set_slice(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, list)
+        .at("TCP_REPAIR_OPTIONS")?;
+    if let Some(clock) = options.timestamp {
+        sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP, &clock).at("TCP_TIMESTAMP")?;
+    }
+    Ok(())
+}
+
+/// Writes a queue's content; where the kernel lacks the memory for one large buffer, in halves.
+fn write_queue(fd: BorrowedFd<'_>, mut content: &[u8]) -> Result<(), RepairError> {
+    let mut piece = content.len();
+    while !content.is_empty() {
+        let part = &content[..piece.min(content.len())];
+        match rustix::net::send(fd, part, rustix::net::SendFlags::NOSIGNAL) {
+            Ok(count) => content = &content[count..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) if piece > QUEUE_PIECE_BYTES_MIN => piece /= 2,
+            Err(errno) => return Err(errno).at("restoring a queue"),
+        }
+    }
+    Ok(())
+}
+
+fn set_socket_options(fd: BorrowedFd<'_>, options: &SocketOptions) -> Result<(), RepairError> {
+    if options.nodelay {
+        set_tcp(fd, libc::TCP_NODELAY, 1).at("TCP_NODELAY")?;
+    }
+    if options.user_timeout_ms > 0 {
+        let timeout = options.user_timeout_ms.min(i32::MAX as u32) as i32;
+        set_tcp(fd, libc::TCP_USER_TIMEOUT, timeout).at("TCP_USER_TIMEOUT")?;
+    }
+    if let Some((idle, interval, probes)) = options.keepalive_s {
+        sockopt::set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1).at("SO_KEEPALIVE")?;
+        set_tcp(fd, libc::TCP_KEEPIDLE, idle as i32).at("TCP_KEEPIDLE")?;
+        set_tcp(fd, libc::TCP_KEEPINTVL, interval as i32).at("TCP_KEEPINTVL")?;
+        set_tcp(fd, libc::TCP_KEEPCNT, probes as i32).at("TCP_KEEPCNT")?;
+    }
+    Ok(())
+}
+
+/// Closes a connection with a RST (SO_LINGER 0), which tells the peer at once.
+///
+/// # Errors
+/// The kernel's.
+pub fn abort(socket: OwnedFd) -> io::Result<()> {
+    Socket::from(socket).set_linger(Some(std::time::Duration::ZERO))
+}

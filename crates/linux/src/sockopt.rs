@@ -1,0 +1,55 @@
+//! getsockopt and setsockopt for plain-old-data values.
+
+use std::io;
+use std::mem::{MaybeUninit, size_of};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// A type for which every bit pattern is a value and which has no padding.
+///
+/// # Safety
+/// The implementer must be `repr(C)` or a primitive, without padding, references or invariants.
+pub(crate) unsafe trait Plain: Copy {}
+
+// SAFETY: integers and arrays of octets have no padding and no invalid values.
+unsafe impl Plain for i32 {}
+// SAFETY: as above.
+unsafe impl Plain for u32 {}
+
+pub(crate) fn set<T: Plain>(
+    fd: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    value: &T,
+) -> io::Result<()> {
+    set_slice(fd, level, option, std::slice::from_ref(value))
+}
+
+pub(crate) fn set_slice<T: Plain>(
+    fd: BorrowedFd<'_>,
+    level: i32,
+    option: i32,
+    values: &[T],
+) -> io::Result<()> {
+    let length = size_of_val(values) as libc::socklen_t;
+    // SAFETY: the kernel reads exactly `length` octets from a slice that is borrowed for the call
+    // and, being `Plain`, fully initialised.
+    let result =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, values.as_ptr().cast(), length) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Reads an option. A kernel that knows a shorter layout leaves the tail zero; the second value
+/// is how many octets it filled.
+pub(crate) fn get<T: Plain>(fd: BorrowedFd<'_>, level: i32, option: i32) -> io::Result<(T, usize)> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` is writable for `length` octets; the kernel writes no more than that.
+    let result = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), level, option, value.as_mut_ptr().cast(), &mut length)
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: zeroed before the call, and `Plain` admits every bit pattern.
+    Ok((unsafe { value.assume_init() }, length as usize))
+}

@@ -1,0 +1,147 @@
+//! Moves live loopback connections from one socket to another. Needs CAP_NET_ADMIN.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+
+use linux::repair::{self, Known, RepairError, Restored};
+use wire::FlowKey;
+use wire::snapshot::{SocketOptions, TcpSnapshot};
+
+fn pair(address: &str) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(address).unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    (client, server)
+}
+
+fn known(server: &TcpStream) -> Known {
+    Known {
+        flow: FlowKey::new(server.peer_addr().unwrap(), server.local_addr().unwrap()),
+        socket: SocketOptions { nodelay: true, ..SocketOptions::default() },
+        mss_bytes: None,
+        algorithm: "cubic",
+    }
+}
+
+/// Freezes, snapshots and silently closes `server`; nothing where the capability is missing.
+fn take(server: TcpStream) -> Option<TcpSnapshot> {
+    if let Err(RepairError::Refused(error)) = repair::freeze(&server) {
+        println!("skipped: {error}");
+        return None;
+    }
+    Some(repair::snapshot(&server, &known(&server)).unwrap())
+}
+
+fn live(restored: Restored) -> TcpStream {
+    let (fd, unsent): (OwnedFd, _) = restored.activate().unwrap();
+    let mut stream = TcpStream::from(fd);
+    stream.set_nonblocking(false).unwrap();
+    stream.write_all(&unsent).unwrap();
+    stream
+}
+
+fn moves_with_unread_bytes(address: &str) {
+    let (mut client, mut server) = pair(address);
+    client.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    let mut start = [0; 4];
+    server.read_exact(&mut start).unwrap();
+    let Some(snapshot) = take(server) else { return };
+    assert_eq!(snapshot.receive_queue, b"/ HTTP/1.1\r\n");
+    assert!(snapshot.send_queue.is_empty());
+    // What an encoded snapshot loses would be lost by a move between hosts.
+    let mut encoded = Vec::new();
+    let whole = wire::snapshot::Snapshot { tcp: snapshot, tls: None, plaintext: Vec::new() };
+    whole.encode(&mut encoded);
+    let snapshot = wire::snapshot::Snapshot::decode(&encoded).unwrap().tcp.clone();
+
+    let mut server = live(repair::restore(&snapshot, || ()).unwrap());
+    let mut rest = [0; 12];
+    server.read_exact(&mut rest).unwrap();
+    assert_eq!(&rest, b"/ HTTP/1.1\r\n");
+    // Large enough to need window updates and acknowledgements both ways.
+    let body: Vec<u8> = (0..4_000_000u32).map(|at| (at ^ at >> 8) as u8).collect();
+    let sender = std::thread::spawn({
+        let body = body.clone();
+        move || {
+            server.write_all(&body).unwrap();
+            server
+        }
+    });
+    let mut received = vec![0; body.len()];
+    client.read_exact(&mut received).unwrap();
+    assert_eq!(received, body);
+    let mut server = sender.join().unwrap();
+    client.write_all(b"bye").unwrap();
+    drop(client);
+    let mut end = Vec::new();
+    server.read_to_end(&mut end).unwrap();
+    assert_eq!(end, b"bye");
+}
+
+#[test]
+fn an_ipv4_connection_moves_with_its_unread_bytes() {
+    moves_with_unread_bytes("127.0.0.1:0");
+}
+
+#[test]
+fn an_ipv6_connection_moves_with_its_unread_bytes() {
+    moves_with_unread_bytes("[::1]:0");
+}
+
+#[test]
+fn a_full_send_queue_moves_sent_and_unsent() {
+    let (mut client, mut server) = pair("127.0.0.1:0");
+    server.set_nonblocking(true).unwrap();
+    socket2::SockRef::from(&server).set_send_buffer_size(400_000).unwrap();
+    let body: Vec<u8> = (0..8_000_000u32).map(|at| (at ^ at >> 7) as u8).collect();
+    // The client does not read: what does not fit its window stays in the send queue.
+    let mut written = 0;
+    while let Ok(count) = server.write(&body[written..(written + 65_536).min(body.len())]) {
+        written += count;
+        if written == body.len() {
+            break;
+        }
+    }
+    let taken = take(server);
+    let Some(snapshot) = taken else { return };
+    assert!(!snapshot.send_queue.is_empty());
+    let mut server = live(repair::restore(&snapshot, || ()).unwrap());
+    let rest = body[written..].to_vec();
+    let sender = std::thread::spawn(move || server.write_all(&rest).unwrap());
+    let mut received = vec![0; body.len()];
+    client.read_exact(&mut received).unwrap();
+    assert!(received == body);
+    sender.join().unwrap();
+}
+
+#[test]
+fn a_frozen_connection_thaws_as_if_nothing_had_been() {
+    let (mut client, mut server) = pair("127.0.0.1:0");
+    if let Err(RepairError::Refused(error)) = repair::freeze(&server) {
+        println!("skipped: {error}");
+        return;
+    }
+    repair::snapshot(&server, &known(&server)).unwrap();
+    client.write_all(b"late").unwrap();
+    repair::thaw(&server).unwrap();
+    let mut late = [0; 4];
+    server.read_exact(&mut late).unwrap();
+    server.write_all(b"fine").unwrap();
+    client.read_exact(&mut late).unwrap();
+    assert_eq!(&late, b"fine");
+}
+
+#[test]
+fn a_half_closed_connection_is_declined() {
+    let (client, server) = pair("127.0.0.1:0");
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    // The FIN is processed once a read sees the end.
+    assert_eq!((&server).read(&mut [0; 1]).unwrap(), 0);
+    if let Err(RepairError::Refused(error)) = repair::freeze(&server) {
+        println!("skipped: {error}");
+        return;
+    }
+    let error = repair::snapshot(&server, &known(&server)).unwrap_err();
+    assert!(matches!(error, RepairError::NotEstablished(8)), "{error}");
+}

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* What user space and the programs share. Layouts are pinned by assertions in src/slot.rs. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+/* Owner of a flow, as the packets need to know it. */
+enum slot_state {
+	SLOT_LOCAL = 0,    /* this host's stack */
+	SLOT_HOLD = 1,     /* nobody yet: to the hold device */
+	SLOT_REDIRECT = 2, /* another host on this link */
+	SLOT_LINGER = 3,   /* redirected still, but a new SYN is this host's */
+};
+
+/* One flow. `state` is written by user space alone (but for SLOT_LINGER to SLOT_LOCAL, which a SYN
+ * does), the counters by the programs alone. `mac`
+ * is written only while the state is not SLOT_REDIRECT or SLOT_LINGER. */
+struct slot {
+	__u32 state;
+	__u32 epoch;
+	__u8 mac[12];     /* destination and source, as an Ethernet header starts */
+	__u32 ifindex;    /* where redirected frames leave */
+	__u32 held;       /* frames sent to the hold device */
+	__u32 replayed;   /* frames that came back from it */
+	__u32 last_ack;   /* the client's latest acknowledgement number, host order */
+	__u32 last_seq;   /* sequence number behind the client's latest segment, host order */
+	__u64 packets;    /* redirected */
+	__u64 bytes;
+	__u32 closing;    /* TCP_FIN, TCP_RST seen from the client */
+	__u32 reserved;
+};
+
+/* Addresses as they stand in the packet; IPv4 in the first four octets, the rest zero. */
+struct flow_key {
+	__u8 client[16];
+	__u8 service[16];
+	__be16 client_port;
+	__be16 service_port;
+	__u32 family;     /* 4 or 6 */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct flow_key);
+	__type(value, __u32);
+} flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct slot);
+} slots SEC(".maps");
+
+/* Congestion windows to restore, by the client's port: connect(2) of a restored socket follows at
+ * once, so a collision is two restores of one port in flight; the address check tells them apart. */
+struct window {
+	__u32 address;    /* last four octets of the client's address, packet order */
+	__u32 segments;   /* 0: nothing to restore */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct window);
+} windows SEC(".maps");
+
+/* Number of the hold device; 0 where there is none. */
+volatile const __u32 hold_ifindex = 0;

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Steering of migrated connections.
+ *
+ *   link ingress:  unknown flow ───────────────► stack
+ *                  LOCAL, nothing waits ───────► stack
+ *                  HOLD, or older frames wait ─► hold device ─► user space
+ *                  REDIRECT, nothing waits ────► rewritten MAC, out of the link
+ *   hold ingress:  (user space gives a held frame back)
+ *                  LOCAL ──► stack      REDIRECT ──► rewritten MAC, out of the link
+ *
+ * A frame that arrives while older ones of its flow wait is held behind them, whatever the state:
+ * so a flow's frames reach the new owner in the order they came.
+ */
+#include "rewrite.h"
+
+static __always_inline struct slot *slot_of(struct flow_key *key)
+{
+	__u32 *index = bpf_map_lookup_elem(&flows, key);
+
+	return index ? bpf_map_lookup_elem(&slots, index) : 0;
+}
+
+static __always_inline int parsed(struct __sk_buff *skb, struct segment *segment)
+{
+	if (!parse((void *)(long)skb->data, (void *)(long)skb->data_end, segment))
+		return 0;
+	/* Headers may lie outside the linear part; then they are pulled in once. */
+	if (skb->data_end - skb->data >= sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + 20)
+		return -1;
+	if (bpf_skb_pull_data(skb, sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + 20) &&
+	    bpf_skb_pull_data(skb, sizeof(struct ethhdr) + sizeof(struct iphdr) + 20))
+		return -1;
+	return parse((void *)(long)skb->data, (void *)(long)skb->data_end, segment);
+}
+
+SEC("classifier")
+int link_ingress(struct __sk_buff *skb)
+{
+	struct segment segment;
+
+	if (parsed(skb, &segment))
+		return NEXT;
+	struct slot *slot = slot_of(&segment.key);
+	if (!slot)
+		return NEXT;
+	__u32 state = state_of(slot);
+	/* A new connection from a client port whose last connection is over. */
+	if (state == SLOT_LINGER && (segment.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
+		__sync_val_compare_and_swap(&slot->state, SLOT_LINGER, SLOT_LOCAL);
+		return NEXT;
+	}
+	note(slot, &segment);
+	if (state == SLOT_HOLD || slot->held != slot->replayed)
+		return hold(slot);
+	if (state == SLOT_LOCAL)
+		return NEXT;
+	return send_to_owner(skb, slot);
+}
+
+SEC("classifier")
+int hold_ingress(struct __sk_buff *skb)
+{
+	struct segment segment;
+
+	if (parsed(skb, &segment))
+		return NEXT;
+	struct slot *slot = slot_of(&segment.key);
+	if (!slot)
+		return NEXT;
+	__u32 state = state_of(slot);
+	int verdict = state == SLOT_LOCAL || state == SLOT_HOLD ? NEXT : send_to_owner(skb, slot);
+	/* Last, so that a fresh frame on another core cannot overtake this one. */
+	__sync_fetch_and_add(&slot->replayed, 1);
+	return verdict;
+}
+
+SEC("sockops")
+int restore_window(struct bpf_sock_ops *ops)
+{
+	__u32 port, address, v4, v6;
+
+	if (ops->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB)
+		return 1;
+	port = bpf_ntohl(ops->remote_port) & 0xffff;
+	struct window *window = bpf_map_lookup_elem(&windows, &port);
+	if (!window || !window->segments)
+		return 1;
+	v4 = ops->remote_ip4;
+	v6 = ops->remote_ip6[3];
+	/* Two loads, not one from a chosen offset: the verifier wants constant context offsets. */
+	asm volatile("" : "+r"(v4), "+r"(v6));
+	address = ops->family == 10 /* AF_INET6 */ ? v6 : v4;
+	if (window->address != address)
+		return 1;
+	int segments = window->segments;
+	window->segments = 0;
+	bpf_setsockopt(ops, IPPROTO_TCP, TCP_BPF_IW, &segments, sizeof(segments));
+	return 1;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,287 @@
+//! Packets that arrive while nobody owns their flow, and their replay in order.
+//!
+//! The programs send such frames to a TAP device. A thread takes them out and queues them by
+//! flow; once the flow has an owner again, they are written back to the device, where the programs
+//! send them on: to the local stack, or out of the link. The programs count both ways, and let a
+//! fresh frame pass only when as many came back as went in: so the order is kept.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linux::link::Link;
+use linux::tap::Tap;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use wire::FlowKey;
+
+use crate::slot::{RawSlot, Slot, SlotState};
+use crate::table::Table;
+
+/// Largest frame without its Ethernet header; frames are segmented to the link's MTU.
+const FRAME_BYTES_MAX: usize = 65_536;
+/// Rounds of one replay: frames that arrive meanwhile queue behind, and are replayed in the next.
+const REPLAY_ROUNDS_MAX: usize = 64;
+/// A frame that left the programs and did not arrive in the queue for so long is lost.
+const LOST_AFTER: Duration = Duration::from_millis(20);
+/// How often queues of flows that have no slot any more are looked for.
+const PURGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How much may be held.
+#[derive(Clone, Debug)]
+pub struct HoldLimits {
+    /// Name of the TAP device; at most 15 bytes, unique in the network namespace.
+    pub device: String,
+    /// Frames the device keeps for the thread before the kernel drops.
+    pub device_frames_max: u32,
+    /// Most bytes held for one flow; a peer cannot send more than the window it was granted.
+    pub flow_bytes_max: usize,
+    /// Most bytes held for all flows together.
+    pub bytes_max: usize,
+    /// MTU of the link.
+    pub mtu_bytes: u32,
+}
+
+impl Default for HoldLimits {
+    fn default() -> HoldLimits {
+        HoldLimits {
+            device: "unlade-hold".to_owned(),
+            device_frames_max: 16_384,
+            flow_bytes_max: 8 * 1024 * 1024,
+            bytes_max: 256 * 1024 * 1024,
+            mtu_bytes: 1500,
+        }
+    }
+}
+
+/// What went through the hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldCounters {
+    /// Frames taken from the device.
+    pub held: u64,
+    /// Frames written back.
+    pub replayed: u64,
+    /// Frames over a limit, or lost between kernel and thread.
+    pub lost: u64,
+    /// Bytes waiting now.
+    pub waiting_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct FlowQueue {
+    frames: VecDeque<Box<[u8]>>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Queues {
+    flows: HashMap<FlowKey, FlowQueue>,
+    /// Flows that wait for frames which may be lost, and since when.
+    suspects: Vec<(FlowKey, Instant)>,
+    limits: HoldLimits,
+    counters: HoldCounters,
+    buffer: Box<[u8]>,
+}
+
+/// The hold device and its thread.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    tap: Arc<Tap>,
+    queues: Arc<Mutex<Queues>>,
+    stop: Arc<AtomicBool>,
+    wake: Arc<OwnedFd>,
+    thread: OnceLock<JoinHandle<()>>,
+}
+
+impl Hold {
+    /// Makes the device. It has the link's hardware address, so that what goes from it to the
+    /// local stack is taken for this host's.
+    pub(crate) fn open(limits: &HoldLimits, link: &Link) -> Result<Hold, crate::SteerError> {
+        let tap = Tap::create(&limits.device, link.mac, limits.device_frames_max, limits.mtu_bytes)
+            .map_err(crate::SteerError::Hold)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| crate::SteerError::Hold(errno.into()))?;
+        let queues = Queues {
+            flows: HashMap::new(),
+            suspects: Vec::new(),
+            limits: limits.clone(),
+            counters: HoldCounters::default(),
+            buffer: vec![0; FRAME_BYTES_MAX].into_boxed_slice(),
+        };
+        Ok(Hold {
+            tap: Arc::new(tap),
+            queues: Arc::new(Mutex::new(queues)),
+            stop: Arc::new(AtomicBool::new(false)),
+            wake: Arc::new(wake),
+            thread: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn device_index(&self) -> u32 {
+        self.tap.link().index
+    }
+
+    pub(crate) fn device_name(&self) -> &str {
+        &self.tap.link().name
+    }
+
+    /// Starts the thread that empties the device.
+    pub(crate) fn start(&self, table: Arc<Table>) -> io::Result<()> {
+        let (tap, queues) = (Arc::clone(&self.tap), Arc::clone(&self.queues));
+        let (stop, wake) = (Arc::clone(&self.stop), Arc::clone(&self.wake));
+        let thread = std::thread::Builder::new().name("hold".to_owned()).spawn(move || {
+            while !stop.load(Ordering::Acquire) {
+                let pause = lock(&queues).pause();
+                wait(&tap, &wake, pause);
+                let mut queues = lock(&queues);
+                queues.drain(&tap, &table);
+                queues.write_off(&table);
+                queues.purge(&tap, &table);
+            }
+        })?;
+        // Set once: `start` is called by the only constructor of the steering.
+        let _ = self.thread.set(thread);
+        Ok(())
+    }
+
+    /// Writes back what waits for a flow, in order; frames that arrive meanwhile included.
+    pub(crate) fn replay(&self, slot: &Slot, table: &Table) -> u32 {
+        let mut queues = lock(&self.queues);
+        let mut sent = 0;
+        for _ in 0..REPLAY_ROUNDS_MAX {
+            queues.drain(&self.tap, table);
+            sent += queues.flush(&self.tap, slot.flow());
+            if slot.waiting() == 0 {
+                return sent;
+            }
+        }
+        // A frame is still between the programs and the device, or lost: the thread sees to it.
+        queues.suspects.push((*slot.flow(), Instant::now()));
+        drop(queues);
+        let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
+        sent
+    }
+
+    pub(crate) fn counters(&self) -> HoldCounters {
+        lock(&self.queues).counters
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(queues: &Mutex<Queues>) -> MutexGuard<'_, Queues> {
+    queues.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until the device has a frame, someone wakes the thread, or `pause` is over.
+fn wait(tap: &Tap, wake: &OwnedFd, pause: Option<Duration>) {
+    let mut fds = [PollFd::new(tap, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
+    let timeout = pause.map(|pause| rustix::event::Timespec {
+        tv_sec: pause.as_secs() as i64,
+        tv_nsec: pause.subsec_nanos().into(),
+    });
+    // Interrupted or not, the loop looks at everything.
+    let _ = poll(&mut fds, timeout.as_ref());
+    let mut count = [0; 8];
+    let _ = rustix::io::read(wake, &mut count);
+}
+
+impl Queues {
+    fn pause(&self) -> Option<Duration> {
+        if !self.suspects.is_empty() {
+            return Some(LOST_AFTER);
+        }
+        (!self.flows.is_empty()).then_some(PURGE_INTERVAL)
+    }
+
+    /// Takes every frame out of the device: into its flow's queue, or straight back where the
+    /// flow has an owner and nothing older waits.
+    fn drain(&mut self, tap: &Tap, table: &Table) {
+        while let Ok(length) = tap.receive(&mut self.buffer) {
+            self.counters.held += 1;
+            let Some(flow) = FlowKey::of_frame(&self.buffer[..length]) else { continue };
+            let slot = table.slot_of(&flow);
+            let owned = slot.is_none_or(|slot| slot.state() != SlotState::Hold);
+            if owned && !self.flows.contains_key(&flow) {
+                self.send(tap, &self.buffer[..length].to_vec());
+                continue;
+            }
+            self.push(flow, length, slot);
+        }
+    }
+
+    fn push(&mut self, flow: FlowKey, length: usize, slot: Option<&RawSlot>) {
+        let waiting = self.counters.waiting_bytes as usize;
+        let queue = self.flows.entry(flow).or_default();
+        if queue.bytes + length > self.limits.flow_bytes_max
+            || waiting + length > self.limits.bytes_max
+        {
+            self.counters.lost += 1;
+            if let Some(slot) = slot {
+                slot.write_off(1);
+            }
+            return;
+        }
+        queue.bytes += length;
+        queue.frames.push_back(self.buffer[..length].into());
+        self.counters.waiting_bytes += length as u64;
+    }
+
+    fn send(&mut self, tap: &Tap, frame: &[u8]) {
+        match tap.send(frame) {
+            Ok(()) => self.counters.replayed += 1,
+            Err(_) => self.counters.lost += 1,
+        }
+    }
+
+    fn flush(&mut self, tap: &Tap, flow: &FlowKey) -> u32 {
+        let Some(queue) = self.flows.remove(flow) else { return 0 };
+        self.counters.waiting_bytes -= queue.bytes as u64;
+        let count = queue.frames.len() as u32;
+        for frame in queue.frames {
+            self.send(tap, &frame);
+        }
+        count
+    }
+
+    /// Gives up frames that the programs counted and the device never delivered.
+    fn write_off(&mut self, table: &Table) {
+        let now = Instant::now();
+        let mut lost = 0;
+        let flows = &self.flows;
+        self.suspects.retain(|(flow, since)| {
+            let Some(slot) = table.slot_of(flow).filter(|slot| slot.waiting() > 0) else {
+                return false;
+            };
+            if now.duration_since(*since) < LOST_AFTER || flows.contains_key(flow) {
+                return true;
+            }
+            let missing = slot.waiting();
+            slot.write_off(missing);
+            lost += u64::from(missing);
+            false
+        });
+        self.counters.lost += lost;
+    }
+
+    /// Flows without a slot, or with an owner, have nothing to wait for.
+    fn purge(&mut self, tap: &Tap, table: &Table) {
+        let over =
+            |flow: &FlowKey| table.slot_of(flow).is_none_or(|slot| slot.state() != SlotState::Hold);
+        let flows: Vec<FlowKey> = self.flows.keys().filter(|flow| over(flow)).copied().collect();
+        for flow in flows {
+            self.flush(tap, &flow);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Steering: which owner gets the packets of a flow, decided in eBPF, told from user space.
+//!
+//! - [`slot`]: one flow's state in memory shared with the programs: changing the owner is a store,
+//!   not a system call;
+//! - [`table`]: which slots are in use, and by which flow;
+//! - [`load`]: programs into the kernel and onto the link;
+//! - [`hold`]: packets that arrive while nobody owns the flow, and their replay in order;
+//! - [`stats`]: what the programs cost.
+//!
+//! Everything is bound to this process by file descriptors (tcx links, maps): if it dies, the
+//! kernel takes the programs off the link, and packets go to the local stack again. Nothing is
+//! pinned, so nothing stale can be left behind.
+
+pub mod hold;
+pub mod load;
+pub mod slot;
+pub mod stats;
+pub mod table;
+
+pub use hold::HoldLimits;
+pub use load::{SteerError, Steering, SteeringConfig};
+pub use slot::{Mac, Slot};

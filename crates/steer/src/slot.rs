@@ -1,0 +1,226 @@
+//! One flow's state, in memory shared with the eBPF programs.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use wire::{FlowKey, SeqNumber};
+
+use crate::table::Table;
+
+/// A hardware address.
+pub type Mac = [u8; 6];
+
+/// `enum slot_state` of bpf/maps.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SlotState {
+    /// Packets go to this host's stack.
+    Local = 0,
+    /// Packets wait in the hold device.
+    Hold = 1,
+    /// Packets leave to another host on the link.
+    Redirect = 2,
+    /// As `Redirect`, but a new SYN goes to this host's stack.
+    Linger = 3,
+}
+
+/// `struct slot` of bpf/maps.h.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct RawSlot {
+    state: AtomicU32,
+    epoch: AtomicU32,
+    mac: [AtomicU8; 12],
+    ifindex: AtomicU32,
+    held: AtomicU32,
+    replayed: AtomicU32,
+    last_ack: AtomicU32,
+    last_seq: AtomicU32,
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    closing: AtomicU32,
+    reserved: AtomicU32,
+}
+const _: () = assert!(size_of::<RawSlot>() == 64 && align_of::<RawSlot>() == 8);
+const _: () = assert!(core::mem::offset_of!(RawSlot, packets) == 40);
+
+/// The shared array, mapped for the life of the process's steering.
+#[derive(Debug)]
+pub(crate) struct SlotArray {
+    base: NonNull<RawSlot>,
+    bytes: usize,
+    count: u32,
+}
+
+// SAFETY: the mapping is only reached through atomics, from any thread.
+unsafe impl Send for SlotArray {}
+// SAFETY: as above.
+unsafe impl Sync for SlotArray {}
+
+impl SlotArray {
+    /// Takes over a mapping of `count` slots.
+    ///
+    /// # Safety
+    /// `base` must be a shared, writable mapping of `bytes` octets, at least `count` slots long,
+    /// that nothing else unmaps.
+    pub(crate) unsafe fn new(base: NonNull<u8>, bytes: usize, count: u32) -> SlotArray {
+        SlotArray { base: base.cast(), bytes, count }
+    }
+
+    pub(crate) fn get(&self, index: u32) -> Option<&RawSlot> {
+        if index >= self.count {
+            return None;
+        }
+        // SAFETY: `index` is inside the mapping (constructor's contract), which lives as long as
+        // `self`; every field is an atomic, so shared access races with nothing.
+        Some(unsafe { self.base.add(index as usize).as_ref() })
+    }
+}
+
+impl Drop for SlotArray {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was handed over to this value, and no reference outlives it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+impl RawSlot {
+    pub(crate) fn reset(&self) {
+        self.state.store(SlotState::Local as u32, Ordering::Release);
+        for counter in [&self.held, &self.replayed, &self.last_ack, &self.last_seq, &self.closing] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        self.packets.store(0, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn state(&self) -> SlotState {
+        match self.state.load(Ordering::Acquire) {
+            1 => SlotState::Hold,
+            2 => SlotState::Redirect,
+            3 => SlotState::Linger,
+            _ => SlotState::Local,
+        }
+    }
+
+    fn set_state(&self, state: SlotState) {
+        self.state.store(state as u32, Ordering::SeqCst);
+    }
+
+    /// Frames in the hold device or in the hold queue.
+    pub(crate) fn waiting(&self) -> u32 {
+        let replayed = self.replayed.load(Ordering::Acquire);
+        self.held.load(Ordering::Acquire).wrapping_sub(replayed)
+    }
+
+    /// Forgets `frames` that were lost between the programs and user space.
+    pub(crate) fn write_off(&self, frames: u32) {
+        self.replayed.fetch_add(frames, Ordering::AcqRel);
+    }
+}
+
+/// What the programs saw of a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowCounters {
+    /// Packets redirected.
+    pub packets: u64,
+    /// Octets redirected, headers included.
+    pub bytes: u64,
+    /// Packets that went to the hold device since the slot was taken.
+    pub held: u32,
+    /// Acknowledgement number of the client's latest segment.
+    pub last_ack: SeqNumber,
+    /// Sequence number behind the client's latest segment.
+    pub last_seq: SeqNumber,
+    /// The client has sent FIN or RST.
+    pub closing: bool,
+}
+
+/// The right to say where one flow's packets go. Dropping it gives the flow back to the local
+/// stack and frees the slot.
+#[derive(Debug)]
+pub struct Slot {
+    table: Arc<Table>,
+    index: u32,
+    flow: FlowKey,
+}
+
+impl Slot {
+    pub(crate) fn new(table: Arc<Table>, index: u32, flow: FlowKey) -> Slot {
+        Slot { table, index, flow }
+    }
+
+    fn raw(&self) -> &RawSlot {
+        self.table.slot(self.index)
+    }
+
+    /// The flow.
+    pub fn flow(&self) -> &FlowKey {
+        &self.flow
+    }
+
+    /// Which state the slot is in. A lingering flow turns local when its client reconnects.
+    pub fn state(&self) -> SlotState {
+        self.raw().state()
+    }
+
+    /// From now on packets wait in the hold device.
+    pub fn hold(&self) {
+        self.raw().set_state(SlotState::Hold);
+    }
+
+    /// From now on packets go to this host's stack, once those that wait are replayed.
+    pub fn local(&self) {
+        self.raw().set_state(SlotState::Local);
+    }
+
+    /// From now on packets go to `owner` on the link, once those that wait are replayed.
+    ///
+    /// Only right in the states `Hold` and `Local`: the programs read the address without a lock
+    /// in the other ones. In those the flow is held for the moment of the change.
+    pub fn redirect(&self, owner: Mac) {
+        let raw = self.raw();
+        if !matches!(raw.state(), SlotState::Hold | SlotState::Local) {
+            raw.set_state(SlotState::Hold);
+        }
+        let addresses = owner.iter().chain(self.table.link_mac());
+        for (to, from) in raw.mac.iter().zip(addresses) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        raw.ifindex.store(self.table.link_index(), Ordering::Relaxed);
+        raw.set_state(SlotState::Redirect);
+    }
+
+    /// The connection is over: its last packets still go to the owner, a new SYN comes here.
+    pub fn linger(&self) {
+        let raw = self.raw();
+        if raw.state() == SlotState::Redirect {
+            raw.set_state(SlotState::Linger);
+        }
+    }
+
+    /// Packets that wait in the hold device or queue.
+    pub fn waiting(&self) -> u32 {
+        self.raw().waiting()
+    }
+
+    /// What the programs saw.
+    pub fn counters(&self) -> FlowCounters {
+        let raw = self.raw();
+        FlowCounters {
+            packets: raw.packets.load(Ordering::Relaxed),
+            bytes: raw.bytes.load(Ordering::Relaxed),
+            held: raw.held.load(Ordering::Relaxed),
+            last_ack: SeqNumber(raw.last_ack.load(Ordering::Relaxed)),
+            last_seq: SeqNumber(raw.last_seq.load(Ordering::Relaxed)),
+            closing: raw.closing.load(Ordering::Relaxed) != 0,
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.table.release(&self.flow, self.index);
+    }
+}

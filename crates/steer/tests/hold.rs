@@ -1,0 +1,178 @@
+//! Holds and replays the packets of live connections between two network namespaces.
+//! Needs CAP_NET_ADMIN and CAP_BPF.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
+use steer::slot::SlotState;
+use steer::{HoldLimits, Steering, SteeringConfig};
+use wire::FlowKey;
+
+fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip runs");
+    assert!(output.status.success(), "ip {arguments}: {output:?}");
+}
+
+/// Runs `here` and `there` in two fresh network namespaces joined by a veth pair: addresses
+/// 10.9.0.1 (interface `near`) and 10.9.0.2. Returns false where that is not allowed.
+fn in_namespaces<A: Send, B: Send>(
+    here: impl FnOnce() -> A + Send,
+    there: impl FnOnce() -> B + Send,
+) -> Option<(A, B)> {
+    let unshare = || {
+        // SAFETY: a network namespace is a property of the thread; no memory is shared or lost.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
+    };
+    std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let (done, finished) = mpsc::channel::<()>();
+        let far = scope.spawn(move || {
+            if let Err(error) = unshare() {
+                println!("skipped: no network namespace: {error}");
+                return None;
+            }
+            tell.send(gettid().as_raw_nonzero()).ok()?;
+            // The near side moves the interface in.
+            finished.recv().ok()?;
+            ip("addr add 10.9.0.2/24 dev far");
+            ip("addr add fd09::2/64 dev far nodad");
+            ip("link set far up");
+            Some(there())
+        });
+        let near = scope.spawn(move || {
+            let far = told.recv().ok()?;
+            unshare().ok()?;
+            ip("link set lo up");
+            ip(&format!("link add near type veth peer name far netns {far}"));
+            ip("addr add 10.9.0.1/24 dev near");
+            ip("addr add fd09::1/64 dev near nodad");
+            ip("link set near up");
+            done.send(()).ok()?;
+            Some(here())
+        });
+        let (near, far) = (near.join(), far.join());
+        match (near, far) {
+            (Ok(near), Ok(far)) => near.zip(far),
+            (Err(panic), _) | (_, Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+fn steering() -> Steering {
+    let config = SteeringConfig {
+        interface: "near".into(),
+        flows_max: 64,
+        hold: Some(HoldLimits { device: "hold".into(), ..HoldLimits::default() }),
+        cgroup: None,
+    };
+    Steering::open(&config).unwrap()
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => return stream,
+            Err(error) => assert!(Instant::now() < deadline, "{address}: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Retransmitted segments of this thread's namespace.
+fn retransmissions() -> u64 {
+    let snmp = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+    let mut tcp = snmp.lines().filter(|line| line.starts_with("Tcp:"));
+    let (names, values) = (tcp.next().unwrap(), tcp.next().unwrap());
+    let at = names.split(' ').position(|name| name == "RetransSegs").unwrap();
+    values.split(' ').nth(at).unwrap().parse().unwrap()
+}
+
+fn held_bytes_come_in_order(address: &str) {
+    let address: SocketAddr = address.parse().unwrap();
+    let message: Vec<u8> = (0..600_000u32).map(|at| (at ^ at >> 9) as u8).collect();
+    let sent = message.clone();
+    let (go, start) = mpsc::channel::<()>();
+    let near = move || {
+        let steering = steering();
+        let listener = TcpListener::bind(address).unwrap();
+        let (mut server, client) = listener.accept().unwrap();
+        let flow = FlowKey::new(client, server.local_addr().unwrap());
+        let slot = steering.acquire(&flow).unwrap();
+        let mut received = vec![0; message.len()];
+        // Several rounds, so that fresh packets meet packets that still wait.
+        let mut at = 0;
+        slot.hold();
+        go.send(()).unwrap();
+        for round in 0..20 {
+            slot.hold();
+            std::thread::sleep(Duration::from_millis(2));
+            if round == 0 {
+                server.set_nonblocking(true).unwrap();
+                let error = server.read(&mut received).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                server.set_nonblocking(false).unwrap();
+                assert!(slot.waiting() > 0);
+            }
+            slot.local();
+            steering.replay(&slot);
+            at += server.read(&mut received[at..]).unwrap();
+            if at == received.len() {
+                break;
+            }
+        }
+        assert_eq!(slot.state(), SlotState::Local);
+        server.read_exact(&mut received[at..]).unwrap();
+        assert!(received == message, "bytes differ");
+        server.write_all(b"ok").unwrap();
+        let counters = steering.hold_counters();
+        assert!(counters.held > 0 && counters.lost == 0, "{counters:?}");
+        drop(slot);
+        assert_eq!(steering.flows_in_use(), 0);
+        counters
+    };
+    let far = move || {
+        let mut client = connect(address);
+        start.recv().unwrap();
+        client.write_all(&sent).unwrap();
+        let mut ok = [0; 2];
+        client.read_exact(&mut ok).unwrap();
+        retransmissions()
+    };
+    let Some((counters, retransmitted)) = in_namespaces(near, far) else { return };
+    println!("{counters:?}");
+    assert_eq!(retransmitted, 0, "a held packet was retransmitted");
+}
+
+#[test]
+fn held_ipv4_packets_reach_the_socket_in_order() {
+    held_bytes_come_in_order("10.9.0.1:8000");
+}
+
+#[test]
+fn held_ipv6_packets_reach_the_socket_in_order() {
+    held_bytes_come_in_order("[fd09::1]:8000");
+}
+
+#[test]
+fn a_full_table_is_refused_and_a_freed_slot_is_used_again() {
+    // The far side keeps its namespace, and with it the link, until the near side is done.
+    let (done, finished) = mpsc::channel::<()>();
+    let near = move || {
+        let _done = done;
+        let steering = steering();
+        let flow = |port| {
+            FlowKey::new(SocketAddr::from(([10, 9, 0, 2], port)), "10.9.0.1:80".parse().unwrap())
+        };
+        let slots: Vec<_> = (1..=64).map(|port| steering.acquire(&flow(port)).unwrap()).collect();
+        let error = steering.acquire(&flow(65)).unwrap_err();
+        assert!(matches!(error, steer::SteerError::TableFull), "{error}");
+        drop(slots);
+        steering.acquire(&flow(65)).unwrap();
+    };
+    in_namespaces(near, move || drop(finished.recv()));
+}
