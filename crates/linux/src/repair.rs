@@ -15,7 +15,7 @@ use wire::snapshot::{
 };
 use wire::{FlowKey, SeqNumber};
 
-use crate::info::{STATE_ESTABLISHED, TcpInfo};
+use crate::info::{STATE_CLOSE_WAIT, STATE_ESTABLISHED, TcpInfo};
 use crate::sockopt;
 
 // linux/tcp.h
@@ -116,7 +116,7 @@ pub struct Known {
     /// Clamp of the segment size, where an earlier snapshot told it.
     pub mss_bytes: Option<u16>,
     /// Name of the congestion control algorithm.
-    pub algorithm: &'static str,
+    pub algorithm: String,
 }
 
 /// Puts a connection into repair mode: what arrives is still received, nothing is sent by calls,
@@ -136,14 +136,29 @@ pub fn thaw(socket: &impl AsFd) -> Result<(), RepairError> {
     set_tcp(socket.as_fd(), libc::TCP_REPAIR, TCP_REPAIR_OFF_NO_WP).at("TCP_REPAIR off")
 }
 
+/// Which connections may be snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accept {
+    /// Established ones.
+    Established,
+    /// And those whose peer has sent FIN: they are restored as established, and whoever reads
+    /// them takes [`TcpSnapshot::peer_closed`] for the end of the input.
+    PeerClosed,
+}
+
 /// Reads the state of a frozen connection. The socket stays as it is, so this can be repeated.
 ///
 /// # Errors
 /// [`RepairError`]; the caller thaws the socket and goes on with it.
-pub fn snapshot(socket: &impl AsFd, known: &Known) -> Result<TcpSnapshot, RepairError> {
+pub fn snapshot(
+    socket: &impl AsFd,
+    known: &Known,
+    accept: Accept,
+) -> Result<TcpSnapshot, RepairError> {
     let fd = socket.as_fd();
     let info = TcpInfo::of_fd(fd).at("TCP_INFO")?;
-    if info.state != STATE_ESTABLISHED {
+    let peer_closed = info.state == STATE_CLOSE_WAIT && accept == Accept::PeerClosed;
+    if info.state != STATE_ESTABLISHED && !peer_closed {
         return Err(RepairError::NotEstablished(info.state));
     }
     let windows: RepairWindow =
@@ -182,17 +197,18 @@ pub fn snapshot(socket: &impl AsFd, known: &Known) -> Result<TcpSnapshot, Repair
             snd_wnd: windows.snd_wnd,
             max_window: windows.max_window,
             rcv_wnd: windows.rcv_wnd,
-            rcv_wup: windows.rcv_wup,
+            rcv_wup: windows.rcv_wup - u32::from(peer_closed && windows.rcv_wup > receive_end.0),
         },
         congestion: Congestion {
             cwnd_segments: info.snd_cwnd_segments,
             ssthresh_segments: info.snd_ssthresh_segments,
             rtt_us: info.rtt_us,
             idle_ms: info.last_data_sent_ms,
-            algorithm: known.algorithm.to_owned(),
+            algorithm: known.algorithm.clone(),
         },
         socket: known.socket,
         segments_in: info.segs_in,
+        peer_closed,
     })
 }
 

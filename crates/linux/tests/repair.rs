@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 
-use linux::repair::{self, Known, RepairError, Restored};
+use linux::repair::{self, Accept, Known, RepairError, Restored};
 use wire::FlowKey;
 use wire::snapshot::{SocketOptions, TcpSnapshot};
 
@@ -20,7 +20,7 @@ fn known(server: &TcpStream) -> Known {
         flow: FlowKey::new(server.peer_addr().unwrap(), server.local_addr().unwrap()),
         socket: SocketOptions { nodelay: true, ..SocketOptions::default() },
         mss_bytes: None,
-        algorithm: "cubic",
+        algorithm: "cubic".to_owned(),
     }
 }
 
@@ -30,7 +30,7 @@ fn take(server: TcpStream) -> Option<TcpSnapshot> {
         println!("skipped: {error}");
         return None;
     }
-    Some(repair::snapshot(&server, &known(&server)).unwrap())
+    Some(repair::snapshot(&server, &known(&server), Accept::Established).unwrap())
 }
 
 fn live(restored: Restored) -> TcpStream {
@@ -122,7 +122,7 @@ fn a_frozen_connection_thaws_as_if_nothing_had_been() {
         println!("skipped: {error}");
         return;
     }
-    repair::snapshot(&server, &known(&server)).unwrap();
+    repair::snapshot(&server, &known(&server), Accept::Established).unwrap();
     client.write_all(b"late").unwrap();
     repair::thaw(&server).unwrap();
     let mut late = [0; 4];
@@ -142,6 +142,17 @@ fn a_half_closed_connection_is_declined() {
         println!("skipped: {error}");
         return;
     }
-    let error = repair::snapshot(&server, &known(&server)).unwrap_err();
+    let error = repair::snapshot(&server, &known(&server), Accept::Established).unwrap_err();
     assert!(matches!(error, RepairError::NotEstablished(8)), "{error}");
+    // But it can be moved by one who minds the end: the response still reaches the client.
+    let known = known(&server);
+    let snapshot = repair::snapshot(&server, &known, Accept::PeerClosed).unwrap();
+    assert!(snapshot.peer_closed);
+    drop(server);
+    let mut server = live(repair::restore(&snapshot, || ()).unwrap());
+    server.write_all(b"late answer").unwrap();
+    drop(server);
+    let mut answer = String::new();
+    (&client).read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, "late answer");
 }

@@ -165,6 +165,9 @@ pub enum Frame {
     Hello {
         /// [`PROTOCOL_VERSION`] of the sender.
         version: u16,
+        /// Random number of the sender's run (and worker): a balancer that was restarted has a
+        /// new one, and none of the connections of the old.
+        instance: u64,
         /// The sender's name, for logs.
         name: String,
         /// Hardware address of the interface that carries redirected packets.
@@ -354,8 +357,9 @@ impl Frame {
             out.put_u32(epoch.0);
         };
         match self {
-            Frame::Hello { version, name, mac, lease_ms } => {
+            Frame::Hello { version, instance, name, mac, lease_ms } => {
                 out.put_u16(*version);
+                out.put_u64(*instance);
                 out.put_blob(name.as_bytes());
                 out.extend_from_slice(mac);
                 out.put_u32(*lease_ms);
@@ -437,8 +441,10 @@ fn decode_body(kind: u8, reader: &mut Reader<'_>) -> Result<Frame, DecodeError> 
         if version != PROTOCOL_VERSION {
             return Err(DecodeError::Version(version));
         }
+        let instance = reader.u64()?;
         let name = reader.text("name", TEXT_BYTES_MAX)?;
-        return Ok(Frame::Hello { version, name, mac: reader.mac()?, lease_ms: reader.u32()? });
+        let (mac, lease_ms) = (reader.mac()?, reader.u32()?);
+        return Ok(Frame::Hello { version, instance, name, mac, lease_ms });
     }
     match kind {
         kind::OWNED => return decode_owned(reader),
@@ -625,8 +631,9 @@ mod tests {
         let ring = proptest::option::of((members, any::<u16>()));
         let excluded = proptest::collection::vec(text, 0..4);
         prop_oneof![
-            (text, any::<[u8; 6]>(), any::<u32>()).prop_map(|(name, mac, lease_ms)| {
-                Frame::Hello { version: PROTOCOL_VERSION, name, mac, lease_ms }
+            (text, any::<[u8; 6]>(), any::<u32>(), any::<u64>()).prop_map(
+                |(name, mac, lease_ms, instance)| {
+                Frame::Hello { version: PROTOCOL_VERSION, instance, name, mac, lease_ms }
             }),
             proptest::collection::vec((id, epoch), 0..9).prop_map(Frame::Owned),
             (any::<u32>(), text, text, excluded, ring).prop_map(

@@ -108,6 +108,21 @@ pub struct TcpSnapshot {
     pub socket: SocketOptions,
     /// Segments received so far (tcpi_segs_in); lets the owner see late arrivals.
     pub segments_in: u32,
+    /// The peer has sent FIN, or its TLS close_notify: behind the receive queue no more input
+    /// comes. The FIN's sequence number is not part of `receive_seq`.
+    pub peer_closed: bool,
+}
+
+impl TcpSnapshot {
+    /// True where this newer state of the same socket cannot be replaced by `older`: octets came
+    /// in, octets were acknowledged, or the peer opened a window that was closed.
+    pub fn supersedes(&self, older: &TcpSnapshot) -> bool {
+        self.receive_queue.len() != older.receive_queue.len()
+            || self.receive_seq != older.receive_seq
+            || self.send_seq != older.send_seq
+            || self.peer_closed != older.peer_closed
+            || (older.windows.snd_wnd == 0 && self.windows.snd_wnd > 0)
+    }
 }
 
 /// Key material of one direction of a TLS connection.
@@ -229,6 +244,7 @@ impl Snapshot {
 const FLAG_WSCALE: u8 = 1;
 const FLAG_SACK: u8 = 2;
 const FLAG_TIMESTAMP: u8 = 4;
+const FLAG_PEER_CLOSED: u8 = 8;
 const FLAG_ECN: u8 = 16;
 const FLAG_NODELAY: u8 = 32;
 const FLAG_KEEPALIVE: u8 = 64;
@@ -245,6 +261,7 @@ fn encode_tcp(tcp: &TcpSnapshot, out: &mut Vec<u8>) {
         flag(options.window_scale.is_some(), FLAG_WSCALE)
             | flag(options.sack, FLAG_SACK)
             | flag(options.timestamp.is_some(), FLAG_TIMESTAMP)
+            | flag(tcp.peer_closed, FLAG_PEER_CLOSED)
             | flag(options.ecn, FLAG_ECN)
             | flag(socket.nodelay, FLAG_NODELAY)
             | flag(socket.keepalive_s.is_some(), FLAG_KEEPALIVE),
@@ -339,6 +356,7 @@ fn decode_tcp(reader: &mut Reader<'_>) -> Result<TcpSnapshot, DecodeError> {
             nodelay: flags & FLAG_NODELAY != 0,
         },
         segments_in,
+        peer_closed: flags & FLAG_PEER_CLOSED != 0,
     })
 }
 
@@ -433,6 +451,7 @@ mod tests {
                             nodelay: flags & 64 != 0,
                         },
                         segments_in: w[0],
+                        peer_closed: flags & 128 != 0,
                     },
                     tls: tls.then(|| TlsSnapshot {
                         version: 0x0304,

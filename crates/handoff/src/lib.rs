@@ -1,0 +1,33 @@
+//! Decisions about connections that change their owner; sans-IO: no socket, clock or thread.
+//!
+//! - [`giver`]: one connection as the balancer sees it: offer → ready → steer → go, return →
+//!   relay or reclaim, with epochs, deadlines, and the way back on every failure;
+//! - [`taker`]: one connection as a server sees it: restore → live → return → gone;
+//! - [`shard`]: which server an object's name belongs to;
+//! - [`scope`]: whether the next request of a connection may stay where the connection is;
+//! - [`window`]: which congestion window a restored connection starts with.
+//!
+//! Events go in with `handle_*`, actions come out as a list; the runtimes (`balancer`, `backend`)
+//! carry them out. Time is an argument: [`Millis`] since an origin of the caller's choice.
+#![forbid(unsafe_code)]
+
+pub mod giver;
+pub mod scope;
+pub mod shard;
+pub mod taker;
+pub mod window;
+
+/// A point in time, milliseconds since the caller's origin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Millis(pub u64);
+
+impl core::ops::Add<u32> for Millis {
+    type Output = Millis;
+    fn add(self, ms: u32) -> Millis {
+        Millis(self.0 + u64::from(ms))
+    }
+}
+
+/// Names a server within one balancer's configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServerId(pub u16);
