@@ -1,0 +1,349 @@
+//! What is counted. To add an event, add a line to the section it belongs to.
+
+use crate::Family;
+use crate::label::{
+    AdoptionRefusal, Fallback, Health, Label, Mode, RefusedConnection, StatusClass, Trigger,
+    UpstreamFailure,
+};
+
+/// The label type of a variant: `()` where it has none.
+macro_rules! label {
+    () => {
+        ()
+    };
+    ($label:ty) => {
+        $label
+    };
+}
+
+macro_rules! events {
+    (@all $all:ident, $variant:ident) => { $all.push(Event::$variant) };
+    (@all $all:ident, $variant:ident, $label:ty) => {
+        $all.extend(<$label as Label>::values().map(Event::$variant))
+    };
+    ($(
+        $(#[$doc:meta])*
+        $variant:ident $(($bind:ident: $label:ty))? => $name:literal, $help:literal;
+    )*) => {
+        /// Something that is counted. A variant's value tells the samples of its family apart.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Event { $($(#[$doc])* #[doc = concat!(": `", $name, "_total`")] $variant $(($label))?,)* }
+
+        #[derive(Clone, Copy)]
+        enum FamilyIndex { $($variant,)* }
+
+        /// Every family, in the order they are rendered.
+        pub(crate) const FAMILIES: &[Family] = &[$(Family {
+            name: $name,
+            help: $help,
+            label: <label!($($label)?) as Label>::KEY,
+            count: <label!($($label)?) as Label>::COUNT,
+            text: <label!($($label)?) as Label>::text,
+        },)*];
+
+        impl Event {
+            /// Where the event is counted, below [`COUNTERS`].
+            pub(crate) fn index(self) -> usize {
+                match self {
+                    $(Event::$variant $(($bind))? => {
+                        let first = FIRST[FamilyIndex::$variant as usize];
+                        $(let first = first + Label::index($bind);)?
+                        first
+                    })*
+                }
+            }
+
+            fn family_index(self) -> usize {
+                match self {
+                    $(Event::$variant { .. } => FamilyIndex::$variant as usize,)*
+                }
+            }
+
+            /// Every event, in the order they are rendered.
+            pub fn all() -> Vec<Event> {
+                let mut all = Vec::with_capacity(COUNTERS);
+                $(events!(@all all, $variant $(, $label)?);)*
+                all
+            }
+        }
+    };
+}
+
+events! {
+    // Connections of clients.
+    /// A client's connection was accepted
+    ConnectionAccepted => "unlade_lb_connections_accepted",
+        "Connections accepted from clients.";
+    /// A client's connection was closed at once
+    ConnectionRefused(reason: RefusedConnection) => "unlade_lb_connections_refused",
+        "Connections of clients closed at once.";
+    /// A client's connection ended, whoever held it
+    ConnectionClosed => "unlade_lb_connections_closed",
+        "Connections of clients that ended.";
+    /// A client did not send a request's head in time
+    HeadTimeout => "unlade_lb_head_timeouts",
+        "Connections closed because a request's head did not come in time.";
+    /// A client took the response too slowly, or sent the body too slowly
+    ClientStalled => "unlade_lb_clients_stalled",
+        "Connections closed because the client moved no byte for too long.";
+    /// A keep-alive connection was silent for too long
+    IdleTimeout => "unlade_lb_idle_timeouts",
+        "Connections closed because no further request came.";
+    /// A TLS handshake was completed
+    TlsHandshake => "unlade_lb_tls_handshakes",
+        "TLS handshakes completed with clients.";
+    /// A TLS handshake failed
+    TlsHandshakeFailed => "unlade_lb_tls_handshakes_failed",
+        "TLS handshakes with clients that failed.";
+    /// An established TLS connection broke a rule
+    TlsBroken => "unlade_lb_tls_broken",
+        "TLS connections closed because the client broke the protocol.";
+
+    // Requests.
+    /// A request was answered
+    Request(mode: Mode) => "unlade_lb_requests",
+        "Requests answered, by how.";
+    /// A request matched no route
+    RequestUnrouted => "unlade_lb_requests_unrouted",
+        "Requests that match no route.";
+    /// A request's head or chunked body was refused
+    HeadRefused(reason: &'static str) => "unlade_lb_heads_refused",
+        "Request heads and chunked bodies refused, by reason.";
+    /// A response's head or chunked body was refused
+    ResponseRefused(reason: &'static str) => "unlade_lb_responses_refused",
+        "Response heads and chunked bodies of servers refused, by reason.";
+    /// A response was sent by the balancer
+    Response(class: StatusClass) => "unlade_lb_responses",
+        "Responses sent through or by the balancer, by class.";
+    /// Bytes received from clients by the balancer
+    BytesIn => "unlade_lb_received_bytes",
+        "Bytes received from clients by the balancer.";
+    /// Bytes sent to clients by the balancer
+    BytesOut => "unlade_lb_sent_bytes",
+        "Bytes sent to clients by the balancer.";
+    /// Bytes sent to clients by splice, a part of those sent
+    BytesSpliced => "unlade_lb_spliced_bytes",
+        "Bytes moved between client and server without passing user space.";
+    /// Bytes that servers report to have sent to clients themselves
+    BytesDirect => "unlade_lb_direct_bytes",
+        "Bytes that servers sent to clients themselves.";
+
+    // Servers, in proxy mode.
+    /// A connection to a server was established
+    UpstreamConnected => "unlade_lb_upstream_connects",
+        "Connections established to servers.";
+    /// A pooled connection to a server was used again
+    UpstreamReused => "unlade_lb_upstream_reuses",
+        "Requests sent on a pooled connection to a server.";
+    /// A server could not answer a request
+    UpstreamFailed(reason: UpstreamFailure) => "unlade_lb_upstream_failures",
+        "Requests that a server could not answer, by reason.";
+    /// A request was sent again because a pooled connection was dead
+    UpstreamRetried => "unlade_lb_upstream_retries",
+        "Requests sent again because a pooled connection turned out dead.";
+    /// A health check changed its mind about a server
+    HealthChanged(to: Health) => "unlade_lb_health_transitions",
+        "Changes of a server's health.";
+
+    // Migrations, seen from the balancer.
+    /// A migration began: the connection was frozen
+    MigrationStarted => "unlade_lb_migrations_started",
+        "Connections frozen to be handed to a server.";
+    /// A migration ended with the server in possession
+    MigrationCompleted => "unlade_lb_migrations_completed",
+        "Connections handed to a server.";
+    /// A migration was refused by the server
+    MigrationRefused => "unlade_lb_migrations_refused",
+        "Handoffs refused by the server.";
+    /// A migration failed on the way
+    MigrationFailed => "unlade_lb_migrations_failed",
+        "Handoffs that failed on the way.";
+    /// A connection was rebuilt at the balancer after a failed migration
+    MigrationRestored => "unlade_lb_migrations_restored",
+        "Connections rebuilt at the balancer after a failed handoff.";
+    /// A connection was lost in a migration and reset
+    MigrationLost => "unlade_lb_migrations_lost",
+        "Connections reset because neither side could rebuild them.";
+    /// A request was proxied although its route offloads
+    Fallback(reason: Fallback) => "unlade_lb_fallbacks",
+        "Requests proxied instead of handed over, by reason.";
+    /// A server gave a connection back
+    Returned(trigger: Trigger) => "unlade_lb_returns",
+        "Connections given back by a server, by what caused it.";
+    /// A returned connection was passed on to another server
+    Relayed => "unlade_lb_relays",
+        "Returned connections passed on to another server without being rebuilt.";
+    /// A returned connection was rebuilt at the balancer
+    Reclaimed => "unlade_lb_reclaims",
+        "Returned connections rebuilt at the balancer.";
+    /// A server reported that the client of a connection left
+    ClientLeft => "unlade_lb_clients_left",
+        "Connections that a server reported closed by the client.";
+    /// A lease ran out, and the connection was reset
+    LeaseExpired => "unlade_lb_leases_expired",
+        "Connections reset because their server's lease ran out.";
+    /// A connection of a previous run of the balancer was reset
+    StaleFlowReset => "unlade_lb_stale_flows_reset",
+        "Connections of a previous run that were reset.";
+
+    // Steering.
+    /// Packets held while a connection was between owners
+    PacketsHeld => "unlade_held_packets",
+        "Packets held while their connection was between owners.";
+    /// Held packets delivered to the new owner
+    PacketsReplayed => "unlade_replayed_packets",
+        "Held packets delivered to the new owner.";
+    /// Held packets that could not be delivered
+    PacketsLost => "unlade_lost_packets",
+        "Held packets that could not be delivered.";
+    /// Packets redirected to the server that owns the connection
+    PacketsRedirected => "unlade_redirected_packets",
+        "Packets redirected to the server that owns the connection.";
+    /// Bytes in redirected packets
+    BytesRedirected => "unlade_redirected_bytes",
+        "Bytes in redirected packets.";
+    /// A reset was sent to a client
+    ResetSent => "unlade_resets_sent",
+        "Resets sent to clients.";
+
+    // Control channels.
+    /// A control channel was established
+    ChannelConnected => "unlade_channel_connects",
+        "Control channels established.";
+    /// A control channel broke
+    ChannelBroken => "unlade_channel_breaks",
+        "Control channels that broke.";
+    /// A peer outside the pool's trust was turned away
+    PeerUntrusted => "unlade_untrusted_peers",
+        "Peers turned away because they are not in the pool's trust.";
+    /// A frame from a peer was malformed
+    FrameRefused => "unlade_frames_refused",
+        "Control frames refused as malformed.";
+    /// A frame from a peer belonged to an epoch that is over
+    FrameStale => "unlade_frames_stale",
+        "Control frames ignored because their epoch is over.";
+
+    // The server.
+    /// An offered connection was adopted
+    Adopted => "unlade_backend_adoptions",
+        "Connections adopted.";
+    /// An offered connection was not adopted
+    AdoptionRefused(reason: AdoptionRefusal) => "unlade_backend_adoptions_refused",
+        "Offered connections that were not adopted, by reason.";
+    /// An adopted connection was given back
+    Released(trigger: Trigger) => "unlade_backend_releases",
+        "Adopted connections given back, by what caused it.";
+    /// An adopted connection was closed by its client
+    AdoptedClosed => "unlade_backend_adopted_closed",
+        "Adopted connections closed by the client.";
+    /// An adopted connection was reset because its lease ran out
+    AdoptedExpired => "unlade_backend_leases_expired",
+        "Adopted connections reset because the balancer was not heard of in time.";
+    /// A connection was accepted directly
+    BackendAccepted => "unlade_backend_connections_accepted",
+        "Connections accepted directly, not by adoption.";
+    /// A connection was turned away because all places are taken
+    BackendRefused => "unlade_backend_connections_refused",
+        "Connections answered with 503 at once because all places were taken.";
+    /// A connection broke within a request or a response
+    BackendBroken => "unlade_backend_connections_broken",
+        "Connections that broke within a request or a response.";
+    /// A client moved no byte of a request's body or of a response for too long
+    BackendStalled => "unlade_backend_clients_stalled",
+        "Connections closed because the client moved no byte for too long.";
+    /// A request's head did not come in time
+    BackendHeadTimeout => "unlade_backend_head_timeouts",
+        "Connections closed because a request's head did not come in time.";
+    /// A keep-alive connection was silent for too long
+    BackendIdleTimeout => "unlade_backend_idle_timeouts",
+        "Connections closed because no further request came.";
+    /// The object server answered a request
+    ObjectRequest(class: StatusClass) => "unlade_backend_requests",
+        "Requests answered by the object server, by class.";
+    /// A request's head or chunked body was refused by the object server
+    ObjectHeadRefused(reason: &'static str) => "unlade_backend_heads_refused",
+        "Request heads and chunked bodies refused by the object server, by reason.";
+    /// Bytes sent by the object server on adopted connections
+    ObjectBytesDirect => "unlade_backend_direct_bytes",
+        "Bytes sent straight to clients on adopted connections.";
+    /// Bytes sent by the object server on its own connections
+    ObjectBytesOrdinary => "unlade_backend_ordinary_bytes",
+        "Bytes sent on connections that were accepted directly.";
+    /// Bytes of objects received
+    ObjectBytesStored => "unlade_backend_stored_bytes",
+        "Bytes of objects received and stored.";
+}
+
+/// Where each family's counters begin.
+const FIRST: [usize; FAMILIES.len()] = {
+    let mut first = [0; FAMILIES.len()];
+    let mut family = 1;
+    while family < FAMILIES.len() {
+        first[family] = first[family - 1] + FAMILIES[family - 1].count;
+        family += 1;
+    }
+    first
+};
+
+/// How many counters there are.
+pub(crate) const COUNTERS: usize = FIRST[FAMILIES.len() - 1] + FAMILIES[FAMILIES.len() - 1].count;
+
+/// The index of a family's first counter.
+pub(crate) fn first_counter(family: usize) -> usize {
+    FIRST.get(family).copied().unwrap_or(COUNTERS)
+}
+
+impl Event {
+    fn family(self) -> &'static Family {
+        &FAMILIES[self.family_index()]
+    }
+
+    /// The name of the event's samples, as rendered: `unlade_lb_requests_total`.
+    pub fn name(self) -> String {
+        format!("{}_total", self.family().name)
+    }
+
+    /// What is counted, in one sentence.
+    pub fn help(self) -> &'static str {
+        self.family().help
+    }
+
+    /// The label that tells the event from others of its family: `("mode", "proxy")`.
+    pub fn label(self) -> Option<(&'static str, &'static str)> {
+        let within = self.index() - FIRST[self.family_index()];
+        self.family().label.map(|key| (key, (self.family().text)(within)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{COUNTERS, Event, FAMILIES};
+
+    #[test]
+    fn every_event_has_a_counter_of_its_own() {
+        let all = Event::all();
+        let indices: Vec<usize> = all.iter().map(|event| event.index()).collect();
+        assert_eq!(indices, (0..COUNTERS).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn names_are_well_formed_and_unique() {
+        let mut names: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
+        for name in &names {
+            assert!(name.starts_with("unlade_") && !name.ends_with("_total"), "{name}");
+            assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
+        }
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+
+    #[test]
+    fn labels_are_as_documented() {
+        let event = Event::Request(crate::Mode::Relay);
+        assert_eq!(event.name(), "unlade_lb_requests_total");
+        assert_eq!(event.label(), Some(("mode", "relay")));
+        assert_eq!(Event::HeadRefused("bare_lf").label(), Some(("reason", "bare_lf")));
+        assert_eq!(Event::HeadRefused("new").label(), Some(("reason", "other")));
+        assert_eq!(Event::Relayed.label(), None);
+    }
+}

@@ -1,0 +1,60 @@
+//! What is held at the moment.
+
+macro_rules! gauges {
+    ($($(#[$doc:meta])* $variant:ident => $name:literal, $help:literal;)*) => {
+        /// Something that is held at the moment, in numbers or bytes.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Gauge { $($(#[$doc])* #[doc = concat!(": `", $name, "`")] $variant,)* }
+
+        impl Gauge {
+            /// Every gauge, in the order they are rendered.
+            pub const ALL: &'static [Gauge] = &[$(Gauge::$variant,)*];
+
+            /// The name as rendered.
+            pub fn name(self) -> &'static str {
+                match self { $(Gauge::$variant => $name,)* }
+            }
+
+            /// What is held, in one sentence.
+            pub fn help(self) -> &'static str {
+                match self { $(Gauge::$variant => $help,)* }
+            }
+        }
+    };
+}
+
+gauges! {
+    /// Connections of clients held by the balancer itself
+    OpenConnections => "unlade_lb_open_connections",
+        "Connections of clients that the balancer holds itself.";
+    /// Connections that servers own
+    FlowsOwned => "unlade_lb_owned_flows",
+        "Connections of clients that servers own at the moment.";
+    /// Connections between owners
+    MigrationsInFlight => "unlade_lb_migrations_in_flight",
+        "Connections that are between owners.";
+    /// Pooled connections to servers
+    UpstreamIdle => "unlade_lb_upstream_idle_connections",
+        "Pooled connections to servers.";
+    /// Requests that servers are answering in proxy mode
+    UpstreamBusy => "unlade_lb_upstream_busy_connections",
+        "Connections to servers that carry a request.";
+    /// Servers that are healthy
+    ServersHealthy => "unlade_lb_healthy_servers",
+        "Servers, over all pools, that are healthy.";
+    /// Control channels that are up
+    ChannelsUp => "unlade_channels_up",
+        "Control channels that are established.";
+    /// Bytes of held packets
+    HeldBytes => "unlade_held_bytes",
+        "Bytes in packets that are held for connections between owners.";
+    /// Entries of the flow table
+    FlowEntries => "unlade_flow_entries",
+        "Entries in the flow table of the steering program.";
+    /// Adopted connections that the server owns
+    AdoptedConnections => "unlade_backend_adopted_connections",
+        "Adopted connections that the server owns.";
+    /// Connections that the server accepted itself
+    BackendConnections => "unlade_backend_open_connections",
+        "Connections accepted directly that are open.";
+}

@@ -1,0 +1,41 @@
+//! Counting: what happened, how often, how long it took. No I/O.
+//!
+//! - [`Event`] is the closed list of what is counted, [`Gauge`] of what is held at the moment,
+//!   [`Stage`] of what is timed;
+//! - [`Meter`] holds the figures and is updated from any thread without a lock;
+//! - [`Meter::render`] is their OpenMetrics text.
+//!
+//! Names are stable: a family is renamed or removed only with an entry in the change log.
+#![forbid(unsafe_code)]
+
+mod event;
+mod gauge;
+mod histogram;
+mod label;
+mod registry;
+mod render;
+mod shard;
+mod stage;
+
+pub use event::Event;
+pub use gauge::Gauge;
+pub use label::{
+    AdoptionRefusal, Fallback, HEAD_REASONS, Health, Mode, RefusedConnection, StatusClass, Trigger,
+    UpstreamFailure,
+};
+pub use registry::{Meter, Role};
+pub use stage::Stage;
+
+/// One family of metrics: what [`Meter::render`] prints above its samples.
+pub(crate) struct Family {
+    /// Without the suffix that the sample's type demands; begins with `unlade_`.
+    pub(crate) name: &'static str,
+    /// One sentence.
+    pub(crate) help: &'static str,
+    /// The label that tells the family's samples apart.
+    pub(crate) label: Option<&'static str>,
+    /// How many values the label has.
+    pub(crate) count: usize,
+    /// The label's value for an index below `count`.
+    pub(crate) text: fn(usize) -> &'static str,
+}

@@ -1,0 +1,142 @@
+//! The figures.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::histogram::{self, BUCKETS};
+use crate::shard::{self, SHARDS, Shard};
+use crate::{Event, Gauge, Stage};
+
+/// Whose figures are rendered: a process does not print families that it never counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// Families of either role.
+    #[default]
+    Any,
+    /// Those of a balancer, and those that both have.
+    Balancer,
+    /// Those of a server, and those that both have.
+    Backend,
+}
+
+impl Role {
+    pub(crate) fn shows(self, family: &str) -> bool {
+        match self {
+            Role::Any => true,
+            Role::Balancer => !family.starts_with("unlade_backend_"),
+            Role::Backend => !family.starts_with("unlade_lb_"),
+        }
+    }
+}
+
+/// Every figure of a process. Updated from any thread without a lock and without allocation;
+/// shared as `Arc<Meter>`.
+pub struct Meter {
+    pub(crate) role: Role,
+    shards: Box<[Shard]>,
+    gauges: Box<[AtomicI64]>,
+}
+
+impl Default for Meter {
+    fn default() -> Meter {
+        Meter::new()
+    }
+}
+
+impl core::fmt::Debug for Meter {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Meter").field("role", &self.role).finish_non_exhaustive()
+    }
+}
+
+impl Meter {
+    /// A meter that renders every family.
+    pub fn new() -> Meter {
+        Meter::for_role(Role::Any)
+    }
+
+    /// A meter that renders the families of `role`.
+    pub fn for_role(role: Role) -> Meter {
+        Meter {
+            role,
+            shards: (0..SHARDS).map(|_| Shard::new()).collect(),
+            gauges: Gauge::ALL.iter().map(|_| AtomicI64::new(0)).collect(),
+        }
+    }
+
+    /// Counts `event` once.
+    pub fn add(&self, event: Event) {
+        self.add_n(event, 1);
+    }
+
+    /// Counts `event` `n` times, or `n` bytes of it.
+    pub fn add_n(&self, event: Event, n: u64) {
+        self.shard().counters[event.index()].fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// How often `event` was counted.
+    pub fn value(&self, event: Event) -> u64 {
+        self.counter(event.index())
+    }
+
+    /// Adds `delta` to a gauge.
+    pub fn gauge_add(&self, gauge: Gauge, delta: i64) {
+        self.gauges[gauge as usize].fetch_add(delta, Ordering::Relaxed);
+    }
+
+    /// Sets a gauge.
+    pub fn gauge_set(&self, gauge: Gauge, value: i64) {
+        self.gauges[gauge as usize].store(value, Ordering::Relaxed);
+    }
+
+    /// The value of a gauge.
+    pub fn gauge(&self, gauge: Gauge) -> i64 {
+        self.gauges[gauge as usize].load(Ordering::Relaxed)
+    }
+
+    /// Notes that `stage` took `duration`.
+    pub fn record(&self, stage: Stage, duration: Duration) {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let shard = self.shard();
+        let bucket = stage as usize * BUCKETS + histogram::bucket(ns);
+        shard.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        shard.sums_ns[stage as usize].fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// How often `stage` was recorded.
+    pub fn count(&self, stage: Stage) -> u64 {
+        self.buckets(stage).iter().sum()
+    }
+
+    /// The sum of what was recorded for `stage`.
+    pub fn sum(&self, stage: Stage) -> Duration {
+        let of = |shard: &Shard| load(&shard.sums_ns[stage as usize]);
+        Duration::from_nanos(self.shards.iter().map(of).fold(0, u64::wrapping_add))
+    }
+
+    /// The `q`-quantile (0 to 1) of what was recorded for `stage`, to within 2 %; `None` where
+    /// nothing was.
+    pub fn quantile(&self, stage: Stage, q: f64) -> Option<Duration> {
+        let bucket = histogram::quantile(&self.buckets(stage), q)?;
+        Some(Duration::from_nanos(histogram::middle_ns(bucket)))
+    }
+
+    pub(crate) fn counter(&self, index: usize) -> u64 {
+        self.shards.iter().map(|shard| load(&shard.counters[index])).sum()
+    }
+
+    pub(crate) fn buckets(&self, stage: Stage) -> Vec<u64> {
+        let first = stage as usize * BUCKETS;
+        let of =
+            |bucket| self.shards.iter().map(|shard| load(&shard.buckets[first + bucket])).sum();
+        (0..BUCKETS).map(of).collect()
+    }
+
+    fn shard(&self) -> &Shard {
+        &self.shards[shard::of_thread()]
+    }
+}
+
+fn load(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}

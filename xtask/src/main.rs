@@ -1,0 +1,35 @@
+//! `cargo run -p xtask -- layers | tidy | all`: exit 0 where all is well, 1 where a check found
+//! something, 2 where it could not run.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use xtask::{layers, root, tidy};
+
+const USAGE: &str = "usage: cargo run -p xtask -- layers | tidy | all";
+
+fn main() -> ExitCode {
+    let found = match std::env::args().nth(1).as_deref() {
+        Some("layers") => layers::check(&root()),
+        Some("tidy") => tidy::check(&root()),
+        Some("all") => layers::check(&root()).and_then(|mut found| {
+            found.extend(tidy::check(&root())?);
+            Ok(found)
+        }),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match found {
+        Ok(problems) if problems.is_empty() => ExitCode::SUCCESS,
+        Ok(problems) => {
+            problems.iter().for_each(|problem| println!("{problem}"));
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Files are short and clean.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::documents;
+
+/// Most lines of a source file, its own tests not counted.
+const LINES_MAX: usize = 800;
+/// Most files that are looked at.
+const FILES_MAX: usize = 20_000;
+/// Directories that hold nothing of ours.
+const SKIPPED: [&str; 6] = ["target", ".git", "corpus", "artifacts", "node_modules", ".venv"];
+/// Files that are text of ours, by the end of their names.
+const TEXT: [&str; 11] =
+    [".rs", ".c", ".h", ".py", ".sh", ".md", ".toml", ".yml", ".yaml", ".json", "Makefile"];
+/// Files that are source and bounded in length.
+const SOURCE: [&str; 5] = [".rs", ".c", ".h", ".py", ".sh"];
+
+/// Checks the repository at `root`.
+///
+/// # Errors
+/// A file cannot be read.
+pub fn check(root: &Path) -> Result<Vec<String>> {
+    let mut problems = Vec::new();
+    for path in files(root)? {
+        let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        let text = fs::read_to_string(&path).with_context(|| shown.clone())?;
+        problems.extend(check_text(&shown, &text));
+    }
+    problems.extend(documents::check(root)?);
+    Ok(problems)
+}
+
+/// Checks the text of one file; `name` is its path.
+pub fn check_text(name: &str, text: &str) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        if line.trim_end() != line {
+            problems.push(format!("{name}:{number}: ends in whitespace; remove it"));
+        }
+        // Put together here, so that this file does not contain them.
+        for mark in [["TO", "DO"], ["FIX", "ME"], ["XX", "X:"]].map(|parts| parts.concat()) {
+            if line.contains(&mark) {
+                problems.push(format!("{name}:{number}: holds a {mark}; do it, or drop it"));
+            }
+        }
+    }
+    if !text.is_empty() && !text.ends_with('\n') {
+        problems.push(format!("{name}: does not end in a line end; add it"));
+    }
+    if text.ends_with("\n\n") {
+        problems.push(format!("{name}: ends in empty lines; remove them"));
+    }
+    let lines = counted_lines(text);
+    if SOURCE.iter().any(|end| name.ends_with(end)) && lines > LINES_MAX {
+        problems.push(format!(
+            "{name}: {lines} lines without its tests exceed {LINES_MAX}; split it by stage"
+        ));
+    }
+    problems
+}
+
+/// Lines up to the file's own tests.
+fn counted_lines(text: &str) -> usize {
+    let lines: Vec<&str> = text.lines().collect();
+    let tests = lines.windows(2).position(|pair| {
+        pair.first() == Some(&"#[cfg(test)]") && pair.last() == Some(&"mod tests {")
+    });
+    tests.unwrap_or(lines.len())
+}
+
+/// Every text file below `root`.
+fn files(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut left = vec![root.to_owned()];
+    while let Some(directory) = left.pop() {
+        let entries = fs::read_dir(&directory).with_context(|| directory.display().to_string())?;
+        for entry in entries {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let kind = entry.file_type()?;
+            if kind.is_dir() && !SKIPPED.contains(&name.as_str()) {
+                left.push(entry.path());
+            } else if kind.is_file() && TEXT.iter().any(|end| name.ends_with(end)) {
+                found.push(entry.path());
+            }
+        }
+        if found.len() > FILES_MAX {
+            bail!("more than {FILES_MAX} files below {}; is this the repository?", root.display());
+        }
+    }
+    found.sort();
+    Ok(found)
+}

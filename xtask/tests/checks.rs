@@ -1,0 +1,88 @@
+//! The checks find what they are for.
+
+use std::fs;
+
+use xtask::layers::{Arrow, judge, table};
+use xtask::{documents, tidy};
+
+const TABLE: &str = "\
+| layer | crates | what |
+|---|---|---|
+| L3 | `balancer`, `backend` | runtimes |
+| L2 | `record`, `service` | decisions |
+| L0 | `wire`, `meter` | bytes |
+";
+
+fn judged(from: &str, to: &str, test_only: bool) -> usize {
+    let arrow = Arrow { from: from.to_owned(), to: to.to_owned(), test_only };
+    judge(&table(TABLE).unwrap(), &[arrow]).len()
+}
+
+#[test]
+fn arrows_point_down() {
+    assert_eq!(judged("balancer", "wire", false), 0);
+    assert_eq!(judged("service", "record", false), 0, "the one that is drawn sideways");
+    assert_eq!(judged("record", "service", false), 1);
+    assert_eq!(judged("balancer", "backend", false), 1);
+    assert_eq!(judged("wire", "record", false), 1);
+    assert_eq!(judged("wire", "meter", false), 1);
+    assert_eq!(judged("wire", "meter", true), 0, "a test may look at a neighbour");
+    assert_eq!(judged("wire", "record", true), 1);
+    assert_eq!(judged("xtask", "wire", false), 0, "what is outside stands above");
+    assert_eq!(judged("wire", "xtask", false), 1);
+    assert!(table("# No table\n").is_err());
+}
+
+#[test]
+fn untidy_text_is_found() {
+    let problems = |text: &str| tidy::check_text("a.rs", text);
+    assert!(problems("fn main() {}\n").is_empty());
+    assert!(problems("a \n")[0].starts_with("a.rs:1: ends in whitespace"));
+    assert!(problems("a")[0].contains("line end"));
+    assert!(problems("a\n\n")[0].contains("empty lines"));
+    let mark = ["// TO", "DO: later\n"].concat();
+    assert!(problems(&format!("x\n{mark}"))[0].starts_with("a.rs:2: holds a"));
+    assert!(problems(&"x\n".repeat(800)).is_empty());
+    assert!(problems(&"x\n".repeat(801))[0].contains("801 lines"));
+    let tests =
+        format!("{}#[cfg(test)]\nmod tests {{\n{}}}\n", "x\n".repeat(800), "y\n".repeat(90));
+    assert!(problems(&tests).is_empty());
+    assert!(tidy::check_text("a.md", &"x\n".repeat(2_000)).is_empty());
+}
+
+#[test]
+fn paths_of_the_data_are_sought() {
+    let root = tempfile::tempdir().unwrap();
+    let source = root.path().join("crates/a/src");
+    fs::create_dir_all(source.join("sub")).unwrap();
+    fs::write(source.join("one.rs"), "").unwrap();
+    fs::write(source.join("two.rs"), "").unwrap();
+    let check = |row: &str| {
+        documents::check_paths(
+            root.path(),
+            &format!("# A\n## Follow the data\n{row}\n## End\n| `x/y` |"),
+        )
+    };
+    assert!(check("| thing | `a/src/one.rs` | `two.rs` → `word` | `a/src/sub/` |").is_empty());
+    assert!(check("| `a/src/three.rs` |")[0].starts_with("ARCHITECTURE.md:3: `a/src/three.rs`"));
+    assert_eq!(check("| `a/src/one.rs` | `three.rs` |").len(), 1);
+    assert_eq!(check("| `two.rs` |").len(), 1, "a name alone has nowhere to be");
+    assert_eq!(check("no table").len(), 1);
+}
+
+#[test]
+fn promises_name_what_shows_them() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("crates/a/src")).unwrap();
+    let source = "fn it_holds() {}\nrefused! {\n    by_macro: x;\n}\n";
+    fs::write(root.path().join("crates/a/src/t.rs"), source).unwrap();
+    let check = |text: &str| documents::check_promises(root.path(), text);
+    assert!(check("1. Holds: `a/src/t.rs::it_holds`.\n2. Later: *pending*.\n").is_empty());
+    assert!(check("| 1 | Holds | `crates/a/src/t.rs::by_macro` |\n").is_empty());
+    assert!(check("1. Long\n   item: `unlade bench migrate`.\n").is_empty());
+    assert!(check("1. Holds.\n")[0].contains("names no test or bench"));
+    assert!(check("1. Holds: `a/src/t.rs::it_fails`.\n")[0].contains("does not exist"));
+    assert!(check("1. Holds: `a/src/u.rs`.\n")[0].contains("does not exist"));
+    assert!(check("1. A *pending*\n3. B *pending*\n")[0].contains("should be 2"));
+    assert_eq!(check("# Nothing\n").len(), 1);
+}

@@ -1,0 +1,13 @@
+//! The house is in order: the same as `cargo run -p xtask -- all`.
+
+#[test]
+fn layers() {
+    let problems = xtask::layers::check(&xtask::root()).unwrap();
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+#[test]
+fn tidy() {
+    let problems = xtask::tidy::check(&xtask::root()).unwrap();
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
