@@ -1,0 +1,129 @@
+//! What the server offers: suites that can be carried over, ALPN, tickets.
+
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::{self as provider, cipher_suite};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::ResolvesServerCert;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use thiserror::Error;
+
+use crate::capture::{CaptureName, CaptureSecrets};
+
+/// Most certificates in a chain.
+pub const CHAIN_CERTIFICATES_MAX: usize = 16;
+
+/// Why a server cannot be set up.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The text of the certificate or key is not PEM of the right kind.
+    #[error("{what}: {source}; a PEM file is expected")]
+    Pem {
+        /// Which of the two.
+        what: &'static str,
+        /// What the parser found.
+        source: rustls::pki_types::pem::Error,
+    },
+    /// No certificate, or too many.
+    #[error("the chain holds {0} certificates; give the server's first, then its issuers")]
+    Chain(usize),
+    /// Certificate and key do not fit each other, or the key is of an unknown kind.
+    #[error("certificate and key: {0}; give the key of the chain's first certificate")]
+    Identity(rustls::Error),
+    /// The library refuses the combination, or has no randomness.
+    #[error("TLS cannot be set up: {0}")]
+    Setup(rustls::Error),
+}
+
+/// The suites that a [`crate::RecordLayer`] can carry on, AES-128-GCM first: it is the fastest
+/// with AES instructions, and its keys are the smallest to move.
+fn crypto_provider() -> CryptoProvider {
+    CryptoProvider {
+        cipher_suites: vec![
+            cipher_suite::TLS13_AES_128_GCM_SHA256,
+            cipher_suite::TLS13_AES_256_GCM_SHA384,
+            cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+            cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+            cipher_suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+            cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+            cipher_suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+            cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+            cipher_suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+        ],
+        ..provider::default_provider()
+    }
+}
+
+/// Reads a certificate chain and a private key from PEM text.
+///
+/// # Errors
+/// [`ConfigError::Pem`], [`ConfigError::Chain`].
+pub fn identity_from_pem(
+    certificate_pem: &[u8],
+    key_pem: &[u8],
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), ConfigError> {
+    let pem = |what| move |source| ConfigError::Pem { what, source };
+    let chain = CertificateDer::pem_slice_iter(certificate_pem)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(pem("certificate"))?;
+    check_chain(&chain)?;
+    let key = PrivateKeyDer::from_pem_slice(key_pem).map_err(pem("private key"))?;
+    Ok((chain, key))
+}
+
+fn check_chain(chain: &[CertificateDer<'static>]) -> Result<(), ConfigError> {
+    match chain.len() {
+        1..=CHAIN_CERTIFICATES_MAX => Ok(()),
+        other => Err(ConfigError::Chain(other)),
+    }
+}
+
+/// The configuration of a server with one identity, for [`crate::Handshake`].
+///
+/// `alpn`: the protocols offered, best first (`http/1.1` where connections are to be handed on);
+/// none at all switches ALPN off.
+///
+/// # Errors
+/// Any [`ConfigError`].
+pub fn server_config(
+    certificate_chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    alpn: &[&[u8]],
+) -> Result<Arc<ServerConfig>, ConfigError> {
+    check_chain(&certificate_chain)?;
+    let certified = CertifiedKey::from_der(certificate_chain, key, &crypto_provider())
+        .map_err(ConfigError::Identity)?;
+    server_config_with_resolver(Arc::new(SingleCertAndKey::from(certified)), alpn)
+}
+
+/// As [`server_config`], with the certificate chosen for each client, e.g. by the name asked for.
+///
+/// # Errors
+/// [`ConfigError::Setup`].
+pub fn server_config_with_resolver(
+    resolver: Arc<dyn ResolvesServerCert>,
+    alpn: &[&[u8]],
+) -> Result<Arc<ServerConfig>, ConfigError> {
+    let mut config = ServerConfig::builder_with_provider(Arc::new(crypto_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
+        .map_err(ConfigError::Setup)?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(CaptureName(resolver)));
+    config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
+    config.ignore_client_order = true;
+    config.enable_secret_extraction = true;
+    config.key_log = Arc::new(CaptureSecrets);
+    // Early data would reach the application before the client is known to be alive, and has keys
+    // of its own that are not extracted.
+    config.max_early_data_size = 0;
+    // Tickets leave with the handshake's last flight, before extraction. They are sealed for
+    // this process (no state to look up, no lock between cores); one is enough for a client that
+    // keeps its connection open.
+    config.ticketer = provider::Ticketer::new().map_err(ConfigError::Setup)?;
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    config.send_tls13_tickets = 1;
+    Ok(Arc::new(config))
+}
