@@ -329,7 +329,11 @@ impl Giver {
                 if by == from && epoch == of =>
             {
                 self.state = State::Over;
-                vec![Action::Forget(reason)]
+                match reason {
+                    // The server never had it: GO came too late.
+                    CloseReason::Discarded => vec![Action::Reset],
+                    _ => vec![Action::Forget(reason)],
+                }
             }
             State::Returning { from: holder, epoch } | State::Reclaiming { from: holder, epoch, .. }
                 if holder == from && epoch == of =>
