@@ -1,0 +1,455 @@
+//! The agent: the server's end of the control channels, and the connections adopted over them.
+//!
+//! One acceptor greets balancers; the channel then lives on one worker, chosen by the balancer's
+//! instance, so that a balancer that reconnects finds its connections. Frames go into each
+//! connection's [`Taker`]; what that decides is done here ([`crate::adopt`]) or by the task that
+//! has the connection's stream ([`crate::release`]).
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use handoff::Millis;
+use handoff::scope::ScopeFilter;
+use handoff::taker::{Action, Taker};
+use linux::link::Mac;
+use meter::{Event, Meter};
+use service::channel::{Channel, ChannelError, Detached, Outbox};
+use steer::{Slot, Steering};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use wire::FlowKey;
+use wire::frame::{CloseReason, ConnectionId, Epoch, Frame, PROTOCOL_VERSION, ReturnReason, Terms};
+
+use crate::adopt::Silent;
+use crate::release::{Lease, Order, Orders};
+
+/// Scopes a balancer may define on one channel.
+const SCOPES_MAX: usize = 4096;
+/// Greeted channels that may wait for their worker.
+const GREETED_MAX: usize = 1024;
+/// Handshakes under way at once.
+const GREETINGS_MAX: usize = 64;
+/// Looks at the outboxes before a drained worker ends in spite of them.
+const FLUSH_ROUNDS_MAX: usize = 100;
+/// How often deadlines are looked at.
+const TICK: Duration = Duration::from_millis(50);
+/// How long packets that still come for a connection given back are sent after it.
+pub(crate) const BOUNCE_TIME: Duration = Duration::from_secs(3);
+
+/// What the agent may take on.
+#[derive(Clone, Debug)]
+pub struct AgentLimits {
+    /// This server's name, for logs.
+    pub name: String,
+    /// Most connections adopted at once, on one worker.
+    pub adoptions_max: usize,
+    /// How long a connection outlives its channel, milliseconds, if the balancer does not say
+    /// less.
+    pub lease_ms: u32,
+}
+
+/// A channel whose HELLO has been received, on its way to its worker.
+pub struct Greeted {
+    channel: Detached,
+    instance: u64,
+    name: String,
+    mac: Mac,
+    lease_ms: u32,
+}
+
+/// Where greeted channels go: one sender a worker.
+pub type Inboxes = Vec<mpsc::Sender<Greeted>>;
+
+/// One inbox a worker.
+pub fn inboxes(workers: usize) -> (Inboxes, Vec<mpsc::Receiver<Greeted>>) {
+    (0..workers).map(|_| mpsc::channel(GREETED_MAX)).unzip()
+}
+
+/// Greets balancers until the task is dropped. `tls` demands a certificate of the pool.
+pub async fn greet(
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    inboxes: Inboxes,
+    meter: Arc<Meter>,
+) {
+    let inboxes = Rc::new(inboxes);
+    let places = Rc::new(tokio::sync::Semaphore::new(GREETINGS_MAX));
+    loop {
+        let Ok((tcp, peer)) = listener.accept().await else {
+            // Out of descriptors, most likely: wait for some to be freed.
+            tokio::time::sleep(TICK).await;
+            continue;
+        };
+        let (tls, inboxes, meter) = (Arc::clone(&tls), Rc::clone(&inboxes), Arc::clone(&meter));
+        let places = Rc::clone(&places);
+        tokio::task::spawn_local(async move {
+            let _place = places.acquire().await;
+            match greet_one(tcp, tls).await {
+                Ok(greeted) => {
+                    let worker = (greeted.instance % inboxes.len() as u64) as usize;
+                    let _ = inboxes[worker].send(greeted).await;
+                }
+                Err(error) => {
+                    let event = if error.is_untrusted() {
+                        Event::PeerUntrusted
+                    } else {
+                        Event::FrameRefused
+                    };
+                    meter.add(event);
+                    tracing::warn!(%peer, %error, "balancer refused");
+                }
+            }
+        });
+    }
+}
+
+async fn greet_one(
+    tcp: tokio::net::TcpStream,
+    tls: Arc<rustls::ServerConfig>,
+) -> Result<Greeted, ChannelError> {
+    let mut channel = Channel::accept(tcp, tls).await?;
+    match channel.receive().await? {
+        Frame::Hello { instance, name, mac, lease_ms, .. } => {
+            Ok(Greeted { channel: channel.detach()?, instance, name, mac, lease_ms })
+        }
+        _ => Err(ChannelError::Protocol("the first frame is not HELLO")),
+    }
+}
+
+/// One balancer worker, over the channels it opens one after another.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) outbox: Outbox,
+    pub(crate) mac: Cell<Mac>,
+    pub(crate) lease_ms: Cell<u32>,
+    pub(crate) connections: RefCell<HashMap<ConnectionId, Adopted>>,
+    pub(crate) scopes: RefCell<HashMap<u32, Rc<ScopeFilter>>>,
+}
+
+/// A connection that this server has, or is about to have.
+#[derive(Debug)]
+pub(crate) struct Adopted {
+    pub(crate) taker: Taker,
+    /// Until GO: the restored socket and what belongs to it.
+    pub(crate) silent: Option<Box<Silent>>,
+    /// From GO on: the task that has the stream.
+    pub(crate) orders: Rc<Orders>,
+}
+
+/// One worker's agent.
+#[derive(Debug)]
+pub struct Agent {
+    pub(crate) steering: Arc<Steering>,
+    pub(crate) meter: Arc<Meter>,
+    pub(crate) limits: AgentLimits,
+    peers: RefCell<HashMap<u64, Rc<Peer>>>,
+    /// Flows given back, whose stragglers are sent after them.
+    bounces: RefCell<VecDeque<(Instant, Slot)>>,
+    accepted: mpsc::UnboundedSender<Lease>,
+    origin: Instant,
+    draining: Cell<bool>,
+}
+
+impl Agent {
+    /// An agent, and the queue where its adopted connections come out, live.
+    pub fn new(
+        steering: Arc<Steering>,
+        meter: Arc<Meter>,
+        limits: AgentLimits,
+    ) -> (Rc<Agent>, mpsc::UnboundedReceiver<Lease>) {
+        let (accepted, queue) = mpsc::unbounded_channel();
+        let agent = Agent {
+            steering,
+            meter,
+            limits,
+            peers: RefCell::default(),
+            bounces: RefCell::default(),
+            accepted,
+            origin: Instant::now(),
+            draining: Cell::new(false),
+        };
+        (Rc::new(agent), queue)
+    }
+
+    pub(crate) fn now(&self) -> Millis {
+        Millis(self.origin.elapsed().as_millis() as u64)
+    }
+
+    /// Serves the channels that come in, and the clock, until the task is dropped.
+    pub async fn run(self: Rc<Agent>, mut inbox: mpsc::Receiver<Greeted>) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                greeted = inbox.recv() => match greeted {
+                    Some(greeted) => {
+                        tokio::task::spawn_local(Rc::clone(&self).serve(greeted));
+                    }
+                    None => std::future::pending().await,
+                },
+                _ = tick.tick() => self.tick(),
+            }
+        }
+    }
+
+    /// Refuses offers from now on, and asks every adopted connection back.
+    pub fn drain(&self) {
+        self.draining.set(true);
+        for peer in self.peers.borrow().values() {
+            peer.outbox.push(&Frame::Drain);
+            for adopted in peer.connections.borrow().values() {
+                adopted.orders.recall(ReturnReason::Draining);
+            }
+        }
+    }
+
+    /// Waits until the last frames are on their way, after the last connection went.
+    pub async fn flushed(&self) {
+        for _ in 0..FLUSH_ROUNDS_MAX {
+            if self.peers.borrow().values().all(|peer| peer.outbox.is_empty()) {
+                break;
+            }
+            tokio::time::sleep(TICK / 10).await;
+        }
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Connections that this worker has adopted.
+    pub fn adopted(&self) -> usize {
+        self.peers.borrow().values().map(|peer| peer.connections.borrow().len()).sum()
+    }
+
+    async fn serve(self: Rc<Agent>, greeted: Greeted) {
+        let Greeted { channel, instance, name, mac, lease_ms } = greeted;
+        let mut channel = match channel.attach() {
+            Ok(channel) => channel,
+            Err(error) => return tracing::warn!(%name, %error, "channel lost"),
+        };
+        let lease_ms = lease_ms.min(self.limits.lease_ms);
+        let peer = self.peer(instance, mac, lease_ms);
+        let address = channel.peer();
+        tracing::info!(%name, %address, instance, "channel up");
+        self.meter.add(Event::ChannelConnected);
+        if let Err(error) = self.hello(&mut channel, &peer).await {
+            return tracing::warn!(%name, %address, %error, "channel down");
+        }
+        let handle = |frame| self.handle(&peer, frame);
+        let queue = peer.outbox.clone();
+        // OWNED went out by hand, so what waits for the channel may go on now.
+        self.channel_up(&peer);
+        let error = channel.serve(&queue, handle).await;
+        self.meter.add(Event::ChannelBroken);
+        if let ChannelError::Frame(_) | ChannelError::Protocol(_) = error {
+            self.meter.add(Event::FrameRefused);
+        }
+        tracing::warn!(%name, %address, %error, "channel down");
+        self.channel_down(&peer, lease_ms);
+    }
+
+    fn peer(&self, instance: u64, mac: Mac, lease_ms: u32) -> Rc<Peer> {
+        let mut peers = self.peers.borrow_mut();
+        let peer = peers.entry(instance).or_insert_with(|| {
+            Rc::new(Peer {
+                outbox: Outbox::default(),
+                mac: Cell::new(mac),
+                lease_ms: Cell::new(lease_ms),
+                connections: RefCell::default(),
+                scopes: RefCell::default(),
+            })
+        });
+        peer.mac.set(mac);
+        peer.lease_ms.set(lease_ms);
+        Rc::clone(peer)
+    }
+
+    async fn hello(&self, channel: &mut Channel, peer: &Peer) -> Result<(), ChannelError> {
+        let hello = Frame::Hello {
+            version: PROTOCOL_VERSION,
+            instance: 0,
+            name: self.limits.name.clone(),
+            mac: self.steering.link().mac,
+            lease_ms: peer.lease_ms.get(),
+        };
+        channel.send(&hello).await?;
+        let connections = peer.connections.borrow();
+        let owned = connections.iter().filter(|(_, adopted)| adopted.taker.is_owned());
+        let owned = owned.map(|(id, adopted)| (*id, adopted.taker.epoch())).collect();
+        drop(connections);
+        channel.send(&Frame::Owned(owned)).await
+    }
+
+    fn handle(&self, peer: &Rc<Peer>, frame: Frame) -> Result<(), ChannelError> {
+        match frame {
+            Frame::Scope(scope) => {
+                let mut scopes = peer.scopes.borrow_mut();
+                if scopes.len() >= SCOPES_MAX && !scopes.contains_key(&scope.id) {
+                    return Err(ChannelError::Protocol("too many scopes"));
+                }
+                scopes.insert(scope.id, Rc::new(ScopeFilter::new(&scope)));
+            }
+            Frame::Offer { id, epoch, terms, snapshot } => {
+                self.handle_offer(peer, id, epoch, terms, &snapshot);
+            }
+            Frame::Go { id, epoch } => self.handle_go(peer, id, epoch),
+            Frame::Cancel { id, epoch } => {
+                self.step(peer, id, |taker| taker.handle_cancel(epoch));
+            }
+            Frame::Taken { id, epoch } => self.step(peer, id, |taker| taker.handle_taken(epoch)),
+            Frame::Stay { id, epoch, terms } => {
+                if let Some(adopted) = peer.connections.borrow().get(&id) {
+                    adopted.orders.set_terms(terms);
+                }
+                self.step(peer, id, |taker| taker.handle_stay(epoch));
+            }
+            Frame::Recall { id, epoch } => {
+                let connections = peer.connections.borrow();
+                if let Some(adopted) = connections.get(&id).filter(|a| a.taker.epoch() == epoch) {
+                    adopted.orders.recall(ReturnReason::Recalled);
+                }
+            }
+            _ => return Err(ChannelError::Protocol("a frame that only servers send")),
+        }
+        Ok(())
+    }
+
+    fn handle_go(&self, peer: &Rc<Peer>, id: ConnectionId, epoch: Epoch) {
+        let known = peer.connections.borrow().contains_key(&id);
+        if !known {
+            // Dropped meanwhile: the balancer must know that nobody has it.
+            let (reason, usage) = (CloseReason::Discarded, Default::default());
+            peer.outbox.push(&Frame::Closed { id, epoch, reason, usage });
+            return;
+        }
+        self.step(peer, id, |taker| taker.handle_go(epoch));
+    }
+
+    /// Puts an event into a connection's machine and does what it says.
+    pub(crate) fn step(
+        &self,
+        peer: &Rc<Peer>,
+        id: ConnectionId,
+        event: impl FnOnce(&mut Taker) -> Vec<Action>,
+    ) {
+        let mut connections = peer.connections.borrow_mut();
+        let Some(adopted) = connections.get_mut(&id) else {
+            self.meter.add(Event::FrameStale);
+            return;
+        };
+        let actions = event(&mut adopted.taker);
+        let over = adopted.taker.is_over();
+        for action in actions {
+            match action {
+                Action::Activate => {
+                    let Some(silent) = adopted.silent.take() else { continue };
+                    match silent.activate(
+                        peer,
+                        id,
+                        adopted.taker.epoch(),
+                        Rc::clone(&adopted.orders),
+                    ) {
+                        // The receiver lives as long as the worker.
+                        Ok(lease) => drop(self.accepted.send(lease)),
+                        Err(error) => {
+                            tracing::warn!(?id, %error, "adopted connection lost");
+                            let actions = adopted.taker.handle_ended(CloseReason::Broken);
+                            debug_assert_eq!(actions.len(), 1);
+                            self.closed(peer, id, adopted.taker.epoch(), CloseReason::Broken);
+                        }
+                    }
+                }
+                Action::Drop => drop(adopted.silent.take()),
+                Action::Return(_, reason) => adopted.orders.give(Order::Return(reason)),
+                Action::Done(_) => adopted.orders.give(Order::Taken),
+                Action::Thaw => adopted.orders.give(Order::Stay),
+                Action::Abort => {
+                    self.meter.add(Event::AdoptedExpired);
+                    adopted.orders.give(Order::Abort);
+                }
+                Action::Closed(epoch, reason) => self.closed(peer, id, epoch, reason),
+            }
+        }
+        if over || adopted.taker.is_over() {
+            connections.remove(&id);
+        }
+    }
+
+    fn closed(&self, peer: &Peer, id: ConnectionId, epoch: Epoch, reason: CloseReason) {
+        let usage = Default::default();
+        peer.outbox.push(&Frame::Closed { id, epoch, reason, usage });
+    }
+
+    fn each(
+        &self,
+        peer: &Rc<Peer>,
+        filter: impl Fn(&Taker) -> bool,
+        event: impl Fn(&mut Taker) -> Vec<Action>,
+    ) {
+        let ids: Vec<ConnectionId> = {
+            let connections = peer.connections.borrow();
+            connections.iter().filter(|(_, a)| filter(&a.taker)).map(|(id, _)| *id).collect()
+        };
+        for id in ids {
+            self.step(peer, id, &event);
+        }
+    }
+
+    fn channel_up(&self, peer: &Rc<Peer>) {
+        self.each(peer, |_| true, Taker::handle_channel_up);
+    }
+
+    fn channel_down(&self, peer: &Rc<Peer>, lease_ms: u32) {
+        let now = self.now();
+        peer.scopes.borrow_mut().clear();
+        self.each(peer, |_| true, |taker| taker.handle_channel_down(lease_ms, now));
+    }
+
+    fn tick(&self) {
+        let now = self.now();
+        let peers: Vec<Rc<Peer>> = self.peers.borrow().values().map(Rc::clone).collect();
+        for peer in &peers {
+            let due = |taker: &Taker| taker.deadline().is_some_and(|deadline| deadline <= now);
+            self.each(peer, due, |taker| taker.handle_tick(now));
+        }
+        // A balancer that is gone and has nothing here any more is forgotten.
+        self.peers.borrow_mut().retain(|_, peer| {
+            peer.outbox.is_open()
+                || !peer.connections.borrow().is_empty()
+                || Rc::strong_count(peer) > 2
+        });
+        let mut bounces = self.bounces.borrow_mut();
+        while bounces.front().is_some_and(|(since, _)| since.elapsed() >= BOUNCE_TIME) {
+            bounces.pop_front();
+        }
+    }
+
+    /// Sends what still comes for a flow after it, to the balancer, for a while. Without a free
+    /// slot such packets are lost, and retransmitted by the client.
+    pub(crate) fn bounce(&self, flow: &FlowKey, balancer: Mac) {
+        match self.steering.acquire(flow) {
+            Ok(slot) => {
+                slot.redirect(balancer);
+                self.bounces.borrow_mut().push_back((Instant::now(), slot));
+            }
+            Err(error) => tracing::debug!(%flow, %error, "no bounce"),
+        }
+    }
+
+    /// Takes the packets of a flow again that comes back.
+    pub(crate) fn unbounce(&self, flow: &FlowKey) {
+        let mut bounces = self.bounces.borrow_mut();
+        if let Some(at) = bounces.iter().position(|(_, slot)| slot.flow() == flow) {
+            bounces.remove(at);
+        }
+    }
+
+    /// What the terms of a connection admit.
+    pub(crate) fn scope(peer: &Peer, terms: &Terms) -> Option<Rc<ScopeFilter>> {
+        peer.scopes.borrow().get(&terms.scope).map(Rc::clone)
+    }
+}

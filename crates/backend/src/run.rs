@@ -1,0 +1,339 @@
+//! The process: sockets first, then workers, until drained.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use meter::{Meter, Role};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use service::admin::{self, AdminError, AdminServer, Health, Routes};
+use service::listen::{self, ListenError, ListenOptions};
+use service::{Control, Ended, Phase, Watch, WorkerInfo, WorkersConfig, WorkersError};
+
+use linux::link::Link;
+use service::trust::TrustFiles;
+use steer::{SteerError, Steering, SteeringConfig};
+use tokio::sync::mpsc;
+
+use crate::accept::{self, Places};
+use crate::adopted;
+use crate::agent::{self, Agent, AgentLimits, Greeted, Inboxes};
+use crate::config::{AgentConfig, BackendConfig, ConfigError};
+use crate::context::Context;
+use crate::store::{Store, StoreError};
+
+/// How often a worker closes objects nobody asked for, and after how long.
+const EXPIRE_EVERY: Duration = Duration::from_secs(5);
+
+/// Why a backend cannot start, or ended before it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An address.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The admin endpoint.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// The objects' directory.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A worker.
+    #[error(transparent)]
+    Workers(#[from] WorkersError),
+    /// The pool's certificates.
+    #[error("[agent]: {0}")]
+    Trust(#[from] service::trust::TrustError),
+    /// Steering.
+    #[error("[agent]: {0}")]
+    Steer(#[from] steer::SteerError),
+}
+
+/// A backend whose sockets are bound and whose store is open: what can fail for the operator's
+/// sake has not.
+#[derive(Debug)]
+pub struct Server {
+    control: Control<BackendConfig>,
+    store: Arc<Store>,
+    meter: Arc<Meter>,
+    places: Arc<Places>,
+    /// One a worker, taken when it starts.
+    listeners: Arc<Mutex<Vec<TcpListener>>>,
+    http: SocketAddr,
+    admin: Option<AdminServer>,
+    agent: Option<AgentParts>,
+}
+
+/// What the agents of all workers need, made before the first of them starts.
+#[derive(Clone)]
+struct AgentParts {
+    listener: Arc<Mutex<Option<TcpListener>>>,
+    tls: Arc<rustls::ServerConfig>,
+    steering: Arc<Steering>,
+    senders: Inboxes,
+    receivers: Arc<Mutex<Vec<Option<mpsc::Receiver<Greeted>>>>>,
+    limits: AgentLimits,
+}
+
+impl std::fmt::Debug for AgentParts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AgentParts {{ limits: {:?} }}", self.limits)
+    }
+}
+
+impl AgentParts {
+    fn open(config: &BackendConfig, agent: &AgentConfig) -> Result<AgentParts, BackendError> {
+        let tls = service::trust::server_config(&TrustFiles {
+            ca: agent.ca.clone(),
+            certificate: agent.certificate.clone(),
+            key: agent.key.clone(),
+        })?;
+        let options = ListenOptions { reuse_port: false, ..ListenOptions::default() };
+        let listener = listen::bind(agent.address, &options)?;
+        let interface = match &agent.interface {
+            Some(name) => name.clone(),
+            None => Link::by_address(agent.address.ip()).map_err(SteerError::Link)?.name,
+        };
+        let flows_max = config.adoptions_max.saturating_mul(4).min(1 << 20) as u32;
+        let steering = Steering::open(&SteeringConfig {
+            interface,
+            flows_max,
+            hold: None,
+            cgroup: steer::load::own_cgroup(),
+        })?;
+        let (senders, receivers) = agent::inboxes(config.workers);
+        Ok(AgentParts {
+            listener: Arc::new(Mutex::new(Some(listener))),
+            tls,
+            steering: Arc::new(steering),
+            senders,
+            receivers: Arc::new(Mutex::new(receivers.into_iter().map(Some).collect())),
+            limits: AgentLimits {
+                name: agent.name.clone().unwrap_or_else(|| agent.address.to_string()),
+                adoptions_max: config.adoptions_max.div_ceil(config.workers),
+                lease_ms: config.lease.as_millis().min(u32::MAX.into()) as u32,
+            },
+        })
+    }
+
+    /// Starts the agent of one worker on the current thread.
+    fn start(
+        &self,
+        info: WorkerInfo,
+        context: &Rc<Context>,
+    ) -> Result<Option<Rc<Agent>>, ListenError> {
+        let mut receivers = self.receivers.lock().unwrap_or_else(PoisonError::into_inner);
+        let receiver = receivers.get_mut(info.index).and_then(Option::take);
+        drop(receivers);
+        let Some(receiver) = receiver else { return Ok(None) };
+        let (steering, meter) = (Arc::clone(&self.steering), Arc::clone(&context.meter));
+        let (agent, mut adopted) = Agent::new(steering, meter, self.limits.clone());
+        tokio::task::spawn_local(Rc::clone(&agent).run(receiver));
+        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(listener) = listener {
+            let listener = listen::register(listener)?;
+            let (tls, meter) = (Arc::clone(&self.tls), Arc::clone(&context.meter));
+            let senders = self.senders.clone();
+            tokio::task::spawn_local(agent::greet(listener, tls, senders, meter));
+        }
+        let (serving, context) = (Rc::clone(&agent), Rc::clone(context));
+        tokio::task::spawn_local(async move {
+            while let Some(lease) = adopted.recv().await {
+                let (agent, context) = (Rc::clone(&serving), Rc::clone(&context));
+                tokio::task::spawn_local(adopted::serve_adopted(lease, agent, context));
+            }
+        });
+        Ok(Some(agent))
+    }
+}
+
+impl Server {
+    /// Binds and opens everything `config` names.
+    ///
+    /// # Errors
+    /// The first thing that cannot be had.
+    pub fn bind(config: BackendConfig) -> Result<Server, BackendError> {
+        config.check()?;
+        raise_descriptor_limit();
+        let store = Arc::new(Store::open(&config.root, config.writable)?);
+        let listeners =
+            listen::bind_shared(config.http, config.workers, &ListenOptions::default())?;
+        let http = listeners.first().and_then(|first| first.local_addr().ok());
+        let http = http.unwrap_or(config.http);
+        let meter = Arc::new(Meter::for_role(Role::Backend));
+        let places = Arc::new(Places::new(config.connections_max));
+        let admin_address = config.admin;
+        let control = Control::new(config);
+        let admin = match admin_address {
+            None => None,
+            Some(address) => {
+                let watch = control.watch();
+                let health = move || match watch.phase() {
+                    Phase::Running => Health::Ok,
+                    Phase::Draining | Phase::Stopping => Health::Draining,
+                };
+                let version = env!("CARGO_PKG_VERSION");
+                let routes = Routes::new(meter.clone(), health, "unlade backend", version);
+                Some(admin::start(address, routes)?)
+            }
+        };
+        let agent = match &control.config().agent {
+            Some(agent) => Some(AgentParts::open(&control.config(), agent)?),
+            None => None,
+        };
+        tracing::info!(address = %http, root = %control.config().root.display(), "serving objects");
+        let listeners = Arc::new(Mutex::new(listeners));
+        Ok(Server { control, store, meter, places, listeners, http, admin, agent })
+    }
+
+    /// Where HTTP is served (the port chosen, where the configuration said 0).
+    pub fn http(&self) -> SocketAddr {
+        self.http
+    }
+
+    /// Where the admin endpoint is.
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(AdminServer::address)
+    }
+
+    /// Ends or reloads the server from elsewhere.
+    pub fn control(&self) -> Control<BackendConfig> {
+        self.control.clone()
+    }
+
+    /// The counters.
+    pub fn meter(&self) -> Arc<Meter> {
+        self.meter.clone()
+    }
+
+    /// Serves until drained or stopped. `reload` is asked for a configuration on SIGHUP;
+    /// `signals` says whether the process's signals are obeyed at all.
+    ///
+    /// # Errors
+    /// A worker that failed.
+    pub fn run(
+        self,
+        signals: bool,
+        mut reload: impl FnMut() -> Result<BackendConfig, ConfigError>,
+    ) -> Result<Ended, BackendError> {
+        let running = self.control.config();
+        let workers = WorkersConfig {
+            name: "backend",
+            threads: running.workers,
+            pin: running.pin,
+            drain_timeout: running.drain_timeout,
+            signals,
+        };
+        let checked_reload = || {
+            let config = reload()?;
+            config.check_reload(&running)?;
+            Ok::<BackendConfig, ConfigError>(config)
+        };
+        let shared = Shared {
+            store: self.store.clone(),
+            meter: self.meter.clone(),
+            places: self.places.clone(),
+            listeners: self.listeners.clone(),
+            agent: self.agent.clone(),
+        };
+        let main = move |info, watch| worker(shared.clone(), info, watch);
+        Ok(service::run_workers(&workers, &self.control, checked_reload, main)?)
+    }
+}
+
+/// What a worker is given.
+#[derive(Debug, Clone)]
+struct Shared {
+    store: Arc<Store>,
+    meter: Arc<Meter>,
+    places: Arc<Places>,
+    listeners: Arc<Mutex<Vec<TcpListener>>>,
+    agent: Option<AgentParts>,
+}
+
+/// One worker's life: accept until the drain, then wait for what is in flight.
+async fn worker(
+    shared: Shared,
+    info: WorkerInfo,
+    mut watch: Watch<BackendConfig>,
+) -> Result<(), ListenError> {
+    let context = Context::new(&watch.config(), shared.store, shared.meter);
+    let listener = shared.listeners.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let Some(listener) = listener else { return Ok(()) };
+    let listener = listen::register(listener)?;
+    let agent = match &shared.agent {
+        Some(parts) => parts.start(info, &context)?,
+        None => None,
+    };
+    tracing::debug!(worker = info.index, "worker ready");
+    let mut drain = watch.clone();
+    tokio::select! {
+        () = accept::accept(&listener, &context, &shared.places) => {}
+        () = tend(&context, &mut watch, &shared.places) => {}
+        () = drain.reached(Phase::Draining) => {}
+    }
+    context.gate.drain();
+    if let Some(agent) = &agent {
+        agent.drain();
+    }
+    accept::accept_last(listener, &context, &shared.places).await;
+    context.idle().await;
+    if let Some(agent) = &agent {
+        agent.flushed().await;
+    }
+    Ok(())
+}
+
+/// Takes over reloads, and closes objects nobody asks for.
+async fn tend(context: &Rc<Context>, watch: &mut Watch<BackendConfig>, places: &Places) {
+    let mut expire = tokio::time::interval(EXPIRE_EVERY);
+    loop {
+        tokio::select! {
+            config = watch.reloaded() => {
+                context.reload(&config);
+                places.set_most(config.connections_max);
+            }
+            _ = expire.tick() => context.expire_files(EXPIRE_EVERY),
+        }
+    }
+}
+
+/// Connections and open objects need descriptors: takes as many as the process may.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current < limit.maximum {
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            tracing::warn!(%error, "the limit of open files stays as it is");
+        }
+    }
+}
+
+/// Runs a backend by `config` until SIGTERM or SIGINT, and drains it. SIGHUP keeps `config`.
+///
+/// # Errors
+/// It cannot start, or a worker failed.
+pub fn run(config: BackendConfig) -> Result<(), BackendError> {
+    let same = config.clone();
+    Server::bind(config)?.run(true, move || Ok(same.clone())).map(report)
+}
+
+/// Runs a backend by the configuration in `path`, read again on SIGHUP.
+///
+/// # Errors
+/// The configuration, as for [`run`] otherwise.
+pub fn run_from(path: &Path) -> Result<(), BackendError> {
+    let config = BackendConfig::load(path)?;
+    Server::bind(config)?.run(true, || BackendConfig::load(path)).map(report)
+}
+
+fn report(ended: Ended) {
+    match ended {
+        Ended::Finished => tracing::info!("drained"),
+        Ended::Dropped => tracing::warn!("stopped with requests in flight"),
+    }
+}

@@ -1,0 +1,5 @@
+//! The whole server, from its sockets to its files.
+
+mod common;
+mod http;
+mod tls;

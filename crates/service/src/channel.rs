@@ -1,0 +1,416 @@
+//! A control channel: frames over mutual TLS over TCP, many in flight both ways.
+//!
+//! One task owns the connection and runs [`Channel::serve`]; everyone else on the same thread
+//! writes into the [`Outbox`]. What tasks write in one turn of the runtime leaves in one record
+//! and one system call.
+
+use std::cell::{Cell, RefCell};
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use thiserror::Error;
+use tokio::net::TcpStream;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+use wire::codec::DecodeError;
+use wire::frame::{Deframer, Frame};
+
+/// Longest wait for TCP and TLS to be established.
+pub const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(3);
+/// Bytes that may wait in an outbox before the peer counts as stuck.
+pub const OUTBOX_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Plaintext taken from TLS at once.
+const READ_BYTES: usize = 64 * 1024;
+/// A peer that says nothing for so long is asked; and after as long again it counts as gone.
+pub const QUIET_MAX: Duration = Duration::from_millis(1000);
+
+/// Why a channel ended.
+#[derive(Debug, Error)]
+pub enum ChannelError {
+    /// The transport.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The peer is not of the pool, or breaks TLS.
+    #[error("TLS: {0}; both ends need a certificate of the pool's CA")]
+    Tls(#[from] rustls::Error),
+    /// It took too long.
+    #[error("no connection within {ESTABLISH_TIMEOUT:?}")]
+    Establish,
+    /// The peer sent something that is no frame.
+    #[error("the peer breaks the protocol: {0}")]
+    Frame(#[from] DecodeError),
+    /// The peer sent a frame that has no place there.
+    #[error("the peer breaks the protocol: {0}")]
+    Protocol(&'static str),
+    /// The peer closed it.
+    #[error("closed by the peer")]
+    Closed,
+    /// The peer does not read, or does not answer.
+    #[error("the peer is silent")]
+    Silent,
+}
+
+impl ChannelError {
+    /// True where the peer is not trusted, or its certificate is no good.
+    pub fn is_untrusted(&self) -> bool {
+        matches!(self, ChannelError::Tls(_))
+    }
+}
+
+/// Frames on their way to the peer. Cheap to clone; all clones are one outbox.
+#[derive(Clone, Debug, Default)]
+pub struct Outbox {
+    inner: Rc<OutboxInner>,
+}
+
+#[derive(Debug, Default)]
+struct OutboxInner {
+    bytes: RefCell<Vec<u8>>,
+    notify: Notify,
+    /// Frames are taken, because a channel serves the outbox.
+    open: Cell<bool>,
+}
+
+impl Outbox {
+    /// Queues a frame. False where there is no channel: the frame is dropped, and the machines
+    /// hear of it by the channel's end.
+    pub fn push(&self, frame: &Frame) -> bool {
+        if !self.inner.open.get() {
+            return false;
+        }
+        let mut bytes = self.inner.bytes.borrow_mut();
+        let first = bytes.is_empty();
+        frame.encode(&mut bytes);
+        if first {
+            self.inner.notify.notify_one();
+        }
+        true
+    }
+
+    /// True while a channel serves the outbox.
+    pub fn is_open(&self) -> bool {
+        self.inner.open.get()
+    }
+
+    /// True where nothing waits to be encrypted.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn len(&self) -> usize {
+        self.inner.bytes.borrow().len()
+    }
+}
+
+/// Opens the outbox for as long as a channel serves it, and empties it afterwards.
+struct Opened(Outbox);
+
+impl Opened {
+    fn new(outbox: &Outbox) -> Opened {
+        outbox.inner.bytes.borrow_mut().clear();
+        outbox.inner.open.set(true);
+        Opened(outbox.clone())
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.0.inner.open.set(false);
+        self.0.inner.bytes.borrow_mut().clear();
+    }
+}
+
+/// An established channel.
+pub struct Channel {
+    tcp: TcpStream,
+    tls: Connection,
+    deframer: Deframer,
+    peer: SocketAddr,
+}
+
+impl core::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Channel {{ peer: {} }}", self.peer)
+    }
+}
+
+impl Channel {
+    /// Connects to a server's agent.
+    ///
+    /// # Errors
+    /// [`ChannelError`].
+    pub async fn connect(
+        address: SocketAddr,
+        name: ServerName<'static>,
+        config: Arc<ClientConfig>,
+    ) -> Result<Channel, ChannelError> {
+        let establish = async {
+            let tcp = TcpStream::connect(address).await?;
+            let tls = ClientConnection::new(config, name)?;
+            Channel::establish(tcp, tls.into()).await
+        };
+        timeout(ESTABLISH_TIMEOUT, establish).await.map_err(|_| ChannelError::Establish)?
+    }
+
+    /// Answers a balancer's connection.
+    ///
+    /// # Errors
+    /// [`ChannelError`].
+    pub async fn accept(
+        tcp: TcpStream,
+        config: Arc<ServerConfig>,
+    ) -> Result<Channel, ChannelError> {
+        let establish = async {
+            let tls = ServerConnection::new(config)?;
+            Channel::establish(tcp, tls.into()).await
+        };
+        timeout(ESTABLISH_TIMEOUT, establish).await.map_err(|_| ChannelError::Establish)?
+    }
+
+    async fn establish(tcp: TcpStream, tls: Connection) -> Result<Channel, ChannelError> {
+        // Frames are latency: never wait for a fuller segment.
+        tcp.set_nodelay(true)?;
+        let peer = tcp.peer_addr()?;
+        let mut channel = Channel { tcp, tls, deframer: Deframer::default(), peer };
+        channel.tls.set_buffer_limit(Some(OUTBOX_BYTES_MAX));
+        while channel.tls.is_handshaking() {
+            channel.write_out().await?;
+            if channel.tls.is_handshaking() && channel.tls.wants_read() {
+                channel.tcp.readable().await?;
+                channel.read_in()?;
+            }
+        }
+        channel.write_out().await?;
+        Ok(channel)
+    }
+
+    /// Takes the channel off this thread's runtime, to go on with it on another one.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn detach(self) -> io::Result<Detached> {
+        let Channel { tcp, tls, deframer, peer } = self;
+        Ok(Detached { tcp: tcp.into_std()?, tls, deframer, peer })
+    }
+
+    /// The peer's address.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// This end's address.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn local(&self) -> io::Result<SocketAddr> {
+        self.tcp.local_addr()
+    }
+
+    /// The next frame, while nobody serves the channel (the HELLO).
+    ///
+    /// # Errors
+    /// [`ChannelError`].
+    pub async fn receive(&mut self) -> Result<Frame, ChannelError> {
+        loop {
+            if let Some(frame) = self.deframer.next_frame()? {
+                return Ok(frame);
+            }
+            timeout(ESTABLISH_TIMEOUT, self.tcp.readable())
+                .await
+                .map_err(|_| ChannelError::Silent)??;
+            self.read_in()?;
+        }
+    }
+
+    /// Sends one frame, while nobody serves the channel.
+    ///
+    /// # Errors
+    /// [`ChannelError`].
+    pub async fn send(&mut self, frame: &Frame) -> Result<(), ChannelError> {
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes);
+        self.tls.writer().write_all(&bytes)?;
+        self.write_out().await
+    }
+
+    /// Serves the channel until it ends: every frame received goes to `handle`, everything in the
+    /// outbox to the peer. A quiet peer is pinged.
+    ///
+    /// # Errors
+    /// Always: why the channel ended.
+    pub async fn serve(
+        &mut self,
+        outbox: &Outbox,
+        mut handle: impl FnMut(Frame) -> Result<(), ChannelError>,
+    ) -> ChannelError {
+        let _opened = Opened::new(outbox);
+        let mut heard = Instant::now();
+        let mut asked = false;
+        let quiet = tokio::time::sleep(QUIET_MAX);
+        tokio::pin!(quiet);
+        loop {
+            let result = self.deliver(outbox, &mut handle);
+            if let Err(error) = result.and(self.flush(outbox)) {
+                return error;
+            }
+            let blocked = self.tls.wants_write();
+            tokio::select! {
+                readable = self.tcp.readable() => match readable {
+                    Ok(()) => match self.read_in() {
+                        Ok(0) => {}
+                        Ok(_) => (heard, asked) = (Instant::now(), false),
+                        Err(error) => return error,
+                    },
+                    Err(error) => return error.into(),
+                },
+                () = outbox.inner.notify.notified() => {}
+                writable = self.tcp.writable(), if blocked => {
+                    if let Err(error) = writable {
+                        return error.into();
+                    }
+                }
+                () = &mut quiet => {
+                    if heard.elapsed() >= QUIET_MAX {
+                        if asked && heard.elapsed() >= 2 * QUIET_MAX {
+                            return ChannelError::Silent;
+                        }
+                        asked = true;
+                        outbox.push(&Frame::Ping(0));
+                    }
+                    quiet.as_mut().reset(Instant::now() + QUIET_MAX);
+                }
+            }
+        }
+    }
+
+    fn deliver(
+        &mut self,
+        outbox: &Outbox,
+        handle: &mut impl FnMut(Frame) -> Result<(), ChannelError>,
+    ) -> Result<(), ChannelError> {
+        while let Some(frame) = self.deframer.next_frame()? {
+            match frame {
+                Frame::Ping(nonce) => drop(outbox.push(&Frame::Pong(nonce))),
+                Frame::Pong(_) => {}
+                frame => handle(frame)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Encrypts the outbox and writes as much as the socket takes now.
+    fn flush(&mut self, outbox: &Outbox) -> Result<(), ChannelError> {
+        if outbox.len() > OUTBOX_BYTES_MAX {
+            return Err(ChannelError::Silent);
+        }
+        // What TLS could not write yet keeps the outbox closed: so the limit holds.
+        if !self.tls.wants_write() {
+            let mut bytes = outbox.inner.bytes.borrow_mut();
+            if !bytes.is_empty() {
+                self.tls.writer().write_all(&bytes)?;
+                bytes.clear();
+            }
+        }
+        match self.try_write_out() {
+            Err(ChannelError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            other => other,
+        }
+    }
+
+    fn try_write_out(&mut self) -> Result<(), ChannelError> {
+        while self.tls.wants_write() {
+            let (tcp, tls) = (&self.tcp, &mut self.tls);
+            tcp.try_io(tokio::io::Interest::WRITABLE, || tls.write_tls(&mut Transport(tcp)))?;
+        }
+        Ok(())
+    }
+
+    async fn write_out(&mut self) -> Result<(), ChannelError> {
+        loop {
+            match self.try_write_out() {
+                Err(ChannelError::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.tcp.writable().await?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Reads what the socket has, decrypts it, and hands it to the deframer. Octets read from the
+    /// socket; 0 where there were none yet.
+    fn read_in(&mut self) -> Result<usize, ChannelError> {
+        let (tcp, tls) = (&self.tcp, &mut self.tls);
+        let read = tcp.try_io(tokio::io::Interest::READABLE, || tls.read_tls(&mut Transport(tcp)));
+        let count = match read {
+            Ok(0) => return Err(ChannelError::Closed),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+            Err(error) => return Err(error.into()),
+        };
+        let state = self.tls.process_new_packets();
+        let state = match state {
+            Ok(state) => state,
+            Err(error) => {
+                // The alert tells the peer why; whether it arrives does not matter.
+                let _ = self.try_write_out();
+                return Err(error.into());
+            }
+        };
+        let mut buffer = [0; READ_BYTES];
+        let mut left = state.plaintext_bytes_to_read();
+        while left > 0 {
+            let taken = self.tls.reader().read(&mut buffer[..left.min(READ_BYTES)])?;
+            self.deframer.push(&buffer[..taken]);
+            left -= taken;
+        }
+        if state.peer_has_closed() {
+            return Err(ChannelError::Closed);
+        }
+        Ok(count)
+    }
+}
+
+/// An established channel between two runtimes.
+pub struct Detached {
+    tcp: std::net::TcpStream,
+    tls: Connection,
+    deframer: Deframer,
+    peer: SocketAddr,
+}
+
+impl Detached {
+    /// Puts the channel on the current thread's runtime.
+    ///
+    /// # Errors
+    /// The runtime's.
+    pub fn attach(self) -> io::Result<Channel> {
+        let Detached { tcp, tls, deframer, peer } = self;
+        Ok(Channel { tcp: TcpStream::from_std(tcp)?, tls, deframer, peer })
+    }
+}
+
+/// The socket as rustls wants it; `try_io` keeps the runtime's readiness right.
+struct Transport<'a>(&'a TcpStream);
+
+impl Read for Transport<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        use rustix::net::{RecvFlags, recv};
+        Ok(recv(self.0, buffer, RecvFlags::DONTWAIT).map(|(count, _)| count)?)
+    }
+}
+
+impl Write for Transport<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        use rustix::net::{SendFlags, send};
+        Ok(send(self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

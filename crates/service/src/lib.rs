@@ -1,0 +1,27 @@
+//! The chassis every long-running command stands on.
+//!
+//! In the order a process meets them:
+//! - [`logs`]: where the process says what it does;
+//! - [`listen`]: its sockets, one listener a worker;
+//! - [`workers`]: a thread a core, each with a runtime of its own; nothing on the way of a
+//!   request crosses threads;
+//! - [`control`]: run, drain, stop, reload: the few things every worker is told;
+//! - [`admin`]: `/metrics`, `/healthz`, `/version`, on a thread of their own;
+//! - [`stream`]: a client connection, plain or TLS.
+//!
+//! What is absent: no work stealing, no lock on the way of a request, no process-wide state but
+//! the log subscriber and the panic hook.
+#![forbid(unsafe_code)]
+
+pub mod admin;
+pub mod channel;
+pub mod control;
+pub mod listen;
+pub mod logs;
+pub mod stream;
+pub mod trust;
+pub mod workers;
+
+pub use control::{Control, Phase, Watch};
+pub use stream::Stream;
+pub use workers::{Ended, WorkerInfo, WorkersConfig, WorkersError, run_workers};

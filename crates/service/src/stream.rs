@@ -1,0 +1,376 @@
+//! A client connection, plain or TLS, that can be taken apart between two requests.
+//!
+//! The kernel socket, the TLS record layer and the bytes read ahead are separate values, so that
+//! a connection in any state between requests is `Parts`: what a migration ships, and what an
+//! adoption puts together again.
+
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use record::RecordLayer;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+
+/// Most bytes read from the transport at once.
+const READ_BYTES_MAX: usize = 64 * 1024;
+/// Plaintext of a file that is sealed and written at once on a TLS connection.
+const FILE_CHUNK_BYTES: usize = 256 * 1024;
+/// Bytes handed to one sendfile(2) call: large enough to amortise it, small enough to let other
+/// connections of the worker have their turn.
+const SENDFILE_BYTES_MAX: usize = 1024 * 1024;
+
+/// A client connection on the current thread's runtime.
+#[derive(Debug)]
+pub struct Stream {
+    tcp: TcpStream,
+    record: Option<Box<RecordLayer>>,
+    /// Plaintext read and not consumed is `input[start..]`.
+    input: Vec<u8>,
+    start: usize,
+    /// Sealed bytes on their way out; kept to reuse its allocation.
+    sealed: Vec<u8>,
+    /// The peer sent close_notify: no more input will come.
+    ended: bool,
+    peer: SocketAddr,
+    local: SocketAddr,
+    received_bytes: u64,
+    sent_bytes: u64,
+}
+
+/// A connection taken apart. Nothing of it is registered with a runtime but `tcp`.
+#[derive(Debug)]
+pub struct Parts {
+    /// The kernel's socket.
+    pub tcp: TcpStream,
+    /// The TLS record layer, where the connection has one.
+    pub record: Option<Box<RecordLayer>>,
+    /// Plaintext read and not consumed.
+    pub input: Vec<u8>,
+    /// No more input will come: the peer sent FIN or close_notify.
+    pub ended: bool,
+}
+
+impl Stream {
+    /// Wraps a plaintext connection.
+    ///
+    /// # Panics
+    /// Never: a socket that has lost its addresses reads as the unspecified address.
+    pub fn plain(tcp: TcpStream) -> Stream {
+        Stream::from_parts(Parts { tcp, record: None, input: Vec::new(), ended: false })
+    }
+
+    /// Wraps a connection whose TLS handshake is complete.
+    pub fn tls(tcp: TcpStream, record: RecordLayer) -> Stream {
+        let record = Some(Box::new(record));
+        Stream::from_parts(Parts { tcp, record, input: Vec::new(), ended: false })
+    }
+
+    /// Puts a connection together.
+    pub fn from_parts(parts: Parts) -> Stream {
+        let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
+        let canonical = |address: io::Result<SocketAddr>| {
+            address.map_or(unspecified, |a| SocketAddr::new(a.ip().to_canonical(), a.port()))
+        };
+        Stream {
+            peer: canonical(parts.tcp.peer_addr()),
+            local: canonical(parts.tcp.local_addr()),
+            tcp: parts.tcp,
+            record: parts.record,
+            input: parts.input,
+            start: 0,
+            sealed: Vec::new(),
+            ended: parts.ended,
+            received_bytes: 0,
+            sent_bytes: 0,
+        }
+    }
+
+    /// Takes the connection apart. Sealed output is always written by the call that produced
+    /// it, so between calls nothing is lost here.
+    pub fn into_parts(mut self) -> Parts {
+        self.input.drain(..self.start);
+        Parts { tcp: self.tcp, record: self.record, input: self.input, ended: self.ended }
+    }
+
+    /// No more input will come.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// The client's address.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The address the client connected to.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// True where there is a TLS record layer.
+    pub fn is_tls(&self) -> bool {
+        self.record.is_some()
+    }
+
+    /// The kernel's socket. Reading or writing it directly is right only where [`Self::is_tls`]
+    /// is false and [`Self::input`] is empty.
+    pub fn tcp(&self) -> &TcpStream {
+        &self.tcp
+    }
+
+    /// The record layer, where there is one.
+    pub fn record(&self) -> Option<&RecordLayer> {
+        self.record.as_deref()
+    }
+
+    /// Plaintext octets received so far (before TLS: transport octets on plain connections).
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
+    /// Plaintext octets sent so far.
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
+    }
+
+    /// Counts octets that went out past this value (splice).
+    pub fn add_sent_bytes(&mut self, bytes: u64) {
+        self.sent_bytes += bytes;
+    }
+
+    /// Plaintext read and not consumed.
+    pub fn input(&self) -> &[u8] {
+        &self.input[self.start..]
+    }
+
+    /// Drops the first `bytes` octets of [`Self::input`] (all of it where there are fewer).
+    pub fn consume(&mut self, bytes: usize) {
+        self.start = (self.start + bytes).min(self.input.len());
+        if self.start == self.input.len() {
+            self.input.clear();
+            self.start = 0;
+        }
+    }
+
+    /// Reads more plaintext into [`Self::input`] and returns how many octets came. 0 is the
+    /// orderly end of the stream (FIN, and close_notify on TLS).
+    ///
+    /// Cancel-safe: what was read is in `input`, or still in the socket.
+    ///
+    /// # Errors
+    /// The socket's, `InvalidData` for records that are not authentic or not TLS, and
+    /// `UnexpectedEof` for a TLS stream that ends without close_notify.
+    pub async fn fill(&mut self) -> io::Result<usize> {
+        if self.ended {
+            return Ok(0);
+        }
+        if self.start > 0 {
+            self.input.drain(..self.start);
+            self.start = 0;
+        }
+        match self.record.is_some() {
+            false => self.fill_plain().await,
+            true => self.fill_tls().await,
+        }
+    }
+
+    async fn fill_plain(&mut self) -> io::Result<usize> {
+        self.input.reserve(READ_BYTES_MAX.min(4096));
+        loop {
+            match self.tcp.try_read_buf(&mut self.input) {
+                Ok(0) => {
+                    self.ended = true;
+                    return Ok(0);
+                }
+                Ok(count) => {
+                    self.received_bytes += count as u64;
+                    return Ok(count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.tcp.readable().await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn fill_tls(&mut self) -> io::Result<usize> {
+        loop {
+            let Some(record) = self.record.as_deref_mut() else { return Ok(0) };
+            let before = self.input.len();
+            // First what is buffered already: an adopted or half-read record.
+            let received = record.process(&mut self.input);
+            let count = self.input.len() - before;
+            let received = match received {
+                Ok(received) => received,
+                Err(error) => {
+                    self.flush_control().await;
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                }
+            };
+            if received.output_pending {
+                self.flush_control().await;
+            }
+            if received.close_notify {
+                self.ended = true;
+            }
+            if count > 0 || self.ended {
+                self.received_bytes += count as u64;
+                return Ok(count);
+            }
+            if self.read_ciphertext().await? == 0 {
+                self.ended = true;
+                let why = "TLS stream ended without close_notify";
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
+            }
+        }
+    }
+
+    async fn read_ciphertext(&mut self) -> io::Result<usize> {
+        let Some(record) = self.record.as_deref_mut() else { return Ok(0) };
+        let spare = record.receive_spare();
+        spare.reserve(READ_BYTES_MAX);
+        loop {
+            match self.tcp.try_read_buf(spare) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.tcp.readable().await?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Sends what the record layer owes the peer (KeyUpdate answers, alerts). Best effort: a
+    /// broken transport shows itself at the next read or write.
+    async fn flush_control(&mut self) {
+        let Some(record) = self.record.as_deref_mut() else { return };
+        let mut out = Vec::new();
+        record.take_output(&mut out);
+        let _ = write_transport(&self.tcp, &out, false).await;
+    }
+
+    /// Writes all of `bytes`; `more` says that a further write follows at once, so that the
+    /// kernel may keep an incomplete segment back (MSG_MORE).
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn write_all(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
+        match self.record.as_deref_mut() {
+            None => write_transport(&self.tcp, bytes, more).await?,
+            Some(record) => {
+                for chunk in bytes.chunks(FILE_CHUNK_BYTES) {
+                    self.sealed.clear();
+                    record.take_output(&mut self.sealed);
+                    record.seal(chunk, &mut self.sealed).map_err(io::Error::other)?;
+                    write_transport(&self.tcp, &self.sealed, more).await?;
+                }
+            }
+        }
+        self.sent_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Writes octets that are in transport form already (sealed by a previous owner).
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn write_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
+        write_transport(&self.tcp, bytes, false).await
+    }
+
+    /// Sends `bytes` octets of `file` from `offset`: sendfile(2), or read and seal on TLS.
+    ///
+    /// # Errors
+    /// The socket's or the file's; `UnexpectedEof` where the file is shorter than announced.
+    pub async fn send_file(&mut self, file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+        match self.record.is_some() {
+            false => self.send_file_plain(file, offset, bytes).await?,
+            true => self.send_file_tls(file, offset, bytes).await?,
+        }
+        self.sent_bytes += bytes;
+        Ok(())
+    }
+
+    async fn send_file_plain(&self, file: &File, mut at: u64, bytes: u64) -> io::Result<()> {
+        let end = at + bytes;
+        while at < end {
+            let chunk = (end - at).min(SENDFILE_BYTES_MAX as u64) as usize;
+            let sent = self.tcp.try_io(Interest::WRITABLE, || {
+                rustix::fs::sendfile(self.tcp.as_fd(), file, Some(&mut at), chunk)
+                    .map_err(io::Error::from)
+            });
+            match sent {
+                Ok(0) => return Err(short_file()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.tcp.writable().await?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_file_tls(&mut self, file: &File, mut at: u64, bytes: u64) -> io::Result<()> {
+        let end = at + bytes;
+        while at < end {
+            let Some(record) = self.record.as_deref_mut() else { return Ok(()) };
+            let chunk = (end - at).min(FILE_CHUNK_BYTES as u64) as usize;
+            self.sealed.clear();
+            record.take_output(&mut self.sealed);
+            let mut read = |out: &mut [u8]| {
+                let result = std::os::unix::fs::FileExt::read_exact_at(file, out, at);
+                at += out.len() as u64;
+                result
+            };
+            record.seal_with(chunk, &mut self.sealed, &mut read)?;
+            write_transport(&self.tcp, &self.sealed, at < end).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the sending direction: close_notify on TLS, then FIN.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn shutdown(&mut self) -> io::Result<()> {
+        if let Some(record) = self.record.as_deref_mut() {
+            self.sealed.clear();
+            record.take_output(&mut self.sealed);
+            record.close_notify(&mut self.sealed);
+            write_transport(&self.tcp, &self.sealed, false).await?;
+        }
+        rustix::net::shutdown(self.tcp.as_fd(), rustix::net::Shutdown::Write)?;
+        Ok(())
+    }
+
+    /// The socket's descriptor number, for logs.
+    pub fn descriptor(&self) -> i32 {
+        self.tcp.as_raw_fd()
+    }
+}
+
+fn short_file() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was sent")
+}
+
+/// Writes all of `bytes` to the socket, waiting where its buffer is full.
+async fn write_transport(tcp: &TcpStream, mut bytes: &[u8], more: bool) -> io::Result<()> {
+    use rustix::net::SendFlags;
+    let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+    while !bytes.is_empty() {
+        let sent = tcp.try_io(Interest::WRITABLE, || {
+            rustix::net::send(tcp.as_fd(), bytes, flags).map_err(io::Error::from)
+        });
+        match sent {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => tcp.writable().await?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! Mutual TLS between the machines of one pool: both ends show a certificate of the pool's CA.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use thiserror::Error;
+
+/// The files that make a machine a member of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrustFiles {
+    /// PEM file: the CA whose certificates are trusted.
+    pub ca: PathBuf,
+    /// PEM file: this machine's certificate, then its issuers.
+    pub certificate: PathBuf,
+    /// PEM file: this machine's private key.
+    pub key: PathBuf,
+}
+
+/// Why the files do not make a member.
+#[derive(Debug, Error)]
+pub enum TrustError {
+    /// A file does not hold what it should.
+    #[error("{path}: {why}; it must be a PEM file with {what}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What was looked for.
+        what: &'static str,
+        /// What went wrong.
+        why: String,
+    },
+    /// Key and certificate do not fit, or the CA is of no use.
+    #[error("certificate {certificate}: {source}")]
+    Unusable {
+        /// The certificate's file.
+        certificate: PathBuf,
+        /// What rustls says.
+        source: rustls::Error,
+    },
+    /// The CA cannot verify peers.
+    #[error("CA {ca}: {why}")]
+    Verifier {
+        /// The CA's file.
+        ca: PathBuf,
+        /// What went wrong.
+        why: String,
+    },
+}
+
+struct Identity {
+    roots: RootCertStore,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError> {
+    let failed = |why: String| {
+        let what = "at least one certificate";
+        TrustError::File { path: path.to_owned(), what, why }
+    };
+    let chain: Vec<_> = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|error| failed(error.to_string()))?;
+    match chain.is_empty() {
+        true => Err(failed("no certificate inside".to_owned())),
+        false => Ok(chain),
+    }
+}
+
+fn identity(files: &TrustFiles) -> Result<Identity, TrustError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(&files.ca)? {
+        roots
+            .add(certificate)
+            .map_err(|source| TrustError::Unusable { certificate: files.ca.clone(), source })?;
+    }
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| TrustError::File {
+        path: files.key.clone(),
+        what: "a private key",
+        why: error.to_string(),
+    })?;
+    Ok(Identity { roots, chain: certificates(&files.certificate)?, key })
+}
+
+/// The side that connects: the balancer.
+///
+/// # Errors
+/// [`TrustError`] names the file.
+pub fn client_config(files: &TrustFiles) -> Result<Arc<ClientConfig>, TrustError> {
+    let Identity { roots, chain, key } = identity(files)?;
+    let config = ClientConfig::builder_with_protocol_versions(&[&rustls::version::TLS13])
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .map_err(|source| unusable(files, source))?;
+    Ok(Arc::new(config))
+}
+
+/// The side that listens: the server's agent. A peer without a certificate of the CA is refused
+/// in the handshake.
+///
+/// # Errors
+/// [`TrustError`] names the file.
+pub fn server_config(files: &TrustFiles) -> Result<Arc<ServerConfig>, TrustError> {
+    let Identity { roots, chain, key } = identity(files)?;
+    let verifier = WebPkiClientVerifier::builder(Arc::new(roots))
+        .build()
+        .map_err(|why| TrustError::Verifier { ca: files.ca.clone(), why: why.to_string() })?;
+    let config = ServerConfig::builder_with_protocol_versions(&[&rustls::version::TLS13])
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)
+        .map_err(|source| unusable(files, source))?;
+    Ok(Arc::new(config))
+}
+
+fn unusable(files: &TrustFiles, source: rustls::Error) -> TrustError {
+    TrustError::Unusable { certificate: files.certificate.clone(), source }
+}
+
+/// The name that the certificate of the machine at `ip` must carry.
+pub fn server_name(ip: IpAddr) -> ServerName<'static> {
+    ServerName::IpAddress(ip.into())
+}
