@@ -103,6 +103,8 @@ impl AgentParts {
             interface,
             flows_max,
             hold: None,
+            // Only stragglers are redirected here.
+            hook: steer::Hook::Tc,
             cgroup: steer::load::own_cgroup(),
         })?;
         let (senders, receivers) = agent::inboxes(config.workers);

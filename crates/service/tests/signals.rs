@@ -21,7 +21,11 @@ fn child() {
     let mut reloads = 0;
     let reload = || {
         reloads += 1;
-        if reloads == 1 { Err("the first file is bad") } else { Ok(reloads) }
+        if reloads == 1 {
+            println!("refused");
+            return Err("the first file is bad");
+        }
+        Ok(reloads)
     };
     let obedient = how == "obedient";
     let main = move |_, mut watch: Watch<i32>| async move {
@@ -93,7 +97,7 @@ impl Process {
         process.says("ready", 2);
         // The first reload fails and changes nothing.
         process.signal(Signal::HUP);
-        std::thread::sleep(Duration::from_millis(100));
+        process.says("refused", 1);
         process.signal(Signal::HUP);
         process.says("reloaded 2", 2);
         process.signal(Signal::TERM);

@@ -5,6 +5,7 @@
  *                  LOCAL, nothing waits ───────► stack
  *                  HOLD, or older frames wait ─► hold device ─► user space
  *                  REDIRECT, nothing waits ────► rewritten MAC, out of the link
+ *   link XDP:      REDIRECT, nothing waits ────► rewritten MAC, out of the link
  *   hold ingress:  (user space gives a held frame back)
  *                  LOCAL ──► stack      REDIRECT ──► rewritten MAC, out of the link
  *
@@ -72,6 +73,30 @@ int hold_ingress(struct __sk_buff *skb)
 	/* Last, so that a fresh frame on another core cannot overtake this one. */
 	__sync_fetch_and_add(&slot->replayed, 1);
 	return verdict;
+}
+
+/* The common case, before the kernel makes a packet of the frame: a flow that has an owner and
+ * nothing waiting. Everything else goes up to link_ingress. */
+SEC("xdp")
+int link_xdp(struct xdp_md *frame)
+{
+	void *data = (void *)(long)frame->data, *end = (void *)(long)frame->data_end;
+	struct segment segment;
+
+	if (parse(data, end, &segment))
+		return XDP_PASS;
+	struct slot *slot = slot_of(&segment.key);
+	if (!slot)
+		return XDP_PASS;
+	__u32 state = state_of(slot);
+	if (state != SLOT_REDIRECT || slot->held != slot->replayed)
+		return XDP_PASS;
+	note(slot, &segment);
+	/* parse() has shown that an Ethernet header is there. */
+	__builtin_memcpy(data, slot->mac, sizeof(slot->mac));
+	__sync_fetch_and_add(&slot->packets, 1);
+	__sync_fetch_and_add(&slot->bytes, end - data);
+	return XDP_TX;
 }
 
 SEC("sockops")

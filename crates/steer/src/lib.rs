@@ -18,5 +18,5 @@ pub mod stats;
 pub mod table;
 
 pub use hold::HoldLimits;
-pub use load::{SteerError, Steering, SteeringConfig};
+pub use load::{Hook, SteerError, Steering, SteeringConfig};
 pub use slot::{Mac, Slot};

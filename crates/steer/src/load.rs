@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::{HashMap, Map, MapData, MapError};
 use aya::programs::{
-    CgroupAttachMode, Program, ProgramError, SchedClassifier, SockOps, TcAttachType, tc,
+    CgroupAttachMode, Program, ProgramError, SchedClassifier, SockOps, TcAttachType, Xdp, XdpMode, tc,
 };
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use linux::link::Link;
@@ -25,6 +25,8 @@ use crate::table::Table;
 /// The object made by build.rs.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
 
+/// The program that redirects before the kernel makes a packet of a frame.
+const LINK_XDP: &str = "link_xdp";
 /// The program that restores congestion windows.
 const RESTORE_WINDOW: &str = "restore_window";
 /// Entries of the `windows` array: one a client port.
@@ -64,6 +66,18 @@ pub enum SteerError {
     Mmap(#[source] io::Error),
 }
 
+/// Where in the kernel packets are redirected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hook {
+    /// At XDP where the driver runs it natively and the device is a real one; else at tc alone.
+    #[default]
+    Auto,
+    /// At tc.
+    Tc,
+    /// At XDP, natively; an error where the driver cannot. tc takes what XDP leaves.
+    Xdp,
+}
+
 /// What to steer, and how much of it.
 #[derive(Clone, Debug)]
 pub struct SteeringConfig {
@@ -73,6 +87,8 @@ pub struct SteeringConfig {
     pub flows_max: u32,
     /// Holding of packets; without it, [`Slot::hold`] must not be used.
     pub hold: Option<HoldLimits>,
+    /// Where in the kernel packets are redirected.
+    pub hook: Hook,
     /// The cgroup v2 directory for the program that restores congestion windows.
     pub cgroup: Option<PathBuf>,
 }
@@ -84,6 +100,7 @@ pub struct Steering {
     hold: Option<Hold>,
     windows: Option<Windows>,
     link: Link,
+    xdp: bool,
     /// Keeps programs and links alive.
     _ebpf: Ebpf,
 }
@@ -111,6 +128,7 @@ impl Steering {
         if let Some(hold) = &hold {
             attach_classifier(&mut ebpf, "hold_ingress", hold.device_name())?;
         }
+        let xdp = attach_xdp(&mut ebpf, config.hook, &link.name)?;
         let windows = match &config.cgroup {
             Some(cgroup) => Some(attach_windows(&mut ebpf, cgroup)?),
             None => None,
@@ -119,12 +137,17 @@ impl Steering {
         if let Some(hold) = &hold {
             hold.start(Arc::clone(&table)).map_err(SteerError::Hold)?;
         }
-        Ok(Steering { table, hold, windows, link, _ebpf: ebpf })
+        Ok(Steering { table, hold, windows, link, xdp, _ebpf: ebpf })
     }
 
     /// The link that is steered.
     pub fn link(&self) -> &Link {
         &self.link
+    }
+
+    /// True where packets are redirected at XDP.
+    pub fn is_xdp(&self) -> bool {
+        self.xdp
     }
 
     /// Takes a slot for a flow; its packets go to the local stack until it says otherwise.
@@ -182,6 +205,8 @@ fn load_programs(ebpf: &mut Ebpf) -> Result<(), SteerError> {
         let classifier: &mut SchedClassifier = program(ebpf, name)?;
         classifier.load().map_err(|source| SteerError::Program { name, source })?;
     }
+    let xdp: &mut Xdp = program(ebpf, LINK_XDP)?;
+    xdp.load().map_err(|source| SteerError::Program { name: LINK_XDP, source })?;
     let sockops: &mut SockOps = program(ebpf, RESTORE_WINDOW)?;
     sockops.load().map_err(|source| SteerError::Program { name: RESTORE_WINDOW, source })
 }
@@ -197,6 +222,27 @@ fn attach_classifier(
     let _ = tc::qdisc_add_clsact(interface);
     program.attach(interface, TcAttachType::Ingress).map_err(failed)?;
     Ok(())
+}
+
+/// Attaches the XDP program where wanted and possible. True where it is attached.
+fn attach_xdp(ebpf: &mut Ebpf, hook: Hook, interface: &str) -> Result<bool, SteerError> {
+    // A virtual link's native XDP costs it its large segments: only a real device gains.
+    let device = format!("/sys/class/net/{interface}/device");
+    let wanted = match hook {
+        Hook::Tc => false,
+        Hook::Xdp => true,
+        Hook::Auto => std::path::Path::new(&device).exists(),
+    };
+    if !wanted {
+        return Ok(false);
+    }
+    let failed = |source| SteerError::Program { name: LINK_XDP, source };
+    let program: &mut Xdp = program(ebpf, LINK_XDP)?;
+    match program.attach(interface, XdpMode::Driver) {
+        Ok(_) => Ok(true),
+        Err(_) if hook == Hook::Auto => Ok(false),
+        Err(source) => Err(failed(source)),
+    }
 }
 
 /// Maps a map's memory into this process. Octets, and their number.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
 use steer::slot::SlotState;
-use steer::{HoldLimits, Steering, SteeringConfig};
+use steer::{HoldLimits, Hook, Steering, SteeringConfig};
 use wire::FlowKey;
 
 fn ip(arguments: &str) {
@@ -67,6 +67,7 @@ fn steering() -> Steering {
         interface: "near".into(),
         flows_max: 64,
         hold: Some(HoldLimits { device: "hold".into(), ..HoldLimits::default() }),
+        hook: Hook::Tc,
         cgroup: None,
     };
     Steering::open(&config).unwrap()

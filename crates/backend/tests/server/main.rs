@@ -2,4 +2,5 @@
 
 mod common;
 mod http;
+mod killed;
 mod tls;

@@ -1,0 +1,28 @@
+# The two commands of the project are `make demo` and `make test`.
+.PHONY: help setup build demo test fmt clean-lab
+
+help:
+	@echo 'make demo       install what is missing, build, compare offload with proxies in a lab'
+	@echo 'make test       install what is missing, then every check and every test'
+	@echo 'make build      build the release binary, target/release/unlade'
+	@echo 'make fmt        format the sources'
+	@echo 'make clean-lab  stop every lab and remove what it left'
+
+setup:
+	@scripts/setup
+
+build:
+	cargo build --release -p cli
+
+demo: setup build
+	scripts/demo
+
+test:
+	@scripts/setup --with-deny
+	@scripts/test
+
+fmt:
+	cargo fmt --all
+
+clean-lab:
+	cargo run --quiet --release -p cli -- lab down --all

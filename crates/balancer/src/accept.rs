@@ -1,0 +1,131 @@
+//! From a listening socket to connection tasks of the same worker, within the limits.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use meter::{Event, Gauge, RefusedConnection, Stage};
+use service::Stream;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+
+use crate::clients::Admission;
+use crate::connection::{self, Connection};
+use crate::plan::ListenerPlan;
+use crate::respond::{self, Refusal};
+use crate::timer::Timer;
+use crate::tls;
+use crate::worker::{PlanRef, Worker};
+
+/// Pause where the process is out of descriptors: connections wait in the kernel's backlog.
+const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
+
+const BUSY: Refusal = Refusal::new(503, "too many connections; try again");
+const PLAIN: Refusal = Refusal::new(400, "this port speaks TLS; use https");
+
+/// Accepts connections of listener `index` until it is aborted.
+pub(crate) async fn accept(worker: Rc<Worker>, index: usize, listener: TcpListener) {
+    // Accepted sockets inherit it: heads and the ends of bodies leave at once.
+    if let Err(error) = socket2::SockRef::from(&listener).set_tcp_nodelay(true) {
+        tracing::warn!(%error, "TCP_NODELAY is not to be had; small answers may be slow");
+    }
+    loop {
+        match listener.accept().await {
+            Ok((tcp, peer)) => admit(&worker, index, tcp, peer),
+            Err(error) if is_shortage(&error) => {
+                worker.meter.add(Event::ConnectionRefused(RefusedConnection::Resources));
+                tracing::warn!(%error, "cannot accept; raise the limit of descriptors (ulimit -n)");
+                tokio::time::sleep(SHORTAGE_PAUSE).await;
+            }
+            // The client gave up while it waited.
+            Err(error) => tracing::debug!(%error, "accept"),
+        }
+    }
+}
+
+fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
+}
+
+fn admit(worker: &Rc<Worker>, index: usize, tcp: TcpStream, peer: SocketAddr) {
+    let plan = worker.plan();
+    let Some(listener) = plan.listeners.get(index) else { return };
+    let Ok(admission) = worker.clients.admit(peer.ip(), index, &listener.limits) else {
+        worker.meter.add(Event::ConnectionRefused(RefusedConnection::Limit));
+        tracing::debug!(%peer, "refused: a limit of connections is met");
+        if listener.tls.is_none() {
+            // The socket is fresh, so its buffer takes this without waiting.
+            let mut out = Vec::new();
+            respond::write(BUSY, false, false, &mut out);
+            let _ = rustix::net::send(&tcp, &out, rustix::net::SendFlags::NOSIGNAL);
+        }
+        return;
+    };
+    worker.meter.add(Event::ConnectionAccepted);
+    let worker = worker.clone();
+    tokio::task::spawn_local(async move {
+        let _entered = worker.enter();
+        worker.meter.gauge_add(Gauge::OpenConnections, 1);
+        begin(&worker, plan, index, tcp, admission).await;
+        worker.meter.gauge_add(Gauge::OpenConnections, -1);
+    });
+}
+
+async fn begin(
+    worker: &Rc<Worker>,
+    plan: Rc<PlanRef>,
+    index: usize,
+    tcp: TcpStream,
+    admission: Admission,
+) {
+    let Some(listener) = plan.listeners.get(index) else { return };
+    let stream = match &listener.tls {
+        None => Stream::plain(tcp),
+        Some(config) => match handshake(worker, listener, config.clone(), tcp).await {
+            Some(stream) => stream,
+            None => {
+                worker.meter.add(Event::ConnectionClosed);
+                return;
+            }
+        },
+    };
+    drop(plan);
+    Connection::new(worker.clone(), stream, index, 0, admission).serve().await;
+}
+
+async fn handshake(
+    worker: &Rc<Worker>,
+    listener: &ListenerPlan,
+    config: std::sync::Arc<rustls::ServerConfig>,
+    tcp: TcpStream,
+) -> Option<Stream> {
+    let start = Instant::now();
+    let mut timer = Timer::default();
+    let peer = tcp.peer_addr();
+    let accepting = tls::accept(tcp, config, listener.only_13);
+    let ended = timer.limit(listener.timeouts.handshake, accepting).await;
+    let why = match ended {
+        Ok(Ok(stream)) => {
+            worker.meter.add(Event::TlsHandshake);
+            worker.meter.record(Stage::TlsHandshake, start.elapsed());
+            return Some(stream);
+        }
+        Ok(Err(tls::Failure::PlainHttp(tcp))) => {
+            let mut out = Vec::new();
+            respond::write(PLAIN, false, false, &mut out);
+            let mut stream = Stream::plain(tcp);
+            let _ = timer.limit(listener.timeouts.close, stream.write_all(&out, false)).await;
+            connection::close_gently(&mut stream, &mut timer, listener.timeouts.close).await;
+            "plain HTTP".to_owned()
+        }
+        Ok(Err(tls::Failure::Handshake(error))) => error.to_string(),
+        Ok(Err(tls::Failure::Transport)) => "the connection ended".to_owned(),
+        Err(_) => "it took too long".to_owned(),
+    };
+    worker.meter.add(Event::TlsHandshakeFailed);
+    tracing::debug!(?peer, why, "TLS handshake failed");
+    None
+}

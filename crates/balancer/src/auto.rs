@@ -1,0 +1,737 @@
+//! `offload = "auto"`: whether handing a connection over is expected to pay. Sans-IO: what
+//! happened is told, what to do is asked; no clock, no socket.
+//!
+//! Proxying a request costs the worker `request + byte × size`; handing the connection over costs
+//! one migration, and then next to nothing for each request that the server answers before the
+//! connection is back. All of these are learnt: sizes by object (a small direct-mapped memory of
+//! the paths seen last), by class (route, method, first path segment, file extension) and by
+//! route, whichever is known; costs from what this worker measured; the number of requests that a
+//! connection still has from those that connections had.
+//!
+//! Whatever is not done is not measured, so now and then the other way is tried. What such trials
+//! are expected to cost is kept below [`EXPLORE_SHARE`] of everything spent.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+/// Share of the total cost that trials of the worse way may use.
+pub(crate) const EXPLORE_SHARE: f64 = 0.02;
+/// One in so many affordable trials is made, so that they do not fall in step with the traffic.
+const EXPLORE_ONE_IN: u64 = 4;
+/// Slots of the object memory; a power of two.
+const OBJECTS: usize = 8192;
+/// Slots for classes; a power of two.
+const CLASSES: usize = 1024;
+/// Observations that a mean remembers: long, because a rare large object decides the mean.
+const WINDOW: f64 = 1024.0;
+/// Observations that the short mean remembers, which notices that a class has changed.
+const WINDOW_SHORT: f64 = 16.0;
+/// Observations that a cost remembers.
+const COST_WINDOW: f64 = 64.0;
+/// Responses up to this size tell the cost of a request, beyond [`BYTE_COST_BYTES_MIN`] that of a
+/// byte.
+const REQUEST_COST_BYTES_MAX: u64 = 16 * 1024;
+/// See [`REQUEST_COST_BYTES_MAX`].
+const BYTE_COST_BYTES_MIN: u64 = 64 * 1024;
+/// Buckets of connection lengths: one for each length below [`LENGTH_STEPS`], then so many for
+/// each doubling.
+const LENGTHS: usize = 176;
+/// See [`LENGTHS`]; a power of two.
+const LENGTH_STEPS: u64 = 8;
+/// Connections that the histogram of lengths remembers.
+const LENGTHS_WINDOW: f32 = 512.0;
+/// A single cost beyond this is an accident (a suspended machine), not a cost.
+const COST_US_MAX: f64 = 10_000_000.0;
+
+/// What a request looks like before it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RequestKey {
+    /// Index of the route.
+    pub route: usize,
+    /// Requests of one class are expected to have responses of one distribution.
+    class: u64,
+    /// Requests of one object are expected to have responses of one size.
+    object: u64,
+}
+
+impl RequestKey {
+    /// The key of a request: `partial` where it asks for a part of the object (Range).
+    pub(crate) fn new(route: usize, method: &str, path: &str, partial: bool) -> RequestKey {
+        let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
+        // A file in the top directory is no class of its own.
+        let first = if first.len() == name.len() { "" } else { first };
+        let base = hash(hash(SEED, &[u8::from(partial)]), method.as_bytes());
+        let base = hash(base, &route.to_le_bytes());
+        let class = hash(hash(hash(base, first.as_bytes()), b"/"), extension.as_bytes());
+        RequestKey { route, class, object: hash(base, path.as_bytes()) }
+    }
+}
+
+const SEED: u64 = 0xcbf2_9ce4_8422_2325;
+
+/// FNV-1a. A client that makes keys collide spoils the estimates of its own requests only as
+/// much as by asking for objects of random sizes.
+fn hash(state: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(state, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+/// A question.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Question {
+    /// The request that is to be answered.
+    pub key: RequestKey,
+    /// The connection has TLS.
+    pub tls: bool,
+    /// Requests that the connection has had before this one.
+    pub requests_before: u64,
+    /// Requests after which the connection comes home; `None` for no limit.
+    pub requests_per_migration: Option<NonZeroU32>,
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Answer {
+    /// Hand the connection over.
+    pub offload: bool,
+    /// Requests, this one included, that the server is expected to answer.
+    pub requests_expected: f64,
+    /// Made to learn, against the expectation.
+    pub explored: bool,
+}
+
+/// A mean that forgets: of all observations while there are few, then of the last `window`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    value: f64,
+    count: f64,
+}
+
+impl Mean {
+    const fn prior(value: f64) -> Mean {
+        Mean { value, count: 0.0 }
+    }
+
+    fn learn(&mut self, observed: f64, window: f64) {
+        self.count = (self.count + 1.0).min(window);
+        self.value += (observed - self.value) / self.count;
+    }
+
+    fn known(&self) -> bool {
+        self.count > 0.0
+    }
+}
+
+/// The sizes of one class or route.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sizes {
+    bytes: Mean,
+    /// Of log2(bytes): outliers do not move it, so it shows that the distribution changed.
+    log: Mean,
+    log_square: Mean,
+    recent_bytes: Mean,
+    recent_log: Mean,
+    /// How often the distribution changed: what was remembered of single objects before is void.
+    changes: u32,
+}
+
+impl Sizes {
+    fn learn(&mut self, bytes: f64) {
+        let log = bytes.max(1.0).log2();
+        self.recent_bytes.learn(bytes, WINDOW_SHORT);
+        self.recent_log.learn(log, WINDOW_SHORT);
+        if self.has_changed() {
+            self.changes = self.changes.wrapping_add(1);
+            self.bytes = self.recent_bytes;
+            self.log = self.recent_log;
+            let square = self.recent_log.value * self.recent_log.value;
+            self.log_square = Mean { value: square, count: WINDOW_SHORT };
+        }
+        self.bytes.learn(bytes, WINDOW);
+        self.log.learn(log, WINDOW);
+        self.log_square.learn(log * log, WINDOW);
+    }
+
+    /// The short mean is out of what chance explains. A mean over [`WINDOW_SHORT`] with
+    /// exponential forgetting has 0.18 of the deviation of one observation; five of these, and
+    /// half a doubling so that equal sizes do not make it infinitely sharp.
+    fn has_changed(&self) -> bool {
+        if self.log.count < 2.0 * WINDOW_SHORT {
+            return false;
+        }
+        let variance = (self.log_square.value - self.log.value * self.log.value).max(0.0);
+        (self.recent_log.value - self.log.value).abs() > 5.0 * 0.18 * variance.sqrt() + 0.5
+    }
+}
+
+/// How many requests connections have.
+#[derive(Clone, Copy, Debug)]
+struct Lengths {
+    count: [f32; LENGTHS],
+    total: f32,
+}
+
+impl Default for Lengths {
+    fn default() -> Self {
+        Lengths { count: [0.0; LENGTHS], total: 0.0 }
+    }
+}
+
+impl Lengths {
+    fn bucket(requests: u64) -> usize {
+        let steps = LENGTH_STEPS.ilog2();
+        let octave = requests.max(1).ilog2().saturating_sub(steps);
+        let step = (requests >> octave) as usize;
+        (octave as usize * LENGTH_STEPS as usize + step).min(LENGTHS - 1)
+    }
+
+    /// The middle of a bucket.
+    fn requests(bucket: usize) -> f64 {
+        let steps = LENGTH_STEPS as usize;
+        let octave = (bucket / steps).saturating_sub(1);
+        let start = (bucket - octave * steps) as f64;
+        let width = (1u64 << octave) as f64;
+        start * width + (width - 1.0) / 2.0
+    }
+
+    fn learn(&mut self, requests: u64) {
+        if self.total >= LENGTHS_WINDOW {
+            self.count.iter_mut().for_each(|count| *count *= 0.5);
+            self.total *= 0.5;
+        }
+        if let Some(count) = self.count.get_mut(Lengths::bucket(requests)) {
+            *count += 1.0;
+            self.total += 1.0;
+        }
+    }
+
+    /// Requests still to come, the present one included, on a connection that has had `before`,
+    /// at most `cap`. One fictitious connection that has as many still to come as it has had
+    /// stands for those that have not ended yet.
+    fn remaining(&self, before: u64, cap: f64) -> f64 {
+        let first = Lengths::bucket(before.saturating_add(1));
+        let before = before as f64;
+        let mut weight = 1.0;
+        let mut sum = before.clamp(1.0, cap.max(1.0));
+        for (bucket, count) in self.count.iter().enumerate().skip(first) {
+            if *count > 0.0 {
+                let left = (Lengths::requests(bucket) - before).max(1.0);
+                weight += f64::from(*count);
+                sum += f64::from(*count) * left.min(cap);
+            }
+        }
+        (sum / weight).max(1.0)
+    }
+}
+
+/// What is known of a route.
+#[derive(Clone, Copy, Debug)]
+struct Route {
+    sizes: Sizes,
+    lengths: Lengths,
+    /// Share of the requests, answered by a server that had the connection, after which the next
+    /// one belonged to another server.
+    departures: Mean,
+    /// Migrations that succeeded, of those tried.
+    success: Mean,
+}
+
+impl Default for Route {
+    fn default() -> Self {
+        Route {
+            sizes: Sizes::default(),
+            lengths: Lengths::default(),
+            departures: Mean::prior(0.0),
+            success: Mean::prior(1.0),
+        }
+    }
+}
+
+/// Costs to this worker, in microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Costs {
+    request_us: Mean,
+    byte_us: Mean,
+    migration_us: Mean,
+    direct_us: Mean,
+}
+
+impl Costs {
+    /// Orders of magnitude of a current machine, until there is a measurement.
+    const fn prior(tls: bool) -> Costs {
+        Costs {
+            request_us: Mean::prior(if tls { 40.0 } else { 30.0 }),
+            byte_us: Mean::prior(if tls { 0.0012 } else { 0.0008 }),
+            migration_us: Mean::prior(if tls { 450.0 } else { 400.0 }),
+            direct_us: Mean::prior(2.0),
+        }
+    }
+
+    fn proxied_us(&self, bytes: f64) -> f64 {
+        self.request_us.value + self.byte_us.value * bytes
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct ClassSlot {
+    class: u64,
+    sizes: Sizes,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct ObjectSlot {
+    object: u64,
+    bytes: u64,
+    /// [`Sizes::changes`] of its class at the time.
+    changes: u32,
+}
+
+/// What one worker has learnt.
+#[derive(Debug)]
+pub(crate) struct Auto {
+    routes: Vec<Route>,
+    classes: Box<[ClassSlot]>,
+    objects: Box<[ObjectSlot]>,
+    /// Plain, TLS.
+    costs: [Costs; 2],
+    spent_us: f64,
+    explored_us: f64,
+    random: u64,
+}
+
+impl Auto {
+    /// Knows nothing yet. `seed` decides when trials are made.
+    pub(crate) fn new(routes: usize, seed: u64) -> Auto {
+        Auto {
+            routes: vec![Route::default(); routes],
+            classes: vec![ClassSlot::default(); CLASSES].into(),
+            objects: vec![ObjectSlot::default(); OBJECTS].into(),
+            costs: [Costs::prior(false), Costs::prior(true)],
+            spent_us: 0.0,
+            explored_us: 0.0,
+            random: seed | 1,
+        }
+    }
+
+    /// Forgets the routes (their numbers changed meaning), not what the machine costs.
+    pub(crate) fn reset_routes(&mut self, routes: usize) {
+        self.routes = vec![Route::default(); routes];
+        self.classes.fill(ClassSlot::default());
+        self.objects.fill(ObjectSlot::default());
+    }
+
+    /// Decides.
+    pub(crate) fn decide(&mut self, question: &Question) -> Answer {
+        let Some(route) = self.routes.get(question.key.route) else {
+            return Answer { offload: false, requests_expected: 1.0, explored: false };
+        };
+        let costs = self.costs(question.tls);
+        let cap = question.requests_per_migration.map_or(f64::INFINITY, |n| f64::from(n.get()));
+        let left = route.lengths.remaining(question.requests_before, cap);
+        // Whichever comes first, the end of the connection or a request for another server.
+        let kept = (1.0 / (1.0 / left + route.departures.value)).clamp(1.0, cap);
+        let later = self.class_bytes(question.key);
+        let first = self.object_bytes(question.key).or(later);
+        // Of a size never seen nothing is saved but the request: the first one is proxied and
+        // tells.
+        let proxied = costs.proxied_us(first.unwrap_or(0.0))
+            + (kept - 1.0) * costs.proxied_us(later.unwrap_or(0.0));
+        let handed = costs.migration_us.value + kept * costs.direct_us.value;
+        // A migration that fails costs itself, and the proxying besides.
+        let failed = 1.0 - route.success.value;
+        let saving = proxied - (handed + failed * proxied);
+        let best = saving > 0.0;
+        // An observation of the other way costs what it is worse by.
+        let explored = self.explore(saving.abs(), proxied.min(handed));
+        self.spent_us += proxied.min(handed) / kept;
+        Answer { offload: best != explored, requests_expected: kept, explored }
+    }
+
+    /// The worker was busy for `busy` to proxy a response of `bytes` octets.
+    pub(crate) fn learn_proxied(&mut self, key: RequestKey, tls: bool, bytes: u64, busy: Duration) {
+        let busy_us = micros(busy);
+        let costs = self.costs_mut(tls);
+        if bytes <= REQUEST_COST_BYTES_MAX {
+            let own = (busy_us - costs.byte_us.value * bytes as f64).max(busy_us * 0.5);
+            costs.request_us.learn(own, COST_WINDOW);
+        } else if bytes >= BYTE_COST_BYTES_MIN {
+            let own = (busy_us - costs.request_us.value).max(busy_us * 0.5);
+            costs.byte_us.learn(own / bytes as f64, COST_WINDOW);
+        }
+        self.learn_size(key, bytes);
+    }
+
+    /// A response of `bytes` octets was seen, here or by a server that reported it.
+    pub(crate) fn learn_size(&mut self, key: RequestKey, bytes: u64) {
+        self.learn_class(key, bytes as f64);
+        let changes = self.class(key).map_or(0, |class| class.changes);
+        if let Some(slot) = self.objects.get_mut(key.object as usize % OBJECTS) {
+            *slot = ObjectSlot { object: key.object, bytes, changes };
+        }
+    }
+
+    /// A migration cost this (both ends, there and back), whether it succeeded or not.
+    pub(crate) fn learn_migration(&mut self, route: usize, tls: bool, cost: Duration, good: bool) {
+        self.costs_mut(tls).migration_us.learn(micros(cost), COST_WINDOW);
+        if let Some(route) = self.routes.get_mut(route) {
+            route.success.learn(f64::from(u8::from(good)), COST_WINDOW);
+        }
+    }
+
+    /// A connection handed over for the request `key` is back, or has ended there: the server
+    /// answered `requests` requests with `bytes` octets altogether. `departed`: it is back
+    /// because its next request belongs to another server.
+    pub(crate) fn learn_returned(
+        &mut self,
+        key: RequestKey,
+        requests: u64,
+        bytes: u64,
+        departed: bool,
+    ) {
+        if requests == 0 {
+            return;
+        }
+        if requests == 1 {
+            self.learn_size(key, bytes);
+        } else {
+            // The mean counts as often as it was observed, up to what moves a mean at all.
+            let mean = bytes as f64 / requests as f64;
+            for _ in 0..requests.min(WINDOW_SHORT as u64) {
+                self.learn_class(key, mean);
+            }
+        }
+        if let Some(route) = self.routes.get_mut(key.route) {
+            // One departure among `requests` opportunities, counted as so many observations.
+            let share = f64::from(u8::from(departed)) / requests as f64;
+            for _ in 0..requests.min(COST_WINDOW as u64) {
+                route.departures.learn(share, COST_WINDOW * 4.0);
+            }
+        }
+    }
+
+    /// A connection ended after `requests` requests, its last ones belonging to `route`.
+    pub(crate) fn learn_connection(&mut self, route: usize, requests: u64) {
+        if let Some(route) = self.routes.get_mut(route) {
+            route.lengths.learn(requests);
+        }
+    }
+
+    fn learn_class(&mut self, key: RequestKey, bytes: f64) {
+        if let Some(slot) = self.classes.get_mut(key.class as usize % CLASSES) {
+            if slot.class != key.class {
+                *slot = ClassSlot { class: key.class, sizes: Sizes::default() };
+            }
+            slot.sizes.learn(bytes);
+        }
+        if let Some(route) = self.routes.get_mut(key.route) {
+            route.sizes.learn(bytes);
+        }
+    }
+
+    fn class(&self, key: RequestKey) -> Option<&Sizes> {
+        let slot = self.classes.get(key.class as usize % CLASSES)?;
+        (slot.class == key.class && slot.sizes.bytes.known()).then_some(&slot.sizes)
+    }
+
+    fn object_bytes(&self, key: RequestKey) -> Option<f64> {
+        let slot = self.objects.get(key.object as usize % OBJECTS)?;
+        let current = self.class(key).is_none_or(|class| class.changes == slot.changes);
+        (slot.object == key.object && current).then_some(slot.bytes as f64)
+    }
+
+    /// The expected size of a class, or of its route.
+    fn class_bytes(&self, key: RequestKey) -> Option<f64> {
+        if let Some(class) = self.class(key) {
+            return Some(class.bytes.value);
+        }
+        let sizes = &self.routes.get(key.route)?.sizes;
+        sizes.bytes.known().then_some(sizes.bytes.value)
+    }
+
+    /// Whether to go the worse way, which is expected to cost `excess_us` more.
+    fn explore(&mut self, excess_us: f64, best_us: f64) -> bool {
+        let affordable = self.explored_us + excess_us <= EXPLORE_SHARE * (self.spent_us + best_us);
+        let explore = affordable && self.draw().is_multiple_of(EXPLORE_ONE_IN);
+        if explore {
+            self.explored_us += excess_us;
+        }
+        explore
+    }
+
+    /// xorshift64.
+    fn draw(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random >> 11
+    }
+
+    fn costs(&self, tls: bool) -> &Costs {
+        let [plain, sealed] = &self.costs;
+        if tls { sealed } else { plain }
+    }
+
+    fn costs_mut(&mut self, tls: bool) -> &mut Costs {
+        let [plain, sealed] = &mut self.costs;
+        if tls { sealed } else { plain }
+    }
+}
+
+fn micros(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).min(COST_US_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What things truly cost in a simulated world, microseconds.
+    #[derive(Clone, Copy, Debug)]
+    struct World {
+        request_us: f64,
+        byte_us: f64,
+        migration_us: f64,
+        direct_us: f64,
+        requests_per_migration: Option<NonZeroU32>,
+        tls: bool,
+    }
+
+    impl World {
+        fn proxied_us(&self, bytes: u64) -> f64 {
+            self.request_us + self.byte_us * bytes as f64
+        }
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Load {
+        Small,
+        Large,
+        /// Large and small in classes of their own.
+        Classes,
+        /// Large and small in one class, but each object has its size.
+        Objects,
+        /// A few large ones among many small ones, unpredictably.
+        HeavyTail,
+        /// Small, then large, then small.
+        Shifting,
+    }
+
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        }
+        fn unit(&mut self) -> f64 {
+            (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        }
+        /// Measurement noise: 20 % either way.
+        fn noisy(&mut self, us: f64) -> Duration {
+            Duration::from_secs_f64(us * (0.8 + 0.4 * self.unit()) * 1e-6)
+        }
+    }
+
+    /// Path and response size of request number `i` of `count`.
+    fn request(load: Load, i: usize, count: usize, random: &mut Random) -> (String, u64) {
+        const SMALL: u64 = 2 << 10;
+        const LARGE: u64 = 2 << 20;
+        let object = random.next() % 500;
+        match load {
+            Load::Small => (format!("/s/{object}"), SMALL + object),
+            Load::Large => (format!("/l/{object}"), LARGE + object),
+            Load::Classes if object % 2 == 0 => (format!("/s/{object}"), SMALL),
+            Load::Classes => (format!("/l/{object}"), LARGE),
+            Load::Objects if object % 4 != 0 => (format!("/o/{object}"), SMALL),
+            Load::Objects => (format!("/o/{object}"), LARGE),
+            Load::HeavyTail => {
+                let large = random.unit() < 0.02;
+                (format!("/h/{}", random.next()), if large { LARGE } else { SMALL })
+            }
+            Load::Shifting => match i * 3 / count {
+                1 => (format!("/x/{object}"), LARGE),
+                _ => (format!("/x/{object}"), SMALL),
+            },
+        }
+    }
+
+    /// Every connection: the requests it makes.
+    fn connections(load: Load, length: u64, count: usize, seed: u64) -> Vec<Vec<(String, u64)>> {
+        let random = &mut Random(seed);
+        let mut left = count;
+        let mut all = Vec::new();
+        while left > 0 {
+            // Uniform about the mean; 0 stands for a single connection that never ends.
+            let wish = if length == 0 { left as u64 } else { 1 + random.next() % (2 * length - 1) };
+            let n = left.min(wish as usize);
+            let from = count - left;
+            all.push((from..from + n).map(|i| request(load, i, count, random)).collect());
+            left -= n;
+        }
+        all
+    }
+
+    fn off_us(world: &World, all: &[Vec<(String, u64)>]) -> f64 {
+        all.iter().flatten().map(|(_, bytes)| world.proxied_us(*bytes)).sum()
+    }
+
+    fn stay(world: &World) -> usize {
+        world.requests_per_migration.map_or(usize::MAX, |n| n.get() as usize)
+    }
+
+    fn always_us(world: &World, all: &[Vec<(String, u64)>]) -> f64 {
+        let cost = |requests: &Vec<(String, u64)>| {
+            let migrations = requests.len().div_ceil(stay(world));
+            migrations as f64 * world.migration_us + requests.len() as f64 * world.direct_us
+        };
+        all.iter().map(cost).sum()
+    }
+
+    fn auto_us(world: &World, all: &[Vec<(String, u64)>], seed: u64) -> f64 {
+        let random = &mut Random(seed ^ 0x55);
+        let mut auto = Auto::new(1, seed);
+        let mut total = 0.0;
+        for connection in all {
+            let mut at = 0;
+            while let Some((path, bytes)) = connection.get(at) {
+                let key = RequestKey::new(0, "GET", path, false);
+                let answer = auto.decide(&Question {
+                    key,
+                    tls: world.tls,
+                    requests_before: at as u64,
+                    requests_per_migration: world.requests_per_migration,
+                });
+                if !answer.offload {
+                    let cost = world.proxied_us(*bytes);
+                    total += cost;
+                    auto.learn_proxied(key, world.tls, *bytes, random.noisy(cost));
+                    at += 1;
+                    continue;
+                }
+                let served =
+                    &connection[at..(at.saturating_add(stay(world))).min(connection.len())];
+                total += world.migration_us + served.len() as f64 * world.direct_us;
+                auto.learn_migration(0, world.tls, random.noisy(world.migration_us), true);
+                let bytes = served.iter().map(|(_, bytes)| bytes).sum();
+                auto.learn_returned(key, served.len() as u64, bytes, false);
+                at += served.len();
+            }
+            auto.learn_connection(0, connection.len() as u64);
+        }
+        total
+    }
+
+    fn any_world() -> impl Strategy<Value = World> {
+        let stay = prop_oneof![Just(Some(1)), Just(Some(8)), Just(Some(64)), Just(None)];
+        (20.0..60.0f64, 0.0004..0.003f64, 100.0..800.0f64, 0.5..4.0f64, stay, any::<bool>())
+            .prop_map(|(request_us, byte_us, migration_us, direct_us, stay, tls)| World {
+                request_us,
+                byte_us,
+                migration_us,
+                direct_us,
+                requests_per_migration: stay.and_then(NonZeroU32::new),
+                tls,
+            })
+    }
+
+    fn any_load() -> impl Strategy<Value = Load> {
+        prop_oneof![
+            Just(Load::Small),
+            Just(Load::Large),
+            Just(Load::Classes),
+            Just(Load::Objects),
+            Just(Load::HeavyTail),
+            Just(Load::Shifting),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+        #[test]
+        fn auto_is_within_a_tenth_of_the_better_of_always_and_off(
+            world in any_world(),
+            load in any_load(),
+            length in prop_oneof![Just(0u64), Just(1), Just(4), Just(30), Just(300)],
+            seed in any::<u64>(),
+        ) {
+            let all = connections(load, length, 30_000, seed);
+            let (off, always) = (off_us(&world, &all), always_us(&world, &all));
+            let auto = auto_us(&world, &all, seed);
+            // Nothing is known at first: a few requests go the wrong way whatever they cost.
+            let dearest = all.iter().flatten().map(|(_, bytes)| world.proxied_us(*bytes));
+            let cold_start = 4.0 * (dearest.fold(0.0, f64::max) + world.migration_us);
+            let bound = 1.10 * off.min(always) + cold_start;
+            prop_assert!(auto <= bound, "auto {auto} > {bound}; off {off}, always {always}");
+        }
+
+        #[test]
+        fn keys_never_panic_and_are_stable(path in ".*", method in "[A-Z]{1,8}") {
+            let key = RequestKey::new(3, &method, &path, false);
+            prop_assert_eq!(key, RequestKey::new(3, &method, &path, false));
+            prop_assert_ne!(key.object, RequestKey::new(3, &method, &path, true).object);
+        }
+    }
+
+    #[test]
+    fn a_bucket_of_lengths_holds_its_middle() {
+        for requests in [1, 2, 7, 8, 9, 15, 16, 17, 100, 1000, 123_456] {
+            let bucket = Lengths::bucket(requests);
+            let middle = Lengths::requests(bucket);
+            assert_eq!(Lengths::bucket(middle as u64), bucket, "{requests}");
+            assert!((middle - requests as f64).abs() <= requests as f64 / 8.0, "{requests}");
+        }
+        assert_eq!(Lengths::bucket(u64::MAX), LENGTHS - 1);
+        assert_eq!(Lengths::bucket(0), Lengths::bucket(1) - 1);
+    }
+
+    #[test]
+    fn each_object_is_decided_by_its_own_size() {
+        let mut auto = Auto::new(1, 7);
+        let question = |path: &str| Question {
+            key: RequestKey::new(0, "GET", path, false),
+            tls: false,
+            requests_before: 0,
+            requests_per_migration: NonZeroU32::new(1),
+        };
+        for _ in 0..50 {
+            for (path, bytes, us) in [("/o/small", 1 << 10, 30), ("/o/large", 8 << 20, 9000)] {
+                let key = question(path).key;
+                auto.learn_proxied(key, false, bytes, Duration::from_micros(us));
+            }
+            auto.learn_migration(0, false, Duration::from_micros(300), true);
+        }
+        assert!(auto.decide(&question("/o/large")).offload);
+        assert!(!auto.decide(&question("/o/small")).offload);
+    }
+
+    #[test]
+    fn migrations_that_fail_are_given_up() {
+        let mut auto = Auto::new(1, 7);
+        let key = RequestKey::new(0, "GET", "/l/1", false);
+        let question =
+            Question { key, tls: true, requests_before: 0, requests_per_migration: None };
+        auto.learn_proxied(key, true, 1 << 20, Duration::from_micros(2000));
+        assert!(auto.decide(&question).offload);
+        for _ in 0..20 {
+            auto.learn_migration(0, true, Duration::from_micros(400), false);
+        }
+        assert!(!auto.decide(&question).offload);
+    }
+
+    #[test]
+    fn a_route_that_is_not_there_is_proxied() {
+        let mut auto = Auto::new(0, 1);
+        let key = RequestKey::new(9, "GET", "/", false);
+        auto.learn_proxied(key, false, 1 << 30, Duration::from_secs(1));
+        auto.learn_returned(key, 5, 1 << 30, true);
+        let question =
+            Question { key, tls: false, requests_before: 9, requests_per_migration: None };
+        assert!(!auto.decide(&question).offload);
+    }
+}

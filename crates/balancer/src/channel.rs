@@ -1,0 +1,175 @@
+//! The control channels of one worker, one a server: kept up, and their frames brought to the
+//! connections they are about.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meter::{Event, Gauge, Stage};
+use rustls::ClientConfig;
+use service::channel::{Channel, ChannelError};
+use service::trust::server_name;
+use wire::frame::{ConnectionId, Epoch, Frame, PROTOCOL_VERSION, ReturnReason, Usage};
+
+use crate::flows::{Flow, Flows, Remote, Scopes};
+use crate::ship;
+
+/// Pause before the first attempt to reconnect; doubled with every failure.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+/// Longest pause between two attempts.
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// Who this worker is to its servers.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    /// Random number of this run of this worker.
+    pub instance: u64,
+    /// For the servers' logs.
+    pub name: String,
+}
+
+impl Flows {
+    /// Keeps the channel to one server up until the task is dropped.
+    pub(crate) async fn keep_channel(
+        self: Rc<Self>,
+        remote: Rc<Remote>,
+        tls: Arc<ClientConfig>,
+        identity: Identity,
+    ) {
+        let mut pause = RETRY_MIN;
+        loop {
+            let error = match self.open_channel(&remote, &tls, &identity).await {
+                Ok(channel) => {
+                    pause = RETRY_MIN;
+                    self.serve_channel(&remote, channel).await
+                }
+                Err(error) => error,
+            };
+            if error.is_untrusted() {
+                self.meter.add(Event::PeerUntrusted);
+            }
+            tracing::warn!(agent = %remote.agent, %error, retry = ?pause, "channel down");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+
+    async fn open_channel(
+        &self,
+        remote: &Remote,
+        tls: &Arc<ClientConfig>,
+        identity: &Identity,
+    ) -> Result<Channel, ChannelError> {
+        let name = server_name(remote.agent.ip());
+        let mut channel = Channel::connect(remote.agent, name, Arc::clone(tls)).await?;
+        let hello = Frame::Hello {
+            version: PROTOCOL_VERSION,
+            instance: identity.instance,
+            name: identity.name.clone(),
+            mac: self.steering.link().mac,
+            lease_ms: self.timing.lease_ms,
+        };
+        channel.send(&hello).await?;
+        match channel.receive().await? {
+            Frame::Hello { mac, .. } => remote.mac.set(mac),
+            _ => return Err(ChannelError::Protocol("the first frame is not HELLO")),
+        }
+        let owned = match channel.receive().await? {
+            Frame::Owned(list) => list.into_iter().collect::<HashMap<_, _>>(),
+            _ => return Err(ChannelError::Protocol("the second frame is not OWNED")),
+        };
+        channel.send(&ship::nothing()).await?;
+        self.channel_up(remote, &owned);
+        Ok(channel)
+    }
+
+    fn channel_up(&self, remote: &Remote, owned: &HashMap<ConnectionId, Epoch>) {
+        *remote.scopes.borrow_mut() = Scopes::default();
+        for id in self.ids() {
+            let epoch = owned.get(&id).copied();
+            self.step(id, |flow, _| flow.giver.handle_channel_up(remote.id, epoch));
+        }
+    }
+
+    async fn serve_channel(&self, remote: &Remote, mut channel: Channel) -> ChannelError {
+        tracing::info!(agent = %remote.agent, "channel up");
+        self.meter.add(Event::ChannelConnected);
+        self.meter.gauge_add(Gauge::ChannelsUp, 1);
+        remote.ready.set(true);
+        let error = channel.serve(&remote.outbox, |frame| self.handle(remote, frame)).await;
+        remote.ready.set(false);
+        self.meter.gauge_add(Gauge::ChannelsUp, -1);
+        self.meter.add(Event::ChannelBroken);
+        for id in self.ids() {
+            self.step(id, |flow, now| flow.giver.handle_channel_down(remote.id, now));
+        }
+        error
+    }
+
+    fn handle(&self, remote: &Remote, frame: Frame) -> Result<(), ChannelError> {
+        let from = remote.id;
+        match frame {
+            Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns } => {
+                self.step(id, |flow, now| {
+                    let late = self.notice_late(flow);
+                    self.meter.record(Stage::Ship, flow.started.elapsed());
+                    self.meter
+                        .record(Stage::RestoreTcp, Duration::from_nanos(restore_tcp_ns.into()));
+                    if flow.tls {
+                        self.meter
+                            .record(Stage::RestoreTls, Duration::from_nanos(restore_tls_ns.into()));
+                    }
+                    flow.giver.handle_ready(from, epoch, late, now)
+                });
+            }
+            Frame::Refuse { id, epoch, reason } => {
+                self.meter.add(Event::MigrationRefused);
+                self.step(id, |flow, now| flow.giver.handle_refuse(from, epoch, reason, now));
+            }
+            Frame::Return { id, epoch, reason, usage, snapshot } => {
+                self.meter.add_n(Event::BytesDirect, usage.sent_bytes);
+                self.step(id, |flow, _| {
+                    flow.snapshot = snapshot;
+                    self.learn(flow, &usage, reason == ReturnReason::NextRequest);
+                    flow.giver.handle_return(from, epoch, reason)
+                });
+            }
+            Frame::Done { id, epoch, late } => self.step(id, |flow, now| {
+                let is_late = late.is_some();
+                if let Some(newer) = late {
+                    flow.snapshot = newer;
+                }
+                flow.giver.handle_done(from, epoch, is_late, now)
+            }),
+            Frame::Closed { id, epoch, reason, usage } => {
+                self.meter.add_n(Event::BytesDirect, usage.sent_bytes);
+                self.step(id, |flow, _| {
+                    self.learn(flow, &usage, true);
+                    flow.giver.handle_closed(from, epoch, reason)
+                });
+            }
+            Frame::Drain => remote.ready.set(false),
+            _ => return Err(ChannelError::Protocol("a frame that only balancers send")),
+        }
+        Ok(())
+    }
+
+    /// A server reports what it did with a connection.
+    fn learn(&self, flow: &mut Flow, usage: &Usage, departed: bool) {
+        let candidate = &mut flow.assignment.candidate;
+        candidate.home.requests += u64::from(usage.requests);
+        let (requests, bytes) = (u64::from(usage.requests), usage.sent_bytes);
+        self.worker.offload.learn_returned(candidate.key, requests, bytes, departed);
+    }
+
+    /// Asks every connection that is away to come home.
+    pub(crate) fn recall_all(&self) {
+        let flows = self.flows.borrow();
+        for (id, flow) in flows.iter() {
+            if let (true, Some(server)) = (flow.giver.is_owned(), flow.giver.server()) {
+                self.send_recall(*id, server, flow.giver.epoch());
+            }
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! The connections that are away from this worker, or on their way, and the servers they are at.
+//!
+//! Each has a [`Giver`], which decides; what it decides is done here and in the stages around:
+//! [`crate::freeze`] (home → snapshot), [`crate::ship`] (frames), [`crate::reclaim`] (snapshot →
+//! home). [`crate::channel`] brings the servers' frames.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use handoff::giver::{Action, Choice, Giver, Setback, Timing};
+use handoff::{Millis, ServerId};
+use linux::link::Mac;
+use linux::repair::Known;
+use meter::{Event, Fallback, Gauge, Meter, Stage, Trigger};
+use service::channel::Outbox;
+use service::stream::{Parts, Stream};
+use steer::{Slot, Steering};
+use tokio::sync::oneshot;
+use wire::frame::{CloseReason, ConnectionId, ReturnReason};
+use wire::snapshot::TcpSnapshot;
+
+use crate::offload::{self, Candidate};
+use crate::plan::Plan;
+use crate::pool::{InFlight, Server};
+use crate::worker::Worker;
+
+/// Scopes defined to one server before requests outside them must be asked for one by one.
+pub(crate) const SCOPES_MAX: usize = 1024;
+/// The scope that admits nothing, used beyond the limit.
+pub(crate) const SCOPE_NONE: u32 = 0;
+
+/// Which server gets a connection, and for which request.
+#[derive(Debug)]
+pub(crate) struct Assignment {
+    /// The request, its route and its server.
+    pub candidate: Candidate,
+    /// The server's agent.
+    pub agent: SocketAddr,
+    /// Counts towards the server's load as long as it has the connection.
+    _in_flight: InFlight,
+}
+
+impl Assignment {
+    /// Nothing where the server has no agent.
+    pub(crate) fn new(candidate: Candidate) -> Option<Assignment> {
+        let server = candidate.pool.servers.get(candidate.server)?;
+        let agent = server.agent?;
+        let in_flight = InFlight::begin(Arc::clone(server));
+        Some(Assignment { candidate, agent, _in_flight: in_flight })
+    }
+}
+
+/// The scopes defined to a server on the channel that is up.
+#[derive(Debug, Default)]
+pub(crate) struct Scopes {
+    /// The configuration that the routes' numbers belong to.
+    pub plan: Option<Arc<Plan>>,
+    /// By route and host.
+    pub ids: HashMap<(usize, Option<String>), u32>,
+    /// The last number given out.
+    pub last: u32,
+}
+
+/// A server, as this worker knows it.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub id: ServerId,
+    pub agent: SocketAddr,
+    pub outbox: Outbox,
+    pub mac: Cell<Mac>,
+    /// HELLO was exchanged, and the server does not drain: offers may be sent.
+    pub ready: Cell<bool>,
+    pub scopes: RefCell<Scopes>,
+}
+
+/// How a handover of a connection that was here ended.
+pub(crate) enum Outcome {
+    /// The server has it.
+    Gone,
+    /// It is still here.
+    Kept(Box<Stream>, Fallback),
+}
+
+/// A connection that is away or on its way.
+pub(crate) struct Flow {
+    pub giver: Giver,
+    pub slot: Slot,
+    pub known: Known,
+    /// The newest snapshot, encoded.
+    pub snapshot: Vec<u8>,
+    pub tls: bool,
+    pub assignment: Assignment,
+    /// While the socket is still here: the frozen connection, and who waits for the outcome.
+    pub local: Option<Local>,
+    /// When the migration under way began.
+    pub started: Instant,
+    /// The connection is over, but its last packets still go where they went.
+    pub linger: bool,
+}
+
+/// The part of a flow that is here.
+pub(crate) struct Local {
+    pub parts: Parts,
+    /// The state that the newest snapshot describes.
+    pub tcp: TcpSnapshot,
+    pub reply: oneshot::Sender<Outcome>,
+}
+
+/// One worker's connections that are away.
+pub(crate) struct Flows {
+    pub worker: Rc<Worker>,
+    pub steering: Arc<Steering>,
+    pub meter: Arc<Meter>,
+    pub timing: Timing,
+    pub linger: Duration,
+    origin: Instant,
+    first_id: u64,
+    next_id: Cell<u64>,
+    pub flows: RefCell<HashMap<ConnectionId, Flow>>,
+    /// Those whose machine waits for something, so that the clock is looked at for them alone.
+    waiting: RefCell<HashSet<ConnectionId>>,
+    lingering: RefCell<VecDeque<(Instant, Slot)>>,
+    remotes: RefCell<Vec<Rc<Remote>>>,
+}
+
+impl Flows {
+    pub(crate) fn new(
+        worker: Rc<Worker>,
+        steering: Arc<Steering>,
+        timing: Timing,
+        linger: Duration,
+    ) -> Rc<Flows> {
+        Rc::new(Flows {
+            meter: Arc::clone(&worker.meter),
+            first_id: (worker.info.index as u64) << 48,
+            worker,
+            steering,
+            timing,
+            linger,
+            origin: Instant::now(),
+            next_id: Cell::new(0),
+            flows: RefCell::default(),
+            waiting: RefCell::default(),
+            lingering: RefCell::default(),
+            remotes: RefCell::default(),
+        })
+    }
+
+    pub(crate) fn now(&self) -> Millis {
+        Millis(self.origin.elapsed().as_millis() as u64)
+    }
+
+    pub(crate) fn new_id(&self) -> ConnectionId {
+        let next = self.next_id.get();
+        self.next_id.set(next + 1);
+        ConnectionId(self.first_id + next)
+    }
+
+    /// The server whose agent is at `agent`, known from now on.
+    pub(crate) fn remote(&self, agent: SocketAddr) -> Rc<Remote> {
+        let mut remotes = self.remotes.borrow_mut();
+        if let Some(known) = remotes.iter().find(|remote| remote.agent == agent) {
+            return Rc::clone(known);
+        }
+        let remote = Rc::new(Remote {
+            id: ServerId(remotes.len() as u16),
+            agent,
+            outbox: Outbox::default(),
+            mac: Cell::default(),
+            ready: Cell::new(false),
+            scopes: RefCell::default(),
+        });
+        remotes.push(Rc::clone(&remote));
+        remote
+    }
+
+    pub(crate) fn remote_of(&self, id: ServerId) -> Option<Rc<Remote>> {
+        self.remotes.borrow().get(usize::from(id.0)).map(Rc::clone)
+    }
+
+    /// True where a connection can be offered to the server now.
+    pub(crate) fn is_ready(&self, server: &Server) -> bool {
+        let Some(agent) = server.agent else { return false };
+        self.remotes.borrow().iter().any(|remote| remote.agent == agent && remote.ready.get())
+    }
+
+    /// Connections that are away or on their way.
+    pub(crate) fn away(&self) -> usize {
+        self.flows.borrow().len()
+    }
+
+    /// Puts an event into a connection's machine and does what it says, until nothing is left.
+    pub(crate) fn step(
+        &self,
+        id: ConnectionId,
+        event: impl FnOnce(&mut Flow, Millis) -> Vec<Action>,
+    ) {
+        let now = self.now();
+        let mut flows = self.flows.borrow_mut();
+        let Some(flow) = flows.get_mut(&id) else {
+            self.meter.add(Event::FrameStale);
+            return;
+        };
+        let mut actions = VecDeque::from(event(flow, now));
+        let mut resumed = None;
+        while let Some(action) = actions.pop_front() {
+            match action {
+                Action::Choose(reason) => actions.extend(self.choose(flow, reason, now)),
+                Action::Rebuild(setback) => resumed = self.rebuild(flow, setback),
+                Action::ThawLocal(setback) => self.thaw(flow, fallback(setback)),
+                other => self.perform(id, flow, other),
+            }
+        }
+        let waits = flow.giver.deadline().is_some();
+        let over = flow.giver.is_over();
+        let ended = if over { flows.remove(&id) } else { None };
+        drop(flows);
+        let mut waiting = self.waiting.borrow_mut();
+        if waits && !over {
+            waiting.insert(id);
+        } else {
+            waiting.remove(&id);
+        }
+        drop(waiting);
+        let Some(flow) = ended else { return };
+        if flow.linger {
+            self.lingering.borrow_mut().push_back((Instant::now(), flow.slot));
+            return;
+        }
+        // Outside of every borrow: the request loop may come back here at once.
+        if let Some((stream, unsent)) = resumed {
+            self.go_on(flow, stream, unsent);
+        }
+    }
+
+    fn perform(&self, id: ConnectionId, flow: &mut Flow, action: Action) {
+        match action {
+            Action::Hold => flow.slot.hold(),
+            Action::Offer(to, epoch) => self.send_offer(id, flow, to, epoch),
+            Action::Cancel(to, epoch) => self.send_cancel(id, to, epoch),
+            Action::Taken(to, epoch) => self.send_taken(id, to, epoch),
+            Action::Stay(to, epoch) => self.send_stay(id, flow, to, epoch),
+            Action::Go(to, epoch) => self.send_go(id, flow, to, epoch),
+            Action::Redirect(to) => self.redirect(flow, to),
+            Action::CloseLocal => {
+                if let Some(Local { parts, reply, .. }) = flow.local.take() {
+                    // In repair mode: silent.
+                    drop(parts);
+                    // Whoever waited may be gone; the connection is away all the same.
+                    let _ = reply.send(Outcome::Gone);
+                }
+            }
+            // Taken when the change was noticed.
+            Action::SnapshotAgain => {}
+            Action::Reset => {
+                self.meter.add(Event::LeaseExpired);
+                self.reset(flow);
+            }
+            Action::Forget(reason) => self.forget(flow, reason),
+            Action::Choose(_) | Action::Rebuild(_) | Action::ThawLocal(_) => {}
+        }
+    }
+
+    fn redirect(&self, flow: &Flow, to: ServerId) {
+        let Some(remote) = self.remote_of(to) else { return };
+        let begin = Instant::now();
+        flow.slot.redirect(remote.mac.get());
+        self.steering.replay(&flow.slot);
+        self.meter.record(Stage::Redirect, begin.elapsed());
+    }
+
+    /// A returned connection: where does it go?
+    fn choose(&self, flow: &mut Flow, reason: ReturnReason, now: Millis) -> Vec<Action> {
+        self.meter.add(Event::Returned(trigger(reason)));
+        flow.started = Instant::now();
+        let next = match reason {
+            ReturnReason::NextRequest | ReturnReason::TermsUsed => self.assign(flow),
+            ReturnReason::Idle | ReturnReason::Draining | ReturnReason::Recalled => None,
+        };
+        let current = flow.giver.server();
+        let Some(assignment) = next else { return flow.giver.choose(Choice::Home, now) };
+        let remote = self.remote(assignment.agent);
+        flow.assignment = assignment;
+        if Some(remote.id) == current {
+            return flow.giver.choose(Choice::Stay, now);
+        }
+        self.meter.add(Event::Relayed);
+        flow.giver.choose(Choice::Relay(remote.id), now)
+    }
+
+    fn assign(&self, flow: &mut Flow) -> Option<Assignment> {
+        // Hostile until decoded; and it must be this connection.
+        let snapshot = wire::snapshot::Snapshot::decode(&flow.snapshot).ok()?;
+        if snapshot.tcp.flow != *flow.slot.flow() {
+            return None;
+        }
+        let home = flow.assignment.candidate.home;
+        let candidate = offload::place(&self.worker, &snapshot.plaintext, home)?;
+        let assignment = Assignment::new(candidate)?;
+        self.remote(assignment.agent).ready.get().then_some(assignment)
+    }
+
+    fn forget(&self, flow: &mut Flow, reason: CloseReason) {
+        if reason == CloseReason::ByClient {
+            self.meter.add(Event::ClientLeft);
+        }
+        flow.slot.linger();
+        flow.linger = true;
+    }
+
+    /// Looks at deadlines, lingering flows and counters; to be called a few times a second at
+    /// least.
+    pub(crate) fn tick(&self) {
+        let now = self.now();
+        let due: Vec<ConnectionId> = {
+            let flows = self.flows.borrow();
+            let is_due = |id: &&ConnectionId| {
+                let deadline = flows.get(id).and_then(|flow| flow.giver.deadline());
+                deadline.is_some_and(|deadline| deadline <= now)
+            };
+            self.waiting.borrow().iter().filter(is_due).copied().collect()
+        };
+        for id in due {
+            self.step(id, |flow, now| flow.giver.handle_tick(now));
+        }
+        let mut lingering = self.lingering.borrow_mut();
+        while lingering.front().is_some_and(|(since, _)| since.elapsed() >= self.linger) {
+            lingering.pop_front();
+        }
+        drop(lingering);
+        self.meter.gauge_set(Gauge::FlowEntries, self.steering.flows_in_use() as i64);
+    }
+
+    /// Every connection that is at `server` or between it and another owner.
+    pub(crate) fn ids(&self) -> Vec<ConnectionId> {
+        self.flows.borrow().keys().copied().collect()
+    }
+}
+
+/// The fallback that a setback is counted as.
+pub(crate) fn fallback(setback: Setback) -> Fallback {
+    use wire::frame::RefuseReason;
+    match setback {
+        Setback::Refused(RefuseReason::Overloaded) => Fallback::Overloaded,
+        Setback::Refused(RefuseReason::Draining) => Fallback::Draining,
+        Setback::Refused(_) => Fallback::RestoreFailed,
+        Setback::Deadline => Fallback::Deadline,
+        Setback::ChannelDown => Fallback::ChannelDown,
+    }
+}
+
+fn trigger(reason: ReturnReason) -> Trigger {
+    match reason {
+        ReturnReason::NextRequest => Trigger::OtherServer,
+        ReturnReason::TermsUsed => Trigger::Granted,
+        ReturnReason::Idle => Trigger::Idle,
+        ReturnReason::Draining => Trigger::Drain,
+        ReturnReason::Recalled => Trigger::Recalled,
+    }
+}

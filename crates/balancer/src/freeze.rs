@@ -1,0 +1,181 @@
+//! From a connection at home, between two requests, to a snapshot: hold the flow's packets,
+//! freeze the socket, read it.
+
+use std::time::Instant;
+
+use handoff::giver::Giver;
+use linux::info::TcpInfo;
+use linux::repair::{self, Accept, Known, RepairError};
+use meter::{Event, Fallback, Stage};
+use service::stream::{Parts, Stream};
+use steer::{Slot, SteerError};
+use tokio::sync::oneshot;
+use wire::FlowKey;
+use wire::snapshot::{QUEUE_BYTES_MAX, Snapshot, SocketOptions, TcpSnapshot};
+
+use crate::flows::{Assignment, Flow, Flows, Local, Outcome};
+
+/// A frozen connection.
+struct Frozen {
+    parts: Parts,
+    tcp: TcpSnapshot,
+    /// Encoded, the whole connection.
+    snapshot: Vec<u8>,
+}
+
+impl Flows {
+    /// Hands a connection to a server, with the request at the start of its input unconsumed.
+    /// Comes back when the server has it, or with the connection where it could not be moved.
+    pub(crate) async fn move_away(
+        &self,
+        stream: Stream,
+        assignment: Assignment,
+    ) -> Result<(), (Box<Stream>, Fallback)> {
+        let remote = self.remote(assignment.agent);
+        if !remote.ready.get() {
+            return Err((Box::new(stream), Fallback::ChannelDown));
+        }
+        if let Some(obstacle) = obstacle(&stream) {
+            return Err((Box::new(stream), obstacle));
+        }
+        let started = Instant::now();
+        let flow = FlowKey::new(stream.peer(), stream.local());
+        let slot = match self.steering.acquire(&flow) {
+            Ok(slot) => slot,
+            Err(SteerError::TableFull) => return Err((Box::new(stream), Fallback::TableFull)),
+            Err(_) => return Err((Box::new(stream), Fallback::SteerFailed)),
+        };
+        let known = Known {
+            flow,
+            socket: SocketOptions { nodelay: true, ..SocketOptions::default() },
+            mss_bytes: None,
+            algorithm: String::new(),
+        };
+        slot.hold();
+        self.meter.record(Stage::Hold, started.elapsed());
+        let frozen = match self.freeze(stream, &known) {
+            Ok(frozen) => frozen,
+            Err((stream, error)) => {
+                slot.local();
+                self.steering.replay(&slot);
+                return Err((Box::new(stream), fallback(&error)));
+            }
+        };
+        let outcome = self.start(slot, known, frozen, assignment, started);
+        match outcome.await {
+            Ok(Outcome::Gone) => Ok(()),
+            Ok(Outcome::Kept(stream, fallback)) => Err((stream, fallback)),
+            // The worker ends: so does the connection.
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn start(
+        &self,
+        slot: Slot,
+        known: Known,
+        frozen: Frozen,
+        assignment: Assignment,
+        started: Instant,
+    ) -> oneshot::Receiver<Outcome> {
+        self.meter.add(Event::MigrationStarted);
+        let (reply, outcome) = oneshot::channel();
+        let to = self.remote(assignment.agent).id;
+        let (giver, actions) = Giver::start(to, self.timing, self.now());
+        let Frozen { parts, tcp, snapshot } = frozen;
+        let flow = Flow {
+            giver,
+            slot,
+            known,
+            snapshot,
+            tls: parts.record.is_some(),
+            assignment,
+            local: Some(Local { parts, tcp, reply }),
+            started,
+            linger: false,
+        };
+        let id = self.new_id();
+        self.flows.borrow_mut().insert(id, flow);
+        self.step(id, |_, _| actions);
+        outcome
+    }
+
+    fn freeze(&self, stream: Stream, known: &Known) -> Result<Frozen, (Stream, RepairError)> {
+        let begin = Instant::now();
+        if let Err(error) = repair::freeze(stream.tcp()) {
+            return Err((stream, error));
+        }
+        match repair::snapshot(stream.tcp(), known, Accept::Established) {
+            Ok(tcp) => {
+                self.meter.record(Stage::SerializeTcp, begin.elapsed());
+                let parts = stream.into_parts();
+                let snapshot = self.encode(&parts, &tcp);
+                Ok(Frozen { parts, tcp, snapshot })
+            }
+            Err(error) => {
+                // A socket that does not thaw shows it at the next read or write.
+                let _ = repair::thaw(stream.tcp());
+                Err((stream, error))
+            }
+        }
+    }
+
+    fn encode(&self, parts: &Parts, tcp: &TcpSnapshot) -> Vec<u8> {
+        let begin = Instant::now();
+        let whole = Snapshot {
+            tcp: tcp.clone(),
+            tls: parts.record.as_deref().map(record::RecordLayer::to_snapshot),
+            plaintext: parts.input.clone(),
+        };
+        let mut snapshot = Vec::with_capacity(512 + parts.input.len());
+        whole.encode(&mut snapshot);
+        if whole.tls.is_some() {
+            self.meter.record(Stage::SerializeTls, begin.elapsed());
+        }
+        snapshot
+    }
+
+    /// Looks whether the client's packets changed the frozen socket since its snapshot (some may
+    /// have passed the steering before it held them), and takes the change in. True where so.
+    pub(crate) fn notice_late(&self, flow: &mut Flow) -> bool {
+        let Some(local) = &mut flow.local else { return false };
+        let same =
+            TcpInfo::of(&local.parts.tcp).is_ok_and(|info| info.segs_in == local.tcp.segments_in);
+        if same {
+            return false;
+        }
+        match repair::snapshot(&local.parts.tcp, &flow.known, Accept::PeerClosed) {
+            Ok(newer) if newer.supersedes(&local.tcp) => {
+                local.tcp = newer;
+                let snapshot = self.encode(&local.parts, &local.tcp);
+                flow.snapshot = snapshot;
+                true
+            }
+            // Nothing that matters changed; or it was reset, which the new owner will see.
+            _ => false,
+        }
+    }
+}
+
+/// What keeps a connection from moving now, apart from its TCP state.
+fn obstacle(stream: &Stream) -> Option<Fallback> {
+    if stream.has_ended() {
+        return Some(Fallback::NotEstablished);
+    }
+    if stream.input().len() > QUEUE_BYTES_MAX {
+        return Some(Fallback::QueueTooLong);
+    }
+    match stream.record() {
+        Some(record) if !record.is_movable() => Some(Fallback::TlsState),
+        _ => None,
+    }
+}
+
+fn fallback(error: &RepairError) -> Fallback {
+    match error {
+        RepairError::Refused(_) => Fallback::Unsupported,
+        RepairError::NotEstablished(_) => Fallback::NotEstablished,
+        RepairError::QueueTooLong { .. } => Fallback::QueueTooLong,
+        RepairError::Call { .. } => Fallback::Snapshot,
+    }
+}

@@ -1,0 +1,62 @@
+//! The L7 balancer: it reads requests, chooses servers, and either proxies or hands over.
+//!
+//! # Life of a request
+//! 1. [`run`] binds every listener once a worker (SO_REUSEPORT); the kernel spreads connections
+//!    over the workers, and a connection stays with its worker. `accept` admits it within the
+//!    limits (all, listener, client); `tls` performs the handshake.
+//! 2. `connection` waits for a head, as long as `[timeouts]` allow, and refuses what is not
+//!    strictly a request with the right status, counted by reason.
+//! 3. `route` finds the route (host, then longest prefix), `pool` the server (policy, health,
+//!    load).
+//! 4. `offload` decides: hand the connection over, or proxy. What cannot be handed over, or comes
+//!    back unmoved, is proxied; the reason is counted. `auto` learns what pays.
+//! 5. Proxied: `head` rewrites the request, `upstream` has a connection to the server, `proxy`
+//!    sends and waits (`upload` for the body), `deliver` brings the answer: from a buffer, or by
+//!    splice(2) where the body is large and neither side has TLS.
+//! 6. The next request of the connection, or its end.
+//!
+//! `plan` is a configuration made ready; SIGHUP makes another, which every worker uses from its
+//! next request on. `health` checks servers on the first worker. On SIGTERM listeners close, idle
+//! connections close, and requests in flight are finished.
+//!
+//! # What is absent
+//! No lock and no other core on the way of a request: workers share counters, and the atomics of
+//! servers. No HTTP/2: its streams cannot be handed over one by one. No cache, no rewriting.
+#![forbid(unsafe_code)]
+
+mod accept;
+mod auto;
+mod body;
+mod buffer;
+mod busy;
+mod channel;
+mod clients;
+pub mod config;
+mod connection;
+mod deliver;
+mod flows;
+mod freeze;
+mod head;
+mod health;
+mod incoming;
+mod mover;
+mod offload;
+mod plan;
+mod pool;
+mod proxy;
+mod reclaim;
+mod respond;
+mod route;
+mod run;
+mod ship;
+mod splice;
+mod timer;
+mod tls;
+mod upload;
+mod upstream;
+mod worker;
+
+pub use config::{BalancerConfig, ConfigError};
+pub use plan::PlanError;
+pub use run::{Balancer, BalancerError, Handle, check, run};
+pub use tls::TlsError;

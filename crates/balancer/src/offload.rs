@@ -1,0 +1,236 @@
+//! Whether a connection is handed to the server that answers its request, and the place where
+//! that is done.
+//!
+//! [`Offload::decide`] is policy: the route's mode, what only a proxy can do, what `auto` has
+//! learnt. The moving itself is behind [`HandOver`]; where there is none, everything is proxied.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use meter::Fallback;
+use service::{Stream, WorkerInfo};
+use wire::http::RequestHead;
+
+use crate::auto::{Auto, Question, RequestKey};
+use crate::config::OffloadMode;
+use crate::plan::Plan;
+use crate::pool::{Pool, Server};
+use crate::route::Route;
+use crate::worker::Worker;
+
+/// A future of the current thread.
+pub(crate) type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Where a connection came from, so that it can come home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Home {
+    /// Index of its listener.
+    pub listener: usize,
+    /// Requests it has had, those at servers included as far as they are known.
+    pub requests: u64,
+}
+
+/// A request whose connection is to be handed over.
+#[derive(Debug, Clone)]
+pub(crate) struct Candidate {
+    /// The configuration it was routed by.
+    pub plan: Arc<Plan>,
+    /// Index of the route.
+    pub route: usize,
+    /// The pool.
+    pub pool: Arc<Pool>,
+    /// Index of the server in the pool.
+    pub server: usize,
+    /// The host that the client asked for, as sent.
+    pub host: Option<String>,
+    /// What the policy knows the request by.
+    pub key: RequestKey,
+    /// Where the connection comes home to.
+    pub home: Home,
+}
+
+/// Moves connections.
+pub(crate) trait HandOver {
+    /// Whether `server` can take a connection now. Cheap: asked before anything is frozen.
+    ///
+    /// # Errors
+    /// Why not.
+    fn ready(&self, server: &Server) -> Result<(), Fallback>;
+
+    /// Hands `stream` over. The request is unconsumed in [`Stream::input`]. On success the
+    /// connection is no longer this worker's until it comes home
+    /// ([`crate::connection::resume`]); on failure it is as it was.
+    ///
+    /// # Errors
+    /// The stream, and why it was not handed over.
+    fn hand_over(
+        &self,
+        stream: Stream,
+        candidate: Candidate,
+    ) -> LocalBoxFuture<'_, Result<(), (Box<Stream>, Fallback)>>;
+}
+
+/// What to do with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Hand the connection over.
+    HandOver,
+    /// Proxy; the reason is counted.
+    Proxy(Fallback),
+}
+
+/// A request that was routed and given a server.
+pub(crate) struct Routed<'r> {
+    /// The route.
+    pub route: &'r Route,
+    /// The server.
+    pub server: &'r Server,
+    /// What the policy knows it by.
+    pub key: RequestKey,
+    /// The connection has TLS.
+    pub tls: bool,
+    /// Requests that the connection has had before.
+    pub requests_before: u64,
+}
+
+/// Policy of one worker, and its means to move connections.
+pub(crate) struct Offload {
+    auto: RefCell<Auto>,
+    mover: RefCell<Option<Rc<dyn HandOver>>>,
+}
+
+impl Offload {
+    /// Proxies everything until [`Offload::install`] is called.
+    pub(crate) fn new(info: WorkerInfo, plan: &Plan) -> Offload {
+        let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(info.index as u64 + 1);
+        Offload {
+            auto: RefCell::new(Auto::new(plan.routes.len(), seed)),
+            mover: RefCell::new(None),
+        }
+    }
+
+    /// From now on connections can be moved by `mover`.
+    pub(crate) fn install(&self, mover: Rc<dyn HandOver>) {
+        *self.mover.borrow_mut() = Some(mover);
+    }
+
+    /// Routes have changed their numbers.
+    pub(crate) fn replan(&self, plan: &Plan) {
+        self.auto.borrow_mut().reset_routes(plan.routes.len());
+    }
+
+    /// Decides about one request.
+    pub(crate) fn decide(&self, routed: &Routed<'_>, head: &RequestHead) -> Verdict {
+        if routed.route.offload == OffloadMode::Off {
+            return Verdict::Proxy(Fallback::PolicyOff);
+        }
+        // An interim answer before the body, or another protocol after it, takes someone in
+        // between.
+        if head.expects_continue() || head.is_upgrade() {
+            return Verdict::Proxy(Fallback::Request);
+        }
+        if routed.server.agent.is_none() {
+            return Verdict::Proxy(Fallback::NoAgent);
+        }
+        let ready = match &*self.mover.borrow() {
+            None => Err(Fallback::Unsupported),
+            Some(mover) => mover.ready(routed.server),
+        };
+        if let Err(why) = ready {
+            return Verdict::Proxy(why);
+        }
+        if routed.route.offload == OffloadMode::Auto && !self.is_expected_to_pay(routed) {
+            return Verdict::Proxy(Fallback::PolicyAuto);
+        }
+        Verdict::HandOver
+    }
+
+    fn is_expected_to_pay(&self, routed: &Routed<'_>) -> bool {
+        let question = Question {
+            key: routed.key,
+            tls: routed.tls,
+            requests_before: routed.requests_before,
+            requests_per_migration: routed.route.requests_per_migration.limit(),
+        };
+        self.auto.borrow_mut().decide(&question).offload
+    }
+
+    /// Hands a connection over.
+    ///
+    /// # Errors
+    /// The stream as it was, and why.
+    pub(crate) async fn hand_over(
+        &self,
+        stream: Stream,
+        candidate: Candidate,
+    ) -> Result<(), (Box<Stream>, Fallback)> {
+        let mover = self.mover.borrow().clone();
+        match mover {
+            Some(mover) => mover.hand_over(stream, candidate).await,
+            None => Err((Box::new(stream), Fallback::Unsupported)),
+        }
+    }
+
+    /// A proxied response of a route with `offload = "auto"`: see [`Auto::learn_proxied`].
+    pub(crate) fn learn_proxied(&self, key: RequestKey, tls: bool, bytes: u64, busy: Duration) {
+        self.auto.borrow_mut().learn_proxied(key, tls, bytes, busy);
+    }
+
+    /// What a migration cost: see [`Auto::learn_migration`].
+    pub(crate) fn learn_migration(&self, route: usize, tls: bool, cost: Duration, good: bool) {
+        self.auto.borrow_mut().learn_migration(route, tls, cost, good);
+    }
+
+    /// What a server did with a connection: see [`Auto::learn_returned`].
+    pub(crate) fn learn_returned(
+        &self,
+        key: RequestKey,
+        requests: u64,
+        bytes: u64,
+        departed: bool,
+    ) {
+        self.auto.borrow_mut().learn_returned(key, requests, bytes, departed);
+    }
+
+    /// A connection ended: see [`Auto::learn_connection`].
+    pub(crate) fn learn_connection(&self, route: usize, requests: u64) {
+        self.auto.borrow_mut().learn_connection(route, requests);
+    }
+}
+
+/// Where the request at the front of `input` belongs: for a connection that comes back from one
+/// server and may go straight to another. `None`: there is no whole request that has a route and
+/// a server; the connection goes home and is answered there.
+pub(crate) fn place(worker: &Worker, input: &[u8], home: Home) -> Option<Candidate> {
+    let plan = worker.plan();
+    let head = RequestHead::parse(input, &plan.head_limits).ok()??;
+    let host = head.host(input);
+    let route = plan.routes.find(host, head.path(input))?;
+    let pool = plan.pools.get(route.pool)?;
+    let mut turn = worker.turn.get();
+    let server = pool.choose(head.path(input), &mut turn, &[])?;
+    worker.turn.set(turn);
+    Some(Candidate {
+        plan: plan.shared(),
+        route: route.index,
+        pool: pool.clone(),
+        server,
+        host: host.map(str::to_owned),
+        key: key(route, &head, input),
+        home,
+    })
+}
+
+/// What the policy knows a request by.
+pub(crate) fn key(route: &Route, head: &RequestHead, input: &[u8]) -> RequestKey {
+    // Only `auto` looks at it.
+    if route.offload != OffloadMode::Auto {
+        return RequestKey::new(route.index, "", "", false);
+    }
+    let partial = head.header(input, "range").is_some();
+    RequestKey::new(route.index, head.method_text(input), head.path(input), partial)
+}

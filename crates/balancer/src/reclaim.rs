@@ -1,0 +1,133 @@
+//! The way home: a frozen socket thawed, a returned snapshot rebuilt, or, where neither is
+//! possible, a reset for the client.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use handoff::giver::Setback;
+use handoff::window::window_to_restore;
+use linux::raw;
+use linux::repair::{self, RepairError};
+use meter::{Event, Fallback, Stage};
+use record::RecordLayer;
+use service::stream::{Parts, Stream};
+use thiserror::Error;
+use tokio::net::TcpStream;
+use wire::packet::{Direction, Segment};
+use wire::snapshot::Snapshot;
+
+use crate::connection;
+use crate::flows::{Flow, Flows, Local, Outcome};
+
+#[derive(Debug, Error)]
+enum RebuildError {
+    #[error("the snapshot: {0}")]
+    Snapshot(#[from] wire::codec::DecodeError),
+    #[error("the snapshot is of another connection")]
+    Foreign,
+    #[error("the record layer: {0}")]
+    Record(#[from] record::RecordError),
+    #[error("the socket: {0}")]
+    Socket(#[from] RepairError),
+    #[error("the runtime: {0}")]
+    Runtime(#[from] io::Error),
+}
+
+impl Flows {
+    /// The connection never left: it goes on here.
+    pub(crate) fn thaw(&self, flow: &mut Flow, why: Fallback) {
+        let Some(local) = flow.local.take() else { return };
+        self.meter.add(Event::MigrationRestored);
+        let (route, cost) = (flow.assignment.candidate.route, flow.started.elapsed());
+        self.worker.offload.learn_migration(route, flow.tls, cost, false);
+        let Local { parts, reply, .. } = local;
+        // A socket that does not thaw shows it at the next read or write.
+        let _ = repair::thaw(&parts.tcp);
+        flow.slot.local();
+        self.steering.replay(&flow.slot);
+        let stream = Stream::from_parts(parts);
+        // Whoever waited for the outcome is gone only when the worker ends.
+        let _ = reply.send(Outcome::Kept(Box::new(stream), why));
+    }
+
+    /// A returned connection becomes a socket here. The stream, and what must be sent first.
+    pub(crate) fn rebuild(
+        &self,
+        flow: &mut Flow,
+        setback: Option<Setback>,
+    ) -> Option<(Stream, Vec<u8>)> {
+        if let Some(setback) = setback {
+            self.meter.add(Event::Fallback(crate::flows::fallback(setback)));
+        }
+        match self.restore(flow) {
+            Ok(connection) => {
+                self.meter.add(Event::Reclaimed);
+                self.meter.record(Stage::Reclaim, flow.started.elapsed());
+                Some(connection)
+            }
+            Err(error) => {
+                tracing::warn!(flow = %flow.slot.flow(), %error, "a returned connection is lost");
+                self.meter.add(Event::MigrationLost);
+                self.reset(flow);
+                None
+            }
+        }
+    }
+
+    /// The request loop goes on with a connection that came home.
+    pub(crate) fn go_on(&self, flow: Flow, mut stream: Stream, unsent: Vec<u8>) {
+        let (worker, home) = (Rc::clone(&self.worker), flow.assignment.candidate.home);
+        drop(flow);
+        tokio::task::spawn_local(async move {
+            if !unsent.is_empty() && stream.write_raw(&unsent).await.is_err() {
+                return;
+            }
+            connection::resume(worker, stream, home).await;
+        });
+    }
+
+    fn restore(&self, flow: &mut Flow) -> Result<(Stream, Vec<u8>), RebuildError> {
+        let mut snapshot = Snapshot::decode(&flow.snapshot)?;
+        if snapshot.tcp.flow != *flow.slot.flow() {
+            return Err(RebuildError::Foreign);
+        }
+        let record = snapshot.tls.as_ref().map(RecordLayer::from_snapshot).transpose()?;
+        let restored = repair::restore(&snapshot.tcp, || {
+            if let Some(segments) = window_to_restore(&snapshot.tcp.congestion) {
+                self.steering.expect_window(flow.slot.flow(), segments);
+            }
+        })?;
+        let (fd, unsent): (OwnedFd, Vec<u8>) = restored.activate()?;
+        let tcp = TcpStream::from_std(fd.into())?;
+        // Only now, that there is a socket, may packets come.
+        flow.slot.local();
+        self.steering.replay(&flow.slot);
+        let input = std::mem::take(&mut snapshot.plaintext);
+        let (record, ended) = (record.map(Box::new), snapshot.tcp.peer_closed);
+        Ok((Stream::from_parts(Parts { tcp, record, input, ended }), unsent))
+    }
+
+    /// Tells the client that its connection is gone. Its owner is, so the sequence number that a
+    /// RST needs is what the client acknowledged last; if the client has received more than it
+    /// acknowledged, it answers with a challenge ACK (RFC 5961 §3.2), which meets this host's
+    /// stack without a socket, and gets the right RST from there.
+    pub(crate) fn reset(&self, flow: &mut Flow) {
+        flow.slot.local();
+        self.steering.replay(&flow.slot);
+        let key = *flow.slot.flow();
+        let counters = flow.slot.counters();
+        if counters.packets == 0 && counters.held == 0 {
+            return;
+        }
+        let segment = Segment::reset(key, Direction::ToClient, counters.last_ack);
+        let sent = segment
+            .ip_packet()
+            .map_err(io::Error::other)
+            .and_then(|packet| raw::send_packet(&packet, key.client.ip()));
+        match sent {
+            Ok(()) => self.meter.add(Event::ResetSent),
+            Err(error) => tracing::warn!(flow = %key, %error, "no reset sent"),
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! From samples to figures: medians over rounds, costs per byte, ratios, break-even. Pure.
+
+use super::window::Sample;
+use serde_json::{Map, Value};
+
+const GIB: f64 = 1_073_741_824.0;
+
+/// Figures of one mode in one case: medians over its rounds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Figures {
+    pub throughput_bytes_per_s: f64,
+    pub requests_per_s: f64,
+    /// None where no request ended within a window.
+    pub latency_p50_us: Option<f64>,
+    pub latency_p99_us: Option<f64>,
+    /// The front's processes and BPF programs together.
+    pub lb_cpu_ns_per_gib: f64,
+    pub lb_bpf_ns_per_gib: f64,
+    pub lb_cpu_ns_per_request: f64,
+    pub server_cpu_ns_per_gib: f64,
+    pub machine_cpu_ns_per_gib: f64,
+    pub machine_busy_ratio: f64,
+    pub client_cpu_ns_per_gib: f64,
+    pub requests: f64,
+    pub verified: f64,
+    pub errors: f64,
+    pub mismatches: f64,
+    pub rounds: usize,
+}
+
+/// The middle value; the mean of the middle two of an even number; 0 of none.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match (sorted.get(middle), sorted.len() % 2) {
+        (None, _) => 0.0,
+        (Some(&upper), 1) => upper,
+        (Some(&upper), _) => (upper + sorted.get(middle - 1).copied().unwrap_or(upper)) / 2.0,
+    }
+}
+
+impl Figures {
+    pub fn of(samples: &[Sample]) -> Figures {
+        let middle = |figure: fn(&Sample) -> f64| median(samples.iter().map(figure));
+        let total = |figure: fn(&Sample) -> f64| samples.iter().map(figure).sum::<f64>();
+        Figures {
+            throughput_bytes_per_s: middle(|s| s.throughput_bytes_per_s),
+            requests_per_s: middle(|s| s.requests_per_s),
+            latency_p50_us: latency(samples, |s| s.latency_p50_us),
+            latency_p99_us: latency(samples, |s| s.latency_p99_us),
+            lb_cpu_ns_per_gib: middle(|s| per_gib(lb_ns(s), s)),
+            lb_bpf_ns_per_gib: middle(|s| per_gib(s.usage.bpf_ns as f64, s)),
+            // By requests' worth of bytes: a window ends in the middle of some.
+            lb_cpu_ns_per_request: middle(|s| lb_ns(s) / s.requests.max(1.0)),
+            server_cpu_ns_per_gib: middle(|s| per_gib(s.usage.servers_ns as f64, s)),
+            machine_cpu_ns_per_gib: middle(|s| per_gib(s.usage.busy_ns as f64, s)),
+            machine_busy_ratio: middle(|s| s.usage.busy_ratio),
+            client_cpu_ns_per_gib: middle(|s| per_gib(s.client_ns, s)),
+            requests: total(|s| s.requests),
+            verified: total(|s| s.verified),
+            errors: total(|s| s.errors),
+            mismatches: total(|s| s.mismatches),
+            rounds: samples.len(),
+        }
+    }
+
+    pub fn metrics(&self) -> Map<String, Value> {
+        let value = serde_json::json!({
+            "throughput_bytes_per_s": self.throughput_bytes_per_s,
+            "requests_per_s": self.requests_per_s,
+            "latency_p50_us": self.latency_p50_us,
+            "latency_p99_us": self.latency_p99_us,
+            "lb_cpu_ns_per_gib": self.lb_cpu_ns_per_gib,
+            "lb_bpf_ns_per_gib": self.lb_bpf_ns_per_gib,
+            "lb_cpu_ns_per_request": self.lb_cpu_ns_per_request,
+            "server_cpu_ns_per_gib": self.server_cpu_ns_per_gib,
+            "client_cpu_ns_per_gib": self.client_cpu_ns_per_gib,
+            "machine_cpu_ns_per_gib": self.machine_cpu_ns_per_gib,
+            "machine_busy_ratio": self.machine_busy_ratio,
+            "requests": self.requests as u64,
+            "verified": self.verified as u64,
+            "errors": self.errors as u64,
+            "mismatches": self.mismatches as u64,
+            "rounds": self.rounds,
+        });
+        match value {
+            Value::Object(map) => map,
+            _ => Map::new(),
+        }
+    }
+}
+
+/// Median over the rounds in which a request ended.
+fn latency(samples: &[Sample], figure: fn(&Sample) -> f64) -> Option<f64> {
+    let answered: Vec<f64> = samples.iter().filter(|s| s.requests > 0.0).map(figure).collect();
+    (!answered.is_empty()).then(|| median(answered))
+}
+
+fn lb_ns(sample: &Sample) -> f64 {
+    (sample.usage.front_ns + sample.usage.bpf_ns) as f64
+}
+
+fn per_gib(ns: f64, sample: &Sample) -> f64 {
+    ns / (sample.body_bytes.max(1.0) / GIB)
+}
+
+/// Offload against the proxies of the same case and rounds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ratio {
+    pub throughput_vs_best_proxy: f64,
+    pub best_proxy: String,
+    pub lb_cpu_vs_haproxy: Option<f64>,
+    pub lb_cpu_vs_proxy: Option<f64>,
+    pub latency_p50_vs_best_proxy: Option<f64>,
+}
+
+/// Compares; ratios are medians over rounds of the rounds' own ratios, so that a machine that
+/// is slower for a while is so for both sides. `proxies` are in the same order of rounds.
+pub fn ratio(offload: &[Sample], proxies: &[(&str, &[Sample])]) -> Option<Ratio> {
+    let best = proxies.iter().max_by(|(_, a), (_, b)| {
+        let of = |samples: &[Sample]| median(samples.iter().map(|s| s.throughput_bytes_per_s));
+        of(a).total_cmp(&of(b))
+    })?;
+    let paired = |other: &[Sample], figure: fn(&Sample) -> f64| {
+        let pairs = offload.iter().zip(other);
+        median(pairs.map(|(ours, theirs)| figure(ours) / figure(theirs).max(1e-9)))
+    };
+    let cpu_against = |name: &str| {
+        let (_, samples) = proxies.iter().find(|(other, _)| *other == name)?;
+        Some(paired(samples, |s| per_gib(lb_ns(s), s)))
+    };
+    Some(Ratio {
+        throughput_vs_best_proxy: paired(best.1, |s| s.throughput_bytes_per_s),
+        best_proxy: best.0.to_owned(),
+        lb_cpu_vs_haproxy: cpu_against("haproxy"),
+        lb_cpu_vs_proxy: cpu_against("proxy"),
+        latency_p50_vs_best_proxy: latency(offload, |s| s.latency_p50_us)
+            .zip(latency(best.1, |s| s.latency_p50_us))
+            .map(|(ours, theirs)| ours / theirs.max(1e-9)),
+    })
+}
+
+impl Ratio {
+    pub fn metrics(&self) -> Map<String, Value> {
+        let mut map = Map::new();
+        let ratio = self.throughput_vs_best_proxy.into();
+        map.insert("throughput_ratio_vs_best_proxy".to_owned(), ratio);
+        map.insert("best_proxy".to_owned(), self.best_proxy.clone().into());
+        for (key, value) in [
+            ("latency_p50_ratio_vs_best_proxy", self.latency_p50_vs_best_proxy),
+            ("lb_cpu_ratio_vs_haproxy", self.lb_cpu_vs_haproxy),
+            ("lb_cpu_ratio_vs_proxy", self.lb_cpu_vs_proxy),
+        ] {
+            if let Some(value) = value {
+                map.insert(key.to_owned(), value.into());
+            }
+        }
+        map
+    }
+}
+
+/// The smallest measured size from which on every size has a throughput ratio of at least 1.
+pub fn break_even_bytes(ratios: &[(u64, f64)]) -> Option<u64> {
+    let mut sorted = ratios.to_vec();
+    sorted.sort_by_key(|(bytes, _)| *bytes);
+    let winning = sorted.iter().rev().take_while(|(_, ratio)| *ratio >= 1.0);
+    winning.last().map(|(bytes, _)| *bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::cpu::Usage;
+    use super::*;
+
+    fn sample(throughput: f64, front_ns: u64, bytes: f64) -> Sample {
+        Sample {
+            throughput_bytes_per_s: throughput,
+            body_bytes: bytes,
+            requests: 1.0,
+            usage: Usage { front_ns, ..Usage::default() },
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median([]), 0.0);
+        assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn best_proxy_is_the_fastest_and_cpu_is_per_byte() {
+        let offload = [sample(400.0, 10, GIB), sample(500.0, 10, GIB)];
+        let nginx = [sample(100.0, 50, GIB), sample(100.0, 50, GIB)];
+        // Half the bytes for the same time: twice the cost.
+        let haproxy = [sample(90.0, 50, GIB / 2.0), sample(90.0, 50, GIB / 2.0)];
+        let ratio = ratio(&offload, &[("nginx", &nginx), ("haproxy", &haproxy)]).unwrap();
+        assert_eq!(ratio.best_proxy, "nginx");
+        assert_eq!(ratio.throughput_vs_best_proxy, 4.5);
+        assert_eq!(ratio.lb_cpu_vs_haproxy, Some(0.1));
+        assert_eq!(ratio.lb_cpu_vs_proxy, None);
+        let metrics = ratio.metrics();
+        assert_eq!(metrics["throughput_ratio_vs_best_proxy"], 4.5);
+        assert!(super::ratio(&offload, &[]).is_none());
+    }
+
+    #[test]
+    fn break_even_holds_from_there_on() {
+        let ratios = [(4096, 1.2), (16_384, 0.9), (65_536, 1.0), (1 << 20, 3.0)];
+        assert_eq!(break_even_bytes(&ratios), Some(65_536));
+        assert_eq!(break_even_bytes(&[(4096, 1.5)]), Some(4096));
+        assert_eq!(break_even_bytes(&[(4096, 1.5), (8192, 0.5)]), None);
+    }
+}

@@ -1,0 +1,58 @@
+//! `unlade bench`: experiments. Each prints a table, and writes one JSON object a line when
+//! asked to; each runs its baselines interleaved with itself.
+//!
+//! [`handoff`] and [`compare`] run [`window`]s of load in a lab ([`guard`]); [`cpu`] is who used
+//! what meanwhile; [`figures`] turns samples to medians and ratios; [`record`] and [`table`]
+//! write them; [`report`] draws figures from result files with [`svg`].
+
+pub mod compare;
+pub mod cpu;
+pub mod figures;
+pub mod guard;
+pub mod handoff;
+pub mod record;
+pub mod report;
+pub mod svg;
+pub mod table;
+pub mod window;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use std::process::ExitCode;
+
+const LONG_ABOUT: &str = "\
+Experiments. Each brings its own lab up, runs its baselines interleaved with what is measured, \
+prints a table and, with --json FILE, writes one JSON object a line:
+
+  {\"bench\": …, \"case\": {…}, \"mode\": \"offload\", \"metrics\": {…}, \"seed\": …, \"host\": {…}}
+
+Ratios are lines of their own with mode `ratio`. Units are the last part of every name. Needs \
+root.";
+
+/// Measure, always beside the baselines of the same run
+#[derive(Debug, Args)]
+#[command(long_about = LONG_ABOUT)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum BenchCommand {
+    Handoff(handoff::HandoffArgs),
+    Compare(compare::CompareArgs),
+    Report(report::ReportArgs),
+}
+
+/// Runs `unlade bench …`.
+///
+/// # Errors
+/// What the experiment reports.
+pub fn run(args: BenchArgs) -> Result<ExitCode> {
+    match args.command {
+        BenchCommand::Handoff(args) => handoff::run(&args)?,
+        BenchCommand::Compare(args) => compare::run(&args)?,
+        BenchCommand::Report(args) => report::run(&args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,187 @@
+//! `unlade bench report`: figures from result files, one for each setting and question.
+
+use super::record;
+use super::svg::{Chart, Series};
+use crate::output::line;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+
+/// Draw figures (SVG) from result files
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// Files written with --json
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Directory for the figures
+    #[arg(long, default_value = "figures")]
+    out: PathBuf,
+}
+
+/// A question that a figure answers.
+struct Question {
+    file: &'static str,
+    title: &'static str,
+    metric: &'static str,
+    scale: f64,
+    y_label: &'static str,
+    y_is_log: bool,
+}
+
+const QUESTIONS: [Question; 4] = [
+    Question {
+        file: "throughput",
+        title: "Throughput",
+        metric: "throughput_bytes_per_s",
+        scale: 1.0 / 1_048_576.0,
+        y_label: "MiB/s",
+        y_is_log: false,
+    },
+    Question {
+        file: "lb_cpu",
+        title: "Balancer CPU",
+        metric: "lb_cpu_ns_per_gib",
+        scale: 1e-6,
+        y_label: "ms per GiB",
+        y_is_log: true,
+    },
+    Question {
+        file: "latency_p50",
+        title: "Median latency",
+        metric: "latency_p50_us",
+        scale: 1e-3,
+        y_label: "ms",
+        y_is_log: true,
+    },
+    Question {
+        file: "ratio",
+        title: "Throughput against the best proxy",
+        metric: "throughput_ratio_vs_best_proxy",
+        scale: 1.0,
+        y_label: "times",
+        y_is_log: false,
+    },
+];
+
+/// Runs `unlade bench report`.
+///
+/// # Errors
+/// A file is no result file, holds nothing to draw, or a figure cannot be written.
+pub fn run(args: &ReportArgs) -> Result<()> {
+    let records = record::read(&args.files)?;
+    fs::create_dir_all(&args.out).with_context(|| format!("creating {}", args.out.display()))?;
+    let mut drawn = 0;
+    for (name, chart) in charts(&records) {
+        let Some(svg) = chart.draw() else { continue };
+        let path = args.out.join(format!("{name}.svg"));
+        fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))?;
+        line(path.display())?;
+        drawn += 1;
+    }
+    if drawn == 0 {
+        bail!("nothing to draw: the files hold no results by object size");
+    }
+    Ok(())
+}
+
+/// Charts by file name: each question for each setting of links and encryption.
+fn charts(records: &[Value]) -> BTreeMap<String, Chart> {
+    let mut charts: BTreeMap<String, Chart> = BTreeMap::new();
+    for record in records {
+        let case = &record["case"];
+        let (Some(bytes), Some(bench)) = (case["object_bytes"].as_f64(), record["bench"].as_str())
+        else {
+            continue;
+        };
+        let tls = if case["tls"].as_bool() == Some(true) { "tls" } else { "plain" };
+        let links = if case["shaped"].as_bool() == Some(true) { "shaped" } else { "unshaped" };
+        for question in &QUESTIONS {
+            let Some(value) = record["metrics"][question.metric].as_f64() else { continue };
+            let chart = charts
+                .entry(format!("{bench}_{}_{links}_{tls}", question.file))
+                .or_insert_with(|| Chart {
+                    title: format!("{}, {links}, {tls}", question.title),
+                    y_label: question.y_label.to_owned(),
+                    y_is_log: question.y_is_log,
+                    series: Vec::new(),
+                });
+            let name = series_name(record);
+            let point = (bytes, value * question.scale);
+            match chart.series.iter_mut().find(|series| series.name == name) {
+                Some(series) => series.points.push(point),
+                None => chart.series.push(Series { name, points: vec![point] }),
+            }
+        }
+    }
+    for chart in charts.values_mut() {
+        for series in &mut chart.series {
+            series.points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        }
+    }
+    charts
+}
+
+fn series_name(record: &Value) -> String {
+    let mode = match record["mode"].as_str() {
+        Some("ratio") | None => "offload",
+        Some(mode) => mode,
+    };
+    match &record["case"]["requests_per_migration"] {
+        Value::Null => mode.to_owned(),
+        Value::String(word) => format!("{mode}, {word}"),
+        requests => format!("{mode}, {requests} a migration"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_have_figures_of_their_own() {
+        let record = |mode: &str, bytes: u64, shaped: bool| {
+            serde_json::json!({
+                "bench": "handoff", "mode": mode,
+                "case": {"object_bytes": bytes, "tls": true, "shaped": shaped},
+                "metrics": {"throughput_bytes_per_s": 1e6 * bytes as f64, "lb_cpu_ns_per_gib": 5e6},
+            })
+        };
+        let records = [
+            record("nginx", 65_536, true),
+            record("nginx", 4096, true),
+            record("offload", 4096, true),
+            record("nginx", 4096, false),
+            serde_json::json!({"bench": "handoff", "mode": "ratio", "case": {}, "metrics": {}}),
+        ];
+        let charts = charts(&records);
+        let names: Vec<&str> = charts.keys().map(String::as_str).collect();
+        assert_eq!(
+            names,
+            [
+                "handoff_lb_cpu_shaped_tls",
+                "handoff_lb_cpu_unshaped_tls",
+                "handoff_throughput_shaped_tls",
+                "handoff_throughput_unshaped_tls",
+            ]
+        );
+        let chart = &charts["handoff_throughput_shaped_tls"];
+        assert_eq!(chart.series.len(), 2);
+        assert!(chart.series[0].points[0].0 < chart.series[0].points[1].0);
+    }
+
+    #[test]
+    fn figures_are_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("r.jsonl");
+        let text = r#"{"bench":"handoff","mode":"nginx","case":{"object_bytes":4096},"metrics":{"latency_p50_us":3}}"#;
+        fs::write(&file, text).unwrap();
+        let out = dir.path().join("figures");
+        run(&ReportArgs { files: vec![file.clone()], out: out.clone() }).unwrap();
+        assert!(out.join("handoff_latency_p50_unshaped_plain.svg").exists());
+        fs::write(&file, "").unwrap();
+        assert!(run(&ReportArgs { files: vec![file], out }).is_err());
+    }
+}

@@ -1,0 +1,114 @@
+//! `unlade`: the command line. Arguments are read here; each sub-command is a module of its own.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod doctor;
+mod lab;
+mod load;
+mod output;
+mod prng;
+mod serve;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+const LONG_ABOUT: &str = "\
+I/O offload for Linux: takes the moving of bytes off the programs that only needed to decide \
+about them.
+
+`unlade lb` is an L7 load balancer that reads a request, chooses the server, and hands the \
+established TCP or TLS connection to it; the server answers the client directly. Whatever \
+cannot be handed over is proxied in the ordinary way. `unlade backend` is the server's side.";
+
+const AFTER_HELP: &str = "\
+Examples:
+  unlade doctor                                    what works on this machine
+  unlade lab up --servers 4 --tls                  a cluster in network namespaces
+  unlade lab exec client -- curl -s https://objects.lab/1MiB -o /dev/null
+  unlade bench handoff --quick                     offload beside nginx, haproxy and our proxy
+  unlade lb --config lb.toml                       the real thing
+  unlade backend --config backend.toml
+
+Exit status:
+  0  success
+  1  failure; the cause is on standard error
+  2  wrong usage
+`unlade lab exec` passes the status of its command on.";
+
+/// I/O offload for Linux.
+#[derive(Debug, Parser)]
+#[command(name = "unlade", version, long_about = LONG_ABOUT, after_long_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the load balancer
+    Lb(serve::LbArgs),
+    /// Run the server: it adopts connections and serves objects
+    Backend(serve::BackendArgs),
+    /// Build, use and remove a one-machine cluster in network namespaces
+    Lab(lab::LabArgs),
+    /// Measure, always beside the baselines of the same run
+    Bench(bench::BenchArgs),
+    /// Say what works on this machine, what falls back, and why
+    Doctor(doctor::DoctorArgs),
+    /// Put closed-loop HTTP/1.1 load on a server and check what it answers
+    #[command(hide = true)]
+    Load(load::LoadArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        Command::Lb(args) => serve::lb(&args),
+        Command::Backend(args) => serve::backend(&args),
+        Command::Lab(args) => lab::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Load(args) => load::run(args),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) if output::is_gone(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("unlade: {}", chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The error and its causes on one line; a cause whose text its parent already ends with is
+/// not said twice.
+fn chain(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1) {
+        let cause = cause.to_string();
+        if !text.ends_with(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn causes_are_said_once() {
+        let error = anyhow::anyhow!("no such file").context("reading lb.toml");
+        assert_eq!(chain(&error), "reading lb.toml: no such file");
+        let error = anyhow::anyhow!("no such file").context("lb.toml: no such file");
+        assert_eq!(chain(&error), "lb.toml: no such file");
+    }
+}

@@ -1,0 +1,56 @@
+//! The program as a caller sees it: exit codes, messages, help.
+
+use std::process::{Command, Output};
+
+fn unlade(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_unlade")).args(args).output().unwrap()
+}
+
+fn error(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn wrong_usage_is_2_failure_is_1() {
+    for args in [&[][..], &["lb"], &["lab", "up", "--name", "A-B"], &["no-such-command"]] {
+        assert_eq!(unlade(args).status.code(), Some(2), "{args:?}");
+    }
+    for command in ["lb", "backend"] {
+        let output = unlade(&[command, "--config", "/nonexistent/x.toml"]);
+        assert_eq!(output.status.code(), Some(1));
+        let error = error(&output);
+        assert!(error.starts_with("unlade: ") && error.contains("/nonexistent/x.toml"), "{error}");
+    }
+    assert_eq!(unlade(&["--version"]).status.code(), Some(0));
+}
+
+#[test]
+fn every_command_has_help_with_examples() {
+    for args in [
+        &["--help"][..],
+        &["lb", "--help"],
+        &["backend", "--help"],
+        &["lab", "--help"],
+        &["bench", "handoff", "--help"],
+        &["load", "--help"],
+    ] {
+        let output = unlade(args);
+        assert!(output.status.success());
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("Examples:"), "{args:?}: {text}");
+    }
+}
+
+#[test]
+fn configurations_are_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("backend.toml");
+    let path = file.display().to_string();
+    std::fs::write(&file, "http = \"127.0.0.1:8080\"\nroot = \"/srv\"\n").unwrap();
+    let output = unlade(&["backend", "--config", &path, "--check"]);
+    assert!(output.status.success(), "{}", error(&output));
+    std::fs::write(&file, "http = \"127.0.0.1:8080\"\nrooot = \"/srv\"\n").unwrap();
+    let output = unlade(&["backend", "--config", &path, "--check"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error(&output).contains("`root`"), "{}", error(&output));
+}

@@ -1,0 +1,56 @@
+//! Experiments run, tiny, and their results have the promised fields.
+
+use serde_json::Value;
+use system_tests::{needs, run, said};
+
+fn records(path: &std::path::Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_tiny_handoff_bench_has_every_field() {
+    needs!("ip", "setsid");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("handoff.jsonl");
+    let file_text = file.display().to_string();
+    let tiny = ["--window", "100ms", "--rounds", "1", "--sizes", "64KiB,1MiB", "--servers", "2"];
+    let args = ["bench", "handoff", "--quick", "--only", "unshaped", "--json", &file_text];
+    let output = run(args.iter().chain(&tiny));
+    assert!(output.status.success(), "{}", said(&output));
+    let records = records(&file);
+    let modes = ["offload", "proxy"];
+    for tls in [false, true] {
+        for mode in modes {
+            let record = records
+                .iter()
+                .find(|r| r["mode"] == mode && r["case"]["tls"] == tls)
+                .unwrap_or_else(|| panic!("no record of {mode}, tls {tls}"));
+            assert_eq!(record["bench"], "handoff");
+            assert_eq!(record["case"]["shaped"], false);
+            assert_eq!(record["case"]["servers"], 2);
+            assert!(record["metrics"]["throughput_bytes_per_s"].as_f64().unwrap() > 0.0);
+            assert!(record["metrics"]["lb_cpu_ns_per_gib"].as_f64().unwrap() > 0.0);
+            assert_eq!(record["metrics"]["mismatches"], 0);
+            assert!(record["host"]["kernel"].is_string());
+        }
+        for requests in [Value::from(1), Value::from(8), Value::from("unlimited")] {
+            let of_case = |r: &&Value| {
+                r["mode"] == "ratio"
+                    && r["case"]["tls"] == tls
+                    && r["case"]["requests_per_migration"] == requests
+            };
+            let ratios: Vec<&Value> = records.iter().filter(of_case).collect();
+            let sizes: Vec<&Value> = ratios.iter().map(|r| &r["case"]["object_bytes"]).collect();
+            assert!(sizes.contains(&&Value::from(65_536)), "{sizes:?}");
+            assert!(ratios.iter().any(|r| r["metrics"].get("break_even_bytes").is_some()));
+            let one = ratios.iter().find(|r| r["case"]["object_bytes"] == 65_536).unwrap();
+            assert!(one["metrics"]["throughput_ratio_vs_best_proxy"].as_f64().unwrap() > 0.0);
+        }
+    }
+    let figures = dir.path().join("figures");
+    let out = figures.display().to_string();
+    let report = run(["bench", "report", &file_text, "--out", &out]);
+    assert!(report.status.success(), "{}", said(&report));
+    assert!(figures.join("handoff_throughput_unshaped_tls.svg").exists());
+}

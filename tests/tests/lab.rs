@@ -1,0 +1,215 @@
+//! `unlade lab`: what it builds, and that nothing of it stays.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use system_tests::{Lab, needs, run, said, text, unable, unique_name, unlade};
+
+const TOOLS: [&str; 4] = ["ip", "tc", "ethtool", "setsid"];
+
+/// Waits for `condition`, at most ten seconds.
+fn within_ten_seconds(condition: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        if Instant::now() > deadline {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
+
+fn pids(lab: &Lab) -> Vec<u64> {
+    let status = lab.status();
+    let processes = status["processes"].as_array().unwrap();
+    processes.iter().map(|process| process["pid"].as_u64().unwrap()).collect()
+}
+
+fn kill_9(pids: &[u64]) {
+    for pid in pids {
+        let pid = rustix::process::Pid::from_raw(*pid as i32).unwrap();
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+#[test]
+fn up_and_down_twice_leave_nothing() {
+    needs!("ip", "setsid");
+    let lab = Lab::up(&["--servers", "2", "--objects", "small", "--tls"]);
+    for _ in 0..2 {
+        let status = lab.status();
+        assert_eq!(status["ready"], true);
+        for process in status["processes"].as_array().unwrap() {
+            assert_eq!(process["alive"], true, "{process}");
+        }
+        // One that is in use is not replaced without being asked to.
+        let again = lab.run("up", &["--servers", "1"]);
+        assert_eq!(again.status.code(), Some(1), "{}", said(&again));
+        let down = lab.run("down", &[]);
+        assert!(down.status.success(), "{}", said(&down));
+        assert_eq!(lab.traces(), Vec::<String>::new());
+        let down = lab.run("down", &[]);
+        assert!(down.status.success(), "down is idempotent: {}", said(&down));
+        let up = lab.run("up", &["--servers", "1", "--objects", "small"]);
+        assert!(up.status.success(), "{}", said(&up));
+    }
+    let replaced = lab.run("up", &["--servers", "1", "--objects", "small", "--replace"]);
+    assert!(replaced.status.success(), "{}", said(&replaced));
+}
+
+#[test]
+fn two_labs_coexist() {
+    needs!("ip", "setsid", "curl");
+    let labs = [0, 1].map(|_| Lab::up(&["--servers", "1", "--objects", "small"]));
+    let ids = labs.each_ref().map(|lab| lab.status()["id"].clone());
+    assert_ne!(ids[0], ids[1]);
+    let fetch = ["curl", "-sf", "-o", "/dev/null", "-w", "%{http_code}", "http://s1.lab:8080/4KiB"];
+    for lab in &labs {
+        assert_eq!(lab.exec_text("client", &fetch), "200");
+    }
+    let [first, second] = labs;
+    drop(first);
+    assert_eq!(second.exec_text("client", &fetch), "200");
+}
+
+#[test]
+fn what_was_killed_is_cleaned_up() {
+    needs!("ip", "setsid");
+    let lab = Lab::up(&["--servers", "2", "--objects", "small"]);
+    let killed = pids(&lab);
+    kill_9(&killed);
+    assert!(within_ten_seconds(|| {
+        let status = lab.status();
+        status["processes"].as_array().unwrap().iter().all(|process| process["alive"] == false)
+    }));
+    // A lab of which nothing runs is stale: `up` removes it by itself.
+    let up = lab.run("up", &["--servers", "1", "--objects", "small"]);
+    assert!(up.status.success(), "{}", said(&up));
+    kill_9(&pids(&lab)[..1]);
+    let down = lab.run("down", &[]);
+    assert!(down.status.success(), "{}", said(&down));
+    assert_eq!(lab.traces(), Vec::<String>::new());
+}
+
+#[test]
+fn an_interrupted_up_is_cleaned_up() {
+    needs!("ip", "setsid");
+    for delay_ms in [20, 60, 150, 400] {
+        let lab = Lab { name: unique_name() };
+        let mut up = Command::new(unlade())
+            .args(["lab", "up", "--servers", "3", "--name", &lab.name])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        up.kill().unwrap();
+        up.wait().unwrap();
+        let down = lab.run("down", &[]);
+        assert!(down.status.success(), "after {delay_ms} ms: {}", said(&down));
+        assert_eq!(lab.traces(), Vec::<String>::new(), "after {delay_ms} ms");
+    }
+}
+
+#[test]
+fn a_failing_process_is_reported_and_nothing_stays() {
+    needs!("ip", "setsid");
+    let lab = Lab::up(&["--servers", "1", "--objects", "small", "--bare"]);
+    // Somebody in the way: a lab of this name is up, so a second must not touch it.
+    let status = lab.status();
+    let output = lab.run("restart", &["s1"]);
+    assert_eq!(output.status.code(), Some(1), "a bare lab runs nothing: {}", said(&output));
+    assert_eq!(lab.status(), status);
+}
+
+#[test]
+fn exec_passes_the_status_on() {
+    needs!("ip", "setsid");
+    let lab = Lab::up(&["--servers", "1", "--objects", "small", "--bare"]);
+    assert_eq!(lab.exec("s1", &["sh", "-c", "exit 42"]).status.code(), Some(42));
+    assert_eq!(
+        lab.exec_text("client", &["sh", "-c", "echo $UNLADE_LAB_DIR"]),
+        lab.dir().display().to_string()
+    );
+    let unknown = lab.exec("s9", &["true"]);
+    assert!(!unknown.status.success());
+    let wrong = lab.exec("printer", &["true"]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", said(&wrong));
+    let absent = run(["lab", "exec", "--name", "no_such_lab_here", "client", "--", "true"]);
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(said(&absent).contains("unlade: there is no lab"), "{}", said(&absent));
+}
+
+#[test]
+fn links_are_as_asked_for() {
+    if let Some(reason) = unable(&TOOLS) {
+        println!("skipped: links_are_as_asked_for: {reason}");
+        return;
+    }
+    let lab = Lab::up(&[
+        "--servers",
+        "1",
+        "--bare",
+        "--objects",
+        "small",
+        "--rate",
+        "200mbit",
+        "--offloads",
+        "off",
+    ]);
+    for (node, device, shaped) in [
+        ("lb", "eth0", true),
+        ("s1", "eth0", true),
+        ("sw", "lb", true),
+        ("sw", "s1", true),
+        ("client", "eth0", false),
+        ("sw", "client", false),
+    ] {
+        let qdisc = lab.exec_text(node, &["tc", "qdisc", "show", "dev", device]);
+        assert_eq!(qdisc.contains("tbf") && qdisc.contains("200Mbit"), shaped, "{node}: {qdisc}");
+        let features = lab.exec_text(node, &["ethtool", "-k", device]);
+        assert!(features.contains("tx-checksumming: off"), "{node}: {features}");
+    }
+    // The virtual IP is the balancer's to announce and every server's to answer from.
+    let status = lab.status();
+    for key in ["virtual_v4", "virtual_v6"] {
+        let ip = status[key].as_str().unwrap();
+        let on_lb = lab.exec_text("lb", &["ip", "-o", "addr", "show", "dev", "eth0"]);
+        let on_server = lab.exec_text("s1", &["ip", "-o", "addr", "show", "dev", "lo"]);
+        assert!(on_lb.contains(ip) && on_server.contains(ip), "{ip}: {on_lb} {on_server}");
+    }
+    let own =
+        lab.exec_text("lb", &["ip", "-4", "route", "get", status["virtual_v4"].as_str().unwrap()]);
+    assert!(own.contains("local"), "{own}");
+    let to_server = lab
+        .exec_text("lb", &["sh", "-c", "ip -4 route get $(getent hosts s1.lab | cut -d' ' -f1)"]);
+    assert!(
+        !to_server.contains(&format!("src {}", status["virtual_v4"].as_str().unwrap())),
+        "{to_server}"
+    );
+}
+
+#[test]
+fn objects_are_what_the_sums_say() {
+    needs!("ip", "setsid", "sha256sum", "openssl");
+    let lab = Lab::up(&["--servers", "1", "--bare", "--objects", "small", "--tls"]);
+    let check = Command::new("sha256sum")
+        .args(["--check", "--quiet"])
+        .arg(lab.dir().join("SHA256SUMS"))
+        .current_dir(lab.dir().join("objects"))
+        .output()
+        .unwrap();
+    assert!(check.status.success(), "{}", said(&check));
+    let pki = lab.dir().join("pki");
+    for (ca, certificate) in
+        [("ca.crt", "objects.crt"), ("pool-ca.crt", "lb.crt"), ("pool-ca.crt", "s1.crt")]
+    {
+        let verify = Command::new("openssl")
+            .args(["verify", "-CAfile"])
+            .args([pki.join(ca), pki.join(certificate)])
+            .output()
+            .unwrap();
+        assert!(verify.status.success(), "{}", said(&verify));
+        let verify = text(&verify);
+        assert!(verify.ends_with("OK"), "{verify}");
+    }
+}

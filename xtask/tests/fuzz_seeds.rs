@@ -1,0 +1,101 @@
+//! Every fuzz target over its committed seeds, without a fuzzer.
+//!
+//! Where a format has changed, `UPDATE_SEEDS=1 cargo test -p xtask --test fuzz_seeds` writes the
+//! seeds anew. An input that crashed a target is added to `fuzz/seeds/TARGET/` by hand.
+
+use std::fs;
+use std::path::PathBuf;
+
+#[path = "../../fuzz/src/seeds.rs"]
+mod seeds;
+#[path = "../../fuzz/src/targets.rs"]
+mod targets;
+#[path = "../../fuzz/src/tls.rs"]
+mod tls;
+
+fn directory(target: &str) -> PathBuf {
+    xtask::root().join("fuzz/seeds").join(target)
+}
+
+#[test]
+fn every_seed_is_survived() {
+    update();
+    for (target, run) in targets::TARGETS {
+        let mut count = 0;
+        for entry in fs::read_dir(directory(target)).expect(target) {
+            let path = entry.unwrap().path();
+            println!("{}", path.display());
+            run(&fs::read(&path).unwrap());
+            count += 1;
+        }
+        assert!(count >= 2, "{target} has {count} seeds");
+    }
+}
+
+#[test]
+fn seeds_are_up_to_date() {
+    update();
+    for (target, name, content) in seeds::all() {
+        let path = directory(target).join(&name);
+        let committed = fs::read(&path).unwrap_or_default();
+        assert!(
+            committed == content,
+            "{} differs from what is made today; run UPDATE_SEEDS=1 cargo test -p xtask --test \
+             fuzz_seeds",
+            path.display()
+        );
+    }
+}
+
+/// A seed that no decoder accepts starts a fuzzer nowhere: most must be understood.
+#[test]
+fn seeds_reach_behind_the_first_check() {
+    let accepted = |target: &str, content: &[u8]| match target {
+        "snapshot" => wire::snapshot::Snapshot::decode(content).is_ok(),
+        "frame" => matches!(wire::frame::Frame::decode(content), Ok(Some(_))),
+        "http_request" => {
+            let head = wire::http::RequestHead::parse(content, &Default::default());
+            matches!(head, Ok(Some(_)))
+        }
+        "http_response" => {
+            let get = wire::http::Method::Get;
+            let head = wire::http::ResponseHead::parse(content, &Default::default(), get);
+            matches!(head, Ok(Some(_)))
+        }
+        "packet" => {
+            wire::packet::classify(content).is_some()
+                || wire::packet::classify_ip(content).is_some()
+        }
+        _ => true,
+    };
+    for (target, name, content) in seeds::all() {
+        let meant_to_fail = ["te-cl", "fold"].contains(&name.as_str());
+        assert_eq!(accepted(target, &content), !meant_to_fail, "{target}/{name}");
+    }
+}
+
+/// Targets hold on inputs near the seeds: a fuzzer's first seconds, replayable.
+#[test]
+fn seeds_with_one_octet_changed_are_survived() {
+    for (target, name, content) in seeds::all() {
+        let (_, run) = targets::TARGETS.iter().find(|(name, _)| *name == target).unwrap();
+        for at in 0..content.len().min(400) {
+            for change in [0x01, 0x80, 0xff] {
+                let mut edited = content.clone();
+                edited[at] ^= change;
+                println!("{target}/{name}: octet {at} changed by {change:#x}");
+                run(&edited);
+            }
+        }
+    }
+}
+
+fn update() {
+    if std::env::var_os("UPDATE_SEEDS").is_none() {
+        return;
+    }
+    for (target, name, content) in seeds::all() {
+        fs::create_dir_all(directory(target)).unwrap();
+        fs::write(directory(target).join(name), content).unwrap();
+    }
+}
