@@ -1,4 +1,6 @@
 # The two commands of the project are `make demo` and `make test`.
+export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
+
 .PHONY: help setup build demo test fmt clean-lab
 
 help:

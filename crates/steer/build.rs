@@ -4,10 +4,20 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
+/// One object each, named like its source.
+const OBJECTS: [&str; 2] = ["steer", "impair"];
+
 fn main() {
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-env-changed=CLANG");
-    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("steer.bpf.o");
+    for object in OBJECTS {
+        compile(object);
+    }
+}
+
+fn compile(object: &str) {
+    let source = format!("bpf/{object}.bpf.c");
+    let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default());
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let arch = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => "x86",
@@ -21,12 +31,12 @@ fn main() {
         .arg(format!("-D__TARGET_ARCH_{arch}"))
         // asm/types.h of Debian's multiarch layout.
         .arg(format!("-I/usr/include/{triple}"))
-        .args(["-c", "bpf/steer.bpf.c", "-o"])
-        .arg(&out)
+        .args(["-c", &source, "-o"])
+        .arg(out.join(format!("{object}.bpf.o")))
         .status();
     match status {
         Ok(status) if status.success() => {}
-        Ok(status) => fail(&format!("{clang} failed on bpf/steer.bpf.c: {status}")),
+        Ok(status) => fail(&format!("{clang} failed on {source}: {status}")),
         Err(error) => fail(&format!(
             "{clang}: {error}; install clang and libbpf-dev (scripts/setup does), or set CLANG"
         )),

@@ -5,7 +5,18 @@
 //! machine prints a line `skipped: REASON`, which `make test` counts.
 #![forbid(unsafe_code)]
 
+pub mod client;
+pub mod counters;
+pub mod play;
+pub mod prng;
+pub mod session;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::ffi::OsStr;
+use std::fs::File;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -40,12 +51,13 @@ macro_rules! needs {
     };
 }
 
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
 /// The program under test: `$UNLADE_BIN`, or built by cargo with the profile of this test.
 ///
 /// # Panics
 /// It does not build.
 pub fn unlade() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| match std::env::var_os("UNLADE_BIN") {
         Some(path) => path.into(),
         None => build(),
@@ -91,6 +103,24 @@ pub fn unique_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     format!("test{}_{number}", std::process::id())
+}
+
+/// The right to load the machine, shared by no other test of any process; see [`turn`].
+#[derive(Debug)]
+pub struct Turn {
+    _file: File,
+}
+
+/// Waits until no other test that loads the machine runs. Asked for before the lab is built, so
+/// that the lab is gone before the next one's turn.
+///
+/// # Panics
+/// The lock file cannot be made.
+pub fn turn() -> Turn {
+    let path = std::env::temp_dir().join("unlade-system-tests.lock");
+    let file = File::options().create(true).append(true).open(&path).expect("the lock file opens");
+    flock(&file, FlockOperation::LockExclusive).expect("the lock is to be had");
+    Turn { _file: file }
 }
 
 /// A lab, removed when dropped, also when the test fails.
@@ -142,6 +172,62 @@ impl Lab {
         serde_json::from_slice(&output.stdout).expect("the status is JSON")
     }
 
+    /// Moves the calling thread into a node's network: sockets it makes from now on, and threads
+    /// it starts, are there.
+    ///
+    /// # Panics
+    /// There is no such node.
+    pub fn enter(&self, node: &str) {
+        let path = format!("/run/netns/unlade-{}-{node}", self.name);
+        let file = File::open(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+            .unwrap_or_else(|error| panic!("entering {path}: {error}"));
+    }
+
+    /// Its nodes, the switch left out: `client`, `lb`, `s1`, …
+    pub fn nodes(&self) -> Vec<String> {
+        let servers = self.status()["spec"]["servers"].as_u64().unwrap_or(0);
+        let named = ["client", "lb"].map(str::to_owned);
+        named.into_iter().chain((1..=servers).map(|number| format!("s{number}"))).collect()
+    }
+
+    /// The virtual IP: IPv4 and IPv6.
+    ///
+    /// # Panics
+    /// The status has no such addresses.
+    pub fn virtual_ips(&self) -> [IpAddr; 2] {
+        let status = self.status();
+        ["virtual_v4", "virtual_v6"]
+            .map(|key| status[key].as_str().and_then(|ip| ip.parse().ok()).expect("an address"))
+    }
+
+    /// The running processes: name and number.
+    pub fn processes(&self) -> Vec<(String, u64)> {
+        let status = self.status();
+        let all = status["processes"].as_array().cloned().unwrap_or_default();
+        let alive = all.iter().filter(|process| process["alive"] == true);
+        let pair =
+            |p: &serde_json::Value| Some((p["process"].as_str()?.to_owned(), p["pid"].as_u64()?));
+        alive.filter_map(pair).collect()
+    }
+
+    /// Waits until every server's control channels are up, so that connections are handed over
+    /// from the first request on; at most ten seconds.
+    ///
+    /// # Panics
+    /// They do not come up.
+    pub fn wait_channels(&self) {
+        let spec = &self.status()["spec"];
+        let number = |key: &str| spec[key].as_u64().unwrap_or(0);
+        let due = number("servers") * number("lb_workers");
+        let mut up = 0;
+        let all_up = counters::wait_for(std::time::Duration::from_secs(10), || {
+            up = counters::Metrics::read(self, "lb").get("unlade_channels_up");
+            up >= due
+        });
+        assert!(all_up, "{up} of {due} control channels are up");
+    }
+
     /// Its directory.
     pub fn dir(&self) -> PathBuf {
         Path::new("/run/unlade/lab").join(&self.name)
@@ -168,9 +254,11 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        let output = self.run("down", &[]);
-        if !output.status.success() {
-            eprintln!("lab {} is not removed: {}", self.name, said(&output));
+        let down = ["lab", "down", "--name", &self.name];
+        match Command::new(unlade()).args(down).output() {
+            Ok(output) if output.status.success() => {}
+            Ok(output) => eprintln!("lab {} is not removed: {}", self.name, said(&output)),
+            Err(error) => eprintln!("lab {} is not removed: {error}", self.name),
         }
     }
 }

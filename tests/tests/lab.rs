@@ -110,11 +110,41 @@ fn an_interrupted_up_is_cleaned_up() {
     }
 }
 
+/// SIGINT removes what an experiment or `up` has built, wherever it is.
 #[test]
-fn a_failing_process_is_reported_and_nothing_stays() {
+fn an_interrupt_removes_the_lab() {
+    needs!("ip", "setsid");
+    for delay_ms in [100, 300, 900] {
+        let lab = Lab { name: unique_name() };
+        let mut up = Command::new(unlade())
+            .args(["lab", "up", "--servers", "2", "--name", &lab.name])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        let pid = rustix::process::Pid::from_child(&up);
+        // It may have ended by itself: then the lab is up, and stays.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+        let status = up.wait().unwrap();
+        match status.code() {
+            Some(0) => assert_eq!(lab.status()["ready"], true),
+            code => {
+                // 130 by the handler; by the signal itself when it came before the handler.
+                assert!(code == Some(130) || code.is_none(), "after {delay_ms} ms: {status}");
+                let left =
+                    if code.is_none() { lab.run("down", &[]).status.code() } else { Some(0) };
+                assert_eq!(left, Some(0));
+                assert_eq!(lab.traces(), Vec::<String>::new(), "after {delay_ms} ms");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bare_lab_runs_nothing() {
     needs!("ip", "setsid");
     let lab = Lab::up(&["--servers", "1", "--objects", "small", "--bare"]);
-    // Somebody in the way: a lab of this name is up, so a second must not touch it.
     let status = lab.status();
     let output = lab.run("restart", &["s1"]);
     assert_eq!(output.status.code(), Some(1), "a bare lab runs nothing: {}", said(&output));

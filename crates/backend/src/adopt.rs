@@ -1,13 +1,13 @@
-//! Adoption: from an offer to a restored, silent connection, and from GO to a live one.
+//! Adoption: from an offer to a restored, live connection.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Instant;
 
-use handoff::taker::Taker;
+use handoff::taker::{Offered, Taker};
 use handoff::window::window_to_restore;
-use linux::repair::{self, Known, RepairError, Restored};
+use linux::repair::{self, Known, RepairError};
 use meter::{AdoptionRefusal, Event, Stage};
 use record::RecordLayer;
 use service::stream::{Parts, Stream};
@@ -17,21 +17,7 @@ use wire::frame::{ConnectionId, Epoch, Frame, RefuseReason, Terms};
 use wire::snapshot::Snapshot;
 
 use crate::agent::{Adopted, Agent, Peer};
-use crate::release::{Lease, Orders};
-
-/// How long a restored connection waits for GO, milliseconds. The balancer answers READY at
-/// once, so only a dead one leaves it waiting, and a dead one breaks the channel earlier.
-const SILENT_MS: u32 = 5000;
-
-/// A restored connection that waits for GO. Dropping it closes the socket silently.
-#[derive(Debug)]
-pub(crate) struct Silent {
-    restored: Restored,
-    record: Option<Box<RecordLayer>>,
-    plaintext: Vec<u8>,
-    ended: bool,
-    known: Known,
-}
+use crate::release::Lease;
 
 /// Why an offer is not taken.
 #[derive(Debug, Error)]
@@ -48,6 +34,8 @@ enum AdoptError {
     Record(#[from] record::RecordError),
     #[error("the socket: {0}")]
     Socket(#[from] RepairError),
+    #[error("the runtime: {0}")]
+    Runtime(#[from] io::Error),
     #[error("the connection is live, or the offer is an old one")]
     Stale,
 }
@@ -66,7 +54,9 @@ impl AdoptError {
             {
                 (RefuseReason::AddressNotLocal, AdoptionRefusal::Address)
             }
-            AdoptError::Socket(_) => (RefuseReason::RestoreFailed, AdoptionRefusal::Tcp),
+            AdoptError::Socket(_) | AdoptError::Runtime(_) => {
+                (RefuseReason::RestoreFailed, AdoptionRefusal::Tcp)
+            }
         }
     }
 }
@@ -122,45 +112,63 @@ impl Agent {
         if Agent::scope(peer, &terms).is_none() {
             return Err(AdoptError::Scope(terms.scope));
         }
-        let snapshot = Snapshot::decode(snapshot)?;
         let mut connections = peer.connections.borrow_mut();
         if let Some(known) = connections.get_mut(&id) {
-            if !known.taker.handle_offer(epoch, SILENT_MS, self.now()) {
-                return Err(AdoptError::Stale);
-            }
-            // The older restoration has the same addresses: it must go first.
-            known.silent = None;
-        }
-        match self.restore(snapshot) {
-            Ok((silent, spent)) => {
-                let adopted = connections.entry(id).or_insert_with(|| Adopted {
-                    taker: Taker::offered(epoch, SILENT_MS, self.now()),
-                    silent: None,
-                    orders: Rc::default(),
-                });
-                adopted.orders.set_terms(terms);
-                adopted.silent = Some(Box::new(silent));
-                Ok(spent)
-            }
-            Err(error) => {
-                connections.remove(&id);
-                Err(error)
+            match known.taker.handle_offer(epoch) {
+                Offered::Thaw => return self.thaw(peer, id, terms, known),
+                // Its socket has the addresses of the new one: it must go first.
+                Offered::Replace => {
+                    self.bury(peer, known);
+                    connections.remove(&id);
+                }
+                Offered::Stale => return Err(AdoptError::Stale),
             }
         }
+        let (stream, unsent, known, spent) = self.restore(Snapshot::decode(snapshot)?)?;
+        let adopted = Adopted { taker: Taker::adopted(epoch), orders: Rc::default(), grave: None };
+        adopted.orders.set_terms(terms);
+        let orders = Rc::clone(&adopted.orders);
+        connections.insert(id, adopted);
+        let lease = Lease::new(Rc::clone(peer), id, orders, stream, unsent, known);
+        // The receiver lives as long as the worker.
+        let _ = self.accepted.send(lease);
+        Ok(spent)
     }
 
-    fn restore(&self, mut snapshot: Snapshot) -> Result<(Silent, Spent), AdoptError> {
+    /// The connection comes back before anyone else had it: its socket goes on.
+    fn thaw(
+        &self,
+        peer: &Rc<Peer>,
+        id: ConnectionId,
+        terms: Terms,
+        adopted: &mut Adopted,
+    ) -> Result<Spent, AdoptError> {
+        let Some(grave) = adopted.grave.take() else { return Err(AdoptError::Stale) };
+        repair::thaw(grave.stream.tcp())?;
+        adopted.orders.set_terms(terms);
+        let orders = Rc::clone(&adopted.orders);
+        let (stream, known) = (grave.stream, grave.known);
+        let lease = Lease::new(Rc::clone(peer), id, orders, stream, Vec::new(), known);
+        let _ = self.accepted.send(lease);
+        Ok(Spent::default())
+    }
+
+    fn restore(
+        &self,
+        mut snapshot: Snapshot,
+    ) -> Result<(Stream, Vec<u8>, Known, Spent), AdoptError> {
         let flow = snapshot.tcp.flow;
-        // Its stragglers, if any, come to the new socket from now on.
-        self.unbounce(&flow);
         let begin = Instant::now();
         let record = snapshot.tls.as_ref().map(RecordLayer::from_snapshot).transpose()?;
         let middle = Instant::now();
         let restored = repair::restore(&snapshot.tcp, || {
-            if let Some(segments) = window_to_restore(&snapshot.tcp.congestion) {
-                self.steering.expect_window(&flow, segments);
+            let segments = window_to_restore(&snapshot.tcp.congestion);
+            if let (Some(windows), Some(segments)) = (&self.windows, segments) {
+                windows.expect(&flow, segments);
             }
         })?;
+        let (fd, unsent): (OwnedFd, Vec<u8>) = restored.activate()?;
+        let tcp = TcpStream::from_std(fd.into())?;
         let end = Instant::now();
         if record.is_some() {
             self.meter.record(Stage::RestoreTls, middle - begin);
@@ -176,26 +184,10 @@ impl Agent {
             mss_bytes: Some(snapshot.tcp.options.mss_bytes),
             algorithm: std::mem::take(&mut snapshot.tcp.congestion.algorithm),
         };
-        let plaintext = std::mem::take(&mut snapshot.plaintext);
+        let input = std::mem::take(&mut snapshot.plaintext);
         let (record, ended) = (record.map(Box::new), snapshot.tcp.peer_closed);
-        Ok((Silent { restored, record, plaintext, ended, known }, spent))
-    }
-}
-
-impl Silent {
-    /// GO: the connection is live.
-    pub(crate) fn activate(
-        self,
-        peer: &Rc<Peer>,
-        id: ConnectionId,
-        epoch: Epoch,
-        orders: Rc<Orders>,
-    ) -> io::Result<Lease> {
-        let (fd, unsent): (OwnedFd, Vec<u8>) =
-            self.restored.activate().map_err(io::Error::other)?;
-        let tcp = TcpStream::from_std(fd.into())?;
-        let parts = Parts { tcp, record: self.record, input: self.plaintext, ended: self.ended };
-        let stream = Stream::from_parts(parts);
-        Ok(Lease::new(Rc::clone(peer), (id, epoch), orders, stream, unsent, self.known))
+        let stream =
+            Stream::with_addresses(Parts { tcp, record, input, ended }, flow.client, flow.service);
+        Ok((stream, unsent, known, spent))
     }
 }

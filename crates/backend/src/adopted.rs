@@ -38,7 +38,7 @@ pub async fn serve_adopted(mut lease: Lease, agent: Rc<Agent>, context: Rc<Conte
         };
         match lease.give_back(&agent, reason).await {
             GivenBack::Gone => return,
-            GivenBack::Stay(same) => lease = same,
+            GivenBack::Stay(same) => lease = *same,
         }
     }
 }

@@ -7,24 +7,25 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use handoff::Millis;
+use handoff::giver::server_lease_ms;
 use handoff::scope::ScopeFilter;
 use handoff::taker::{Action, Taker};
-use linux::link::Mac;
+use linux::link::{Link, Mac};
+use linux::raw::FrameSocket;
 use meter::{Event, Meter};
 use service::channel::{Channel, ChannelError, Detached, Outbox};
-use steer::{Slot, Steering};
+use steer::Windows;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
-use wire::FlowKey;
-use wire::frame::{CloseReason, ConnectionId, Epoch, Frame, PROTOCOL_VERSION, ReturnReason, Terms};
+use tokio::sync::{Notify, mpsc};
+use wire::frame::{ConnectionId, Frame, PROTOCOL_VERSION, ReturnReason, Terms};
 
-use crate::adopt::Silent;
-use crate::release::{Lease, Order, Orders};
+use crate::release::{Grave, Lease, Orders};
 
 /// Scopes a balancer may define on one channel.
 const SCOPES_MAX: usize = 4096;
@@ -36,8 +37,9 @@ const GREETINGS_MAX: usize = 64;
 const FLUSH_ROUNDS_MAX: usize = 100;
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(50);
-/// How long packets that still come for a connection given back are sent after it.
-pub(crate) const BOUNCE_TIME: Duration = Duration::from_secs(3);
+/// When a connection given back is looked at for late packets the first time: those that were on
+/// their way have come by then.
+const FIRST_LOOK: Duration = Duration::from_millis(2);
 
 /// What the agent may take on.
 #[derive(Clone, Debug)]
@@ -133,45 +135,57 @@ pub(crate) struct Peer {
 #[derive(Debug)]
 pub(crate) struct Adopted {
     pub(crate) taker: Taker,
-    /// Until GO: the restored socket and what belongs to it.
-    pub(crate) silent: Option<Box<Silent>>,
-    /// From GO on: the task that has the stream.
+    /// Reaches the task that has the stream.
     pub(crate) orders: Rc<Orders>,
+    /// Once it was given back: its frozen socket.
+    pub(crate) grave: Option<Box<Grave>>,
 }
 
 /// One worker's agent.
 #[derive(Debug)]
 pub struct Agent {
-    pub(crate) steering: Arc<Steering>,
+    /// Restores congestion windows, where the machine can.
+    pub(crate) windows: Option<Arc<Windows>>,
     pub(crate) meter: Arc<Meter>,
     pub(crate) limits: AgentLimits,
+    /// The link that packets come in on, and where late ones are sent to the balancer.
+    pub(crate) link: Link,
+    pub(crate) frames: FrameSocket,
     peers: RefCell<HashMap<u64, Rc<Peer>>>,
-    /// Flows given back, whose stragglers are sent after them.
-    bounces: RefCell<VecDeque<(Instant, Slot)>>,
-    accepted: mpsc::UnboundedSender<Lease>,
+    /// Connections given back a moment ago, in order.
+    returned: RefCell<VecDeque<(Instant, Rc<Peer>, ConnectionId)>>,
+    given_back: Notify,
+    pub(crate) accepted: mpsc::UnboundedSender<Lease>,
     origin: Instant,
     draining: Cell<bool>,
 }
 
 impl Agent {
     /// An agent, and the queue where its adopted connections come out, live.
+    ///
+    /// # Errors
+    /// The kernel refuses a packet socket (CAP_NET_RAW).
     pub fn new(
-        steering: Arc<Steering>,
+        link: Link,
+        windows: Option<Arc<Windows>>,
         meter: Arc<Meter>,
         limits: AgentLimits,
-    ) -> (Rc<Agent>, mpsc::UnboundedReceiver<Lease>) {
+    ) -> io::Result<(Rc<Agent>, mpsc::UnboundedReceiver<Lease>)> {
         let (accepted, queue) = mpsc::unbounded_channel();
         let agent = Agent {
-            steering,
+            frames: FrameSocket::open(&link)?,
+            link,
+            windows,
             meter,
             limits,
             peers: RefCell::default(),
-            bounces: RefCell::default(),
+            returned: RefCell::default(),
+            given_back: Notify::new(),
             accepted,
             origin: Instant::now(),
             draining: Cell::new(false),
         };
-        (Rc::new(agent), queue)
+        Ok((Rc::new(agent), queue))
     }
 
     pub(crate) fn now(&self) -> Millis {
@@ -191,6 +205,7 @@ impl Agent {
                     None => std::future::pending().await,
                 },
                 _ = tick.tick() => self.tick(),
+                () = self.first_look() => {}
             }
         }
     }
@@ -231,7 +246,7 @@ impl Agent {
             Ok(channel) => channel,
             Err(error) => return tracing::warn!(%name, %error, "channel lost"),
         };
-        let lease_ms = lease_ms.min(self.limits.lease_ms);
+        let lease_ms = server_lease_ms(lease_ms).min(self.limits.lease_ms);
         let peer = self.peer(instance, mac, lease_ms);
         let address = channel.peer();
         tracing::info!(%name, %address, instance, "channel up");
@@ -273,14 +288,14 @@ impl Agent {
             version: PROTOCOL_VERSION,
             instance: 0,
             name: self.limits.name.clone(),
-            mac: self.steering.link().mac,
+            mac: self.link.mac,
             lease_ms: peer.lease_ms.get(),
         };
         channel.send(&hello).await?;
-        let connections = peer.connections.borrow();
-        let owned = connections.iter().filter(|(_, adopted)| adopted.taker.is_owned());
-        let owned = owned.map(|(id, adopted)| (*id, adopted.taker.epoch())).collect();
-        drop(connections);
+        let owned = {
+            let connections = peer.connections.borrow();
+            connections.iter().map(|(id, adopted)| (*id, adopted.taker.epoch())).collect()
+        };
         channel.send(&Frame::Owned(owned)).await
     }
 
@@ -296,17 +311,6 @@ impl Agent {
             Frame::Offer { id, epoch, terms, snapshot } => {
                 self.handle_offer(peer, id, epoch, terms, &snapshot);
             }
-            Frame::Go { id, epoch } => self.handle_go(peer, id, epoch),
-            Frame::Cancel { id, epoch } => {
-                self.step(peer, id, |taker| taker.handle_cancel(epoch));
-            }
-            Frame::Taken { id, epoch } => self.step(peer, id, |taker| taker.handle_taken(epoch)),
-            Frame::Stay { id, epoch, terms } => {
-                if let Some(adopted) = peer.connections.borrow().get(&id) {
-                    adopted.orders.set_terms(terms);
-                }
-                self.step(peer, id, |taker| taker.handle_stay(epoch));
-            }
             Frame::Recall { id, epoch } => {
                 let connections = peer.connections.borrow();
                 if let Some(adopted) = connections.get(&id).filter(|a| a.taker.epoch() == epoch) {
@@ -316,17 +320,6 @@ impl Agent {
             _ => return Err(ChannelError::Protocol("a frame that only servers send")),
         }
         Ok(())
-    }
-
-    fn handle_go(&self, peer: &Rc<Peer>, id: ConnectionId, epoch: Epoch) {
-        let known = peer.connections.borrow().contains_key(&id);
-        if !known {
-            // Dropped meanwhile: the balancer must know that nobody has it.
-            let (reason, usage) = (CloseReason::Discarded, Default::default());
-            peer.outbox.push(&Frame::Closed { id, epoch, reason, usage });
-            return;
-        }
-        self.step(peer, id, |taker| taker.handle_go(epoch));
     }
 
     /// Puts an event into a connection's machine and does what it says.
@@ -341,47 +334,18 @@ impl Agent {
             self.meter.add(Event::FrameStale);
             return;
         };
-        let actions = event(&mut adopted.taker);
-        let over = adopted.taker.is_over();
-        for action in actions {
+        for action in event(&mut adopted.taker) {
             match action {
-                Action::Activate => {
-                    let Some(silent) = adopted.silent.take() else { continue };
-                    match silent.activate(
-                        peer,
-                        id,
-                        adopted.taker.epoch(),
-                        Rc::clone(&adopted.orders),
-                    ) {
-                        // The receiver lives as long as the worker.
-                        Ok(lease) => drop(self.accepted.send(lease)),
-                        Err(error) => {
-                            tracing::warn!(?id, %error, "adopted connection lost");
-                            let actions = adopted.taker.handle_ended(CloseReason::Broken);
-                            debug_assert_eq!(actions.len(), 1);
-                            self.closed(peer, id, adopted.taker.epoch(), CloseReason::Broken);
-                        }
-                    }
-                }
-                Action::Drop => drop(adopted.silent.take()),
-                Action::Return(_, reason) => adopted.orders.give(Order::Return(reason)),
-                Action::Done(_) => adopted.orders.give(Order::Taken),
-                Action::Thaw => adopted.orders.give(Order::Stay),
-                Action::Abort => {
-                    self.meter.add(Event::AdoptedExpired);
-                    adopted.orders.give(Order::Abort);
-                }
-                Action::Closed(epoch, reason) => self.closed(peer, id, epoch, reason),
+                Action::Return(epoch, reason) => self.send_return(peer, id, adopted, epoch, reason),
+                Action::Bury => self.bury(peer, adopted),
+                Action::Abort => self.abort(adopted),
+                // Ended and thawed connections are handled where that happens.
+                Action::Closed(..) | Action::Thaw => {}
             }
         }
-        if over || adopted.taker.is_over() {
+        if adopted.taker.is_over() {
             connections.remove(&id);
         }
-    }
-
-    fn closed(&self, peer: &Peer, id: ConnectionId, epoch: Epoch, reason: CloseReason) {
-        let usage = Default::default();
-        peer.outbox.push(&Frame::Closed { id, epoch, reason, usage });
     }
 
     fn each(
@@ -400,7 +364,8 @@ impl Agent {
     }
 
     fn channel_up(&self, peer: &Rc<Peer>) {
-        self.each(peer, |_| true, Taker::handle_channel_up);
+        let now = self.now();
+        self.each(peer, |_| true, |taker| taker.handle_channel_up(now));
     }
 
     fn channel_down(&self, peer: &Rc<Peer>, lease_ms: u32) {
@@ -422,29 +387,33 @@ impl Agent {
                 || !peer.connections.borrow().is_empty()
                 || Rc::strong_count(peer) > 2
         });
-        let mut bounces = self.bounces.borrow_mut();
-        while bounces.front().is_some_and(|(since, _)| since.elapsed() >= BOUNCE_TIME) {
-            bounces.pop_front();
-        }
     }
 
-    /// Sends what still comes for a flow after it, to the balancer, for a while. Without a free
-    /// slot such packets are lost, and retransmitted by the client.
-    pub(crate) fn bounce(&self, flow: &FlowKey, balancer: Mac) {
-        match self.steering.acquire(flow) {
-            Ok(slot) => {
-                slot.redirect(balancer);
-                self.bounces.borrow_mut().push_back((Instant::now(), slot));
+    /// Notes a connection that was given back just now.
+    pub(crate) fn note_returned(&self, peer: &Rc<Peer>, id: ConnectionId) {
+        self.returned.borrow_mut().push_back((Instant::now(), Rc::clone(peer), id));
+        self.given_back.notify_one();
+    }
+
+    /// Waits until a connection given back is due for its first look for late packets, and looks;
+    /// or, where there is none, until there is. To be called again and again.
+    async fn first_look(&self) {
+        let first = self.returned.borrow().front().map(|(since, ..)| *since);
+        let Some(since) = first else { return self.given_back.notified().await };
+        let due = since + FIRST_LOOK;
+        tokio::time::sleep_until(due.into()).await;
+        loop {
+            let mut returned = self.returned.borrow_mut();
+            if returned.front().is_none_or(|(since, ..)| since.elapsed() < FIRST_LOOK) {
+                return;
             }
-            Err(error) => tracing::debug!(%flow, %error, "no bounce"),
-        }
-    }
-
-    /// Takes the packets of a flow again that comes back.
-    pub(crate) fn unbounce(&self, flow: &FlowKey) {
-        let mut bounces = self.bounces.borrow_mut();
-        if let Some(at) = bounces.iter().position(|(_, slot)| slot.flow() == flow) {
-            bounces.remove(at);
+            let Some((_, peer, id)) = returned.pop_front() else { return };
+            drop(returned);
+            if let Some(grave) =
+                peer.connections.borrow_mut().get_mut(&id).and_then(|a| a.grave.as_mut())
+            {
+                self.forward_late(grave, peer.mac.get());
+            }
         }
     }
 

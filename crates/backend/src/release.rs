@@ -12,47 +12,44 @@ use std::rc::Rc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
+use handoff::late::late_frames;
 use linux::info::TcpInfo;
+use linux::link::Mac;
 use linux::repair::{self, Accept, Known, RepairError};
 use meter::{Event, Trigger};
 use service::stream::Stream;
 use wire::frame::{CloseReason, ConnectionId, Epoch, Frame, ReturnReason, Terms, Usage};
 use wire::snapshot::{Snapshot, TcpSnapshot};
 
-use crate::agent::{Agent, Peer};
+use crate::agent::{Adopted, Agent, Peer};
 
 /// Attempts to give back a connection whose send queue is still too long for a snapshot.
 const DRAIN_ATTEMPTS_MAX: u32 = 2000;
 /// Pause between two attempts.
 const DRAIN_PAUSE: Duration = Duration::from_millis(5);
 
-/// What the agent tells the task that has a connection's stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// Freeze, take a snapshot and send RETURN.
-    Return(ReturnReason),
-    /// RETURN was taken: send DONE and close silently.
-    Taken,
-    /// Thaw and go on under the new terms.
-    Stay,
-    /// Close with a RST.
-    Abort,
-}
-
-/// The mailbox between a worker's agent and the task of one connection.
+/// What reaches the task that has a connection's stream.
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
-    order: Cell<Option<Order>>,
+    abort: Cell<bool>,
     recall: Cell<Option<ReturnReason>>,
     terms: Cell<Option<Terms>>,
     waker: RefCell<Option<Waker>>,
 }
 
+/// A connection that was given back: its frozen socket, and what RETURN said of it.
+#[derive(Debug)]
+pub(crate) struct Grave {
+    pub(crate) stream: Stream,
+    pub(crate) known: Known,
+    returned: TcpSnapshot,
+    usage: Usage,
+}
+
 impl Orders {
-    pub(crate) fn give(&self, order: Order) {
-        // The machine gives one order at a time, and each needs an answer of the task before the
-        // next; only an abort may overtake.
-        self.order.set(Some(order));
+    /// The lease is over.
+    pub(crate) fn abort(&self) {
+        self.abort.set(true);
         self.wake();
     }
 
@@ -89,8 +86,8 @@ impl Orders {
 pub enum GivenBack {
     /// It is gone.
     Gone,
-    /// It stays: answer on under new terms.
-    Stay(Lease),
+    /// It cannot be given back now: answer one more request.
+    Stay(Box<Lease>),
 }
 
 /// An adopted connection.
@@ -99,11 +96,8 @@ pub struct Lease {
     stream: Stream,
     peer: Rc<Peer>,
     id: ConnectionId,
-    epoch: Epoch,
     orders: Rc<Orders>,
     known: Known,
-    /// What RETURN carried, until the balancer answers.
-    returned: Option<TcpSnapshot>,
     /// Written by the previous owner, not sent yet.
     unsent: Vec<u8>,
     terms: Terms,
@@ -114,7 +108,7 @@ pub struct Lease {
 impl Lease {
     pub(crate) fn new(
         peer: Rc<Peer>,
-        (id, epoch): (ConnectionId, Epoch),
+        id: ConnectionId,
         orders: Rc<Orders>,
         stream: Stream,
         unsent: Vec<u8>,
@@ -122,19 +116,7 @@ impl Lease {
     ) -> Lease {
         let none = Terms { scope: 0, requests_max: 1, idle_return_ms: 0 };
         let terms = orders.terms.get().unwrap_or(none);
-        Lease {
-            stream,
-            peer,
-            id,
-            epoch,
-            orders,
-            known,
-            returned: None,
-            unsent,
-            terms,
-            requests: 0,
-            ended: false,
-        }
+        Lease { stream, peer, id, orders, known, unsent, terms, requests: 0, ended: false }
     }
 
     /// The connection's stream. Between requests its input is where the next request starts.
@@ -196,7 +178,7 @@ impl Lease {
     /// not come here any more. The caller drops what it does and calls [`Lease::abort`].
     pub fn aborted(&self) -> impl Future<Output = ()> + 'static {
         let orders = Rc::clone(&self.orders);
-        async move { orders.until(|o| (o.order.get() == Some(Order::Abort)).then_some(())).await }
+        async move { orders.until(|orders| orders.abort.get().then_some(())).await }
     }
 
     fn usage(&self) -> Usage {
@@ -230,72 +212,41 @@ impl Lease {
 
     /// Closes the connection with a RST, so that the client knows at once.
     pub fn abort(self) {
-        let parts = self.stream.into_parts();
-        if let Ok(tcp) = parts.tcp.into_std()
-            && let Err(error) = repair::abort(tcp.into())
-        {
-            tracing::debug!(%error, "abort");
-        }
+        reset(self.stream);
     }
 
     /// Gives the connection back to the balancer, with the next request if it has come. To be
     /// called only between requests.
     pub async fn give_back(mut self, agent: &Agent, reason: ReturnReason) -> GivenBack {
-        agent.step(&self.peer, self.id, |taker| taker.handle_want_return(reason));
-        loop {
-            let order = self.orders.until(|orders| orders.order.take()).await;
-            match order {
-                Order::Return(reason) => {
-                    if let Err(error) = self.send_return(reason).await {
-                        tracing::debug!(flow = %self.known.flow, %error, "cannot be given back");
-                        return self.stay_after_failure(agent, &error);
-                    }
-                }
-                Order::Taken => {
-                    agent.meter.add(Event::Released(trigger(reason)));
-                    self.finish(agent);
-                    return GivenBack::Gone;
-                }
-                Order::Stay => {
-                    if repair::thaw(self.stream.tcp()).is_err() {
-                        self.end(agent, CloseReason::Broken);
-                        return GivenBack::Gone;
-                    }
-                    self.terms = self.orders.terms.get().unwrap_or(self.terms);
-                    self.requests = 0;
-                    return GivenBack::Stay(self);
-                }
-                Order::Abort => {
-                    let _ = repair::thaw(self.stream.tcp());
-                    self.abort();
-                    return GivenBack::Gone;
-                }
-            }
-        }
-    }
-
-    fn stay_after_failure(mut self, agent: &Agent, error: &RepairError) -> GivenBack {
-        let _ = repair::thaw(self.stream.tcp());
-        if let Some(adopted) = self.peer.connections.borrow_mut().get_mut(&self.id) {
-            adopted.taker.handle_return_failed();
-        }
-        match error {
-            // Half-closed: what the client asked for is still owed. One more round.
-            RepairError::NotEstablished(_) => {
+        let returned = match self.freeze().await {
+            Ok(tcp) => tcp,
+            Err(error) => {
+                tracing::debug!(flow = %self.known.flow, %error, "cannot be given back");
+                let _ = repair::thaw(self.stream.tcp());
+                // What the client asked for is still owed.
                 self.requests = 0;
-                GivenBack::Stay(self)
+                return GivenBack::Stay(Box::new(self));
             }
-            _ => {
-                self.end(agent, CloseReason::Broken);
-                GivenBack::Gone
-            }
+        };
+        agent.meter.add(Event::Released(trigger(reason)));
+        self.ended = true;
+        let (usage, id, peer) = (self.usage(), self.id, Rc::clone(&self.peer));
+        let grave = Grave { stream: self.stream, known: self.known, returned, usage };
+        match peer.connections.borrow_mut().get_mut(&id) {
+            Some(adopted) => adopted.grave = Some(Box::new(grave)),
+            // Aborted in this very turn.
+            None => return GivenBack::Gone,
         }
+        let now = agent.now();
+        agent.step(&peer, id, |taker| taker.handle_want_return(reason, now));
+        agent.note_returned(&peer, id);
+        GivenBack::Gone
     }
 
-    /// Freezes the connection and sends RETURN with its snapshot.
-    async fn send_return(&mut self, reason: ReturnReason) -> Result<(), RepairError> {
+    /// Freezes the connection and reads its state.
+    async fn freeze(&mut self) -> Result<TcpSnapshot, RepairError> {
         let mut attempts = 0;
-        let tcp = loop {
+        loop {
             repair::freeze(self.stream.tcp())?;
             match repair::snapshot(self.stream.tcp(), &self.known, Accept::PeerClosed) {
                 Err(RepairError::QueueTooLong { .. }) if attempts < DRAIN_ATTEMPTS_MAX => {
@@ -304,59 +255,92 @@ impl Lease {
                     attempts += 1;
                     tokio::time::sleep(DRAIN_PAUSE).await;
                 }
-                other => break other?,
+                other => return other,
             }
+        }
+    }
+}
+
+impl Agent {
+    /// RETURN, with the state of the frozen socket as it is now.
+    pub(crate) fn send_return(
+        &self,
+        peer: &Peer,
+        id: ConnectionId,
+        adopted: &mut Adopted,
+        epoch: Epoch,
+        reason: ReturnReason,
+    ) {
+        let Some(grave) = adopted.grave.as_mut() else { return };
+        if let Some(newer) = grave.newer() {
+            grave.returned = newer;
+        }
+        let mut snapshot = Vec::with_capacity(512 + grave.stream.input().len());
+        let whole = Snapshot {
+            tcp: TcpSnapshot {
+                peer_closed: grave.returned.peer_closed || grave.stream.has_ended(),
+                ..grave.returned.clone()
+            },
+            tls: grave.stream.record().map(record::RecordLayer::to_snapshot),
+            plaintext: grave.stream.input().to_vec(),
         };
-        let (id, epoch, usage) = (self.id, self.epoch, self.usage());
-        self.returned = Some(tcp.clone());
-        let mut snapshot = Vec::new();
-        self.whole(tcp).encode(&mut snapshot);
-        self.peer.outbox.push(&Frame::Return { id, epoch, reason, usage, snapshot });
-        Ok(())
+        whole.encode(&mut snapshot);
+        let usage = grave.usage;
+        peer.outbox.push(&Frame::Return { id, epoch, reason, usage, snapshot });
     }
 
-    fn whole(&self, mut tcp: TcpSnapshot) -> Snapshot {
-        tcp.peer_closed |= self.stream.has_ended();
-        Snapshot {
-            tcp,
-            tls: self.stream.record().map(record::RecordLayer::to_snapshot),
-            plaintext: self.stream.input().to_vec(),
-        }
-    }
-
-    /// TAKEN came: looks for changes since the snapshot, sends DONE, and closes silently.
-    fn finish(mut self, agent: &Agent) {
-        self.ended = true;
-        let (id, epoch, usage) = (self.id, self.epoch, self.usage());
-        let frame = match self.late_change() {
-            Ok(late) => {
-                agent.bounce(&self.known.flow, self.peer.mac.get());
-                Frame::Done { id, epoch, late }
+    /// Forwards what a frozen socket received since it was last looked at.
+    pub(crate) fn forward_late(&self, grave: &mut Grave, balancer: Mac) {
+        let Some(newer) = grave.newer() else { return };
+        let frames = late_frames(&grave.returned, &newer, self.link.mac, balancer);
+        for frame in frames.unwrap_or_default() {
+            self.meter.add(Event::LateForwarded);
+            if let Err(error) = self.frames.send(&frame) {
+                tracing::warn!(flow = %grave.known.flow, %error, "late packet lost");
             }
-            // A RST came in between: there is nothing left to move.
-            Err(error) => {
-                tracing::debug!(flow = %self.known.flow, %error, "ended while it was returned");
-                Frame::Closed { id, epoch, reason: CloseReason::ByClient, usage }
-            }
-        };
-        self.peer.outbox.push(&frame);
+        }
+        grave.returned = newer;
     }
 
-    /// The newer snapshot, where the client's packets changed the frozen socket.
-    fn late_change(&self) -> Result<Option<Vec<u8>>, RepairError> {
-        let Some(returned) = &self.returned else { return Ok(None) };
-        let info = TcpInfo::of(self.stream.tcp())
-            .map_err(|source| RepairError::Call { call: "TCP_INFO", source })?;
-        if info.segs_in == returned.segments_in {
-            return Ok(None);
+    /// Closes the frozen socket of a connection that is elsewhere, silently.
+    pub(crate) fn bury(&self, peer: &Peer, adopted: &mut Adopted) {
+        if let Some(mut grave) = adopted.grave.take() {
+            self.forward_late(&mut grave, peer.mac.get());
         }
-        let newer = repair::snapshot(self.stream.tcp(), &self.known, Accept::PeerClosed)?;
-        if !newer.supersedes(returned) {
-            return Ok(None);
+    }
+
+    /// The lease is over: the client is told by a RST.
+    pub(crate) fn abort(&self, adopted: &mut Adopted) {
+        self.meter.add(Event::AdoptedExpired);
+        match adopted.grave.take() {
+            None => adopted.orders.abort(),
+            Some(grave) => {
+                let _ = repair::thaw(grave.stream.tcp());
+                reset(grave.stream);
+            }
         }
-        let mut late = Vec::new();
-        self.whole(newer).encode(&mut late);
-        Ok(Some(late))
+    }
+}
+
+impl Grave {
+    /// The socket's state, where it differs from what is known in a way that matters.
+    fn newer(&self) -> Option<TcpSnapshot> {
+        let info = TcpInfo::of(self.stream.tcp()).ok()?;
+        if info.segs_in == self.returned.segments_in {
+            return None;
+        }
+        // A socket that was reset meanwhile cannot be read; the new owner meets the RST's cause.
+        let newer = repair::snapshot(self.stream.tcp(), &self.known, Accept::PeerClosed).ok()?;
+        newer.supersedes(&self.returned).then_some(newer)
+    }
+}
+
+/// Closes a connection with a RST.
+fn reset(stream: Stream) {
+    if let Ok(tcp) = stream.into_parts().tcp.into_std()
+        && let Err(error) = repair::abort(tcp.into())
+    {
+        tracing::debug!(%error, "abort");
     }
 }
 

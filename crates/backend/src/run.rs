@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use meter::{Meter, Role};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use service::admin::{self, AdminError, AdminServer, Health, Routes};
+use service::admin::{self, AdminError, AdminServer, Answer, Health, Routes};
 use service::listen::{self, ListenError, ListenOptions};
 use service::{Control, Ended, Phase, Watch, WorkerInfo, WorkersConfig, WorkersError};
 
 use linux::link::Link;
 use service::trust::TrustFiles;
-use steer::{SteerError, Steering, SteeringConfig};
+use steer::Windows;
 use tokio::sync::mpsc;
 
 use crate::accept::{self, Places};
@@ -48,9 +48,12 @@ pub enum BackendError {
     /// The pool's certificates.
     #[error("[agent]: {0}")]
     Trust(#[from] service::trust::TrustError),
-    /// Steering.
-    #[error("[agent]: {0}")]
-    Steer(#[from] steer::SteerError),
+    /// The interface that client packets come in on.
+    #[error("[agent]: {0}; name `interface`")]
+    Interface(#[source] std::io::Error),
+    /// A packet socket.
+    #[error("[agent]: a packet socket: {0}; CAP_NET_RAW is needed")]
+    Agent(#[source] std::io::Error),
 }
 
 /// A backend whose sockets are bound and whose store is open: what can fail for the operator's
@@ -73,7 +76,8 @@ pub struct Server {
 struct AgentParts {
     listener: Arc<Mutex<Option<TcpListener>>>,
     tls: Arc<rustls::ServerConfig>,
-    steering: Arc<Steering>,
+    link: Link,
+    windows: Option<Arc<Windows>>,
     senders: Inboxes,
     receivers: Arc<Mutex<Vec<Option<mpsc::Receiver<Greeted>>>>>,
     limits: AgentLimits,
@@ -96,22 +100,18 @@ impl AgentParts {
         let listener = listen::bind(agent.address, &options)?;
         let interface = match &agent.interface {
             Some(name) => name.clone(),
-            None => Link::by_address(agent.address.ip()).map_err(SteerError::Link)?.name,
+            None => Link::by_address(agent.address.ip()).map_err(BackendError::Interface)?.name,
         };
-        let flows_max = config.adoptions_max.saturating_mul(4).min(1 << 20) as u32;
-        let steering = Steering::open(&SteeringConfig {
-            interface,
-            flows_max,
-            hold: None,
-            // Only stragglers are redirected here.
-            hook: steer::Hook::Tc,
-            cgroup: steer::load::own_cgroup(),
-        })?;
+        let link = Link::by_name(&interface).map_err(BackendError::Interface)?;
+        let windows = Windows::open().inspect_err(|error| {
+            tracing::warn!(%error, "adopted connections start from the initial window");
+        });
         let (senders, receivers) = agent::inboxes(config.workers);
         Ok(AgentParts {
             listener: Arc::new(Mutex::new(Some(listener))),
             tls,
-            steering: Arc::new(steering),
+            link,
+            windows: windows.ok().map(Arc::new),
             senders,
             receivers: Arc::new(Mutex::new(receivers.into_iter().map(Some).collect())),
             limits: AgentLimits {
@@ -127,13 +127,15 @@ impl AgentParts {
         &self,
         info: WorkerInfo,
         context: &Rc<Context>,
-    ) -> Result<Option<Rc<Agent>>, ListenError> {
+    ) -> Result<Option<Rc<Agent>>, BackendError> {
         let mut receivers = self.receivers.lock().unwrap_or_else(PoisonError::into_inner);
         let receiver = receivers.get_mut(info.index).and_then(Option::take);
         drop(receivers);
         let Some(receiver) = receiver else { return Ok(None) };
-        let (steering, meter) = (Arc::clone(&self.steering), Arc::clone(&context.meter));
-        let (agent, mut adopted) = Agent::new(steering, meter, self.limits.clone());
+        let (link, meter) = (self.link.clone(), Arc::clone(&context.meter));
+        let (agent, mut adopted) =
+            Agent::new(link, self.windows.clone(), meter, self.limits.clone())
+                .map_err(BackendError::Agent)?;
         tokio::task::spawn_local(Rc::clone(&agent).run(receiver));
         let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(listener) = listener {
@@ -179,7 +181,9 @@ impl Server {
                     Phase::Draining | Phase::Stopping => Health::Draining,
                 };
                 let version = env!("CARGO_PKG_VERSION");
-                let routes = Routes::new(meter.clone(), health, "unlade backend", version);
+                let stages = meter.clone();
+                let routes = Routes::new(meter.clone(), health, "unlade backend", version)
+                    .route("/stages", move |_| Answer::json(stages.stages_json()));
                 Some(admin::start(address, routes)?)
             }
         };
@@ -262,7 +266,7 @@ async fn worker(
     shared: Shared,
     info: WorkerInfo,
     mut watch: Watch<BackendConfig>,
-) -> Result<(), ListenError> {
+) -> Result<(), BackendError> {
     let context = Context::new(&watch.config(), shared.store, shared.meter);
     let listener = shared.listeners.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let Some(listener) = listener else { return Ok(()) };

@@ -105,7 +105,7 @@ async fn handshake(
     let start = Instant::now();
     let mut timer = Timer::default();
     let peer = tcp.peer_addr();
-    let accepting = tls::accept(tcp, config, listener.only_13);
+    let accepting = tls::accept(tcp, config);
     let ended = timer.limit(listener.timeouts.handshake, accepting).await;
     let why = match ended {
         Ok(Ok(stream)) => {

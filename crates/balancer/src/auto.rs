@@ -452,7 +452,7 @@ impl Auto {
     /// Whether to go the worse way, which is expected to cost `excess_us` more.
     fn explore(&mut self, excess_us: f64, best_us: f64) -> bool {
         let affordable = self.explored_us + excess_us <= EXPLORE_SHARE * (self.spent_us + best_us);
-        let explore = affordable && self.draw().is_multiple_of(EXPLORE_ONE_IN);
+        let explore = affordable && self.draw() % EXPLORE_ONE_IN == 0;
         if explore {
             self.explored_us += excess_us;
         }

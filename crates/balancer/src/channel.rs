@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use meter::{Event, Gauge, Stage};
+use meter::{Event, Gauge, Mode, Stage};
 use rustls::ClientConfig;
 use service::channel::{Channel, ChannelError};
 use service::trust::server_name;
@@ -97,7 +97,10 @@ impl Flows {
         self.meter.add(Event::ChannelConnected);
         self.meter.gauge_add(Gauge::ChannelsUp, 1);
         remote.ready.set(true);
-        let error = channel.serve(&remote.outbox, |frame| self.handle(remote, frame)).await;
+        let error = tokio::select! {
+            error = channel.serve(&remote.outbox, |frame| self.handle(remote, frame)) => error,
+            () = remote.suspect.notified() => ChannelError::Silent,
+        };
         remote.ready.set(false);
         self.meter.gauge_add(Gauge::ChannelsUp, -1);
         self.meter.add(Event::ChannelBroken);
@@ -111,8 +114,7 @@ impl Flows {
         let from = remote.id;
         match frame {
             Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns } => {
-                self.step(id, |flow, now| {
-                    let late = self.notice_late(flow);
+                self.step(id, |flow, _| {
                     self.meter.record(Stage::Ship, flow.started.elapsed());
                     self.meter
                         .record(Stage::RestoreTcp, Duration::from_nanos(restore_tcp_ns.into()));
@@ -120,28 +122,24 @@ impl Flows {
                         self.meter
                             .record(Stage::RestoreTls, Duration::from_nanos(restore_tls_ns.into()));
                     }
-                    flow.giver.handle_ready(from, epoch, late, now)
+                    flow.giver.handle_ready(from, epoch)
                 });
             }
             Frame::Refuse { id, epoch, reason } => {
                 self.meter.add(Event::MigrationRefused);
-                self.step(id, |flow, now| flow.giver.handle_refuse(from, epoch, reason, now));
+                self.step(id, |flow, _| flow.giver.handle_refuse(from, epoch, reason));
             }
             Frame::Return { id, epoch, reason, usage, snapshot } => {
                 self.meter.add_n(Event::BytesDirect, usage.sent_bytes);
                 self.step(id, |flow, _| {
+                    if !flow.giver.expects_return(from, epoch) {
+                        return Vec::new();
+                    }
                     flow.snapshot = snapshot;
                     self.learn(flow, &usage, reason == ReturnReason::NextRequest);
                     flow.giver.handle_return(from, epoch, reason)
                 });
             }
-            Frame::Done { id, epoch, late } => self.step(id, |flow, now| {
-                let is_late = late.is_some();
-                if let Some(newer) = late {
-                    flow.snapshot = newer;
-                }
-                flow.giver.handle_done(from, epoch, is_late, now)
-            }),
             Frame::Closed { id, epoch, reason, usage } => {
                 self.meter.add_n(Event::BytesDirect, usage.sent_bytes);
                 self.step(id, |flow, _| {
@@ -159,6 +157,8 @@ impl Flows {
     fn learn(&self, flow: &mut Flow, usage: &Usage, departed: bool) {
         let candidate = &mut flow.assignment.candidate;
         candidate.home.requests += u64::from(usage.requests);
+        let more = usage.requests.saturating_sub(1);
+        self.meter.add_n(Event::Request(Mode::Stay), more.into());
         let (requests, bytes) = (u64::from(usage.requests), usage.sent_bytes);
         self.worker.offload.learn_returned(candidate.key, requests, bytes, departed);
     }

@@ -24,7 +24,7 @@ const LINGER_BYTES_MAX: usize = 4 << 20;
 /// Octets dropped at once.
 const LINGER_READ_BYTES: usize = 16 * 1024;
 /// A scratch buffer that grew beyond this is not kept.
-const SCRATCH_BYTES_MAX: usize = 256 * 1024;
+const SCRATCH_BYTES_MAX: usize = 16 * 1024;
 
 const NO_ROUTE: Refusal = Refusal::new(404, "no route for this host and path");
 const NO_SERVER: Refusal = Refusal::new(503, "no server can answer at the moment");

@@ -7,18 +7,21 @@ use service::Stream;
 use wire::http::{BodyFraming, ResponseHead};
 
 use crate::body::Body;
+use crate::buffer::PipeLease;
 use crate::config::Timeouts;
 use crate::head::{self, ResponseTerms};
 use crate::incoming::Incoming;
 use crate::proxy::Failed;
-use crate::splice;
+use crate::splice::{self, Turn};
 use crate::timer::{Elapsed, Timer};
 use crate::upload::{Upload, UploadError};
 use crate::upstream::Upstream;
 use crate::worker::Worker;
 
-/// A stretch of a body at least so long is spliced on plain connections.
-const SPLICE_BYTES_MIN: u64 = 256 * 1024;
+/// A stretch of a body at least so long is spliced on plain connections. Measured on loopback:
+/// below, two system calls more cost as much as the two copies saved; at 256 KiB a body costs a
+/// tenth less than through the buffer, at 1 MiB a third.
+const SPLICE_BYTES_MIN: u64 = 64 * 1024;
 
 /// One response on its way.
 pub(crate) struct Delivery<'c> {
@@ -40,6 +43,8 @@ pub(crate) struct Delivery<'c> {
 pub(crate) struct Delivered {
     /// All of the response was sent, and of the request what was not abandoned.
     pub outcome: Result<(), Failed>,
+    /// Something was said to the client.
+    pub begun: bool,
     /// The connection to the server, where it can be used again as far as this response goes.
     pub upstream: Option<Upstream>,
     /// Octets of the body sent, framing included.
@@ -61,6 +66,8 @@ impl Delivery<'_> {
             false => self.begin(head, terms, &mut body, &mut sent).await,
             true => self.begin_decoded(head, terms, &mut body, &mut sent).await,
         };
+        // Malformed before the head was on its way: the client can still be told.
+        let begun = !matches!(outcome, Err(Failed::Malformed(_)));
         // What lies behind the end of the response is nobody's.
         let surplus = outcome.is_ok() && !self.incoming.data().is_empty();
         self.incoming.clear();
@@ -68,7 +75,7 @@ impl Delivery<'_> {
             outcome = self.go_on(&mut upstream, &mut body, decode, &mut sent).await;
         }
         let whole = outcome.is_ok() && !surplus && !self.upload.is_abandoned();
-        Delivered { outcome, upstream: whole.then_some(upstream), response_bytes: sent }
+        Delivered { outcome, begun, upstream: whole.then_some(upstream), response_bytes: sent }
     }
 
     async fn begin(
@@ -132,7 +139,10 @@ impl Delivery<'_> {
         }
         let may_splice = !self.client.is_tls() && !decode;
         if may_splice && body.blind_bytes() >= SPLICE_BYTES_MIN {
-            return self.splice(upstream, body, sent).await;
+            // Without a descriptor to be had it goes through the buffer.
+            if let Ok(pipe) = self.worker.pipes.take() {
+                return self.splice(upstream, pipe, body, sent).await;
+            }
         }
         let reading = self.incoming.fill(&mut upstream.tcp, &self.worker.buffers);
         match self.timer.limit(self.timeouts.body_stall, reading).await {
@@ -179,14 +189,12 @@ impl Delivery<'_> {
     async fn splice(
         &mut self,
         upstream: &Upstream,
+        mut pipe: PipeLease,
         body: &mut Body,
         sent: &mut u64,
     ) -> Result<(), Failed> {
-        let Ok(mut pipe) = self.worker.pipes.take() else {
-            // Out of descriptors: as if the server could not go on, and not silently.
-            return Err(Failed::Server);
-        };
         let mut spliced = 0;
+        let mut turn = Turn::default();
         let outcome = loop {
             let due = body.blind_bytes();
             if due == 0 {
@@ -213,6 +221,7 @@ impl Delivery<'_> {
                 break Err(failed);
             }
             spliced += moved;
+            turn.moved(moved).await;
         };
         *sent += spliced;
         self.client.add_sent_bytes(spliced);
@@ -236,7 +245,7 @@ impl Delivery<'_> {
             tokio::select! {
                 biased;
                 read = incoming.fill(&mut reader, &worker.buffers) => Ok(read),
-                step = upload.step(client, writer.as_ref(), &worker.pipes) => Err(step),
+                step = upload.step(client, writer.as_ref(), worker) => Err(step),
             }
         };
         match self.timer.limit(self.timeouts.body_stall, either).await {
@@ -247,7 +256,7 @@ impl Delivery<'_> {
     }
 
     async fn upload_only(&mut self, upstream: &Upstream) -> Result<(), Failed> {
-        let step = self.upload.step(self.client, &upstream.tcp, &self.worker.pipes);
+        let step = self.upload.step(self.client, &upstream.tcp, self.worker);
         match self.timer.limit(self.timeouts.body_stall, step).await {
             Err(Elapsed) => Err(Failed::ClientSlow),
             Ok(step) => self.stepped(step),

@@ -15,13 +15,14 @@ use handoff::giver::{Action, Choice, Giver, Setback, Timing};
 use handoff::{Millis, ServerId};
 use linux::link::Mac;
 use linux::repair::Known;
-use meter::{Event, Fallback, Gauge, Meter, Stage, Trigger};
+use meter::{Event, Fallback, Gauge, Meter, Mode, Stage, Trigger};
 use service::channel::Outbox;
 use service::stream::{Parts, Stream};
-use steer::{Slot, Steering};
-use tokio::sync::oneshot;
+use steer::{Slot, Steering, Windows};
+use tokio::sync::{Notify, oneshot};
 use wire::frame::{CloseReason, ConnectionId, ReturnReason};
 use wire::snapshot::TcpSnapshot;
+use zeroize::Zeroize;
 
 use crate::offload::{self, Candidate};
 use crate::plan::Plan;
@@ -74,6 +75,8 @@ pub(crate) struct Remote {
     pub mac: Cell<Mac>,
     /// HELLO was exchanged, and the server does not drain: offers may be sent.
     pub ready: Cell<bool>,
+    /// Ends the channel: the server does not answer.
+    pub suspect: Notify,
     pub scopes: RefCell<Scopes>,
 }
 
@@ -98,6 +101,8 @@ pub(crate) struct Flow {
     pub local: Option<Local>,
     /// When the migration under way began.
     pub started: Instant,
+    /// The offer that is out goes to the server that gave the connection back.
+    pub stays: bool,
     /// The connection is over, but its last packets still go where they went.
     pub linger: bool,
 }
@@ -114,6 +119,8 @@ pub(crate) struct Local {
 pub(crate) struct Flows {
     pub worker: Rc<Worker>,
     pub steering: Arc<Steering>,
+    /// Restores congestion windows, where the machine can.
+    pub windows: Option<Arc<Windows>>,
     pub meter: Arc<Meter>,
     pub timing: Timing,
     pub linger: Duration,
@@ -131,6 +138,7 @@ impl Flows {
     pub(crate) fn new(
         worker: Rc<Worker>,
         steering: Arc<Steering>,
+        windows: Option<Arc<Windows>>,
         timing: Timing,
         linger: Duration,
     ) -> Rc<Flows> {
@@ -139,6 +147,7 @@ impl Flows {
             first_id: (worker.info.index as u64) << 48,
             worker,
             steering,
+            windows,
             timing,
             linger,
             origin: Instant::now(),
@@ -172,6 +181,7 @@ impl Flows {
             outbox: Outbox::default(),
             mac: Cell::default(),
             ready: Cell::new(false),
+            suspect: Notify::new(),
             scopes: RefCell::default(),
         });
         remotes.push(Rc::clone(&remote));
@@ -241,21 +251,14 @@ impl Flows {
         match action {
             Action::Hold => flow.slot.hold(),
             Action::Offer(to, epoch) => self.send_offer(id, flow, to, epoch),
-            Action::Cancel(to, epoch) => self.send_cancel(id, to, epoch),
-            Action::Taken(to, epoch) => self.send_taken(id, to, epoch),
-            Action::Stay(to, epoch) => self.send_stay(id, flow, to, epoch),
-            Action::Go(to, epoch) => self.send_go(id, flow, to, epoch),
             Action::Redirect(to) => self.redirect(flow, to),
-            Action::CloseLocal => {
-                if let Some(Local { parts, reply, .. }) = flow.local.take() {
-                    // In repair mode: silent.
-                    drop(parts);
-                    // Whoever waited may be gone; the connection is away all the same.
-                    let _ = reply.send(Outcome::Gone);
+            Action::CloseLocal => self.leave(flow),
+            Action::Suspect(to) => {
+                if let Some(remote) = self.remote_of(to) {
+                    tracing::warn!(agent = %remote.agent, "no answer to an offer");
+                    remote.suspect.notify_one();
                 }
             }
-            // Taken when the change was noticed.
-            Action::SnapshotAgain => {}
             Action::Reset => {
                 self.meter.add(Event::LeaseExpired);
                 self.reset(flow);
@@ -265,12 +268,22 @@ impl Flows {
         }
     }
 
-    fn redirect(&self, flow: &Flow, to: ServerId) {
+    /// The server has the connection: so it gets the packets.
+    fn redirect(&self, flow: &mut Flow, to: ServerId) {
         let Some(remote) = self.remote_of(to) else { return };
         let begin = Instant::now();
         flow.slot.redirect(remote.mac.get());
         self.steering.replay(&flow.slot);
         self.meter.record(Stage::Redirect, begin.elapsed());
+        if !flow.stays {
+            let cost = flow.started.elapsed();
+            self.meter.record(Stage::Total, cost);
+            self.meter.add(Event::MigrationCompleted);
+            let route = flow.assignment.candidate.route;
+            self.worker.offload.learn_migration(route, flow.tls, cost, true);
+        }
+        // What it described is the server's now; it holds secrets and request bytes.
+        flow.snapshot.zeroize();
     }
 
     /// A returned connection: where does it go?
@@ -281,14 +294,16 @@ impl Flows {
             ReturnReason::NextRequest | ReturnReason::TermsUsed => self.assign(flow),
             ReturnReason::Idle | ReturnReason::Draining | ReturnReason::Recalled => None,
         };
-        let current = flow.giver.server();
         let Some(assignment) = next else { return flow.giver.choose(Choice::Home, now) };
         let remote = self.remote(assignment.agent);
         flow.assignment = assignment;
-        if Some(remote.id) == current {
-            return flow.giver.choose(Choice::Stay, now);
+        flow.stays = flow.giver.server() == Some(remote.id);
+        if flow.stays {
+            self.meter.add(Event::Request(Mode::Stay));
+        } else {
+            self.meter.add(Event::Request(Mode::Relay));
+            self.meter.add(Event::Relayed);
         }
-        self.meter.add(Event::Relayed);
         flow.giver.choose(Choice::Relay(remote.id), now)
     }
 
@@ -348,7 +363,6 @@ pub(crate) fn fallback(setback: Setback) -> Fallback {
         Setback::Refused(RefuseReason::Overloaded) => Fallback::Overloaded,
         Setback::Refused(RefuseReason::Draining) => Fallback::Draining,
         Setback::Refused(_) => Fallback::RestoreFailed,
-        Setback::Deadline => Fallback::Deadline,
         Setback::ChannelDown => Fallback::ChannelDown,
     }
 }

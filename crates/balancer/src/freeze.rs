@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use handoff::giver::Giver;
+use handoff::late::late_frames;
 use linux::info::TcpInfo;
 use linux::repair::{self, Accept, Known, RepairError};
 use meter::{Event, Fallback, Stage};
@@ -92,6 +93,7 @@ impl Flows {
             assignment,
             local: Some(Local { parts, tcp, reply }),
             started,
+            stays: false,
             linger: false,
         };
         let id = self.new_id();
@@ -135,25 +137,22 @@ impl Flows {
         snapshot
     }
 
-    /// Looks whether the client's packets changed the frozen socket since its snapshot (some may
-    /// have passed the steering before it held them), and takes the change in. True where so.
-    pub(crate) fn notice_late(&self, flow: &mut Flow) -> bool {
-        let Some(local) = &mut flow.local else { return false };
-        let same =
-            TcpInfo::of(&local.parts.tcp).is_ok_and(|info| info.segs_in == local.tcp.segments_in);
-        if same {
-            return false;
-        }
-        match repair::snapshot(&local.parts.tcp, &flow.known, Accept::PeerClosed) {
-            Ok(newer) if newer.supersedes(&local.tcp) => {
-                local.tcp = newer;
-                let snapshot = self.encode(&local.parts, &local.tcp);
-                flow.snapshot = snapshot;
-                true
+    /// A server has the connection: what the frozen socket received since its snapshot (some
+    /// packets may have passed the steering before it held them) is forwarded, and the socket
+    /// closed silently.
+    pub(crate) fn leave(&self, flow: &mut Flow) {
+        let Some(Local { parts, tcp, reply }) = flow.local.take() else { return };
+        let same = TcpInfo::of(&parts.tcp).is_ok_and(|info| info.segs_in == tcp.segments_in);
+        if !same && let Ok(newer) = repair::snapshot(&parts.tcp, &flow.known, Accept::PeerClosed) {
+            let mac = self.steering.link().mac;
+            for frame in late_frames(&tcp, &newer, mac, mac).unwrap_or_default() {
+                self.steering.inject(&flow.slot, &frame);
             }
-            // Nothing that matters changed; or it was reset, which the new owner will see.
-            _ => false,
         }
+        // In repair mode: silent.
+        drop(parts);
+        // Whoever waited may be gone; the connection is away all the same.
+        let _ = reply.send(Outcome::Gone);
     }
 }
 

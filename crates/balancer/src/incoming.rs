@@ -17,6 +17,10 @@ use crate::buffer::{Buffer, Buffers};
 /// place.
 const HEADROOM_BYTES: usize = 1024;
 
+/// Octets of the first read of an answer: a head and what can do without splice(2); of a large
+/// body no more is copied than that.
+const FIRST_READ_BYTES: usize = 66 * 1024;
+
 /// Received and not consumed.
 #[derive(Debug, Default)]
 pub(crate) struct Incoming {
@@ -122,7 +126,9 @@ impl Incoming {
         if spare.is_empty() {
             return Poll::Ready(Err(io::ErrorKind::StorageFull.into()));
         }
-        let mut read = ReadBuf::new(spare);
+        let bytes_max = if self.touched { usize::MAX } else { FIRST_READ_BYTES };
+        let bytes_max = bytes_max.min(spare.len());
+        let mut read = ReadBuf::new(spare.get_mut(..bytes_max).unwrap_or_default());
         let polled = Pin::new(reader).poll_read(context, &mut read);
         let count = read.filled().len();
         self.end += count;

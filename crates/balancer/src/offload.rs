@@ -234,3 +234,214 @@ pub(crate) fn key(route: &Route, head: &RequestHead, input: &[u8]) -> RequestKey
     let partial = head.header(input, "range").is_some();
     RequestKey::new(route.index, head.method_text(input), head.path(input), partial)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use meter::Meter;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::LocalSet;
+
+    use super::*;
+    use crate::clients::Clients;
+    use crate::config::BalancerConfig;
+    use crate::connection::{self, Connection};
+    use crate::pool::KnownServers;
+    use crate::worker::Shared;
+
+    /// Hands nothing over, or answers the request itself and sends the connection home.
+    struct Fake {
+        refuse: Cell<Option<Fallback>>,
+        handed: Cell<u32>,
+        worker: RefCell<Option<Rc<Worker>>>,
+    }
+
+    impl HandOver for Fake {
+        fn ready(&self, server: &Server) -> Result<(), Fallback> {
+            assert!(server.agent.is_some());
+            Ok(())
+        }
+
+        fn hand_over(
+            &self,
+            mut stream: Stream,
+            candidate: Candidate,
+        ) -> LocalBoxFuture<'_, Result<(), (Box<Stream>, Fallback)>> {
+            Box::pin(async move {
+                if let Some(why) = self.refuse.get() {
+                    return Err((Box::new(stream), why));
+                }
+                self.handed.set(self.handed.get() + 1);
+                let head = RequestHead::parse(stream.input(), &candidate.plan.head_limits);
+                stream.consume(head.unwrap().unwrap().head_bytes());
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\ndirect";
+                stream.write_all(answer, false).await.unwrap();
+                let home = Home { requests: candidate.home.requests + 1, ..candidate.home };
+                let worker = self.worker.borrow().clone().unwrap();
+                tokio::task::spawn_local(connection::resume(worker, stream, home));
+                Ok(())
+            })
+        }
+    }
+
+    fn worker(server: std::net::SocketAddr, mode: &str, fake: &Rc<Fake>) -> Rc<Worker> {
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:1\"\n[[route]]\npool = \"p\"\noffload = \"{mode}\"\n\
+             [pool.p]\nservers = [\"{server}\"]\nagent_port = 7900\n\
+             trust = {{ ca = \"/a\", certificate = \"/b\", key = \"/c\" }}\n"
+        );
+        let mut config = BalancerConfig::parse(&text, "test").unwrap();
+        config.validate().unwrap();
+        // The files are of no concern here.
+        config.pools.get_mut("p").unwrap().trust = None;
+        config.routes[0].offload = OffloadMode::Off;
+        let mut plan = Plan::new(config.clone(), &mut KnownServers::default()).unwrap();
+        config.routes[0].offload = serde_mode(mode);
+        plan.routes = crate::route::RouteTable::new(&config.routes, |_| Some(0));
+        let meter = Arc::new(Meter::new());
+        let shared = Shared { meter, clients: Arc::new(Clients::new(1)) };
+        let info = WorkerInfo { index: 0, count: 1 };
+        let worker = Rc::new(Worker::new(info, &shared, Arc::new(plan)));
+        worker.offload.install(fake.clone());
+        *fake.worker.borrow_mut() = Some(worker.clone());
+        worker
+    }
+
+    fn serde_mode(mode: &str) -> OffloadMode {
+        match mode {
+            "always" => OffloadMode::Always,
+            "auto" => OffloadMode::Auto,
+            _ => OffloadMode::Off,
+        }
+    }
+
+    async fn serve(worker: &Rc<Worker>) -> TcpStream {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (tcp, peer) = listener.accept().await.unwrap();
+        let admission = worker.clients.admit_returned(peer.ip(), 0);
+        let connection = Connection::new(worker.clone(), Stream::plain(tcp), 0, 0, admission);
+        tokio::task::spawn_local(connection.serve());
+        client
+    }
+
+    async fn origin() -> std::net::SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::task::spawn_local(async move {
+            while let Ok((mut tcp, _)) = listener.accept().await {
+                tokio::task::spawn_local(async move {
+                    let mut request = [0; 4096];
+                    while let Ok(1..) = tcp.read(&mut request).await {
+                        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nproxied";
+                        let _ = tcp.write_all(answer).await;
+                    }
+                });
+            }
+        });
+        address
+    }
+
+    async fn get(client: &mut TcpStream, extra: &str) -> String {
+        let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{extra}\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = [0; 4096];
+        let count = client.read(&mut answer).await.unwrap();
+        let text = std::str::from_utf8(&answer[..count]).unwrap();
+        text.rsplit("\r\n").next().unwrap().to_owned()
+    }
+
+    fn run(mode: &str, refuse: Option<Fallback>, test: impl AsyncFnOnce(Rc<Worker>, Rc<Fake>)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let fake = Rc::new(Fake {
+                refuse: Cell::new(refuse),
+                handed: Cell::new(0),
+                worker: RefCell::new(None),
+            });
+            let worker = worker(origin().await, mode, &fake);
+            test(worker, fake).await;
+        });
+    }
+
+    fn fallbacks(worker: &Worker, why: Fallback) -> u64 {
+        worker.meter.value(meter::Event::Fallback(why))
+    }
+
+    #[test]
+    fn always_hands_over_and_the_connection_comes_home() {
+        run("always", None, async |worker, fake| {
+            let mut client = serve(&worker).await;
+            for _ in 0..3 {
+                assert_eq!(get(&mut client, "").await, "direct");
+            }
+            assert_eq!(fake.handed.get(), 3);
+            assert_eq!(worker.clients.total(), 1);
+            // What only a proxy can do stays here, on the same connection.
+            let upgrade = "Connection: upgrade\r\nUpgrade: websocket\r\n";
+            assert_eq!(get(&mut client, upgrade).await, "proxied");
+            assert_eq!(fallbacks(&worker, Fallback::Request), 1);
+            let mode = meter::Mode::Offload;
+            assert_eq!(worker.meter.value(meter::Event::Request(mode)), 3);
+        });
+    }
+
+    #[test]
+    fn what_comes_back_unmoved_is_proxied() {
+        run("always", Some(Fallback::Overloaded), async |worker, fake| {
+            let mut client = serve(&worker).await;
+            assert_eq!(get(&mut client, "").await, "proxied");
+            assert_eq!(fallbacks(&worker, Fallback::Overloaded), 1);
+            fake.refuse.set(None);
+            assert_eq!(get(&mut client, "").await, "direct");
+        });
+    }
+
+    #[test]
+    fn off_and_a_worker_without_means_proxy() {
+        run("off", None, async |worker, fake| {
+            let mut client = serve(&worker).await;
+            assert_eq!(get(&mut client, "").await, "proxied");
+            assert_eq!(fake.handed.get(), 0);
+        });
+        run("always", None, async |worker, _| {
+            *worker.offload.mover.borrow_mut() = None;
+            let mut client = serve(&worker).await;
+            assert_eq!(get(&mut client, "").await, "proxied");
+            assert_eq!(fallbacks(&worker, Fallback::Unsupported), 1);
+        });
+    }
+
+    #[test]
+    fn auto_proxies_what_is_small_and_hands_over_what_is_large() {
+        run("auto", None, async |worker, fake| {
+            let mut client = serve(&worker).await;
+            for _ in 0..20 {
+                assert_eq!(get(&mut client, "Connection: close\r\n").await, "proxied");
+                client = serve(&worker).await;
+            }
+            assert_eq!(fake.handed.get(), 0);
+            // As if servers had reported what they sent.
+            let key = RequestKey::new(0, "GET", "/", false);
+            for _ in 0..20 {
+                worker.offload.learn_returned(key, 1, 100 << 20, false);
+            }
+            assert_eq!(get(&mut client, "").await, "direct");
+        });
+    }
+
+    #[test]
+    fn a_returned_request_finds_its_place() {
+        run("always", None, async |worker, _| {
+            let home = Home { listener: 0, requests: 7 };
+            let input = b"GET /a HTTP/1.1\r\nHost: objects.example:80\r\n\r\n";
+            let candidate = place(&worker, input, home).unwrap();
+            assert_eq!((candidate.route, candidate.server, candidate.home), (0, 0, home));
+            assert_eq!(candidate.host.as_deref(), Some("objects.example:80"));
+            assert!(place(&worker, &input[..10], home).is_none());
+            assert!(place(&worker, b"GET / HTTP/1.1\n", home).is_none());
+        });
+    }
+}

@@ -8,9 +8,7 @@ use service::trust::{TrustError, TrustFiles};
 use wire::http::HeadLimits;
 
 use crate::clients::ClientLimits;
-use crate::config::{
-    BalancerConfig, ConfigError, ListenerConfig, Timeouts, TlsVersion, TrustConfig,
-};
+use crate::config::{BalancerConfig, ConfigError, ListenerConfig, Timeouts, TrustConfig};
 use crate::pool::{KnownServers, Pool};
 use crate::route::RouteTable;
 use crate::tls::{self, TlsError};
@@ -39,8 +37,6 @@ pub(crate) struct ListenerPlan {
     pub address: SocketAddr,
     /// Its identity, where it speaks TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
-    /// It takes TLS 1.3 only.
-    pub only_13: bool,
     /// Its timeouts.
     pub timeouts: Timeouts,
     /// Limits of connections.
@@ -60,7 +56,7 @@ pub enum PlanError {
         address: SocketAddr,
         /// What is wrong.
         #[source]
-        error: TlsError,
+        error: Box<TlsError>,
     },
     /// The identity towards the agents of a pool.
     #[error("pool.{pool}.trust: {error}")]
@@ -69,7 +65,7 @@ pub enum PlanError {
         pool: String,
         /// What is wrong.
         #[source]
-        error: TrustError,
+        error: Box<TrustError>,
     },
     /// Something that only a restart can change.
     #[error(
@@ -91,8 +87,9 @@ impl Plan {
         let mut pools = Vec::with_capacity(config.pools.len());
         for (name, pool) in &config.pools {
             if let Some(trust) = &pool.trust {
-                service::trust::client_config(&trust_files(trust))
-                    .map_err(|error| PlanError::Trust { pool: name.clone(), error })?;
+                service::trust::client_config(&trust_files(trust)).map_err(|error| {
+                    PlanError::Trust { pool: name.clone(), error: Box::new(error) }
+                })?;
             }
             pools.push(Arc::new(Pool::new(name, pool, known)));
         }
@@ -144,15 +141,14 @@ fn listener(config: &BalancerConfig, listener: &ListenerConfig) -> Result<Listen
         .as_ref()
         .map(tls::load)
         .transpose()
-        .map_err(|error| PlanError::Tls { address, error })?;
-    let only_13 = listener.tls.as_ref().is_some_and(|tls| tls.min_version == TlsVersion::Tls13);
+        .map_err(|error| PlanError::Tls { address, error: Box::new(error) })?;
     let limits = ClientLimits {
         connections_max: config.limits.connections_max,
         listener_max: listener.connections_max.unwrap_or(usize::MAX),
         per_client_max: config.limits.connections_per_client_max,
     };
     let timeouts = config.timeouts_of(listener);
-    Ok(ListenerPlan { address, tls, only_13, timeouts, limits })
+    Ok(ListenerPlan { address, tls, timeouts, limits })
 }
 
 /// The files of a pool's trust as the control channel wants them.

@@ -217,9 +217,10 @@ impl Exchange<'_> {
         let server = in_flight.server();
         let connecting = self.worker.upstreams.connect(server.address);
         let connected = self.timer.limit(self.timeouts.upstream_connect, connecting).await;
-        let meter = &self.worker.meter;
-        let good = matches!(connected, Ok(Ok(_)));
-        server.observe(good, &self.pool.health, meter);
+        if !matches!(connected, Ok(Ok(_))) {
+            // Only what failed counts: a server that accepts may still fail its checks.
+            server.observe(false, &self.pool.health, &self.worker.meter);
+        }
         match connected {
             Ok(Ok(upstream)) => Ok(upstream),
             Ok(Err(error)) => {
@@ -360,7 +361,7 @@ impl Exchange<'_> {
             tokio::select! {
                 biased;
                 read = incoming.fill(&mut reader, &worker.buffers) => Either::Read(read),
-                step = upload.step(client, writer.as_ref(), &worker.pipes) => Either::Step(step),
+                step = upload.step(client, writer.as_ref(), worker) => Either::Step(step),
             }
         };
         match self.timer.limit(stall, either).await {
@@ -432,11 +433,12 @@ impl Exchange<'_> {
             upload,
             incoming,
         };
-        let Delivered { outcome, upstream, response_bytes } =
+        let Delivered { outcome, begun, upstream, response_bytes } =
             delivery.run(&head, terms, upstream).await;
         let ended = match outcome {
             Ok(()) if keep_alive => Ended::KeepAlive,
             Ok(()) => Ended::Close,
+            Err(failed) if !begun => return self.give_up(failed),
             Err(failed) => return self.break_off(failed, status, response_bytes),
         };
         if let Some(upstream) = upstream.filter(|_| reusable && !unread) {

@@ -94,8 +94,9 @@ impl Flows {
         }
         let record = snapshot.tls.as_ref().map(RecordLayer::from_snapshot).transpose()?;
         let restored = repair::restore(&snapshot.tcp, || {
-            if let Some(segments) = window_to_restore(&snapshot.tcp.congestion) {
-                self.steering.expect_window(flow.slot.flow(), segments);
+            let segments = window_to_restore(&snapshot.tcp.congestion);
+            if let (Some(windows), Some(segments)) = (&self.windows, segments) {
+                windows.expect(flow.slot.flow(), segments);
             }
         })?;
         let (fd, unsent): (OwnedFd, Vec<u8>) = restored.activate()?;
@@ -105,7 +106,9 @@ impl Flows {
         self.steering.replay(&flow.slot);
         let input = std::mem::take(&mut snapshot.plaintext);
         let (record, ended) = (record.map(Box::new), snapshot.tcp.peer_closed);
-        Ok((Stream::from_parts(Parts { tcp, record, input, ended }), unsent))
+        let parts = Parts { tcp, record, input, ended };
+        let key = flow.slot.flow();
+        Ok((Stream::with_addresses(parts, key.client, key.service), unsent))
     }
 
     /// Tells the client that its connection is gone. Its owner is, so the sequence number that a

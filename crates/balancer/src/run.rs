@@ -11,7 +11,7 @@ use service::admin::{self, AdminError, AdminServer, Answer, Health, Routes};
 use service::listen::{self, ListenError, ListenOptions};
 use service::logs::{self, LogError};
 use service::{Control, Phase, Watch, WorkerInfo, WorkersConfig, WorkersError, run_workers};
-use steer::{HoldLimits, Hook, SteerError, Steering, SteeringConfig};
+use steer::{HoldLimits, Hook, SteerError, Steering, SteeringConfig, Windows};
 
 use crate::clients::Clients;
 use crate::config::{self, BalancerConfig, OffloadMode};
@@ -66,7 +66,7 @@ pub struct Balancer {
     shared: Arc<Shared>,
     /// By listener, one socket a worker.
     listeners: Vec<Vec<TcpListener>>,
-    steering: Option<Arc<Steering>>,
+    steering: Option<Steered>,
     addresses: Vec<SocketAddr>,
     admin: Option<AdminServer>,
     workers: usize,
@@ -199,19 +199,22 @@ async fn work(
     watch: Watch<Plan>,
     shared: Arc<Shared>,
     sockets: Vec<TcpListener>,
-    steering: Option<Arc<Steering>>,
+    steering: Option<Steered>,
 ) -> Result<(), ListenError> {
     let listeners =
         sockets.into_iter().map(listen::register).collect::<Result<Vec<_>, ListenError>>()?;
     let worker = Rc::new(Worker::new(info, &shared, watch.config()));
-    let mover = steering.map(|steering| Mover::install(&worker, steering));
+    let mover = steering.map(|(steering, windows)| Mover::install(&worker, steering, windows));
     worker::run(worker, watch, listeners, mover).await;
     Ok(())
 }
 
+/// What moving connections takes of the machine.
+type Steered = (Arc<Steering>, Option<Arc<Windows>>);
+
 /// Steering, where a route wants connections handed over. A machine that cannot steer proxies;
 /// the reason is said once.
-fn open_steering(plan: &Plan) -> Result<Option<Arc<Steering>>, BalancerError> {
+fn open_steering(plan: &Plan) -> Result<Option<Steered>, BalancerError> {
     if plan.config.routes.iter().all(|route| route.offload == OffloadMode::Off) {
         return Ok(None);
     }
@@ -235,14 +238,16 @@ fn open_steering(plan: &Plan) -> Result<Option<Arc<Steering>>, BalancerError> {
                 config::SteeringConfig::Tc => Hook::Tc,
                 config::SteeringConfig::Xdp => Hook::Xdp,
             },
-            cgroup: steer::load::own_cgroup(),
         })
     });
     match opened {
         Ok(steering) => {
             let (link, xdp) = (&steering.link().name, steering.is_xdp());
             tracing::info!(interface = link, xdp, "connections can be handed over");
-            Ok(Some(Arc::new(steering)))
+            let windows = Windows::open().inspect_err(|error| {
+                tracing::warn!(%error, "connections that come home start from the initial window");
+            });
+            Ok(Some((Arc::new(steering), windows.ok().map(Arc::new))))
         }
         Err(error) => {
             tracing::error!(%error, "no connection is handed over; everything is proxied");
@@ -271,9 +276,10 @@ fn routes(meter: &Arc<Meter>, control: &Control<Plan>) -> Routes {
         Phase::Running => Health::Ok,
         Phase::Draining | Phase::Stopping => Health::Draining,
     };
-    let servers = control.clone();
+    let (servers, stages) = (control.clone(), meter.clone());
     Routes::new(meter.clone(), health, "unlade lb", env!("CARGO_PKG_VERSION"))
         .route("/servers", move |_| Answer::json(servers_json(&servers.config())))
+        .route("/stages", move |_| Answer::json(stages.stages_json()))
 }
 
 /// Every server with its state. Names of pools are the only text that is not ours.

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use handoff::ServerId;
-use meter::Stage;
 use wire::frame::{ConnectionId, Epoch, Frame, Scope, Terms};
 
 use crate::flows::{Assignment, Flow, Flows, Remote, SCOPE_NONE, SCOPES_MAX, Scopes};
@@ -34,34 +33,8 @@ impl Flows {
         remote.outbox.push(&Frame::Offer { id, epoch, terms, snapshot: flow.snapshot.clone() });
     }
 
-    pub(crate) fn send_stay(&self, id: ConnectionId, flow: &Flow, to: ServerId, epoch: Epoch) {
-        let Some(remote) = self.remote_of(to) else { return };
-        let terms = self.terms(&remote, &flow.assignment);
-        remote.outbox.push(&Frame::Stay { id, epoch, terms });
-    }
-
-    pub(crate) fn send_cancel(&self, id: ConnectionId, to: ServerId, epoch: Epoch) {
-        self.send(to, &Frame::Cancel { id, epoch });
-    }
-
-    pub(crate) fn send_taken(&self, id: ConnectionId, to: ServerId, epoch: Epoch) {
-        self.send(to, &Frame::Taken { id, epoch });
-    }
-
     pub(crate) fn send_recall(&self, id: ConnectionId, to: ServerId, epoch: Epoch) {
         self.send(to, &Frame::Recall { id, epoch });
-    }
-
-    /// GO: the migration is complete, as far as this worker is concerned.
-    pub(crate) fn send_go(&self, id: ConnectionId, flow: &mut Flow, to: ServerId, epoch: Epoch) {
-        self.send(to, &Frame::Go { id, epoch });
-        let cost = flow.started.elapsed();
-        self.meter.record(Stage::Total, cost);
-        self.meter.add(meter::Event::MigrationCompleted);
-        let route = flow.assignment.candidate.route;
-        self.worker.offload.learn_migration(route, flow.tls, cost, true);
-        // What it described is the server's now; it holds secrets and request bytes.
-        flow.snapshot = Vec::new();
     }
 }
 

@@ -9,6 +9,27 @@ use tokio::net::TcpStream;
 
 use crate::buffer::{PIPE_BYTES, PipeLease};
 
+/// Octets that a connection moves before the worker's others have their turn. Sockets that are
+/// always ready would otherwise keep the worker to themselves.
+const TURN_BYTES: u64 = 4 << 20;
+
+/// How much of its turn a connection has used.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    used_bytes: u64,
+}
+
+impl Turn {
+    /// Notes that `bytes` octets went past; lets others go first once it has been enough.
+    pub(crate) async fn moved(&mut self, bytes: u64) {
+        self.used_bytes = self.used_bytes.saturating_add(bytes);
+        if self.used_bytes >= TURN_BYTES {
+            self.used_bytes = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 /// Moves up to `bytes_max` octets from the socket into the empty pipe; waits until there are
 /// some, and returns how many. Zero: the sender has closed. Nothing is lost where the future is
 /// dropped.

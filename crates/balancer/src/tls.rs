@@ -7,9 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use record::{Handshake, HandshakeError, Progress};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
 use service::Stream;
 use service::stream::Parts;
 use tokio::net::TcpStream;
@@ -61,13 +58,29 @@ pub(crate) fn load(config: &TlsConfig) -> Result<Arc<rustls::ServerConfig>, TlsE
     let (chain, key) =
         record::config::identity_from_pem(&read(&config.certificate)?, &read(&config.key)?)
             .map_err(identity)?;
+    let both = record::server_config(chain, key, &[ALPN]).map_err(identity)?;
     match config.min_version {
-        TlsVersion::Tls12 => record::server_config(chain, key, &[ALPN]),
-        TlsVersion::Tls13 => certified(chain, key).and_then(|resolver| {
-            record::config::server_config_with_resolver(Arc::new(resolver), &[ALPN])
-        }),
+        TlsVersion::Tls12 => Ok(both),
+        TlsVersion::Tls13 => only_13(&both).map_err(identity),
     }
-    .map_err(identity)
+}
+
+/// The same server for clients of TLS 1.3 only.
+fn only_13(both: &rustls::ServerConfig) -> Result<Arc<rustls::ServerConfig>, record::ConfigError> {
+    let mut config = rustls::ServerConfig::builder_with_provider(both.crypto_provider().clone())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(record::ConfigError::Setup)?
+        .with_no_client_auth()
+        .with_cert_resolver(both.cert_resolver.clone());
+    config.alpn_protocols.clone_from(&both.alpn_protocols);
+    config.ignore_client_order = both.ignore_client_order;
+    config.enable_secret_extraction = both.enable_secret_extraction;
+    config.key_log = both.key_log.clone();
+    config.max_early_data_size = both.max_early_data_size;
+    config.ticketer = both.ticketer.clone();
+    config.session_storage = both.session_storage.clone();
+    config.send_tls13_tickets = both.send_tls13_tickets;
+    Ok(Arc::new(config))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
@@ -76,29 +89,6 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     let mut bytes = Vec::new();
     io::Read::read_to_end(&mut io::Read::take(file, PEM_BYTES_MAX), &mut bytes).map_err(failed)?;
     Ok(bytes)
-}
-
-fn certified(
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-) -> Result<Only13, record::ConfigError> {
-    let provider = rustls::crypto::aws_lc_rs::default_provider();
-    CertifiedKey::from_der(chain, key, &provider)
-        .map(|key| Only13(Arc::new(key)))
-        .map_err(record::ConfigError::Identity)
-}
-
-/// An identity for clients of TLS 1.3 only.
-#[derive(Debug)]
-struct Only13(Arc<CertifiedKey>);
-
-impl ResolvesServerCert for Only13 {
-    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        // Suites of TLS 1.3 are of no use to older versions, so who offers none speaks none.
-        let speaks_13 =
-            hello.cipher_suites().iter().any(|suite| matches!(u16::from(*suite), 0x1301..=0x1305));
-        speaks_13.then(|| self.0.clone())
-    }
 }
 
 /// Why a connection did not come about.
@@ -119,7 +109,6 @@ pub(crate) enum Failure {
 pub(crate) async fn accept(
     tcp: TcpStream,
     config: Arc<rustls::ServerConfig>,
-    only_13: bool,
 ) -> Result<Stream, Failure> {
     let mut handshake = Handshake::new(config).map_err(Failure::Handshake)?;
     let mut input = Vec::with_capacity(READ_BYTES);
@@ -138,14 +127,9 @@ pub(crate) async fn accept(
             Ok(_) if sent.is_err() => return Err(Failure::Transport),
             Ok(Progress::NeedsInput) => {}
             Ok(Progress::Complete(established)) => {
-                let record = established.record;
-                if only_13 && record.to_snapshot().version != 0x0304 {
-                    let what = "a suite of TLS 1.3 in a hello of TLS 1.2";
-                    return Err(Failure::Handshake(HandshakeError::Config(what.to_owned())));
-                }
                 return Ok(Stream::from_parts(Parts {
                     tcp,
-                    record: Some(Box::new(record)),
+                    record: Some(Box::new(established.record)),
                     input: established.plaintext,
                     ended: false,
                 }));

@@ -1,14 +1,16 @@
 //! The rest of a request's body, from the client to the server, in steps that may be dropped at
 //! any point without losing or repeating an octet.
 
+use meter::Event;
 use service::Stream;
 use tokio::net::TcpStream;
 use wire::http::HeadError;
 
 use crate::body::Body;
-use crate::buffer::{PipeLease, Pipes};
-use crate::splice;
+use crate::buffer::PipeLease;
+use crate::splice::{self, Turn};
 use crate::upstream;
+use crate::worker::Worker;
 
 /// A stretch of a body at least so long is spliced.
 const SPLICE_BYTES_MIN: u64 = 64 * 1024;
@@ -35,12 +37,20 @@ pub(crate) struct Upload {
     pipe: Option<PipeLease>,
     allowed_bytes: u64,
     abandoned: bool,
+    turn: Turn,
 }
 
 impl Upload {
     /// `body` of at most `bytes_max` octets is still in the client's stream.
     pub(crate) fn new(body: Body, bytes_max: u64) -> Upload {
-        Upload { body, checked: 0, pipe: None, allowed_bytes: bytes_max, abandoned: false }
+        Upload {
+            body,
+            checked: 0,
+            pipe: None,
+            allowed_bytes: bytes_max,
+            abandoned: false,
+            turn: Turn::default(),
+        }
     }
 
     /// Nothing more is to be sent.
@@ -76,10 +86,12 @@ impl Upload {
         &mut self,
         client: &mut Stream,
         server: &TcpStream,
-        pipes: &Pipes,
+        worker: &Worker,
     ) -> Result<(), UploadError> {
         if let Some(pipe) = self.pipe.as_mut().filter(|pipe| pipe.held_bytes > 0) {
-            splice::push(pipe, server, false).await.map_err(|_| UploadError::Server)?;
+            let sent = splice::push(pipe, server, false).await;
+            let sent = sent.map_err(|_| UploadError::Server)?;
+            self.turn.moved(sent as u64).await;
             return Ok(());
         }
         if self.checked > 0 {
@@ -93,7 +105,13 @@ impl Upload {
             return self.check(client.input());
         }
         if !client.is_tls() && self.body.blind_bytes() >= SPLICE_BYTES_MIN {
-            return self.pull(client, pipes).await;
+            if self.pipe.is_none() {
+                // Without a descriptor to be had it goes through the buffer.
+                self.pipe = worker.pipes.take().ok();
+            }
+            if self.pipe.is_some() {
+                return self.pull(client, worker).await;
+            }
         }
         match client.fill().await {
             Ok(1..) => Ok(()),
@@ -115,14 +133,12 @@ impl Upload {
         Ok(())
     }
 
-    async fn pull(&mut self, client: &Stream, pipes: &Pipes) -> Result<(), UploadError> {
-        let pipe = match &mut self.pipe {
-            Some(pipe) => pipe,
-            None => self.pipe.insert(pipes.take().map_err(|_| UploadError::Server)?),
-        };
+    async fn pull(&mut self, client: &Stream, worker: &Worker) -> Result<(), UploadError> {
+        let Some(pipe) = &mut self.pipe else { return Ok(()) };
         let due = self.body.blind_bytes();
         match splice::pull(client.tcp(), pipe, due).await {
             Ok(moved @ 1..) => {
+                worker.meter.add_n(Event::BytesIn, moved as u64);
                 self.body.skip(moved as u64);
                 self.allow(moved as u64)
             }

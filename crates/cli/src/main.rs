@@ -3,6 +3,7 @@
 
 mod bench;
 mod doctor;
+mod input;
 mod lab;
 mod load;
 mod output;
@@ -58,6 +59,12 @@ enum Command {
     /// Put closed-loop HTTP/1.1 load on a server and check what it answers
     #[command(hide = true)]
     Load(load::LoadArgs),
+    /// The least that moving a connection can cost
+    #[command(hide = true)]
+    Floor(bench::floor::FloorArgs),
+    /// Make a link lose, double and delay packets
+    #[command(hide = true)]
+    Impair(bench::impair::ImpairArgs),
 }
 
 fn main() -> ExitCode {
@@ -69,6 +76,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Load(args) => load::run(args),
+        Command::Floor(args) => bench::floor::run(&args),
+        Command::Impair(args) => bench::impair::run(&args),
     };
     match outcome {
         Ok(code) => code,

@@ -1,17 +1,21 @@
 //! One connection as the balancer sees it, from the first offer until it is home or over.
 //!
 //! ```text
-//!            start                ready [+ done]                return
-//!  (home) ─────────► Offering ───────────────────► Owned ───────────────► Returning
-//!     ▲    refuse,      │  ▲                        │ ▲ │ channel down       │ │ │
-//!     ├─── deadline ────┘  │ relay: the same        │ │ ▼           stay ────┘ │ │
-//!     │                    │ snapshot, next epoch   │ │ Orphan ──► reset       │ │
-//!     │                    └────────────────────────┼─┴────────────────────────┘ │
-//!     └──────────────────── Reclaiming ◄────────────┴─────── home ───────────────┘
+//!            start                 ready                  return
+//!  (home) ─────────► Offering ───────────────► Owned ───────────────► Returning
+//!     ▲    refuse     │  │ ▲                    │ ▲                     │    │
+//!     ├───────────────┘  │ │                    │ │ channel down, up    │    │
+//!     │  nobody has it   ▼ │ channel up,        ▼ │                     │    │
+//!     ├──────────────── Doubt  server has it   Orphan ──► reset         │    │
+//!     │  lease over        └──────► (Owned)                             │    │
+//!     │                    ▲ relay: the same snapshot, next epoch       │    │
+//!     │                    └────────────────────────────────────────────┘    │
+//!     └───────────────────────── home: rebuilt ─────────────────────────────┘
 //! ```
-//! The owner changes at one event each way: to a server when the balancer has READY (and, in a
-//! relay, DONE from the old owner); away from a server when the balancer has its DONE. Before
-//! that event the old owner can go on as if nothing had happened; after it, it cannot.
+//! A server owns the connection from the moment it sends READY; until READY is here, the old
+//! owner's state is kept, so that it can go on as if nothing had happened. Where the channel
+//! breaks in between, nobody can know: the connection is in doubt until the server says what it
+//! has, or until its lease is surely over (a server gives connections up after half the time).
 
 use wire::frame::{CloseReason, Epoch, RefuseReason, ReturnReason};
 
@@ -20,10 +24,17 @@ use crate::{Millis, ServerId};
 /// Durations of one connection's migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// From OFFER to READY, and from TAKEN to DONE, milliseconds.
+    /// From OFFER to READY, milliseconds; a server that takes longer is suspected dead.
     pub deadline_ms: u32,
-    /// How long a connection outlives the channel to its owner, milliseconds.
+    /// How long a connection outlives the channel to its owner, milliseconds. The servers'
+    /// lease ([`server_lease_ms`]) is shorter.
     pub lease_ms: u32,
+}
+
+/// The lease of a server whose balancer has `lease_ms`: half of it, so that a server that was cut
+/// off has given a connection up before the balancer goes on with it.
+pub fn server_lease_ms(lease_ms: u32) -> u32 {
+    lease_ms / 2
 }
 
 /// Why a connection is not, or no longer, offloaded.
@@ -31,9 +42,7 @@ pub struct Timing {
 pub enum Setback {
     /// The server does not take it.
     Refused(RefuseReason),
-    /// No answer in time.
-    Deadline,
-    /// The channel to the server is down.
+    /// The channel to the server is down, and the server does not have the connection.
     ChannelDown,
 }
 
@@ -44,28 +53,20 @@ pub enum Action {
     Hold,
     /// Send OFFER with the newest snapshot.
     Offer(ServerId, Epoch),
-    /// Send CANCEL.
-    Cancel(ServerId, Epoch),
-    /// Send TAKEN.
-    Taken(ServerId, Epoch),
-    /// Send STAY with the terms of the choice.
-    Stay(ServerId, Epoch),
     /// Redirect the flow to the server and replay what waits.
     Redirect(ServerId),
-    /// Send GO.
-    Go(ServerId, Epoch),
-    /// Close the frozen local socket silently.
+    /// Forward what the frozen local socket received late, and close it silently.
     CloseLocal,
     /// Thaw the frozen local socket, give the flow back to the local stack and replay; go on
     /// with the connection here.
     ThawLocal(Setback),
-    /// Take the changed state of the frozen local socket as the newest snapshot.
-    SnapshotAgain,
     /// Choose where the returned connection goes: answer with [`Giver::choose`].
     Choose(ReturnReason),
     /// Rebuild the socket here from the newest snapshot, give the flow back to the local stack
     /// and replay; `None`: as wanted, otherwise why the relay failed.
     Rebuild(Option<Setback>),
+    /// The server does not answer: close the channel to it, which settles everything with it.
+    Suspect(ServerId),
     /// Reset the connection towards the client: its owner is gone.
     Reset,
     /// The connection ended at its owner. Let the flow linger, then forget it.
@@ -75,31 +76,27 @@ pub enum Action {
 /// What becomes of a returned connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The same server goes on under new terms.
-    Stay,
-    /// Another server (or the same one, afresh) gets it.
+    /// A server gets it; where it is the one that gave it back, that thaws it.
     Relay(ServerId),
     /// It comes home.
     Home,
 }
 
-/// Who has the connection's socket while an offer is out.
+/// Who has the connection's state while an offer is out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// This host, frozen.
+    /// This host's socket, frozen.
     Here,
-    /// A server, frozen, until its DONE.
-    Server(ServerId, Epoch),
-    /// Nobody: the snapshot is the connection.
+    /// The newest snapshot.
     Snapshot,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Offering { to: ServerId, epoch: Epoch, source: Source, ready: bool, deadline: Millis },
+    Offering { to: ServerId, epoch: Epoch, source: Source, deadline: Millis },
+    Doubt { to: ServerId, epoch: Epoch, source: Source, until: Millis },
     Owned { by: ServerId, epoch: Epoch },
-    Returning { from: ServerId, epoch: Epoch },
-    Reclaiming { from: ServerId, epoch: Epoch, setback: Option<Setback>, deadline: Millis },
+    Returning { from: ServerId },
     Orphan { by: ServerId, epoch: Epoch, until: Millis },
     Over,
 }
@@ -118,17 +115,7 @@ type Actions = Vec<Action>;
 impl Giver {
     /// Starts the migration of a connection whose socket is frozen here.
     pub fn start(to: ServerId, timing: Timing, now: Millis) -> (Giver, Actions) {
-        Giver::resume(Epoch(0), to, timing, now)
-    }
-
-    /// As [`Giver::start`] for a connection that was away before; `last` is its newest epoch.
-    pub fn resume(
-        last: Epoch,
-        to: ServerId,
-        timing: Timing,
-        now: Millis,
-    ) -> (Giver, Actions) {
-        let mut giver = Giver { state: State::Over, epoch: last, timing };
+        let mut giver = Giver { state: State::Over, epoch: Epoch(0), timing };
         let offer = giver.offer(to, Source::Here, now);
         (giver, vec![Action::Hold, offer])
     }
@@ -136,7 +123,7 @@ impl Giver {
     fn offer(&mut self, to: ServerId, source: Source, now: Millis) -> Action {
         self.epoch = self.epoch.next();
         let (epoch, deadline) = (self.epoch, now + self.timing.deadline_ms);
-        self.state = State::Offering { to, epoch, source, ready: false, deadline };
+        self.state = State::Offering { to, epoch, source, deadline };
         Action::Offer(to, epoch)
     }
 
@@ -144,9 +131,9 @@ impl Giver {
     pub fn server(&self) -> Option<ServerId> {
         match self.state {
             State::Offering { to: server, .. }
+            | State::Doubt { to: server, .. }
             | State::Owned { by: server, .. }
-            | State::Returning { from: server, .. }
-            | State::Reclaiming { from: server, .. }
+            | State::Returning { from: server }
             | State::Orphan { by: server, .. } => Some(server),
             State::Over => None,
         }
@@ -170,181 +157,87 @@ impl Giver {
     /// When [`Giver::handle_tick`] has something to do.
     pub fn deadline(&self) -> Option<Millis> {
         match self.state {
-            State::Offering { deadline, .. } | State::Reclaiming { deadline, .. } => Some(deadline),
-            State::Orphan { until, .. } => Some(until),
+            State::Offering { deadline, .. } => Some(deadline),
+            State::Doubt { until, .. } | State::Orphan { until, .. } => Some(until),
             State::Owned { .. } | State::Returning { .. } | State::Over => None,
         }
     }
 
-    /// READY. `late` says that the frozen local socket changed since its snapshot (false where
-    /// the socket is not here).
-    pub fn handle_ready(
-        &mut self,
-        from: ServerId,
-        of: Epoch,
-        late: bool,
-        now: Millis,
-    ) -> Actions {
+    /// READY.
+    pub fn handle_ready(&mut self, from: ServerId, of: Epoch) -> Actions {
         match self.state {
-            State::Offering { to, epoch, source, deadline, .. } if to == from && epoch == of => {
-                if late && source == Source::Here {
-                    return vec![Action::SnapshotAgain, self.offer(to, source, now)];
-                }
-                self.state = State::Offering { to, epoch, source, ready: true, deadline };
-                self.commit()
+            State::Offering { to, epoch, source, .. } if to == from && epoch == of => {
+                self.commit(to, epoch, source)
             }
-            // Of an offer that was given up: CANCEL is on its way.
             _ => Vec::new(),
         }
     }
 
-    /// Moves the ownership, once everybody said what it takes.
-    fn commit(&mut self) -> Actions {
-        let State::Offering { to, epoch, source, ready: true, .. } = self.state else {
-            return Vec::new();
-        };
-        let mut actions = match source {
-            Source::Here => vec![Action::CloseLocal],
-            Source::Snapshot => Vec::new(),
-            Source::Server(..) => return Vec::new(),
-        };
+    /// The server has it.
+    fn commit(&mut self, to: ServerId, epoch: Epoch, source: Source) -> Actions {
         self.state = State::Owned { by: to, epoch };
-        actions.extend([Action::Redirect(to), Action::Go(to, epoch)]);
-        actions
+        match source {
+            // Redirected first, so that what the frozen socket forwards goes to the new owner.
+            Source::Here => vec![Action::Redirect(to), Action::CloseLocal],
+            Source::Snapshot => vec![Action::Redirect(to)],
+        }
     }
 
     /// REFUSE.
-    pub fn handle_refuse(
-        &mut self,
-        from: ServerId,
-        of: Epoch,
-        reason: RefuseReason,
-        now: Millis,
-    ) -> Actions {
+    pub fn handle_refuse(&mut self, from: ServerId, of: Epoch, reason: RefuseReason) -> Actions {
         match self.state {
-            State::Offering { to, epoch, .. } if to == from && epoch == of => {
-                self.give_up(Setback::Refused(reason), now)
+            State::Offering { to, epoch, source, .. } if to == from && epoch == of => {
+                self.give_up(source, Setback::Refused(reason))
             }
             _ => Vec::new(),
         }
     }
 
-    /// The offer came to nothing: the connection goes on here.
-    fn give_up(&mut self, setback: Setback, now: Millis) -> Actions {
-        let State::Offering { source, .. } = self.state else { return Vec::new() };
+    /// Nobody has it: the connection goes on here.
+    fn give_up(&mut self, source: Source, setback: Setback) -> Actions {
+        self.state = State::Over;
         match source {
-            Source::Here => {
-                self.state = State::Over;
-                vec![Action::ThawLocal(setback)]
-            }
-            Source::Snapshot => {
-                self.state = State::Over;
-                vec![Action::Rebuild(Some(setback))]
-            }
-            Source::Server(from, epoch) => {
-                let deadline = now + self.timing.deadline_ms;
-                let setback = Some(setback);
-                self.state = State::Reclaiming { from, epoch, setback, deadline };
-                Vec::new()
-            }
+            Source::Here => vec![Action::ThawLocal(setback)],
+            Source::Snapshot => vec![Action::Rebuild(Some(setback))],
         }
     }
 
-    /// RETURN. The runtime keeps the snapshot as the newest one, and answers
-    /// [`Action::Choose`] with [`Giver::choose`].
-    pub fn handle_return(
-        &mut self,
-        from: ServerId,
-        of: Epoch,
-        reason: ReturnReason,
-    ) -> Actions {
-        match self.state {
-            State::Owned { by, epoch } if by == from && epoch == of => {
-                self.state = State::Returning { from, epoch };
-                vec![Action::Hold, Action::Choose(reason)]
-            }
-            _ => Vec::new(),
+    /// True where a RETURN of this origin is for the connection as it is now, and not one that
+    /// was sent again after a channel came back.
+    pub fn expects_return(&self, from: ServerId, of: Epoch) -> bool {
+        matches!(self.state, State::Owned { by, epoch } if by == from && epoch == of)
+    }
+
+    /// RETURN. The runtime keeps the snapshot as the newest one (if [`Giver::expects_return`]),
+    /// and answers [`Action::Choose`] with [`Giver::choose`] at once.
+    pub fn handle_return(&mut self, from: ServerId, of: Epoch, reason: ReturnReason) -> Actions {
+        if !self.expects_return(from, of) {
+            return Vec::new();
         }
+        self.state = State::Returning { from };
+        vec![Action::Hold, Action::Choose(reason)]
     }
 
     /// Where the returned connection goes.
     pub fn choose(&mut self, choice: Choice, now: Millis) -> Actions {
-        let State::Returning { from, epoch } = self.state else { return Vec::new() };
+        let State::Returning { .. } = self.state else { return Vec::new() };
         match choice {
-            Choice::Stay => {
-                self.state = State::Owned { by: from, epoch };
-                vec![Action::Redirect(from), Action::Stay(from, epoch)]
-            }
-            Choice::Relay(to) => {
-                let offer = self.offer(to, Source::Server(from, epoch), now);
-                vec![Action::Taken(from, epoch), offer]
-            }
+            Choice::Relay(to) => vec![self.offer(to, Source::Snapshot, now)],
             Choice::Home => {
-                let deadline = now + self.timing.deadline_ms;
-                self.state = State::Reclaiming { from, epoch, setback: None, deadline };
-                vec![Action::Taken(from, epoch)]
-            }
-        }
-    }
-
-    /// DONE. `late` says that it brought a newer snapshot, which the runtime keeps.
-    pub fn handle_done(
-        &mut self,
-        from: ServerId,
-        of: Epoch,
-        late: bool,
-        now: Millis,
-    ) -> Actions {
-        match self.state {
-            State::Offering { to, epoch, source, ready, deadline }
-                if source == Source::Server(from, of) =>
-            {
-                if late {
-                    // The taker replaces what it restored: same connection, newer epoch.
-                    return vec![self.offer(to, Source::Snapshot, now)];
-                }
-                let source = Source::Snapshot;
-                self.state = State::Offering { to, epoch, source, ready, deadline };
-                self.commit()
-            }
-            State::Reclaiming { from: of_server, epoch, setback, .. }
-                if of_server == from && epoch == of =>
-            {
                 self.state = State::Over;
-                vec![Action::Rebuild(setback)]
+                vec![Action::Rebuild(None)]
             }
-            _ => Vec::new(),
         }
     }
 
-    /// CLOSED: the connection ended at the server that has its socket.
-    pub fn handle_closed(
-        &mut self,
-        from: ServerId,
-        of: Epoch,
-        reason: CloseReason,
-    ) -> Actions {
+    /// CLOSED: the connection ended at its owner.
+    pub fn handle_closed(&mut self, from: ServerId, of: Epoch, reason: CloseReason) -> Actions {
         match self.state {
             State::Owned { by, epoch } | State::Orphan { by, epoch, .. }
                 if by == from && epoch == of =>
             {
                 self.state = State::Over;
-                match reason {
-                    // The server never had it: GO came too late.
-                    CloseReason::Discarded => vec![Action::Reset],
-                    _ => vec![Action::Forget(reason)],
-                }
-            }
-            State::Returning { from: holder, epoch } | State::Reclaiming { from: holder, epoch, .. }
-                if holder == from && epoch == of =>
-            {
-                self.state = State::Over;
-                vec![Action::Redirect(from), Action::Forget(reason)]
-            }
-            State::Offering { to, epoch, source, .. } if source == Source::Server(from, of) => {
-                self.state = State::Over;
-                let back = Action::Redirect(from);
-                vec![Action::Cancel(to, epoch), back, Action::Forget(reason)]
+                vec![Action::Forget(reason)]
             }
             _ => Vec::new(),
         }
@@ -356,24 +249,13 @@ impl Giver {
         match self.state {
             State::Owned { by, epoch } if by == server => {
                 self.state = State::Orphan { by, epoch, until };
-                Vec::new()
             }
-            // Its DONE will not come; a server that hears nothing goes on with the connection.
-            State::Returning { from, epoch } | State::Reclaiming { from, epoch, .. }
-                if from == server =>
-            {
-                self.state = State::Orphan { by: from, epoch, until };
-                vec![Action::Redirect(from)]
+            State::Offering { to, epoch, source, .. } if to == server => {
+                self.state = State::Doubt { to, epoch, source, until };
             }
-            State::Offering { to, epoch, source: Source::Server(from, of), .. }
-                if from == server =>
-            {
-                self.state = State::Orphan { by: from, epoch: of, until };
-                vec![Action::Cancel(to, epoch), Action::Redirect(from)]
-            }
-            State::Offering { to, .. } if to == server => self.give_up(Setback::ChannelDown, now),
-            _ => Vec::new(),
+            _ => {}
         }
+        Vec::new()
     }
 
     /// The channel to a server is back; `owned` is the epoch under which the server still has
@@ -388,6 +270,10 @@ impl Giver {
                 self.state = State::Over;
                 vec![Action::Reset]
             }
+            State::Doubt { to, epoch, source, .. } if to == server => match owned {
+                Some(has) if has == epoch => self.commit(to, epoch, source),
+                _ => self.give_up(source, Setback::ChannelDown),
+            },
             _ => Vec::new(),
         }
     }
@@ -398,34 +284,18 @@ impl Giver {
             return Vec::new();
         }
         match self.state {
-            State::Offering { to, epoch, ready, .. } => {
-                if ready {
-                    // It is the old owner that is silent; its channel will break, or it answers.
-                    self.extend(now);
-                    return Vec::new();
-                }
-                let mut actions = vec![Action::Cancel(to, epoch)];
-                actions.extend(self.give_up(Setback::Deadline, now));
-                actions
+            State::Offering { to, epoch, source, .. } => {
+                // The channel's end brings `handle_channel_down`; until then, not again.
+                let deadline = now + self.timing.lease_ms;
+                self.state = State::Offering { to, epoch, source, deadline };
+                vec![Action::Suspect(to)]
             }
-            State::Reclaiming { .. } => {
-                self.extend(now);
-                Vec::new()
-            }
+            State::Doubt { source, .. } => self.give_up(source, Setback::ChannelDown),
             State::Orphan { .. } => {
                 self.state = State::Over;
                 vec![Action::Reset]
             }
             State::Owned { .. } | State::Returning { .. } | State::Over => Vec::new(),
-        }
-    }
-
-    fn extend(&mut self, now: Millis) {
-        let later = now + self.timing.deadline_ms;
-        if let State::Offering { deadline, .. } | State::Reclaiming { deadline, .. } =
-            &mut self.state
-        {
-            *deadline = later;
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Decisions about connections that change their owner; sans-IO: no socket, clock or thread.
 //!
-//! - [`giver`]: one connection as the balancer sees it: offer → ready → steer → go, return →
+//! - [`giver`]: one connection as the balancer sees it: offer → ready → steer, return →
 //!   relay or reclaim, with epochs, deadlines, and the way back on every failure;
-//! - [`taker`]: one connection as a server sees it: restore → live → return → gone;
+//! - [`taker`]: one connection as a server sees it: adopted → returned → buried;
+//! - [`late`]: what a frozen socket received after its snapshot, for the new owner;
 //! - [`shard`]: which server an object's name belongs to;
 //! - [`scope`]: whether the next request of a connection may stay where the connection is;
 //! - [`window`]: which congestion window a restored connection starts with.
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod giver;
+pub mod late;
 pub mod scope;
 pub mod shard;
 pub mod taker;

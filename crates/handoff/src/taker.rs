@@ -1,29 +1,31 @@
-//! One connection as a server sees it, from the offer until it is given back or over.
+//! One connection as a server sees it, from its adoption until it is given back or over.
 //!
 //! ```text
-//!  offer ──► Silent ──go──► Live ──want return──► Frozen ──taken──► (gone: DONE)
-//!              │ cancel,      ▲                     │ │ channel down: waits, frozen
-//!              ▼ channel down └────────stay─────────┘ ▼
-//!           (dropped)                               lease over ──► abort
+//!  offer ──► Live ──want return──► Returned ──offer of the next epoch──► Live (thawed)
+//!             │                       │ ├──── offer of a later one ────► buried, adopted afresh
+//!             ▼ ended                 │ └──── 200 ms ──────────────────► buried
+//!           CLOSED                    ▼ channel down: kept; up: RETURN again
+//!                       lease over ──► abort
 //! ```
+//! A returned connection's socket stays frozen for a while: packets that were on their way are
+//! received by it and forwarded when it is buried.
 
 use wire::frame::{CloseReason, Epoch, ReturnReason};
 
 use crate::Millis;
 
+/// How long a returned connection's socket is kept, milliseconds: longer than a packet can be
+/// under way between two hosts of one link.
+pub const BURIAL_MS: u32 = 200;
+
 /// What the runtime is to do, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Take the restored socket out of repair mode and answer the client.
-    Activate,
-    /// Close the restored or frozen socket silently.
-    Drop,
-    /// Freeze the socket, take a snapshot and send RETURN with it.
+    /// Take a snapshot of the frozen socket and send RETURN with it.
     Return(Epoch, ReturnReason),
-    /// Look whether the frozen socket changed; bounce the flow's packets to the balancer, close
-    /// the socket silently and send DONE.
-    Done(Epoch),
-    /// Thaw the frozen socket and go on under the new terms.
+    /// Forward what the frozen socket received since its snapshot, and close it silently.
+    Bury,
+    /// Thaw the frozen socket and answer the client again.
     Thaw,
     /// Close the socket with a RST: nobody sends the client's packets here any more.
     Abort,
@@ -33,9 +35,8 @@ pub enum Action {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Silent { until: Millis },
     Live,
-    Frozen(ReturnReason),
+    Returned { reason: ReturnReason, since: Millis },
     Over,
 }
 
@@ -50,11 +51,21 @@ pub struct Taker {
 
 type Actions = Vec<Action>;
 
+/// What an offer means for a connection that the server knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// It comes back before anyone else had it: [`Action::Thaw`], then READY.
+    Thaw,
+    /// It was elsewhere: [`Action::Bury`], then it is adopted from its snapshot.
+    Replace,
+    /// The server has it, or the offer is an old one: a protocol error.
+    Stale,
+}
+
 impl Taker {
-    /// A connection was restored for an offer; it stays silent until GO, but not for longer than
-    /// `silent_ms`: a balancer that lives would have said something by then.
-    pub fn offered(epoch: Epoch, silent_ms: u32, now: Millis) -> Taker {
-        Taker { state: State::Silent { until: now + silent_ms }, epoch, orphan_until: None }
+    /// A connection was restored for an offer, and is live.
+    pub fn adopted(epoch: Epoch) -> Taker {
+        Taker { state: State::Live, epoch, orphan_until: None }
     }
 
     /// The epoch of the adoption.
@@ -72,129 +83,76 @@ impl Taker {
         self.state == State::Live
     }
 
-    /// The connection counts as owned: it is listed when the channel comes back.
-    pub fn is_owned(&self) -> bool {
-        matches!(self.state, State::Live | State::Frozen(_))
-    }
-
     /// When [`Taker::handle_tick`] has something to do.
     pub fn deadline(&self) -> Option<Millis> {
         match self.state {
-            State::Silent { until } => Some(until),
-            State::Live | State::Frozen(_) => self.orphan_until,
             State::Over => None,
+            State::Live => self.orphan_until,
+            State::Returned { since, .. } => Some(self.orphan_until.unwrap_or(since + BURIAL_MS)),
         }
     }
 
-    /// A newer offer of the same connection: what was restored is replaced. False where the
-    /// offer is not newer, or the connection has gone live: then it is a protocol error.
-    pub fn handle_offer(&mut self, epoch: Epoch, silent_ms: u32, now: Millis) -> bool {
+    /// OFFER for a connection that the server knows. What is thawed is live under the new epoch;
+    /// what is replaced is over.
+    pub fn handle_offer(&mut self, epoch: Epoch) -> Offered {
         match self.state {
-            State::Silent { .. } if epoch > self.epoch => {
-                *self = Taker::offered(epoch, silent_ms, now);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// GO.
-    pub fn handle_go(&mut self, epoch: Epoch) -> Actions {
-        match self.state {
-            State::Silent { .. } if epoch == self.epoch => {
+            State::Returned { .. } if epoch == self.epoch.next() => {
                 self.state = State::Live;
-                vec![Action::Activate]
+                self.epoch = epoch;
+                Offered::Thaw
             }
-            _ => Vec::new(),
+            State::Returned { .. } if epoch > self.epoch => {
+                self.state = State::Over;
+                Offered::Replace
+            }
+            _ => Offered::Stale,
         }
     }
 
-    /// CANCEL.
-    pub fn handle_cancel(&mut self, epoch: Epoch) -> Actions {
-        match self.state {
-            State::Silent { .. } if epoch == self.epoch => self.finish(vec![Action::Drop]),
-            _ => Vec::new(),
-        }
-    }
-
-    fn finish(&mut self, actions: Actions) -> Actions {
-        self.state = State::Over;
-        actions
-    }
-
-    /// The runtime wants to give the connection back, at a pause between requests. While the
-    /// channel is down the connection is frozen and waits for it.
-    pub fn handle_want_return(&mut self, reason: ReturnReason) -> Actions {
+    /// The connection was frozen at a pause between requests, to be given back. While the
+    /// channel is down it waits for it.
+    pub fn handle_want_return(&mut self, reason: ReturnReason, now: Millis) -> Actions {
         if self.state != State::Live {
             return Vec::new();
         }
-        self.state = State::Frozen(reason);
+        self.state = State::Returned { reason, since: now };
         match self.orphan_until {
             None => vec![Action::Return(self.epoch, reason)],
             Some(_) => Vec::new(),
         }
     }
 
-    /// The socket could not be frozen or read, so RETURN was not sent: the connection stays.
-    pub fn handle_return_failed(&mut self) {
-        if let State::Frozen(_) = self.state {
-            self.state = State::Live;
-        }
-    }
-
-    /// TAKEN.
-    pub fn handle_taken(&mut self, epoch: Epoch) -> Actions {
-        match self.state {
-            State::Frozen(_) if epoch == self.epoch && self.orphan_until.is_none() => {
-                self.finish(vec![Action::Done(epoch)])
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    /// STAY.
-    pub fn handle_stay(&mut self, epoch: Epoch) -> Actions {
-        match self.state {
-            State::Frozen(_) if epoch == self.epoch => {
-                self.state = State::Live;
-                vec![Action::Thaw]
-            }
-            _ => Vec::new(),
-        }
-    }
-
     /// The connection ended here: the client closed it, the server did, or it broke.
     pub fn handle_ended(&mut self, reason: CloseReason) -> Actions {
         match self.state {
-            State::Live | State::Frozen(_) => {
-                let epoch = self.epoch;
-                self.finish(vec![Action::Closed(epoch, reason)])
+            State::Live => {
+                self.state = State::Over;
+                vec![Action::Closed(self.epoch, reason)]
             }
-            State::Silent { .. } | State::Over => Vec::new(),
+            State::Returned { .. } | State::Over => Vec::new(),
         }
     }
 
     /// The channel to the balancer broke.
     pub fn handle_channel_down(&mut self, lease_ms: u32, now: Millis) -> Actions {
-        match self.state {
-            // The balancer had no word that it may rely on: it keeps or resets the connection.
-            State::Silent { .. } => self.finish(vec![Action::Drop]),
-            State::Live | State::Frozen(_) => {
-                self.orphan_until = Some(now + lease_ms);
-                Vec::new()
-            }
-            State::Over => Vec::new(),
+        if self.state != State::Over {
+            self.orphan_until = Some(now + lease_ms);
         }
+        Vec::new()
     }
 
-    /// The channel is back, and the connection was listed in OWNED.
-    pub fn handle_channel_up(&mut self) -> Actions {
+    /// The channel is back, and the connection was listed in OWNED. A RETURN may have been lost,
+    /// so it is sent again; the balancer knows by the epoch whether it has it.
+    pub fn handle_channel_up(&mut self, now: Millis) -> Actions {
         if self.orphan_until.take().is_none() {
             return Vec::new();
         }
         match self.state {
-            State::Frozen(reason) => vec![Action::Return(self.epoch, reason)],
-            _ => Vec::new(),
+            State::Returned { reason, .. } => {
+                self.state = State::Returned { reason, since: now };
+                vec![Action::Return(self.epoch, reason)]
+            }
+            State::Live | State::Over => Vec::new(),
         }
     }
 
@@ -203,10 +161,17 @@ impl Taker {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Vec::new();
         }
+        let orphaned = self.orphan_until.is_some();
         match self.state {
-            State::Silent { .. } => self.finish(vec![Action::Drop]),
-            State::Live | State::Frozen(_) => self.finish(vec![Action::Abort]),
             State::Over => Vec::new(),
+            State::Returned { .. } if !orphaned => {
+                self.state = State::Over;
+                vec![Action::Bury]
+            }
+            State::Live | State::Returned { .. } => {
+                self.state = State::Over;
+                vec![Action::Abort]
+            }
         }
     }
 }

@@ -21,8 +21,7 @@ pub fn window_to_restore(learnt: &Congestion) -> Option<u32> {
     if learnt.idle_ms > WINDOW_AGE_MS_MAX {
         return None;
     }
-    let segments =
-        learnt.cwnd_segments.min(learnt.ssthresh_segments).min(WINDOW_SEGMENTS_MAX);
+    let segments = learnt.cwnd_segments.min(learnt.ssthresh_segments).min(WINDOW_SEGMENTS_MAX);
     (segments > INITIAL_WINDOW_SEGMENTS).then_some(segments)
 }
 

@@ -2,15 +2,18 @@
 //!
 //! - [`repair`]: freeze, snapshot and restore one TCP connection (TCP_REPAIR);
 //! - [`info`]: what the kernel tells about a connection (TCP_INFO);
+//! - [`sockopt`]: socket options that have no safe wrapper elsewhere;
+//! - [`cgroup`]: where programs that see this process's sockets are attached;
 //! - [`tap`]: a TAP device, where held packets wait;
 //! - [`raw`]: whole IP packets from user space;
 //! - [`link`]: interfaces, their numbers and hardware addresses.
 //!
 //! `unsafe` is confined to system calls whose arguments are built in the same function.
 
+pub mod cgroup;
 pub mod info;
 pub mod link;
 pub mod raw;
 pub mod repair;
-mod sockopt;
+pub mod sockopt;
 pub mod tap;

@@ -1,12 +1,15 @@
-//! Whole IP packets sent from user space, header included.
+//! Whole packets and frames sent from user space, headers included.
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{
     AddressFamily, Protocol, RawProtocol, SendFlags, SocketAddrV4, SocketAddrV6, SocketFlags,
     SocketType, sendto, socket_with,
 };
+
+use crate::link::Link;
 
 /// IPPROTO_RAW: the caller supplies the IP header.
 const IPPROTO_RAW: u32 = 255;
@@ -31,5 +34,49 @@ pub fn send_packet(packet: &[u8], destination: IpAddr) -> io::Result<()> {
     match sent == packet.len() {
         true => Ok(()),
         false => Err(io::Error::other("the kernel took only a part of the packet")),
+    }
+}
+
+/// Sends Ethernet frames out of one interface. It receives none.
+#[derive(Debug)]
+pub struct FrameSocket {
+    socket: OwnedFd,
+    index: u32,
+}
+
+impl FrameSocket {
+    /// Opens a packet socket.
+    ///
+    /// # Errors
+    /// The kernel's; CAP_NET_RAW is needed.
+    pub fn open(link: &Link) -> io::Result<FrameSocket> {
+        // Protocol 0: nothing is received.
+        let socket =
+            socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        Ok(FrameSocket { socket, index: link.index })
+    }
+
+    /// Sends a frame, Ethernet header included.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn send(&self, frame: &[u8]) -> io::Result<()> {
+        // SAFETY: an all-zero sockaddr_ll is valid: it is integers and an array of octets.
+        let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_ifindex = self.index as i32;
+        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: the kernel reads `frame` and `to`, both borrowed for the call with their sizes.
+        let sent = unsafe {
+            libc::sendto(
+                self.socket.as_raw_fd(),
+                frame.as_ptr().cast(),
+                frame.len(),
+                0,
+                std::ptr::from_ref(&to).cast(),
+                length,
+            )
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }

@@ -309,6 +309,8 @@ pub fn restore(tcp: &TcpSnapshot, on_connect: impl FnOnce()) -> Result<Restored,
     sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &windows)
         .at("TCP_REPAIR_WINDOW")?;
     set_socket_options(fd, &tcp.socket)?;
+    // A new socket acknowledges its first segments at once; this one is not new to its peer.
+    sockopt::delay_acknowledgements(&socket).at("TCP_QUICKACK")?;
     Ok(Restored { unsent: unsent.to_vec(), socket })
 }
 

@@ -1,8 +1,17 @@
-//! getsockopt and setsockopt for plain-old-data values.
+//! Socket options that have no safe wrapper elsewhere.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// Lets acknowledgements wait for data to go with (TCP_QUICKACK off). The kernel goes back to
+/// quick ones by itself where the connection stops looking like question and answer.
+///
+/// # Errors
+/// The kernel's.
+pub fn delay_acknowledgements(socket: &impl AsFd) -> io::Result<()> {
+    set(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_QUICKACK, &0i32)
+}
 
 /// A type for which every bit pattern is a value and which has no padding.
 ///

@@ -233,6 +233,9 @@ events! {
     /// An adopted connection was given back
     Released(trigger: Trigger) => "unlade_backend_releases",
         "Adopted connections given back, by what caused it.";
+    /// What a frozen socket received late was sent to the new owner
+    LateForwarded => "unlade_backend_late_segments",
+        "Segments forwarded because they reached a connection that had been given back.";
     /// An adopted connection was closed by its client
     AdoptedClosed => "unlade_backend_adopted_closed",
         "Adopted connections closed by the client.";

@@ -3,7 +3,7 @@
 //! - [`Event`] is the closed list of what is counted, [`Gauge`] of what is held at the moment,
 //!   [`Stage`] of what is timed;
 //! - [`Meter`] holds the figures and is updated from any thread without a lock;
-//! - [`Meter::render`] is their OpenMetrics text.
+//! - [`Meter::render`] is their OpenMetrics text, [`Meter::stages_json`] the times in detail.
 //!
 //! Names are stable: a family is renamed or removed only with an entry in the change log.
 #![forbid(unsafe_code)]
@@ -16,6 +16,7 @@ mod registry;
 mod render;
 mod shard;
 mod stage;
+mod stages;
 
 pub use event::Event;
 pub use gauge::Gauge;

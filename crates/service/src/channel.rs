@@ -131,6 +131,8 @@ pub struct Channel {
     tls: Connection,
     deframer: Deframer,
     peer: SocketAddr,
+    /// Plaintext on its way from TLS to the deframer.
+    buffer: Box<[u8]>,
 }
 
 impl core::fmt::Debug for Channel {
@@ -176,7 +178,8 @@ impl Channel {
         // Frames are latency: never wait for a fuller segment.
         tcp.set_nodelay(true)?;
         let peer = tcp.peer_addr()?;
-        let mut channel = Channel { tcp, tls, deframer: Deframer::default(), peer };
+        let buffer = vec![0; READ_BYTES].into_boxed_slice();
+        let mut channel = Channel { tcp, tls, deframer: Deframer::default(), peer, buffer };
         channel.tls.set_buffer_limit(Some(OUTBOX_BYTES_MAX));
         while channel.tls.is_handshaking() {
             channel.write_out().await?;
@@ -186,6 +189,8 @@ impl Channel {
             }
         }
         channel.write_out().await?;
+        // A frame is mostly answered by a frame, which carries the acknowledgement.
+        linux::sockopt::delay_acknowledgements(&channel.tcp)?;
         Ok(channel)
     }
 
@@ -194,7 +199,7 @@ impl Channel {
     /// # Errors
     /// The socket's.
     pub fn detach(self) -> io::Result<Detached> {
-        let Channel { tcp, tls, deframer, peer } = self;
+        let Channel { tcp, tls, deframer, peer, .. } = self;
         Ok(Detached { tcp: tcp.into_std()?, tls, deframer, peer })
     }
 
@@ -254,8 +259,12 @@ impl Channel {
         let quiet = tokio::time::sleep(QUIET_MAX);
         tokio::pin!(quiet);
         loop {
-            let result = self.deliver(outbox, &mut handle);
-            if let Err(error) = result.and(self.flush(outbox)) {
+            if let Err(error) = self.deliver(outbox, &mut handle) {
+                return error;
+            }
+            // Others that are ready to write to this peer do so first: one record for all.
+            tokio::task::yield_now().await;
+            if let Err(error) = self.flush(outbox) {
                 return error;
             }
             let blocked = self.tls.wants_write();
@@ -324,8 +333,7 @@ impl Channel {
 
     fn try_write_out(&mut self) -> Result<(), ChannelError> {
         while self.tls.wants_write() {
-            let (tcp, tls) = (&self.tcp, &mut self.tls);
-            tcp.try_io(tokio::io::Interest::WRITABLE, || tls.write_tls(&mut Transport(tcp)))?;
+            self.tls.write_tls(&mut Transport(&self.tcp))?;
         }
         Ok(())
     }
@@ -344,9 +352,7 @@ impl Channel {
     /// Reads what the socket has, decrypts it, and hands it to the deframer. Octets read from the
     /// socket; 0 where there were none yet.
     fn read_in(&mut self) -> Result<usize, ChannelError> {
-        let (tcp, tls) = (&self.tcp, &mut self.tls);
-        let read = tcp.try_io(tokio::io::Interest::READABLE, || tls.read_tls(&mut Transport(tcp)));
-        let count = match read {
+        let count = match self.tls.read_tls(&mut Transport(&self.tcp)) {
             Ok(0) => return Err(ChannelError::Closed),
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(0),
@@ -361,11 +367,10 @@ impl Channel {
                 return Err(error.into());
             }
         };
-        let mut buffer = [0; READ_BYTES];
         let mut left = state.plaintext_bytes_to_read();
         while left > 0 {
-            let taken = self.tls.reader().read(&mut buffer[..left.min(READ_BYTES)])?;
-            self.deframer.push(&buffer[..taken]);
+            let taken = self.tls.reader().read(&mut self.buffer[..left.min(READ_BYTES)])?;
+            self.deframer.push(&self.buffer[..taken]);
             left -= taken;
         }
         if state.peer_has_closed() {
@@ -390,24 +395,28 @@ impl Detached {
     /// The runtime's.
     pub fn attach(self) -> io::Result<Channel> {
         let Detached { tcp, tls, deframer, peer } = self;
-        Ok(Channel { tcp: TcpStream::from_std(tcp)?, tls, deframer, peer })
+        let buffer = vec![0; READ_BYTES].into_boxed_slice();
+        Ok(Channel { tcp: TcpStream::from_std(tcp)?, tls, deframer, peer, buffer })
     }
 }
 
-/// The socket as rustls wants it; `try_io` keeps the runtime's readiness right.
+/// The socket as rustls wants it. A short read tells the runtime that there is no more, which
+/// saves the read that would say so.
 struct Transport<'a>(&'a TcpStream);
 
 impl Read for Transport<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        use rustix::net::{RecvFlags, recv};
-        Ok(recv(self.0, buffer, RecvFlags::DONTWAIT).map(|(count, _)| count)?)
+        self.0.try_read(buffer)
     }
 }
 
 impl Write for Transport<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        use rustix::net::{SendFlags, send};
-        Ok(send(self.0, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(slices)
     }
 
     fn flush(&mut self) -> io::Result<()> {

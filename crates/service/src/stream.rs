@@ -73,9 +73,15 @@ impl Stream {
         let canonical = |address: io::Result<SocketAddr>| {
             address.map_or(unspecified, |a| SocketAddr::new(a.ip().to_canonical(), a.port()))
         };
+        let (peer, local) = (canonical(parts.tcp.peer_addr()), canonical(parts.tcp.local_addr()));
+        Stream::with_addresses(parts, peer, local)
+    }
+
+    /// As [`Stream::from_parts`], for a connection whose addresses are known: that saves asking.
+    pub fn with_addresses(parts: Parts, peer: SocketAddr, local: SocketAddr) -> Stream {
         Stream {
-            peer: canonical(parts.tcp.peer_addr()),
-            local: canonical(parts.tcp.local_addr()),
+            peer,
+            local,
             tcp: parts.tcp,
             record: parts.record,
             input: parts.input,

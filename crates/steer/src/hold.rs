@@ -165,6 +165,12 @@ impl Hold {
         sent
     }
 
+    /// Gives the programs a frame that did not come from them. False where the device does not
+    /// take it.
+    pub(crate) fn inject(&self, frame: &[u8]) -> bool {
+        self.tap.send(frame).is_ok()
+    }
+
     pub(crate) fn counters(&self) -> HoldCounters {
         lock(&self.queues).counters
     }

@@ -5,18 +5,23 @@
 //! - [`table`]: which slots are in use, and by which flow;
 //! - [`load`]: programs into the kernel and onto the link;
 //! - [`hold`]: packets that arrive while nobody owns the flow, and their replay in order;
-//! - [`stats`]: what the programs cost.
+//! - [`windows`]: congestion windows of restored sockets;
+//! - [`stats`]: what the programs cost;
+//! - [`impair`]: a link that loses, doubles and delays packets, for tests.
 //!
 //! Everything is bound to this process by file descriptors (tcx links, maps): if it dies, the
 //! kernel takes the programs off the link, and packets go to the local stack again. Nothing is
 //! pinned, so nothing stale can be left behind.
 
 pub mod hold;
+pub mod impair;
 pub mod load;
 pub mod slot;
 pub mod stats;
 pub mod table;
+pub mod windows;
 
 pub use hold::HoldLimits;
 pub use load::{Hook, SteerError, Steering, SteeringConfig};
 pub use slot::{Mac, Slot};
+pub use windows::Windows;

@@ -1,19 +1,13 @@
 //! Programs into the kernel and onto the link.
 
-use std::fs::File;
 use std::io;
-use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::{HashMap, Map, MapData, MapError};
-use aya::programs::{
-    CgroupAttachMode, Program, ProgramError, SchedClassifier, SockOps, TcAttachType, Xdp, XdpMode, tc,
-};
+use aya::programs::{Program, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode, tc};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use linux::link::Link;
-use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use thiserror::Error;
 use wire::FlowKey;
@@ -23,14 +17,11 @@ use crate::slot::{Slot, SlotArray};
 use crate::table::Table;
 
 /// The object made by build.rs.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
+pub(crate) static OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
 
 /// The program that redirects before the kernel makes a packet of a frame.
 const LINK_XDP: &str = "link_xdp";
-/// The program that restores congestion windows.
-const RESTORE_WINDOW: &str = "restore_window";
-/// Entries of the `windows` array: one a client port.
-const WINDOW_ENTRIES: usize = 65_536;
 
 /// Why steering is not available, or a flow not steered.
 #[derive(Debug, Error)]
@@ -61,6 +52,9 @@ pub enum SteerError {
     /// The hold device could not be made.
     #[error("hold device: {0}; /dev/net/tun and CAP_NET_ADMIN are needed")]
     Hold(#[source] io::Error),
+    /// The program for congestion windows has no cgroup to be attached to.
+    #[error("cgroup: {0}")]
+    Cgroup(#[source] io::Error),
     /// Sharing memory with the programs failed.
     #[error("mapping the flow table: {0}")]
     Mmap(#[source] io::Error),
@@ -89,8 +83,6 @@ pub struct SteeringConfig {
     pub hold: Option<HoldLimits>,
     /// Where in the kernel packets are redirected.
     pub hook: Hook,
-    /// The cgroup v2 directory for the program that restores congestion windows.
-    pub cgroup: Option<PathBuf>,
 }
 
 /// Steering of one link; everything is undone when the last owner drops it.
@@ -98,7 +90,6 @@ pub struct SteeringConfig {
 pub struct Steering {
     table: Arc<Table>,
     hold: Option<Hold>,
-    windows: Option<Windows>,
     link: Link,
     xdp: bool,
     /// Keeps programs and links alive.
@@ -129,15 +120,11 @@ impl Steering {
             attach_classifier(&mut ebpf, "hold_ingress", hold.device_name())?;
         }
         let xdp = attach_xdp(&mut ebpf, config.hook, &link.name)?;
-        let windows = match &config.cgroup {
-            Some(cgroup) => Some(attach_windows(&mut ebpf, cgroup)?),
-            None => None,
-        };
         let table = Arc::new(table);
         if let Some(hold) = &hold {
             hold.start(Arc::clone(&table)).map_err(SteerError::Hold)?;
         }
-        Ok(Steering { table, hold, windows, link, xdp, _ebpf: ebpf })
+        Ok(Steering { table, hold, link, xdp, _ebpf: ebpf })
     }
 
     /// The link that is steered.
@@ -173,26 +160,32 @@ impl Steering {
         }
     }
 
+    /// Sends a frame that was made for a flow the way the client's packets of the flow go now
+    /// (state `Local` or `Redirect`).
+    pub fn inject(&self, slot: &Slot, frame: &[u8]) {
+        if let Some(hold) = &self.hold {
+            slot.count_injected();
+            if !hold.inject(frame) {
+                slot.write_off_injected();
+            }
+        }
+    }
+
     /// The hold's counters.
     pub fn hold_counters(&self) -> crate::hold::HoldCounters {
         self.hold.as_ref().map(Hold::counters).unwrap_or_default()
     }
-
-    /// Announces that the next connect(2) to the flow's client restores a congestion window of so
-    /// many segments. Does nothing where no cgroup was given.
-    pub fn expect_window(&self, flow: &FlowKey, segments: u32) {
-        if let Some(windows) = &self.windows {
-            windows.expect(flow, segments);
-        }
-    }
 }
 
-fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, SteerError> {
+pub(crate) fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, SteerError> {
     ebpf.take_map(name).ok_or(SteerError::Missing(name))
 }
 
 /// A program of the object, as the kind that it is.
-fn program<'a, P>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, SteerError>
+pub(crate) fn program<'a, P>(
+    ebpf: &'a mut Ebpf,
+    name: &'static str,
+) -> Result<&'a mut P, SteerError>
 where
     &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
 {
@@ -207,8 +200,7 @@ fn load_programs(ebpf: &mut Ebpf) -> Result<(), SteerError> {
     }
     let xdp: &mut Xdp = program(ebpf, LINK_XDP)?;
     xdp.load().map_err(|source| SteerError::Program { name: LINK_XDP, source })?;
-    let sockops: &mut SockOps = program(ebpf, RESTORE_WINDOW)?;
-    sockops.load().map_err(|source| SteerError::Program { name: RESTORE_WINDOW, source })
+    Ok(())
 }
 
 fn attach_classifier(
@@ -246,7 +238,7 @@ fn attach_xdp(ebpf: &mut Ebpf, hook: Hook, interface: &str) -> Result<bool, Stee
 }
 
 /// Maps a map's memory into this process. Octets, and their number.
-fn map_memory(data: &MapData, bytes: usize) -> Result<NonNull<u8>, SteerError> {
+pub(crate) fn map_memory(data: &MapData, bytes: usize) -> Result<NonNull<u8>, SteerError> {
     let fd = data.fd().as_fd().as_raw_fd();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a fresh shared mapping at an address of the kernel's choice; `fd` is a map made
@@ -259,7 +251,7 @@ fn map_memory(data: &MapData, bytes: usize) -> Result<NonNull<u8>, SteerError> {
     NonNull::new(base.cast()).ok_or_else(|| SteerError::Mmap(io::Error::other("mapped at zero")))
 }
 
-fn array_data(ebpf: &mut Ebpf, name: &'static str) -> Result<MapData, SteerError> {
+pub(crate) fn array_data(ebpf: &mut Ebpf, name: &'static str) -> Result<MapData, SteerError> {
     match take(ebpf, name)? {
         Map::Array(data) => Ok(data),
         _ => Err(SteerError::Missing(name)),
@@ -273,64 +265,4 @@ fn map_slots(ebpf: &mut Ebpf, count: u32) -> Result<SlotArray, SteerError> {
     // SAFETY: `map_memory` made a shared writable mapping of `bytes` octets that is handed over
     // here. The kernel keeps the map's memory as long as the mapping, so `data` may be dropped.
     Ok(unsafe { SlotArray::new(base, bytes, count) })
-}
-
-/// The shared array of congestion windows (`struct window` of bpf/maps.h).
-#[derive(Debug)]
-struct Windows {
-    base: NonNull<AtomicU64>,
-}
-
-// SAFETY: the mapping is only reached through atomics, from any thread.
-unsafe impl Send for Windows {}
-// SAFETY: as above.
-unsafe impl Sync for Windows {}
-
-impl Windows {
-    fn expect(&self, flow: &FlowKey, segments: u32) {
-        let tail: [u8; 4] = match flow.client.ip() {
-            IpAddr::V4(ip) => ip.octets(),
-            IpAddr::V6(ip) => {
-                let o = ip.octets();
-                [o[12], o[13], o[14], o[15]]
-            }
-        };
-        // address in the first four octets, segments in the second, as the struct has them.
-        let mut raw = [0; 8];
-        raw[..4].copy_from_slice(&tail);
-        raw[4..].copy_from_slice(&segments.to_ne_bytes());
-        // SAFETY: the array has an entry for every port number, each 8 octets and aligned.
-        let entry = unsafe { self.base.add(flow.client.port().into()).as_ref() };
-        entry.store(u64::from_ne_bytes(raw), Ordering::Release);
-    }
-}
-
-impl Drop for Windows {
-    fn drop(&mut self) {
-        // SAFETY: the mapping belongs to this value.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), WINDOW_ENTRIES * 8) };
-    }
-}
-
-fn attach_windows(ebpf: &mut Ebpf, cgroup: &PathBuf) -> Result<Windows, SteerError> {
-    let failed = |source| SteerError::Program { name: RESTORE_WINDOW, source };
-    let directory = File::open(cgroup).map_err(|error| failed(ProgramError::IOError(error)))?;
-    let program: &mut SockOps = program(ebpf, RESTORE_WINDOW)?;
-    program.attach(directory, CgroupAttachMode::AllowMultiple).map_err(failed)?;
-    let data = array_data(ebpf, "windows")?;
-    let base = map_memory(&data, WINDOW_ENTRIES * 8)?;
-    Ok(Windows { base: base.cast() })
-}
-
-/// The cgroup v2 directory of this process, where it can be found.
-pub fn own_cgroup() -> Option<PathBuf> {
-    let cgroups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let own = cgroups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let mounts = std::fs::read_to_string("/proc/self/mounts").ok()?;
-    let mount = mounts.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(1);
-        let (path, kind) = (fields.next()?, fields.next()?);
-        (kind == "cgroup2").then(|| PathBuf::from(path))
-    })?;
-    Some(mount.join(own))
 }

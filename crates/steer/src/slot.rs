@@ -205,6 +205,15 @@ impl Slot {
         self.raw().waiting()
     }
 
+    /// The programs take a frame from the hold device for one that they sent there.
+    pub(crate) fn count_injected(&self) {
+        self.raw().held.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn write_off_injected(&self) {
+        self.raw().write_off(1);
+    }
+
     /// What the programs saw.
     pub fn counters(&self) -> FlowCounters {
         let raw = self.raw();

@@ -68,7 +68,6 @@ fn steering() -> Steering {
         flows_max: 64,
         hold: Some(HoldLimits { device: "hold".into(), ..HoldLimits::default() }),
         hook: Hook::Tc,
-        cgroup: None,
     };
     Steering::open(&config).unwrap()
 }

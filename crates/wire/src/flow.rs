@@ -25,11 +25,11 @@ impl FlowKey {
         let ip = frame.get(14..)?;
         let (source, destination, tcp): (IpAddr, IpAddr, &[u8]) = match frame.get(12..14)? {
             [0x08, 0x00] if *ip.first()? == 0x45 && *ip.get(9)? == TCP => {
-                let address = |at: usize| Some(<[u8; 4]>::try_from(ip.get(at..at + 4)?).ok()?);
+                let address = |at: usize| <[u8; 4]>::try_from(ip.get(at..at + 4)?).ok();
                 (address(12)?.into(), address(16)?.into(), ip.get(20..)?)
             }
             [0x86, 0xdd] if *ip.get(6)? == TCP => {
-                let address = |at: usize| Some(<[u8; 16]>::try_from(ip.get(at..at + 16)?).ok()?);
+                let address = |at: usize| <[u8; 16]>::try_from(ip.get(at..at + 16)?).ok();
                 (address(8)?.into(), address(24)?.into(), ip.get(40..)?)
             }
             _ => return None,

@@ -9,12 +9,9 @@
 //! balancer                         server
 //!    │ HELLO ──────────────────────► │ ◄── HELLO, OWNED (what it still holds)
 //!    │ SCOPE (what may stay there) ► │
-//!    │ OFFER snapshot ─────────────► │ restores, silent
+//!    │ OFFER snapshot ─────────────► │ restores, goes live
 //!    │ ◄───────────────────── READY  │        (or REFUSE)
-//!    │ GO ─────────────────────────► │ answers the client
 //!    │ ◄──────────── RETURN snapshot │ next request belongs elsewhere, or idle
-//!    │ TAKEN ──────────────────────► │ the balancer holds the flow's packets
-//!    │ ◄────────────────────── DONE  │ the socket is gone; late changes, if any, are inside
 //! ```
 
 use crate::codec::{DecodeError, Reader, Write};
@@ -44,7 +41,7 @@ pub struct Epoch(pub u32);
 impl Epoch {
     /// The next epoch.
     pub fn next(self) -> Epoch {
-        Epoch(self.0 + 1)
+        Epoch(self.0.wrapping_add(1))
     }
 }
 
@@ -153,8 +150,6 @@ closed_enum! {
         ByServer = 2,
         /// It broke: reset, time-out, or a protocol error.
         Broken = 3,
-        /// The server gave it up unanswered before GO (cancelled, or its deadline passed).
-        Discarded = 4,
     }
 }
 
@@ -190,7 +185,7 @@ pub enum Frame {
         /// Encoded [`crate::snapshot::Snapshot`].
         snapshot: Vec<u8>,
     },
-    /// Server: restored, silent until GO.
+    /// Server: restored and live; it owns the connection from here on.
     Ready {
         /// The connection.
         id: ConnectionId,
@@ -209,20 +204,6 @@ pub enum Frame {
         epoch: Epoch,
         /// Why.
         reason: RefuseReason,
-    },
-    /// Balancer: packets are redirected; answer the client.
-    Go {
-        /// The connection.
-        id: ConnectionId,
-        /// The epoch of the offer.
-        epoch: Epoch,
-    },
-    /// Balancer: forget an offer that has not got GO.
-    Cancel {
-        /// The connection.
-        id: ConnectionId,
-        /// The epoch of the offer.
-        epoch: Epoch,
     },
     /// Balancer: give it back at the next pause between requests.
     Recall {
@@ -243,32 +224,6 @@ pub enum Frame {
         usage: Usage,
         /// Encoded [`crate::snapshot::Snapshot`].
         snapshot: Vec<u8>,
-    },
-    /// Balancer: the flow's packets are held here from now on.
-    Taken {
-        /// The connection.
-        id: ConnectionId,
-        /// The epoch of the adoption.
-        epoch: Epoch,
-    },
-    /// Balancer: do not give it back; thaw and answer under these terms.
-    Stay {
-        /// The connection.
-        id: ConnectionId,
-        /// The epoch of the adoption.
-        epoch: Epoch,
-        /// The new terms.
-        terms: Terms,
-    },
-    /// Server: the socket is gone. `late` replaces the snapshot where the client's packets
-    /// changed the socket after it was taken.
-    Done {
-        /// The connection.
-        id: ConnectionId,
-        /// The epoch of the adoption.
-        epoch: Epoch,
-        /// Encoded [`crate::snapshot::Snapshot`], or nothing where the first one stands.
-        late: Option<Vec<u8>>,
     },
     /// Server: the connection is no more.
     Closed {
@@ -297,13 +252,8 @@ mod kind {
     pub(super) const OFFER: u8 = 4;
     pub(super) const READY: u8 = 5;
     pub(super) const REFUSE: u8 = 6;
-    pub(super) const GO: u8 = 7;
-    pub(super) const CANCEL: u8 = 8;
     pub(super) const RECALL: u8 = 9;
     pub(super) const RETURN: u8 = 10;
-    pub(super) const TAKEN: u8 = 11;
-    pub(super) const STAY: u8 = 12;
-    pub(super) const DONE: u8 = 13;
     pub(super) const CLOSED: u8 = 14;
     pub(super) const PING: u8 = 15;
     pub(super) const PONG: u8 = 16;
@@ -313,10 +263,7 @@ mod kind {
 impl Frame {
     /// True where the frame carries secrets or may carry them.
     pub fn has_snapshot(&self) -> bool {
-        matches!(
-            self,
-            Frame::Offer { .. } | Frame::Return { .. } | Frame::Done { late: Some(_), .. }
-        )
+        matches!(self, Frame::Offer { .. } | Frame::Return { .. })
     }
 
     /// Appends the frame, header included, to `out`.
@@ -337,13 +284,8 @@ impl Frame {
             Frame::Offer { .. } => kind::OFFER,
             Frame::Ready { .. } => kind::READY,
             Frame::Refuse { .. } => kind::REFUSE,
-            Frame::Go { .. } => kind::GO,
-            Frame::Cancel { .. } => kind::CANCEL,
             Frame::Recall { .. } => kind::RECALL,
             Frame::Return { .. } => kind::RETURN,
-            Frame::Taken { .. } => kind::TAKEN,
-            Frame::Stay { .. } => kind::STAY,
-            Frame::Done { .. } => kind::DONE,
             Frame::Closed { .. } => kind::CLOSED,
             Frame::Ping(_) => kind::PING,
             Frame::Pong(_) => kind::PONG,
@@ -385,26 +327,12 @@ impl Frame {
                 connection(out, id, epoch);
                 out.put_u8(*reason as u8);
             }
-            Frame::Go { id, epoch }
-            | Frame::Cancel { id, epoch }
-            | Frame::Recall { id, epoch }
-            | Frame::Taken { id, epoch } => connection(out, id, epoch),
+            Frame::Recall { id, epoch } => connection(out, id, epoch),
             Frame::Return { id, epoch, reason, usage, snapshot } => {
                 connection(out, id, epoch);
                 out.put_u8(*reason as u8);
                 encode_usage(usage, out);
                 out.put_blob(snapshot);
-            }
-            Frame::Stay { id, epoch, terms } => {
-                connection(out, id, epoch);
-                encode_terms(terms, out);
-            }
-            Frame::Done { id, epoch, late } => {
-                connection(out, id, epoch);
-                out.put_u8(late.is_some().into());
-                if let Some(snapshot) = late {
-                    out.put_blob(snapshot);
-                }
             }
             Frame::Closed { id, epoch, reason, usage } => {
                 connection(out, id, epoch);
@@ -467,19 +395,11 @@ fn decode_body(kind: u8, reader: &mut Reader<'_>) -> Result<Frame, DecodeError> 
             Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns }
         }
         kind::REFUSE => Frame::Refuse { id, epoch, reason: RefuseReason::decode(reader.u8()?)? },
-        kind::GO => Frame::Go { id, epoch },
-        kind::CANCEL => Frame::Cancel { id, epoch },
         kind::RECALL => Frame::Recall { id, epoch },
-        kind::TAKEN => Frame::Taken { id, epoch },
         kind::RETURN => {
             let reason = ReturnReason::decode(reader.u8()?)?;
             let usage = decode_usage(reader)?;
             Frame::Return { id, epoch, reason, usage, snapshot: snapshot(reader)? }
-        }
-        kind::STAY => Frame::Stay { id, epoch, terms: decode_terms(reader)? },
-        kind::DONE => {
-            let late = reader.bool("late snapshot")?.then(|| snapshot(reader)).transpose()?;
-            Frame::Done { id, epoch, late }
         }
         kind::CLOSED => {
             let reason = CloseReason::decode(reader.u8()?)?;
@@ -613,8 +533,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_frame() -> impl Strategy<Value = Frame> {
-        let id = any::<u64>().prop_map(ConnectionId);
-        let epoch = any::<u32>().prop_map(Epoch);
+        let id = || any::<u64>().prop_map(ConnectionId);
+        let epoch = || any::<u32>().prop_map(Epoch);
         let blob = proptest::collection::vec(any::<u8>(), 0..300);
         let text = "[a-z/.]{0,20}";
         let terms = (any::<u32>(), any::<u32>(), any::<u32>()).prop_map(|(a, b, c)| Terms {
@@ -633,31 +553,25 @@ mod tests {
         prop_oneof![
             (text, any::<[u8; 6]>(), any::<u32>(), any::<u64>()).prop_map(
                 |(name, mac, lease_ms, instance)| {
-                Frame::Hello { version: PROTOCOL_VERSION, instance, name, mac, lease_ms }
-            }),
-            proptest::collection::vec((id, epoch), 0..9).prop_map(Frame::Owned),
+                    Frame::Hello { version: PROTOCOL_VERSION, instance, name, mac, lease_ms }
+                }
+            ),
+            proptest::collection::vec((id(), epoch()), 0..9).prop_map(Frame::Owned),
             (any::<u32>(), text, text, excluded, ring).prop_map(
                 |(id, host, prefix, excluded, ring)| {
                     Frame::Scope(Scope { id, host, prefix, excluded, ring })
                 }
             ),
-            (id, epoch, terms.clone(), blob.clone()).prop_map(|(id, epoch, terms, snapshot)| {
+            (id(), epoch(), terms, blob.clone()).prop_map(|(id, epoch, terms, snapshot)| {
                 Frame::Offer { id, epoch, terms, snapshot }
             }),
-            (id, epoch, any::<u32>(), any::<u32>()).prop_map(|(id, epoch, a, b)| Frame::Ready {
-                id,
-                epoch,
-                restore_tcp_ns: a,
-                restore_tls_ns: b,
+            (id(), epoch(), any::<u32>(), any::<u32>()).prop_map(|(id, epoch, a, b)| {
+                Frame::Ready { id, epoch, restore_tcp_ns: a, restore_tls_ns: b }
             }),
-            (id, epoch, proptest::sample::select(RefuseReason::ALL))
+            (id(), epoch(), proptest::sample::select(RefuseReason::ALL))
                 .prop_map(|(id, epoch, reason)| Frame::Refuse { id, epoch, reason }),
-            (id, epoch).prop_map(|(id, epoch)| Frame::Go { id, epoch }),
-            (id, epoch).prop_map(|(id, epoch)| Frame::Cancel { id, epoch }),
-            (id, epoch).prop_map(|(id, epoch)| Frame::Recall { id, epoch }),
-            (id, epoch).prop_map(|(id, epoch)| Frame::Taken { id, epoch }),
-            (id, epoch, terms).prop_map(|(id, epoch, terms)| Frame::Stay { id, epoch, terms }),
-            (id, epoch, proptest::sample::select(ReturnReason::ALL), usage.clone(), blob.clone())
+            (id(), epoch()).prop_map(|(id, epoch)| Frame::Recall { id, epoch }),
+            (id(), epoch(), proptest::sample::select(ReturnReason::ALL), usage.clone(), blob)
                 .prop_map(|(id, epoch, reason, usage, snapshot)| Frame::Return {
                     id,
                     epoch,
@@ -665,12 +579,7 @@ mod tests {
                     usage,
                     snapshot
                 }),
-            (id, epoch, proptest::option::of(blob)).prop_map(|(id, epoch, late)| Frame::Done {
-                id,
-                epoch,
-                late
-            }),
-            (id, epoch, proptest::sample::select(CloseReason::ALL), usage)
+            (id(), epoch(), proptest::sample::select(CloseReason::ALL), usage)
                 .prop_map(|(id, epoch, reason, usage)| Frame::Closed { id, epoch, reason, usage }),
             any::<u64>().prop_map(Frame::Ping),
             any::<u64>().prop_map(Frame::Pong),

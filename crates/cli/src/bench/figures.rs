@@ -110,6 +110,8 @@ fn per_gib(ns: f64, sample: &Sample) -> f64 {
 pub struct Ratio {
     pub throughput_vs_best_proxy: f64,
     pub best_proxy: String,
+    /// By name of the proxy.
+    pub throughput_vs_each: Vec<(String, f64)>,
     pub lb_cpu_vs_haproxy: Option<f64>,
     pub lb_cpu_vs_proxy: Option<f64>,
     pub latency_p50_vs_best_proxy: Option<f64>,
@@ -133,6 +135,10 @@ pub fn ratio(offload: &[Sample], proxies: &[(&str, &[Sample])]) -> Option<Ratio>
     Some(Ratio {
         throughput_vs_best_proxy: paired(best.1, |s| s.throughput_bytes_per_s),
         best_proxy: best.0.to_owned(),
+        throughput_vs_each: proxies
+            .iter()
+            .map(|(name, other)| ((*name).to_owned(), paired(other, |s| s.throughput_bytes_per_s)))
+            .collect(),
         lb_cpu_vs_haproxy: cpu_against("haproxy"),
         lb_cpu_vs_proxy: cpu_against("proxy"),
         latency_p50_vs_best_proxy: latency(offload, |s| s.latency_p50_us)
@@ -147,6 +153,9 @@ impl Ratio {
         let ratio = self.throughput_vs_best_proxy.into();
         map.insert("throughput_ratio_vs_best_proxy".to_owned(), ratio);
         map.insert("best_proxy".to_owned(), self.best_proxy.clone().into());
+        for (proxy, ratio) in &self.throughput_vs_each {
+            map.insert(format!("throughput_ratio_vs_{proxy}"), (*ratio).into());
+        }
         for (key, value) in [
             ("latency_p50_ratio_vs_best_proxy", self.latency_p50_vs_best_proxy),
             ("lb_cpu_ratio_vs_haproxy", self.lb_cpu_vs_haproxy),
@@ -203,6 +212,7 @@ mod tests {
         assert_eq!(ratio.lb_cpu_vs_proxy, None);
         let metrics = ratio.metrics();
         assert_eq!(metrics["throughput_ratio_vs_best_proxy"], 4.5);
+        assert_eq!(metrics["throughput_ratio_vs_haproxy"], 5.0);
         assert!(super::ratio(&offload, &[]).is_none());
     }
 

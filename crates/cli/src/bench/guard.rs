@@ -1,10 +1,11 @@
 //! A lab for the length of an experiment: removed when the experiment ends, fails or is
 //! interrupted; what a killed one left is removed by the next.
 
+use crate::lab::interrupt::{self, Interruptible};
 use crate::lab::plan::{LabName, Spec};
 use crate::lab::state::{self, State};
 use crate::lab::{down, up};
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 /// How labs of experiments are called, before the number of their process.
 const PREFIX: &str = "bench_";
@@ -13,6 +14,7 @@ const PREFIX: &str = "bench_";
 pub struct LabGuard {
     pub state: State,
     gone: bool,
+    _interruptible: Interruptible,
 }
 
 impl LabGuard {
@@ -25,8 +27,9 @@ impl LabGuard {
         let name: LabName = format!("{PREFIX}{purpose}_{}", std::process::id())
             .parse()
             .map_err(|error: String| anyhow::anyhow!(error))?;
-        remove_when_interrupted(name.clone())?;
-        Ok(LabGuard { state: up::up(name, spec, true)?, gone: false })
+        let state = up::up(name.clone(), spec, true)?;
+        let interruptible = interrupt::remove_on_interrupt(&name)?;
+        Ok(LabGuard { state, gone: false, _interruptible: interruptible })
     }
 
     /// Removes the lab, and says when that fails.
@@ -64,33 +67,4 @@ fn remove_orphans() {
             eprintln!("unlade: lab `{name}` of an earlier run is not removed: {error:#}");
         }
     }
-}
-
-/// On SIGINT or SIGTERM the lab is removed, then the process ends as the signal asks.
-fn remove_when_interrupted(name: LabName) -> Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("signal handling")?;
-    std::thread::Builder::new()
-        .name("interrupt".to_owned())
-        .spawn(move || {
-            let status = runtime.block_on(async {
-                let mut interrupt = signal(SignalKind::interrupt()).ok()?;
-                let mut terminate = signal(SignalKind::terminate()).ok()?;
-                tokio::select! {
-                    _ = interrupt.recv() => Some(130),
-                    _ = terminate.recv() => Some(143),
-                }
-            });
-            let Some(status) = status else { return };
-            let removed = state::lock().and_then(|_lock| down::remove(&name));
-            if let Err(error) = removed {
-                eprintln!("unlade: lab `{name}` is not removed: {error:#}");
-            }
-            std::process::exit(status);
-        })
-        .context("signal handling")?;
-    Ok(())
 }

@@ -4,16 +4,29 @@
 //! [`handoff`] and [`compare`] run [`window`]s of load in a lab ([`guard`]); [`cpu`] is who used
 //! what meanwhile; [`figures`] turns samples to medians and ratios; [`record`] and [`table`]
 //! write them; [`report`] draws figures from result files with [`svg`].
+//!
+//! [`migrate`] times the [`stages`] of single migrations beside their [`floor`]; [`soak`] makes
+//! very many and looks at what [`tcp`] counted. Both [`drive`] a load through a lab, sometimes
+//! over a link that [`impair`] makes bad, and [`scrape`] what the processes say of themselves.
 
 pub mod compare;
 pub mod cpu;
+pub mod drive;
 pub mod figures;
+pub mod floor;
 pub mod guard;
 pub mod handoff;
+pub mod helper;
+pub mod impair;
+pub mod migrate;
 pub mod record;
 pub mod report;
+pub mod scrape;
+pub mod soak;
+pub mod stages;
 pub mod svg;
 pub mod table;
+pub mod tcp;
 pub mod window;
 
 use anyhow::Result;
@@ -40,6 +53,8 @@ pub struct BenchArgs {
 #[derive(Debug, Subcommand)]
 enum BenchCommand {
     Handoff(handoff::HandoffArgs),
+    Migrate(migrate::MigrateArgs),
+    Soak(soak::SoakArgs),
     Compare(compare::CompareArgs),
     Report(report::ReportArgs),
 }
@@ -51,6 +66,8 @@ enum BenchCommand {
 pub fn run(args: BenchArgs) -> Result<ExitCode> {
     match args.command {
         BenchCommand::Handoff(args) => handoff::run(&args)?,
+        BenchCommand::Migrate(args) => migrate::run(&args)?,
+        BenchCommand::Soak(args) => return soak::run(&args),
         BenchCommand::Compare(args) => compare::run(&args)?,
         BenchCommand::Report(args) => report::run(&args)?,
     }

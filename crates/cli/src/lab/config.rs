@@ -129,8 +129,9 @@ pub fn backend(plan: &Plan, node: Node) -> String {
 }
 
 /// nginx as a proxy, as fast as it can be told to be: kept-alive upstream connections, a
-/// listening socket for each worker, no access log, buffers that take a whole response of the
-/// common sizes from the upstream at once.
+/// listening socket for each worker, no access log, one large buffer that is passed on at once.
+/// Of 64 KiB to 1 MiB of buffers, filled ahead or not, this was the fastest from 64 KiB on by up
+/// to three times, and no slower below.
 pub fn nginx(plan: &Plan) -> String {
     let mut text = format!(
         "daemon off;\nuser root;\nworker_processes {workers};\npid {pid};\n\
@@ -165,9 +166,9 @@ pub fn nginx(plan: &Plan) -> String {
     text.push_str(
         "    location / {\n      proxy_pass http://objects;\n      proxy_http_version 1.1;\n      \
          proxy_set_header Connection \"\";\n      proxy_set_header Host $host;\n      \
-         proxy_set_header X-Forwarded-For $remote_addr;\n      proxy_buffering on;\n      \
-         proxy_buffer_size 32k;\n      proxy_buffers 16 64k;\n      \
-         proxy_busy_buffers_size 512k;\n      proxy_max_temp_file_size 0;\n    }\n  }\n}\n",
+         proxy_set_header X-Forwarded-For $remote_addr;\n      proxy_buffering off;\n      \
+         proxy_buffer_size 256k;\n      proxy_buffers 8 256k;\n      \
+         proxy_busy_buffers_size 256k;\n    }\n  }\n}\n",
     );
     text
 }

@@ -6,6 +6,7 @@
 
 pub mod config;
 pub mod down;
+pub mod interrupt;
 pub mod namespace;
 pub mod network;
 pub mod objects;

@@ -12,11 +12,16 @@ const BURST_BYTES_MIN: u64 = 128 * 1024;
 /// Queue in front of a shaped link, in time at the link's rate.
 const QUEUE_MS: u64 = 20;
 
+/// What Debian has by default; a kernel built with another default would make figures of
+/// different machines incomparable.
+const CONGESTION_CONTROL: &str = "cubic";
+
 /// Creates everything.
 ///
 /// # Errors
 /// A tool is missing or fails; what was built until then stays for `down` to remove.
 pub fn build(plan: &Plan) -> Result<()> {
+    allow_congestion_control()?;
     for node in plan.nodes().chain([Node::Switch]) {
         run("ip", &["netns", "add", &plan.namespace(node)])?;
     }
@@ -27,10 +32,30 @@ pub fn build(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
+/// A network namespace may choose only among the algorithms that the machine allows to everyone;
+/// the one that labs use is added to them where it is missing.
+fn allow_congestion_control() -> Result<()> {
+    const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+    let allowed = std::fs::read_to_string(ALLOWED).with_context(|| format!("reading {ALLOWED}"))?;
+    if allowed.split_whitespace().any(|name| name == CONGESTION_CONTROL) {
+        return Ok(());
+    }
+    let more = format!("{} {CONGESTION_CONTROL}", allowed.trim());
+    std::fs::write(ALLOWED, more)
+        .with_context(|| format!("allowing {CONGESTION_CONTROL} in {ALLOWED}"))
+}
+
 fn build_switch(plan: &Plan) -> Result<()> {
     let switch = plan.namespace(Node::Switch);
     let off = [("ipv6/conf/all/disable_ipv6", "1"), ("ipv6/conf/default/disable_ipv6", "1")];
     inside(&switch, || write_sysctls(&off.map(|(key, value)| (key.to_owned(), value))))?;
+    // A switch does not ask a firewall about every frame; where the kernel's bridge does by
+    // default, that is switched off.
+    let hooks = ["iptables", "ip6tables", "arptables"]
+        .map(|table| (format!("bridge/bridge-nf-call-{table}"), "0"));
+    if std::path::Path::new("/proc/sys/net/bridge").exists() {
+        inside(&switch, || write_sysctls(&hooks))?;
+    }
     // Learning and forwarding at once: no spanning tree, no multicast snooping to wait for.
     let lines = [
         "link set lo up",
@@ -96,7 +121,7 @@ fn addresses(plan: &Plan, node: Node) -> Vec<String> {
 
 /// Settings that interfaces created later take over.
 fn before_links(node: Node) -> Vec<(String, &'static str)> {
-    let mut settings = Vec::new();
+    let mut settings = vec![("ipv4/tcp_congestion_control".to_owned(), CONGESTION_CONTROL)];
     for scope in ["all", "default"] {
         settings.push((format!("ipv4/conf/{scope}/rp_filter"), "0"));
         settings.push((format!("ipv6/conf/{scope}/accept_ra"), "0"));

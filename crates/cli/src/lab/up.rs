@@ -5,7 +5,7 @@ use super::plan::{SERVER_AGENT_PORT, SERVER_HTTP_PORT};
 use super::process::{Process, log_tail, start};
 use super::run::find_program;
 use super::state::{self, State};
-use super::{config, down, namespace, network, objects, pki};
+use super::{config, down, interrupt, namespace, network, objects, pki};
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs;
@@ -50,6 +50,7 @@ pub fn up(name: LabName, spec: Spec, replace: bool) -> Result<State> {
     let mut state = State::new(&plan)?;
     state.save()?;
     drop(lock);
+    let _interruptible = interrupt::remove_on_interrupt(&plan.name)?;
 
     let built = build(&plan, &mut state);
     if let Err(error) = built {

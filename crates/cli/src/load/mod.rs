@@ -12,6 +12,7 @@ pub mod target;
 pub mod tls;
 pub mod worker;
 
+use crate::input;
 use crate::output::line;
 use anyhow::{Context, Result, anyhow, bail};
 use client::Verify;
@@ -23,6 +24,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use target::{Origin, Target};
 
@@ -50,7 +52,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = AFTER_HELP)]
 pub struct LoadArgs {
-    /// Where to: http://host[:port] or https://host[:port]
+    /// Where to: `http://host[:port]` or `https://host[:port]`
     #[arg(long)]
     url: String,
     /// Connect there instead of where the URL's host is; given several times, in turn
@@ -83,6 +85,9 @@ pub struct LoadArgs {
     /// Wait for the responses in flight when the duration is over
     #[arg(long)]
     finish: bool,
+    /// Go on until standard input ends, then as with --finish
+    #[arg(long, conflicts_with_all = ["duration", "requests"])]
+    until_stdin_ends: bool,
     /// Requests in flight on each connection
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=PIPELINE_MAX))]
     pipeline: u64,
@@ -155,6 +160,8 @@ pub struct Plan {
     pub copy_bodies: bool,
     pub seed: u64,
     pub announce: bool,
+    /// Once true, no request is begun any more.
+    pub stop: Arc<AtomicBool>,
 }
 
 impl Plan {
@@ -184,6 +191,7 @@ impl Plan {
             connections: usize::try_from(args.connections)?,
             duration: match args.requests {
                 Some(_) => None,
+                None if args.until_stdin_ends => None,
                 None => Some(args.duration.unwrap_or(Duration::from_secs(5))),
             },
             warmup: args.warmup,
@@ -196,6 +204,7 @@ impl Plan {
             copy_bodies: args.copy_bodies,
             seed: args.seed,
             announce: args.announce,
+            stop: Arc::default(),
         })
     }
 }
@@ -220,6 +229,13 @@ fn tls_of(
 /// The arguments do not go together, a file cannot be read, or the kernel refuses a socket.
 pub fn run(args: LoadArgs) -> Result<ExitCode> {
     let plan = Plan::new(&args)?;
+    if args.until_stdin_ends {
+        let stop = Arc::clone(&plan.stop);
+        std::thread::spawn(move || {
+            input::wait_for_end();
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
     let (outcome, elapsed) = run_threads(&plan, args.threads as usize, args.requests)?;
     match args.json {
         true => line(outcome.json(elapsed, own_cpu_ns()))?,

@@ -1,7 +1,7 @@
 //! TLS of one connection over rustls' unbuffered interface: ciphertext in, plaintext to a sink,
 //! ciphertext out, no socket.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -27,6 +27,9 @@ pub fn config(ca: &Path) -> Result<Arc<ClientConfig>> {
         bail!("{} holds no certificate", ca.display());
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    // Seeding the generator takes a tenth of a second: now, not while something is measured.
+    let mut seeded = [0u8; 1];
+    provider.secure_random.fill(&mut seeded).map_err(|_| anyhow!("no random numbers"))?;
     let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)

@@ -9,6 +9,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Events taken at one go.
@@ -159,7 +160,7 @@ impl<'p> Worker<'p> {
         if time_is_up && !self.plan.finish {
             return true;
         }
-        self.shared.stopping |= time_is_up;
+        self.shared.stopping |= time_is_up || self.plan.stop.load(Ordering::Relaxed);
         let nothing_due = self.shared.budget == Some(0) || self.shared.stopping;
         let busy = self.slots.iter().any(|slot| slot.client.is_some());
         self.failures >= FAILURES_MAX || (nothing_due && !busy)

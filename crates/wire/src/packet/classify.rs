@@ -39,8 +39,8 @@ impl Classified {
 /// included.
 pub fn classify(frame: &[u8]) -> Option<Classified> {
     let ethernet = EthernetView::new(frame).ok()?;
-    match ethernet.ether_type() {
-        ETHER_TYPE_IPV4 | ETHER_TYPE_IPV6 => {}
+    match (ethernet.ether_type(), ethernet.payload().first()? >> 4) {
+        (ETHER_TYPE_IPV4, 4) | (ETHER_TYPE_IPV6, 6) => {}
         _ => return None,
     }
     let mut found = classify_ip(ethernet.payload())?;

@@ -79,6 +79,7 @@ fn fragments_and_other_protocols_are_not_classified() {
     assert!(edited(21, 0x01).is_none(), "a fragment's offset");
     assert!(edited(23, 17).is_none(), "UDP");
     assert!(edited(13, 0x06).is_none(), "ARP");
+    assert!(edited(14, 0x65).is_none(), "another version than the frame states");
     assert!(edited(14, 0x44).is_none(), "a short header");
     assert!(edited(17, 0xff).is_none(), "more bytes than there are");
     assert!(edited(46, 0x40).is_none(), "a short TCP header");

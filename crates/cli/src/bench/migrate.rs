@@ -1,0 +1,471 @@
+//! `unlade bench migrate`: what moving one connection costs, stage by stage, beside the least
+//! that it can cost; and how long the slowest of many takes with requests in flight.
+
+use super::drive::{Drive, example, number};
+use super::floor;
+use super::guard::LabGuard;
+use super::helper::Helper;
+use super::record::Sink;
+use super::scrape;
+use super::stages::{Stages, TOTAL, Times, paired_ratio};
+use super::tcp::Census;
+use crate::lab::objects::single_name;
+use crate::lab::plan::{Front, Node, ObjectTree, OffloadMode, Plan, RequestsPerMigration, Spec};
+use crate::lab::{namespace, node_command};
+use crate::output::line;
+use anyhow::{Context, Result};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Small, so that the migration is what is measured.
+const OBJECT_BYTES: u64 = 4 << 10;
+/// Where the floor's programs listen, on the virtual IP and on a server.
+const FLOOR_PORT: u16 = 7980;
+const FLOOR_AGENT_PORT: u16 = 7981;
+/// Requests in flight on each connection, and connections, of the last part.
+const PIPELINE: u32 = 8;
+const PIPELINED_CONNECTIONS: u32 = 4;
+/// Requests before anything is measured.
+const WARMUP_REQUESTS: u64 = 50;
+const TIMEOUT: Duration = Duration::from_secs(10);
+const NAME_CHARS: usize = 18;
+
+const LONG_ABOUT: &str = "\
+Moves connections one at a time on an idle machine: from the balancer to a server, each on a \
+fresh connection, and from server to server (relay), on one that is kept alive; and times every \
+stage. Beside it, in the same rounds, the floor: bare blocking programs that make the same system \
+calls on the socket and exchange one message, and nothing else.
+
+A handover's total runs from telling the steering to hold to the redirect; a relay's from the \
+arrival of the returned connection at the balancer to the redirect. `total_over_floor_ratio` is \
+the median over rounds of a round's ratio of medians.
+
+Then with four connections and eight requests in flight on each, a migration for every request: \
+the 99.9th percentile, and what TCP retransmitted.";
+
+const AFTER_HELP: &str = "\
+Examples:
+  unlade bench migrate --quick
+  unlade bench migrate --tls --json migrate.jsonl";
+
+/// Time the stages of a migration, beside the least that it can cost
+#[derive(Debug, Args)]
+#[command(long_about = LONG_ABOUT, after_long_help = AFTER_HELP)]
+pub struct MigrateArgs {
+    /// Fewer rounds, fewer migrations
+    #[arg(long)]
+    quick: bool,
+    /// Write results there, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Servers behind the balancer
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=64))]
+    servers: u16,
+    /// Only HTTPS
+    #[arg(long, conflicts_with = "plain")]
+    tls: bool,
+    /// Only plain HTTP
+    #[arg(long)]
+    plain: bool,
+    /// Migrations of each kind in a round
+    #[arg(long, value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    migrations: Option<u32>,
+    /// Rounds
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: Option<u32>,
+    /// Migrations with requests in flight; 0 leaves that part out
+    #[arg(long, value_name = "MIGRATIONS")]
+    pipelined: Option<u64>,
+    /// Seed of everything that is chosen
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// How much is done.
+#[derive(Debug, Clone, Copy)]
+struct Effort {
+    migrations: u32,
+    rounds: u32,
+    pipelined: u64,
+}
+
+impl Effort {
+    fn new(args: &MigrateArgs) -> Effort {
+        let usual = match args.quick {
+            true => Effort { migrations: 200, rounds: 3, pipelined: 4_000 },
+            false => Effort { migrations: 500, rounds: 7, pipelined: 40_000 },
+        };
+        Effort {
+            migrations: args.migrations.unwrap_or(usual.migrations),
+            rounds: args.rounds.unwrap_or(usual.rounds),
+            pipelined: args.pipelined.unwrap_or(usual.pipelined),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// From the balancer to a server.
+    Handover,
+    /// From server to server.
+    Relay,
+}
+
+impl Kind {
+    /// Name in results.
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Handover => "handover",
+            Kind::Relay => "relay",
+        }
+    }
+}
+
+/// One kind over plain or TLS connections, and what its rounds gave.
+#[derive(Debug)]
+struct Case {
+    kind: Kind,
+    tls: bool,
+    stages: Stages,
+    /// Totals beside the floor of the same round.
+    rounds: Vec<(Times, Times)>,
+    requests: u64,
+    errors: u64,
+    example: String,
+}
+
+impl Case {
+    fn new(kind: Kind, tls: bool) -> Case {
+        Case {
+            kind,
+            tls,
+            stages: Stages::default(),
+            rounds: Vec::new(),
+            requests: 0,
+            errors: 0,
+            example: String::new(),
+        }
+    }
+
+    fn drive<'d>(&self, paths: &'d [String], seed: u64) -> Drive<'d> {
+        Drive {
+            tls: self.tls,
+            paths,
+            connections: 1,
+            pipeline: 1,
+            new_connection_every: (self.kind == Kind::Handover).then_some(1),
+            timeout: TIMEOUT,
+            seed,
+        }
+    }
+
+    fn fields(&self, servers: u16) -> Map<String, Value> {
+        fields(serde_json::json!({
+            "kind": self.kind.name(), "tls": self.tls, "servers": servers,
+            "object_bytes": OBJECT_BYTES, "requests_per_migration": 1, "connections": 1,
+        }))
+    }
+
+    fn heading(&self) -> String {
+        let scheme = if self.tls { "HTTPS" } else { "HTTP" };
+        match self.kind {
+            Kind::Handover => format!("{scheme}, balancer to server"),
+            Kind::Relay => format!("{scheme}, server to server"),
+        }
+    }
+}
+
+fn fields(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// The lab does not come up, a program of the experiment fails, or bytes are wrong.
+pub fn run(args: &MigrateArgs) -> Result<()> {
+    let effort = Effort::new(args);
+    let mut sink = Sink::new("migrate", args.json.as_deref(), args.seed)?;
+    let lab = LabGuard::up("migrate", spec(args))?;
+    let plan = lab.state.plan();
+    let protocols: Vec<bool> = [false, true]
+        .into_iter()
+        .filter(|&tls| if tls { !args.plain } else { !args.tls })
+        .collect();
+    let mut cases: Vec<Case> = protocols
+        .iter()
+        .flat_map(|&tls| [Kind::Handover, Kind::Relay].map(|kind| Case::new(kind, tls)))
+        .collect();
+    let path = single_name(OBJECT_BYTES).map(|name| format!("/{name}"));
+    let paths = [path.context("the lab has no object of the right size")?];
+    let floors = measure(&plan, &mut cases, &paths, effort, args.seed)?;
+    report(&plan, &mut sink, &cases, &floors)?;
+    for tls in protocols.into_iter().filter(|_| effort.pipelined > 0) {
+        pipelined(&plan, &mut sink, &paths, tls, effort.pipelined, args.seed)?;
+    }
+    lab.down()
+}
+
+fn spec(args: &MigrateArgs) -> Spec {
+    Spec {
+        servers: args.servers,
+        tls: !args.plain,
+        objects: ObjectTree::Small,
+        offload: OffloadMode::Always,
+        requests_per_migration: Some(RequestsPerMigration::Limited(1)),
+        fronts: vec![Front::Offload],
+        ..Spec::default()
+    }
+}
+
+/// All rounds; every round does every case and the floor once. The floor's times.
+fn measure(
+    plan: &Plan,
+    cases: &mut [Case],
+    paths: &[String],
+    effort: Effort,
+    seed: u64,
+) -> Result<Times> {
+    for case in cases.iter() {
+        case.drive(paths, seed).run(plan, WARMUP_REQUESTS)?;
+    }
+    floor_round(plan, WARMUP_REQUESTS as u32)?;
+    let progress = ProgressBar::new(u64::from(effort.rounds) * (cases.len() as u64 + 1));
+    if let Ok(style) = ProgressStyle::with_template("migrate [{bar:30}] {pos}/{len} {msg}") {
+        progress.set_style(style);
+    }
+    let mut floors = Times::default();
+    for round in 0..effort.rounds {
+        progress.set_message("floor");
+        let floor = floor_round(plan, effort.migrations)?;
+        progress.inc(1);
+        floors.add(&floor);
+        for case in cases.iter_mut() {
+            progress.set_message(case.heading());
+            let before = Reading::take(plan)?;
+            let seed = seed ^ u64::from(round) << 32;
+            let figures = case.drive(paths, seed).run(plan, effort.migrations.into())?;
+            let stages = Reading::take(plan)?.since(&before);
+            case.requests += number(&figures, "requests");
+            case.errors += number(&figures, "errors");
+            if number(&figures, "errors") > 0 {
+                case.example = example(&figures).to_owned();
+            }
+            case.stages.add(&stages);
+            case.rounds.push((stages.get(TOTAL), floor.clone()));
+            progress.inc(1);
+        }
+    }
+    progress.finish_and_clear();
+    Ok(floors)
+}
+
+/// Stages of the balancer, and of all servers together.
+struct Reading {
+    balancer: Stages,
+    servers: Stages,
+}
+
+impl Reading {
+    fn take(plan: &Plan) -> Result<Reading> {
+        let read = |node| Stages::parse(&scrape::get(plan, node, "/stages")?);
+        let mut servers = Stages::default();
+        for node in plan.servers() {
+            servers.add(&read(node)?);
+        }
+        Ok(Reading { balancer: read(Node::Lb)?, servers })
+    }
+
+    /// What the balancer timed since `earlier`, and of the servers what it does not time.
+    fn since(&self, earlier: &Reading) -> Stages {
+        let mut stages = self.balancer.since(&earlier.balancer);
+        stages.complete(self.servers.since(&earlier.servers));
+        stages
+    }
+}
+
+/// Moves `migrations` connections by the least that it takes.
+fn floor_round(plan: &Plan, migrations: u32) -> Result<Times> {
+    let exe = std::env::current_exe().context("where is this program?")?;
+    let server = Node::Server(1);
+    let agent = SocketAddr::new(plan.address_v4(server).into(), FLOOR_AGENT_PORT);
+    let front = SocketAddr::new(plan.virtual_v4().into(), FLOOR_PORT);
+    let mut command = node_command(plan, server);
+    command.arg(&exe).args(["floor", "serve", "--listen", &agent.to_string()]);
+    let serve = Helper::start(&mut command, "the floor's server")?.wait_ready()?;
+    let mut command = node_command(plan, Node::Lb);
+    command.arg(&exe).args(["floor", "run", "--listen", &front.to_string()]);
+    command.args(["--peer", &agent.to_string(), "--migrations", &migrations.to_string()]);
+    let measure = Helper::start(&mut command, "the floor's balancer")?.wait_ready()?;
+    let asked = namespace::inside(&plan.namespace(Node::Client), || floor::ask(front, migrations));
+    if let Err(error) = asked {
+        // Whichever of the two knows why says so.
+        serve.finish()?;
+        return Err(error);
+    }
+    let printed = measure.finish()?;
+    serve.finish()?;
+    let times_ns: Vec<u64> = serde_json::from_str(&printed).context("the floor's times")?;
+    Ok(Times::of(times_ns))
+}
+
+fn report(plan: &Plan, sink: &mut Sink, cases: &[Case], floors: &Times) -> Result<()> {
+    let servers = plan.spec.servers;
+    for case in cases {
+        line(format_args!("\n{}: {} requests", case.heading(), case.requests))?;
+        line(header())?;
+        let mut metrics = Map::new();
+        for (name, times) in case.stages.in_order() {
+            times.metrics(name, &mut metrics);
+            line(row(name, times))?;
+        }
+        line(row("floor", floors))?;
+        let migrations = case.stages.get(TOTAL).count();
+        metrics.insert("migrations".to_owned(), migrations.into());
+        metrics.insert("requests".to_owned(), case.requests.into());
+        metrics.insert("errors".to_owned(), case.errors.into());
+        sink.write(case.fields(servers), "offload", metrics)?;
+        if let Some(ratio) = paired_ratio(&case.rounds) {
+            line(format_args!("{:<NAME_CHARS$}{ratio:>10.2}", "total over floor"))?;
+            let metrics = Map::from_iter([("total_over_floor_ratio".to_owned(), ratio.into())]);
+            sink.write(case.fields(servers), "ratio", metrics)?;
+        }
+        if case.errors > 0 {
+            line(format_args!("{} errors, for example: {}", case.errors, case.example))?;
+        }
+    }
+    let mut metrics = Map::new();
+    floors.metrics(TOTAL, &mut metrics);
+    metrics.insert("migrations".to_owned(), floors.count().into());
+    let case = serde_json::json!({ "kind": "floor", "tls": false, "servers": servers });
+    sink.write(fields(case), "floor", metrics)
+}
+
+fn header() -> String {
+    let names = ["p50 us", "p99 us", "p99.9 us", "mean us"];
+    let cells: String = names.iter().map(|name| format!("{name:>10}")).collect();
+    format!("{:<NAME_CHARS$}{cells}{:>10}", "", "count")
+}
+
+fn row(name: &str, times: &Times) -> String {
+    let figures = [
+        times.quantile_us(0.5),
+        times.quantile_us(0.99),
+        times.quantile_us(0.999),
+        times.mean_us(),
+    ];
+    let cells: String = figures.iter().map(|us| format!("{us:>10.1}")).collect();
+    format!("{name:<NAME_CHARS$}{cells}{:>10}", times.count())
+}
+
+/// A migration for every request, with requests in flight: the slowest, and retransmissions.
+fn pipelined(
+    plan: &Plan,
+    sink: &mut Sink,
+    paths: &[String],
+    tls: bool,
+    requests: u64,
+    seed: u64,
+) -> Result<()> {
+    let drive = Drive {
+        tls,
+        paths,
+        connections: PIPELINED_CONNECTIONS,
+        pipeline: PIPELINE,
+        new_connection_every: None,
+        timeout: TIMEOUT,
+        seed,
+    };
+    let (before, counted) = (Reading::take(plan)?, Census::take(plan)?);
+    let load = drive.run(plan, requests)?;
+    let counted = Census::take(plan)?.since(&counted).total();
+    let total = Reading::take(plan)?.since(&before).get(TOTAL);
+    let scheme = if tls { "HTTPS" } else { "HTTP" };
+    line(format_args!(
+        "\n{scheme}, {PIPELINED_CONNECTIONS} connections with {PIPELINE} requests in flight"
+    ))?;
+    line(header())?;
+    line(row(TOTAL, &total))?;
+    line(format_args!(
+        "{} segments retransmitted, {} resets, {} errors",
+        counted.retransmitted_segments,
+        counted.sent_resets,
+        number(&load, "errors")
+    ))?;
+    if number(&load, "errors") > 0 {
+        line(format_args!("for example: {}", example(&load)))?;
+    }
+    let mut metrics = Map::new();
+    total.metrics(TOTAL, &mut metrics);
+    for (name, value) in [
+        ("total_p999_ms", (total.quantile_us(0.999) / 1e3).into()),
+        ("total_max_ms", (total.quantile_us(1.0) / 1e3).into()),
+        ("migrations", total.count().into()),
+        ("retransmitted_segments", counted.retransmitted_segments.into()),
+        ("sent_resets", counted.sent_resets.into()),
+        ("checksum_errors", counted.checksum_errors.into()),
+    ] {
+        metrics.insert(name.to_owned(), value);
+    }
+    for name in ["requests", "errors", "latency_p50_us", "latency_p999_us"] {
+        metrics.insert(name.to_owned(), load.get(name).cloned().unwrap_or_default());
+    }
+    let case = serde_json::json!({
+        "kind": "pipelined", "tls": tls, "servers": plan.spec.servers,
+        "object_bytes": OBJECT_BYTES, "requests_per_migration": 1,
+        "connections": PIPELINED_CONNECTIONS, "pipeline": PIPELINE,
+    });
+    sink.write(fields(case), "offload", metrics)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: MigrateArgs,
+    }
+
+    fn args(words: &[&str]) -> MigrateArgs {
+        Line::parse_from(["migrate"].iter().chain(words)).args
+    }
+
+    #[test]
+    fn what_is_said_replaces_what_is_usual() {
+        let effort = Effort::new(&args(&["--quick", "--rounds", "2", "--pipelined", "0"]));
+        assert_eq!((effort.migrations, effort.rounds, effort.pipelined), (200, 2, 0));
+        let usual = Effort::new(&args(&[]));
+        assert!(usual.migrations > effort.migrations && usual.pipelined > 10_000);
+        assert!(Line::try_parse_from(["migrate", "--servers", "1"]).is_err());
+        assert!(Line::try_parse_from(["migrate", "--tls", "--plain"]).is_err());
+    }
+
+    #[test]
+    fn the_lab_hands_every_request_over() {
+        let spec = spec(&args(&["--plain", "--servers", "3"]));
+        assert!(!spec.tls);
+        assert_eq!((spec.servers, spec.offload), (3, OffloadMode::Always));
+        assert_eq!(spec.requests_per_migration, Some(RequestsPerMigration::Limited(1)));
+        assert!(spec.rate.is_none() && spec.fronts == [Front::Offload]);
+    }
+
+    #[test]
+    fn rows_stand_below_their_headings() {
+        let times = Times::of([1_000_000, 2_000_000, 3_000_000]);
+        let (header, row) = (header(), row("serialize_tcp", &times));
+        assert_eq!(header.len(), row.len());
+        assert!(row.starts_with("serialize_tcp") && row.ends_with("3"));
+        assert!(row.contains("2000.0"), "{row}");
+        assert_eq!(Case::new(Kind::Relay, true).fields(2)["kind"], "relay");
+    }
+}

@@ -1,0 +1,239 @@
+//! What a soak has shown, and what of it is wrong. Pure.
+
+use super::super::drive::{example, number};
+use super::super::tcp::Census;
+use super::leftovers::Leftovers;
+use serde_json::{Map, Value};
+use std::time::Duration;
+
+/// What a lab's run has shown.
+#[derive(Debug)]
+pub struct Outcome {
+    pub migrations: u64,
+    /// There was no migration for too long.
+    pub stalled: bool,
+    pub elapsed: Duration,
+    /// The load's figures.
+    pub load: Value,
+    /// TCP counters from the beginning until just before the load's end.
+    pub counted: Census,
+    /// The bad link's counters; null without one.
+    pub link: Value,
+    pub leftovers: Leftovers,
+}
+
+impl Outcome {
+    /// Everything that should not have been; a good link may show less than a bad one.
+    pub fn problems(&self, lossless: bool, wanted: u64) -> Vec<String> {
+        let mut problems = Vec::new();
+        let load = |name: &str| number(&self.load, name);
+        if load("mismatches") > 0 {
+            problems.push(format!("{} wrong bodies: {}", load("mismatches"), self.example()));
+        }
+        if load("timeouts") > 0 {
+            problems.push(format!("{} connections hung", load("timeouts")));
+        }
+        let others = load("errors").saturating_sub(load("mismatches") + load("timeouts"));
+        if others > 0 {
+            problems.push(format!("{others} requests failed: {}", self.example()));
+        }
+        if load("verified") < load("requests") {
+            let unchecked = load("requests") - load("verified");
+            problems.push(format!("{unchecked} bodies were not checked"));
+        }
+        if self.stalled {
+            problems.push("migrations stopped".to_owned());
+        }
+        if self.migrations < wanted {
+            problems.push(format!("{} of {wanted} migrations", self.migrations));
+        }
+        self.link_problems(lossless, &mut problems);
+        let left = self.leftovers;
+        for (count, what) in
+            [(left.flows, "flows"), (left.connections, "connections"), (left.sockets, "sockets")]
+        {
+            if count > 0 {
+                problems.push(format!("{count} {what} are left over"));
+            }
+        }
+        problems
+    }
+
+    fn link_problems(&self, lossless: bool, problems: &mut Vec<String>) {
+        for (node, counters) in &self.counted.0 {
+            if counters.checksum_errors > 0 {
+                problems.push(format!("{} wrong checksums at {node}", counters.checksum_errors));
+            }
+            if lossless && counters.retransmitted_segments > 0 {
+                let segments = counters.retransmitted_segments;
+                problems.push(format!("{segments} segments retransmitted by {node}"));
+            }
+            if lossless && counters.sent_resets > 0 {
+                problems.push(format!("{} resets sent by {node}", counters.sent_resets));
+            }
+        }
+        if number(&self.link, "overflowed_packets") > 0 {
+            let lost = number(&self.link, "overflowed_packets");
+            problems.push(format!("the bad link lost {lost} packets without being meant to"));
+        }
+    }
+
+    fn example(&self) -> &str {
+        example(&self.load)
+    }
+
+    pub fn metrics(&self, problems: &[String]) -> Map<String, Value> {
+        let total = self.counted.total();
+        let seconds = self.elapsed.as_secs_f64().max(1e-9);
+        let value = serde_json::json!({
+            "migrations": self.migrations,
+            "migrations_per_s": self.migrations as f64 / seconds,
+            "elapsed_s": seconds,
+            "requests": number(&self.load, "requests"),
+            "verified": number(&self.load, "verified"),
+            "mismatches": number(&self.load, "mismatches"),
+            "errors": number(&self.load, "errors"),
+            "hung_connections": number(&self.load, "timeouts"),
+            "connections": number(&self.load, "connections"),
+            "latency_p999_us": self.load["latency_p999_us"],
+            "retransmitted_segments": total.retransmitted_segments,
+            "sent_resets": total.sent_resets,
+            "checksum_errors": total.checksum_errors,
+            "sent_segments": total.sent_segments,
+            "leftover_flows": self.leftovers.flows,
+            "leftover_connections": self.leftovers.connections,
+            "leftover_sockets": self.leftovers.sockets,
+            "link": self.link,
+            "problems": problems,
+        });
+        match value {
+            Value::Object(map) => map,
+            _ => Map::new(),
+        }
+    }
+
+    /// For a reader.
+    pub fn rows(&self) -> Vec<String> {
+        let load = |name: &str| number(&self.load, name);
+        let mut rows = vec![
+            format!(
+                "  {} migrations in {:.1} s ({:.0}/s)",
+                self.migrations,
+                self.elapsed.as_secs_f64(),
+                self.migrations as f64 / self.elapsed.as_secs_f64().max(1e-9)
+            ),
+            format!(
+                "  {} requests on {} connections, {} bodies checked: {} mismatches, {} errors, \
+                 {} hung",
+                load("requests"),
+                load("connections"),
+                load("verified"),
+                load("mismatches"),
+                load("errors"),
+                load("timeouts")
+            ),
+            format!("  {:<8}{:>12}{:>12}{:>12}{:>12}", "", "OutSegs", "Retrans", "OutRsts", "Csum"),
+        ];
+        for (node, counters) in &self.counted.0 {
+            rows.push(format!(
+                "  {:<8}{:>12}{:>12}{:>12}{:>12}",
+                node.to_string(),
+                counters.sent_segments,
+                counters.retransmitted_segments,
+                counters.sent_resets,
+                counters.checksum_errors
+            ));
+        }
+        if !self.link.is_null() {
+            let link = |name: &str| number(&self.link, name);
+            rows.push(format!(
+                "  the client's link: {} packets, {} lost, {} late, {} doubled",
+                link("seen_packets"),
+                link("lost_packets"),
+                link("delayed_packets"),
+                link("duplicated_packets")
+            ));
+        }
+        rows.push(format!(
+            "  left over: {} flows, {} connections, {} sockets",
+            self.leftovers.flows, self.leftovers.connections, self.leftovers.sockets
+        ));
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::tcp::Counters;
+    use super::*;
+    use crate::lab::plan::Node;
+
+    fn outcome() -> Outcome {
+        Outcome {
+            migrations: 1000,
+            stalled: false,
+            elapsed: Duration::from_secs(2),
+            load: serde_json::json!({
+                "requests": 1200, "verified": 1200, "mismatches": 0, "errors": 0, "timeouts": 0,
+                "connections": 20, "latency_p999_us": 900, "example_error": null,
+            }),
+            counted: Census(vec![
+                (Node::Client, Counters { sent_segments: 10, ..Counters::default() }),
+                (Node::Server(1), Counters::default()),
+            ]),
+            link: Value::Null,
+            leftovers: Leftovers::default(),
+        }
+    }
+
+    #[test]
+    fn a_good_run_has_no_problems() {
+        let outcome = outcome();
+        assert_eq!(outcome.problems(true, 1000), Vec::<String>::new());
+        let metrics = outcome.metrics(&[]);
+        assert_eq!(metrics["migrations_per_s"], 500.0);
+        assert_eq!(metrics["sent_segments"], 10);
+        assert_eq!(outcome.rows().len(), 6);
+    }
+
+    #[test]
+    fn a_retransmission_is_wrong_on_a_good_link_only() {
+        let mut outcome = outcome();
+        outcome.counted.0[1].1.retransmitted_segments = 3;
+        outcome.counted.0[0].1.sent_resets = 1;
+        let problems = outcome.problems(true, 1000);
+        assert_eq!(problems, ["1 resets sent by client", "3 segments retransmitted by s1"]);
+        assert!(outcome.problems(false, 1000).is_empty());
+    }
+
+    #[test]
+    fn everything_else_is_wrong_always() {
+        let wrong: [fn(&mut Outcome); 10] = [
+            |o| o.migrations = 999,
+            |o| o.stalled = true,
+            |o| o.load["mismatches"] = 1.into(),
+            |o| o.load["timeouts"] = 1.into(),
+            |o| o.load["errors"] = 1.into(),
+            |o| o.load["verified"] = 1199.into(),
+            |o| o.counted.0[1].1.checksum_errors = 1,
+            |o| o.leftovers.flows = 1,
+            |o| o.leftovers.connections = 1,
+            |o| o.link = serde_json::json!({ "overflowed_packets": 1 }),
+        ];
+        for (number, spoil) in wrong.into_iter().enumerate() {
+            let mut outcome = outcome();
+            spoil(&mut outcome);
+            assert_eq!(outcome.problems(false, 1000).len(), 1, "{number}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_mismatch_is_not_told_twice() {
+        let mut outcome = outcome();
+        outcome.load["mismatches"] = 2.into();
+        outcome.load["errors"] = 2.into();
+        outcome.load["example_error"] = "wrong SHA-256 of the body of /x".into();
+        let problems = outcome.problems(false, 1000);
+        assert_eq!(problems, ["2 wrong bodies: wrong SHA-256 of the body of /x"]);
+    }
+}

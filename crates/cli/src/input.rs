@@ -1,0 +1,11 @@
+//! Standard input, as a sign of life: whoever started this program holds the other end.
+
+use std::io::Read;
+
+/// Waits until standard input ends: whoever started this program is done with it, or gone.
+pub fn wait_for_end() {
+    let mut input = std::io::stdin().lock();
+    let mut ignored = [0; 256];
+    // An error is an end, too.
+    while input.read(&mut ignored).is_ok_and(|bytes| bytes > 0) {}
+}

@@ -1,0 +1,169 @@
+//! Sends TCP and UDP over a link that loses, doubles and delays packets. Needs CAP_NET_ADMIN and
+//! CAP_BPF.
+
+use std::collections::HashSet;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
+use steer::impair::{ImpairConfig, Impairment};
+
+fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip runs");
+    assert!(output.status.success(), "ip {arguments}: {output:?}");
+}
+
+fn unshare() -> rustix::io::Result<()> {
+    // SAFETY: a network namespace is a property of the thread; no memory is shared or lost.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
+}
+
+/// Runs `near` and `far` in two fresh network namespaces joined by a veth pair: 10.9.1.1
+/// (interface `near`) and 10.9.1.2.
+fn in_namespaces(near: impl FnOnce() + Send, far: impl FnOnce() + Send) {
+    std::thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let (done, finished) = mpsc::channel::<()>();
+        let far = scope.spawn(move || {
+            if let Err(error) = unshare() {
+                println!("skipped: no network namespace: {error}");
+                return;
+            }
+            tell.send(gettid().as_raw_nonzero()).unwrap();
+            if finished.recv().is_err() {
+                return;
+            }
+            ip("addr add 10.9.1.2/24 dev far");
+            ip("link set far up");
+            far();
+        });
+        let near = scope.spawn(move || {
+            let Ok(peer) = told.recv() else { return };
+            unshare().unwrap();
+            ip("link set lo up");
+            ip(&format!("link add near type veth peer name far netns {peer}"));
+            ip("addr add 10.9.1.1/24 dev near");
+            ip("link set near up");
+            done.send(()).unwrap();
+            near();
+        });
+        for thread in [near, far] {
+            if let Err(panic) = thread.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+    });
+}
+
+fn config() -> ImpairConfig {
+    ImpairConfig {
+        interface: "near".into(),
+        loss: 0.0,
+        duplicate: 0.0,
+        delay: 0.0,
+        delay_max: Duration::from_millis(3),
+        seed: 7,
+    }
+}
+
+/// Datagrams that arrive at the far side, of 1000 numbered ones.
+fn datagrams(
+    config: ImpairConfig,
+    check: impl FnOnce(Vec<u32>, steer::impair::ImpairCounters) + Send,
+) {
+    let (ready, start) = mpsc::channel::<()>();
+    let (sent, all_sent) = mpsc::channel();
+    let near = move || {
+        start.recv().unwrap();
+        let socket = UdpSocket::bind("10.9.1.1:0").unwrap();
+        // Resolves the neighbour before the link is bad.
+        socket.send_to(&u32::MAX.to_ne_bytes(), "10.9.1.2:5000").unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let link = Impairment::open(&config).unwrap();
+        for number in 0..1000u32 {
+            socket.send_to(&number.to_ne_bytes(), "10.9.1.2:5000").unwrap();
+            if number % 50 == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        // Everybody late has come by now.
+        std::thread::sleep(Duration::from_millis(100));
+        sent.send(link.counters().unwrap()).unwrap();
+    };
+    let far = move || {
+        let socket = UdpSocket::bind("10.9.1.2:5000").unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        ready.send(()).unwrap();
+        let (mut arrived, mut bytes) = (Vec::new(), [0; 4]);
+        while socket.recv(&mut bytes).is_ok() {
+            let number = u32::from_ne_bytes(bytes);
+            if number != u32::MAX {
+                arrived.push(number);
+            }
+        }
+        check(arrived, all_sent.recv().unwrap());
+    };
+    in_namespaces(near, far);
+}
+
+#[test]
+fn lost_datagrams_are_counted() {
+    datagrams(ImpairConfig { loss: 0.2, ..config() }, |arrived, counters| {
+        assert!((100..300).contains(&counters.dropped), "{counters:?}");
+        assert_eq!(arrived.len() as u64, 1000 - counters.dropped);
+        assert!(arrived.is_sorted());
+        assert_eq!((counters.duplicated, counters.delayed), (0, 0));
+    });
+}
+
+#[test]
+fn doubled_datagrams_come_twice() {
+    datagrams(ImpairConfig { duplicate: 0.1, ..config() }, |arrived, counters| {
+        assert!((40..200).contains(&counters.duplicated), "{counters:?}");
+        assert_eq!(arrived.len() as u64, 1000 + counters.duplicated);
+        assert_eq!(arrived.iter().collect::<HashSet<_>>().len(), 1000);
+    });
+}
+
+#[test]
+fn late_datagrams_are_overtaken() {
+    datagrams(ImpairConfig { delay: 0.1, ..config() }, |arrived, counters| {
+        assert!((40..200).contains(&counters.delayed), "{counters:?}");
+        assert_eq!((counters.released, counters.overflowed), (counters.delayed, 0));
+        assert_eq!(arrived.iter().collect::<HashSet<_>>().len(), 1000);
+        assert!(!arrived.is_sorted());
+    });
+}
+
+#[test]
+fn a_connection_survives_all_of_it() {
+    let message: Vec<u8> = (0..6_000_000u32).map(|at| (at ^ at >> 9) as u8).collect();
+    let expected = message.clone();
+    let (ready, start) = mpsc::channel::<()>();
+    let near = move || {
+        start.recv().unwrap();
+        let bad = ImpairConfig { loss: 0.01, duplicate: 0.01, delay: 0.02, ..config() };
+        let link = Impairment::open(&bad).unwrap();
+        let mut stream = TcpStream::connect("10.9.1.2:5001").unwrap();
+        stream.write_all(&message).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut echo = Vec::new();
+        stream.read_to_end(&mut echo).unwrap();
+        assert_eq!(echo, b"all");
+        let counters = link.counters().unwrap();
+        assert!(counters.seen > 50, "{counters:?}");
+    };
+    let far = move || {
+        let listener = TcpListener::bind("10.9.1.2:5001").unwrap();
+        ready.send(()).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
+        assert!(received == expected);
+        stream.write_all(b"all").unwrap();
+    };
+    in_namespaces(near, far);
+}

@@ -1,0 +1,3 @@
+module unlade.example/client
+
+go 1.22

@@ -1,0 +1,305 @@
+//! What a client sees is the same whether its connection is handed over or proxied: random
+//! sessions, each played twice.
+//!
+//! `UNLADE_SESSIONS` says how many, `UNLADE_SEED` which ones; a failure prints both and the number
+//! of the session, which `UNLADE_SESSION` plays alone. `UNLADE_HOST` chooses the host.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use system_tests::client::{Client, Target, TlsVersions, tls_config};
+use system_tests::counters::{Metrics, moved, tcp_faults, tcp_hints};
+use system_tests::play::{PATIENCE, Seen, Side, check, difference, play};
+use system_tests::prng::{Prng, env_number, hosts, seed};
+use system_tests::session::{Manners, Object, Session};
+use system_tests::{Lab, needs, turn};
+
+/// Sessions that are played at the same time.
+const PLAYERS: usize = 12;
+/// Failures after which the rest is left out.
+const FAILURES_MAX: usize = 5;
+/// Times that a failing session is played again, to tell what always fails from what seldom does.
+const AGAIN: usize = 5;
+/// Simpler sessions that are tried for a failing one.
+const SIMPLER_MAX: usize = 60;
+
+/// Both fronts of a lab, and what is behind them.
+struct Stage {
+    addresses: [IpAddr; 2],
+    tls: [std::sync::Arc<rustls::ClientConfig>; 2],
+    objects: Vec<Object>,
+    runs: AtomicUsize,
+}
+
+impl Stage {
+    fn new(lab: &Lab) -> Stage {
+        let ca = lab.dir().join("pki/ca.crt");
+        let addresses = lab.virtual_ips();
+        lab.wait_channels();
+        Stage {
+            addresses,
+            tls: [TlsVersions::Both, TlsVersions::Tls12].map(|versions| tls_config(&ca, versions)),
+            objects: objects(lab, addresses[0]),
+            runs: AtomicUsize::new(0),
+        }
+    }
+
+    fn side(&self, host: &str, ports: [u16; 2]) -> Side {
+        let run = self.runs.fetch_add(1, Ordering::Relaxed);
+        Side {
+            addresses: self.addresses,
+            ports,
+            tls: self.tls.clone(),
+            host: host.to_owned(),
+            own: format!("own-{run:08}"),
+        }
+    }
+
+    /// Plays `session` with its connection handed over and proxied; what differs, if anything.
+    fn compare(&self, session: &Session, fronts: &Fronts) -> Result<(), String> {
+        let ports = if fronts.own_proxy { [8080, 8443] } else { [80, 443] };
+        let proxied = play(session, &self.side("off.objects.lab", ports));
+        if let Some(wrong) = check(&proxied, &self.objects) {
+            return Err(format!("proxied: {wrong}"));
+        }
+        let moved = play(session, &self.side(&fronts.host, [80, 443]));
+        match check(&moved, &self.objects).map(|wrong| format!("handed over: {wrong}")) {
+            None => match difference(session, &moved, &proxied) {
+                None => Ok(()),
+                Some(what) => Err(format!("handed over against proxied: {what}{}", ends(&moved))),
+            },
+            Some(wrong) => Err(format!("{wrong}{}", ends(&moved))),
+        }
+    }
+}
+
+fn ends(seen: &Seen) -> String {
+    format!("\n(handed over: {} responses, {:?})", seen.exchanges.len(), seen.end)
+}
+
+/// Which two fronts.
+#[derive(Debug, Clone)]
+struct Fronts {
+    host: String,
+    own_proxy: bool,
+}
+
+/// The objects as they are on disk, with the tags that the servers give them.
+fn objects(lab: &Lab, address: IpAddr) -> Vec<Object> {
+    let dir = lab.dir().join("objects");
+    let sums = std::fs::read_to_string(lab.dir().join("SHA256SUMS")).unwrap();
+    let names: Vec<String> =
+        sums.lines().map(|line| line.rsplit("  ").next().unwrap().to_owned()).collect();
+    std::thread::scope(|scope| {
+        let fetch = scope.spawn(|| {
+            lab.enter("client");
+            let address = (address, 8080).into();
+            let target =
+                Target { address, tls: None, receive_buffer_bytes: None, patience: PATIENCE };
+            let mut client = Client::connect(&target).unwrap();
+            let object = |name: &String| {
+                let head = format!("HEAD /{name} HTTP/1.1\r\nHost: objects.lab\r\n\r\n");
+                client.send(head.as_bytes()).unwrap();
+                let response = client.response(true).unwrap();
+                let etag = response.header("etag").unwrap().to_owned();
+                let bytes = std::fs::read(dir.join(name)).unwrap();
+                Object { path: format!("/{name}"), bytes, etag }
+            };
+            names.iter().map(object).collect()
+        });
+        fetch.join().unwrap()
+    })
+}
+
+/// The session of a number, and the fronts it is played against.
+fn session(stage: &Stage, seed: u64, number: usize, manners: Manners) -> (Session, Fronts) {
+    let mut prng = Prng::numbered(seed, number as u64);
+    let host = prng.pick(&hosts()).clone();
+    let fronts = Fronts { host, own_proxy: prng.percent(50) };
+    (Session::random(&mut prng, &stage.objects, manners), fronts)
+}
+
+/// Plays `count` sessions, several at a time; the failures by number.
+fn play_all(
+    lab: &Lab,
+    stage: &Stage,
+    (seed, count): (u64, usize),
+    manners: Manners,
+) -> BTreeMap<usize, String> {
+    let only = std::env::var("UNLADE_SESSION").ok().and_then(|text| text.parse().ok());
+    let next = AtomicUsize::new(only.unwrap_or(0));
+    let end = only.map_or(count, |only| only + 1);
+    let failures = Mutex::new(BTreeMap::new());
+    std::thread::scope(|scope| {
+        for _ in 0..PLAYERS.min(end) {
+            scope.spawn(|| {
+                lab.enter("client");
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= end || failures.lock().unwrap().len() >= FAILURES_MAX {
+                        return;
+                    }
+                    let (session, fronts) = session(stage, seed, number, manners);
+                    if let Err(what) = stage.compare(&session, &fronts) {
+                        failures.lock().unwrap().insert(number, what);
+                    }
+                }
+            });
+        }
+    });
+    failures.into_inner().unwrap()
+}
+
+/// How often a session fails when it is played again, alone; and what was wrong the last time.
+fn again(stage: &Stage, session: &Session, fronts: &Fronts) -> (usize, String) {
+    let failed: Vec<String> =
+        (0..AGAIN).filter_map(|_| stage.compare(session, fronts).err()).collect();
+    (failed.len(), failed.last().cloned().unwrap_or_default())
+}
+
+/// A simpler session that still fails, found by leaving parts out.
+fn simplest(stage: &Stage, session: Session, fronts: &Fronts) -> Session {
+    let mut best = session;
+    let mut tries = 0;
+    'simpler: loop {
+        for candidate in simpler(&best) {
+            if tries >= SIMPLER_MAX {
+                return best;
+            }
+            tries += 1;
+            if (0..2).any(|_| stage.compare(&candidate, fronts).is_err()) {
+                best = candidate;
+                continue 'simpler;
+            }
+        }
+        return best;
+    }
+}
+
+fn simpler(session: &Session) -> Vec<Session> {
+    let mut all = Vec::new();
+    let mut add = |change: &dyn Fn(&mut Session)| {
+        let mut candidate = session.clone();
+        change(&mut candidate);
+        all.push(candidate);
+    };
+    let count = session.batches.len();
+    if count > 1 {
+        (0..count).for_each(|number| add(&|s| drop(s.batches.remove(number))));
+    }
+    for (number, batch) in session.batches.iter().enumerate() {
+        let depth = batch.requests.len();
+        if depth > 3 {
+            add(&|s| drop(s.batches[number].requests.drain(..depth / 2)));
+            add(&|s| drop(s.batches[number].requests.drain(depth / 2..)));
+        } else if depth > 1 {
+            (0..depth).for_each(|at| add(&|s| drop(s.batches[number].requests.remove(at))));
+        }
+        if !batch.splits.is_empty() {
+            add(&|s| s.batches[number].splits.clear());
+        }
+        if !batch.before.is_zero() {
+            add(&|s| s.batches[number].before = std::time::Duration::ZERO);
+        }
+    }
+    if session.tls {
+        add(&|s| (s.tls, s.tls12) = (false, false));
+    }
+    if session.v6 {
+        add(&|s| s.v6 = false);
+    }
+    if session.slow.is_some() || session.receive_buffer_bytes.is_some() {
+        add(&|s| (s.slow, s.receive_buffer_bytes) = (None, None));
+    }
+    all
+}
+
+/// Tells about every failure, in detail about the first.
+fn report(lab: &Lab, stage: &Stage, seed: u64, failures: &BTreeMap<usize, String>, m: Manners) {
+    if failures.is_empty() {
+        return;
+    }
+    println!("balancer: {}", Metrics::read(lab, "lb").noteworthy());
+    for node in lab.nodes().iter().filter(|node| node.starts_with('s')) {
+        println!("{node}: {}", Metrics::read(lab, node).noteworthy());
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            lab.enter("client");
+            for (at, (number, what)) in failures.iter().enumerate() {
+                let (session, fronts) = session(stage, seed, *number, m);
+                let (times, last) = again(stage, &session, &fronts);
+                println!("\nsession {number} of seed {seed}, {fronts:?}: {session}\n{what}");
+                println!("replay: UNLADE_SEED={seed} UNLADE_SESSION={number}");
+                println!("played again alone it fails {times} of {AGAIN} times: {last}");
+                if times == AGAIN && at < 3 {
+                    let short = simplest(stage, session, &fronts);
+                    let (times, last) = again(stage, &short, &fronts);
+                    println!("shorter: {short}\nfails {times} of {AGAIN} times: {last}");
+                }
+            }
+        });
+    });
+    panic!("{} sessions fail: {:?}", failures.len(), failures.keys());
+}
+
+/// Sessions were really handed over, and nothing of them stays.
+fn assert_handed_over(lab: &Lab, sessions: usize) {
+    let chosen = |name| std::env::var_os(name).is_some();
+    if chosen("UNLADE_SESSION") || chosen("UNLADE_HOST") {
+        return;
+    }
+    let metrics = Metrics::read(lab, "lb");
+    let migrations = metrics.get("unlade_lb_migrations_completed_total");
+    println!("{sessions} sessions, {migrations} migrations; {}", metrics.noteworthy());
+    assert!(migrations >= sessions as u64, "{migrations} migrations in {sessions} sessions");
+}
+
+#[test]
+fn handed_over_or_proxied_is_the_same_to_a_client() {
+    needs!("ip", "setsid", "curl");
+    let _turn = turn();
+    let (seed, count) = (seed(), env_number("UNLADE_SESSIONS", 1500));
+    println!("seed {seed}, {count} sessions");
+    let lab = Lab::up(&["--tls", "--objects", "small", "--fronts", "offload,proxy"]);
+    let stage = Stage::new(&lab);
+    let failures = play_all(&lab, &stage, (seed, count), Manners::Any);
+    report(&lab, &stage, seed, &failures, Manners::Any);
+    assert_handed_over(&lab, count);
+}
+
+#[test]
+fn without_checksum_offload_it_is_the_same_too() {
+    needs!("ip", "setsid", "curl", "ethtool");
+    let _turn = turn();
+    let (seed, count) = (seed(), env_number("UNLADE_SESSIONS", 1500) / 5);
+    println!("seed {seed}, {count} sessions");
+    let links = ["--offloads", "off"];
+    let lab = Lab::up(
+        &[&["--tls", "--objects", "small", "--fronts", "offload,proxy"], &links[..]].concat(),
+    );
+    let stage = Stage::new(&lab);
+    let failures = play_all(&lab, &stage, (seed, count), Manners::Any);
+    report(&lab, &stage, seed, &failures, Manners::Any);
+    assert_handed_over(&lab, count);
+}
+
+#[test]
+fn orderly_sessions_cause_no_retransmission_and_no_reset() {
+    needs!("ip", "setsid", "curl");
+    let _turn = turn();
+    let (seed, count) = (seed(), env_number("UNLADE_SESSIONS", 1500) / 5);
+    println!("seed {seed}, {count} sessions");
+    let lab = Lab::up(&["--tls", "--objects", "small", "--fronts", "offload,proxy"]);
+    let stage = Stage::new(&lab);
+    let before = tcp_faults(&lab);
+    let failures = play_all(&lab, &stage, (seed, count), Manners::Orderly);
+    let after = tcp_faults(&lab);
+    report(&lab, &stage, seed, &failures, Manners::Orderly);
+    assert_handed_over(&lab, count);
+    let moved = moved(&before, &after);
+    let nodes = lab.nodes();
+    let hints = nodes.iter().map(|node| format!("\n{node}: {}", tcp_hints(&lab, node)));
+    assert!(moved.is_empty(), "{moved:?}{}", hints.collect::<String>());
+}
