@@ -356,6 +356,8 @@ fn descriptor_counts(lab: &Lab) -> BTreeMap<String, BTreeMap<String, usize>> {
     };
     let count = |(name, pid): (String, u64)| {
         let mut kinds = descriptors(pid);
+        // Pipes for splicing are kept for the next one.
+        kinds.remove("pipe");
         let pooled = Metrics::read(lab, &name).get(explained(&name)) as usize;
         if let Some(sockets) = kinds.get_mut("socket") {
             *sockets = sockets.saturating_sub(pooled);

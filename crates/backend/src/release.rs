@@ -23,10 +23,14 @@ use wire::snapshot::{Snapshot, TcpSnapshot};
 
 use crate::agent::{Adopted, Agent, Peer};
 
+/// Looks at the send queue before a connection is given back with data in flight.
+const DRAIN_TURNS_MAX: u32 = 64;
+/// How many of them follow each other as fast as other connections let them.
+const DRAIN_YIELDS: u32 = 24;
 /// Attempts to give back a connection whose send queue is still too long for a snapshot.
 const DRAIN_ATTEMPTS_MAX: u32 = 2000;
 /// Pause between two attempts.
-const DRAIN_PAUSE: Duration = Duration::from_millis(5);
+const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// What reaches the task that has a connection's stream.
 #[derive(Debug, Default)]
@@ -243,8 +247,24 @@ impl Lease {
         GivenBack::Gone
     }
 
+    /// Waits a moment for the client to acknowledge the last response: what is acknowledged need
+    /// not move, and a frozen socket with data in flight would send it again.
+    async fn drained(&self) {
+        for turn in 0..DRAIN_TURNS_MAX {
+            match repair::unacknowledged_bytes(self.stream.tcp()) {
+                Ok(1..) => {}
+                _ => return,
+            }
+            match turn {
+                0..DRAIN_YIELDS => tokio::task::yield_now().await,
+                _ => tokio::time::sleep(DRAIN_PAUSE).await,
+            }
+        }
+    }
+
     /// Freezes the connection and reads its state.
     async fn freeze(&mut self) -> Result<TcpSnapshot, RepairError> {
+        self.drained().await;
         let mut attempts = 0;
         loop {
             repair::freeze(self.stream.tcp())?;

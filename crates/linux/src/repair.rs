@@ -295,6 +295,7 @@ pub fn restore(tcp: &TcpSnapshot, on_connect: impl FnOnce()) -> Result<Restored,
     let sent_bytes = tcp.send_queue.len().saturating_sub(tcp.unsent_bytes as usize);
     let (sent, unsent) = tcp.send_queue.split_at(sent_bytes);
     if !sent.is_empty() {
+        make_room(fd, sent.len())?;
         set_tcp(fd, libc::TCP_REPAIR_QUEUE, TCP_SEND_QUEUE).at("TCP_REPAIR_QUEUE")?;
         write_queue(fd, sent)?;
     }
@@ -347,6 +348,29 @@ fn set_options(fd: BorrowedFd<'_>, options: &NegotiatedOptions) -> Result<(), Re
         sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP, &clock).at("TCP_TIMESTAMP")?;
     }
     Ok(())
+}
+
+/// Makes room for a queue that is longer than a fresh socket's buffer, and lets the kernel size
+/// the buffer by itself again afterwards (SO_BUF_LOCK, Linux ≥ 5.16; older ones keep the size).
+fn make_room(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), RepairError> {
+    const FRESH_BUFFER_BYTES: usize = 8 * 1024;
+    const SO_BUF_LOCK: i32 = 72;
+    if bytes <= FRESH_BUFFER_BYTES {
+        return Ok(());
+    }
+    let size = bytes.saturating_mul(2).min(i32::MAX as usize / 4) as i32;
+    sockopt::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &size).at("SO_SNDBUFFORCE")?;
+    // Not known to the kernel: the buffer keeps its size, which is no harm.
+    let _ = sockopt::set(fd, libc::SOL_SOCKET, SO_BUF_LOCK, &0i32);
+    Ok(())
+}
+
+/// Octets written to a connection and not acknowledged by its peer.
+///
+/// # Errors
+/// The kernel's.
+pub fn unacknowledged_bytes(socket: &impl AsFd) -> io::Result<usize> {
+    queued(socket.as_fd(), libc::TIOCOUTQ)
 }
 
 /// Writes a queue's content; where the kernel lacks the memory for one large buffer, in halves.
