@@ -2,8 +2,8 @@
 //!
 //! One acceptor greets balancers; the channel then lives on one worker, chosen by the balancer's
 //! instance, so that a balancer that reconnects finds its connections. Frames go into each
-//! connection's [`Taker`]; what that decides is done here ([`crate::adopt`]) or by the task that
-//! has the connection's stream ([`crate::release`]).
+//! connection's [`Taker`]; what that decides is done here (`adopt`) or by the task that
+//! has the connection's stream (`release`).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};

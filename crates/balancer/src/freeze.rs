@@ -59,7 +59,7 @@ impl Flows {
             Err((stream, error)) => {
                 slot.local();
                 self.steering.replay(&slot);
-                return Err((Box::new(stream), fallback(&error)));
+                return Err((stream, fallback(&error)));
             }
         };
         let outcome = self.start(slot, known, frozen, assignment, started);
@@ -102,10 +102,14 @@ impl Flows {
         outcome
     }
 
-    fn freeze(&self, stream: Stream, known: &Known) -> Result<Frozen, (Stream, RepairError)> {
+    fn freeze(
+        &self,
+        stream: Stream,
+        known: &Known,
+    ) -> Result<Frozen, (Box<Stream>, RepairError)> {
         let begin = Instant::now();
         if let Err(error) = repair::freeze(stream.tcp()) {
-            return Err((stream, error));
+            return Err((Box::new(stream), error));
         }
         match repair::snapshot(stream.tcp(), known, Accept::Established) {
             Ok(tcp) => {
@@ -117,7 +121,7 @@ impl Flows {
             Err(error) => {
                 // A socket that does not thaw shows it at the next read or write.
                 let _ = repair::thaw(stream.tcp());
-                Err((stream, error))
+                Err((Box::new(stream), error))
             }
         }
     }

@@ -10,11 +10,13 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use record::RecordLayer;
-use tokio::io::Interest;
+use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::TcpStream;
 
-/// Most bytes read from the transport at once.
+/// Room for a read from a TLS transport.
 const READ_BYTES_MAX: usize = 64 * 1024;
+/// Least room for a read from a plaintext transport: a request's head mostly fits.
+const READ_BYTES_MIN: usize = 4096;
 /// Plaintext of a file that is sealed and written at once on a TLS connection.
 const FILE_CHUNK_BYTES: usize = 256 * 1024;
 /// Bytes handed to one sendfile(2) call: large enough to amortise it, small enough to let other
@@ -183,23 +185,15 @@ impl Stream {
     }
 
     async fn fill_plain(&mut self) -> io::Result<usize> {
-        self.input.reserve(READ_BYTES_MAX.min(4096));
-        loop {
-            match self.tcp.try_read_buf(&mut self.input) {
-                Ok(0) => {
-                    self.ended = true;
-                    return Ok(0);
-                }
-                Ok(count) => {
-                    self.received_bytes += count as u64;
-                    return Ok(count);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.tcp.readable().await?;
-                }
-                Err(error) => return Err(error),
-            }
+        self.input.reserve(READ_BYTES_MIN);
+        // A read that leaves room tells the runtime that there is no more, which saves the read
+        // that would say so.
+        let count = self.tcp.read_buf(&mut self.input).await?;
+        if count == 0 {
+            self.ended = true;
         }
+        self.received_bytes += count as u64;
+        Ok(count)
     }
 
     async fn fill_tls(&mut self) -> io::Result<usize> {
@@ -238,14 +232,7 @@ impl Stream {
         let Some(record) = self.record.as_deref_mut() else { return Ok(0) };
         let spare = record.receive_spare();
         spare.reserve(READ_BYTES_MAX);
-        loop {
-            match self.tcp.try_read_buf(spare) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.tcp.readable().await?;
-                }
-                other => return other,
-            }
-        }
+        self.tcp.read_buf(spare).await
     }
 
     /// Sends what the record layer owes the peer (KeyUpdate answers, alerts). Best effort: a

@@ -70,6 +70,15 @@ pub struct HoldCounters {
     pub waiting_bytes: u64,
 }
 
+impl HoldCounters {
+    fn note(&mut self, sent: io::Result<()>) {
+        match sent {
+            Ok(()) => self.replayed += 1,
+            Err(_) => self.lost += 1,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct FlowQueue {
     frames: VecDeque<Box<[u8]>>,
@@ -220,7 +229,8 @@ impl Queues {
             let slot = table.slot_of(&flow);
             let owned = slot.is_none_or(|slot| slot.state() != SlotState::Hold);
             if owned && !self.flows.contains_key(&flow) {
-                self.send(tap, &self.buffer[..length].to_vec());
+                let sent = tap.send(&self.buffer[..length]);
+                self.counters.note(sent);
                 continue;
             }
             self.push(flow, length, slot);
@@ -244,19 +254,12 @@ impl Queues {
         self.counters.waiting_bytes += length as u64;
     }
 
-    fn send(&mut self, tap: &Tap, frame: &[u8]) {
-        match tap.send(frame) {
-            Ok(()) => self.counters.replayed += 1,
-            Err(_) => self.counters.lost += 1,
-        }
-    }
-
     fn flush(&mut self, tap: &Tap, flow: &FlowKey) -> u32 {
         let Some(queue) = self.flows.remove(flow) else { return 0 };
         self.counters.waiting_bytes -= queue.bytes as u64;
         let count = queue.frames.len() as u32;
         for frame in queue.frames {
-            self.send(tap, &frame);
+            self.counters.note(tap.send(&frame));
         }
         count
     }

@@ -149,7 +149,7 @@ fn limits_are_exact() {
     assert_eq!(of_bytes(61), Err(HeadError::HeadTooLarge));
     // An incomplete head is refused as soon as it cannot become acceptable.
     let endless = format!("GET / HTTP/1.1\r\nX: {}", "x".repeat(100));
-    assert_eq!(RequestHead::parse(&endless.as_bytes()[..59], &limits).unwrap().is_none(), true);
+    assert!(RequestHead::parse(&endless.as_bytes()[..59], &limits).unwrap().is_none());
     assert_eq!(parse(&endless[..60]), Err(HeadError::HeadTooLarge));
     let line = format!("GET /{}", "x".repeat(60));
     assert_eq!(parse(&line), Err(HeadError::TargetTooLong));
