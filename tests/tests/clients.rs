@@ -184,7 +184,11 @@ fn go(place: &Place) {
             let options = format!("-base {scheme}://{host} -ca {ca} -objects {objects}");
             let own = format!("-own go-{number}-{scheme}");
             let said = place.shell(&format!("{program} {options} {own} -parallel 3 {names}"));
-            assert_eq!(said, "connections 3 requests 150", "{scheme}://{host}");
+            // One that is idle in time is used by another of the three.
+            let (connections, requests) = said.split_once(" requests ").unwrap_or_default();
+            let connections = connections.strip_prefix("connections ").unwrap_or_default();
+            assert!(matches!(connections, "1" | "2" | "3"), "{scheme}://{host}: {said}");
+            assert_eq!(requests, "150", "{scheme}://{host}: {said}");
             assert!(place.migrations() > before, "{scheme}://{host}: nothing was handed over");
         }
     }

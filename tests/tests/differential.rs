@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use system_tests::client::{Client, Target, TlsVersions, tls_config};
 use system_tests::counters::{Metrics, moved, tcp_faults, tcp_hints};
 use system_tests::play::{PATIENCE, Seen, Side, check, difference, play};
@@ -23,6 +24,8 @@ const FAILURES_MAX: usize = 5;
 const AGAIN: usize = 5;
 /// Simpler sessions that are tried for a failing one.
 const SIMPLER_MAX: usize = 60;
+/// How long is spent on telling more about failures; a hanging session is slow to play.
+const DETAIL_WAIT: Duration = Duration::from_secs(90);
 
 /// Both fronts of a lab, and what is behind them.
 struct Stage {
@@ -57,25 +60,33 @@ impl Stage {
     }
 
     /// Plays `session` with its connection handed over and proxied; what differs, if anything.
-    fn compare(&self, session: &Session, fronts: &Fronts) -> Result<(), String> {
+    fn compare(&self, session: &Session, fronts: &Fronts) -> Result<(), Fault> {
         let ports = if fronts.own_proxy { [8080, 8443] } else { [80, 443] };
         let proxied = play(session, &self.side("off.objects.lab", ports));
         if let Some(wrong) = check(&proxied, &self.objects) {
-            return Err(format!("proxied: {wrong}"));
+            return Err(Fault { what: format!("proxied: {wrong}"), is_proxys: true });
         }
         let moved = play(session, &self.side(&fronts.host, [80, 443]));
-        match check(&moved, &self.objects).map(|wrong| format!("handed over: {wrong}")) {
+        let what = match check(&moved, &self.objects) {
+            Some(wrong) => format!("handed over: {wrong}"),
             None => match difference(session, &moved, &proxied) {
-                None => Ok(()),
-                Some(what) => Err(format!("handed over against proxied: {what}{}", ends(&moved))),
+                Some(what) => format!("handed over against proxied: {what}"),
+                None => return Ok(()),
             },
-            Some(wrong) => Err(format!("{wrong}{}", ends(&moved))),
-        }
+        };
+        Err(Fault { what: format!("{what}{}", ends(&moved)), is_proxys: false })
     }
 }
 
 fn ends(seen: &Seen) -> String {
     format!("\n(handed over: {} responses, {:?})", seen.exchanges.len(), seen.end)
+}
+
+/// What is wrong with a session.
+struct Fault {
+    what: String,
+    /// Proxying alone is wrong already.
+    is_proxys: bool,
 }
 
 /// Which two fronts.
@@ -141,8 +152,8 @@ fn play_all(
                         return;
                     }
                     let (session, fronts) = session(stage, seed, number, manners);
-                    if let Err(what) = stage.compare(&session, &fronts) {
-                        failures.lock().unwrap().insert(number, what);
+                    if let Err(fault) = stage.compare(&session, &fronts) {
+                        failures.lock().unwrap().insert(number, fault.what);
                     }
                 }
             });
@@ -151,24 +162,46 @@ fn play_all(
     failures.into_inner().unwrap()
 }
 
-/// How often a session fails when it is played again, alone; and what was wrong the last time.
-fn again(stage: &Stage, session: &Session, fronts: &Fronts) -> (usize, String) {
-    let failed: Vec<String> =
-        (0..AGAIN).filter_map(|_| stage.compare(session, fronts).err()).collect();
-    (failed.len(), failed.last().cloned().unwrap_or_default())
+/// How often a session fails when it is played again, alone.
+struct Again {
+    failed: usize,
+    played: usize,
+    /// What was wrong the last time.
+    last: String,
+}
+
+impl std::fmt::Display for Again {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Again { failed, played, last } = self;
+        write!(f, "played again alone it fails {failed} of {played} times: {last}")
+    }
+}
+
+fn again(stage: &Stage, session: &Session, fronts: &Fronts, until: Instant) -> Again {
+    let mut again = Again { failed: 0, played: 0, last: String::new() };
+    while again.played < AGAIN && Instant::now() < until {
+        again.played += 1;
+        if let Err(fault) = stage.compare(session, fronts) {
+            again.failed += 1;
+            again.last = fault.what;
+        }
+    }
+    again
 }
 
 /// A simpler session that still fails, found by leaving parts out.
-fn simplest(stage: &Stage, session: Session, fronts: &Fronts) -> Session {
+fn simplest(stage: &Stage, session: Session, fronts: &Fronts, until: Instant) -> Session {
     let mut best = session;
     let mut tries = 0;
     'simpler: loop {
         for candidate in simpler(&best) {
-            if tries >= SIMPLER_MAX {
+            if tries >= SIMPLER_MAX || Instant::now() >= until {
                 return best;
             }
             tries += 1;
-            if (0..2).any(|_| stage.compare(&candidate, fronts).is_err()) {
+            // Without a PUT the GET after it is answered otherwise than it should be: no session.
+            let fails = |_| stage.compare(&candidate, fronts).is_err_and(|fault| !fault.is_proxys);
+            if (0..2).any(fails) {
                 best = candidate;
                 continue 'simpler;
             }
@@ -200,7 +233,7 @@ fn simpler(session: &Session) -> Vec<Session> {
             add(&|s| s.batches[number].splits.clear());
         }
         if !batch.before.is_zero() {
-            add(&|s| s.batches[number].before = std::time::Duration::ZERO);
+            add(&|s| s.batches[number].before = Duration::ZERO);
         }
     }
     if session.tls {
@@ -224,19 +257,19 @@ fn report(lab: &Lab, stage: &Stage, seed: u64, failures: &BTreeMap<usize, String
     for node in lab.nodes().iter().filter(|node| node.starts_with('s')) {
         println!("{node}: {}", Metrics::read(lab, node).noteworthy());
     }
+    let until = Instant::now() + DETAIL_WAIT;
     std::thread::scope(|scope| {
         scope.spawn(|| {
             lab.enter("client");
-            for (at, (number, what)) in failures.iter().enumerate() {
+            for (number, what) in failures {
                 let (session, fronts) = session(stage, seed, *number, m);
-                let (times, last) = again(stage, &session, &fronts);
                 println!("\nsession {number} of seed {seed}, {fronts:?}: {session}\n{what}");
                 println!("replay: UNLADE_SEED={seed} UNLADE_SESSION={number}");
-                println!("played again alone it fails {times} of {AGAIN} times: {last}");
-                if times == AGAIN && at < 3 {
-                    let short = simplest(stage, session, &fronts);
-                    let (times, last) = again(stage, &short, &fronts);
-                    println!("shorter: {short}\nfails {times} of {AGAIN} times: {last}");
+                let times = again(stage, &session, &fronts, until);
+                println!("{times}");
+                if times.failed == times.played && times.played > 0 {
+                    let short = simplest(stage, session, &fronts, until);
+                    println!("shorter: {short}\n{}", again(stage, &short, &fronts, until));
                 }
             }
         });

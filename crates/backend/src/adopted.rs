@@ -74,7 +74,12 @@ async fn until_pause(
                 transfer::finish(lease.stream(), session).await;
                 return Err(CloseReason::ByServer);
             }
-            Step::Close(reason) => return Err(reason),
+            Step::Close(reason) => {
+                if reason == CloseReason::ByClient {
+                    transfer::finish(lease.stream(), session).await;
+                }
+                return Err(reason);
+            }
         }
     }
 }

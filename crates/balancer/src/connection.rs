@@ -113,7 +113,12 @@ impl Connection {
             let timeouts = listener.timeouts;
             let head = match state.next_head(&mut stream, &plan, &timeouts).await {
                 Waited::Head(head) => head,
-                Waited::Over | Waited::Broken => break,
+                Waited::Over => {
+                    // Tells a TLS client that nothing is missing (RFC 8446 §6.1).
+                    let _ = state.timer.limit(timeouts.close, stream.shutdown()).await;
+                    break;
+                }
+                Waited::Broken => break,
                 Waited::Refused(error) => {
                     state.worker.meter.add(Event::HeadRefused(error.reason()));
                     let refusal = Refusal::new(error.status(), "the request is malformed");
