@@ -102,11 +102,7 @@ impl Flows {
         outcome
     }
 
-    fn freeze(
-        &self,
-        stream: Stream,
-        known: &Known,
-    ) -> Result<Frozen, (Box<Stream>, RepairError)> {
+    fn freeze(&self, stream: Stream, known: &Known) -> Result<Frozen, (Box<Stream>, RepairError)> {
         let begin = Instant::now();
         if let Err(error) = repair::freeze(stream.tcp()) {
             return Err((Box::new(stream), error));

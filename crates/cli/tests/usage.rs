@@ -32,6 +32,8 @@ fn every_command_has_help_with_examples() {
         &["backend", "--help"],
         &["lab", "--help"],
         &["bench", "handoff", "--help"],
+        &["bench", "migrate", "--help"],
+        &["bench", "soak", "--help"],
         &["load", "--help"],
     ] {
         let output = unlade(args);

@@ -33,8 +33,11 @@ pub struct Stream {
     start: usize,
     /// Sealed bytes on their way out; kept to reuse its allocation.
     sealed: Vec<u8>,
-    /// The peer sent close_notify: no more input will come.
+    /// The end of the input was read: no more will come.
     ended: bool,
+    /// The peer has ended its direction, but that is not to be seen in the socket: what the
+    /// socket still has is the rest.
+    finishing: bool,
     peer: SocketAddr,
     local: SocketAddr,
     received_bytes: u64,
@@ -50,7 +53,7 @@ pub struct Parts {
     pub record: Option<Box<RecordLayer>>,
     /// Plaintext read and not consumed.
     pub input: Vec<u8>,
-    /// No more input will come: the peer sent FIN or close_notify.
+    /// The peer sent FIN or close_notify: no input comes but what the socket has already.
     pub ended: bool,
 }
 
@@ -89,7 +92,8 @@ impl Stream {
             input: parts.input,
             start: 0,
             sealed: Vec::new(),
-            ended: parts.ended,
+            ended: false,
+            finishing: parts.ended,
             received_bytes: 0,
             sent_bytes: 0,
         }
@@ -99,12 +103,13 @@ impl Stream {
     /// it, so between calls nothing is lost here.
     pub fn into_parts(mut self) -> Parts {
         self.input.drain(..self.start);
-        Parts { tcp: self.tcp, record: self.record, input: self.input, ended: self.ended }
+        let ended = self.ended || self.finishing;
+        Parts { tcp: self.tcp, record: self.record, input: self.input, ended }
     }
 
-    /// No more input will come.
+    /// No more input will come but what the socket has already.
     pub fn has_ended(&self) -> bool {
-        self.ended
+        self.ended || self.finishing
     }
 
     /// The client's address.
@@ -188,7 +193,10 @@ impl Stream {
         self.input.reserve(READ_BYTES_MIN);
         // A read that leaves room tells the runtime that there is no more, which saves the read
         // that would say so.
-        let count = self.tcp.read_buf(&mut self.input).await?;
+        let count = match self.finishing {
+            false => self.tcp.read_buf(&mut self.input).await?,
+            true => read_rest(&self.tcp, &mut self.input)?,
+        };
         if count == 0 {
             self.ended = true;
         }
@@ -222,6 +230,10 @@ impl Stream {
             }
             if self.read_ciphertext().await? == 0 {
                 self.ended = true;
+                if self.finishing {
+                    // How the peer ended was seen by a previous owner.
+                    return Ok(0);
+                }
                 let why = "TLS stream ended without close_notify";
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
             }
@@ -232,7 +244,10 @@ impl Stream {
         let Some(record) = self.record.as_deref_mut() else { return Ok(0) };
         let spare = record.receive_spare();
         spare.reserve(READ_BYTES_MAX);
-        self.tcp.read_buf(spare).await
+        match self.finishing {
+            false => self.tcp.read_buf(spare).await,
+            true => read_rest(&self.tcp, spare),
+        }
     }
 
     /// Sends what the record layer owes the peer (KeyUpdate answers, alerts). Best effort: a
@@ -344,6 +359,25 @@ impl Stream {
     pub fn descriptor(&self) -> i32 {
         self.tcp.as_raw_fd()
     }
+}
+
+/// Reads what the socket has; 0 where it has nothing, because nothing more will come.
+fn read_rest(tcp: &TcpStream, into: &mut Vec<u8>) -> io::Result<usize> {
+    use rustix::net::{RecvFlags, recv};
+    let start = into.len();
+    into.resize(start + READ_BYTES_MAX, 0);
+    // Not by way of the runtime, which would wait for the socket to become readable.
+    let read = recv(tcp.as_fd(), &mut into[start..], RecvFlags::DONTWAIT);
+    let count = match read {
+        Ok((count, _)) => count,
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => 0,
+        Err(error) => {
+            into.truncate(start);
+            return Err(error.into());
+        }
+    };
+    into.truncate(start + count);
+    Ok(count)
 }
 
 fn short_file() -> io::Error {

@@ -42,7 +42,9 @@ calls on the socket and exchange one message, and nothing else.
 
 A handover's total runs from telling the steering to hold to the redirect; a relay's from the \
 arrival of the returned connection at the balancer to the redirect. `total_over_floor_ratio` is \
-the median over rounds of a round's ratio of medians.
+the median over rounds of a round's ratio of medians. The floor's two programs are placed by the \
+scheduler, as ours are; where it puts them on one processor they wake each other faster than two \
+hosts could, so `floor 2` and `total_over_floor_apart_ratio` are with a processor for each.
 
 Then with four connections and eight requests in flight on each, a migration for every request: \
 the 99.9th percentile, and what TCP retransmitted.";
@@ -131,8 +133,8 @@ struct Case {
     kind: Kind,
     tls: bool,
     stages: Stages,
-    /// Totals beside the floor of the same round.
-    rounds: Vec<(Times, Times)>,
+    /// Totals of each round.
+    totals: Vec<Times>,
     requests: u64,
     errors: u64,
     example: String,
@@ -144,7 +146,7 @@ impl Case {
             kind,
             tls,
             stages: Stages::default(),
-            rounds: Vec::new(),
+            totals: Vec::new(),
             requests: 0,
             errors: 0,
             example: String::new(),
@@ -225,28 +227,27 @@ fn spec(args: &MigrateArgs) -> Spec {
     }
 }
 
-/// All rounds; every round does every case and the floor once. The floor's times.
+/// All rounds; every round does every case and the floor once. The floors of the rounds.
 fn measure(
     plan: &Plan,
     cases: &mut [Case],
     paths: &[String],
     effort: Effort,
     seed: u64,
-) -> Result<Times> {
+) -> Result<Vec<Floor>> {
     for case in cases.iter() {
         case.drive(paths, seed).run(plan, WARMUP_REQUESTS)?;
     }
-    floor_round(plan, WARMUP_REQUESTS as u32)?;
+    Floor::measure(plan, WARMUP_REQUESTS as u32)?;
     let progress = ProgressBar::new(u64::from(effort.rounds) * (cases.len() as u64 + 1));
     if let Ok(style) = ProgressStyle::with_template("migrate [{bar:30}] {pos}/{len} {msg}") {
         progress.set_style(style);
     }
-    let mut floors = Times::default();
+    let mut floors = Vec::new();
     for round in 0..effort.rounds {
         progress.set_message("floor");
-        let floor = floor_round(plan, effort.migrations)?;
+        floors.push(Floor::measure(plan, effort.migrations)?);
         progress.inc(1);
-        floors.add(&floor);
         for case in cases.iter_mut() {
             progress.set_message(case.heading());
             let before = Reading::take(plan)?;
@@ -259,7 +260,7 @@ fn measure(
                 case.example = example(&figures).to_owned();
             }
             case.stages.add(&stages);
-            case.rounds.push((stages.get(TOTAL), floor.clone()));
+            case.totals.push(stages.get(TOTAL));
             progress.inc(1);
         }
     }
@@ -291,22 +292,56 @@ impl Reading {
     }
 }
 
-/// Moves `migrations` connections by the least that it takes.
-fn floor_round(plan: &Plan, migrations: u32) -> Result<Times> {
+/// The least that a migration costs, in one round.
+#[derive(Debug)]
+struct Floor {
+    /// The scheduler puts the programs where it likes, as it does with those that are measured.
+    free: Times,
+    /// Each program has a processor of its own, as on two hosts; `None` where there is only one.
+    apart: Option<Times>,
+}
+
+impl Floor {
+    fn measure(plan: &Plan, migrations: u32) -> Result<Floor> {
+        let free = floor_round(plan, migrations, [None, None])?;
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let apart = match processors {
+            2.. => Some(floor_round(plan, migrations, [Some(0), Some(1)])?),
+            _ => None,
+        };
+        Ok(Floor { free, apart })
+    }
+}
+
+/// Moves `migrations` connections by the least that it takes; the programs stay on
+/// `processors`, where given.
+fn floor_round(plan: &Plan, migrations: u32, processors: [Option<usize>; 2]) -> Result<Times> {
     let exe = std::env::current_exe().context("where is this program?")?;
     let server = Node::Server(1);
     let agent = SocketAddr::new(plan.address_v4(server).into(), FLOOR_AGENT_PORT);
     let front = SocketAddr::new(plan.virtual_v4().into(), FLOOR_PORT);
-    let mut command = node_command(plan, server);
-    command.arg(&exe).args(["floor", "serve", "--listen", &agent.to_string()]);
-    let serve = Helper::start(&mut command, "the floor's server")?.wait_ready()?;
-    let mut command = node_command(plan, Node::Lb);
-    command.arg(&exe).args(["floor", "run", "--listen", &front.to_string()]);
-    command.args(["--peer", &agent.to_string(), "--migrations", &migrations.to_string()]);
-    let measure = Helper::start(&mut command, "the floor's balancer")?.wait_ready()?;
+    let start = |node, processor: Option<usize>, words: &[&str], what| {
+        let mut command = node_command(plan, node);
+        command.arg(&exe).arg("floor").args(words);
+        if let Some(processor) = processor {
+            command.args(["--processor", &processor.to_string()]);
+        }
+        Helper::start(&mut command, what)?.wait_ready()
+    };
+    let (agent, listen) = (agent.to_string(), front.to_string());
+    let words = ["serve", "--listen", &agent];
+    let serve = start(server, processors[1], &words, "the floor's server")?;
+    let count = migrations.to_string();
+    let words = ["run", "--listen", &listen, "--peer", &agent, "--migrations", &count];
+    let mut measure = start(Node::Lb, processors[0], &words, "the floor's balancer")?;
     let asked = namespace::inside(&plan.namespace(Node::Client), || floor::ask(front, migrations));
     if let Err(error) = asked {
         // Whichever of the two knows why says so.
+        if measure.has_ended() {
+            measure.finish()?;
+        } else {
+            drop(measure);
+        }
         serve.finish()?;
         return Err(error);
     }
@@ -316,8 +351,39 @@ fn floor_round(plan: &Plan, migrations: u32) -> Result<Times> {
     Ok(Times::of(times_ns))
 }
 
-fn report(plan: &Plan, sink: &mut Sink, cases: &[Case], floors: &Times) -> Result<()> {
+/// Floors of all rounds together, the first free, the second apart.
+fn all_floors(floors: &[Floor]) -> [Times; 2] {
+    let mut all = [Times::default(), Times::default()];
+    for floor in floors {
+        all[0].add(&floor.free);
+        floor.apart.iter().for_each(|apart| all[1].add(apart));
+    }
+    all
+}
+
+/// A case's totals over the floors of the same rounds, by name of the figure.
+fn ratios(case: &Case, floors: &[Floor]) -> Vec<(&'static str, &'static str, f64)> {
+    let paired = |floor: fn(&Floor) -> Option<&Times>| {
+        let pairs: Option<Vec<_>> = case
+            .totals
+            .iter()
+            .zip(floors)
+            .map(|(total, round)| Some((total.clone(), floor(round)?.clone())))
+            .collect();
+        paired_ratio(&pairs?)
+    };
+    let free = paired(|floor| Some(&floor.free));
+    let apart = paired(|floor| floor.apart.as_ref());
+    let named = [
+        ("total_over_floor_ratio", "total / floor", free),
+        ("total_over_floor_apart_ratio", "total / floor 2", apart),
+    ];
+    named.into_iter().filter_map(|(name, label, ratio)| Some((name, label, ratio?))).collect()
+}
+
+fn report(plan: &Plan, sink: &mut Sink, cases: &[Case], floors: &[Floor]) -> Result<()> {
     let servers = plan.spec.servers;
+    let [free, apart] = all_floors(floors);
     for case in cases {
         line(format_args!("\n{}: {} requests", case.heading(), case.requests))?;
         line(header())?;
@@ -326,26 +392,38 @@ fn report(plan: &Plan, sink: &mut Sink, cases: &[Case], floors: &Times) -> Resul
             times.metrics(name, &mut metrics);
             line(row(name, times))?;
         }
-        line(row("floor", floors))?;
+        line(row("floor", &free))?;
+        if apart.count() > 0 {
+            line(row("floor 2", &apart))?;
+        }
         let migrations = case.stages.get(TOTAL).count();
         metrics.insert("migrations".to_owned(), migrations.into());
         metrics.insert("requests".to_owned(), case.requests.into());
         metrics.insert("errors".to_owned(), case.errors.into());
         sink.write(case.fields(servers), "offload", metrics)?;
-        if let Some(ratio) = paired_ratio(&case.rounds) {
-            line(format_args!("{:<NAME_CHARS$}{ratio:>10.2}", "total over floor"))?;
-            let metrics = Map::from_iter([("total_over_floor_ratio".to_owned(), ratio.into())]);
-            sink.write(case.fields(servers), "ratio", metrics)?;
+        let ratios = ratios(case, floors);
+        for (_, label, ratio) in &ratios {
+            line(format_args!("{label:<NAME_CHARS$}{ratio:>10.2}"))?;
         }
+        let ratios = ratios.into_iter().map(|(name, _, ratio)| (name.to_owned(), ratio.into()));
+        sink.write(case.fields(servers), "ratio", ratios.collect())?;
         if case.errors > 0 {
             line(format_args!("{} errors, for example: {}", case.errors, case.example))?;
         }
     }
-    let mut metrics = Map::new();
-    floors.metrics(TOTAL, &mut metrics);
-    metrics.insert("migrations".to_owned(), floors.count().into());
-    let case = serde_json::json!({ "kind": "floor", "tls": false, "servers": servers });
-    sink.write(fields(case), "floor", metrics)
+    for (times, is_apart) in [(&free, false), (&apart, true)] {
+        if times.count() == 0 {
+            continue;
+        }
+        let mut metrics = Map::new();
+        times.metrics(TOTAL, &mut metrics);
+        metrics.insert("migrations".to_owned(), times.count().into());
+        let case = serde_json::json!({
+            "kind": "floor", "tls": false, "servers": servers, "processors_apart": is_apart,
+        });
+        sink.write(fields(case), "floor", metrics)?;
+    }
+    Ok(())
 }
 
 fn header() -> String {
@@ -467,5 +545,23 @@ mod tests {
         assert!(row.starts_with("serialize_tcp") && row.ends_with("3"));
         assert!(row.contains("2000.0"), "{row}");
         assert_eq!(Case::new(Kind::Relay, true).fields(2)["kind"], "relay");
+    }
+
+    #[test]
+    fn totals_stand_over_the_floors_of_their_rounds() {
+        let of = |us: u64| Times::of([us * 1000]);
+        let mut case = Case::new(Kind::Handover, false);
+        case.totals = vec![of(30), of(300)];
+        let floor = |us: u64, apart: Option<u64>| Floor { free: of(us), apart: apart.map(of) };
+        let floors = [floor(10, Some(20)), floor(100, Some(200))];
+        let found = ratios(&case, &floors);
+        assert_eq!(found.len(), 2);
+        assert_eq!((found[0].0, found[0].2), ("total_over_floor_ratio", 3.0));
+        assert_eq!((found[1].0, found[1].2), ("total_over_floor_apart_ratio", 1.5));
+        // On one processor there is no second floor.
+        let floors = [floor(10, None), floor(100, None)];
+        assert_eq!(ratios(&case, &floors).len(), 1);
+        assert_eq!(all_floors(&floors)[0].count(), 2);
+        assert_eq!(all_floors(&floors)[1].count(), 0);
     }
 }
