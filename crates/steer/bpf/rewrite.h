@@ -9,7 +9,8 @@
 
 static __always_inline void note(struct slot *slot, const struct segment *segment)
 {
-	if (segment->flags & TCP_ACK)
+	/* Late and reordered segments must not move it back. */
+	if (segment->flags & TCP_ACK && (!slot->last_ack || (__s32)(segment->ack - slot->last_ack) > 0))
 		slot->last_ack = segment->ack;
 	slot->last_seq = segment->seq_end;
 	if (segment->flags & (TCP_FIN | TCP_RST))
@@ -24,6 +25,24 @@ static __always_inline __u32 state_of(struct slot *slot)
 #else
 	return __sync_fetch_and_add(&slot->state, 0);
 #endif
+}
+
+/* A segment that was on its way through several owners acknowledges less than the client has since
+ * done. A socket that was restored meanwhile takes such an acknowledgement for one from long ago
+ * and drops the segment (RFC 5961 5.2): so it is given the newest one, which the client has sent. */
+static __always_inline void refresh_ack(struct __sk_buff *skb, const struct segment *segment,
+					const struct slot *slot)
+{
+	__u32 newest = slot->last_ack;
+
+	if (!(segment->flags & TCP_ACK) || !newest || (__s32)(segment->ack - newest) >= 0)
+		return;
+	__u32 tcp = sizeof(struct ethhdr) +
+		    (segment->key.family == 4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr));
+	__be32 from = bpf_htonl(segment->ack), to = bpf_htonl(newest);
+
+	if (!bpf_l4_csum_replace(skb, tcp + 16, from, to, sizeof(to)))
+		bpf_skb_store_bytes(skb, tcp + 8, &to, sizeof(to), 0);
 }
 
 static __always_inline int send_to_owner(struct __sk_buff *skb, struct slot *slot)

@@ -50,6 +50,7 @@ int link_ingress(struct __sk_buff *skb)
 		__sync_val_compare_and_swap(&slot->state, SLOT_LINGER, SLOT_LOCAL);
 		return NEXT;
 	}
+	refresh_ack(skb, &segment, slot);
 	note(slot, &segment);
 	if (state == SLOT_HOLD || slot->held != slot->replayed)
 		return hold(slot);
@@ -69,6 +70,7 @@ int hold_ingress(struct __sk_buff *skb)
 	if (!slot)
 		return NEXT;
 	__u32 state = state_of(slot);
+	refresh_ack(skb, &segment, slot);
 	int verdict = state == SLOT_LOCAL || state == SLOT_HOLD ? NEXT : send_to_owner(skb, slot);
 	/* Last, so that a fresh frame on another core cannot overtake this one. */
 	__sync_fetch_and_add(&slot->replayed, 1);
