@@ -42,6 +42,9 @@ pub enum BackendError {
     /// The objects' directory.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The log.
+    #[error(transparent)]
+    Log(#[from] service::logs::LogError),
     /// A worker.
     #[error(transparent)]
     Workers(#[from] WorkersError),
@@ -324,6 +327,7 @@ fn raise_descriptor_limit() {
 /// # Errors
 /// It cannot start, or a worker failed.
 pub fn run(config: BackendConfig) -> Result<(), BackendError> {
+    service::logs::init(&config.log)?;
     let same = config.clone();
     Server::bind(config)?.run(true, move || Ok(same.clone())).map(report)
 }
@@ -334,6 +338,7 @@ pub fn run(config: BackendConfig) -> Result<(), BackendError> {
 /// The configuration, as for [`run`] otherwise.
 pub fn run_from(path: &Path) -> Result<(), BackendError> {
     let config = BackendConfig::load(path)?;
+    service::logs::init(&config.log)?;
     Server::bind(config)?.run(true, || BackendConfig::load(path)).map(report)
 }
 
