@@ -43,7 +43,7 @@ stages! {
     RestoreTls => MIGRATION, "restore_tls";
     /// Telling the steering program to redirect, and replaying what was held.
     Redirect => MIGRATION, "redirect";
-    /// From GO to the connection being live at the server.
+    /// Not recorded: a server goes live before it answers READY.
     Go => MIGRATION, "go";
     /// The server's work from the offer to READY.
     Adopt => MIGRATION, "adopt";
@@ -53,7 +53,7 @@ stages! {
     Relay => MIGRATION, "relay";
     /// From a returned connection's arrival to its socket being live at the balancer.
     Reclaim => MIGRATION, "reclaim";
-    /// From the freeze to GO, at the balancer.
+    /// From the freeze to the redirect, at the balancer.
     Total => MIGRATION, "total";
 
     /// From a request's head to the last byte of its response, proxied.
