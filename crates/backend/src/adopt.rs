@@ -11,13 +11,14 @@ use linux::repair::{self, Known, RepairError};
 use meter::{AdoptionRefusal, Event, Stage};
 use record::RecordLayer;
 use service::stream::{Parts, Stream};
+use steer::{Slot, SteerError};
 use thiserror::Error;
 use tokio::net::TcpStream;
 use wire::frame::{ConnectionId, Epoch, Frame, RefuseReason, Terms};
 use wire::snapshot::Snapshot;
 
 use crate::agent::{Adopted, Agent, Peer};
-use crate::release::Lease;
+use crate::release::{Adoptee, Frozen, Lease};
 
 /// Why an offer is not taken.
 #[derive(Debug, Error)]
@@ -36,6 +37,8 @@ enum AdoptError {
     Socket(#[from] RepairError),
     #[error("the runtime: {0}")]
     Runtime(#[from] io::Error),
+    #[error("steering: {0}")]
+    Steering(#[from] SteerError),
     #[error("the connection is live, or the offer is an old one")]
     Stale,
 }
@@ -44,7 +47,9 @@ impl AdoptError {
     fn reason(&self) -> (RefuseReason, AdoptionRefusal) {
         match self {
             AdoptError::Draining => (RefuseReason::Draining, AdoptionRefusal::Draining),
-            AdoptError::Overloaded(_) => (RefuseReason::Overloaded, AdoptionRefusal::Overloaded),
+            AdoptError::Overloaded(_) | AdoptError::Steering(SteerError::TableFull) => {
+                (RefuseReason::Overloaded, AdoptionRefusal::Overloaded)
+            }
             AdoptError::Scope(_) => (RefuseReason::UnknownScope, AdoptionRefusal::Epoch),
             AdoptError::Snapshot(_) => (RefuseReason::BadSnapshot, AdoptionRefusal::BadSnapshot),
             AdoptError::Record(_) => (RefuseReason::BadSnapshot, AdoptionRefusal::Tls),
@@ -54,7 +59,7 @@ impl AdoptError {
             {
                 (RefuseReason::AddressNotLocal, AdoptionRefusal::Address)
             }
-            AdoptError::Socket(_) | AdoptError::Runtime(_) => {
+            AdoptError::Socket(_) | AdoptError::Runtime(_) | AdoptError::Steering(_) => {
                 (RefuseReason::RestoreFailed, AdoptionRefusal::Tcp)
             }
         }
@@ -112,51 +117,61 @@ impl Agent {
         if Agent::scope(peer, &terms).is_none() {
             return Err(AdoptError::Scope(terms.scope));
         }
+        let snapshot = Snapshot::decode(snapshot)?;
+        self.exhume(peer, id, &snapshot.tcp.flow);
         let mut connections = peer.connections.borrow_mut();
+        let mut slot = None;
         if let Some(known) = connections.get_mut(&id) {
-            match known.taker.handle_offer(epoch) {
-                Offered::Thaw => return self.thaw(peer, id, terms, known),
-                // Its socket has the addresses of the new one: it must go first.
-                Offered::Replace => {
-                    self.bury(peer, known);
-                    connections.remove(&id);
-                }
-                Offered::Stale => return Err(AdoptError::Stale),
+            let offered = known.taker.handle_offer(epoch);
+            if offered == Offered::Stale {
+                return Err(AdoptError::Stale);
             }
+            if offered == Offered::Thaw && self.thaw(peer, id, terms, known)? {
+                return Ok(Spent::default());
+            }
+            // Its socket, if it is still there, has the addresses of the new one: it goes first.
+            slot = self.bury(peer, id, known);
+            connections.remove(&id);
         }
-        let (stream, unsent, known, spent) = self.restore(Snapshot::decode(snapshot)?)?;
+        let slot = match slot.filter(|slot| *slot.flow() == snapshot.tcp.flow) {
+            Some(slot) => slot,
+            None => self.steering.acquire(&snapshot.tcp.flow)?,
+        };
+        let (adoptee, spent) = self.restore(snapshot, slot)?;
         let adopted = Adopted { taker: Taker::adopted(epoch), orders: Rc::default(), grave: None };
         adopted.orders.set_terms(terms);
         let orders = Rc::clone(&adopted.orders);
         connections.insert(id, adopted);
-        let lease = Lease::new(Rc::clone(peer), id, orders, stream, unsent, known);
         // The receiver lives as long as the worker.
-        let _ = self.accepted.send(lease);
+        let _ = self.accepted.send(Lease::new(Rc::clone(peer), id, orders, adoptee));
         Ok(spent)
     }
 
-    /// The connection comes back before anyone else had it: its socket goes on.
+    /// The connection comes back before anyone else had it: its socket, where it is still there,
+    /// goes on.
     fn thaw(
         &self,
         peer: &Rc<Peer>,
         id: ConnectionId,
         terms: Terms,
         adopted: &mut Adopted,
-    ) -> Result<Spent, AdoptError> {
-        let Some(grave) = adopted.grave.take() else { return Err(AdoptError::Stale) };
-        repair::thaw(grave.stream.tcp())?;
+    ) -> Result<bool, AdoptError> {
+        if adopted.grave.as_ref().is_none_or(|grave| grave.frozen.is_none()) {
+            return Ok(false);
+        }
+        let Some(grave) = adopted.grave.take() else { return Ok(false) };
+        let Some(Frozen { stream, known, .. }) = grave.frozen else { return Ok(false) };
+        self.forget_grave(&known.flow, id);
+        repair::thaw(stream.tcp())?;
+        grave.slot.local();
         adopted.orders.set_terms(terms);
         let orders = Rc::clone(&adopted.orders);
-        let (stream, known) = (grave.stream, grave.known);
-        let lease = Lease::new(Rc::clone(peer), id, orders, stream, Vec::new(), known);
-        let _ = self.accepted.send(lease);
-        Ok(Spent::default())
+        let adoptee = Adoptee { stream, slot: grave.slot, known, unsent: Vec::new() };
+        let _ = self.accepted.send(Lease::new(Rc::clone(peer), id, orders, adoptee));
+        Ok(true)
     }
 
-    fn restore(
-        &self,
-        mut snapshot: Snapshot,
-    ) -> Result<(Stream, Vec<u8>, Known, Spent), AdoptError> {
+    fn restore(&self, mut snapshot: Snapshot, slot: Slot) -> Result<(Adoptee, Spent), AdoptError> {
         let flow = snapshot.tcp.flow;
         let begin = Instant::now();
         let record = snapshot.tls.as_ref().map(RecordLayer::from_snapshot).transpose()?;
@@ -169,6 +184,7 @@ impl Agent {
         })?;
         let (fd, unsent): (OwnedFd, Vec<u8>) = restored.activate()?;
         let tcp = TcpStream::from_std(fd.into())?;
+        slot.local();
         let end = Instant::now();
         if record.is_some() {
             self.meter.record(Stage::RestoreTls, middle - begin);
@@ -188,6 +204,6 @@ impl Agent {
         let (record, ended) = (record.map(Box::new), snapshot.tcp.peer_closed);
         let stream =
             Stream::with_addresses(Parts { tcp, record, input, ended }, flow.client, flow.service);
-        Ok((stream, unsent, known, spent))
+        Ok((Adoptee { stream, slot, known, unsent }, spent))
     }
 }

@@ -20,9 +20,10 @@ use linux::link::{Link, Mac};
 use linux::raw::FrameSocket;
 use meter::{Event, Meter};
 use service::channel::{Channel, ChannelError, Detached, Outbox};
-use steer::Windows;
+use steer::{Steering, Windows};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
+use wire::FlowKey;
 use wire::frame::{ConnectionId, Frame, PROTOCOL_VERSION, ReturnReason, Terms};
 
 use crate::release::{Grave, Lease, Orders};
@@ -37,9 +38,10 @@ const GREETINGS_MAX: usize = 64;
 const FLUSH_ROUNDS_MAX: usize = 100;
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(50);
-/// When a connection given back is looked at for late packets the first time: those that were on
-/// their way have come by then.
-const FIRST_LOOK: Duration = Duration::from_millis(2);
+/// How long the frozen socket of a connection given back is kept: a packet that was past the
+/// steering when the socket was frozen has come by then, and no timer of the socket has run out,
+/// so it has sent nothing.
+const FROZEN_FOR: Duration = Duration::from_millis(1);
 
 /// What the agent may take on.
 #[derive(Clone, Debug)]
@@ -137,13 +139,15 @@ pub(crate) struct Adopted {
     pub(crate) taker: Taker,
     /// Reaches the task that has the stream.
     pub(crate) orders: Rc<Orders>,
-    /// Once it was given back: its frozen socket.
+    /// Once it was given back: what is left of it.
     pub(crate) grave: Option<Box<Grave>>,
 }
 
 /// One worker's agent.
 #[derive(Debug)]
 pub struct Agent {
+    /// Sends the packets of connections given back to the balancer.
+    pub(crate) steering: Arc<Steering>,
     /// Restores congestion windows, where the machine can.
     pub(crate) windows: Option<Arc<Windows>>,
     pub(crate) meter: Arc<Meter>,
@@ -152,8 +156,10 @@ pub struct Agent {
     pub(crate) link: Link,
     pub(crate) frames: FrameSocket,
     peers: RefCell<HashMap<u64, Rc<Peer>>>,
-    /// Connections given back a moment ago, in order.
+    /// Connections given back a moment ago, in order: their sockets are still there.
     returned: RefCell<VecDeque<(Instant, Rc<Peer>, ConnectionId)>>,
+    /// Where a flow's grave is: its addresses may come back under another name.
+    graves: RefCell<HashMap<FlowKey, (Rc<Peer>, ConnectionId)>>,
     given_back: Notify,
     pub(crate) accepted: mpsc::UnboundedSender<Lease>,
     origin: Instant,
@@ -166,20 +172,23 @@ impl Agent {
     /// # Errors
     /// The kernel refuses a packet socket (CAP_NET_RAW).
     pub fn new(
-        link: Link,
+        steering: Arc<Steering>,
         windows: Option<Arc<Windows>>,
         meter: Arc<Meter>,
         limits: AgentLimits,
     ) -> io::Result<(Rc<Agent>, mpsc::UnboundedReceiver<Lease>)> {
         let (accepted, queue) = mpsc::unbounded_channel();
+        let link = steering.link().clone();
         let agent = Agent {
             frames: FrameSocket::open(&link)?,
             link,
+            steering,
             windows,
             meter,
             limits,
             peers: RefCell::default(),
             returned: RefCell::default(),
+            graves: RefCell::default(),
             given_back: Notify::new(),
             accepted,
             origin: Instant::now(),
@@ -205,7 +214,7 @@ impl Agent {
                     None => std::future::pending().await,
                 },
                 _ = tick.tick() => self.tick(),
-                () = self.first_look() => {}
+                () = self.close_frozen() => {}
             }
         }
     }
@@ -337,8 +346,8 @@ impl Agent {
         for action in event(&mut adopted.taker) {
             match action {
                 Action::Return(epoch, reason) => self.send_return(peer, id, adopted, epoch, reason),
-                Action::Bury => self.bury(peer, adopted),
-                Action::Abort => self.abort(adopted),
+                Action::Bury => drop(self.bury(peer, id, adopted)),
+                Action::Abort => self.abort(id, adopted),
                 // Ended and thawed connections are handled where that happens.
                 Action::Closed(..) | Action::Thaw => {}
             }
@@ -390,30 +399,53 @@ impl Agent {
     }
 
     /// Notes a connection that was given back just now.
-    pub(crate) fn note_returned(&self, peer: &Rc<Peer>, id: ConnectionId) {
+    pub(crate) fn note_returned(&self, peer: &Rc<Peer>, id: ConnectionId, flow: FlowKey) {
+        self.graves.borrow_mut().insert(flow, (Rc::clone(peer), id));
         self.returned.borrow_mut().push_back((Instant::now(), Rc::clone(peer), id));
         self.given_back.notify_one();
     }
 
-    /// Waits until a connection given back is due for its first look for late packets, and looks;
-    /// or, where there is none, until there is. To be called again and again.
-    async fn first_look(&self) {
+    /// Waits until the frozen socket of a connection given back is due to be closed, and closes
+    /// it; or, where there is none, until there is. To be called again and again.
+    async fn close_frozen(&self) {
         let first = self.returned.borrow().front().map(|(since, ..)| *since);
         let Some(since) = first else { return self.given_back.notified().await };
-        let due = since + FIRST_LOOK;
-        tokio::time::sleep_until(due.into()).await;
+        tokio::time::sleep_until((since + FROZEN_FOR).into()).await;
         loop {
             let mut returned = self.returned.borrow_mut();
-            if returned.front().is_none_or(|(since, ..)| since.elapsed() < FIRST_LOOK) {
+            if returned.front().is_none_or(|(since, ..)| since.elapsed() < FROZEN_FOR) {
                 return;
             }
             let Some((_, peer, id)) = returned.pop_front() else { return };
             drop(returned);
-            if let Some(grave) =
-                peer.connections.borrow_mut().get_mut(&id).and_then(|a| a.grave.as_mut())
-            {
-                self.forward_late(grave, peer.mac.get());
+            let mut connections = peer.connections.borrow_mut();
+            if let Some(grave) = connections.get_mut(&id).and_then(|a| a.grave.as_mut()) {
+                self.close_silently(grave, peer.mac.get());
             }
+        }
+    }
+
+    /// Takes what is left of a flow's connection that was given back under another name: its
+    /// socket has the addresses that are wanted now.
+    pub(crate) fn exhume(&self, peer: &Rc<Peer>, id: ConnectionId, flow: &FlowKey) {
+        let known = self.graves.borrow().get(flow).map(|(peer, id)| (Rc::clone(peer), *id));
+        let Some((old_peer, old_id)) = known else { return };
+        if old_id == id && Rc::ptr_eq(&old_peer, peer) {
+            return;
+        }
+        self.graves.borrow_mut().remove(flow);
+        let mut connections = old_peer.connections.borrow_mut();
+        if connections.get(&old_id).is_some_and(|adopted| adopted.grave.is_some())
+            && let Some(mut adopted) = connections.remove(&old_id)
+        {
+            drop(self.bury(&old_peer, old_id, &mut adopted));
+        }
+    }
+
+    pub(crate) fn forget_grave(&self, flow: &FlowKey, id: ConnectionId) {
+        let mut graves = self.graves.borrow_mut();
+        if graves.get(flow).is_some_and(|(_, known)| *known == id) {
+            graves.remove(flow);
         }
     }
 

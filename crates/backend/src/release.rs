@@ -15,11 +15,16 @@ use std::time::Duration;
 use handoff::late::late_frames;
 use linux::info::TcpInfo;
 use linux::link::Mac;
+use linux::raw;
 use linux::repair::{self, Accept, Known, RepairError};
 use meter::{Event, Trigger};
 use service::stream::Stream;
+use steer::Slot;
 use wire::frame::{CloseReason, ConnectionId, Epoch, Frame, ReturnReason, Terms, Usage};
+use wire::packet::{Direction, Segment};
 use wire::snapshot::{Snapshot, TcpSnapshot};
+use wire::{FlowKey, SeqNumber};
+use zeroize::Zeroizing;
 
 use crate::agent::{Adopted, Agent, Peer};
 
@@ -41,13 +46,26 @@ pub(crate) struct Orders {
     waker: RefCell<Option<Waker>>,
 }
 
-/// A connection that was given back: its frozen socket, and what RETURN said of it.
+/// A connection that was given back.
 #[derive(Debug)]
 pub(crate) struct Grave {
+    /// Sends its packets to the balancer.
+    pub(crate) slot: Slot,
+    /// What RETURN says, should it have to be sent again.
+    snapshot: Zeroizing<Vec<u8>>,
+    usage: Usage,
+    /// Behind the last octet that was sent: where a reset belongs.
+    send_end: SeqNumber,
+    /// Its socket, for a moment.
+    pub(crate) frozen: Option<Frozen>,
+}
+
+/// The socket of a connection that was given back, and what RETURN said of it.
+#[derive(Debug)]
+pub(crate) struct Frozen {
     pub(crate) stream: Stream,
     pub(crate) known: Known,
     returned: TcpSnapshot,
-    usage: Usage,
 }
 
 impl Orders {
@@ -94,10 +112,22 @@ pub enum GivenBack {
     Stay(Box<Lease>),
 }
 
+/// A connection that has just become live here.
+#[derive(Debug)]
+pub(crate) struct Adoptee {
+    pub(crate) stream: Stream,
+    pub(crate) slot: Slot,
+    pub(crate) known: Known,
+    /// Written by the previous owner, not sent yet.
+    pub(crate) unsent: Vec<u8>,
+}
+
 /// An adopted connection.
 #[derive(Debug)]
 pub struct Lease {
     stream: Stream,
+    /// Its packets come here; those of a frozen connection go to the balancer.
+    slot: Slot,
     peer: Rc<Peer>,
     id: ConnectionId,
     orders: Rc<Orders>,
@@ -114,13 +144,12 @@ impl Lease {
         peer: Rc<Peer>,
         id: ConnectionId,
         orders: Rc<Orders>,
-        stream: Stream,
-        unsent: Vec<u8>,
-        known: Known,
+        socket: Adoptee,
     ) -> Lease {
+        let Adoptee { stream, slot, known, unsent } = socket;
         let none = Terms { scope: 0, requests_max: 1, idle_return_ms: 0 };
         let terms = orders.terms.get().unwrap_or(none);
-        Lease { stream, peer, id, orders, known, unsent, terms, requests: 0, ended: false }
+        Lease { stream, slot, peer, id, orders, known, unsent, terms, requests: 0, ended: false }
     }
 
     /// The connection's stream. Between requests its input is where the next request starts.
@@ -226,7 +255,7 @@ impl Lease {
             Ok(tcp) => tcp,
             Err(error) => {
                 tracing::debug!(flow = %self.known.flow, %error, "cannot be given back");
-                let _ = repair::thaw(self.stream.tcp());
+                self.thaw();
                 // What the client asked for is still owed.
                 self.requests = 0;
                 return GivenBack::Stay(Box::new(self));
@@ -235,7 +264,16 @@ impl Lease {
         agent.meter.add(Event::Released(trigger(reason)));
         self.ended = true;
         let (usage, id, peer) = (self.usage(), self.id, Rc::clone(&self.peer));
-        let grave = Grave { stream: self.stream, known: self.known, returned, usage };
+        let flow = self.known.flow;
+        let send_end = returned.send_seq + returned.send_queue.len() as u32;
+        let frozen = Frozen { stream: self.stream, known: self.known, returned };
+        let grave = Grave {
+            slot: self.slot,
+            snapshot: Zeroizing::new(frozen.encode()),
+            usage,
+            send_end,
+            frozen: Some(frozen),
+        };
         match peer.connections.borrow_mut().get_mut(&id) {
             Some(adopted) => adopted.grave = Some(Box::new(grave)),
             // Aborted in this very turn.
@@ -243,7 +281,7 @@ impl Lease {
         }
         let now = agent.now();
         agent.step(&peer, id, |taker| taker.handle_want_return(reason, now));
-        agent.note_returned(&peer, id);
+        agent.note_returned(&peer, id, flow);
         GivenBack::Gone
     }
 
@@ -262,16 +300,18 @@ impl Lease {
         }
     }
 
-    /// Freezes the connection and reads its state.
+    /// Freezes the connection and reads its state. Its packets go to the balancer from before
+    /// that on: what a frozen socket receives nobody would read.
     async fn freeze(&mut self) -> Result<TcpSnapshot, RepairError> {
         self.drained().await;
         let mut attempts = 0;
         loop {
+            self.slot.redirect(self.peer.mac.get());
             repair::freeze(self.stream.tcp())?;
             match repair::snapshot(self.stream.tcp(), &self.known, Accept::PeerClosed) {
                 Err(RepairError::QueueTooLong { .. }) if attempts < DRAIN_ATTEMPTS_MAX => {
                     // The client has yet to read earlier responses.
-                    repair::thaw(self.stream.tcp())?;
+                    self.thaw();
                     attempts += 1;
                     tokio::time::sleep(DRAIN_PAUSE).await;
                 }
@@ -279,10 +319,16 @@ impl Lease {
             }
         }
     }
+
+    fn thaw(&self) {
+        // A socket that does not thaw shows it at the next read or write.
+        let _ = repair::thaw(self.stream.tcp());
+        self.slot.local();
+    }
 }
 
 impl Agent {
-    /// RETURN, with the state of the frozen socket as it is now.
+    /// RETURN, with the state of the connection as it is now.
     pub(crate) fn send_return(
         &self,
         peer: &Peer,
@@ -292,57 +338,74 @@ impl Agent {
         reason: ReturnReason,
     ) {
         let Some(grave) = adopted.grave.as_mut() else { return };
-        if let Some(newer) = grave.newer() {
-            grave.returned = newer;
+        if let Some(frozen) = &mut grave.frozen
+            && let Some(newer) = frozen.newer()
+        {
+            frozen.returned = newer;
+            grave.snapshot = Zeroizing::new(frozen.encode());
         }
-        let mut snapshot = Vec::with_capacity(512 + grave.stream.input().len());
-        let whole = Snapshot {
-            tcp: TcpSnapshot {
-                peer_closed: grave.returned.peer_closed || grave.stream.has_ended(),
-                ..grave.returned.clone()
-            },
-            tls: grave.stream.record().map(record::RecordLayer::to_snapshot),
-            plaintext: grave.stream.input().to_vec(),
-        };
-        whole.encode(&mut snapshot);
-        let usage = grave.usage;
+        let (usage, snapshot) = (grave.usage, grave.snapshot.to_vec());
         peer.outbox.push(&Frame::Return { id, epoch, reason, usage, snapshot });
     }
 
-    /// Forwards what a frozen socket received since it was last looked at.
-    pub(crate) fn forward_late(&self, grave: &mut Grave, balancer: Mac) {
-        let Some(newer) = grave.newer() else { return };
-        let frames = late_frames(&grave.returned, &newer, self.link.mac, balancer);
+    /// Closes the frozen socket of a connection that was given back. What it received since its
+    /// snapshot, because it was past the steering already, is forwarded.
+    pub(crate) fn close_silently(&self, grave: &mut Grave, balancer: Mac) {
+        let Some(frozen) = grave.frozen.take() else { return };
+        let Some(newer) = frozen.newer() else { return };
+        let frames = late_frames(&frozen.returned, &newer, self.link.mac, balancer);
         for frame in frames.unwrap_or_default() {
             self.meter.add(Event::LateForwarded);
             if let Err(error) = self.frames.send(&frame) {
-                tracing::warn!(flow = %grave.known.flow, %error, "late packet lost");
+                tracing::warn!(flow = %frozen.known.flow, %error, "late packet lost");
             }
         }
-        grave.returned = newer;
     }
 
-    /// Closes the frozen socket of a connection that is elsewhere, silently.
-    pub(crate) fn bury(&self, peer: &Peer, adopted: &mut Adopted) {
-        if let Some(mut grave) = adopted.grave.take() {
-            self.forward_late(&mut grave, peer.mac.get());
-        }
+    /// The connection is elsewhere for good: nothing of it stays here but its slot, if wanted.
+    pub(crate) fn bury(
+        &self,
+        peer: &Peer,
+        id: ConnectionId,
+        adopted: &mut Adopted,
+    ) -> Option<Slot> {
+        let mut grave = adopted.grave.take()?;
+        self.forget_grave(grave.slot.flow(), id);
+        self.close_silently(&mut grave, peer.mac.get());
+        Some(grave.slot)
     }
 
     /// The lease is over: the client is told by a RST.
-    pub(crate) fn abort(&self, adopted: &mut Adopted) {
+    pub(crate) fn abort(&self, id: ConnectionId, adopted: &mut Adopted) {
         self.meter.add(Event::AdoptedExpired);
-        match adopted.grave.take() {
-            None => adopted.orders.abort(),
-            Some(grave) => {
-                let _ = repair::thaw(grave.stream.tcp());
-                reset(grave.stream);
+        let Some(grave) = adopted.grave.take() else { return adopted.orders.abort() };
+        let flow = *grave.slot.flow();
+        self.forget_grave(&flow, id);
+        match grave.frozen {
+            Some(frozen) => {
+                let _ = repair::thaw(frozen.stream.tcp());
+                reset(frozen.stream);
             }
+            None => reset_from_nothing(flow, grave.send_end),
         }
     }
 }
 
-impl Grave {
+impl Frozen {
+    fn encode(&self) -> Vec<u8> {
+        let mut snapshot = Vec::with_capacity(512 + self.stream.input().len());
+        let whole = Snapshot {
+            tcp: TcpSnapshot {
+                peer_closed: self.returned.peer_closed || self.stream.has_ended(),
+                ..self.returned.clone()
+            },
+            tls: self.stream.record().map(record::RecordLayer::to_snapshot),
+            plaintext: self.stream.input().to_vec(),
+        };
+        whole.encode(&mut snapshot);
+        snapshot
+    }
+
     /// The socket's state, where it differs from what is known in a way that matters.
     fn newer(&self) -> Option<TcpSnapshot> {
         let info = TcpInfo::of(self.stream.tcp()).ok()?;
@@ -361,6 +424,17 @@ fn reset(stream: Stream) {
         && let Err(error) = repair::abort(tcp.into())
     {
         tracing::debug!(%error, "abort");
+    }
+}
+
+/// Tells a client that its connection is gone, where no socket is left to do it.
+fn reset_from_nothing(flow: FlowKey, seq: SeqNumber) {
+    let sent = Segment::reset(flow, Direction::ToClient, seq)
+        .ip_packet()
+        .map_err(io::Error::other)
+        .and_then(|packet| raw::send_packet(&packet, flow.client.ip()));
+    if let Err(error) = sent {
+        tracing::warn!(%flow, %error, "no reset sent");
     }
 }
 

@@ -14,7 +14,8 @@ use service::{Control, Ended, Phase, Watch, WorkerInfo, WorkersConfig, WorkersEr
 
 use linux::link::Link;
 use service::trust::TrustFiles;
-use steer::Windows;
+use steer::load::{Hook, SteeringConfig};
+use steer::{SteerError, Steering, Windows};
 use tokio::sync::mpsc;
 
 use crate::accept::{self, Places};
@@ -54,6 +55,9 @@ pub enum BackendError {
     /// The interface that client packets come in on.
     #[error("[agent]: {0}; name `interface`")]
     Interface(#[source] std::io::Error),
+    /// The packets of connections given back cannot be sent on.
+    #[error("[agent]: {0}; without the table objects are served, and nothing is adopted")]
+    Steering(#[from] SteerError),
     /// A packet socket.
     #[error("[agent]: a packet socket: {0}; CAP_NET_RAW is needed")]
     Agent(#[source] std::io::Error),
@@ -79,7 +83,7 @@ pub struct Server {
 struct AgentParts {
     listener: Arc<Mutex<Option<TcpListener>>>,
     tls: Arc<rustls::ServerConfig>,
-    link: Link,
+    steering: Arc<Steering>,
     windows: Option<Arc<Windows>>,
     senders: Inboxes,
     receivers: Arc<Mutex<Vec<Option<mpsc::Receiver<Greeted>>>>>,
@@ -105,7 +109,13 @@ impl AgentParts {
             Some(name) => name.clone(),
             None => Link::by_address(agent.address.ip()).map_err(BackendError::Interface)?.name,
         };
-        let link = Link::by_name(&interface).map_err(BackendError::Interface)?;
+        let steering = Steering::open(&SteeringConfig {
+            interface,
+            // One that was given back keeps its entry for a moment.
+            flows_max: (config.adoptions_max as u32).saturating_mul(2),
+            hold: None,
+            hook: Hook::Tc,
+        })?;
         let windows = Windows::open().inspect_err(|error| {
             tracing::warn!(%error, "adopted connections start from the initial window");
         });
@@ -113,7 +123,7 @@ impl AgentParts {
         Ok(AgentParts {
             listener: Arc::new(Mutex::new(Some(listener))),
             tls,
-            link,
+            steering: Arc::new(steering),
             windows: windows.ok().map(Arc::new),
             senders,
             receivers: Arc::new(Mutex::new(receivers.into_iter().map(Some).collect())),
@@ -135,9 +145,9 @@ impl AgentParts {
         let receiver = receivers.get_mut(info.index).and_then(Option::take);
         drop(receivers);
         let Some(receiver) = receiver else { return Ok(None) };
-        let (link, meter) = (self.link.clone(), Arc::clone(&context.meter));
+        let (steering, meter) = (Arc::clone(&self.steering), Arc::clone(&context.meter));
         let (agent, mut adopted) =
-            Agent::new(link, self.windows.clone(), meter, self.limits.clone())
+            Agent::new(steering, self.windows.clone(), meter, self.limits.clone())
                 .map_err(BackendError::Agent)?;
         tokio::task::spawn_local(Rc::clone(&agent).run(receiver));
         let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();

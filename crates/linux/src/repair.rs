@@ -29,6 +29,11 @@ const TCPOPT_MAXSEG: u32 = 2;
 const TCPOPT_WINDOW: u32 = 3;
 const TCPOPT_SACK_PERM: u32 = 4;
 const TCPOPT_TIMESTAMP: u32 = 8;
+/// How far the timestamp clock is set forward at a restore, ticks. The clock stood still between
+/// snapshot and restore, and the frozen socket may have sent a last, delayed acknowledgement (after
+/// 40 ms at most): a value below one the peer has seen would be taken for an old segment (RFC 7323
+/// §5). The lowest bit of a value says which unit its clock has: milliseconds, or microseconds.
+const TIMESTAMP_STEPS: [u32; 2] = [50, 50_000];
 /// Smallest piece of a queue offered to the kernel before giving up.
 const QUEUE_PIECE_BYTES_MIN: usize = 1024;
 
@@ -133,7 +138,11 @@ pub fn freeze(socket: &impl AsFd) -> Result<(), RepairError> {
 /// # Errors
 /// [`RepairError::Call`].
 pub fn thaw(socket: &impl AsFd) -> Result<(), RepairError> {
-    set_tcp(socket.as_fd(), libc::TCP_REPAIR, TCP_REPAIR_OFF_NO_WP).at("TCP_REPAIR off")
+    let fd = socket.as_fd();
+    set_tcp(fd, libc::TCP_REPAIR, TCP_REPAIR_OFF_NO_WP).at("TCP_REPAIR off")?;
+    // Repair mode takes it away, and without it the service's address could not be listened on
+    // again as long as this connection exists.
+    sockopt::set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32).at("SO_REUSEADDR")
 }
 
 /// Which connections may be snapshot.
@@ -345,6 +354,7 @@ fn set_options(fd: BorrowedFd<'_>, options: &NegotiatedOptions) -> Result<(), Re
     sockopt::set_slice(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, list)
         .at("TCP_REPAIR_OPTIONS")?;
     if let Some(clock) = options.timestamp {
+        let clock = clock.wrapping_add(TIMESTAMP_STEPS[clock as usize & 1]);
         sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP, &clock).at("TCP_TIMESTAMP")?;
     }
     Ok(())

@@ -31,7 +31,7 @@ struct slot {
 	__u64 packets;    /* redirected */
 	__u64 bytes;
 	__u32 closing;    /* TCP_FIN, TCP_RST seen from the client */
-	__u32 reserved;
+	__u32 last_window; /* window of that acknowledgement, as it stands in the header, host order */
 };
 
 /* Addresses as they stand in the packet; IPv4 in the first four octets, the rest zero. */

@@ -19,6 +19,7 @@ struct segment {
 	struct flow_key key;
 	__u32 ack;
 	__u32 seq_end;
+	__u16 window;
 	__u8 flags;
 };
 
@@ -31,6 +32,7 @@ static __always_inline int parse_tcp(struct tcphdr *tcp, void *end, __u32 payloa
 	out->key.client_port = tcp->source;
 	out->key.service_port = tcp->dest;
 	out->flags = ((__u8 *)tcp)[13];
+	out->window = bpf_ntohs(tcp->window);
 	out->ack = bpf_ntohl(tcp->ack_seq);
 	out->seq_end = bpf_ntohl(tcp->seq) + payload_and_header - header;
 	return 0;

@@ -4,6 +4,7 @@
  *   link ingress:  unknown flow ───────────────► stack
  *                  LOCAL, nothing waits ───────► stack
  *                  HOLD, or older frames wait ─► hold device ─► user space
+ *                  REDIRECT, from the owner ───► hold device ─► user space
  *                  REDIRECT, nothing waits ────► rewritten MAC, out of the link
  *   link XDP:      REDIRECT, nothing waits ────► rewritten MAC, out of the link
  *   hold ingress:  (user space gives a held frame back)
@@ -47,6 +48,7 @@ int link_ingress(struct __sk_buff *skb)
 	__u32 state = state_of(slot);
 	/* A new connection from a client port whose last connection is over. */
 	if (state == SLOT_LINGER && (segment.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
+		forget(slot);
 		__sync_val_compare_and_swap(&slot->state, SLOT_LINGER, SLOT_LOCAL);
 		return NEXT;
 	}
@@ -56,6 +58,9 @@ int link_ingress(struct __sk_buff *skb)
 		return hold(slot);
 	if (state == SLOT_LOCAL)
 		return NEXT;
+	if (state == SLOT_REDIRECT &&
+	    from_owner((void *)(long)skb->data, (void *)(long)skb->data_end, slot))
+		return hold(slot);
 	return send_to_owner(skb, slot);
 }
 
@@ -91,7 +96,7 @@ int link_xdp(struct xdp_md *frame)
 	if (!slot)
 		return XDP_PASS;
 	__u32 state = state_of(slot);
-	if (state != SLOT_REDIRECT || slot->held != slot->replayed)
+	if (state != SLOT_REDIRECT || slot->held != slot->replayed || from_owner(data, end, slot))
 		return XDP_PASS;
 	note(slot, &segment);
 	/* parse() has shown that an Ethernet header is there. */

@@ -4,6 +4,10 @@
 //! flow; once the flow has an owner again, they are written back to the device, where the programs
 //! send them on: to the local stack, or out of the link. The programs count both ways, and let a
 //! fresh frame pass only when as many came back as went in: so the order is kept.
+//!
+//! Frames that an owner sends back, because it has frozen the connection, come here before user
+//! space has heard from it. They wait for the next owner; where none comes they go to the old one
+//! again after a moment, at this pace as long as it sends them back.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -27,6 +31,8 @@ const FRAME_BYTES_MAX: usize = 65_536;
 const REPLAY_ROUNDS_MAX: usize = 64;
 /// A frame that left the programs and did not arrive in the queue for so long is lost.
 const LOST_AFTER: Duration = Duration::from_millis(20);
+/// How long frames that an owner sent back wait for another owner before it gets them again.
+const RETRY_AFTER: Duration = Duration::from_millis(1);
 /// How often queues of flows that have no slot any more are looked for.
 const PURGE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -83,6 +89,8 @@ impl HoldCounters {
 struct FlowQueue {
     frames: VecDeque<Box<[u8]>>,
     bytes: usize,
+    /// Set where an owner sent frames back: not before this do they go to it again.
+    retry_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -217,7 +225,10 @@ impl Queues {
         if !self.suspects.is_empty() {
             return Some(LOST_AFTER);
         }
-        (!self.flows.is_empty()).then_some(PURGE_INTERVAL)
+        match self.flows.values().any(|queue| queue.retry_at.is_some()) {
+            true => Some(RETRY_AFTER),
+            false => (!self.flows.is_empty()).then_some(PURGE_INTERVAL),
+        }
     }
 
     /// Takes every frame out of the device: into its flow's queue, or straight back where the
@@ -228,12 +239,17 @@ impl Queues {
             let Some(flow) = FlowKey::of_frame(&self.buffer[..length]) else { continue };
             let slot = table.slot_of(&flow);
             let owned = slot.is_none_or(|slot| slot.state() != SlotState::Hold);
-            if owned && !self.flows.contains_key(&flow) {
+            let source = self.buffer.get(6..12).unwrap_or_default();
+            let sent_back = slot.is_some_and(|slot| slot.is_owner(source));
+            if owned && !sent_back && !self.flows.contains_key(&flow) {
                 let sent = tap.send(&self.buffer[..length]);
                 self.counters.note(sent);
                 continue;
             }
             self.push(flow, length, slot);
+            if sent_back && let Some(queue) = self.flows.get_mut(&flow) {
+                queue.retry_at.get_or_insert_with(|| Instant::now() + RETRY_AFTER);
+            }
         }
     }
 
@@ -286,9 +302,12 @@ impl Queues {
 
     /// Flows without a slot, or with an owner, have nothing to wait for.
     fn purge(&mut self, tap: &Tap, table: &Table) {
-        let over =
+        let now = Instant::now();
+        let owned =
             |flow: &FlowKey| table.slot_of(flow).is_none_or(|slot| slot.state() != SlotState::Hold);
-        let flows: Vec<FlowKey> = self.flows.keys().filter(|flow| over(flow)).copied().collect();
+        let due = |queue: &FlowQueue| queue.retry_at.is_none_or(|at| at <= now);
+        let over = self.flows.iter().filter(|(flow, queue)| due(queue) && owned(flow));
+        let flows: Vec<FlowKey> = over.map(|(flow, _)| *flow).collect();
         for flow in flows {
             self.flush(tap, &flow);
         }

@@ -40,7 +40,7 @@ pub(crate) struct RawSlot {
     packets: AtomicU64,
     bytes: AtomicU64,
     closing: AtomicU32,
-    reserved: AtomicU32,
+    last_window: AtomicU32,
 }
 const _: () = assert!(size_of::<RawSlot>() == 64 && align_of::<RawSlot>() == 8);
 const _: () = assert!(core::mem::offset_of!(RawSlot, packets) == 40);
@@ -102,6 +102,12 @@ impl RawSlot {
             3 => SlotState::Linger,
             _ => SlotState::Local,
         }
+    }
+
+    /// True where the flow is redirected to the host with this hardware address.
+    pub(crate) fn is_owner(&self, source: &[u8]) -> bool {
+        let octets = self.mac.iter().map(|octet| octet.load(Ordering::Relaxed));
+        self.state() == SlotState::Redirect && octets.take(6).eq(source.iter().copied())
     }
 
     fn set_state(&self, state: SlotState) {
