@@ -28,9 +28,8 @@ use zeroize::Zeroizing;
 
 use crate::agent::{Adopted, Agent, Peer};
 
-/// Looks at the send queue before a connection is given back with data in flight.
-const DRAIN_TURNS_MAX: u32 = 64;
-/// How many of them follow each other as fast as other connections let them.
+/// Looks at the send queue before a connection is given back with data in flight, as fast as
+/// other connections let them follow each other.
 const DRAIN_YIELDS: u32 = 24;
 /// Attempts to give back a connection whose send queue is still too long for a snapshot.
 const DRAIN_ATTEMPTS_MAX: u32 = 2000;
@@ -285,17 +284,13 @@ impl Lease {
         GivenBack::Gone
     }
 
-    /// Waits a moment for the client to acknowledge the last response: what is acknowledged need
-    /// not move, and a frozen socket with data in flight would send it again.
+    /// Lets the client acknowledge the last response if it does so at once: what is acknowledged
+    /// need not move. One that delays its acknowledgement is not waited for.
     async fn drained(&self) {
-        for turn in 0..DRAIN_TURNS_MAX {
+        for _ in 0..DRAIN_YIELDS {
             match repair::unacknowledged_bytes(self.stream.tcp()) {
-                Ok(1..) => {}
+                Ok(1..) => tokio::task::yield_now().await,
                 _ => return,
-            }
-            match turn {
-                0..DRAIN_YIELDS => tokio::task::yield_now().await,
-                _ => tokio::time::sleep(DRAIN_PAUSE).await,
             }
         }
     }

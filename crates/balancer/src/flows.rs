@@ -272,8 +272,8 @@ impl Flows {
     fn redirect(&self, flow: &mut Flow, to: ServerId) {
         let Some(remote) = self.remote_of(to) else { return };
         let begin = Instant::now();
-        flow.slot.redirect(remote.mac.get());
-        self.steering.replay(&flow.slot);
+        let late = self.late(flow);
+        self.steering.redirect(&flow.slot, remote.mac.get(), &late);
         self.meter.record(Stage::Redirect, begin.elapsed());
         if !flow.stays {
             let cost = flow.started.elapsed();

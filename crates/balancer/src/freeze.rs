@@ -137,18 +137,24 @@ impl Flows {
         snapshot
     }
 
-    /// A server has the connection: what the frozen socket received since its snapshot (some
-    /// packets may have passed the steering before it held them) is forwarded, and the socket
-    /// closed silently.
-    pub(crate) fn leave(&self, flow: &mut Flow) {
-        let Some(Local { parts, tcp, reply }) = flow.local.take() else { return };
-        let same = TcpInfo::of(&parts.tcp).is_ok_and(|info| info.segs_in == tcp.segments_in);
-        if !same && let Ok(newer) = repair::snapshot(&parts.tcp, &flow.known, Accept::PeerClosed) {
-            let mac = self.steering.link().mac;
-            for frame in late_frames(&tcp, &newer, mac, mac).unwrap_or_default() {
-                self.steering.inject(&flow.slot, &frame);
-            }
+    /// What the frozen socket received since its snapshot (some packets may have passed the
+    /// steering before it held them), as frames for the new owner.
+    pub(crate) fn late(&self, flow: &Flow) -> Vec<Vec<u8>> {
+        let Some(Local { parts, tcp, .. }) = &flow.local else { return Vec::new() };
+        if TcpInfo::of(&parts.tcp).is_ok_and(|info| info.segs_in == tcp.segments_in) {
+            return Vec::new();
         }
+        // A socket that was reset meanwhile cannot be read; the new owner meets the RST's cause.
+        let Ok(newer) = repair::snapshot(&parts.tcp, &flow.known, Accept::PeerClosed) else {
+            return Vec::new();
+        };
+        let mac = self.steering.link().mac;
+        late_frames(tcp, &newer, mac, mac).unwrap_or_default()
+    }
+
+    /// A server has the connection: the frozen socket is closed silently.
+    pub(crate) fn leave(&self, flow: &mut Flow) {
+        let Some(Local { parts, reply, .. }) = flow.local.take() else { return };
         // In repair mode: silent.
         drop(parts);
         // Whoever waited may be gone; the connection is away all the same.

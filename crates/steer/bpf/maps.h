@@ -24,8 +24,8 @@ struct slot {
 	__u32 epoch;
 	__u8 mac[12];     /* destination and source, as an Ethernet header starts */
 	__u32 ifindex;    /* where redirected frames leave */
-	__u32 held;       /* frames sent to the hold device */
-	__u32 replayed;   /* frames that came back from it */
+	__u32 held;       /* weight of what went to the hold device */
+	__u32 replayed;   /* weight of what came back from it */
 	__u32 last_ack;   /* the client's latest acknowledgement number, host order */
 	__u32 last_seq;   /* sequence number behind the client's latest segment, host order */
 	__u64 packets;    /* redirected */

@@ -19,6 +19,7 @@ struct segment {
 	struct flow_key key;
 	__u32 ack;
 	__u32 seq_end;
+	__u32 weight; /* octets of payload, 1 where there are none */
 	__u16 window;
 	__u8 flags;
 };
@@ -28,13 +29,15 @@ static __always_inline int parse_tcp(struct tcphdr *tcp, void *end, __u32 payloa
 {
 	if ((void *)(tcp + 1) > end)
 		return -1;
-	__u32 header = tcp->doff * 4;
+	__s32 payload = payload_and_header - tcp->doff * 4;
+
+	out->weight = payload > 0 ? payload : 1;
 	out->key.client_port = tcp->source;
 	out->key.service_port = tcp->dest;
 	out->flags = ((__u8 *)tcp)[13];
 	out->window = bpf_ntohs(tcp->window);
 	out->ack = bpf_ntohl(tcp->ack_seq);
-	out->seq_end = bpf_ntohl(tcp->seq) + payload_and_header - header;
+	out->seq_end = bpf_ntohl(tcp->seq) + payload;
 	return 0;
 }
 

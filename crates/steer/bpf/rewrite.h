@@ -86,8 +86,9 @@ static __always_inline void forget(struct slot *slot)
 	slot->closing = 0;
 }
 
-static __always_inline int hold(struct slot *slot)
+/* Counted by weight and not by frame: the hold device gets a large frame in pieces. */
+static __always_inline int hold(struct slot *slot, const struct segment *segment)
 {
-	__sync_fetch_and_add(&slot->held, 1);
+	__sync_fetch_and_add(&slot->held, segment->weight);
 	return bpf_redirect(hold_ifindex, 0);
 }

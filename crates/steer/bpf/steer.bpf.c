@@ -55,12 +55,12 @@ int link_ingress(struct __sk_buff *skb)
 	refresh_ack(skb, &segment, slot);
 	note(slot, &segment);
 	if (state == SLOT_HOLD || slot->held != slot->replayed)
-		return hold(slot);
+		return hold(slot, &segment);
 	if (state == SLOT_LOCAL)
 		return NEXT;
 	if (state == SLOT_REDIRECT &&
 	    from_owner((void *)(long)skb->data, (void *)(long)skb->data_end, slot))
-		return hold(slot);
+		return hold(slot, &segment);
 	return send_to_owner(skb, slot);
 }
 
@@ -78,7 +78,7 @@ int hold_ingress(struct __sk_buff *skb)
 	refresh_ack(skb, &segment, slot);
 	int verdict = state == SLOT_LOCAL || state == SLOT_HOLD ? NEXT : send_to_owner(skb, slot);
 	/* Last, so that a fresh frame on another core cannot overtake this one. */
-	__sync_fetch_and_add(&slot->replayed, 1);
+	__sync_fetch_and_add(&slot->replayed, segment.weight);
 	return verdict;
 }
 

@@ -2,8 +2,9 @@
 //!
 //! The programs send such frames to a TAP device. A thread takes them out and queues them by
 //! flow; once the flow has an owner again, they are written back to the device, where the programs
-//! send them on: to the local stack, or out of the link. The programs count both ways, and let a
-//! fresh frame pass only when as many came back as went in: so the order is kept.
+//! send them on: to the local stack, or out of the link. The programs count both ways (octets of
+//! payload, because the device gets large frames in pieces), and let a fresh frame pass only when
+//! as much came back as went in: so the order is kept.
 //!
 //! Frames that an owner sends back, because it has frozen the connection, come here before user
 //! space has heard from it. They wait for the next owner; where none comes they go to the old one
@@ -22,7 +23,7 @@ use linux::tap::Tap;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use wire::FlowKey;
 
-use crate::slot::{RawSlot, Slot, SlotState};
+use crate::slot::{Mac, RawSlot, Slot, SlotState};
 use crate::table::Table;
 
 /// Largest frame without its Ethernet header; frames are segmented to the link's MTU.
@@ -166,7 +167,28 @@ impl Hold {
 
     /// Writes back what waits for a flow, in order; frames that arrive meanwhile included.
     pub(crate) fn replay(&self, slot: &Slot, table: &Table) -> u32 {
-        let mut queues = lock(&self.queues);
+        self.replay_locked(lock(&self.queues), slot, table)
+    }
+
+    /// Redirects a flow and gives the new owner what it lacks: first the frames made of what the
+    /// old owner received late, then those that wait.
+    pub(crate) fn redirect(&self, slot: &Slot, owner: Mac, late: &[Vec<u8>], table: &Table) -> u32 {
+        // The thread would send on what waits as soon as the flow has an owner.
+        let queues = lock(&self.queues);
+        // Counted first: fresh frames queue behind.
+        for frame in late {
+            slot.count_injected(weight(frame));
+        }
+        slot.redirect(owner);
+        for frame in late {
+            if self.tap.send(frame).is_err() {
+                slot.write_off_injected(weight(frame));
+            }
+        }
+        self.replay_locked(queues, slot, table)
+    }
+
+    fn replay_locked(&self, mut queues: MutexGuard<'_, Queues>, slot: &Slot, table: &Table) -> u32 {
         let mut sent = 0;
         for _ in 0..REPLAY_ROUNDS_MAX {
             queues.drain(&self.tap, table);
@@ -182,12 +204,6 @@ impl Hold {
         sent
     }
 
-    /// Gives the programs a frame that did not come from them. False where the device does not
-    /// take it.
-    pub(crate) fn inject(&self, frame: &[u8]) -> bool {
-        self.tap.send(frame).is_ok()
-    }
-
     pub(crate) fn counters(&self) -> HoldCounters {
         lock(&self.queues).counters
     }
@@ -201,6 +217,18 @@ impl Drop for Hold {
             let _ = thread.join();
         }
     }
+}
+
+/// How the programs count a frame of a flow: octets of payload, 1 where there are none.
+fn weight(frame: &[u8]) -> u32 {
+    let number = |at: usize| frame.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
+    let (ip, version_6) = (14, frame.get(14).is_some_and(|first| first >> 4 == 6));
+    let (segment, tcp) = match version_6 {
+        true => (number(ip + 4).unwrap_or(0).into(), ip + 40),
+        false => (i32::from(number(ip + 2).unwrap_or(0)) - 20, ip + 20),
+    };
+    let header = frame.get(tcp + 12).map_or(0, |octet| i32::from(octet >> 4) * 4);
+    (segment - header).max(1) as u32
 }
 
 fn lock(queues: &Mutex<Queues>) -> MutexGuard<'_, Queues> {
@@ -261,7 +289,7 @@ impl Queues {
         {
             self.counters.lost += 1;
             if let Some(slot) = slot {
-                slot.write_off(1);
+                slot.write_off(weight(&self.buffer[..length]));
             }
             return;
         }
@@ -294,7 +322,7 @@ impl Queues {
             }
             let missing = slot.waiting();
             slot.write_off(missing);
-            lost += u64::from(missing);
+            lost += 1;
             false
         });
         self.counters.lost += lost;

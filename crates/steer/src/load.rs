@@ -13,7 +13,7 @@ use thiserror::Error;
 use wire::FlowKey;
 
 use crate::hold::{Hold, HoldLimits};
-use crate::slot::{Slot, SlotArray};
+use crate::slot::{Mac, Slot, SlotArray};
 use crate::table::Table;
 
 /// The object made by build.rs.
@@ -160,13 +160,17 @@ impl Steering {
         }
     }
 
-    /// Sends a frame that was made for a flow the way the client's packets of the flow go now
-    /// (state `Local` or `Redirect`).
-    pub fn inject(&self, slot: &Slot, frame: &[u8]) {
-        if let Some(hold) = &self.hold {
-            slot.count_injected();
-            if !hold.inject(frame) {
-                slot.write_off_injected();
+    /// Gives a held flow to another host: first frames made of what the old owner received late,
+    /// then what waits, then the packets to come.
+    pub fn redirect(&self, slot: &Slot, owner: Mac, late: &[Vec<u8>]) {
+        match &self.hold {
+            Some(hold) if !late.is_empty() || slot.waiting() > 0 => {
+                hold.redirect(slot, owner, late, &self.table);
+            }
+            _ => {
+                slot.redirect(owner);
+                // One may have come just before.
+                self.replay(slot);
             }
         }
     }

@@ -114,15 +114,16 @@ impl RawSlot {
         self.state.store(state as u32, Ordering::SeqCst);
     }
 
-    /// Frames in the hold device or in the hold queue.
+    /// Weight of the frames in the hold device or in the hold queue: their octets of payload, and
+    /// 1 for a frame without any.
     pub(crate) fn waiting(&self) -> u32 {
         let replayed = self.replayed.load(Ordering::Acquire);
         self.held.load(Ordering::Acquire).wrapping_sub(replayed)
     }
 
-    /// Forgets `frames` that were lost between the programs and user space.
-    pub(crate) fn write_off(&self, frames: u32) {
-        self.replayed.fetch_add(frames, Ordering::AcqRel);
+    /// Forgets frames of this weight, lost between the programs and user space.
+    pub(crate) fn write_off(&self, weight: u32) {
+        self.replayed.fetch_add(weight, Ordering::AcqRel);
     }
 }
 
@@ -133,7 +134,8 @@ pub struct FlowCounters {
     pub packets: u64,
     /// Octets redirected, headers included.
     pub bytes: u64,
-    /// Packets that went to the hold device since the slot was taken.
+    /// Weight of what went to the hold device since the slot was taken: octets of payload, 1 for
+    /// a packet without any.
     pub held: u32,
     /// Acknowledgement number of the client's latest segment.
     pub last_ack: SeqNumber,
@@ -206,18 +208,19 @@ impl Slot {
         }
     }
 
-    /// Packets that wait in the hold device or queue.
+    /// Weight of the packets that wait in the hold device or queue: octets of payload, 1 for a
+    /// packet without any.
     pub fn waiting(&self) -> u32 {
         self.raw().waiting()
     }
 
     /// The programs take a frame from the hold device for one that they sent there.
-    pub(crate) fn count_injected(&self) {
-        self.raw().held.fetch_add(1, Ordering::AcqRel);
+    pub(crate) fn count_injected(&self, weight: u32) {
+        self.raw().held.fetch_add(weight, Ordering::AcqRel);
     }
 
-    pub(crate) fn write_off_injected(&self) {
-        self.raw().write_off(1);
+    pub(crate) fn write_off_injected(&self, weight: u32) {
+        self.raw().write_off(weight);
     }
 
     /// What the programs saw.
