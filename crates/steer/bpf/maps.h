@@ -17,7 +17,7 @@ enum slot_state {
 };
 
 /* One flow. `state` is written by user space alone (but for SLOT_LINGER to SLOT_LOCAL, which a SYN
- * does), the counters by the programs alone. `mac`
+ * does), `replayed` by it too, the other counters by the programs alone. `mac`
  * is written only while the state is not SLOT_REDIRECT or SLOT_LINGER. */
 struct slot {
 	__u32 state;

@@ -76,10 +76,8 @@ int hold_ingress(struct __sk_buff *skb)
 		return NEXT;
 	__u32 state = state_of(slot);
 	refresh_ack(skb, &segment, slot);
-	int verdict = state == SLOT_LOCAL || state == SLOT_HOLD ? NEXT : send_to_owner(skb, slot);
-	/* Last, so that a fresh frame on another core cannot overtake this one. */
-	__sync_fetch_and_add(&slot->replayed, segment.weight);
-	return verdict;
+	/* User space counts it as replayed when it is out, which is after this program has returned. */
+	return state == SLOT_LOCAL || state == SLOT_HOLD ? NEXT : send_to_owner(skb, slot);
 }
 
 /* The common case, before the kernel makes a packet of the frame: a flow that has an owner and

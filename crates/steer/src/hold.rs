@@ -181,9 +181,9 @@ impl Hold {
         }
         slot.redirect(owner);
         for frame in late {
-            if self.tap.send(frame).is_err() {
-                slot.write_off_injected(weight(frame));
-            }
+            // Whether it went or is lost: nothing waits for it any more.
+            let _ = self.tap.send(frame);
+            slot.count_replayed(weight(frame));
         }
         self.replay_locked(queues, slot, table)
     }
@@ -192,7 +192,7 @@ impl Hold {
         let mut sent = 0;
         for _ in 0..REPLAY_ROUNDS_MAX {
             queues.drain(&self.tap, table);
-            sent += queues.flush(&self.tap, slot.flow());
+            sent += queues.flush(&self.tap, slot.flow(), table);
             if slot.waiting() == 0 {
                 return sent;
             }
@@ -217,6 +217,16 @@ impl Drop for Hold {
             let _ = thread.join();
         }
     }
+}
+
+/// Gives the programs a frame. Only when it is out is it counted as replayed, so that no fresh one
+/// on another core overtakes it: writing to the device delivers it before it returns.
+fn give_back(tap: &Tap, slot: Option<&RawSlot>, frame: &[u8]) -> io::Result<()> {
+    let sent = tap.send(frame);
+    if let Some(slot) = slot {
+        slot.count_replayed(weight(frame));
+    }
+    sent
 }
 
 /// How the programs count a frame of a flow: octets of payload, 1 where there are none.
@@ -270,8 +280,8 @@ impl Queues {
             let source = self.buffer.get(6..12).unwrap_or_default();
             let sent_back = slot.is_some_and(|slot| slot.is_owner(source));
             if owned && !sent_back && !self.flows.contains_key(&flow) {
-                let sent = tap.send(&self.buffer[..length]);
-                self.counters.note(sent);
+                let frame = &self.buffer[..length];
+                self.counters.note(give_back(tap, slot, frame));
                 continue;
             }
             self.push(flow, length, slot);
@@ -289,7 +299,7 @@ impl Queues {
         {
             self.counters.lost += 1;
             if let Some(slot) = slot {
-                slot.write_off(weight(&self.buffer[..length]));
+                slot.count_replayed(weight(&self.buffer[..length]));
             }
             return;
         }
@@ -298,12 +308,13 @@ impl Queues {
         self.counters.waiting_bytes += length as u64;
     }
 
-    fn flush(&mut self, tap: &Tap, flow: &FlowKey) -> u32 {
+    fn flush(&mut self, tap: &Tap, flow: &FlowKey, table: &Table) -> u32 {
         let Some(queue) = self.flows.remove(flow) else { return 0 };
         self.counters.waiting_bytes -= queue.bytes as u64;
         let count = queue.frames.len() as u32;
+        let slot = table.slot_of(flow);
         for frame in queue.frames {
-            self.counters.note(tap.send(&frame));
+            self.counters.note(give_back(tap, slot, &frame));
         }
         count
     }
@@ -321,7 +332,7 @@ impl Queues {
                 return true;
             }
             let missing = slot.waiting();
-            slot.write_off(missing);
+            slot.count_replayed(missing);
             lost += 1;
             false
         });
@@ -337,7 +348,7 @@ impl Queues {
         let over = self.flows.iter().filter(|(flow, queue)| due(queue) && owned(flow));
         let flows: Vec<FlowKey> = over.map(|(flow, _)| *flow).collect();
         for flow in flows {
-            self.flush(tap, &flow);
+            self.flush(tap, &flow, table);
         }
     }
 }

@@ -121,8 +121,8 @@ impl RawSlot {
         self.held.load(Ordering::Acquire).wrapping_sub(replayed)
     }
 
-    /// Forgets frames of this weight, lost between the programs and user space.
-    pub(crate) fn write_off(&self, weight: u32) {
+    /// Frames of this weight do not wait any more: they were given back, or are lost.
+    pub(crate) fn count_replayed(&self, weight: u32) {
         self.replayed.fetch_add(weight, Ordering::AcqRel);
     }
 }
@@ -219,8 +219,9 @@ impl Slot {
         self.raw().held.fetch_add(weight, Ordering::AcqRel);
     }
 
-    pub(crate) fn write_off_injected(&self, weight: u32) {
-        self.raw().write_off(weight);
+    /// It is out, or lost.
+    pub(crate) fn count_replayed(&self, weight: u32) {
+        self.raw().count_replayed(weight);
     }
 
     /// What the programs saw.
