@@ -170,8 +170,6 @@ pub fn snapshot(
     if info.state != STATE_ESTABLISHED && !peer_closed {
         return Err(RepairError::NotEstablished(info.state));
     }
-    let windows: RepairWindow =
-        sockopt::get(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW).at("TCP_REPAIR_WINDOW")?.0;
     let timestamp = match info.has_timestamps() {
         true => Some(get_u32(fd, libc::TCP_TIMESTAMP).at("TCP_TIMESTAMP")?),
         false => None,
@@ -185,7 +183,11 @@ pub fn snapshot(
     let sent_all = info.unacked_segments == 0 && info.notsent_bytes == 0;
     let unacked_bytes = if sent_all { 0 } else { queued(fd, libc::TIOCOUTQ).at("SIOCOUTQ")? };
     let (send_end, send_queue) = read_queue(fd, TCP_SEND_QUEUE, "send", unacked_bytes)?;
+    // Last: looking at the receive queue may have opened the window towards the peer.
+    let windows: RepairWindow =
+        sockopt::get(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW).at("TCP_REPAIR_WINDOW")?.0;
     set_tcp(fd, libc::TCP_REPAIR_QUEUE, TCP_NO_QUEUE).at("TCP_REPAIR_QUEUE")?;
+    let (rcv_wup, rcv_wnd) = receive_window(&windows, receive_end);
     let unsent_bytes = info.notsent_bytes.min(send_queue.len() as u32);
     Ok(TcpSnapshot {
         flow: known.flow,
@@ -205,8 +207,8 @@ pub fn snapshot(
             snd_wl1: windows.snd_wl1,
             snd_wnd: windows.snd_wnd,
             max_window: windows.max_window,
-            rcv_wnd: windows.rcv_wnd,
-            rcv_wup: windows.rcv_wup - u32::from(peer_closed && windows.rcv_wup > receive_end.0),
+            rcv_wnd,
+            rcv_wup: rcv_wup.0,
         },
         congestion: Congestion {
             cwnd_segments: info.snd_cwnd_segments,
@@ -219,6 +221,17 @@ pub fn snapshot(
         segments_in: info.segs_in,
         peer_closed,
     })
+}
+
+/// Start and length of the window granted to the peer. The start cannot lie behind the octets that
+/// the snapshot has, though the kernel may have acknowledged one more segment since: then it moves
+/// back, and the end stays where the peer was told it is.
+fn receive_window(windows: &RepairWindow, receive_end: SeqNumber) -> (SeqNumber, u32) {
+    let start = SeqNumber(windows.rcv_wup);
+    match start.since(receive_end) {
+        ahead @ 1.. => (receive_end, windows.rcv_wnd.wrapping_add(ahead as u32)),
+        _ => (start, windows.rcv_wnd),
+    }
 }
 
 fn queued(fd: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<usize> {

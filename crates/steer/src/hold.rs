@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use linux::link::Link;
 use linux::tap::Tap;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use wire::FlowKey;
+use wire::{FlowKey, SeqNumber};
 
 use crate::slot::{Mac, RawSlot, Slot, SlotState};
 use crate::table::Table;
@@ -88,7 +88,9 @@ impl HoldCounters {
 
 #[derive(Debug, Default)]
 struct FlowQueue {
-    frames: VecDeque<Box<[u8]>>,
+    /// By sequence number: a frame that an owner sent back may come behind one that the client
+    /// sent later.
+    frames: VecDeque<(SeqNumber, Box<[u8]>)>,
     bytes: usize,
     /// Set where an owner sent frames back: not before this do they go to it again.
     retry_at: Option<Instant>,
@@ -229,16 +231,29 @@ fn give_back(tap: &Tap, slot: Option<&RawSlot>, frame: &[u8]) -> io::Result<()> 
     sent
 }
 
+/// Where a frame's TCP header begins, and how many octets of the frame belong to the segment.
+fn segment(frame: &[u8]) -> (usize, i32) {
+    const IP: usize = 14;
+    let number = |at: usize| {
+        frame.get(at..at + 2).map_or(0, |two| i32::from(u16::from_be_bytes([two[0], two[1]])))
+    };
+    match frame.get(IP).is_some_and(|first| first >> 4 == 6) {
+        true => (IP + 40, number(IP + 4)),
+        false => (IP + 20, number(IP + 2) - 20),
+    }
+}
+
 /// How the programs count a frame of a flow: octets of payload, 1 where there are none.
 fn weight(frame: &[u8]) -> u32 {
-    let number = |at: usize| frame.get(at..at + 2).map(|two| u16::from_be_bytes([two[0], two[1]]));
-    let (ip, version_6) = (14, frame.get(14).is_some_and(|first| first >> 4 == 6));
-    let (segment, tcp) = match version_6 {
-        true => (number(ip + 4).unwrap_or(0).into(), ip + 40),
-        false => (i32::from(number(ip + 2).unwrap_or(0)) - 20, ip + 20),
-    };
+    let (tcp, octets) = segment(frame);
     let header = frame.get(tcp + 12).map_or(0, |octet| i32::from(octet >> 4) * 4);
-    (segment - header).max(1) as u32
+    (octets - header).max(1) as u32
+}
+
+fn sequence_number(frame: &[u8]) -> SeqNumber {
+    let (tcp, _) = segment(frame);
+    let octets = frame.get(tcp + 4..tcp + 8).and_then(|octets| octets.try_into().ok());
+    SeqNumber(octets.map_or(0, u32::from_be_bytes))
 }
 
 fn lock(queues: &Mutex<Queues>) -> MutexGuard<'_, Queues> {
@@ -304,7 +319,10 @@ impl Queues {
             return;
         }
         queue.bytes += length;
-        queue.frames.push_back(self.buffer[..length].into());
+        let frame = &self.buffer[..length];
+        let seq = sequence_number(frame);
+        let later = queue.frames.iter().rev().take_while(|(other, _)| seq.before(*other)).count();
+        queue.frames.insert(queue.frames.len() - later, (seq, frame.into()));
         self.counters.waiting_bytes += length as u64;
     }
 
@@ -313,7 +331,7 @@ impl Queues {
         self.counters.waiting_bytes -= queue.bytes as u64;
         let count = queue.frames.len() as u32;
         let slot = table.slot_of(flow);
-        for frame in queue.frames {
+        for (_, frame) in queue.frames {
             self.counters.note(give_back(tap, slot, &frame));
         }
         count
