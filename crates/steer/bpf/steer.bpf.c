@@ -9,6 +9,7 @@
  *   link XDP:      REDIRECT, nothing waits ────► rewritten MAC, out of the link
  *   hold ingress:  (user space gives a held frame back)
  *                  LOCAL ──► stack      REDIRECT ──► rewritten MAC, out of the link
+ *                  HOLD ───► hold device again
  *
  * A frame that arrives while older ones of its flow wait is held behind them, whatever the state:
  * so a flow's frames reach the new owner in the order they came.
@@ -77,7 +78,14 @@ int hold_ingress(struct __sk_buff *skb)
 	__u32 state = state_of(slot);
 	refresh_ack(skb, &segment, slot);
 	/* User space counts it as replayed when it is out, which is after this program has returned. */
-	return state == SLOT_LOCAL || state == SLOT_HOLD ? NEXT : send_to_owner(skb, slot);
+	switch (state) {
+	case SLOT_LOCAL:
+		return NEXT;
+	case SLOT_HOLD: /* since it was given back: it waits again */
+		return hold(slot, &segment);
+	default:
+		return send_to_owner(skb, slot);
+	}
 }
 
 /* The common case, before the kernel makes a packet of the frame: a flow that has an owner and

@@ -191,16 +191,25 @@ impl Hold {
     }
 
     fn replay_locked(&self, mut queues: MutexGuard<'_, Queues>, slot: &Slot, table: &Table) -> u32 {
-        let mut sent = 0;
-        for _ in 0..REPLAY_ROUNDS_MAX {
+        let (mut sent, mut sent_back) = (0, false);
+        for round in 0..REPLAY_ROUNDS_MAX {
             queues.drain(&self.tap, table);
+            // What the new owner sends back at once is left to the thread: that owner is about to
+            // give the connection back too.
+            let queue = queues.flows.get(slot.flow());
+            sent_back = round > 0 && queue.is_some_and(|queue| queue.retry_at.is_some());
+            if sent_back {
+                break;
+            }
             sent += queues.flush(&self.tap, slot.flow(), table);
             if slot.waiting() == 0 {
                 return sent;
             }
         }
-        // A frame is still between the programs and the device, or lost: the thread sees to it.
-        queues.suspects.push((*slot.flow(), Instant::now()));
+        if !sent_back {
+            // A frame is still between the programs and the device, or lost.
+            queues.suspects.push((*slot.flow(), Instant::now()));
+        }
         drop(queues);
         let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
         sent
