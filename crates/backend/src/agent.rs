@@ -53,6 +53,8 @@ pub struct AgentLimits {
     /// How long a connection outlives its channel, milliseconds, if the balancer does not say
     /// less.
     pub lease_ms: u32,
+    /// Without the client taking an octet of a response, the connection ends.
+    pub write_timeout: Duration,
 }
 
 /// A channel whose HELLO has been received, on its way to its worker.

@@ -10,7 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use handoff::late::late_frames;
 use linux::info::TcpInfo;
@@ -31,8 +31,8 @@ use crate::agent::{Adopted, Agent, Peer};
 /// Looks at the send queue before a connection is given back with data in flight, as fast as
 /// other connections let them follow each other.
 const DRAIN_YIELDS: u32 = 24;
-/// Attempts to give back a connection whose send queue is still too long for a snapshot.
-const DRAIN_ATTEMPTS_MAX: u32 = 2000;
+/// How long a connection waits for its client before it looks whether the lease is over.
+const SENT_ROUND: Duration = Duration::from_millis(100);
 /// Pause between two attempts.
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 
@@ -250,19 +250,29 @@ impl Lease {
     /// Gives the connection back to the balancer, with the next request if it has come. To be
     /// called only between requests.
     pub async fn give_back(mut self, agent: &Agent, reason: ReturnReason) -> GivenBack {
-        let returned = match self.freeze().await {
-            Ok(tcp) => tcp,
-            Err(error) => {
+        let returned = match self.freeze_when_sent(agent.limits.write_timeout).await {
+            Some(Ok(tcp)) => tcp,
+            Some(Err(error)) => {
                 tracing::debug!(flow = %self.known.flow, %error, "cannot be given back");
-                self.thaw();
                 // What the client asked for is still owed.
                 self.requests = 0;
                 return GivenBack::Stay(Box::new(self));
+            }
+            None => {
+                self.end(agent, CloseReason::Broken);
+                self.abort();
+                return GivenBack::Gone;
             }
         };
         agent.meter.add(Event::Released(trigger(reason)));
         self.ended = true;
         let (usage, id, peer) = (self.usage(), self.id, Rc::clone(&self.peer));
+        if !peer.connections.borrow().contains_key(&id) {
+            // The lease ended in this very turn.
+            self.thaw();
+            self.abort();
+            return GivenBack::Gone;
+        }
         let flow = self.known.flow;
         let send_end = returned.send_seq + returned.send_queue.len() as u32;
         let frozen = Frozen { stream: self.stream, known: self.known, returned };
@@ -273,10 +283,8 @@ impl Lease {
             send_end,
             frozen: Some(frozen),
         };
-        match peer.connections.borrow_mut().get_mut(&id) {
-            Some(adopted) => adopted.grave = Some(Box::new(grave)),
-            // Aborted in this very turn.
-            None => return GivenBack::Gone,
+        if let Some(adopted) = peer.connections.borrow_mut().get_mut(&id) {
+            adopted.grave = Some(Box::new(grave));
         }
         let now = agent.now();
         agent.step(&peer, id, |taker| taker.handle_want_return(reason, now));
@@ -284,35 +292,43 @@ impl Lease {
         GivenBack::Gone
     }
 
-    /// Lets the client acknowledge the last response if it does so at once: what is acknowledged
-    /// need not move. One that delays its acknowledgement is not waited for.
-    async fn drained(&self) {
-        for _ in 0..DRAIN_YIELDS {
-            match repair::unacknowledged_bytes(self.stream.tcp()) {
-                Ok(1..) => tokio::task::yield_now().await,
-                _ => return,
-            }
-        }
-    }
-
     /// Freezes the connection and reads its state. Its packets go to the balancer from before
     /// that on: what a frozen socket receives nobody would read.
-    async fn freeze(&mut self) -> Result<TcpSnapshot, RepairError> {
-        self.drained().await;
-        let mut attempts = 0;
-        loop {
-            self.slot.redirect(self.peer.mac.get());
-            repair::freeze(self.stream.tcp())?;
-            match repair::snapshot(self.stream.tcp(), &self.known, Accept::PeerClosed) {
-                Err(RepairError::QueueTooLong { .. }) if attempts < DRAIN_ATTEMPTS_MAX => {
-                    // The client has yet to read earlier responses.
-                    self.thaw();
-                    attempts += 1;
-                    tokio::time::sleep(DRAIN_PAUSE).await;
-                }
-                other => return other,
+    async fn freeze(&self) -> Result<TcpSnapshot, RepairError> {
+        for _ in 0..DRAIN_YIELDS {
+            // What the client acknowledges at once need not move. One that delays its
+            // acknowledgement is not waited for.
+            match repair::unacknowledged_bytes(self.stream.tcp()) {
+                Ok(1..) => tokio::task::yield_now().await,
+                _ => break,
             }
         }
+        self.slot.redirect(self.peer.mac.get());
+        let frozen = repair::freeze(self.stream.tcp())
+            .and_then(|()| repair::snapshot(self.stream.tcp(), &self.known, Accept::PeerClosed));
+        if frozen.is_err() {
+            self.thaw();
+        }
+        frozen
+    }
+
+    /// As [`Lease::freeze`], as soon as the client has room for what was written: `None` where it
+    /// takes nothing for too long, or the lease is over.
+    async fn freeze_when_sent(&self, limit: Duration) -> Option<Result<TcpSnapshot, RepairError>> {
+        let begin = Instant::now();
+        while begin.elapsed() < limit && !self.orders.abort.get() {
+            if !self.stream.sent(SENT_ROUND).await {
+                continue;
+            }
+            match self.freeze().await {
+                // The client has yet to acknowledge earlier responses.
+                Err(RepairError::QueueTooLong { .. } | RepairError::Unsent(_)) => {
+                    tokio::time::sleep(DRAIN_PAUSE).await;
+                }
+                other => return Some(other),
+            }
+        }
+        None
     }
 
     fn thaw(&self) {

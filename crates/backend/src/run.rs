@@ -131,6 +131,7 @@ impl AgentParts {
                 name: agent.name.clone().unwrap_or_else(|| agent.address.to_string()),
                 adoptions_max: config.adoptions_max.div_ceil(config.workers),
                 lease_ms: config.lease.as_millis().min(u32::MAX.into()) as u32,
+                write_timeout: config.write_timeout,
             },
         })
     }

@@ -1,7 +1,7 @@
 //! From a connection at home, between two requests, to a snapshot: hold the flow's packets,
 //! freeze the socket, read it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use handoff::giver::Giver;
 use handoff::late::late_frames;
@@ -15,6 +15,9 @@ use wire::FlowKey;
 use wire::snapshot::{QUEUE_BYTES_MAX, Snapshot, SocketOptions, TcpSnapshot};
 
 use crate::flows::{Assignment, Flow, Flows, Local, Outcome};
+
+/// How long a handover waits for the client to take earlier responses; then the request is proxied.
+const SENT_WITHIN: Duration = Duration::from_millis(20);
 
 /// A frozen connection.
 struct Frozen {
@@ -38,6 +41,10 @@ impl Flows {
         }
         if let Some(obstacle) = obstacle(&stream) {
             return Err((Box::new(stream), obstacle));
+        }
+        // Sent by the kernel behind a snapshot, it would be unknown to the server.
+        if !stream.sent(SENT_WITHIN).await {
+            return Err((Box::new(stream), Fallback::QueueTooLong));
         }
         let started = Instant::now();
         let flow = FlowKey::new(stream.peer(), stream.local());
@@ -180,7 +187,7 @@ fn fallback(error: &RepairError) -> Fallback {
     match error {
         RepairError::Refused(_) => Fallback::Unsupported,
         RepairError::NotEstablished(_) => Fallback::NotEstablished,
-        RepairError::QueueTooLong { .. } => Fallback::QueueTooLong,
+        RepairError::QueueTooLong { .. } | RepairError::Unsent(_) => Fallback::QueueTooLong,
         RepairError::Call { .. } => Fallback::Snapshot,
     }
 }

@@ -69,6 +69,10 @@ pub enum RepairError {
     /// Only established connections move; this one is half-closed, closed or opening.
     #[error("the connection is in TCP state {0}, not ESTABLISHED")]
     NotEstablished(u8),
+    /// The kernel has octets that it has not sent yet, and would send by itself whenever the peer
+    /// acknowledges others: the snapshot would not know of it. Wait for [`unsent_bytes`] to be 0.
+    #[error("{0} octets of the send queue are not sent yet")]
+    Unsent(u32),
     /// A queue is longer than a snapshot may carry.
     #[error("{bytes} bytes in the {queue} queue exceed the limit of {QUEUE_BYTES_MAX}")]
     QueueTooLong {
@@ -170,6 +174,9 @@ pub fn snapshot(
     if info.state != STATE_ESTABLISHED && !peer_closed {
         return Err(RepairError::NotEstablished(info.state));
     }
+    if info.notsent_bytes > 0 {
+        return Err(RepairError::Unsent(info.notsent_bytes));
+    }
     let timestamp = match info.has_timestamps() {
         true => Some(get_u32(fd, libc::TCP_TIMESTAMP).at("TCP_TIMESTAMP")?),
         false => None,
@@ -180,15 +187,14 @@ pub fn snapshot(
     };
     let unread_bytes = queued(fd, libc::FIONREAD).at("SIOCINQ")?;
     let (receive_end, receive_queue) = read_queue(fd, TCP_RECV_QUEUE, "receive", unread_bytes)?;
-    let sent_all = info.unacked_segments == 0 && info.notsent_bytes == 0;
-    let unacked_bytes = if sent_all { 0 } else { queued(fd, libc::TIOCOUTQ).at("SIOCOUTQ")? };
+    let unacked_bytes =
+        if info.unacked_segments == 0 { 0 } else { queued(fd, libc::TIOCOUTQ).at("SIOCOUTQ")? };
     let (send_end, send_queue) = read_queue(fd, TCP_SEND_QUEUE, "send", unacked_bytes)?;
     // Last: looking at the receive queue may have opened the window towards the peer.
     let windows: RepairWindow =
         sockopt::get(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW).at("TCP_REPAIR_WINDOW")?.0;
     set_tcp(fd, libc::TCP_REPAIR_QUEUE, TCP_NO_QUEUE).at("TCP_REPAIR_QUEUE")?;
     let (rcv_wup, rcv_wnd) = receive_window(&windows, receive_end);
-    let unsent_bytes = info.notsent_bytes.min(send_queue.len() as u32);
     Ok(TcpSnapshot {
         flow: known.flow,
         options: NegotiatedOptions {
@@ -201,7 +207,7 @@ pub fn snapshot(
         send_seq: send_end - send_queue.len() as u32,
         receive_seq: receive_end - receive_queue.len() as u32,
         send_queue,
-        unsent_bytes,
+        unsent_bytes: 0,
         receive_queue,
         windows: Windows {
             snd_wl1: windows.snd_wl1,
@@ -236,7 +242,7 @@ fn receive_window(windows: &RepairWindow, receive_end: SeqNumber) -> (SeqNumber,
 
 fn queued(fd: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<usize> {
     let mut count: libc::c_int = 0;
-    // SAFETY: FIONREAD (SIOCINQ) and TIOCOUTQ (SIOCOUTQ) write one int to the given address.
+    // SAFETY: FIONREAD (SIOCINQ), TIOCOUTQ (SIOCOUTQ) and SIOCOUTQNSD write one int to the given address.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, &mut count) };
     if result == 0 { Ok(count.max(0) as usize) } else { Err(io::Error::last_os_error()) }
 }
@@ -394,6 +400,16 @@ fn make_room(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), RepairError> {
 /// The kernel's.
 pub fn unacknowledged_bytes(socket: &impl AsFd) -> io::Result<usize> {
     queued(socket.as_fd(), libc::TIOCOUTQ)
+}
+
+/// Octets written to a connection that the kernel has not sent yet.
+///
+/// # Errors
+/// The kernel's.
+pub fn unsent_bytes(socket: &impl AsFd) -> io::Result<usize> {
+    // linux/sockios.h
+    const SIOCOUTQNSD: libc::c_ulong = 0x894b;
+    queued(socket.as_fd(), SIOCOUTQNSD)
 }
 
 /// Writes a queue's content; where the kernel lacks the memory for one large buffer, in halves.

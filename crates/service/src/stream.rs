@@ -8,7 +8,9 @@ use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
 
+use linux::repair;
 use record::RecordLayer;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::TcpStream;
@@ -22,6 +24,10 @@ const FILE_CHUNK_BYTES: usize = 256 * 1024;
 /// Bytes handed to one sendfile(2) call: large enough to amortise it, small enough to let other
 /// connections of the worker have their turn.
 const SENDFILE_BYTES_MAX: usize = 1024 * 1024;
+/// Looks at what is not sent yet, as fast as other connections let them follow each other, before
+/// there are pauses between them.
+const SENT_YIELDS: u32 = 24;
+const SENT_PAUSE: Duration = Duration::from_millis(1);
 
 /// A client connection on the current thread's runtime.
 #[derive(Debug)]
@@ -110,6 +116,26 @@ impl Stream {
     /// No more input will come but what the socket has already.
     pub fn has_ended(&self) -> bool {
         self.ended || self.finishing
+    }
+
+    /// Waits until the kernel has sent all that was written, for at most `limit`. False where it
+    /// has not: the client takes nothing.
+    pub async fn sent(&self, limit: Duration) -> bool {
+        for _ in 0..SENT_YIELDS {
+            match repair::unsent_bytes(&self.tcp) {
+                Ok(1..) => tokio::task::yield_now().await,
+                _ => return true,
+            }
+        }
+        let begin = Instant::now();
+        // The kernel tells when there is room for more, not when nothing is left.
+        while begin.elapsed() < limit {
+            tokio::time::sleep(SENT_PAUSE).await;
+            if !matches!(repair::unsent_bytes(&self.tcp), Ok(1..)) {
+                return true;
+            }
+        }
+        false
     }
 
     /// The client's address.
