@@ -115,7 +115,6 @@ fn tcp(flow: FlowKey) -> TcpSnapshot {
         send_seq: SeqNumber(u32::MAX - 3),
         receive_seq: SeqNumber(77),
         send_queue: b"HTTP/1.1 200 OK\r\n".to_vec(),
-        unsent_bytes: 4,
         receive_queue: b"GET / HTTP/1.1\r\n".to_vec(),
         windows: Windows {
             snd_wl1: 70,

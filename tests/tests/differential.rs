@@ -290,7 +290,6 @@ fn assert_handed_over(lab: &Lab, sessions: usize) {
 }
 
 #[test]
-#[ignore = "some sessions still differ while a connection is relayed; SPECIFICATION: pending"]
 fn handed_over_or_proxied_is_the_same_to_a_client() {
     needs!("ip", "setsid", "curl");
     let _turn = turn();
@@ -304,7 +303,6 @@ fn handed_over_or_proxied_is_the_same_to_a_client() {
 }
 
 #[test]
-#[ignore = "some sessions still differ while a connection is relayed; SPECIFICATION: pending"]
 fn without_checksum_offload_it_is_the_same_too() {
     needs!("ip", "setsid", "curl", "ethtool");
     let _turn = turn();
@@ -339,7 +337,6 @@ fn quieten(lab: &Lab) {
 }
 
 #[test]
-#[ignore = "a frozen socket with data in flight still retransmits; SPECIFICATION: pending"]
 fn orderly_sessions_cause_no_retransmission_and_no_reset() {
     needs!("ip", "setsid", "curl");
     let _turn = turn();

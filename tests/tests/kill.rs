@@ -406,7 +406,6 @@ fn under_load(lab: &Lab, shared: &Shared, seed: u64, strike: impl FnOnce()) {
 }
 
 #[test]
-#[ignore = "not yet shown to hold in every round; SPECIFICATION: pending"]
 fn whoever_dies_no_connection_hangs_and_nothing_leaks() {
     needs!("ip", "setsid", "curl");
     let _turn = turn();

@@ -1,7 +1,6 @@
 //! Adoption: from an offer to a restored, live connection.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -166,7 +165,7 @@ impl Agent {
         grave.slot.local();
         adopted.orders.set_terms(terms);
         let orders = Rc::clone(&adopted.orders);
-        let adoptee = Adoptee { stream, slot: grave.slot, known, unsent: Vec::new() };
+        let adoptee = Adoptee { stream, slot: grave.slot, known };
         let _ = self.accepted.send(Lease::new(Rc::clone(peer), id, orders, adoptee));
         Ok(true)
     }
@@ -182,7 +181,7 @@ impl Agent {
                 windows.expect(&flow, segments);
             }
         })?;
-        let (fd, unsent): (OwnedFd, Vec<u8>) = restored.activate()?;
+        let fd = restored.activate()?;
         let tcp = TcpStream::from_std(fd.into())?;
         slot.local();
         let end = Instant::now();
@@ -204,6 +203,6 @@ impl Agent {
         let (record, ended) = (record.map(Box::new), snapshot.tcp.peer_closed);
         let stream =
             Stream::with_addresses(Parts { tcp, record, input, ended }, flow.client, flow.service);
-        Ok((Adoptee { stream, slot, known, unsent }, spent))
+        Ok((Adoptee { stream, slot, known }, spent))
     }
 }

@@ -49,9 +49,6 @@ async fn until_pause(
     session: &mut Session,
     context: &Rc<Context>,
 ) -> Result<ReturnReason, CloseReason> {
-    if lease.begin().await.is_err() {
-        return Err(CloseReason::Broken);
-    }
     loop {
         match next_step(lease, session).await {
             Step::Serve(head) => match serve::serve_head(lease.stream(), session, head).await {

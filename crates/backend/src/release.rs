@@ -117,8 +117,6 @@ pub(crate) struct Adoptee {
     pub(crate) stream: Stream,
     pub(crate) slot: Slot,
     pub(crate) known: Known,
-    /// Written by the previous owner, not sent yet.
-    pub(crate) unsent: Vec<u8>,
 }
 
 /// An adopted connection.
@@ -131,8 +129,6 @@ pub struct Lease {
     id: ConnectionId,
     orders: Rc<Orders>,
     known: Known,
-    /// Written by the previous owner, not sent yet.
-    unsent: Vec<u8>,
     terms: Terms,
     requests: u32,
     ended: bool,
@@ -145,10 +141,10 @@ impl Lease {
         orders: Rc<Orders>,
         socket: Adoptee,
     ) -> Lease {
-        let Adoptee { stream, slot, known, unsent } = socket;
+        let Adoptee { stream, slot, known } = socket;
         let none = Terms { scope: 0, requests_max: 1, idle_return_ms: 0 };
         let terms = orders.terms.get().unwrap_or(none);
-        Lease { stream, slot, peer, id, orders, known, unsent, terms, requests: 0, ended: false }
+        Lease { stream, slot, peer, id, orders, known, terms, requests: 0, ended: false }
     }
 
     /// The connection's stream. Between requests its input is where the next request starts.
@@ -159,20 +155,6 @@ impl Lease {
     /// The client's address.
     pub fn peer_address(&self) -> SocketAddr {
         self.stream.peer()
-    }
-
-    /// Sends what the previous owner had written and could not send. To be called once, before
-    /// anything else is written.
-    ///
-    /// # Errors
-    /// The socket's.
-    pub async fn begin(&mut self) -> io::Result<()> {
-        let unsent = std::mem::take(&mut self.unsent);
-        if unsent.is_empty() {
-            return Ok(());
-        }
-        // Already sealed where there is TLS: it goes out as it is.
-        self.stream.write_raw(&unsent).await
     }
 
     /// Without a request for this long, the connection is to be given back.

@@ -242,8 +242,8 @@ impl Flows {
             return;
         }
         // Outside of every borrow: the request loop may come back here at once.
-        if let Some((stream, unsent)) = resumed {
-            self.go_on(flow, stream, unsent);
+        if let Some(stream) = resumed {
+            self.go_on(flow, stream);
         }
     }
 

@@ -2,7 +2,6 @@
 //! possible, a reset for the client.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use handoff::giver::Setback;
@@ -51,12 +50,8 @@ impl Flows {
         let _ = reply.send(Outcome::Kept(Box::new(stream), why));
     }
 
-    /// A returned connection becomes a socket here. The stream, and what must be sent first.
-    pub(crate) fn rebuild(
-        &self,
-        flow: &mut Flow,
-        setback: Option<Setback>,
-    ) -> Option<(Stream, Vec<u8>)> {
+    /// A returned connection becomes a socket here.
+    pub(crate) fn rebuild(&self, flow: &mut Flow, setback: Option<Setback>) -> Option<Stream> {
         if let Some(setback) = setback {
             self.meter.add(Event::Fallback(crate::flows::fallback(setback)));
         }
@@ -76,18 +71,15 @@ impl Flows {
     }
 
     /// The request loop goes on with a connection that came home.
-    pub(crate) fn go_on(&self, flow: Flow, mut stream: Stream, unsent: Vec<u8>) {
+    pub(crate) fn go_on(&self, flow: Flow, stream: Stream) {
         let (worker, home) = (Rc::clone(&self.worker), flow.assignment.candidate.home);
         drop(flow);
         tokio::task::spawn_local(async move {
-            if !unsent.is_empty() && stream.write_raw(&unsent).await.is_err() {
-                return;
-            }
             connection::resume(worker, stream, home).await;
         });
     }
 
-    fn restore(&self, flow: &mut Flow) -> Result<(Stream, Vec<u8>), RebuildError> {
+    fn restore(&self, flow: &mut Flow) -> Result<Stream, RebuildError> {
         let mut snapshot = Snapshot::decode(&flow.snapshot)?;
         if snapshot.tcp.flow != *flow.slot.flow() {
             return Err(RebuildError::Foreign);
@@ -99,7 +91,7 @@ impl Flows {
                 windows.expect(flow.slot.flow(), segments);
             }
         })?;
-        let (fd, unsent): (OwnedFd, Vec<u8>) = restored.activate()?;
+        let fd = restored.activate()?;
         let tcp = TcpStream::from_std(fd.into())?;
         // Only now, that there is a socket, may packets come.
         flow.slot.local();
@@ -108,7 +100,7 @@ impl Flows {
         let (record, ended) = (record.map(Box::new), snapshot.tcp.peer_closed);
         let parts = Parts { tcp, record, input, ended };
         let key = flow.slot.flow();
-        Ok((Stream::with_addresses(parts, key.client, key.service), unsent))
+        Ok(Stream::with_addresses(parts, key.client, key.service))
     }
 
     /// Tells the client that its connection is gone. Its owner is, so the sequence number that a

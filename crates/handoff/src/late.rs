@@ -75,7 +75,6 @@ mod tests {
             send_seq: SeqNumber(acknowledged),
             receive_seq: SeqNumber(u32::MAX - 3),
             send_queue: Vec::new(),
-            unsent_bytes: 0,
             receive_queue: received.to_vec(),
             windows: Windows { snd_wnd: 64_000, ..Windows::default() },
             congestion: Congestion::default(),

@@ -22,7 +22,6 @@ use crate::sockopt;
 const TCP_REPAIR_ON: i32 = 1;
 /// Off without a window probe: nothing is sent (Linux ≥ 4.18).
 const TCP_REPAIR_OFF_NO_WP: i32 = -1;
-const TCP_NO_QUEUE: i32 = 0;
 const TCP_RECV_QUEUE: i32 = 1;
 const TCP_SEND_QUEUE: i32 = 2;
 const TCPOPT_MAXSEG: u32 = 2;
@@ -193,7 +192,6 @@ pub fn snapshot(
     // Last: looking at the receive queue may have opened the window towards the peer.
     let windows: RepairWindow =
         sockopt::get(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW).at("TCP_REPAIR_WINDOW")?.0;
-    set_tcp(fd, libc::TCP_REPAIR_QUEUE, TCP_NO_QUEUE).at("TCP_REPAIR_QUEUE")?;
     let (rcv_wup, rcv_wnd) = receive_window(&windows, receive_end);
     Ok(TcpSnapshot {
         flow: known.flow,
@@ -207,7 +205,6 @@ pub fn snapshot(
         send_seq: send_end - send_queue.len() as u32,
         receive_seq: receive_end - receive_queue.len() as u32,
         send_queue,
-        unsent_bytes: 0,
         receive_queue,
         windows: Windows {
             snd_wl1: windows.snd_wl1,
@@ -279,19 +276,16 @@ fn read_queue(
 #[derive(Debug)]
 pub struct Restored {
     socket: Socket,
-    /// Tail of the send queue that was never sent; goes out after the thaw.
-    unsent: Vec<u8>,
 }
 
 impl Restored {
-    /// Makes the connection live and returns its socket, and the octets that the previous owner
-    /// had written but not sent: they must be written before anything else.
+    /// Makes the connection live and returns its socket.
     ///
     /// # Errors
     /// [`RepairError::Call`]; the socket is closed silently.
-    pub fn activate(self) -> Result<(OwnedFd, Vec<u8>), RepairError> {
+    pub fn activate(self) -> Result<OwnedFd, RepairError> {
         thaw(&self.socket)?;
-        Ok((self.socket.into(), self.unsent))
+        Ok(self.socket.into())
     }
 
     /// The kernel's socket.
@@ -320,14 +314,11 @@ pub fn restore(tcp: &TcpSnapshot, on_connect: impl FnOnce()) -> Result<Restored,
     set_options(fd, &tcp.options)?;
     // Still on the receive queue.
     write_queue(fd, &tcp.receive_queue)?;
-    let sent_bytes = tcp.send_queue.len().saturating_sub(tcp.unsent_bytes as usize);
-    let (sent, unsent) = tcp.send_queue.split_at(sent_bytes);
-    if !sent.is_empty() {
-        make_room(fd, sent.len())?;
+    if !tcp.send_queue.is_empty() {
+        make_room(fd, tcp.send_queue.len())?;
         set_tcp(fd, libc::TCP_REPAIR_QUEUE, TCP_SEND_QUEUE).at("TCP_REPAIR_QUEUE")?;
-        write_queue(fd, sent)?;
+        write_queue(fd, &tcp.send_queue)?;
     }
-    set_tcp(fd, libc::TCP_REPAIR_QUEUE, TCP_NO_QUEUE).at("TCP_REPAIR_QUEUE")?;
     let windows = RepairWindow {
         snd_wl1: tcp.windows.snd_wl1,
         snd_wnd: tcp.windows.snd_wnd,
@@ -340,7 +331,7 @@ pub fn restore(tcp: &TcpSnapshot, on_connect: impl FnOnce()) -> Result<Restored,
     set_socket_options(fd, &tcp.socket)?;
     // A new socket acknowledges its first segments at once; this one is not new to its peer.
     sockopt::delay_acknowledgements(&socket).at("TCP_QUICKACK")?;
-    Ok(Restored { unsent: unsent.to_vec(), socket })
+    Ok(Restored { socket })
 }
 
 fn bind(socket: &Socket, service: SocketAddr) -> Result<(), RepairError> {

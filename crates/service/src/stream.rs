@@ -306,14 +306,6 @@ impl Stream {
         Ok(())
     }
 
-    /// Writes octets that are in transport form already (sealed by a previous owner).
-    ///
-    /// # Errors
-    /// The socket's.
-    pub async fn write_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
-        write_transport(&self.tcp, bytes, false).await
-    }
-
     /// Sends `bytes` octets of `file` from `offset`: sendfile(2), or read and seal on TLS.
     ///
     /// # Errors

@@ -94,10 +94,8 @@ pub struct TcpSnapshot {
     pub send_seq: SeqNumber,
     /// Sequence number of the first octet of `receive_queue`.
     pub receive_seq: SeqNumber,
-    /// Sent or written, not acknowledged.
+    /// Sent, not acknowledged.
     pub send_queue: Vec<u8>,
-    /// How many octets at the end of `send_queue` were never sent.
-    pub unsent_bytes: u32,
     /// Received, acknowledged, not read.
     pub receive_queue: Vec<u8>,
     /// Windows both ways.
@@ -276,7 +274,6 @@ fn encode_tcp(tcp: &TcpSnapshot, out: &mut Vec<u8>) {
     for value in [
         tcp.send_seq.0,
         tcp.receive_seq.0,
-        tcp.unsent_bytes,
         windows.snd_wl1,
         windows.snd_wnd,
         windows.max_window,
@@ -315,7 +312,7 @@ fn decode_tcp(reader: &mut Reader<'_>) -> Result<TcpSnapshot, DecodeError> {
     }
     let timestamp = reader.u32()?;
     let mut word = || reader.u32();
-    let (send_seq, receive_seq, unsent_bytes) = (SeqNumber(word()?), SeqNumber(word()?), word()?);
+    let (send_seq, receive_seq) = (SeqNumber(word()?), SeqNumber(word()?));
     let windows = Windows {
         snd_wl1: word()?,
         snd_wnd: word()?,
@@ -330,10 +327,6 @@ fn decode_tcp(reader: &mut Reader<'_>) -> Result<TcpSnapshot, DecodeError> {
     let algorithm = reader.text("congestion control", CONGESTION_NAME_BYTES_MAX)?;
     let send_queue = reader.blob("send queue", QUEUE_BYTES_MAX)?.to_vec();
     let receive_queue = reader.blob("receive queue", QUEUE_BYTES_MAX)?.to_vec();
-    if unsent_bytes as usize > send_queue.len() {
-        let value = unsent_bytes.into();
-        return Err(DecodeError::Undefined { what: "unsent bytes", value });
-    }
     Ok(TcpSnapshot {
         flow: FlowKey::new(client, service),
         options: NegotiatedOptions {
@@ -346,7 +339,6 @@ fn decode_tcp(reader: &mut Reader<'_>) -> Result<TcpSnapshot, DecodeError> {
         send_seq,
         receive_seq,
         send_queue,
-        unsent_bytes,
         receive_queue,
         windows,
         congestion: Congestion { cwnd_segments, ssthresh_segments, rtt_us, idle_ms, algorithm },
@@ -414,7 +406,6 @@ mod tests {
                     sequence: sequence.into(),
                     traffic_secret: vec![7; length],
                 };
-                let unsent_bytes = w[4] % (send_queue.len() as u32 + 1);
                 Snapshot {
                     tcp: TcpSnapshot {
                         flow: FlowKey::new(address(w[0], w[1]), address(w[2], w[3])),
@@ -429,7 +420,6 @@ mod tests {
                         send_seq: SeqNumber(w[9]),
                         receive_seq: SeqNumber(w[10]),
                         send_queue,
-                        unsent_bytes,
                         receive_queue,
                         windows: Windows {
                             snd_wl1: w[11],

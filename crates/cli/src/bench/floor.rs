@@ -111,7 +111,7 @@ fn serve(listener: &TcpListener) -> Result<()> {
         encoded.resize(bytes, 0);
         peer.read_exact(&mut encoded).context("reading a snapshot")?;
         let snapshot = Snapshot::decode(&encoded).context("decoding a snapshot")?;
-        let (socket, _unsent) = repair::restore(&snapshot.tcp, || ())?.activate()?;
+        let socket = repair::restore(&snapshot.tcp, || ())?.activate()?;
         peer.write_all(&[1]).context("answering")?;
         // Closed without a word: the client is told by nobody.
         repair::freeze(&socket)?;

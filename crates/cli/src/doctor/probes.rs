@@ -115,7 +115,7 @@ fn tcp_repair() -> Result<String> {
     repair::freeze(&server)?;
     let snapshot = repair::snapshot(&server, &known, Accept::Established)?;
     drop(server);
-    let (socket, _) = repair::restore(&snapshot, || {})?.activate()?;
+    let socket = repair::restore(&snapshot, || {})?.activate()?;
     let mut moved = TcpStream::from(socket);
     moved.set_nonblocking(false)?;
     for stream in [&client, &moved] {
