@@ -1,7 +1,8 @@
 //! Balancer and servers killed, stopped and drained under load: every connection of a client goes
 //! on with the right bytes or ends; none hangs for longer than a lease; nothing is left over.
 //!
-//! `UNLADE_KILL_ROUNDS` says how many, `UNLADE_SEED` when and what.
+//! `UNLADE_KILL_ROUNDS` says how many, `UNLADE_SEED` when and what, `UNLADE_BLOW` (0 to 11) that it is
+//! always the same.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -58,6 +59,9 @@ const BLOWS: [Blow; 12] = [
 
 /// The blow of a round. The long stop comes in the first dozen and then in every tenth.
 fn blow(round: usize) -> Blow {
+    if let Ok(only) = std::env::var("UNLADE_BLOW") {
+        return BLOWS[only.parse::<usize>().expect("a number") % BLOWS.len()];
+    }
     let (dozen, number) = (round / BLOWS.len(), round % BLOWS.len());
     match BLOWS[number] {
         Blow::StopServer(long) if long.as_secs() > 10 && dozen % 10 != 0 => Blow::KillServer,

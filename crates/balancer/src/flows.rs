@@ -20,6 +20,7 @@ use service::channel::Outbox;
 use service::stream::{Parts, Stream};
 use steer::{Slot, Steering, Windows};
 use tokio::sync::{Notify, oneshot};
+use wire::SeqNumber;
 use wire::frame::{CloseReason, ConnectionId, ReturnReason};
 use wire::snapshot::TcpSnapshot;
 use zeroize::Zeroize;
@@ -95,6 +96,9 @@ pub(crate) struct Flow {
     pub known: Known,
     /// The newest snapshot, encoded.
     pub snapshot: Vec<u8>,
+    /// Behind the last octet that was sent from here: where a reset belongs as long as the client
+    /// has not been heard of since.
+    pub send_end: SeqNumber,
     pub tls: bool,
     pub assignment: Assignment,
     /// While the socket is still here: the frozen connection, and who waits for the outcome.

@@ -96,6 +96,7 @@ impl Flows {
             slot,
             known,
             snapshot,
+            send_end: tcp.send_seq + tcp.send_queue.len() as u32,
             tls: parts.record.is_some(),
             assignment,
             local: Some(Local { parts, tcp, reply }),
@@ -116,6 +117,9 @@ impl Flows {
         }
         match repair::snapshot(stream.tcp(), known, Accept::Established) {
             Ok(tcp) => {
+                // Nobody uses it, and nothing reaches it; but closing a socket in repair mode is
+                // silent, and if this process is killed now the client has to hear of it.
+                let _ = repair::thaw(stream.tcp());
                 self.meter.record(Stage::SerializeTcp, begin.elapsed());
                 let parts = stream.into_parts();
                 let snapshot = self.encode(&parts, &tcp);
@@ -148,6 +152,10 @@ impl Flows {
     /// steering before it held them), as frames for the new owner.
     pub(crate) fn late(&self, flow: &Flow) -> Vec<Vec<u8>> {
         let Some(Local { parts, tcp, .. }) = &flow.local else { return Vec::new() };
+        // For the queues, and for the silent end that follows.
+        if repair::freeze(&parts.tcp).is_err() {
+            return Vec::new();
+        }
         if TcpInfo::of(&parts.tcp).is_ok_and(|info| info.segs_in == tcp.segments_in) {
             return Vec::new();
         }
@@ -162,7 +170,7 @@ impl Flows {
     /// A server has the connection: the frozen socket is closed silently.
     pub(crate) fn leave(&self, flow: &mut Flow) {
         let Some(Local { parts, reply, .. }) = flow.local.take() else { return };
-        // In repair mode: silent.
+        // In repair mode since its late packets were looked for: silent.
         drop(parts);
         // Whoever waited may be gone; the connection is away all the same.
         let _ = reply.send(Outcome::Gone);

@@ -13,7 +13,8 @@ use record::RecordLayer;
 use service::stream::{Parts, Stream};
 use thiserror::Error;
 use tokio::net::TcpStream;
-use wire::packet::{Direction, Segment};
+use wire::SeqNumber;
+use wire::packet::{Direction, Segment, TcpFlags};
 use wire::snapshot::Snapshot;
 
 use crate::connection;
@@ -104,25 +105,28 @@ impl Flows {
     }
 
     /// Tells the client that its connection is gone. Its owner is, so the sequence number that a
-    /// RST needs is what the client acknowledged last; if the client has received more than it
-    /// acknowledged, it answers with a challenge ACK (RFC 5961 §3.2), which meets this host's
-    /// stack without a socket, and gets the right RST from there.
+    /// RST needs is what the client acknowledged last. A client that has received more than it
+    /// acknowledged ignores that one; so it is asked, in the manner of a keep-alive probe (RFC
+    /// 9293 §3.8.4): its answer meets this host's stack without a socket, and gets the right RST
+    /// from there.
     pub(crate) fn reset(&self, flow: &mut Flow) {
         flow.slot.local();
         self.steering.replay(&flow.slot);
         let key = *flow.slot.flow();
         let counters = flow.slot.counters();
-        if counters.packets == 0 && counters.held == 0 {
-            return;
+        let seq = match counters.last_ack {
+            SeqNumber(0) => flow.send_end,
+            heard => heard,
+        };
+        let reset = Segment::reset(key, Direction::ToClient, seq);
+        let probe = Segment { seq: seq - 1, ack: counters.last_seq, flags: TcpFlags::ACK, ..reset };
+        for segment in [reset, probe] {
+            let packet = segment.ip_packet().map_err(io::Error::other);
+            let sent = packet.and_then(|packet| raw::send_packet(&packet, key.client.ip()));
+            if let Err(error) = sent {
+                return tracing::warn!(flow = %key, %error, "no reset sent");
+            }
         }
-        let segment = Segment::reset(key, Direction::ToClient, counters.last_ack);
-        let sent = segment
-            .ip_packet()
-            .map_err(io::Error::other)
-            .and_then(|packet| raw::send_packet(&packet, key.client.ip()));
-        match sent {
-            Ok(()) => self.meter.add(Event::ResetSent),
-            Err(error) => tracing::warn!(flow = %key, %error, "no reset sent"),
-        }
+        self.meter.add(Event::ResetSent);
     }
 }
