@@ -200,6 +200,7 @@ fn frames() -> Vec<(&'static str, Frame)> {
         ("ready", restored),
         ("refuse", Frame::Refuse { id, epoch, reason: RefuseReason::Overloaded }),
         ("recall", Frame::Recall { id, epoch }),
+        ("abandon", Frame::Abandon { id, epoch }),
         ("return", Frame::Return { id, epoch, reason, usage, snapshot: snapshot() }),
         ("closed", Frame::Closed { id, epoch, reason: CloseReason::ByClient, usage }),
         ("ping", Frame::Ping(7)),

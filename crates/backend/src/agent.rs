@@ -19,7 +19,7 @@ use handoff::taker::{Action, Taker};
 use linux::link::{Link, Mac};
 use linux::raw::FrameSocket;
 use meter::{Event, Meter};
-use service::channel::{Channel, ChannelError, Detached, Outbox};
+use service::channel::{Channel, ChannelError, Detached, Late, Outbox};
 use steer::{Steering, Windows};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
@@ -131,6 +131,10 @@ pub(crate) struct Peer {
     pub(crate) outbox: Outbox,
     pub(crate) mac: Cell<Mac>,
     pub(crate) lease_ms: Cell<u32>,
+    /// Channels there have been; the last one counts.
+    channels: Cell<u64>,
+    /// Tells the channel before that there is a newer one.
+    replaced: Notify,
     pub(crate) connections: RefCell<HashMap<ConnectionId, Adopted>>,
     pub(crate) scopes: RefCell<HashMap<u32, Rc<ScopeFilter>>>,
 }
@@ -262,20 +266,46 @@ impl Agent {
         let address = channel.peer();
         tracing::info!(%name, %address, instance, "channel up");
         self.meter.add(Event::ChannelConnected);
+        let turn = self.replace_channel(&peer, lease_ms).await;
         if let Err(error) = self.hello(&mut channel, &peer).await {
             return tracing::warn!(%name, %address, %error, "channel down");
         }
-        let handle = |frame| self.handle(&peer, frame);
+        let handle = |frame| match peer.channels.get() == turn {
+            true => self.handle(&peer, frame),
+            false => Err(ChannelError::Closed),
+        };
         let queue = peer.outbox.clone();
+        let _open = queue.open();
         // OWNED went out by hand, so what waits for the channel may go on now.
         self.channel_up(&peer);
-        let error = channel.serve(&queue, handle).await;
+        let error = tokio::select! {
+            error = channel.serve(&queue, Late::Drop, handle) => error,
+            () = peer.replaced.notified() => ChannelError::Closed,
+        };
         self.meter.add(Event::ChannelBroken);
         if let ChannelError::Frame(_) | ChannelError::Protocol(_) = error {
             self.meter.add(Event::FrameRefused);
         }
         tracing::warn!(%name, %address, %error, "channel down");
-        self.channel_down(&peer, lease_ms);
+        if peer.channels.get() == turn {
+            self.channel_down(&peer, lease_ms);
+        }
+    }
+
+    /// A channel that came back replaces the one before, which may not have ended yet: what that
+    /// one still has to say is void. The number of the new one.
+    async fn replace_channel(&self, peer: &Rc<Peer>, lease_ms: u32) -> u64 {
+        let turn = peer.channels.get() + 1;
+        peer.channels.set(turn);
+        peer.replaced.notify_waiters();
+        for _ in 0..FLUSH_ROUNDS_MAX {
+            if !peer.outbox.is_open() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        self.channel_down(peer, lease_ms);
+        turn
     }
 
     fn peer(&self, instance: u64, mac: Mac, lease_ms: u32) -> Rc<Peer> {
@@ -285,6 +315,8 @@ impl Agent {
                 outbox: Outbox::default(),
                 mac: Cell::new(mac),
                 lease_ms: Cell::new(lease_ms),
+                channels: Cell::new(0),
+                replaced: Notify::new(),
                 connections: RefCell::default(),
                 scopes: RefCell::default(),
             })
@@ -326,6 +358,14 @@ impl Agent {
                 let connections = peer.connections.borrow();
                 if let Some(adopted) = connections.get(&id).filter(|a| a.taker.epoch() == epoch) {
                     adopted.orders.recall(ReturnReason::Recalled);
+                }
+            }
+            Frame::Abandon { id, epoch } => {
+                let mut connections = peer.connections.borrow_mut();
+                if connections.get(&id).is_some_and(|adopted| adopted.taker.epoch() == epoch)
+                    && let Some(mut adopted) = connections.remove(&id)
+                {
+                    self.abandon(id, &mut adopted);
                 }
             }
             _ => return Err(ChannelError::Protocol("a frame that only servers send")),

@@ -40,6 +40,8 @@ const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
     abort: Cell<bool>,
+    /// The end is not to be heard: the connection is someone else's.
+    silent: Cell<bool>,
     recall: Cell<Option<ReturnReason>>,
     terms: Cell<Option<Terms>>,
     waker: RefCell<Option<Waker>>,
@@ -72,6 +74,12 @@ impl Orders {
     pub(crate) fn abort(&self) {
         self.abort.set(true);
         self.wake();
+    }
+
+    /// The connection is someone else's.
+    pub(crate) fn abandon(&self) {
+        self.silent.set(true);
+        self.abort();
     }
 
     pub(crate) fn recall(&self, reason: ReturnReason) {
@@ -224,9 +232,14 @@ impl Lease {
         }
     }
 
-    /// Closes the connection with a RST, so that the client knows at once.
+    /// Closes the connection with a RST, so that the client knows at once; silently, where it is
+    /// someone else's by now.
     pub fn abort(self) {
-        reset(self.stream);
+        match self.orders.silent.get() {
+            // Closed in repair mode, it says nothing.
+            true => drop(repair::freeze(self.stream.tcp())),
+            false => reset(self.stream),
+        }
     }
 
     /// Gives the connection back to the balancer, with the next request if it has come. To be
@@ -366,6 +379,14 @@ impl Agent {
         self.forget_grave(grave.slot.flow(), id);
         self.close_silently(&mut grave, peer.mac.get());
         Some(grave.slot)
+    }
+
+    /// The balancer has no use for the connection: what is here of it goes silently.
+    pub(crate) fn abandon(&self, id: ConnectionId, adopted: &mut Adopted) {
+        match adopted.grave.take() {
+            None => adopted.orders.abandon(),
+            Some(grave) => self.forget_grave(grave.slot.flow(), id),
+        }
     }
 
     /// The lease is over: the client is told by a RST.

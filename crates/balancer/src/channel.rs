@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use meter::{Event, Gauge, Mode, Stage};
 use rustls::ClientConfig;
-use service::channel::{Channel, ChannelError};
+use service::channel::{Channel, ChannelError, Late, Opened};
 use service::trust::server_name;
 use wire::frame::{ConnectionId, Epoch, Frame, PROTOCOL_VERSION, ReturnReason, Usage};
 
@@ -40,7 +40,7 @@ impl Flows {
         let mut pause = RETRY_MIN;
         loop {
             let error = match self.open_channel(&remote, &tls, &identity).await {
-                Ok(channel) => {
+                Ok((channel, _open)) => {
                     pause = RETRY_MIN;
                     self.serve_channel(&remote, channel).await
                 }
@@ -60,7 +60,7 @@ impl Flows {
         remote: &Remote,
         tls: &Arc<ClientConfig>,
         identity: &Identity,
-    ) -> Result<Channel, ChannelError> {
+    ) -> Result<(Channel, Opened), ChannelError> {
         let name = server_name(remote.agent.ip());
         let mut channel = Channel::connect(remote.agent, name, Arc::clone(tls)).await?;
         let hello = Frame::Hello {
@@ -80,8 +80,9 @@ impl Flows {
             _ => return Err(ChannelError::Protocol("the second frame is not OWNED")),
         };
         channel.send(&ship::nothing()).await?;
+        let open = remote.outbox.open();
         self.channel_up(remote, &owned);
-        Ok(channel)
+        Ok((channel, open))
     }
 
     fn channel_up(&self, remote: &Remote, owned: &HashMap<ConnectionId, Epoch>) {
@@ -89,6 +90,13 @@ impl Flows {
         for id in self.ids() {
             let epoch = owned.get(&id).copied();
             self.step(id, |flow, _| flow.giver.handle_channel_up(remote.id, epoch));
+        }
+        let flows = self.flows.borrow();
+        for (id, epoch) in owned {
+            let is_there = |flow: &Flow| flow.giver.has(remote.id, *epoch);
+            if !flows.get(id).is_some_and(is_there) {
+                self.send_abandon(*id, remote.id, *epoch);
+            }
         }
     }
 
@@ -98,7 +106,7 @@ impl Flows {
         self.meter.gauge_add(Gauge::ChannelsUp, 1);
         remote.ready.set(true);
         let error = tokio::select! {
-            error = channel.serve(&remote.outbox, |frame| self.handle(remote, frame)) => error,
+            error = channel.serve(&remote.outbox, Late::Handle, |frame| self.handle(remote, frame)) => error,
             () = remote.suspect.notified() => ChannelError::Silent,
         };
         remote.ready.set(false);

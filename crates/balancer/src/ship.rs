@@ -36,6 +36,10 @@ impl Flows {
     pub(crate) fn send_recall(&self, id: ConnectionId, to: ServerId, epoch: Epoch) {
         self.send(to, &Frame::Recall { id, epoch });
     }
+
+    pub(crate) fn send_abandon(&self, id: ConnectionId, to: ServerId, epoch: Epoch) {
+        self.send(to, &Frame::Abandon { id, epoch });
+    }
 }
 
 /// Requests that a server may answer before it must ask.

@@ -139,6 +139,11 @@ impl Giver {
         }
     }
 
+    /// True where, as far as is known, `server` has the connection under this epoch.
+    pub fn has(&self, server: ServerId, epoch: Epoch) -> bool {
+        self.server() == Some(server) && self.epoch == epoch && !self.is_over()
+    }
+
     /// The newest epoch.
     pub fn epoch(&self) -> Epoch {
         self.epoch

@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use thiserror::Error;
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -92,6 +93,14 @@ impl Outbox {
         true
     }
 
+    /// Takes frames from now on, for a channel that is about to be served, until the value is
+    /// dropped.
+    pub fn open(&self) -> Opened {
+        self.inner.bytes.borrow_mut().clear();
+        self.inner.open.set(true);
+        Opened(self.clone())
+    }
+
     /// True while a channel serves the outbox.
     pub fn is_open(&self) -> bool {
         self.inner.open.get()
@@ -107,16 +116,9 @@ impl Outbox {
     }
 }
 
-/// Opens the outbox for as long as a channel serves it, and empties it afterwards.
-struct Opened(Outbox);
-
-impl Opened {
-    fn new(outbox: &Outbox) -> Opened {
-        outbox.inner.bytes.borrow_mut().clear();
-        outbox.inner.open.set(true);
-        Opened(outbox.clone())
-    }
-}
+/// Keeps an outbox open, and empties it afterwards.
+#[derive(Debug)]
+pub struct Opened(Outbox);
 
 impl Drop for Opened {
     fn drop(&mut self) {
@@ -244,16 +246,17 @@ impl Channel {
     }
 
     /// Serves the channel until it ends: every frame received goes to `handle`, everything in the
-    /// outbox to the peer. A quiet peer is pinged.
+    /// (opened) outbox to the peer. A quiet peer is pinged. `late` says what becomes of frames that are read
+    /// only after the peer has closed the channel.
     ///
     /// # Errors
     /// Always: why the channel ended.
     pub async fn serve(
         &mut self,
         outbox: &Outbox,
+        late: Late,
         mut handle: impl FnMut(Frame) -> Result<(), ChannelError>,
     ) -> ChannelError {
-        let _opened = Opened::new(outbox);
         let mut heard = Instant::now();
         let mut asked = false;
         let quiet = tokio::time::sleep(QUIET_MAX);
@@ -269,8 +272,11 @@ impl Channel {
             }
             let blocked = self.tls.wants_write();
             tokio::select! {
-                readable = self.tcp.readable() => match readable {
-                    Ok(()) => match self.read_in() {
+                ready = self.tcp.ready(Interest::READABLE) => match ready {
+                    Ok(ready) if late == Late::Drop && ready.is_read_closed() => {
+                        return ChannelError::Closed;
+                    }
+                    Ok(_) => match self.read_in() {
                         Ok(0) => {}
                         Ok(_) => (heard, asked) = (Instant::now(), false),
                         Err(error) => return error,
@@ -378,6 +384,15 @@ impl Channel {
         }
         Ok(count)
     }
+}
+
+/// What becomes of frames whose sender has closed the channel since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// They count: what a server said of its connections before it ended is so.
+    Handle,
+    /// They do not: a balancer that has closed a channel has taken back what it offered.
+    Drop,
 }
 
 /// An established channel between two runtimes.

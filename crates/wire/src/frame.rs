@@ -212,6 +212,13 @@ pub enum Frame {
         /// The epoch of the adoption.
         epoch: Epoch,
     },
+    /// Balancer: it has gone on without you; close it silently.
+    Abandon {
+        /// The connection.
+        id: ConnectionId,
+        /// The epoch of the adoption.
+        epoch: Epoch,
+    },
     /// Server: take it back; its socket is frozen, not gone.
     Return {
         /// The connection.
@@ -253,6 +260,7 @@ mod kind {
     pub(super) const READY: u8 = 5;
     pub(super) const REFUSE: u8 = 6;
     pub(super) const RECALL: u8 = 9;
+    pub(super) const ABANDON: u8 = 11;
     pub(super) const RETURN: u8 = 10;
     pub(super) const CLOSED: u8 = 14;
     pub(super) const PING: u8 = 15;
@@ -285,6 +293,7 @@ impl Frame {
             Frame::Ready { .. } => kind::READY,
             Frame::Refuse { .. } => kind::REFUSE,
             Frame::Recall { .. } => kind::RECALL,
+            Frame::Abandon { .. } => kind::ABANDON,
             Frame::Return { .. } => kind::RETURN,
             Frame::Closed { .. } => kind::CLOSED,
             Frame::Ping(_) => kind::PING,
@@ -327,7 +336,9 @@ impl Frame {
                 connection(out, id, epoch);
                 out.put_u8(*reason as u8);
             }
-            Frame::Recall { id, epoch } => connection(out, id, epoch),
+            Frame::Recall { id, epoch } | Frame::Abandon { id, epoch } => {
+                connection(out, id, epoch)
+            }
             Frame::Return { id, epoch, reason, usage, snapshot } => {
                 connection(out, id, epoch);
                 out.put_u8(*reason as u8);
@@ -396,6 +407,7 @@ fn decode_body(kind: u8, reader: &mut Reader<'_>) -> Result<Frame, DecodeError> 
         }
         kind::REFUSE => Frame::Refuse { id, epoch, reason: RefuseReason::decode(reader.u8()?)? },
         kind::RECALL => Frame::Recall { id, epoch },
+        kind::ABANDON => Frame::Abandon { id, epoch },
         kind::RETURN => {
             let reason = ReturnReason::decode(reader.u8()?)?;
             let usage = decode_usage(reader)?;
@@ -571,6 +583,7 @@ mod tests {
             (id(), epoch(), proptest::sample::select(RefuseReason::ALL))
                 .prop_map(|(id, epoch, reason)| Frame::Refuse { id, epoch, reason }),
             (id(), epoch()).prop_map(|(id, epoch)| Frame::Recall { id, epoch }),
+            (id(), epoch()).prop_map(|(id, epoch)| Frame::Abandon { id, epoch }),
             (id(), epoch(), proptest::sample::select(ReturnReason::ALL), usage.clone(), blob)
                 .prop_map(|(id, epoch, reason, usage, snapshot)| Frame::Return {
                     id,
