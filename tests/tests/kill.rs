@@ -344,14 +344,14 @@ fn left_over(lab: &Lab) -> Vec<String> {
             left.extend(gauge.iter().map(|gauge| format!("{node}: {gauge}")));
         }
         let sockets = client_sockets(lab, node);
-        left.extend((sockets > 0).then(|| format!("{node}: {sockets} sockets of clients")));
+        left.extend(sockets.iter().map(|socket| format!("{node}: a client's socket: {socket}")));
     }
     left
 }
 
 /// Sockets of a node that belong to clients' connections, in whatever state but listening and
-/// waiting for late packets.
-fn client_sockets(lab: &Lab, node: &str) -> usize {
+/// waiting for late packets, as the kernel shows them.
+fn client_sockets(lab: &Lab, node: &str) -> Vec<String> {
     let table = lab.exec_text(node, &["cat", "/proc/net/tcp", "/proc/net/tcp6"]);
     let of_client = |line: &&str| {
         let mut words = line.split_whitespace().skip(1);
@@ -360,7 +360,7 @@ fn client_sockets(lab: &Lab, node: &str) -> usize {
         // 80 and 443 in hexadecimal; 06 is TIME_WAIT, 0A LISTEN.
         matches!(port, Some("0050" | "01BB")) && !matches!(state, Some("06" | "0A"))
     };
-    table.lines().filter(of_client).count()
+    table.lines().filter(of_client).map(str::to_owned).collect()
 }
 
 /// Descriptors of every process, those left out that its gauges explain.

@@ -15,8 +15,9 @@ use wire::frame::{ConnectionId, Epoch, Frame, PROTOCOL_VERSION, ReturnReason, Us
 use crate::flows::{Flow, Flows, Remote, Scopes};
 use crate::ship;
 
-/// Pause before the first attempt to reconnect; doubled with every failure.
-const RETRY_MIN: Duration = Duration::from_millis(100);
+/// Pause before the first attempt to reconnect; doubled with every failure. Long enough for a client
+/// to acknowledge what a server may have sent before it died: then it shows in the flow.
+const RETRY_MIN: Duration = Duration::from_millis(250);
 /// Longest pause between two attempts.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 

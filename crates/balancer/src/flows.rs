@@ -35,6 +35,12 @@ pub(crate) const SCOPES_MAX: usize = 1024;
 /// The scope that admits nothing, used beyond the limit.
 pub(crate) const SCOPE_NONE: u32 = 0;
 
+/// After a reset the client's packets come here for this long, so that it is told for sure.
+const RESET_LOCAL: Duration = Duration::from_millis(300);
+/// And then they go to the owner that was not heard of, for this long: where its process died, its
+/// kernel still tries to send, and the client's refusal ends that.
+const RESET_LINGER: Duration = Duration::from_secs(15);
+
 /// Which server gets a connection, and for which request.
 #[derive(Debug)]
 pub(crate) struct Assignment {
@@ -109,6 +115,8 @@ pub(crate) struct Flow {
     pub stays: bool,
     /// The connection is over, but its last packets still go where they went.
     pub linger: bool,
+    /// The connection was reset, and had this owner.
+    pub reset: Option<ServerId>,
 }
 
 /// The part of a flow that is here.
@@ -135,6 +143,10 @@ pub(crate) struct Flows {
     /// Those whose machine waits for something, so that the clock is looked at for them alone.
     waiting: RefCell<HashSet<ConnectionId>>,
     lingering: RefCell<VecDeque<(Instant, Slot)>>,
+    /// Flows of connections that were reset, and the owners they had.
+    bereft: RefCell<VecDeque<(Instant, Slot, Mac)>>,
+    /// Those whose packets go to these owners again.
+    refused: RefCell<VecDeque<(Instant, Slot)>>,
     remotes: RefCell<Vec<Rc<Remote>>>,
 }
 
@@ -159,6 +171,8 @@ impl Flows {
             flows: RefCell::default(),
             waiting: RefCell::default(),
             lingering: RefCell::default(),
+            bereft: RefCell::default(),
+            refused: RefCell::default(),
             remotes: RefCell::default(),
         })
     }
@@ -219,16 +233,30 @@ impl Flows {
             self.meter.add(Event::FrameStale);
             return;
         };
+        let server = flow.giver.server();
         let mut actions = VecDeque::from(event(flow, now));
         let mut resumed = None;
         while let Some(action) = actions.pop_front() {
             match action {
                 Action::Choose(reason) => actions.extend(self.choose(flow, reason, now)),
-                Action::Rebuild(setback) => resumed = self.rebuild(flow, setback),
-                Action::ThawLocal(setback) => self.thaw(flow, fallback(setback)),
+                Action::Rebuild(setback) => {
+                    resumed = self.rebuild(flow, setback);
+                    flow.reset = server.filter(|_| resumed.is_none());
+                }
+                Action::ThawLocal(setback) if self.thaw(flow, fallback(setback)) => {}
+                Action::ThawLocal(_) => {
+                    self.reset(flow);
+                    flow.reset = server;
+                }
+                Action::Reset => {
+                    self.meter.add(Event::LeaseExpired);
+                    self.reset(flow);
+                    flow.reset = server;
+                }
                 other => self.perform(id, flow, other),
             }
         }
+        let owner = flow.reset.take().and_then(|owner| self.remote_of(owner));
         let waits = flow.giver.deadline().is_some();
         let over = flow.giver.is_over();
         let ended = if over { flows.remove(&id) } else { None };
@@ -243,6 +271,10 @@ impl Flows {
         let Some(flow) = ended else { return };
         if flow.linger {
             self.lingering.borrow_mut().push_back((Instant::now(), flow.slot));
+            return;
+        }
+        if let Some(owner) = owner {
+            self.bereft.borrow_mut().push_back((Instant::now(), flow.slot, owner.mac.get()));
             return;
         }
         // Outside of every borrow: the request loop may come back here at once.
@@ -263,12 +295,8 @@ impl Flows {
                     remote.suspect.notify_one();
                 }
             }
-            Action::Reset => {
-                self.meter.add(Event::LeaseExpired);
-                self.reset(flow);
-            }
             Action::Forget(reason) => self.forget(flow, reason),
-            Action::Choose(_) | Action::Rebuild(_) | Action::ThawLocal(_) => {}
+            Action::Choose(_) | Action::Rebuild(_) | Action::ThawLocal(_) | Action::Reset => {}
         }
     }
 
@@ -351,6 +379,19 @@ impl Flows {
             lingering.pop_front();
         }
         drop(lingering);
+        let mut bereft = self.bereft.borrow_mut();
+        while bereft.front().is_some_and(|(since, ..)| since.elapsed() >= RESET_LOCAL) {
+            let Some((_, slot, owner)) = bereft.pop_front() else { break };
+            slot.redirect(owner);
+            slot.linger();
+            self.refused.borrow_mut().push_back((Instant::now(), slot));
+        }
+        drop(bereft);
+        let mut refused = self.refused.borrow_mut();
+        while refused.front().is_some_and(|(since, _)| since.elapsed() >= RESET_LINGER) {
+            refused.pop_front();
+        }
+        drop(refused);
         self.meter.gauge_set(Gauge::FlowEntries, self.steering.flows_in_use() as i64);
     }
 

@@ -103,6 +103,7 @@ impl Flows {
             started,
             stays: false,
             linger: false,
+            reset: None,
         };
         let id = self.new_id();
         self.flows.borrow_mut().insert(id, flow);

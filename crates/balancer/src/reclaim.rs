@@ -26,6 +26,8 @@ enum RebuildError {
     Snapshot(#[from] wire::codec::DecodeError),
     #[error("the snapshot is of another connection")]
     Foreign,
+    #[error("its server died while it answered")]
+    Served,
     #[error("the record layer: {0}")]
     Record(#[from] record::RecordError),
     #[error("the socket: {0}")]
@@ -35,9 +37,27 @@ enum RebuildError {
 }
 
 impl Flows {
-    /// The connection never left: it goes on here.
-    pub(crate) fn thaw(&self, flow: &mut Flow, why: Fallback) {
-        let Some(local) = flow.local.take() else { return };
+    /// Whether the client has been served by someone else since `send_end`. Where an offer was out
+    /// when the channel broke, the server may have begun to answer before it died: what the client
+    /// has acknowledged tells, because its packets come here as long as the flow is held.
+    fn was_served(flow: &Flow, send_end: SeqNumber) -> bool {
+        let heard = flow.slot.counters().last_ack;
+        heard != SeqNumber(0) && send_end.before(heard)
+    }
+
+    /// The connection never left: it goes on here. False where it cannot, because a server has
+    /// answered on it.
+    pub(crate) fn thaw(&self, flow: &mut Flow, why: Fallback) -> bool {
+        if Flows::was_served(flow, flow.send_end) {
+            tracing::info!(flow = %flow.slot.flow(), "its server died while it answered");
+            if let Some(local) = &flow.local {
+                // Silent, whatever comes of it: the state is an old one.
+                let _ = repair::freeze(&local.parts.tcp);
+            }
+            self.leave(flow);
+            return false;
+        }
+        let Some(local) = flow.local.take() else { return true };
         self.meter.add(Event::MigrationRestored);
         let (route, cost) = (flow.assignment.candidate.route, flow.started.elapsed());
         self.worker.offload.learn_migration(route, flow.tls, cost, false);
@@ -49,6 +69,7 @@ impl Flows {
         let stream = Stream::from_parts(parts);
         // Whoever waited for the outcome is gone only when the worker ends.
         let _ = reply.send(Outcome::Kept(Box::new(stream), why));
+        true
     }
 
     /// A returned connection becomes a socket here.
@@ -84,6 +105,9 @@ impl Flows {
         let mut snapshot = Snapshot::decode(&flow.snapshot)?;
         if snapshot.tcp.flow != *flow.slot.flow() {
             return Err(RebuildError::Foreign);
+        }
+        if Flows::was_served(flow, snapshot.tcp.send_seq + snapshot.tcp.send_queue.len() as u32) {
+            return Err(RebuildError::Served);
         }
         let record = snapshot.tls.as_ref().map(RecordLayer::from_snapshot).transpose()?;
         let restored = repair::restore(&snapshot.tcp, || {
