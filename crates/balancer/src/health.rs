@@ -74,11 +74,7 @@ async fn watch(server: &Arc<Server>, health: &HealthConfig, meter: &Meter) {
 /// One check.
 async fn check(server: &Server, health: &HealthConfig) -> bool {
     let Ok(mut tcp) = TcpStream::connect(server.address).await else { return false };
-    let Some(path) = &health.path else {
-        // Leaves no trace at the server, not even a connection in TIME_WAIT.
-        let _ = tcp.set_zero_linger();
-        return true;
-    };
+    let Some(path) = &health.path else { return true };
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {}\r\nUser-Agent: unlade-health\r\nConnection: close\r\n\r\n",
         server.address

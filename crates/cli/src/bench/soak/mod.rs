@@ -12,6 +12,7 @@ use super::impair::parse_probability;
 use super::record::Sink;
 use super::scrape;
 use super::tcp::Census;
+use crate::lab::namespace::{inside, write_sysctls};
 use crate::lab::node_command;
 use crate::lab::objects;
 use crate::lab::plan::{
@@ -50,7 +51,8 @@ every body is checked. Runs in two labs, with transmit offloads on and off, unle
 says which.
 
 Without --loss, --reorder and --duplicate the links are good, and the run fails when any \
-namespace retransmitted a segment, sent a reset or saw a wrong checksum. With them, the client's \
+namespace retransmitted a segment, sent a reset or saw a wrong checksum; tail loss probes, which \
+are sent on a timer without a loss, are switched off. With them, the client's \
 link is bad in both directions (eBPF; the kernel's netem is not needed), and the run fails when \
 a byte differs, a request fails or a connection hangs. Either way it fails when connections, \
 flows or sockets are left afterwards.
@@ -187,6 +189,9 @@ fn soak(args: &SoakArgs, lab: &LabGuard) -> Result<Outcome> {
         timeout: HANG,
         seed: args.seed,
     };
+    if args.is_lossless() {
+        without_probes(&plan)?;
+    }
     drive.run(&plan, WARMUP_REQUESTS)?;
     leftovers::settle(&lab.state, None)?;
     let sockets = Sockets::count(&lab.state)?;
@@ -213,6 +218,13 @@ fn soak(args: &SoakArgs, lab: &LabGuard) -> Result<Outcome> {
         link,
         leftovers,
     })
+}
+
+/// Switches tail loss probes off (RFC 8985): they repeat a segment when a timer of two round trips
+/// runs out, here well below a millisecond, so that a busy machine makes them without a loss.
+fn without_probes(plan: &Plan) -> Result<()> {
+    let off = [("ipv4/tcp_early_retrans".to_owned(), "0")];
+    plan.nodes().try_for_each(|node| inside(&plan.namespace(node), || write_sysctls(&off)))
 }
 
 /// Makes the client's link bad, where that is wanted.
