@@ -385,7 +385,7 @@ fn descriptor_counts(lab: &Lab) -> BTreeMap<String, BTreeMap<String, usize>> {
 /// Waits until nothing of the clients is left; what is.
 fn settle(lab: &Lab) -> Vec<String> {
     let mut left = Vec::new();
-    wait_for(Duration::from_secs(30), || {
+    wait_for(Duration::from_secs(45), || {
         left = left_over(lab);
         left.is_empty()
     });

@@ -172,6 +172,9 @@ impl Agent {
 
     fn restore(&self, mut snapshot: Snapshot, slot: Slot) -> Result<(Adoptee, Spent), AdoptError> {
         let flow = snapshot.tcp.flow;
+        // A client that has not acknowledged anything for so long is given up. That ends what the
+        // kernel still sends when this process dies, too.
+        snapshot.tcp.socket.user_timeout_ms = self.limits.write_timeout.as_millis() as u32;
         let begin = Instant::now();
         let record = snapshot.tls.as_ref().map(RecordLayer::from_snapshot).transpose()?;
         let middle = Instant::now();

@@ -25,9 +25,11 @@ use wire::frame::{CloseReason, ConnectionId, ReturnReason};
 use wire::snapshot::TcpSnapshot;
 use zeroize::Zeroize;
 
+use crate::journal::Entry;
 use crate::offload::{self, Candidate};
 use crate::plan::Plan;
 use crate::pool::{InFlight, Server};
+use crate::run::Machine;
 use crate::worker::Worker;
 
 /// Scopes defined to one server before requests outside them must be asked for one by one.
@@ -133,6 +135,8 @@ pub(crate) struct Flows {
     pub steering: Arc<Steering>,
     /// Restores congestion windows, where the machine can.
     pub windows: Option<Arc<Windows>>,
+    /// Where the connection that is being frozen is noted.
+    pub journal: Option<Entry>,
     pub meter: Arc<Meter>,
     pub timing: Timing,
     pub linger: Duration,
@@ -153,17 +157,17 @@ pub(crate) struct Flows {
 impl Flows {
     pub(crate) fn new(
         worker: Rc<Worker>,
-        steering: Arc<Steering>,
-        windows: Option<Arc<Windows>>,
+        machine: Machine,
         timing: Timing,
         linger: Duration,
     ) -> Rc<Flows> {
         Rc::new(Flows {
             meter: Arc::clone(&worker.meter),
             first_id: (worker.info.index as u64) << 48,
+            journal: machine.journal.map(|journal| journal.entry(worker.info.index)),
             worker,
-            steering,
-            windows,
+            steering: machine.steering,
+            windows: machine.windows,
             timing,
             linger,
             origin: Instant::now(),

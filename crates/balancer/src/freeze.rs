@@ -113,24 +113,26 @@ impl Flows {
 
     fn freeze(&self, stream: Stream, known: &Known) -> Result<Frozen, (Box<Stream>, RepairError)> {
         let begin = Instant::now();
-        if let Err(error) = repair::freeze(stream.tcp()) {
-            return Err((Box::new(stream), error));
+        if let Some(journal) = &self.journal {
+            journal.begin(&known.flow);
         }
-        match repair::snapshot(stream.tcp(), known, Accept::Established) {
+        let read = repair::freeze(stream.tcp())
+            .and_then(|()| repair::snapshot(stream.tcp(), known, Accept::Established));
+        // Nobody uses it, and nothing reaches it; but closing a socket in repair mode is silent,
+        // and if this process is killed now the client has to hear of it. One that does not thaw
+        // shows it at the next read or write.
+        let _ = repair::thaw(stream.tcp());
+        if let Some(journal) = &self.journal {
+            journal.end();
+        }
+        match read {
             Ok(tcp) => {
-                // Nobody uses it, and nothing reaches it; but closing a socket in repair mode is
-                // silent, and if this process is killed now the client has to hear of it.
-                let _ = repair::thaw(stream.tcp());
                 self.meter.record(Stage::SerializeTcp, begin.elapsed());
                 let parts = stream.into_parts();
                 let snapshot = self.encode(&parts, &tcp);
                 Ok(Frozen { parts, tcp, snapshot })
             }
-            Err(error) => {
-                // A socket that does not thaw shows it at the next read or write.
-                let _ = repair::thaw(stream.tcp());
-                Err((Box::new(stream), error))
-            }
+            Err(error) => Err((Box::new(stream), error)),
         }
     }
 

@@ -39,6 +39,7 @@ mod freeze;
 mod head;
 mod health;
 mod incoming;
+mod journal;
 mod mover;
 mod offload;
 mod plan;

@@ -10,13 +10,13 @@ use handoff::giver::Timing;
 use meter::Fallback;
 use service::Stream;
 use service::trust;
-use steer::{Steering, Windows};
 
 use crate::channel::Identity;
 use crate::flows::{Assignment, Flows};
 use crate::offload::{Candidate, HandOver, LocalBoxFuture};
 use crate::plan::{Plan, trust_files};
 use crate::pool::Server;
+use crate::run::Machine;
 use crate::worker::Worker;
 
 /// How often deadlines are looked at.
@@ -34,16 +34,12 @@ pub(crate) struct Mover {
 
 impl Mover {
     /// Makes connections of `worker` movable: opens a channel to every agent of the plan.
-    pub(crate) fn install(
-        worker: &Rc<Worker>,
-        steering: Arc<Steering>,
-        windows: Option<Arc<Windows>>,
-    ) -> Rc<Mover> {
+    pub(crate) fn install(worker: &Rc<Worker>, machine: Machine) -> Rc<Mover> {
         let plan = worker.plan();
         let offload = &plan.config.offload;
         let ms = |duration: Duration| duration.as_millis().min(u32::MAX.into()) as u32;
         let timing = Timing { deadline_ms: ms(offload.deadline), lease_ms: ms(offload.lease) };
-        let flows = Flows::new(Rc::clone(worker), steering, windows, timing, offload.linger);
+        let flows = Flows::new(Rc::clone(worker), machine, timing, offload.linger);
         let index = worker.info.index;
         let identity =
             Identity { instance: instance(index), name: format!("{}/{index}", std::process::id()) };

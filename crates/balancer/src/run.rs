@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,6 +17,7 @@ use steer::{HoldLimits, Hook, SteerError, Steering, SteeringConfig, Windows};
 
 use crate::clients::Clients;
 use crate::config::{self, BalancerConfig, OffloadMode};
+use crate::journal::{self, Journal};
 use crate::mover::Mover;
 use crate::plan::{Plan, PlanError};
 use crate::pool::KnownServers;
@@ -66,7 +69,7 @@ pub struct Balancer {
     shared: Arc<Shared>,
     /// By listener, one socket a worker.
     listeners: Vec<Vec<TcpListener>>,
-    steering: Option<Steered>,
+    steering: Option<Machine>,
     addresses: Vec<SocketAddr>,
     admin: Option<AdminServer>,
     workers: usize,
@@ -126,7 +129,7 @@ impl Balancer {
                 sockets.first().and_then(|s| s.local_addr().ok()).unwrap_or(plan.address)
             })
             .collect();
-        let steering = open_steering(&plan)?;
+        let steering = open_machine(&plan, workers)?;
         let meter = Arc::new(Meter::for_role(Role::Balancer));
         let clients = Arc::new(Clients::new(listeners.len()));
         let admin_address = plan.config.admin;
@@ -199,22 +202,28 @@ async fn work(
     watch: Watch<Plan>,
     shared: Arc<Shared>,
     sockets: Vec<TcpListener>,
-    steering: Option<Steered>,
+    machine: Option<Machine>,
 ) -> Result<(), ListenError> {
     let listeners =
         sockets.into_iter().map(listen::register).collect::<Result<Vec<_>, ListenError>>()?;
     let worker = Rc::new(Worker::new(info, &shared, watch.config()));
-    let mover = steering.map(|(steering, windows)| Mover::install(&worker, steering, windows));
+    let mover = machine.map(|machine| Mover::install(&worker, machine));
     worker::run(worker, watch, listeners, mover).await;
     Ok(())
 }
 
 /// What moving connections takes of the machine.
-type Steered = (Arc<Steering>, Option<Arc<Windows>>);
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    pub steering: Arc<Steering>,
+    /// Restores congestion windows, where the machine can.
+    pub windows: Option<Arc<Windows>>,
+    pub journal: Option<Arc<Journal>>,
+}
 
 /// Steering, where a route wants connections handed over. A machine that cannot steer proxies;
 /// the reason is said once.
-fn open_steering(plan: &Plan) -> Result<Option<Steered>, BalancerError> {
+fn open_machine(plan: &Plan, workers: usize) -> Result<Option<Machine>, BalancerError> {
     if plan.config.routes.iter().all(|route| route.offload == OffloadMode::Off) {
         return Ok(None);
     }
@@ -247,11 +256,37 @@ fn open_steering(plan: &Plan) -> Result<Option<Steered>, BalancerError> {
             let windows = Windows::open().inspect_err(|error| {
                 tracing::warn!(%error, "connections that come home start from the initial window");
             });
-            Ok(Some((Arc::new(steering), windows.ok().map(Arc::new))))
+            let journal = open_journal(plan, link, workers);
+            let (steering, windows) = (Arc::new(steering), windows.ok().map(Arc::new));
+            Ok(Some(Machine { steering, windows, journal }))
         }
         Err(error) => {
             tracing::error!(%error, "no connection is handed over; everything is proxied");
             Ok(None)
+        }
+    }
+}
+
+/// The journal of frozen connections; those that the process before was killed with are reset.
+fn open_journal(plan: &Plan, interface: &str, workers: usize) -> Option<Arc<Journal>> {
+    let path = plan.config.offload.journal.clone().unwrap_or_else(|| {
+        let namespace = std::fs::metadata("/proc/self/ns/net").map_or(0, |file| file.ino());
+        PathBuf::from(format!("/run/unlade/lb-{interface}-{namespace}.journal"))
+    });
+    match Journal::open(&path, workers) {
+        Ok((journal, left)) => {
+            for flow in left {
+                tracing::warn!(%flow, "was being frozen when the balancer before was killed");
+                if let Err(error) = journal::ask(flow) {
+                    tracing::warn!(%flow, %error, "its client was not told");
+                }
+            }
+            Some(journal)
+        }
+        Err(error) => {
+            let path = path.display();
+            tracing::warn!(%path, %error, "no journal: killed, this process may leave clients waiting; name `journal` in [offload]");
+            None
         }
     }
 }

@@ -6,6 +6,7 @@
 //! - [`cgroup`]: where programs that see this process's sockets are attached;
 //! - [`tap`]: a TAP device, where held packets wait;
 //! - [`raw`]: whole IP packets from user space;
+//! - [`shared`]: memory that outlives the process;
 //! - [`link`]: interfaces, their numbers and hardware addresses.
 //!
 //! `unsafe` is confined to system calls whose arguments are built in the same function.
@@ -15,5 +16,6 @@ pub mod info;
 pub mod link;
 pub mod raw;
 pub mod repair;
+pub mod shared;
 pub mod sockopt;
 pub mod tap;

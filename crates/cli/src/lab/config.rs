@@ -64,6 +64,10 @@ pub fn balancer(plan: &Plan, front: Front) -> String {
             );
         }
     }
+    if front == Front::Offload {
+        let journal = plan.dir().join("lb.journal");
+        let _ = writeln!(text, "\n[offload]\njournal = {}", quoted(&journal));
+    }
     let own = (offload, plan.spec.requests_per_migration);
     text.push_str(&route(None, own.0, own.1));
     if front == Front::Offload {
