@@ -352,8 +352,8 @@ impl Default for UpstreamConfig {
 pub struct OffloadConfig {
     /// Interface that clients and servers are behind; found from the routes where absent.
     pub interface: Option<String>,
-    /// File where the connections that are being frozen are noted, for the next balancer to reset
-    /// them should this one be killed; below /run/unlade, named after interface and network
+    /// File where the connections that are away are noted, for the next balancer to reset them should
+    /// this one be killed; below /run/unlade, named after interface and network
     /// namespace, where it is not said.
     pub journal: Option<PathBuf>,
     /// Longest time that a connection may be left hanging by a party that died.

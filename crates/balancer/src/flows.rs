@@ -25,7 +25,7 @@ use wire::frame::{CloseReason, ConnectionId, ReturnReason};
 use wire::snapshot::TcpSnapshot;
 use zeroize::Zeroize;
 
-use crate::journal::Entry;
+use crate::journal::{Journal, Noted};
 use crate::offload::{self, Candidate};
 use crate::plan::Plan;
 use crate::pool::{InFlight, Server};
@@ -101,6 +101,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Flow {
     pub giver: Giver,
     pub slot: Slot,
+    /// As long as it has no socket here.
+    pub _noted: Option<Noted>,
     pub known: Known,
     /// The newest snapshot, encoded.
     pub snapshot: Vec<u8>,
@@ -135,8 +137,8 @@ pub(crate) struct Flows {
     pub steering: Arc<Steering>,
     /// Restores congestion windows, where the machine can.
     pub windows: Option<Arc<Windows>>,
-    /// Where the connection that is being frozen is noted.
-    pub journal: Option<Entry>,
+    /// Where connections that have no socket here are noted.
+    pub journal: Option<Arc<Journal>>,
     pub meter: Arc<Meter>,
     pub timing: Timing,
     pub linger: Duration,
@@ -164,7 +166,7 @@ impl Flows {
         Rc::new(Flows {
             meter: Arc::clone(&worker.meter),
             first_id: (worker.info.index as u64) << 48,
-            journal: machine.journal.map(|journal| journal.entry(worker.info.index)),
+            journal: machine.journal,
             worker,
             steering: machine.steering,
             windows: machine.windows,

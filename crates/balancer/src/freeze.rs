@@ -15,6 +15,7 @@ use wire::FlowKey;
 use wire::snapshot::{QUEUE_BYTES_MAX, Snapshot, SocketOptions, TcpSnapshot};
 
 use crate::flows::{Assignment, Flow, Flows, Local, Outcome};
+use crate::journal::Noted;
 
 /// How long a handover waits for the client to take earlier responses; then the request is proxied.
 const SENT_WITHIN: Duration = Duration::from_millis(20);
@@ -59,6 +60,7 @@ impl Flows {
             mss_bytes: None,
             algorithm: String::new(),
         };
+        let noted = self.journal.as_ref().and_then(|journal| journal.note(&flow));
         slot.hold();
         self.meter.record(Stage::Hold, started.elapsed());
         let frozen = match self.freeze(stream, &known) {
@@ -69,7 +71,7 @@ impl Flows {
                 return Err((stream, fallback(&error)));
             }
         };
-        let outcome = self.start(slot, known, frozen, assignment, started);
+        let outcome = self.start((slot, noted), known, frozen, assignment, started);
         match outcome.await {
             Ok(Outcome::Gone) => Ok(()),
             Ok(Outcome::Kept(stream, fallback)) => Err((stream, fallback)),
@@ -80,7 +82,7 @@ impl Flows {
 
     fn start(
         &self,
-        slot: Slot,
+        (slot, noted): (Slot, Option<Noted>),
         known: Known,
         frozen: Frozen,
         assignment: Assignment,
@@ -94,6 +96,7 @@ impl Flows {
         let flow = Flow {
             giver,
             slot,
+            _noted: noted,
             known,
             snapshot,
             send_end: tcp.send_seq + tcp.send_queue.len() as u32,
@@ -113,18 +116,12 @@ impl Flows {
 
     fn freeze(&self, stream: Stream, known: &Known) -> Result<Frozen, (Box<Stream>, RepairError)> {
         let begin = Instant::now();
-        if let Some(journal) = &self.journal {
-            journal.begin(&known.flow);
-        }
         let read = repair::freeze(stream.tcp())
             .and_then(|()| repair::snapshot(stream.tcp(), known, Accept::Established));
         // Nobody uses it, and nothing reaches it; but closing a socket in repair mode is silent,
         // and if this process is killed now the client has to hear of it. One that does not thaw
         // shows it at the next read or write.
         let _ = repair::thaw(stream.tcp());
-        if let Some(journal) = &self.journal {
-            journal.end();
-        }
         match read {
             Ok(tcp) => {
                 self.meter.record(Stage::SerializeTcp, begin.elapsed());

@@ -1,16 +1,16 @@
-//! Which connection each worker is freezing, for whoever starts after this process is killed.
+//! Which connections are away or on their way, for whoever starts after this process is killed.
 //!
-//! Between freeze and snapshot a socket is in repair mode, and the kernel closes it silently if the
-//! process dies: its client would wait for ever, and nobody else knows of it. So the worker notes
-//! the flow, in memory that outlives the process, for those microseconds. A worker freezes one
-//! connection at a time, so it needs one entry. The next balancer asks the clients it finds there
-//! to prove themselves: their answers meet no socket, and get the kernel's RST.
+//! A connection that is being frozen, or that waits as a snapshot for its next server, has no
+//! socket that would say good-bye: the kernel closes a socket in repair mode silently. So every
+//! flow is noted, in memory that outlives the process, from before it is frozen until it is home or
+//! over. The next balancer asks the clients it finds there to prove themselves: their answers meet
+//! no socket, and get the kernel's RST.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use linux::raw;
 use linux::shared::SharedWords;
@@ -28,53 +28,42 @@ const SERVICE: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Journal {
     words: SharedWords,
+    free: Mutex<Vec<u32>>,
 }
 
-/// One worker's entry.
-#[derive(Clone, Debug)]
-pub(crate) struct Entry {
+/// A flow that is noted, until the value is dropped.
+#[derive(Debug)]
+pub(crate) struct Noted {
     journal: Arc<Journal>,
-    worker: usize,
+    entry: u32,
 }
 
 impl Journal {
-    /// Opens the journal of `workers` workers, and returns the flows that the process before was
-    /// killed with.
+    /// Opens the journal of at most `flows_max` flows, and returns those that the process before
+    /// was killed with.
     ///
     /// # Errors
     /// The file's; [`io::ErrorKind::WouldBlock`] where another balancer has it.
-    pub(crate) fn open(path: &Path, workers: usize) -> io::Result<(Arc<Journal>, Vec<FlowKey>)> {
+    pub(crate) fn open(path: &Path, flows_max: u32) -> io::Result<(Arc<Journal>, Vec<FlowKey>)> {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
         }
-        // The process before may have had more workers.
+        // The process before may have allowed more.
         let held = std::fs::metadata(path).map_or(0, |file| file.len() as usize / size_of::<u64>());
-        let words = SharedWords::open(path, held.max(workers * ENTRY_WORDS))?;
+        let words = SharedWords::open(path, held.max(flows_max as usize * ENTRY_WORDS))?;
         let mut found = Vec::new();
         for entry in words.words().chunks_exact(ENTRY_WORDS) {
             found.extend(read(entry));
             entry[FAMILY].store(0, Ordering::Release);
         }
-        Ok((Arc::new(Journal { words }), found))
+        let free = Mutex::new((0..flows_max).rev().collect());
+        Ok((Arc::new(Journal { words, free }), found))
     }
 
-    pub(crate) fn entry(self: &Arc<Self>, worker: usize) -> Entry {
-        Entry { journal: Arc::clone(self), worker }
-    }
-}
-
-impl Entry {
-    fn words(&self) -> &[AtomicU64] {
-        let first = self.worker * ENTRY_WORDS;
-        self.journal.words.words().get(first..first + ENTRY_WORDS).unwrap_or_default()
-    }
-
-    /// From now on the flow's client would not hear of this process's death.
-    pub(crate) fn begin(&self, flow: &FlowKey) {
-        let words = self.words();
-        if words.is_empty() {
-            return;
-        }
+    /// Notes a flow; nothing where there is no room.
+    pub(crate) fn note(self: &Arc<Self>, flow: &FlowKey) -> Option<Noted> {
+        let entry = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        let words = self.entry(entry);
         let ports = u64::from(flow.client.port()) << 16 | u64::from(flow.service.port());
         words[PORTS].store(ports, Ordering::Relaxed);
         for (at, address) in [(CLIENT, flow.client), (SERVICE, flow.service)] {
@@ -85,13 +74,19 @@ impl Entry {
         }
         // Last: with it the entry counts.
         words[FAMILY].store(if flow.is_ipv6() { 6 } else { 4 }, Ordering::Release);
+        Some(Noted { journal: Arc::clone(self), entry })
     }
 
-    /// It would again.
-    pub(crate) fn end(&self) {
-        if let Some(family) = self.words().first() {
-            family.store(0, Ordering::Release);
-        }
+    fn entry(&self, number: u32) -> &[AtomicU64] {
+        let first = number as usize * ENTRY_WORDS;
+        &self.words.words()[first..first + ENTRY_WORDS]
+    }
+}
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.journal.entry(self.entry)[FAMILY].store(0, Ordering::Release);
+        self.journal.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.entry);
     }
 }
 
@@ -145,21 +140,25 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_and_not_ended_is_found_once() {
+    fn what_was_noted_and_not_dropped_is_found_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("run/lb.journal");
         let flows =
             [flow("10.0.0.9:40001", "10.0.0.1:80"), flow("[fd00::9]:65535", "[fd00::1]:443")];
         let (journal, found) = Journal::open(&path, 3).unwrap();
         assert!(found.is_empty());
-        journal.entry(0).begin(&flows[0]);
-        journal.entry(1).begin(&flows[0]);
-        journal.entry(1).end();
-        journal.entry(2).begin(&flows[1]);
-        // Beyond the workers there is nothing, and no harm.
-        journal.entry(3).begin(&flows[1]);
+        let first = journal.note(&flows[0]).unwrap();
+        let second = journal.note(&flows[0]).unwrap();
+        let third = journal.note(&flows[1]).unwrap();
+        assert!(journal.note(&flows[1]).is_none(), "there is no more room");
+        drop(second);
         assert!(Journal::open(&path, 3).is_err(), "another balancer has it");
-        drop(journal);
+        // What a killed process leaves.
+        let left = dir.path().join("left.journal");
+        std::fs::copy(&path, &left).unwrap();
+        drop((first, third, journal));
+        assert!(Journal::open(&path, 3).unwrap().1.is_empty());
+        let path = left;
         let (journal, found) = Journal::open(&path, 1).unwrap();
         assert_eq!(found, flows);
         assert_eq!(journal.words.words().len(), 3 * ENTRY_WORDS);

@@ -129,7 +129,7 @@ impl Balancer {
                 sockets.first().and_then(|s| s.local_addr().ok()).unwrap_or(plan.address)
             })
             .collect();
-        let steering = open_machine(&plan, workers)?;
+        let steering = open_machine(&plan)?;
         let meter = Arc::new(Meter::for_role(Role::Balancer));
         let clients = Arc::new(Clients::new(listeners.len()));
         let admin_address = plan.config.admin;
@@ -223,7 +223,7 @@ pub(crate) struct Machine {
 
 /// Steering, where a route wants connections handed over. A machine that cannot steer proxies;
 /// the reason is said once.
-fn open_machine(plan: &Plan, workers: usize) -> Result<Option<Machine>, BalancerError> {
+fn open_machine(plan: &Plan) -> Result<Option<Machine>, BalancerError> {
     if plan.config.routes.iter().all(|route| route.offload == OffloadMode::Off) {
         return Ok(None);
     }
@@ -256,7 +256,7 @@ fn open_machine(plan: &Plan, workers: usize) -> Result<Option<Machine>, Balancer
             let windows = Windows::open().inspect_err(|error| {
                 tracing::warn!(%error, "connections that come home start from the initial window");
             });
-            let journal = open_journal(plan, link, workers);
+            let journal = open_journal(plan, link);
             let (steering, windows) = (Arc::new(steering), windows.ok().map(Arc::new));
             Ok(Some(Machine { steering, windows, journal }))
         }
@@ -267,16 +267,17 @@ fn open_machine(plan: &Plan, workers: usize) -> Result<Option<Machine>, Balancer
     }
 }
 
-/// The journal of frozen connections; those that the process before was killed with are reset.
-fn open_journal(plan: &Plan, interface: &str, workers: usize) -> Option<Arc<Journal>> {
+/// The journal of connections that are away; those that the process before was killed with are
+/// reset.
+fn open_journal(plan: &Plan, interface: &str) -> Option<Arc<Journal>> {
     let path = plan.config.offload.journal.clone().unwrap_or_else(|| {
         let namespace = std::fs::metadata("/proc/self/ns/net").map_or(0, |file| file.ino());
         PathBuf::from(format!("/run/unlade/lb-{interface}-{namespace}.journal"))
     });
-    match Journal::open(&path, workers) {
+    match Journal::open(&path, plan.config.offload.flows_max) {
         Ok((journal, left)) => {
             for flow in left {
-                tracing::warn!(%flow, "was being frozen when the balancer before was killed");
+                tracing::warn!(%flow, "was away when the balancer before was killed");
                 if let Err(error) = journal::ask(flow) {
                     tracing::warn!(%flow, %error, "its client was not told");
                 }

@@ -33,6 +33,10 @@ const TCPOPT_TIMESTAMP: u32 = 8;
 /// 40 ms at most): a value below one the peer has seen would be taken for an old segment (RFC 7323
 /// §5). The lowest bit of a value says which unit its clock has: milliseconds, or microseconds.
 const TIMESTAMP_STEPS: [u32; 2] = [50, 50_000];
+/// Largest buffer of a send queue.
+const BUFFER_BYTES_MAX: usize = 64 * 1024;
+/// Looks at a receive queue that packets still come into.
+const LOOKS_MAX: u32 = 8;
 /// Smallest piece of a queue offered to the kernel before giving up.
 const QUEUE_PIECE_BYTES_MIN: usize = 1024;
 
@@ -184,11 +188,8 @@ pub fn snapshot(
         Some(mss) => mss,
         None => get_u32(fd, libc::TCP_MAXSEG).at("TCP_MAXSEG")?.min(u16::MAX.into()) as u16,
     };
-    let unread_bytes = queued(fd, libc::FIONREAD).at("SIOCINQ")?;
-    let (receive_end, receive_queue) = read_queue(fd, TCP_RECV_QUEUE, "receive", unread_bytes)?;
-    let unacked_bytes =
-        if info.unacked_segments == 0 { 0 } else { queued(fd, libc::TIOCOUTQ).at("SIOCOUTQ")? };
-    let (send_end, send_queue) = read_queue(fd, TCP_SEND_QUEUE, "send", unacked_bytes)?;
+    let (receive_end, receive_queue) = read_receive_queue(fd)?;
+    let (send_end, send_queue) = read_send_queue(fd, info.unacked_segments > 0)?;
     // Last: looking at the receive queue may have opened the window towards the peer.
     let windows: RepairWindow =
         sockopt::get(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW).at("TCP_REPAIR_WINDOW")?.0;
@@ -244,31 +245,67 @@ fn queued(fd: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<usize> {
     if result == 0 { Ok(count.max(0) as usize) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The sequence number behind the queue's last octet, and its content.
-fn read_queue(
+/// The sequence number behind the receive queue's last octet, and its content.
+fn read_receive_queue(fd: BorrowedFd<'_>) -> Result<(SeqNumber, Vec<u8>), RepairError> {
+    let end = || get_u32(fd, libc::TCP_QUEUE_SEQ).at("TCP_QUEUE_SEQ").map(SeqNumber);
+    set_tcp(fd, libc::TCP_REPAIR_QUEUE, TCP_RECV_QUEUE).at("TCP_REPAIR_QUEUE")?;
+    let mut before = end()?;
+    for _ in 0..LOOKS_MAX {
+        let bytes = queued(fd, libc::FIONREAD).at("SIOCINQ")?;
+        let after = end()?;
+        // A packet came in between: number and length do not belong together.
+        if after != before {
+            before = after;
+            continue;
+        }
+        check_length("receive", bytes)?;
+        let content = peek(fd, bytes)?;
+        if content.len() == bytes {
+            return Ok((after, content));
+        }
+    }
+    Err(RepairError::Call {
+        call: "recv(MSG_PEEK)",
+        source: io::Error::other("the receive queue does not keep still"),
+    })
+}
+
+/// The sequence number behind the send queue's last octet, and what is not acknowledged of it.
+fn read_send_queue(
     fd: BorrowedFd<'_>,
-    queue: i32,
-    name: &'static str,
-    bytes: usize,
+    unacknowledged: bool,
 ) -> Result<(SeqNumber, Vec<u8>), RepairError> {
-    if bytes > QUEUE_BYTES_MAX {
-        return Err(RepairError::QueueTooLong { queue: name, bytes });
-    }
-    set_tcp(fd, libc::TCP_REPAIR_QUEUE, queue).at("TCP_REPAIR_QUEUE")?;
+    set_tcp(fd, libc::TCP_REPAIR_QUEUE, TCP_SEND_QUEUE).at("TCP_REPAIR_QUEUE")?;
     let end = SeqNumber(get_u32(fd, libc::TCP_QUEUE_SEQ).at("TCP_QUEUE_SEQ")?);
-    let mut content = vec![0; bytes];
-    let mut filled = 0;
-    if bytes > 0 {
-        use rustix::net::RecvFlags;
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let (count, _) = rustix::net::recv(fd, &mut content[..], flags).at("recv(MSG_PEEK)")?;
-        filled = count;
+    if !unacknowledged {
+        return Ok((end, Vec::new()));
     }
-    if filled != bytes {
-        let source = io::Error::other(format!("the {name} queue yields {filled} of {bytes} bytes"));
-        return Err(RepairError::Call { call: "recv(MSG_PEEK)", source });
-    }
+    let bytes = queued(fd, libc::TIOCOUTQ).at("SIOCOUTQ")?;
+    check_length("send", bytes)?;
+    // The kernel yields its first buffer whole, also where the peer has acknowledged a part of it:
+    // so there is room for more than is asked for, and only the end counts.
+    let mut content = peek(fd, bytes + BUFFER_BYTES_MAX)?;
+    content.drain(..content.len().saturating_sub(bytes));
     Ok((end, content))
+}
+
+fn check_length(queue: &'static str, bytes: usize) -> Result<(), RepairError> {
+    match bytes <= QUEUE_BYTES_MAX {
+        true => Ok(()),
+        false => Err(RepairError::QueueTooLong { queue, bytes }),
+    }
+}
+
+/// What the chosen queue has, from its start, at most `bytes`.
+fn peek(fd: BorrowedFd<'_>, bytes: usize) -> Result<Vec<u8>, RepairError> {
+    use rustix::net::RecvFlags;
+    let mut content = vec![0; bytes];
+    if bytes > 0 {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let (filled, _) = rustix::net::recv(fd, &mut content[..], flags).at("recv(MSG_PEEK)")?;
+        content.truncate(filled);
+    }
+    Ok(content)
 }
 
 /// A restored connection, still in repair mode: it receives, but stays silent until it is
