@@ -3,20 +3,20 @@
 //! ```text
 //!  offer ──► Live ──want return──► Returned ──offer of the next epoch──► Live (thawed)
 //!             │                       │ ├──── offer of a later one ────► buried, adopted afresh
-//!             ▼ ended                 │ └──── 200 ms ──────────────────► buried
+//!             ▼ ended                 │ └──── 1 s ─────────────────────► buried
 //!           CLOSED                    ▼ channel down: kept; up: RETURN again
 //!                       lease over ──► abort
 //! ```
-//! A returned connection's socket stays frozen for a while: packets that were on their way are
-//! received by it and forwarded when it is buried.
+//! A returned connection's socket stays frozen for a moment, so that a relay back thaws it; its
+//! packets are sent to the balancer until it is buried.
 
 use wire::frame::{CloseReason, Epoch, ReturnReason};
 
 use crate::Millis;
 
-/// How long a returned connection's socket is kept, milliseconds: longer than a packet can be
-/// under way between two hosts of one link.
-pub const BURIAL_MS: u32 = 200;
+/// How long a returned connection is remembered, and its packets sent back, milliseconds: longer
+/// than a busy balancer takes to hear of it, and a packet to be under way on one link.
+pub const BURIAL_MS: u32 = 1000;
 
 /// What the runtime is to do, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -32,8 +32,9 @@ const FRAME_BYTES_MAX: usize = 65_536;
 const REPLAY_ROUNDS_MAX: usize = 64;
 /// A frame that left the programs and did not arrive in the queue for so long is lost.
 const LOST_AFTER: Duration = Duration::from_millis(20);
-/// How long frames that an owner sent back wait for another owner before it gets them again.
-const RETRY_AFTER: Duration = Duration::from_millis(1);
+/// How long frames that an owner sent back wait for another owner before it gets them again: an
+/// owner that could not give the connection back after all has not said so.
+const RETRY_AFTER: Duration = Duration::from_millis(10);
 /// How often queues of flows that have no slot any more are looked for.
 const PURGE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -112,6 +113,9 @@ pub(crate) struct Hold {
     tap: Arc<Tap>,
     queues: Arc<Mutex<Queues>>,
     stop: Arc<AtomicBool>,
+    /// Workers that wait for the queues. The thread lets them go first: it comes back so fast that
+    /// none of them would get the lock otherwise.
+    waiting: Arc<AtomicU32>,
     wake: Arc<OwnedFd>,
     thread: OnceLock<JoinHandle<()>>,
 }
@@ -135,6 +139,7 @@ impl Hold {
             tap: Arc::new(tap),
             queues: Arc::new(Mutex::new(queues)),
             stop: Arc::new(AtomicBool::new(false)),
+            waiting: Arc::default(),
             wake: Arc::new(wake),
             thread: OnceLock::new(),
         })
@@ -152,10 +157,14 @@ impl Hold {
     pub(crate) fn start(&self, table: Arc<Table>) -> io::Result<()> {
         let (tap, queues) = (Arc::clone(&self.tap), Arc::clone(&self.queues));
         let (stop, wake) = (Arc::clone(&self.stop), Arc::clone(&self.wake));
+        let waiting = Arc::clone(&self.waiting);
         let thread = std::thread::Builder::new().name("hold".to_owned()).spawn(move || {
             while !stop.load(Ordering::Acquire) {
                 let pause = lock(&queues).pause();
                 wait(&tap, &wake, pause);
+                while waiting.load(Ordering::Acquire) > 0 {
+                    std::thread::yield_now();
+                }
                 let mut queues = lock(&queues);
                 queues.drain(&tap, &table);
                 queues.write_off(&table);
@@ -169,14 +178,21 @@ impl Hold {
 
     /// Writes back what waits for a flow, in order; frames that arrive meanwhile included.
     pub(crate) fn replay(&self, slot: &Slot, table: &Table) -> u32 {
-        self.replay_locked(lock(&self.queues), slot, table)
+        self.replay_locked(self.lock_first(), slot, table)
+    }
+
+    fn lock_first(&self) -> MutexGuard<'_, Queues> {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let queues = lock(&self.queues);
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        queues
     }
 
     /// Redirects a flow and gives the new owner what it lacks: first the frames made of what the
     /// old owner received late, then those that wait.
     pub(crate) fn redirect(&self, slot: &Slot, owner: Mac, late: &[Vec<u8>], table: &Table) -> u32 {
         // The thread would send on what waits as soon as the flow has an owner.
-        let queues = lock(&self.queues);
+        let queues = self.lock_first();
         // Counted first: fresh frames queue behind.
         for frame in late {
             slot.count_injected(weight(frame));
