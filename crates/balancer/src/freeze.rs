@@ -118,10 +118,6 @@ impl Flows {
         let begin = Instant::now();
         let read = repair::freeze(stream.tcp())
             .and_then(|()| repair::snapshot(stream.tcp(), known, Accept::Established));
-        // Nobody uses it, and nothing reaches it; but closing a socket in repair mode is silent,
-        // and if this process is killed now the client has to hear of it. One that does not thaw
-        // shows it at the next read or write.
-        let _ = repair::thaw(stream.tcp());
         match read {
             Ok(tcp) => {
                 self.meter.record(Stage::SerializeTcp, begin.elapsed());
@@ -129,7 +125,11 @@ impl Flows {
                 let snapshot = self.encode(&parts, &tcp);
                 Ok(Frozen { parts, tcp, snapshot })
             }
-            Err(error) => Err((Box::new(stream), error)),
+            Err(error) => {
+                // A socket that does not thaw shows it at the next read or write.
+                let _ = repair::thaw(stream.tcp());
+                Err((Box::new(stream), error))
+            }
         }
     }
 
@@ -152,10 +152,6 @@ impl Flows {
     /// steering before it held them), as frames for the new owner.
     pub(crate) fn late(&self, flow: &Flow) -> Vec<Vec<u8>> {
         let Some(Local { parts, tcp, .. }) = &flow.local else { return Vec::new() };
-        // For the queues, and for the silent end that follows.
-        if repair::freeze(&parts.tcp).is_err() {
-            return Vec::new();
-        }
         if TcpInfo::of(&parts.tcp).is_ok_and(|info| info.segs_in == tcp.segments_in) {
             return Vec::new();
         }
@@ -170,7 +166,7 @@ impl Flows {
     /// A server has the connection: the frozen socket is closed silently.
     pub(crate) fn leave(&self, flow: &mut Flow) {
         let Some(Local { parts, reply, .. }) = flow.local.take() else { return };
-        // In repair mode since its late packets were looked for: silent.
+        // In repair mode: silent.
         drop(parts);
         // Whoever waited may be gone; the connection is away all the same.
         let _ = reply.send(Outcome::Gone);

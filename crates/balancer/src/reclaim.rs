@@ -50,10 +50,6 @@ impl Flows {
     pub(crate) fn thaw(&self, flow: &mut Flow, why: Fallback) -> bool {
         if Flows::was_served(flow, flow.send_end) {
             tracing::info!(flow = %flow.slot.flow(), "its server died while it answered");
-            if let Some(local) = &flow.local {
-                // Silent, whatever comes of it: the state is an old one.
-                let _ = repair::freeze(&local.parts.tcp);
-            }
             self.leave(flow);
             return false;
         }
