@@ -367,8 +367,6 @@ pub struct OffloadConfig {
     pub flows_max: u32,
     /// Where in the kernel packets are steered.
     pub steering: SteeringConfig,
-    /// Most packets held for one connection between two owners.
-    pub hold_packets_max: u32,
     /// Most octets held for all connections between two owners.
     pub hold_bytes_max: ByteSize,
     /// How long the traces of a connection that came home are kept, for packets under way.
@@ -385,7 +383,6 @@ impl Default for OffloadConfig {
             deadline: Duration::from_secs(1),
             flows_max: 65_536,
             steering: SteeringConfig::Auto,
-            hold_packets_max: 1024,
             hold_bytes_max: ByteSize::mib(64),
             linger: Duration::from_secs(1),
         }
@@ -671,7 +668,7 @@ impl BalancerConfig {
         if offload.flows_max == 0 {
             return problem("offload.flows_max", "is zero; set `offload = \"off\"` in the routes");
         }
-        within("offload.hold_packets_max", offload.hold_packets_max as usize, 1, 1 << 16)
+        Ok(())
     }
 
     fn check_routes(&self) -> Result<(), Problem> {

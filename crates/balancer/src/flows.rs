@@ -148,6 +148,8 @@ pub(crate) struct Flows {
     pub flows: RefCell<HashMap<ConnectionId, Flow>>,
     /// Those whose machine waits for something, so that the clock is looked at for them alone.
     waiting: RefCell<HashSet<ConnectionId>>,
+    /// What of the steering's counters is in the meter.
+    reported: Cell<[u64; 5]>,
     lingering: RefCell<VecDeque<(Instant, Slot)>>,
     /// Flows of connections that were reset, and the owners they had.
     bereft: RefCell<VecDeque<(Instant, Slot, Mac)>>,
@@ -176,6 +178,7 @@ impl Flows {
             next_id: Cell::new(0),
             flows: RefCell::default(),
             waiting: RefCell::default(),
+            reported: Cell::default(),
             lingering: RefCell::default(),
             bereft: RefCell::default(),
             refused: RefCell::default(),
@@ -398,7 +401,28 @@ impl Flows {
             refused.pop_front();
         }
         drop(refused);
+        if self.worker.info.index == 0 {
+            self.report_steering();
+        }
         self.meter.gauge_set(Gauge::FlowEntries, self.steering.flows_in_use() as i64);
+    }
+
+    /// Adds what the steering of all workers has counted to the meter.
+    fn report_steering(&self) {
+        let hold = self.steering.hold_counters();
+        let (packets, bytes) = self.steering.redirected();
+        let now = [
+            (Event::PacketsHeld, hold.held),
+            (Event::PacketsReplayed, hold.replayed),
+            (Event::PacketsLost, hold.lost),
+            (Event::PacketsRedirected, packets),
+            (Event::BytesRedirected, bytes),
+        ];
+        let before = self.reported.replace(now.map(|(_, count)| count));
+        for ((event, count), before) in now.into_iter().zip(before) {
+            self.meter.add_n(event, count.saturating_sub(before));
+        }
+        self.meter.gauge_set(Gauge::HeldBytes, hold.waiting_bytes as i64);
     }
 
     /// Every connection that is at `server` or between it and another owner.

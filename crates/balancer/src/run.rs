@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use linux::link::Link;
-use meter::{Meter, Role};
+use meter::{Event, Meter, Role};
 use service::admin::{self, AdminError, AdminServer, Answer, Health, Routes};
 use service::listen::{self, ListenError, ListenOptions};
 use service::logs::{self, LogError};
@@ -129,8 +129,8 @@ impl Balancer {
                 sockets.first().and_then(|s| s.local_addr().ok()).unwrap_or(plan.address)
             })
             .collect();
-        let steering = open_machine(&plan)?;
         let meter = Arc::new(Meter::for_role(Role::Balancer));
+        let steering = open_machine(&plan, &meter)?;
         let clients = Arc::new(Clients::new(listeners.len()));
         let admin_address = plan.config.admin;
         let control = Control::new(plan);
@@ -223,7 +223,7 @@ pub(crate) struct Machine {
 
 /// Steering, where a route wants connections handed over. A machine that cannot steer proxies;
 /// the reason is said once.
-fn open_machine(plan: &Plan) -> Result<Option<Machine>, BalancerError> {
+fn open_machine(plan: &Plan, meter: &Meter) -> Result<Option<Machine>, BalancerError> {
     if plan.config.routes.iter().all(|route| route.offload == OffloadMode::Off) {
         return Ok(None);
     }
@@ -256,7 +256,7 @@ fn open_machine(plan: &Plan) -> Result<Option<Machine>, BalancerError> {
             let windows = Windows::open().inspect_err(|error| {
                 tracing::warn!(%error, "connections that come home start from the initial window");
             });
-            let journal = open_journal(plan, link);
+            let journal = open_journal(plan, link, meter);
             let (steering, windows) = (Arc::new(steering), windows.ok().map(Arc::new));
             Ok(Some(Machine { steering, windows, journal }))
         }
@@ -269,7 +269,7 @@ fn open_machine(plan: &Plan) -> Result<Option<Machine>, BalancerError> {
 
 /// The journal of connections that are away; those that the process before was killed with are
 /// reset.
-fn open_journal(plan: &Plan, interface: &str) -> Option<Arc<Journal>> {
+fn open_journal(plan: &Plan, interface: &str, meter: &Meter) -> Option<Arc<Journal>> {
     let path = plan.config.offload.journal.clone().unwrap_or_else(|| {
         let namespace = std::fs::metadata("/proc/self/ns/net").map_or(0, |file| file.ino());
         PathBuf::from(format!("/run/unlade/lb-{interface}-{namespace}.journal"))
@@ -278,8 +278,9 @@ fn open_journal(plan: &Plan, interface: &str) -> Option<Arc<Journal>> {
         Ok((journal, left)) => {
             for flow in left {
                 tracing::warn!(%flow, "was away when the balancer before was killed");
-                if let Err(error) = journal::ask(flow) {
-                    tracing::warn!(%flow, %error, "its client was not told");
+                match journal::ask(flow) {
+                    Ok(()) => meter.add(Event::StaleFlowReset),
+                    Err(error) => tracing::warn!(%flow, %error, "its client was not told"),
                 }
             }
             Some(journal)

@@ -155,9 +155,6 @@ events! {
     /// A migration was refused by the server
     MigrationRefused => "unlade_lb_migrations_refused",
         "Handoffs refused by the server.";
-    /// A migration failed on the way
-    MigrationFailed => "unlade_lb_migrations_failed",
-        "Handoffs that failed on the way.";
     /// A connection was rebuilt at the balancer after a failed migration
     MigrationRestored => "unlade_lb_migrations_restored",
         "Connections rebuilt at the balancer after a failed handoff.";

@@ -3,6 +3,7 @@
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use aya::maps::{HashMap, Map, MapData, MapError};
 use aya::programs::{Program, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode, tc};
@@ -173,6 +174,13 @@ impl Steering {
                 self.replay(slot);
             }
         }
+    }
+
+    /// Packets and octets that were redirected, as far as their flows have been given up.
+    pub fn redirected(&self) -> (u64, u64) {
+        let redirected = self.table.redirected();
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (load(&redirected.packets), load(&redirected.bytes))
     }
 
     /// The hold's counters.

@@ -95,6 +95,11 @@ impl RawSlot {
         self.bytes.store(0, Ordering::Relaxed);
     }
 
+    /// Packets and octets redirected.
+    pub(crate) fn redirected(&self) -> (u64, u64) {
+        (self.packets.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn state(&self) -> SlotState {
         match self.state.load(Ordering::Acquire) {
             1 => SlotState::Hold,

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap as StdHashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{HashMap, MapData};
@@ -64,6 +65,14 @@ pub(crate) struct Table {
     link_index: u32,
     link_mac: Mac,
     inner: Mutex<Inner>,
+    redirected: Redirected,
+}
+
+/// What slots that were given up had redirected.
+#[derive(Debug, Default)]
+pub(crate) struct Redirected {
+    pub(crate) packets: AtomicU64,
+    pub(crate) bytes: AtomicU64,
 }
 
 impl Table {
@@ -76,7 +85,7 @@ impl Table {
     ) -> Table {
         let free = (0..count).rev().collect();
         let inner = Mutex::new(Inner { flows, current: StdHashMap::new(), free });
-        Table { slots, link_index, link_mac, inner }
+        Table { slots, link_index, link_mac, inner, redirected: Redirected::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -119,7 +128,14 @@ impl Table {
         Ok(index)
     }
 
+    pub(crate) fn redirected(&self) -> &Redirected {
+        &self.redirected
+    }
+
     pub(crate) fn release(&self, flow: &FlowKey, index: u32) {
+        let (packets, bytes) = self.slot(index).redirected();
+        self.redirected.packets.fetch_add(packets, Ordering::Relaxed);
+        self.redirected.bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut inner = self.lock();
         if inner.current.get(flow) == Some(&index) {
             inner.current.remove(flow);

@@ -159,6 +159,50 @@ fn held_ipv6_packets_reach_the_socket_in_order() {
 }
 
 #[test]
+fn what_an_owner_sends_back_waits_for_the_next_one() {
+    let address: SocketAddr = "10.9.0.1:8001".parse().unwrap();
+    let message: Vec<u8> = (0..200_000u32).map(|at| (at ^ at >> 9) as u8).collect();
+    let sent = message.clone();
+    let (tell, told) = mpsc::channel::<steer::Mac>();
+    let (go, start) = mpsc::channel::<()>();
+    let near = move || {
+        let steering = steering();
+        let listener = TcpListener::bind(address).unwrap();
+        let (mut server, client) = listener.accept().unwrap();
+        let flow = FlowKey::new(client, server.local_addr().unwrap());
+        let slot = steering.acquire(&flow).unwrap();
+        // The client's host is the owner, too: so everything comes from the owner.
+        slot.redirect(told.recv().unwrap());
+        go.send(()).unwrap();
+        // Shorter than the pause after which the owner gets them again, which here would lose them.
+        std::thread::sleep(Duration::from_millis(3));
+        server.set_nonblocking(true).unwrap();
+        let error = server.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        server.set_nonblocking(false).unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        slot.local();
+        steering.replay(&slot);
+        let mut received = vec![0; message.len()];
+        server.read_exact(&mut received).unwrap();
+        assert!(received == message, "bytes differ");
+        server.write_all(b"ok").unwrap();
+        let counters = steering.hold_counters();
+        assert!(counters.held > 0 && counters.lost == 0, "{counters:?}");
+    };
+    let far = move || {
+        let mut client = connect(address);
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        tell.send(linux::link::Link::by_name("far").unwrap().mac).unwrap();
+        start.recv().unwrap();
+        client.write_all(&sent).unwrap();
+        let mut ok = [0; 2];
+        client.read_exact(&mut ok).unwrap();
+    };
+    in_namespaces(near, far);
+}
+
+#[test]
 fn a_full_table_is_refused_and_a_freed_slot_is_used_again() {
     // The far side keeps its namespace, and with it the link, until the near side is done.
     let (done, finished) = mpsc::channel::<()>();
