@@ -33,6 +33,7 @@ pub async fn serve_adopted(mut lease: Lease, agent: Rc<Agent>, context: Rc<Conte
         };
         let reason = match ended {
             None => return lease.abort(),
+            Some(Err(_)) if lease.is_over() => return lease.expire(&agent),
             Some(Err(reason)) => return lease.close(&agent, reason),
             Some(Ok(reason)) => reason,
         };
@@ -50,7 +51,11 @@ async fn until_pause(
     context: &Rc<Context>,
 ) -> Result<ReturnReason, CloseReason> {
     loop {
-        match next_step(lease, session).await {
+        let step = next_step(lease, session).await;
+        if lease.is_over() {
+            return Err(CloseReason::Broken);
+        }
+        match step {
             Step::Serve(head) => match serve::serve_head(lease.stream(), session, head).await {
                 Ok(served) => {
                     lease.count_request();

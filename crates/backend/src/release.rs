@@ -18,6 +18,7 @@ use linux::link::Mac;
 use linux::raw;
 use linux::repair::{self, Accept, Known, RepairError};
 use meter::{Event, Trigger};
+use service::channel::QUIET_MAX;
 use service::stream::Stream;
 use steer::Slot;
 use wire::frame::{CloseReason, ConnectionId, Epoch, Frame, ReturnReason, Terms, Usage};
@@ -185,6 +186,16 @@ impl Lease {
         }
     }
 
+    /// True where the balancer has been silent for longer than the lease: it may have gone on with
+    /// the connection, so that nothing may be sent on it any more. Timers do not tell that after
+    /// the process was stopped.
+    pub fn is_over(&self) -> bool {
+        let lease = Duration::from_millis(self.peer.lease_ms.get().into());
+        // A quiet balancer is asked, and answers, within two of these.
+        let lease = lease.max(3 * QUIET_MAX);
+        self.peer.outbox.silence().is_none_or(|silence| silence > lease)
+    }
+
     /// Counts a request as answered.
     pub fn count_request(&mut self) {
         self.requests = self.requests.saturating_add(1);
@@ -214,6 +225,14 @@ impl Lease {
     /// The connection ended here; the stream is closed by dropping it.
     pub fn close(mut self, agent: &Agent, reason: CloseReason) {
         self.end(agent, reason);
+    }
+
+    /// The lease is over: the client is told by a RST, which one that the balancer has gone on with
+    /// ignores, because its number is an old one by then.
+    pub fn expire(mut self, agent: &Agent) {
+        agent.meter.add(Event::AdoptedExpired);
+        self.end(agent, CloseReason::Broken);
+        self.abort();
     }
 
     fn end(&mut self, agent: &Agent, reason: CloseReason) {

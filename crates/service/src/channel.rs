@@ -75,6 +75,8 @@ struct OutboxInner {
     notify: Notify,
     /// Frames are taken, because a channel serves the outbox.
     open: Cell<bool>,
+    /// When the peer was heard last on the channel that serves the outbox, or served it.
+    heard: Cell<Option<Instant>>,
 }
 
 impl Outbox {
@@ -98,7 +100,14 @@ impl Outbox {
     pub fn open(&self) -> Opened {
         self.inner.bytes.borrow_mut().clear();
         self.inner.open.set(true);
+        self.inner.heard.set(Some(Instant::now()));
         Opened(self.clone())
+    }
+
+    /// How long the peer has been silent; nothing where there never was a channel. Time passes here
+    /// also while this process is stopped.
+    pub fn silence(&self) -> Option<Duration> {
+        self.inner.heard.get().map(|heard| heard.elapsed())
     }
 
     /// True while a channel serves the outbox.
@@ -278,7 +287,10 @@ impl Channel {
                     }
                     Ok(_) => match self.read_in() {
                         Ok(0) => {}
-                        Ok(_) => (heard, asked) = (Instant::now(), false),
+                        Ok(_) => {
+                            (heard, asked) = (Instant::now(), false);
+                            outbox.inner.heard.set(Some(heard));
+                        }
                         Err(error) => return error,
                     },
                     Err(error) => return error.into(),
