@@ -161,7 +161,9 @@ impl Hold {
         let thread = std::thread::Builder::new().name("hold".to_owned()).spawn(move || {
             while !stop.load(Ordering::Acquire) {
                 let pause = lock(&queues).pause();
-                wait(&tap, &wake, pause);
+                let mut fds =
+                    [PollFd::new(&*tap, PollFlags::IN), PollFd::new(&*wake, PollFlags::IN)];
+                wait(&mut fds, &wake, pause);
                 while waiting.load(Ordering::Acquire) > 0 {
                     std::thread::yield_now();
                 }
@@ -285,15 +287,15 @@ fn lock(queues: &Mutex<Queues>) -> MutexGuard<'_, Queues> {
     queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until the device has a frame, someone wakes the thread, or `pause` is over.
-fn wait(tap: &Tap, wake: &OwnedFd, pause: Option<Duration>) {
-    let mut fds = [PollFd::new(tap, PollFlags::IN), PollFd::new(wake, PollFlags::IN)];
+/// Waits until a device has a frame, someone wakes the thread, or `pause` is over. `fds` are the
+/// devices and `wake`.
+pub(crate) fn wait(fds: &mut [PollFd<'_>], wake: &OwnedFd, pause: Option<Duration>) {
     let timeout = pause.map(|pause| rustix::event::Timespec {
         tv_sec: pause.as_secs() as i64,
         tv_nsec: pause.subsec_nanos().into(),
     });
     // Interrupted or not, the loop looks at everything.
-    let _ = poll(&mut fds, timeout.as_ref());
+    let _ = poll(fds, timeout.as_ref());
     let mut count = [0; 8];
     let _ = rustix::io::read(wake, &mut count);
 }

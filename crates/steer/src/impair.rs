@@ -22,8 +22,9 @@ use aya::programs::{SchedClassifier, TcAttachType, tc};
 use aya::{Ebpf, EbpfLoader};
 use linux::link::{Link, Mac};
 use linux::tap::Tap;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
+use crate::hold::wait;
 use crate::load::{SteerError, program, take};
 
 /// The object made by build.rs.
@@ -159,7 +160,9 @@ impl Impairment {
         };
         std::thread::Builder::new().name("late".to_owned()).spawn(move || {
             while !stop.load(Ordering::Acquire) {
-                wait(&taps, &wake, waiting.pause(Instant::now()));
+                let [out, back] = taps.each_ref().map(|tap| PollFd::new(tap, PollFlags::IN));
+                let mut fds = [out, back, PollFd::new(&*wake, PollFlags::IN)];
+                wait(&mut fds, &wake, waiting.pause(Instant::now()));
                 waiting.take_in(&taps);
                 waiting.release(&taps, Instant::now());
             }
@@ -217,23 +220,6 @@ fn attach(
     let _ = tc::qdisc_add_clsact(interface);
     let attached = classifier.attach(interface, hook);
     attached.map(drop).map_err(|source| SteerError::Program { name, source })
-}
-
-/// Waits until a device has a frame, someone wakes the thread, or `pause` is over.
-fn wait(taps: &[Tap; 2], wake: &OwnedFd, pause: Option<Duration>) {
-    let mut fds = [
-        PollFd::new(&taps[0], PollFlags::IN),
-        PollFd::new(&taps[1], PollFlags::IN),
-        PollFd::new(wake, PollFlags::IN),
-    ];
-    let timeout = pause.map(|pause| rustix::event::Timespec {
-        tv_sec: pause.as_secs() as i64,
-        tv_nsec: pause.subsec_nanos().into(),
-    });
-    // Interrupted or not, the loop looks at everything.
-    let _ = poll(&mut fds, timeout.as_ref());
-    let mut count = [0; 8];
-    let _ = rustix::io::read(wake, &mut count);
 }
 
 /// Late frames, the next to go first.
