@@ -288,7 +288,7 @@ impl Lease {
             return GivenBack::Gone;
         }
         let flow = self.known.flow;
-        let send_end = returned.send_seq + returned.send_queue.len() as u32;
+        let send_end = returned.send_end();
         let frozen = Frozen { stream: self.stream, known: self.known, returned };
         let grave = Grave {
             slot: self.slot,

@@ -106,8 +106,7 @@ pub(crate) struct Flow {
     pub known: Known,
     /// The newest snapshot, encoded.
     pub snapshot: Vec<u8>,
-    /// Behind the last octet that was sent from here: where a reset belongs as long as the client
-    /// has not been heard of since.
+    /// Behind the last octet that its owners have sent, as far as the newest snapshot tells.
     pub send_end: SeqNumber,
     pub tls: bool,
     pub assignment: Assignment,
@@ -354,6 +353,7 @@ impl Flows {
         if snapshot.tcp.flow != *flow.slot.flow() {
             return None;
         }
+        flow.send_end = snapshot.tcp.send_end();
         let home = flow.assignment.candidate.home;
         let candidate = offload::place(&self.worker, &snapshot.plaintext, home)?;
         let assignment = Assignment::new(candidate)?;

@@ -99,7 +99,7 @@ impl Flows {
             _noted: noted,
             known,
             snapshot,
-            send_end: tcp.send_seq + tcp.send_queue.len() as u32,
+            send_end: tcp.send_end(),
             tls: parts.record.is_some(),
             assignment,
             local: Some(Local { parts, tcp, reply }),

@@ -102,7 +102,7 @@ impl Flows {
         if snapshot.tcp.flow != *flow.slot.flow() {
             return Err(RebuildError::Foreign);
         }
-        if Flows::was_served(flow, snapshot.tcp.send_seq + snapshot.tcp.send_queue.len() as u32) {
+        if Flows::was_served(flow, snapshot.tcp.send_end()) {
             return Err(RebuildError::Served);
         }
         let record = snapshot.tls.as_ref().map(RecordLayer::from_snapshot).transpose()?;

@@ -30,6 +30,8 @@ impl Flows {
     pub(crate) fn send_offer(&self, id: ConnectionId, flow: &Flow, to: ServerId, epoch: Epoch) {
         let Some(remote) = self.remote_of(to) else { return };
         let terms = self.terms(&remote, &flow.assignment);
+        // The client may hear from the server before the server's READY is heard here.
+        flow.slot.offer(remote.mac.get(), flow.send_end);
         remote.outbox.push(&Frame::Offer { id, epoch, terms, snapshot: flow.snapshot.clone() });
     }
 

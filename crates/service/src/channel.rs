@@ -1,8 +1,8 @@
 //! A control channel: frames over mutual TLS over TCP, many in flight both ways.
 //!
 //! One task owns the connection and runs [`Channel::serve`]; everyone else on the same thread
-//! writes into the [`Outbox`]. What tasks write in one turn of the runtime leaves in one record
-//! and one system call.
+//! writes into the [`Outbox`]. What is written before the task has its turn leaves in one record
+//! and one system call; answers to what was received leave at once.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
@@ -274,8 +274,6 @@ impl Channel {
             if let Err(error) = self.deliver(outbox, &mut handle) {
                 return error;
             }
-            // Others that are ready to write to this peer do so first: one record for all.
-            tokio::task::yield_now().await;
             if let Err(error) = self.flush(outbox) {
                 return error;
             }
@@ -433,7 +431,18 @@ struct Transport<'a>(&'a TcpStream);
 
 impl Read for Transport<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.try_read(buffer)
+        let mut count = 0;
+        let read = self.0.try_io(Interest::READABLE, || {
+            count = rustix::net::recv(self.0, &mut *buffer, rustix::net::RecvFlags::empty())?.1;
+            match count > 0 && count < buffer.len() {
+                true => Err(io::ErrorKind::WouldBlock.into()),
+                false => Ok(()),
+            }
+        });
+        match read {
+            Err(error) if count == 0 => Err(error),
+            _ => Ok(count),
+        }
     }
 }
 

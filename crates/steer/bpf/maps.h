@@ -14,14 +14,16 @@ enum slot_state {
 	SLOT_HOLD = 1,     /* nobody yet: to the hold device */
 	SLOT_REDIRECT = 2, /* another host on this link */
 	SLOT_LINGER = 3,   /* redirected still, but a new SYN is this host's */
+	SLOT_OFFERED = 4,  /* as SLOT_HOLD until the client has heard from the next owner, then as
+			    * SLOT_REDIRECT */
 };
 
 /* One flow. `state` is written by user space alone (but for SLOT_LINGER to SLOT_LOCAL, which a SYN
  * does), `replayed` by it too, the other counters by the programs alone. `mac`
- * is written only while the state is not SLOT_REDIRECT or SLOT_LINGER. */
+ * and `offered_at` are written only while the state is SLOT_LOCAL or SLOT_HOLD. */
 struct slot {
 	__u32 state;
-	__u32 epoch;
+	__u32 offered_at; /* behind the last octet sent before the flow was offered, host order */
 	__u8 mac[12];     /* destination and source, as an Ethernet header starts */
 	__u32 ifindex;    /* where redirected frames leave */
 	__u32 held;       /* weight of what went to the hold device */

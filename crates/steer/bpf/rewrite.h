@@ -78,6 +78,13 @@ static __always_inline int from_owner(const void *data, const void *end, const s
 	return source[0] == owner[0] && source[1] == owner[1] && source[2] == owner[2];
 }
 
+/* The client acknowledges what no earlier owner has sent: so the one that the flow is offered to
+ * has taken it and answers. That is known here before user space hears of it. */
+static __always_inline int has_heir(const struct slot *slot)
+{
+	return slot->last_ack && (__s32)(slot->last_ack - slot->offered_at) > 0;
+}
+
 /* A slot's flow begins anew: the client's port serves another connection. */
 static __always_inline void forget(struct slot *slot)
 {

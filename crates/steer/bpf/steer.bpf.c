@@ -4,12 +4,14 @@
  *   link ingress:  unknown flow ───────────────► stack
  *                  LOCAL, nothing waits ───────► stack
  *                  HOLD, or older frames wait ─► hold device ─► user space
- *                  REDIRECT, from the owner ───► hold device ─► user space
+ *                  OFFERED, client unserved ───► hold device ─► user space
+ *                  from the owner ─────────────► hold device ─► user space
+ *                  OFFERED, client served ─────► rewritten MAC, out of the link
  *                  REDIRECT, nothing waits ────► rewritten MAC, out of the link
  *   link XDP:      REDIRECT, nothing waits ────► rewritten MAC, out of the link
  *   hold ingress:  (user space gives a held frame back)
  *                  LOCAL ──► stack      REDIRECT ──► rewritten MAC, out of the link
- *                  HOLD ───► hold device again
+ *                  HOLD, OFFERED ──► hold device again
  *
  * A frame that arrives while older ones of its flow wait is held behind them, whatever the state:
  * so a flow's frames reach the new owner in the order they came.
@@ -55,11 +57,12 @@ int link_ingress(struct __sk_buff *skb)
 	}
 	refresh_ack(skb, &segment, slot);
 	note(slot, &segment);
-	if (state == SLOT_HOLD || slot->held != slot->replayed)
+	if (state == SLOT_HOLD || slot->held != slot->replayed ||
+	    (state == SLOT_OFFERED && !has_heir(slot)))
 		return hold(slot, &segment);
 	if (state == SLOT_LOCAL)
 		return NEXT;
-	if (state == SLOT_REDIRECT &&
+	if (state != SLOT_LINGER &&
 	    from_owner((void *)(long)skb->data, (void *)(long)skb->data_end, slot))
 		return hold(slot, &segment);
 	return send_to_owner(skb, slot);
@@ -82,6 +85,7 @@ int hold_ingress(struct __sk_buff *skb)
 	case SLOT_LOCAL:
 		return NEXT;
 	case SLOT_HOLD: /* since it was given back: it waits again */
+	case SLOT_OFFERED:
 		return hold(slot, &segment);
 	default:
 		return send_to_owner(skb, slot);

@@ -23,7 +23,7 @@ use linux::tap::Tap;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use wire::{FlowKey, SeqNumber};
 
-use crate::slot::{Mac, RawSlot, Slot, SlotState};
+use crate::slot::{Mac, RawSlot, Slot};
 use crate::table::Table;
 
 /// Largest frame without its Ethernet header; frames are segmented to the link's MTU.
@@ -318,7 +318,7 @@ impl Queues {
             self.counters.held += 1;
             let Some(flow) = FlowKey::of_frame(&self.buffer[..length]) else { continue };
             let slot = table.slot_of(&flow);
-            let owned = slot.is_none_or(|slot| slot.state() != SlotState::Hold);
+            let owned = slot.is_none_or(|slot| !slot.is_held());
             let source = self.buffer.get(6..12).unwrap_or_default();
             let sent_back = slot.is_some_and(|slot| slot.is_owner(source));
             if owned && !sent_back && !self.flows.contains_key(&flow) {
@@ -387,8 +387,7 @@ impl Queues {
     /// Flows without a slot, or with an owner, have nothing to wait for.
     fn purge(&mut self, tap: &Tap, table: &Table) {
         let now = Instant::now();
-        let owned =
-            |flow: &FlowKey| table.slot_of(flow).is_none_or(|slot| slot.state() != SlotState::Hold);
+        let owned = |flow: &FlowKey| table.slot_of(flow).is_none_or(|slot| !slot.is_held());
         let due = |queue: &FlowQueue| queue.retry_at.is_none_or(|at| at <= now);
         let over = self.flows.iter().filter(|(flow, queue)| due(queue) && owned(flow));
         let flows: Vec<FlowKey> = over.map(|(flow, _)| *flow).collect();

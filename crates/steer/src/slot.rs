@@ -23,6 +23,9 @@ pub enum SlotState {
     Redirect = 2,
     /// As `Redirect`, but a new SYN goes to this host's stack.
     Linger = 3,
+    /// As `Hold`, until the client acknowledges something that only the next owner can have sent;
+    /// from then on packets go there.
+    Offered = 4,
 }
 
 /// `struct slot` of bpf/maps.h.
@@ -30,7 +33,7 @@ pub enum SlotState {
 #[derive(Debug)]
 pub(crate) struct RawSlot {
     state: AtomicU32,
-    epoch: AtomicU32,
+    offered_at: AtomicU32,
     mac: [AtomicU8; 12],
     ifindex: AtomicU32,
     held: AtomicU32,
@@ -105,14 +108,25 @@ impl RawSlot {
             1 => SlotState::Hold,
             2 => SlotState::Redirect,
             3 => SlotState::Linger,
+            4 => SlotState::Offered,
             _ => SlotState::Local,
         }
     }
 
+    /// True where packets of the flow wait for an owner.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self.state(), SlotState::Hold | SlotState::Offered)
+    }
+
+    fn has_owner(&self, owner: &Mac) -> bool {
+        let octets = self.mac.iter().map(|octet| octet.load(Ordering::Relaxed));
+        octets.take(6).eq(owner.iter().copied())
+    }
+
     /// True where the flow is redirected to the host with this hardware address.
     pub(crate) fn is_owner(&self, source: &[u8]) -> bool {
-        let octets = self.mac.iter().map(|octet| octet.load(Ordering::Relaxed));
-        self.state() == SlotState::Redirect && octets.take(6).eq(source.iter().copied())
+        let owner = source.first_chunk::<6>();
+        self.state() == SlotState::Redirect && owner.is_some_and(|owner| self.has_owner(owner))
     }
 
     fn set_state(&self, state: SlotState) {
@@ -190,9 +204,26 @@ impl Slot {
 
     /// From now on packets go to `owner` on the link, once those that wait are replayed.
     ///
-    /// Only right in the states `Hold` and `Local`: the programs read the address without a lock
-    /// in the other ones. In those the flow is held for the moment of the change.
+    /// The programs read the address without a lock in other states than `Hold` and `Local`. So,
+    /// where it changes, the flow is held for a moment.
     pub fn redirect(&self, owner: Mac) {
+        let raw = self.raw();
+        if raw.state() != SlotState::Offered || !raw.has_owner(&owner) {
+            self.set_owner(owner);
+        }
+        raw.set_state(SlotState::Redirect);
+    }
+
+    /// From now on packets wait in the hold device until `owner` is known to have the flow: by
+    /// [`Slot::redirect`], or because the client acknowledges more than was `sent` before.
+    pub fn offer(&self, owner: Mac, sent: SeqNumber) {
+        let raw = self.raw();
+        self.set_owner(owner);
+        raw.offered_at.store(sent.0, Ordering::Relaxed);
+        raw.set_state(SlotState::Offered);
+    }
+
+    fn set_owner(&self, owner: Mac) {
         let raw = self.raw();
         if !matches!(raw.state(), SlotState::Hold | SlotState::Local) {
             raw.set_state(SlotState::Hold);
@@ -202,7 +233,6 @@ impl Slot {
             to.store(*from, Ordering::Relaxed);
         }
         raw.ifindex.store(self.table.link_index(), Ordering::Relaxed);
-        raw.set_state(SlotState::Redirect);
     }
 
     /// The connection is over: its last packets still go to the owner, a new SYN comes here.

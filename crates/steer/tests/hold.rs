@@ -203,6 +203,64 @@ fn what_an_owner_sends_back_waits_for_the_next_one() {
 }
 
 #[test]
+fn a_client_that_was_served_by_the_next_owner_reaches_it() {
+    const NOBODY: steer::Mac = [2, 0, 0, 0, 0, 9];
+    let address: SocketAddr = "10.9.0.1:8002".parse().unwrap();
+    let near = move || {
+        let steering = steering();
+        let listener = TcpListener::bind(address).unwrap();
+        let (mut server, client) = listener.accept().unwrap();
+        server.set_nodelay(true).unwrap();
+        server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let slot = steering.acquire(&FlowKey::new(client, server.local_addr().unwrap())).unwrap();
+        let mut octet = [0];
+        server.write_all(b"1").unwrap();
+        server.read_exact(&mut octet).unwrap();
+        let sent = slot.counters().last_ack;
+        // An owner that has not answered yet gets nothing: the client's next octet waits.
+        slot.hold();
+        slot.offer(NOBODY, sent);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while slot.waiting() == 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let counters = slot.counters();
+        assert!((counters.held, counters.packets) == (1, 0), "{counters:?}");
+        slot.local();
+        steering.replay(&slot);
+        server.read_exact(&mut octet).unwrap();
+        // This socket is the next owner now, and answers: what the client says then goes to it.
+        slot.hold();
+        slot.offer(NOBODY, sent);
+        server.write_all(b"2").unwrap();
+        while slot.counters().packets == 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(slot.state(), SlotState::Offered);
+        assert_eq!(slot.waiting(), 0);
+        assert!(slot.counters().packets > 0 && sent.before(slot.counters().last_ack));
+        // Sent again, since nobody was there.
+        slot.local();
+        server.read_exact(&mut octet).unwrap();
+    };
+    let far = move || {
+        let mut client = connect(address);
+        client.set_nodelay(true).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut octet = [0];
+        client.read_exact(&mut octet).unwrap();
+        client.write_all(b"a").unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        client.write_all(b"b").unwrap();
+        client.read_exact(&mut octet).unwrap();
+        client.write_all(b"c").unwrap();
+        // Until the near side has ended the connection.
+        let _ = client.read(&mut octet);
+    };
+    in_namespaces(near, far);
+}
+
+#[test]
 fn a_full_table_is_refused_and_a_freed_slot_is_used_again() {
     // The far side keeps its namespace, and with it the link, until the near side is done.
     let (done, finished) = mpsc::channel::<()>();

@@ -112,6 +112,11 @@ pub struct TcpSnapshot {
 }
 
 impl TcpSnapshot {
+    /// Sequence number behind the last octet that was sent.
+    pub fn send_end(&self) -> SeqNumber {
+        self.send_seq + self.send_queue.len() as u32
+    }
+
     /// True where this newer state of the same socket cannot be replaced by `older`: octets came
     /// in, octets were acknowledged, or the peer opened a window that was closed.
     pub fn supersedes(&self, older: &TcpSnapshot) -> bool {
