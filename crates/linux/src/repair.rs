@@ -346,6 +346,7 @@ pub fn restore(tcp: &TcpSnapshot, on_connect: impl FnOnce()) -> Result<Restored,
     bind(&socket, tcp.flow.service)?;
     set_sequence(fd, TCP_SEND_QUEUE, tcp.send_seq)?;
     set_sequence(fd, TCP_RECV_QUEUE, tcp.receive_seq)?;
+    limit_segments(fd, tcp.options.mss_bytes)?;
     on_connect();
     socket.connect(&SockAddr::from(tcp.flow.client)).at("connect in repair mode")?;
     set_options(fd, &tcp.options)?;
@@ -369,6 +370,16 @@ pub fn restore(tcp: &TcpSnapshot, on_connect: impl FnOnce()) -> Result<Restored,
     // A new socket acknowledges its first segments at once; this one is not new to its peer.
     sockopt::delay_acknowledgements(&socket).at("TCP_QUICKACK")?;
     Ok(Restored { socket })
+}
+
+/// The kernel sizes segments at connect(2), by what SYN and SYN-ACK said: which did not take place.
+/// Without a word from us it takes the least that every host must accept, 536 octets, and stays
+/// with it. The option that tells it later changes only what it may not exceed.
+fn limit_segments(fd: BorrowedFd<'_>, mss_bytes: u16) -> Result<(), RepairError> {
+    // What TCP_MAXSEG takes.
+    const RANGE: std::ops::RangeInclusive<u16> = 88..=32_767;
+    let mss = i32::from(mss_bytes.clamp(*RANGE.start(), *RANGE.end()));
+    sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &mss).at("TCP_MAXSEG")
 }
 
 fn bind(socket: &Socket, service: SocketAddr) -> Result<(), RepairError> {

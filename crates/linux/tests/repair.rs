@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
+use linux::info::TcpInfo;
 use linux::repair::{self, Accept, Known, RepairError, Restored};
 use wire::FlowKey;
 use wire::snapshot::{SocketOptions, TcpSnapshot};
@@ -43,6 +44,7 @@ fn moves_with_unread_bytes(address: &str) {
     client.write_all(b"GET / HTTP/1.1\r\n").unwrap();
     let mut start = [0; 4];
     server.read_exact(&mut start).unwrap();
+    let segment_bytes = TcpInfo::of(&server).unwrap().snd_mss_bytes;
     let Some(snapshot) = take(server) else { return };
     assert_eq!(snapshot.receive_queue, b"/ HTTP/1.1\r\n");
     assert!(snapshot.send_queue.is_empty());
@@ -53,6 +55,9 @@ fn moves_with_unread_bytes(address: &str) {
     let snapshot = wire::snapshot::Snapshot::decode(&encoded).unwrap().tcp.clone();
 
     let mut server = live(repair::restore(&snapshot, || ()).unwrap());
+    // The loopback's segments are larger than what the kernel lets us ask for.
+    let restored_bytes = TcpInfo::of(&server).unwrap().snd_mss_bytes;
+    assert!(restored_bytes >= segment_bytes.min(30_000), "{restored_bytes} of {segment_bytes}");
     let mut rest = [0; 12];
     server.read_exact(&mut rest).unwrap();
     assert_eq!(&rest, b"/ HTTP/1.1\r\n");
