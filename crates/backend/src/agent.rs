@@ -36,8 +36,8 @@ const GREETED_MAX: usize = 1024;
 const GREETINGS_MAX: usize = 64;
 /// Looks at the outboxes before a drained worker ends in spite of them.
 const FLUSH_ROUNDS_MAX: usize = 100;
-/// How often deadlines are looked at.
-const TICK: Duration = Duration::from_millis(50);
+/// Before descriptors or outboxes are looked at again.
+const PAUSE: Duration = Duration::from_millis(10);
 /// How long the frozen socket of a connection given back is kept: a packet that was past the
 /// steering when the socket was frozen has come by then, and no timer of the socket has run out,
 /// so it has sent nothing.
@@ -86,7 +86,7 @@ pub async fn greet(
     loop {
         let Ok((tcp, peer)) = listener.accept().await else {
             // Out of descriptors, most likely: wait for some to be freed.
-            tokio::time::sleep(TICK).await;
+            tokio::time::sleep(PAUSE).await;
             continue;
         };
         let (tls, inboxes, meter) = (Arc::clone(&tls), Rc::clone(&inboxes), Arc::clone(&meter));
@@ -209,8 +209,7 @@ impl Agent {
 
     /// Serves the channels that come in, and the clock, until the task is dropped.
     pub async fn run(self: Rc<Agent>, mut inbox: mpsc::Receiver<Greeted>) {
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut tick = service::beat::every(service::beat::BEAT);
         loop {
             tokio::select! {
                 greeted = inbox.recv() => match greeted {
@@ -242,7 +241,7 @@ impl Agent {
             if self.peers.borrow().values().all(|peer| peer.outbox.is_empty()) {
                 break;
             }
-            tokio::time::sleep(TICK / 10).await;
+            tokio::time::sleep(PAUSE).await;
         }
     }
 

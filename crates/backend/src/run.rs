@@ -310,7 +310,7 @@ async fn worker(
 
 /// Takes over reloads, and closes objects nobody asks for.
 async fn tend(context: &Rc<Context>, watch: &mut Watch<BackendConfig>, places: &Places) {
-    let mut expire = tokio::time::interval(EXPIRE_EVERY);
+    let mut expire = service::beat::every(EXPIRE_EVERY);
     loop {
         tokio::select! {
             config = watch.reloaded() => {

@@ -19,8 +19,6 @@ use crate::pool::Server;
 use crate::run::Machine;
 use crate::worker::Worker;
 
-/// How often deadlines are looked at.
-const TICK: Duration = Duration::from_millis(25);
 /// How often a drain looks whether every connection is home.
 const HOME_CHECK: Duration = Duration::from_millis(20);
 
@@ -48,8 +46,7 @@ impl Mover {
         worker.offload.install(Rc::clone(&mover) as Rc<dyn HandOver>);
         let flows = Rc::clone(&mover.flows);
         tokio::task::spawn_local(async move {
-            let mut tick = tokio::time::interval(TICK);
-            tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            let mut tick = service::beat::every(service::beat::BEAT);
             loop {
                 tick.tick().await;
                 flows.tick();

@@ -170,7 +170,7 @@ pub(crate) async fn run(
     if is_first {
         checks.start(&worker);
     }
-    let mut sweep = tokio::time::interval(SWEEP_INTERVAL);
+    let mut sweep = service::beat::every(SWEEP_INTERVAL);
     let mut phases = watch.clone();
     let mut draining = std::pin::pin!(phases.reached(Phase::Draining));
     loop {

@@ -21,6 +21,8 @@ use tokio::time::{Instant, timeout};
 use wire::codec::DecodeError;
 use wire::frame::{Deframer, Frame};
 
+use crate::beat;
+
 /// Longest wait for TCP and TLS to be established.
 pub const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Bytes that may wait in an outbox before the peer counts as stuck.
@@ -268,7 +270,7 @@ impl Channel {
     ) -> ChannelError {
         let mut heard = Instant::now();
         let mut asked = false;
-        let quiet = tokio::time::sleep(QUIET_MAX);
+        let quiet = tokio::time::sleep_until(beat::after(QUIET_MAX));
         tokio::pin!(quiet);
         loop {
             if let Err(error) = self.deliver(outbox, &mut handle) {
@@ -307,7 +309,7 @@ impl Channel {
                         asked = true;
                         outbox.push(&Frame::Ping(0));
                     }
-                    quiet.as_mut().reset(Instant::now() + QUIET_MAX);
+                    quiet.as_mut().reset(beat::after(QUIET_MAX));
                 }
             }
         }

@@ -5,6 +5,7 @@
 //! - [`listen`]: its sockets, one listener a worker;
 //! - [`workers`]: a thread a core, each with a runtime of its own; nothing on the way of a
 //!   request crosses threads;
+//! - [`beat`]: when what happens from time to time happens;
 //! - [`control`]: run, drain, stop, reload: the few things every worker is told;
 //! - [`admin`]: `/metrics`, `/healthz`, `/version`, on a thread of their own;
 //! - [`stream`]: a client connection, plain or TLS.
@@ -14,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod beat;
 pub mod channel;
 pub mod control;
 pub mod listen;
