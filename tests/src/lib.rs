@@ -60,23 +60,31 @@ static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 pub fn unlade() -> &'static Path {
     PROGRAM.get_or_init(|| match std::env::var_os("UNLADE_BIN") {
         Some(path) => path.into(),
-        None => build(),
+        None => build(&["--package", "cli"]).join("unlade"),
     })
 }
 
-/// Builds the program; cargo does nothing when it is up to date.
-fn build() -> PathBuf {
+/// An example program of a crate, built as the program under test.
+///
+/// # Panics
+/// It does not build.
+pub fn example(package: &str, name: &str) -> PathBuf {
+    build(&["--package", package, "--example", name]).join("examples").join(name)
+}
+
+/// Builds with the profile of this test; cargo does nothing when all is up to date. Where to.
+fn build(what: &[&str]) -> PathBuf {
     let test = std::env::current_exe().expect("the test knows where it is");
     // target/PROFILE/deps/test
     let profile = test.ancestors().nth(2).expect("a cargo target directory");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
-    cargo.args(["build", "--quiet", "--package", "cli"]);
+    cargo.args(["build", "--quiet"]).args(what);
     if profile.file_name() == Some(OsStr::new("release")) {
         cargo.arg("--release");
     }
     let status = cargo.status().expect("cargo runs");
-    assert!(status.success(), "the program under test does not build");
-    profile.join("unlade")
+    assert!(status.success(), "{what:?} does not build");
+    profile.to_owned()
 }
 
 /// Runs the program with `args` and returns how it ended.

@@ -7,6 +7,10 @@
 //!   [`reply`] writes the head, [`transfer`] sends head and file;
 //! - PUT and DELETE: [`body`] reads, [`upload`] makes durable, [`store`] changes.
 //!
+//! Connections that balancers hand over come in by [`listener`]; for another server they come out
+//! there as a [`HandoffStream`] ([`connection`]), for this one as a [`release::Lease`] that
+//! [`adopted`] serves. [`agent`] speaks with the balancers.
+//!
 //! Beside them: [`name`] (what a path may name), [`session`] (a connection's deadlines),
 //! [`context`] (a worker's state), [`clock`], [`config`].
 //!
@@ -24,8 +28,10 @@ mod change;
 pub mod clock;
 pub mod condition;
 pub mod config;
+pub mod connection;
 pub mod context;
 mod get;
+pub mod listener;
 pub mod name;
 pub mod range;
 pub mod release;
@@ -38,5 +44,8 @@ pub mod transfer;
 pub mod upload;
 
 pub use config::{BackendConfig, ConfigError};
+pub use connection::HandoffStream;
 pub use context::Context;
+pub use listener::{Handoff, HandoffConfig, HandoffError, HandoffListener};
 pub use run::{BackendError, Server, run, run_from};
+pub use service::trust::TrustFiles;

@@ -161,6 +161,16 @@ impl Lease {
         &mut self.stream
     }
 
+    /// As [`Lease::stream`], to look at.
+    pub fn stream_ref(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// True from when [`Lease::aborted`] resolves.
+    pub fn is_aborted(&self) -> bool {
+        self.orders.abort.get()
+    }
+
     /// The client's address.
     pub fn peer_address(&self) -> SocketAddr {
         self.stream.peer()

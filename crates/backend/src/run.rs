@@ -12,17 +12,14 @@ use service::admin::{self, AdminError, AdminServer, Answer, Health, Routes};
 use service::listen::{self, ListenError, ListenOptions};
 use service::{Control, Ended, Phase, Watch, WorkerInfo, WorkersConfig, WorkersError};
 
-use linux::link::Link;
 use service::trust::TrustFiles;
-use steer::load::{Hook, SteeringConfig};
-use steer::{SteerError, Steering, Windows};
-use tokio::sync::mpsc;
 
 use crate::accept::{self, Places};
 use crate::adopted;
-use crate::agent::{self, Agent, AgentLimits, Greeted, Inboxes};
+use crate::agent::Agent;
 use crate::config::{AgentConfig, BackendConfig, ConfigError};
 use crate::context::Context;
+use crate::listener::{Handoff, HandoffConfig, HandoffError};
 use crate::store::{Store, StoreError};
 
 /// How often a worker closes objects nobody asked for, and after how long.
@@ -49,18 +46,9 @@ pub enum BackendError {
     /// A worker.
     #[error(transparent)]
     Workers(#[from] WorkersError),
-    /// The pool's certificates.
-    #[error("[agent]: {0}")]
-    Trust(#[from] service::trust::TrustError),
-    /// The interface that client packets come in on.
-    #[error("[agent]: {0}; name `interface`")]
-    Interface(#[source] std::io::Error),
-    /// The packets of connections given back cannot be sent on.
+    /// Adopting connections.
     #[error("[agent]: {0}; without the table objects are served, and nothing is adopted")]
-    Steering(#[from] SteerError),
-    /// A packet socket.
-    #[error("[agent]: a packet socket: {0}; CAP_NET_RAW is needed")]
-    Agent(#[source] std::io::Error),
+    Handoff(#[from] HandoffError),
 }
 
 /// A backend whose sockets are bound and whose store is open: what can fail for the operator's
@@ -75,98 +63,44 @@ pub struct Server {
     listeners: Arc<Mutex<Vec<TcpListener>>>,
     http: SocketAddr,
     admin: Option<AdminServer>,
-    agent: Option<AgentParts>,
+    handoff: Option<Handoff>,
 }
 
-/// What the agents of all workers need, made before the first of them starts.
-#[derive(Clone)]
-struct AgentParts {
-    listener: Arc<Mutex<Option<TcpListener>>>,
-    tls: Arc<rustls::ServerConfig>,
-    steering: Arc<Steering>,
-    windows: Option<Arc<Windows>>,
-    senders: Inboxes,
-    receivers: Arc<Mutex<Vec<Option<mpsc::Receiver<Greeted>>>>>,
-    limits: AgentLimits,
-}
-
-impl std::fmt::Debug for AgentParts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "AgentParts {{ limits: {:?} }}", self.limits)
+/// What `[agent]` and the limits say of adopting connections.
+fn handoff_config(config: &BackendConfig, agent: &AgentConfig) -> HandoffConfig {
+    let trust = TrustFiles {
+        ca: agent.ca.clone(),
+        certificate: agent.certificate.clone(),
+        key: agent.key.clone(),
+    };
+    HandoffConfig {
+        address: agent.address,
+        trust,
+        interface: agent.interface.clone(),
+        name: agent.name.clone(),
+        workers: config.workers,
+        adoptions_max: config.adoptions_max,
+        lease: config.lease,
+        write_timeout: config.write_timeout,
     }
 }
 
-impl AgentParts {
-    fn open(config: &BackendConfig, agent: &AgentConfig) -> Result<AgentParts, BackendError> {
-        let tls = service::trust::server_config(&TrustFiles {
-            ca: agent.ca.clone(),
-            certificate: agent.certificate.clone(),
-            key: agent.key.clone(),
-        })?;
-        let options = ListenOptions { reuse_port: false, ..ListenOptions::default() };
-        let listener = listen::bind(agent.address, &options)?;
-        let interface = match &agent.interface {
-            Some(name) => name.clone(),
-            None => Link::by_address(agent.address.ip()).map_err(BackendError::Interface)?.name,
-        };
-        let steering = Steering::open(&SteeringConfig {
-            interface,
-            // One that was given back keeps its entry for a moment.
-            flows_max: (config.adoptions_max as u32).saturating_mul(2),
-            hold: None,
-            hook: Hook::Tc,
-        })?;
-        let windows = Windows::open().inspect_err(|error| {
-            tracing::warn!(%error, "adopted connections start from the initial window");
-        });
-        let (senders, receivers) = agent::inboxes(config.workers);
-        Ok(AgentParts {
-            listener: Arc::new(Mutex::new(Some(listener))),
-            tls,
-            steering: Arc::new(steering),
-            windows: windows.ok().map(Arc::new),
-            senders,
-            receivers: Arc::new(Mutex::new(receivers.into_iter().map(Some).collect())),
-            limits: AgentLimits {
-                name: agent.name.clone().unwrap_or_else(|| agent.address.to_string()),
-                adoptions_max: config.adoptions_max.div_ceil(config.workers),
-                lease_ms: config.lease.as_millis().min(u32::MAX.into()) as u32,
-                write_timeout: config.write_timeout,
-            },
-        })
-    }
-
-    /// Starts the agent of one worker on the current thread.
-    fn start(
-        &self,
-        info: WorkerInfo,
-        context: &Rc<Context>,
-    ) -> Result<Option<Rc<Agent>>, BackendError> {
-        let mut receivers = self.receivers.lock().unwrap_or_else(PoisonError::into_inner);
-        let receiver = receivers.get_mut(info.index).and_then(Option::take);
-        drop(receivers);
-        let Some(receiver) = receiver else { return Ok(None) };
-        let (steering, meter) = (Arc::clone(&self.steering), Arc::clone(&context.meter));
-        let (agent, mut adopted) =
-            Agent::new(steering, self.windows.clone(), meter, self.limits.clone())
-                .map_err(BackendError::Agent)?;
-        tokio::task::spawn_local(Rc::clone(&agent).run(receiver));
-        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(listener) = listener {
-            let listener = listen::register(listener)?;
-            let (tls, meter) = (Arc::clone(&self.tls), Arc::clone(&context.meter));
-            let senders = self.senders.clone();
-            tokio::task::spawn_local(agent::greet(listener, tls, senders, meter));
+/// Adopts connections on the current thread and serves them; the agent, to drain it.
+fn adopt(
+    handoff: &Handoff,
+    info: WorkerInfo,
+    context: &Rc<Context>,
+) -> Result<Rc<Agent>, BackendError> {
+    let mut listener = handoff.listen(info.index)?;
+    let (agent, context) = (Rc::clone(listener.agent()), Rc::clone(context));
+    tokio::task::spawn_local(async move {
+        loop {
+            let lease = listener.accept_lease().await;
+            let (agent, context) = (Rc::clone(listener.agent()), Rc::clone(&context));
+            tokio::task::spawn_local(adopted::serve_adopted(lease, agent, context));
         }
-        let (serving, context) = (Rc::clone(&agent), Rc::clone(context));
-        tokio::task::spawn_local(async move {
-            while let Some(lease) = adopted.recv().await {
-                let (agent, context) = (Rc::clone(&serving), Rc::clone(&context));
-                tokio::task::spawn_local(adopted::serve_adopted(lease, agent, context));
-            }
-        });
-        Ok(Some(agent))
-    }
+    });
+    Ok(agent)
 }
 
 impl Server {
@@ -201,13 +135,16 @@ impl Server {
                 Some(admin::start(address, routes)?)
             }
         };
-        let agent = match &control.config().agent {
-            Some(agent) => Some(AgentParts::open(&control.config(), agent)?),
+        let handoff = match &control.config().agent {
+            Some(agent) => {
+                let config = handoff_config(&control.config(), agent);
+                Some(Handoff::open(&config, Arc::clone(&meter))?)
+            }
             None => None,
         };
         tracing::info!(address = %http, root = %control.config().root.display(), "serving objects");
         let listeners = Arc::new(Mutex::new(listeners));
-        Ok(Server { control, store, meter, places, listeners, http, admin, agent })
+        Ok(Server { control, store, meter, places, listeners, http, admin, handoff })
     }
 
     /// Where HTTP is served (the port chosen, where the configuration said 0).
@@ -258,7 +195,7 @@ impl Server {
             meter: self.meter.clone(),
             places: self.places.clone(),
             listeners: self.listeners.clone(),
-            agent: self.agent.clone(),
+            handoff: self.handoff.clone(),
         };
         let main = move |info, watch| worker(shared.clone(), info, watch);
         Ok(service::run_workers(&workers, &self.control, checked_reload, main)?)
@@ -272,7 +209,7 @@ struct Shared {
     meter: Arc<Meter>,
     places: Arc<Places>,
     listeners: Arc<Mutex<Vec<TcpListener>>>,
-    agent: Option<AgentParts>,
+    handoff: Option<Handoff>,
 }
 
 /// One worker's life: accept until the drain, then wait for what is in flight.
@@ -285,8 +222,8 @@ async fn worker(
     let listener = shared.listeners.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let Some(listener) = listener else { return Ok(()) };
     let listener = listen::register(listener)?;
-    let agent = match &shared.agent {
-        Some(parts) => parts.start(info, &context)?,
+    let agent = match &shared.handoff {
+        Some(handoff) => Some(adopt(handoff, info, &context)?),
         None => None,
     };
     tracing::debug!(worker = info.index, "worker ready");

@@ -1,0 +1,234 @@
+//! Adopting connections: what a server binds, and where live connections come out.
+//!
+//! [`Handoff`] is opened once a process: certificates, the agent's socket, steering. Every worker
+//! thread then has a [`HandoffListener`] of its own, whose `accept` yields connections that a
+//! balancer has handed over. docs/adoption.md tells the rules.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use linux::link::Link;
+use meter::{Meter, Role};
+use service::listen::{self, ListenError, ListenOptions};
+use service::trust::{self, TrustError, TrustFiles};
+use steer::load::{Hook, SteeringConfig};
+use steer::{SteerError, Steering, Windows};
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, spawn_local};
+
+use crate::agent::{self, Agent, AgentLimits, Greeted, Inboxes};
+use crate::connection::HandoffStream;
+use crate::release::Lease;
+
+/// Why connections cannot be adopted.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoffError {
+    /// The agent's address.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The pool's certificates.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    /// The interface that client packets come in on.
+    #[error("{0}; name `interface`")]
+    Interface(#[source] io::Error),
+    /// The packets of connections given back cannot be sent on.
+    #[error("{0}; CAP_NET_ADMIN and CAP_BPF are needed to adopt connections")]
+    Steering(#[from] SteerError),
+    /// A packet socket.
+    #[error("a packet socket: {0}; CAP_NET_RAW is needed")]
+    Packets(#[source] io::Error),
+    /// There is no such worker, or it listens already.
+    #[error("worker {0} has a listener already, or is not one of `workers`")]
+    Worker(usize),
+}
+
+/// What adopting connections needs.
+#[derive(Clone, Debug)]
+pub struct HandoffConfig {
+    /// Where balancers connect.
+    pub address: SocketAddr,
+    /// Certificates of the control channels, which are always mutual TLS.
+    pub trust: TrustFiles,
+    /// The interface that client packets come in on; the one that has `address` where it is not
+    /// said.
+    pub interface: Option<String>,
+    /// Name of this server in logs; `address` where it is not said.
+    pub name: Option<String>,
+    /// Threads that adopt connections.
+    pub workers: usize,
+    /// Most connections adopted at once.
+    pub adoptions_max: usize,
+    /// How long a connection outlives its channel, where the balancer does not say less.
+    pub lease: Duration,
+    /// Without the client taking an octet of a response, its connection ends.
+    pub write_timeout: Duration,
+}
+
+impl HandoffConfig {
+    /// One worker, and the limits that `unlade backend` has by itself.
+    pub fn new(address: SocketAddr, trust: TrustFiles) -> HandoffConfig {
+        HandoffConfig {
+            address,
+            trust,
+            interface: None,
+            name: None,
+            workers: 1,
+            adoptions_max: 16 * 1024,
+            lease: Duration::from_secs(5),
+            write_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What the listeners of all workers share.
+#[derive(Clone)]
+pub struct Handoff {
+    listener: Arc<Mutex<Option<TcpListener>>>,
+    tls: Arc<rustls::ServerConfig>,
+    steering: Arc<Steering>,
+    windows: Option<Arc<Windows>>,
+    senders: Inboxes,
+    receivers: Arc<Mutex<Vec<Option<mpsc::Receiver<Greeted>>>>>,
+    limits: AgentLimits,
+    meter: Arc<Meter>,
+}
+
+impl fmt::Debug for Handoff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handoff {{ limits: {:?} }}", self.limits)
+    }
+}
+
+impl Handoff {
+    /// Binds the agent's address and takes hold of the interface. What is adopted is counted in
+    /// `meter`.
+    ///
+    /// # Errors
+    /// The first thing that cannot be had.
+    pub fn open(config: &HandoffConfig, meter: Arc<Meter>) -> Result<Handoff, HandoffError> {
+        let tls = trust::server_config(&config.trust)?;
+        let options = ListenOptions { reuse_port: false, ..ListenOptions::default() };
+        let listener = listen::bind(config.address, &options)?;
+        let interface = match &config.interface {
+            Some(name) => name.clone(),
+            None => Link::by_address(config.address.ip()).map_err(HandoffError::Interface)?.name,
+        };
+        let steering = Steering::open(&SteeringConfig {
+            interface,
+            // One that was given back keeps its entry for a moment.
+            flows_max: (config.adoptions_max as u32).saturating_mul(2),
+            hold: None,
+            hook: Hook::Tc,
+        })?;
+        let windows = Windows::open().inspect_err(|error| {
+            tracing::warn!(%error, "adopted connections start from the initial window");
+        });
+        let workers = config.workers.max(1);
+        let (senders, receivers) = agent::inboxes(workers);
+        Ok(Handoff {
+            listener: Arc::new(Mutex::new(Some(listener))),
+            tls,
+            steering: Arc::new(steering),
+            windows: windows.ok().map(Arc::new),
+            senders,
+            receivers: Arc::new(Mutex::new(receivers.into_iter().map(Some).collect())),
+            limits: AgentLimits {
+                name: config.name.clone().unwrap_or_else(|| config.address.to_string()),
+                adoptions_max: config.adoptions_max.div_ceil(workers),
+                lease_ms: config.lease.as_millis().min(u32::MAX.into()) as u32,
+                write_timeout: config.write_timeout,
+            },
+            meter,
+        })
+    }
+
+    /// The listener of one worker, counted from 0; to be called on its thread, on a tokio
+    /// `current_thread` runtime and inside a `LocalSet`. Balancers are served once every worker
+    /// has called it.
+    ///
+    /// # Errors
+    /// [`HandoffError`].
+    pub fn listen(&self, worker: usize) -> Result<HandoffListener, HandoffError> {
+        let mut receivers = self.receivers.lock().unwrap_or_else(PoisonError::into_inner);
+        let receiver = receivers.get_mut(worker).and_then(Option::take);
+        drop(receivers);
+        let receiver = receiver.ok_or(HandoffError::Worker(worker))?;
+        let (steering, meter) = (Arc::clone(&self.steering), Arc::clone(&self.meter));
+        let (agent, adopted) =
+            Agent::new(steering, self.windows.clone(), meter, self.limits.clone())
+                .map_err(HandoffError::Packets)?;
+        let mut tasks = vec![spawn_local(Rc::clone(&agent).run(receiver))];
+        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(listener) = listener {
+            let listener = listen::register(listener)?;
+            let (tls, meter) = (Arc::clone(&self.tls), Arc::clone(&self.meter));
+            tasks.push(spawn_local(agent::greet(listener, tls, self.senders.clone(), meter)));
+        }
+        Ok(HandoffListener { agent, adopted, tasks })
+    }
+}
+
+/// Where the connections come out that balancers hand over to one worker. Dropping it ends the
+/// worker's channels: their balancers get back what they can.
+#[derive(Debug)]
+pub struct HandoffListener {
+    agent: Rc<Agent>,
+    adopted: mpsc::UnboundedReceiver<Lease>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl HandoffListener {
+    /// The listener of a server with one thread. Where to call it: see [`Handoff::listen`].
+    ///
+    /// # Errors
+    /// [`HandoffError`].
+    pub fn bind(config: &HandoffConfig) -> Result<HandoffListener, HandoffError> {
+        let config = HandoffConfig { workers: 1, ..config.clone() };
+        Handoff::open(&config, Arc::new(Meter::for_role(Role::Backend)))?.listen(0)
+    }
+
+    /// The next connection, live, with a request at its front.
+    pub async fn accept(&mut self) -> HandoffStream {
+        let lease = self.accept_lease().await;
+        HandoffStream::new(lease, Rc::clone(&self.agent))
+    }
+
+    pub(crate) async fn accept_lease(&mut self) -> Lease {
+        match self.adopted.recv().await {
+            Some(lease) => lease,
+            // The agent, which has the other end, lives as long as this value.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The worker's agent: how many connections it has adopted, for example.
+    pub fn agent(&self) -> &Rc<Agent> {
+        &self.agent
+    }
+
+    /// Adopts no more, and asks every connection back: `next_request` ends. Returns when the last
+    /// one is gone and the balancers know, or after `limit`.
+    pub async fn drain(&mut self, limit: Duration) {
+        const LOOK: Duration = Duration::from_millis(10);
+        self.agent.drain();
+        let gone = async {
+            while self.agent.adopted() > 0 {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        // What is left then is given up by the caller's end.
+        let _ = tokio::time::timeout(limit, gone).await;
+        self.agent.flushed().await;
+    }
+}
+
+impl Drop for HandoffListener {
+    fn drop(&mut self) {
+        self.tasks.drain(..).for_each(|task| task.abort());
+    }
+}

@@ -1,0 +1,92 @@
+//! A server of one's own: the example of docs/adoption.md in the place of a lab's object server.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use system_tests::counters::{Metrics, wait_for};
+use system_tests::{Lab, example, needs, said, text, turn, unlade};
+
+/// A program on a node, killed when dropped.
+struct Program(Child);
+
+impl Program {
+    fn start(lab: &Lab, node: &str, program: &Path, arguments: &[&str]) -> Program {
+        let namespace = format!("unlade-{}-{node}", lab.name);
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &namespace]).arg(program).args(arguments);
+        Program(command.stdin(Stdio::null()).spawn().expect("a program starts"))
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Ends the lab's object server and waits until it has.
+fn end_server(lab: &Lab) {
+    let running = || lab.processes().into_iter().find(|(name, _)| name == "s1");
+    let (_, pid) = running().expect("the server runs");
+    let ended = Command::new("kill").arg(pid.to_string()).status().expect("kill runs");
+    assert!(ended.success());
+    assert!(wait_for(Duration::from_secs(20), || running().is_none()), "s1 does not end");
+}
+
+#[test]
+fn another_server_adopts_connections() {
+    needs!("ip", "setsid", "curl", "kill");
+    let adopt = example("backend", "adopt");
+    let _turn = turn();
+    let lab = Lab::up(&["--tls", "--servers", "1", "--objects", "small", "--fronts", "offload"]);
+    lab.wait_channels();
+    let config = std::fs::read_to_string(lab.dir().join("config/s1.toml")).unwrap();
+    let address = config.lines().skip_while(|line| *line != "[agent]").nth(1).unwrap();
+    let address = address.split('"').nth(1).expect("the agent has an address").to_owned();
+    end_server(&lab);
+    // Something must answer the health checks, and what cannot be handed over.
+    let plain = lab.dir().join("config/plain.toml");
+    std::fs::write(&plain, config.split("[agent]").next().unwrap_or_default()).unwrap();
+    let plain = plain.display().to_string();
+    let _plain = Program::start(&lab, "s1", unlade(), &["backend", "--config", &plain]);
+    let pki = |file: &str| lab.dir().join("pki").join(file).display().to_string();
+    let (ca, certificate, key) = (pki("pool-ca.crt"), pki("s1.crt"), pki("s1.key"));
+    let _adopt = Program::start(&lab, "s1", &adopt, &[&address, &ca, &certificate, &key]);
+    let handed_over = || Metrics::read(&lab, "lb").get("unlade_lb_migrations_completed_total");
+    let [v4, v6] = lab.virtual_ips();
+    let public_ca = pki("ca.crt");
+    // The channels come back, then the health checks.
+    let answers = |scheme: &str, address: &str| {
+        let port = if scheme == "https" { 443 } else { 80 };
+        let host = "one.objects.lab";
+        let to = format!("{host}:{port}:{address}");
+        let url = format!("{scheme}://{host}/[1-5]");
+        let curl =
+            ["curl", "-sS", "--max-time", "20", "--cacert", &public_ca, "--resolve", &to, &url];
+        let output = lab.exec("client", &curl);
+        assert!(output.status.success(), "{}", said(&output));
+        text(&output)
+    };
+    let ready = wait_for(Duration::from_secs(20), || {
+        answers("http", &v4.to_string()).contains("asked for /5")
+    });
+    assert!(ready, "{}", answers("http", &v4.to_string()));
+    for scheme in ["http", "https"] {
+        for address in [v4.to_string(), format!("[{v6}]")] {
+            let before = handed_over();
+            let said = answers(scheme, &address);
+            let lines: Vec<&str> = said.lines().collect();
+            assert_eq!(lines.len(), 5, "{said}");
+            for (number, line) in lines.iter().enumerate() {
+                assert!(line.ends_with(&format!(" asked for /{}", number + 1)), "{said}");
+            }
+            // One connection, and its client is who the server says: the addresses are the same.
+            let clients: std::collections::HashSet<_> =
+                lines.iter().filter_map(|line| line.split(' ').next()).collect();
+            assert_eq!(clients.len(), 1, "{said}");
+            // It is given back after every request, and comes again.
+            assert_eq!(handed_over() - before, 1, "{scheme} {address}");
+        }
+    }
+}
