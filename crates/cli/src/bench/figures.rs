@@ -115,11 +115,18 @@ pub struct Ratio {
     pub lb_cpu_vs_haproxy: Option<f64>,
     pub lb_cpu_vs_proxy: Option<f64>,
     pub latency_p50_vs_best_proxy: Option<f64>,
+    /// Of the ceiling: the servers with nothing in front.
+    pub throughput_vs_direct: Option<f64>,
 }
 
 /// Compares; ratios are medians over rounds of the rounds' own ratios, so that a machine that
-/// is slower for a while is so for both sides. `proxies` are in the same order of rounds.
-pub fn ratio(offload: &[Sample], proxies: &[(&str, &[Sample])]) -> Option<Ratio> {
+/// is slower for a while is so for both sides. `proxies`, and `direct` where it was measured, are
+/// in the same order of rounds.
+pub fn ratio(
+    offload: &[Sample],
+    proxies: &[(&str, &[Sample])],
+    direct: Option<&[Sample]>,
+) -> Option<Ratio> {
     let best = proxies.iter().max_by(|(_, a), (_, b)| {
         let of = |samples: &[Sample]| median(samples.iter().map(|s| s.throughput_bytes_per_s));
         of(a).total_cmp(&of(b))
@@ -144,6 +151,7 @@ pub fn ratio(offload: &[Sample], proxies: &[(&str, &[Sample])]) -> Option<Ratio>
         latency_p50_vs_best_proxy: latency(offload, |s| s.latency_p50_us)
             .zip(latency(best.1, |s| s.latency_p50_us))
             .map(|(ours, theirs)| ours / theirs.max(1e-9)),
+        throughput_vs_direct: direct.map(|other| paired(other, |s| s.throughput_bytes_per_s)),
     })
 }
 
@@ -160,6 +168,7 @@ impl Ratio {
             ("latency_p50_ratio_vs_best_proxy", self.latency_p50_vs_best_proxy),
             ("lb_cpu_ratio_vs_haproxy", self.lb_cpu_vs_haproxy),
             ("lb_cpu_ratio_vs_proxy", self.lb_cpu_vs_proxy),
+            ("throughput_ratio_vs_direct", self.throughput_vs_direct),
         ] {
             if let Some(value) = value {
                 map.insert(key.to_owned(), value.into());
@@ -205,7 +214,9 @@ mod tests {
         let nginx = [sample(100.0, 50, GIB), sample(100.0, 50, GIB)];
         // Half the bytes for the same time: twice the cost.
         let haproxy = [sample(90.0, 50, GIB / 2.0), sample(90.0, 50, GIB / 2.0)];
-        let ratio = ratio(&offload, &[("nginx", &nginx), ("haproxy", &haproxy)]).unwrap();
+        let proxies: [(&str, &[Sample]); 2] = [("nginx", &nginx), ("haproxy", &haproxy)];
+        let direct = [sample(800.0, 0, GIB), sample(1000.0, 0, GIB)];
+        let ratio = ratio(&offload, &proxies, Some(&direct)).unwrap();
         assert_eq!(ratio.best_proxy, "nginx");
         assert_eq!(ratio.throughput_vs_best_proxy, 4.5);
         assert_eq!(ratio.lb_cpu_vs_haproxy, Some(0.1));
@@ -213,7 +224,8 @@ mod tests {
         let metrics = ratio.metrics();
         assert_eq!(metrics["throughput_ratio_vs_best_proxy"], 4.5);
         assert_eq!(metrics["throughput_ratio_vs_haproxy"], 5.0);
-        assert!(super::ratio(&offload, &[]).is_none());
+        assert_eq!(metrics["throughput_ratio_vs_direct"], 0.5);
+        assert!(super::ratio(&offload, &[], None).is_none());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `unlade bench handoff`: handing connections over beside proxying them, in one lab, the modes
 //! interleaved: every round runs every mode of a case once, in an order that rotates.
 
-use super::figures::{Figures, break_even_bytes, ratio};
+use super::figures::{Figures, Ratio, break_even_bytes, ratio};
 use super::guard::LabGuard;
 use super::record::Sink;
 use super::table;
@@ -78,7 +78,8 @@ pub struct HandoffArgs {
     /// Also the mode that decides by itself
     #[arg(long)]
     auto: bool,
-    /// Also the servers without anything in front, over plain HTTP: the ceiling
+    /// Also the servers without anything in front, over plain HTTP: the ceiling. Always so without
+    /// shaping
     #[arg(long)]
     direct: bool,
     /// How the balancers pick a server
@@ -175,7 +176,7 @@ struct Effort {
 impl Effort {
     fn new(args: &HandoffArgs) -> Result<Effort> {
         let usual: &[u64] = match args.quick {
-            true => &[4 << 10, 16 << 10, 64 << 10, 1 << 20, 16 << 20],
+            true => &[4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20],
             false => &[1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 16 << 20],
         };
         let sizes = match args.sizes.is_empty() {
@@ -263,7 +264,7 @@ fn run_block(
     tls: bool,
     sink: &mut Sink,
 ) -> Result<()> {
-    let modes = modes(args, state, tls);
+    let modes = modes(args, state, shaping, tls);
     let links = match shaping {
         Shaping::Shaped => format!("links at {}", args.rate),
         Shaping::Unshaped => "links unshaped".to_owned(),
@@ -272,7 +273,7 @@ fn run_block(
     line(format_args!("\n{scheme}, {links}, {} servers", args.servers))?;
     let labels: Vec<String> = modes.iter().map(|mode| mode.label()).collect();
     line(table::header(&labels))?;
-    let mut ratios: Vec<(RequestsPerMigration, u64, f64)> = Vec::new();
+    let mut ratios: Vec<(RequestsPerMigration, u64, Ratio)> = Vec::new();
     for &object_bytes in &effort.sizes {
         let case = Case { object_bytes, tls, shaping, servers: args.servers };
         let samples = run_case(args, effort, state, &modes, case)?;
@@ -291,7 +292,7 @@ fn run_block(
     write_break_even(&modes, &ratios, case, sink)
 }
 
-fn modes(args: &HandoffArgs, state: &State, tls: bool) -> Vec<Mode> {
+fn modes(args: &HandoffArgs, state: &State, shaping: Shaping, tls: bool) -> Vec<Mode> {
     use RequestsPerMigration::{Limited, Unlimited};
     let mut modes = [Limited(1), Limited(8), Unlimited].map(Mode::Offload).to_vec();
     modes.extend(args.auto.then_some(Mode::Auto));
@@ -302,7 +303,8 @@ fn modes(args: &HandoffArgs, state: &State, tls: bool) -> Vec<Mode> {
         Asked::Servers => true,
     });
     // The servers' own port speaks no TLS.
-    modes.extend((args.direct && !tls).then_some(Mode::Direct));
+    let direct = args.direct || shaping == Shaping::Unshaped;
+    modes.extend((direct && !tls).then_some(Mode::Direct));
     modes
 }
 
@@ -354,55 +356,84 @@ fn run_case(
     Ok(samples)
 }
 
-/// Writes a ratio line for each way of handing over; gives their throughput ratios.
+/// Writes a ratio line for each way of handing over, and gives them.
 fn write_ratios(
     modes: &[Mode],
     samples: &[Vec<Sample>],
     case: Case,
     sink: &mut Sink,
-) -> Result<Vec<(RequestsPerMigration, f64)>> {
+) -> Result<Vec<(RequestsPerMigration, Ratio)>> {
     let all = || modes.iter().zip(samples);
     let proxies: Vec<(&str, &[Sample])> = all()
         .filter(|(mode, _)| matches!(mode, Mode::Baseline(_)))
         .map(|(mode, samples)| (mode.name(), samples.as_slice()))
         .collect();
+    let direct = all().find(|(mode, _)| **mode == Mode::Direct).map(|(_, s)| s.as_slice());
     let mut ratios = Vec::new();
     for (mode, samples) in all() {
         let Mode::Offload(requests) = *mode else { continue };
-        if let Some(ratio) = ratio(samples, &proxies) {
+        if let Some(ratio) = ratio(samples, &proxies, direct) {
             sink.write(case.fields(Some(*mode)), "ratio", ratio.metrics())?;
-            ratios.push((requests, ratio.throughput_vs_best_proxy));
+            ratios.push((requests, ratio));
         }
     }
     Ok(ratios)
 }
 
+/// Writes, for each way of handing over, from which size on it is faster: than the best proxy of
+/// each size, and than each proxy.
 fn write_break_even(
     modes: &[Mode],
-    ratios: &[(RequestsPerMigration, u64, f64)],
+    ratios: &[(RequestsPerMigration, u64, Ratio)],
     case: Case,
     sink: &mut Sink,
 ) -> Result<()> {
     for mode in modes {
         let Mode::Offload(requests) = *mode else { continue };
-        let own = ratios.iter().filter(|(other, ..)| *other == requests);
-        let own: Vec<(u64, f64)> = own.map(|(_, bytes, ratio)| (*bytes, *ratio)).collect();
-        let bytes = break_even_bytes(&own);
+        let own = || ratios.iter().filter(|(other, ..)| *other == requests);
+        let from = |figure: &dyn Fn(&Ratio) -> Option<f64>| {
+            let pairs = own().filter_map(|(_, bytes, ratio)| Some((*bytes, figure(ratio)?)));
+            break_even_bytes(&pairs.collect::<Vec<_>>())
+        };
+        let best = from(&|ratio| Some(ratio.throughput_vs_best_proxy));
+        let mut metrics = Map::from_iter([("break_even_bytes".to_owned(), best.into())]);
+        let mut told = vec![format!("the best proxy {}", size_from(best))];
+        let proxies = own().next().map(|(.., ratio)| ratio.throughput_vs_each.as_slice());
+        for (proxy, _) in proxies.unwrap_or_default() {
+            let bytes = from(&|ratio| {
+                let each = ratio.throughput_vs_each.iter();
+                each.clone().find(|(name, _)| name == proxy).map(|(_, ratio)| *ratio)
+            });
+            metrics.insert(format!("break_even_vs_{proxy}_bytes"), bytes.into());
+            told.push(format!("{proxy} {}", size_from(bytes)));
+        }
         let mut fields = case.fields(Some(*mode));
         fields.remove("object_bytes");
-        let metrics = Map::from_iter([("break_even_bytes".to_owned(), bytes.into())]);
         sink.write(fields, "ratio", metrics)?;
-        let from = match bytes.and_then(single_name) {
-            Some(name) => format!("from {name} on"),
-            None => "not within these sizes".to_owned(),
+        let most = |figure: fn(&Ratio) -> f64| own().map(|(.., r)| figure(r)).fold(0.0, f64::max);
+        let ceiling = most(|ratio| match ratio.throughput_vs_direct {
+            Some(of_direct) => ratio.throughput_vs_best_proxy / of_direct.max(1e-9),
+            None => 0.0,
+        });
+        let times = most(|ratio| ratio.throughput_vs_best_proxy);
+        let ceiling = match ceiling > 0.0 {
+            true => format!(" (the servers alone: {ceiling:.1})"),
+            false => String::new(),
         };
-        let best = own.iter().map(|(_, ratio)| *ratio).fold(0.0, f64::max);
         line(format_args!(
-            "{}: ahead of the best proxy {from}; at most {best:.1} times as fast",
-            mode.label()
+            "{}: ahead of {}; at most {times:.1} times as fast as the best proxy{ceiling}",
+            mode.label(),
+            told.join(", of "),
         ))?;
     }
     Ok(())
+}
+
+fn size_from(bytes: Option<u64>) -> String {
+    match bytes.and_then(single_name) {
+        Some(name) => format!("from {name} on"),
+        None => "not within these sizes".to_owned(),
+    }
 }
 
 #[cfg(test)]
