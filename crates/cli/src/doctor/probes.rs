@@ -4,6 +4,7 @@ use super::{Finding, Outcome, Part};
 use crate::lab::namespace::inside;
 use crate::lab::run::{find_program, ip_batch, run};
 use anyhow::{Context, Result, bail};
+use linux::raw::FrameSocket;
 use linux::repair::{self, Accept, Known};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
@@ -32,8 +33,9 @@ pub fn all() -> Vec<Finding> {
     let lab = |feature, result| finding(Part::Lab, feature, result, Outcome::Missing);
     let mut findings = vec![
         needed("TCP_REPAIR", within(tcp_repair)),
-        needed("steering, hold", within(|| steering(Hook::Tc, true))),
-        better("XDP on veth", within(|| steering(Hook::Xdp, false))),
+        needed("steering, balancer", within(balancer_steering)),
+        needed("steering, server", within(server_steering)),
+        better("XDP on veth", within(driver_hook)),
         better("congestion window", congestion_window()),
         better("kernel TLS", kernel_tls()),
         better("BPF accounting", bpf_accounting()),
@@ -132,19 +134,32 @@ fn tcp_repair() -> Result<String> {
 }
 
 /// Loads the steering programs and attaches them to a link.
-fn steering(hook: Hook, hold: bool) -> Result<String> {
+fn steering(hook: Hook, hold: bool) -> Result<Steering> {
     let config = SteeringConfig {
         interface: "eth0".to_owned(),
         flows_max: FLOWS_MAX,
         hold: hold.then(HoldLimits::default),
         hook,
     };
-    let steering = Steering::open(&config)?;
-    drop(steering);
-    Ok(match hold {
-        true => "eBPF at tc ingress, packets held in a TAP device".to_owned(),
-        false => "eBPF in the driver's hook".to_owned(),
-    })
+    Ok(Steering::open(&config)?)
+}
+
+fn balancer_steering() -> Result<String> {
+    steering(Hook::Tc, true)?;
+    Ok("eBPF at tc ingress, packets held in a TAP device".to_owned())
+}
+
+fn driver_hook() -> Result<String> {
+    steering(Hook::Xdp, false)?;
+    Ok("eBPF in the driver's hook".to_owned())
+}
+
+/// What a server needs to give connections back: its packets go to the balancer, and those that
+/// came too late are sent there.
+fn server_steering() -> Result<String> {
+    let steering = steering(Hook::Tc, false)?;
+    FrameSocket::open(steering.link()).context("a packet socket (CAP_NET_RAW)")?;
+    Ok("eBPF at tc ingress, and a packet socket".to_owned())
 }
 
 fn congestion_window() -> Result<String> {
