@@ -18,7 +18,7 @@ use std::fs::File;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -131,6 +131,18 @@ pub fn turn() -> Turn {
     Turn { _file: file }
 }
 
+/// A program on a node, killed when dropped.
+#[derive(Debug)]
+pub struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A lab, removed when dropped, also when the test fails.
 #[derive(Debug)]
 pub struct Lab {
@@ -217,6 +229,49 @@ impl Lab {
         let pair =
             |p: &serde_json::Value| Some((p["process"].as_str()?.to_owned(), p["pid"].as_u64()?));
         alive.filter_map(pair).collect()
+    }
+
+    /// Sends a process of the lab a signal, `TERM` or `KILL` for example, and waits until it has
+    /// ended.
+    ///
+    /// # Panics
+    /// It does not run, or does not end.
+    pub fn end(&self, process: &str, signal: &str) {
+        let running = || self.processes().into_iter().find(|(name, _)| name == process);
+        let (_, pid) = running().unwrap_or_else(|| panic!("{process} does not run"));
+        let sent = Command::new("kill").args(["-s", signal, &pid.to_string()]).status();
+        assert!(sent.expect("kill runs").success(), "{process} cannot be signalled");
+        let ended = counters::wait_for(std::time::Duration::from_secs(20), || running().is_none());
+        assert!(ended, "{process} does not end");
+    }
+
+    /// Starts a program of its own on a node.
+    ///
+    /// # Panics
+    /// It cannot be started.
+    pub fn start(&self, node: &str, program: &Path, arguments: &[&str]) -> Program {
+        let namespace = format!("unlade-{}-{node}", self.name);
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &namespace]).arg(program).args(arguments);
+        Program(command.stdin(Stdio::null()).spawn().expect("a program starts"))
+    }
+
+    /// Ends the object server `s1`, and starts it again without its agent. The program, and where
+    /// the agent was.
+    ///
+    /// # Panics
+    /// It cannot be.
+    pub fn without_agent(&self) -> (Program, String) {
+        let config = std::fs::read_to_string(self.dir().join("config/s1.toml")).expect("a file");
+        let mut agent = config.lines().skip_while(|line| *line != "[agent]");
+        let address = agent.nth(1).and_then(|line| line.split('"').nth(1));
+        let address = address.expect("the agent has an address").to_owned();
+        self.end("s1", "TERM");
+        let plain = self.dir().join("config/plain.toml");
+        let kept = config.split("[agent]").next().unwrap_or_default();
+        std::fs::write(&plain, kept).expect("a file is written");
+        let plain = plain.display().to_string();
+        (self.start("s1", unlade(), &["backend", "--config", &plain]), address)
     }
 
     /// Waits until every server's control channels are up, so that connections are handed over

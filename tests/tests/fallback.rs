@@ -1,0 +1,196 @@
+//! What cannot be handed over is proxied, and what is not trusted is refused: with real peers.
+
+use socket2::{Domain, Socket, Type};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+use system_tests::counters::{Metrics, wait_for};
+use system_tests::{Lab, needs, said, turn};
+
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn lab() -> Lab {
+    let lab = Lab::up(&["--servers", "1", "--objects", "small", "--fronts", "offload"]);
+    lab.wait_channels();
+    lab
+}
+
+/// Waits until so many connections were handed over: the client hears of it first.
+fn wait_handed_over(lab: &Lab, due: u64) {
+    assert!(wait_for(PATIENCE, || handed_over(lab) == due), "{} of {due}", handed_over(lab));
+}
+
+fn handed_over(lab: &Lab) -> u64 {
+    Metrics::read(lab, "lb").get("unlade_lb_migrations_completed_total")
+}
+
+/// Asks for an object over a connection that is there already, and reads all of the answer. The
+/// status, and the body.
+fn get(stream: &mut TcpStream, path: &str) -> std::io::Result<(u16, Vec<u8>)> {
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: one.objects.lab\r\n\r\n")?;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut octet = [0];
+        stream.read_exact(&mut octet)?;
+        head.push(octet[0]);
+    }
+    let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
+    let number = |text: Option<&str>| text.and_then(|text| text.trim().parse::<usize>().ok());
+    let status = number(head.split(' ').nth(1)).unwrap_or(0);
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
+    let mut body = vec![0; number(length).unwrap_or(0)];
+    stream.read_exact(&mut body)?;
+    Ok((status as u16, body))
+}
+
+/// A client's socket, with a protocol and a port of its own where wanted (0 otherwise).
+fn connect(to: IpAddr, protocol: i32, port: u16) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol.into()))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
+    socket.connect_timeout(&SocketAddr::new(to, 80).into(), PATIENCE)?;
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Runs `work` on a thread inside the client's network.
+fn at_client<T: Send>(lab: &Lab, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            lab.enter("client");
+            work()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+#[test]
+fn who_is_not_of_the_pool_is_refused_and_counted() {
+    needs!("ip", "setsid", "curl");
+    let _turn = turn();
+    let lab = lab();
+    let config = std::fs::read_to_string(lab.dir().join("config/s1.toml")).unwrap();
+    let mut agent = config.lines().skip_while(|line| *line != "[agent]");
+    let agent = agent.nth(1).and_then(|line| line.split('"').nth(1)).unwrap();
+    // Without a certificate, and with one of another authority.
+    let pki = |file: &str| lab.dir().join("pki").join(file).display().to_string();
+    let strange = lab.dir().join("pki/strange");
+    let (certificate, key) = (strange.with_extension("crt"), strange.with_extension("key"));
+    let made = lab.exec(
+        "lb",
+        &[
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "1",
+            "-subj",
+            "/CN=strange",
+            "-keyout",
+            key.to_str().unwrap(),
+            "-out",
+            certificate.to_str().unwrap(),
+        ],
+    );
+    let url = format!("https://{agent}/");
+    let ca = pki("pool-ca.crt");
+    let mut strangers = vec![vec!["curl", "-s", "--max-time", "5", "--cacert", &ca, &url]];
+    if made.status.success() {
+        let own = ["--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap()];
+        strangers.push([strangers[0].as_slice(), &own].concat());
+    }
+    for stranger in &strangers {
+        let output = lab.exec("lb", stranger);
+        assert!(!output.status.success(), "{}", said(&output));
+    }
+    let counted = || Metrics::read(&lab, "s1").get("unlade_untrusted_peers_total");
+    let due = strangers.len() as u64;
+    assert!(wait_for(PATIENCE, || counted() == due), "{} of {due}", counted());
+    // Who is of the pool is not disturbed.
+    let [v4, _] = lab.virtual_ips();
+    let (status, _) = at_client(&lab, || get(&mut connect(v4, 6, 0).unwrap(), "/4KiB")).unwrap();
+    assert_eq!(status, 200);
+    wait_handed_over(&lab, 1);
+}
+
+#[test]
+fn a_server_without_an_agent_is_proxied_to() {
+    needs!("ip", "setsid", "curl", "kill");
+    let _turn = turn();
+    let lab = lab();
+    let (_server, _) = lab.without_agent();
+    let [v4, _] = lab.virtual_ips();
+    let whole = std::fs::read(lab.dir().join("objects/64KiB")).unwrap();
+    let ask = || at_client(&lab, || get(&mut connect(v4, 6, 0)?, "/64KiB"));
+    // While the health checks have yet to find it there are other answers.
+    let answered = wait_for(PATIENCE, || ask().is_ok_and(|(status, _)| status == 200));
+    assert!(answered, "{:?}", ask().map(|(status, _)| status));
+    let fallbacks = || Metrics::read(&lab, "lb").get("unlade_lb_fallbacks_total");
+    let before = fallbacks();
+    assert_eq!(ask().unwrap(), (200, whole));
+    assert_eq!((fallbacks() - before, handed_over(&lab)), (1, 0));
+}
+
+#[test]
+fn what_tcp_rarely_does_breaks_no_connection() {
+    const IPPROTO_MPTCP: i32 = 262;
+    needs!("ip", "setsid", "curl");
+    let _turn = turn();
+    let lab = lab();
+    let [v4, _] = lab.virtual_ips();
+    let whole = std::fs::read(lab.dir().join("objects/64KiB")).unwrap();
+    at_client(&lab, || {
+        match connect(v4, IPPROTO_MPTCP, 0) {
+            Ok(mut multipath) => {
+                for _ in 0..4 {
+                    assert_eq!(get(&mut multipath, "/64KiB").unwrap(), (200, whole.clone()));
+                }
+            }
+            Err(error) => println!("no multipath TCP here: {error}"),
+        }
+        // Urgent data between requests, read by nobody, while the connection moves about.
+        let mut urgent = connect(v4, 6, 0).unwrap();
+        for _ in 0..4 {
+            assert_eq!(get(&mut urgent, "/64KiB").unwrap(), (200, whole.clone()));
+            socket2::SockRef::from(&urgent).send_out_of_band(b"!").unwrap();
+        }
+    });
+    assert!(wait_for(PATIENCE, || handed_over(&lab) > 0));
+}
+
+#[test]
+fn a_killed_balancer_leaves_nothing_that_steers() {
+    const PORT: u16 = 45_678;
+    needs!("ip", "setsid", "curl", "kill");
+    let _turn = turn();
+    let lab = lab();
+    let [v4, _] = lab.virtual_ips();
+    let devices = || lab.exec_text("lb", &["ip", "-o", "link", "show"]);
+    let with = devices().lines().count();
+    let mut old = at_client(&lab, || connect(v4, 6, PORT).unwrap());
+    assert_eq!(get(&mut old, "/4KiB").unwrap().0, 200);
+    wait_handed_over(&lab, 1);
+    lab.end("lb", "KILL");
+    assert_eq!(devices().lines().count(), with - 1, "the hold device is still there");
+    let restarted = lab.run("restart", &["lb"]);
+    assert!(restarted.status.success(), "{}", said(&restarted));
+    // The connection of before ends: nobody leaves it hanging.
+    let ended = wait_for(PATIENCE, || get(&mut old, "/4KiB").is_err());
+    assert!(ended, "the connection outlived its balancer");
+    drop(old);
+    // The same four numbers again are another connection, which moves as any other.
+    lab.wait_channels();
+    let mut new = at_client(&lab, || connect(v4, 6, PORT).unwrap());
+    for _ in 0..3 {
+        assert_eq!(get(&mut new, "/4KiB").unwrap().0, 200);
+    }
+    wait_handed_over(&lab, 1);
+}
