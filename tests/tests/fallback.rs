@@ -179,7 +179,8 @@ fn a_killed_balancer_leaves_nothing_that_steers() {
     assert_eq!(get(&mut old, "/4KiB").unwrap().0, 200);
     wait_handed_over(&lab, 1);
     lab.end("lb", "KILL");
-    assert_eq!(devices().lines().count(), with - 1, "the hold device is still there");
+    let gone = wait_for(PATIENCE, || devices().lines().count() == with - 1);
+    assert!(gone, "the hold device is still there: {}", devices());
     let restarted = lab.run("restart", &["lb"]);
     assert!(restarted.status.success(), "{}", said(&restarted));
     // The connection of before ends: nobody leaves it hanging.
