@@ -18,7 +18,12 @@ fn lab() -> Lab {
 
 /// Waits until so many connections were handed over: the client hears of it first.
 fn wait_handed_over(lab: &Lab, due: u64) {
-    assert!(wait_for(PATIENCE, || handed_over(lab) == due), "{} of {due}", handed_over(lab));
+    assert!(
+        wait_for(PATIENCE, || handed_over(lab) == due),
+        "{} of {due}: {}",
+        handed_over(lab),
+        Metrics::read(lab, "lb").noteworthy()
+    );
 }
 
 fn handed_over(lab: &Lab) -> u64 {

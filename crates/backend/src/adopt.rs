@@ -90,6 +90,12 @@ impl Agent {
             }
             Err(error) => {
                 let (reason, label) = error.reason();
+                if reason == RefuseReason::AddressNotLocal
+                    && let Ok(wanted) = Snapshot::decode(snapshot)
+                {
+                    // Too late for this offer: a socket closes when its task has its turn.
+                    self.supersede(&wanted.tcp.flow);
+                }
                 self.meter.add(Event::AdoptionRefused(label));
                 tracing::info!(?id, ?epoch, %error, "offer refused");
                 Frame::Refuse { id, epoch, reason }
@@ -137,7 +143,12 @@ impl Agent {
             None => self.steering.acquire(&snapshot.tcp.flow)?,
         };
         let (adoptee, spent) = self.restore(snapshot, slot)?;
-        let adopted = Adopted { taker: Taker::adopted(epoch), orders: Rc::default(), grave: None };
+        let adopted = Adopted {
+            flow: *adoptee.slot.flow(),
+            taker: Taker::adopted(epoch),
+            orders: Rc::default(),
+            grave: None,
+        };
         adopted.orders.set_terms(terms);
         let orders = Rc::clone(&adopted.orders);
         connections.insert(id, adopted);

@@ -24,7 +24,7 @@ use steer::{Steering, Windows};
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use wire::FlowKey;
-use wire::frame::{ConnectionId, Frame, PROTOCOL_VERSION, ReturnReason, Terms};
+use wire::frame::{CloseReason, ConnectionId, Frame, PROTOCOL_VERSION, ReturnReason, Terms, Usage};
 
 use crate::release::{Grave, Lease, Orders};
 
@@ -142,6 +142,7 @@ pub(crate) struct Peer {
 /// A connection that this server has, or is about to have.
 #[derive(Debug)]
 pub(crate) struct Adopted {
+    pub(crate) flow: FlowKey,
     pub(crate) taker: Taker,
     /// Reaches the task that has the stream.
     pub(crate) orders: Rc<Orders>,
@@ -480,6 +481,26 @@ impl Agent {
             && let Some(mut adopted) = connections.remove(&old_id)
         {
             drop(self.bury(&old_peer, old_id, &mut adopted));
+        }
+    }
+
+    /// The addresses of a flow are wanted for another connection: the client has begun anew, so one
+    /// that has them here still is over. Its balancer may be gone, or not have been told.
+    pub(crate) fn supersede(&self, flow: &FlowKey) {
+        for peer in self.peers.borrow().values() {
+            let mut connections = peer.connections.borrow_mut();
+            let of_flow = connections.iter().filter(|(_, adopted)| adopted.flow == *flow);
+            let ids: Vec<ConnectionId> = of_flow.map(|(id, _)| *id).collect();
+            for id in ids {
+                let Some(mut adopted) = connections.remove(&id) else { continue };
+                for action in adopted.taker.handle_ended(CloseReason::Broken) {
+                    if let Action::Closed(epoch, reason) = action {
+                        let usage = Usage::default();
+                        peer.outbox.push(&Frame::Closed { id, epoch, reason, usage });
+                    }
+                }
+                self.abandon(id, &mut adopted);
+            }
         }
     }
 
