@@ -189,12 +189,20 @@ impl BackendConfig {
         }
     }
 
-    /// Reads and checks a file.
+    /// Reads and checks a file; paths in it become relative to its directory.
     ///
     /// # Errors
     /// It cannot be read, has a key nobody reads, or a value outside its range.
     pub fn load(path: &Path) -> Result<BackendConfig, ConfigError> {
-        let config: BackendConfig = settings::load(path)?;
+        let mut config: BackendConfig = settings::load(path)?;
+        let base = path.parent().unwrap_or(Path::new(""));
+        // join() keeps an absolute path as it is.
+        config.root = base.join(&config.root);
+        if let Some(agent) = &mut config.agent {
+            for file in [&mut agent.ca, &mut agent.certificate, &mut agent.key] {
+                *file = base.join(&*file);
+            }
+        }
         config.check()?;
         Ok(config)
     }
@@ -344,6 +352,20 @@ mod tests {
         assert!(refused("connections_max = 99999999").starts_with("connections_max"));
         assert!(refused("open_files_max = 99999999").starts_with("open_files_max"));
         assert!(refused("write_timeout = \"0s\"").starts_with("write_timeout"));
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("backend.toml");
+        let agent = "[agent]\naddress = \"127.0.0.1:1\"\nca = \"/ca\"\nkey = \"k\"\n";
+        let text = format!("http = \"127.0.0.1:0\"\nroot = \"o\"\n{agent}certificate = \"c\"\n");
+        std::fs::write(&path, text).unwrap();
+        let config = BackendConfig::load(&path).unwrap();
+        let agent = config.agent.unwrap();
+        assert_eq!(config.root, directory.path().join("o"));
+        assert_eq!(agent.key, directory.path().join("k"));
+        assert_eq!(agent.ca, Path::new("/ca"));
     }
 
     #[test]
