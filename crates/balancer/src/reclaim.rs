@@ -105,6 +105,7 @@ impl Flows {
         if Flows::was_served(flow, snapshot.tcp.send_end()) {
             return Err(RebuildError::Served);
         }
+        snapshot.tcp.set_clock_forward(flow.started.elapsed());
         let record = snapshot.tls.as_ref().map(RecordLayer::from_snapshot).transpose()?;
         let restored = repair::restore(&snapshot.tcp, || {
             let segments = window_to_restore(&snapshot.tcp.congestion);

@@ -6,6 +6,8 @@
 //! zeroised when the value is dropped; whoever encodes one must send it over an encrypted channel
 //! only.
 
+use std::time::Duration;
+
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::codec::{DecodeError, Reader, Write};
@@ -112,6 +114,19 @@ pub struct TcpSnapshot {
 }
 
 impl TcpSnapshot {
+    /// Sets the timestamp clock forward by what has passed since the snapshot was taken. The socket
+    /// that was left behind has a clock that goes on, and where its process was stopped before it
+    /// closed it, the kernel has sent with that: a lower value would be taken for an old segment
+    /// (RFC 7323 §5). The lowest bit says the unit, milliseconds or microseconds, and stays.
+    pub fn set_clock_forward(&mut self, passed: Duration) {
+        let Some(clock) = &mut self.options.timestamp else { return };
+        let ticks = match *clock & 1 {
+            0 => passed.as_millis(),
+            _ => passed.as_micros(),
+        };
+        *clock = clock.wrapping_add((ticks as u32).wrapping_add(1) & !1);
+    }
+
     /// Sequence number behind the last octet that was sent.
     pub fn send_end(&self) -> SeqNumber {
         self.send_seq + self.send_queue.len() as u32
@@ -467,6 +482,21 @@ mod tests {
             let mut bytes = Vec::new();
             snapshot.encode(&mut bytes);
             prop_assert_eq!(Snapshot::decode(&bytes).unwrap(), snapshot);
+        }
+
+        #[test]
+        fn a_clock_that_is_set_forward_keeps_its_unit(
+            mut snapshot in any_snapshot(), passed_us in 0u64..30_000_000,
+        ) {
+            let before = snapshot.tcp.options.timestamp;
+            snapshot.tcp.set_clock_forward(Duration::from_micros(passed_us));
+            if let (Some(before), Some(after)) = (before, snapshot.tcp.options.timestamp) {
+                let unit_us = if before & 1 == 0 { 1000 } else { 1 };
+                prop_assert_eq!(after & 1, before & 1);
+                let ticks = u64::from(after.wrapping_sub(before));
+                let due = passed_us / unit_us;
+                prop_assert!((due..=due + 1).contains(&ticks), "{} for {}", ticks, due);
+            }
         }
 
         #[test]
