@@ -26,10 +26,10 @@ use wire::snapshot::TcpSnapshot;
 use zeroize::Zeroize;
 
 use crate::journal::{Journal, Noted};
+use crate::machine::Machine;
 use crate::offload::{self, Candidate};
 use crate::plan::Plan;
 use crate::pool::{InFlight, Server};
-use crate::run::Machine;
 use crate::worker::Worker;
 
 /// Scopes defined to one server before requests outside them must be asked for one by one.

@@ -40,6 +40,7 @@ mod head;
 mod health;
 mod incoming;
 mod journal;
+mod machine;
 mod mover;
 mod offload;
 mod plan;

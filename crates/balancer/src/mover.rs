@@ -13,10 +13,10 @@ use service::trust;
 
 use crate::channel::Identity;
 use crate::flows::{Assignment, Flows};
+use crate::machine::Machine;
 use crate::offload::{Candidate, HandOver, LocalBoxFuture};
 use crate::plan::{Plan, trust_files};
 use crate::pool::Server;
-use crate::run::Machine;
 use crate::worker::Worker;
 
 /// How often a drain looks whether every connection is home.
