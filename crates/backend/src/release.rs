@@ -139,6 +139,7 @@ pub struct Lease {
     orders: Rc<Orders>,
     known: Known,
     terms: Terms,
+    begun: Instant,
     requests: u32,
     ended: bool,
 }
@@ -153,7 +154,8 @@ impl Lease {
         let Adoptee { stream, slot, known } = socket;
         let none = Terms { scope: 0, requests_max: 1, idle_return_ms: 0 };
         let terms = orders.terms.get().unwrap_or(none);
-        Lease { stream, slot, peer, id, orders, known, terms, requests: 0, ended: false }
+        let begun = Instant::now();
+        Lease { stream, slot, peer, id, orders, known, terms, begun, requests: 0, ended: false }
     }
 
     /// The connection's stream. Between requests its input is where the next request starts.
@@ -203,7 +205,7 @@ impl Lease {
         let lease = Duration::from_millis(self.peer.lease_ms.get().into());
         // A quiet balancer is asked, and answers, within two of these.
         let lease = lease.max(3 * QUIET_MAX);
-        self.peer.outbox.silence().is_none_or(|silence| silence > lease)
+        self.peer.outbox.was_silent(lease, self.begun.into())
     }
 
     /// Counts a request as answered.

@@ -32,6 +32,11 @@ const READ_BYTES: usize = 64 * 1024;
 /// A peer that says nothing for so long is asked; and after as long again it counts as gone.
 pub const QUIET_MAX: Duration = Duration::from_millis(1000);
 
+/// A silence longer than this is one that the peer has drawn its conclusions from.
+const LONG_SILENCE: Duration = Duration::from_millis(2 * QUIET_MAX.as_millis() as u64);
+/// How long a silence that is over is remembered.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
 /// Why a channel ended.
 #[derive(Debug, Error)]
 pub enum ChannelError {
@@ -79,6 +84,19 @@ struct OutboxInner {
     open: Cell<bool>,
     /// When the peer was heard last on the channel that serves the outbox, or served it.
     heard: Cell<Option<Instant>>,
+    /// The longest silence of late: how long, and when it ended.
+    silent: Cell<Option<(Duration, Instant)>>,
+}
+
+impl OutboxInner {
+    fn hear(&self) {
+        let now = Instant::now();
+        let gap = self.heard.replace(Some(now)).map_or(Duration::ZERO, |before| now - before);
+        let longest = self.silent.get().filter(|(_, ended)| ended.elapsed() < REMEMBERED);
+        if gap > longest.map_or(LONG_SILENCE, |(length, _)| length) {
+            self.silent.set(Some((gap, now)));
+        }
+    }
 }
 
 impl Outbox {
@@ -102,7 +120,7 @@ impl Outbox {
     pub fn open(&self) -> Opened {
         self.inner.bytes.borrow_mut().clear();
         self.inner.open.set(true);
-        self.inner.heard.set(Some(Instant::now()));
+        self.inner.hear();
         Opened(self.clone())
     }
 
@@ -110,6 +128,14 @@ impl Outbox {
     /// also while this process is stopped.
     pub fn silence(&self) -> Option<Duration> {
         self.inner.heard.get().map(|heard| heard.elapsed())
+    }
+
+    /// Whether the peer has been silent for longer than `limit`, now or at some time after `since`:
+    /// a peer that is heard again has not forgotten that.
+    pub fn was_silent(&self, limit: Duration, since: Instant) -> bool {
+        let past = |(length, ended)| length > limit && ended >= since;
+        self.silence().is_none_or(|silence| silence > limit)
+            || self.inner.silent.get().is_some_and(past)
     }
 
     /// True while a channel serves the outbox.
@@ -273,7 +299,7 @@ impl Channel {
         let quiet = tokio::time::sleep_until(beat::after(QUIET_MAX));
         tokio::pin!(quiet);
         loop {
-            if let Err(error) = self.deliver(outbox, &mut handle) {
+            if let Err(error) = self.deliver(outbox, late, &mut handle) {
                 return error;
             }
             if let Err(error) = self.flush(outbox) {
@@ -287,9 +313,14 @@ impl Channel {
                     }
                     Ok(_) => match self.read_in() {
                         Ok(0) => {}
+                        // This process was stopped, and what said that the socket is readable is
+                        // from before.
+                        Ok(_) if late == Late::Drop && heard.elapsed() > LONG_SILENCE => {
+                            return ChannelError::Silent;
+                        }
                         Ok(_) => {
                             (heard, asked) = (Instant::now(), false);
-                            outbox.inner.heard.set(Some(heard));
+                            outbox.inner.hear();
                         }
                         Err(error) => return error,
                     },
@@ -318,9 +349,15 @@ impl Channel {
     fn deliver(
         &mut self,
         outbox: &Outbox,
+        late: Late,
         handle: &mut impl FnMut(Frame) -> Result<(), ChannelError>,
     ) -> Result<(), ChannelError> {
         while let Some(frame) = self.deframer.next_frame()? {
+            // Read before this process was stopped.
+            let age = outbox.silence().unwrap_or_default();
+            if late == Late::Drop && age > QUIET_MAX / 2 {
+                return Err(ChannelError::Silent);
+            }
             match frame {
                 Frame::Ping(nonce) => drop(outbox.push(&Frame::Pong(nonce))),
                 Frame::Pong(_) => {}
