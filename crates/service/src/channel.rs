@@ -498,3 +498,29 @@ impl Write for Transport<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silence_is_not_forgotten_when_the_peer_is_heard_again() {
+        let outbox = Outbox::default();
+        let begun = Instant::now();
+        let (short, long) = (Duration::from_secs(3), Duration::from_secs(5));
+        assert!(outbox.was_silent(long, begun), "it was never heard");
+        let first = outbox.open();
+        tokio::time::advance(Duration::from_secs(4)).await;
+        assert!(outbox.was_silent(short, begun) && !outbox.was_silent(long, begun));
+        drop(first);
+        let _second = outbox.open();
+        let later = Instant::now() + Duration::from_nanos(1);
+        assert_eq!(outbox.silence(), Some(Duration::ZERO));
+        assert!(outbox.was_silent(short, begun) && !outbox.was_silent(long, begun));
+        assert!(!outbox.was_silent(short, later), "what began afterwards is not concerned");
+        // A shorter one does not hide it.
+        tokio::time::advance(short).await;
+        let _third = outbox.open();
+        assert!(outbox.was_silent(short, begun) && !outbox.was_silent(short, later));
+    }
+}
