@@ -300,7 +300,7 @@ fn modes(args: &HandoffArgs, state: &State, shaping: Shaping, tls: bool) -> Vec<
     // nginx and haproxy may not be installed.
     modes.retain(|mode| match mode.asked() {
         Asked::Front(front) => state.process(front.process()).is_some(),
-        Asked::Servers => true,
+        Asked::Servers | Asked::Static => true,
     });
     // The servers' own port speaks no TLS.
     let direct = args.direct || shaping == Shaping::Unshaped;

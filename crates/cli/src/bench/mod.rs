@@ -1,7 +1,7 @@
 //! `unlade bench`: experiments. Each prints a table, and writes one JSON object a line when
 //! asked to; each runs its baselines interleaved with itself.
 //!
-//! [`handoff`] and [`compare`] run [`window`]s of load in a lab ([`guard`]); [`cpu`] is who used
+//! [`handoff`], [`server`] and [`compare`] run [`window`]s of load in a lab ([`guard`]); [`cpu`] is who used
 //! what meanwhile; [`figures`] turns samples to medians and ratios; [`record`] and [`table`]
 //! write them; [`report`] draws figures from result files with [`svg`].
 //!
@@ -22,6 +22,7 @@ pub mod migrate;
 pub mod record;
 pub mod report;
 pub mod scrape;
+pub mod server;
 pub mod soak;
 pub mod stages;
 pub mod svg;
@@ -55,6 +56,7 @@ enum BenchCommand {
     Handoff(handoff::HandoffArgs),
     Migrate(migrate::MigrateArgs),
     Soak(soak::SoakArgs),
+    Server(server::ServerArgs),
     Compare(compare::CompareArgs),
     Report(report::ReportArgs),
 }
@@ -68,6 +70,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
         BenchCommand::Handoff(args) => handoff::run(&args)?,
         BenchCommand::Migrate(args) => migrate::run(&args)?,
         BenchCommand::Soak(args) => return soak::run(&args),
+        BenchCommand::Server(args) => server::run(&args)?,
         BenchCommand::Compare(args) => compare::run(&args)?,
         BenchCommand::Report(args) => report::run(&args)?,
     }

@@ -18,7 +18,14 @@ pub enum Asked {
     /// The servers' own HTTP port, connections spread over them: what could be had if nothing
     /// stood in front. Plain HTTP only.
     Servers,
+    /// nginx with the same files, beside the first server.
+    Static,
 }
+
+/// Where [`Asked::Static`] listens.
+pub const STATIC_HTTP_PORT: u16 = 8081;
+/// Name of its process.
+pub const STATIC_PROCESS: &str = "static";
 
 impl Asked {
     /// Name in results.
@@ -26,6 +33,7 @@ impl Asked {
         match self {
             Asked::Front(front) => front.mode(),
             Asked::Servers => "direct",
+            Asked::Static => "static",
         }
     }
 }
@@ -68,6 +76,7 @@ pub fn url(asked: Asked, host: &str, tls: bool) -> String {
     let port = match asked {
         Asked::Front(front) => front.port(tls),
         Asked::Servers => SERVER_HTTP_PORT,
+        Asked::Static => STATIC_HTTP_PORT,
     };
     format!("{scheme}://{host}:{port}")
 }
@@ -78,18 +87,19 @@ pub fn url(asked: Asked, host: &str, tls: bool) -> String {
 /// The lab does not run it.
 pub fn meter(state: &State, asked: Asked) -> Result<Meter> {
     let front = match asked {
-        Asked::Servers => None,
+        Asked::Servers | Asked::Static => None,
         Asked::Front(front) => {
             let process = state.process(front.process());
             let missing = || format!("lab `{}` runs no {}", state.name, front.mode());
             Some(process.with_context(missing)?.identity.pid)
         }
     };
-    let servers: Vec<u32> = state
-        .plan()
-        .servers()
-        .filter_map(|node| Some(state.process(&node.to_string())?.identity.pid))
-        .collect();
+    let names: Vec<String> = match asked {
+        Asked::Static => vec![STATIC_PROCESS.to_owned()],
+        _ => state.plan().servers().map(|node| node.to_string()).collect(),
+    };
+    let servers: Vec<u32> =
+        names.iter().filter_map(|name| Some(state.process(name)?.identity.pid)).collect();
     Ok(Meter::new(front, &servers))
 }
 
@@ -123,6 +133,7 @@ pub fn run(state: &State, window: &Window<'_>) -> Result<Sample> {
         let log = match window.asked {
             Asked::Front(front) => plan.log_file(front.process()),
             Asked::Servers => plan.log_file("s1"),
+            Asked::Static => plan.log_file(STATIC_PROCESS),
         };
         bail!(
             "{} answered nothing ({}); the log says:\n{}",
@@ -144,11 +155,13 @@ fn load_command(plan: &Plan, window: &Window<'_>) -> Result<std::process::Comman
     command.args(["--warmup", &time(window.warmup), "--duration", &time(window.length)]);
     command.args(["--verify", &format!("sample:{}", window.verify_every)]);
     command.args(["--seed", &window.seed.to_string()]);
-    if window.asked == Asked::Servers {
-        for node in plan.servers() {
-            let address = format!("{}:{SERVER_HTTP_PORT}", plan.address_v4(node));
-            command.args(["--connect", &address]);
-        }
+    let (port, nodes) = match window.asked {
+        Asked::Front(_) => (0, 0),
+        Asked::Servers => (SERVER_HTTP_PORT, usize::MAX),
+        Asked::Static => (STATIC_HTTP_PORT, 1),
+    };
+    for node in plan.servers().take(nodes) {
+        command.args(["--connect", &format!("{}:{port}", plan.address_v4(node))]);
     }
     command.arg("--sha256sums").arg(plan.sums_file());
     Ok(command)
