@@ -54,3 +54,22 @@ fn a_tiny_handoff_bench_has_every_field() {
     assert!(report.status.success(), "{}", said(&report));
     assert!(figures.join("handoff_throughput_unshaped_tls.svg").exists());
 }
+
+#[test]
+fn a_tiny_server_bench_has_nginx_beside() {
+    needs!("ip", "setsid", "nginx");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("server.jsonl");
+    let file_text = file.display().to_string();
+    let tiny = ["--window", "100ms", "--rounds", "1", "--objects", "64KiB"];
+    let output = run(["bench", "server", "--json", &file_text].iter().chain(&tiny));
+    assert!(output.status.success(), "{}", said(&output));
+    let records = records(&file);
+    let modes: Vec<&str> = records.iter().filter_map(|record| record["mode"].as_str()).collect();
+    assert_eq!(modes, ["backend", "nginx", "ratio"]);
+    for record in &records {
+        assert_eq!(record["case"]["object"], "64KiB");
+    }
+    let ratio = records.last().unwrap()["metrics"]["throughput_ratio_vs_nginx"].as_f64();
+    assert!(ratio.is_some_and(|ratio| ratio > 0.0), "{ratio:?}");
+}
