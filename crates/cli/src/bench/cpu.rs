@@ -2,6 +2,8 @@
 //! kernel accounts them, and of the whole machine.
 
 use crate::lab::process::{cpu_ns, session_members};
+use anyhow::{Context, Result, bail};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeSet;
 use std::fs;
 use std::time::Instant;
@@ -115,6 +117,25 @@ fn busy_ticks(stat: &str) -> Option<u64> {
     }
     let ticks: Vec<u64> = words.map(|word| word.parse().unwrap_or(0)).collect();
     Some([0, 1, 2, 5, 6, 7].iter().filter_map(|&index| ticks.get(index)).sum())
+}
+
+/// Keeps the calling thread, and whatever it starts from now on, on one processor.
+///
+/// # Errors
+/// There is no such processor, or this thread may not run there.
+pub fn stay_on(processor: usize) -> Result<()> {
+    if processor >= CpuSet::MAX_CPU {
+        bail!("there is no processor {processor}");
+    }
+    let mut set = CpuSet::new();
+    set.set(processor);
+    sched_setaffinity(None, &set).with_context(|| format!("staying on processor {processor}"))
+}
+
+/// The first processor that the calling thread may run on.
+pub fn first_processor() -> usize {
+    let allowed = sched_getaffinity(None).ok();
+    allowed.and_then(|set| (0..CpuSet::MAX_CPU).find(|&cpu| set.is_set(cpu))).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -10,11 +10,11 @@
 //! Where the scheduler puts the two programs on one processor, they wake each other several times
 //! faster than two hosts could; `--processor` keeps each on its own.
 
+use super::cpu;
 use crate::output::line;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use linux::repair::{self, Accept, Known};
-use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
@@ -83,13 +83,7 @@ pub fn run(args: &FloorArgs) -> Result<ExitCode> {
 }
 
 fn stay_on(processor: Option<usize>) -> Result<()> {
-    let Some(processor) = processor else { return Ok(()) };
-    if processor >= CpuSet::MAX_CPU {
-        bail!("there is no processor {processor}");
-    }
-    let mut set = CpuSet::new();
-    set.set(processor);
-    sched_setaffinity(None, &set).with_context(|| format!("staying on processor {processor}"))
+    processor.map_or(Ok(()), cpu::stay_on)
 }
 
 fn bind(address: SocketAddr) -> Result<TcpListener> {
@@ -192,7 +186,6 @@ mod tests {
     fn a_processor_that_is_not_there_is_refused() {
         assert!(stay_on(None).is_ok());
         assert!(stay_on(Some(1 << 20)).is_err());
-        assert!(stay_on(Some(CpuSet::MAX_CPU - 1)).is_err());
     }
 
     /// Over the loopback: the frozen socket still holds the flow's four numbers there, so that

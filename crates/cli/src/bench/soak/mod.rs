@@ -5,6 +5,7 @@
 mod leftovers;
 mod verdict;
 
+use super::cpu;
 use super::drive::Drive;
 use super::guard::LabGuard;
 use super::helper::Helper;
@@ -52,7 +53,9 @@ says which.
 
 Without --loss, --reorder and --duplicate the links are good, and the run fails when any \
 namespace retransmitted a segment, sent a reset or saw a wrong checksum; tail loss probes, which \
-are sent on a timer without a loss, are switched off. With them, the client's \
+are sent on a timer without a loss, are switched off. Everything runs on one processor then, since \
+virtual links between several swap packets by themselves, above all with transmit offloads off, \
+whether connections move or not, and TCP takes that for loss (--spread shows it). With them, the client's \
 link is bad in both directions (eBPF; the kernel's netem is not needed), and the run fails when \
 a byte differs, a request fails or a connection hangs. Either way it fails when connections, \
 flows or sockets are left afterwards.
@@ -104,6 +107,9 @@ pub struct SoakArgs {
     /// Servers behind the balancer
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=64))]
     servers: u16,
+    /// Run on every processor, also where the links are good
+    #[arg(long)]
+    spread: bool,
     /// Write results there, one JSON object a line
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -113,6 +119,11 @@ pub struct SoakArgs {
 }
 
 impl SoakArgs {
+    /// Whether the network keeps the order of packets.
+    fn is_orderly(&self) -> bool {
+        self.is_lossless() && !self.spread
+    }
+
     fn is_lossless(&self) -> bool {
         self.loss == 0.0 && self.reorder == 0.0 && self.duplicate == 0.0
     }
@@ -136,6 +147,7 @@ impl SoakArgs {
             "connections": self.connections, "pipeline": self.pipeline,
             "requests_per_migration": 1, "loss_ratio": self.loss,
             "reorder_ratio": self.reorder, "duplicate_ratio": self.duplicate,
+            "one_processor": self.is_orderly(),
         });
         match value {
             Value::Object(map) => map,
@@ -150,6 +162,10 @@ impl SoakArgs {
 /// A lab does not come up, or a program of the experiment fails.
 pub fn run(args: &SoakArgs) -> Result<ExitCode> {
     let mut sink = Sink::new("soak", args.json.as_deref(), args.seed)?;
+    if args.is_orderly() {
+        // Labs are started from this thread.
+        cpu::stay_on(cpu::first_processor())?;
+    }
     let labs = match args.offloads {
         Some(offloads) => vec![offloads],
         None => vec![Toggle::On, Toggle::Off],
