@@ -32,8 +32,9 @@ const READ_BYTES: usize = 64 * 1024;
 /// A peer that says nothing for so long is asked; and after as long again it counts as gone.
 pub const QUIET_MAX: Duration = Duration::from_millis(1000);
 
-/// A silence longer than this is one that the peer has drawn its conclusions from.
-const LONG_SILENCE: Duration = Duration::from_millis(2 * QUIET_MAX.as_millis() as u64);
+/// A silence longer than this is one that the peer has drawn its conclusions from: a quiet one is
+/// asked, and answers, after little more than half of it.
+const LONG_SILENCE: Duration = Duration::from_millis(2 * QUIET_MAX.as_millis() as u64 + 500);
 /// How long a silence that is over is remembered.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
@@ -340,7 +341,9 @@ impl Channel {
                         asked = true;
                         outbox.push(&Frame::Ping(0));
                     }
-                    quiet.as_mut().reset(beat::after(QUIET_MAX));
+                    // From when the peer was heard last, so that it is asked in time.
+                    let rest = QUIET_MAX.saturating_sub(heard.elapsed());
+                    quiet.as_mut().reset(beat::after(if rest.is_zero() { QUIET_MAX } else { rest }));
                 }
             }
         }
