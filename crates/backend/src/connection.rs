@@ -202,7 +202,19 @@ impl HandoffStream {
 
 impl Drop for HandoffStream {
     fn drop(&mut self) {
-        self.close(CloseReason::ByServer);
+        let state = std::mem::replace(&mut self.state, State::Gone);
+        let agent = Rc::clone(&self.agent);
+        match state {
+            State::Idle(lease) => lease.close(&agent, CloseReason::ByServer),
+            // What was accepted is still sent, as the kernel does for a socket.
+            State::Writing(writing) => {
+                tokio::task::spawn_local(async move {
+                    let (lease, _) = writing.await;
+                    lease.close(&agent, CloseReason::ByServer);
+                });
+            }
+            State::Gone => {}
+        }
     }
 }
 

@@ -16,9 +16,16 @@ fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {output:?}");
 }
 
+/// A namespace without IPv6: a link that comes up sends packets of its own there, which would be
+/// counted among ours.
 fn unshare() -> rustix::io::Result<()> {
     // SAFETY: a network namespace is a property of the thread; no memory is shared or lost.
-    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+    for place in ["all", "default"] {
+        // A kernel without IPv6 has no such file, and no such packets.
+        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{place}/disable_ipv6"), "1");
+    }
+    Ok(())
 }
 
 /// Runs `near` and `far` in two fresh network namespaces joined by a veth pair: 10.9.1.1
