@@ -45,15 +45,19 @@ fn in_namespaces(near: impl FnOnce() + Send, far: impl FnOnce() + Send) {
             }
             ip("addr add 10.9.1.2/24 dev far");
             ip("link set far up");
+            ip("neigh add 10.9.1.1 lladdr 02:00:00:00:00:01 dev far nud permanent");
             far();
         });
         let near = scope.spawn(move || {
             let Ok(peer) = told.recv() else { return };
             unshare().unwrap();
             ip("link set lo up");
-            ip(&format!("link add near type veth peer name far netns {peer}"));
+            let far = format!("far address 02:00:00:00:00:02 netns {peer}");
+            ip(&format!("link add near address 02:00:00:00:00:01 type veth peer name {far}"));
             ip("addr add 10.9.1.1/24 dev near");
             ip("link set near up");
+            // Nobody asks for an address meanwhile.
+            ip("neigh add 10.9.1.2 lladdr 02:00:00:00:00:02 dev near nud permanent");
             done.send(()).unwrap();
             near();
         });
@@ -86,7 +90,7 @@ fn datagrams(
     let near = move || {
         start.recv().unwrap();
         let socket = UdpSocket::bind("10.9.1.1:0").unwrap();
-        // Resolves the neighbour before the link is bad.
+        // Something goes through before the link is bad.
         socket.send_to(&u32::MAX.to_ne_bytes(), "10.9.1.2:5000").unwrap();
         std::thread::sleep(Duration::from_millis(50));
         let link = Impairment::open(&config).unwrap();
