@@ -19,6 +19,7 @@ pub mod handoff;
 pub mod helper;
 pub mod impair;
 pub mod migrate;
+pub mod orderly;
 pub mod record;
 pub mod report;
 pub mod scrape;

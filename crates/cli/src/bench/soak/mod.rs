@@ -5,15 +5,14 @@
 mod leftovers;
 mod verdict;
 
-use super::cpu;
 use super::drive::Drive;
 use super::guard::LabGuard;
 use super::helper::Helper;
 use super::impair::parse_probability;
+use super::orderly;
 use super::record::Sink;
 use super::scrape;
 use super::tcp::Census;
-use crate::lab::namespace::{inside, write_sysctls};
 use crate::lab::node_command;
 use crate::lab::objects;
 use crate::lab::plan::{
@@ -163,8 +162,7 @@ impl SoakArgs {
 pub fn run(args: &SoakArgs) -> Result<ExitCode> {
     let mut sink = Sink::new("soak", args.json.as_deref(), args.seed)?;
     if args.is_orderly() {
-        // Labs are started from this thread.
-        cpu::stay_on(cpu::first_processor())?;
+        orderly::one_processor()?;
     }
     let labs = match args.offloads {
         Some(offloads) => vec![offloads],
@@ -206,7 +204,7 @@ fn soak(args: &SoakArgs, lab: &LabGuard) -> Result<Outcome> {
         seed: args.seed,
     };
     if args.is_lossless() {
-        without_probes(&plan)?;
+        orderly::without_probes(&plan)?;
     }
     drive.run(&plan, WARMUP_REQUESTS)?;
     leftovers::settle(&lab.state, None)?;
@@ -234,13 +232,6 @@ fn soak(args: &SoakArgs, lab: &LabGuard) -> Result<Outcome> {
         link,
         leftovers,
     })
-}
-
-/// Switches tail loss probes off (RFC 8985): they repeat a segment when a timer of two round trips
-/// runs out, here well below a millisecond, so that a busy machine makes them without a loss.
-fn without_probes(plan: &Plan) -> Result<()> {
-    let off = [("ipv4/tcp_early_retrans".to_owned(), "0")];
-    plan.nodes().try_for_each(|node| inside(&plan.namespace(node), || write_sysctls(&off)))
 }
 
 /// Makes the client's link bad, where that is wanted.
