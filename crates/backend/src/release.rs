@@ -23,9 +23,8 @@ use service::stream::Stream;
 use steer::Slot;
 use wire::frame::{CloseReason, ConnectionId, Epoch, Frame, ReturnReason, Terms, Usage};
 use wire::packet::{Direction, Segment};
-use wire::snapshot::{Snapshot, TcpSnapshot};
+use wire::snapshot::{EncodedSnapshot, Snapshot, TcpSnapshot};
 use wire::{FlowKey, SeqNumber};
-use zeroize::Zeroizing;
 
 use crate::agent::{Adopted, Agent, Peer};
 
@@ -54,7 +53,7 @@ pub(crate) struct Grave {
     /// Sends its packets to the balancer.
     pub(crate) slot: Slot,
     /// What RETURN says, should it have to be sent again.
-    snapshot: Zeroizing<Vec<u8>>,
+    snapshot: EncodedSnapshot,
     usage: Usage,
     /// Behind the last octet that was sent: where a reset belongs.
     send_end: SeqNumber,
@@ -304,7 +303,7 @@ impl Lease {
         let frozen = Frozen { stream: self.stream, known: self.known, returned };
         let grave = Grave {
             slot: self.slot,
-            snapshot: Zeroizing::new(frozen.encode()),
+            snapshot: frozen.encode(),
             usage,
             send_end,
             frozen: Some(frozen),
@@ -379,9 +378,9 @@ impl Agent {
             && let Some(newer) = frozen.newer()
         {
             frozen.returned = newer;
-            grave.snapshot = Zeroizing::new(frozen.encode());
+            grave.snapshot = frozen.encode();
         }
-        let (usage, snapshot) = (grave.usage, grave.snapshot.to_vec());
+        let (usage, snapshot) = (grave.usage, grave.snapshot.clone());
         peer.outbox.push(&Frame::Return { id, epoch, reason, usage, snapshot });
     }
 
@@ -437,8 +436,7 @@ impl Agent {
 }
 
 impl Frozen {
-    fn encode(&self) -> Vec<u8> {
-        let mut snapshot = Vec::with_capacity(512 + self.stream.input().len());
+    fn encode(&self) -> EncodedSnapshot {
         let whole = Snapshot {
             tcp: TcpSnapshot {
                 peer_closed: self.returned.peer_closed || self.stream.has_ended(),
@@ -447,8 +445,7 @@ impl Frozen {
             tls: self.stream.record().map(record::RecordLayer::to_snapshot),
             plaintext: self.stream.input().to_vec(),
         };
-        whole.encode(&mut snapshot);
-        snapshot
+        whole.encoded()
     }
 
     /// The socket's state, where it differs from what is known in a way that matters.

@@ -22,8 +22,7 @@ use steer::{Slot, Steering, Windows};
 use tokio::sync::{Notify, oneshot};
 use wire::SeqNumber;
 use wire::frame::{CloseReason, ConnectionId, ReturnReason};
-use wire::snapshot::TcpSnapshot;
-use zeroize::Zeroize;
+use wire::snapshot::{EncodedSnapshot, TcpSnapshot};
 
 use crate::journal::{Journal, Noted};
 use crate::machine::Machine;
@@ -105,7 +104,7 @@ pub(crate) struct Flow {
     pub _noted: Option<Noted>,
     pub known: Known,
     /// The newest snapshot, encoded.
-    pub snapshot: Vec<u8>,
+    pub snapshot: EncodedSnapshot,
     /// Behind the last octet that its owners have sent, as far as the newest snapshot tells.
     pub send_end: SeqNumber,
     pub tls: bool,
@@ -323,7 +322,7 @@ impl Flows {
             self.worker.offload.learn_migration(route, flow.tls, cost, true);
         }
         // What it described is the server's now; it holds secrets and request bytes.
-        flow.snapshot.zeroize();
+        flow.snapshot = EncodedSnapshot::default();
     }
 
     /// A returned connection: where does it go?

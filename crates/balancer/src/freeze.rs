@@ -12,7 +12,7 @@ use service::stream::{Parts, Stream};
 use steer::{Slot, SteerError};
 use tokio::sync::oneshot;
 use wire::FlowKey;
-use wire::snapshot::{QUEUE_BYTES_MAX, Snapshot, SocketOptions, TcpSnapshot};
+use wire::snapshot::{EncodedSnapshot, QUEUE_BYTES_MAX, Snapshot, SocketOptions, TcpSnapshot};
 
 use crate::flows::{Assignment, Flow, Flows, Local, Outcome};
 use crate::journal::Noted;
@@ -25,7 +25,7 @@ struct Frozen {
     parts: Parts,
     tcp: TcpSnapshot,
     /// Encoded, the whole connection.
-    snapshot: Vec<u8>,
+    snapshot: EncodedSnapshot,
 }
 
 impl Flows {
@@ -133,15 +133,14 @@ impl Flows {
         }
     }
 
-    fn encode(&self, parts: &Parts, tcp: &TcpSnapshot) -> Vec<u8> {
+    fn encode(&self, parts: &Parts, tcp: &TcpSnapshot) -> EncodedSnapshot {
         let begin = Instant::now();
         let whole = Snapshot {
             tcp: tcp.clone(),
             tls: parts.record.as_deref().map(record::RecordLayer::to_snapshot),
             plaintext: parts.input.clone(),
         };
-        let mut snapshot = Vec::with_capacity(512 + parts.input.len());
-        whole.encode(&mut snapshot);
+        let snapshot = whole.encoded();
         if whole.tls.is_some() {
             self.meter.record(Stage::SerializeTls, begin.elapsed());
         }

@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use wire::codec::DecodeError;
 use wire::frame::{Deframer, Frame};
+use zeroize::Zeroize;
 
 use crate::beat;
 
@@ -119,7 +120,7 @@ impl Outbox {
     /// Takes frames from now on, for a channel that is about to be served, until the value is
     /// dropped.
     pub fn open(&self) -> Opened {
-        self.inner.bytes.borrow_mut().clear();
+        self.inner.bytes.borrow_mut().zeroize();
         self.inner.open.set(true);
         self.inner.hear();
         Opened(self.clone())
@@ -161,7 +162,7 @@ pub struct Opened(Outbox);
 impl Drop for Opened {
     fn drop(&mut self) {
         self.0.inner.open.set(false);
-        self.0.inner.bytes.borrow_mut().clear();
+        self.0.inner.bytes.borrow_mut().zeroize();
     }
 }
 
@@ -380,6 +381,8 @@ impl Channel {
             let mut bytes = outbox.inner.bytes.borrow_mut();
             if !bytes.is_empty() {
                 self.tls.writer().write_all(&bytes)?;
+                // Snapshots with secrets among them.
+                bytes[..].zeroize();
                 bytes.clear();
             }
         }
@@ -429,6 +432,7 @@ impl Channel {
         while left > 0 {
             let taken = self.tls.reader().read(&mut self.buffer[..left.min(READ_BYTES)])?;
             self.deframer.push(&self.buffer[..taken]);
+            self.buffer[..taken].zeroize();
             left -= taken;
         }
         if state.peer_has_closed() {

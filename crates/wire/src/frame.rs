@@ -15,7 +15,8 @@
 //! ```
 
 use crate::codec::{DecodeError, Reader, Write};
-use crate::snapshot::SNAPSHOT_BYTES_MAX;
+use crate::snapshot::{EncodedSnapshot, SNAPSHOT_BYTES_MAX};
+use zeroize::Zeroize;
 
 /// Version spoken by this build; both ends must speak the same.
 pub const PROTOCOL_VERSION: u16 = 1;
@@ -183,7 +184,7 @@ pub enum Frame {
         /// For how long.
         terms: Terms,
         /// Encoded [`crate::snapshot::Snapshot`].
-        snapshot: Vec<u8>,
+        snapshot: EncodedSnapshot,
     },
     /// Server: restored and live; it owns the connection from here on.
     Ready {
@@ -230,7 +231,7 @@ pub enum Frame {
         /// What was done under this adoption.
         usage: Usage,
         /// Encoded [`crate::snapshot::Snapshot`].
-        snapshot: Vec<u8>,
+        snapshot: EncodedSnapshot,
     },
     /// Server: the connection is no more.
     Closed {
@@ -394,8 +395,10 @@ fn decode_body(kind: u8, reader: &mut Reader<'_>) -> Result<Frame, DecodeError> 
         _ => {}
     }
     let (id, epoch) = (ConnectionId(reader.u64()?), Epoch(reader.u32()?));
-    let snapshot =
-        |reader: &mut Reader<'_>| reader.blob("snapshot", SNAPSHOT_BYTES_MAX).map(<[u8]>::to_vec);
+    let snapshot = |reader: &mut Reader<'_>| {
+        let bytes = reader.blob("snapshot", SNAPSHOT_BYTES_MAX)?;
+        Ok::<_, DecodeError>(EncodedSnapshot::from(bytes.to_vec()))
+    };
     Ok(match kind {
         kind::OFFER => {
             let terms = decode_terms(reader)?;
@@ -533,6 +536,8 @@ impl Deframer {
     /// [`DecodeError`]: the channel must be closed.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, DecodeError> {
         Ok(Frame::decode(&self.buffer[self.start..])?.map(|(frame, taken)| {
+            // It may have been a snapshot, with secrets.
+            self.buffer[self.start..self.start + taken].zeroize();
             self.start += taken;
             frame
         }))
@@ -575,7 +580,7 @@ mod tests {
                 }
             ),
             (id(), epoch(), terms, blob.clone()).prop_map(|(id, epoch, terms, snapshot)| {
-                Frame::Offer { id, epoch, terms, snapshot }
+                Frame::Offer { id, epoch, terms, snapshot: snapshot.into() }
             }),
             (id(), epoch(), any::<u32>(), any::<u32>()).prop_map(|(id, epoch, a, b)| {
                 Frame::Ready { id, epoch, restore_tcp_ns: a, restore_tls_ns: b }
@@ -590,7 +595,7 @@ mod tests {
                     epoch,
                     reason,
                     usage,
-                    snapshot
+                    snapshot: snapshot.into()
                 }),
             (id(), epoch(), proptest::sample::select(CloseReason::ALL), usage)
                 .prop_map(|(id, epoch, reason, usage)| Frame::Closed { id, epoch, reason, usage }),

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use zeroize::{Zeroize, ZeroizeOnDrop};
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::codec::{DecodeError, Reader, Write};
 use crate::{FlowKey, SeqNumber};
@@ -197,10 +197,44 @@ impl Drop for Snapshot {
     }
 }
 
+/// A [`Snapshot`] in its encoding. It may hold secrets and requests: it is wiped when it is
+/// dropped, and not shown.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct EncodedSnapshot(Zeroizing<Vec<u8>>);
+
+impl From<Vec<u8>> for EncodedSnapshot {
+    fn from(bytes: Vec<u8>) -> EncodedSnapshot {
+        EncodedSnapshot(Zeroizing::new(bytes))
+    }
+}
+
+impl core::ops::Deref for EncodedSnapshot {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl core::fmt::Debug for EncodedSnapshot {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "EncodedSnapshot({} bytes)", self.len())
+    }
+}
+
 impl Snapshot {
     /// True where secrets are inside, so that only an encrypted channel may carry it.
     pub fn has_secrets(&self) -> bool {
         self.tls.is_some()
+    }
+
+    /// The encoding, on its own.
+    pub fn encoded(&self) -> EncodedSnapshot {
+        // Not to grow: what a buffer that is too small leaves behind is not wiped.
+        let queues = self.tcp.receive_queue.len() + self.tcp.send_queue.len();
+        let undecrypted = self.tls.as_ref().map_or(0, |tls| tls.ciphertext.len());
+        let mut bytes = Vec::with_capacity(1024 + queues + undecrypted + self.plaintext.len());
+        self.encode(&mut bytes);
+        EncodedSnapshot::from(bytes)
     }
 
     /// Appends the encoding to `out`: magic, version, body length, body, CRC32C of all before.
