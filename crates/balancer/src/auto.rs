@@ -8,9 +8,12 @@
 //! route, whichever is known; costs from what this worker measured; the number of requests that a
 //! connection still has from those that connections had.
 //!
+//! A full link costs no processor time: what clients wait for besides is [`crate::pace`]'s.
+//!
 //! Whatever is not done is not measured, so now and then the other way is tried. What such trials
 //! are expected to cost is kept below [`EXPLORE_SHARE`] of everything spent.
 
+use crate::pace::{Advice, Paces, Way};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -88,6 +91,21 @@ pub(crate) struct Question {
     pub requests_before: u64,
     /// Requests after which the connection comes home; `None` for no limit.
     pub requests_per_migration: Option<NonZeroU32>,
+    /// Since any origin.
+    pub now: Duration,
+}
+
+/// Requests of one connection that were answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Served {
+    /// How many.
+    pub requests: u64,
+    /// Octets of their responses.
+    pub bytes: u64,
+    /// From the first to the one after the last; `None` where none came, or the client was idle.
+    pub took: Option<Duration>,
+    /// Since any origin.
+    pub now: Duration,
 }
 
 /// An answer.
@@ -103,9 +121,9 @@ pub(crate) struct Answer {
 
 /// A mean that forgets: of all observations while there are few, then of the last `window`.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    value: f64,
-    count: f64,
+pub(crate) struct Mean {
+    pub value: f64,
+    pub count: f64,
 }
 
 impl Mean {
@@ -113,7 +131,7 @@ impl Mean {
         Mean { value, count: 0.0 }
     }
 
-    fn learn(&mut self, observed: f64, window: f64) {
+    pub(crate) fn learn(&mut self, observed: f64, window: f64) {
         self.count = (self.count + 1.0).min(window);
         self.value += (observed - self.value) / self.count;
     }
@@ -235,6 +253,7 @@ struct Route {
     departures: Mean,
     /// Migrations that succeeded, of those tried.
     success: Mean,
+    paces: Paces,
 }
 
 impl Default for Route {
@@ -244,6 +263,7 @@ impl Default for Route {
             lengths: Lengths::default(),
             departures: Mean::prior(0.0),
             success: Mean::prior(1.0),
+            paces: Paces::default(),
         }
     }
 }
@@ -342,10 +362,37 @@ impl Auto {
         let failed = 1.0 - route.success.value;
         let saving = proxied - (handed + failed * proxied);
         let best = saving > 0.0;
+        let bytes = first.or(later).unwrap_or(0.0) as u64;
+        self.spent_us += proxied.min(handed) / kept;
+        match self.advice(question, bytes) {
+            Advice::None => {}
+            advice => {
+                let explored = advice == Advice::Try;
+                return Answer { offload: true, requests_expected: kept, explored };
+            }
+        }
         // An observation of the other way costs what it is worse by.
         let explored = self.explore(saving.abs(), proxied.min(handed));
-        self.spent_us += proxied.min(handed) / kept;
         Answer { offload: best != explored, requests_expected: kept, explored }
+    }
+
+    fn advice(&mut self, question: &Question, bytes: u64) -> Advice {
+        match self.routes.get_mut(question.key.route) {
+            // Migrations that fail lead nowhere, however slow proxying is.
+            Some(route) if route.success.value > 0.5 => route.paces.advise(bytes, question.now),
+            _ => Advice::None,
+        }
+    }
+
+    /// It took a client of `route` so long from a request, or `requests` of them with responses of
+    /// `bytes` octets altogether, to the one after.
+    pub(crate) fn learn_pace(&mut self, route: usize, way: Way, served: Served) {
+        if let Some(route) = self.routes.get_mut(route) {
+            if let Some(took) = served.took {
+                route.paces.learn(way, served.requests, served.bytes, took);
+            }
+            route.paces.carry(served.bytes, served.now);
+        }
     }
 
     /// The worker was busy for `busy` to proxy a response of `bytes` octets.
@@ -605,6 +652,7 @@ mod tests {
                     tls: world.tls,
                     requests_before: at as u64,
                     requests_per_migration: world.requests_per_migration,
+                    now: Duration::ZERO,
                 });
                 if !answer.offload {
                     let cost = world.proxied_us(*bytes);
@@ -698,6 +746,7 @@ mod tests {
             tls: false,
             requests_before: 0,
             requests_per_migration: NonZeroU32::new(1),
+            now: Duration::ZERO,
         };
         for _ in 0..50 {
             for (path, bytes, us) in [("/o/small", 1 << 10, 30), ("/o/large", 8 << 20, 9000)] {
@@ -714,8 +763,13 @@ mod tests {
     fn migrations_that_fail_are_given_up() {
         let mut auto = Auto::new(1, 7);
         let key = RequestKey::new(0, "GET", "/l/1", false);
-        let question =
-            Question { key, tls: true, requests_before: 0, requests_per_migration: None };
+        let question = Question {
+            key,
+            tls: true,
+            requests_before: 0,
+            requests_per_migration: None,
+            now: Duration::ZERO,
+        };
         auto.learn_proxied(key, true, 1 << 20, Duration::from_micros(2000));
         assert!(auto.decide(&question).offload);
         for _ in 0..20 {
@@ -730,8 +784,13 @@ mod tests {
         let key = RequestKey::new(9, "GET", "/", false);
         auto.learn_proxied(key, false, 1 << 30, Duration::from_secs(1));
         auto.learn_returned(key, 5, 1 << 30, true);
-        let question =
-            Question { key, tls: false, requests_before: 9, requests_per_migration: None };
+        let question = Question {
+            key,
+            tls: false,
+            requests_before: 9,
+            requests_per_migration: None,
+            now: Duration::ZERO,
+        };
         assert!(!auto.decide(&question).offload);
     }
 }

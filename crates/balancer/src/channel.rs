@@ -13,6 +13,7 @@ use service::trust::server_name;
 use wire::frame::{ConnectionId, Epoch, Frame, PROTOCOL_VERSION, ReturnReason, Usage};
 
 use crate::flows::{Flow, Flows, Remote, Scopes};
+use crate::pace::Way;
 use crate::ship;
 
 /// Pause before the first attempt to reconnect; doubled with every failure. Long enough for a client
@@ -146,6 +147,7 @@ impl Flows {
                     }
                     flow.snapshot = snapshot;
                     self.learn(flow, &usage, reason == ReturnReason::NextRequest);
+                    self.learn_pace(flow, &usage, reason);
                     flow.giver.handle_return(from, epoch, reason)
                 });
             }
@@ -170,6 +172,16 @@ impl Flows {
         self.meter.add_n(Event::Request(Mode::Stay), more.into());
         let (requests, bytes) = (u64::from(usage.requests), usage.sent_bytes);
         self.worker.offload.learn_returned(candidate.key, requests, bytes, departed);
+    }
+
+    /// How long the client needed for each request, where the connection is back because of one
+    /// more.
+    fn learn_pace(&self, flow: &Flow, usage: &Usage, reason: ReturnReason) {
+        let next = matches!(reason, ReturnReason::NextRequest | ReturnReason::TermsUsed);
+        let took = next.then(|| flow.started.elapsed());
+        let served = (u64::from(usage.requests), usage.sent_bytes);
+        let route = flow.assignment.candidate.route;
+        self.worker.offload.learn_pace(route, Way::Direct, served, took);
     }
 
     /// Asks every connection that is away to come home.

@@ -12,6 +12,7 @@ use crate::busy;
 use crate::clients::Admission;
 use crate::config::{OffloadMode, Timeouts};
 use crate::offload::{self, Candidate, Home, Routed, Verdict};
+use crate::pace::Way;
 use crate::pool::{InFlight, Pool};
 use crate::proxy::{Done, Ended, Exchange, Forward};
 use crate::respond::{self, Refusal};
@@ -50,10 +51,19 @@ struct State {
     scratch: Vec<u8>,
     /// Route of the last request.
     route: Option<usize>,
+    /// The last request, where its pace is of interest.
+    paced: Option<Paced>,
     /// What has been counted of the stream's traffic.
     counted_in: u64,
     counted_out: u64,
     _admission: Admission,
+}
+
+/// A request that was proxied on a route with `offload = "auto"`.
+struct Paced {
+    route: usize,
+    response_bytes: u64,
+    start: Instant,
 }
 
 /// What happens after a request.
@@ -97,6 +107,7 @@ impl Connection {
             timer: Timer::default(),
             scratch: Vec::new(),
             route: None,
+            paced: None,
             counted_in: 0,
             counted_out: 0,
             _admission: admission,
@@ -134,6 +145,7 @@ impl Connection {
                 }
             };
             let start = Instant::now();
+            state.learn_pace(start);
             let placed = state.place(&stream, &plan, &head);
             let candidate = match &placed {
                 Ok(placed) => state.candidate(&stream, &plan, &head, placed),
@@ -416,7 +428,9 @@ impl State {
             let (done, busy) = busy::measured(running).await;
             if !matches!(done.ended, Ended::Refused(_) | Ended::Abort) {
                 let tls = stream.is_tls();
-                self.worker.offload.learn_proxied(key, tls, done.response_bytes, busy);
+                let response_bytes = done.response_bytes;
+                self.worker.offload.learn_proxied(key, tls, response_bytes, busy);
+                self.paced = Some(Paced { route: route.index, response_bytes, start });
             }
             done
         } else {
@@ -426,6 +440,14 @@ impl State {
             self.scratch = scratch;
         }
         self.finish(stream, done, timeouts, start).await
+    }
+
+    /// The next request is here: so the one before has arrived, whatever it had to wait for.
+    fn learn_pace(&mut self, now: Instant) {
+        if let Some(Paced { route, response_bytes, start }) = self.paced.take() {
+            let took = now.saturating_duration_since(start);
+            self.worker.offload.learn_pace(route, Way::Proxied, (1, response_bytes), Some(took));
+        }
     }
 
     async fn finish(

@@ -43,6 +43,7 @@ mod journal;
 mod machine;
 mod mover;
 mod offload;
+mod pace;
 mod plan;
 mod pool;
 mod proxy;

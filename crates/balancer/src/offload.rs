@@ -9,14 +9,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use meter::Fallback;
 use service::{Stream, WorkerInfo};
 use wire::http::RequestHead;
 
-use crate::auto::{Auto, Question, RequestKey};
+use crate::auto::{Auto, Question, RequestKey, Served};
 use crate::config::OffloadMode;
+use crate::pace::Way;
 use crate::plan::Plan;
 use crate::pool::{Pool, Server};
 use crate::route::Route;
@@ -99,6 +100,7 @@ pub(crate) struct Routed<'r> {
 
 /// Policy of one worker, and its means to move connections.
 pub(crate) struct Offload {
+    origin: Instant,
     auto: RefCell<Auto>,
     mover: RefCell<Option<Rc<dyn HandOver>>>,
 }
@@ -108,6 +110,7 @@ impl Offload {
     pub(crate) fn new(info: WorkerInfo, plan: &Plan) -> Offload {
         let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(info.index as u64 + 1);
         Offload {
+            origin: Instant::now(),
             auto: RefCell::new(Auto::new(plan.routes.len(), seed)),
             mover: RefCell::new(None),
         }
@@ -155,6 +158,7 @@ impl Offload {
             tls: routed.tls,
             requests_before: routed.requests_before,
             requests_per_migration: routed.route.requests_per_migration.limit(),
+            now: self.origin.elapsed(),
         };
         self.auto.borrow_mut().decide(&question).offload
     }
@@ -178,6 +182,18 @@ impl Offload {
     /// A proxied response of a route with `offload = "auto"`: see [`Auto::learn_proxied`].
     pub(crate) fn learn_proxied(&self, key: RequestKey, tls: bool, bytes: u64, busy: Duration) {
         self.auto.borrow_mut().learn_proxied(key, tls, bytes, busy);
+    }
+
+    /// Requests of a connection were answered: see [`Auto::learn_pace`].
+    pub(crate) fn learn_pace(
+        &self,
+        route: usize,
+        way: Way,
+        (requests, bytes): (u64, u64),
+        took: Option<Duration>,
+    ) {
+        let served = Served { requests, bytes, took, now: self.origin.elapsed() };
+        self.auto.borrow_mut().learn_pace(route, way, served);
     }
 
     /// What a migration cost: see [`Auto::learn_migration`].

@@ -1,0 +1,275 @@
+//! `offload = "auto"`: whether clients wait for something that processor time does not show, above
+//! all a link of the balancer that is full. Sans-IO.
+//!
+//! The pace of a connection is how long it takes from one of its requests to the next. What the
+//! client does in between is the same whoever answers; so where paces of proxied requests are much
+//! slower than those of requests of the same size that servers answer themselves, proxying is in
+//! the way, and the route hands over until its traffic falls below what proxying could carry.
+
+use crate::auto::Mean;
+use std::time::Duration;
+
+/// Requests whose paces a mean remembers.
+const WINDOW: f64 = 32.0;
+/// Paces of proxied requests, and of handed over ones, without which nothing is concluded.
+const PROXIED_MIN: f64 = 8.0;
+const DIRECT_MIN: f64 = 4.0;
+/// Proxying is in the way where the pace is at most this share of its pace, ...
+const SHARE_MAX: f64 = 0.6;
+/// ... and at least so much faster: less may be the processors' queue.
+const GAIN_US_MIN: f64 = 500.0;
+/// A pace beyond this is a client that thinks.
+const PACE_MAX: Duration = Duration::from_secs(2);
+/// Sizes are told apart by powers of four, from 8 KiB on.
+const SIZES: usize = 8;
+/// Traffic is counted in periods of this length; so many are remembered.
+const PERIOD: Duration = Duration::from_millis(250);
+const PERIODS: usize = 8;
+/// Below this share of what proxying carried, it could carry everything again.
+const CARRIED_SHARE: f64 = 0.8;
+/// Requests are handed over for at least so long, once it is concluded that they should be.
+const HOLD: Duration = Duration::from_secs(3);
+/// How often a route is tried that is slow by proxying, whatever a trial costs.
+const TRIAL_EVERY: Duration = Duration::from_millis(100);
+/// Slower than this is slow: a worker that has nothing but the processor to wait for is not.
+const SLOW_US: f64 = 2_000.0;
+
+/// Who answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The balancer, by proxying.
+    Proxied,
+    /// A server, directly.
+    Direct,
+}
+
+/// Paces of one route, microseconds, by size of the response.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Paces {
+    proxied_us: [Mean; SIZES],
+    direct_us: [Mean; SIZES],
+    traffic: Traffic,
+    bound: Option<Bound>,
+    tried: Duration,
+}
+
+/// Proxying is in the way.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    /// What proxying carried when that was found out.
+    carried_bytes_per_s: f64,
+    until: Duration,
+}
+
+/// What the policy is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Advice {
+    /// Nothing but costs counts.
+    None,
+    /// Hand over: proxying is in the way.
+    HandOver,
+    /// Hand over this once, to see whether it is.
+    Try,
+}
+
+impl Paces {
+    /// `requests` requests with responses of `bytes` octets altogether took `took`, from the first
+    /// of them to the one after the last.
+    pub(crate) fn learn(&mut self, way: Way, requests: u64, bytes: u64, took: Duration) {
+        let requests = requests.max(1);
+        let each = took / u32::try_from(requests).unwrap_or(u32::MAX);
+        if each > PACE_MAX {
+            return;
+        }
+        let means = match way {
+            Way::Proxied => &mut self.proxied_us,
+            Way::Direct => &mut self.direct_us,
+        };
+        if let Some(mean) = means.get_mut(size(bytes / requests)) {
+            mean.learn(each.as_secs_f64() * 1e6, WINDOW);
+        }
+    }
+
+    /// Clients of the route got `bytes` octets, whoever answered. `now` since any origin.
+    pub(crate) fn carry(&mut self, bytes: u64, now: Duration) {
+        self.traffic.add(bytes, now);
+    }
+
+    /// About the next request, whose response will have `bytes` octets.
+    pub(crate) fn advise(&mut self, bytes: u64, now: Duration) -> Advice {
+        let rate = self.traffic.bytes_per_s(now);
+        if let Some(bound) = &mut self.bound {
+            if rate >= CARRIED_SHARE * bound.carried_bytes_per_s {
+                bound.until = now + HOLD;
+            }
+            if now < bound.until {
+                return Advice::HandOver;
+            }
+            // Quiet enough for proxying: what it was like is no evidence any more.
+            self.bound = None;
+            self.proxied_us = [Mean::default(); SIZES];
+        }
+        let (proxied, direct) = (self.proxied_us[size(bytes)], self.direct_us[size(bytes)]);
+        if proxied.count < PROXIED_MIN {
+            return Advice::None;
+        }
+        if direct.count >= DIRECT_MIN
+            && direct.value < SHARE_MAX * proxied.value
+            && direct.value + GAIN_US_MIN < proxied.value
+        {
+            self.bound = Some(Bound { carried_bytes_per_s: rate, until: now + HOLD });
+            return Advice::HandOver;
+        }
+        if proxied.value > SLOW_US && now.saturating_sub(self.tried) >= TRIAL_EVERY {
+            self.tried = now;
+            return Advice::Try;
+        }
+        Advice::None
+    }
+}
+
+fn size(bytes: u64) -> usize {
+    ((bytes >> 13).checked_ilog2().map_or(0, |log| log as usize / 2 + 1)).min(SIZES - 1)
+}
+
+/// Octets of the last periods.
+#[derive(Clone, Copy, Debug, Default)]
+struct Traffic {
+    bytes: [u64; PERIODS],
+    /// Number of the newest period since the origin.
+    newest: u64,
+    first: Option<u64>,
+}
+
+impl Traffic {
+    fn advance(&mut self, now: Duration) -> u64 {
+        let period = (now.as_millis() / PERIOD.as_millis()) as u64;
+        let passed = period.saturating_sub(self.newest).min(PERIODS as u64);
+        for step in 1..=passed {
+            self.bytes[((self.newest + step) % PERIODS as u64) as usize] = 0;
+        }
+        self.newest = self.newest.max(period);
+        self.first.get_or_insert(self.newest);
+        if passed == PERIODS as u64 {
+            // Long ago: the slots are those of the periods that end with the newest.
+            self.bytes = [0; PERIODS];
+        }
+        self.newest
+    }
+
+    fn add(&mut self, bytes: u64, now: Duration) {
+        let period = self.advance(now);
+        self.bytes[(period % PERIODS as u64) as usize] += bytes;
+    }
+
+    /// Of the periods that are remembered and, where there is one, complete.
+    fn bytes_per_s(&mut self, now: Duration) -> f64 {
+        let newest = self.advance(now);
+        let known = (newest - self.first.unwrap_or(newest)).min(PERIODS as u64 - 1);
+        let sum: u64 =
+            (1..=known).map(|back| self.bytes[((newest - back) % PERIODS as u64) as usize]).sum();
+        match known {
+            0 => self.bytes[(newest % PERIODS as u64) as usize] as f64 / PERIOD.as_secs_f64(),
+            known => sum as f64 / (known as f64 * PERIOD.as_secs_f64()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A balancer with a link of `link` octets a second and servers with links of their own that
+    /// carry four times as much, and `clients` that ask again as soon as they have an answer, or
+    /// `think` later. Returns octets a second in the end, and the share handed over.
+    fn world(link: f64, clients: u32, bytes: u64, think: Duration, seconds: u64) -> (f64, f64) {
+        let (mut paces, mut now) = (Paces::default(), Duration::ZERO);
+        let end = Duration::from_secs(seconds);
+        // When each client asks next, and when each path is free.
+        let mut asks = vec![Duration::ZERO; clients as usize];
+        let (mut own, mut servers) = (Duration::ZERO, Duration::ZERO);
+        let (mut carried, mut handed, mut total) = (0u64, 0u64, 0u64);
+        while now < end {
+            let next = (0..asks.len()).min_by_key(|&client| asks[client]).unwrap();
+            now = asks[next];
+            let over = paces.advise(bytes, now) != Advice::None;
+            let (path, rate) = if over { (&mut servers, 4.0 * link) } else { (&mut own, link) };
+            let took = Duration::from_secs_f64(bytes as f64 / rate);
+            let done = now.max(*path) + took;
+            *path = done;
+            asks[next] = done + think + Duration::from_micros(50);
+            let way = if over { Way::Direct } else { Way::Proxied };
+            paces.learn(way, 1, bytes, asks[next] - now);
+            paces.carry(bytes, now);
+            if now > end / 2 {
+                carried += bytes;
+                handed += u64::from(over);
+                total += 1;
+            }
+        }
+        (carried as f64 / (seconds as f64 / 2.0), handed as f64 / total as f64)
+    }
+
+    #[test]
+    fn a_full_link_is_left_and_stays_left() {
+        for bytes in [16 << 10, 256 << 10, 1 << 20] {
+            let (rate, handed) = world(5e7, 64, bytes, Duration::ZERO, 20);
+            assert!(rate > 0.9 * 2e8, "{bytes}: {rate}");
+            assert!(handed > 0.95, "{bytes}: {handed}");
+        }
+    }
+
+    #[test]
+    fn a_link_with_room_is_used() {
+        // Eight clients, a request of 16 KiB every 20 ms: an eighth of the link.
+        let (_, handed) = world(5e7, 8, 16 << 10, Duration::from_millis(20), 20);
+        assert!(handed < 0.03, "{handed}");
+    }
+
+    #[test]
+    fn when_the_rush_is_over_costs_count_again() {
+        let (mut paces, mut now) = (Paces::default(), Duration::ZERO);
+        for _ in 0..400 {
+            now += Duration::from_millis(5);
+            paces.learn(Way::Proxied, 1, 1 << 16, Duration::from_millis(20));
+            paces.learn(Way::Direct, 8, 8 << 16, Duration::from_millis(40));
+            paces.carry(1 << 16, now);
+        }
+        assert_eq!(paces.advise(1 << 16, now), Advice::HandOver);
+        // A tenth of the traffic, for ten seconds.
+        for _ in 0..200 {
+            now += Duration::from_millis(50);
+            paces.carry(1 << 16, now);
+            paces.advise(1 << 16, now);
+        }
+        assert_eq!(paces.advise(1 << 16, now), Advice::None);
+    }
+
+    #[test]
+    fn clients_that_think_tell_nothing() {
+        let mut paces = Paces::default();
+        for _ in 0..100 {
+            paces.learn(Way::Proxied, 1, 1 << 14, Duration::from_secs(5));
+            paces.learn(Way::Direct, 1, 1 << 14, Duration::from_millis(1));
+        }
+        assert_eq!(paces.advise(1 << 14, Duration::from_secs(9)), Advice::None);
+    }
+
+    #[test]
+    fn traffic_is_that_of_the_last_periods() {
+        let mut traffic = Traffic::default();
+        for tick in 0..100u64 {
+            traffic.add(1000, Duration::from_millis(10 * tick));
+        }
+        let rate = traffic.bytes_per_s(Duration::from_millis(1000));
+        assert!((rate - 100_000.0).abs() < 1.0, "{rate}");
+        let rate = traffic.bytes_per_s(Duration::from_secs(3600));
+        assert_eq!(rate, 0.0);
+    }
+
+    #[test]
+    fn sizes_are_told_apart_by_powers_of_four() {
+        assert_eq!((size(0), size(8191), size(8192), size(32767)), (0, 0, 1, 1));
+        assert_eq!((size(32768), size(u64::MAX)), (2, SIZES - 1));
+    }
+}
