@@ -382,10 +382,11 @@ fn descriptor_counts(lab: &Lab) -> BTreeMap<String, BTreeMap<String, usize>> {
     lab.processes().into_iter().map(count).collect()
 }
 
-/// Waits until nothing of the clients is left; what is.
+/// Waits until nothing of the clients is left; what is. The kernel keeps the socket of a connection
+/// that only one side has closed for tcp_fin_timeout, a minute.
 fn settle(lab: &Lab) -> Vec<String> {
     let mut left = Vec::new();
-    wait_for(Duration::from_secs(45), || {
+    wait_for(Duration::from_secs(75), || {
         left = left_over(lab);
         left.is_empty()
     });
