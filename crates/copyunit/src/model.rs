@@ -1,0 +1,278 @@
+//! A copy unit that exists in a test: it keeps to a stated latency and bandwidth in a time that the
+//! test moves, and fails when it is told to.
+//!
+//! It has one engine or several. A batch goes to the engine that is free first and takes it for as
+//! long as [`Characteristics::time_ns`] says; with several engines a later batch can be done
+//! before an earlier one. The bytes are copied when a batch is polled at or after its time, not
+//! before: whoever reads too early reads what was there.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::device::{Batch, Characteristics, Device, Failure, Piece, Progress, Refused};
+use crate::guard::Guard;
+use crate::kernel::Hint;
+
+/// The most engines of a unit.
+pub const ENGINES_MAX: usize = 64;
+/// The most failures that can be planned at once.
+pub const FAILURES_MAX: usize = 1024;
+/// The status with which a unit fails that was told to.
+pub const STATUS_PLANNED: u8 = 0xff;
+
+/// The time of a test, in nanoseconds. Clones show the same time.
+#[derive(Clone, Debug, Default)]
+pub struct Clock(Arc<AtomicU64>);
+
+impl Clock {
+    /// The time.
+    pub fn now_ns(&self) -> u64 {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Lets time pass.
+    pub fn advance_ns(&self, ns: u64) {
+        self.0.fetch_add(ns, Ordering::SeqCst);
+    }
+}
+
+/// What is to go wrong with a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failing {
+    /// The whole batch: nothing of it is copied.
+    Batch,
+    /// This piece: those before are copied, this one by half, those behind not at all. A number
+    /// behind the last piece lets the batch succeed.
+    Piece(usize),
+}
+
+struct Flying {
+    pieces: Vec<Piece>,
+    due_ns: u64,
+    failing: Option<Failing>,
+}
+
+/// The unit.
+pub struct Model {
+    characteristics: Characteristics,
+    clock: Clock,
+    guard: Guard,
+    /// When each engine is free again.
+    engines_ns: Vec<u64>,
+    flying: BTreeMap<u64, Flying>,
+    failing: BTreeMap<u64, Failing>,
+    submitted: u64,
+}
+
+impl Model {
+    /// A unit with so many engines, at least 1 and at most [`ENGINES_MAX`].
+    pub fn new(
+        characteristics: Characteristics,
+        engines: usize,
+        clock: &Clock,
+        guard: Guard,
+    ) -> Model {
+        Model {
+            characteristics,
+            clock: clock.clone(),
+            guard,
+            engines_ns: vec![0; engines.clamp(1, ENGINES_MAX)],
+            flying: BTreeMap::new(),
+            failing: BTreeMap::new(),
+            submitted: 0,
+        }
+    }
+
+    /// How many batches were taken so far: the number that the next one gets.
+    pub fn submitted(&self) -> u64 {
+        self.submitted
+    }
+
+    /// Lets the batch with this number fail; whether there was room to note it
+    /// ([`FAILURES_MAX`]).
+    pub fn fail(&mut self, number: u64, failing: Failing) -> bool {
+        let room = self.failing.len() < FAILURES_MAX;
+        if room {
+            self.failing.insert(number, failing);
+        }
+        room
+    }
+
+    /// When the next batch is done that is under way, in nanoseconds.
+    pub fn next_due_ns(&self) -> Option<u64> {
+        self.flying.values().map(|flying| flying.due_ns).min()
+    }
+
+    fn perform(&self, flying: &Flying) -> Progress {
+        if flying.failing == Some(Failing::Batch) {
+            return planned(0);
+        }
+        for (at, piece) in flying.pieces.iter().enumerate() {
+            let failing = flying.failing == Some(Failing::Piece(at));
+            let len = if failing { piece.len / 2 } else { piece.len };
+            // SAFETY: who submitted the piece promised that it is the unit's until it is reported,
+            // which it is below.
+            let copied = unsafe { self.guard.copy_guarded(piece.dst, piece.src, len, Hint::Reuse) };
+            match copied {
+                Err(fault) => return Progress::Failed { piece: at, why: fault.into() },
+                Ok(()) if failing => return planned(at),
+                Ok(()) => {}
+            }
+        }
+        Progress::Done
+    }
+}
+
+fn planned(piece: usize) -> Progress {
+    Progress::Failed { piece, why: Failure::Unit { status: STATUS_PLANNED } }
+}
+
+impl Device for Model {
+    fn characteristics(&self) -> Characteristics {
+        self.characteristics
+    }
+
+    unsafe fn submit(&mut self, pieces: &[Piece]) -> Result<Batch, Refused> {
+        self.characteristics.check(pieces)?;
+        if self.flying.len() >= self.characteristics.depth {
+            return Err(Refused::Full);
+        }
+        let bytes = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.len));
+        let number = self.submitted;
+        self.submitted += 1;
+        let free_ns = self.engines_ns.iter_mut().min().expect("there is at least one engine");
+        let due_ns =
+            (*free_ns).max(self.clock.now_ns()).saturating_add(self.characteristics.time_ns(bytes));
+        *free_ns = due_ns;
+        let failing = self.failing.remove(&number);
+        self.flying.insert(number, Flying { pieces: pieces.to_vec(), due_ns, failing });
+        Ok(Batch(number))
+    }
+
+    fn poll(&mut self, batch: &Batch) -> Progress {
+        match self.flying.get(&batch.0) {
+            None => Progress::Failed { piece: 0, why: Failure::Unknown },
+            Some(flying) if self.clock.now_ns() < flying.due_ns => Progress::Pending,
+            Some(flying) => {
+                let progress = self.perform(flying);
+                self.flying.remove(&batch.0);
+                progress
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: Characteristics = Characteristics {
+        name: "model",
+        start_ns: 100,
+        bytes_per_us: 1000,
+        bytes_min: 1,
+        bytes_max: 1 << 20,
+        pieces_max: 4,
+        depth: 3,
+    };
+
+    fn unit(engines: usize) -> Option<(Model, Clock)> {
+        let clock = Clock::default();
+        match crate::guard::install() {
+            Ok(guard) => Some((Model::new(UNIT, engines, &clock, guard), clock)),
+            Err(error) => {
+                println!("skipped: {error}");
+                None
+            }
+        }
+    }
+
+    /// Submits one piece for each pair; the vectors outlive the unit in every test.
+    fn submit(unit: &mut Model, pairs: &mut [(Vec<u8>, Vec<u8>)]) -> Result<Batch, Refused> {
+        let piece = |(from, to): &mut (Vec<u8>, Vec<u8>)| Piece {
+            dst: to.as_mut_ptr(),
+            src: from.as_ptr(),
+            len: from.len(),
+        };
+        let pieces: Vec<Piece> = pairs.iter_mut().map(piece).collect();
+        // SAFETY: whole vectors of the same length, which the test leaves alone until the batch is
+        // reported.
+        unsafe { unit.submit(&pieces) }
+    }
+
+    fn pair(bytes: usize) -> (Vec<u8>, Vec<u8>) {
+        (vec![7; bytes], vec![0; bytes])
+    }
+
+    #[test]
+    fn nothing_is_copied_before_its_time() {
+        let Some((mut unit, clock)) = unit(1) else { return };
+        let mut pairs = [pair(400), pair(500)];
+        let batch = submit(&mut unit, &mut pairs).unwrap();
+        assert_eq!(unit.next_due_ns(), Some(100 + 900));
+        clock.advance_ns(999);
+        assert_eq!(unit.poll(&batch), Progress::Pending);
+        assert!(pairs.iter().all(|(_, to)| to.iter().all(|&byte| byte == 0)));
+        clock.advance_ns(1);
+        assert_eq!(unit.poll(&batch), Progress::Done);
+        assert!(pairs.iter().all(|(from, to)| from == to));
+        let again = unit.poll(&batch);
+        assert_eq!(again, Progress::Failed { piece: 0, why: Failure::Unknown });
+    }
+
+    #[test]
+    fn one_engine_keeps_the_order_and_two_do_not() {
+        for (engines, second_first) in [(1, false), (2, true)] {
+            let Some((mut unit, clock)) = unit(engines) else { return };
+            let (mut large, mut small) = ([pair(10_000)], [pair(10)]);
+            let first = submit(&mut unit, &mut large).unwrap();
+            let second = submit(&mut unit, &mut small).unwrap();
+            clock.advance_ns(5_000);
+            assert_eq!(unit.poll(&first), Progress::Pending);
+            assert_eq!(unit.poll(&second) == Progress::Done, second_first);
+            clock.advance_ns(10_000);
+            assert_eq!(unit.poll(&first), Progress::Done);
+        }
+    }
+
+    #[test]
+    fn a_planned_failure_leaves_what_it_says() {
+        let Some((mut unit, clock)) = unit(1) else { return };
+        assert!(unit.fail(0, Failing::Piece(1)) && unit.fail(1, Failing::Batch));
+        let mut pairs = [pair(8), pair(8), pair(8)];
+        let batch = submit(&mut unit, &mut pairs).unwrap();
+        clock.advance_ns(1_000);
+        let why = Failure::Unit { status: STATUS_PLANNED };
+        assert_eq!(unit.poll(&batch), Progress::Failed { piece: 1, why });
+        let targets: Vec<&[u8]> = pairs.iter().map(|(_, to)| to.as_slice()).collect();
+        assert_eq!(targets, [[7; 8], [7, 7, 7, 7, 0, 0, 0, 0], [0; 8]]);
+        let mut pairs = [pair(8)];
+        let batch = submit(&mut unit, &mut pairs).unwrap();
+        clock.advance_ns(1_000);
+        assert_eq!(unit.poll(&batch), Progress::Failed { piece: 0, why });
+        assert_eq!(pairs[0].1, [0; 8]);
+        assert_eq!(unit.submitted(), 2);
+    }
+
+    #[test]
+    fn a_full_unit_refuses_and_a_bad_address_fails() {
+        let Some((mut unit, clock)) = unit(2) else { return };
+        let mut pairs: Vec<_> = (0..4).map(|_| [pair(16)]).collect();
+        for pair in &mut pairs[..3] {
+            submit(&mut unit, pair).unwrap();
+        }
+        assert!(matches!(submit(&mut unit, &mut pairs[3]), Err(Refused::Full)));
+        clock.advance_ns(10_000);
+        assert_eq!(unit.poll(&Batch(2)), Progress::Done);
+        let bad = Piece { dst: std::ptr::without_provenance_mut(64), src: [0; 8].as_ptr(), len: 8 };
+        // SAFETY: nothing is mapped on the first page of a process.
+        let batch = unsafe { unit.submit(&[bad]) }.unwrap();
+        clock.advance_ns(10_000);
+        let progress = unit.poll(&batch);
+        let Progress::Failed { piece: 0, why: Failure::Fault(fault) } = progress else {
+            panic!("{progress:?}");
+        };
+        assert_eq!(fault.address, 64);
+    }
+}

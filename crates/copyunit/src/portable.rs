@@ -1,0 +1,51 @@
+//! Copies that any machine can make, by code that is not ours and cannot be guarded.
+
+use crate::kernel::{Kernel, Raw};
+
+/// The C library's `memcpy`, which chooses its loop by processor itself.
+pub(crate) const LIBC: Kernel = Kernel::unguarded("libc", libc);
+
+/// What the compiler makes of a copy: mostly a call of the same `memcpy`.
+pub(crate) const PORTABLE: Kernel = Kernel::unguarded("portable", portable);
+
+/// # Safety
+/// As for [`crate::copy`].
+unsafe extern "C" fn libc(dst: *mut u8, src: *const u8, len: usize) -> Raw {
+    // SAFETY: the caller's promise.
+    unsafe { libc::memcpy(dst.cast(), src.cast(), len) };
+    Raw::DONE
+}
+
+/// # Safety
+/// As for [`crate::copy`].
+unsafe extern "C" fn portable(dst: *mut u8, src: *const u8, len: usize) -> Raw {
+    // SAFETY: the caller's promise; bytes are aligned everywhere.
+    unsafe { std::ptr::copy_nonoverlapping(src, dst, len) };
+    Raw::DONE
+}
+
+/// What stands for the architecture where it has no loops of its own.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub(crate) mod arch {
+    use std::ffi::c_void;
+
+    use crate::kernel::Kernel;
+
+    pub(crate) const GUARDED: bool = false;
+
+    pub(crate) fn kernels() -> impl Iterator<Item = Kernel> {
+        std::iter::empty()
+    }
+
+    pub(crate) fn streams() -> impl Iterator<Item = Kernel> {
+        std::iter::once(super::LIBC)
+    }
+
+    /// Nothing is ours, so nothing is put right.
+    ///
+    /// # Safety
+    /// None is needed here.
+    pub(crate) unsafe fn divert(_: *mut c_void, _: usize, _: usize) -> bool {
+        false
+    }
+}

@@ -1,0 +1,79 @@
+//! Where a client's addresses are: what a service may touch on its behalf.
+
+use crate::guard::{Fault, Guard};
+use crate::kernel::Hint;
+
+/// From so many bytes on a copy goes past the caches: they would hold nothing else afterwards.
+const STREAM_BYTES_MIN: u64 = 8 << 20;
+
+/// Memory that copies of one client go from and to.
+pub trait Space: Send + Sync {
+    /// `offset` bytes into a `region`, as one number that names the byte among all regions; none
+    /// where `len` bytes from there on are not all the client's.
+    fn place(&self, region: u16, offset: u64, len: u64) -> Option<u64>;
+
+    /// Copies `len` bytes between two places; ranges that overlap leave anything in the
+    /// destination.
+    ///
+    /// # Errors
+    /// [`Fault`]: a byte cannot be read or written. Those before it may have been copied.
+    fn copy(&self, dst: u64, src: u64, len: u64) -> Result<(), Fault>;
+}
+
+/// All memory of this process: places are addresses, and there is one region, 0.
+#[derive(Debug)]
+pub struct OwnMemory(Guard);
+
+impl OwnMemory {
+    /// For a service in this process.
+    ///
+    /// # Safety
+    /// Whoever has copies made by the service promises for each of them: until it is over, its
+    /// source may be read and its destination overwritten by another thread, and no reference is in
+    /// use that this breaks. Addresses at which nothing is mapped may be among them.
+    pub unsafe fn new(guard: Guard) -> OwnMemory {
+        OwnMemory(guard)
+    }
+}
+
+impl Space for OwnMemory {
+    fn place(&self, region: u16, offset: u64, len: u64) -> Option<u64> {
+        let fits = usize::try_from(offset.checked_add(len)?).is_ok();
+        (region == 0 && fits).then_some(offset)
+    }
+
+    fn copy(&self, dst: u64, src: u64, len: u64) -> Result<(), Fault> {
+        let hint = if len >= STREAM_BYTES_MIN { Hint::Stream } else { Hint::Reuse };
+        let (to, from) = (dst as usize as *mut u8, src as usize as *const u8);
+        // SAFETY: who made this value promised that what is asked for here may be read and
+        // overwritten, or is not mapped, which the guard finds. Signals are not blocked in a
+        // service's threads, which call `unblock` first.
+        unsafe { self.0.copy_guarded(to, from, len as usize, hint) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guard::install;
+
+    #[test]
+    fn bytes_go_from_place_to_place_and_bad_places_are_told() {
+        let Ok(guard) = install() else {
+            println!("skipped: no fault guard on this architecture");
+            return;
+        };
+        // SAFETY: the only copies are those below, between these two arrays, or from nowhere.
+        let space = unsafe { OwnMemory::new(guard) };
+        let source = [7u8; 300];
+        let mut destination = [0u8; 300];
+        let (src, dst) = (source.as_ptr().expose_provenance(), destination.as_mut_ptr());
+        let dst = dst.expose_provenance();
+        assert_eq!(space.place(0, src as u64, 300), Some(src as u64));
+        assert_eq!(space.place(1, src as u64, 300), None);
+        assert_eq!(space.place(0, u64::MAX, 2), None);
+        space.copy(dst as u64, src as u64, 300).unwrap();
+        assert_eq!(destination, source);
+        assert!(space.copy(dst as u64, 16, 300).is_err());
+    }
+}
