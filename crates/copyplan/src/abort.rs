@@ -1,0 +1,121 @@
+//! Tasks that end before they were copied (rules 4 and 5).
+
+use smallvec::SmallVec;
+
+use crate::Ticket;
+use crate::plan::{CANDIDATES_MAX, Plan, Progress, Rule, Step, Turn, enqueue};
+use crate::span::{Run, Span};
+use crate::task::Ending;
+
+impl Plan {
+    /// The client does not need a task any more. What is not copied of it when those who depend on
+    /// it are ends: [`Step::Abort`].
+    ///
+    /// What names no pending task is counted as a stray.
+    pub fn abort(&mut self, ticket: Ticket) {
+        self.end(ticket, Ending::Aborted);
+    }
+
+    /// A copy met a bad address. The runtime marks the order's segments done and the task as
+    /// failed, and calls [`Plan::finished`] as ever; what else is not copied of the task ends:
+    /// [`Step::Abort`]. Who reads its destination finds what is there, as after a `memcpy` that
+    /// failed in the middle.
+    ///
+    /// Where the address was read past another task ([`crate::plan::Order::pins`]) it may be that
+    /// task's. The runtime knows which address it was; failing the task that was copied is right
+    /// too, since it could not have been copied.
+    pub fn failed(&mut self, ticket: Ticket) {
+        self.end(ticket, Ending::Failed);
+    }
+
+    fn end(&mut self, ticket: Ticket, why: Ending) {
+        let Some(task) = self.table.get_mut(ticket) else {
+            self.strays += 1;
+            return;
+        };
+        let before = task.ending;
+        if before == Some(why) || before == Some(Ending::Failed) {
+            return;
+        }
+        task.ending = Some(why);
+        if before.is_none() {
+            enqueue(&mut self.endings, &self.table, ticket);
+        }
+        // Who failed waits for nobody, so it goes before those that do.
+        if why == Ending::Failed {
+            self.endings.retain(|other| *other != ticket);
+            self.endings.push_front(ticket);
+        }
+    }
+
+    /// Ends what can end, or copies what must be copied before.
+    pub(crate) fn next_ending<P: Progress>(&mut self, turn: &mut Turn<'_, P>) -> Option<Step> {
+        let mut place = 0;
+        while place < self.endings.len().min(CANDIDATES_MAX) && turn.work > 0 {
+            let ticket = self.endings[place];
+            if self.table.is_finished(ticket, turn.progress) {
+                self.endings.remove(place);
+                self.touch(ticket);
+                continue;
+            }
+            if let Some(step) = self.end_some(turn, ticket) {
+                return Some(step);
+            }
+            place += 1;
+        }
+        None
+    }
+
+    fn end_some<P: Progress>(&mut self, turn: &mut Turn<'_, P>, ticket: Ticket) -> Option<Step> {
+        let task = self.table.get(ticket)?;
+        let (why, mut free) = (task.ending?, task.free());
+        let mut dependents = Dependents::new();
+        if why == Ending::Aborted && self.holds(Rule::DependentsFirst) {
+            free &= !self.needed(turn, ticket, &mut dependents)?;
+        }
+        let bits = if free == 0 { 0 } else { turn.progress.claim(ticket, free) & free };
+        if bits != 0 {
+            self.table.get_mut(ticket)?.gone |= bits;
+            return Some(Step::Abort { ticket, bits, why });
+        }
+        let mut attempts = dependents.into_iter();
+        attempts.find_map(|(reader, bits)| self.attempt(turn, reader, bits, true)).map(Step::Copy)
+    }
+
+    /// The segments of an aborted task that younger ones have still to read, and which those are,
+    /// at most [`CANDIDATES_MAX`] of them; `None` where there are too many to look at.
+    fn needed<P: Progress>(
+        &mut self,
+        turn: &mut Turn<'_, P>,
+        ticket: Ticket,
+        dependents: &mut Dependents,
+    ) -> Option<u32> {
+        let mut needed = 0;
+        let Some(written) = self.table.get(ticket)?.writes() else { return Some(0) };
+        for (reader, src) in self.readers.touching(written) {
+            if !turn.spend() {
+                return None;
+            }
+            if reader <= ticket {
+                continue;
+            }
+            let met = self.table.get(reader).map_or(0, |task| task.reading(written));
+            let mut open = met & !self.table.look(reader, met, turn.progress);
+            if open != 0 && dependents.len() < CANDIDATES_MAX {
+                dependents.push((reader, open));
+            }
+            let Some(segments) = self.table.get(reader).map(|task| task.segments) else { continue };
+            while let Some(run) = Run::lowest(open) {
+                open &= !run.bits();
+                let Span { start, len } = segments.bytes(run);
+                let bytes = Span { start: src.start + start, len };
+                needed |= self.table.get(ticket)?.writing(bytes);
+            }
+        }
+        dependents.sort_unstable();
+        Some(needed)
+    }
+}
+
+/// Tasks that need an aborted one, and their segments that do.
+type Dependents = SmallVec<[(Ticket, u32); 8]>;

@@ -1,0 +1,52 @@
+//! Lazy copies: made when another one needs them, when they are promoted, or when their time is up
+//! (Copier, SOSP 2025, §4.4).
+
+use crate::plan::{CANDIDATES_MAX, Order, Plan, Progress, Turn};
+use crate::{Micros, Ticket};
+
+impl Plan {
+    /// There is little room left for tasks: all that are lazy now become ordinary ones, so that
+    /// they are done and retire.
+    pub fn hurry(&mut self) {
+        if self.lazies.is_empty() {
+            return;
+        }
+        while let Some((_, ticket)) = self.lazies.pop_first() {
+            if let Some(task) = self.table.get_mut(ticket) {
+                task.lazy_until = None;
+                self.ordinary.push_back(ticket);
+            }
+        }
+        let table = &self.table;
+        self.ordinary.retain(|ticket| table.get(*ticket).is_some());
+        self.ordinary.make_contiguous().sort_unstable();
+    }
+
+    pub(crate) fn next_due<P: Progress>(&mut self, turn: &mut Turn<'_, P>) -> Option<Order> {
+        let earliest = self.earliest_lazy(turn)?;
+        let mut from = (earliest, Ticket(0));
+        for _ in 0..CANDIDATES_MAX {
+            let (until, ticket) = *self.lazies.range(from..).next()?;
+            if until > turn.now || turn.work == 0 {
+                return None;
+            }
+            if let Some(order) = self.attempt(turn, ticket, u32::MAX, false) {
+                return Some(order);
+            }
+            from = (until, Ticket(ticket.0.saturating_add(1)));
+        }
+        None
+    }
+
+    /// When the first lazy task's time is up.
+    pub(crate) fn earliest_lazy<P: Progress>(&mut self, turn: &mut Turn<'_, P>) -> Option<Micros> {
+        while let Some((until, ticket)) = self.lazies.first().copied() {
+            if !self.table.is_finished(ticket, turn.progress) {
+                return Some(until);
+            }
+            self.lazies.pop_first();
+            self.touch(ticket);
+        }
+        None
+    }
+}

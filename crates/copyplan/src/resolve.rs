@@ -1,0 +1,268 @@
+//! What must come first (rule 1), followed down to something that can be copied now.
+
+use smallvec::smallvec;
+
+use crate::Ticket;
+use crate::absorb::Gathered;
+use crate::plan::{Order, Piece, Pieces, Pins, Plan, Progress, Rule, Turn};
+use crate::span::{Run, Segments, Span};
+use crate::task::{Ending, Kind, Task};
+
+/// Why segments cannot be copied now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stuck {
+    /// An older task comes first.
+    Behind(Blocker),
+    /// Somebody has them, or what is needed for them.
+    Busy,
+}
+
+/// What comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Blocker {
+    /// The older task.
+    pub by: Ticket,
+    /// Its segments that are needed.
+    pub bits: u32,
+    /// The segments that wait for them.
+    pub waiting: u32,
+}
+
+impl Plan {
+    /// An order for some of a task's segments, or for what they depend on.
+    pub(crate) fn attempt<P: Progress>(
+        &mut self,
+        turn: &mut Turn<'_, P>,
+        ticket: Ticket,
+        bits: u32,
+        urgent: bool,
+    ) -> Option<Order> {
+        if self.table.get(ticket)?.ending.is_some() {
+            return None;
+        }
+        self.pursue(turn, ticket, bits, urgent)
+    }
+
+    /// As [`Plan::attempt`], even where the task is being aborted.
+    pub(crate) fn pursue<P: Progress>(
+        &mut self,
+        turn: &mut Turn<'_, P>,
+        ticket: Ticket,
+        bits: u32,
+        urgent: bool,
+    ) -> Option<Order> {
+        let task = self.table.get(ticket)?;
+        let whole = task.stream().is_some();
+        let mut left = bits & task.segments.all();
+        while left != 0 && turn.work > 0 {
+            let waiting = match self.try_task(turn, ticket, left, urgent) {
+                Ok(order) => return Some(order),
+                Err(Stuck::Busy) => return None,
+                Err(Stuck::Behind(first)) => {
+                    if let Some(order) = self.descend(turn, first, urgent) {
+                        return Some(order);
+                    }
+                    first.waiting
+                }
+            };
+            // The other segments may wait for somebody else.
+            left &= if whole { 0 } else { !waiting };
+        }
+        None
+    }
+
+    /// Goes from blocker to blocker. Each is older than the one before, so this ends.
+    fn descend<P: Progress>(
+        &mut self,
+        turn: &mut Turn<'_, P>,
+        first: Blocker,
+        urgent: bool,
+    ) -> Option<Order> {
+        let mut blocker = first;
+        loop {
+            match self.try_task(turn, blocker.by, blocker.bits, urgent) {
+                Ok(order) => return Some(order),
+                Err(Stuck::Busy) => return None,
+                Err(Stuck::Behind(older)) => blocker = older,
+            }
+        }
+    }
+
+    /// An order for segments of this task, or what prevents it.
+    fn try_task<P: Progress>(
+        &mut self,
+        turn: &mut Turn<'_, P>,
+        ticket: Ticket,
+        bits: u32,
+        urgent: bool,
+    ) -> Result<Order, Stuck> {
+        self.table.look(ticket, bits, turn.progress);
+        let task = self.table.get(ticket).ok_or(Stuck::Busy)?;
+        if task.ending == Some(Ending::Failed) {
+            return Err(Stuck::Busy);
+        }
+        let (segments, whole) = (task.segments, task.stream().is_some());
+        let mut left = if whole { task.free() } else { task.free() & bits };
+        while let Some(run) = Run::lowest(left) {
+            if !turn.spend() {
+                return Err(Stuck::Busy);
+            }
+            let run = if whole { run } else { segments.within_budget(run, turn.budget_bytes) };
+            match self.try_run(turn, ticket, run, urgent) {
+                Err(Stuck::Busy) if whole => break,
+                Err(Stuck::Busy) => left &= left - 1,
+                result => return result,
+            }
+        }
+        Err(Stuck::Busy)
+    }
+
+    fn try_run<P: Progress>(
+        &mut self,
+        turn: &mut Turn<'_, P>,
+        ticket: Ticket,
+        run: Run,
+        urgent: bool,
+    ) -> Result<Order, Stuck> {
+        if self.is_first(ticket) {
+            let task = self.table.get(ticket).ok_or(Stuck::Busy)?;
+            let gathered = Gathered { pieces: plain(task, run), pins: Pins::new() };
+            return self.claim(turn, ticket, run, gathered);
+        }
+        let run = self.unblocked(turn, ticket, run)?;
+        let (run, gathered) = self.gather(turn, ticket, run, urgent)?;
+        self.claim(turn, ticket, run, gathered)
+    }
+
+    /// The beginning of the run whose destination nothing older has still to read or write.
+    fn unblocked<P: Progress>(
+        &mut self,
+        turn: &mut Turn<'_, P>,
+        ticket: Ticket,
+        run: Run,
+    ) -> Result<Run, Stuck> {
+        let mut search = Search::of(self.table.get(ticket).ok_or(Stuck::Busy)?, run);
+        if let Some(stream) = search.stream.filter(|_| self.holds(Rule::StreamOrder)) {
+            for (_, older) in self.streams.range((stream, Ticket(0))..(stream, ticket)) {
+                let finished = self.table.look(*older, u32::MAX, turn.progress);
+                let task = self.table.get(*older).filter(|_| turn.spend()).ok_or(Stuck::Busy)?;
+                search.note(*older, task.segments.all() & !finished, run.bits());
+            }
+        }
+        let Some(range) = search.range else { return search.result(run) };
+        for rule in [Rule::WriteAfterWrite, Rule::WriteAfterRead] {
+            let writes = rule == Rule::WriteAfterWrite;
+            let index = if writes { &self.writers } else { &self.readers };
+            if !self.holds(rule) {
+                continue;
+            }
+            for (older, side) in index.touching(range) {
+                if !turn.spend() {
+                    return Err(Stuck::Busy);
+                }
+                if older >= ticket {
+                    continue;
+                }
+                let Some(task) = self.table.get(older) else { continue };
+                let met = if writes { task.writing(range) } else { task.reading(range) };
+                let open = met & !self.table.look(older, met, turn.progress);
+                let Some(task) = self.table.get(older).filter(|_| open != 0) else { continue };
+                search.note(older, open, search.waiting_for(task, side, open));
+            }
+        }
+        search.result(run)
+    }
+
+    /// Claims the run for an order; less of it where the client was faster.
+    fn claim<P: Progress>(
+        &mut self,
+        turn: &mut Turn<'_, P>,
+        ticket: Ticket,
+        run: Run,
+        mut gathered: Gathered,
+    ) -> Result<Order, Stuck> {
+        let task = self.table.get(ticket).ok_or(Stuck::Busy)?;
+        let (segments, whole) = (task.segments, task.stream().is_some());
+        let got = turn.progress.claim(ticket, run.bits()) & run.bits();
+        let kept = Run::lowest(got).filter(|kept| !whole || *kept == run);
+        let surplus = got & !kept.map_or(0, Run::bits);
+        if surplus != 0 {
+            turn.progress.release(ticket, surplus);
+        }
+        let Some(kept) = kept else {
+            self.unpin(&gathered.pins, turn.progress);
+            return Err(Stuck::Busy);
+        };
+        if kept != run {
+            gathered.clip(segments.bytes(kept));
+        }
+        self.give_out(ticket, kept, gathered.pieces, gathered.pins).ok_or(Stuck::Busy)
+    }
+}
+
+/// The bytes of a run as they are, by offset.
+pub(crate) fn plain(task: &Task, run: Run) -> Pieces {
+    let Span { start, len } = task.segments.bytes(run);
+    let src = if task.kind == Kind::Source { start } else { task.src.start + start };
+    smallvec![Piece { dst: start, src, len }]
+}
+
+/// What of a run waits, and for whom.
+struct Search {
+    /// The memory that the run writes.
+    range: Option<Span>,
+    stream: Option<u64>,
+    /// The task's segments, and where its destination begins.
+    task: (Segments, u64),
+    /// The segments that must be free for there to be an order.
+    needed: u32,
+    waiting: u32,
+    /// The oldest that needed ones wait for.
+    blocker: Option<Blocker>,
+}
+
+impl Search {
+    fn of(task: &Task, run: Run) -> Search {
+        let Span { start, len } = task.segments.bytes(run);
+        let range = task.writes().map(|dst| Span { start: dst.start + start, len });
+        let stream = task.stream();
+        let needed = if stream.is_some() { run.bits() } else { 1 << run.first };
+        let task = (task.segments, task.dst.start);
+        Search { range, stream, task, needed, waiting: 0, blocker: None }
+    }
+
+    /// The segments that wait for open ones of an older task, whose side `side` they touch.
+    fn waiting_for(&self, older: &Task, side: Span, open: u32) -> u32 {
+        let (segments, dst) = self.task;
+        let whole = Span { start: dst, len: segments.len_bytes() };
+        let (mut open, mut waiting) = (open, 0);
+        while let Some(run) = Run::lowest(open) {
+            open &= !run.bits();
+            let Span { start, len } = older.segments.bytes(run);
+            let bytes = Span { start: side.start + start, len };
+            if let Some(met) = bytes.intersection(whole) {
+                waiting |= segments.touching(met.start - dst, met.len);
+            }
+        }
+        waiting
+    }
+
+    fn note(&mut self, older: Ticket, open: u32, waiting: u32) {
+        if open == 0 {
+            return;
+        }
+        self.waiting |= waiting;
+        let oldest = self.blocker.is_none_or(|known| older < known.by);
+        if waiting & self.needed != 0 && oldest {
+            self.blocker = Some(Blocker { by: older, bits: open, waiting });
+        }
+    }
+
+    fn result(self, run: Run) -> Result<Run, Stuck> {
+        if let Some(blocker) = self.blocker {
+            return Err(Stuck::Behind(blocker));
+        }
+        let free = run.bits() & !self.waiting;
+        Run::lowest(free).ok_or(Stuck::Busy)
+    }
+}

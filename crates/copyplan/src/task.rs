@@ -1,0 +1,244 @@
+//! One copy: what was asked for, what is refused, and what the plan knows of its progress.
+
+use thiserror::Error;
+
+use crate::plan::TASKS_MAX;
+use crate::span::{GRANULE_SHIFT_MAX, SEGMENTS_MAX, Segments, Span};
+use crate::{Micros, Ticket};
+
+/// What the two sides of a copy are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Both are addresses.
+    #[default]
+    Memory,
+    /// Bytes come out of a stream (a socket that is received from): the source's `start` is the
+    /// stream's number, and only the destination is memory.
+    Source,
+    /// Bytes go into a stream (a socket that is sent to): the destination's `start` is the
+    /// stream's number, and only the source is memory.
+    Sink,
+}
+
+/// A copy as a client asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Where the bytes go.
+    pub dst: Span,
+    /// Where they come from; as long as `dst`.
+    pub src: Span,
+    /// A segment is `1 << granule_shift` bytes.
+    pub granule_shift: u8,
+    /// The copy is lazy: it is made when another one needs it, when it is promoted, or at this
+    /// time.
+    pub lazy_until: Option<Micros>,
+    /// What the two sides are.
+    pub kind: Kind,
+}
+
+/// Why a copy was not taken. All but [`Refusal::Full`] are the client's fault; the task ends with
+/// an error, and nothing else changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// As many tasks are pending as there may be.
+    #[error("{TASKS_MAX} copies are pending: submit again when some are done")]
+    Full,
+    /// The ticket is not above all earlier ones.
+    #[error("ticket {} is not above all earlier ones: submit in the order of tickets", .0.0)]
+    OutOfOrder(Ticket),
+    /// Source and destination differ in length.
+    #[error("{src_bytes} bytes into {dst_bytes}: give both the same length")]
+    Lengths {
+        /// Bytes of the source.
+        src_bytes: u64,
+        /// Bytes of the destination.
+        dst_bytes: u64,
+    },
+    /// A range goes on behind the last address.
+    #[error("the bytes from {start:#x}, {len} of them, end behind the last address")]
+    Wraps {
+        /// Where the range begins.
+        start: u64,
+        /// Its bytes.
+        len: u64,
+    },
+    /// Source and destination have bytes in common.
+    #[error("source and destination overlap: split the move as `shift::split` says")]
+    Overlaps,
+    /// No bytes, too many segments, or too large ones.
+    #[error(
+        "{len} bytes in segments of 1 << {granule_shift}: give 1 byte or more, \
+         {SEGMENTS_MAX} segments or fewer, a shift of {GRANULE_SHIFT_MAX} or less"
+    )]
+    Segments {
+        /// Bytes of the task.
+        len: u64,
+        /// The shift asked for.
+        granule_shift: u8,
+    },
+}
+
+/// Why a task ends before it was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The client does not need it any more.
+    Aborted,
+    /// An address was bad.
+    Failed,
+}
+
+/// A pending task.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub ticket: Ticket,
+    pub dst: Span,
+    pub src: Span,
+    pub segments: Segments,
+    pub kind: Kind,
+    /// `None` once it is as any other.
+    pub lazy_until: Option<Micros>,
+    /// Segments that were seen done. Kept, so that a bit that a client takes back is done still,
+    /// and so that the shared line is read only where the answer matters.
+    pub done: u32,
+    /// Segments that ended without having been copied.
+    pub gone: u32,
+    /// Segments that outstanding orders copy.
+    pub held: u32,
+    /// Segments that outstanding orders read past.
+    pub pinned: u32,
+    /// Segments that somebody waits for.
+    pub promoted: u32,
+    pub ending: Option<Ending>,
+    /// It has retired; the place is reused later.
+    pub retired: bool,
+}
+
+impl Task {
+    /// Checks a request.
+    pub fn new(ticket: Ticket, request: &Request) -> Result<Task, Refusal> {
+        let Request { dst, src, granule_shift, lazy_until, kind } = *request;
+        if dst.len != src.len {
+            return Err(Refusal::Lengths { src_bytes: src.len, dst_bytes: dst.len });
+        }
+        let len = dst.len;
+        let segments =
+            Segments::new(len, granule_shift).ok_or(Refusal::Segments { len, granule_shift })?;
+        let task = Task {
+            ticket,
+            dst,
+            src,
+            segments,
+            kind,
+            lazy_until,
+            done: 0,
+            gone: 0,
+            held: 0,
+            pinned: 0,
+            promoted: 0,
+            ending: None,
+            retired: false,
+        };
+        for range in [task.writes(), task.reads()].into_iter().flatten() {
+            if !range.fits() {
+                return Err(Refusal::Wraps { start: range.start, len });
+            }
+        }
+        if kind == Kind::Memory && dst.touches(src) {
+            return Err(Refusal::Overlaps);
+        }
+        Ok(task)
+    }
+
+    /// The memory that it writes.
+    pub fn writes(&self) -> Option<Span> {
+        (self.kind != Kind::Sink).then_some(self.dst)
+    }
+
+    /// The memory that it reads.
+    pub fn reads(&self) -> Option<Span> {
+        (self.kind != Kind::Source).then_some(self.src)
+    }
+
+    /// The stream at its other side.
+    pub fn stream(&self) -> Option<u64> {
+        match self.kind {
+            Kind::Memory => None,
+            Kind::Source => Some(self.src.start),
+            Kind::Sink => Some(self.dst.start),
+        }
+    }
+
+    /// Segments nobody will touch any more, as far as is known.
+    pub fn finished(&self) -> u32 {
+        self.done | self.gone
+    }
+
+    /// Segments that the plan may try to claim.
+    pub fn free(&self) -> u32 {
+        self.segments.all() & !(self.finished() | self.held | self.pinned)
+    }
+
+    /// Segments that write a byte of `range`.
+    pub fn writing(&self, range: Span) -> u32 {
+        self.writes().map_or(0, |dst| self.meeting(dst, range))
+    }
+
+    /// Segments that read a byte of `range`.
+    pub fn reading(&self, range: Span) -> u32 {
+        self.reads().map_or(0, |src| self.meeting(src, range))
+    }
+
+    fn meeting(&self, side: Span, range: Span) -> u32 {
+        let Some(met) = side.intersection(range) else { return 0 };
+        self.segments.touching(met.start - side.start, met.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(dst: u64, src: u64, len: u64) -> Request {
+        Request {
+            dst: Span { start: dst, len },
+            src: Span { start: src, len },
+            granule_shift: 6,
+            lazy_until: None,
+            kind: Kind::Memory,
+        }
+    }
+
+    fn refused(request: Request) -> Refusal {
+        Task::new(Ticket(1), &request).unwrap_err()
+    }
+
+    #[test]
+    fn bad_copies_are_refused_for_what_is_wrong() {
+        assert!(Task::new(Ticket(1), &request(0, 100, 100)).is_ok());
+        assert_eq!(refused(request(0, 99, 100)), Refusal::Overlaps);
+        assert_eq!(refused(request(99, 0, 100)), Refusal::Overlaps);
+        let start = u64::MAX - 10;
+        assert_eq!(refused(request(start, 0, 100)), Refusal::Wraps { start, len: 100 });
+        assert_eq!(refused(request(0, start, 100)), Refusal::Wraps { start, len: 100 });
+        assert_eq!(refused(request(0, 9, 0)), Refusal::Segments { len: 0, granule_shift: 6 });
+        let long = 32 * 64 + 1;
+        let refusal = Refusal::Segments { len: long, granule_shift: 6 };
+        assert_eq!(refused(request(0, 1 << 20, long)), refusal);
+        let mut uneven = request(0, 100, 100);
+        uneven.src.len = 99;
+        assert_eq!(refused(uneven), Refusal::Lengths { src_bytes: 99, dst_bytes: 100 });
+    }
+
+    #[test]
+    fn a_stream_number_is_no_address() {
+        let mut send = request(u64::MAX, 0, 100);
+        send.kind = Kind::Sink;
+        let send = Task::new(Ticket(1), &send).unwrap();
+        assert_eq!((send.stream(), send.writes()), (Some(u64::MAX), None));
+        let mut receive = request(0, 5, 100);
+        receive.kind = Kind::Source;
+        let receive = Task::new(Ticket(2), &receive).unwrap();
+        assert_eq!((receive.stream(), receive.reads()), (Some(5), None));
+        assert_eq!(receive.writing(Span { start: 70, len: 500 }), 0b10);
+    }
+}
