@@ -12,11 +12,12 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// Dependencies within a layer that are meant: the chassis stands on the record layer, steering on
 /// the links and devices it attaches to.
-const SIDEWAYS: [(&str, &str); 2] = [("service", "record"), ("steer", "linux")];
+const SIDEWAYS: [(&str, &str); 3] =
+    [("service", "record"), ("steer", "linux"), ("copier", "copyd")];
 /// Members of the workspace that no layer holds: nothing may depend on them.
 const OUTSIDE: [&str; 2] = ["system-tests", "xtask"];
-/// The crates that may use `unsafe`: they talk to the machine.
-const UNSAFE: [&str; 2] = ["linux", "steer"];
+/// The crates that may use `unsafe`: they talk to the machine, or are given pointers.
+const UNSAFE: [&str; 6] = ["linux", "steer", "ring", "copyunit", "copier", "copier-capi"];
 
 /// A dependency of one member of the workspace on another.
 #[derive(Clone, Debug, PartialEq, Eq)]

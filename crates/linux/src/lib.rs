@@ -5,6 +5,7 @@
 //! - [`sockopt`]: socket options that have no safe wrapper elsewhere;
 //! - [`cgroup`]: where programs that see this process's sockets are attached;
 //! - [`tap`]: a TAP device, where held packets wait;
+//! - [`usage`]: what a thread has used;
 //! - [`raw`]: whole IP packets from user space;
 //! - [`shared`]: memory that outlives the process;
 //! - [`link`]: interfaces, their numbers and hardware addresses.
@@ -19,3 +20,4 @@ pub mod repair;
 pub mod shared;
 pub mod sockopt;
 pub mod tap;
+pub mod usage;

@@ -8,8 +8,11 @@
 //! [`migrate`] times the [`stages`] of single migrations beside their [`floor`]; [`soak`] makes
 //! very many and looks at what [`tcp`] counted. Both [`drive`] a load through a lab, sometimes
 //! over a link that [`impair`] makes bad, and [`scrape`] what the processes say of themselves.
+//!
+//! [`copy`] needs no lab: copies by the copy service, beside the fastest without it.
 
 pub mod compare;
+pub mod copy;
 pub mod cpu;
 pub mod drive;
 pub mod figures;
@@ -59,6 +62,7 @@ enum BenchCommand {
     Soak(soak::SoakArgs),
     Server(server::ServerArgs),
     Compare(compare::CompareArgs),
+    Copy(copy::CopyArgs),
     Report(report::ReportArgs),
 }
 
@@ -73,6 +77,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
         BenchCommand::Soak(args) => return soak::run(&args),
         BenchCommand::Server(args) => server::run(&args)?,
         BenchCommand::Compare(args) => compare::run(&args)?,
+        BenchCommand::Copy(args) => copy::run(&args)?,
         BenchCommand::Report(args) => report::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

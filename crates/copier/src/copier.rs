@@ -1,0 +1,456 @@
+//! A client of the copy service: submits, settles, runs handlers.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use copyd::Attachment;
+use copyunit::Hint;
+use ring::{Flags, Queue, SyncKind, SyncTask, Task, Ticket, WaitPolicy, Waited, segment};
+
+use crate::error::CopyError;
+use crate::pending::{Pending, Queued};
+use crate::site::{Decision, Place, Sites, Timing, nanos};
+use crate::stats::Stats;
+
+/// One task has at most so many bytes; longer copies are several.
+pub const TASK_BYTES_MAX: usize = 1 << 20;
+/// So many bytes are worth waking a service that sleeps: that takes as long as copying them.
+const WAKE_BYTES: usize = 128 << 10;
+/// From so many bytes on a copy made at once goes past the caches.
+const STREAM_BYTES_MIN: usize = 8 << 20;
+
+/// A queue of the copy service, for any number of threads that share it.
+///
+/// Order is kept among the copies of one `Copier`: each sees the bytes as the ones submitted before
+/// it leave them, as if all were `memcpy`. Copies of two `Copier`s know nothing of each other.
+pub struct Copier {
+    attachment: Attachment,
+    pending: Pending,
+    sites: Sites,
+    stats: Stats,
+    /// When this client began.
+    origin: Instant,
+    /// Bytes queued since the service was last seen awake, or rung.
+    unserved_bytes: AtomicU64,
+}
+
+/// How a copy is to be made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct How {
+    /// Put off for so many microseconds, or until something needs it.
+    pub lazy_us: Option<u32>,
+    /// Never at once, however small.
+    pub queued: bool,
+    /// What to run when all is copied and nobody reads the source any more, and its argument: the
+    /// address of an `extern "C" fn(usize)`.
+    pub handler: Option<(usize, usize)>,
+    /// Where in the program the copy is asked for; 0 for nowhere.
+    pub site: usize,
+}
+
+/// A copy that was submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the bytes are there only after it is settled"]
+pub struct Token {
+    ticket: Ticket,
+    /// 0: it was made at once.
+    len_bytes: u32,
+    granule_shift: u8,
+    is_timed: bool,
+}
+
+impl Token {
+    /// A copy that was made at once.
+    pub(crate) const DONE: Token =
+        Token { ticket: Ticket(0), len_bytes: 0, granule_shift: 0, is_timed: false };
+
+    /// Whether the copy is in a queue, or was made at once.
+    #[inline]
+    pub fn is_queued(&self) -> bool {
+        self.len_bytes != 0
+    }
+
+    /// The segments of a range from the copy's start.
+    #[inline]
+    fn bits(&self, range: Range<usize>) -> u32 {
+        let end = range.end.min(self.len_bytes as usize) as u32;
+        segment::bits_of_range(range.start as u32..end, self.len_bytes, self.granule_shift)
+    }
+}
+
+impl Copier {
+    /// A client of `attachment`'s service.
+    pub fn new(attachment: Attachment) -> Copier {
+        let queue = attachment.queue();
+        let pending = Pending::new(queue.slots(), queue.tail());
+        Copier {
+            pending,
+            sites: Sites::default(),
+            stats: Stats::default(),
+            origin: Instant::now(),
+            unserved_bytes: AtomicU64::new(0),
+            attachment,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn queue(&self) -> &Queue {
+        self.attachment.queue()
+    }
+
+    #[inline]
+    pub(crate) fn pending(&self) -> &Pending {
+        &self.pending
+    }
+
+    /// What this client has done.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    pub(crate) fn is_served(&self) -> bool {
+        self.attachment.is_served()
+    }
+
+    pub(crate) fn ring(&self) {
+        self.attachment.ring();
+    }
+
+    /// Submits a copy of `len` bytes, at most [`TASK_BYTES_MAX`], or makes it at once where that
+    /// is better.
+    ///
+    /// # Safety
+    /// Until the copy is settled ([`Copier::sync`], [`Copier::sync_range`], [`Copier::sync_all`]):
+    /// `src` is valid for reads of `len` bytes, and nobody writes them; `dst` is valid for writes,
+    /// and nobody reads, writes or frees them; except by copies submitted here. They do not
+    /// overlap. A handler is an `extern "C" fn(usize)` that may be called with its argument from
+    /// any thread that calls [`Copier::run_handlers`].
+    ///
+    /// # Panics
+    /// `len` is above [`TASK_BYTES_MAX`].
+    #[inline]
+    pub unsafe fn submit(&self, dst: *mut u8, src: *const u8, len: usize, how: &How) -> Token {
+        assert!(len <= TASK_BYTES_MAX, "{len} bytes in one task");
+        if how.queued || how.lazy_us.is_some() {
+            if let Some(ticket) = self.acquire(len) {
+                return self.enqueue(ticket, dst, src, len as u32, how);
+            }
+        } else {
+            let decision = self.decide(len, how.site);
+            if decision.timed {
+                // SAFETY: the caller's promise.
+                return unsafe { self.submit_timed(dst, src, len, how, decision) };
+            }
+            if decision.queue
+                && let Some(ticket) = self.acquire(len)
+            {
+                return self.enqueue(ticket, dst, src, len as u32, how);
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.make_at_once(dst, src, len, how) }
+    }
+
+    #[inline]
+    fn decide(&self, len: usize, site: usize) -> Decision {
+        let pending = self.queue().head().0.wrapping_sub(self.pending().settled().0);
+        let pending_bytes = pending.saturating_mul(len as u64);
+        self.sites.decide(site, len, self.attachment.is_awake(), pending_bytes)
+    }
+
+    #[inline]
+    fn acquire(&self, len: usize) -> Option<Ticket> {
+        if len > 0 { self.queue().try_acquire() } else { None }
+    }
+
+    /// A copy of which it is to be learnt what it costs.
+    ///
+    /// # Safety
+    /// As for [`Copier::submit`].
+    #[cold]
+    unsafe fn submit_timed(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+        how: &How,
+        decision: Decision,
+    ) -> Token {
+        if decision.wake {
+            self.ring();
+        }
+        let began = Instant::now();
+        if decision.queue
+            && let Some(ticket) = self.acquire(len)
+        {
+            let token = self.enqueue(ticket, dst, src, len as u32, how);
+            self.note_timing(ticket, Place::of(how.site, len), began);
+            return Token { is_timed: true, ..token };
+        }
+        // SAFETY: the caller's promise.
+        let token = unsafe { self.make_at_once(dst, src, len, how) };
+        self.sites.learn_at_once(how.site, len, began);
+        token
+    }
+
+    /// # Safety
+    /// As for [`Copier::submit`].
+    #[inline]
+    unsafe fn make_at_once(&self, dst: *mut u8, src: *const u8, len: usize, how: &How) -> Token {
+        // SAFETY: the caller's promise.
+        unsafe { self.copy_at_once(dst, src, len) };
+        self.stats.count_at_once(len);
+        if let Some((function, argument)) = how.handler {
+            // SAFETY: the caller's promise.
+            unsafe { crate::handler::call(function, argument) };
+        }
+        Token::DONE
+    }
+
+    #[inline]
+    fn enqueue(
+        &self,
+        ticket: Ticket,
+        dst: *mut u8,
+        src: *const u8,
+        len_bytes: u32,
+        how: &How,
+    ) -> Token {
+        let granule_shift = segment::granule_shift_for(len_bytes);
+        let is_lazy = how.lazy_us.is_some();
+        let queued = Queued { dst: dst.addr(), src: src.addr(), len_bytes, granule_shift, is_lazy };
+        self.pending().note(ticket, &queued);
+        let mut task = Task::copy(dst.addr() as u64, src.addr() as u64, len_bytes);
+        if let Some(delay_us) = how.lazy_us {
+            task.flags = task.flags | Flags::LAZY;
+            task.delay_us = delay_us;
+        }
+        if let Some((function, argument)) = how.handler {
+            task.flags = task.flags | Flags::HANDLER;
+            (task.handler, task.argument) = (function as u64, argument as u64);
+        }
+        self.queue().publish(ticket, &task);
+        if !is_lazy {
+            self.wake_for(len_bytes as usize);
+        }
+        self.stats.count_queued(len_bytes as usize);
+        Token { ticket, len_bytes, granule_shift, is_timed: false }
+    }
+
+    /// Wakes the service where it sleeps, and so much is queued that it is worth it.
+    #[inline]
+    fn wake_for(&self, len: usize) {
+        if self.attachment.is_awake() {
+            return;
+        }
+        let unserved = &self.unserved_bytes;
+        let before = unserved.fetch_add(len as u64, Ordering::Relaxed);
+        if before + len as u64 >= WAKE_BYTES as u64 {
+            unserved.store(0, Ordering::Relaxed);
+            self.ring();
+        }
+    }
+
+    /// Copies now, after what is pending and touches the bytes.
+    ///
+    /// # Safety
+    /// As for [`Copier::submit`], for as long as this takes.
+    #[inline]
+    unsafe fn copy_at_once(&self, dst: *mut u8, src: *const u8, len: usize) {
+        if self.pending().settled() != self.queue().head() {
+            self.settle_touching(dst.addr(), src.addr(), len);
+        }
+        // SAFETY: the caller's promise; and what is pending does not touch these bytes now.
+        unsafe { self.copy_now(dst, src, len) };
+    }
+
+    /// # Safety
+    /// `src` is valid for reads, `dst` for writes of `len` bytes; they do not overlap, and nobody
+    /// else writes either or reads `dst` meanwhile.
+    #[inline]
+    pub(crate) unsafe fn copy_now(&self, dst: *mut u8, src: *const u8, len: usize) {
+        let hint = if len >= STREAM_BYTES_MIN { Hint::Stream } else { Hint::Reuse };
+        // SAFETY: the caller's promise.
+        unsafe { copyunit::copy(dst, src, len, hint) };
+    }
+
+    /// Settles what a copy must come after. A pending copy that failed is no concern of this one:
+    /// its destination is what it is, as after a `memcpy` that did not happen.
+    #[cold]
+    fn settle_touching(&self, dst: usize, src: usize, len: usize) {
+        self.each_pending(|queued| {
+            queued.writing(src, len) | queued.writing(dst, len) | queued.reading(dst, len)
+        });
+    }
+
+    /// Settles `bits(task)` of every pending task, oldest first. The first error, of all.
+    fn each_pending(&self, bits: impl Fn(&Queued) -> u32) -> Option<CopyError> {
+        let head = self.queue().head();
+        let mut at = self.pending().settled();
+        let mut error = None;
+        let mut all_done = true;
+        while at < head {
+            if let Some(queued) = self.pending().get(at) {
+                let wanted = bits(&queued);
+                if wanted != 0
+                    && let Err(found) = self.settle(at, wanted)
+                {
+                    error = error.or(Some(found));
+                }
+                all_done = all_done && self.queue().progress(at).is_done(queued.all());
+            } else {
+                all_done = all_done && at < self.queue().tail();
+            }
+            at = at.next();
+            if all_done {
+                self.pending().settle_below(at);
+            }
+        }
+        error
+    }
+
+    /// Whether the bytes are there, without waiting: those of `range`, from the copy's start.
+    #[inline]
+    pub fn is_ready(&self, token: &Token, range: Range<usize>) -> bool {
+        !token.is_queued() || self.queue().progress(token.ticket).is_done(token.bits(range))
+    }
+
+    /// Waits until the bytes of `range`, from the copy's start, are there.
+    ///
+    /// # Errors
+    /// [`CopyError`]: they will not be.
+    #[inline]
+    pub fn sync(&self, token: &Token, range: Range<usize>) -> Result<(), CopyError> {
+        if !token.is_queued() {
+            return Ok(());
+        }
+        if token.is_timed {
+            return self.sync_timed(token, range);
+        }
+        self.settle(token.ticket, token.bits(range))
+    }
+
+    fn note_timing(&self, ticket: Ticket, place: Place, began: Instant) {
+        let submit_ns = nanos(began).min(u16::MAX.into());
+        let since = self.origin.elapsed().as_nanos() as u64;
+        self.pending().note_timing(ticket, since << 16 | u64::from(submit_ns), place.0);
+    }
+
+    /// The first sync of a copy that is timed.
+    #[cold]
+    fn sync_timed(&self, token: &Token, range: Range<usize>) -> Result<(), CopyError> {
+        let bits = token.bits(range);
+        let Some((timing, place)) = self.pending().take_timing(token.ticket) else {
+            return self.settle(token.ticket, bits);
+        };
+        let began = Instant::now();
+        let now_ns = began.saturating_duration_since(self.origin).as_nanos() as u64;
+        // Both are cut to 48 bits.
+        let window_ns = (now_ns << 16).wrapping_sub(timing & !0xffff) >> 16;
+        let settled = self.settle(token.ticket, bits);
+        self.sites.learn_queued(&Timing {
+            place: Place(place),
+            len: token.len_bytes,
+            submit_ns: timing as u32 & 0xffff,
+            window_ns: u32::try_from(window_ns).unwrap_or(u32::MAX),
+            wait_ns: nanos(began),
+        });
+        settled
+    }
+
+    /// Waits until every copy submitted before has written its share of the `len` bytes from
+    /// `address` on (`csync` of the paper).
+    ///
+    /// # Errors
+    /// [`CopyError`] where one failed.
+    pub fn sync_range(&self, address: usize, len: usize) -> Result<(), CopyError> {
+        if self.pending().settled() == self.queue().head() {
+            return Ok(());
+        }
+        let error = self.each_pending(|queued| queued.writing(address, len));
+        error.map_or(Ok(()), Err)
+    }
+
+    /// As [`Copier::sync_range`], and until nobody reads the bytes any more: before they are
+    /// changed or freed.
+    ///
+    /// # Errors
+    /// [`CopyError`] where a copy into the bytes failed.
+    pub fn sync_for_write(&self, address: usize, len: usize) -> Result<(), CopyError> {
+        if self.pending().settled() == self.queue().head() {
+            return Ok(());
+        }
+        let error =
+            self.each_pending(|queued| queued.writing(address, len) | queued.reading(address, len));
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Waits for every copy submitted before, and runs the handlers that are due (`csync_all`).
+    ///
+    /// # Errors
+    /// [`CopyError`] where one failed.
+    pub fn sync_all(&self) -> Result<(), CopyError> {
+        let error = self.each_pending(Queued::all);
+        self.run_handlers();
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Gives up a copy: what of it nobody depends on is not made, and what its destination holds
+    /// there is not defined. When this returns the copy is settled: its bytes may be used again.
+    pub fn abort(&self, token: &Token) {
+        if !token.is_queued() {
+            return;
+        }
+        let all = token.bits(0..token.len_bytes as usize);
+        let progress = self.queue().progress(token.ticket);
+        let wish = SyncTask { ticket: token.ticket, bits: all, kind: SyncKind::Abort };
+        // A ring that is full stays so only as long as the service does not look.
+        while self.queue().push_sync(wish).is_err() && self.is_served() {
+            self.ring();
+            std::thread::yield_now();
+        }
+        self.ring();
+        // Without help, which would copy what is not wanted.
+        let policy = WaitPolicy { slices_max: u32::MAX, ..WaitPolicy::default() };
+        if progress.wait(all, &policy, || self.is_served()) != Waited::Done {
+            // Nobody is there to give it up. An error is nobody's concern any more.
+            let _ = self.settle(token.ticket, all);
+        }
+    }
+
+    /// Runs the handlers that are due, in this thread; how many.
+    pub fn run_handlers(&self) -> usize {
+        let mut count = 0;
+        while let Some(ticket) = self.queue().pop_handler() {
+            let Some(Ok(task)) = self.queue().peek(ticket) else { continue };
+            if self.queue().progress(ticket).take_handler() {
+                // SAFETY: the line is this process's own: the service in this process does not
+                // write lines. Who submitted the task promised that the handler may be called.
+                unsafe { crate::handler::call(task.handler as usize, task.argument as usize) };
+                count += 1;
+            }
+        }
+        count
+    }
+
+    pub(crate) fn take_back(&self, ticket: Ticket, bits: u32) {
+        // A service of this process ends between two copies, with none of its claims left.
+        let _ = (ticket, bits);
+    }
+}
+
+impl std::fmt::Debug for Copier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let pending = self.queue().head().0 - self.pending().settled().0;
+        f.debug_struct("Copier").field("pending_max", &pending).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Copier {
+    /// Settles everything: what the service still had to copy may go with the caller's stack.
+    fn drop(&mut self) {
+        // An error has nobody to tell it to.
+        let _ = self.sync_all();
+    }
+}

@@ -1,0 +1,23 @@
+//! Copies that the copy service makes: submit, go on, sync what you touch.
+#![deny(unsafe_code)]
+#[allow(unsafe_code)]
+mod copier;
+mod error;
+#[allow(unsafe_code)]
+mod handler;
+mod pending;
+#[allow(unsafe_code)]
+mod process;
+#[allow(unsafe_code)]
+pub mod scope;
+#[allow(unsafe_code)]
+mod settle;
+mod site;
+mod stats;
+
+pub use copier::{Copier, How, TASK_BYTES_MAX, Token};
+pub use copyd::{AttachError, Attachment, Config, Counts, Polling, Scenario, TaskFailure};
+pub use error::CopyError;
+pub use process::{Service, StartError};
+pub use scope::{Pending, Scope};
+pub use stats::{Stats, StatsRead};

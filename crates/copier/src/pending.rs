@@ -1,0 +1,188 @@
+//! What this process has queued and not settled: where each task's bytes are, by slot.
+//!
+//! It is this process's own memory, so that a service in another process cannot change what a
+//! waiter copies.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ring::Ticket;
+use ring::segment;
+
+/// One task as its client knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Queued {
+    pub dst: usize,
+    pub src: usize,
+    pub len_bytes: u32,
+    pub granule_shift: u8,
+    /// Nobody wants it soon: whoever needs its bytes better has the service read past it.
+    pub is_lazy: bool,
+}
+
+impl Queued {
+    /// All its segments.
+    pub fn all(&self) -> u32 {
+        segment::bits_for(self.len_bytes, self.granule_shift)
+    }
+
+    /// Segments that write to the `len` bytes from `address` on.
+    pub fn writing(&self, address: usize, len: usize) -> u32 {
+        self.meeting(self.dst, address, len)
+    }
+
+    /// Segments that read from the `len` bytes from `address` on.
+    pub fn reading(&self, address: usize, len: usize) -> u32 {
+        self.meeting(self.src, address, len)
+    }
+
+    fn meeting(&self, side: usize, address: usize, len: usize) -> u32 {
+        let end = (side + self.len_bytes as usize).min(address.saturating_add(len));
+        let start = side.max(address);
+        if start >= end {
+            return 0;
+        }
+        let range = (start - side) as u32..(end - side) as u32;
+        segment::bits_of_range(range, self.len_bytes, self.granule_shift)
+    }
+}
+
+/// One slot. Whoever acquired the ticket writes; the ticket comes last.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Slot {
+    /// The ticket plus one; 0 while it is written.
+    ticket: AtomicU64,
+    dst: AtomicU64,
+    src: AtomicU64,
+    /// Length, granule shift, lazy.
+    shape: AtomicU64,
+    /// Of a copy that is timed: when its submission was over, what that took (48 and 16 bits of
+    /// nanoseconds), and where in the program it is. Written by who submits, read by who syncs.
+    timing: AtomicU64,
+    place: AtomicU64,
+}
+
+/// The tasks of one queue, by slot.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    slots: Box<[Slot]>,
+    /// All tickets below are done: where a search begins.
+    settled: AtomicU64,
+}
+
+impl Pending {
+    /// For a queue of so many slots, a power of two.
+    pub fn new(slots: u32, tail: Ticket) -> Pending {
+        let slots = (0..slots).map(|_| Slot::default()).collect();
+        Pending { slots, settled: AtomicU64::new(tail.0) }
+    }
+
+    #[inline]
+    fn slot(&self, ticket: Ticket) -> &Slot {
+        &self.slots[ticket.0 as usize & (self.slots.len() - 1)]
+    }
+
+    /// Notes a task, before its line is published.
+    #[inline]
+    pub fn note(&self, ticket: Ticket, queued: &Queued) {
+        let slot = self.slot(ticket);
+        slot.ticket.store(0, Ordering::Relaxed);
+        // Readers that see a new word see that the ticket is no longer the old one.
+        std::sync::atomic::fence(Ordering::Release);
+        slot.dst.store(queued.dst as u64, Ordering::Relaxed);
+        slot.src.store(queued.src as u64, Ordering::Relaxed);
+        let shape = u64::from(queued.len_bytes)
+            | u64::from(queued.granule_shift) << 32
+            | u64::from(queued.is_lazy) << 40;
+        slot.shape.store(shape, Ordering::Relaxed);
+        slot.ticket.store(ticket.0.wrapping_add(1), Ordering::Release);
+    }
+
+    /// The task of a ticket; nothing where another thread is about to note it, or its slot serves
+    /// another one.
+    #[inline]
+    pub fn get(&self, ticket: Ticket) -> Option<Queued> {
+        let slot = self.slot(ticket);
+        let expected = ticket.0.wrapping_add(1);
+        if slot.ticket.load(Ordering::Acquire) != expected {
+            return None;
+        }
+        let dst = slot.dst.load(Ordering::Relaxed) as usize;
+        let src = slot.src.load(Ordering::Relaxed) as usize;
+        let shape = slot.shape.load(Ordering::Relaxed);
+        std::sync::atomic::fence(Ordering::Acquire);
+        (slot.ticket.load(Ordering::Relaxed) == expected).then_some(Queued {
+            dst,
+            src,
+            len_bytes: shape as u32,
+            granule_shift: (shape >> 32) as u8,
+            is_lazy: shape >> 40 != 0,
+        })
+    }
+
+    /// Notes when a task was submitted: for its first sync.
+    pub fn note_timing(&self, ticket: Ticket, timing: u64, place: u64) {
+        let slot = self.slot(ticket);
+        slot.place.store(place, Ordering::Relaxed);
+        slot.timing.store(timing, Ordering::Release);
+    }
+
+    /// What was noted, once.
+    pub fn take_timing(&self, ticket: Ticket) -> Option<(u64, u64)> {
+        let slot = self.slot(ticket);
+        let timing = slot.timing.swap(0, Ordering::Acquire);
+        (timing != 0).then(|| (timing, slot.place.load(Ordering::Relaxed)))
+    }
+
+    /// All tickets below this one are done.
+    #[inline]
+    pub fn settled(&self) -> Ticket {
+        Ticket(self.settled.load(Ordering::Acquire))
+    }
+
+    /// All tickets below `ticket` were seen done.
+    pub fn settle_below(&self, ticket: Ticket) {
+        self.settled.fetch_max(ticket.0, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queued(dst: usize, src: usize, len_bytes: u32) -> Queued {
+        let granule_shift = segment::granule_shift_for(len_bytes);
+        Queued { dst, src, len_bytes, granule_shift, is_lazy: false }
+    }
+
+    #[test]
+    fn a_slot_knows_its_newest_task() {
+        let pending = Pending::new(16, Ticket(0));
+        assert_eq!(pending.get(Ticket(3)), None);
+        let (first, second) = (queued(10, 20, 5), queued(30, 40, 70_000));
+        pending.note(Ticket(3), &first);
+        assert_eq!(pending.get(Ticket(3)), Some(first));
+        pending.note(Ticket(19), &second);
+        assert_eq!((pending.get(Ticket(3)), pending.get(Ticket(19))), (None, Some(second)));
+    }
+
+    #[test]
+    fn segments_are_found_by_address() {
+        let task = queued(0x10000, 0x50000, 4096);
+        assert_eq!(task.all(), 0b1111);
+        assert_eq!(task.writing(0x10000, 1), 0b0001);
+        assert_eq!(task.writing(0x10000 + 1023, 2), 0b0011);
+        assert_eq!(task.writing(0, usize::MAX), 0b1111);
+        assert_eq!(task.writing(0x11000, 5), 0);
+        assert_eq!(task.reading(0x10000, 4096), 0);
+        assert_eq!(task.reading(0x50000 - 10, 11), 0b0001);
+    }
+
+    #[test]
+    fn what_is_settled_stays_settled() {
+        let pending = Pending::new(16, Ticket(7));
+        pending.settle_below(Ticket(9));
+        pending.settle_below(Ticket(8));
+        assert_eq!(pending.settled(), Ticket(9));
+    }
+}

@@ -1,0 +1,135 @@
+//! Until the bytes are there: look, copy what nobody has, wait for the rest.
+//!
+//! A waiter follows the rule of the service: a segment is claimed only when everything older that
+//! touches its bytes is done. What is in the way it settles first, unless that is a lazy copy: then
+//! it asks the service, who can read past it.
+
+use std::num::NonZeroU16;
+
+use copyd::TaskFailure;
+use ring::segment::{self, Run};
+use ring::{SyncKind, SyncTask, Ticket, Until, WaitPolicy, Waited};
+
+use crate::copier::Copier;
+use crate::error::CopyError;
+use crate::pending::Queued;
+
+/// A waiter claims about so many bytes at a time, and leaves the others to the service.
+const RUN_BYTES: u32 = 32 << 10;
+/// How deep one copy may wait for another before the service is asked to sort it out.
+const DEPTH_MAX: u32 = 32;
+/// While the service has a segment.
+const PATIENCE: WaitPolicy =
+    WaitPolicy { until: Until::DoneOrFree, spins_max: 2_000, slice_us: 1_000, slices_max: 1 };
+
+impl Copier {
+    /// Waits until `bits` of a task are done, and helps.
+    ///
+    /// # Errors
+    /// [`CopyError::Failed`] where the task failed.
+    #[inline]
+    pub(crate) fn settle(&self, ticket: Ticket, bits: u32) -> Result<(), CopyError> {
+        if !self.queue().progress(ticket).is_done(bits) {
+            self.settle_slowly(ticket, bits, 0);
+        }
+        match self.queue().progress(ticket).error() {
+            None => Ok(()),
+            Some(code) => Err(failed(code)),
+        }
+    }
+
+    #[cold]
+    fn settle_slowly(&self, ticket: Ticket, bits: u32, depth: u32) {
+        let progress = self.queue().progress(ticket);
+        // Retired, or in another thread's hands that has not published it: nothing to wait for.
+        let Some(queued) = self.pending().get(ticket) else { return };
+        while !progress.is_done(bits) {
+            let free = bits & !progress.claimed();
+            let until = if free == 0 {
+                Until::DoneOrFree
+            } else if self.copy_here(ticket, &queued, free, depth) {
+                continue;
+            } else {
+                self.promote(ticket, bits & !progress.done());
+                Until::Done
+            };
+            self.stats().count_wait();
+            match progress.wait(bits, &WaitPolicy { until, ..PATIENCE }, || self.is_served()) {
+                Waited::Done => return,
+                Waited::Free(_) | Waited::TimedOut => {}
+                Waited::Stop => self.take_back(ticket, bits),
+            }
+        }
+    }
+
+    /// Claims and copies some of `free`, once what is in the way is settled. False where the
+    /// service had better do it.
+    fn copy_here(&self, ticket: Ticket, queued: &Queued, free: u32, depth: u32) -> bool {
+        let Some(run) = segment::runs(free).next() else { return true };
+        let count = (RUN_BYTES >> queued.granule_shift).max(1).min(run.count);
+        let run = Run { first: run.first, count };
+        let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
+        let (start, len) = (bytes.start as usize, (bytes.end - bytes.start) as usize);
+        if !self.clear_the_way(ticket, queued.dst + start, queued.src + start, len, depth) {
+            return false;
+        }
+        let progress = self.queue().progress(ticket);
+        let mine = progress.claim(run.bits());
+        for run in segment::runs(mine) {
+            let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
+            let (start, len) = (bytes.start as usize, (bytes.end - bytes.start) as usize);
+            // SAFETY: who queued the task promised that its ranges stay valid, and that nobody
+            // else touches them, until it is settled; it is not, as these segments are undone. They
+            // are ours: the claim says so, and nobody older that is pending touches them.
+            unsafe {
+                self.copy_now(
+                    (queued.dst + start) as *mut u8,
+                    (queued.src + start) as *const u8,
+                    len,
+                )
+            };
+        }
+        if mine != 0 {
+            progress.finish(mine);
+            self.stats().count_helped(mine, queued);
+        }
+        true
+    }
+
+    /// Settles every older task that conflicts with a copy of `len` bytes. False where one had
+    /// better be read past, or it goes too deep.
+    fn clear_the_way(
+        &self,
+        ticket: Ticket,
+        dst: usize,
+        src: usize,
+        len: usize,
+        depth: u32,
+    ) -> bool {
+        let mut at = self.pending().settled();
+        while at < ticket {
+            if let Some(older) = self.pending().get(at) {
+                let needed = older.writing(src, len);
+                let ahead = needed | older.writing(dst, len) | older.reading(dst, len);
+                if ahead != 0 && !self.queue().progress(at).is_done(ahead) {
+                    if self.is_served() && (older.is_lazy || depth >= DEPTH_MAX) {
+                        return false;
+                    }
+                    self.settle_slowly(at, ahead, depth + 1);
+                }
+            }
+            at = at.next();
+        }
+        true
+    }
+
+    fn promote(&self, ticket: Ticket, bits: u32) {
+        // Full: it is asked again.
+        let _ = self.queue().push_sync(SyncTask { ticket, bits, kind: SyncKind::Promote });
+        self.ring();
+    }
+}
+
+fn failed(code: NonZeroU16) -> CopyError {
+    CopyError::Failed(TaskFailure::of(code))
+}

@@ -1,0 +1,132 @@
+//! Random copies, syncs, reads and writes against plain `memcpy`: every byte that a program may
+//! look at is the one it would have seen.
+//!
+//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` says how many operations.
+
+use copier::{Config, Copier, How, Service};
+
+const ARENA: usize = 256 << 10;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// Mostly small, sometimes large.
+    fn length(&mut self) -> usize {
+        let most = 1 << (4 + self.below(13));
+        1 + self.below(most)
+    }
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
+/// Memory that copies go around in, and what it would be by `memcpy`.
+struct World {
+    memory: Box<[u8]>,
+    base: *mut u8,
+    oracle: Vec<u8>,
+    copier: Copier,
+    random: Random,
+}
+
+impl World {
+    fn new(service: &Service, seed: u64) -> World {
+        let mut random = Random(seed);
+        let oracle: Vec<u8> = (0..ARENA).map(|_| random.next() as u8).collect();
+        let mut memory = oracle.clone().into_boxed_slice();
+        let base = memory.as_mut_ptr();
+        let copier = Copier::new(service.attach().unwrap());
+        World { memory, base, oracle, copier, random }
+    }
+
+    fn range(&mut self) -> (usize, usize) {
+        let len = self.random.length();
+        (self.random.below(ARENA - len), len)
+    }
+
+    fn copy(&mut self) {
+        let (dst, len) = self.range();
+        let src = self.random.below(ARENA - len);
+        if src.abs_diff(dst) < len {
+            return;
+        }
+        let lazy_us = (self.random.below(4) == 0).then(|| self.random.below(2000) as u32);
+        let how = How { lazy_us, queued: self.random.below(8) != 0, ..How::default() };
+        // SAFETY: both ranges are in the arena, which lives as long as the copier; it is looked at
+        // and changed only after a sync.
+        let token =
+            unsafe { self.copier.submit(self.base.add(dst), self.base.add(src), len, &how) };
+        self.oracle.copy_within(src..src + len, dst);
+        if self.random.below(6) == 0 {
+            self.copier.sync(&token, 0..len).unwrap();
+        }
+    }
+
+    fn read(&mut self) {
+        let (at, len) = self.range();
+        self.copier.sync_range(self.base.addr() + at, len).unwrap();
+        // SAFETY: in the arena, and synced.
+        let seen = unsafe { std::slice::from_raw_parts(self.base.add(at), len) };
+        assert_eq!(seen, &self.oracle[at..at + len], "at {at}");
+    }
+
+    fn write(&mut self) {
+        let (at, len) = self.range();
+        self.copier.sync_for_write(self.base.addr() + at, len).unwrap();
+        let value = self.random.next() as u8;
+        // SAFETY: in the arena, and nobody reads or writes it any more.
+        unsafe { std::ptr::write_bytes(self.base.add(at), value, len) };
+        self.oracle[at..at + len].fill(value);
+    }
+
+    fn step(&mut self) {
+        match self.random.below(100) {
+            0..60 => self.copy(),
+            60..85 => self.read(),
+            85..99 => self.write(),
+            _ => self.copier.sync_all().unwrap(),
+        }
+    }
+}
+
+#[test]
+fn every_byte_is_as_after_memcpy() {
+    let seed = number("UNLADE_SEED", 1);
+    let steps = number("UNLADE_CASES", 200_000);
+    println!("UNLADE_SEED={seed} UNLADE_CASES={steps}");
+    let service = Service::start(Config::default()).unwrap();
+    let mut world = World::new(&service, seed);
+    for _ in 0..steps {
+        world.step();
+    }
+    world.copier.sync_all().unwrap();
+    assert_eq!(&*world.memory, world.oracle, "at the end");
+    println!("{:?} {:?}", service.counts(), world.copier.stats().read());
+}
+
+#[test]
+fn a_service_that_stops_leaves_the_copies_to_who_waits() {
+    let service = Service::start(Config::default()).unwrap();
+    let mut world = World::new(&service, 77);
+    for _ in 0..2000 {
+        world.copy();
+    }
+    drop(service);
+    for _ in 0..2000 {
+        world.step();
+    }
+    world.copier.sync_all().unwrap();
+    assert_eq!(&*world.memory, world.oracle);
+}

@@ -1,0 +1,206 @@
+//! What the service promises besides the bytes: handlers once, aborts, bad addresses, chains,
+//! several clients.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use copier::{Config, Copier, CopyError, How, Polling, Service, TaskFailure, Token};
+
+fn service() -> Service {
+    Service::start(Config { polling: Polling::Always, ..Config::default() }).unwrap()
+}
+
+fn client(service: &Service) -> Copier {
+    Copier::new(service.attach().unwrap())
+}
+
+/// Submits without a scope, as C programs do.
+fn submit(copier: &Copier, dst: &mut [u8], src: &[u8], how: &How) -> Token {
+    assert_eq!(dst.len(), src.len());
+    // SAFETY: every test syncs before it looks at either, or lets them go.
+    unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), src.len(), how) }
+}
+
+const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+
+/// Waits for something that the service does when it gets to it.
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "{what}");
+        std::thread::yield_now();
+    }
+}
+
+static CALLED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn count(argument: usize) {
+    CALLED.fetch_add(argument, Ordering::SeqCst);
+}
+
+#[test]
+fn handlers_run_once_each_whoever_looks_for_them() {
+    let service = service();
+    let copier = client(&service);
+    let source = vec![3u8; 20_000];
+    let mut destinations = vec![vec![0u8; 20_000]; 200];
+    let how = How { handler: Some((count as *const () as usize, 1)), ..QUEUED };
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                eventually("handlers run", || {
+                    copier.run_handlers();
+                    CALLED.load(Ordering::SeqCst) >= 200
+                });
+            });
+        }
+        for destination in &mut destinations {
+            let _ = submit(&copier, destination, &source, &how);
+        }
+    });
+    copier.sync_all().unwrap();
+    assert_eq!(CALLED.load(Ordering::SeqCst), 200);
+    assert!(destinations.iter().all(|destination| *destination == source));
+}
+
+#[test]
+fn a_bad_address_is_its_clients_error_and_nobody_elses() {
+    let service = service();
+    let (good, bad) = (client(&service), client(&service));
+    let mut destination = vec![0u8; 50_000];
+    // SAFETY: nothing is mapped at the source, which the service finds; the destination is not
+    // looked at before the sync.
+    let token = unsafe {
+        bad.submit(destination.as_mut_ptr(), std::ptr::without_provenance(64), 50_000, &QUEUED)
+    };
+    // Without help: a client that copies itself gets its signal, as from memcpy.
+    eventually("the fault is found", || bad.is_ready(&token, 0..50_000));
+    let failed = Err(CopyError::Failed(TaskFailure::BadAddress));
+    assert_eq!(bad.sync(&token, 0..50_000), failed);
+    assert_eq!(service.counts().faults, 1);
+    let source = vec![9u8; 50_000];
+    for copier in [&good, &bad] {
+        let token = submit(copier, &mut destination, &source, &QUEUED);
+        copier.sync(&token, 0..50_000).unwrap();
+        assert_eq!(destination, source);
+        destination.fill(0);
+    }
+}
+
+#[test]
+fn a_lazy_copy_in_between_is_read_past_and_can_be_given_up() {
+    let service = service();
+    let copier = client(&service);
+    let kernel: Vec<u8> = (0..100_000).map(|at| (at % 251) as u8).collect();
+    let mut input = vec![0u8; 100_000];
+    let mut object = vec![0u8; 100_000];
+    let lazy = How { lazy_us: Some(60_000_000), ..How::default() };
+    let first = submit(&copier, &mut input, &kernel, &lazy);
+    copier.sync(&first, 0..1000).unwrap();
+    assert_eq!(input[..1000], kernel[..1000]);
+    let second = submit(&copier, &mut object, &input, &QUEUED);
+    copier.sync(&second, 0..100_000).unwrap();
+    assert_eq!(object, kernel);
+    copier.abort(&first);
+    assert!(copier.is_ready(&first, 0..100_000));
+    let counts = service.counts();
+    assert!(counts.absorbed_bytes > 90_000, "{counts:?}");
+    assert!(counts.aborted_segments > 0, "{counts:?}");
+    // What nobody synced or read was never copied.
+    assert_eq!(input[50_000..60_000], [0u8; 10_000]);
+}
+
+#[test]
+fn a_lazy_copy_is_made_when_its_time_is_up() {
+    let service = service();
+    let copier = client(&service);
+    let source = vec![5u8; 30_000];
+    let mut destination = vec![0u8; 30_000];
+    let token = submit(&copier, &mut destination, &source, &How { lazy_us: Some(1000), ..QUEUED });
+    eventually("it is copied", || copier.is_ready(&token, 0..30_000));
+    assert_eq!(destination, source);
+}
+
+#[test]
+fn chains_are_as_after_memcpy_piece_by_piece() {
+    let service = service();
+    let copier = client(&service);
+    let source: Vec<u8> = (0..3_000_000u32).map(|at| (at / 7) as u8).collect();
+    let mut stages = vec![vec![0u8; source.len()]; 4];
+    copier.scope(|scope| {
+        let mut stages = stages.iter_mut();
+        let mut pending = vec![scope.queue(&source, stages.next().unwrap())];
+        for stage in stages {
+            let next = scope.copy_on(pending.last().unwrap(), stage);
+            pending.push(next);
+        }
+        for (number, pending) in pending.iter().enumerate().rev() {
+            let at = 700_000 * number;
+            let bytes = pending.sync(at..at + 100_000).unwrap();
+            assert_eq!(bytes, &source[at..at + 100_000]);
+        }
+        let changed = pending[3].sync_mut(0..10).unwrap();
+        changed.fill(255);
+    });
+    assert_eq!(stages[2], source);
+    assert_eq!((&stages[3][..10], &stages[3][10..]), (&[255u8; 10][..], &source[10..]));
+}
+
+#[test]
+fn a_panic_in_a_scope_waits_for_its_copies() {
+    let service = service();
+    let copier = client(&service);
+    let source = vec![1u8; 1 << 20];
+    let mut destination = vec![0u8; 1 << 20];
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        copier.scope(|scope| {
+            let _pending = scope.queue(&source, &mut destination);
+            panic!("on purpose");
+        });
+    }));
+    assert!(caught.is_err());
+    assert_eq!(destination, source);
+}
+
+#[test]
+fn a_full_queue_copies_at_once() {
+    let service = Service::start(Config { slots: 16, ..Config::default() }).unwrap();
+    let copier = client(&service);
+    let source = vec![7u8; 4096];
+    let mut destinations = vec![vec![0u8; 4096]; 64];
+    let lazy = How { lazy_us: Some(60_000_000), ..How::default() };
+    let tokens: Vec<Token> = destinations
+        .iter_mut()
+        .map(|destination| submit(&copier, destination, &source, &lazy))
+        .collect();
+    assert!(tokens.iter().any(|token| !token.is_queued()));
+    copier.sync_all().unwrap();
+    assert!(destinations.iter().all(|destination| *destination == source));
+}
+
+#[test]
+fn many_clients_and_threads_are_served() {
+    let service = Service::start(Config { threads_max: 2, ..Config::default() }).unwrap();
+    let shared = client(&service);
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let (service, shared) = (&service, &shared);
+            scope.spawn(move || {
+                let own = client(service);
+                for round in 0..200u32 {
+                    let copier = if round % 2 == 0 { &own } else { shared };
+                    let len = 1000 + (round as usize * 7919) % 100_000;
+                    let source = vec![thread ^ round as u8; len];
+                    let mut destination = vec![0u8; len];
+                    copier.scope(|scope| {
+                        let pending = scope.queue(&source, &mut destination);
+                        let middle = len / 2;
+                        assert_eq!(pending.sync(middle..middle + 1).unwrap()[0], source[0]);
+                    });
+                    assert_eq!(destination, source);
+                }
+            });
+        }
+    });
+    assert_eq!(service.counts().faults, 0);
+}

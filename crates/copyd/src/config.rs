@@ -1,0 +1,56 @@
+//! What can be said about a service.
+
+use std::time::Duration;
+
+/// How a service works; [`Config::default`] is for a program that has a core to spare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// At most so many threads copy.
+    pub threads_max: usize,
+    /// Tasks of a client that may be pending: a power of two, 16 to 4096.
+    pub slots: u32,
+    /// A client is served for so many bytes before another has its turn (the copy slice of Copier,
+    /// SOSP 2025, §4.5.3).
+    pub slice_bytes: u64,
+    /// Progress is told, and news looked for, after so many bytes.
+    pub run_bytes: u64,
+    /// When a thread sleeps.
+    pub polling: Polling,
+    /// How long a thread that sleeps does so at most, while it has clients.
+    pub sleep_max: Duration,
+}
+
+/// When a thread that has nothing to do sleeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Polling {
+    /// After a while, which is longer where waiting has paid of late.
+    #[default]
+    Adaptive,
+    /// Never while a scenario is on ([`crate::Service::scenario`]), at once otherwise.
+    Scenario,
+    /// Never.
+    Always,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            threads_max: 1,
+            slots: 1024,
+            slice_bytes: 1 << 20,
+            run_bytes: 16 << 10,
+            polling: Polling::Adaptive,
+            sleep_max: Duration::from_millis(100),
+        }
+    }
+}
+
+impl From<Polling> for copyplan::idle::Mode {
+    fn from(polling: Polling) -> copyplan::idle::Mode {
+        match polling {
+            Polling::Adaptive => copyplan::idle::Mode::Adaptive,
+            Polling::Scenario => copyplan::idle::Mode::Scenario,
+            Polling::Always => copyplan::idle::Mode::AlwaysPoll,
+        }
+    }
+}
