@@ -9,7 +9,7 @@ use copyunit::Hint;
 use ring::{Flags, Queue, SyncKind, SyncTask, Task, Ticket, WaitPolicy, Waited, segment};
 
 use crate::error::CopyError;
-use crate::pending::{Pending, Queued};
+use crate::pending::{Kind, Pending, Queued};
 use crate::site::{Decision, Place, Sites, Timing, nanos};
 use crate::stats::Stats;
 
@@ -109,6 +109,10 @@ impl Copier {
         &self.stats
     }
 
+    pub(crate) fn is_awake(&self) -> bool {
+        self.attachment.is_awake()
+    }
+
     pub(crate) fn is_served(&self) -> bool {
         self.attachment.is_served()
     }
@@ -160,7 +164,7 @@ impl Copier {
     }
 
     #[inline]
-    fn acquire(&self, len: usize) -> Option<Ticket> {
+    pub(crate) fn acquire(&self, len: usize) -> Option<Ticket> {
         if len > 0 { self.queue().try_acquire() } else { None }
     }
 
@@ -217,11 +221,22 @@ impl Copier {
         len_bytes: u32,
         how: &How,
     ) -> Token {
-        let granule_shift = segment::granule_shift_for(len_bytes);
+        let task = Task::copy(dst.addr() as u64, src.addr() as u64, len_bytes);
+        self.publish(ticket, Kind::Copy, task, how)
+    }
+
+    /// Notes and publishes a task, and wakes the service where that is worth it.
+    #[inline]
+    pub(crate) fn publish(&self, ticket: Ticket, kind: Kind, mut task: Task, how: &How) -> Token {
+        let (len_bytes, granule_shift) = (task.len_bytes, task.granule_shift);
         let is_lazy = how.lazy_us.is_some();
-        let queued = Queued { dst: dst.addr(), src: src.addr(), len_bytes, granule_shift, is_lazy };
+        let (dst, src) = match kind {
+            Kind::Copy => (task.dst as usize, task.src as usize),
+            Kind::Receive => (task.dst as usize, task.fd as usize),
+            Kind::Send => (task.fd as usize, task.src as usize),
+        };
+        let queued = Queued { kind, dst, src, len_bytes, granule_shift, is_lazy };
         self.pending().note(ticket, &queued);
-        let mut task = Task::copy(dst.addr() as u64, src.addr() as u64, len_bytes);
         if let Some(delay_us) = how.lazy_us {
             task.flags = task.flags | Flags::LAZY;
             task.delay_us = delay_us;
@@ -285,7 +300,7 @@ impl Copier {
     }
 
     /// Settles `bits(task)` of every pending task, oldest first. The first error, of all.
-    fn each_pending(&self, bits: impl Fn(&Queued) -> u32) -> Option<CopyError> {
+    pub(crate) fn each_pending(&self, bits: impl Fn(&Queued) -> u32) -> Option<CopyError> {
         let head = self.queue().head();
         let mut at = self.pending().settled();
         let mut error = None;

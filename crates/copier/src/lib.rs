@@ -14,6 +14,8 @@ pub mod scope;
 mod settle;
 mod site;
 mod stats;
+#[allow(unsafe_code)]
+mod stream;
 
 pub use copier::{Copier, How, TASK_BYTES_MAX, Token};
 pub use copyd::{AttachError, Attachment, Config, Counts, Polling, Scenario, TaskFailure};

@@ -8,10 +8,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ring::Ticket;
 use ring::segment;
 
+/// What a task's two sides are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    #[default]
+    Copy,
+    /// The source is a socket.
+    Receive,
+    /// The destination is one.
+    Send,
+}
+
 /// One task as its client knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Queued {
+    pub kind: Kind,
+    /// An address, or a socket's number.
     pub dst: usize,
+    /// An address, or a socket's number.
     pub src: usize,
     pub len_bytes: u32,
     pub granule_shift: u8,
@@ -27,12 +42,21 @@ impl Queued {
 
     /// Segments that write to the `len` bytes from `address` on.
     pub fn writing(&self, address: usize, len: usize) -> u32 {
-        self.meeting(self.dst, address, len)
+        if self.kind == Kind::Send { 0 } else { self.meeting(self.dst, address, len) }
     }
 
     /// Segments that read from the `len` bytes from `address` on.
     pub fn reading(&self, address: usize, len: usize) -> u32 {
-        self.meeting(self.src, address, len)
+        if self.kind == Kind::Receive { 0 } else { self.meeting(self.src, address, len) }
+    }
+
+    /// The socket at one side, if there is one.
+    pub fn socket(&self) -> Option<usize> {
+        match self.kind {
+            Kind::Copy => None,
+            Kind::Receive => Some(self.src),
+            Kind::Send => Some(self.dst),
+        }
     }
 
     fn meeting(&self, side: usize, address: usize, len: usize) -> u32 {
@@ -54,7 +78,7 @@ struct Slot {
     ticket: AtomicU64,
     dst: AtomicU64,
     src: AtomicU64,
-    /// Length, granule shift, lazy.
+    /// Length, granule shift, lazy, kind.
     shape: AtomicU64,
     /// Of a copy that is timed: when its submission was over, what that took (48 and 16 bits of
     /// nanoseconds), and where in the program it is. Written by who submits, read by who syncs.
@@ -93,7 +117,8 @@ impl Pending {
         slot.src.store(queued.src as u64, Ordering::Relaxed);
         let shape = u64::from(queued.len_bytes)
             | u64::from(queued.granule_shift) << 32
-            | u64::from(queued.is_lazy) << 40;
+            | u64::from(queued.is_lazy) << 40
+            | (queued.kind as u64) << 48;
         slot.shape.store(shape, Ordering::Relaxed);
         slot.ticket.store(ticket.0.wrapping_add(1), Ordering::Release);
     }
@@ -111,12 +136,18 @@ impl Pending {
         let src = slot.src.load(Ordering::Relaxed) as usize;
         let shape = slot.shape.load(Ordering::Relaxed);
         std::sync::atomic::fence(Ordering::Acquire);
+        let kind = match shape >> 48 {
+            0 => Kind::Copy,
+            1 => Kind::Receive,
+            _ => Kind::Send,
+        };
         (slot.ticket.load(Ordering::Relaxed) == expected).then_some(Queued {
+            kind,
             dst,
             src,
             len_bytes: shape as u32,
             granule_shift: (shape >> 32) as u8,
-            is_lazy: shape >> 40 != 0,
+            is_lazy: shape >> 40 & 1 != 0,
         })
     }
 
@@ -152,7 +183,7 @@ mod tests {
 
     fn queued(dst: usize, src: usize, len_bytes: u32) -> Queued {
         let granule_shift = segment::granule_shift_for(len_bytes);
-        Queued { dst, src, len_bytes, granule_shift, is_lazy: false }
+        Queued { kind: Kind::Copy, dst, src, len_bytes, granule_shift, is_lazy: false }
     }
 
     #[test]
@@ -176,6 +207,20 @@ mod tests {
         assert_eq!(task.writing(0x11000, 5), 0);
         assert_eq!(task.reading(0x10000, 4096), 0);
         assert_eq!(task.reading(0x50000 - 10, 11), 0b0001);
+    }
+
+    #[test]
+    fn a_socket_is_no_address() {
+        let pending = Pending::new(16, Ticket(0));
+        let received = Queued { kind: Kind::Receive, is_lazy: true, ..queued(0x10000, 5, 4096) };
+        let sent = Queued { kind: Kind::Send, ..queued(5, 0x10000, 4096) };
+        for (ticket, queued) in [(Ticket(1), received), (Ticket(2), sent)] {
+            pending.note(ticket, &queued);
+            assert_eq!(pending.get(ticket), Some(queued));
+            assert_eq!(queued.socket(), Some(5));
+        }
+        assert_eq!((received.reading(0, usize::MAX), received.writing(0x10000, 1)), (0, 1));
+        assert_eq!((sent.reading(0x10000, 1), sent.writing(0, usize::MAX)), (1, 0));
     }
 
     #[test]

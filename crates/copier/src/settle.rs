@@ -12,7 +12,7 @@ use ring::{SyncKind, SyncTask, Ticket, Until, WaitPolicy, Waited};
 
 use crate::copier::Copier;
 use crate::error::CopyError;
-use crate::pending::Queued;
+use crate::pending::{Kind, Queued};
 
 /// A waiter claims about so many bytes at a time, and leaves the others to the service.
 const RUN_BYTES: u32 = 32 << 10;
@@ -47,6 +47,14 @@ impl Copier {
             let free = bits & !progress.claimed();
             let until = if free == 0 {
                 Until::DoneOrFree
+            } else if queued.kind != Kind::Copy {
+                if self.is_served() {
+                    self.promote(ticket, bits);
+                } else {
+                    self.transfer_here(ticket, &queued, depth);
+                    continue;
+                }
+                Until::Done
             } else if self.copy_here(ticket, &queued, free, depth) {
                 continue;
             } else {
@@ -94,6 +102,37 @@ impl Copier {
             self.stats().count_helped(mine, queued);
         }
         true
+    }
+
+    /// Receives or sends in the place of a service that is gone, and waits for the socket.
+    fn transfer_here(&self, ticket: Ticket, queued: &Queued, depth: u32) {
+        let mut at = self.pending().settled();
+        while at < ticket {
+            if let Some(older) = self.pending().get(at)
+                && older.socket() == queued.socket()
+            {
+                self.settle_slowly(at, older.all(), depth + 1);
+            }
+            at = at.next();
+        }
+        let (start, len) = match queued.kind {
+            Kind::Receive => (queued.dst, queued.len_bytes as usize),
+            _ => (queued.src, queued.len_bytes as usize),
+        };
+        let _ = match queued.kind {
+            Kind::Receive => self.clear_the_way(ticket, start, 0, len, depth),
+            _ => self.clear_the_way(ticket, 0, start, len, depth),
+        };
+        let progress = self.queue().progress(ticket);
+        if !progress.claim_all_or_none(queued.all()) {
+            return;
+        }
+        // SAFETY: as for a copy: whoever queued the task promised that its bytes stay valid until
+        // it is settled, and nobody who is older touches them.
+        match unsafe { crate::stream::wait_for_all(queued) } {
+            Ok(()) => progress.finish(queued.all()),
+            Err(error) => progress.fail(TaskFailure::of_socket(&error).code(), queued.all()),
+        };
     }
 
     /// Settles every older task that conflicts with a copy of `len` bytes. False where one had

@@ -204,3 +204,92 @@ fn many_clients_and_threads_are_served() {
     });
     assert_eq!(service.counts().faults, 0);
 }
+
+/// Both ends of a stream.
+fn sockets() -> (std::os::unix::net::UnixStream, std::os::unix::net::UnixStream) {
+    std::os::unix::net::UnixStream::pair().unwrap()
+}
+
+#[test]
+fn what_a_socket_has_is_received_behind_the_callers_back() {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    let service = service();
+    let copier = client(&service);
+    let (mut far, near) = sockets();
+    let sent: Vec<u8> = (0..60_000).map(|at| (at % 249) as u8).collect();
+    far.write_all(&sent).unwrap();
+    let mut buffer = vec![0u8; 100_000];
+    // SAFETY: synced below, before it is looked at; nobody else receives.
+    let (count, token) =
+        unsafe { copier.receive(near.as_fd(), buffer.as_mut_ptr(), 100_000, &QUEUED) }.unwrap();
+    assert_eq!((count, token.is_queued()), (60_000, true));
+    // Goes on as the source of a copy before it is there.
+    let mut object = vec![0u8; 30_000];
+    let body = submit(&copier, &mut object, &buffer[10_000..40_000], &QUEUED);
+    copier.sync(&body, 0..30_000).unwrap();
+    assert_eq!(object, sent[10_000..40_000]);
+    copier.sync(&token, 0..60_000).unwrap();
+    assert_eq!(buffer[..60_000], sent);
+    drop(far);
+    // SAFETY: as above.
+    let (count, token) =
+        unsafe { copier.receive(near.as_fd(), buffer.as_mut_ptr(), 100_000, &QUEUED) }.unwrap();
+    assert_eq!((count, token.is_queued()), (0, false), "the end");
+}
+
+#[test]
+fn a_send_waits_for_its_socket_and_others_do_not_wait_for_it() {
+    use std::io::Read;
+    use std::os::fd::AsFd;
+    let service = service();
+    let copier = client(&service);
+    let (mut far, near) = sockets();
+    let sent: Vec<u8> = (0..1_000_000).map(|at| (at % 241) as u8).collect();
+    let more = vec![9u8; 500_000];
+    // SAFETY: neither is changed or freed before the end; nobody else sends.
+    let first = unsafe { copier.send(near.as_fd(), sent.as_ptr(), sent.len(), &QUEUED) }.unwrap();
+    // SAFETY: as above.
+    let second = unsafe { copier.send(near.as_fd(), more.as_ptr(), more.len(), &QUEUED) }.unwrap();
+    let mut elsewhere = vec![0u8; 50_000];
+    let token = submit(&copier, &mut elsewhere, &sent[..50_000], &QUEUED);
+    copier.sync(&token, 0..50_000).unwrap();
+    assert!(!copier.is_ready(&first, 0..1_000_000), "nobody has received it");
+    let mut received = vec![0u8; 1_500_000];
+    far.read_exact(&mut received).unwrap();
+    assert!(received[..1_000_000] == sent && received[1_000_000..] == more);
+    copier.sync(&first, 0..1_000_000).unwrap();
+    copier.sync(&second, 0..500_000).unwrap();
+}
+
+#[test]
+fn a_broken_socket_is_its_tasks_error() {
+    use std::os::fd::AsFd;
+    let service = service();
+    let copier = client(&service);
+    let (far, near) = sockets();
+    let sent = vec![1u8; 1_000_000];
+    // SAFETY: not changed or freed before the end; nobody else sends.
+    let token = unsafe { copier.send(near.as_fd(), sent.as_ptr(), sent.len(), &QUEUED) }.unwrap();
+    drop(far);
+    let failed = copier.sync(&token, 0..1_000_000).unwrap_err();
+    assert!(matches!(failed, CopyError::Failed(TaskFailure::Socket(_))), "{failed}");
+    // SAFETY: as above.
+    let token = unsafe { copier.send(near.as_fd(), sent.as_ptr(), 10, &How::default()) };
+    assert!(token.is_err());
+}
+
+#[test]
+fn a_service_that_stops_ends_what_waits_for_sockets() {
+    use std::os::fd::AsFd;
+    let service = service();
+    let copier = client(&service);
+    let (_far, near) = sockets();
+    let sent = vec![1u8; 1_000_000];
+    // SAFETY: not changed or freed before the end; nobody else sends.
+    let token = unsafe { copier.send(near.as_fd(), sent.as_ptr(), sent.len(), &QUEUED) }.unwrap();
+    eventually("some of it is sent", || service.counts().copied_bytes > 0);
+    drop(service);
+    let failed = copier.sync(&token, 0..1_000_000);
+    assert_eq!(failed, Err(CopyError::Failed(TaskFailure::CANCELLED)));
+}

@@ -16,6 +16,7 @@ use ring::{Flags, HandlerState, Queue, SyncKind};
 
 use crate::counters::Counters;
 use crate::error::TaskFailure;
+use crate::transfer::{self, Attempt, TRANSFERS_MAX, Transfer};
 use crate::view::{View, ring_ticket};
 
 /// Lines taken in at a time.
@@ -53,6 +54,8 @@ pub(crate) struct Client {
     tail: u64,
     /// Tasks that were refused while the client was copying some of their segments.
     refused: Vec<ring::Ticket>,
+    /// Tasks at sockets that have to be waited for.
+    transfers: Vec<Transfer>,
     counters: Arc<Counters>,
 }
 
@@ -67,6 +70,7 @@ impl Client {
             lines: VecDeque::new(),
             tail,
             refused: Vec::new(),
+            transfers: Vec::new(),
             counters,
         }
     }
@@ -144,17 +148,22 @@ impl Client {
 
     /// `Ok(false)` where the plan is full.
     fn submit(&mut self, ticket: ring::Ticket, task: &ring::Task, now: Micros) -> Result<bool, ()> {
-        if task.kind != ring::Kind::Copy {
-            return Err(());
-        }
         let len = u64::from(task.len_bytes);
         let lazy = task.flags.contains(Flags::LAZY);
+        let dst = || self.space.place(task.dst_region, task.dst, len);
+        let src = || self.space.place(task.src_region, task.src, len);
+        let (kind, dst, src) = match task.kind {
+            ring::Kind::Copy => (Kind::Memory, dst(), src()),
+            ring::Kind::Receive => (Kind::Source, dst(), transfer::stream(task.fd, false)),
+            ring::Kind::Send => (Kind::Sink, transfer::stream(task.fd, true), src()),
+            ring::Kind::Forward | ring::Kind::Barrier => return Err(()),
+        };
         let request = Request {
-            dst: Span { start: self.space.place(task.dst_region, task.dst, len).ok_or(())?, len },
-            src: Span { start: self.space.place(task.src_region, task.src, len).ok_or(())?, len },
+            dst: Span { start: dst.ok_or(())?, len },
+            src: Span { start: src.ok_or(())?, len },
             granule_shift: task.granule_shift,
             lazy_until: lazy.then(|| Micros(now.0.saturating_add(task.delay_us.into()))),
-            kind: Kind::Memory,
+            kind,
         };
         match self.plan.submit(Ticket(ticket.0), &request, now) {
             Ok(()) => Ok(true),
@@ -180,12 +189,15 @@ impl Client {
         slice_bytes: u64,
         run_bytes: u64,
     ) -> (u64, Turn) {
-        let mut copied_bytes = 0;
+        let mut copied_bytes = self.go_on(now());
         loop {
-            let step = self.plan.next(&mut View(&self.queue), now(), run_bytes);
+            let step = match self.transfers.len() {
+                TRANSFERS_MAX.. => Step::Wait,
+                _ => self.plan.next(&mut View(&self.queue), now(), run_bytes),
+            };
             let turn = match step {
                 Step::Copy(order) => {
-                    copied_bytes += self.execute(order);
+                    copied_bytes += self.execute(order, now());
                     Turn::More
                 }
                 Step::Abort { ticket, bits, why } => {
@@ -196,6 +208,7 @@ impl Client {
                 Step::Later(until) => Turn::Later(until),
                 Step::Idle => Turn::Idle,
             };
+            let turn = self.with_retry(turn);
             self.collect();
             if turn != Turn::More || copied_bytes >= slice_bytes {
                 return (copied_bytes, turn);
@@ -204,34 +217,84 @@ impl Client {
         }
     }
 
-    fn execute(&mut self, order: Order) -> u64 {
+    /// A socket that is waited for is asked again in time.
+    fn with_retry(&self, turn: Turn) -> Turn {
+        let retry_at = self.transfers.iter().map(Transfer::retry_at).min();
+        match (turn, retry_at) {
+            (Turn::More, _) | (_, None) => turn,
+            (Turn::Later(until), Some(at)) => Turn::Later(until.min(at)),
+            (Turn::Wait | Turn::Idle, Some(at)) => Turn::Later(at),
+        }
+    }
+
+    fn execute(&mut self, order: Order, now: Micros) -> u64 {
+        match order.stream {
+            Some(stream) => self.advance(Transfer::new(order, stream), now),
+            None => self.copy(order),
+        }
+    }
+
+    /// Goes on with what waits for sockets.
+    fn go_on(&mut self, now: Micros) -> u64 {
+        if self.transfers.iter().all(|transfer| transfer.retry_at() > now) {
+            return 0;
+        }
+        let waiting = std::mem::take(&mut self.transfers);
+        waiting.into_iter().map(|transfer| self.advance(transfer, now)).sum()
+    }
+
+    fn advance(&mut self, mut transfer: Transfer, now: Micros) -> u64 {
+        let (moved_bytes, attempt) = transfer.attempt(&*self.space, now);
+        self.counters.copied_bytes.add(moved_bytes);
+        match attempt {
+            Attempt::Blocked => self.transfers.push(transfer),
+            Attempt::Done => self.finish(transfer.order, None),
+            Attempt::Failed(failure) => self.finish(transfer.order, Some(failure)),
+        }
+        moved_bytes
+    }
+
+    /// Ends what waits for sockets: what has gone already cannot be taken back, so nobody else can
+    /// go on with it.
+    pub fn cancel(&mut self) {
+        for transfer in std::mem::take(&mut self.transfers) {
+            self.finish(transfer.order, Some(TaskFailure::CANCELLED));
+        }
+        self.collect();
+    }
+
+    fn copy(&mut self, order: Order) -> u64 {
         let mut copied_bytes = 0;
-        let mut fault = None;
+        let mut failure = None;
         for piece in &order.pieces {
-            if let Err(found) = self.space.copy(piece.dst, piece.src, piece.len) {
-                fault = Some(found);
+            if let Err(fault) = self.space.copy(piece.dst, piece.src, piece.len) {
+                tracing::debug!(ticket = order.ticket.0, %fault, "a copy failed");
+                failure = Some(TaskFailure::BadAddress);
                 break;
             }
             copied_bytes += piece.len;
-        }
-        let progress = self.queue.progress(ring_ticket(order.ticket));
-        match fault {
-            None => {
-                progress.finish(order.bits);
-            }
-            Some(fault) => {
-                tracing::debug!(ticket = order.ticket.0, %fault, "a copy failed");
-                self.counters.faults.add(1);
-                progress.fail(TaskFailure::BadAddress.code(), order.bits);
-                self.plan.failed(order.ticket);
-            }
         }
         self.counters.copied_bytes.add(copied_bytes);
         if !order.pins.is_empty() {
             self.counters.absorbed_bytes.add(copied_bytes);
         }
-        self.plan.finished(order, &mut View(&self.queue));
+        self.finish(order, failure);
         copied_bytes
+    }
+
+    fn finish(&mut self, order: Order, failure: Option<TaskFailure>) {
+        let progress = self.queue.progress(ring_ticket(order.ticket));
+        match failure {
+            None => {
+                progress.finish(order.bits);
+            }
+            Some(failure) => {
+                self.counters.faults.add(1);
+                progress.fail(failure.code(), order.bits);
+                self.plan.failed(order.ticket);
+            }
+        }
+        self.plan.finished(order, &mut View(&self.queue));
     }
 
     fn end(&mut self, ticket: Ticket, bits: u32, why: Ending) {

@@ -36,7 +36,7 @@ counters! {
     completed,
     /// Segments that ended without a copy, because they were aborted.
     aborted_segments,
-    /// Tasks that ended because an address was bad.
+    /// Tasks that failed: a bad address, an error or the end of a socket.
     faults,
     /// Tasks and sync tasks that made no sense.
     refused,

@@ -4,6 +4,7 @@
 //! - [`service`]: the threads, and how clients attach; [`config`] says how it works;
 //! - `worker`: one thread: polls, serves the client that was served least, sleeps;
 //! - `client`: one client: lines in, copies, completions out; `view` shows its progress to the plan;
+//!   `transfer` is for copies from and to sockets;
 //! - [`error`]: what a task ends with that could not be copied;
 //! - [`counters`]: what was done.
 //!
@@ -16,6 +17,7 @@ pub mod config;
 pub mod counters;
 pub mod error;
 pub mod service;
+mod transfer;
 mod view;
 mod worker;
 

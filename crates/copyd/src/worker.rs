@@ -69,6 +69,7 @@ impl Worker {
                 Round::Quiet(until) => self.rest(until),
             }
         }
+        self.clients.iter_mut().for_each(|(_, client)| client.cancel());
         // Nobody need ring here any more.
         drop(bell.announce_sleep());
     }
@@ -89,7 +90,13 @@ impl Worker {
                 },
                 Mail::Leave(id) => {
                     self.shares.leave(id);
-                    self.clients.retain(|(known, _)| *known != id);
+                    self.clients.retain_mut(|(known, client)| {
+                        let leaves = *known == id;
+                        if leaves {
+                            client.cancel();
+                        }
+                        !leaves
+                    });
                 }
             }
         }

@@ -1,5 +1,7 @@
 //! Where a client's addresses are: what a service may touch on its behalf.
 
+use std::io;
+
 use crate::guard::{Fault, Guard};
 use crate::kernel::Hint;
 
@@ -18,6 +20,26 @@ pub trait Space: Send + Sync {
     /// # Errors
     /// [`Fault`]: a byte cannot be read or written. Those before it may have been copied.
     fn copy(&self, dst: u64, src: u64, len: u64) -> Result<(), Fault>;
+
+    /// Receives up to `len` bytes from socket `fd` of the client to a place, without waiting. 0 is
+    /// the end.
+    ///
+    /// # Errors
+    /// The kernel's: [`io::ErrorKind::WouldBlock`] where there is nothing yet, EFAULT for a bad
+    /// place, EBADF where the client's sockets are not this service's.
+    fn receive(&self, fd: i32, dst: u64, len: u64) -> io::Result<u64> {
+        let _ = (fd, dst, len);
+        Err(io::Error::from_raw_os_error(libc::EBADF))
+    }
+
+    /// Sends up to `len` bytes from a place to socket `fd` of the client, without waiting.
+    ///
+    /// # Errors
+    /// As for [`Space::receive`].
+    fn send(&self, fd: i32, src: u64, len: u64) -> io::Result<u64> {
+        let _ = (fd, src, len);
+        Err(io::Error::from_raw_os_error(libc::EBADF))
+    }
 }
 
 /// All memory of this process: places are addresses, and there is one region, 0.
@@ -50,6 +72,24 @@ impl Space for OwnMemory {
         // service's threads, which call `unblock` first.
         unsafe { self.0.copy_guarded(to, from, len as usize, hint) }
     }
+
+    fn receive(&self, fd: i32, dst: u64, len: u64) -> io::Result<u64> {
+        let to = dst as usize as *mut libc::c_void;
+        // SAFETY: the kernel writes at most `len` bytes, where it can, and says so where it cannot;
+        // who made this value promised that what is asked for here may be overwritten.
+        result(unsafe { libc::recv(fd, to, len as usize, libc::MSG_DONTWAIT) })
+    }
+
+    fn send(&self, fd: i32, src: u64, len: u64) -> io::Result<u64> {
+        let from = src as usize as *const libc::c_void;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the kernel reads at most `len` bytes, where it can, and says so where it cannot.
+        result(unsafe { libc::send(fd, from, len as usize, flags) })
+    }
+}
+
+fn result(returned: isize) -> io::Result<u64> {
+    u64::try_from(returned).map_err(|_| io::Error::last_os_error())
 }
 
 #[cfg(test)]
