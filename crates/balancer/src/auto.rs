@@ -13,6 +13,7 @@
 //! Whatever is not done is not measured, so now and then the other way is tried. What such trials
 //! are expected to cost is kept below [`EXPLORE_SHARE`] of everything spent.
 
+use crate::mean::Mean;
 use crate::pace::{Advice, Paces, Way};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -117,28 +118,6 @@ pub(crate) struct Answer {
     pub requests_expected: f64,
     /// Made to learn, against the expectation.
     pub explored: bool,
-}
-
-/// A mean that forgets: of all observations while there are few, then of the last `window`.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Mean {
-    pub value: f64,
-    pub count: f64,
-}
-
-impl Mean {
-    const fn prior(value: f64) -> Mean {
-        Mean { value, count: 0.0 }
-    }
-
-    pub(crate) fn learn(&mut self, observed: f64, window: f64) {
-        self.count = (self.count + 1.0).min(window);
-        self.value += (observed - self.value) / self.count;
-    }
-
-    fn known(&self) -> bool {
-        self.count > 0.0
-    }
 }
 
 /// The sizes of one class or route.

@@ -41,6 +41,7 @@ mod health;
 mod incoming;
 mod journal;
 mod machine;
+mod mean;
 mod mover;
 mod offload;
 mod pace;

@@ -6,7 +6,7 @@
 //! slower than those of requests of the same size that servers answer themselves, proxying is in
 //! the way, and the route hands over until its traffic falls below what proxying could carry.
 
-use crate::auto::Mean;
+use crate::mean::Mean;
 use std::time::Duration;
 
 /// Requests whose paces a mean remembers.
