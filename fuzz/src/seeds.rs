@@ -1,6 +1,7 @@
 //! The inputs that the fuzzers start from. They are committed under `fuzz/seeds/`; made from
 //! values here so that a change of a format changes them as well.
 
+use copyd::daemon::message::{Class, Limits, Refusal, Reply, Request};
 use wire::frame::{
     CloseReason, ConnectionId, Epoch, Frame, PROTOCOL_VERSION, RefuseReason, ReturnReason, Scope,
     Terms, Usage,
@@ -47,7 +48,37 @@ pub fn all() -> Vec<Seed> {
     for (name, script) in SCRIPTS {
         add("record", name, script.to_vec());
     }
+    for (name, content) in copyd_messages() {
+        add("copyd_message", name, content);
+    }
     seeds
+}
+
+fn copyd_messages() -> [(&'static str, Vec<u8>); 7] {
+    let limits =
+        Limits { version: 1, regions_max: 64, pid: 4711, region_bytes_max: 4 << 30, epoch: 1 };
+    let [hello, segment, queue] = [
+        Request::hello(Class::Background),
+        Request::Segment { region: 3, bytes: 1 << 20 },
+        Request::Queue,
+    ]
+    .map(|request| request.encode().as_slice().to_vec());
+    let [welcome, added, served, refused] = [
+        Reply::Welcome(limits),
+        Reply::Added { region: 3 },
+        Reply::Served,
+        Reply::Refused(Refusal::RegionLimit),
+    ]
+    .map(|reply| reply.encode().as_slice().to_vec());
+    [
+        ("hello", hello),
+        ("segment", segment),
+        ("queue", queue),
+        ("welcome", welcome),
+        ("added", added),
+        ("served", served),
+        ("refused", refused),
+    ]
 }
 
 const REQUESTS: [(&str, &str); 8] = [
@@ -196,12 +227,12 @@ fn frames() -> Vec<(&'static str, Frame)> {
         ("hello", hello),
         ("owned", Frame::Owned(vec![(id, epoch), (ConnectionId(9), Epoch(0))])),
         ("scope", Frame::Scope(scope)),
-        ("offer", Frame::Offer { id, epoch, terms, snapshot: snapshot() }),
+        ("offer", Frame::Offer { id, epoch, terms, snapshot: snapshot().into() }),
         ("ready", restored),
         ("refuse", Frame::Refuse { id, epoch, reason: RefuseReason::Overloaded }),
         ("recall", Frame::Recall { id, epoch }),
         ("abandon", Frame::Abandon { id, epoch }),
-        ("return", Frame::Return { id, epoch, reason, usage, snapshot: snapshot() }),
+        ("return", Frame::Return { id, epoch, reason, usage, snapshot: snapshot().into() }),
         ("closed", Frame::Closed { id, epoch, reason: CloseReason::ByClient, usage }),
         ("ping", Frame::Ping(7)),
         ("pong", Frame::Pong(7)),

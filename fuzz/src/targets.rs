@@ -1,6 +1,7 @@
 //! One function for each decoder. It panics where the decoder breaks a promise: not only where it
 //! panics itself.
 
+use copyd::daemon::message::{Reply, Request};
 use wire::frame::{Deframer, Frame};
 use wire::http::{
     BodyFraming, ChunkedScanner, HeadError, HeadLimits, Method, RequestHead, ResponseHead, head_end,
@@ -17,7 +18,7 @@ pub use super::tls::record;
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 7] = [
+pub const TARGETS: [(&str, Target); 8] = [
     ("snapshot", snapshot),
     ("frame", frame),
     ("http_request", http_request),
@@ -25,7 +26,21 @@ pub const TARGETS: [(&str, Target); 7] = [
     ("chunked", chunked),
     ("packet", packet),
     ("record", record),
+    ("copyd_message", copyd_message),
 ];
+
+/// A message of the copy daemon's socket means one thing, in one direction.
+pub fn copyd_message(data: &[u8]) {
+    let request = Request::decode(data);
+    let reply = Reply::decode(data);
+    assert!(request.is_err() || reply.is_err());
+    if let Ok(request) = request {
+        assert_eq!(request.encode().as_slice(), data);
+    }
+    if let Ok(reply) = reply {
+        assert_eq!(reply.encode().as_slice(), data);
+    }
+}
 
 /// A snapshot that decodes means one thing. The checksum is put right, for a fuzzer finds none.
 pub fn snapshot(data: &[u8]) {

@@ -66,6 +66,10 @@ fn seeds_reach_behind_the_first_check() {
             wire::packet::classify(content).is_some()
                 || wire::packet::classify_ip(content).is_some()
         }
+        "copyd_message" => {
+            use copyd::daemon::message::{Reply, Request};
+            Request::decode(content).is_ok() || Reply::decode(content).is_ok()
+        }
         _ => true,
     };
     for (target, name, content) in seeds::all() {

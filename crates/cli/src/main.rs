@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod copyd;
 mod doctor;
 mod input;
 mod lab;
@@ -50,6 +51,8 @@ enum Command {
     Lb(serve::LbArgs),
     /// Run the server: it adopts connections and serves objects
     Backend(serve::BackendArgs),
+    // Without a comment for documentation here: it would go before the long text there.
+    Copyd(copyd::CopydArgs),
     /// Build, use and remove a one-machine cluster in network namespaces
     Lab(lab::LabArgs),
     /// Measure, always beside the baselines of the same run
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Lb(args) => serve::lb(&args),
         Command::Backend(args) => serve::backend(&args),
+        Command::Copyd(args) => copyd::run(&args),
         Command::Lab(args) => lab::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(&args),

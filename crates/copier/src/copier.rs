@@ -4,12 +4,14 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use copyd::Attachment;
+use copyplan::admit::INLINE_MAX_BYTES;
 use copyunit::Hint;
 use ring::{Flags, Queue, SyncKind, SyncTask, Task, Ticket, WaitPolicy, Waited, segment};
 
 use crate::error::CopyError;
+use crate::link::Link;
 use crate::pending::{Kind, Pending, Queued};
+use crate::remote::Remote;
 use crate::site::{Decision, Place, Sites, Timing, nanos};
 use crate::stats::Stats;
 
@@ -25,7 +27,7 @@ const STREAM_BYTES_MIN: usize = 8 << 20;
 /// Order is kept among the copies of one `Copier`: each sees the bytes as the ones submitted before
 /// it leave them, as if all were `memcpy`. Copies of two `Copier`s know nothing of each other.
 pub struct Copier {
-    attachment: Attachment,
+    attachment: Link,
     pending: Pending,
     sites: Sites,
     stats: Stats,
@@ -80,8 +82,10 @@ impl Token {
 }
 
 impl Copier {
-    /// A client of `attachment`'s service.
-    pub fn new(attachment: Attachment) -> Copier {
+    /// A client of the service that is behind `link`: an [`Attachment`](copyd::Attachment), or a
+    /// [`Remote`](crate::Remote).
+    pub fn new(link: impl Into<Link>) -> Copier {
+        let attachment = link.into();
         let queue = attachment.queue();
         let pending = Pending::new(queue.slots(), queue.tail());
         Copier {
@@ -137,17 +141,17 @@ impl Copier {
     pub unsafe fn submit(&self, dst: *mut u8, src: *const u8, len: usize, how: &How) -> Token {
         assert!(len <= TASK_BYTES_MAX, "{len} bytes in one task");
         if how.queued || how.lazy_us.is_some() {
-            if let Some(ticket) = self.acquire(len) {
+            if let Some(ticket) = self.acquire_for(dst, src, len) {
                 return self.enqueue(ticket, dst, src, len as u32, how);
             }
-        } else {
+        } else if len >= INLINE_MAX_BYTES as usize {
             let decision = self.decide(len, how.site);
             if decision.timed {
                 // SAFETY: the caller's promise.
                 return unsafe { self.submit_timed(dst, src, len, how, decision) };
             }
             if decision.queue
-                && let Some(ticket) = self.acquire(len)
+                && let Some(ticket) = self.acquire_for(dst, src, len)
             {
                 return self.enqueue(ticket, dst, src, len as u32, how);
             }
@@ -158,14 +162,23 @@ impl Copier {
 
     #[inline]
     fn decide(&self, len: usize, site: usize) -> Decision {
-        let pending = self.queue().head().0.wrapping_sub(self.pending().settled().0);
-        let pending_bytes = pending.saturating_mul(len as u64);
-        self.sites.decide(site, len, self.attachment.is_awake(), pending_bytes)
+        self.sites.decide(site, len, || {
+            let pending = self.queue().head().0.wrapping_sub(self.pending().settled().0);
+            (self.attachment.is_awake(), pending.saturating_mul(len as u64))
+        })
     }
 
+    /// A ticket for what only a service of this process can do.
     #[inline]
     pub(crate) fn acquire(&self, len: usize) -> Option<Ticket> {
-        if len > 0 { self.queue().try_acquire() } else { None }
+        if len > 0 && self.remote().is_none() { self.queue().try_acquire() } else { None }
+    }
+
+    /// A ticket for a copy, if the service can reach its bytes.
+    #[inline]
+    fn acquire_for(&self, dst: *mut u8, src: *const u8, len: usize) -> Option<Ticket> {
+        let is_shared = self.attachment.reaches(dst.addr(), src.addr(), len);
+        if len > 0 && is_shared { self.queue().try_acquire() } else { None }
     }
 
     /// A copy of which it is to be learnt what it costs.
@@ -186,7 +199,7 @@ impl Copier {
         }
         let began = Instant::now();
         if decision.queue
-            && let Some(ticket) = self.acquire(len)
+            && let Some(ticket) = self.acquire_for(dst, src, len)
         {
             let token = self.enqueue(ticket, dst, src, len as u32, how);
             self.note_timing(ticket, Place::of(how.site, len), began);
@@ -245,6 +258,7 @@ impl Copier {
             task.flags = task.flags | Flags::HANDLER;
             (task.handler, task.argument) = (function as u64, argument as u64);
         }
+        self.attachment.translate(ticket, &mut task);
         self.queue().publish(ticket, &task);
         if !is_lazy {
             self.wake_for(len_bytes as usize);
@@ -436,6 +450,9 @@ impl Copier {
 
     /// Runs the handlers that are due, in this thread; how many.
     pub fn run_handlers(&self) -> usize {
+        if let Some(remote) = self.attachment.remote() {
+            return self.run_remote_handlers(remote);
+        }
         let mut count = 0;
         while let Some(ticket) = self.queue().pop_handler() {
             let Some(Ok(task)) = self.queue().peek(ticket) else { continue };
@@ -449,9 +466,57 @@ impl Copier {
         count
     }
 
-    pub(crate) fn take_back(&self, ticket: Ticket, bits: u32) {
-        // A service of this process ends between two copies, with none of its claims left.
-        let _ = (ticket, bits);
+    /// As [`Copier::run_handlers`], where the lines are not only this process's. Of a daemon that
+    /// is gone no word comes: what its handlers wait for is made here.
+    fn run_remote_handlers(&self, remote: &Remote) -> usize {
+        let mut count = 0;
+        while let Some(ticket) = self.queue().pop_handler() {
+            count += usize::from(self.run_remote_handler(remote, ticket));
+        }
+        if remote.ledger().has_handlers() && !self.is_served() {
+            // Handlers run also after an error, which is told to who syncs; and after older tasks
+            // that touch what they free.
+            let _ = self.each_pending(Queued::all);
+            for ticket in remote.ledger().waiting() {
+                self.queue().progress(ticket).handler_due();
+                count += usize::from(self.run_remote_handler(remote, ticket));
+            }
+        }
+        count
+    }
+
+    /// Runs the handler of a task, if it waits and the task is over.
+    fn run_remote_handler(&self, remote: &Remote, ticket: Ticket) -> bool {
+        let progress = self.queue().progress(ticket);
+        let queued = self.pending().get(ticket);
+        if queued.is_some_and(|queued| !progress.is_done(queued.all())) {
+            return false;
+        }
+        let Some((function, argument)) = remote.ledger().take_handler(ticket) else { return false };
+        progress.take_handler();
+        // SAFETY: both are from this process's own memory. Who submitted the task promised that
+        // the handler may be called; it is taken once.
+        unsafe { crate::handler::call(function, argument) };
+        true
+    }
+
+    /// The daemon, if one serves this client.
+    pub fn remote(&self) -> Option<&Remote> {
+        self.attachment.remote()
+    }
+
+    /// Claims what nobody has of `wanted`.
+    #[inline]
+    pub(crate) fn claim(&self, ticket: Ticket, wanted: u32) -> u32 {
+        self.attachment.claim(ticket, wanted)
+    }
+
+    /// Nobody serves the queue any more: frees what was claimed and is not done. A service of this
+    /// process ends between two copies, with none of its claims left; a daemon may be killed.
+    pub(crate) fn take_back(&self) {
+        if let Some(remote) = self.attachment.remote() {
+            remote.take_back();
+        }
     }
 }
 

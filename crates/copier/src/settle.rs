@@ -65,7 +65,7 @@ impl Copier {
             match progress.wait(bits, &WaitPolicy { until, ..PATIENCE }, || self.is_served()) {
                 Waited::Done => return,
                 Waited::Free(_) | Waited::TimedOut => {}
-                Waited::Stop => self.take_back(ticket, bits),
+                Waited::Stop => self.take_back(),
             }
         }
     }
@@ -82,7 +82,7 @@ impl Copier {
             return false;
         }
         let progress = self.queue().progress(ticket);
-        let mine = progress.claim(run.bits());
+        let mine = self.claim(ticket, run.bits());
         for run in segment::runs(mine) {
             let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
             let (start, len) = (bytes.start as usize, (bytes.end - bytes.start) as usize);
@@ -151,7 +151,7 @@ impl Copier {
                 let needed = older.writing(src, len);
                 let ahead = needed | older.writing(dst, len) | older.reading(dst, len);
                 if ahead != 0 && !self.queue().progress(at).is_done(ahead) {
-                    if self.is_served() && (older.is_lazy || depth >= DEPTH_MAX) {
+                    if (older.is_lazy || depth >= DEPTH_MAX) && self.is_served() {
                         return false;
                     }
                     self.settle_slowly(at, ahead, depth + 1);

@@ -63,6 +63,38 @@ fn handlers_run_once_each_whoever_looks_for_them() {
     assert!(destinations.iter().all(|destination| *destination == source));
 }
 
+static FREED: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn free(argument: usize) {
+    FREED.store(argument, Ordering::SeqCst);
+}
+
+#[test]
+fn a_handler_waits_for_what_is_still_written_to_its_source() {
+    let service = service();
+    let copier = client(&service);
+    let source = vec![5u8; 20_000];
+    let mut middle = vec![0u8; 20_000];
+    let mut end = vec![0u8; 20_000];
+    let lazy = How { lazy_us: Some(60_000_000), ..How::default() };
+    let first = submit(&copier, &mut middle, &source, &lazy);
+    let how = How { handler: Some((free as *const () as usize, 7)), ..QUEUED };
+    let second = submit(&copier, &mut end, &middle, &how);
+    // Read past the middle, into which the lazy copy will write.
+    copier.sync(&second, 0..20_000).unwrap();
+    assert_eq!(end, source);
+    for _ in 0..100 {
+        std::thread::yield_now();
+        copier.run_handlers();
+    }
+    assert_eq!(FREED.load(Ordering::SeqCst), 0, "the middle is in use");
+    copier.abort(&first);
+    eventually("nobody uses it any more", || {
+        copier.run_handlers();
+        FREED.load(Ordering::SeqCst) == 7
+    });
+}
+
 #[test]
 fn a_bad_address_is_its_clients_error_and_nobody_elses() {
     let service = service();

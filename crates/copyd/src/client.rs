@@ -23,6 +23,12 @@ use crate::view::{View, ring_ticket};
 const INTAKE_MAX: usize = 64;
 /// Requests for promotion and abort taken at a time.
 const SYNC_MAX: usize = 64;
+/// Steps of a turn, with bytes or without: a client that aborts and faults all the time gets no
+/// more than that before another has its turn.
+const STEPS_MAX: u32 = 1024;
+
+/// What lives as long as the service serves a client in another process.
+pub(crate) type Held = Arc<dyn std::any::Any + Send + Sync>;
 
 /// What a turn came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +46,8 @@ pub(crate) enum Turn {
 /// A line between taken in and retired.
 #[derive(Clone, Copy, Debug)]
 struct Line {
-    has_handler: bool,
+    /// With a handler: the source that it may free.
+    handler: Option<Span>,
     is_complete: bool,
 }
 
@@ -56,12 +63,26 @@ pub(crate) struct Client {
     refused: Vec<ring::Ticket>,
     /// Tasks at sockets that have to be waited for.
     transfers: Vec<Transfer>,
+    /// What is to be given up: the queue's head at that time, and the task. At most [`SYNC_MAX`].
+    aborts: Vec<(ring::Ticket, ring::Ticket)>,
+    /// Complete tasks whose handlers wait for older tasks that touch their sources.
+    unhandled: Vec<ring::Ticket>,
+    /// Lines are left for later, since the plan or the table of lines is full.
+    is_full: bool,
     counters: Arc<Counters>,
+    /// In another process, which is told of its end by this going. The last field: queue and
+    /// space go before.
+    held: Option<Held>,
 }
 
 impl Client {
     /// A client whose lines are read from where its queue was retired.
-    pub fn new(queue: Arc<Queue>, space: Arc<dyn Space>, counters: Arc<Counters>) -> Client {
+    pub fn new(
+        queue: Arc<Queue>,
+        space: Arc<dyn Space>,
+        counters: Arc<Counters>,
+        held: Option<Held>,
+    ) -> Client {
         let tail = queue.tail().0;
         Client {
             queue,
@@ -71,7 +92,26 @@ impl Client {
             tail,
             refused: Vec::new(),
             transfers: Vec::new(),
+            aborts: Vec::new(),
+            unhandled: Vec::new(),
+            is_full: false,
             counters,
+            held,
+        }
+    }
+
+    /// Tells a client in another process that nobody looks at its queue: it rings from now on.
+    pub fn announce_sleep(&self) {
+        if self.held.is_some() {
+            // It is not this bell that the thread sleeps on.
+            let _ = self.queue.doorbell().announce_sleep();
+        }
+    }
+
+    /// Tells a client in another process that its queue is looked at.
+    pub fn announce_awake(&self) {
+        if self.held.is_some() {
+            self.queue.doorbell().announce_awake();
         }
     }
 
@@ -82,7 +122,9 @@ impl Client {
 
     /// Whether the queue has what was not taken in yet. Two loads where it has not.
     pub fn has_news(&self) -> bool {
-        self.queue.peek(self.cursor()).is_some() || self.queue.has_sync()
+        let has_line = !self.is_full && self.queue.peek(self.cursor()).is_some();
+        // Wishes that are not taken, since as many wait already, are no news.
+        has_line || (self.aborts.len() < SYNC_MAX && self.queue.has_sync())
     }
 
     /// Whether anything was taken in and is not over.
@@ -93,15 +135,19 @@ impl Client {
     /// Takes in what the client has written. True where there was something.
     pub fn intake(&mut self, now: Micros) -> bool {
         let mut news = false;
+        self.is_full = false;
         for _ in 0..INTAKE_MAX {
             let ticket = self.cursor();
             let Some(line) = self.queue.peek(ticket) else { break };
-            if !self.accept(ticket, line, now) {
+            // More lines than slots are those of a client that plays with its memory.
+            let has_room = self.lines.len() < self.queue.slots() as usize;
+            if !has_room || !self.accept(ticket, line, now) {
+                self.is_full = true;
                 break;
             }
             news = true;
         }
-        for _ in 0..SYNC_MAX {
+        for _ in 0..SYNC_MAX - self.aborts.len() {
             let Some(wish) = self.queue.pop_sync() else { break };
             news = true;
             match wish {
@@ -110,12 +156,26 @@ impl Client {
                         self.counters.promotions.add(1);
                         self.plan.promote(Ticket(wish.ticket.0), wish.bits);
                     }
-                    SyncKind::Abort => self.plan.abort(Ticket(wish.ticket.0)),
+                    SyncKind::Abort => self.aborts.push((self.queue.head(), wish.ticket)),
                 },
                 Err(_) => self.counters.refused.add(1),
             }
         }
+        self.abort();
         news
+    }
+
+    /// Gives up what the client wants given up, once everything is taken in that was acquired
+    /// before: it may depend on it, and a line that is published may stand behind one that is not.
+    fn abort(&mut self) {
+        let cursor = self.cursor();
+        while let Some(&(head, ticket)) = self.aborts.first() {
+            if cursor < head {
+                break;
+            }
+            self.aborts.remove(0);
+            self.plan.abort(Ticket(ticket.0));
+        }
     }
 
     /// False where the plan is full: the line is taken in later.
@@ -125,12 +185,9 @@ impl Client {
         line: Result<ring::Task, ring::TaskError>,
         now: Micros,
     ) -> bool {
-        let (submitted, has_handler, bits) = match line {
-            Ok(task) => {
-                let has_handler = task.flags.contains(Flags::HANDLER);
-                (self.submit(ticket, &task, now), has_handler, task.bits())
-            }
-            Err(_) => (Err(()), false, u32::MAX),
+        let (submitted, handler, bits) = match line {
+            Ok(task) => (self.submit(ticket, &task, now), self.handler(&task), task.bits()),
+            Err(_) => (Err(()), None, u32::MAX),
         };
         let is_taken = match submitted {
             Ok(is_taken) => is_taken,
@@ -141,9 +198,23 @@ impl Client {
         };
         if is_taken {
             self.counters.tasks.add(1);
-            self.lines.push_back(Line { has_handler, is_complete: false });
+            self.lines.push_back(Line { handler, is_complete: false });
         }
         is_taken
+    }
+
+    /// What the handler of a task may free: its source, if that is memory.
+    fn handler(&self, task: &ring::Task) -> Option<Span> {
+        if !task.flags.contains(Flags::HANDLER) {
+            return None;
+        }
+        let len = u64::from(task.len_bytes);
+        let source = self.space.place(task.src_region, task.src, len);
+        let is_memory = task.kind != ring::Kind::Receive;
+        Some(match source.filter(|_| is_memory) {
+            Some(start) => Span { start, len },
+            None => Span { start: 0, len: 0 },
+        })
     }
 
     /// `Ok(false)` where the plan is full.
@@ -154,6 +225,8 @@ impl Client {
         let src = || self.space.place(task.src_region, task.src, len);
         let (kind, dst, src) = match task.kind {
             ring::Kind::Copy => (Kind::Memory, dst(), src()),
+            // Its descriptors are not ours.
+            _ if self.held.is_some() => return Err(()),
             ring::Kind::Receive => (Kind::Source, dst(), transfer::stream(task.fd, false)),
             ring::Kind::Send => (Kind::Sink, transfer::stream(task.fd, true), src()),
             ring::Kind::Forward | ring::Kind::Barrier => return Err(()),
@@ -190,7 +263,7 @@ impl Client {
         run_bytes: u64,
     ) -> (u64, Turn) {
         let mut copied_bytes = self.go_on(now());
-        loop {
+        for _ in 0..STEPS_MAX {
             let step = match self.transfers.len() {
                 TRANSFERS_MAX.. => Step::Wait,
                 _ => self.plan.next(&mut View(&self.queue), now(), run_bytes),
@@ -215,6 +288,7 @@ impl Client {
             }
             self.intake(now());
         }
+        (copied_bytes, Turn::More)
     }
 
     /// A socket that is waited for is asked again in time.
@@ -318,6 +392,9 @@ impl Client {
         if !self.refused.is_empty() {
             self.collect_refused();
         }
+        if !self.unhandled.is_empty() {
+            self.hand_out();
+        }
         self.retire();
     }
 
@@ -339,17 +416,34 @@ impl Client {
         let place = ticket.0.wrapping_sub(self.tail) as usize;
         let Some(line) = self.lines.get_mut(place) else { return };
         line.is_complete = true;
-        if line.has_handler && self.queue.progress(ticket).handler_due() {
-            // A ring that is full is one the client plays with: it finds the handler in its line.
-            let _ = self.queue.push_handler(ticket);
+        if line.handler.is_some() {
+            self.unhandled.push(ticket);
         }
+    }
+
+    /// Tells the client of handlers whose turn has come.
+    fn hand_out(&mut self) {
+        let mut waiting = std::mem::take(&mut self.unhandled);
+        waiting.retain(|&ticket| {
+            let place = ticket.0.wrapping_sub(self.tail) as usize;
+            let source = self.lines.get(place).and_then(|line| line.handler);
+            let waits =
+                source.is_some_and(|source| self.plan.is_touched_before(Ticket(ticket.0), source));
+            if !waits && self.queue.progress(ticket).handler_due() {
+                // A ring that is full is one the client plays with: it finds the handler in its
+                // line.
+                let _ = self.queue.push_handler(ticket);
+            }
+            waits
+        });
+        self.unhandled = waiting;
     }
 
     fn retire(&mut self) {
         let before = self.tail;
         while let Some(line) = self.lines.front().filter(|line| line.is_complete) {
             let progress = self.queue.progress(ring::Ticket(self.tail));
-            if line.has_handler && progress.handler() == HandlerState::Due {
+            if line.handler.is_some() && progress.handler() != HandlerState::Taken {
                 break;
             }
             self.lines.pop_front();

@@ -6,7 +6,8 @@
 //! - `client`: one client: lines in, copies, completions out; `view` shows its progress to the plan;
 //!   `transfer` is for copies from and to sockets;
 //! - [`error`]: what a task ends with that could not be copied;
-//! - [`counters`]: what was done.
+//! - [`counters`]: what was done;
+//! - [`daemon`]: the service as a process of its own, and what clients say to it.
 //!
 //! What is copied next is [`copyplan`]'s to decide, how is [`copyunit`]'s, and where clients and
 //! service meet is [`ring`]'s.
@@ -15,6 +16,7 @@
 mod client;
 pub mod config;
 pub mod counters;
+pub mod daemon;
 pub mod error;
 pub mod service;
 mod transfer;

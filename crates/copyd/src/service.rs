@@ -1,5 +1,6 @@
 //! The service: its threads, and who is attached to it.
 
+use std::any::Any;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +10,7 @@ use copyplan::ClientId;
 use copyunit::Space;
 use ring::{Doorbell, DoorbellLine, LayoutError, Memory, MemoryError, Queue, Scope};
 
-use crate::client::Client;
+use crate::client::{Client, Held};
 use crate::config::Config;
 use crate::counters::{Counters, Counts};
 use crate::worker::Worker;
@@ -143,6 +144,37 @@ impl Service {
     /// # Errors
     /// [`AttachError`].
     pub fn attach(&self, space: Arc<dyn Space>, weight: u32) -> Result<Attachment, AttachError> {
+        let slots = self.shared.config.slots;
+        let bytes = Queue::bytes_for(slots)?;
+        let queue = Queue::create(Memory::heap(bytes)?, slots)?;
+        self.join(queue, space, weight, None)
+    }
+
+    /// A client in another process, with a queue that it made. `held` goes when the service has
+    /// let go of the client: from then on nothing of it is read, written or claimed.
+    ///
+    /// The service keeps the doorbell in the queue; who finds that it says *asleep* has
+    /// [`Attachment::ring`] called.
+    ///
+    /// # Errors
+    /// [`AttachError::Full`], [`AttachError::Stopping`].
+    pub fn attach_remote(
+        &self,
+        queue: Queue,
+        space: Arc<dyn Space>,
+        weight: u32,
+        held: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Attachment, AttachError> {
+        self.join(queue, space, weight, Some(held))
+    }
+
+    fn join(
+        &self,
+        queue: Queue,
+        space: Arc<dyn Space>,
+        weight: u32,
+        held: Option<Held>,
+    ) -> Result<Attachment, AttachError> {
         let shared = &self.shared;
         if shared.is_stopping() {
             return Err(AttachError::Stopping);
@@ -151,17 +183,10 @@ impl Service {
             shared.clients.fetch_sub(1, Ordering::Relaxed);
             return Err(AttachError::Full);
         }
-        let slots = shared.config.slots;
-        let queue = Queue::bytes_for(slots)
-            .map_err(AttachError::from)
-            .and_then(|bytes| Ok(Queue::create(Memory::heap(bytes)?, slots)?))
-            .inspect_err(|_| {
-                shared.clients.fetch_sub(1, Ordering::Relaxed);
-            })?;
         let queue = Arc::new(queue);
         let id = ClientId(shared.next_client.fetch_add(1, Ordering::Relaxed));
         let thread = self.emptiest();
-        let client = Client::new(Arc::clone(&queue), space, Arc::clone(&shared.counters));
+        let client = Client::new(Arc::clone(&queue), space, Arc::clone(&shared.counters), held);
         shared.post(thread).clients.fetch_add(1, Ordering::Relaxed);
         shared.post(thread).send(Mail::Join(id, weight, Box::new(client)));
         Ok(Attachment { queue, shared: Arc::clone(shared), id, thread: AtomicUsize::new(thread) })
@@ -185,6 +210,17 @@ impl Service {
     /// What the service has done.
     pub fn counts(&self) -> Counts {
         self.shared.counters.read()
+    }
+
+    /// The counters, for who wants to read them after the service's end.
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.shared.counters)
+    }
+
+    /// Whether all its threads still run. One that panicked, a mistake of ours, may have left
+    /// claims behind that nobody gives back.
+    pub fn is_whole(&self) -> bool {
+        !self.threads.iter().any(JoinHandle::is_finished)
     }
 }
 

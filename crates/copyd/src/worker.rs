@@ -62,6 +62,11 @@ impl Worker {
         let shared = Arc::clone(&self.shared);
         let bell = shared.post(self.number).bell();
         bell.announce_awake();
+        if let Err(error) = copyunit::guard::unblock() {
+            tracing::error!(%error, "bad addresses would end the process: this thread does not copy");
+            drop(bell.announce_sleep());
+            return;
+        }
         while !shared.is_stopping() {
             self.read_mail();
             match self.round() {
@@ -72,6 +77,7 @@ impl Worker {
         self.clients.iter_mut().for_each(|(_, client)| client.cancel());
         // Nobody need ring here any more.
         drop(bell.announce_sleep());
+        self.clients.iter().for_each(|(_, client)| client.announce_sleep());
     }
 
     fn read_mail(&mut self) {
@@ -83,7 +89,10 @@ impl Worker {
         for mail in mail {
             match mail {
                 Mail::Join(id, weight, client) => match self.shares.join(id, weight) {
-                    Ok(()) => self.clients.push((id, *client)),
+                    Ok(()) => {
+                        client.announce_awake();
+                        self.clients.push((id, *client));
+                    }
                     // Its weight was checked, and its number is new: this is our own mistake. The
                     // client copies by itself.
                     Err(error) => tracing::error!(client = id.0, %error, "a client is not served"),
@@ -171,12 +180,14 @@ impl Worker {
         let shared = Arc::clone(&self.shared);
         let bell = shared.post(self.number).bell();
         let drowsy = bell.announce_sleep();
+        self.clients.iter().for_each(|(_, client)| client.announce_sleep());
         if !self.has_news() && !shared.is_stopping() {
             shared.counters.sleeps.add(1);
             let due = until.map(|until| until.0.saturating_sub(self.now().0));
             bell.sleep(drowsy, due.map_or(most, Duration::from_micros).min(most));
         }
         bell.announce_awake();
+        self.clients.iter().for_each(|(_, client)| client.announce_awake());
     }
 }
 

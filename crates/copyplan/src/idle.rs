@@ -7,9 +7,9 @@
 use crate::Micros;
 
 /// The longest spin, microseconds: a few times what waking takes.
-pub const SPIN_US_MAX: u64 = 200;
+pub const SPIN_US_MAX: u64 = 400;
 /// The spin that a thread begins with, and begins again with, microseconds.
-pub const SPIN_US_START: u64 = 20;
+pub const SPIN_US_START: u64 = 100;
 /// How long the core is offered to others before the thread sleeps, microseconds.
 pub const YIELD_US: u64 = 20;
 /// The usual sleep if nobody wakes the thread, microseconds.

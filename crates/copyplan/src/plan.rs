@@ -59,7 +59,7 @@ use smallvec::SmallVec;
 
 pub use crate::collect::Completed;
 use crate::index::Index;
-use crate::span::Run;
+use crate::span::{Run, Span};
 use crate::table::Table;
 use crate::task::{Ending, Kind, Refusal, Request, Task};
 use crate::{Micros, Ticket};
@@ -466,6 +466,13 @@ impl Plan {
                 progress.release(pin.ticket, free);
             }
         }
+    }
+
+    /// Whether a pending task older than `ticket` reads or writes a byte of `span`. A handler that
+    /// frees its task's source must not run before: what is read past may be written there still.
+    pub fn is_touched_before(&self, ticket: Ticket, span: Span) -> bool {
+        let older = |index: &Index| index.touching(span).any(|(other, _)| other < ticket);
+        older(&self.writers) || older(&self.readers)
     }
 
     /// How many tasks are pending.

@@ -8,6 +8,7 @@
 //! - [`stream`]: loops that store around the caches, and when to use them;
 //! - [`guard`]: a bad address in a copy loop is an error of that copy, not the end of the process;
 //! - [`space`]: where a client's addresses are, and copies between them;
+//! - [`regions`]: the addresses of a client in another process, which shares memory;
 //! - [`calibrate`]: which loop is fastest for which size, measured on this machine;
 //! - [`device`]: what asynchronous units have in common;
 //! - [`dsa`]: Intel's Data Streaming Accelerator, where the machine has one;
@@ -28,6 +29,7 @@ pub mod kernel;
 pub mod model;
 pub mod populate;
 mod portable;
+pub mod regions;
 pub mod space;
 pub mod stream;
 #[cfg(target_arch = "x86_64")]
@@ -43,4 +45,5 @@ use x86_64 as arch;
 pub use evict::evict;
 pub use guard::{Fault, Guard};
 pub use kernel::{Hint, Kernel, copy};
+pub use regions::{RegionError, Regions};
 pub use space::{OwnMemory, Space};

@@ -8,6 +8,11 @@ use crate::kernel::Hint;
 /// From so many bytes on a copy goes past the caches: they would hold nothing else afterwards.
 const STREAM_BYTES_MIN: u64 = 8 << 20;
 
+/// What a copy of so many bytes wants of the caches.
+pub(crate) fn hint_for(len: u64) -> Hint {
+    if len >= STREAM_BYTES_MIN { Hint::Stream } else { Hint::Reuse }
+}
+
 /// Memory that copies of one client go from and to.
 pub trait Space: Send + Sync {
     /// `offset` bytes into a `region`, as one number that names the byte among all regions; none
@@ -65,7 +70,7 @@ impl Space for OwnMemory {
     }
 
     fn copy(&self, dst: u64, src: u64, len: u64) -> Result<(), Fault> {
-        let hint = if len >= STREAM_BYTES_MIN { Hint::Stream } else { Hint::Reuse };
+        let hint = hint_for(len);
         let (to, from) = (dst as usize as *mut u8, src as usize as *const u8);
         // SAFETY: who made this value promised that what is asked for here may be read and
         // overwritten, or is not mapped, which the guard finds. Signals are not blocked in a

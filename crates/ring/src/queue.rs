@@ -14,6 +14,9 @@ use crate::ticket::{Slots, Ticket};
 /// queue were full. More is a peer who plays with the head.
 const ACQUIRE_ATTEMPTS_MAX: u32 = 1024;
 
+/// So many tickets before it is published the lines of a task are asked for.
+const WRITE_AHEAD: u64 = 8;
+
 /// What the service finds wrong with the positions of a queue: the client's fault. Drop the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
@@ -174,6 +177,8 @@ impl Queue {
         // Progress first: who finds the task finds it with nothing claimed.
         self.sections.progress()[index].begin(generation);
         self.sections.tasks()[index].write(generation, task);
+        let later = Ticket(ticket.0.wrapping_add(WRITE_AHEAD));
+        self.sections.expect_write(self.slots.index(later));
     }
 
     /// A copy of the task; none where it is not published yet, or retired and its slot in use

@@ -83,6 +83,22 @@ impl Sections {
         unsafe { self.progress.as_ref() }
     }
 
+    /// Asks for the lines of a slot that will be written soon: the service had them last, and a
+    /// store into a line that another core has takes as long as a small copy.
+    #[inline]
+    pub(crate) fn expect_write(&self, index: usize) {
+        let (task, progress) = (&self.tasks()[index], &self.progress()[index]);
+        for line in [core::ptr::from_ref(task).cast::<i8>(), core::ptr::from_ref(progress).cast()] {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: a hint; it changes nothing and never faults, whatever the address.
+            unsafe {
+                core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_ET0 }>(line);
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            let _ = line;
+        }
+    }
+
     #[inline]
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory

@@ -63,6 +63,9 @@ impl Sections {
         &self.progress
     }
 
+    /// A hint, which no model has.
+    pub(crate) fn expect_write(&self, _index: usize) {}
+
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }

@@ -411,7 +411,7 @@ fn the_admin_endpoint_counts_and_tells_health() {
     let counted = (0..500).any(|_| {
         metrics = String::from_utf8(get(&mut scraper, "/metrics", "").body).unwrap();
         let has = |line: &&str| metrics.lines().any(|had| had.starts_with(*line));
-        expected.iter().all(|line| has(line)) || {
+        expected.iter().all(has) || {
             std::thread::sleep(Duration::from_millis(2));
             false
         }

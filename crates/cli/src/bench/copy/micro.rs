@@ -4,7 +4,7 @@ use super::figure::{clock_ns, median, ns};
 use crate::bench::record::Sink;
 use crate::output::line;
 use anyhow::{Context, Result, anyhow};
-use copier::{Config, Copier, Pending, Service};
+use copier::{Config, Copier, Pending, Polling, Service};
 use copyunit::Kernel;
 use serde_json::{Map, Value, json};
 use std::hint::black_box;
@@ -111,12 +111,7 @@ fn use_bytes(pending: &Pending<'_>, bytes: usize) {
 }
 
 /// The same with the service. Two functions, since they are two places in a program.
-fn served_with_window(
-    copier: &Copier,
-    buffers: &mut Buffers,
-    case: Case,
-    window: Duration,
-) -> f64 {
+fn served_with_window(copier: &Copier, buffers: &mut Buffers, case: Case, window: Duration) -> f64 {
     buffers.prepare(case.is_cold);
     let Buffers { source, destination } = buffers;
     let begin = Instant::now();
@@ -157,14 +152,22 @@ fn round(
     case: Case,
     window: Duration,
 ) -> Vec<f64> {
-    let mut samples = vec![Vec::new(); kernels.len() + 1];
-    for _ in 0..case.repeats() {
-        for (kernel, samples) in kernels.iter().zip(&mut samples) {
-            samples.push(alone(kernel, buffers, case, window));
-        }
-        samples[kernels.len()].push(served(copier, buffers, case, window));
-    }
-    samples.iter_mut().map(|samples| median(samples)).collect()
+    let repeats = case.repeats();
+    // One way after the other: a program does not change its way with every copy, and the service
+    // sleeps meanwhile.
+    let mut medians: Vec<f64> = kernels
+        .iter()
+        .map(|kernel| {
+            let mut samples: Vec<f64> =
+                (0..repeats).map(|_| alone(kernel, buffers, case, window)).collect();
+            median(&mut samples)
+        })
+        .collect();
+    let mut samples: Vec<f64> =
+        (0..2 * repeats).map(|_| served(copier, buffers, case, window)).collect();
+    // The first half wakes the service.
+    medians.push(median(&mut samples[repeats..]));
+    medians
 }
 
 /// What a case gave: nanoseconds of each kernel and of the service, and the median over rounds of
@@ -227,6 +230,9 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
         print(case, &outcome)?;
         write(sink, case, &outcome)?;
     }
+    drop(service);
+    // What it costs while somebody is there to serve.
+    let service = Service::start(Config { polling: Polling::Always, ..Config::default() })?;
     let submit_ns = submit_ns(&service, clock_ns)?;
     let ready_ns = ready_ns(&service, clock_ns)?;
     line(format_args!("submit {submit_ns:.1} ns, ready check {ready_ns:.2} ns"))?;

@@ -1,0 +1,91 @@
+//! What `/metrics` says of the daemon: the service's counters, and its clients.
+
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::counters::Counts;
+
+/// Figures of sessions. One thread writes.
+#[derive(Debug, Default)]
+pub(crate) struct Sessions {
+    /// Open now.
+    pub open: AtomicU64,
+    /// Of these, served.
+    pub served: AtomicU64,
+    /// Accepted since the start.
+    pub accepted: AtomicU64,
+    /// Refused, for whatever reason.
+    pub refused: AtomicU64,
+    /// Bytes of all regions.
+    pub region_bytes: AtomicU64,
+    /// Doorbells heard.
+    pub rings: AtomicU64,
+}
+
+/// Adds to a figure.
+pub(crate) fn add(figure: &AtomicU64, n: u64) {
+    figure.fetch_add(n, Ordering::Relaxed);
+}
+
+/// Takes from a figure.
+pub(crate) fn subtract(figure: &AtomicU64, n: u64) {
+    figure.fetch_sub(n, Ordering::Relaxed);
+}
+
+/// OpenMetrics text.
+pub(crate) fn render(sessions: &Sessions, counts: &Counts) -> String {
+    let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
+    let gauges = [
+        ("sessions", "Connections now", read(&sessions.open)),
+        ("clients", "Clients whose queue is served now", read(&sessions.served)),
+        ("region_bytes", "Bytes that clients share now", read(&sessions.region_bytes)),
+    ];
+    let counters = [
+        ("accepted", "Connections accepted", read(&sessions.accepted)),
+        ("refused", "Connections and regions refused", read(&sessions.refused)),
+        ("rings", "Doorbells heard", read(&sessions.rings)),
+        ("tasks", "Tasks taken in", counts.tasks),
+        ("completed", "Tasks that are over, whoever copied", counts.completed),
+        ("copied_bytes", "Bytes that the daemon copied", counts.copied_bytes),
+        ("absorbed_bytes", "Of these, read past a copy in between", counts.absorbed_bytes),
+        ("aborted_segments", "Segments ended without a copy", counts.aborted_segments),
+        ("faults", "Tasks that ended at a bad address", counts.faults),
+        ("refused_tasks", "Tasks that made no sense", counts.refused),
+        ("promotions", "Requests to copy something first", counts.promotions),
+        ("sleeps", "Times that a thread slept", counts.sleeps),
+    ];
+    let mut text = String::new();
+    for (name, help, value) in gauges {
+        sample(&mut text, name, "gauge", "", help, value);
+    }
+    for (name, help, value) in counters {
+        sample(&mut text, name, "counter", "_total", help, value);
+    }
+    text.push_str("# EOF\n");
+    text
+}
+
+fn sample(text: &mut String, name: &str, kind: &str, suffix: &str, help: &str, value: u64) {
+    // Writing to a string does not fail.
+    let _ = write!(
+        text,
+        "# TYPE unlade_copyd_{name} {kind}\n# HELP unlade_copyd_{name} {help}.\n\
+         unlade_copyd_{name}{suffix} {value}\n"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_there() {
+        let sessions = Sessions::default();
+        add(&sessions.served, 2);
+        subtract(&sessions.served, 1);
+        let text = render(&sessions, &Counts { copied_bytes: 7, ..Counts::default() });
+        assert!(text.contains("\nunlade_copyd_clients 1\n"), "{text}");
+        assert!(text.contains("\nunlade_copyd_copied_bytes_total 7\n"), "{text}");
+        assert!(text.ends_with("# EOF\n"));
+    }
+}
