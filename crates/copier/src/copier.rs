@@ -327,7 +327,11 @@ impl Copier {
                 {
                     error = error.or(Some(found));
                 }
-                all_done = all_done && self.queue().progress(at).is_done(queued.all());
+                // A progress line of another generation is done only where the ticket has retired:
+                // another thread may have noted its task and not published it yet.
+                let progress = self.queue().progress(at);
+                let is_over = progress.is_current() && progress.is_done(queued.all());
+                all_done = all_done && (is_over || at < self.queue().tail());
             } else {
                 all_done = all_done && at < self.queue().tail();
             }

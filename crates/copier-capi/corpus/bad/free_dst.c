@@ -1,0 +1,10 @@
+/* The destination is freed before it is synced. */
+#include "../corpus.h"
+
+int main(void)
+{
+    unsigned char *src = filled(N, 1), *dst = filled(N, 2);
+    amemcpy(dst, src, N); /* submitted here */
+    free(dst);
+    return 0;
+}

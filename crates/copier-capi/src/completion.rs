@@ -1,0 +1,104 @@
+//! What happens when a copy is over: its handler runs once, after the last part.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::abi::Func;
+use crate::sanitize;
+
+/// What the parts of a copy share; the last one frees it.
+struct Completion {
+    parts_left: AtomicUsize,
+    func: Func,
+    /// The sanitizer's record.
+    record: Option<u64>,
+    /// Handlers of the queue that were not called yet.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// A handler for each of `parts` parts, as [`copier::How`] wants it, counted among those `waiting`
+/// until it is called. Nothing where there is no function.
+pub(crate) fn handler(
+    func: Option<Func>,
+    parts: usize,
+    record: Option<u64>,
+    waiting: &Arc<AtomicUsize>,
+) -> Option<(usize, usize)> {
+    let func = func.filter(|func| func.function.is_some())?;
+    waiting.fetch_add(1, Ordering::Relaxed);
+    let (parts_left, waiting) = (AtomicUsize::new(parts), Arc::clone(waiting));
+    let shared = Box::into_raw(Box::new(Completion { parts_left, func, record, waiting }));
+    Some((part_is_over as *const () as usize, shared as usize))
+}
+
+/// Calls a handler as [`handler`] gave it.
+///
+/// # Safety
+/// It is one that [`handler`] gave, and this is one of its parts.
+pub(crate) unsafe fn call((function, argument): (usize, usize)) {
+    // SAFETY: `handler` gives addresses of functions that take one address; the caller's promise.
+    let function =
+        unsafe { std::mem::transmute::<*const (), extern "C" fn(usize)>(function as *const ()) };
+    function(argument);
+}
+
+extern "C" fn part_is_over(shared: usize) {
+    let shared = shared as *mut Completion;
+    // SAFETY: `handler` made it, for as many calls as there are parts; this is one of them, so it
+    // is not freed yet.
+    if unsafe { &*shared }.parts_left.fetch_sub(1, Ordering::AcqRel) > 1 {
+        return;
+    }
+    // SAFETY: made by `Box::into_raw`; this is the last call.
+    let Completion { func, record, waiting, .. } = *unsafe { Box::from_raw(shared) };
+    if let Some(record) = record {
+        sanitize::over(|other, _| other == record);
+    }
+    // Before the call: a handler may wait for the others.
+    waiting.fetch_sub(1, Ordering::Relaxed);
+    run(func);
+}
+
+fn run(Func { function, argument }: Func) {
+    let Some(function) = function else { return };
+    let function: unsafe extern "C" fn(*mut c_void) = function;
+    // SAFETY: who submitted the copy promised that it may be called with this argument now.
+    unsafe { function(argument) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    unsafe extern "C" fn count(argument: *mut c_void) {
+        // SAFETY: the tests give a live counter.
+        unsafe { &*argument.cast::<AtomicUsize>() }.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[test]
+    fn a_handler_runs_once_after_the_last_part() {
+        for (parts, record) in [(1, None), (1, Some(7)), (3, None), (3, Some(9))] {
+            let (calls, waiting) = (AtomicUsize::new(0), Arc::default());
+            let argument = (&raw const calls).cast_mut().cast();
+            let func = Func { function: Some(count), argument };
+            let handler = handler(Some(func), parts, record, &waiting).unwrap();
+            assert_eq!(waiting.load(Ordering::Relaxed), 1);
+            for left in (0..parts).rev() {
+                // SAFETY: one call for each part.
+                unsafe { call(handler) };
+                assert_eq!(calls.load(Ordering::Relaxed), usize::from(left == 0));
+            }
+            assert_eq!(waiting.load(Ordering::Relaxed), 0);
+        }
+    }
+
+    #[test]
+    fn no_function_is_no_handler() {
+        let waiting = Arc::default();
+        assert!(handler(None, 3, None, &waiting).is_none());
+        let func = Func { function: None, argument: std::ptr::null_mut() };
+        assert!(handler(Some(func), 1, Some(2), &waiting).is_none());
+        assert_eq!(waiting.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,248 @@
+//! Which bytes belong to copies that are not synced: the sanitizer's table.
+//!
+//! A copy is one piece at first; syncs of parts of it cut pieces up.
+
+use std::ops::Range;
+
+/// Most pieces; copies beyond are not watched.
+pub(crate) const PIECES_MAX: usize = 1 << 16;
+
+/// A copy as it was submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Submitted {
+    pub dst: usize,
+    pub src: usize,
+    pub len: usize,
+    /// Where the allocation begins that the destination is in; 0 if it is not on the heap.
+    pub dst_heap: usize,
+    /// That of the source.
+    pub src_heap: usize,
+    /// The address of the place's description, or 0.
+    pub site: usize,
+    /// An address in the function that submitted it, or 0.
+    pub caller: usize,
+}
+
+/// What of a copy is not synced.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    record: u64,
+    queue: u64,
+    /// Its first byte, from the copy's start.
+    start: usize,
+    len: usize,
+    /// Whether reading the source is an error.
+    is_source_watched: bool,
+    submitted: Submitted,
+}
+
+impl Piece {
+    fn dst(&self) -> Range<usize> {
+        span(self.submitted.dst.wrapping_add(self.start), self.len)
+    }
+
+    fn src(&self) -> Range<usize> {
+        span(self.submitted.src.wrapping_add(self.start), self.len)
+    }
+
+    /// What may not be touched.
+    fn closed(&self) -> impl Iterator<Item = Range<usize>> {
+        [Some(self.dst()), self.is_source_watched.then(|| self.src())].into_iter().flatten()
+    }
+
+    /// The part of which `side` is in `range`, and those before and behind it.
+    fn cut(&self, side: Range<usize>, range: &Range<usize>) -> (Option<Piece>, [Option<Piece>; 2]) {
+        let met = side.start.max(range.start)..side.end.min(range.end);
+        if met.start >= met.end {
+            return (None, [Some(*self), None]);
+        }
+        let part = |from: usize, to: usize| {
+            let start = self.start + (from - side.start);
+            (from < to).then_some(Piece { start, len: to - from, ..*self })
+        };
+        (part(met.start, met.end), [part(side.start, met.start), part(met.end, side.end)])
+    }
+}
+
+fn span(start: usize, len: usize) -> Range<usize> {
+    start..start.saturating_add(len)
+}
+
+/// Which copies a release is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// The bytes are read next.
+    Read,
+    /// They are changed or freed next.
+    Write,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Ranges {
+    pieces: Vec<Piece>,
+    next_record: u64,
+    watch_sources: bool,
+}
+
+impl Ranges {
+    /// An empty table.
+    pub const fn new() -> Ranges {
+        Ranges { pieces: Vec::new(), next_record: 1, watch_sources: true }
+    }
+
+    /// Whether sources are to be watched from now on.
+    pub fn set_watch_sources(&mut self, watch: bool) {
+        self.watch_sources = watch;
+    }
+
+    /// A copy of `queue`; its record's number, and what is closed now. Nothing where the table is
+    /// full.
+    pub fn add(&mut self, queue: u64, copy: Submitted) -> Option<(u64, Vec<Range<usize>>)> {
+        if copy.len == 0 || self.pieces.len() >= PIECES_MAX {
+            return None;
+        }
+        let record = self.next_record;
+        self.next_record += 1;
+        let (len, is_source_watched) = (copy.len, self.watch_sources);
+        let piece = Piece { record, queue, start: 0, len, is_source_watched, submitted: copy };
+        self.pieces.push(piece);
+        Some((record, piece.closed().collect()))
+    }
+
+    /// The bytes were synced in their queue. What may be open now: see [`Ranges::still_closed`].
+    pub fn release(
+        &mut self,
+        queue: u64,
+        range: &Range<usize>,
+        access: Access,
+    ) -> Vec<Range<usize>> {
+        let (mut kept, mut freed) = (Vec::new(), Vec::new());
+        for piece in std::mem::take(&mut self.pieces) {
+            if piece.queue != queue {
+                kept.push(piece);
+                continue;
+            }
+            let (synced, rest) = piece.cut(piece.dst(), range);
+            freed.extend(synced.iter().flat_map(Piece::closed));
+            for piece in rest.into_iter().flatten() {
+                let (read, rest) = piece.cut(piece.src(), range);
+                kept.extend(rest.into_iter().flatten());
+                let Some(read) = read else { continue };
+                freed.extend(read.closed());
+                if access == Access::Read {
+                    // Who syncs them may read them; they must not change yet.
+                    kept.push(Piece { is_source_watched: false, ..read });
+                }
+            }
+        }
+        self.pieces = kept;
+        freed
+    }
+
+    /// All that `whose` says of record and queue is synced.
+    pub fn release_all(&mut self, whose: impl Fn(u64, u64) -> bool) -> Vec<Range<usize>> {
+        let mut freed = Vec::new();
+        self.pieces.retain(|piece| {
+            let is_over = whose(piece.record, piece.queue);
+            if is_over {
+                freed.extend(piece.closed());
+            }
+            !is_over
+        });
+        freed
+    }
+
+    /// What touches `freed` and is closed nevertheless.
+    pub fn still_closed(&self, freed: &[Range<usize>]) -> Vec<Range<usize>> {
+        let touches = |closed: &Range<usize>| {
+            freed.iter().any(|freed| freed.start < closed.end && closed.start < freed.end)
+        };
+        self.pieces.iter().flat_map(Piece::closed).filter(touches).collect()
+    }
+
+    /// Up to where the byte's neighbours are closed, too; nothing where it is not closed.
+    pub fn closed_until(&self, address: usize) -> Option<usize> {
+        let closed = self.pieces.iter().flat_map(Piece::closed);
+        closed.filter(|range| range.contains(&address)).map(|range| range.end).max()
+    }
+
+    /// The newest copy that the byte belongs to, and whether it is in the destination.
+    pub fn at(&self, address: usize) -> Option<(Submitted, bool)> {
+        self.pieces.iter().rev().find_map(|piece| {
+            let is_destination = piece.dst().contains(&address);
+            let is_met = is_destination || piece.src().contains(&address);
+            is_met.then_some((piece.submitted, is_destination))
+        })
+    }
+
+    /// A copy from or to an allocation, and one of its bytes there.
+    pub fn in_allocation(&self, heap: usize) -> Option<(Submitted, bool, usize)> {
+        self.pieces.iter().rev().find_map(|piece| {
+            let Submitted { dst_heap, src_heap, .. } = piece.submitted;
+            match heap {
+                heap if heap == dst_heap => Some((piece.submitted, true, piece.dst().start)),
+                heap if heap == src_heap => Some((piece.submitted, false, piece.src().start)),
+                _ => None,
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy(dst: usize, src: usize, len: usize) -> Submitted {
+        Submitted { dst, src, len, dst_heap: dst, src_heap: src, site: 0, caller: 0 }
+    }
+
+    #[test]
+    fn a_sync_of_a_part_leaves_the_rest() {
+        let mut ranges = Ranges::new();
+        let (_, closed) = ranges.add(1, copy(1000, 5000, 100)).unwrap();
+        assert_eq!(closed, [1000..1100, 5000..5100]);
+        let freed = ranges.release(1, &(1010..1020), Access::Read);
+        assert_eq!(freed, [1010..1020, 5010..5020]);
+        for (address, is_closed) in [(1009, true), (1010, false), (1019, false), (1020, true)] {
+            assert_eq!(ranges.at(address).is_some(), is_closed, "{address}");
+            assert_eq!(ranges.at(address + 4000).is_some(), is_closed, "{address}");
+        }
+        assert_eq!(ranges.closed_until(1020), Some(1100));
+        assert!(ranges.release(2, &(0..9000), Access::Read).is_empty());
+        ranges.release(1, &(0..2000), Access::Read);
+        assert_eq!(ranges.at(1050), None);
+        assert_eq!(ranges.in_allocation(1000), None);
+    }
+
+    #[test]
+    fn a_source_that_is_synced_may_be_read_but_not_freed() {
+        let mut ranges = Ranges::new();
+        ranges.add(1, copy(1000, 5000, 100));
+        assert_eq!(ranges.release(1, &(5000..5050), Access::Read), [1000..1050, 5000..5050]);
+        assert!(ranges.still_closed(&[1000..1050, 5000..5050]).iter().eq([&(1000..1050)]));
+        assert!(ranges.in_allocation(5000).is_some_and(|(_, is_dst, _)| !is_dst));
+        ranges.release(1, &(5000..5100), Access::Write);
+        assert_eq!(ranges.in_allocation(5000), None);
+        assert_eq!(ranges.at(1000), None);
+    }
+
+    #[test]
+    fn what_another_copy_needs_stays_closed() {
+        let mut ranges = Ranges::new();
+        ranges.add(1, copy(2000, 1000, 64));
+        let (second, _) = ranges.add(1, copy(3000, 2000, 64)).unwrap();
+        let freed = ranges.release_all(|record, _| record == second);
+        assert_eq!(freed, [3000..3064, 2000..2064]);
+        assert!(ranges.still_closed(&freed).iter().eq([&(2000..2064)]));
+    }
+
+    #[test]
+    fn sources_can_be_left_alone() {
+        let mut ranges = Ranges::new();
+        ranges.set_watch_sources(false);
+        assert!(ranges.add(1, copy(1000, 5000, 10)).unwrap().1.iter().eq([&(1000..1010)]));
+        assert!(ranges.in_allocation(5000).is_some());
+        assert!(ranges.add(1, copy(1000, 5000, 0)).is_none());
+    }
+}

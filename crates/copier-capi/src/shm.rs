@@ -1,0 +1,290 @@
+//! Copies into shared memory that another process reads: their progress is mirrored into the
+//! descriptors that both have bound.
+//!
+//! The service tells progress in the queue, which other processes do not see. So a helper thread,
+//! started with the first such copy, waits for them in turn, and marks segments as they are done;
+//! whoever syncs here marks what is done, too.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::channel::{Channel, Parts};
+use crate::descriptor::Descriptors;
+use crate::lock::{Lock, Scope, futex_wait, futex_wake};
+
+/// Most bound shared memories.
+pub(crate) const BINDINGS_MAX: usize = 64;
+/// Most copies whose progress is being mirrored; others are made before the call returns.
+pub(crate) const MIRRORED_MAX: usize = 4096;
+
+#[derive(Clone, Copy)]
+struct Binding {
+    start: usize,
+    descriptors: Descriptors,
+}
+
+impl Binding {
+    /// The bytes of the range that are in the shared memory, from its start.
+    fn meet(&self, range: &Range<usize>) -> Option<Range<usize>> {
+        let end = range.end.min(self.start.saturating_add(self.descriptors.shm_bytes));
+        let start = range.start.max(self.start);
+        (start < end).then(|| start - self.start..end - self.start)
+    }
+}
+
+/// A copy into a bound memory.
+struct Mirrored {
+    binding: Binding,
+    /// The destination, from the start of the shared memory; segments done are left out.
+    left: Range<usize>,
+    /// Its first byte.
+    start: usize,
+    channel: Arc<Channel>,
+    parts: Arc<Parts>,
+}
+
+struct State {
+    bindings: Vec<Binding>,
+    mirrored: VecDeque<Mirrored>,
+    has_helper: bool,
+}
+
+static STATE: Lock<State> =
+    Lock::new(State { bindings: Vec::new(), mirrored: VecDeque::new(), has_helper: false });
+static IS_USED: AtomicBool = AtomicBool::new(false);
+/// Counts what the helper should look at.
+static NEWS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether anything was ever bound.
+#[inline]
+pub(crate) fn is_used() -> bool {
+    IS_USED.load(Ordering::Relaxed)
+}
+
+/// Binds descriptors to a shared memory; replaces a binding of the same address.
+///
+/// # Errors
+/// EINVAL: the descriptors are not for such segments, or the memory overlaps another one that is
+/// bound. ENOSPC: [`BINDINGS_MAX`] are bound.
+///
+/// # Safety
+/// As for [`Descriptors::open`]; and `shm` is where the shared memory is that they were made for.
+/// Both stay mapped until [`unbind`], also in children.
+pub(crate) unsafe fn bind(shm: usize, descr: *mut u8, segment_bytes: usize) -> Result<(), c_int> {
+    // SAFETY: the caller's promise.
+    let descriptors = unsafe { Descriptors::open(descr, segment_bytes) }?;
+    let new = Binding { start: shm, descriptors };
+    let range = shm..shm.checked_add(descriptors.shm_bytes).ok_or(libc::EINVAL)?;
+    if shm == 0 {
+        return Err(libc::EINVAL);
+    }
+    // A failure is for who syncs.
+    let _ = unbind(shm);
+    STATE.with(|state| {
+        if state.bindings.iter().any(|binding| binding.meet(&range).is_some()) {
+            return Err(libc::EINVAL);
+        }
+        if state.bindings.len() >= BINDINGS_MAX {
+            return Err(libc::ENOSPC);
+        }
+        state.bindings.push(new);
+        IS_USED.store(true, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+/// Forgets a binding, when the copies into it are over.
+///
+/// # Errors
+/// EINVAL: nothing is bound there.
+pub(crate) fn unbind(shm: usize) -> Result<(), c_int> {
+    let taken = STATE.with(|state| {
+        let place = state.bindings.iter().position(|binding| binding.start == shm)?;
+        state.bindings.swap_remove(place);
+        Some(())
+    });
+    taken.ok_or(libc::EINVAL)?;
+    while let Some(work) = STATE.with(|state| state.oldest(|copy| copy.binding.start == shm)) {
+        work.make();
+    }
+    Ok(())
+}
+
+/// A copy is about to be submitted: its bytes in bound memories are on their way from now on.
+pub(crate) struct Begun(Vec<(Binding, Range<usize>)>, usize);
+
+/// See [`Begun`].
+pub(crate) fn begin(dst: usize, len: usize) -> Option<Begun> {
+    let range = dst..dst.saturating_add(len);
+    let met: Vec<_> = STATE.with(|state| {
+        let meet = |binding: &Binding| Some((*binding, binding.meet(&range)?));
+        state.bindings.iter().filter_map(meet).collect()
+    });
+    for (binding, bytes) in &met {
+        binding.descriptors.begin(binding.descriptors.segments(bytes));
+    }
+    (!met.is_empty()).then_some(Begun(met, dst))
+}
+
+/// The copy was submitted.
+pub(crate) fn submitted(begun: Begun, channel: &Arc<Channel>, parts: Parts) {
+    let Begun(met, dst) = begun;
+    let parts = Arc::new(parts);
+    let over = STATE.with(|state| {
+        for (binding, left) in met {
+            let start = dst.wrapping_sub(binding.start);
+            let (channel, parts) = (Arc::clone(channel), Arc::clone(&parts));
+            state.mirrored.push_back(Mirrored { binding, left, start, channel, parts });
+        }
+        let over = state.publish();
+        if !state.mirrored.is_empty() && !state.has_helper {
+            state.has_helper = start_helper();
+        }
+        over
+    });
+    drop(over);
+    NEWS.fetch_add(1, Ordering::SeqCst);
+    futex_wake(&NEWS, 1, Scope::Private);
+    while let Some(work) = STATE.with(State::surplus) {
+        work.make();
+    }
+}
+
+/// Marks what is done.
+pub(crate) fn publish_all() {
+    drop(STATE.with(State::publish));
+}
+
+/// Waits for copies into the bytes, of whichever process.
+///
+/// # Errors
+/// As for [`Descriptors::wait`].
+pub(crate) fn wait(address: usize, len: usize) -> Result<(), c_int> {
+    let range = address..address.saturating_add(len);
+    publish_all();
+    let met: Vec<_> = STATE.with(|state| {
+        let meet = |binding: &Binding| Some((*binding, binding.meet(&range)?));
+        state.bindings.iter().filter_map(meet).collect()
+    });
+    let mut result = Ok(());
+    for (Binding { descriptors, .. }, bytes) in met {
+        for segment in descriptors.segments(&bytes) {
+            result = result.and(descriptors.wait(segment));
+        }
+    }
+    result
+}
+
+/// The next segment of a copy.
+struct Work {
+    channel: Arc<Channel>,
+    parts: Arc<Parts>,
+    range: Range<usize>,
+}
+
+impl Work {
+    /// Waits until it is there, and marks it.
+    fn make(self) {
+        // The error is found, and marked, when the segment is.
+        let _ = self.parts.sync(&self.channel, self.range);
+        publish_all();
+    }
+}
+
+impl Mirrored {
+    /// The first segment that is not marked; its bytes from the copy's start.
+    fn next(&self) -> Option<(usize, Range<usize>)> {
+        let descriptors = &self.binding.descriptors;
+        let segment = descriptors.segments(&self.left).next()?;
+        let end = descriptors.bytes(segment).end.min(self.left.end);
+        // The copy may begin before the shared memory does: then `start` is negative.
+        let from = |at: usize| at.wrapping_sub(self.start);
+        Some((segment, from(self.left.start)..from(end)))
+    }
+
+    /// Marks what is done. True where that is all.
+    fn publish(&mut self) -> bool {
+        while let Some((segment, range)) = self.next() {
+            let len = range.len();
+            if !self.parts.is_ready(&self.channel, range.clone()) {
+                return false;
+            }
+            let has_failed = self.parts.sync(&self.channel, range).is_err();
+            self.binding.descriptors.end(segment, has_failed);
+            self.left.start += len;
+        }
+        true
+    }
+
+    fn work(&self) -> Option<Work> {
+        let (channel, parts) = (Arc::clone(&self.channel), Arc::clone(&self.parts));
+        Some(Work { channel, parts, range: self.next()?.1 })
+    }
+}
+
+impl State {
+    /// Marks what is done. What is over is to be dropped without the lock: a queue may go with it.
+    fn publish(&mut self) -> Vec<Mirrored> {
+        let all = std::mem::take(&mut self.mirrored);
+        let (over, left): (Vec<_>, VecDeque<_>) = {
+            let mut over = Vec::new();
+            let mut left = VecDeque::new();
+            for mut copy in all {
+                if copy.publish() {
+                    over.push(copy);
+                } else {
+                    left.push_back(copy);
+                }
+            }
+            (over, left)
+        };
+        self.mirrored = left;
+        over
+    }
+
+    fn oldest(&mut self, is_meant: impl Fn(&Mirrored) -> bool) -> Option<Work> {
+        self.mirrored.iter().find(|copy| is_meant(copy))?.work()
+    }
+
+    /// Work that does not wait for the helper: there is too much, or no helper.
+    fn surplus(&mut self) -> Option<Work> {
+        let limit = if self.has_helper { MIRRORED_MAX } else { 0 };
+        if self.mirrored.len() > limit { self.oldest(|_| true) } else { None }
+    }
+}
+
+/// False where the system has no more threads.
+fn start_helper() -> bool {
+    let thread = std::thread::Builder::new().name("copier-shm".to_owned());
+    thread.spawn(help).is_ok()
+}
+
+fn help() {
+    loop {
+        let news = NEWS.load(Ordering::SeqCst);
+        match STATE.with(|state| state.oldest(|_| true)) {
+            Some(work) => work.make(),
+            None => futex_wait(&NEWS, news, None, Scope::Private),
+        }
+    }
+}
+
+pub(crate) fn hold_for_fork() {
+    STATE.hold_for_fork();
+}
+
+/// The child has no helper, and what the parent is copying is the parent's to mark.
+pub(crate) fn release_after_fork(is_child: bool) {
+    STATE.release_after_fork();
+    if is_child {
+        STATE.with(|state| {
+            state.has_helper = false;
+            // Their queues are the parent's: nothing of them is touched here, so they are not
+            // dropped.
+            std::mem::forget(std::mem::take(&mut state.mirrored));
+        });
+    }
+}
