@@ -219,6 +219,9 @@ impl Copier {
         unsafe { self.copy_at_once(dst, src, len) };
         self.stats.count_at_once(len);
         if let Some((function, argument)) = how.handler {
+            // It may free the source, which older copies may still read. An error is told to
+            // whoever syncs them.
+            let _ = self.sync_for_write(src.addr(), len);
             // SAFETY: the caller's promise.
             unsafe { crate::handler::call(function, argument) };
         }

@@ -95,6 +95,32 @@ fn a_handler_waits_for_what_is_still_written_to_its_source() {
     });
 }
 
+static READ: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn overwrite(address: usize) {
+    let source = std::ptr::with_exposed_provenance_mut::<u8>(address);
+    // SAFETY: the test below gives the address of 500 bytes that are its own, and syncs before it
+    // looks at them; who reads them must have done so when a handler runs.
+    unsafe { std::ptr::write_bytes(source, 0, 500) };
+    READ.store(1, Ordering::SeqCst);
+}
+
+#[test]
+fn a_handler_of_a_copy_made_at_once_waits_for_older_readers() {
+    let service = service();
+    let copier = client(&service);
+    let mut source = vec![6u8; 500];
+    let address = source.as_mut_ptr().expose_provenance();
+    let (mut first, mut second) = (vec![0u8; 500], vec![0u8; 500]);
+    let lazy = How { lazy_us: Some(60_000_000), ..How::default() };
+    let older = submit(&copier, &mut first, &source, &lazy);
+    let how = How { handler: Some((overwrite as *const () as usize, address)), ..How::default() };
+    assert!(!submit(&copier, &mut second, &source, &how).is_queued());
+    assert_eq!(READ.load(Ordering::SeqCst), 1);
+    copier.sync(&older, 0..500).unwrap();
+    assert_eq!((first, second), (vec![6u8; 500], vec![6u8; 500]));
+}
+
 #[test]
 fn a_bad_address_is_its_clients_error_and_nobody_elses() {
     let service = service();

@@ -39,13 +39,12 @@ use clap::{Args, Subcommand};
 use std::process::ExitCode;
 
 const LONG_ABOUT: &str = "\
-Experiments. Each brings its own lab up, runs its baselines interleaved with what is measured, \
-prints a table and, with --json FILE, writes one JSON object a line:
+Experiments. Each runs its baselines interleaved with what is measured, prints a table and, with --json FILE, writes one JSON object a line:
 
   {\"bench\": …, \"case\": {…}, \"mode\": \"offload\", \"metrics\": {…}, \"seed\": …, \"host\": {…}}
 
-Ratios are lines of their own with mode `ratio`. Units are the last part of every name. Needs \
-root.";
+Ratios are lines of their own with mode `ratio`. Units are the last part of every name. \
+All but `copy` bring their own lab up, which needs root.";
 
 /// Measure, always beside the baselines of the same run
 #[derive(Debug, Args)]
