@@ -1,7 +1,11 @@
 //! The inputs that the fuzzers start from. They are committed under `fuzz/seeds/`; made from
 //! values here so that a change of a format changes them as well.
 
+use super::lines::step;
+use copier::channel::wire::{ReplyBytes, Said, TaskPlace};
 use copyd::daemon::message::{Class, Limits, Refusal, Reply, Request};
+use overlap::ParcelWriter;
+use overlap::parcel::Value;
 use wire::frame::{
     CloseReason, ConnectionId, Epoch, Frame, PROTOCOL_VERSION, RefuseReason, ReturnReason, Scope,
     Terms, Usage,
@@ -51,8 +55,58 @@ pub fn all() -> Vec<Seed> {
     for (name, content) in copyd_messages() {
         add("copyd_message", name, content);
     }
+    for (name, script) in queue_scripts() {
+        add("copyd_lines", name, script);
+    }
+    for (name, content) in channel_words() {
+        add("channel_word", name, content);
+    }
+    for (name, content) in parcels() {
+        add("parcel", name, content);
+    }
+    for (name, text) in RESP_REQUESTS {
+        add("resp_request", name, text.as_bytes().to_vec());
+    }
     seeds
 }
+
+fn channel_words() -> [(&'static str, Vec<u8>); 5] {
+    let task = Some(TaskPlace { ticket: 4711, granule_shift: 11 });
+    let reply = ReplyBytes::new(b"seven").expect("it is short");
+    [
+        ("hello", Said::Hello { slots: 4, slot_bytes: 64 << 10 }),
+        ("sent", Said::Sent { slot: 3, len: 60_000, task }),
+        ("there", Said::Sent { slot: 0, len: 100, task: None }),
+        ("released", Said::Released { slot: 3, reply }),
+        ("stalled", Said::Stalled { slot: 3 }),
+    ]
+    .map(|(name, said)| (name, said.encode().as_slice().to_vec()))
+}
+
+fn parcels() -> [(&'static str, Vec<u8>); 3] {
+    let values = [
+        Value::I32(-7),
+        Value::I64(1 << 40),
+        Value::String("sieben".to_owned()),
+        Value::Bytes(vec![0xff; 40]),
+    ];
+    [("numbers", &values[..2]), ("text", &values[2..3]), ("all", &values[..])].map(
+        |(name, values)| {
+            let mut writer = ParcelWriter::new(Vec::new());
+            values.iter().for_each(|value| {
+                writer.value(value).expect("memory takes all");
+            });
+            (name, writer.into_inner())
+        },
+    )
+}
+
+const RESP_REQUESTS: [(&str, &str); 4] = [
+    ("set", "*5\r\n$3\r\nSET\r\n$3\r\nkey\r\n$5\r\nvalue\r\n$2\r\nEX\r\n$2\r\n10\r\n"),
+    ("pipelined", "*2\r\n$3\r\nGET\r\n$1\r\na\r\n*0\r\n*1\r\n$4\r\nPING\r\n"),
+    ("inline", "set \"a \\x41\\n\" 'b\\'' c\r\n\r\nPING\n"),
+    ("open", "*3\r\n$3\r\nSET\r\n$0\r\n\r\n$100\r\nabc"),
+];
 
 fn copyd_messages() -> [(&'static str, Vec<u8>); 7] {
     let limits =
@@ -78,6 +132,77 @@ fn copyd_messages() -> [(&'static str, Vec<u8>); 7] {
         ("added", added),
         ("served", served),
         ("refused", refused),
+    ]
+}
+
+/// A number of a script that is in its range.
+fn number(value: u16) -> [u8; 3] {
+    let [low, high] = value.to_le_bytes();
+    [0, low, high]
+}
+
+/// A line of a script: ticket from the tail on, length, places within region 1, what else.
+fn line(ticket: u16, len: u16, dst: u16, src: u16, shape: &[u8]) -> Vec<u8> {
+    let numbers = [ticket + 2, len, dst, src].map(number).concat();
+    [&[step::ACQUIRE, step::TASK][..], &numbers, &[1, 1], shape].concat()
+}
+
+/// Scripts of the target of shared lines: steps, each with what belongs to it.
+fn queue_scripts() -> [(&'static str, Vec<u8>); 6] {
+    let turn = [step::TURN, 1, 6];
+    let sync =
+        |ticket: u16, kind: u8| [&[step::SYNC, kind][..], &number(ticket + 2), &[255; 4]].concat();
+    let progress =
+        |ticket: u16, what: u8| [&[step::PROGRESS][..], &number(ticket + 2), &[0, what]].concat();
+    // Plain; lazy with a delay; with a handler.
+    let (plain, lazy, handled) =
+        ([0x40], [0x41, 0, 0, 0, 9], [[0x42].as_slice(), &[7; 16]].concat());
+    let chain = [line(0, 600, 2000, 0, &lazy), line(1, 600, 3000, 2000, &plain)].concat();
+    [
+        (
+            "copies",
+            [line(0, 64, 0, 1024, &plain), line(1, 4000, 96, 95, &plain), turn.to_vec()].concat(),
+        ),
+        (
+            "chain",
+            [chain.clone(), turn.to_vec(), sync(1, 0), turn.to_vec(), vec![step::DOZE]].concat(),
+        ),
+        ("abort", [chain, sync(0, 1), turn.to_vec(), progress(0, 3), turn.to_vec()].concat()),
+        (
+            "handler",
+            [
+                line(0, 512, 0, 1024, &handled),
+                turn.to_vec(),
+                vec![step::HANDLER],
+                progress(0, 5),
+                turn.to_vec(),
+            ]
+            .concat(),
+        ),
+        // Claimed by the client, then recycled under it; and a line that is not acquired.
+        (
+            "claims",
+            [
+                line(0, 512, 0, 1024, &plain),
+                progress(0, 0),
+                turn.to_vec(),
+                progress(0, 1),
+                turn.to_vec(),
+                progress(16, 0),
+            ]
+            .concat(),
+        ),
+        // The words of the head, and of what follows.
+        (
+            "words",
+            [
+                line(0, 512, 0, 1024, &plain),
+                vec![step::WORDS, 8, 0, 7, 1, 200, 0, 3],
+                vec![9; 60],
+                turn.to_vec(),
+            ]
+            .concat(),
+        ),
     ]
 }
 

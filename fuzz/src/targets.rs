@@ -1,7 +1,10 @@
 //! One function for each decoder. It panics where the decoder breaks a promise: not only where it
 //! panics itself.
 
+use copier::channel::wire::Said;
 use copyd::daemon::message::{Reply, Request};
+use kv::parse::{Argument, Limits, Parser, Progress};
+use overlap::{ParcelReader, ParcelWriter};
 use wire::frame::{Deframer, Frame};
 use wire::http::{
     BodyFraming, ChunkedScanner, HeadError, HeadLimits, Method, RequestHead, ResponseHead, head_end,
@@ -12,13 +15,14 @@ use wire::packet::{
 };
 use wire::snapshot::Snapshot;
 
+pub use super::lines::copyd_lines;
 pub use super::tls::record;
 
 /// A target.
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("snapshot", snapshot),
     ("frame", frame),
     ("http_request", http_request),
@@ -27,7 +31,35 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("packet", packet),
     ("record", record),
     ("copyd_message", copyd_message),
+    ("copyd_lines", copyd_lines),
+    ("channel_word", channel_word),
+    ("parcel", parcel),
+    ("resp_request", resp_request),
 ];
+
+/// What is said on a channel's socket means one thing.
+pub fn channel_word(data: &[u8]) {
+    if let Ok(said) = Said::decode(data) {
+        assert_eq!(said.encode().as_slice(), data);
+    }
+}
+
+/// Values that are read are those that were written; no more is set aside than there are bytes.
+pub fn parcel(data: &[u8]) {
+    let mut reader = ParcelReader::new(data);
+    let mut again = ParcelWriter::new(Vec::new());
+    while let Ok(Some(value)) = reader.value() {
+        again.value(&value).expect("memory takes all");
+    }
+    let again = again.into_inner();
+    assert_eq!(again, data[..again.len()]);
+    // What it stopped at stays as it is, whatever is asked for.
+    if !reader.is_at_end() {
+        assert!(reader.value().is_err());
+        assert!(reader.bytes().is_err() && reader.string().is_err());
+        assert!(reader.i32().is_err() && reader.i64().is_err());
+    }
+}
 
 /// A message of the copy daemon's socket means one thing, in one direction.
 pub fn copyd_message(data: &[u8]) {
@@ -40,6 +72,41 @@ pub fn copyd_message(data: &[u8]) {
     if let Ok(reply) = reply {
         assert_eq!(reply.encode().as_slice(), data);
     }
+}
+
+/// What requests mean does not depend on how their octets arrive.
+pub fn resp_request(data: &[u8]) {
+    let whole = requests(data, data.len());
+    for step in [1, 7, 64] {
+        assert_eq!(requests(data, step), whole);
+    }
+}
+
+/// The requests of `data` that arrives `step` octets at a time, and whether what follows is none.
+fn requests(data: &[u8], step: usize) -> (Vec<Vec<Vec<u8>>>, bool) {
+    let mut parser = Parser::new(Limits { arguments_max: 64, bulk_bytes_max: 4096 });
+    let (mut found, mut input) = (Vec::new(), Vec::new());
+    for chunk in data.chunks(step.max(1)) {
+        input.extend_from_slice(chunk);
+        loop {
+            match parser.advance(&input) {
+                Err(_) => return (found, true),
+                Ok(Progress::Complete) => {}
+                Ok(Progress::Partial | Progress::Open(_)) => break,
+            }
+            let word = |argument: &Argument| match argument {
+                Argument::Here(place) => input[place.clone()].to_vec(),
+                Argument::Quoted(word) => word.clone(),
+                Argument::Apart => unreachable!("nothing was taken"),
+            };
+            let words: Vec<Vec<u8>> = parser.arguments().iter().map(word).collect();
+            assert!(!words.is_empty());
+            found.push(words);
+            input.drain(..parser.finish());
+        }
+        input.drain(..parser.skip());
+    }
+    (found, false)
 }
 
 /// A snapshot that decodes means one thing. The checksum is put right, for a fuzzer finds none.

@@ -12,8 +12,13 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// Dependencies within a layer that are meant: the chassis stands on the record layer, steering on
 /// the links and devices it attaches to.
-const SIDEWAYS: [(&str, &str); 3] =
-    [("service", "record"), ("steer", "linux"), ("copier", "copyd")];
+const SIDEWAYS: [(&str, &str); 5] = [
+    ("service", "record"),
+    ("steer", "linux"),
+    ("copier", "copyd"),
+    ("overlap", "copier"),
+    ("kv", "copier"),
+];
 /// Members of the workspace that no layer holds: nothing may depend on them.
 const OUTSIDE: [&str; 2] = ["system-tests", "xtask"];
 /// The crates that may use `unsafe`: they talk to the machine, or are given pointers.

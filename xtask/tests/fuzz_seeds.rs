@@ -6,6 +6,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+#[path = "../../fuzz/src/lines.rs"]
+mod lines;
 #[path = "../../fuzz/src/seeds.rs"]
 mod seeds;
 #[path = "../../fuzz/src/targets.rs"]
@@ -69,6 +71,12 @@ fn seeds_reach_behind_the_first_check() {
         "copyd_message" => {
             use copyd::daemon::message::{Reply, Request};
             Request::decode(content).is_ok() || Reply::decode(content).is_ok()
+        }
+        "channel_word" => copier::channel::wire::Said::decode(content).is_ok(),
+        "parcel" => {
+            let mut reader = overlap::ParcelReader::new(content);
+            while let Ok(Some(_)) = reader.value() {}
+            reader.is_at_end()
         }
         _ => true,
     };

@@ -3,15 +3,16 @@
 //! Everything not said has a safe default; an unknown key is an error. Paths are relative to the
 //! file they are written in.
 
+mod route;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::de::{Deserializer, Error as _, Unexpected, Visitor};
+pub use route::{BodyPath, REQUESTS_PER_MIGRATION_DEFAULT, RequestsPerMigration};
+use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 use service::logs::LogConfig;
 use settings::{ByteSize, SettingsError};
@@ -29,10 +30,6 @@ pub const SERVERS_MAX: usize = 256;
 const CONNECTIONS_MAX: usize = 1 << 22;
 /// The most that `limits.headers_max` can be.
 const HEADERS_MAX: usize = 1000;
-/// Requests that a connection may have answered by a server before it comes home, where a route
-/// does not say.
-pub const REQUESTS_PER_MIGRATION_DEFAULT: NonZeroU32 = NonZeroU32::new(64).unwrap();
-
 /// A whole `lb.toml`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -46,6 +43,9 @@ pub struct BalancerConfig {
     /// Keep each worker on one CPU.
     #[serde(default)]
     pub pin_workers: bool,
+    /// Which way proxied bodies go.
+    #[serde(default)]
+    pub body: BodyPath,
     /// `[[listener]]`: where clients connect.
     #[serde(default, rename = "listener")]
     pub listeners: Vec<ListenerConfig>,
@@ -159,60 +159,6 @@ pub enum OffloadMode {
     Always,
     /// Hand over where it is expected to pay.
     Auto,
-}
-
-/// `requests_per_migration`: a positive integer or `"unlimited"`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RequestsPerMigration {
-    /// The connection comes home after so many requests.
-    Limited(NonZeroU32),
-    /// The connection comes home when it is idle or closed, or belongs elsewhere.
-    Unlimited,
-}
-
-impl Default for RequestsPerMigration {
-    fn default() -> Self {
-        RequestsPerMigration::Limited(REQUESTS_PER_MIGRATION_DEFAULT)
-    }
-}
-
-impl RequestsPerMigration {
-    /// The number, `None` for no limit.
-    pub fn limit(self) -> Option<NonZeroU32> {
-        match self {
-            RequestsPerMigration::Limited(requests) => Some(requests),
-            RequestsPerMigration::Unlimited => None,
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for RequestsPerMigration {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Either;
-        impl Visitor<'_> for Either {
-            type Value = RequestsPerMigration;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a positive integer or \"unlimited\"")
-            }
-            fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Self::Value, E> {
-                u32::try_from(value)
-                    .ok()
-                    .and_then(NonZeroU32::new)
-                    .map(RequestsPerMigration::Limited)
-                    .ok_or_else(|| E::invalid_value(Unexpected::Signed(value), &self))
-            }
-            fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Self::Value, E> {
-                self.visit_i64(i64::try_from(value).unwrap_or(-1))
-            }
-            fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Self::Value, E> {
-                match value {
-                    "unlimited" => Ok(RequestsPerMigration::Unlimited),
-                    other => Err(E::invalid_value(Unexpected::Str(other), &self)),
-                }
-            }
-        }
-        deserializer.deserialize_any(Either)
-    }
 }
 
 /// Servers that can stand in for each other.

@@ -18,11 +18,6 @@ use crate::upload::{Upload, UploadError};
 use crate::upstream::Upstream;
 use crate::worker::Worker;
 
-/// A stretch of a body at least so long is spliced on plain connections. Measured on loopback:
-/// below, two system calls more cost as much as the two copies saved; at 256 KiB a body costs a
-/// tenth less than through the buffer, at 1 MiB a third.
-const SPLICE_BYTES_MIN: u64 = 64 * 1024;
-
 /// One response on its way.
 pub(crate) struct Delivery<'c> {
     /// The worker.
@@ -138,7 +133,7 @@ impl Delivery<'_> {
             return self.both_ways(upstream, body, decode, sent).await;
         }
         let may_splice = !self.client.is_tls() && !decode;
-        if may_splice && body.blind_bytes() >= SPLICE_BYTES_MIN {
+        if may_splice && self.worker.plan().config.body.splices(body.blind_bytes()) {
             // Without a descriptor to be had it goes through the buffer.
             if let Ok(pipe) = self.worker.pipes.take() {
                 return self.splice(upstream, pipe, body, sent).await;

@@ -17,17 +17,14 @@ use crate::buffer::{Buffer, Buffers};
 /// place.
 const HEADROOM_BYTES: usize = 1024;
 
-/// Octets of the first read of an answer: a head and what can do without splice(2); of a large
-/// body no more is copied than that.
-const FIRST_READ_BYTES: usize = 66 * 1024;
-
 /// Received and not consumed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Incoming {
     buffer: Option<Buffer>,
     start: usize,
     end: usize,
     touched: bool,
+    first_read_bytes: usize,
 }
 
 /// What happened first.
@@ -42,6 +39,11 @@ pub(crate) enum Seen {
 }
 
 impl Incoming {
+    /// Nothing yet; the first read takes no more than `first_read_bytes`.
+    pub(crate) fn new(first_read_bytes: usize) -> Incoming {
+        Incoming { buffer: None, start: 0, end: 0, touched: false, first_read_bytes }
+    }
+
     /// What is there.
     pub(crate) fn data(&self) -> &[u8] {
         let buffer = self.buffer.as_ref();
@@ -126,7 +128,7 @@ impl Incoming {
         if spare.is_empty() {
             return Poll::Ready(Err(io::ErrorKind::StorageFull.into()));
         }
-        let bytes_max = if self.touched { usize::MAX } else { FIRST_READ_BYTES };
+        let bytes_max = if self.touched { usize::MAX } else { self.first_read_bytes };
         let bytes_max = bytes_max.min(spare.len());
         let mut read = ReadBuf::new(spare.get_mut(..bytes_max).unwrap_or_default());
         let polled = Pin::new(reader).poll_read(context, &mut read);
@@ -173,7 +175,7 @@ mod tests {
     #[tokio::test]
     async fn a_head_is_replaced_in_place_also_by_a_longer_one() {
         let buffers = Buffers::default();
-        let mut incoming = Incoming::default();
+        let mut incoming = Incoming::new(usize::MAX);
         assert!(incoming.is_untouched());
         let mut reader: &[u8] = b"old|body";
         assert_eq!(incoming.fill(&mut reader, &buffers).await.unwrap(), 8);
@@ -190,7 +192,7 @@ mod tests {
     #[tokio::test]
     async fn no_buffer_is_held_while_there_is_nothing() {
         let buffers = Buffers::default();
-        let mut incoming = Incoming::default();
+        let mut incoming = Incoming::new(usize::MAX);
         let (mut far, mut near) = tokio::io::duplex(64);
         {
             let mut waiting = std::pin::pin!(incoming.fill(&mut near, &buffers));

@@ -26,6 +26,7 @@
 
 mod accept;
 mod auto;
+mod bodies;
 mod body;
 mod buffer;
 mod busy;

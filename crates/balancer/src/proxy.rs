@@ -269,7 +269,10 @@ impl Exchange<'_> {
         }
         let rest = std::mem::replace(&mut forward.rest, Body::Done);
         let mut upload = Upload::new(rest, forward.body_bytes_max);
-        let mut incoming = Incoming::default();
+        // What goes through TLS is not spliced: more than the head may as well be read.
+        let recent = (!self.client.is_tls()).then_some(&self.worker.recent_bodies);
+        let first_read_bytes = self.worker.plan().config.body.first_read_bytes(recent);
+        let mut incoming = Incoming::new(first_read_bytes);
         match self.await_head(forward, &mut upstream, &mut upload, &mut incoming).await {
             Ok(head) => {
                 self.worker.meter.record(Stage::UpstreamResponse, start.elapsed());
@@ -435,6 +438,7 @@ impl Exchange<'_> {
         };
         let Delivered { outcome, begun, upstream, response_bytes } =
             delivery.run(&head, terms, upstream).await;
+        self.worker.recent_bodies.note(response_bytes);
         let ended = match outcome {
             Ok(()) if keep_alive => Ended::KeepAlive,
             Ok(()) => Ended::Close,

@@ -12,9 +12,6 @@ use crate::splice::{self, Turn};
 use crate::upstream;
 use crate::worker::Worker;
 
-/// A stretch of a body at least so long is spliced.
-const SPLICE_BYTES_MIN: u64 = 64 * 1024;
-
 /// Why an upload ended early.
 #[derive(Debug)]
 pub(crate) enum UploadError {
@@ -104,7 +101,7 @@ impl Upload {
         if !client.input().is_empty() {
             return self.check(client.input());
         }
-        if !client.is_tls() && self.body.blind_bytes() >= SPLICE_BYTES_MIN {
+        if !client.is_tls() && worker.plan().config.body.splices(self.body.blind_bytes()) {
             if self.pipe.is_none() {
                 // Without a descriptor to be had it goes through the buffer.
                 self.pipe = worker.pipes.take().ok();

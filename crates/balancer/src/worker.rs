@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::accept;
+use crate::bodies::Recent;
 use crate::buffer::{Buffers, Pipes};
 use crate::clients::Clients;
 use crate::health;
@@ -46,6 +47,8 @@ pub(crate) struct Worker {
     pub buffers: Buffers,
     /// Pipes for bodies.
     pub pipes: Pipes,
+    /// How long bodies were of late.
+    pub recent_bodies: Recent,
     /// Whether, and how, connections are handed over.
     pub offload: Offload,
     /// Round-robin counter.
@@ -88,6 +91,7 @@ impl Worker {
             pipes: Pipes::default(),
             offload: Offload::new(info, &plan),
             // Workers start at different servers.
+            recent_bodies: Recent::default(),
             turn: Cell::new(info.index),
             plan: RefCell::new(Rc::new(PlanRef(plan))),
             draining: Cell::new(false),

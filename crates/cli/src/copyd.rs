@@ -29,7 +29,12 @@ A copyd.toml; all keys can be left out, here are the defaults, or examples where
   socket = \"/run/unlade/copyd.sock\"
   mode = 0o666                 # of the socket; who is served is checked besides
   admin = \"127.0.0.1:9901\"     # /metrics, /healthz, /version; none where not said
-  threads_max = 1              # threads that copy
+  threads_min = 1              # threads that copy, at least and at most: one more starts where
+  threads_max = 1              #   those that run are busy for more than high_load_percent of
+  high_load_percent = 80       #   their time, one ends where it is less than low_load_percent
+  low_load_percent = 30        #   and the others can do its work, both for scale_after
+  scale_after = \"100ms\"
+  units = \"auto\"               # devices beside the processor (Intel DSA); or \"none\"
   slice_bytes = \"1MiB\"         # of one client before the next has its turn
   run_bytes = \"16KiB\"          # between two looks at what is wanted first
   polling = \"adaptive\"         # or \"always\": never sleep

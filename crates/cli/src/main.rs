@@ -68,6 +68,9 @@ enum Command {
     /// Make a link lose, double and delay packets
     #[command(hide = true)]
     Impair(bench::impair::ImpairArgs),
+    /// A key-value server to measure copies with
+    #[command(hide = true)]
+    Kv(bench::copy::kv::KvArgs),
 }
 
 fn main() -> ExitCode {
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(args),
         Command::Floor(args) => bench::floor::run(&args),
         Command::Impair(args) => bench::impair::run(&args),
+        Command::Kv(args) => bench::copy::kv::serve(&args),
     };
     match outcome {
         Ok(code) => code,

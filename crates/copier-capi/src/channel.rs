@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use copier::{Attachment, Copier, How, StatsRead, Token};
 use copyunit::Hint;
@@ -15,8 +15,6 @@ use crate::errno;
 pub(crate) const DEFAULT_ID: u64 = 1;
 static NEXT_ID: AtomicU64 = AtomicU64::new(DEFAULT_ID + 1);
 
-/// Looks for handlers before the service is woken again.
-const LOOKS: u32 = 64;
 /// From so many bytes on a copy made at once goes past the caches.
 const STREAM_BYTES_MIN: usize = 8 << 20;
 
@@ -26,8 +24,6 @@ pub(crate) struct Channel {
     pub id: u64,
     /// Distinct also among the default queues of a process and of those it was forked from.
     pub incarnation: u64,
-    /// Handlers that were not called yet.
-    pub handlers: Arc<AtomicUsize>,
     copier: Option<Copier>,
 }
 
@@ -44,7 +40,7 @@ impl Channel {
 
     fn numbered(id: u64, attachment: Option<Attachment>) -> Channel {
         let incarnation = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Channel { id, incarnation, handlers: Arc::default(), copier: attachment.map(Copier::new) }
+        Channel { id, incarnation, copier: attachment.map(Copier::new) }
     }
 
     /// Whether a service copies.
@@ -95,26 +91,24 @@ impl Channel {
         synced.map_err(errno::of_copy)
     }
 
-    /// Waits for everything, and runs all handlers. `awaken` wakes the service.
+    /// Waits for everything, and runs all handlers.
     ///
     /// # Errors
     /// The number of the error that one ended with.
-    pub fn sync_all(&self, awaken: impl Fn()) -> Result<(), c_int> {
+    pub fn sync_all(&self) -> Result<(), c_int> {
         let Some(copier) = &self.copier else { return Ok(()) };
-        let synced = copier.sync_all().map_err(errno::of_copy);
-        // That its copy is over the service has still to see, before a handler is due.
-        let mut looks = 0u32;
-        while self.handlers.load(Ordering::Relaxed) > 0 {
-            if copier.run_handlers() > 0 {
-                continue;
-            }
-            if looks % LOOKS == 0 {
-                awaken();
-            }
-            looks = looks.wrapping_add(1);
-            std::thread::yield_now();
-        }
-        synced
+        copier.sync_handlers().map_err(errno::of_copy)
+    }
+
+    /// A descriptor of the caller's that is readable when handlers are due. Nothing where there is
+    /// no service, so that they run at once; or no descriptor.
+    pub fn event(&self) -> Option<OwnedFd> {
+        self.copier.as_ref()?.event().ok()?.try_clone_to_owned().ok()
+    }
+
+    /// Wakes the service, where it sleeps.
+    pub fn ring(&self) {
+        self.copier.iter().for_each(Copier::ring);
     }
 
     /// Runs the handlers that are due; how many.
@@ -207,7 +201,7 @@ mod tests {
         let token = unsafe { channel.submit(destination.as_mut_ptr(), source.as_ptr(), 100, &how) };
         assert!(token.is_none());
         assert_eq!((destination, called.into_inner()), (source, 1));
-        assert_eq!(channel.sync_all(|| ()), Ok(()));
+        assert_eq!(channel.sync_all(), Ok(()));
         assert!(!channel.is_served());
     }
 }

@@ -1,7 +1,6 @@
 //! What happens when a copy is over: its handler runs once, after the last part.
 
 use std::ffi::c_void;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::abi::Func;
@@ -13,22 +12,18 @@ struct Completion {
     func: Func,
     /// The sanitizer's record.
     record: Option<u64>,
-    /// Handlers of the queue that were not called yet.
-    waiting: Arc<AtomicUsize>,
 }
 
-/// A handler for each of `parts` parts, as [`copier::How`] wants it, counted among those `waiting`
-/// until it is called. Nothing where there is no function.
+/// A handler for each of `parts` parts, as [`copier::How`] wants it. Nothing where there is no
+/// function.
 pub(crate) fn handler(
     func: Option<Func>,
     parts: usize,
     record: Option<u64>,
-    waiting: &Arc<AtomicUsize>,
 ) -> Option<(usize, usize)> {
     let func = func.filter(|func| func.function.is_some())?;
-    waiting.fetch_add(1, Ordering::Relaxed);
-    let (parts_left, waiting) = (AtomicUsize::new(parts), Arc::clone(waiting));
-    let shared = Box::into_raw(Box::new(Completion { parts_left, func, record, waiting }));
+    let parts_left = AtomicUsize::new(parts);
+    let shared = Box::into_raw(Box::new(Completion { parts_left, func, record }));
     Some((part_is_over as *const () as usize, shared as usize))
 }
 
@@ -51,12 +46,10 @@ extern "C" fn part_is_over(shared: usize) {
         return;
     }
     // SAFETY: made by `Box::into_raw`; this is the last call.
-    let Completion { func, record, waiting, .. } = *unsafe { Box::from_raw(shared) };
+    let Completion { func, record, .. } = *unsafe { Box::from_raw(shared) };
     if let Some(record) = record {
         sanitize::over(|other, _| other == record);
     }
-    // Before the call: a handler may wait for the others.
-    waiting.fetch_sub(1, Ordering::Relaxed);
     run(func);
 }
 
@@ -79,26 +72,22 @@ mod tests {
     #[test]
     fn a_handler_runs_once_after_the_last_part() {
         for (parts, record) in [(1, None), (1, Some(7)), (3, None), (3, Some(9))] {
-            let (calls, waiting) = (AtomicUsize::new(0), Arc::default());
+            let calls = AtomicUsize::new(0);
             let argument = (&raw const calls).cast_mut().cast();
             let func = Func { function: Some(count), argument };
-            let handler = handler(Some(func), parts, record, &waiting).unwrap();
-            assert_eq!(waiting.load(Ordering::Relaxed), 1);
+            let handler = handler(Some(func), parts, record).unwrap();
             for left in (0..parts).rev() {
                 // SAFETY: one call for each part.
                 unsafe { call(handler) };
                 assert_eq!(calls.load(Ordering::Relaxed), usize::from(left == 0));
             }
-            assert_eq!(waiting.load(Ordering::Relaxed), 0);
         }
     }
 
     #[test]
     fn no_function_is_no_handler() {
-        let waiting = Arc::default();
-        assert!(handler(None, 3, None, &waiting).is_none());
+        assert!(handler(None, 3, None).is_none());
         let func = Func { function: None, argument: std::ptr::null_mut() };
-        assert!(handler(Some(func), 1, Some(2), &waiting).is_none());
-        assert_eq!(waiting.load(Ordering::Relaxed), 0);
+        assert!(handler(Some(func), 1, Some(2)).is_none());
     }
 }

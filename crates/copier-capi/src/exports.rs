@@ -313,7 +313,8 @@ pub unsafe extern "C" fn copier_abort(desc: *const Descr, fd: c_int) -> c_int {
 }
 
 /// Makes a queue that holds len tasks at least; its file descriptor, or -1 with errno. Order is
-/// kept within a queue only. Where no service runs, copies of the queue are made at once.
+/// kept within a queue only. Where no service runs, copies of the queue are made at once. The
+/// descriptor is readable when handlers of the queue may be due, until _post_handlers(fd).
 ///
 /// # Errors
 /// EINVAL: len is 0, or more than the process's queues hold (queue_len, 1024 if not set). EMFILE:
@@ -366,7 +367,7 @@ pub unsafe extern "C" fn set_copier_opt(opts: *const Opt) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn copier_awaken(fd: c_int) -> c_int {
     let process = process::get();
-    errno::status(process.channel(fd).map(|_| process.awaken()))
+    errno::status(process.channel(fd).map(|channel| channel.ring()))
 }
 
 /// What a queue (fd, or -1 for the default one) has done. stats->size is set by the caller. 0, or

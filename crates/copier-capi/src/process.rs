@@ -10,7 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use copier::{Scenario, Service};
+use copier::{SLOTS_MIN, Scenario, Service};
 
 use crate::abi;
 use crate::channel::Channel;
@@ -113,7 +113,8 @@ impl Process {
             return Err(libc::EINVAL);
         }
         let Some(service) = &self.service else { return Ok(Channel::new(None)) };
-        Ok(Channel::new(Some(service.attach().map_err(|_| libc::ENOMEM)?)))
+        let slots = len.next_power_of_two().max(SLOTS_MIN as usize) as u32;
+        Ok(Channel::new(Some(service.attach_with(1, slots).map_err(|_| libc::ENOMEM)?)))
     }
 
     /// The queue of a file descriptor; the default one for -1.
@@ -133,11 +134,6 @@ impl Process {
         let mut all = self.queues.all();
         all.insert(0, Arc::clone(&self.default));
         all
-    }
-
-    /// Wakes the service's threads.
-    pub fn awaken(&self) {
-        drop(self.service.as_ref().map(Service::scenario));
     }
 
     fn scenario(&self) -> MutexGuard<'_, Option<Scenario>> {

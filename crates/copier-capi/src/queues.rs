@@ -1,12 +1,14 @@
 //! The queues that a program made, by their file descriptors.
 //!
 //! Each is an eventfd, so that it is a number that nothing else in the process has, which close(2)
-//! takes back. The library is not told of that: a queue whose descriptor is closed, or is another
-//! file by now, is found and settled when the next one is made.
+//! takes back; and it is readable when handlers of the queue are due. The library is not told of
+//! its end: a queue whose descriptor is closed, or is another file by now, is found and settled
+//! when the next one is made.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
 use std::fs;
+use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -54,8 +56,11 @@ impl Queues {
     /// EMFILE: there are [`QUEUES_MAX`], or the process has no descriptors left; and whatever
     /// eventfd(2) says.
     pub fn add(&self, channel: Channel) -> Result<c_int, c_int> {
-        // SAFETY: no memory is involved.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        let fd = match channel.event() {
+            Some(event) => event.into_raw_fd(),
+            // SAFETY: no memory is involved.
+            None => unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) },
+        };
         if fd < 0 {
             return Err(crate::errno::last());
         }

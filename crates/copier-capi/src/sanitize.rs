@@ -125,6 +125,7 @@ pub(crate) fn start(watch_sources: bool) {
         })
     };
     let Some(found) = found else { return };
+    copyunit::kernel::keep_from_libc();
     with_table(|table| table.set_watch_sources(watch_sources));
     ASAN.store(Box::into_raw(Box::new(found)), Ordering::Release);
     // SAFETY: the types are those of the sanitizer's headers; the functions live as long as the

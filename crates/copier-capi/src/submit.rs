@@ -4,6 +4,8 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use copier::{How, TASK_BYTES_MAX};
+use copyplan::plan::Piece;
+use copyplan::shift::{self, Move};
 
 use crate::abi::{self, DESCR_TOKENS, Descr, Func, TaskOpts};
 use crate::channel::{Channel, Parts, copy_now};
@@ -14,9 +16,6 @@ use crate::{sanitize, shm};
 const SEGMENTS_MAX: usize = 32;
 /// The smallest granularity, in bytes.
 const GRANULARITY_MIN: usize = 1024;
-/// A move over a distance is cut into parts as long as the distance; one that would have more than
-/// so many times its distance is made at once.
-const MOVE_PARTS_MAX: usize = 8;
 /// Bytes that are carried at a time where source and destination overlap.
 const BOUNCE_BYTES: usize = 16 << 10;
 /// What a descriptor's state is that was filled.
@@ -59,13 +58,6 @@ impl Job<'_> {
     }
 }
 
-/// Which part goes first.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
-    Forward,
-    Backward,
-}
-
 /// Submits a copy of ranges that do not overlap.
 ///
 /// # Safety
@@ -73,52 +65,55 @@ enum Order {
 /// [`abi::Site`], and the function may be called with its argument once.
 pub(crate) unsafe fn copy(channel: &Arc<Channel>, job: Job<'_>) {
     // SAFETY: the caller's promise.
-    unsafe { submit(channel, job, Order::Forward) };
+    unsafe { submit(channel, job, &[]) };
 }
 
-/// Submits a copy of ranges that may overlap, as tasks that do not: the one first whose source is
-/// overwritten by others (Copier, SOSP 2025, §4.1).
+/// Submits a copy of ranges that may overlap, as copies that do not: see [`shift`]. One that has to
+/// be made at once is.
 ///
 /// # Safety
 /// As for [`copy`], but that the ranges may overlap.
-pub(crate) unsafe fn move_bytes(channel: &Arc<Channel>, mut job: Job<'_>) {
-    let distance = job.dst.addr().abs_diff(job.src.addr());
-    if distance >= job.len {
+pub(crate) unsafe fn move_bytes(channel: &Arc<Channel>, job: Job<'_>) {
+    let (dst, src) = (job.dst.addr(), job.src.addr());
+    match shift::split(dst as u64, src as u64, job.len as u64) {
         // SAFETY: the caller's promise; the ranges do not overlap.
-        return unsafe { copy(channel, job) };
-    }
-    let in_shm = shm::is_used();
-    if in_shm || distance == 0 || job.len / distance > MOVE_PARTS_MAX {
+        Move::Copies(copies) if copies.len() == 1 => unsafe { copy(channel, job) },
+        Move::Copies(copies) if !shm::is_used() => {
+            // SAFETY: the caller's promise; none of the copies overlaps itself.
+            unsafe { submit(channel, job, &copies) };
+        }
         // SAFETY: the caller's promise.
-        return unsafe { move_at_once(channel, job) };
+        _ => unsafe { move_at_once(channel, job) },
     }
-    job.part_bytes = job.part_bytes.min(distance);
-    let order = if job.dst.addr() > job.src.addr() { Order::Backward } else { Order::Forward };
-    // SAFETY: the caller's promise; no part is longer than the distance, so that none overlaps
-    // itself.
-    unsafe { submit(channel, job, order) };
 }
 
+/// Submits a copy, or the copies that a move has become, one after the other; each as tasks of at
+/// most `part_bytes`. No copies: the job is one.
+///
 /// # Safety
-/// As for [`copy`]; parts of `part_bytes` do not overlap themselves.
-unsafe fn submit(channel: &Arc<Channel>, job: Job<'_>, order: Order) {
+/// As for [`copy`]; the copies are of the job's bytes, and none overlaps itself.
+unsafe fn submit(channel: &Arc<Channel>, job: Job<'_>, copies: &[Piece]) {
     let Job { dst, src, len, how, part_bytes, func, descr } = job;
+    let is_move = !copies.is_empty();
+    let whole = [Piece { dst: dst.addr() as u64, src: src.addr() as u64, len: len as u64 }];
+    let copies = if is_move { copies } else { &whole };
+    let parts_of = |copy: &Piece| (copy.len as usize).div_ceil(part_bytes).max(1);
     let record = watch(channel, &how, dst, src, len);
-    let count = len.div_ceil(part_bytes).max(1);
-    let how = How { handler: completion::handler(func, count, record, &channel.handlers), ..how };
+    let count = copies.iter().map(parts_of).sum();
+    let how = How { handler: completion::handler(func, count, record), ..how };
     let begun = if shm::is_used() { shm::begin(dst.addr(), len) } else { None };
     let mut parts = Parts { part_bytes, ..Parts::default() };
-    for number in 0..count {
-        let (from, to) = match order {
-            Order::Forward => (number * part_bytes, ((number + 1) * part_bytes).min(len)),
-            Order::Backward => {
-                (len.saturating_sub((number + 1) * part_bytes), len - number * part_bytes)
+    for copy in copies {
+        let start = copy.dst as usize - dst.addr();
+        for number in 0..parts_of(copy) {
+            let from = number * part_bytes;
+            let part = part_bytes.min(copy.len as usize - from);
+            let at = start + from;
+            // SAFETY: the caller's promise, for a part of the ranges.
+            let token = unsafe { channel.submit(dst.add(at), src.add(at), part, &how) };
+            if !is_move && (begun.is_some() || number < DESCR_TOKENS) {
+                parts.tokens.extend(token);
             }
-        };
-        // SAFETY: the caller's promise, for a part of the ranges.
-        let token = unsafe { channel.submit(dst.add(from), src.add(from), to - from, &how) };
-        if order == Order::Forward && (begun.is_some() || number < DESCR_TOKENS) {
-            parts.tokens.extend(token);
         }
     }
     if let Some(descr) = descr {
@@ -146,7 +141,7 @@ unsafe fn move_at_once(channel: &Channel, job: Job<'_>) {
     let _ = channel.sync_range(dst.addr(), len, true);
     // SAFETY: the caller's promise; and of this queue nothing is pending there any more.
     unsafe { carry(dst, src, len) };
-    if let Some(handler) = completion::handler(func, 1, record, &channel.handlers) {
+    if let Some(handler) = completion::handler(func, 1, record) {
         // SAFETY: it has one part, and this is it.
         unsafe { completion::call(handler) };
     }
@@ -193,6 +188,54 @@ fn fill(descr: &mut Descr, channel: &Channel, dst: *mut u8, len: usize, parts: &
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process;
+
+    const ARENA: usize = 64 << 10;
+
+    /// Moves within an arena, between two copies that it depends on; all is queued, and only the
+    /// last is waited for.
+    fn move_queued(len: usize, from: usize, to: usize, part_bytes: usize) {
+        let channel = &process::get().default;
+        let first: Vec<u8> = (0..ARENA as u32).map(|n| ((n * 31) >> 3) as u8).collect();
+        let (mut arena, mut last) = (vec![0u8; ARENA], vec![1u8; ARENA]);
+        let mut expected = first.clone();
+        expected.copy_within(from..from + len, to);
+        let how = How { queued: true, ..How::default() };
+        let job = |dst, src, len| Job { how, part_bytes, ..Job::plain(dst, src, len, 0) };
+        let (base, out) = (arena.as_mut_ptr(), last.as_mut_ptr());
+        // SAFETY: all ranges are in the three vectors, which are looked at when all is synced.
+        unsafe {
+            copy(channel, job(base, first.as_ptr(), ARENA));
+            move_bytes(channel, job(base.add(to), base.add(from), len));
+            copy(channel, job(out, base, ARENA));
+        }
+        channel.sync_range(out.addr(), ARENA, true).unwrap();
+        channel.sync_range(base.addr(), ARENA, true).unwrap();
+        assert!(arena == expected && last == expected, "{len} bytes from {from} to {to}");
+    }
+
+    #[test]
+    fn moves_are_as_by_memmove_whatever_overlaps() {
+        for len in [0usize, 1, 2, 7, 8, 9, 64, 100, 1000, 1025, 5000, 20_000] {
+            let parts = [1, 2, 3, 7, 8, 9].map(|parts| len / parts);
+            let near = [0, 1, 2, len.saturating_sub(1), len + 1, len + 100];
+            for distance in parts.into_iter().chain(near) {
+                let low = 20_000;
+                move_queued(len, low, low + distance, TASK_BYTES_MAX);
+                move_queued(len, low + distance, low, TASK_BYTES_MAX);
+            }
+        }
+    }
+
+    #[test]
+    fn moves_are_as_by_memmove_in_tasks_of_any_length() {
+        for part_bytes in [64, 1000, 1024, 4096] {
+            for distance in [1000, 1024, 3000, 9_999, 10_000] {
+                move_queued(10_000, 5_000, 5_000 + distance, part_bytes);
+                move_queued(10_000, 5_000 + distance, 5_000, part_bytes);
+            }
+        }
+    }
 
     #[test]
     fn overlapping_bytes_are_carried() {

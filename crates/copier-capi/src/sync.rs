@@ -7,7 +7,7 @@ use copier::Token;
 
 use crate::abi::{self, DESCR_TOKENS, Descr};
 use crate::channel::{Channel, Parts};
-use crate::process::{self, Process};
+use crate::process::Process;
 use crate::ranges::Access;
 use crate::submit::FILLED;
 use crate::{sanitize, shm};
@@ -45,7 +45,7 @@ fn settled(channel: &Channel, address: usize, len: usize, access: Access) -> Res
 /// # Errors
 /// The number of the error that one ended with.
 pub(crate) fn all(channel: &Channel) -> Result<(), c_int> {
-    let synced = channel.sync_all(|| process::started().into_iter().for_each(Process::awaken));
+    let synced = channel.sync_all();
     sanitize::over(|_, queue| queue == channel.id);
     if shm::is_used() {
         shm::publish_all();

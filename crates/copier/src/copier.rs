@@ -4,21 +4,25 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use copyplan::admit::INLINE_MAX_BYTES;
+use copyd::Attachment;
+use copyplan::admit::{INLINE_MAX_BYTES, Seen};
 use copyunit::Hint;
 use ring::{Flags, Queue, SyncKind, SyncTask, Task, Ticket, WaitPolicy, Waited, segment};
 
 use crate::error::CopyError;
+use crate::glance::line_ns;
 use crate::link::Link;
 use crate::pending::{Kind, Pending, Queued};
 use crate::remote::Remote;
-use crate::site::{Decision, Place, Sites, Timing, nanos};
+use crate::site::{Decision, Place, Sites, nanos};
 use crate::stats::Stats;
 
 /// One task has at most so many bytes; longer copies are several.
 pub const TASK_BYTES_MAX: usize = 1 << 20;
 /// So many bytes are worth waking a service that sleeps: that takes as long as copying them.
 const WAKE_BYTES: usize = 128 << 10;
+/// The longest submission that is told apart from longer ones, nanoseconds: 15 bits.
+const SUBMIT_NS_MAX: u32 = 0x7fff;
 /// From so many bytes on a copy made at once goes past the caches.
 const STREAM_BYTES_MIN: usize = 8 << 20;
 
@@ -55,7 +59,7 @@ pub struct How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the bytes are there only after it is settled"]
 pub struct Token {
-    ticket: Ticket,
+    pub(crate) ticket: Ticket,
     /// 0: it was made at once.
     len_bytes: u32,
     granule_shift: u8,
@@ -90,7 +94,7 @@ impl Copier {
         let pending = Pending::new(queue.slots(), queue.tail());
         Copier {
             pending,
-            sites: Sites::default(),
+            sites: Sites,
             stats: Stats::default(),
             origin: Instant::now(),
             unserved_bytes: AtomicU64::new(0),
@@ -101,6 +105,12 @@ impl Copier {
     #[inline]
     pub(crate) fn queue(&self) -> &Queue {
         self.attachment.queue()
+    }
+
+    /// The service of this process, if that is who serves.
+    #[inline]
+    pub(crate) fn local(&self) -> Option<&Attachment> {
+        self.attachment.local()
     }
 
     #[inline]
@@ -117,11 +127,15 @@ impl Copier {
         self.attachment.is_awake()
     }
 
-    pub(crate) fn is_served(&self) -> bool {
+    /// Whether somebody serves the queue. Where not, copies are made by whoever waits for them. A
+    /// system call where a daemon serves.
+    pub fn is_served(&self) -> bool {
         self.attachment.is_served()
     }
 
-    pub(crate) fn ring(&self) {
+    /// Wakes the service where it sleeps: it looks at what is queued. Without it, it does so when
+    /// enough is queued, when somebody waits, or after a while.
+    pub fn ring(&self) {
         self.attachment.ring();
     }
 
@@ -137,35 +151,48 @@ impl Copier {
     ///
     /// # Panics
     /// `len` is above [`TASK_BYTES_MAX`].
-    #[inline]
+    #[inline(always)]
     pub unsafe fn submit(&self, dst: *mut u8, src: *const u8, len: usize, how: &How) -> Token {
         assert!(len <= TASK_BYTES_MAX, "{len} bytes in one task");
         if how.queued || how.lazy_us.is_some() {
-            if let Some(ticket) = self.acquire_for(dst, src, len) {
-                return self.enqueue(ticket, dst, src, len as u32, how);
-            }
-        } else if len >= INLINE_MAX_BYTES as usize {
+            // SAFETY: the caller's promise.
+            return unsafe { self.submit_queued(dst, src, len, how) };
+        }
+        if len >= INLINE_MAX_BYTES as usize {
             let decision = self.decide(len, how.site);
             if decision.timed {
                 // SAFETY: the caller's promise.
                 return unsafe { self.submit_timed(dst, src, len, how, decision) };
             }
-            if decision.queue
-                && let Some(ticket) = self.acquire_for(dst, src, len)
-            {
-                return self.enqueue(ticket, dst, src, len as u32, how);
+            if decision.queue {
+                // SAFETY: the caller's promise.
+                return unsafe { self.submit_queued(dst, src, len, how) };
             }
         }
         // SAFETY: the caller's promise.
         unsafe { self.make_at_once(dst, src, len, how) }
     }
 
+    /// Queues a copy, or makes it at once where the queue is full.
+    ///
+    /// # Safety
+    /// As for [`Copier::submit`].
     #[inline]
+    unsafe fn submit_queued(&self, dst: *mut u8, src: *const u8, len: usize, how: &How) -> Token {
+        match self.acquire_for(dst, src, len) {
+            Some(ticket) => self.enqueue(ticket, dst, src, len as u32, how),
+            // SAFETY: the caller's promise.
+            None => unsafe { self.make_at_once(dst, src, len, how) },
+        }
+    }
+
+    #[inline(always)]
     fn decide(&self, len: usize, site: usize) -> Decision {
-        self.sites.decide(site, len, || {
+        let state = || {
             let pending = self.queue().head().0.wrapping_sub(self.pending().settled().0);
             (self.attachment.is_awake(), pending.saturating_mul(len as u64))
-        })
+        };
+        self.sites.decide(site, len, state, || self.attachment.costs())
     }
 
     /// A ticket for what only a service of this process can do.
@@ -176,7 +203,7 @@ impl Copier {
 
     /// A ticket for a copy, if the service can reach its bytes.
     #[inline]
-    fn acquire_for(&self, dst: *mut u8, src: *const u8, len: usize) -> Option<Ticket> {
+    pub(crate) fn acquire_for(&self, dst: *mut u8, src: *const u8, len: usize) -> Option<Ticket> {
         let is_shared = self.attachment.reaches(dst.addr(), src.addr(), len);
         if len > 0 && is_shared { self.queue().try_acquire() } else { None }
     }
@@ -202,18 +229,22 @@ impl Copier {
             && let Some(ticket) = self.acquire_for(dst, src, len)
         {
             let token = self.enqueue(ticket, dst, src, len as u32, how);
-            self.note_timing(ticket, Place::of(how.site, len), began);
+            self.note_timing(ticket, Place::of(how.site, len), began, decision.is_awake);
             return Token { is_timed: true, ..token };
         }
         // SAFETY: the caller's promise.
         let token = unsafe { self.make_at_once(dst, src, len, how) };
-        self.sites.learn_at_once(how.site, len, began);
+        let copy_ns = nanos(began);
+        // SAFETY: the bytes were just written, and nobody else writes them before the copy is
+        // settled.
+        let line_ns = unsafe { line_ns(dst, len) };
+        self.sites.learn_at_once((how.site, decision.is_awake), len, copy_ns, line_ns);
         token
     }
 
     /// # Safety
     /// As for [`Copier::submit`].
-    #[inline]
+    #[inline(always)]
     unsafe fn make_at_once(&self, dst: *mut u8, src: *const u8, len: usize, how: &How) -> Token {
         // SAFETY: the caller's promise.
         unsafe { self.copy_at_once(dst, src, len) };
@@ -250,6 +281,7 @@ impl Copier {
             Kind::Copy => (task.dst as usize, task.src as usize),
             Kind::Receive => (task.dst as usize, task.fd as usize),
             Kind::Send => (task.fd as usize, task.src as usize),
+            Kind::Forward => (task.extra as usize, task.fd as usize),
         };
         let queued = Queued { kind, dst, src, len_bytes, granule_shift, is_lazy };
         self.pending().note(ticket, &queued);
@@ -272,7 +304,7 @@ impl Copier {
 
     /// Wakes the service where it sleeps, and so much is queued that it is worth it.
     #[inline]
-    fn wake_for(&self, len: usize) {
+    pub(crate) fn wake_for(&self, len: usize) {
         if self.attachment.is_awake() {
             return;
         }
@@ -288,7 +320,7 @@ impl Copier {
     ///
     /// # Safety
     /// As for [`Copier::submit`], for as long as this takes.
-    #[inline]
+    #[inline(always)]
     unsafe fn copy_at_once(&self, dst: *mut u8, src: *const u8, len: usize) {
         if self.pending().settled() != self.queue().head() {
             self.settle_touching(dst.addr(), src.addr(), len);
@@ -314,6 +346,26 @@ impl Copier {
         self.each_pending(|queued| {
             queued.writing(src, len) | queued.writing(dst, len) | queued.reading(dst, len)
         });
+    }
+
+    /// Where what may be pending begins: past what is known to be over. A client that syncs copy by
+    /// copy asks nothing else, and would look over all that it has ever queued.
+    pub(crate) fn oldest_pending(&self) -> Ticket {
+        let known = self.pending().settled().max(self.queue().tail());
+        let mut at = known.min(self.queue().head());
+        while at < self.queue().head() && self.is_over(at) {
+            at = at.next();
+        }
+        self.pending().settle_below(at);
+        at
+    }
+
+    /// Whether a task is known to be done. Its progress line may be that of another generation
+    /// where another thread has noted it and not published it yet.
+    fn is_over(&self, ticket: Ticket) -> bool {
+        let progress = self.queue().progress(ticket);
+        let queued = self.pending().get(ticket);
+        queued.is_some_and(|queued| progress.is_current() && progress.is_done(queued.all()))
     }
 
     /// Settles `bits(task)` of every pending task, oldest first. The first error, of all.
@@ -358,25 +410,27 @@ impl Copier {
     /// [`CopyError`]: they will not be.
     #[inline]
     pub fn sync(&self, token: &Token, range: Range<usize>) -> Result<(), CopyError> {
-        if !token.is_queued() {
-            return Ok(());
-        }
+        if token.is_queued() { self.sync_queued(token, range) } else { Ok(()) }
+    }
+
+    #[inline(never)]
+    fn sync_queued(&self, token: &Token, range: Range<usize>) -> Result<(), CopyError> {
         if token.is_timed {
             return self.sync_timed(token, range);
         }
         self.settle(token.ticket, token.bits(range))
     }
 
-    fn note_timing(&self, ticket: Ticket, place: Place, began: Instant) {
-        let submit_ns = nanos(began).min(u16::MAX.into());
+    fn note_timing(&self, ticket: Ticket, place: Place, began: Instant, is_awake: bool) {
+        let submit_ns = u64::from(nanos(began).min(SUBMIT_NS_MAX)) << 1 | u64::from(is_awake);
         let since = self.origin.elapsed().as_nanos() as u64;
-        self.pending().note_timing(ticket, since << 16 | u64::from(submit_ns), place.0);
+        self.pending().note_timing(ticket, since << 16 | submit_ns, place.0);
     }
 
     /// The first sync of a copy that is timed.
     #[cold]
     fn sync_timed(&self, token: &Token, range: Range<usize>) -> Result<(), CopyError> {
-        let bits = token.bits(range);
+        let bits = token.bits(range.clone());
         let Some((timing, place)) = self.pending().take_timing(token.ticket) else {
             return self.settle(token.ticket, bits);
         };
@@ -384,14 +438,26 @@ impl Copier {
         let now_ns = began.saturating_duration_since(self.origin).as_nanos() as u64;
         // Both are cut to 48 bits.
         let window_ns = (now_ns << 16).wrapping_sub(timing & !0xffff) >> 16;
+        let dst = self.pending().get(token.ticket).filter(|queued| queued.kind != Kind::Send);
         let settled = self.settle(token.ticket, bits);
-        self.sites.learn_queued(&Timing {
-            place: Place(place),
-            len: token.len_bytes,
-            submit_ns: timing as u32 & 0xffff,
-            window_ns: u32::try_from(window_ns).unwrap_or(u32::MAX),
-            wait_ns: nanos(began),
-        });
+        let wait_ns = nanos(began);
+        let (submit_ns, window_ns) =
+            (timing as u32 >> 1 & SUBMIT_NS_MAX, window_ns.try_into().unwrap_or(u32::MAX));
+        let line_ns = match (settled, dst) {
+            // SAFETY: whoever queued the copy promised that its destination is valid until it is
+            // settled, which it is not before this returns; these bytes are there, and nobody
+            // writes them.
+            (Ok(()), Some(queued)) => unsafe {
+                let start = range.start.min(queued.len_bytes as usize);
+                let end = range.end.min(queued.len_bytes as usize);
+                line_ns((queued.dst + start) as *const u8, end.saturating_sub(start))
+            },
+            _ => None,
+        };
+        let seen = Seen { submit_ns, window_ns, wait_ns, line_ns };
+        let costs = self.attachment.costs();
+        let place = (Place(place), timing & 1 != 0);
+        self.sites.learn_queued(place, token.len_bytes, &seen, &costs);
         settled
     }
 
@@ -460,6 +526,7 @@ impl Copier {
         if let Some(remote) = self.attachment.remote() {
             return self.run_remote_handlers(remote);
         }
+        self.clear_event();
         let mut count = 0;
         while let Some(ticket) = self.queue().pop_handler() {
             let Some(Ok(task)) = self.queue().peek(ticket) else { continue };
@@ -469,6 +536,9 @@ impl Copier {
                 unsafe { crate::handler::call(task.handler as usize, task.argument as usize) };
                 count += 1;
             }
+        }
+        if !self.is_served() {
+            count += self.run_left_handlers();
         }
         count
     }
@@ -481,19 +551,13 @@ impl Copier {
             count += usize::from(self.run_remote_handler(remote, ticket));
         }
         if remote.ledger().has_handlers() && !self.is_served() {
-            // Handlers run also after an error, which is told to who syncs; and after older tasks
-            // that touch what they free.
-            let _ = self.each_pending(Queued::all);
-            for ticket in remote.ledger().waiting() {
-                self.queue().progress(ticket).handler_due();
-                count += usize::from(self.run_remote_handler(remote, ticket));
-            }
+            count += self.run_left_handlers();
         }
         count
     }
 
     /// Runs the handler of a task, if it waits and the task is over.
-    fn run_remote_handler(&self, remote: &Remote, ticket: Ticket) -> bool {
+    pub(crate) fn run_remote_handler(&self, remote: &Remote, ticket: Ticket) -> bool {
         let progress = self.queue().progress(ticket);
         let queued = self.pending().get(ticket);
         if queued.is_some_and(|queued| !progress.is_done(queued.all())) {
@@ -538,6 +602,6 @@ impl Drop for Copier {
     /// Settles everything: what the service still had to copy may go with the caller's stack.
     fn drop(&mut self) {
         // An error has nobody to tell it to.
-        let _ = self.sync_all();
+        let _ = self.sync_handlers();
     }
 }

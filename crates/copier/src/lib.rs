@@ -1,12 +1,25 @@
 //! Copies that the copy service makes: submit, go on, sync what you touch.
 #![deny(unsafe_code)]
 #[allow(unsafe_code)]
+mod chain;
+#[allow(unsafe_code)]
+pub mod channel;
+#[allow(unsafe_code)]
 mod copier;
 mod error;
+mod forward;
+#[allow(unsafe_code)]
+mod glance;
 #[allow(unsafe_code)]
 mod handler;
+#[allow(unsafe_code)]
+mod inbound;
+#[allow(unsafe_code)]
+mod incoming;
 mod ledger;
 mod link;
+#[allow(unsafe_code)]
+mod owned;
 mod pending;
 #[allow(unsafe_code)]
 mod process;
@@ -17,17 +30,28 @@ pub mod scope;
 #[allow(unsafe_code)]
 mod settle;
 mod site;
+#[allow(unsafe_code)]
+mod sockets;
 mod stats;
 #[allow(unsafe_code)]
 mod stream;
 
+pub use chain::Received;
 pub use copier::{Copier, How, TASK_BYTES_MAX, Token};
 pub use copyd::daemon::SOCKET;
 pub use copyd::daemon::message::{Class, Limits, Refusal};
-pub use copyd::{AttachError, Attachment, Config, Counts, Polling, Scenario, TaskFailure};
+pub use copyd::{
+    AttachError, Attachment, Config, Counts, Devices, Polling, Scenario, TaskFailure, Units,
+};
 pub use error::CopyError;
+pub use forward::{ForwardError, Forwarding};
+pub use inbound::{FIRST_BYTES_DEFAULT, Inbound, PIECE_BYTES_DEFAULT};
+pub use incoming::{Incoming, ReceiveError, receive_some};
 pub use link::Link;
+pub use owned::Owned;
 pub use process::{Service, StartError};
 pub use remote::{Options, Remote, RemoteError, Shared};
+pub use ring::layout::SLOTS_MIN;
 pub use scope::{Pending, Scope};
+pub use sockets::Sent;
 pub use stats::{Stats, StatsRead};

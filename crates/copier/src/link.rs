@@ -1,6 +1,7 @@
 //! Where the service is: in this process, or behind shared memory.
 
 use copyd::Attachment;
+use copyplan::admit::Costs;
 use ring::{Queue, Task, Ticket};
 
 use crate::remote::Remote;
@@ -42,6 +43,14 @@ impl Link {
         }
     }
 
+    /// What copies cost on this machine, as far as it is known.
+    pub(crate) fn costs(&self) -> Costs {
+        match self {
+            Link::Local(attachment) => attachment.costs(),
+            Link::Remote(_) => Costs::default(),
+        }
+    }
+
     /// Whether somebody serves the queue; where not, nothing is claimed any more but by a daemon
     /// that is dead. A system call with a daemon.
     pub(crate) fn is_served(&self) -> bool {
@@ -55,6 +64,15 @@ impl Link {
         match self {
             Link::Local(attachment) => attachment.ring(),
             Link::Remote(remote) => remote.ring(),
+        }
+    }
+
+    /// The service of this process, if that is who serves.
+    #[inline]
+    pub(crate) fn local(&self) -> Option<&Attachment> {
+        match self {
+            Link::Local(attachment) => Some(attachment),
+            Link::Remote(_) => None,
         }
     }
 

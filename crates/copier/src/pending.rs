@@ -18,6 +18,8 @@ pub(crate) enum Kind {
     Receive,
     /// The destination is one.
     Send,
+    /// Both are.
+    Forward,
 }
 
 /// One task as its client knows it.
@@ -42,21 +44,30 @@ impl Queued {
 
     /// Segments that write to the `len` bytes from `address` on.
     pub fn writing(&self, address: usize, len: usize) -> u32 {
-        if self.kind == Kind::Send { 0 } else { self.meeting(self.dst, address, len) }
+        let writes = matches!(self.kind, Kind::Copy | Kind::Receive);
+        if writes { self.meeting(self.dst, address, len) } else { 0 }
     }
 
     /// Segments that read from the `len` bytes from `address` on.
     pub fn reading(&self, address: usize, len: usize) -> u32 {
-        if self.kind == Kind::Receive { 0 } else { self.meeting(self.src, address, len) }
+        let reads = matches!(self.kind, Kind::Copy | Kind::Send);
+        if reads { self.meeting(self.src, address, len) } else { 0 }
     }
 
-    /// The socket at one side, if there is one.
-    pub fn socket(&self) -> Option<usize> {
-        match self.kind {
-            Kind::Copy => None,
-            Kind::Receive => Some(self.src),
-            Kind::Send => Some(self.dst),
-        }
+    /// The socket that it takes from, if there is one.
+    pub fn inlet(&self) -> Option<usize> {
+        matches!(self.kind, Kind::Receive | Kind::Forward).then_some(self.src)
+    }
+
+    /// The socket that it gives to, if there is one.
+    pub fn outlet(&self) -> Option<usize> {
+        matches!(self.kind, Kind::Send | Kind::Forward).then_some(self.dst)
+    }
+
+    /// Whether both take from, or both give to, one socket.
+    pub fn shares_socket(&self, other: &Queued) -> bool {
+        let is_same = |one: Option<usize>, other| one.is_some() && one == other;
+        is_same(self.inlet(), other.inlet()) || is_same(self.outlet(), other.outlet())
     }
 
     fn meeting(&self, side: usize, address: usize, len: usize) -> u32 {
@@ -80,8 +91,8 @@ struct Slot {
     src: AtomicU64,
     /// Length, granule shift, lazy, kind.
     shape: AtomicU64,
-    /// Of a copy that is timed: when its submission was over, what that took (48 and 16 bits of
-    /// nanoseconds), and where in the program it is. Written by who submits, read by who syncs.
+    /// Of a copy that is timed: when its submission was over, what that took (48 and 15 bits of
+    /// nanoseconds), whether the service was awake (1 bit), and where in the program it is. Written by who submits, read by who syncs.
     timing: AtomicU64,
     place: AtomicU64,
 }
@@ -139,7 +150,8 @@ impl Pending {
         let kind = match shape >> 48 {
             0 => Kind::Copy,
             1 => Kind::Receive,
-            _ => Kind::Send,
+            2 => Kind::Send,
+            _ => Kind::Forward,
         };
         (slot.ticket.load(Ordering::Relaxed) == expected).then_some(Queued {
             kind,
@@ -217,8 +229,14 @@ mod tests {
         for (ticket, queued) in [(Ticket(1), received), (Ticket(2), sent)] {
             pending.note(ticket, &queued);
             assert_eq!(pending.get(ticket), Some(queued));
-            assert_eq!(queued.socket(), Some(5));
         }
+        assert_eq!((received.inlet(), received.outlet()), (Some(5), None));
+        assert_eq!((sent.inlet(), sent.outlet()), (None, Some(5)));
+        let forward = Queued { kind: Kind::Forward, ..queued(5, 6, 4096) };
+        pending.note(Ticket(3), &forward);
+        assert_eq!(pending.get(Ticket(3)), Some(forward));
+        assert_eq!((forward.writing(0, usize::MAX), forward.reading(0, usize::MAX)), (0, 0));
+        assert!(forward.shares_socket(&sent) && !forward.shares_socket(&received));
         assert_eq!((received.reading(0, usize::MAX), received.writing(0x10000, 1)), (0, 1));
         assert_eq!((sent.reading(0x10000, 1), sent.writing(0, usize::MAX)), (1, 0));
     }

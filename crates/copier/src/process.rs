@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use copyd::{AttachError, Attachment, Config, Counts, Scenario};
-use copyunit::OwnMemory;
+use copyd::{AttachError, Attachment, Config, Counts, Devices, Scenario};
+use copyunit::model::{Clock, Paced};
+use copyunit::{OwnMemory, Space};
 
 /// Why a service does not start.
 #[derive(Debug, thiserror::Error)]
@@ -19,7 +20,7 @@ pub enum StartError {
 /// Threads of this process that copy for it; they end with this value.
 pub struct Service {
     service: copyd::Service,
-    memory: Arc<OwnMemory>,
+    memory: Arc<dyn Space>,
 }
 
 impl Service {
@@ -28,11 +29,45 @@ impl Service {
     /// # Errors
     /// [`StartError`].
     pub fn start(config: Config) -> Result<Service, StartError> {
+        Service::start_with(config, copyd::Service::start, |memory| memory)
+    }
+
+    /// Starts a service that copies with these devices beside the processor, whatever `config`
+    /// says.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start_beside(config: Config, devices: Devices) -> Result<Service, StartError> {
+        let start = |config| copyd::Service::start_with(config, devices);
+        Service::start_with(config, start, |memory| memory)
+    }
+
+    /// As [`Service::start_beside`], with copies by the processor in the time of a model, at
+    /// `bytes_per_us`: for what is to be known of devices that are not there.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start_paced(
+        config: Config,
+        devices: Devices,
+        clock: &Clock,
+        bytes_per_us: u64,
+    ) -> Result<Service, StartError> {
+        let start = |config| copyd::Service::start_with(config, devices);
+        let pace = |memory| Arc::new(Paced::new(memory, clock, 0, bytes_per_us)) as Arc<dyn Space>;
+        Service::start_with(config, start, pace)
+    }
+
+    fn start_with(
+        config: Config,
+        start: impl FnOnce(Config) -> Result<copyd::Service, copyd::StartError>,
+        wrap: impl FnOnce(Arc<dyn Space>) -> Arc<dyn Space>,
+    ) -> Result<Service, StartError> {
         let guard = copyunit::guard::install()?;
         // SAFETY: copies get into a queue of this service by `Copier::submit` only, whose callers
         // promise just that.
-        let memory = Arc::new(unsafe { OwnMemory::new(guard) });
-        Ok(Service { service: copyd::Service::start(config)?, memory })
+        let memory = wrap(Arc::new(unsafe { OwnMemory::new(guard) }));
+        Ok(Service { service: start(config)?, memory })
     }
 
     /// A new client.
@@ -49,12 +84,25 @@ impl Service {
     /// # Errors
     /// [`AttachError`].
     pub fn attach_weighted(&self, weight: u32) -> Result<Attachment, AttachError> {
-        self.service.attach(Arc::clone(&self.memory) as _, weight)
+        self.service.attach(Arc::clone(&self.memory), weight)
+    }
+
+    /// As [`Service::attach_weighted`], with a queue for so many tasks: a power of two, 16 to 4096.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn attach_with(&self, weight: u32, slots: u32) -> Result<Attachment, AttachError> {
+        self.service.attach_with(Arc::clone(&self.memory) as _, weight, slots)
     }
 
     /// Keeps the threads awake while the value lives; see [`copyd::Service::scenario`].
     pub fn scenario(&self) -> Scenario {
         self.service.scenario()
+    }
+
+    /// How many threads run.
+    pub fn threads(&self) -> usize {
+        self.service.threads()
     }
 
     /// What the service has done.

@@ -180,10 +180,15 @@ impl Remote {
     /// # Errors
     /// [`RemoteError::Memory`], [`RemoteError::Regions`], or the daemon's refusal.
     pub fn memory(&self, len: usize) -> Result<Shared, RemoteError> {
+        self.arena(len).map(Shared)
+    }
+
+    /// As [`Remote::memory`], and not to be lent as a reference: others may have it, too.
+    pub(crate) fn arena(&self, len: usize) -> Result<Arc<Arena>, RemoteError> {
         let arena = Arc::new(Arena::create("unlade-shared", len)?);
         let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_served() {
-            return Ok(Shared(arena));
+            return Ok(arena);
         }
         let count = self.regions_count.load(Ordering::Relaxed);
         let full = RemoteError::Regions(self.limits.regions_max);
@@ -196,11 +201,11 @@ impl Remote {
                 // Nobody else adds while we ask.
                 let _ = place.set(Arc::clone(&arena));
                 self.regions_count.store(count + 1, Ordering::Release);
-                Ok(Shared(arena))
+                Ok(arena)
             }
             Ok(Reply::Refused(why)) => Err(why.into()),
             Ok(_) => Err(RemoteError::Answer),
-            Err(_) if !self.is_served() => Ok(Shared(arena)),
+            Err(_) if !self.is_served() => Ok(arena),
             Err(error) => Err(error),
         }
     }

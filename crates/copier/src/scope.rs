@@ -15,9 +15,11 @@ use crate::error::CopyError;
 /// the copies may use.
 #[derive(Debug)]
 pub struct Scope<'scope, 'env: 'scope> {
-    copier: &'scope Copier,
+    pub(crate) copier: &'scope Copier,
     /// There may be something to wait for at the end.
-    has_queued: Cell<bool>,
+    pub(crate) has_queued: Cell<bool>,
+    /// Some of it is at sockets, and may fail without anybody's mistake.
+    pub(crate) has_sockets: Cell<bool>,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
@@ -31,7 +33,7 @@ pub struct Pending<'scope> {
     len: usize,
     /// One task for each [`TASK_BYTES_MAX`].
     first: Token,
-    rest: Vec<Token>,
+    rest: Option<Box<[Token]>>,
     bytes: PhantomData<&'scope mut [u8]>,
 }
 
@@ -74,6 +76,7 @@ impl Copier {
         let scope = Scope {
             copier: self,
             has_queued: Cell::new(false),
+            has_sockets: Cell::new(false),
             scope: PhantomData,
             env: PhantomData,
         };
@@ -94,7 +97,8 @@ impl Drop for Settle<'_, '_, '_> {
             return;
         }
         let settled = self.0.copier.sync_all();
-        if !std::thread::panicking() {
+        // What failed at a socket is told to whoever syncs it.
+        if !std::thread::panicking() && !self.0.has_sockets.get() {
             settled.unwrap_or_else(|error| panic!("{error}"));
         }
     }
@@ -106,7 +110,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// # Panics
     /// They differ in length.
     #[track_caller]
-    #[inline]
+    #[inline(always)]
     pub fn copy(&'scope self, source: &'env [u8], destination: &'env mut [u8]) -> Pending<'scope> {
         let site = std::ptr::from_ref(Location::caller()).addr();
         self.copy_how(source, destination, &How { site, ..How::default() })
@@ -134,7 +138,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         self.copy_how(source, destination, &How { lazy_us: Some(delay_us), ..How::default() })
     }
 
-    #[inline]
+    #[inline(always)]
     fn copy_how(
         &'scope self,
         source: &'env [u8],
@@ -170,7 +174,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// `src` is valid for reads and `dst` for writes of `len` bytes until the scope ends; they do
     /// not overlap. Until then `src` is not written but by copies, and `dst` neither read nor
     /// written but through the [`Pending`]. `how` has no handler.
-    #[inline]
+    #[inline(always)]
     unsafe fn submit(
         &'scope self,
         dst: *mut u8,
@@ -178,24 +182,64 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         len: usize,
         how: &How,
     ) -> Pending<'scope> {
-        let submit = |at: usize, part: usize| {
-            // SAFETY: the caller's promise; and the scope settles all copies before it ends,
-            // whatever happens.
-            let token = unsafe { self.copier.submit(dst.add(at), src.add(at), part, how) };
-            if token.is_queued() {
-                self.has_queued.set(true);
-            }
-            token
+        // SAFETY: the caller's promise.
+        let first = unsafe { self.submit_part(dst, src, len.min(TASK_BYTES_MAX), how) };
+        let rest = match len {
+            0..=TASK_BYTES_MAX => None,
+            // SAFETY: the caller's promise.
+            _ => unsafe { Some(self.submit_rest(dst, src, len, how)) },
         };
-        let first = submit(0, len.min(TASK_BYTES_MAX));
-        let mut rest = Vec::new();
-        let mut at = TASK_BYTES_MAX;
-        while at < len {
-            let part = (len - at).min(TASK_BYTES_MAX);
-            rest.push(submit(at, part));
-            at += part;
-        }
         Pending { copier: self.copier, dst, len, first, rest, bytes: PhantomData }
+    }
+
+    /// # Safety
+    /// As for [`Scope::submit`].
+    #[inline(always)]
+    unsafe fn submit_part(&self, dst: *mut u8, src: *const u8, len: usize, how: &How) -> Token {
+        // SAFETY: the caller's promise; and the scope settles all copies before it ends, whatever
+        // happens.
+        let token = unsafe { self.copier.submit(dst, src, len, how) };
+        if token.is_queued() {
+            self.has_queued.set(true);
+        }
+        token
+    }
+
+    /// # Safety
+    /// As for [`Scope::submit`].
+    #[cold]
+    unsafe fn submit_rest(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+        how: &How,
+    ) -> Box<[Token]> {
+        let starts = (TASK_BYTES_MAX..len).step_by(TASK_BYTES_MAX);
+        starts
+            .map(|at| {
+                let part = (len - at).min(TASK_BYTES_MAX);
+                // SAFETY: the caller's promise: the part is within the bytes.
+                unsafe { self.submit_part(dst.add(at), src.add(at), part, how) }
+            })
+            .collect()
+    }
+}
+
+impl<'scope> Pending<'scope> {
+    /// The first `len` bytes of a destination that one task fills.
+    ///
+    /// # Safety
+    /// `dst` is valid and initialised for `len` bytes until the scope ends, and borrowed
+    /// exclusively for it; the task of `token` writes them, and they are touched by nobody else but
+    /// through this value.
+    pub(crate) unsafe fn of_task(
+        copier: &'scope Copier,
+        dst: *mut u8,
+        len: usize,
+        token: Token,
+    ) -> Pending<'scope> {
+        Pending { copier, dst, len, first: token, rest: None, bytes: PhantomData }
     }
 }
 
@@ -213,7 +257,7 @@ impl Pending<'_> {
     /// Whether the bytes of `range` are there; does not wait.
     #[inline]
     pub fn is_ready(&self, range: Range<usize>) -> bool {
-        if self.rest.is_empty() {
+        if self.rest.is_none() {
             return self.copier.is_ready(&self.first, range);
         }
         self.parts(range).all(|(token, range)| self.copier.is_ready(token, range))
@@ -229,7 +273,7 @@ impl Pending<'_> {
     #[inline]
     pub fn sync(&self, range: Range<usize>) -> Result<&[u8], CopyError> {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
-        if self.rest.is_empty() {
+        if self.rest.is_none() {
             self.copier.sync(&self.first, range.clone())?;
         } else {
             self.parts(range.clone())
@@ -258,7 +302,7 @@ impl Pending<'_> {
 
     /// The tasks that `range` goes over, each with its part.
     fn parts(&self, range: Range<usize>) -> impl Iterator<Item = (&Token, Range<usize>)> {
-        let tokens = std::iter::once(&self.first).chain(&self.rest);
+        let tokens = std::iter::once(&self.first).chain(self.rest.as_deref().unwrap_or_default());
         tokens.enumerate().filter_map(move |(number, token)| {
             let base = number * TASK_BYTES_MAX;
             let (start, end) = (range.start.max(base), range.end.min(base + TASK_BYTES_MAX));

@@ -17,7 +17,7 @@ use crate::pending::{Kind, Queued};
 /// A waiter claims about so many bytes at a time, and leaves the others to the service.
 const RUN_BYTES: u32 = 32 << 10;
 /// How deep one copy may wait for another before the service is asked to sort it out.
-const DEPTH_MAX: u32 = 32;
+pub(crate) const DEPTH_MAX: u32 = 32;
 /// While the service has a segment.
 const PATIENCE: WaitPolicy =
     WaitPolicy { until: Until::DoneOrFree, spins_max: 2_000, slice_us: 1_000, slices_max: 1 };
@@ -39,7 +39,7 @@ impl Copier {
     }
 
     #[cold]
-    fn settle_slowly(&self, ticket: Ticket, bits: u32, depth: u32) {
+    pub(crate) fn settle_slowly(&self, ticket: Ticket, bits: u32, depth: u32) {
         let progress = self.queue().progress(ticket);
         // Retired, or in another thread's hands that has not published it: nothing to wait for.
         let Some(queued) = self.pending().get(ticket) else { return };
@@ -47,6 +47,11 @@ impl Copier {
             let free = bits & !progress.claimed();
             let until = if free == 0 {
                 Until::DoneOrFree
+            } else if queued.kind == Kind::Receive
+                && self.is_served()
+                && self.receive_here(ticket, &queued, bits, depth)
+            {
+                continue;
             } else if queued.kind != Kind::Copy {
                 if self.is_served() {
                     self.promote(ticket, bits);
@@ -106,22 +111,12 @@ impl Copier {
 
     /// Receives or sends in the place of a service that is gone, and waits for the socket.
     fn transfer_here(&self, ticket: Ticket, queued: &Queued, depth: u32) {
-        let mut at = self.pending().settled();
-        while at < ticket {
-            if let Some(older) = self.pending().get(at)
-                && older.socket() == queued.socket()
-            {
-                self.settle_slowly(at, older.all(), depth + 1);
-            }
-            at = at.next();
-        }
-        let (start, len) = match queued.kind {
-            Kind::Receive => (queued.dst, queued.len_bytes as usize),
-            _ => (queued.src, queued.len_bytes as usize),
-        };
+        self.settle_at_socket_before(ticket, queued, depth);
+        let len = queued.len_bytes as usize;
         let _ = match queued.kind {
-            Kind::Receive => self.clear_the_way(ticket, start, 0, len, depth),
-            _ => self.clear_the_way(ticket, 0, start, len, depth),
+            Kind::Receive => self.clear_the_way(ticket, queued.dst, 0, len, depth),
+            Kind::Copy | Kind::Send => self.clear_the_way(ticket, 0, queued.src, len, depth),
+            Kind::Forward => true,
         };
         let progress = self.queue().progress(ticket);
         if !progress.claim_all_or_none(queued.all()) {
@@ -137,7 +132,7 @@ impl Copier {
 
     /// Settles every older task that conflicts with a copy of `len` bytes. False where one had
     /// better be read past, or it goes too deep.
-    fn clear_the_way(
+    pub(crate) fn clear_the_way(
         &self,
         ticket: Ticket,
         dst: usize,
@@ -145,7 +140,7 @@ impl Copier {
         len: usize,
         depth: u32,
     ) -> bool {
-        let mut at = self.pending().settled();
+        let mut at = self.oldest_pending();
         while at < ticket {
             if let Some(older) = self.pending().get(at) {
                 let needed = older.writing(src, len);

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::slice;
 
-use ring::Task;
+use ring::{Task, segment};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -37,7 +37,7 @@ impl Copier {
         how: &How,
     ) -> io::Result<(usize, Token)> {
         let ready = match self.is_worth_asking(len, how) {
-            true => rustix::io::ioctl_fionread(fd)? as usize,
+            true => self.unpromised(fd)?,
             false => 0,
         };
         let count = ready.min(len).min(TASK_BYTES_MAX);
@@ -93,22 +93,93 @@ impl Copier {
         how.queued || len >= QUEUE_BYTES_MIN && self.is_awake()
     }
 
-    /// What must come before a receive or a send that is made at once.
-    fn settle_socket(&self, fd: BorrowedFd<'_>, dst: usize, src: usize, len: usize) {
-        let socket = fd.as_raw_fd() as usize;
+    /// How many bytes the socket has. What is promised to older tasks is in it still, and counted,
+    /// but must not be promised twice.
+    pub(crate) fn unpromised(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+        let socket = Some(fd.as_raw_fd() as usize);
+        // First, so that what is taken meanwhile counts less, not more.
+        let promised = self.promised(socket);
+        let ready = usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(0);
+        if promised == 0 || ready > promised {
+            return Ok(ready - promised);
+        }
+        self.settle_receives(socket);
+        Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(0))
+    }
+
+    /// Bytes of a socket that pending tasks have still to take.
+    fn promised(&self, socket: Option<usize>) -> usize {
+        let (mut at, head) = (self.pending().settled(), self.queue().head());
+        let mut bytes = 0;
+        while at < head {
+            let queued = self.pending().get(at).filter(|queued| queued.inlet() == socket);
+            if let Some(queued) = queued {
+                let left = queued.all() & !self.queue().progress(at).done();
+                let runs = segment::runs(left);
+                let of = |run| segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
+                bytes += runs.map(|run| of(run).len()).sum::<usize>();
+            }
+            at = at.next();
+        }
+        bytes
+    }
+
+    fn settle_receives(&self, socket: Option<usize>) {
         // A pending task that failed is told to whoever syncs it.
-        let _ = self.each_pending(|queued| match queued.socket() {
-            Some(other) if other == socket => queued.all(),
-            _ if src == 0 => queued.writing(dst, len) | queued.reading(dst, len),
-            _ => queued.writing(src, len),
+        let _ = self.each_pending(|queued| if queued.inlet() == socket { queued.all() } else { 0 });
+    }
+
+    /// What must come before a receive or a send that is made at once.
+    pub(crate) fn settle_socket(&self, fd: BorrowedFd<'_>, dst: usize, src: usize, len: usize) {
+        let socket = Some(fd.as_raw_fd() as usize);
+        // A pending task that failed is told to whoever syncs it.
+        let _ = self.each_pending(|queued| match () {
+            () if queued.inlet() == socket || queued.outlet() == socket => queued.all(),
+            () if src == 0 => queued.writing(dst, len) | queued.reading(dst, len),
+            () => queued.writing(src, len),
         });
     }
 }
 
-fn send_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL) {
-            Ok(sent) => bytes = &bytes[sent..],
+/// Bytes on their way between two sockets, in a program that has no service.
+const FORWARD_BYTES: usize = 16 << 10;
+
+/// Passes `len` bytes on, and waits for both sockets: how many were given, how many taken.
+pub(crate) fn forward_all(
+    from: BorrowedFd<'_>,
+    to: BorrowedFd<'_>,
+    len: usize,
+) -> (usize, usize, io::Result<()>) {
+    let (mut given, mut buffer) = (0, [0u8; FORWARD_BYTES]);
+    while given < len {
+        let most = FORWARD_BYTES.min(len - given);
+        let taken = match rustix::net::recv(from, &mut buffer[..most], RecvFlags::empty()) {
+            Ok((_, 0)) => return (given, given, Err(rustix::io::Errno::NODATA.into())),
+            Ok((_, count)) => count,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(rustix::io::Errno::WOULDBLOCK) => match wait_for(from, PollFlags::IN) {
+                Ok(()) => continue,
+                Err(error) => return (given, given, Err(error)),
+            },
+            Err(error) => return (given, given, Err(error.into())),
+        };
+        let mut sent = 0;
+        if let Err(error) = send_some(to, &buffer[..taken], &mut sent) {
+            return (given + sent, given + taken, Err(error));
+        }
+        given += taken;
+    }
+    (given, given, Ok(()))
+}
+
+fn send_all(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+    send_some(fd, bytes, &mut 0)
+}
+
+fn send_some(fd: BorrowedFd<'_>, bytes: &[u8], count: &mut usize) -> io::Result<()> {
+    while *count < bytes.len() {
+        match rustix::net::send(fd, &bytes[*count..], SendFlags::NOSIGNAL) {
+            Ok(sent) => *count += sent,
             Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => wait_for(fd, PollFlags::OUT)?,
             Err(error) => return Err(error.into()),
@@ -117,7 +188,7 @@ fn send_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-fn wait_for(fd: BorrowedFd<'_>, what: PollFlags) -> io::Result<()> {
+pub(crate) fn wait_for(fd: BorrowedFd<'_>, what: PollFlags) -> io::Result<()> {
     match poll(&mut [PollFd::from_borrowed_fd(fd, what)], None) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
@@ -130,12 +201,12 @@ fn wait_for(fd: BorrowedFd<'_>, what: PollFlags) -> io::Result<()> {
 /// The task's bytes are valid, and nobody else touches them; its socket is open.
 pub(crate) unsafe fn wait_for_all(queued: &Queued) -> io::Result<()> {
     let len = queued.len_bytes as usize;
-    let socket = i32::try_from(queued.socket().unwrap_or(usize::MAX)).unwrap_or(-1);
-    if socket < 0 {
-        return Err(io::Error::from_raw_os_error(9));
+    let socket = queued.inlet().or(queued.outlet());
+    let fd = crate::chain::socket(socket)?;
+    if queued.kind == Kind::Forward {
+        let to = crate::chain::socket(queued.outlet())?;
+        return forward_all(fd, to, len).2;
     }
-    // SAFETY: it is open, and not -1.
-    let fd = unsafe { BorrowedFd::borrow_raw(socket) };
     if queued.kind == Kind::Send {
         let bytes = std::ptr::with_exposed_provenance::<u8>(queued.src);
         // SAFETY: the caller's promise.

@@ -63,6 +63,78 @@ fn handlers_run_once_each_whoever_looks_for_them() {
     assert!(destinations.iter().all(|destination| *destination == source));
 }
 
+static LEFT: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn count_left(argument: usize) {
+    LEFT.fetch_add(argument, Ordering::SeqCst);
+}
+
+#[test]
+fn handlers_run_though_the_service_tells_of_none() {
+    let source = vec![4u8; 20_000];
+    let mut destinations = vec![vec![0u8; 20_000]; 90];
+    let (first, rest) = destinations.split_at_mut(30);
+    let (second, third) = rest.split_at_mut(30);
+    let how = How { handler: Some((count_left as *const () as usize, 1)), ..QUEUED };
+    let submit_all = |copier: &Copier, destinations: &mut [Vec<u8>]| {
+        for destination in destinations {
+            let _ = submit(copier, destination, &source, &how);
+        }
+    };
+    let service = service();
+    // Asked for expressly; at the client's end; and after that of the service.
+    let copier = client(&service);
+    submit_all(&copier, first);
+    copier.sync_handlers().unwrap();
+    assert_eq!(LEFT.load(Ordering::SeqCst), 30);
+    let short = client(&service);
+    submit_all(&short, second);
+    drop(short);
+    assert_eq!(LEFT.load(Ordering::SeqCst), 60);
+    submit_all(&copier, third);
+    drop(service);
+    assert!(!copier.is_served());
+    copier.sync_all().unwrap();
+    assert_eq!(LEFT.load(Ordering::SeqCst), 90);
+    assert!(destinations.iter().all(|destination| *destination == source));
+}
+
+static TOLD: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn count_told(argument: usize) {
+    TOLD.fetch_add(argument, Ordering::SeqCst);
+}
+
+/// Waits until the descriptor is readable.
+fn wait_for(event: std::os::fd::BorrowedFd<'_>) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let most = Timespec { tv_sec: 30, tv_nsec: 0 };
+    let ready = poll(&mut [PollFd::from_borrowed_fd(event, PollFlags::IN)], Some(&most));
+    assert_eq!(ready, Ok(1), "handlers are told of");
+}
+
+#[test]
+fn an_event_loop_is_told_of_handlers_and_of_the_services_end() {
+    let service = service();
+    let copier = Copier::new(service.attach_with(1, 16).unwrap());
+    let event = copier.event().unwrap();
+    let source = vec![8u8; 20_000];
+    let mut destination = vec![0u8; 20_000];
+    let how = How { handler: Some((count_told as *const () as usize, 1)), ..QUEUED };
+    for round in 1..=50 {
+        let _ = submit(&copier, &mut destination, &source, &how);
+        while TOLD.load(Ordering::SeqCst) < round {
+            wait_for(event);
+            copier.run_handlers();
+        }
+    }
+    let _ = submit(&copier, &mut destination, &source, &How { lazy_us: Some(u32::MAX), ..how });
+    drop(service);
+    wait_for(event);
+    copier.run_handlers();
+    assert_eq!((TOLD.load(Ordering::SeqCst), destination), (51, source));
+}
+
 static FREED: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn free(argument: usize) {

@@ -11,12 +11,17 @@ use copyplan::plan::{Order, Plan, Step};
 use copyplan::span::Span;
 use copyplan::task::{Ending, Kind, Refusal, Request};
 use copyplan::{Micros, Ticket};
-use copyunit::Space;
+use copyunit::relay::Relay;
+use copyunit::{Reach, Space};
 use ring::{Flags, HandlerState, Queue, SyncKind};
 
 use crate::counters::Counters;
+use crate::dispatch::{self, Round};
 use crate::error::TaskFailure;
-use crate::transfer::{self, Attempt, TRANSFERS_MAX, Transfer};
+use crate::notice::Notice;
+use crate::prepare::Prepared;
+use crate::transfer::{self, Attempt, News, TRANSFERS_MAX, Transfer};
+use crate::units::Engine;
 use crate::view::{View, ring_ticket};
 
 /// Lines taken in at a time.
@@ -48,14 +53,27 @@ pub(crate) enum Turn {
 struct Line {
     /// With a handler: the source that it may free.
     handler: Option<Span>,
+    /// Of a forward: where its client wants to know how far it came, if it fails.
+    report: Option<u64>,
     is_complete: bool,
+}
+
+/// The stream that a forward gives to.
+fn outlet(fd: u64) -> Option<u64> {
+    transfer::stream(i32::try_from(fd).ok()?, true)
 }
 
 /// A client's queue, its plan, and what is not retired.
 pub(crate) struct Client {
-    queue: Arc<Queue>,
-    space: Arc<dyn Space>,
-    plan: Plan,
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) space: Arc<dyn Space>,
+    /// The same for devices, if they can be had.
+    pub(crate) reach: Option<Arc<dyn Reach>>,
+    pub(crate) plan: Plan,
+    /// Destinations that are known to be mapped.
+    pub(crate) prepared: Prepared,
+    /// Orders that a device has a part of.
+    pub(crate) round: Option<Round>,
     /// Lines from the tail to the cursor.
     lines: VecDeque<Line>,
     tail: u64,
@@ -63,13 +81,17 @@ pub(crate) struct Client {
     refused: Vec<ring::Ticket>,
     /// Tasks at sockets that have to be waited for.
     transfers: Vec<Transfer>,
+    /// Ways from socket to socket that are free.
+    relays: Vec<Relay>,
     /// What is to be given up: the queue's head at that time, and the task. At most [`SYNC_MAX`].
     aborts: Vec<(ring::Ticket, ring::Ticket)>,
     /// Complete tasks whose handlers wait for older tasks that touch their sources.
     unhandled: Vec<ring::Ticket>,
     /// Lines are left for later, since the plan or the table of lines is full.
     is_full: bool,
-    counters: Arc<Counters>,
+    pub(crate) counters: Arc<Counters>,
+    /// Where a client of this process is told of handlers.
+    notice: Arc<Notice>,
     /// In another process, which is told of its end by this going. The last field: queue and
     /// space go before.
     held: Option<Held>,
@@ -86,18 +108,28 @@ impl Client {
         let tail = queue.tail().0;
         Client {
             queue,
+            reach: Arc::clone(&space).reach(),
             space,
             plan: Plan::default(),
+            prepared: Prepared::default(),
+            round: None,
             lines: VecDeque::new(),
             tail,
             refused: Vec::new(),
             transfers: Vec::new(),
+            relays: Vec::new(),
             aborts: Vec::new(),
             unhandled: Vec::new(),
             is_full: false,
             counters,
+            notice: Arc::default(),
             held,
         }
+    }
+
+    /// Where the client is told of handlers.
+    pub fn notice(&self) -> Arc<Notice> {
+        Arc::clone(&self.notice)
     }
 
     /// Tells a client in another process that nobody looks at its queue: it rings from now on.
@@ -113,6 +145,11 @@ impl Client {
         if self.held.is_some() {
             self.queue.doorbell().announce_awake();
         }
+    }
+
+    /// Whether a device of the thread has some of its bytes.
+    pub fn is_at_device(&self) -> bool {
+        self.round.is_some()
     }
 
     /// The next line to be read.
@@ -134,19 +171,7 @@ impl Client {
 
     /// Takes in what the client has written. True where there was something.
     pub fn intake(&mut self, now: Micros) -> bool {
-        let mut news = false;
-        self.is_full = false;
-        for _ in 0..INTAKE_MAX {
-            let ticket = self.cursor();
-            let Some(line) = self.queue.peek(ticket) else { break };
-            // More lines than slots are those of a client that plays with its memory.
-            let has_room = self.lines.len() < self.queue.slots() as usize;
-            if !has_room || !self.accept(ticket, line, now) {
-                self.is_full = true;
-                break;
-            }
-            news = true;
-        }
+        let mut news = self.take_lines(now);
         for _ in 0..SYNC_MAX - self.aborts.len() {
             let Some(wish) = self.queue.pop_sync() else { break };
             news = true;
@@ -161,13 +186,31 @@ impl Client {
                 Err(_) => self.counters.refused.add(1),
             }
         }
-        self.abort();
+        self.abort(now);
+        news
+    }
+
+    /// Takes in lines. True where there was one.
+    fn take_lines(&mut self, now: Micros) -> bool {
+        let mut news = false;
+        self.is_full = false;
+        for _ in 0..INTAKE_MAX {
+            let ticket = self.cursor();
+            let Some(line) = self.queue.peek(ticket) else { break };
+            // More lines than slots are those of a client that plays with its memory.
+            let has_room = self.lines.len() < self.queue.slots() as usize;
+            if !has_room || !self.accept(ticket, line, now) {
+                self.is_full = true;
+                break;
+            }
+            news = true;
+        }
         news
     }
 
     /// Gives up what the client wants given up, once everything is taken in that was acquired
     /// before: it may depend on it, and a line that is published may stand behind one that is not.
-    fn abort(&mut self) {
+    fn abort(&mut self, now: Micros) {
         let cursor = self.cursor();
         while let Some(&(head, ticket)) = self.aborts.first() {
             if cursor < head {
@@ -175,6 +218,14 @@ impl Client {
             }
             self.aborts.remove(0);
             self.plan.abort(Ticket(ticket.0));
+            // A forward under way may wait for ever; it says how far it came.
+            let is_it = |transfer: &Transfer| {
+                transfer.order.ticket.0 == ticket.0 && transfer.order.kind == Kind::Relay
+            };
+            if let Some(place) = self.transfers.iter().position(is_it) {
+                let transfer = self.transfers.swap_remove(place);
+                self.end_short(transfer, TaskFailure::CANCELLED, now);
+            }
         }
     }
 
@@ -189,6 +240,8 @@ impl Client {
             Ok(task) => (self.submit(ticket, &task, now), self.handler(&task), task.bits()),
             Err(_) => (Err(()), None, u32::MAX),
         };
+        let forward = line.ok().filter(|task| task.kind == ring::Kind::Forward && task.dst != 0);
+        let report = forward.and_then(|task| self.space.place(task.dst_region, task.dst, 16));
         let is_taken = match submitted {
             Ok(is_taken) => is_taken,
             Err(()) => {
@@ -198,7 +251,7 @@ impl Client {
         };
         if is_taken {
             self.counters.tasks.add(1);
-            self.lines.push_back(Line { handler, is_complete: false });
+            self.lines.push_back(Line { handler, report, is_complete: false });
         }
         is_taken
     }
@@ -210,7 +263,7 @@ impl Client {
         }
         let len = u64::from(task.len_bytes);
         let source = self.space.place(task.src_region, task.src, len);
-        let is_memory = task.kind != ring::Kind::Receive;
+        let is_memory = matches!(task.kind, ring::Kind::Copy | ring::Kind::Send);
         Some(match source.filter(|_| is_memory) {
             Some(start) => Span { start, len },
             None => Span { start: 0, len: 0 },
@@ -229,7 +282,10 @@ impl Client {
             _ if self.held.is_some() => return Err(()),
             ring::Kind::Receive => (Kind::Source, dst(), transfer::stream(task.fd, false)),
             ring::Kind::Send => (Kind::Sink, transfer::stream(task.fd, true), src()),
-            ring::Kind::Forward | ring::Kind::Barrier => return Err(()),
+            ring::Kind::Forward => {
+                (Kind::Relay, outlet(task.extra), transfer::stream(task.fd, false))
+            }
+            ring::Kind::Barrier => return Err(()),
         };
         let request = Request {
             dst: Span { start: dst.ok_or(())?, len },
@@ -237,6 +293,7 @@ impl Client {
             granule_shift: task.granule_shift,
             lazy_until: lazy.then(|| Micros(now.0.saturating_add(task.delay_us.into()))),
             kind,
+            last_use: task.flags.contains(Flags::LAST_USE),
         };
         match self.plan.submit(Ticket(ticket.0), &request, now) {
             Ok(()) => Ok(true),
@@ -255,20 +312,29 @@ impl Client {
     }
 
     /// Works for up to about `slice_bytes`, in runs of about `run_bytes`, looking for news between
-    /// them. Bytes copied, and what is left.
+    /// them; less where `others` have something to do, who were idle. Bytes copied, and what is left.
     pub fn turn(
         &mut self,
         now: impl Fn() -> Micros,
+        engine: &mut Engine,
         slice_bytes: u64,
         run_bytes: u64,
+        others: impl Fn() -> bool,
     ) -> (u64, Turn) {
-        let mut copied_bytes = self.go_on(now());
+        let mut copied_bytes = self.go_on(now()) + self.go_on_with_round(engine, &now, run_bytes);
         for _ in 0..STEPS_MAX {
             let step = match self.transfers.len() {
                 TRANSFERS_MAX.. => Step::Wait,
-                _ => self.plan.next(&mut View(&self.queue), now(), run_bytes),
+                _ => {
+                    let order_bytes = self.order_bytes(engine, run_bytes);
+                    self.plan.next(&mut View(&self.queue), now(), order_bytes)
+                }
             };
             let turn = match step {
+                Step::Copy(order) if self.is_shared(&order, engine) => {
+                    copied_bytes += self.share(order, engine, &now, run_bytes);
+                    Turn::More
+                }
                 Step::Copy(order) => {
                     copied_bytes += self.execute(order, now());
                     Turn::More
@@ -283,7 +349,7 @@ impl Client {
             };
             let turn = self.with_retry(turn);
             self.collect();
-            if turn != Turn::More || copied_bytes >= slice_bytes {
+            if turn != Turn::More || copied_bytes >= slice_bytes || copied_bytes > 0 && others() {
                 return (copied_bytes, turn);
             }
             self.intake(now());
@@ -291,9 +357,15 @@ impl Client {
         (copied_bytes, Turn::More)
     }
 
-    /// A socket that is waited for is asked again in time.
+    /// Whether the order may be copied with a device.
+    fn is_shared(&self, order: &Order, engine: &Engine) -> bool {
+        engine.is_ready() && self.reach.is_some() && dispatch::is_divisible(order)
+    }
+
+    /// A socket or a device that is waited for is asked again in time.
     fn with_retry(&self, turn: Turn) -> Turn {
-        let retry_at = self.transfers.iter().map(Transfer::retry_at).min();
+        let round = self.round.as_ref().map(Round::retry_at);
+        let retry_at = self.transfers.iter().map(Transfer::retry_at).chain(round).min();
         match (turn, retry_at) {
             (Turn::More, _) | (_, None) => turn,
             (Turn::Later(until), Some(at)) => Turn::Later(until.min(at)),
@@ -301,11 +373,19 @@ impl Client {
         }
     }
 
-    fn execute(&mut self, order: Order, now: Micros) -> u64 {
+    pub(crate) fn execute(&mut self, order: Order, now: Micros) -> u64 {
         match order.stream {
-            Some(stream) => self.advance(Transfer::new(order, stream), now),
+            Some(stream) => self.begin(Transfer::new(order, stream), now),
             None => self.copy(order),
         }
+    }
+
+    fn begin(&mut self, mut transfer: Transfer, now: Micros) -> u64 {
+        transfer.lend(&mut self.relays);
+        let edge_bytes = transfer.copy_edges(&*self.space);
+        self.counters.copied_bytes.add(edge_bytes);
+        self.counters.absorbed_bytes.add(transfer.taken_bytes());
+        edge_bytes + self.advance(transfer, now)
     }
 
     /// Goes on with what waits for sockets.
@@ -320,24 +400,75 @@ impl Client {
     fn advance(&mut self, mut transfer: Transfer, now: Micros) -> u64 {
         let (moved_bytes, attempt) = transfer.attempt(&*self.space, now);
         self.counters.copied_bytes.add(moved_bytes);
+        self.tell_news(&mut transfer);
         match attempt {
             Attempt::Blocked => self.transfers.push(transfer),
-            Attempt::Done => self.finish(transfer.order, None),
-            Attempt::Failed(failure) => self.finish(transfer.order, Some(failure)),
+            Attempt::Done => {
+                transfer.give_back(&mut self.relays);
+                self.plan.finished(transfer.order, &mut View(&self.queue));
+            }
+            Attempt::Failed(failure) => self.end_short(transfer, failure, now),
         }
         moved_bytes
     }
 
-    /// Ends what waits for sockets: what has gone already cannot be taken back, so nobody else can
-    /// go on with it.
-    pub fn cancel(&mut self) {
-        for transfer in std::mem::take(&mut self.transfers) {
-            self.finish(transfer.order, Some(TaskFailure::CANCELLED));
+    /// Marks what has come or gone.
+    fn tell_news(&mut self, transfer: &mut Transfer) {
+        for News { ticket, bits, failure } in transfer.news() {
+            let progress = self.queue.progress(ring_ticket(ticket));
+            match failure {
+                None => progress.finish(bits),
+                Some(failure) => {
+                    self.counters.faults.add(1);
+                    progress.fail(failure.code(), bits)
+                }
+            };
         }
-        self.collect();
     }
 
-    fn copy(&mut self, order: Order) -> u64 {
+    /// Ends what a socket did not bring or take, and who needs that. Who needs it may not have been
+    /// taken in yet.
+    fn end_short(&mut self, transfer: Transfer, failure: TaskFailure, now: Micros) {
+        self.take_lines(now);
+        let code = failure.code();
+        self.report(&transfer);
+        for (ticket, bits) in transfer.missing() {
+            for lost in self.plan.lose(ticket, bits, code, &mut View(&self.queue)).iter().rev() {
+                self.counters.faults.add(1);
+                self.queue.progress(ring_ticket(lost.ticket)).fail(code, lost.bits);
+            }
+        }
+        for (ticket, bits) in transfer.missing().rev() {
+            self.counters.faults.add(1);
+            self.queue.progress(ring_ticket(ticket)).fail(code, bits);
+        }
+        self.plan.finished(transfer.order, &mut View(&self.queue));
+    }
+
+    /// Tells how far a forward came.
+    fn report(&self, transfer: &Transfer) {
+        let place = transfer.order.ticket.0.wrapping_sub(self.tail) as usize;
+        let Some(report) = self.lines.get(place).and_then(|line| line.report) else { return };
+        let forwarded = transfer.forwarded().map(u64::to_ne_bytes).concat();
+        let from = forwarded.as_ptr().expose_provenance() as u64;
+        // A bad place is the client's loss.
+        let _ = self.space.copy(report, from, forwarded.len() as u64);
+    }
+
+    /// Ends what waits for sockets: what has gone already cannot be taken back, so nobody else can
+    /// go on with it. Waits for what a device has.
+    pub fn cancel(&mut self, engine: &mut Engine, run_bytes: u64) {
+        self.end_round(engine, run_bytes);
+        for transfer in std::mem::take(&mut self.transfers) {
+            self.end_short(transfer, TaskFailure::CANCELLED, Micros(0));
+        }
+        self.collect();
+        // From now on nobody says what is due: the client looks for itself.
+        self.notice.tell();
+    }
+
+    pub(crate) fn copy(&mut self, order: Order) -> u64 {
+        self.prepare(&order);
         let mut copied_bytes = 0;
         let mut failure = None;
         for piece in &order.pieces {
@@ -356,7 +487,7 @@ impl Client {
         copied_bytes
     }
 
-    fn finish(&mut self, order: Order, failure: Option<TaskFailure>) {
+    pub(crate) fn finish(&mut self, order: Order, failure: Option<TaskFailure>) {
         let progress = self.queue.progress(ring_ticket(order.ticket));
         match failure {
             None => {
@@ -371,7 +502,7 @@ impl Client {
         self.plan.finished(order, &mut View(&self.queue));
     }
 
-    fn end(&mut self, ticket: Ticket, bits: u32, why: Ending) {
+    pub(crate) fn end(&mut self, ticket: Ticket, bits: u32, why: Ending) {
         let progress = self.queue.progress(ring_ticket(ticket));
         match why {
             Ending::Aborted => {
@@ -380,6 +511,9 @@ impl Client {
             }
             Ending::Failed => {
                 progress.fail(TaskFailure::BadAddress.code(), bits);
+            }
+            Ending::Lost(reason) => {
+                progress.fail(reason, bits);
             }
         }
     }
@@ -424,6 +558,7 @@ impl Client {
     /// Tells the client of handlers whose turn has come.
     fn hand_out(&mut self) {
         let mut waiting = std::mem::take(&mut self.unhandled);
+        let before = waiting.len();
         waiting.retain(|&ticket| {
             let place = ticket.0.wrapping_sub(self.tail) as usize;
             let source = self.lines.get(place).and_then(|line| line.handler);
@@ -436,6 +571,9 @@ impl Client {
             }
             waits
         });
+        if waiting.len() < before {
+            self.notice.tell();
+        }
         self.unhandled = waiting;
     }
 

@@ -5,8 +5,19 @@ use std::time::Duration;
 /// How a service works; [`Config::default`] is for a program that has a core to spare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// At most so many threads copy.
+    /// At least so many threads run.
+    pub threads_min: usize,
+    /// At most so many do.
     pub threads_max: usize,
+    /// Where the threads are busy for less than this share of their time, and the others could do
+    /// it, one ends.
+    pub low_load_percent: u8,
+    /// Where they are busy for more than this share, and there are clients for one more, it starts.
+    pub high_load_percent: u8,
+    /// For so long it must have been so.
+    pub scale_after: Duration,
+    /// Which devices copy beside the processor.
+    pub units: Units,
     /// Tasks of a client that may be pending: a power of two, 16 to 4096.
     pub slots: u32,
     /// A client is served for so many bytes before another has its turn (the copy slice of Copier,
@@ -18,6 +29,16 @@ pub struct Config {
     pub polling: Polling,
     /// How long a thread that sleeps does so at most, while it has clients.
     pub sleep_max: Duration,
+}
+
+/// Devices that copy by themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Units {
+    /// Those that are found when the service starts.
+    #[default]
+    Auto,
+    /// None.
+    None,
 }
 
 /// When a thread that has nothing to do sleeps.
@@ -35,7 +56,12 @@ pub enum Polling {
 impl Default for Config {
     fn default() -> Config {
         Config {
+            threads_min: 1,
             threads_max: 1,
+            low_load_percent: 30,
+            high_load_percent: 80,
+            scale_after: Duration::from_millis(100),
+            units: Units::Auto,
             slots: 1024,
             slice_bytes: 1 << 20,
             run_bytes: 16 << 10,

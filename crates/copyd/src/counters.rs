@@ -44,6 +44,26 @@ counters! {
     promotions,
     /// Times a thread slept.
     sleeps,
+    /// Bytes that devices copied.
+    unit_bytes,
+    /// Batches that devices were given.
+    unit_batches,
+    /// Batches that they did not take: the processor copied instead.
+    unit_refusals,
+    /// Batches that failed: the processor copied again.
+    unit_failures,
+    /// Devices that did not come to an end, and were told to stop.
+    unit_stalls,
+    /// Bytes of destinations that the kernel was asked to map.
+    populated_bytes,
+    /// Large destinations that were known to be mapped.
+    populate_hits,
+    /// Threads that were started, the first ones included.
+    threads_started,
+    /// Threads that were stopped because there was too little to do.
+    threads_stopped,
+    /// Clients that were given to another thread.
+    moves,
 }
 
 /// One counter.

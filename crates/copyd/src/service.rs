@@ -2,17 +2,25 @@
 
 use std::any::Any;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
-use copyplan::ClientId;
+use copyplan::admit::Costs;
+use copyplan::{ClientId, Micros};
 use copyunit::Space;
-use ring::{Doorbell, DoorbellLine, LayoutError, Memory, MemoryError, Queue, Scope};
+use ring::{LayoutError, Memory, MemoryError, Queue};
 
+use crate::calibration;
 use crate::client::{Client, Held};
 use crate::config::Config;
 use crate::counters::{Counters, Counts};
+use crate::notice::Notice;
+use crate::post::{Mail, Post, Route};
+use crate::scaling::{LOOK_US, Scaling};
+use crate::units::Devices;
 use crate::worker::Worker;
 
 /// Most threads of a service.
@@ -23,9 +31,14 @@ pub const CLIENTS_MAX: usize = 4096;
 /// Why a service does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No threads, or too many.
-    #[error("{0} threads: give 1 to {THREADS_MAX}")]
-    Threads(usize),
+    /// No threads, too many, or more at least than at most.
+    #[error("{min} to {max} threads: give 1 to {THREADS_MAX}, the smaller number first")]
+    Threads {
+        /// At least so many.
+        min: usize,
+        /// At most so many.
+        max: usize,
+    },
     /// The system has no more.
     #[error("the copy service's thread does not start: {0}")]
     Spawn(#[from] io::Error),
@@ -48,53 +61,108 @@ pub enum AttachError {
     Layout(#[from] LayoutError),
 }
 
-/// What is sent to a thread.
-pub(crate) enum Mail {
-    /// A client, with its weight.
-    Join(ClientId, u32, Box<Client>),
-    /// A client that has gone.
-    Leave(ClientId),
-}
-
-/// Where a thread is reached.
-#[derive(Default)]
-pub(crate) struct Post {
-    bell: DoorbellLine,
-    mail: Mutex<Vec<Mail>>,
-    pub has_mail: AtomicBool,
-    clients: AtomicUsize,
-}
-
-impl Post {
-    pub fn bell(&self) -> Doorbell<'_> {
-        self.bell.doorbell(Scope::Private)
-    }
-
-    pub fn mail(&self) -> MutexGuard<'_, Vec<Mail>> {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn send(&self, mail: Mail) {
-        self.mail().push(mail);
-        self.has_mail.store(true, Ordering::Release);
-        self.bell().ring();
-    }
-}
-
 /// What the threads and the attachments share.
 pub(crate) struct Shared {
     pub config: Config,
     pub counters: Arc<Counters>,
+    pub devices: Devices,
+    /// Where the threads' time begins.
+    pub origin: Instant,
     posts: Box<[Post]>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    scaling: Mutex<Scaling>,
+    /// When the load is to be looked at next, microseconds.
+    look_at_us: AtomicU64,
     stopping: AtomicBool,
+    /// A thread has panicked.
+    broken: AtomicBool,
     scenarios: AtomicUsize,
     clients: AtomicUsize,
     next_client: AtomicU32,
 }
 
 impl Shared {
+    fn new(config: Config, devices: Devices) -> Shared {
+        Shared {
+            config,
+            counters: Arc::default(),
+            devices,
+            origin: Instant::now(),
+            posts: (0..config.threads_max).map(|_| Post::default()).collect(),
+            threads: Mutex::default(),
+            scaling: Mutex::new(Scaling::new(&config)),
+            look_at_us: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            scenarios: AtomicUsize::new(0),
+            clients: AtomicUsize::new(0),
+            next_client: AtomicU32::new(0),
+        }
+    }
+
     pub fn post(&self, thread: usize) -> &Post {
         &self.posts[thread]
+    }
+
+    fn scaling(&self) -> MutexGuard<'_, Scaling> {
+        self.scaling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there may be more than one thread.
+    pub fn scales(&self) -> bool {
+        self.config.threads_max > 1
+    }
+
+    /// Looks at the load, where it is time and nobody else does.
+    pub fn look(self: &Arc<Self>, now: Micros) {
+        if now.0 < self.look_at_us.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(mut scaling) = self.scaling.try_lock() else { return };
+        self.look_at_us.store(now.0.saturating_add(LOOK_US), Ordering::Relaxed);
+        scaling.look(self, now);
+    }
+
+    /// Starts the thread with this number; false where it cannot be, or not yet.
+    pub fn start_thread(self: &Arc<Self>, number: usize) -> bool {
+        match self.spawn(number) {
+            Ok(is_started) => is_started,
+            Err(error) => {
+                tracing::warn!(%error, "no other thread can be had: those that run go on");
+                false
+            }
+        }
+    }
+
+    fn spawn(self: &Arc<Self>, number: usize) -> io::Result<bool> {
+        let mut threads = self.threads();
+        // Whoever ends the service says so before it looks for threads.
+        if self.is_stopping() || !self.post(number).open() {
+            return Ok(false);
+        }
+        // Those that have ended have said what there was to say.
+        threads.retain(|thread| !thread.is_finished());
+        let shared = Arc::clone(self);
+        let run = move || {
+            let _alarm = Alarm(Arc::clone(&shared));
+            Worker::new(number, shared).run();
+        };
+        let spawned = std::thread::Builder::new().name(format!("copyd-{number}")).spawn(run);
+        match spawned {
+            Ok(thread) => {
+                threads.push(thread);
+                self.counters.threads_started.add(1);
+                Ok(true)
+            }
+            Err(error) => {
+                self.post(number).close();
+                Err(error)
+            }
+        }
     }
 
     pub fn is_stopping(&self) -> bool {
@@ -106,35 +174,44 @@ impl Shared {
     }
 }
 
+/// Notes that a thread panicked.
+struct Alarm(Arc<Shared>);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.broken.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Threads that copy for clients; they end with this value.
 pub struct Service {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
 }
 
 impl Service {
-    /// Starts a service.
+    /// Starts a service, with the devices that `config` says.
     ///
     /// # Errors
     /// [`StartError`].
     pub fn start(config: Config) -> Result<Service, StartError> {
-        if !(1..=THREADS_MAX).contains(&config.threads_max) {
-            return Err(StartError::Threads(config.threads_max));
+        Service::start_with(config, Devices::of(config.units))
+    }
+
+    /// Starts a service with these devices, whatever `config` says.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start_with(config: Config, devices: Devices) -> Result<Service, StartError> {
+        let (min, max) = (config.threads_min, config.threads_max);
+        if min == 0 || min > max || max > THREADS_MAX {
+            return Err(StartError::Threads { min, max });
         }
-        let shared = Arc::new(Shared {
-            config,
-            counters: Arc::default(),
-            posts: (0..config.threads_max).map(|_| Post::default()).collect(),
-            stopping: AtomicBool::new(false),
-            scenarios: AtomicUsize::new(0),
-            clients: AtomicUsize::new(0),
-            next_client: AtomicU32::new(0),
-        });
-        let mut service = Service { shared, threads: Vec::new() };
-        for number in 0..config.threads_max {
-            let worker = Worker::new(number, Arc::clone(&service.shared));
-            let thread = std::thread::Builder::new().name(format!("copyd-{number}"));
-            service.threads.push(thread.spawn(move || worker.run())?);
+        let service = Service { shared: Arc::new(Shared::new(config, devices)) };
+        for number in 0..min {
+            service.shared.spawn(number)?;
+            service.shared.scaling().started();
         }
         Ok(service)
     }
@@ -144,7 +221,19 @@ impl Service {
     /// # Errors
     /// [`AttachError`].
     pub fn attach(&self, space: Arc<dyn Space>, weight: u32) -> Result<Attachment, AttachError> {
-        let slots = self.shared.config.slots;
+        self.attach_with(space, weight, self.shared.config.slots)
+    }
+
+    /// As [`Service::attach`], with a queue for so many tasks: a power of two, 16 to 4096.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn attach_with(
+        &self,
+        space: Arc<dyn Space>,
+        weight: u32,
+        slots: u32,
+    ) -> Result<Attachment, AttachError> {
         let bytes = Queue::bytes_for(slots)?;
         let queue = Queue::create(Memory::heap(bytes)?, slots)?;
         self.join(queue, space, weight, None)
@@ -185,16 +274,14 @@ impl Service {
         }
         let queue = Arc::new(queue);
         let id = ClientId(shared.next_client.fetch_add(1, Ordering::Relaxed));
-        let thread = self.emptiest();
         let client = Client::new(Arc::clone(&queue), space, Arc::clone(&shared.counters), held);
-        shared.post(thread).clients.fetch_add(1, Ordering::Relaxed);
-        shared.post(thread).send(Mail::Join(id, weight, Box::new(client)));
-        Ok(Attachment { queue, shared: Arc::clone(shared), id, thread: AtomicUsize::new(thread) })
-    }
-
-    fn emptiest(&self) -> usize {
-        let clients = |thread: &usize| self.shared.post(*thread).clients.load(Ordering::Relaxed);
-        (0..self.shared.posts.len()).min_by_key(clients).unwrap_or(0)
+        let notice = client.notice();
+        let mut scaling = shared.scaling();
+        let route = scaling.place(id, weight);
+        // A thread that runs is stopped, if at all, after this, and then gives the client on.
+        let _ = shared.post(route.thread()).send(Mail::Join(Arc::clone(&route), Box::new(client)));
+        drop(scaling);
+        Ok(Attachment { queue, shared: Arc::clone(shared), route, notice })
     }
 
     /// Keeps the threads awake while the value lives, with [`crate::Polling::Scenario`]: for a
@@ -217,10 +304,21 @@ impl Service {
         Arc::clone(&self.shared.counters)
     }
 
-    /// Whether all its threads still run. One that panicked, a mistake of ours, may have left
-    /// claims behind that nobody gives back.
+    /// How many threads run.
+    pub fn threads(&self) -> usize {
+        self.shared.scaling().running()
+    }
+
+    /// What depends on the machine, as far as it was measured by now: see
+    /// [`Attachment::costs`].
+    pub fn costs(&self) -> Costs {
+        calibration::costs()
+    }
+
+    /// Whether none of its threads panicked. One that did, a mistake of ours, may have left claims
+    /// behind that nobody gives back.
     pub fn is_whole(&self) -> bool {
-        !self.threads.iter().any(JoinHandle::is_finished)
+        !self.shared.broken.load(Ordering::Relaxed)
     }
 }
 
@@ -232,7 +330,9 @@ impl Drop for Service {
         for post in &self.shared.posts {
             post.bell().ring();
         }
-        for thread in self.threads.drain(..) {
+        // None is started from now on.
+        let threads = std::mem::take(&mut *self.shared.threads());
+        for thread in threads {
             if thread.join().is_err() {
                 tracing::error!("a thread of the copy service panicked");
             }
@@ -253,8 +353,8 @@ impl Drop for Scenario {
 pub struct Attachment {
     queue: Arc<Queue>,
     shared: Arc<Shared>,
-    id: ClientId,
-    thread: AtomicUsize,
+    route: Arc<Route>,
+    notice: Arc<Notice>,
 }
 
 impl Attachment {
@@ -264,8 +364,15 @@ impl Attachment {
         &self.queue
     }
 
+    #[inline]
     fn post(&self) -> &Post {
-        self.shared.post(self.thread.load(Ordering::Relaxed))
+        self.shared.post(self.route.thread())
+    }
+
+    /// What depends on the machine: measured in the first moments in which a service of this
+    /// process has nothing to do, and the usual figures before.
+    pub fn costs(&self) -> Costs {
+        calibration::costs()
     }
 
     /// Whether a thread looks at the queue by itself; a hint.
@@ -276,10 +383,29 @@ impl Attachment {
 
     /// Wakes the thread where it sleeps.
     pub fn ring(&self) {
-        // Where the client moves to another thread: that one looks at the queue after it is told
-        // of, and so before or after what was published.
+        // Where the client moves to another thread: that one is named first, and looks at the
+        // queue after a fence of its own. Whichever of the two fences is first, either it sees
+        // what was published, or we see its name and ring.
         fence(Ordering::SeqCst);
-        self.post().bell().ring();
+        let post = self.post();
+        if !post.bell().is_awake() {
+            post.ringer.note();
+        }
+        post.bell().ring();
+    }
+
+    /// A descriptor that is readable when handlers are due, or the service has ended; until
+    /// [`Attachment::clear_event`].
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn event(&self) -> io::Result<BorrowedFd<'_>> {
+        self.notice.event()
+    }
+
+    /// Makes the descriptor unreadable; before a look for handlers. Nothing where there is none.
+    pub fn clear_event(&self) {
+        self.notice.clear();
     }
 
     /// Whether the service still runs. Where it does not, nothing is claimed by it.
@@ -290,9 +416,8 @@ impl Attachment {
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        let post = self.post();
-        post.clients.fetch_sub(1, Ordering::Relaxed);
         self.shared.clients.fetch_sub(1, Ordering::Relaxed);
-        post.send(Mail::Leave(self.id));
+        self.shared.scaling().leave(self.route.id);
+        self.route.leave(&self.shared.posts);
     }
 }

@@ -5,11 +5,12 @@ use smallvec::SmallVec;
 use crate::Ticket;
 use crate::plan::{CANDIDATES_MAX, Plan, Progress, Rule, Step, Turn, enqueue};
 use crate::span::{Run, Span};
-use crate::task::Ending;
+use crate::task::{Ending, Kind};
 
 impl Plan {
     /// The client does not need a task any more. What is not copied of it when those who depend on
-    /// it are ends: [`Step::Abort`].
+    /// it are ends: [`Step::Abort`]. A receive is made nevertheless: its bytes are out of the
+    /// stream, and go to those who depend on it.
     ///
     /// What names no pending task is counted as a stray.
     pub fn abort(&mut self, ticket: Ticket) {
@@ -26,6 +27,12 @@ impl Plan {
     /// too, since it could not have been copied.
     pub fn failed(&mut self, ticket: Ticket) {
         self.end(ticket, Ending::Failed);
+    }
+
+    /// Whether something of the task is to end.
+    fn ends(&self, ticket: Ticket) -> bool {
+        let task = self.table.get(ticket);
+        task.is_some_and(|task| task.ending.is_some() || task.lost & !task.finished() != 0)
     }
 
     fn end(&mut self, ticket: Ticket, why: Ending) {
@@ -53,7 +60,8 @@ impl Plan {
         let mut place = 0;
         while place < self.endings.len().min(CANDIDATES_MAX) && turn.work > 0 {
             let ticket = self.endings[place];
-            if self.table.is_finished(ticket, turn.progress) {
+            let is_over = self.table.is_finished(ticket, turn.progress) || !self.ends(ticket);
+            if is_over {
                 self.endings.remove(place);
                 self.touch(ticket);
                 continue;
@@ -66,9 +74,29 @@ impl Plan {
         None
     }
 
+    /// Ends what could not be ended when it was lost.
+    fn end_lost<P: Progress>(&mut self, turn: &mut Turn<'_, P>, ticket: Ticket) -> Option<Step> {
+        let task = self.table.get_mut(ticket)?;
+        let reason = task.reason?;
+        let left = task.lost & !(task.finished() | task.held | task.pinned);
+        let unclaimed = left & !task.seized;
+        let claimed =
+            if unclaimed == 0 { 0 } else { turn.progress.claim(ticket, unclaimed) & unclaimed };
+        let bits = left & task.seized | claimed;
+        (task.seized, task.gone) = (task.seized & !bits, task.gone | bits);
+        let why = Ending::Lost(reason);
+        (bits != 0).then_some(Step::Abort { ticket, bits, why })
+    }
+
     fn end_some<P: Progress>(&mut self, turn: &mut Turn<'_, P>, ticket: Ticket) -> Option<Step> {
+        if let Some(step) = self.end_lost(turn, ticket) {
+            return Some(step);
+        }
         let task = self.table.get(ticket)?;
         let (why, mut free) = (task.ending?, task.free());
+        if why == Ending::Aborted && task.kind == Kind::Source && self.holds(Rule::Drain) {
+            return self.pursue(turn, ticket, u32::MAX, true).map(Step::Copy);
+        }
         let mut dependents = Dependents::new();
         if why == Ending::Aborted && self.holds(Rule::DependentsFirst) {
             free &= !self.needed(turn, ticket, &mut dependents)?;

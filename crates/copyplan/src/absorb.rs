@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::Ticket;
 use crate::plan::{ABSORB_DEPTH_MAX, Absorb, PIECES_MAX, Piece, Pieces, Pin, Pins};
+use crate::plan::{Inlet, Landings};
 use crate::plan::{Plan, Progress, Rule, Turn};
 use crate::resolve::{Blocker, Stuck, plain};
 use crate::span::{Run, Span};
@@ -19,6 +20,11 @@ use crate::task::{Ending, Kind, Task};
 pub(crate) struct Gathered {
     pub pieces: Pieces,
     pub pins: Pins,
+    /// Of a task at a stream.
+    pub landings: Landings,
+    /// What is to be copied besides.
+    pub copies: Vec<Piece>,
+    pub inlet: Option<Inlet>,
 }
 
 /// Bytes of a source still to be found.
@@ -79,8 +85,8 @@ impl Plan {
         urgent: bool,
     ) -> Result<(Run, Gathered), Stuck> {
         let task = self.table.get(ticket).ok_or(Stuck::Busy)?;
-        if task.kind == Kind::Source || !self.holds(Rule::ReadAfterWrite) {
-            return Ok((run, Gathered { pieces: plain(task, run), pins: Pins::new() }));
+        if !self.holds(Rule::ReadAfterWrite) {
+            return Ok((run, plain(task, run)));
         }
         let Span { start: at, len } = task.segments.bytes(run);
         let from = Span { start: task.src.start + at, len };
@@ -239,7 +245,7 @@ impl Plan {
         let task = self.table.get(ticket).ok_or(Stuck::Busy)?;
         let segments = task.segments;
         let count = segments.at(hurdle.at).saturating_sub(run.first);
-        if count > 0 && task.stream().is_none() {
+        if count > 0 && !task.is_whole() {
             let run = Run { count, ..run };
             gathered.clip(segments.bytes(run));
             return Ok((run, gathered));

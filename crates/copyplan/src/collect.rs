@@ -61,7 +61,7 @@ impl Plan {
         if let Some(span) = sides.reads {
             self.readers.remove(ticket, span);
         }
-        if let Some(stream) = sides.stream {
+        for stream in sides.streams.into_iter().flatten() {
             self.streams.remove(&(stream, ticket));
         }
         if let Some(until) = until {

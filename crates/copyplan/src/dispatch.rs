@@ -10,12 +10,22 @@
 
 use smallvec::SmallVec;
 
-use crate::plan::Piece;
+use crate::plan::{Order, Piece, Plan};
+use crate::span::{Segments, Span};
 
 /// Orders of so many bytes are divided; smaller ones share the device among them.
 pub const DIVIDE_MIN_BYTES: u64 = 12 * 1024;
 /// A piece is cut at multiples of this, counted from its end: a cache line.
 pub const CUT_BYTES: u64 = 64;
+
+impl Plan {
+    /// The memory that an outstanding order's task writes, and the task's segments: for who tells
+    /// progress of an order in parts.
+    pub fn target_of(&self, order: &Order) -> Option<(Span, Segments)> {
+        let task = self.table.get(order.ticket)?;
+        Some((task.writes()?, task.segments))
+    }
+}
 
 /// Something that copies.
 #[derive(Clone, Debug, PartialEq, Eq)]

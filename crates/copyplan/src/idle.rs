@@ -79,6 +79,13 @@ impl Idle {
         self.spin_us = self.spin_us.max(worth_us).min(SPIN_US_MAX);
     }
 
+    /// Somebody woke the thread, and has work for it, now or soon: whoever wakes it to see whether
+    /// it is worth while comes back a little later.
+    pub fn rung(&mut self) {
+        (self.since, self.slept) = (None, false);
+        self.spin_us = SPIN_US_MAX;
+    }
+
     /// There is nothing to do. `preempted`: the core was taken from the thread since it was last
     /// asked, so somebody else needs it.
     pub fn nothing(&mut self, now: Micros, preempted: bool) -> Rest {
@@ -90,12 +97,15 @@ impl Idle {
             (Mode::Scenario, false) => return Rest::Sleep(self.sleep_us),
             (Mode::Adaptive, _) => {}
         }
-        if preempted {
-            self.spin_us = 0;
-        }
         let waited_us = now.0.saturating_sub(since.0);
         if waited_us < self.spin_us {
-            return Rest::Spin;
+            if !preempted {
+                return Rest::Spin;
+            }
+            // No more of it this time, and less next time. Not none: it may have been a moment.
+            self.spin_us /= 2;
+            self.since = Some(Micros(now.0.saturating_sub(self.spin_us)));
+            return Rest::Yield;
         }
         if waited_us < self.spin_us + YIELD_US {
             return Rest::Yield;
@@ -148,12 +158,35 @@ mod tests {
     }
 
     #[test]
-    fn who_is_preempted_stops_spinning_at_once() {
+    fn who_is_preempted_stops_spinning_at_once_and_spins_less_next_time() {
         let mut idle = Idle::new(Mode::Adaptive, 7);
         spins(&mut idle, 100, 20);
+        let spin_us = idle.spin_us;
         assert_eq!(idle.nothing(Micros(1_000), false), Rest::Spin);
         assert_eq!(idle.nothing(Micros(1_001), true), Rest::Yield);
-        assert_eq!(idle.nothing(Micros(1_001 + YIELD_US), false), Rest::Sleep(7));
+        // Giving up the core looks like being preempted.
+        assert_eq!(idle.nothing(Micros(1_002), true), Rest::Yield);
+        assert_eq!(idle.nothing(Micros(1_001 + YIELD_US), true), Rest::Sleep(7));
+        assert!((spin_us / 4..=spin_us / 2).contains(&idle.spin_us), "{}", idle.spin_us);
+        for gap in 2..20 {
+            idle.worked(Micros(1_000 * gap));
+            for now in 0..YIELD_US + 3 {
+                idle.nothing(Micros(1_000 * gap + now), true);
+            }
+        }
+        assert_eq!(idle.spin_us, 0);
+    }
+
+    #[test]
+    fn who_is_rung_waits_for_work_though_spinning_was_in_vain() {
+        let mut idle = Idle::new(Mode::Adaptive, 7);
+        spins(&mut idle, 5000, 40);
+        assert_eq!(idle.nothing(Micros(1 << 30), false), Rest::Yield);
+        assert_eq!(idle.nothing(Micros((1 << 30) + YIELD_US), false), Rest::Sleep(7));
+        idle.rung();
+        assert_eq!(idle.nothing(Micros((1 << 30) + 1000), false), Rest::Spin);
+        assert_eq!(idle.nothing(Micros((1 << 30) + 999 + SPIN_US_MAX), false), Rest::Spin);
+        assert_ne!(idle.nothing(Micros((1 << 30) + 1000 + SPIN_US_MAX), false), Rest::Spin);
     }
 
     #[test]

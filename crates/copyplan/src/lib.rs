@@ -7,7 +7,8 @@
 //! - [`task`]: one copy as it was asked for, and what is refused;
 //! - [`plan`]: the client's queue; gives out [`plan::Order`]s, takes them back. The rules are
 //!   written there. It is helped by `table` (the pending tasks), `resolve` (what must come first,
-//!   and where the newest bytes are), `promote`, `lazy`, `abort` and `collect`.
+//!   and where the newest bytes are), `scatter` (where the bytes of a stream go), `promote`, `lazy`, `abort`, `lose`
+//!   and `collect`.
 //!
 //! What is decided around it:
 //! - [`shift`]: how a move whose ranges overlap becomes copies;
@@ -29,16 +30,19 @@ pub mod dispatch;
 pub mod idle;
 pub mod index;
 mod lazy;
+mod lose;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
 mod mutants;
+mod order;
 pub mod plan;
 mod promote;
 #[cfg(test)]
 mod random;
 mod resolve;
 pub mod scale;
+mod scatter;
 pub mod share;
 pub mod shift;
 pub mod span;

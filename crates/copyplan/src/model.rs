@@ -6,14 +6,19 @@
 //! what it would have read then. Bytes that an aborted or failed copy did not write are unknown,
 //! and so is what was copied from them later.
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, VecDeque};
+mod shared;
+mod truth;
 
-use crate::plan::{Absorb, Order, Plan, Progress, Rule, Step};
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU16;
+
+use crate::plan::{Absorb, Inlet, Order, Piece, Plan, Progress, Rule, Step};
 use crate::random::{self, Random};
 use crate::span::{Run, Segments, Span};
-use crate::task::{Kind, Request};
+use crate::task::{Ending, Kind, Request};
 use crate::{Micros, Ticket};
+use shared::Shared;
+use truth::{Truth, stream_byte};
 
 const MEMORY_BYTES: u64 = 160;
 const STREAMS: u64 = 2;
@@ -24,49 +29,12 @@ const QUESTIONS_MAX: u32 = 1000;
 /// Far above what any case takes.
 const STEPS_MAX: usize = 100_000;
 
+const REASON: NonZeroU16 = NonZeroU16::MIN;
+
 type Checked<T = ()> = Result<T, String>;
 
 fn check(holds: bool, what: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(what()) }
-}
-
-/// The progress words: done and claimed.
-#[derive(Default)]
-struct Shared {
-    words: BTreeMap<Ticket, (u32, u32)>,
-    /// Releases of what was not claimed; complained of when the case is over.
-    bad_releases: u32,
-    questions: Cell<u32>,
-}
-
-impl Progress for Shared {
-    fn done(&self, ticket: Ticket) -> u32 {
-        self.questions.set(self.questions.get() + 1);
-        self.words.get(&ticket).map_or(0, |(done, _)| *done)
-    }
-    fn claim(&mut self, ticket: Ticket, bits: u32) -> u32 {
-        self.questions.set(self.questions.get() + 1);
-        let Some((done, claimed)) = self.words.get_mut(&ticket) else { return 0 };
-        let got = bits & !(*done | *claimed);
-        *claimed |= got;
-        got
-    }
-    fn release(&mut self, ticket: Ticket, bits: u32) {
-        let Some((done, claimed)) = self.words.get_mut(&ticket) else { return };
-        self.bad_releases += u32::from(bits & !*claimed != 0 || bits & *done != 0);
-        *claimed &= !bits;
-    }
-}
-
-impl Shared {
-    fn finish(&mut self, ticket: Ticket, bits: u32) -> Checked {
-        let (done, claimed) = self.words.get_mut(&ticket).ok_or("finished an unknown task")?;
-        check(*claimed & bits == bits && *done & bits == 0, || {
-            format!("{ticket:?} {bits:b} twice")
-        })?;
-        *done |= bits;
-        Ok(())
-    }
 }
 
 /// What the client did, in its order.
@@ -92,6 +60,10 @@ struct Known {
     failed: bool,
     aborted: bool,
     retired: bool,
+    /// Segments whose bytes did not all come out of a stream; it was told.
+    lost: u32,
+    /// It should have sent such bytes, and sent nothing.
+    unsent: bool,
 }
 
 impl Known {
@@ -106,10 +78,21 @@ impl Known {
         (side(self.request.dst), side(self.request.src))
     }
     fn writing(&self, range: Span) -> u32 {
-        if self.request.kind == Kind::Sink { 0 } else { self.side(self.request.dst, range) }
+        let writes = matches!(self.request.kind, Kind::Memory | Kind::Source);
+        if writes { self.side(self.request.dst, range) } else { 0 }
     }
     fn reading(&self, range: Span) -> u32 {
-        if self.request.kind == Kind::Source { 0 } else { self.side(self.request.src, range) }
+        let reads = matches!(self.request.kind, Kind::Memory | Kind::Sink);
+        if reads { self.side(self.request.src, range) } else { 0 }
+    }
+    fn streams(&self) -> Vec<u64> {
+        let Request { dst, src, kind, .. } = self.request;
+        match kind {
+            Kind::Memory => vec![],
+            Kind::Source => vec![src.start],
+            Kind::Sink => vec![dst.start],
+            Kind::Relay => vec![src.start, dst.start],
+        }
     }
 }
 
@@ -128,6 +111,12 @@ struct Job {
     bits: u32,
     moves: Vec<(Place, Place)>,
     copied: usize,
+    /// At a stream: moves before these are between memory; then they go in order.
+    copies: usize,
+    /// What of its landings was marked.
+    told: Vec<u32>,
+    /// The offset of the first byte of the stream in the task.
+    start: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -143,6 +132,10 @@ struct World<'a> {
     bytes: Vec<u8>,
     sent: Vec<Vec<u8>>,
     received: [u64; STREAMS as usize],
+    /// Streams that have ended, and after how many bytes.
+    ended: [Option<u64>; STREAMS as usize],
+    /// Segments whose bytes did not come.
+    losers: Vec<(Ticket, u32)>,
     shared: Shared,
     tasks: BTreeMap<Ticket, Known>,
     log: Vec<Event>,
@@ -154,62 +147,22 @@ struct World<'a> {
     lonely: bool,
 }
 
-/// What memory and streams would be; `None`: not known.
-struct Truth {
-    bytes: Vec<Option<u8>>,
-    /// Which copy wrote a byte last.
-    writer: Vec<Option<Ticket>>,
-    sent: Vec<Vec<Option<u8>>>,
-    received: [u64; STREAMS as usize],
-}
-
-impl Truth {
-    fn new() -> Truth {
-        let bytes: Vec<_> = (0..MEMORY_BYTES).map(|at| Some(at as u8)).collect();
-        let writer = vec![None; bytes.len()];
-        let sent = vec![Vec::new(); STREAMS as usize];
-        Truth { bytes, writer, sent, received: [0; STREAMS as usize] }
+impl Job {
+    fn new(
+        order: Option<Order>,
+        ticket: Ticket,
+        bits: u32,
+        moves: Vec<(Place, Place)>,
+        copies: usize,
+        start: u64,
+    ) -> Job {
+        let told = vec![0; order.as_ref().map_or(0, |order| order.landings.len())];
+        Job { order, ticket, bits, moves, copied: 0, copies, told, start }
     }
 
-    fn write(&mut self, span: Span, value: u8) {
-        let bytes = span.start as usize..span.end() as usize;
-        self.bytes[bytes.clone()].fill(Some(value));
-        self.writer[bytes].fill(None);
+    fn is_in_order(&self) -> bool {
+        self.order.as_ref().is_some_and(|order| order.kind != Kind::Memory)
     }
-
-    fn copy(&mut self, ticket: Ticket, task: &Known) {
-        let Request { dst, src, kind, .. } = task.request;
-        for offset in 0..dst.len {
-            let value = if kind == Kind::Source {
-                let at = &mut self.received[src.start as usize];
-                *at += 1;
-                Some(stream_byte(src.start, *at - 1))
-            } else {
-                self.bytes[(src.start + offset) as usize]
-            };
-            if kind == Kind::Sink {
-                self.sent[dst.start as usize].push(value);
-            } else {
-                let at = (dst.start + offset) as usize;
-                self.bytes[at] = value.filter(|_| !task.failed);
-                self.writer[at] = Some(ticket);
-            }
-        }
-    }
-
-    fn abort(&mut self, ticket: Ticket, task: &Known, done: u32) {
-        let dst = task.request.dst;
-        for at in dst.start..dst.end() {
-            let bit = task.segments.touching(at - dst.start, 1);
-            if self.writer[at as usize] == Some(ticket) && done & bit == 0 {
-                self.bytes[at as usize] = None;
-            }
-        }
-    }
-}
-
-fn stream_byte(stream: u64, at: u64) -> u8 {
-    (at.wrapping_mul(151) + stream * 17 + 3) as u8
 }
 
 impl World<'_> {
@@ -226,6 +179,8 @@ impl World<'_> {
             bytes: (0..MEMORY_BYTES).map(|at| at as u8).collect(),
             sent: vec![Vec::new(); STREAMS as usize],
             received: [0; STREAMS as usize],
+            ended: [None; STREAMS as usize],
+            losers: Vec::new(),
             shared: Shared::default(),
             tasks: BTreeMap::new(),
             log: Vec::new(),
@@ -239,7 +194,12 @@ impl World<'_> {
 
     /// The program with `memcpy` instead.
     fn truth(&self) -> Truth {
-        let mut truth = Truth::new();
+        self.truth_without(None)
+    }
+
+    /// With who needs what `short` did not bring.
+    fn truth_without(&self, short: Option<Ticket>) -> Truth {
+        let mut truth = Truth::new(self.ended, short);
         for event in &self.log {
             match event {
                 Event::Write(span, value) => truth.write(*span, *value),
@@ -276,8 +236,9 @@ impl World<'_> {
             std::mem::swap(&mut dst, &mut src);
         }
         let kind = match self.random.below(16) {
-            0 => Kind::Source,
-            1 => Kind::Sink,
+            0..3 => Kind::Source,
+            3 => Kind::Sink,
+            4 if self.random.once_in(2) => Kind::Relay,
             _ => Kind::Memory,
         };
         match kind {
@@ -285,15 +246,28 @@ impl World<'_> {
             Kind::Memory => {}
             Kind::Source => src.start = self.random.below(STREAMS),
             Kind::Sink => dst.start = self.random.below(STREAMS),
+            Kind::Relay => {
+                (src.start, dst.start) = (self.random.below(STREAMS), self.random.below(STREAMS));
+            }
         }
         let least = (0..).find(|shift| Segments::new(len, *shift).is_some()).unwrap();
         let granule_shift = least + self.random.below(4) as u8;
         let lazy_until =
             self.random.once_in(3).then(|| Micros(self.now.0 + self.random.below(2000)));
-        let request = Request { dst, src, granule_shift, lazy_until, kind };
+        let may_give_up = matches!(kind, Kind::Memory | Kind::Sink);
+        let last_use = may_give_up && self.random.once_in(4);
+        let request = Request { dst, src, granule_shift, lazy_until, kind, last_use };
         let ticket = Ticket(self.tasks.last_key_value().map_or(7, |(last, _)| last.0 + 1));
         let segments = Segments::new(len, granule_shift).unwrap();
-        let known = Known { request, segments, failed: false, aborted: false, retired: false };
+        let known = Known {
+            request,
+            segments,
+            failed: false,
+            aborted: false,
+            retired: false,
+            lost: 0,
+            unsent: false,
+        };
         self.tasks.insert(ticket, known);
         self.shared.words.insert(ticket, (0, 0));
         self.log.push(Event::Copy(ticket));
@@ -341,7 +315,8 @@ impl World<'_> {
             10 => {
                 let memory = |ticket: &Ticket| {
                     let known = &self.tasks[ticket];
-                    known.request.kind == Kind::Memory && !known.aborted
+                    let can = matches!(known.request.kind, Kind::Memory | Kind::Source);
+                    can && !known.aborted
                 };
                 let some: Vec<_> = pending.into_iter().filter(memory).collect();
                 let Some(ticket) = self.random.pick(&some) else { return Ok(()) };
@@ -386,8 +361,13 @@ impl World<'_> {
         let pending = self.pending();
         let Some(ticket) = self.random.pick(&pending) else { return Ok(()) };
         let task = &self.tasks[&ticket];
-        if task.request.kind != Kind::Memory || self.jobs.len() >= 2 * JOBS_MAX {
+        if self.jobs.len() >= 2 * JOBS_MAX {
             return Ok(());
+        }
+        match task.request.kind {
+            Kind::Memory => {}
+            Kind::Source => return self.help_to_receive(ticket),
+            Kind::Sink | Kind::Relay => return Ok(()),
         }
         let bit = 1 << self.random.below(u64::from(task.segments.count()));
         let (dst, src) = task.bytes_of(bit);
@@ -395,9 +375,37 @@ impl World<'_> {
             let moves = (0..dst.len)
                 .map(|at| (Place::Memory(dst.start + at), Place::Memory(src.start + at)))
                 .collect();
-            self.begin_job(Job { order: None, ticket, bits: bit, moves, copied: 0 })?;
+            self.begin_job(Job::new(None, ticket, bit, moves, 0, 0))?;
         }
         Ok(())
+    }
+
+    /// The client receives the next few segments itself.
+    fn help_to_receive(&mut self, ticket: Ticket) -> Checked {
+        let task = &self.tasks[&ticket];
+        let (stream, open) = (task.request.src.start, self.open(ticket));
+        let before = |(older, known): (&Ticket, &Known)| {
+            known.streams().contains(&stream) && self.open(*older) != 0
+        };
+        if self.tasks.range(..ticket).any(before) || self.ended[stream as usize].is_some() {
+            return Ok(());
+        }
+        let first = open.trailing_zeros();
+        let count = 1 + self.random.below(u64::from(task.segments.count() - first)) as u32;
+        let run = Run { first, count };
+        let bytes = task.segments.bytes(run);
+        let dst = Span { start: task.request.dst.start + bytes.start, len: bytes.len };
+        let nothing = Span { start: 0, len: 0 };
+        let claimed = self.shared.words[&ticket].1 & run.bits() != 0;
+        if claimed || !self.comes_first(ticket, dst, nothing) {
+            return Ok(());
+        }
+        let at = self.received[stream as usize];
+        self.received[stream as usize] += dst.len;
+        self.shared.claim(ticket, run.bits());
+        let byte = |of| (Place::Memory(dst.start + of), Place::Stream(stream, at + of));
+        let moves = (0..dst.len).map(byte).collect();
+        self.begin_job(Job::new(None, ticket, run.bits(), moves, 0, bytes.start))
     }
 
     /// Nothing older has still to touch these bytes of a task (rule 1).
@@ -429,13 +437,18 @@ impl World<'_> {
         for other in others {
             for (dst, src) in &job.moves {
                 let clash = |(to, from): &(Place, Place)| to == dst || to == src || from == dst;
-                let clash = other.moves.iter().find(|moved| clash(moved));
+                // What has gone through a stream may be marked already.
+                let over = if other.is_in_order() { other.copied } else { 0 };
+                let clash = other.moves[over..].iter().find(|moved| clash(moved));
                 check(clash.is_none(), || {
                     format!("{:?} and {:?} at once: {clash:?}", job.ticket, other.ticket)
                 })?;
             }
         }
         for at in (1..job.moves.len()).rev() {
+            if job.is_in_order() {
+                break;
+            }
             job.moves.swap(at, self.random.below(at as u64 + 1) as usize);
         }
         self.jobs.push(job);
@@ -446,16 +459,23 @@ impl World<'_> {
     fn take(&mut self, order: Order) -> Checked {
         let task = &self.tasks[&order.ticket];
         let (segments, request) = (task.segments, task.request);
-        let mut moves = Vec::new();
-        let mut wanted = order.bits;
+        let copied = |piece: &Piece| {
+            let at = |at| (Place::Memory(piece.dst + at), Place::Memory(piece.src + at));
+            (0..piece.len).map(at).collect::<Vec<_>>()
+        };
+        let mut moves: Vec<_> = order.copies.iter().flat_map(copied).collect();
+        let (copies, mut wanted) = (moves.len(), order.bits);
+        let run = Run::lowest(order.bits).ok_or("an order for nothing")?;
+        let bytes = segments.bytes(run);
+        let start = bytes.start;
         for piece in &order.pieces {
             for at in 0..piece.len {
                 let (to, from) = (piece.dst + at, piece.src + at);
                 let (to, from) = match request.kind {
                     Kind::Memory => (Place::Memory(to), Place::Memory(from)),
-                    Kind::Source => {
+                    Kind::Source | Kind::Relay => {
                         let stream = request.src.start;
-                        let from = self.received[stream as usize] + from;
+                        let from = self.received[stream as usize] + from - start;
                         (Place::Memory(to), Place::Stream(stream, from))
                     }
                     Kind::Sink => {
@@ -466,25 +486,56 @@ impl World<'_> {
                 };
                 moves.push((to, from));
             }
-            let base = if request.kind == Kind::Sink { 0 } else { request.dst.start };
-            wanted &= !segments.touching(piece.dst - base, piece.len);
+            let at = match request.kind {
+                Kind::Memory => piece.dst - request.dst.start,
+                Kind::Sink => piece.dst,
+                Kind::Source | Kind::Relay => piece.src,
+            };
+            wanted &= !segments.touching(at, piece.len);
         }
-        let run = Run::lowest(order.bits).ok_or("an order for nothing")?;
-        let bytes = segments.bytes(run);
+        if let Some(Inlet { stream, at, len, .. }) = order.inlet {
+            let to = self.sent[request.dst.start as usize].len() as u64 + at;
+            let from = self.received[stream as usize];
+            let byte =
+                |of| (Place::Stream(request.dst.start, to + of), Place::Stream(stream, from + of));
+            moves.extend((0..len).map(byte));
+            wanted &= !segments.touching(at, len);
+            self.received[stream as usize] += len;
+        }
         check(run.bits() == order.bits && wanted == 0, || format!("{order:?} is not one run"))?;
-        check(moves.len() as u64 == bytes.len, || format!("{order:?}: {} bytes", moves.len()))?;
+        check((moves.len() - copies) as u64 == bytes.len, || {
+            format!("{order:?}: {} bytes", moves.len())
+        })?;
         let budget = bytes.len <= self.budget_bytes || run.count == 1;
         check(budget || request.kind != Kind::Memory, || format!("{order:?} above the budget"))?;
         match request.kind {
             Kind::Memory => {}
             Kind::Source => self.received[request.src.start as usize] += bytes.len,
-            Kind::Sink => {
+            Kind::Sink | Kind::Relay => {
                 let sent = &mut self.sent[request.dst.start as usize];
                 sent.resize(sent.len() + bytes.len as usize, 0);
             }
         }
+        let source = (request.kind == Kind::Source).then_some(request.src.start);
+        let taken = order.inlet.map(|inlet| (inlet.stream, inlet.len));
+        if let Some((stream, len)) = taken.or(source.map(|stream| (stream, bytes.len))) {
+            self.perhaps_end(stream, len);
+        }
+        let came = |(_, from): &(Place, Place)| match from {
+            Place::Stream(stream, at) => self.ended[*stream as usize].is_none_or(|end| *at < end),
+            Place::Memory(_) => true,
+        };
+        let moves: Vec<_> = moves.into_iter().take_while(came).collect();
         let (ticket, bits) = (order.ticket, order.bits);
-        self.begin_job(Job { order: Some(order), ticket, bits, moves, copied: 0 })
+        self.begin_job(Job::new(Some(order), ticket, bits, moves, copies, start))
+    }
+
+    /// The stream ends somewhere in the last `len` bytes that were taken from it, or does not.
+    fn perhaps_end(&mut self, stream: u64, len: u64) {
+        let stream = stream as usize;
+        if self.random.once_in(40) && self.ended[stream].is_none() && self.received[stream] >= len {
+            self.ended[stream] = Some(self.received[stream] - self.random.below(len + 1));
+        }
     }
 
     /// Copies some bytes of a job; those of one job are in no order.
@@ -507,6 +558,8 @@ impl World<'_> {
             }
         }
         job.copied = until;
+        Self::tell(&mut self.shared, &mut self.jobs[place])?;
+        let job = &self.jobs[place];
         if until == job.moves.len() {
             let job = self.jobs.swap_remove(place);
             self.end_job(job)?;
@@ -514,13 +567,64 @@ impl World<'_> {
         Ok(())
     }
 
+    /// Marks what has come or gone.
+    fn tell(shared: &mut Shared, job: &mut Job) -> Checked {
+        let Some(order) = &job.order else { return Ok(()) };
+        let Some(moved) = job.copied.checked_sub(job.copies) else { return Ok(()) };
+        for (landing, told) in order.landings.iter().zip(&mut job.told) {
+            let arrived = landing.arrived(job.start + moved as u64);
+            if arrived & !*told != 0 {
+                shared.finish(landing.ticket, arrived & !*told)?;
+                *told |= arrived;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a stream did not bring, or could not.
+    fn end_short(&mut self, order: &Order, told: &[u32]) -> Checked {
+        while !self.inbox.is_empty() {
+            self.deliver()?;
+        }
+        // A send may have been made of a receive and with it.
+        let inlet = order.inlet.and(order.landings.get(1)).map_or(order.ticket, |of| of.ticket);
+        self.losers.extend(self.truth_without(Some(inlet)).losers);
+        let landings = order.landings.iter().zip(told);
+        let missing = landings.map(|(landing, told)| (landing.ticket, landing.bits & !told));
+        let missing: Vec<_> = missing.filter(|(_, bits)| *bits != 0).collect();
+        for (ticket, bits) in &missing {
+            for pin in self.plan.lose(*ticket, *bits, REASON, &mut self.shared).iter().rev() {
+                self.shared.finish(pin.ticket, pin.bits)?;
+                self.note_loss(pin.ticket, pin.bits);
+            }
+        }
+        for (ticket, bits) in missing.into_iter().rev() {
+            self.shared.finish(ticket, bits)?;
+            self.tasks.get_mut(&ticket).unwrap().lost |= bits;
+        }
+        Ok(())
+    }
+
+    fn note_loss(&mut self, ticket: Ticket, bits: u32) {
+        let known = self.tasks.get_mut(&ticket).unwrap();
+        known.lost |= bits;
+        known.unsent |= known.request.kind == Kind::Sink;
+    }
+
     fn end_job(&mut self, job: Job) -> Checked {
         let Some(order) = job.order else { return self.shared.finish(job.ticket, job.bits) };
-        let memory = order.kind == Kind::Memory;
+        if order.kind != Kind::Memory {
+            let is_short = order.landings.iter().zip(&job.told).any(|(of, told)| of.bits != *told);
+            if is_short {
+                self.end_short(&order, &job.told)?;
+            }
+            self.plan.finished(order, &mut self.shared);
+            return Ok(());
+        }
         match self.random.below(40) {
             // Could not be copied after all.
-            0 if memory => self.shared.release(job.ticket, job.bits),
-            1 if memory && self.random.once_in(3) => {
+            0 => self.shared.release(job.ticket, job.bits),
+            1 if self.random.once_in(3) => {
                 self.tasks.get_mut(&job.ticket).unwrap().failed = true;
                 self.shared.finish(job.ticket, job.bits)?;
                 self.plan.failed(job.ticket);
@@ -556,9 +660,13 @@ impl World<'_> {
             Step::Copy(order) => self.take(order)?,
             Step::Abort { ticket, bits, why } => {
                 let known = &self.tasks[&ticket];
-                let allowed = known.aborted || known.failed;
+                let is_lost = why == Ending::Lost(REASON);
+                let allowed = known.aborted || known.failed || is_lost;
                 check(allowed && bits != 0, || format!("{ticket:?} {bits:b} ends: {why:?}"))?;
                 self.shared.finish(ticket, bits)?;
+                if is_lost {
+                    self.note_loss(ticket, bits);
+                }
             }
             Step::Wait => {
                 check(!self.jobs.is_empty(), || "waits for nobody".into())?;
@@ -624,6 +732,8 @@ impl World<'_> {
             self.collect()?;
         }
         self.check_empty()?;
+        let untold = self.losers.iter().find(|(of, bits)| bits & !self.tasks[of].lost != 0);
+        check(untold.is_none(), || format!("{untold:?} is not told"))?;
         let truth = self.truth();
         let is = self.bytes.iter().chain(self.sent.iter().flatten());
         let should = truth.bytes.iter().chain(truth.sent.iter().flatten());

@@ -30,4 +30,10 @@ rules! {
     newest_writer: NewestWriter,
     dependents_first: DependentsFirst,
     stream_order: StreamOrder,
+    given_up: GivenUp,
+    sole_taker: SoleTaker,
+    nothing_between: NothingBetween,
+    edges: Edges,
+    drain: Drain,
+    losses: Losses,
 }

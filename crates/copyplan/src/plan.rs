@@ -26,7 +26,8 @@
 //!    finish A→B and change A while it is read; since nobody younger writes A before A→B is
 //!    finished, a pin keeps A as it is. What is finished is read from B, which the client may have
 //!    changed. A pin that somebody else's claim prevents is not waited for: something else is done
-//!    meanwhile. What a [`Kind::Source`] has still to bring is not read past: it comes first.
+//!    meanwhile. What a [`Kind::Source`] has still to bring is not read past: it comes first, as
+//!    rule 6 says.
 //! 3. **Choice.** Tasks that end go first, then what is promoted, first come first served and
 //!    with all it depends on, then ordinary tasks, oldest first, then lazy ones whose time is up.
 //!    After [`Plan::hurry`] lazy tasks are ordinary ones.
@@ -36,6 +37,12 @@
 //!    be overwritten.
 //! 5. **Failure.** A task that failed ends as an aborted one, but nobody's copy is made first: as
 //!    after a `memcpy` that did not happen, those who read its destination find what is there.
+//! 6. **Streams.** A [`Kind::Source`] takes its bytes out of the stream once, in order, also where
+//!    it is aborted. Bytes that are given up where it puts them (it is aborted, or the copy that
+//!    reads them is their [last use](Request::last_use)) go straight to the one younger copy that
+//!    reads them, if that can be made now; all others go where it puts them.
+//! 7. **Loss.** Bytes that do not come out of a stream are nobody's: copies and sends that need
+//!    them end as failed, where they do ([`Plan::lose`]).
 //!
 //! # Several threads and units
 //! Orders are copied side by side, outside whatever lock the plan is under; no piece of one
@@ -55,10 +62,10 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use smallvec::SmallVec;
-
+use crate::absorb::Gathered;
 pub use crate::collect::Completed;
 use crate::index::Index;
+pub use crate::order::{Inlet, Landing, Landings, Order, OrderId, Piece, Pieces, Pin, Pins};
 use crate::span::{Run, Span};
 use crate::table::Table;
 use crate::task::{Ending, Kind, Refusal, Request, Task};
@@ -101,60 +108,9 @@ pub enum Absorb {
     Always,
 }
 
-/// Names an order of one plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct OrderId(u64);
-
-/// Bytes to copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// Address they go to. Of a [`Kind::Sink`]: offset from the task's first byte.
-    pub dst: u64,
-    /// Address they come from. Of a [`Kind::Source`]: offset from the task's first byte.
-    pub src: u64,
-    /// Bytes.
-    pub len: u64,
-}
-
-/// Segments that are claimed while an order reads past them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pin {
-    /// The task that is read past.
-    pub ticket: Ticket,
-    /// Its segments.
-    pub bits: u32,
-}
-
-/// The pieces of an order.
-pub type Pieces = SmallVec<[Piece; 4]>;
-/// The pins of an order.
-pub type Pins = SmallVec<[Pin; 2]>;
-
-/// Something to copy: segments of one task, claimed for it.
-///
-/// The runtime copies the pieces, in any order (those of a stream: as they are), marks the segments
-/// done in shared memory, and calls [`Plan::finished`]. No piece of an outstanding order writes
-/// what a piece of another one reads or writes.
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "its segments are claimed until it is finished"]
-pub struct Order {
-    /// Its name.
-    pub id: OrderId,
-    /// The task.
-    pub ticket: Ticket,
-    /// What the two sides of the task are.
-    pub kind: Kind,
-    /// The stream at the other side of a source or sink; else `None`.
-    pub stream: Option<u64>,
-    /// The segments that are done afterwards: neighbours, and of a stream's task all.
-    pub bits: u32,
-    /// What to copy, in the order of the destination.
-    pub pieces: Pieces,
-    /// What is pinned for it. [`Plan::finished`] releases it.
-    pub pins: Pins,
-}
-
 /// What to do next.
+// The large one is the usual one, and lives for a moment only.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
     /// Copy this.
@@ -166,7 +122,7 @@ pub enum Step {
         ticket: Ticket,
         /// Its segments.
         bits: u32,
-        /// Why it ends.
+        /// Why they end.
         why: Ending,
     },
     /// Something is pending, but others have it, or something that must come first: the client is
@@ -185,6 +141,7 @@ struct Outstanding {
     ticket: Ticket,
     bits: u32,
     pins: Pins,
+    landings: Landings,
 }
 
 /// One call of [`Plan::next`].
@@ -226,6 +183,18 @@ pub(crate) enum Rule {
     DependentsFirst,
     /// Tasks at a stream follow one another.
     StreamOrder,
+    /// What a receive brings goes past its destination only where nobody needs it there,
+    GivenUp,
+    /// nobody else reads it,
+    SoleTaker,
+    /// nobody writes there in between,
+    NothingBetween,
+    /// and what else the taker reads is there.
+    Edges,
+    /// A receive that is aborted takes its bytes out of the stream.
+    Drain,
+    /// Who needs bytes that did not come ends too.
+    Losses,
 }
 
 /// One client's pending tasks, and the order in which they are copied. See the module.
@@ -336,7 +305,7 @@ impl Plan {
         if let Some(span) = task.reads() {
             self.readers.insert(ticket, span);
         }
-        if let Some(stream) = task.stream() {
+        for stream in task.streams().into_iter().flatten() {
             self.streams.insert((stream, ticket));
         }
         self.table.push(task);
@@ -422,20 +391,31 @@ impl Plan {
         &mut self,
         ticket: Ticket,
         run: Run,
-        mut pieces: Pieces,
-        pins: Pins,
+        gathered: Gathered,
     ) -> Option<Order> {
         let task = self.table.get_mut(ticket)?;
+        let Gathered { mut pieces, pins, mut landings, copies, inlet } = gathered;
         let bits = run.bits();
         task.held |= bits;
-        let (kind, stream) = (task.kind, task.stream());
-        if kind != Kind::Sink {
-            pieces.iter_mut().for_each(|piece| piece.dst += task.dst.start);
+        let (kind, home, [takes, gives]) = (task.kind, task.dst.start, task.streams());
+        let segments = task.segments;
+        if kind == Kind::Memory {
+            pieces.iter_mut().for_each(|piece| piece.dst += home);
+        } else {
+            for landing in &landings {
+                if let Some(other) = self.table.get_mut(landing.ticket) {
+                    other.held |= landing.bits;
+                }
+            }
+            landings.insert(0, Landing { ticket, bits, segments, offset: 0 });
         }
         let id = OrderId(self.next_order);
         self.next_order += 1;
-        self.outstanding.push(Outstanding { id, ticket, bits, pins: pins.clone() });
-        Some(Order { id, ticket, kind, stream, bits, pieces, pins })
+        let known =
+            Outstanding { id, ticket, bits, pins: pins.clone(), landings: landings.clone() };
+        self.outstanding.push(known);
+        let stream = gives.or(takes);
+        Some(Order { id, ticket, kind, stream, inlet, bits, pieces, pins, landings, copies, home })
     }
 
     /// An order is over. The runtime has marked its segments done (also where the copy failed:
@@ -450,6 +430,12 @@ impl Plan {
         if let Some(task) = self.table.get_mut(known.ticket) {
             task.held &= !known.bits;
         }
+        for landing in &known.landings {
+            if let Some(task) = self.table.get_mut(landing.ticket) {
+                task.held &= !landing.bits;
+            }
+            self.touch(landing.ticket);
+        }
         self.unpin(&known.pins, progress);
         self.touch(known.ticket);
     }
@@ -462,8 +448,11 @@ impl Plan {
             let free = needed.fold(pin.bits, |free, other| free & !other.bits);
             let Some(task) = self.table.get_mut(pin.ticket) else { continue };
             task.pinned &= !free;
-            if free != 0 && self.holds(Rule::Pin) {
-                progress.release(pin.ticket, free);
+            // What ends anyhow stays claimed until it does.
+            task.seized |= free & task.lost;
+            let released = free & !task.lost;
+            if released != 0 && self.holds(Rule::Pin) {
+                progress.release(pin.ticket, released);
             }
         }
     }

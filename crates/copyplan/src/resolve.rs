@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use crate::Ticket;
 use crate::absorb::Gathered;
-use crate::plan::{Order, Piece, Pieces, Pins, Plan, Progress, Rule, Turn};
+use crate::plan::{Inlet, Order, Piece, Plan, Progress, Rule, Turn};
 use crate::span::{Run, Segments, Span};
 use crate::task::{Ending, Kind, Task};
 
@@ -52,7 +52,7 @@ impl Plan {
         urgent: bool,
     ) -> Option<Order> {
         let task = self.table.get(ticket)?;
-        let whole = task.stream().is_some();
+        let whole = task.is_whole();
         let mut left = bits & task.segments.all();
         while left != 0 && turn.work > 0 {
             let waiting = match self.try_task(turn, ticket, left, urgent) {
@@ -101,8 +101,8 @@ impl Plan {
         if task.ending == Some(Ending::Failed) {
             return Err(Stuck::Busy);
         }
-        let (segments, whole) = (task.segments, task.stream().is_some());
-        let mut left = if whole { task.free() } else { task.free() & bits };
+        let (segments, whole) = (task.segments, task.is_whole());
+        let mut left = if whole { task.suffix() } else { task.free() & bits };
         while let Some(run) = Run::lowest(left) {
             if !turn.spend() {
                 return Err(Stuck::Busy);
@@ -124,25 +124,31 @@ impl Plan {
         run: Run,
         urgent: bool,
     ) -> Result<Order, Stuck> {
-        if self.is_first(ticket) {
-            let task = self.table.get(ticket).ok_or(Stuck::Busy)?;
-            let gathered = Gathered { pieces: plain(task, run), pins: Pins::new() };
-            return self.claim(turn, ticket, run, gathered);
+        let kind = self.table.get(ticket).ok_or(Stuck::Busy)?.kind;
+        let is_first = self.is_first(ticket);
+        let run = if is_first { run } else { self.unblocked(turn, ticket, run)? };
+        match kind {
+            Kind::Source => return self.receive(turn, ticket, run),
+            Kind::Memory | Kind::Sink if !is_first => {
+                let (run, gathered) = self.gather(turn, ticket, run, urgent)?;
+                return self.claim(turn, ticket, run, gathered);
+            }
+            Kind::Memory | Kind::Sink | Kind::Relay => {}
         }
-        let run = self.unblocked(turn, ticket, run)?;
-        let (run, gathered) = self.gather(turn, ticket, run, urgent)?;
+        let gathered = plain(self.table.get(ticket).ok_or(Stuck::Busy)?, run);
         self.claim(turn, ticket, run, gathered)
     }
 
     /// The beginning of the run whose destination nothing older has still to read or write.
-    fn unblocked<P: Progress>(
+    pub(crate) fn unblocked<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
         ticket: Ticket,
         run: Run,
     ) -> Result<Run, Stuck> {
         let mut search = Search::of(self.table.get(ticket).ok_or(Stuck::Busy)?, run);
-        if let Some(stream) = search.stream.filter(|_| self.holds(Rule::StreamOrder)) {
+        let in_order = self.holds(Rule::StreamOrder);
+        for stream in search.streams.into_iter().flatten().filter(|_| in_order) {
             for (_, older) in self.streams.range((stream, Ticket(0))..(stream, ticket)) {
                 let finished = self.table.look(*older, u32::MAX, turn.progress);
                 let task = self.table.get(*older).filter(|_| turn.spend()).ok_or(Stuck::Busy)?;
@@ -182,7 +188,7 @@ impl Plan {
         mut gathered: Gathered,
     ) -> Result<Order, Stuck> {
         let task = self.table.get(ticket).ok_or(Stuck::Busy)?;
-        let (segments, whole) = (task.segments, task.stream().is_some());
+        let (segments, whole) = (task.segments, task.is_whole());
         let got = turn.progress.claim(ticket, run.bits()) & run.bits();
         let kept = Run::lowest(got).filter(|kept| !whole || *kept == run);
         let surplus = got & !kept.map_or(0, Run::bits);
@@ -196,22 +202,26 @@ impl Plan {
         if kept != run {
             gathered.clip(segments.bytes(kept));
         }
-        self.give_out(ticket, kept, gathered.pieces, gathered.pins).ok_or(Stuck::Busy)
+        self.give_out(ticket, kept, gathered).ok_or(Stuck::Busy)
     }
 }
 
 /// The bytes of a run as they are, by offset.
-pub(crate) fn plain(task: &Task, run: Run) -> Pieces {
+pub(crate) fn plain(task: &Task, run: Run) -> Gathered {
     let Span { start, len } = task.segments.bytes(run);
-    let src = if task.kind == Kind::Source { start } else { task.src.start + start };
-    smallvec![Piece { dst: start, src, len }]
+    if task.kind == Kind::Relay {
+        let inlet = Some(Inlet { stream: task.src.start, at: start, len, home: 0 });
+        return Gathered { inlet, ..Gathered::default() };
+    }
+    let pieces = smallvec![Piece { dst: start, src: task.src.start + start, len }];
+    Gathered { pieces, ..Gathered::default() }
 }
 
 /// What of a run waits, and for whom.
 struct Search {
     /// The memory that the run writes.
     range: Option<Span>,
-    stream: Option<u64>,
+    streams: [Option<u64>; 2],
     /// The task's segments, and where its destination begins.
     task: (Segments, u64),
     /// The segments that must be free for there to be an order.
@@ -225,10 +235,10 @@ impl Search {
     fn of(task: &Task, run: Run) -> Search {
         let Span { start, len } = task.segments.bytes(run);
         let range = task.writes().map(|dst| Span { start: dst.start + start, len });
-        let stream = task.stream();
-        let needed = if stream.is_some() { run.bits() } else { 1 << run.first };
+        let streams = task.streams();
+        let needed = if task.is_whole() { run.bits() } else { 1 << run.first };
         let task = (task.segments, task.dst.start);
-        Search { range, stream, task, needed, waiting: 0, blocker: None }
+        Search { range, streams, task, needed, waiting: 0, blocker: None }
     }
 
     /// The segments that wait for open ones of an older task, whose side `side` they touch.

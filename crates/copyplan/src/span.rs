@@ -121,6 +121,15 @@ impl Segments {
         ones(last - first + 1) << first
     }
 
+    /// The segments of which all bytes are among the first `bytes`.
+    pub fn within(self, bytes: u64) -> u32 {
+        if bytes >= self.len_bytes {
+            self.all()
+        } else {
+            ones((bytes >> self.granule_shift) as u32)
+        }
+    }
+
     /// The segment that has the byte at `offset`.
     pub fn at(self, offset: u64) -> u32 {
         (offset >> self.granule_shift).min(u64::from(SEGMENTS_MAX)) as u32
@@ -204,6 +213,10 @@ mod tests {
                 touched.fold(0, |all, byte| all | of(byte)),
                 segments.touching(offset, some)
             );
+
+            let ends = |number: u32| segments.bytes(Run { first: number, count: 1 }).end();
+            let within = (0..segments.count()).filter(|number| ends(*number) <= offset);
+            assert_eq!(within.fold(0, |all, number| all | 1 << number), segments.within(offset));
 
             if let Some(run) = Run::lowest(segments.all() & random.next() as u32) {
                 let bytes = segments.bytes(run);

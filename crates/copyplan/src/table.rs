@@ -80,7 +80,7 @@ impl Table {
     pub fn retire(&mut self, ticket: Ticket) -> Option<Sides> {
         let task = self.get_mut(ticket)?;
         task.retired = true;
-        let sides = Sides { writes: task.writes(), reads: task.reads(), stream: task.stream() };
+        let sides = Sides { writes: task.writes(), reads: task.reads(), streams: task.streams() };
         self.live -= 1;
         while self.tasks.front().is_some_and(|task| task.retired) {
             self.tasks.pop_front();
@@ -96,7 +96,7 @@ impl Table {
 pub(crate) struct Sides {
     pub writes: Option<Span>,
     pub reads: Option<Span>,
-    pub stream: Option<u64>,
+    pub streams: [Option<u64>; 2],
 }
 
 #[cfg(test)]
@@ -114,6 +114,7 @@ mod tests {
             granule_shift: 3,
             lazy_until: None,
             kind: Kind::Memory,
+            last_use: false,
         };
         Task::new(ticket, &request).unwrap()
     }

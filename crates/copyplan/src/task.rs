@@ -1,5 +1,7 @@
 //! One copy: what was asked for, what is refused, and what the plan knows of its progress.
 
+use std::num::NonZeroU16;
+
 use thiserror::Error;
 
 use crate::plan::TASKS_MAX;
@@ -18,6 +20,8 @@ pub enum Kind {
     /// Bytes go into a stream (a socket that is sent to): the destination's `start` is the
     /// stream's number, and only the source is memory.
     Sink,
+    /// Bytes go from stream to stream: both starts are the streams' numbers.
+    Relay,
 }
 
 /// A copy as a client asks for it.
@@ -34,6 +38,8 @@ pub struct Request {
     pub lazy_until: Option<Micros>,
     /// What the two sides are.
     pub kind: Kind,
+    /// Nobody needs the source's bytes afterwards: what they are then is not defined.
+    pub last_use: bool,
 }
 
 /// Why a copy was not taken. All but [`Refusal::Full`] are the client's fault; the task ends with
@@ -85,6 +91,8 @@ pub enum Ending {
     Aborted,
     /// An address was bad.
     Failed,
+    /// Bytes that it needs did not come out of a stream, for this reason of the runtime's.
+    Lost(NonZeroU16),
 }
 
 /// A pending task.
@@ -95,6 +103,7 @@ pub(crate) struct Task {
     pub src: Span,
     pub segments: Segments,
     pub kind: Kind,
+    pub last_use: bool,
     /// `None` once it is as any other.
     pub lazy_until: Option<Micros>,
     /// Segments that were seen done. Kept, so that a bit that a client takes back is done still,
@@ -108,6 +117,12 @@ pub(crate) struct Task {
     pub pinned: u32,
     /// Segments that somebody waits for.
     pub promoted: u32,
+    /// Segments that end since what they need did not come,
+    pub lost: u32,
+    /// and those of them that are claimed for it.
+    pub seized: u32,
+    /// Why.
+    pub reason: Option<NonZeroU16>,
     pub ending: Option<Ending>,
     /// It has retired; the place is reused later.
     pub retired: bool,
@@ -116,7 +131,7 @@ pub(crate) struct Task {
 impl Task {
     /// Checks a request.
     pub fn new(ticket: Ticket, request: &Request) -> Result<Task, Refusal> {
-        let Request { dst, src, granule_shift, lazy_until, kind } = *request;
+        let Request { dst, src, granule_shift, lazy_until, kind, last_use } = *request;
         if dst.len != src.len {
             return Err(Refusal::Lengths { src_bytes: src.len, dst_bytes: dst.len });
         }
@@ -129,12 +144,16 @@ impl Task {
             src,
             segments,
             kind,
+            last_use,
             lazy_until,
             done: 0,
             gone: 0,
             held: 0,
             pinned: 0,
             promoted: 0,
+            lost: 0,
+            seized: 0,
+            reason: None,
             ending: None,
             retired: false,
         };
@@ -151,21 +170,24 @@ impl Task {
 
     /// The memory that it writes.
     pub fn writes(&self) -> Option<Span> {
-        (self.kind != Kind::Sink).then_some(self.dst)
+        matches!(self.kind, Kind::Memory | Kind::Source).then_some(self.dst)
     }
 
     /// The memory that it reads.
     pub fn reads(&self) -> Option<Span> {
-        (self.kind != Kind::Source).then_some(self.src)
+        matches!(self.kind, Kind::Memory | Kind::Sink).then_some(self.src)
     }
 
-    /// The stream at its other side.
-    pub fn stream(&self) -> Option<u64> {
-        match self.kind {
-            Kind::Memory => None,
-            Kind::Source => Some(self.src.start),
-            Kind::Sink => Some(self.dst.start),
-        }
+    /// The streams that it takes from and gives to.
+    pub fn streams(&self) -> [Option<u64>; 2] {
+        let takes = matches!(self.kind, Kind::Source | Kind::Relay);
+        let gives = matches!(self.kind, Kind::Sink | Kind::Relay);
+        [takes.then_some(self.src.start), gives.then_some(self.dst.start)]
+    }
+
+    /// A task at a stream is made in one go, from the first byte that is missing to the last.
+    pub fn is_whole(&self) -> bool {
+        self.kind != Kind::Memory
     }
 
     /// Segments nobody will touch any more, as far as is known.
@@ -175,7 +197,13 @@ impl Task {
 
     /// Segments that the plan may try to claim.
     pub fn free(&self) -> u32 {
-        self.segments.all() & !(self.finished() | self.held | self.pinned)
+        self.segments.all() & !(self.finished() | self.held | self.pinned | self.lost)
+    }
+
+    /// Of a task at a stream: what is left of it, where the plan may try to claim that.
+    pub fn suffix(&self) -> u32 {
+        let open = self.segments.all() & !self.finished();
+        if open & (self.held | self.pinned | self.lost) == 0 { open } else { 0 }
     }
 
     /// Segments that write a byte of `range`.
@@ -205,6 +233,7 @@ mod tests {
             granule_shift: 6,
             lazy_until: None,
             kind: Kind::Memory,
+            last_use: false,
         }
     }
 
@@ -234,11 +263,16 @@ mod tests {
         let mut send = request(u64::MAX, 0, 100);
         send.kind = Kind::Sink;
         let send = Task::new(Ticket(1), &send).unwrap();
-        assert_eq!((send.stream(), send.writes()), (Some(u64::MAX), None));
+        assert_eq!((send.streams(), send.writes()), ([None, Some(u64::MAX)], None));
         let mut receive = request(0, 5, 100);
         receive.kind = Kind::Source;
         let receive = Task::new(Ticket(2), &receive).unwrap();
-        assert_eq!((receive.stream(), receive.reads()), (Some(5), None));
+        assert_eq!((receive.streams(), receive.reads()), ([Some(5), None], None));
         assert_eq!(receive.writing(Span { start: 70, len: 500 }), 0b10);
+        let mut relay = request(u64::MAX, 5, 100);
+        relay.kind = Kind::Relay;
+        let relay = Task::new(Ticket(3), &relay).unwrap();
+        assert_eq!(relay.streams(), [Some(5), Some(u64::MAX)]);
+        assert_eq!((relay.reads(), relay.writes()), (None, None));
     }
 }

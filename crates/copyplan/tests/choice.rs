@@ -49,6 +49,7 @@ fn request(dst: u64, src: u64, len: u64) -> Request {
         src: Span { start: src, len },
         granule_shift: 10,
         lazy_until: None,
+        last_use: false,
         kind: Kind::Memory,
     }
 }

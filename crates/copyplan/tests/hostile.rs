@@ -2,6 +2,7 @@
 //! is promised for its bytes; but no panic, no endless search, and no memory without end.
 
 use std::cell::Cell;
+use std::num::NonZeroU16;
 
 use copyplan::plan::{Absorb, Order, Plan, Progress, Step, TASKS_MAX, WORK_MAX};
 use copyplan::span::Span;
@@ -68,7 +69,9 @@ fn some_request(random: &Random) -> Request {
         src: Span { start: start(1), len: other_len },
         granule_shift: if random.below(9) == 0 { random.next() as u8 } else { 4 },
         lazy_until: (random.below(3) == 0).then(|| Micros(random.below(500))),
-        kind: [Kind::Memory, Kind::Memory, Kind::Source, Kind::Sink][random.below(4) as usize],
+        last_use: random.below(3) == 0,
+        kind: [Kind::Memory, Kind::Memory, Kind::Source, Kind::Sink, Kind::Relay]
+            [random.below(5) as usize],
     }
 }
 
@@ -88,6 +91,9 @@ fn one_client(seed: u64) {
                 let _ = plan.submit(Ticket(ticket), &some_request(random), Micros(now));
             }
             4 => plan.promote(some, random.bits()),
+            5 if random.below(4) == 0 => {
+                drop(plan.lose(some, random.bits(), NonZeroU16::MIN, &mut liar))
+            }
             5 => plan.abort(some),
             6 if random.below(4) == 0 => plan.failed(some),
             6 => plan.hurry(),
@@ -164,6 +170,7 @@ fn a_search_without_success_is_bounded() {
             src: Span { start: src + 4096 * (ticket % 2), len: 256 },
             granule_shift: 3,
             lazy_until: (ticket % 3 == 0).then_some(Micros(9)),
+            last_use: false,
             kind: Kind::Memory,
         };
         let _ = plan.submit(Ticket(ticket), &request, Micros(0));

@@ -86,6 +86,11 @@ fn main() {
         println!("{bytes:>9} {}", medians.join(" "));
     }
     println!("calibrated in {:.1} ms", took.as_secs_f64() * 1e3);
+    for _ in 0..5 {
+        let begin = Instant::now();
+        let line_ns = calibrate::remote_line_ns();
+        println!("remote line: {line_ns:?} ns, in {:.2} ms", begin.elapsed().as_secs_f64() * 1e3);
+    }
 }
 
 fn median(figures: &mut [f64]) -> String {

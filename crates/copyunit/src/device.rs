@@ -101,6 +101,12 @@ pub enum Refused {
         /// The longest.
         bytes_max: usize,
     },
+    /// A place that is not all of the client's.
+    #[error("piece {piece} is not all within the client's memory")]
+    Place {
+        /// Which.
+        piece: usize,
+    },
     /// The unit itself: do without it from now on.
     #[error("the unit cannot be used any more: {0}; copy without it")]
     Broken(#[from] io::Error),
@@ -159,6 +165,11 @@ pub trait Device {
 
     /// How far a batch is. What is not pending is reported once, and then forgotten.
     fn poll(&mut self, batch: &Batch) -> Progress;
+
+    /// Takes no more batches, and ends those that are under way as far as it can. True where it is
+    /// certain that nothing is read or written any more: then each batch is reported when it is
+    /// polled next. False where that is not certain yet: ask again, or go on polling.
+    fn stop(&mut self) -> bool;
 }
 
 #[cfg(test)]

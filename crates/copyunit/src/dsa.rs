@@ -183,9 +183,10 @@ impl Device for Dsa {
         self.characteristics.check(pieces)?;
         let in_use = self.entries();
         let free = self.slots.iter().position(|slot| slot.way == Way::Free);
-        let (Some(at), Some(portal)) = (free, self.portal.as_mut()) else {
-            return Err(Refused::Full);
+        let Some(portal) = self.portal.as_mut() else {
+            return Err(Refused::Broken(io::Error::from(io::ErrorKind::NotConnected)));
         };
+        let Some(at) = free else { return Err(Refused::Full) };
         let as_batch = pieces.len() > 1 && pieces.len() <= self.batch_max;
         // Nobody tells when a dedicated queue overflows, so all are counted.
         if in_use + if as_batch { 1 } else { pieces.len() } > self.entries_max {
@@ -229,6 +230,13 @@ impl Device for Dsa {
         };
         self.slots[at].way = Way::Free;
         progress
+    }
+
+    /// The driver drains the queue when its file is closed, unless a child of a fork has it still;
+    /// so only the records are believed.
+    fn stop(&mut self) -> bool {
+        self.portal = None;
+        self.slots.iter().all(Slot::has_stopped)
     }
 }
 

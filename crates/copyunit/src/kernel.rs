@@ -5,7 +5,7 @@
 //! table of function addresses: a copy looks up its class and calls.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::{arch, portable, stream};
 
@@ -130,12 +130,28 @@ pub fn best() -> &'static Kernel {
     &available()[0]
 }
 
+/// Copies up to so many bytes are the C library's: it begins sooner than any loop of ours.
+const SHORT_BYTES_MAX: usize = 1 << 10;
+
+/// The C library's calls are somebody else's business; see [`keep_from_libc`].
+static IS_LIBC_WATCHED: AtomicBool = AtomicBool::new(false);
+
+/// From now on no copy of [`copy`] is the C library's, where there is a loop of ours: a sanitizer
+/// that intercepts its calls would take our copies for the program's own.
+pub fn keep_from_libc() {
+    IS_LIBC_WATCHED.store(true, Ordering::Relaxed);
+}
+
 /// Copies `len` bytes, with the loop of their class.
 ///
 /// # Safety
 /// `src` is valid for reads of `len` bytes, `dst` for writes, and they do not overlap.
 #[inline]
 pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, hint: Hint) {
+    if len <= SHORT_BYTES_MAX && !IS_LIBC_WATCHED.load(Ordering::Relaxed) {
+        // SAFETY: the caller's promise.
+        return unsafe { std::ptr::copy_nonoverlapping(src, dst, len) };
+    }
     // SAFETY: the caller's promise.
     unsafe { run(chosen(&PLAIN, len, hint), dst, src, len) };
 }

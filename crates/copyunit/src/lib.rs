@@ -12,6 +12,7 @@
 //! - [`calibrate`]: which loop is fastest for which size, measured on this machine;
 //! - [`device`]: what asynchronous units have in common;
 //! - [`dsa`]: Intel's Data Streaming Accelerator, where the machine has one;
+//! - [`mod@unit`]: a device in the hands of safe code, which has only places;
 //! - [`model`]: a unit with a stated latency and bandwidth, for tests of what drives them.
 //!
 //! Nothing here decides what is copied, in which order or by whom. Source and destination of one
@@ -30,8 +31,10 @@ pub mod model;
 pub mod populate;
 mod portable;
 pub mod regions;
+pub mod relay;
 pub mod space;
 pub mod stream;
+pub mod unit;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
@@ -46,4 +49,5 @@ pub use evict::evict;
 pub use guard::{Fault, Guard};
 pub use kernel::{Hint, Kernel, copy};
 pub use regions::{RegionError, Regions};
-pub use space::{OwnMemory, Space};
+pub use space::{Address, OwnMemory, Reach, Space};
+pub use unit::{Places, Unit};

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::{Batch, Characteristics, Device, Failure, Piece, Progress, Refused};
-use crate::guard::Guard;
+use crate::guard::{Fault, Guard};
 use crate::kernel::Hint;
+use crate::space::{Reach, Space};
 
 /// The most engines of a unit.
 pub const ENGINES_MAX: usize = 64;
@@ -20,6 +21,8 @@ pub const ENGINES_MAX: usize = 64;
 pub const FAILURES_MAX: usize = 1024;
 /// The status with which a unit fails that was told to.
 pub const STATUS_PLANNED: u8 = 0xff;
+/// The status of a batch that [`Device::stop`] ended.
+pub const STATUS_STOPPED: u8 = 0xfe;
 
 /// The time of a test, in nanoseconds. Clones show the same time.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +48,10 @@ pub enum Failing {
     /// This piece: those before are copied, this one by half, those behind not at all. A number
     /// behind the last piece lets the batch succeed.
     Piece(usize),
+    /// It is never done, unless it is stopped: then nothing of it is copied.
+    Stall,
+    /// It is done only after so many nanoseconds more, and cannot be stopped before.
+    Late(u64),
 }
 
 struct Flying {
@@ -63,6 +70,9 @@ pub struct Model {
     flying: BTreeMap<u64, Flying>,
     failing: BTreeMap<u64, Failing>,
     submitted: u64,
+    /// What a look at a batch that is not done takes.
+    poll_ns: u64,
+    is_stopped: bool,
 }
 
 impl Model {
@@ -81,7 +91,17 @@ impl Model {
             flying: BTreeMap::new(),
             failing: BTreeMap::new(),
             submitted: 0,
+            poll_ns: 0,
+            is_stopped: false,
         }
+    }
+
+    /// Lets `ns` pass with every look at a batch that is not done, so that who waits for it comes
+    /// to its time.
+    #[must_use]
+    pub fn polled_in_ns(mut self, ns: u64) -> Model {
+        self.poll_ns = ns;
+        self
     }
 
     /// How many batches were taken so far: the number that the next one gets.
@@ -105,8 +125,13 @@ impl Model {
     }
 
     fn perform(&self, flying: &Flying) -> Progress {
-        if flying.failing == Some(Failing::Batch) {
-            return planned(0);
+        match flying.failing {
+            Some(Failing::Batch) => return planned(0),
+            Some(Failing::Stall) => {
+                let why = Failure::Unit { status: STATUS_STOPPED };
+                return Progress::Failed { piece: 0, why };
+            }
+            _ => {}
         }
         for (at, piece) in flying.pieces.iter().enumerate() {
             let failing = flying.failing == Some(Failing::Piece(at));
@@ -135,6 +160,9 @@ impl Device for Model {
 
     unsafe fn submit(&mut self, pieces: &[Piece]) -> Result<Batch, Refused> {
         self.characteristics.check(pieces)?;
+        if self.is_stopped {
+            return Err(Refused::Broken(std::io::Error::from(std::io::ErrorKind::NotConnected)));
+        }
         if self.flying.len() >= self.characteristics.depth {
             return Err(Refused::Full);
         }
@@ -146,6 +174,11 @@ impl Device for Model {
             (*free_ns).max(self.clock.now_ns()).saturating_add(self.characteristics.time_ns(bytes));
         *free_ns = due_ns;
         let failing = self.failing.remove(&number);
+        let due_ns = match failing {
+            Some(Failing::Stall) => u64::MAX,
+            Some(Failing::Late(ns)) => due_ns.saturating_add(ns),
+            _ => due_ns,
+        };
         self.flying.insert(number, Flying { pieces: pieces.to_vec(), due_ns, failing });
         Ok(Batch(number))
     }
@@ -153,13 +186,59 @@ impl Device for Model {
     fn poll(&mut self, batch: &Batch) -> Progress {
         match self.flying.get(&batch.0) {
             None => Progress::Failed { piece: 0, why: Failure::Unknown },
-            Some(flying) if self.clock.now_ns() < flying.due_ns => Progress::Pending,
+            Some(flying) if self.clock.now_ns() < flying.due_ns => {
+                self.clock.advance_ns(self.poll_ns);
+                Progress::Pending
+            }
             Some(flying) => {
                 let progress = self.perform(flying);
                 self.flying.remove(&batch.0);
                 progress
             }
         }
+    }
+
+    fn stop(&mut self) -> bool {
+        self.is_stopped = true;
+        let now_ns = self.clock.now_ns();
+        for flying in self.flying.values_mut() {
+            if !matches!(flying.failing, Some(Failing::Late(_))) && flying.due_ns > now_ns {
+                (flying.failing, flying.due_ns) = (Some(Failing::Stall), 0);
+            }
+        }
+        self.flying.values().all(|flying| flying.due_ns <= now_ns)
+    }
+}
+
+/// Memory of a test, from and to which the processor copies in the test's time: every copy takes
+/// what is stated, and the bytes are really copied.
+pub struct Paced {
+    memory: Arc<dyn Space>,
+    clock: Clock,
+    start_ns: u64,
+    bytes_per_us: u64,
+}
+
+impl Paced {
+    /// `memory`, of which a copy takes `start_ns` and a microsecond for every `bytes_per_us`.
+    pub fn new(memory: Arc<dyn Space>, clock: &Clock, start_ns: u64, bytes_per_us: u64) -> Paced {
+        Paced { memory, clock: clock.clone(), start_ns, bytes_per_us: bytes_per_us.max(1) }
+    }
+}
+
+impl Space for Paced {
+    fn place(&self, region: u16, offset: u64, len: u64) -> Option<u64> {
+        self.memory.place(region, offset, len)
+    }
+
+    fn copy(&self, dst: u64, src: u64, len: u64) -> Result<(), Fault> {
+        let moving_ns = len.saturating_mul(1000) / self.bytes_per_us;
+        self.clock.advance_ns(self.start_ns.saturating_add(moving_ns));
+        self.memory.copy(dst, src, len)
+    }
+
+    fn reach(self: Arc<Self>) -> Option<Arc<dyn Reach>> {
+        Arc::clone(&self.memory).reach()
     }
 }
 
@@ -253,6 +332,25 @@ mod tests {
         assert_eq!(unit.poll(&batch), Progress::Failed { piece: 0, why });
         assert_eq!(pairs[0].1, [0; 8]);
         assert_eq!(unit.submitted(), 2);
+    }
+
+    #[test]
+    fn a_batch_that_stalls_is_ended_and_one_that_is_late_is_not() {
+        let Some((mut unit, clock)) = unit(2) else { return };
+        assert!(unit.fail(0, Failing::Stall) && unit.fail(1, Failing::Late(5_000)));
+        let (mut stalled, mut late) = ([pair(8)], [pair(8)]);
+        let first = submit(&mut unit, &mut stalled).unwrap();
+        let second = submit(&mut unit, &mut late).unwrap();
+        clock.advance_ns(1_000);
+        assert_eq!(unit.poll(&first), Progress::Pending);
+        assert!(!unit.stop(), "the second one may still write");
+        let why = Failure::Unit { status: STATUS_STOPPED };
+        assert_eq!(unit.poll(&first), Progress::Failed { piece: 0, why });
+        assert_eq!((unit.poll(&second), stalled[0].1[0]), (Progress::Pending, 0));
+        assert!(matches!(submit(&mut unit, &mut [pair(8)]), Err(Refused::Broken(_))));
+        clock.advance_ns(5_000);
+        assert!(unit.stop());
+        assert_eq!((unit.poll(&second), late[0].1[0]), (Progress::Done, 7));
     }
 
     #[test]

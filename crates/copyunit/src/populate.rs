@@ -246,6 +246,19 @@ fn page_bytes() -> usize {
     })
 }
 
+/// Whether the page of an address is there now: one look at the page tables. True where the kernel
+/// does not tell.
+pub fn is_resident(address: usize) -> bool {
+    let page = address & !(page_bytes() - 1);
+    let mut is_there = 1_u8;
+    // SAFETY: the kernel writes one byte, for one page; addresses that are not mapped are an error.
+    let result = unsafe {
+        libc::mincore(std::ptr::without_provenance_mut(page), page_bytes(), &raw mut is_there)
+    };
+    let is_unmapped = || io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM);
+    if result == 0 { is_there & 1 != 0 } else { !is_unmapped() }
+}
+
 #[derive(Debug, PartialEq, Eq)]
 enum Refusal {
     NotMapped,
@@ -330,6 +343,23 @@ mod tests {
         assert!(full.holds(0, 5) && !full.holds(10, 15) && full.holds(10_000, 10_005));
         assert!(full.remove(10_001, 10_002), "cutting one makes one too many");
         assert_eq!(full.entries.len(), RANGES_MAX);
+    }
+
+    #[test]
+    fn a_page_is_there_once_it_was_touched() {
+        let bytes = 4 * page_bytes();
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no other memory.
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        assert_ne!(base, libc::MAP_FAILED);
+        assert!(!is_resident(base.addr()));
+        let mut ranges = Ranges::new();
+        ranges.validate(base.addr(), bytes, true).unwrap();
+        assert!(is_resident(base.addr()) && is_resident(base.addr() + bytes - 1));
+        // SAFETY: the mapping is this test's.
+        assert_eq!(unsafe { libc::munmap(base, bytes) }, 0);
+        assert!(!is_resident(base.addr()));
     }
 
     #[test]

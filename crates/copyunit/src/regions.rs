@@ -7,11 +7,12 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use crate::device::Piece;
 use crate::guard::{Fault, Guard, Kind};
-use crate::space::{Space, hint_for};
+use crate::space::{Address, Reach, Space, hint_for};
 
 /// Most regions of one client: numbers 1 to this.
 pub const REGIONS_MAX: u16 = 256;
@@ -199,6 +200,24 @@ impl Space for Regions {
         // what is overwritten is the client's alone. Pages that cannot be had are found by the
         // guard. Signals are not blocked in a service's threads, which call `unblock` first.
         unsafe { self.guard.copy_guarded(to, from, len as usize, hint_for(len)) }
+    }
+
+    fn reach(self: Arc<Self>) -> Option<Arc<dyn Reach>> {
+        Some(self)
+    }
+
+    fn address(&self, place: u64, len: u64) -> Option<Address> {
+        let address = self.resolve(place, len)?.addr();
+        Some(Address { address, is_lasting: true })
+    }
+}
+
+// SAFETY: both ranges are within mappings that are as old as this value; no reference into them is
+// given out, and what is there is the client's alone.
+unsafe impl Reach for Regions {
+    fn piece(&self, dst: u64, src: u64, len: u64) -> Option<Piece> {
+        let (dst, src) = (self.resolve(dst, len)?, self.resolve(src, len)?);
+        Some(Piece { dst, src, len: usize::try_from(len).ok()? })
     }
 }
 

@@ -5,19 +5,23 @@
 //! - [`sockopt`]: socket options that have no safe wrapper elsewhere;
 //! - [`cgroup`]: where programs that see this process's sockets are attached;
 //! - [`tap`]: a TAP device, where held packets wait;
-//! - [`usage`]: what a thread has used;
+//! - [`usage`]: what a thread, or the process, has used;
+//! - [`fault`]: page faults that a program handles itself;
 //! - [`raw`]: whole IP packets from user space;
 //! - [`shared`]: memory that outlives the process;
+//! - [`signals`]: signals that are read like a file;
 //! - [`link`]: interfaces, their numbers and hardware addresses.
 //!
 //! `unsafe` is confined to system calls whose arguments are built in the same function.
 
 pub mod cgroup;
+pub mod fault;
 pub mod info;
 pub mod link;
 pub mod raw;
 pub mod repair;
 pub mod shared;
+pub mod signals;
 pub mod sockopt;
 pub mod tap;
 pub mod usage;

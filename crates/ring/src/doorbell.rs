@@ -15,6 +15,9 @@ pub use crate::futex::Scope;
 
 const ASLEEP: u32 = 0;
 const AWAKE: u32 = 1;
+/// Somebody rang, and the service has not said yet that it is awake: that may take as long as many
+/// copies.
+const RUNG: u32 = 2;
 
 /// The words of a doorbell, on a cache line of their own. New ones say that the service sleeps.
 #[derive(Debug, Default)]
@@ -74,7 +77,7 @@ impl Doorbell<'_> {
         let (awake, bell) = (&self.line.awake, &self.line.bell);
         // Who turns the flag rings; the others rely on it. Should a client die between the two
         // steps, the service sleeps until its timeout.
-        let turned = awake.compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::Relaxed);
+        let turned = awake.compare_exchange(ASLEEP, RUNG, Ordering::SeqCst, Ordering::Relaxed);
         if turned.is_err() {
             return false;
         }
@@ -93,9 +96,10 @@ impl Doorbell<'_> {
     }
 
     /// Service: sleeps until somebody rings, or `timeout` has passed, or for no reason. Returns at
-    /// once where somebody rang since `drowsy` was made.
-    pub fn sleep(self, drowsy: Drowsy, timeout: Duration) {
+    /// once where somebody rang since `drowsy` was made. Whether somebody did.
+    pub fn sleep(self, drowsy: Drowsy, timeout: Duration) -> bool {
         futex::wait(&self.line.bell, drowsy.bell, self.scope, timeout);
+        self.line.bell.load(Ordering::Relaxed) != drowsy.bell
     }
 
     /// Service: looks at its queues by itself from now on.
@@ -118,10 +122,14 @@ mod tests {
         let bell = line.doorbell(Scope::Private);
         assert!(!bell.is_awake());
         assert!(bell.ring(), "nobody told that the service is awake");
+        assert!(!bell.is_awake() && !bell.ring(), "it was rung, and is not awake yet");
+        bell.announce_awake();
         assert!(bell.is_awake() && !bell.ring());
         let drowsy = bell.announce_sleep();
         assert!(!bell.is_awake() && bell.ring());
-        bell.sleep(drowsy, FOREVER);
+        assert!(bell.sleep(drowsy, FOREVER));
+        let drowsy = bell.announce_sleep();
+        assert!(!bell.sleep(drowsy, Duration::from_millis(1)), "nobody rang");
     }
 
     #[test]

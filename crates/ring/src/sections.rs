@@ -88,11 +88,15 @@ impl Sections {
     #[inline]
     pub(crate) fn expect_write(&self, index: usize) {
         let (task, progress) = (&self.tasks()[index], &self.progress()[index]);
-        for line in [core::ptr::from_ref(task).cast::<i8>(), core::ptr::from_ref(progress).cast()] {
+        for line in [core::ptr::from_ref(task).cast::<u8>(), core::ptr::from_ref(progress).cast()] {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a hint; it changes nothing and never faults, whatever the address.
+            // SAFETY: a hint; it changes nothing and never faults, whatever the address. Processors
+            // without it take it for no operation. As an instruction, since the intrinsic is one
+            // for reading where the target is not said to have this one.
             unsafe {
-                core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_ET0 }>(line);
+                core::arch::asm!(
+                    "prefetchw [{}]", in(reg) line, options(nostack, preserves_flags)
+                );
             }
             #[cfg(not(target_arch = "x86_64"))]
             let _ = line;

@@ -60,8 +60,11 @@ impl Flags {
     pub const HANDLER: Flags = Flags(1 << 1);
     /// From the privileged one of two queues (Copier, SOSP 2025, §4.2.1).
     pub const PRIVILEGED: Flags = Flags(1 << 2);
+    /// Nobody needs the source's bytes afterwards: what they are then is not defined. So they may
+    /// come to the destination without ever having been at the source.
+    pub const LAST_USE: Flags = Flags(1 << 3);
     /// Every flag that there is.
-    pub const ALL: Flags = Flags(0b111);
+    pub const ALL: Flags = Flags(0b1111);
 
     /// The set with these bits, if all of them are flags.
     #[inline]
@@ -351,7 +354,7 @@ mod tests {
             assert!(Flags::decode(number).is_none_or(|flags| flags.bits() == number));
         }
         assert_eq!((0..=u8::MAX).filter_map(Kind::decode).count(), 5);
-        assert_eq!((0..=u8::MAX).filter_map(Flags::decode).count(), 8);
+        assert_eq!((0..=u8::MAX).filter_map(Flags::decode).count(), 16);
         assert!(Flags::ALL.contains(Flags::PRIVILEGED) && !Flags::LAZY.contains(Flags::HANDLER));
     }
 

@@ -46,7 +46,7 @@ fn any_task(random: &mut Random) -> Task {
     let [dst, src] = [random.word() >> 1, random.word() >> 1];
     Task {
         kind: kinds[random.below(4) as usize],
-        flags: Flags::decode(random.below(8) as u8).unwrap(),
+        flags: Flags::decode(random.below(16) as u8).unwrap(),
         delay_us: random.word() as u32,
         handler: random.word(),
         argument: random.word(),

@@ -141,3 +141,15 @@ fn an_unknown_key_is_refused_in_every_table() {
         assert!(matches!(result, Err(ConfigError::Settings(_))), "{to}");
     }
 }
+
+#[test]
+fn bodies_go_the_way_that_is_said() {
+    for (text, way) in [
+        ("", BodyPath::Auto),
+        ("body = \"splice\"\n", BodyPath::Splice),
+        ("body = \"copy\"\n", BodyPath::Copy),
+    ] {
+        assert_eq!(parse(&format!("{text}{GOOD}")).body, way);
+    }
+    assert!(refused(&format!("body = \"fast\"\n{GOOD}")).contains("fast"));
+}

@@ -43,6 +43,11 @@ impl Helper {
         }
     }
 
+    /// Its process number, while it is there.
+    pub fn id(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// Whether it has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))

@@ -22,6 +22,9 @@ pub struct Record {
     pub host: Value,
 }
 
+/// What was held fixed, and the figures, of lines of mode `ratio`.
+pub type Ratios = Vec<(Map<String, Value>, Map<String, Value>)>;
+
 /// Where results go.
 #[derive(Debug)]
 pub struct Sink {
@@ -29,9 +32,15 @@ pub struct Sink {
     host: Value,
     bench: &'static str,
     seed: u64,
+    ratios: Ratios,
 }
 
 impl Sink {
+    /// The seed of the run.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Results of `bench`, to `file` if given.
     ///
     /// # Errors
@@ -40,7 +49,12 @@ impl Sink {
         let file = file
             .map(|path| File::create(path).with_context(|| format!("creating {}", path.display())))
             .transpose()?;
-        Ok(Sink { file, host: host(), bench, seed })
+        Ok(Sink { file, host: host(), bench, seed, ratios: Vec::new() })
+    }
+
+    /// The lines of mode `ratio` that were written.
+    pub fn ratios(&self) -> &Ratios {
+        &self.ratios
     }
 
     /// Writes one line at once, so that an interrupted run keeps what it has.
@@ -53,6 +67,9 @@ impl Sink {
         mode: &str,
         metrics: Map<String, Value>,
     ) -> Result<()> {
+        if mode == "ratio" {
+            self.ratios.push((case.clone(), metrics.clone()));
+        }
         let record = Record {
             bench: self.bench,
             case,
@@ -118,6 +135,7 @@ mod tests {
         let map = |key: &str, value: u64| Map::from_iter([(key.to_owned(), value.into())]);
         sink.write(map("object_bytes", 4096), "offload", map("requests", 3)).unwrap();
         sink.write(Map::new(), "ratio", Map::new()).unwrap();
+        assert_eq!(sink.ratios().len(), 1);
         let read_back = read(std::slice::from_ref(&file)).unwrap();
         assert_eq!(read_back.len(), 2);
         assert_eq!(read_back[0]["case"]["object_bytes"], 4096);

@@ -5,7 +5,7 @@ use super::svg::{Chart, Series};
 use crate::output::line;
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ struct Question {
     y_is_log: bool,
 }
 
-const QUESTIONS: [Question; 4] = [
+const QUESTIONS: [Question; 6] = [
     Question {
         file: "throughput",
         title: "Throughput",
@@ -64,7 +64,60 @@ const QUESTIONS: [Question; 4] = [
         y_label: "times",
         y_is_log: false,
     },
+    Question {
+        file: "latency",
+        title: "What the client waits",
+        metric: "latency_ns",
+        scale: 1e-3,
+        y_label: "microseconds",
+        y_is_log: true,
+    },
+    Question {
+        file: "cpu",
+        title: "Processor time, client and service",
+        metric: "cpu_s_per_gib",
+        scale: 1e3,
+        y_label: "ms per GiB",
+        y_is_log: true,
+    },
 ];
+
+/// Where a record belongs: its size, and its setting as part of a file's name and of a title.
+struct Place {
+    bytes: f64,
+    file: String,
+    title: String,
+}
+
+impl Place {
+    fn of(record: &Value) -> Option<Place> {
+        let case = record["case"].as_object()?;
+        if record["bench"] == "copy" {
+            return Place::of_copy(case);
+        }
+        let bytes = case.get("object_bytes")?.as_f64()?;
+        let is = |key: &str| case.get(key).and_then(Value::as_bool) == Some(true);
+        let tls = if is("tls") { "tls" } else { "plain" };
+        let links = if is("shaped") { "shaped" } else { "unshaped" };
+        Some(Place { bytes, file: format!("{links}_{tls}"), title: format!("{links}, {tls}") })
+    }
+
+    /// Everything but the size is the setting.
+    fn of_copy(case: &Map<String, Value>) -> Option<Place> {
+        let is_size = |key: &str| matches!(key, "bytes" | "response_bytes");
+        let (_, bytes) = case.iter().find(|(key, _)| is_size(key))?;
+        let words = case.iter().filter(|(key, _)| !is_size(key)).map(|(key, value)| match value {
+            Value::Bool(true) => key.clone(),
+            Value::Bool(false) => format!("no {key}"),
+            Value::String(word) => format!("{key} {word}"),
+            other => format!("{key} {other}"),
+        });
+        let title = words.collect::<Vec<String>>().join(", ");
+        let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '_' };
+        let file = title.replace(", ", "_").chars().map(plain).collect();
+        Some(Place { bytes: bytes.as_f64()?, file, title })
+    }
+}
 
 /// Runs `unlade bench report`.
 ///
@@ -87,29 +140,25 @@ pub fn run(args: &ReportArgs) -> Result<()> {
     Ok(())
 }
 
-/// Charts by file name: each question for each setting of links and encryption.
+/// Charts by file name: each question for each setting.
 fn charts(records: &[Value]) -> BTreeMap<String, Chart> {
     let mut charts: BTreeMap<String, Chart> = BTreeMap::new();
     for record in records {
-        let case = &record["case"];
-        let (Some(bytes), Some(bench)) = (case["object_bytes"].as_f64(), record["bench"].as_str())
-        else {
+        let (Some(place), Some(bench)) = (Place::of(record), record["bench"].as_str()) else {
             continue;
         };
-        let tls = if case["tls"].as_bool() == Some(true) { "tls" } else { "plain" };
-        let links = if case["shaped"].as_bool() == Some(true) { "shaped" } else { "unshaped" };
         for question in &QUESTIONS {
             let Some(value) = record["metrics"][question.metric].as_f64() else { continue };
             let chart = charts
-                .entry(format!("{bench}_{}_{links}_{tls}", question.file))
+                .entry(format!("{bench}_{}_{}", question.file, place.file))
                 .or_insert_with(|| Chart {
-                    title: format!("{}, {links}, {tls}", question.title),
+                    title: format!("{}, {}", question.title, place.title),
                     y_label: question.y_label.to_owned(),
                     y_is_log: question.y_is_log,
                     series: Vec::new(),
                 });
             let name = series_name(record);
-            let point = (bytes, value * question.scale);
+            let point = (place.bytes, value * question.scale);
             match chart.series.iter_mut().find(|series| series.name == name) {
                 Some(series) => series.points.push(point),
                 None => chart.series.push(Series { name, points: vec![point] }),
@@ -170,6 +219,27 @@ mod tests {
         let chart = &charts["handoff_throughput_shaped_tls"];
         assert_eq!(chart.series.len(), 2);
         assert!(chart.series[0].points[0].0 < chart.series[0].points[1].0);
+    }
+
+    #[test]
+    fn copies_are_drawn_by_size_for_each_setting() {
+        let record = |mode: &str, bytes: u64, window: bool| {
+            serde_json::json!({
+                "bench": "copy", "mode": mode,
+                "case": { "bytes": bytes, "cache": "warm", "window": window },
+                "metrics": { "latency_ns": 100.0 },
+            })
+        };
+        let records = [
+            record("offload", 4096, true),
+            record("avx2", 4096, true),
+            record("offload", 512, true),
+            record("offload", 512, false),
+        ];
+        let charts = charts(&records);
+        let names: Vec<&str> = charts.keys().map(String::as_str).collect();
+        assert_eq!(names, ["copy_latency_cache_warm_no_window", "copy_latency_cache_warm_window"]);
+        assert_eq!(charts["copy_latency_cache_warm_window"].series.len(), 2);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `unlade doctor`: what works on this machine, what falls back, and why. Nothing is concluded
-//! from version numbers: every probe does, small, what the real thing does ([`probes`]).
+//! from version numbers: every probe does, small, what the real thing does ([`probes`], [`copy`]).
 
+mod copy;
 mod probes;
 
 use crate::output::line;
@@ -13,6 +14,8 @@ const LONG_ABOUT: &str = "\
 Probes the machine, offload by offload, in a network namespace of its own that is removed \
 afterwards. `works` was tried and did; `falls back` says what happens instead; `missing` keeps \
 the named feature from being used at all.
+
+Copies need nothing of the machine but a second core: what `falls back` there costs time.
 
 Ends with status 0 when connections can be handed over, 1 when they can only be proxied.";
 
@@ -38,6 +41,8 @@ enum Part {
     ConnectionOffload,
     /// Makes it better.
     Better,
+    /// What copies are made with, and by whom.
+    CopyOffload,
     /// Labs and experiments.
     Lab,
 }
@@ -64,7 +69,7 @@ struct Finding {
 /// # Errors
 /// Standard output cannot be written.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
-    let findings = probes::all();
+    let findings: Vec<Finding> = probes::all().into_iter().chain(copy::all()).collect();
     match args.json {
         true => line(serde_json::to_string(&findings)?)?,
         false => print(&findings)?,
@@ -88,6 +93,7 @@ fn print(findings: &[Finding]) -> Result<()> {
     for (part, title) in [
         (Part::ConnectionOffload, "connection offload"),
         (Part::Better, "makes it better"),
+        (Part::CopyOffload, "copy offload"),
         (Part::Lab, "labs and experiments"),
     ] {
         line(format_args!("{title}"))?;
@@ -109,8 +115,8 @@ mod tests {
 
     #[test]
     fn every_part_is_probed_and_explained() {
-        let findings = probes::all();
-        for part in [Part::ConnectionOffload, Part::Better, Part::Lab] {
+        let findings: Vec<Finding> = probes::all().into_iter().chain(copy::all()).collect();
+        for part in [Part::ConnectionOffload, Part::Better, Part::CopyOffload, Part::Lab] {
             assert!(findings.iter().any(|finding| finding.part == part), "{part:?}");
         }
         for finding in &findings {

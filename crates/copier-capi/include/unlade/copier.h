@@ -447,7 +447,8 @@ int copier_abort(const struct copier_descr *desc, int fd);
 
 /**
  * Makes a queue that holds len tasks at least; its file descriptor, or -1 with errno. Order is
- * kept within a queue only. Where no service runs, copies of the queue are made at once.
+ * kept within a queue only. Where no service runs, copies of the queue are made at once. The
+ * descriptor is readable when handlers of the queue may be due, until _post_handlers(fd).
  *
  * # Errors
  * EINVAL: len is 0, or more than the process's queues hold (queue_len, 1024 if not set). EMFILE:

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use service::logs::LogConfig;
 use settings::{ByteSize, SettingsError};
 
-use crate::config::{Config, Polling};
+use crate::config::{Config, Polling, Units};
 use crate::service::{CLIENTS_MAX, THREADS_MAX};
 
 /// Most bytes that `region_bytes_max` may allow: 1 TiB.
@@ -31,8 +31,19 @@ pub struct DaemonConfig {
     pub mode: u32,
     /// Where `/metrics` and `/healthz` are served; nowhere where it is not said.
     pub admin: Option<SocketAddr>,
-    /// Threads that copy.
+    /// Threads that copy, at least.
+    pub threads_min: usize,
+    /// At most.
     pub threads_max: usize,
+    /// Below this load one ends, if the others can do its work.
+    pub low_load_percent: u8,
+    /// Above it another one starts.
+    pub high_load_percent: u8,
+    /// For so long it must have been so.
+    #[serde(with = "settings::duration")]
+    pub scale_after: Duration,
+    /// Devices that copy beside the processor.
+    pub units: UnitsConfig,
     /// A client is served for so many bytes before another has its turn.
     pub slice_bytes: ByteSize,
     /// Progress is told, and news looked for, after so many bytes.
@@ -68,6 +79,17 @@ pub enum PollingConfig {
     Adaptive,
     /// Never: a core for each thread.
     Always,
+}
+
+/// As [`Units`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnitsConfig {
+    /// Those that are found at the start.
+    #[default]
+    Auto,
+    /// None.
+    None,
 }
 
 /// The `[allow]` table: users and groups (the process's first one) beside the daemon's own user.
@@ -109,7 +131,12 @@ impl Default for DaemonConfig {
             socket: PathBuf::from(super::SOCKET),
             mode: 0o666,
             admin: None,
+            threads_min: service.threads_min,
             threads_max: service.threads_max,
+            low_load_percent: service.low_load_percent,
+            high_load_percent: service.high_load_percent,
+            scale_after: service.scale_after,
+            units: UnitsConfig::Auto,
             slice_bytes: ByteSize(service.slice_bytes),
             run_bytes: ByteSize(service.run_bytes),
             polling: PollingConfig::Adaptive,
@@ -182,6 +209,10 @@ impl DaemonConfig {
         within("the length of socket", path_bytes, SOCKET_BYTES_MAX as u64)?;
         within("mode", self.mode.into(), MODE_MAX.into())?;
         within("threads_max", self.threads_max as u64, THREADS_MAX as u64)?;
+        within("threads_min", self.threads_min as u64, self.threads_max as u64)?;
+        within("high_load_percent", self.high_load_percent.into(), 100)?;
+        within("low_load_percent", self.low_load_percent.into(), self.high_load_percent.into())?;
+        within("scale_after in ms", self.scale_after.as_millis() as u64, 60_000)?;
         within("clients_max", self.clients_max as u64, CLIENTS_MAX as u64)?;
         within("regions_max", self.regions_max.into(), REGIONS_MAX.into())?;
         within("region_bytes_max", self.region_bytes_max.bytes(), REGION_BYTES_CEILING)?;
@@ -213,9 +244,11 @@ impl DaemonConfig {
             ("mode", self.mode != running.mode),
             ("admin", self.admin != running.admin),
             ("log", self.log != running.log),
-            ("threads_max, slice_bytes, run_bytes, polling or sleep_max", {
-                self.service() != running.service()
-            }),
+            (
+                "threads_min, threads_max, low_load_percent, high_load_percent, scale_after, units, \
+                 slice_bytes, run_bytes, polling or sleep_max",
+                self.service() != running.service(),
+            ),
         ];
         match fixed.into_iter().find(|(_, differs)| *differs) {
             Some((key, _)) => Err(ConfigError::Fixed { key }),
@@ -226,7 +259,15 @@ impl DaemonConfig {
     /// How its threads work.
     pub fn service(&self) -> Config {
         Config {
+            threads_min: self.threads_min,
             threads_max: self.threads_max,
+            low_load_percent: self.low_load_percent,
+            high_load_percent: self.high_load_percent,
+            scale_after: self.scale_after,
+            units: match self.units {
+                UnitsConfig::Auto => Units::Auto,
+                UnitsConfig::None => Units::None,
+            },
             slice_bytes: self.slice_bytes.bytes(),
             run_bytes: self.run_bytes.bytes(),
             polling: match self.polling {
@@ -261,7 +302,12 @@ mod tests {
             socket = "/tmp/copyd.sock"
             mode = 0o660
             admin = "127.0.0.1:9900"
+            threads_min = 1
             threads_max = 2
+            low_load_percent = 20
+            high_load_percent = 90
+            scale_after = "1s"
+            units = "none"
             slice_bytes = "256KiB"
             run_bytes = "16KiB"
             polling = "always"
@@ -284,13 +330,22 @@ mod tests {
         let config = parse(text).unwrap();
         assert_eq!((config.mode, config.threads_max), (0o660, 2));
         assert_eq!(config.weights.uid.get("1000"), Some(&300));
-        assert_eq!(config.service().polling, Polling::Always);
+        let service = config.service();
+        assert_eq!((service.polling, service.units), (Polling::Always, Units::None));
+        assert_eq!((service.low_load_percent, service.high_load_percent), (20, 90));
+        assert_eq!(service.scale_after, Duration::from_secs(1));
     }
 
     #[test]
     fn what_makes_no_sense_is_named() {
         for (text, named) in [
             ("threads_max = 0", "threads_max"),
+            ("threads_min = 2", "threads_min"),
+            ("thread_min = 1", "did you mean `threads_min`"),
+            ("low_load_percent = 85", "low_load_percent"),
+            ("high_load_percent = 101", "high_load_percent"),
+            ("scale_after = \"2min\"", "scale_after"),
+            ("units = \"all\"", "units"),
             ("mode = 0o1777", "mode"),
             ("regions_max = 1000", "regions_max"),
             ("weights.uid.1000 = 0", "weights.uid.1000"),
@@ -310,7 +365,11 @@ mod tests {
         let running = DaemonConfig::default();
         let limits = DaemonConfig { clients_max: 3, ..running.clone() };
         assert!(limits.check_reload(&running).is_ok());
-        let threads = DaemonConfig { threads_max: 2, ..running.clone() };
-        assert!(matches!(threads.check_reload(&running), Err(ConfigError::Fixed { .. })));
+        for other in [
+            DaemonConfig { threads_max: 2, ..running.clone() },
+            DaemonConfig { units: UnitsConfig::None, ..running.clone() },
+        ] {
+            assert!(matches!(other.check_reload(&running), Err(ConfigError::Fixed { .. })));
+        }
     }
 }

@@ -39,6 +39,11 @@ pub(crate) fn render(sessions: &Sessions, counts: &Counts) -> String {
         ("sessions", "Connections now", read(&sessions.open)),
         ("clients", "Clients whose queue is served now", read(&sessions.served)),
         ("region_bytes", "Bytes that clients share now", read(&sessions.region_bytes)),
+        (
+            "threads",
+            "Threads that copy now",
+            counts.threads_started.saturating_sub(counts.threads_stopped),
+        ),
     ];
     let counters = [
         ("accepted", "Connections accepted", read(&sessions.accepted)),
@@ -53,6 +58,14 @@ pub(crate) fn render(sessions: &Sessions, counts: &Counts) -> String {
         ("refused_tasks", "Tasks that made no sense", counts.refused),
         ("promotions", "Requests to copy something first", counts.promotions),
         ("sleeps", "Times that a thread slept", counts.sleeps),
+        ("unit_bytes", "Bytes that devices copied", counts.unit_bytes),
+        ("unit_batches", "Batches that devices were given", counts.unit_batches),
+        ("unit_refusals", "Batches that devices did not take", counts.unit_refusals),
+        ("unit_failures", "Batches that failed and were copied again", counts.unit_failures),
+        ("unit_stalls", "Devices that were told to stop", counts.unit_stalls),
+        ("populated_bytes", "Bytes of destinations mapped ahead", counts.populated_bytes),
+        ("populate_hits", "Destinations known to be mapped", counts.populate_hits),
+        ("moves", "Clients given to another thread", counts.moves),
     ];
     let mut text = String::new();
     for (name, help, value) in gauges {

@@ -1,6 +1,7 @@
 //! Single copies: what the client sees of them.
 
-use super::figure::{clock_ns, median, ns};
+use super::figure::{clock_ns, median, middle_mean, ns};
+use crate::bench::cpu;
 use crate::bench::record::Sink;
 use crate::output::line;
 use anyhow::{Context, Result, anyhow};
@@ -13,8 +14,6 @@ use std::time::{Duration, Instant};
 const SIZES: [usize; 9] =
     [512, 1 << 10, 4 << 10, 8 << 10, 16 << 10, 64 << 10, 128 << 10, 256 << 10, 1 << 20];
 const LINE_BYTES: usize = 64;
-/// Copies before a case is measured: the policy learns in them.
-const WARMUP: usize = 400;
 
 /// How a copy is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +47,12 @@ impl Case {
 
     /// Copies of one mode in a round.
     fn repeats(self) -> usize {
-        ((4 << 20) / self.bytes.max(1)).clamp(8, 64)
+        ((4 << 20) / self.bytes.max(1)).clamp(8, 256)
+    }
+
+    /// Copies before the case is measured: the policy learns in them.
+    fn warmup(self) -> usize {
+        ((64 << 20) / self.bytes.max(1)).clamp(400, 4000)
     }
 }
 
@@ -144,7 +148,7 @@ fn served(copier: &Copier, buffers: &mut Buffers, case: Case, window: Duration) 
     }
 }
 
-/// Medians of one round, one for each kernel and the service's last.
+/// What one round gave, one figure for each kernel and the service's last.
 fn round(
     copier: &Copier,
     kernels: &[Kernel],
@@ -155,19 +159,19 @@ fn round(
     let repeats = case.repeats();
     // One way after the other: a program does not change its way with every copy, and the service
     // sleeps meanwhile.
-    let mut medians: Vec<f64> = kernels
+    let mut means: Vec<f64> = kernels
         .iter()
         .map(|kernel| {
             let mut samples: Vec<f64> =
                 (0..repeats).map(|_| alone(kernel, buffers, case, window)).collect();
-            median(&mut samples)
+            middle_mean(&mut samples)
         })
         .collect();
     let mut samples: Vec<f64> =
         (0..2 * repeats).map(|_| served(copier, buffers, case, window)).collect();
     // The first half wakes the service.
-    medians.push(median(&mut samples[repeats..]));
-    medians
+    means.push(middle_mean(&mut samples[repeats..]));
+    means
 }
 
 /// What a case gave: nanoseconds of each kernel and of the service, and the median over rounds of
@@ -184,7 +188,7 @@ fn measure(copier: &Copier, case: Case, rounds: usize, clock_ns: f64) -> Outcome
     let mut first: Vec<f64> =
         (0..9).map(|_| alone(&kernels[0], &mut buffers, case, Duration::ZERO)).collect();
     let window = case.window(median(&mut first));
-    for _ in 0..WARMUP {
+    for _ in 0..case.warmup() {
         served(copier, &mut buffers, case, window);
     }
     let overhead = if case.has_window { 2.0 * clock_ns } else { clock_ns };
@@ -196,18 +200,13 @@ fn measure(copier: &Copier, case: Case, rounds: usize, clock_ns: f64) -> Outcome
         })
         .collect();
     let column = |at: usize| median(&mut rounds.iter().map(|times| times[at]).collect::<Vec<_>>());
-    let mut ratios: Vec<f64> = rounds
-        .iter()
-        .map(|times| {
-            let fastest = times[..kernels.len()].iter().copied().fold(f64::INFINITY, f64::min);
-            times[kernels.len()] / fastest
-        })
-        .collect();
-    Outcome {
-        kernels_ns: (0..kernels.len()).map(column).collect(),
-        served_ns: column(kernels.len()),
-        ratio: median(&mut ratios),
-    }
+    let kernels_ns: Vec<f64> = (0..kernels.len()).map(column).collect();
+    // The fastest over all rounds: that of each round would be whoever was lucky in it.
+    let fastest = (0..kernels.len()).min_by(|a, b| kernels_ns[*a].total_cmp(&kernels_ns[*b]));
+    let fastest = fastest.unwrap_or_default();
+    let mut ratios: Vec<f64> =
+        rounds.iter().map(|times| times[kernels.len()] / times[fastest]).collect();
+    Outcome { kernels_ns, served_ns: column(kernels.len()), ratio: median(&mut ratios) }
 }
 
 /// Runs all cases, and what submitting and asking cost.
@@ -222,6 +221,9 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
         // A thread each, since threads learn for themselves.
         let outcome = std::thread::scope(|scope| {
             let measuring = scope.spawn(|| {
+                // The service has the other processors: a program that has just begun to run on
+                // several may have all its threads on one for a while.
+                cpu::stay_on(cpu::first_processor())?;
                 let copier = Copier::new(service.attach()?);
                 Ok::<_, anyhow::Error>(measure(&copier, case, rounds, clock_ns))
             });
@@ -279,7 +281,7 @@ fn submit_ns(service: &Service, clock_ns: f64) -> Result<f64> {
         });
         samples.push((took - clock_ns).max(0.0) / BATCH as f64);
     }
-    Ok(median(&mut samples))
+    Ok(middle_mean(&mut samples))
 }
 
 /// What it takes to see that bytes are there.

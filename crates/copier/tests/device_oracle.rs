@@ -3,7 +3,9 @@
 //!
 //! `UNLADE_SEED` repeats a run, `UNLADE_CASES` says how many operations.
 
-use copier::{Config, Copier, How, Service};
+use copier::{Config, Copier, Devices, How, Service};
+use copyunit::device::{Characteristics, Device};
+use copyunit::model::{Clock, Failing, Model};
 
 const ARENA: usize = 256 << 10;
 
@@ -101,32 +103,53 @@ impl World {
     }
 }
 
+/// A unit that gets about half of everything, and fails or comes late with one batch in five.
+fn unit(seed: u64) -> Box<dyn Device + Send> {
+    let characteristics = Characteristics {
+        name: "model",
+        start_ns: 20,
+        bytes_per_us: 10_000,
+        bytes_min: 64,
+        bytes_max: 16 << 10,
+        pieces_max: 4,
+        depth: 8,
+    };
+    let guard = copyunit::guard::install().unwrap();
+    let mut unit = Model::new(characteristics, 2, &Clock::default(), guard).polled_in_ns(50);
+    let mut random = Random(seed);
+    for number in 0..5_000 {
+        let failing = match random.below(20) {
+            0 => Failing::Batch,
+            1 => Failing::Piece(random.below(4)),
+            2..4 => Failing::Late(random.below(200_000) as u64),
+            _ => continue,
+        };
+        unit.fail(number, failing);
+    }
+    Box::new(unit)
+}
+
 #[test]
-fn every_byte_is_as_after_memcpy() {
-    let seed = number("UNLADE_SEED", 1);
+fn every_byte_is_as_after_memcpy_with_a_unit_that_fails() {
+    let seed = number("UNLADE_SEED", 2);
     let steps = number("UNLADE_CASES", 200_000);
     println!("UNLADE_SEED={seed} UNLADE_CASES={steps}");
-    let service = Service::start(Config::default()).unwrap();
+    let cpu = copyplan::dispatch::Unit {
+        name: "cpu".into(),
+        start_ns: 0,
+        bytes_per_us: 10_000,
+        min_bytes: 0,
+    };
+    let devices = Devices::with(move |_| Some(unit(seed))).beside(cpu);
+    let service = Service::start_beside(Config::default(), devices).unwrap();
     let mut world = World::new(&service, seed);
     for _ in 0..steps {
         world.step();
     }
     world.copier.sync_all().unwrap();
     assert_eq!(&*world.memory, world.oracle, "at the end");
-    println!("{:?} {:?}", service.counts(), world.copier.stats().read());
-}
-
-#[test]
-fn a_service_that_stops_leaves_the_copies_to_who_waits() {
-    let service = Service::start(Config::default()).unwrap();
-    let mut world = World::new(&service, 77);
-    for _ in 0..2000 {
-        world.copy();
-    }
-    drop(service);
-    for _ in 0..2000 {
-        world.step();
-    }
-    world.copier.sync_all().unwrap();
-    assert_eq!(&*world.memory, world.oracle);
+    let counts = service.counts();
+    println!("{counts:?} {:?}", world.copier.stats().read());
+    assert!(counts.unit_bytes > 0 && counts.unit_failures > 0, "{counts:?}");
+    assert_eq!((counts.faults, counts.unit_stalls), (0, 0), "{counts:?}");
 }

@@ -1,0 +1,69 @@
+//! On which processor a service thread runs: not on that of the client that rang for it, which
+//! would wait for the thread while the thread waits for the processor.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+
+/// Nobody rang yet.
+const NOWHERE: u32 = u32::MAX;
+
+/// Where somebody rang from last.
+#[derive(Debug)]
+pub(crate) struct Ringer(AtomicU32);
+
+impl Default for Ringer {
+    fn default() -> Ringer {
+        Ringer(AtomicU32::new(NOWHERE))
+    }
+}
+
+impl Ringer {
+    /// The calling thread rings.
+    pub fn note(&self) {
+        self.0.store(sched_getcpu() as u32, Ordering::Relaxed);
+    }
+
+    /// The calling thread moves to another processor if it is where somebody rang from, and it may
+    /// run on another one. What is wrong with that is no matter: it stays then.
+    pub fn keep_off(&self) {
+        let here = sched_getcpu();
+        if self.0.load(Ordering::Relaxed) != here as u32 {
+            return;
+        }
+        let Ok(allowed) = sched_getaffinity(None) else { return };
+        let mut others = allowed;
+        if here >= CpuSet::MAX_CPU {
+            return;
+        }
+        others.unset(here);
+        // The first call moves it, the second lets it go anywhere again.
+        if others.count() > 0 && sched_setaffinity(None, &others).is_ok() {
+            let _ = sched_setaffinity(None, &allowed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_leaves_the_ringers_processor_and_may_come_back() {
+        let ringer = Ringer::default();
+        let allowed = sched_getaffinity(None).unwrap();
+        ringer.keep_off();
+        for _ in 0..100 {
+            ringer.note();
+            ringer.keep_off();
+        }
+        assert_eq!(sched_getaffinity(None).unwrap(), allowed);
+        // Where there is no other, it stays.
+        let mut one = CpuSet::new();
+        one.set(sched_getcpu());
+        sched_setaffinity(None, &one).unwrap();
+        ringer.note();
+        ringer.keep_off();
+        assert_eq!(sched_getaffinity(None).unwrap(), one);
+    }
+}

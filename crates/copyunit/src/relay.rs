@@ -1,0 +1,204 @@
+//! From socket to socket, without the bytes coming to the program: by splice through a pipe where
+//! they are many, else through a small buffer.
+//!
+//! Nothing waits, and nothing is lost on the way: what was taken and could not be given stays here,
+//! and goes first the next time.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// From so many bytes on splice is faster: it spares two copies and costs a third system call and
+/// pages that change hands. Forwarding 16 KiB took 6.4 µs by receive and send and 6.6 by splice on
+/// the machine this was built on, 64 KiB 10.9 and 9.9, 256 KiB 26.9 and 20.2.
+pub const SPLICE_BYTES_MIN: u64 = 64 << 10;
+/// Bytes of the buffer: what is below the limit goes in one go.
+const BUFFER_BYTES: usize = SPLICE_BYTES_MIN as usize;
+/// Bytes of the pipe: what a process without privileges may ask for.
+const PIPE_BYTES: i32 = 1 << 20;
+
+/// What is between two sockets.
+#[derive(Debug)]
+enum Between {
+    /// Bytes `start..end` of the buffer were taken and not given.
+    Buffer { bytes: Box<[u8]>, start: usize, end: usize },
+    /// So many bytes are in the pipe.
+    Pipe { out: OwnedFd, into: OwnedFd, held: u64 },
+}
+
+/// Bytes on their way from one socket to another.
+#[derive(Debug)]
+pub struct Relay(Between);
+
+impl Relay {
+    /// For `len` bytes in all. Where there is no pipe to be had a buffer does.
+    pub fn new(len: u64) -> Relay {
+        let pipe = if len >= SPLICE_BYTES_MIN { pipe().ok() } else { None };
+        Relay(match pipe {
+            Some((out, into)) => Between::Pipe { out, into, held: 0 },
+            None => {
+                let bytes = vec![0; BUFFER_BYTES.min(len as usize)].into_boxed_slice();
+                Between::Buffer { bytes, start: 0, end: 0 }
+            }
+        })
+    }
+
+    /// Whether it is empty and has a pipe, which is worth keeping.
+    pub fn is_reusable(&self) -> bool {
+        matches!(self.0, Between::Pipe { held: 0, .. })
+    }
+
+    /// Bytes that were taken and not given.
+    pub fn held(&self) -> u64 {
+        match &self.0 {
+            Between::Buffer { start, end, .. } => (end - start) as u64,
+            Between::Pipe { held, .. } => *held,
+        }
+    }
+
+    /// Takes from socket `from`, and gives to socket `to`: what was given, of at most `left` bytes
+    /// that are not given yet. 0 is the end of what can be taken.
+    ///
+    /// # Errors
+    /// The kernel's: [`io::ErrorKind::WouldBlock`] where there is nothing to take, or `to` takes
+    /// nothing.
+    pub fn pass_on(&mut self, from: i32, to: i32, left: u64) -> io::Result<u64> {
+        if self.held() == 0 && self.take(from, left)? == 0 {
+            return Ok(0);
+        }
+        self.give(to)
+    }
+
+    fn take(&mut self, from: i32, left: u64) -> io::Result<u64> {
+        match &mut self.0 {
+            Between::Buffer { bytes, start, end } => {
+                let len = bytes.len().min(left as usize);
+                (*start, *end) = (0, receive(from, &mut bytes[..len])?);
+            }
+            Between::Pipe { into, held, .. } => {
+                // A socket that waits would have splice wait, whatever its flags.
+                *held = match has_some(from)? {
+                    true => splice(from, into.as_raw_fd(), left)?,
+                    false => 0,
+                };
+            }
+        }
+        Ok(self.held())
+    }
+
+    fn give(&mut self, to: i32) -> io::Result<u64> {
+        let given = match &mut self.0 {
+            Between::Buffer { bytes, start, end } => {
+                let given = send(to, &bytes[*start..*end])?;
+                *start += given;
+                given as u64
+            }
+            Between::Pipe { out, held, .. } => {
+                let given = splice(out.as_raw_fd(), to, *held)?;
+                *held -= given;
+                given
+            }
+        };
+        // Nothing given and nothing wrong: not the end, which is what 0 says to the caller.
+        if given == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(given) }
+    }
+}
+
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [-1; 2];
+    // SAFETY: the kernel writes two numbers.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: both are new, and nobody else's.
+    let ends = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+    // A smaller pipe takes more calls, no more.
+    // SAFETY: no memory is involved.
+    let _ = unsafe { libc::fcntl(ends.1.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES) };
+    Ok(ends)
+}
+
+fn result(returned: isize) -> io::Result<usize> {
+    usize::try_from(returned).map_err(|_| io::Error::last_os_error())
+}
+
+fn splice(from: i32, to: i32, len: u64) -> io::Result<u64> {
+    let flags = libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE;
+    let none = std::ptr::null_mut();
+    let len = len.min(PIPE_BYTES as u64) as usize;
+    // SAFETY: no memory of this process is involved: neither end has an offset.
+    result(unsafe { libc::splice(from, none, to, none, len, flags) }).map(|bytes| bytes as u64)
+}
+
+/// Whether the socket has bytes; false where it has ended.
+fn has_some(from: i32) -> io::Result<bool> {
+    let (mut byte, flags) = ([0u8; 1], libc::MSG_PEEK | libc::MSG_DONTWAIT);
+    // SAFETY: the byte is ours, and writable.
+    result(unsafe { libc::recv(from, byte.as_mut_ptr().cast(), 1, flags) }).map(|count| count > 0)
+}
+
+fn receive(from: i32, bytes: &mut [u8]) -> io::Result<usize> {
+    let (start, len) = (bytes.as_mut_ptr().cast(), bytes.len());
+    // SAFETY: the bytes are ours, and writable.
+    result(unsafe { libc::recv(from, start, len, libc::MSG_DONTWAIT) })
+}
+
+fn send(to: i32, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the bytes are ours.
+    result(unsafe { libc::send(to, bytes.as_ptr().cast(), bytes.len(), flags) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    /// Many bytes by either way, with a reader who takes few at a time.
+    #[test]
+    fn bytes_come_out_as_they_went_in() {
+        for len in [1, 5000, 60_000, 200_000] {
+            let (mut source, from) = UnixStream::pair().unwrap();
+            let (to, mut sink) = UnixStream::pair().unwrap();
+            sink.set_nonblocking(true).unwrap();
+            let sent: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+            let (bytes, mut received) = (sent.clone(), Vec::new());
+            let writer = std::thread::spawn(move || source.write_all(&bytes));
+            let mut relay = Relay::new(len);
+            let mut given = 0;
+            let mut some = [0; 3000];
+            while (received.len() as u64) < len {
+                match relay.pass_on(from.as_raw_fd(), to.as_raw_fd(), len - given) {
+                    Ok(bytes) => given += bytes,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => panic!("{error}"),
+                }
+                match sink.read(&mut some) {
+                    Ok(count) => received.extend_from_slice(&some[..count]),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            writer.join().unwrap().unwrap();
+            assert_eq!((given, relay.held()), (len, 0));
+            assert!(received == sent, "{len}");
+        }
+    }
+
+    #[test]
+    fn an_end_is_told_and_what_cannot_be_given_is_kept() {
+        for len in [1000, 100_000] {
+            let (mut source, from) = UnixStream::pair().unwrap();
+            let (to, sink) = UnixStream::pair().unwrap();
+            source.write_all(b"hello").unwrap();
+            drop(sink);
+            let mut relay = Relay::new(len);
+            let failed = relay.pass_on(from.as_raw_fd(), to.as_raw_fd(), len).unwrap_err();
+            assert_eq!(failed.raw_os_error(), Some(libc::EPIPE));
+            assert_eq!(relay.held(), 5);
+            drop(source);
+            let mut relay = Relay::new(len);
+            assert_eq!(relay.pass_on(from.as_raw_fd(), to.as_raw_fd(), len).unwrap(), 0);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! A device in the hands of safe code: pieces are places of a client, and what they are in memory
+//! stays so for as long as the device may touch it.
+//!
+//! Nobody can take back what a device was given. So a client that has gone keeps its memory until
+//! its last batch is reported, and a device that does not end keeps it for ever.
+
+use std::sync::Arc;
+
+use crate::device::{Batch, Characteristics, Device, Piece, Progress, Refused};
+use crate::space::Reach;
+
+/// A contiguous copy between places of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// Where to.
+    pub dst: u64,
+    /// Where from.
+    pub src: u64,
+    /// How many bytes.
+    pub len: u64,
+}
+
+/// A device, and whose memory it works in.
+pub struct Unit {
+    device: Box<dyn Device + Send>,
+    /// Batches that are not reported.
+    flying: Vec<(Batch, Arc<dyn Reach>)>,
+    pieces: Vec<Piece>,
+}
+
+impl Unit {
+    /// Of an idle device.
+    pub fn new(device: Box<dyn Device + Send>) -> Unit {
+        Unit { device, flying: Vec::new(), pieces: Vec::new() }
+    }
+
+    /// What the device is good at.
+    pub fn characteristics(&self) -> Characteristics {
+        self.device.characteristics()
+    }
+
+    /// Whether nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        self.flying.is_empty()
+    }
+
+    /// Starts a batch of copies that do not touch each other's destinations. The bytes are anything
+    /// where somebody else writes them meanwhile.
+    ///
+    /// # Errors
+    /// [`Refused`]; then nothing is copied.
+    pub fn submit(&mut self, reach: &Arc<dyn Reach>, places: &[Places]) -> Result<Batch, Refused> {
+        self.pieces.clear();
+        for (piece, place) in places.iter().enumerate() {
+            let found = reach.piece(place.dst, place.src, place.len);
+            self.pieces.push(found.ok_or(Refused::Place { piece })?);
+        }
+        // SAFETY: who implements `Reach` promised that the destinations may be overwritten and are
+        // nobody else's while its value lives, which is kept until the batch is reported. Who
+        // writes the same bytes meanwhile is the client, to whom they belong, and who gets what
+        // it asked for: no reference is broken, and bytes that change while they are copied
+        // are anything.
+        let batch = unsafe { self.device.submit(&self.pieces) }?;
+        self.flying.push((batch, Arc::clone(reach)));
+        Ok(batch)
+    }
+
+    /// How far a batch is; what is not pending is reported once.
+    pub fn poll(&mut self, batch: &Batch) -> Progress {
+        let progress = self.device.poll(batch);
+        if progress != Progress::Pending {
+            self.flying.retain(|(known, _)| known != batch);
+        }
+        progress
+    }
+
+    /// See [`Device::stop`].
+    pub fn stop(&mut self) -> bool {
+        self.device.stop()
+    }
+}
+
+impl Drop for Unit {
+    fn drop(&mut self) {
+        if !self.flying.is_empty() && !self.device.stop() {
+            // It may write there still: better lost than given to somebody else.
+            self.flying.drain(..).for_each(std::mem::forget);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Clock, Failing, Model};
+    use crate::space::{OwnMemory, Space};
+
+    const UNIT: Characteristics = Characteristics {
+        name: "model",
+        start_ns: 100,
+        bytes_per_us: 1000,
+        bytes_min: 1,
+        bytes_max: 1 << 20,
+        pieces_max: 2,
+        depth: 2,
+    };
+
+    fn memory() -> Option<(crate::Guard, Arc<OwnMemory>)> {
+        match crate::guard::install() {
+            // SAFETY: the only copies are those of the tests below, between arrays of their own.
+            Ok(guard) => Some((guard, Arc::new(unsafe { OwnMemory::new(guard) }))),
+            Err(error) => {
+                println!("skipped: {error}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn a_clients_memory_stays_until_its_batch_is_reported() {
+        let Some((guard, memory)) = memory() else { return };
+        let clock = Clock::default();
+        let mut unit = Unit::new(Box::new(Model::new(UNIT, 1, &clock, guard)));
+        let (source, mut destination) = ([5u8; 64], [0u8; 64]);
+        let (src, dst) = (source.as_ptr().expose_provenance(), destination.as_mut_ptr());
+        let dst = dst.expose_provenance();
+        let reach = Arc::clone(&memory).reach().unwrap();
+        let place = Places { dst: dst as u64, src: src as u64, len: 64 };
+        let batch = unit.submit(&reach, &[place]).unwrap();
+        drop(reach);
+        assert_eq!((Arc::strong_count(&memory), unit.is_idle()), (2, false));
+        assert_eq!(unit.poll(&batch), Progress::Pending);
+        clock.advance_ns(1000);
+        assert_eq!(unit.poll(&batch), Progress::Done);
+        assert_eq!((Arc::strong_count(&memory), destination), (1, source));
+    }
+
+    #[test]
+    fn a_device_that_does_not_end_keeps_the_memory() {
+        let Some((guard, memory)) = memory() else { return };
+        let source = [5u8; 64];
+        let src = source.as_ptr().expose_provenance() as u64;
+        for (failing, kept) in [(Failing::Stall, 1), (Failing::Late(1 << 40), 2)] {
+            let destination = Box::leak(Box::new([0u8; 64]));
+            let dst = destination.as_mut_ptr().expose_provenance() as u64;
+            let mut model = Model::new(UNIT, 1, &Clock::default(), guard);
+            assert!(model.fail(0, failing));
+            let mut unit = Unit::new(Box::new(model));
+            let reach = Arc::clone(&memory).reach().unwrap();
+            unit.submit(&reach, &[Places { dst, src, len: 64 }]).unwrap();
+            drop((reach, unit));
+            assert_eq!(Arc::strong_count(&memory), kept, "{failing:?}");
+        }
+    }
+
+    #[test]
+    fn places_that_are_none_are_refused() {
+        let Some((guard, memory)) = memory() else { return };
+        let mut unit = Unit::new(Box::new(Model::new(UNIT, 1, &Clock::default(), guard)));
+        let reach = memory.reach().unwrap();
+        let wraps = Places { dst: u64::MAX, src: 0, len: 2 };
+        let refused = unit.submit(&reach, &[wraps]);
+        assert!(matches!(refused, Err(Refused::Place { piece: 0 })), "{refused:?}");
+        assert!(unit.is_idle());
+    }
+}

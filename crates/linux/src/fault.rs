@@ -1,0 +1,42 @@
+//! Page faults that a program handles itself: userfaultfd(2).
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// Whose faults are handled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Faults {
+    /// Those of system calls too; needs CAP_SYS_PTRACE, or `vm.unprivileged_userfaultfd` = 1.
+    All,
+    /// Only those of the program's own instructions (Linux 5.11).
+    UserOnly,
+}
+
+/// The flag of [`Faults::UserOnly`], from `<linux/userfaultfd.h>`.
+const UFFD_USER_MODE_ONLY: libc::c_int = 1;
+
+/// A descriptor that ranges of memory can be registered with, to be told of their faults.
+///
+/// # Errors
+/// The kernel's: EPERM without the permission, ENOSYS where it is left out.
+pub fn userfaultfd(faults: Faults) -> io::Result<OwnedFd> {
+    let only = if faults == Faults::UserOnly { UFFD_USER_MODE_ONLY } else { 0 };
+    // SAFETY: the call takes flags only.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | only) };
+    match i32::try_from(fd) {
+        // SAFETY: the call succeeded, so it is a new descriptor that nobody else has.
+        Ok(fd @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_have_all_faults_may_have_those_of_the_program() {
+        let may = |faults| userfaultfd(faults).is_ok();
+        assert!(may(Faults::UserOnly) || !may(Faults::All));
+    }
+}
