@@ -218,6 +218,11 @@ impl Client {
         }
     }
 
+    /// Our port.
+    pub fn port(&self) -> u16 {
+        self.tcp().local_addr().map_or(0, |address| address.port())
+    }
+
     /// Sends all of `bytes`, in one write where it fits.
     ///
     /// # Errors

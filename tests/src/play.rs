@@ -34,11 +34,13 @@ pub struct Seen {
     pub exchanges: Vec<(Request, Response)>,
     /// How it ended.
     pub end: End,
+    /// The client's port; 0 where it did not connect.
+    pub port: u16,
 }
 
 /// Plays the session.
 pub fn play(session: &Session, side: &Side) -> Seen {
-    let mut seen = Seen { exchanges: Vec::new(), end: End::Open };
+    let mut seen = Seen { exchanges: Vec::new(), end: End::Open, port: 0 };
     let target = Target {
         address: SocketAddr::new(
             side.addresses[usize::from(session.v6)],
@@ -51,7 +53,10 @@ pub fn play(session: &Session, side: &Side) -> Seen {
         patience: PATIENCE,
     };
     match Client::connect(&target) {
-        Ok(client) => seen.end = run(session, side, client, &mut seen.exchanges),
+        Ok(client) => {
+            seen.port = client.port();
+            seen.end = run(session, side, client, &mut seen.exchanges);
+        }
         Err(error) => seen.end = End::Failed(format!("connecting: {error}")),
     }
     seen

@@ -79,7 +79,8 @@ impl Stage {
 }
 
 fn ends(seen: &Seen) -> String {
-    format!("\n(handed over: {} responses, {:?})", seen.exchanges.len(), seen.end)
+    let Seen { exchanges, end, port } = seen;
+    format!("\n(handed over: {} responses, {end:?}, from port {port})", exchanges.len())
 }
 
 /// What is wrong with a session.

@@ -3,7 +3,9 @@
 use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
+use system_tests::client::{Client, End, Target, TlsVersions, tls_config};
 use system_tests::counters::{Metrics, wait_for};
 use system_tests::{Lab, needs, said, turn};
 
@@ -199,4 +201,53 @@ fn a_killed_balancer_leaves_nothing_that_steers() {
         assert_eq!(get(&mut new, "/4KiB").unwrap().0, 200);
     }
     wait_handed_over(&lab, 1);
+}
+
+/// A client with a small window reads for longer than anybody lingers: the end of the answer is
+/// all in the server's socket by then, and must come to the client all the same, with the
+/// orderly end behind it.
+#[test]
+fn a_slow_reader_gets_the_end_of_its_answer() {
+    // Beyond the 2 s in which a server listens to a client that it has answered, and the second
+    // for which a flow lingers.
+    const SLOW: Duration = Duration::from_secs(5);
+    needs!("ip", "setsid", "curl");
+    let _turn = turn();
+    let lab = Lab::up(&["--tls", "--servers", "1", "--objects", "small", "--fronts", "offload"]);
+    lab.wait_channels();
+    let [v4, v6] = lab.virtual_ips();
+    let whole = std::fs::read(lab.dir().join("objects/64KiB")).unwrap();
+    let tls = tls_config(&lab.dir().join("pki/ca.crt"), TlsVersions::Both);
+    let fetch = |(address, tls): (SocketAddr, Option<Arc<rustls::ClientConfig>>), leave_first| {
+        lab.enter("client");
+        let tls = tls.map(|tls| (tls, "objects.lab".to_owned()));
+        let target = Target { address, tls, receive_buffer_bytes: Some(2048), patience: PATIENCE };
+        let mut client = Client::connect(&target).unwrap();
+        let connection = if leave_first { "keep-alive" } else { "close" };
+        let head = format!("Host: one.objects.lab\r\nConnection: {connection}\r\n\r\n");
+        client.send(format!("GET /64KiB HTTP/1.1\r\n{head}").as_bytes()).unwrap();
+        if leave_first {
+            client.finish_sending().unwrap();
+        }
+        std::thread::sleep(SLOW);
+        let response = client.response(false).unwrap();
+        assert_eq!((response.status(), response.body.len()), (200, whole.len()), "{address}");
+        assert!(response.body == whole, "{address}: other octets");
+        assert_eq!(
+            client.wait_end(),
+            End::Closed,
+            "{address}, the client leaves first: {leave_first}"
+        );
+    };
+    std::thread::scope(|scope| {
+        for leave_first in [false, true] {
+            scope.spawn(move || fetch(((v4, 80).into(), None), leave_first));
+            let tls = tls.clone();
+            scope.spawn(move || fetch(((v6, 443).into(), Some(tls)), leave_first));
+        }
+    });
+    let reset = Metrics::read(&lab, "lb").get("unlade_resets_sent_total");
+    // One that has left before its request is looked at stays where it is.
+    let expected = handed_over(&lab) >= 2 && reset == 0;
+    assert!(expected, "{}", Metrics::read(&lab, "lb").noteworthy());
 }

@@ -13,7 +13,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use handoff::late::late_frames;
-use linux::info::TcpInfo;
+use linux::info::{STATE_CLOSE, TcpInfo};
 use linux::link::Mac;
 use linux::raw;
 use linux::repair::{self, Accept, Known, RepairError};
@@ -233,9 +233,58 @@ impl Lease {
         }
     }
 
-    /// The connection ended here; the stream is closed by dropping it.
-    pub fn close(mut self, agent: &Agent, reason: CloseReason) {
-        self.end(agent, reason);
+    /// The connection ended here; the stream is closed by dropping it. Where the client has yet to
+    /// take what was sent, that is waited for, in a task of its own: once the balancer knows of the
+    /// end it forgets the flow, and an acknowledgement that came later would meet no socket.
+    pub fn close(mut self, agent: &Rc<Agent>, reason: CloseReason) {
+        if reason == CloseReason::Broken || self.outstanding_bytes().is_none() {
+            return self.end(agent, reason);
+        }
+        let agent = Rc::clone(agent);
+        tokio::task::spawn_local(async move { self.close_when_taken(&agent, reason).await });
+    }
+
+    async fn close_when_taken(mut self, agent: &Agent, reason: CloseReason) {
+        let taken = self.taken(agent.limits.write_timeout).await;
+        if self.orders.abort.get() {
+            self.abort();
+        } else if self.is_over() {
+            self.expire(agent);
+        } else if taken {
+            self.end(agent, reason);
+        } else {
+            // Closed as it is, the kernel would go on trying where no answer reaches it any more.
+            agent.meter.add(Event::BackendStalled);
+            self.end(agent, CloseReason::Broken);
+            self.abort();
+        }
+    }
+
+    /// Octets that the client has yet to acknowledge, the FIN left out: that one alone has time
+    /// enough while the flow lingers.
+    fn outstanding_bytes(&self) -> Option<usize> {
+        let fin_bytes = 1;
+        repair::unacknowledged_bytes(self.stream.tcp()).ok().filter(|bytes| *bytes > fin_bytes)
+    }
+
+    /// Waits until the client has taken what was sent, the connection is gone, or the lease is
+    /// over. False where the client takes nothing for `limit`.
+    async fn taken(&self, limit: Duration) -> bool {
+        let (mut since, mut least_bytes, mut pause) = (Instant::now(), usize::MAX, DRAIN_PAUSE);
+        while let Some(bytes) = self.outstanding_bytes() {
+            let gone = TcpInfo::of(self.stream.tcp()).is_ok_and(|info| info.state == STATE_CLOSE);
+            if gone || self.orders.abort.get() || self.is_over() {
+                break;
+            }
+            if bytes < least_bytes {
+                (since, least_bytes) = (Instant::now(), bytes);
+            } else if since.elapsed() >= limit {
+                return false;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(SENT_ROUND);
+        }
+        true
     }
 
     /// The lease is over: the client is told by a RST, which one that the balancer has gone on with

@@ -143,8 +143,9 @@ async fn send_file_sealed(
 /// dropped for a while. Closing a socket with unread octets resets it, and a reset overtakes the
 /// response.
 pub async fn finish(stream: &mut Stream, session: &mut Session) {
-    let limit = session.context().limits().write_timeout.min(LINGER);
-    let ended = session.within(limit, OnDrain::Finish, stream.shutdown()).await;
+    let write_timeout = session.context().limits().write_timeout;
+    // The close_notify waits behind the response for a client that reads slowly.
+    let ended = session.within(write_timeout, OnDrain::Finish, stream.shutdown()).await;
     if !matches!(ended, Ok(Ok(()))) {
         return;
     }
@@ -160,5 +161,5 @@ pub async fn finish(stream: &mut Stream, session: &mut Session) {
             }
         }
     };
-    let _ = session.within(limit, OnDrain::Finish, drop_input).await;
+    let _ = session.within(write_timeout.min(LINGER), OnDrain::Finish, drop_input).await;
 }

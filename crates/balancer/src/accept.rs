@@ -118,7 +118,7 @@ async fn handshake(
             respond::write(PLAIN, false, false, &mut out);
             let mut stream = Stream::plain(tcp);
             let _ = timer.limit(listener.timeouts.close, stream.write_all(&out, false)).await;
-            connection::close_gently(&mut stream, &mut timer, listener.timeouts.close).await;
+            connection::close_gently(&mut stream, &mut timer, &listener.timeouts).await;
             "plain HTTP".to_owned()
         }
         Ok(Err(tls::Failure::Handshake(error))) => error.to_string(),

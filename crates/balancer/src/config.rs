@@ -374,7 +374,8 @@ pub struct TimeoutsConfig {
     /// From the end of a request to the head of its response.
     #[serde(with = "settings::duration")]
     pub upstream_response: Option<Duration>,
-    /// How long a client may take to read the last answer of a connection that is closed early.
+    /// How long what a client still sends is read and dropped after the last answer of a connection
+    /// that is closed early.
     #[serde(with = "settings::duration")]
     pub close: Option<Duration>,
 }
@@ -396,7 +397,8 @@ pub struct Timeouts {
     pub upstream_connect: Duration,
     /// From the end of a request to the head of its response.
     pub upstream_response: Duration,
-    /// How long a client may take to read the last answer of a connection that is closed early.
+    /// How long what a client still sends is read and dropped after the last answer of a connection
+    /// that is closed early.
     pub close: Duration,
 }
 

@@ -126,7 +126,7 @@ impl Connection {
                 Waited::Head(head) => head,
                 Waited::Over => {
                     // Tells a TLS client that nothing is missing (RFC 8446 §6.1).
-                    let _ = state.timer.limit(timeouts.close, stream.shutdown()).await;
+                    let _ = state.timer.limit(timeouts.body_stall, stream.shutdown()).await;
                     break;
                 }
                 Waited::Broken => break,
@@ -173,11 +173,11 @@ impl Connection {
             match next {
                 Next::Request => {}
                 Next::CloseGently => {
-                    close_gently(&mut stream, &mut state.timer, timeouts.close).await;
+                    close_gently(&mut stream, &mut state.timer, &timeouts).await;
                     break;
                 }
                 Next::Close => {
-                    let _ = state.timer.limit(timeouts.close, stream.shutdown()).await;
+                    let _ = state.timer.limit(timeouts.body_stall, stream.shutdown()).await;
                     break;
                 }
                 Next::Abort => {
@@ -203,15 +203,12 @@ pub(crate) async fn resume(worker: Rc<Worker>, stream: Stream, home: Home) {
 
 /// Ends our direction and waits, not for long, until the client has ended its own: closing with
 /// bytes unread would reset the connection, and the client might lose the answer (RFC 9112 §9.6).
-pub(crate) async fn close_gently(
-    stream: &mut Stream,
-    timer: &mut Timer,
-    after: std::time::Duration,
-) {
-    let deadline = Instant::now() + after;
-    if !matches!(timer.until(deadline, stream.shutdown()).await, Ok(Ok(()))) {
+pub(crate) async fn close_gently(stream: &mut Stream, timer: &mut Timer, timeouts: &Timeouts) {
+    // A close_notify waits behind the answer for a client that reads slowly.
+    if !matches!(timer.limit(timeouts.body_stall, stream.shutdown()).await, Ok(Ok(()))) {
         return;
     }
+    let deadline = Instant::now() + timeouts.close;
     let mut sink = vec![0; LINGER_READ_BYTES];
     let mut dropped = 0;
     while dropped < LINGER_BYTES_MAX {
@@ -274,7 +271,7 @@ impl State {
                     Err(Elapsed) if first => Err(Elapsed),
                     Err(Elapsed) => {
                         self.worker.meter.add(Event::IdleTimeout);
-                        let _ = self.timer.limit(timeouts.close, stream.shutdown()).await;
+                        let _ = self.timer.limit(timeouts.body_stall, stream.shutdown()).await;
                         return Waited::Over;
                     }
                 }
@@ -525,7 +522,7 @@ impl State {
         self.worker.meter.add(Event::Response(StatusClass::of(refusal.status)));
         let sent = self.timer.limit(timeouts.close, stream.write_all(&out, false)).await;
         if matches!(sent, Ok(Ok(()))) {
-            close_gently(stream, &mut self.timer, timeouts.close).await;
+            close_gently(stream, &mut self.timer, timeouts).await;
         }
     }
 

@@ -25,6 +25,7 @@ use wire::frame::{CloseReason, ConnectionId, ReturnReason};
 use wire::snapshot::{EncodedSnapshot, TcpSnapshot};
 
 use crate::journal::{Journal, Noted};
+use crate::lingering::Lingering;
 use crate::machine::Machine;
 use crate::offload::{self, Candidate};
 use crate::plan::Plan;
@@ -139,7 +140,6 @@ pub(crate) struct Flows {
     pub journal: Option<Arc<Journal>>,
     pub meter: Arc<Meter>,
     pub timing: Timing,
-    pub linger: Duration,
     origin: Instant,
     first_id: u64,
     next_id: Cell<u64>,
@@ -148,7 +148,7 @@ pub(crate) struct Flows {
     waiting: RefCell<HashSet<ConnectionId>>,
     /// What of the steering's counters is in the meter.
     reported: Cell<[u64; 5]>,
-    lingering: RefCell<VecDeque<(Instant, Slot)>>,
+    lingering: RefCell<Lingering<Slot>>,
     /// Flows of connections that were reset, and the owners they had.
     bereft: RefCell<VecDeque<(Instant, Slot, Mac)>>,
     /// Those whose packets go to these owners again.
@@ -171,13 +171,12 @@ impl Flows {
             steering: machine.steering,
             windows: machine.windows,
             timing,
-            linger,
             origin: Instant::now(),
             next_id: Cell::new(0),
             flows: RefCell::default(),
             waiting: RefCell::default(),
             reported: Cell::default(),
-            lingering: RefCell::default(),
+            lingering: RefCell::new(Lingering::new(linger)),
             bereft: RefCell::default(),
             refused: RefCell::default(),
             remotes: RefCell::default(),
@@ -277,7 +276,8 @@ impl Flows {
         drop(waiting);
         let Some(flow) = ended else { return };
         if flow.linger {
-            self.lingering.borrow_mut().push_back((Instant::now(), flow.slot));
+            let packets = flow.slot.counters().packets;
+            self.lingering.borrow_mut().push(flow.slot, packets, Instant::now());
             return;
         }
         if let Some(owner) = owner {
@@ -382,11 +382,7 @@ impl Flows {
         for id in due {
             self.step(id, |flow, now| flow.giver.handle_tick(now));
         }
-        let mut lingering = self.lingering.borrow_mut();
-        while lingering.front().is_some_and(|(since, _)| since.elapsed() >= self.linger) {
-            lingering.pop_front();
-        }
-        drop(lingering);
+        self.lingering.borrow_mut().forget(Instant::now(), |slot| slot.counters().packets);
         let mut bereft = self.bereft.borrow_mut();
         while bereft.front().is_some_and(|(since, ..)| since.elapsed() >= RESET_LOCAL) {
             let Some((_, slot, owner)) = bereft.pop_front() else { break };

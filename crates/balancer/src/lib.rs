@@ -41,6 +41,7 @@ mod head;
 mod health;
 mod incoming;
 mod journal;
+mod lingering;
 mod machine;
 mod mean;
 mod mover;

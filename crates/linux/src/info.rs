@@ -7,6 +7,8 @@ use crate::sockopt;
 
 /// `tcpi_state` of an established connection.
 pub const STATE_ESTABLISHED: u8 = 1;
+/// `tcpi_state` of a connection that is gone.
+pub const STATE_CLOSE: u8 = 7;
 /// `tcpi_state` of a connection whose peer has sent FIN.
 pub const STATE_CLOSE_WAIT: u8 = 8;
 

@@ -346,7 +346,7 @@ pub fn restore(tcp: &TcpSnapshot, on_connect: impl FnOnce()) -> Result<Restored,
     bind(&socket, tcp.flow.service)?;
     set_sequence(fd, TCP_SEND_QUEUE, tcp.send_seq)?;
     set_sequence(fd, TCP_RECV_QUEUE, tcp.receive_seq)?;
-    limit_segments(fd, tcp.options.mss_bytes)?;
+    limit_segments(fd, tcp)?;
     on_connect();
     socket.connect(&SockAddr::from(tcp.flow.client)).at("connect in repair mode")?;
     set_options(fd, &tcp.options)?;
@@ -375,11 +375,29 @@ pub fn restore(tcp: &TcpSnapshot, on_connect: impl FnOnce()) -> Result<Restored,
 /// The kernel sizes segments at connect(2), by what SYN and SYN-ACK said: which did not take place.
 /// Without a word from us it takes the least that every host must accept, 536 octets, and stays
 /// with it. The option that tells it later changes only what it may not exceed.
-fn limit_segments(fd: BorrowedFd<'_>, mss_bytes: u16) -> Result<(), RepairError> {
+fn limit_segments(fd: BorrowedFd<'_>, tcp: &TcpSnapshot) -> Result<(), RepairError> {
     // What TCP_MAXSEG takes.
-    const RANGE: std::ops::RangeInclusive<u16> = 88..=32_767;
-    let mss = i32::from(mss_bytes.clamp(*RANGE.start(), *RANGE.end()));
+    const RANGE: std::ops::RangeInclusive<u32> = 88..=32_767;
+    let mss = first_mss_bytes(&tcp.options, tcp.windows.max_window);
+    let mss = mss.clamp(*RANGE.start(), *RANGE.end()) as i32;
     sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &mss).at("TCP_MAXSEG")
+}
+
+/// Size of the first segments, options included: never more than half of the largest window, as
+/// the kernel does it for its own connections. A window that is smaller than a segment would let
+/// nothing pass but what the persist timer sends, five times a second. The kernel looks at it
+/// again when the window becomes larger.
+fn first_mss_bytes(options: &NegotiatedOptions, max_window_bytes: u32) -> u32 {
+    const TIMESTAMP_BYTES: u32 = 12;
+    // RFC 9293 §3.7.1; below it halves would be too small.
+    const MSS_DEFAULT_BYTES: u32 = 536;
+    let most = match max_window_bytes {
+        0 => u32::MAX,
+        1..=MSS_DEFAULT_BYTES => max_window_bytes,
+        _ => max_window_bytes / 2,
+    };
+    let option_bytes = if options.timestamp.is_some() { TIMESTAMP_BYTES } else { 0 };
+    u32::from(options.mss_bytes).min(most.saturating_add(option_bytes))
 }
 
 fn bind(socket: &Socket, service: SocketAddr) -> Result<(), RepairError> {
