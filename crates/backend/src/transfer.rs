@@ -1,5 +1,5 @@
-//! Moving bytes to a client under the write deadline: it runs anew with every piece the kernel
-//! takes, so a slow client is served and a stalled one is dropped.
+//! Moving bytes to a client under the write deadline: it runs anew with every octet that the client
+//! acknowledges, so a slow client is served and a stalled one is dropped.
 
 use std::fs::File;
 use std::io;
@@ -10,13 +10,13 @@ use rustix::io::Errno;
 use service::Stream;
 use tokio::io::Interest;
 
-use crate::session::{Interrupted, OnDrain, Session};
+use crate::session::{OnDrain, Session};
 
 /// Bytes asked of one sendfile(2).
 const SENDFILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Bytes one connection sends before it gives way to the others of its worker.
 const TURN_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Bytes of a TLS response that must go out within one write deadline.
+/// Bytes of a TLS response that are sealed and sent before others get their turn.
 const SEALED_SLICE_BYTES: u64 = 256 * 1024;
 /// Most octets read and thrown away after the last response, so that closing does not destroy it.
 const LINGER_BYTES_MAX: usize = 256 * 1024;
@@ -37,15 +37,13 @@ pub enum SendError {
     Shortened,
 }
 
-impl From<Interrupted> for SendError {
-    fn from(_: Interrupted) -> Self {
-        SendError::Stalled
-    }
-}
-
 impl From<io::Error> for SendError {
     fn from(error: io::Error) -> Self {
-        SendError::Broken(error)
+        match error.kind() {
+            io::ErrorKind::TimedOut => SendError::Stalled,
+            io::ErrorKind::UnexpectedEof => SendError::Shortened,
+            _ => SendError::Broken(error),
+        }
     }
 }
 
@@ -59,8 +57,8 @@ pub async fn send(
     bytes: &[u8],
     more: bool,
 ) -> Result<(), SendError> {
-    let limit = session.context().limits().write_timeout;
-    Ok(session.within(limit, OnDrain::Finish, stream.write_all(bytes, more)).await??)
+    stream.set_stall_limit(session.context().limits().write_timeout);
+    Ok(stream.write_all(bytes, more).await?)
 }
 
 /// Sends `bytes` octets of `file` from `offset`.
@@ -74,20 +72,19 @@ pub async fn send_file(
     offset: u64,
     bytes: u64,
 ) -> Result<(), SendError> {
+    stream.set_stall_limit(session.context().limits().write_timeout);
     match stream.is_tls() {
-        false => send_file_plain(stream, session, file, offset, bytes).await,
-        true => send_file_sealed(stream, session, file, offset, bytes).await,
+        false => send_file_plain(stream, file, offset, bytes).await,
+        true => send_file_sealed(stream, file, offset, bytes).await,
     }
 }
 
 async fn send_file_plain(
     stream: &mut Stream,
-    session: &mut Session,
     file: &File,
     offset: u64,
     bytes: u64,
 ) -> Result<(), SendError> {
-    let limit = session.context().limits().write_timeout;
     let (mut at, end) = (offset, offset.saturating_add(bytes));
     let mut turn_ends = offset.saturating_add(TURN_BYTES_MAX);
     while at < end {
@@ -104,7 +101,7 @@ async fn send_file_plain(
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                session.within(limit, OnDrain::Finish, tcp.writable()).await??;
+                stream.writable().await?;
             }
             Err(error) if Errno::from_io_error(&error) == Some(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -116,21 +113,14 @@ async fn send_file_plain(
 
 async fn send_file_sealed(
     stream: &mut Stream,
-    session: &mut Session,
     file: &File,
     offset: u64,
     bytes: u64,
 ) -> Result<(), SendError> {
-    let limit = session.context().limits().write_timeout;
     let (mut at, end) = (offset, offset.saturating_add(bytes));
     while at < end {
         let slice = (end - at).min(SEALED_SLICE_BYTES);
-        let sent =
-            session.within(limit, OnDrain::Finish, stream.send_file(file, at, slice)).await?;
-        sent.map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => SendError::Shortened,
-            _ => SendError::Broken(error),
-        })?;
+        stream.send_file(file, at, slice).await?;
         at += slice;
         if at < end && (at - offset) % TURN_BYTES_MAX == 0 {
             tokio::task::yield_now().await;
@@ -145,8 +135,8 @@ async fn send_file_sealed(
 pub async fn finish(stream: &mut Stream, session: &mut Session) {
     let write_timeout = session.context().limits().write_timeout;
     // The close_notify waits behind the response for a client that reads slowly.
-    let ended = session.within(write_timeout, OnDrain::Finish, stream.shutdown()).await;
-    if !matches!(ended, Ok(Ok(()))) {
+    stream.set_stall_limit(write_timeout);
+    if stream.shutdown().await.is_err() {
         return;
     }
     let drop_input = async {

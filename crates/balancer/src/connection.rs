@@ -126,7 +126,7 @@ impl Connection {
                 Waited::Head(head) => head,
                 Waited::Over => {
                     // Tells a TLS client that nothing is missing (RFC 8446 §6.1).
-                    let _ = state.timer.limit(timeouts.body_stall, stream.shutdown()).await;
+                    let _ = end_sending(&mut stream, &timeouts).await;
                     break;
                 }
                 Waited::Broken => break,
@@ -177,7 +177,7 @@ impl Connection {
                     break;
                 }
                 Next::Close => {
-                    let _ = state.timer.limit(timeouts.body_stall, stream.shutdown()).await;
+                    let _ = end_sending(&mut stream, &timeouts).await;
                     break;
                 }
                 Next::Abort => {
@@ -201,11 +201,16 @@ pub(crate) async fn resume(worker: Rc<Worker>, stream: Stream, home: Home) {
     meter.gauge_add(meter::Gauge::OpenConnections, -1);
 }
 
+/// Ends our direction. A close_notify waits behind the answer for a client that reads slowly.
+async fn end_sending(stream: &mut Stream, timeouts: &Timeouts) -> io::Result<()> {
+    stream.set_stall_limit(timeouts.body_stall);
+    stream.shutdown().await
+}
+
 /// Ends our direction and waits, not for long, until the client has ended its own: closing with
 /// bytes unread would reset the connection, and the client might lose the answer (RFC 9112 §9.6).
 pub(crate) async fn close_gently(stream: &mut Stream, timer: &mut Timer, timeouts: &Timeouts) {
-    // A close_notify waits behind the answer for a client that reads slowly.
-    if !matches!(timer.limit(timeouts.body_stall, stream.shutdown()).await, Ok(Ok(()))) {
+    if end_sending(stream, timeouts).await.is_err() {
         return;
     }
     let deadline = Instant::now() + timeouts.close;
@@ -271,7 +276,7 @@ impl State {
                     Err(Elapsed) if first => Err(Elapsed),
                     Err(Elapsed) => {
                         self.worker.meter.add(Event::IdleTimeout);
-                        let _ = self.timer.limit(timeouts.body_stall, stream.shutdown()).await;
+                        let _ = end_sending(stream, timeouts).await;
                         return Waited::Over;
                     }
                 }
@@ -495,12 +500,13 @@ impl State {
         stream.consume(whole.unwrap_or(stream.input().len()));
         let mut out = Vec::new();
         respond::write(refusal, keep_alive, head_only, &mut out);
-        let sent = self.timer.limit(timeouts.body_stall, stream.write_all(&out, false)).await;
+        stream.set_stall_limit(timeouts.body_stall);
+        let sent = stream.write_all(&out, false).await;
         self.worker.meter.add(Event::Response(StatusClass::of(refusal.status)));
         self.count_traffic(stream);
         match (sent, keep_alive) {
-            (Ok(Ok(())), true) => Next::Request,
-            (Ok(Ok(())), false) => Next::CloseGently,
+            (Ok(()), true) => Next::Request,
+            (Ok(()), false) => Next::CloseGently,
             _ => Next::Abort,
         }
     }

@@ -92,7 +92,7 @@ impl Delivery<'_> {
         let bytes = out.len() + taken;
         let (client, incoming) = (&mut *self.client, &self.incoming);
         let first = incoming.data().get(..bytes).unwrap_or_default();
-        limited(self.timer, self.timeouts, client.write_all(first, false)).await?;
+        write(client, self.timeouts, first, false).await?;
         self.incoming.consume(bytes);
         *sent += taken as u64;
         Ok(())
@@ -173,7 +173,7 @@ impl Delivery<'_> {
             let (client, incoming) = (&mut *self.client, &self.incoming);
             let taken = body.advance(incoming.data()).map_err(Failed::Malformed)?;
             let bytes = incoming.data().get(..taken).unwrap_or_default();
-            limited(self.timer, self.timeouts, client.write_all(bytes, false)).await?;
+            write(client, self.timeouts, bytes, false).await?;
             *sent += taken as u64;
         }
         self.incoming.clear();
@@ -272,8 +272,22 @@ impl Delivery<'_> {
     }
 
     async fn write(&mut self, bytes: &[u8], more: bool) -> Result<(), Failed> {
-        limited(self.timer, self.timeouts, self.client.write_all(bytes, more)).await
+        write(self.client, self.timeouts, bytes, more).await
     }
+}
+
+/// Writes to the client as long as it takes something now and then.
+async fn write(
+    client: &mut Stream,
+    timeouts: &Timeouts,
+    bytes: &[u8],
+    more: bool,
+) -> Result<(), Failed> {
+    client.set_stall_limit(timeouts.body_stall);
+    client.write_all(bytes, more).await.map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => Failed::ClientSlow,
+        _ => Failed::Client,
+    })
 }
 
 /// Waits for the client.

@@ -37,7 +37,8 @@ impl<S> Lingering<S> {
     /// Drops those that were quiet; `packets` counts what a flow has redirected so far.
     pub(crate) fn forget(&mut self, now: Instant, packets: impl Fn(&S) -> u64) {
         let is_due = |flow: &Flow<S>| now.saturating_duration_since(flow.since) >= self.quiet;
-        while let Some(mut flow) = self.flows.pop_front_if(|flow| is_due(flow)) {
+        while self.flows.front().is_some_and(is_due) {
+            let Some(mut flow) = self.flows.pop_front() else { return };
             let packets = packets(&flow.slot);
             flow.rounds += 1;
             if packets != flow.packets && flow.rounds < ROUNDS_MAX {

@@ -81,6 +81,24 @@ fn moves_with_unread_bytes(address: &str) {
     assert_eq!(end, b"bye");
 }
 
+/// A segment that is larger than the window waits for the persist timer, every time.
+#[test]
+fn segments_of_a_moved_connection_fit_a_small_window() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    client.set_recv_buffer_size(2048).unwrap();
+    client.connect(&listener.local_addr().unwrap().into()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    let own_bytes = TcpInfo::of(&server).unwrap().snd_mss_bytes;
+    let Some(snapshot) = take(server) else { return };
+    let window_bytes = snapshot.windows.max_window;
+    let server = live(repair::restore(&snapshot, || ()).unwrap());
+    let restored_bytes = TcpInfo::of(&server).unwrap().snd_mss_bytes;
+    println!("window {window_bytes}, segments {own_bytes}, then {restored_bytes}");
+    assert_eq!(restored_bytes, own_bytes);
+    assert!(restored_bytes <= window_bytes / 2);
+}
+
 #[test]
 fn an_ipv4_connection_moves_with_its_unread_bytes() {
     moves_with_unread_bytes("127.0.0.1:0");

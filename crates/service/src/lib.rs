@@ -20,6 +20,7 @@ pub mod channel;
 pub mod control;
 pub mod listen;
 pub mod logs;
+mod stall;
 pub mod stream;
 pub mod trust;
 pub mod workers;

@@ -15,6 +15,8 @@ use record::RecordLayer;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::TcpStream;
 
+use crate::stall;
+
 /// Room for a read from a TLS transport.
 const READ_BYTES_MAX: usize = 64 * 1024;
 /// Least room for a read from a plaintext transport: a request's head mostly fits.
@@ -48,6 +50,8 @@ pub struct Stream {
     local: SocketAddr,
     received_bytes: u64,
     sent_bytes: u64,
+    /// How long a write may wait while the peer takes nothing; for ever where there is none.
+    stall_limit: Option<Duration>,
 }
 
 /// A connection taken apart. Nothing of it is registered with a runtime but `tcp`.
@@ -102,6 +106,7 @@ impl Stream {
             finishing: parts.ended,
             received_bytes: 0,
             sent_bytes: 0,
+            stall_limit: None,
         }
     }
 
@@ -111,6 +116,20 @@ impl Stream {
         self.input.drain(..self.start);
         let ended = self.ended || self.finishing;
         Parts { tcp: self.tcp, record: self.record, input: self.input, ended }
+    }
+
+    /// From now on a write fails with `TimedOut` when the peer has acknowledged nothing for
+    /// `limit`. One that takes a little now and then is waited for.
+    pub fn set_stall_limit(&mut self, limit: Duration) {
+        self.stall_limit = Some(limit);
+    }
+
+    /// Waits until the socket takes more.
+    ///
+    /// # Errors
+    /// `TimedOut` as [`Stream::set_stall_limit`] says; the socket's.
+    pub async fn writable(&self) -> io::Result<()> {
+        stall::writable(&self.tcp, self.stall_limit).await
     }
 
     /// No more input will come but what the socket has already.
@@ -282,7 +301,7 @@ impl Stream {
         let Some(record) = self.record.as_deref_mut() else { return };
         let mut out = Vec::new();
         record.take_output(&mut out);
-        let _ = write_transport(&self.tcp, &out, false).await;
+        let _ = write_transport(&self.tcp, self.stall_limit, &out, false).await;
     }
 
     /// Writes all of `bytes`; `more` says that a further write follows at once, so that the
@@ -292,13 +311,13 @@ impl Stream {
     /// The socket's.
     pub async fn write_all(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
         match self.record.as_deref_mut() {
-            None => write_transport(&self.tcp, bytes, more).await?,
+            None => write_transport(&self.tcp, self.stall_limit, bytes, more).await?,
             Some(record) => {
                 for chunk in bytes.chunks(FILE_CHUNK_BYTES) {
                     self.sealed.clear();
                     record.take_output(&mut self.sealed);
                     record.seal(chunk, &mut self.sealed).map_err(io::Error::other)?;
-                    write_transport(&self.tcp, &self.sealed, more).await?;
+                    write_transport(&self.tcp, self.stall_limit, &self.sealed, more).await?;
                 }
             }
         }
@@ -331,7 +350,7 @@ impl Stream {
                 Ok(0) => return Err(short_file()),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.tcp.writable().await?;
+                    self.writable().await?;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
@@ -353,7 +372,7 @@ impl Stream {
                 result
             };
             record.seal_with(chunk, &mut self.sealed, &mut read)?;
-            write_transport(&self.tcp, &self.sealed, at < end).await?;
+            write_transport(&self.tcp, self.stall_limit, &self.sealed, at < end).await?;
         }
         Ok(())
     }
@@ -367,7 +386,7 @@ impl Stream {
             self.sealed.clear();
             record.take_output(&mut self.sealed);
             record.close_notify(&mut self.sealed);
-            write_transport(&self.tcp, &self.sealed, false).await?;
+            write_transport(&self.tcp, self.stall_limit, &self.sealed, false).await?;
         }
         rustix::net::shutdown(self.tcp.as_fd(), rustix::net::Shutdown::Write)?;
         Ok(())
@@ -403,7 +422,12 @@ fn short_file() -> io::Error {
 }
 
 /// Writes all of `bytes` to the socket, waiting where its buffer is full.
-async fn write_transport(tcp: &TcpStream, mut bytes: &[u8], more: bool) -> io::Result<()> {
+async fn write_transport(
+    tcp: &TcpStream,
+    stall_limit: Option<Duration>,
+    mut bytes: &[u8],
+    more: bool,
+) -> io::Result<()> {
     use rustix::net::SendFlags;
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
     while !bytes.is_empty() {
@@ -412,7 +436,9 @@ async fn write_transport(tcp: &TcpStream, mut bytes: &[u8], more: bool) -> io::R
         });
         match sent {
             Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => tcp.writable().await?,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                stall::writable(tcp, stall_limit).await?;
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
