@@ -46,7 +46,7 @@ mod tests {
         let tcp = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (peer, _) = listener.accept().await.unwrap();
         let room = [0; 64 * 1024];
-        while timeout(Duration::from_millis(50), (&tcp).writable()).await.is_ok() {
+        while timeout(Duration::from_millis(50), tcp.writable()).await.is_ok() {
             let _ = tcp.try_write(&room);
         }
         (tcp, peer)
