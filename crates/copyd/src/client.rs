@@ -20,6 +20,7 @@ use crate::dispatch::{self, Round};
 use crate::error::TaskFailure;
 use crate::notice::Notice;
 use crate::prepare::Prepared;
+use crate::steps::Unfinished;
 use crate::transfer::{self, Attempt, News, TRANSFERS_MAX, Transfer};
 use crate::units::Engine;
 use crate::view::{View, ring_ticket};
@@ -81,6 +82,8 @@ pub(crate) struct Client {
     refused: Vec<ring::Ticket>,
     /// Tasks at sockets that have to be waited for.
     transfers: Vec<Transfer>,
+    /// A copy that other clients came between.
+    pub(crate) unfinished: Option<Box<Unfinished>>,
     /// Ways from socket to socket that are free.
     relays: Vec<Relay>,
     /// What is to be given up: the queue's head at that time, and the task. At most [`SYNC_MAX`].
@@ -117,6 +120,7 @@ impl Client {
             tail,
             refused: Vec::new(),
             transfers: Vec::new(),
+            unfinished: None,
             relays: Vec::new(),
             aborts: Vec::new(),
             unhandled: Vec::new(),
@@ -322,6 +326,11 @@ impl Client {
         others: impl Fn() -> bool,
     ) -> (u64, Turn) {
         let mut copied_bytes = self.go_on(now()) + self.go_on_with_round(engine, &now, run_bytes);
+        copied_bytes += self.go_on_copying(&others);
+        if self.unfinished.is_some() || copied_bytes > 0 && others() {
+            self.collect();
+            return (copied_bytes, Turn::More);
+        }
         for _ in 0..STEPS_MAX {
             let step = match self.transfers.len() {
                 TRANSFERS_MAX.. => Step::Wait,
@@ -333,6 +342,10 @@ impl Client {
             let turn = match step {
                 Step::Copy(order) if self.is_shared(&order, engine) => {
                     copied_bytes += self.share(order, engine, &now, run_bytes);
+                    Turn::More
+                }
+                Step::Copy(order) if order.stream.is_none() => {
+                    copied_bytes += self.copy_unless(order, &others);
                     Turn::More
                 }
                 Step::Copy(order) => {
@@ -349,7 +362,8 @@ impl Client {
             };
             let turn = self.with_retry(turn);
             self.collect();
-            if turn != Turn::More || copied_bytes >= slice_bytes || copied_bytes > 0 && others() {
+            let is_over = copied_bytes >= slice_bytes || self.unfinished.is_some();
+            if turn != Turn::More || is_over || copied_bytes > 0 && others() {
                 return (copied_bytes, turn);
             }
             self.intake(now());
@@ -459,6 +473,7 @@ impl Client {
     /// go on with it. Waits for what a device has.
     pub fn cancel(&mut self, engine: &mut Engine, run_bytes: u64) {
         self.end_round(engine, run_bytes);
+        self.cancel_copying();
         for transfer in std::mem::take(&mut self.transfers) {
             self.end_short(transfer, TaskFailure::CANCELLED, Micros(0));
         }
@@ -479,12 +494,16 @@ impl Client {
             }
             copied_bytes += piece.len;
         }
-        self.counters.copied_bytes.add(copied_bytes);
-        if !order.pins.is_empty() {
-            self.counters.absorbed_bytes.add(copied_bytes);
-        }
+        self.count_copied(&order, copied_bytes);
         self.finish(order, failure);
         copied_bytes
+    }
+
+    pub(crate) fn count_copied(&self, order: &Order, bytes: u64) {
+        self.counters.copied_bytes.add(bytes);
+        if !order.pins.is_empty() {
+            self.counters.absorbed_bytes.add(bytes);
+        }
     }
 
     pub(crate) fn finish(&mut self, order: Order, failure: Option<TaskFailure>) {

@@ -5,7 +5,8 @@
 //! - `worker`: one thread: polls, serves the client that was served least, sleeps;
 //!   `scaling` says how many there are and who serves whom, `post` is where they are reached;
 //! - `client`: one client: lines in, copies, completions out; `view` shows its progress to the plan;
-//!   `transfer` is for copies from and to sockets, `prepare` for destinations that are new;
+//!   `steps` copies, and lets others come between; `transfer` is for copies from and to sockets,
+//!   `prepare` for destinations that are new;
 //! - `dispatch`: copies with a device beside the processor; [`units`] has the devices,
 //!   `calibration` what the machine's copies cost;
 //! - [`error`]: what a task ends with that could not be copied;
@@ -32,6 +33,7 @@ mod post;
 mod prepare;
 mod scaling;
 pub mod service;
+mod steps;
 mod transfer;
 pub mod units;
 mod view;
