@@ -46,11 +46,18 @@ impl Client {
         (*ticket, *known_from, *to) = (order.ticket, from, from + len);
         let Some(Address { address, is_lasting }) = self.space.address(from, len) else { return };
         let bytes = len as usize;
-        if ranges.knows(address, bytes, true) {
-            if is_lasting || populate::is_resident(address + bytes - 1) {
-                self.counters.populate_hits.add(1);
-                return;
-            }
+        let is_known = ranges.knows(address, bytes, true);
+        let is_mapped = match is_known {
+            true => is_lasting || populate::is_resident(address + bytes - 1),
+            // In use before: to have it mapped again takes as long as to copy it, and nobody else
+            // is served meanwhile.
+            false => [address, address + bytes - 1].into_iter().all(populate::is_resident),
+        };
+        if is_mapped {
+            self.counters.populate_hits.add(1);
+            return;
+        }
+        if is_known {
             ranges.forget(address, bytes);
         }
         // What is wrong with it is found when it is copied.
