@@ -44,7 +44,7 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
     heading("deflate, copied from memory that is in no cache", PAPER)?;
     for direction in DIRECTIONS {
         for bytes in SIZES {
-            measure(direction, bytes, if quick { 5 } else { 21 }, sink)?;
+            measure(direction, bytes, if quick { 11 } else { 21 }, sink)?;
         }
     }
     Ok(())

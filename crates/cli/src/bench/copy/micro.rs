@@ -211,7 +211,7 @@ fn measure(copier: &Copier, case: Case, rounds: usize, clock_ns: f64) -> Outcome
 
 /// Runs all cases, and what submitting and asking cost.
 pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
-    let rounds = if quick { 7 } else { 31 };
+    let rounds = if quick { 15 } else { 31 };
     let service = Service::start(Config::default())?;
     let clock_ns = clock_ns();
     let kernels = copyunit::kernel::available();

@@ -62,7 +62,7 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
     for (kind, payload) in KINDS {
         for bytes in SIZES {
             let message = batch(payload, bytes).encode_to_vec();
-            measure(kind, bytes, &message, if quick { 5 } else { 21 }, sink)?;
+            measure(kind, bytes, &message, if quick { 11 } else { 21 }, sink)?;
         }
     }
     Ok(())

@@ -181,7 +181,7 @@ fn forwarder(places: &Places, bytes: usize, rounds: usize, window: Duration) -> 
 
 /// Runs both.
 pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
-    let rounds = if quick { 3 } else { 9 };
+    let rounds = if quick { 5 } else { 9 };
     let window = Duration::from_millis(if quick { 200 } else { 500 });
     // In a thread of its own, which is kept on a processor.
     std::thread::scope(|scope| {

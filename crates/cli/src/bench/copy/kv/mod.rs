@@ -217,7 +217,7 @@ fn measure(peers: &[Peer], case: Case, plan: Plan, seed: u64) -> Result<Vec<Vec<
 pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
     let seed = sink.seed();
     let plan = match quick {
-        true => Plan { rounds: 3, window: Duration::from_millis(20) },
+        true => Plan { rounds: 15, window: Duration::from_millis(30) },
         false => Plan { rounds: 31, window: Duration::from_millis(22) },
     };
     let mut peers = vec![Peer::own("sync", "sync")?, Peer::own("offload", "offload")?];
