@@ -43,6 +43,7 @@ pub use copyd::daemon::message::{Class, Limits, Refusal};
 pub use copyd::{
     AttachError, Attachment, Config, Counts, Devices, Polling, Scenario, TaskFailure, Units,
 };
+pub use copyunit::prefetch;
 pub use error::CopyError;
 pub use forward::{ForwardError, Forwarding};
 pub use inbound::{FIRST_BYTES_DEFAULT, Inbound, PIECE_BYTES_DEFAULT};
