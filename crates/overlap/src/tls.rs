@@ -374,9 +374,7 @@ impl<S: Session, F: Feed> Opener<S, F> {
             // Part of a record is moved to the front where there would be little room behind it.
             let is_done = self.at == self.feed.received();
             if self.at > 0 && (is_done || self.feed.room() < (bytes - have).max(self.at)) {
-                self.feed.consume(self.at)?;
-                self.end -= self.at;
-                self.at = 0;
+                self.empty()?;
             }
             let capacity = self.feed.received() + self.feed.room();
             if self.end + bytes > capacity {
@@ -386,6 +384,14 @@ impl<S: Session, F: Feed> Opener<S, F> {
                 return Err(TlsError::Truncated);
             }
         }
+        Ok(())
+    }
+
+    /// Moves what is not done with to the front of the buffer.
+    fn empty(&mut self) -> Result<(), TlsError> {
+        self.feed.consume(self.at)?;
+        self.end -= self.at;
+        self.at = 0;
         Ok(())
     }
 
@@ -420,6 +426,11 @@ impl<S: Session, F: Feed> BufRead for Opener<S, F> {
             self.copied_read = self.copied.len().min(self.copied_read + count);
         } else {
             self.plain.start = self.plain.end.min(self.plain.start + count);
+        }
+        // The feed learns when its bytes are used; an error comes with the next ones.
+        if self.plain.is_empty() && self.at > 0 && self.at == self.feed.received() {
+            let emptied = self.empty();
+            let _ = self.keep(emptied);
         }
     }
 }

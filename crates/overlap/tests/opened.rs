@@ -1,171 +1,21 @@
 //! TLS records opened in the buffer that they are received into, with the service and without.
 
+mod ends;
+
 use std::io::{self, BufRead, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Duration;
 
-use copier::{Config, Copier, Inbound, Polling, Service};
-use overlap::tls::{Buffered, FEED_BYTES_MIN, Feed, Opener, Session, TlsError, in_place};
-use rustls::client::UnbufferedClientConnection;
-use rustls::crypto::CryptoProvider;
-use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::pki_types::{PrivateKeyDer, ServerName};
-use rustls::server::UnbufferedServerConnection;
-use rustls::version::{TLS12, TLS13};
-use rustls::{
-    AlertDescription, ClientConfig, ClientConnection, Connection, RootCertStore, ServerConfig,
-    ServerConnection, SupportedProtocolVersion,
+use copier::{Copier, Inbound};
+use ends::{
+    OVERHEAD_BYTES, RECORD_BYTES, cause, configs, configs_with, hear, inbound, join, pair, pattern,
+    plain, records, service,
 };
-
-const RECORD_BYTES: usize = 16_384;
-/// Header, content type and tag of TLS 1.3.
-const OVERHEAD_BYTES: usize = 22;
-
-struct Configs {
-    client: Arc<ClientConfig>,
-    server: Arc<ServerConfig>,
-}
-
-fn configs(provider: CryptoProvider, version: &'static SupportedProtocolVersion) -> Configs {
-    configs_with(provider, version, |_| {})
-}
-
-fn configs_with(
-    provider: CryptoProvider,
-    version: &'static SupportedProtocolVersion,
-    change: impl FnOnce(&mut ServerConfig),
-) -> Configs {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let mut roots = RootCertStore::empty();
-    roots.add(made.cert.der().clone()).unwrap();
-    let provider = Arc::new(provider);
-    let client = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_protocol_versions(&[version])
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-    let mut server = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[version])
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(vec![made.cert.der().clone()], key)
-        .unwrap();
-    change(&mut server);
-    Configs { client: Arc::new(client), server: Arc::new(server) }
-}
-
-impl Configs {
-    fn name() -> ServerName<'static> {
-        ServerName::try_from("localhost").unwrap()
-    }
-
-    fn near_client(&self) -> UnbufferedClientConnection {
-        UnbufferedClientConnection::new(Arc::clone(&self.client), Configs::name()).unwrap()
-    }
-
-    fn near_server(&self) -> UnbufferedServerConnection {
-        UnbufferedServerConnection::new(Arc::clone(&self.server)).unwrap()
-    }
-
-    fn far_client(&self) -> Connection {
-        ClientConnection::new(Arc::clone(&self.client), Configs::name()).unwrap().into()
-    }
-
-    fn far_server(&self) -> Connection {
-        ServerConnection::new(Arc::clone(&self.server)).unwrap().into()
-    }
-}
-
-fn pattern(len: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
-}
-
-/// A service that is always there, so that receives are queued.
-fn service() -> Service {
-    Service::start(Config { polling: Polling::Always, ..Config::default() }).unwrap()
-}
-
-/// Pieces that are smaller than a record, and no multiple of anything of it.
-fn inbound(service: &Service, socket: &UnixStream, capacity: usize) -> Inbound {
-    let copier = Arc::new(Copier::new(service.attach().unwrap()));
-    let mut inbound = Inbound::new(copier, socket.try_clone().unwrap(), capacity);
-    inbound.set_first_bytes(1000);
-    inbound.set_piece_bytes(5000);
-    inbound
-}
-
-fn plain(socket: &UnixStream, capacity: usize) -> Buffered<UnixStream> {
-    Buffered::new(socket.try_clone().unwrap(), capacity)
-}
-
-fn pair() -> (UnixStream, UnixStream) {
-    let (near, far) = UnixStream::pair().unwrap();
-    for socket in [&near, &far] {
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        socket.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
-    }
-    (near, far)
-}
-
-/// The far end after its handshake, with the near one's on this thread meanwhile.
-fn join<S: Session, F: Feed>(
-    near: &mut Opener<S, F>,
-    near_socket: &mut UnixStream,
-    mut far: Connection,
-    far_socket: &UnixStream,
-) -> Connection {
-    far.set_buffer_limit(None);
-    let mut socket = far_socket.try_clone().unwrap();
-    let shaken = std::thread::spawn(move || {
-        while far.is_handshaking() {
-            far.complete_io(&mut socket).unwrap();
-        }
-        while far.wants_write() {
-            far.write_tls(&mut socket).unwrap();
-        }
-        far
-    });
-    near.handshake(near_socket).unwrap();
-    shaken.join().unwrap()
-}
-
-/// What `far` has to send.
-fn wire(far: &mut Connection) -> Vec<u8> {
-    let mut wire = Vec::new();
-    while far.wants_write() {
-        far.write_tls(&mut wire).unwrap();
-    }
-    wire
-}
-
-fn records(far: &mut Connection, bytes: &[u8]) -> Vec<u8> {
-    far.writer().write_all(bytes).unwrap();
-    wire(far)
-}
-
-/// What `far` receives, until it is `bytes` long or ends.
-fn hear(far: &mut Connection, socket: &mut UnixStream, bytes: usize) -> Vec<u8> {
-    let mut heard = Vec::new();
-    while heard.len() < bytes {
-        let is_end = far.read_tls(socket).unwrap() == 0;
-        let state = far.process_new_packets().unwrap();
-        let from = heard.len();
-        heard.resize(from + state.plaintext_bytes_to_read(), 0);
-        far.reader().read_exact(&mut heard[from..]).unwrap();
-        if is_end || state.peer_has_closed() {
-            break;
-        }
-    }
-    heard
-}
-
-/// The error of TLS that `error` is made of.
-fn cause(error: &io::Error) -> &TlsError {
-    error.get_ref().and_then(|cause| cause.downcast_ref()).expect("an error of TLS")
-}
+use overlap::tls::{FEED_BYTES_MIN, Feed, Opener, Session, TlsError, in_place};
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::version::{TLS12, TLS13};
+use rustls::{AlertDescription, Connection};
 
 /// What comes before the end or an error.
 fn all(tls: &mut impl BufRead) -> (Vec<u8>, Option<io::Error>) {
@@ -250,6 +100,11 @@ fn every_way_gives_what_was_sent() {
         let (near, far) = pair();
         let feed = inbound(&service, &near, capacity);
         there_and_back(both.near_server(), feed, both.far_client(), near, far);
+        // As it likes best, in the service and not.
+        let (near, far) = pair();
+        let mut feed = inbound(&service, &near, capacity);
+        feed.set_always_queued(false);
+        there_and_back(both.near_client(), feed, both.far_server(), near, far);
         let (near, far) = pair();
         let feed = plain(&near, capacity);
         there_and_back(both.near_client(), feed, both.far_server(), near, far);
@@ -267,7 +122,8 @@ fn plaintext_is_lent_where_it_was_received() {
     let copier = Arc::new(Copier::new(service.attach().unwrap()));
     let socket = near_socket.try_clone().unwrap();
     let capacity = 10 * (RECORD_BYTES + OVERHEAD_BYTES);
-    let feed = Inbound::new(Arc::clone(&copier), socket, capacity);
+    let mut feed = Inbound::new(Arc::clone(&copier), socket, capacity);
+    feed.set_always_queued(true);
     let mut near = Opener::new(both.near_client(), feed);
     let mut far = join(&mut near, &mut near_socket, both.far_server(), &far_socket);
     let sent = pattern(8 * RECORD_BYTES);
