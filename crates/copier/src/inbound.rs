@@ -8,12 +8,14 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use copyd::TaskFailure;
+use copyplan::admit::Verdict;
 use ring::{Task, Ticket, segment};
 use rustix::net::RecvFlags;
 
 use crate::copier::{Copier, How};
 use crate::error::CopyError;
 use crate::pending::{Kind, Queued};
+use crate::rounds::Rounds;
 
 /// Fewer bytes are received at once: asking how many there are is a system call too.
 const QUEUE_BYTES_MIN: usize = 4 << 10;
@@ -73,6 +75,8 @@ pub struct Inbound {
     piece_bytes: usize,
     missed_bytes: u64,
     wake_bytes: u64,
+    rounds: Rounds,
+    always_queued: bool,
 }
 
 // SAFETY: the buffer is this value's alone, but for pending tasks, which belong to no thread; all
@@ -99,6 +103,8 @@ impl Inbound {
             piece_bytes: PIECE_BYTES_DEFAULT,
             missed_bytes: 0,
             wake_bytes: WAKE_BYTES_MIN,
+            rounds: Rounds::default(),
+            always_queued: false,
         }
     }
 
@@ -111,6 +117,12 @@ impl Inbound {
     /// Bytes that one task brings, [`PIECE_BYTES_DEFAULT`] otherwise; 4 KiB to 1 MiB.
     pub fn set_piece_bytes(&mut self, bytes: usize) {
         self.piece_bytes = bytes.clamp(QUEUE_BYTES_MIN, crate::TASK_BYTES_MAX);
+    }
+
+    /// Has the service receive whenever it is awake, also where that was seen to take longer until
+    /// the bytes are used: for measurements and tests.
+    pub fn set_always_queued(&mut self, always: bool) {
+        self.always_queued = always;
     }
 
     /// Bytes received since the buffer was last emptied, there or on their way.
@@ -148,13 +160,31 @@ impl Inbound {
         }
         // Of what an earlier task has still to bring, the kernel's count would be wrong.
         self.settle_all().map_err(io::Error::from)?;
-        let can_queue = self.copier.remote().is_none() && self.copier.is_awake();
-        if !can_queue || room < self.first_bytes + QUEUE_BYTES_MIN {
-            return self.receive_here(room.min(HERE_BYTES_MAX));
-        }
+        let copier = &self.copier;
+        let can_queue = || copier.remote().is_none() && copier.is_awake();
+        let way = match self.always_queued {
+            true => Verdict::Queue,
+            false => self.rounds.way(can_queue),
+        };
+        let is_ahead = way == Verdict::Queue && room >= self.worth_bytes() && can_queue();
+        let count = match is_ahead {
+            true => self.receive_ahead()?,
+            false => self.receive_first(room.min(HERE_BYTES_MAX))?,
+        };
+        self.rounds.received(count);
+        Ok(count)
+    }
+
+    /// Fewer bytes are received at once.
+    fn worth_bytes(&self) -> usize {
+        self.first_bytes + QUEUE_BYTES_MIN
+    }
+
+    /// Receives some bytes, and has the rest of what the socket has received by the service.
+    fn receive_ahead(&mut self) -> io::Result<usize> {
         // They are wanted now, and nothing that can be done meanwhile: so they are received here.
         // Who sends no more than that is served as without a service.
-        let first = self.receive_here(self.first_bytes)?;
+        let first = self.receive_first(self.first_bytes)?;
         if first < self.first_bytes {
             return Ok(first);
         }
@@ -164,8 +194,21 @@ impl Inbound {
         if rest < QUEUE_BYTES_MIN {
             return Ok(first);
         }
-        self.wake_bytes = WAKE_BYTES_MIN;
+        if self.always_queued || self.rounds.usual() == Verdict::Queue {
+            self.wake_bytes = WAKE_BYTES_MIN;
+        }
         Ok(first + self.submit(rest))
+    }
+
+    /// As [`Inbound::receive_here`]; a round in which that waits for the peer is not timed.
+    fn receive_first(&mut self, most: usize) -> io::Result<usize> {
+        if self.rounds.is_timed() {
+            match self.receive_some(most, RecvFlags::DONTWAIT) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.rounds.spoil(),
+                received => return received,
+            }
+        }
+        self.receive_here(most)
     }
 
     /// Queues the receipt of `count` bytes, or of fewer where the queue is full; of how many.
@@ -191,11 +234,15 @@ impl Inbound {
 
     /// Receives up to `most` bytes, for which there is room; all tasks are settled.
     fn receive_here(&mut self, most: usize) -> io::Result<usize> {
+        self.receive_some(most, RecvFlags::empty())
+    }
+
+    fn receive_some(&mut self, most: usize, flags: RecvFlags) -> io::Result<usize> {
         // SAFETY: these bytes are within the buffer and initialised; no task touches them, for all
         // are settled, and nobody has borrowed them, for `self` is borrowed exclusively.
         let buffer =
             unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(self.filled), most) };
-        let (_, count) = rustix::net::recv(&self.socket, &mut *buffer, RecvFlags::empty())?;
+        let (_, count) = rustix::net::recv(&self.socket, &mut *buffer, flags)?;
         let count = count.min(most);
         self.filled += count;
         self.missed_bytes += count as u64;
@@ -214,6 +261,11 @@ impl Inbound {
 
     #[inline]
     fn settle(&self, range: Range<usize>) -> Result<(), CopyError> {
+        // All was received at once.
+        if self.pieces.is_empty() { Ok(()) } else { self.settle_pieces(range) }
+    }
+
+    fn settle_pieces(&self, range: Range<usize>) -> Result<(), CopyError> {
         let mut settled = Ok(());
         for (piece, bits) in self.touching(range) {
             if !self.copier.queue().progress(piece.ticket).is_done(bits) {
@@ -337,6 +389,7 @@ impl Inbound {
     pub fn consume(&mut self, used: usize) -> Result<(), CopyError> {
         self.check(&(used..self.filled));
         let settled = self.settle_all();
+        self.rounds.end(self.worth_bytes());
         self.pieces.clear();
         let kept = if settled.is_ok() { self.filled - used } else { 0 };
         if kept > 0 && used > 0 {

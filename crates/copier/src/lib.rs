@@ -25,6 +25,7 @@ mod pending;
 mod process;
 #[allow(unsafe_code)]
 mod remote;
+mod rounds;
 #[allow(unsafe_code)]
 pub mod scope;
 #[allow(unsafe_code)]

@@ -6,7 +6,8 @@
 //! - [`Source`]: bytes of which any range can be waited for: a copy of a scope, a receive;
 //! - [`Reader`]: a source from front to back, as `bytes::Buf`, `Read` and `BufRead`: for decoders
 //!   and compressors;
-//! - [`Stream`]: a socket as `Read`, received ahead of who reads: for TLS;
+//! - [`Stream`]: a socket as `Read`, received ahead of who reads;
+//! - [`tls`]: records opened in the buffer that they are received into, by rustls;
 //! - [`decode()`]: Protocol Buffers;
 //! - [`parcel`]: typed values, from a copy or from another process ([`copier::channel`]).
 //!
@@ -19,6 +20,7 @@ pub mod parcel;
 mod reader;
 mod source;
 mod stream;
+pub mod tls;
 
 pub use decode::{DecodeError, decode, decode_range};
 pub use parcel::{ParcelError, ParcelReader, ParcelWriter, ReadAt};

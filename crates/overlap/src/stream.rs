@@ -47,12 +47,8 @@ impl Stream {
         if let Some(error) = self.broken {
             return Err(error.into());
         }
-        if self.at == self.inbound.len() {
-            self.inbound.consume(self.at).inspect_err(|error| self.broken = Some(*error))?;
-            (self.at, self.synced) = (0, 0);
-            if self.inbound.receive()? == 0 {
-                return Ok(&[]);
-            }
+        if self.at == self.inbound.len() && self.inbound.receive()? == 0 {
+            return Ok(&[]);
         }
         if self.synced <= self.at {
             let len = self.inbound.len();
@@ -75,7 +71,7 @@ impl Read for Stream {
         let ready = self.fill()?;
         let count = ready.len().min(out.len());
         out[..count].copy_from_slice(&ready[..count]);
-        self.at += count;
+        io::BufRead::consume(self, count);
         Ok(count)
     }
 }
@@ -87,5 +83,10 @@ impl io::BufRead for Stream {
 
     fn consume(&mut self, count: usize) {
         self.at = self.synced.min(self.at + count);
+        if self.at == self.inbound.len() && self.broken.is_none() {
+            // At once, so that it learns when its bytes are used.
+            self.broken = self.inbound.consume(self.at).err();
+            (self.at, self.synced) = (0, 0);
+        }
     }
 }

@@ -21,6 +21,7 @@ impl Joined {
         let mut inbound = Inbound::new(Arc::clone(copier), socket.try_clone().unwrap(), capacity);
         inbound.set_first_bytes(1000);
         inbound.set_piece_bytes(4096);
+        inbound.set_always_queued(true);
         Joined { reading: Stream::new(inbound), writing: socket }
     }
 }

@@ -80,7 +80,8 @@ protobuf, tls, deflate, ipc: messages that are received and decoded, records tha
 opened, text that is copied and compressed and back: the work begins with the first bytes, while the \
 service brings the rest. ipc: strings of 1 KiB sent through shared memory, read one by one and \
 answered, by two clients of a daemon that is a thread of this process. Beside it the same after a \
-plain receive or copy. CPU is the processor time of the whole process, in proportion.
+plain receive or copy; beside tls, records opened by rustls in its own buffers and, as with the \
+service, where they were received: the faster counts. CPU is the processor time of the whole process, in proportion.
 
 Figures are medians over rounds (in micro, of the mean of the middle half of a round's samples), \
 after the cost of reading the clock is taken off. The end says \

@@ -87,11 +87,12 @@ fn measure(kind: &str, bytes: usize, message: &[u8], rounds: usize, sink: &mut S
     let with = move || {
         sender.write_all(message)?;
         let (took, batch) = timed(|| {
-            inbound.consume(inbound.len())?;
             while inbound.len() < message.len() {
                 ensure!(inbound.receive()? > 0, "the stream ended");
             }
-            Ok(overlap::decode::<Batch>(&inbound)?)
+            let batch = overlap::decode::<Batch>(&inbound)?;
+            inbound.consume(message.len())?;
+            Ok(batch)
         })?;
         black_box(batch);
         Ok(took)

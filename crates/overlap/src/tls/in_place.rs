@@ -1,0 +1,200 @@
+//! A crypto provider whose application data stay where they were opened.
+//!
+//! rustls opens a record in the caller's buffer, and copies what it holds into a `Vec` of its own
+//! before it lends it. A provider may bring its own ciphers: these are another provider's, around
+//! which each says where the plaintext of a record lies, and shows rustls its first byte only.
+//! They do so only while an [`Opener`](super::Opener) asks for it, and after authentication.
+
+use std::cell::Cell;
+use std::sync::{Mutex, PoisonError};
+
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::cipher::{
+    AeadKey, InboundOpaqueMessage, InboundPlainMessage, Iv, KeyBlockShape, MessageDecrypter,
+    MessageEncrypter, Tls12AeadAlgorithm, Tls13AeadAlgorithm, UnsupportedOperationError,
+};
+use rustls::{
+    CipherSuiteCommon, ConnectionTrafficSecrets, ContentType, Error, SupportedCipherSuite,
+    Tls12CipherSuite, Tls13CipherSuite,
+};
+
+/// `provider`, for configurations of connections that an [`Opener`](super::Opener) will have.
+/// Other connections may share them, and see no difference.
+pub fn in_place(mut provider: CryptoProvider) -> CryptoProvider {
+    for suite in &mut provider.cipher_suites {
+        *suite = wrapped(*suite);
+    }
+    provider
+}
+
+/// The suite around `suite`, made once: rustls wants suites that live for ever.
+fn wrapped(suite: SupportedCipherSuite) -> SupportedCipherSuite {
+    static MADE: Mutex<Vec<(usize, SupportedCipherSuite)>> = Mutex::new(Vec::new());
+    let address = match suite {
+        SupportedCipherSuite::Tls12(suite) => std::ptr::from_ref(suite).addr(),
+        SupportedCipherSuite::Tls13(suite) => std::ptr::from_ref(suite).addr(),
+    };
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(&(_, wrapped)) = made.iter().find(|&&(of, _)| of == address) {
+        return wrapped;
+    }
+    let around = match suite {
+        SupportedCipherSuite::Tls12(suite) => around_12(suite),
+        SupportedCipherSuite::Tls13(suite) => around_13(suite),
+    };
+    // A suite that is one of these already stays as it is.
+    let of_around = match around {
+        SupportedCipherSuite::Tls12(suite) => std::ptr::from_ref(suite).addr(),
+        SupportedCipherSuite::Tls13(suite) => std::ptr::from_ref(suite).addr(),
+    };
+    made.push((address, around));
+    made.push((of_around, around));
+    around
+}
+
+fn around_12(suite: &'static Tls12CipherSuite) -> SupportedCipherSuite {
+    let aead_alg: &'static Noting<dyn Tls12AeadAlgorithm> =
+        Box::leak(Box::new(Noting(suite.aead_alg)));
+    SupportedCipherSuite::Tls12(Box::leak(Box::new(Tls12CipherSuite {
+        common: common(&suite.common),
+        prf_provider: suite.prf_provider,
+        kx: suite.kx,
+        sign: suite.sign,
+        aead_alg,
+    })))
+}
+
+fn around_13(suite: &'static Tls13CipherSuite) -> SupportedCipherSuite {
+    let aead_alg: &'static Noting<dyn Tls13AeadAlgorithm> =
+        Box::leak(Box::new(Noting(suite.aead_alg)));
+    SupportedCipherSuite::Tls13(Box::leak(Box::new(Tls13CipherSuite {
+        common: common(&suite.common),
+        hkdf_provider: suite.hkdf_provider,
+        aead_alg,
+        quic: suite.quic,
+    })))
+}
+
+fn common(common: &CipherSuiteCommon) -> CipherSuiteCommon {
+    CipherSuiteCommon {
+        suite: common.suite,
+        hash_provider: common.hash_provider,
+        confidentiality_limit: common.confidentiality_limit,
+    }
+}
+
+/// An algorithm whose decrypters note where they leave application data.
+struct Noting<A: ?Sized + 'static>(&'static A);
+
+impl Tls13AeadAlgorithm for Noting<dyn Tls13AeadAlgorithm> {
+    fn encrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageEncrypter> {
+        self.0.encrypter(key, iv)
+    }
+
+    fn decrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageDecrypter> {
+        Box::new(NotingDecrypter(self.0.decrypter(key, iv)))
+    }
+
+    fn key_len(&self) -> usize {
+        self.0.key_len()
+    }
+
+    fn extract_keys(
+        &self,
+        key: AeadKey,
+        iv: Iv,
+    ) -> Result<ConnectionTrafficSecrets, UnsupportedOperationError> {
+        self.0.extract_keys(key, iv)
+    }
+
+    fn fips(&self) -> bool {
+        self.0.fips()
+    }
+}
+
+impl Tls12AeadAlgorithm for Noting<dyn Tls12AeadAlgorithm> {
+    fn encrypter(&self, key: AeadKey, iv: &[u8], extra: &[u8]) -> Box<dyn MessageEncrypter> {
+        self.0.encrypter(key, iv, extra)
+    }
+
+    fn decrypter(&self, key: AeadKey, iv: &[u8]) -> Box<dyn MessageDecrypter> {
+        Box::new(NotingDecrypter(self.0.decrypter(key, iv)))
+    }
+
+    fn key_block_shape(&self) -> KeyBlockShape {
+        self.0.key_block_shape()
+    }
+
+    fn extract_keys(
+        &self,
+        key: AeadKey,
+        iv: &[u8],
+        explicit: &[u8],
+    ) -> Result<ConnectionTrafficSecrets, UnsupportedOperationError> {
+        self.0.extract_keys(key, iv, explicit)
+    }
+
+    fn fips(&self) -> bool {
+        self.0.fips()
+    }
+}
+
+struct NotingDecrypter(Box<dyn MessageDecrypter>);
+
+impl MessageDecrypter for NotingDecrypter {
+    fn decrypt<'a>(
+        &mut self,
+        message: InboundOpaqueMessage<'a>,
+        sequence: u64,
+    ) -> Result<InboundPlainMessage<'a>, Error> {
+        let mut plain = self.0.decrypt(message, sequence)?;
+        let is_data = plain.typ == ContentType::ApplicationData;
+        if is_data && !plain.payload.is_empty() && matches!(NOTE.get(), Note::Wanted) {
+            let (address, len) = (plain.payload.as_ptr().addr(), plain.payload.len());
+            NOTE.set(Note::Taken(Place { address, len }));
+            // Not none: rustls limits how many empty records a peer may send.
+            plain.payload = &plain.payload[..1];
+        }
+        Ok(plain)
+    }
+}
+
+/// Where the plaintext of a record lies.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) address: usize,
+    pub(super) len: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Note {
+    Unwanted,
+    Wanted,
+    Taken(Place),
+}
+
+thread_local! {
+    /// A decrypter does not know which connection it belongs to, but is called on the thread that
+    /// wants its note, and before that call returns.
+    static NOTE: Cell<Note> = const { Cell::new(Note::Unwanted) };
+}
+
+/// Does `work`, and says where the first application data lie that were opened meanwhile; of those
+/// rustls has seen one byte, of further ones all.
+pub(super) fn noting<T>(work: impl FnOnce() -> T) -> (T, Option<Place>) {
+    /// Also where `work` panics: other connections of this thread would lose data.
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            NOTE.set(Note::Unwanted);
+        }
+    }
+    let _reset = Reset;
+    NOTE.set(Note::Wanted);
+    let done = work();
+    let place = match NOTE.get() {
+        Note::Taken(place) => Some(place),
+        Note::Wanted | Note::Unwanted => None,
+    };
+    (done, place)
+}
