@@ -87,6 +87,7 @@ impl Copier {
         let bytes: &mut [MaybeUninit<u8>] =
             unsafe { slice::from_raw_parts_mut(buffer.cast(), len) };
         let ((received, _), _) = rustix::net::recv(fd, bytes, RecvFlags::empty())?;
+        self.failures().overwrite(buffer.addr(), received.len());
         Ok(Received { buffer, count: received.len(), token: Token::DONE })
     }
 
@@ -197,6 +198,7 @@ impl Copier {
         let from = segment::bytes_of(run, queued.len_bytes, queued.granule_shift).start as usize;
         let split = range.start.max(from).min(range.end);
         let there = split - range.start;
+        self.failures().overwrite(dst.addr(), range.len());
         // SAFETY: the claim is ours, and nobody else has these bytes of the buffer or of the
         // destination, which the caller promises to be valid: they do not overlap.
         let mut parts = unsafe {

@@ -37,7 +37,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         // scope settles everything before it ends. `fd` is borrowed as long, so it is open. Bytes
         // that somebody else receives are missing, nothing worse.
         let (count, token) = unsafe { self.copier.receive(fd, dst, len, &How::default())? };
-        self.note(&token);
+        self.note_at_socket(&token);
         // SAFETY: of the bytes borrowed for `'env` the first `count`, initialised as all are.
         Ok(unsafe { Pending::of_task(self.copier, dst, count, token) })
     }
@@ -57,15 +57,15 @@ impl<'scope, 'env> Scope<'scope, 'env> {
             // SAFETY: `part` is borrowed for `'env`, so nobody writes or frees it before the scope
             // ends, which settles everything. `fd` is borrowed as long, so it is open.
             let token = unsafe { self.copier.send(fd, part.as_ptr(), part.len(), &how)? };
-            self.note(&token);
+            self.note_at_socket(&token);
             tokens.push(token);
         }
         Ok(Sent { copier: self.copier, tokens })
     }
 
-    fn note(&self, token: &Token) {
+    fn note_at_socket(&self, token: &Token) {
+        self.note(token);
         if token.is_queued() {
-            self.has_queued.set(true);
             self.has_sockets.set(true);
         }
     }

@@ -55,6 +55,7 @@ impl Copier {
         // read.
         let buffer: &mut [MaybeUninit<u8>] = unsafe { slice::from_raw_parts_mut(dst.cast(), len) };
         let ((received, _), _) = rustix::net::recv(fd, buffer, RecvFlags::empty())?;
+        self.failures().overwrite(dst.addr(), received.len());
         Ok((received.len(), Token::DONE))
     }
 
@@ -126,14 +127,14 @@ impl Copier {
 
     fn settle_receives(&self, socket: Option<usize>) {
         // A pending task that failed is told to whoever syncs it.
-        let _ = self.each_pending(|queued| if queued.inlet() == socket { queued.all() } else { 0 });
+        self.each_pending(|queued| if queued.inlet() == socket { queued.all() } else { 0 });
     }
 
     /// What must come before a receive or a send that is made at once.
     pub(crate) fn settle_socket(&self, fd: BorrowedFd<'_>, dst: usize, src: usize, len: usize) {
         let socket = Some(fd.as_raw_fd() as usize);
         // A pending task that failed is told to whoever syncs it.
-        let _ = self.each_pending(|queued| match () {
+        self.each_pending(|queued| match () {
             () if queued.inlet() == socket || queued.outlet() == socket => queued.all(),
             () if src == 0 => queued.writing(dst, len) | queued.reading(dst, len),
             () => queued.writing(src, len),
