@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use copyd::Attachment;
 use copyplan::admit::{INLINE_MAX_BYTES, Seen};
@@ -378,6 +378,25 @@ impl Copier {
         if token.is_queued() { self.sync_queued(token, range) } else { Ok(()) }
     }
 
+    /// As [`Copier::sync`], for about `timeout` at most: false where the bytes are not there yet.
+    /// Then wait again, or give the task up ([`Copier::abort`]): the peer of a socket may never
+    /// take what is sent, nor send what is to be forwarded.
+    ///
+    /// Where nobody serves, nobody sends or receives meanwhile.
+    ///
+    /// # Errors
+    /// As for [`Copier::sync`].
+    pub fn sync_timeout(
+        &self,
+        token: &Token,
+        range: Range<usize>,
+        timeout: Duration,
+    ) -> Result<bool, CopyError> {
+        let is_there =
+            !token.is_queued() || self.wait_until(token.ticket, token.bits(range.clone()), timeout);
+        if is_there { self.sync(token, range).map(|()| true) } else { Ok(false) }
+    }
+
     #[inline(never)]
     fn sync_queued(&self, token: &Token, range: Range<usize>) -> Result<(), CopyError> {
         if token.is_timed {
@@ -476,6 +495,11 @@ impl Copier {
 
     /// Gives up a copy: what of it nobody depends on is not made, and what its destination holds
     /// there is not defined. When this returns the copy is settled: its bytes may be used again.
+    ///
+    /// A send or a forward that waits for its socket ends with
+    /// [`TaskFailure::CANCELLED`](crate::TaskFailure::CANCELLED): what has gone has gone, and who
+    /// receives cannot tell how much that was meant to be. A receive takes its bytes out of the
+    /// stream all the same; it ends so where they are not there, since somebody else took them.
     pub fn abort(&self, token: &Token) {
         if !token.is_queued() {
             return;
@@ -493,6 +517,11 @@ impl Copier {
         let policy = WaitPolicy { slices_max: u32::MAX, ..WaitPolicy::default() };
         if progress.wait(all, &policy, || self.is_served()) != Waited::Done {
             // Nobody is there to give it up.
+            let queued = self.pending().get(token.ticket);
+            if queued.is_some_and(|queued| queued.outlet().is_some()) {
+                // Nothing depends on it.
+                progress.abort_rest(all);
+            }
             self.settle_slowly(token.ticket, all, 0);
         }
         // An error is nobody's concern any more.

@@ -5,6 +5,7 @@
 //! it asks the service, who can read past it.
 
 use std::num::NonZeroU16;
+use std::time::{Duration, Instant};
 
 use copyd::TaskFailure;
 use ring::segment::{self, Run};
@@ -87,6 +88,27 @@ impl Copier {
                 Waited::Stop => self.take_back(),
             }
         }
+    }
+
+    /// Waits for about `timeout` until `bits` of a task are done, and does not help at sockets.
+    pub(crate) fn wait_until(&self, ticket: Ticket, bits: u32, timeout: Duration) -> bool {
+        let progress = self.queue().progress(ticket);
+        let begin = Instant::now();
+        while !progress.is_done(bits) {
+            let is_copy = || self.pending().get(ticket).is_none_or(|it| it.kind == Kind::Copy);
+            if !self.is_served() && is_copy() {
+                return true;
+            }
+            if begin.elapsed() >= timeout {
+                return false;
+            }
+            self.promote(ticket, bits & !progress.done());
+            let policy = WaitPolicy { until: Until::Done, ..PATIENCE };
+            if progress.wait(bits, &policy, || self.is_served()) == Waited::Stop {
+                self.take_back();
+            }
+        }
+        true
     }
 
     /// Claims and copies some of `free`, once what is in the way is settled. False where the

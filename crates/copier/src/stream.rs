@@ -21,7 +21,8 @@ impl Copier {
     /// are still on their way to `dst`. 0 is the end of the stream.
     ///
     /// What comes at once is what `FIONREAD` says; small receives, and those that find nothing,
-    /// are made at once.
+    /// are made at once. Behind that it is as for [`Copier::receive_lazily`]: the end of a stream and
+    /// a reset are the next receive's.
     ///
     /// # Errors
     /// The socket's: [`io::ErrorKind::WouldBlock`] where it has nothing and does not wait.
@@ -60,7 +61,13 @@ impl Copier {
     }
 
     /// Sends `len` bytes, at most [`TASK_BYTES_MAX`], to socket `fd`, in the end all of them; the
-    /// service waits for the socket.
+    /// service waits for the socket, however long its peer takes nothing. Others do not wait for it;
+    /// up to 48 tasks of a client wait for sockets at a time, and those behind them for these. See
+    /// [`Copier::sync_timeout`] and [`Copier::abort`].
+    ///
+    /// # Errors
+    /// The socket's, where it is sent at once. Otherwise a sync fails, with
+    /// [`TaskFailure::Socket`](crate::TaskFailure::Socket), also where some bytes were sent.
     ///
     /// # Safety
     /// As for [`Copier::submit`], of `src`. Nobody else sends to the socket, and it is not closed,

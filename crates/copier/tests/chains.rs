@@ -438,6 +438,8 @@ fn proxy() -> Proxy {
     let (far, near) = UnixStream::pair().unwrap();
     let (out, sink) = UnixStream::pair().unwrap();
     rustix::net::sockopt::set_socket_send_buffer_size(&out, 4096).unwrap();
+    // So that long ones go by splice.
+    out.set_nonblocking(true).unwrap();
     Proxy { far, near, out, sink }
 }
 
