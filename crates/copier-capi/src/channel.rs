@@ -91,6 +91,11 @@ impl Channel {
         synced.map_err(errno::of_copy)
     }
 
+    /// Waits for copies into the bytes and out of them. Errors are left to who syncs.
+    pub fn settle_for_write(&self, address: usize, len: usize) {
+        self.copier.iter().for_each(|copier| copier.settle_for_write(address, len));
+    }
+
     /// Waits for everything, and runs all handlers.
     ///
     /// # Errors

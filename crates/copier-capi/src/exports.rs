@@ -81,7 +81,8 @@ pub unsafe extern "C" fn copier_amemmove_at(
 ///
 /// # Errors
 /// EFAULT: a copy met an address that is not mapped. EINVAL: its ranges overlap or wrap.
-/// EOWNERDEAD: the process that copies into this shared memory has died.
+/// EOWNERDEAD: the process that copies into this shared memory has died. A copy's error is
+/// told however late, once for each byte, unless a later copy writes that.
 ///
 /// # Safety
 /// None is needed: the address is only compared.

@@ -186,8 +186,7 @@ fn watch_forks() {
 extern "C" fn before_fork() {
     if let Some(process) = started() {
         for channel in process.channels() {
-            // An error is for who syncs.
-            let _ = channel.sync_range(0, usize::MAX, true);
+            channel.settle_for_write(0, usize::MAX);
         }
         shm::publish_all();
     }

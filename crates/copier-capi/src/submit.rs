@@ -137,8 +137,8 @@ unsafe fn move_at_once(channel: &Channel, job: Job<'_>) {
     let Job { dst, src, len, how, func, descr, part_bytes } = job;
     let record = watch(channel, &how, dst, src, len);
     // A copy that failed leaves its destination as it was, which is what is moved then.
-    let _ = channel.sync_range(src.addr(), len, false);
-    let _ = channel.sync_range(dst.addr(), len, true);
+    channel.settle_for_write(src.addr(), len);
+    channel.settle_for_write(dst.addr(), len);
     // SAFETY: the caller's promise; and of this queue nothing is pending there any more.
     unsafe { carry(dst, src, len) };
     if let Some(handler) = completion::handler(func, 1, record) {

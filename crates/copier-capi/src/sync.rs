@@ -204,3 +204,62 @@ pub(crate) unsafe fn abort(
     let _ = settled(channel, known.dst, known.len, Access::Read);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use copier::{Config, How, Polling, Service};
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use crate::submit::{self, Job};
+
+    const BYTES: usize = 4000;
+
+    /// A copy that its caller syncs by address.
+    fn copy(channel: &Arc<Channel>, dst: *mut u8, src: *const u8) {
+        let how = How { queued: true, ..How::default() };
+        // SAFETY: the tests' buffers live until the end, and nobody looks at what is not synced.
+        // What is mapped nowhere only the service touches, which finds that.
+        unsafe { submit::copy(channel, Job { how, ..Job::plain(dst, src, BYTES, 0) }) };
+    }
+
+    fn eventually(what: &str, is_so: &dyn Fn() -> bool) {
+        let begin = Instant::now();
+        while !is_so() {
+            assert!(begin.elapsed() < Duration::from_secs(30), "{what}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_csync_long_after_a_failure_fails() {
+        let service =
+            Service::start(Config { polling: Polling::Always, ..Config::default() }).unwrap();
+        let channel = Arc::new(Channel::new(service.attach_with(1, 64).ok()));
+        let (source, mut destination) = (vec![7u8; BYTES], vec![0u8; BYTES]);
+        let mut go_round = || {
+            for _ in 0..100 {
+                copy(&channel, destination.as_mut_ptr(), source.as_ptr());
+                range(&channel, destination.as_ptr().addr(), BYTES, Access::Read).unwrap();
+            }
+        };
+        go_round();
+        let nowhere = [1usize, 2].map(|page| page << 16);
+        for address in nowhere {
+            // A queue that is full would have it made here.
+            eventually("the queue is empty", &|| {
+                service.counts().completed == channel.stats().queued
+            });
+            let faults = service.counts().faults;
+            copy(&channel, std::ptr::without_provenance_mut(address), source.as_ptr());
+            eventually("the fault is found", &|| service.counts().faults > faults);
+        }
+        go_round();
+        let synced = |access| range(&channel, nowhere[0], BYTES, access);
+        assert_eq!(synced(Access::Read), Err(libc::EFAULT));
+        assert_eq!(synced(Access::Write), Ok(()));
+        assert_eq!(all(&channel), Err(libc::EFAULT), "the other one");
+        assert_eq!(all(&channel), Ok(()));
+    }
+}

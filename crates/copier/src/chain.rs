@@ -56,6 +56,12 @@ impl Copier {
     /// no more.
     ///
     /// `FIONREAD` says how many bytes there are. Where it finds none they are received at once.
+    /// So a count is what there was, and mostly less than `len`; and what is promised comes, whatever
+    /// the peer does afterwards: Linux hands out what a socket has before it tells of its end or a
+    /// reset, which are the next receive's.
+    ///
+    /// Where it does not come, since somebody else has taken some of it and the stream has ended,
+    /// what came is there, and a sync of the rest, or of what copies or sends from it, fails.
     ///
     /// # Errors
     /// The socket's: [`io::ErrorKind::WouldBlock`] where it has nothing and does not wait.
@@ -87,6 +93,7 @@ impl Copier {
         let bytes: &mut [MaybeUninit<u8>] =
             unsafe { slice::from_raw_parts_mut(buffer.cast(), len) };
         let ((received, _), _) = rustix::net::recv(fd, bytes, RecvFlags::empty())?;
+        self.failures().overwrite(buffer.addr(), received.len());
         Ok(Received { buffer, count: received.len(), token: Token::DONE })
     }
 
@@ -136,6 +143,10 @@ impl Copier {
     /// Sends the bytes `range` of what was received to socket `to`, for good: as
     /// [`Copier::deliver`]. Where they are its last ones, those that are not in the buffer yet go
     /// from socket to socket, behind those that are.
+    ///
+    /// Where `to` breaks, or the send is given up, the bytes are out of their stream all the same: the
+    /// receive succeeds, and the next one begins behind them. A peer that takes nothing holds nobody
+    /// up but who sends to it, and the receives behind.
     ///
     /// # Errors
     /// The socket's, where they are sent at once.
@@ -197,6 +208,7 @@ impl Copier {
         let from = segment::bytes_of(run, queued.len_bytes, queued.granule_shift).start as usize;
         let split = range.start.max(from).min(range.end);
         let there = split - range.start;
+        self.failures().overwrite(dst.addr(), range.len());
         // SAFETY: the claim is ours, and nobody else has these bytes of the buffer or of the
         // destination, which the caller promises to be valid: they do not overlap.
         let mut parts = unsafe {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use copyd::Attachment;
 use copyplan::admit::{INLINE_MAX_BYTES, Seen};
@@ -10,10 +10,12 @@ use copyunit::Hint;
 use ring::{Flags, Queue, SyncKind, SyncTask, Task, Ticket, WaitPolicy, Waited, segment};
 
 use crate::error::CopyError;
+use crate::failures::Failures;
 use crate::glance::line_ns;
 use crate::link::Link;
 use crate::pending::{Kind, Pending, Queued};
 use crate::remote::Remote;
+use crate::settle::told;
 use crate::site::{Decision, Place, Sites, nanos};
 use crate::stats::Stats;
 
@@ -33,6 +35,7 @@ const STREAM_BYTES_MIN: usize = 8 << 20;
 pub struct Copier {
     attachment: Link,
     pending: Pending,
+    failures: Failures,
     sites: Sites,
     stats: Stats,
     /// When this client began.
@@ -94,6 +97,7 @@ impl Copier {
         let pending = Pending::new(queue.slots(), queue.tail());
         Copier {
             pending,
+            failures: Failures::default(),
             sites: Sites,
             stats: Stats::default(),
             origin: Instant::now(),
@@ -116,6 +120,11 @@ impl Copier {
     #[inline]
     pub(crate) fn pending(&self) -> &Pending {
         &self.pending
+    }
+
+    #[inline]
+    pub(crate) fn failures(&self) -> &Failures {
+        &self.failures
     }
 
     /// What this client has done.
@@ -250,9 +259,8 @@ impl Copier {
         unsafe { self.copy_at_once(dst, src, len) };
         self.stats.count_at_once(len);
         if let Some((function, argument)) = how.handler {
-            // It may free the source, which older copies may still read. An error is told to
-            // whoever syncs them.
-            let _ = self.sync_for_write(src.addr(), len);
+            // It may free the source, which older copies may still read.
+            self.settle_for_write(src.addr(), len);
             // SAFETY: the caller's promise.
             unsafe { crate::handler::call(function, argument) };
         }
@@ -284,6 +292,10 @@ impl Copier {
             Kind::Forward => (task.extra as usize, task.fd as usize),
         };
         let queued = Queued { kind, dst, src, len_bytes, granule_shift, is_lazy };
+        self.keep_error_before(ticket);
+        if queued.writes() {
+            self.failures().overwrite(dst, len_bytes as usize);
+        }
         self.pending().note(ticket, &queued);
         if let Some(delay_us) = how.lazy_us {
             task.flags = task.flags | Flags::LAZY;
@@ -325,6 +337,7 @@ impl Copier {
         if self.pending().settled() != self.queue().head() {
             self.settle_touching(dst.addr(), src.addr(), len);
         }
+        self.failures().overwrite(dst.addr(), len);
         // SAFETY: the caller's promise; and what is pending does not touch these bytes now.
         unsafe { self.copy_now(dst, src, len) };
     }
@@ -348,56 +361,6 @@ impl Copier {
         });
     }
 
-    /// Where what may be pending begins: past what is known to be over. A client that syncs copy by
-    /// copy asks nothing else, and would look over all that it has ever queued.
-    pub(crate) fn oldest_pending(&self) -> Ticket {
-        let known = self.pending().settled().max(self.queue().tail());
-        let mut at = known.min(self.queue().head());
-        while at < self.queue().head() && self.is_over(at) {
-            at = at.next();
-        }
-        self.pending().settle_below(at);
-        at
-    }
-
-    /// Whether a task is known to be done. Its progress line may be that of another generation
-    /// where another thread has noted it and not published it yet.
-    fn is_over(&self, ticket: Ticket) -> bool {
-        let progress = self.queue().progress(ticket);
-        let queued = self.pending().get(ticket);
-        queued.is_some_and(|queued| progress.is_current() && progress.is_done(queued.all()))
-    }
-
-    /// Settles `bits(task)` of every pending task, oldest first. The first error, of all.
-    pub(crate) fn each_pending(&self, bits: impl Fn(&Queued) -> u32) -> Option<CopyError> {
-        let head = self.queue().head();
-        let mut at = self.pending().settled();
-        let mut error = None;
-        let mut all_done = true;
-        while at < head {
-            if let Some(queued) = self.pending().get(at) {
-                let wanted = bits(&queued);
-                if wanted != 0
-                    && let Err(found) = self.settle(at, wanted)
-                {
-                    error = error.or(Some(found));
-                }
-                // A progress line of another generation is done only where the ticket has retired:
-                // another thread may have noted its task and not published it yet.
-                let progress = self.queue().progress(at);
-                let is_over = progress.is_current() && progress.is_done(queued.all());
-                all_done = all_done && (is_over || at < self.queue().tail());
-            } else {
-                all_done = all_done && at < self.queue().tail();
-            }
-            at = at.next();
-            if all_done {
-                self.pending().settle_below(at);
-            }
-        }
-        error
-    }
-
     /// Whether the bytes are there, without waiting: those of `range`, from the copy's start.
     #[inline]
     pub fn is_ready(&self, token: &Token, range: Range<usize>) -> bool {
@@ -407,10 +370,31 @@ impl Copier {
     /// Waits until the bytes of `range`, from the copy's start, are there.
     ///
     /// # Errors
-    /// [`CopyError`]: they will not be.
+    /// [`CopyError`]: they will not be, or others of the copy. So it is however late this is asked.
+    /// A client tells some hundred failures apart whose slots serve others; of more, a copy between
+    /// two of them may be taken for one that failed, never the other way round.
     #[inline]
     pub fn sync(&self, token: &Token, range: Range<usize>) -> Result<(), CopyError> {
         if token.is_queued() { self.sync_queued(token, range) } else { Ok(()) }
+    }
+
+    /// As [`Copier::sync`], for about `timeout` at most: false where the bytes are not there yet.
+    /// Then wait again, or give the task up ([`Copier::abort`]): the peer of a socket may never
+    /// take what is sent, nor send what is to be forwarded.
+    ///
+    /// Where nobody serves, nobody sends or receives meanwhile.
+    ///
+    /// # Errors
+    /// As for [`Copier::sync`].
+    pub fn sync_timeout(
+        &self,
+        token: &Token,
+        range: Range<usize>,
+        timeout: Duration,
+    ) -> Result<bool, CopyError> {
+        let is_there =
+            !token.is_queued() || self.wait_until(token.ticket, token.bits(range.clone()), timeout);
+        if is_there { self.sync(token, range).map(|()| true) } else { Ok(false) }
     }
 
     #[inline(never)]
@@ -465,41 +449,57 @@ impl Copier {
     /// `address` on (`csync` of the paper).
     ///
     /// # Errors
-    /// [`CopyError`] where one failed.
+    /// [`CopyError`] where one failed, however long ago, unless somebody was told of it for these
+    /// bytes, or a later copy writes them.
     pub fn sync_range(&self, address: usize, len: usize) -> Result<(), CopyError> {
-        if self.pending().settled() == self.queue().head() {
-            return Ok(());
+        if self.pending().settled() != self.queue().head() {
+            self.each_pending(|queued| queued.writing(address, len));
         }
-        let error = self.each_pending(|queued| queued.writing(address, len));
-        error.map_or(Ok(()), Err)
+        told(self.failures().take_written(address..address.saturating_add(len)))
     }
 
     /// As [`Copier::sync_range`], and until nobody reads the bytes any more: before they are
     /// changed or freed.
     ///
     /// # Errors
-    /// [`CopyError`] where a copy into the bytes failed.
+    /// [`CopyError`] where a copy into the bytes failed, as for [`Copier::sync_range`].
     pub fn sync_for_write(&self, address: usize, len: usize) -> Result<(), CopyError> {
-        if self.pending().settled() == self.queue().head() {
-            return Ok(());
-        }
-        let error =
+        self.settle_for_write(address, len);
+        told(self.failures().take_written(address..address.saturating_add(len)))
+    }
+
+    /// As [`Copier::sync_for_write`], for who has no use for an error: it is left to who syncs.
+    pub fn settle_for_write(&self, address: usize, len: usize) {
+        if self.pending().settled() != self.queue().head() {
             self.each_pending(|queued| queued.writing(address, len) | queued.reading(address, len));
-        error.map_or(Ok(()), Err)
+        }
     }
 
     /// Waits for every copy submitted before, and runs the handlers that are due (`csync_all`).
     ///
     /// # Errors
-    /// [`CopyError`] where one failed.
+    /// [`CopyError`] where one failed of which nobody was told.
     pub fn sync_all(&self) -> Result<(), CopyError> {
-        let error = self.each_pending(Queued::all);
+        self.each_pending(Queued::all);
         self.run_handlers();
-        error.map_or(Ok(()), Err)
+        told(self.failures().take_all())
+    }
+
+    /// As [`Copier::sync_all`], with the error of a task from `since` on, that is left for who asks
+    /// for it.
+    pub(crate) fn sync_since(&self, since: Ticket) -> Result<(), CopyError> {
+        self.each_pending(Queued::all);
+        self.run_handlers();
+        told(self.failures().untold_since(since))
     }
 
     /// Gives up a copy: what of it nobody depends on is not made, and what its destination holds
     /// there is not defined. When this returns the copy is settled: its bytes may be used again.
+    ///
+    /// A send or a forward that waits for its socket ends with
+    /// [`TaskFailure::CANCELLED`](crate::TaskFailure::CANCELLED): what has gone has gone, and who
+    /// receives cannot tell how much that was meant to be. A receive takes its bytes out of the
+    /// stream all the same; it ends so where they are not there, since somebody else took them.
     pub fn abort(&self, token: &Token) {
         if !token.is_queued() {
             return;
@@ -516,8 +516,17 @@ impl Copier {
         // Without help, which would copy what is not wanted.
         let policy = WaitPolicy { slices_max: u32::MAX, ..WaitPolicy::default() };
         if progress.wait(all, &policy, || self.is_served()) != Waited::Done {
-            // Nobody is there to give it up. An error is nobody's concern any more.
-            let _ = self.settle(token.ticket, all);
+            // Nobody is there to give it up.
+            let queued = self.pending().get(token.ticket);
+            if queued.is_some_and(|queued| queued.outlet().is_some()) {
+                // Nothing depends on it.
+                progress.abort_rest(all);
+            }
+            self.settle_slowly(token.ticket, all, 0);
+        }
+        // An error is nobody's concern any more.
+        if let Some(code) = progress.error() {
+            self.failures().tell(token.ticket, code);
         }
     }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ring::Task;
 
@@ -40,7 +41,14 @@ pub struct ForwardError {
 
 impl Copier {
     /// Passes the next `len` bytes of `from`, at most [`TASK_BYTES_MAX`], on to `to`, behind what
-    /// was received and sent here before. The service waits for both.
+    /// was received and sent here before. The service waits for both: for `from` to have something,
+    /// and for `to` to take it, however long that is; so it takes no more than fits in between. Where
+    /// one of them ends or breaks, the forward does, with what was under way counted
+    /// ([`ForwardError`]): an end of `from` is [`TaskFailure::Ended`](crate::TaskFailure::Ended), a
+    /// reset of either [`TaskFailure::Socket`](crate::TaskFailure::Socket). What is still in `from`
+    /// then is the next receive's.
+    ///
+    /// Long ones go by splice where `to` is a socket that does not wait (`O_NONBLOCK`), which is faster.
     ///
     /// Nobody else receives from the one or sends to the other until it is over.
     ///
@@ -98,6 +106,18 @@ impl Forwarding<'_> {
     pub fn wait_for(&self, len: usize) -> Result<(), ForwardError> {
         let synced = self.copier.sync(&self.token, 0..len.min(self.len));
         synced.and(self.at_once).map_err(|error| self.failed(error))
+    }
+
+    /// As [`Forwarding::wait_for`] all bytes, for about `timeout` at most: false where they have not
+    /// been forwarded yet. Who has waited enough drops the value.
+    ///
+    /// # Errors
+    /// [`ForwardError`].
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<bool, ForwardError> {
+        let synced = self.copier.sync_timeout(&self.token, 0..self.len, timeout);
+        synced
+            .and_then(|is_over| self.at_once.map(|()| is_over))
+            .map_err(|error| self.failed(error))
     }
 
     /// Waits until all bytes have been forwarded.

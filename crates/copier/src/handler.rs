@@ -12,6 +12,7 @@ use ring::{Flags, Ticket};
 use crate::copier::Copier;
 use crate::error::CopyError;
 use crate::pending::Queued;
+use crate::settle::told;
 
 /// Calls a handler.
 ///
@@ -55,20 +56,20 @@ impl Copier {
     /// has run, or runs in another thread that has taken it. The service need not be awake.
     ///
     /// # Errors
-    /// [`CopyError`] where a copy failed. Handlers have run nevertheless.
+    /// [`CopyError`] where a copy failed of which nobody was told. Handlers have run nevertheless.
     pub fn sync_handlers(&self) -> Result<(), CopyError> {
         let head = self.queue().head();
-        let error = self.each_pending(Queued::all);
+        self.each_pending(Queued::all);
         self.run_handlers();
         self.run_handlers_below(head);
-        error.map_or(Ok(()), Err)
+        told(self.failures().take_all())
     }
 
     /// Runs the handlers that a service left behind which has ended; how many.
     pub(crate) fn run_left_handlers(&self) -> usize {
         let head = self.queue().head();
         // Handlers run also after an error, which is told to who syncs.
-        let _ = self.each_pending(Queued::all);
+        self.each_pending(Queued::all);
         self.run_handlers_below(head)
     }
 

@@ -7,6 +7,7 @@ pub mod channel;
 #[allow(unsafe_code)]
 mod copier;
 mod error;
+mod failures;
 mod forward;
 #[allow(unsafe_code)]
 mod glance;

@@ -3,6 +3,7 @@
 //! It is this process's own memory, so that a service in another process cannot change what a
 //! waiter copies.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ring::Ticket;
@@ -42,10 +43,21 @@ impl Queued {
         segment::bits_for(self.len_bytes, self.granule_shift)
     }
 
+    /// Whether its destination is memory.
+    pub fn writes(&self) -> bool {
+        matches!(self.kind, Kind::Copy | Kind::Receive)
+    }
+
+    /// The memory that it writes; none of one whose destination is a socket.
+    pub fn written(&self) -> Range<usize> {
+        let len = if self.writes() { self.len_bytes as usize } else { 0 };
+        let start = if self.writes() { self.dst } else { 0 };
+        start..start.saturating_add(len)
+    }
+
     /// Segments that write to the `len` bytes from `address` on.
     pub fn writing(&self, address: usize, len: usize) -> u32 {
-        let writes = matches!(self.kind, Kind::Copy | Kind::Receive);
-        if writes { self.meeting(self.dst, address, len) } else { 0 }
+        if self.writes() { self.meeting(self.dst, address, len) } else { 0 }
     }
 
     /// Segments that read from the `len` bytes from `address` on.

@@ -6,6 +6,8 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{Location, RefUnwindSafe};
 
+use ring::Ticket;
+
 use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
 
@@ -16,8 +18,8 @@ use crate::error::CopyError;
 #[derive(Debug)]
 pub struct Scope<'scope, 'env: 'scope> {
     pub(crate) copier: &'scope Copier,
-    /// There may be something to wait for at the end.
-    pub(crate) has_queued: Cell<bool>,
+    /// From here on there may be something to wait for at the end.
+    pub(crate) first_queued: Cell<Option<Ticket>>,
     /// Some of it is at sockets, and may fail without anybody's mistake.
     pub(crate) has_sockets: Cell<bool>,
     scope: PhantomData<&'scope mut &'scope ()>,
@@ -75,7 +77,7 @@ impl Copier {
     ) -> T {
         let scope = Scope {
             copier: self,
-            has_queued: Cell::new(false),
+            first_queued: Cell::new(None),
             has_sockets: Cell::new(false),
             scope: PhantomData,
             env: PhantomData,
@@ -93,10 +95,8 @@ struct Settle<'s, 'scope, 'env>(&'s Scope<'scope, 'env>);
 impl Drop for Settle<'_, '_, '_> {
     #[inline]
     fn drop(&mut self) {
-        if !self.0.has_queued.get() {
-            return;
-        }
-        let settled = self.0.copier.sync_all();
+        let Some(first) = self.0.first_queued.get() else { return };
+        let settled = self.0.copier.sync_since(first);
         // What failed at a socket is told to whoever syncs it.
         if !std::thread::panicking() && !self.0.has_sockets.get() {
             settled.unwrap_or_else(|error| panic!("{error}"));
@@ -199,10 +199,15 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         // SAFETY: the caller's promise; and the scope settles all copies before it ends, whatever
         // happens.
         let token = unsafe { self.copier.submit(dst, src, len, how) };
-        if token.is_queued() {
-            self.has_queued.set(true);
-        }
+        self.note(&token);
         token
+    }
+
+    #[inline(always)]
+    pub(crate) fn note(&self, token: &Token) {
+        if token.is_queued() && self.first_queued.get().is_none() {
+            self.first_queued.set(Some(token.ticket));
+        }
     }
 
     /// # Safety

@@ -5,6 +5,7 @@
 //! it asks the service, who can read past it.
 
 use std::num::NonZeroU16;
+use std::time::{Duration, Instant};
 
 use copyd::TaskFailure;
 use ring::segment::{self, Run};
@@ -29,12 +30,26 @@ impl Copier {
     /// [`CopyError::Failed`] where the task failed.
     #[inline]
     pub(crate) fn settle(&self, ticket: Ticket, bits: u32) -> Result<(), CopyError> {
-        if !self.queue().progress(ticket).is_done(bits) {
+        match self.settle_untold(ticket, bits) {
+            Ok(()) => Ok(()),
+            Err(code) => {
+                self.failures().tell(ticket, code);
+                Err(CopyError::Failed(TaskFailure::of(code)))
+            }
+        }
+    }
+
+    /// As [`Copier::settle`], for who does not tell the error to whoever submitted the task.
+    #[inline]
+    pub(crate) fn settle_untold(&self, ticket: Ticket, bits: u32) -> Result<(), NonZeroU16> {
+        let progress = self.queue().progress(ticket);
+        if !progress.is_done(bits) {
             self.settle_slowly(ticket, bits, 0);
         }
-        match self.queue().progress(ticket).error() {
-            None => Ok(()),
-            Some(code) => Err(failed(code)),
+        match progress.ending() {
+            Some(ending) => ending,
+            // Its slot serves another task, whose client has moved the error.
+            None => self.failures().find(ticket).map_or(Ok(()), Err),
         }
     }
 
@@ -73,6 +88,27 @@ impl Copier {
                 Waited::Stop => self.take_back(),
             }
         }
+    }
+
+    /// Waits for about `timeout` until `bits` of a task are done, and does not help at sockets.
+    pub(crate) fn wait_until(&self, ticket: Ticket, bits: u32, timeout: Duration) -> bool {
+        let progress = self.queue().progress(ticket);
+        let begin = Instant::now();
+        while !progress.is_done(bits) {
+            let is_copy = || self.pending().get(ticket).is_none_or(|it| it.kind == Kind::Copy);
+            if !self.is_served() && is_copy() {
+                return true;
+            }
+            if begin.elapsed() >= timeout {
+                return false;
+            }
+            self.promote(ticket, bits & !progress.done());
+            let policy = WaitPolicy { until: Until::Done, ..PATIENCE };
+            if progress.wait(bits, &policy, || self.is_served()) == Waited::Stop {
+                self.take_back();
+            }
+        }
+        true
     }
 
     /// Claims and copies some of `free`, once what is in the way is settled. False where the
@@ -157,6 +193,70 @@ impl Copier {
         true
     }
 
+    /// Where what may be pending begins: past what is known to be over. A client that syncs copy by
+    /// copy asks nothing else, and would look over all that it has ever queued.
+    pub(crate) fn oldest_pending(&self) -> Ticket {
+        let known = self.pending().settled().max(self.queue().tail());
+        let mut at = known.min(self.queue().head());
+        while at < self.queue().head()
+            && self.pending().get(at).is_some_and(|queued| self.is_over(at, &queued))
+        {
+            at = at.next();
+        }
+        self.pending().settle_below(at);
+        at
+    }
+
+    /// Whether a task is known to be done; its error is kept then, since nobody may look there
+    /// again. Its progress line may be that of another generation where another thread has noted it
+    /// and not published it yet.
+    fn is_over(&self, ticket: Ticket, queued: &Queued) -> bool {
+        let progress = self.queue().progress(ticket);
+        let is_over = progress.is_current() && progress.is_done(queued.all());
+        if is_over && let Some(code) = progress.error() {
+            self.failures().keep(ticket, code, queued.written());
+        }
+        is_over
+    }
+
+    /// Before a slot serves `ticket`: the error of the task that it served.
+    #[inline]
+    pub(crate) fn keep_error_before(&self, ticket: Ticket) {
+        let before = Ticket(ticket.0.wrapping_sub(self.queue().slots().into()));
+        // In the first lap there was none: the line says that it is another generation's.
+        if let Some(code) = self.queue().progress(before).error() {
+            let written = self.pending().get(before).map_or(0..0, |queued| queued.written());
+            self.failures().keep(before, code, written);
+        }
+    }
+
+    /// Settles `bits(task)` of every pending task, oldest first. Errors are kept for who asks.
+    pub(crate) fn each_pending(&self, bits: impl Fn(&Queued) -> u32) {
+        let head = self.queue().head();
+        let mut at = self.pending().settled();
+        let mut all_done = true;
+        while at < head {
+            if let Some(queued) = self.pending().get(at) {
+                let wanted = bits(&queued);
+                if wanted != 0
+                    && let Err(code) = self.settle_untold(at, wanted)
+                {
+                    self.failures().keep(at, code, queued.written());
+                }
+                // A progress line of another generation is done only where the ticket has retired:
+                // another thread may have noted its task and not published it yet.
+                let is_over = self.is_over(at, &queued);
+                all_done = all_done && (is_over || at < self.queue().tail());
+            } else {
+                all_done = all_done && at < self.queue().tail();
+            }
+            at = at.next();
+            if all_done {
+                self.pending().settle_below(at);
+            }
+        }
+    }
+
     fn promote(&self, ticket: Ticket, bits: u32) {
         // Full: it is asked again.
         let _ = self.queue().push_sync(SyncTask { ticket, bits, kind: SyncKind::Promote });
@@ -164,6 +264,8 @@ impl Copier {
     }
 }
 
-fn failed(code: NonZeroU16) -> CopyError {
-    CopyError::Failed(TaskFailure::of(code))
+/// What an error is for who asks.
+#[inline]
+pub(crate) fn told(code: Option<NonZeroU16>) -> Result<(), CopyError> {
+    code.map_or(Ok(()), |code| Err(CopyError::Failed(TaskFailure::of(code))))
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
 
 use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
@@ -37,12 +38,13 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         // scope settles everything before it ends. `fd` is borrowed as long, so it is open. Bytes
         // that somebody else receives are missing, nothing worse.
         let (count, token) = unsafe { self.copier.receive(fd, dst, len, &How::default())? };
-        self.note(&token);
+        self.note_at_socket(&token);
         // SAFETY: of the bytes borrowed for `'env` the first `count`, initialised as all are.
         Ok(unsafe { Pending::of_task(self.copier, dst, count, token) })
     }
 
-    /// Sends all of `source` to socket `fd`; the service waits for the socket.
+    /// Sends all of `source` to socket `fd`; the service waits for the socket, and the scope for
+    /// the service, for as long as the peer takes: see [`Sent::wait_timeout`] and [`Sent::abort`].
     ///
     /// # Errors
     /// The socket's, as far as it is known at once; what is found later is told by [`Sent::wait`].
@@ -57,15 +59,15 @@ impl<'scope, 'env> Scope<'scope, 'env> {
             // SAFETY: `part` is borrowed for `'env`, so nobody writes or frees it before the scope
             // ends, which settles everything. `fd` is borrowed as long, so it is open.
             let token = unsafe { self.copier.send(fd, part.as_ptr(), part.len(), &how)? };
-            self.note(&token);
+            self.note_at_socket(&token);
             tokens.push(token);
         }
         Ok(Sent { copier: self.copier, tokens })
     }
 
-    fn note(&self, token: &Token) {
+    fn note_at_socket(&self, token: &Token) {
+        self.note(token);
         if token.is_queued() {
-            self.has_queued.set(true);
             self.has_sockets.set(true);
         }
     }
@@ -83,5 +85,27 @@ impl Sent<'_> {
     /// [`CopyError`]: the socket did not take them.
     pub fn wait(&self) -> Result<(), CopyError> {
         self.tokens.iter().try_for_each(|token| self.copier.sync(token, 0..TASK_BYTES_MAX))
+    }
+
+    /// As [`Sent::wait`], for about `timeout` at most: false where the socket has not taken all
+    /// bytes yet. Its peer may never do so: then [`Sent::abort`], without which the scope waits.
+    ///
+    /// # Errors
+    /// As for [`Sent::wait`].
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<bool, CopyError> {
+        let begin = Instant::now();
+        for token in &self.tokens {
+            let left = timeout.saturating_sub(begin.elapsed());
+            if !self.copier.sync_timeout(token, 0..TASK_BYTES_MAX, left)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives up what the socket has not taken; what has gone has gone, see [`Copier::abort`].
+    pub fn abort(&self) {
+        // The last ones first: none of them is begun for the one before it having ended.
+        self.tokens.iter().rev().for_each(|token| self.copier.abort(token));
     }
 }

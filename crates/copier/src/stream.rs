@@ -21,7 +21,8 @@ impl Copier {
     /// are still on their way to `dst`. 0 is the end of the stream.
     ///
     /// What comes at once is what `FIONREAD` says; small receives, and those that find nothing,
-    /// are made at once.
+    /// are made at once. Behind that it is as for [`Copier::receive_lazily`]: the end of a stream and
+    /// a reset are the next receive's.
     ///
     /// # Errors
     /// The socket's: [`io::ErrorKind::WouldBlock`] where it has nothing and does not wait.
@@ -55,11 +56,18 @@ impl Copier {
         // read.
         let buffer: &mut [MaybeUninit<u8>] = unsafe { slice::from_raw_parts_mut(dst.cast(), len) };
         let ((received, _), _) = rustix::net::recv(fd, buffer, RecvFlags::empty())?;
+        self.failures().overwrite(dst.addr(), received.len());
         Ok((received.len(), Token::DONE))
     }
 
     /// Sends `len` bytes, at most [`TASK_BYTES_MAX`], to socket `fd`, in the end all of them; the
-    /// service waits for the socket.
+    /// service waits for the socket, however long its peer takes nothing. Others do not wait for it;
+    /// up to 48 tasks of a client wait for sockets at a time, and those behind them for these. See
+    /// [`Copier::sync_timeout`] and [`Copier::abort`].
+    ///
+    /// # Errors
+    /// The socket's, where it is sent at once. Otherwise a sync fails, with
+    /// [`TaskFailure::Socket`](crate::TaskFailure::Socket), also where some bytes were sent.
     ///
     /// # Safety
     /// As for [`Copier::submit`], of `src`. Nobody else sends to the socket, and it is not closed,
@@ -126,14 +134,14 @@ impl Copier {
 
     fn settle_receives(&self, socket: Option<usize>) {
         // A pending task that failed is told to whoever syncs it.
-        let _ = self.each_pending(|queued| if queued.inlet() == socket { queued.all() } else { 0 });
+        self.each_pending(|queued| if queued.inlet() == socket { queued.all() } else { 0 });
     }
 
     /// What must come before a receive or a send that is made at once.
     pub(crate) fn settle_socket(&self, fd: BorrowedFd<'_>, dst: usize, src: usize, len: usize) {
         let socket = Some(fd.as_raw_fd() as usize);
         // A pending task that failed is told to whoever syncs it.
-        let _ = self.each_pending(|queued| match () {
+        self.each_pending(|queued| match () {
             () if queued.inlet() == socket || queued.outlet() == socket => queued.all(),
             () if src == 0 => queued.writing(dst, len) | queued.reading(dst, len),
             () => queued.writing(src, len),

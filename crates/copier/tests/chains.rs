@@ -149,7 +149,7 @@ fn falls_short(polling: Polling) {
         assert_eq!(copier.sync(&early, 0..20_000), Ok(()));
         assert_eq!(copier.sync(&late, 19_000..20_000), ended);
         assert_eq!(copier.sync(&later, 0..1000), ended);
-        copier.sync_all().unwrap_err();
+        assert_eq!(copier.sync_all(), Ok(()), "of all that failed the program was told");
     }
     assert_eq!(first, some_bytes(60_000)[20_000..40_000]);
 }
@@ -438,6 +438,8 @@ fn proxy() -> Proxy {
     let (far, near) = UnixStream::pair().unwrap();
     let (out, sink) = UnixStream::pair().unwrap();
     rustix::net::sockopt::set_socket_send_buffer_size(&out, 4096).unwrap();
+    // So that long ones go by splice.
+    out.set_nonblocking(true).unwrap();
     Proxy { far, near, out, sink }
 }
 

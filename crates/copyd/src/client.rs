@@ -222,13 +222,14 @@ impl Client {
             }
             self.aborts.remove(0);
             self.plan.abort(Ticket(ticket.0));
-            // A forward under way may wait for ever; it says how far it came.
-            let is_it = |transfer: &Transfer| {
-                transfer.order.ticket.0 == ticket.0 && transfer.order.kind == Kind::Relay
-            };
+            // What is under way at a socket may wait for ever; a forward says how far it came.
+            let is_it = |transfer: &Transfer| transfer.order.ticket.0 == ticket.0;
             if let Some(place) = self.transfers.iter().position(is_it) {
-                let transfer = self.transfers.swap_remove(place);
-                self.end_short(transfer, TaskFailure::CANCELLED, now);
+                let mut transfer = self.transfers.swap_remove(place);
+                match transfer.takes_nevertheless(TaskFailure::CANCELLED) {
+                    true => _ = self.advance(transfer, now),
+                    false => self.end_short(transfer, TaskFailure::CANCELLED, now),
+                }
             }
         }
     }

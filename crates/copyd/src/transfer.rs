@@ -8,7 +8,7 @@ use copyplan::Micros;
 use copyplan::plan::{Inlet, Landing, Order, Piece};
 use copyplan::task::Kind;
 use copyunit::Space;
-use copyunit::relay::{Relay, SPLICE_BYTES_MIN};
+use copyunit::relay::Relay;
 use copyunit::space::PARTS_MAX;
 use smallvec::SmallVec;
 use std::io::{self, ErrorKind};
@@ -99,8 +99,8 @@ impl Transfer {
 
     /// Gives it a way from socket to socket that was kept, if it needs one.
     pub fn lend(&mut self, relays: &mut Vec<Relay>) {
-        let is_long = |inlet: &Inlet| inlet.len >= SPLICE_BYTES_MIN;
-        if self.order.inlet.as_ref().is_some_and(is_long) {
+        let splices = |inlet: &Inlet| Relay::splices(inlet.len, self.fd);
+        if self.order.inlet.as_ref().is_some_and(splices) {
             self.relay = relays.pop();
         }
     }
@@ -191,8 +191,8 @@ impl Transfer {
 
     /// Bytes that a send was to take out of a stream go where a receive would have put them, since
     /// they cannot be sent: they are promised, and others come behind them. False where it is not
-    /// the send that failed.
-    fn takes_nevertheless(&mut self, failure: TaskFailure) -> bool {
+    /// the send that failed, or is given up.
+    pub fn takes_nevertheless(&mut self, failure: TaskFailure) -> bool {
         let held = self.relay.as_ref().map_or(0, Relay::held);
         let inlet = self.order.inlet.filter(|inlet| held > 0 || self.position < inlet.at);
         let Some(inlet) = inlet.filter(|_| self.order.kind == Kind::Sink) else { return false };
@@ -214,7 +214,7 @@ impl Transfer {
     /// From socket to socket; what was given to the second.
     fn pass_on(&mut self, inlet: Inlet) -> io::Result<u64> {
         let left = inlet.len - (self.position - inlet.at);
-        let relay = self.relay.get_or_insert_with(|| Relay::new(inlet.len));
+        let relay = self.relay.get_or_insert_with(|| Relay::new(inlet.len, self.fd));
         relay.pass_on(socket(inlet.stream), self.fd, left)
     }
 

@@ -30,9 +30,9 @@ enum Between {
 pub struct Relay(Between);
 
 impl Relay {
-    /// For `len` bytes in all. Where there is no pipe to be had a buffer does.
-    pub fn new(len: u64) -> Relay {
-        let pipe = if len >= SPLICE_BYTES_MIN { pipe().ok() } else { None };
+    /// For `len` bytes in all, to socket `to`. Where there is no pipe to be had a buffer does.
+    pub fn new(len: u64, to: i32) -> Relay {
+        let pipe = if Relay::splices(len, to) { pipe().ok() } else { None };
         Relay(match pipe {
             Some((out, into)) => Between::Pipe { out, into, held: 0 },
             None => {
@@ -40,6 +40,14 @@ impl Relay {
                 Between::Buffer { bytes, start: 0, end: 0 }
             }
         })
+    }
+
+    /// Whether `len` bytes to socket `to` go by splice: they are many, and the socket is one that
+    /// does not wait. Splice would wait at any other, whatever its flags, for as long as the peer
+    /// takes nothing, and all other clients with it.
+    pub fn splices(len: u64, to: i32) -> bool {
+        // SAFETY: no memory is involved.
+        len >= SPLICE_BYTES_MIN && unsafe { libc::fcntl(to, libc::F_GETFL) } & libc::O_NONBLOCK != 0
     }
 
     /// Whether it is empty and has a pipe, which is worth keeping.
@@ -157,14 +165,17 @@ mod tests {
     /// Many bytes by either way, with a reader who takes few at a time.
     #[test]
     fn bytes_come_out_as_they_went_in() {
-        for len in [1, 5000, 60_000, 200_000] {
+        for (len, waits) in
+            [(1, true), (5000, false), (60_000, true), (200_000, false), (200_000, true)]
+        {
             let (mut source, from) = UnixStream::pair().unwrap();
             let (to, mut sink) = UnixStream::pair().unwrap();
+            to.set_nonblocking(!waits).unwrap();
             sink.set_nonblocking(true).unwrap();
             let sent: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
             let (bytes, mut received) = (sent.clone(), Vec::new());
             let writer = std::thread::spawn(move || source.write_all(&bytes));
-            let mut relay = Relay::new(len);
+            let mut relay = Relay::new(len, to.as_raw_fd());
             let mut given = 0;
             let mut some = [0; 3000];
             while (received.len() as u64) < len {
@@ -187,18 +198,46 @@ mod tests {
 
     #[test]
     fn an_end_is_told_and_what_cannot_be_given_is_kept() {
-        for len in [1000, 100_000] {
+        for (len, waits) in [(1000, true), (100_000, true), (100_000, false)] {
             let (mut source, from) = UnixStream::pair().unwrap();
             let (to, sink) = UnixStream::pair().unwrap();
+            to.set_nonblocking(!waits).unwrap();
             source.write_all(b"hello").unwrap();
             drop(sink);
-            let mut relay = Relay::new(len);
+            let mut relay = Relay::new(len, to.as_raw_fd());
             let failed = relay.pass_on(from.as_raw_fd(), to.as_raw_fd(), len).unwrap_err();
             assert_eq!(failed.raw_os_error(), Some(libc::EPIPE));
             assert_eq!(relay.held(), 5);
             drop(source);
-            let mut relay = Relay::new(len);
+            let mut relay = Relay::new(len, to.as_raw_fd());
             assert_eq!(relay.pass_on(from.as_raw_fd(), to.as_raw_fd(), len).unwrap(), 0);
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_socket_that_takes_nothing() {
+        for (len, waits) in [(60_000, true), (1_000_000, true), (1_000_000, false)] {
+            let (source, from) = UnixStream::pair().unwrap();
+            let (to, _sink) = UnixStream::pair().unwrap();
+            to.set_nonblocking(!waits).unwrap();
+            source.set_nonblocking(true).unwrap();
+            let (ended, has_ended) = std::sync::mpsc::channel();
+            let to_fd = to.as_raw_fd();
+            std::thread::spawn(move || {
+                let (mut relay, mut blocked) = (Relay::new(len, to_fd), 0);
+                while blocked < 100 {
+                    let _ = { &source }.write(&[7; 50_000]);
+                    // Much more than both sockets hold.
+                    match relay.pass_on(from.as_raw_fd(), to_fd, len) {
+                        Ok(_) => blocked = 0,
+                        Err(_) => blocked += 1,
+                    }
+                }
+                ended.send(relay.held()).unwrap();
+            });
+            let limit = std::time::Duration::from_secs(30);
+            let held = has_ended.recv_timeout(limit).expect("a socket was waited for");
+            assert!(held > 0);
         }
     }
 }

@@ -234,6 +234,14 @@ impl Progress<'_> {
         self.low(&self.line.state).and_then(|state| NonZeroU16::new(state as u16))
     }
 
+    /// How the task ended, as [`error`](Progress::error) says; none where its slot serves another
+    /// one, so that nothing is known here.
+    #[inline]
+    pub fn ending(self) -> Option<Result<(), NonZeroU16>> {
+        let error = self.low(&self.line.state).map(|state| NonZeroU16::new(state as u16))?;
+        Some(error.map_or(Ok(()), Err))
+    }
+
     /// Claims those of `bits` that nobody has, and ends them: done, not copied, the task aborted.
     /// Returns them. Whether others depend on the segments is the caller's to know.
     pub fn abort_rest(self, bits: u32) -> u32 {

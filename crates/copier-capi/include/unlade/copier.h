@@ -295,7 +295,8 @@ void *copier_amemmove_at(void *dst, const void *src, size_t n, const struct copi
  *
  * # Errors
  * EFAULT: a copy met an address that is not mapped. EINVAL: its ranges overlap or wrap.
- * EOWNERDEAD: the process that copies into this shared memory has died.
+ * EOWNERDEAD: the process that copies into this shared memory has died. A copy's error is
+ * told however late, once for each byte, unless a later copy writes that.
  *
  * # Safety
  * None is needed: the address is only compared.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use copyd::daemon::socket;
-use ring::{Arena, Task, Ticket, segment};
+use ring::{Arena, Queue, Task, Ticket, segment};
 
 use super::wire::{ReplyBytes, Said, TaskPlace, WireError};
 use super::{ChannelError, SLOTS_MAX};
@@ -187,7 +187,7 @@ impl MessageSender {
     fn queue(&self, dst: *mut u8, src: *const u8, len: usize) -> Option<Ticket> {
         let is_worth_it = self.is_offloading && len >= QUEUE_BYTES_MIN && self.copier.is_awake();
         let remote = self.copier.remote().filter(|_| is_worth_it)?;
-        if !remote.reaches(dst.addr(), src.addr(), len) {
+        if !remote.reaches(dst.addr(), src.addr(), len) || is_next_kept(self.copier.queue()) {
             return None;
         }
         let ticket = self.copier.queue().try_acquire()?;
@@ -233,6 +233,14 @@ impl Draft<'_> {
     }
 }
 
+/// Whether the next task would take the slot of one that failed. The receiver may have its message
+/// still, and looks for the error there and nowhere else: so from then on messages are copied at
+/// once.
+fn is_next_kept(queue: &Queue) -> bool {
+    let before = Ticket(queue.head().0.wrapping_sub(queue.slots().into()));
+    queue.progress(before).error().is_some()
+}
+
 /// Appends. More than fits is [`ChannelError::TooLong`], and leaves the draft as it was.
 impl Write for Draft<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -255,5 +263,30 @@ impl Write for Draft<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ring::Memory;
+    use std::num::NonZeroU16;
+
+    #[test]
+    fn the_slot_of_a_message_that_failed_is_kept() {
+        let memory = Memory::heap(Queue::bytes_for(16).unwrap()).unwrap();
+        let queue = Queue::create(memory, 16).unwrap();
+        for number in 0..16 + 5 {
+            assert!(!is_next_kept(&queue), "{number}");
+            let ticket = queue.try_acquire().unwrap();
+            queue.publish(ticket, &Task::copy(0x1000, 0x9000, 100));
+            let progress = queue.progress(ticket);
+            match progress.claim(1) {
+                bits if number == 5 => progress.fail(NonZeroU16::new(22).unwrap(), bits),
+                bits => progress.finish(bits),
+            };
+            queue.retire(ticket.next());
+        }
+        assert!(is_next_kept(&queue));
     }
 }
