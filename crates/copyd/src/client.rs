@@ -474,7 +474,7 @@ impl Client {
     /// go on with it. Waits for what a device has.
     pub fn cancel(&mut self, engine: &mut Engine, run_bytes: u64) {
         self.end_round(engine, run_bytes);
-        self.cancel_copying();
+        self.finish_copying();
         for transfer in std::mem::take(&mut self.transfers) {
             self.end_short(transfer, TaskFailure::CANCELLED, Micros(0));
         }
