@@ -27,11 +27,6 @@ impl Random {
     pub(crate) fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
-
-    /// One of them.
-    pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> Option<T> {
-        if of.is_empty() { None } else { Some(of[self.below(of.len() as u64) as usize]) }
-    }
 }
 
 /// Says which seed repeats the case, if the case fails.

@@ -185,17 +185,15 @@ impl<P: Copy> Rx<P> {
         match place {
             Place::Past | Place::Within => Received::default(),
             // What starts with the header that is next has lost nothing that it needs.
-            Place::Next | Place::Header(0) => {
-                match self.walk(l5p, payload, Some(out)) {
-                    Walk::Authentic => self.decrypted(stats, payload.len()),
-                    Walk::Failed if !holds(Rule::Failing) => self.decrypted(stats, payload.len()),
-                    Walk::Failed => {
-                        stats.rx_tls_err += 1;
-                        Received::default()
-                    }
-                    Walk::Alien { done } => self.lose(l5p, stats, seq, payload, done),
+            Place::Next | Place::Header(0) => match self.walk(l5p, payload, Some(out)) {
+                Walk::Authentic => self.decrypted(stats, payload.len()),
+                Walk::Failed if !holds(Rule::Failing) => self.decrypted(stats, payload.len()),
+                Walk::Failed => {
+                    stats.rx_tls_err += 1;
+                    Received::default()
                 }
-            }
+                Walk::Alien { done } => self.lose(l5p, stats, seq, payload, done),
+            },
             // What is before the new octets, or before the header, cannot be given back.
             Place::Overlap(before) | Place::Header(before) => {
                 match self.walk(l5p, &payload[before..], None) {

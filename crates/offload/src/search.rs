@@ -17,8 +17,7 @@ pub(crate) struct Carry {
 }
 
 impl Carry {
-    pub const EMPTY: Carry =
-        Carry { end: SeqNumber(0), have: 0, octets: [0; CARRY_BYTES_MAX] };
+    pub const EMPTY: Carry = Carry { end: SeqNumber(0), have: 0, octets: [0; CARRY_BYTES_MAX] };
 
     /// What there is to search in a segment: with the octets before it, where they are those.
     pub fn join<'p, L: L5p>(&self, seq: SeqNumber, payload: &'p [u8]) -> Searched<'p> {

@@ -80,13 +80,7 @@ impl Tls {
     /// Makes ciphertext again of what was decrypted of `record` as record `number` under this key,
     /// which was not its key: in those `parts` that were decrypted under `key`. They count as
     /// sealed then.
-    pub(crate) fn restore(
-        &self,
-        number: u64,
-        record: &mut [u8],
-        parts: &mut [Part],
-        key: u16,
-    ) {
+    pub(crate) fn restore(&self, number: u64, record: &mut [u8], parts: &mut [Part], key: u16) {
         let sealed = self.sealed_range(record.len());
         let nonce = self.nonce(number, &self.explicit(record));
         let mut start = 0;

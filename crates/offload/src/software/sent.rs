@@ -93,9 +93,8 @@ impl<B: AsRef<[u8]>> Sent<B> {
             Found::Before { .. } => self.messages.front()?.key,
             Found::Unknown => return None,
         };
-        let other = self.messages.iter().find(|message| {
-            message.key != first && seq.before(message.start)
-        });
+        let other =
+            self.messages.iter().find(|message| message.key != first && seq.before(message.start));
         let until = other.map_or(octets, |message| message.start.since(seq) as usize);
         Some((first, octets.min(until)))
     }
