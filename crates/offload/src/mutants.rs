@@ -8,7 +8,7 @@ use crate::random::{self, Random};
 use crate::rule::{OFF, Rule};
 
 /// Random cases in which a missing rule must show.
-const CASES: u64 = 2000;
+const CASES: u64 = 20_000;
 
 fn must_be_found(rule: Rule, run: fn(&mut Random) -> Result<Stats, String>) {
     OFF.set(Some(rule));
@@ -37,6 +37,8 @@ rules! {
     length: Length receive::run,
     confirm: Confirm receive::run,
     generation: Generation receive::run,
+    same_key: SameKey receive::run,
+    keepalive: Keepalive receive::run,
     failing: Failing receive::run,
     whole: Whole receive::run,
     restore: Restore receive::run,

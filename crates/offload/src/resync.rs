@@ -7,6 +7,8 @@ use wire::SeqNumber;
 pub struct Request {
     /// Where it believes that one starts.
     pub tcpsn: SeqNumber,
+    /// The key that the device has: messages are counted for each anew.
+    pub key: u16,
     /// Which search of the flow found it; the answer is for this one only.
     pub generation: u32,
 }

@@ -13,6 +13,10 @@ pub(crate) enum Rule {
     Confirm,
     /// An answer counts for the candidate and generation it was asked for.
     Generation,
+    /// A device with another key is told nothing.
+    SameKey,
+    /// An octet that may be a keepalive's is not taken for the stream's.
+    Keepalive,
     /// A packet in which a message fails goes up as it came.
     Failing,
     /// A record is released without a check only where all of it was decrypted.

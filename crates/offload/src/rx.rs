@@ -67,6 +67,8 @@ pub struct Rx<P> {
     progress: Option<P>,
     carry: Carry,
     state: State,
+    /// Packets beyond the next octet were seen, so that TCP may have it already.
+    behind: bool,
     doublings: u8,
     key: u16,
     generation: u32,
@@ -82,6 +84,7 @@ impl<P: Copy> Rx<P> {
             progress: None,
             carry: Carry::EMPTY,
             state: State::Offloading,
+            behind: false,
             doublings: 0,
             key: 0,
             generation: 0,
@@ -94,7 +97,9 @@ impl<P: Copy> Rx<P> {
     /// `number`, wherever the stream is meanwhile. Answers to earlier questions are void.
     pub fn restart(&mut self, start: SeqNumber, number: u64, key: u16) {
         let generation = self.generation.wrapping_add(1);
-        *self = Rx { key, generation, ..Rx::new(start, number) };
+        let current = self.state == State::Offloading && self.expected() == start;
+        let behind = self.behind || !current;
+        *self = Rx { key, generation, behind, ..Rx::new(start, number) };
     }
 
     /// What the machine does.
@@ -133,8 +138,7 @@ impl<P: Copy> Rx<P> {
 
     /// Takes an answer of software; true where it was to the question that is open.
     pub fn respond(&mut self, stats: &mut Stats, response: &Response) -> bool {
-        let Request { tcpsn, generation } = response.request;
-        let asked = tcpsn == self.candidate && generation == self.generation;
+        let asked = response.request == self.request();
         if self.state != State::Tracking || (holds(Rule::Generation) && !asked) {
             stats.rx_tls_resync_res_skip += 1;
             return false;
@@ -160,6 +164,7 @@ impl<P: Copy> Rx<P> {
             self.framing.skip_to_header();
         }
         self.state = State::Offloading;
+        self.behind = false;
     }
 
     fn offload<L: L5p<Progress = P>>(
@@ -170,7 +175,13 @@ impl<P: Copy> Rx<P> {
         payload: &[u8],
         out: &mut [u8],
     ) -> Received {
-        let place = self.framing.place(seq, payload.len());
+        let place = match self.framing.place(seq, payload.len()) {
+            // It may be a keepalive, with any octet before the one that TCP awaits.
+            Place::Next if payload.len() == 1 && self.behind && holds(Rule::Keepalive) => {
+                Place::Past
+            }
+            place => place,
+        };
         match place {
             Place::Past => stats.rx_past_packets += 1,
             Place::Within => stats.rx_ahead_packets += 1,
@@ -178,9 +189,11 @@ impl<P: Copy> Rx<P> {
             Place::Header(_) => stats.rx_ahead_header_packets += 1,
             Place::Next | Place::Lost => (),
         }
+        self.behind |= place == Place::Within;
         if let Place::Header(_) = place {
             self.framing.skip_to_header();
             self.progress = None;
+            self.behind = false;
         }
         match place {
             Place::Past | Place::Within => Received::default(),
@@ -243,6 +256,8 @@ impl<P: Copy> Rx<P> {
                     }
                     if last {
                         let at = self.progress.take();
+                        // What was seen ahead did not reach beyond the message.
+                        self.behind = false;
                         authentic &= at.is_some_and(|at| l5p.verify(&message, &at));
                     }
                     self.framing.pass(octets);
@@ -303,11 +318,16 @@ impl<P: Copy> Rx<P> {
         self.generation = self.generation.wrapping_add(1);
         self.waited_bytes = 0;
         self.state = State::Tracking;
-        let request = Request { tcpsn: candidate, generation: self.generation };
+        let request = self.request();
         if !holds(Rule::Confirm) {
             self.resume(0);
         }
         Received { pass: None, request: Some(request) }
+    }
+
+    /// What is asked of the current candidate.
+    fn request(&self) -> Request {
+        Request { tcpsn: self.candidate, key: self.key, generation: self.generation }
     }
 
     /// Follows the candidate's messages while its answer is awaited.

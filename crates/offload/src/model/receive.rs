@@ -9,6 +9,7 @@ use crate::model::peer::{Shape, Stream, octets};
 use crate::random::Random;
 use crate::resync::{Pass, Request, Response};
 use crate::rx::Rx;
+use crate::software::boundaries::REMEMBERED_MAX;
 use crate::software::records::Records;
 use crate::tls::{Progress, TAG_BYTES, Tls, Version};
 
@@ -125,6 +126,8 @@ struct World<'r> {
     /// What was sent.
     sent: usize,
     steps: u64,
+    /// What was sent when the faults ended.
+    calm_from: Option<usize>,
     /// Octets that the device got since the network is as it should be.
     calm_bytes: usize,
     /// How many of them it took the device to get back.
@@ -165,7 +168,12 @@ pub(crate) fn run(random: &mut Random) -> Result<Stats, String> {
         next: 0,
         deceived: false,
     };
-    let soon = weather.is_honest() && shape.false_headers.is_none();
+    // A question does not take longer than software remembers.
+    let asked_bytes = 2 * (weather.answer_steps_max + 2) * weather.segment_bytes_max;
+    let remembered_bytes = REMEMBERED_MAX * total / stream.records.len();
+    let soon = weather.is_honest()
+        && shape.false_headers.is_none()
+        && asked_bytes as usize + weather.window_bytes < remembered_bytes;
     let mut world = World {
         random,
         weather,
@@ -184,6 +192,7 @@ pub(crate) fn run(random: &mut Random) -> Result<Stats, String> {
         restart: None,
         sent: 0,
         steps: 0,
+        calm_from: None,
         calm_bytes: 0,
         back_after: None,
         missed: 0,
@@ -198,10 +207,12 @@ impl World<'_> {
         self.stream.wire.len()
     }
 
-    /// The second half is without faults.
-    fn is_calm(&self) -> bool {
-        self.tcp.next > self.total() / 2
-            && self.network.iter().all(|segment| segment.at >= self.tcp.next)
+    /// The network is as it should be, and brings what the device has not seen before.
+    fn is_calm(&mut self) -> bool {
+        if self.calm_from.is_none() && self.tcp.next > self.total() / 2 {
+            self.calm_from = Some(self.sent);
+        }
+        self.calm_from.is_some_and(|from| self.tcp.next >= from)
     }
 
     fn play(&mut self, soon: bool) -> Result<(), String> {

@@ -4,12 +4,15 @@
 //! question may be about a message that software has still to read, or one that it has read
 //! already: it remembers some. Each question is answered, unless a later one makes it void.
 
+use std::collections::VecDeque;
+
 use wire::SeqNumber;
 
 use crate::resync::{Request, Response};
 
-/// How many starts of messages are remembered.
-pub const REMEMBERED_MAX: usize = 64;
+/// How many starts of messages are remembered. Where messages are so small that more of them pass
+/// while a question is on its way, the device does not find back.
+pub const REMEMBERED_MAX: usize = 1024;
 
 /// The starts of a flow's messages.
 #[derive(Clone, Debug)]
@@ -18,24 +21,24 @@ pub struct Boundaries {
     /// authenticated: it is true, whatever follows.
     start: SeqNumber,
     number: u64,
-    /// The ones before, in a ring.
-    remembered: [(SeqNumber, u64); REMEMBERED_MAX],
-    passed: usize,
+    /// Where those before it start, oldest first.
+    remembered: VecDeque<SeqNumber>,
     pending: Option<Request>,
 }
 
 impl Boundaries {
     /// A message starts at `start`, after `number` others.
     pub fn new(start: SeqNumber, number: u64) -> Boundaries {
-        let remembered = [(start, number); REMEMBERED_MAX];
-        Boundaries { start, number, remembered, passed: 0, pending: None }
+        Boundaries { start, number, remembered: VecDeque::new(), pending: None }
     }
 
     /// The current message was authentic and `message_bytes` long: the next one starts behind it.
     /// Returns the answer that this gives.
     pub fn advance(&mut self, message_bytes: u32) -> Option<Response> {
-        self.remembered[self.passed % REMEMBERED_MAX] = (self.start, self.number);
-        self.passed += 1;
+        if self.remembered.len() == REMEMBERED_MAX {
+            self.remembered.pop_front();
+        }
+        self.remembered.push_back(self.start);
         self.start = self.start + message_bytes;
         self.number += 1;
         let request = self.pending.take()?;
@@ -55,18 +58,22 @@ impl Boundaries {
 
     /// The device asks. Where the answer is not known yet, [`Boundaries::advance`] gives it.
     pub fn request(&mut self, request: Request) -> Option<Response> {
-        let ahead = request.tcpsn.since(self.start);
-        if ahead > 0 {
+        if self.start.before(request.tcpsn) {
             self.pending = Some(request);
             return None;
         }
-        let number = match ahead {
-            0 => Some(self.number),
-            _ => {
-                let known = &self.remembered[..self.passed.min(REMEMBERED_MAX)];
-                known.iter().find(|(start, _)| *start == request.tcpsn).map(|(_, number)| *number)
-            }
+        self.pending = None;
+        let number = match request.tcpsn == self.start {
+            true => Some(self.number),
+            false => self.number_of(request.tcpsn),
         };
         Some(Response { request, number })
+    }
+
+    /// The number of the message that started at `tcpsn`, if it is remembered.
+    fn number_of(&self, tcpsn: SeqNumber) -> Option<u64> {
+        let before = self.remembered.partition_point(|start| start.before(tcpsn));
+        let known = self.remembered.get(before).is_some_and(|start| *start == tcpsn);
+        known.then(|| self.number - (self.remembered.len() - before) as u64)
     }
 }

@@ -204,7 +204,11 @@ impl Records {
 
     /// The device asks; the answer comes from [`Records::response`], now or later.
     pub fn request(&mut self, request: Request) {
-        let answer = self.boundaries.request(request);
+        let answer = match request.key == self.key || !holds(Rule::SameKey) {
+            true => self.boundaries.request(request),
+            // Counted under another key, where the device would begin would be wrong.
+            false => Some(Response { request, number: None }),
+        };
         self.response = answer.or(self.response);
     }
 

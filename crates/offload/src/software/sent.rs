@@ -86,7 +86,8 @@ impl<B: AsRef<[u8]>> Sent<B> {
     }
 
     /// Which key seals the octet `seq`, and how many of `octets` from there on are sealed with it,
-    /// or come before the offload. Nothing where that is not known.
+    /// or come before the offload. Nothing where that is not known: a packet with it is dropped. A
+    /// flow of one key need not ask.
     pub fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
         let first = match self.find(seq) {
             Found::Message(message) => message.key,
