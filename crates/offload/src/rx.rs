@@ -67,13 +67,13 @@ pub struct Rx<P> {
     progress: Option<P>,
     carry: Carry,
     state: State,
-    /// Packets beyond the next octet were seen, so that TCP may have it already.
-    behind: bool,
     doublings: u8,
     key: u16,
     generation: u32,
     candidate: SeqNumber,
     waited_bytes: u32,
+    /// The end of the furthest packet.
+    frontier: SeqNumber,
 }
 
 impl<P: Copy> Rx<P> {
@@ -84,12 +84,12 @@ impl<P: Copy> Rx<P> {
             progress: None,
             carry: Carry::EMPTY,
             state: State::Offloading,
-            behind: false,
             doublings: 0,
             key: 0,
             generation: 0,
             candidate: start,
             waited_bytes: 0,
+            frontier: start,
         }
     }
 
@@ -97,9 +97,8 @@ impl<P: Copy> Rx<P> {
     /// `number`, wherever the stream is meanwhile. Answers to earlier questions are void.
     pub fn restart(&mut self, start: SeqNumber, number: u64, key: u16) {
         let generation = self.generation.wrapping_add(1);
-        let current = self.state == State::Offloading && self.expected() == start;
-        let behind = self.behind || !current;
-        *self = Rx { key, generation, behind, ..Rx::new(start, number) };
+        let frontier = self.frontier;
+        *self = Rx { key, generation, frontier, ..Rx::new(start, number) };
     }
 
     /// What the machine does.
@@ -127,6 +126,14 @@ impl<P: Copy> Rx<P> {
     ) -> Received {
         let out = &mut out[..payload.len()];
         if payload.is_empty() {
+            return Received::default();
+        }
+        let end = seq + payload.len() as u32;
+        if self.frontier.before(end) {
+            self.frontier = end;
+        } else if payload.len() == 1 && holds(Rule::Keepalive) {
+            // It may be a keepalive: any octet, before the one that TCP awaits.
+            stats.rx_past_packets += 1;
             return Received::default();
         }
         match self.state {
@@ -164,7 +171,6 @@ impl<P: Copy> Rx<P> {
             self.framing.skip_to_header();
         }
         self.state = State::Offloading;
-        self.behind = false;
     }
 
     fn offload<L: L5p<Progress = P>>(
@@ -175,13 +181,7 @@ impl<P: Copy> Rx<P> {
         payload: &[u8],
         out: &mut [u8],
     ) -> Received {
-        let place = match self.framing.place(seq, payload.len()) {
-            // It may be a keepalive, with any octet before the one that TCP awaits.
-            Place::Next if payload.len() == 1 && self.behind && holds(Rule::Keepalive) => {
-                Place::Past
-            }
-            place => place,
-        };
+        let place = self.framing.place(seq, payload.len());
         match place {
             Place::Past => stats.rx_past_packets += 1,
             Place::Within => stats.rx_ahead_packets += 1,
@@ -189,11 +189,9 @@ impl<P: Copy> Rx<P> {
             Place::Header(_) => stats.rx_ahead_header_packets += 1,
             Place::Next | Place::Lost => (),
         }
-        self.behind |= place == Place::Within;
         if let Place::Header(_) = place {
             self.framing.skip_to_header();
             self.progress = None;
-            self.behind = false;
         }
         match place {
             Place::Past | Place::Within => Received::default(),
@@ -256,8 +254,6 @@ impl<P: Copy> Rx<P> {
                     }
                     if last {
                         let at = self.progress.take();
-                        // What was seen ahead did not reach beyond the message.
-                        self.behind = false;
                         authentic &= at.is_some_and(|at| l5p.verify(&message, &at));
                     }
                     self.framing.pass(octets);

@@ -32,7 +32,7 @@ impl Carry {
     /// Keeps the end of what was searched in vain.
     pub fn keep<L: L5p>(&mut self, searched: &Searched<'_>) {
         let end = searched.start + searched.octets() as u32;
-        // All of it came before: sent again, or a keepalive with any octet in it.
+        // All of it came before: it was sent again.
         if self.have > 0 && end == self.end {
             return;
         }
