@@ -20,6 +20,9 @@
 //! message was verified. Octets of two passes prove nothing, since in each one the rest may have
 //! been another: who can send packets that TCP refuses and the device takes in would otherwise
 //! have it verify a message other than the one that TCP has.
+//!
+//! Such a sender can make the device decrypt wrongly what comes next, and so end the connection, as
+//! anybody can whose packets TCP does take. It cannot change what is read.
 
 use wire::SeqNumber;
 

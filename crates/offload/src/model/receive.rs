@@ -78,7 +78,7 @@ struct Tcp {
     have: Vec<bool>,
     passes: Vec<Option<Pass>>,
     next: usize,
-    /// It has octets that the peer did not send.
+    /// It, or the device alone, has octets that the peer did not send.
     deceived: bool,
 }
 
@@ -348,7 +348,9 @@ impl World<'_> {
             for (octet, mark) in payload[at..].iter_mut().zip([23, 3, 3, 0, 40]) {
                 *octet = mark;
             }
+            let expected = self.rx.expected();
             let received = self.rx.receive(tls, stats, self.isn + distance, &payload, out);
+            self.tcp.deceived |= self.rx.expected() != expected;
             if let Some(request) = received.request {
                 self.asked.push_back((self.steps, request));
             }
