@@ -48,7 +48,7 @@ pub(crate) enum Place {
 }
 
 /// Octets from `earlier` to `later`; negative where they are the other way round.
-fn distance(later: SeqNumber, earlier: SeqNumber) -> i64 {
+pub(crate) fn distance(later: SeqNumber, earlier: SeqNumber) -> i64 {
     if holds(Rule::Wrap) {
         return i64::from(later.since(earlier));
     }

@@ -8,7 +8,7 @@ use crate::random::{self, Random};
 use crate::rule::{OFF, Rule};
 
 /// Random cases in which a missing rule must show.
-const CASES: u64 = 20_000;
+const CASES: u64 = 3000;
 
 fn must_be_found(rule: Rule, run: fn(&mut Random) -> Result<Stats, String>) {
     OFF.set(Some(rule));

@@ -364,7 +364,6 @@ impl World<'_> {
         let tls = &self.keys[self.device_key];
         let payload = &segment.octets[..];
         let received = self.rx.receive(tls, &mut self.stats, seq, payload, &mut self.out);
-        let end = segment.at + payload.len();
         if let Some(pass) = received.pass {
             self.compare(segment, pass)?;
         }
@@ -380,10 +379,10 @@ impl World<'_> {
                 self.back_after = Some(self.calm_bytes);
             }
         }
+        self.tcp.deceived |= segment.forged;
         if happens(self.random, self.weather.refused) && self.tcp.next < self.total() / 2 {
             return Ok(());
         }
-        self.tcp.deceived |= segment.forged && end > self.tcp.next;
         let view = if received.pass.is_some() { &self.out[..payload.len()] } else { payload };
         self.tcp.take(segment, view, received.pass, self.weather.newer_wins);
         Ok(())

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use thiserror::Error;
 use wire::SeqNumber;
 
+use crate::framing::distance;
 use crate::rule::{Rule, holds};
 use crate::tx::{Found, MessageState, Messages};
 
@@ -138,7 +139,7 @@ impl<B: AsRef<[u8]>> Messages for Sent<B> {
             return Found::Before { until: self.begin };
         }
         // From the first one on they are in order, and a window is less than half of the numbers.
-        let behind = self.messages.partition_point(|message| !seq.before(message.start));
+        let behind = self.messages.partition_point(|message| distance(seq, message.start) >= 0);
         let Some(message) = behind.checked_sub(1).and_then(|index| self.messages.get(index)) else {
             return Found::Unknown;
         };
