@@ -17,9 +17,16 @@
 
 pub mod backend;
 pub mod crc32c;
+mod engine;
 pub mod key;
 mod portable;
 pub mod progress;
+#[cfg(target_arch = "x86_64")]
+mod schedule;
+#[cfg(target_arch = "x86_64")]
+mod vaes512;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
 
 pub use backend::Backend;
 pub use key::{Forged, Key, KeyError, NotNeighbours, Tag};
