@@ -6,6 +6,7 @@
 //! came. The same at its end. So a piece has no head and tail to be done octet by octet: it costs
 //! the batches of sixteen blocks that it touches.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use crate::backend::mode::{AUTHENTICATE, DECRYPT, ENCRYPT, KEYSTREAM};
@@ -25,13 +26,19 @@ const BLOCKS: usize = BATCH_BYTES / BLOCK_BYTES;
 const ALL: [u64; VECTORS] = [!0; VECTORS];
 
 type Vectors = [__m512i; VECTORS];
+/// What the blocks of a batch are multiplied by.
+type Powers = [[u8; BLOCK_BYTES]; BLOCKS];
 
 /// What changes from batch to batch.
-struct State {
+struct State<'a> {
     /// Counter blocks of the next four blocks, the counters with their low octets first.
     counters: __m512i,
     /// The hash, octets reversed.
     hash: __m128i,
+    /// What is to be hashed with the next batch: there is nothing to wait for in it then.
+    pending: Vectors,
+    /// And multiplied by.
+    powers: &'a Powers,
 }
 
 /// Does what `MODE` says with the `bytes` octets at `from`, the next ones of the message, and
@@ -77,6 +84,8 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
             _mm512_set_epi32(3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0),
         ),
         hash: vector(u128::from_be_bytes(at.hash)),
+        pending: [_mm512_setzero_si512(); VECTORS],
+        powers: keys.powers(0),
     };
 
     // From here all is counted from the start of the block that the piece starts in.
@@ -85,10 +94,10 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
     let (mut from, mut to) = (from.wrapping_sub(skip), to.wrapping_sub(skip));
     while left > 0 {
         if skip == 0 && left >= BATCH_BYTES {
-            let powers = powers(keys, BLOCKS);
+            let powers = keys.powers(BLOCKS);
             while left >= BATCH_BYTES {
                 // SAFETY: `left` octets can be read and written from here on.
-                unsafe { batch::<ROUNDS, MODE>(&rounds, &powers, &mut state, from, to, ALL) };
+                unsafe { batch::<ROUNDS, MODE>(&rounds, powers, &mut state, from, to, ALL) };
                 (from, to) = (from.wrapping_add(BATCH_BYTES), to.wrapping_add(BATCH_BYTES));
                 left -= BATCH_BYTES;
             }
@@ -100,13 +109,16 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
                 *mask = _bzhi_u64(!0, in_vector.min(VECTOR_BYTES) as u32);
             }
             masks[0] &= !0 << skip;
-            let powers = powers(keys, end / BLOCK_BYTES);
+            let powers = keys.powers(end / BLOCK_BYTES);
             // SAFETY: the octets from `skip` to `end` can be read and written, others are masked.
-            unsafe { batch::<ROUNDS, MODE>(&rounds, &powers, &mut state, from, to, masks) };
+            unsafe { batch::<ROUNDS, MODE>(&rounds, powers, &mut state, from, to, masks) };
             (from, to) = (from.wrapping_add(BATCH_BYTES), to.wrapping_add(BATCH_BYTES));
             left -= end;
             skip = 0;
         }
+    }
+    if MODE == ENCRYPT {
+        state.absorb();
     }
     if MODE != KEYSTREAM {
         at.hash = octets(state.hash).to_be_bytes();
@@ -119,103 +131,154 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
 /// As [`run`], for the octets in `masks`.
 #[target_feature(enable = "aes,pclmulqdq,avx,bmi2,avx512f,avx512bw,vaes,vpclmulqdq")]
 #[inline]
-unsafe fn batch<const ROUNDS: usize, const MODE: u8>(
+unsafe fn batch<'a, const ROUNDS: usize, const MODE: u8>(
     rounds: &[__m512i; 15],
-    powers: &Vectors,
-    state: &mut State,
+    powers: &'a Powers,
+    state: &mut State<'a>,
     from: *const u8,
     to: *mut u8,
     masks: [u64; VECTORS],
 ) {
     let mut data = [_mm512_setzero_si512(); VECTORS];
-    for (index, data) in data.iter_mut().enumerate() {
+    for index in 0..VECTORS {
         let from = from.wrapping_add(index * VECTOR_BYTES).cast();
         // SAFETY: of the vector only the octets in the mask are read, which the caller may read.
-        *data = unsafe { _mm512_maskz_loadu_epi8(masks[index], from) };
+        data[index] = unsafe { _mm512_maskz_loadu_epi8(masks[index], from) };
+    }
+    if MODE == DECRYPT || MODE == AUTHENTICATE {
+        (state.pending, state.powers) = (data, powers);
     }
     if MODE == AUTHENTICATE {
-        state.hash = absorb(state.hash, data, powers);
-        return;
+        return state.absorb();
     }
-    let stream = stream::<ROUNDS>(rounds, &mut state.counters);
-    let mut result = data;
-    for (result, stream) in result.iter_mut().zip(stream) {
-        *result = _mm512_xor_si512(*result, stream);
-    }
-    for (index, result) in result.iter().enumerate() {
+    let stream = state.stream::<ROUNDS, MODE>(rounds);
+    for index in 0..VECTORS {
         let to = to.wrapping_add(index * VECTOR_BYTES).cast();
+        data[index] = _mm512_xor_si512(data[index], stream[index]);
         // SAFETY: of the vector only the octets in the mask are written, which the caller may write.
-        unsafe { _mm512_mask_storeu_epi8(to, masks[index], *result) };
-    }
-    if MODE == DECRYPT {
-        state.hash = absorb(state.hash, data, powers);
+        unsafe { _mm512_mask_storeu_epi8(to, masks[index], data[index]) };
     }
     if MODE == ENCRYPT {
-        for (result, mask) in result.iter_mut().zip(masks) {
-            *result = _mm512_maskz_mov_epi8(mask, *result);
+        for index in 0..VECTORS {
+            data[index] = _mm512_maskz_mov_epi8(masks[index], data[index]);
         }
-        state.hash = absorb(state.hash, result, powers);
+        (state.pending, state.powers) = (data, powers);
     }
 }
 
-/// The key stream of the next sixteen blocks.
-#[target_feature(enable = "avx512f,avx512bw,vaes")]
-#[inline]
-fn stream<const ROUNDS: usize>(rounds: &[__m512i; 15], counters: &mut __m512i) -> Vectors {
-    let four = _mm512_set_epi32(4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0);
-    let mut blocks = [_mm512_setzero_si512(); VECTORS];
-    for block in &mut blocks {
-        *block = _mm512_xor_si512(_mm512_shuffle_epi8(*counters, counter_order()), rounds[0]);
-        *counters = _mm512_add_epi32(*counters, four);
-    }
-    for round in &rounds[1..ROUNDS] {
-        for block in &mut blocks {
-            *block = _mm512_aesenc_epi128(*block, *round);
-        }
-    }
-    for block in &mut blocks {
-        *block = _mm512_aesenclast_epi128(*block, rounds[ROUNDS]);
-    }
-    blocks
+/// The sums of the parts of products.
+struct Sums {
+    low: __m512i,
+    cross: __m512i,
+    high: __m512i,
 }
 
-/// Hashes sixteen blocks, with one reduction.
-#[target_feature(enable = "pclmulqdq,avx,avx512f,avx512bw,vpclmulqdq")]
-#[inline]
-fn absorb(hash: __m128i, mut blocks: Vectors, powers: &Vectors) -> __m128i {
-    let reversed = _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    for block in &mut blocks {
-        *block = _mm512_shuffle_epi8(*block, _mm512_broadcast_i32x4(reversed));
-    }
-    blocks[0] = _mm512_xor_si512(blocks[0], _mm512_zextsi128_si512(hash));
-    let mut sums = [_mm512_setzero_si512(); 3];
-    // The first vector last: it waits for the batch before.
-    for (block, power) in blocks.into_iter().zip(*powers).rev() {
-        let [low, cross, high] = &mut sums;
-        *low = _mm512_xor_si512(*low, _mm512_clmulepi64_epi128(block, power, 0x00));
-        *high = _mm512_xor_si512(*high, _mm512_clmulepi64_epi128(block, power, 0x11));
+impl Sums {
+    /// Adds the product of four blocks and their powers.
+    #[target_feature(enable = "avx512f,avx512bw,vpclmulqdq")]
+    #[inline]
+    fn add(&mut self, block: __m512i, power: __m512i) {
+        self.low = _mm512_xor_si512(self.low, _mm512_clmulepi64_epi128(block, power, 0x00));
+        self.high = _mm512_xor_si512(self.high, _mm512_clmulepi64_epi128(block, power, 0x11));
         let left = _mm512_clmulepi64_epi128(block, power, 0x01);
         let right = _mm512_clmulepi64_epi128(block, power, 0x10);
-        *cross = _mm512_ternarylogic_epi64(*cross, left, right, 0x96);
+        self.cross = _mm512_ternarylogic_epi64(self.cross, left, right, 0x96);
     }
-    let [low, cross, high] = sums.map(|sum| {
-        let half = _mm256_xor_si256(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
-        _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extractf128_si256(half, 1))
-    });
-    reduce(low, cross, high)
+
+    /// The sum of all, reduced.
+    #[target_feature(enable = "pclmulqdq,avx,avx512f")]
+    #[inline]
+    fn reduce(self) -> __m128i {
+        let [low, cross, high] = [self.low, self.cross, self.high].map(|sum| {
+            let half =
+                _mm256_xor_si256(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
+            _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extractf128_si256(half, 1))
+        });
+        reduce(low, cross, high)
+    }
 }
 
-/// What sixteen blocks are multiplied by, of which the first `complete` are complete.
+impl State<'_> {
+    /// Four of the pending blocks, octets reversed, and what they are multiplied by.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    #[inline]
+    fn factors(&self, index: usize) -> (__m512i, __m512i) {
+        let reversed = _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        let reversed = _mm512_broadcast_i32x4(reversed);
+        let mut blocks = _mm512_shuffle_epi8(self.pending[index], reversed);
+        if index == 0 {
+            blocks = _mm512_xor_si512(blocks, _mm512_zextsi128_si512(self.hash));
+        }
+        let powers = &self.powers.as_flattened().as_chunks::<VECTOR_BYTES>().0[index];
+        // SAFETY: the chunk has as many octets as the vector.
+        (blocks, unsafe { _mm512_loadu_si512(powers.as_ptr().cast()) })
+    }
+
+    /// Hashes what is pending, with one reduction.
+    #[target_feature(enable = "pclmulqdq,avx,avx512f,avx512bw,vpclmulqdq")]
+    #[inline]
+    fn absorb(&mut self) {
+        let zero = _mm512_setzero_si512();
+        let mut sums = Sums { low: zero, cross: zero, high: zero };
+        for index in (0..VECTORS).rev() {
+            let (blocks, powers) = self.factors(index);
+            sums.add(blocks, powers);
+        }
+        self.hash = sums.reduce();
+    }
+
+    /// The key stream of the next sixteen blocks. Between the rounds, which leave half of the
+    /// processor's units idle while they wait for one another, hashes what is pending.
+    #[target_feature(enable = "aes,pclmulqdq,avx,avx512f,avx512bw,vaes,vpclmulqdq")]
+    #[inline]
+    fn stream<const ROUNDS: usize, const MODE: u8>(&mut self, rounds: &[__m512i; 15]) -> Vectors {
+        let zero = _mm512_setzero_si512();
+        let four = _mm512_set_epi32(4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0);
+        let mut blocks = [zero; VECTORS];
+        for block in &mut blocks {
+            let counters = _mm512_shuffle_epi8(self.counters, counter_order());
+            *block = _mm512_xor_si512(counters, rounds[0]);
+            self.counters = _mm512_add_epi32(self.counters, four);
+        }
+        let mut sums = Sums { low: zero, cross: zero, high: zero };
+        // Written out, since a loop over registers has to be.
+        macro_rules! rounds {
+            ($($round:literal)*) => {$(
+                if $round < ROUNDS {
+                    for block in &mut blocks {
+                        *block = _mm512_aesenc_epi128(*block, rounds[$round]);
+                    }
+                    in_step(&mut blocks);
+                    if MODE != KEYSTREAM && $round % 2 == 0 && $round / 2 <= VECTORS {
+                        // The first blocks last: they wait for the batch before.
+                        let (blocks, powers) = self.factors(VECTORS - $round / 2);
+                        sums.add(blocks, powers);
+                    }
+                }
+            )*};
+        }
+        rounds!(1 2 3 4 5 6 7 8 9 10 11 12 13);
+        for block in &mut blocks {
+            *block = _mm512_aesenclast_epi128(*block, rounds[ROUNDS]);
+        }
+        if MODE != KEYSTREAM {
+            self.hash = sums.reduce();
+        }
+        blocks
+    }
+}
+
+/// Keeps the compiler from doing one block after the other, which would save it registers and make
+/// each round wait for the one before.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn powers(keys: &Keys, complete: usize) -> Vectors {
-    let powers = keys.powers::<BLOCKS>(complete).as_flattened();
-    let mut vectors = [_mm512_setzero_si512(); VECTORS];
-    for (vector, octets) in vectors.iter_mut().zip(powers.as_chunks::<VECTOR_BYTES>().0) {
-        // SAFETY: the chunk has as many octets as the vector.
-        *vector = unsafe { _mm512_loadu_si512(octets.as_ptr().cast()) };
+fn in_step([first, second, third, fourth]: &mut Vectors) {
+    // SAFETY: it does nothing with the four registers.
+    unsafe {
+        asm!("/* {0} {1} {2} {3} */",
+            inout(zmm_reg) *first, inout(zmm_reg) *second, inout(zmm_reg) *third,
+            inout(zmm_reg) *fourth, options(pure, nomem, nostack, preserves_flags));
     }
-    vectors
 }
 
 /// Turns counters, the last word of each block, around.
