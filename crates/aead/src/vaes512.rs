@@ -89,33 +89,26 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
     };
 
     // From here all is counted from the start of the block that the piece starts in.
-    let mut skip = at.skip();
+    let skip = at.skip();
     let mut left = skip + bytes;
     let (mut from, mut to) = (from.wrapping_sub(skip), to.wrapping_sub(skip));
-    while left > 0 {
-        if skip == 0 && left >= BATCH_BYTES {
-            let powers = keys.powers(BLOCKS);
-            while left >= BATCH_BYTES {
-                // SAFETY: `left` octets can be read and written from here on.
-                unsafe { batch::<ROUNDS, MODE>(&rounds, powers, &mut state, from, to, ALL) };
-                (from, to) = (from.wrapping_add(BATCH_BYTES), to.wrapping_add(BATCH_BYTES));
-                left -= BATCH_BYTES;
-            }
-        } else {
-            let end = left.min(BATCH_BYTES);
-            let mut masks = [0; VECTORS];
-            for (index, mask) in masks.iter_mut().enumerate() {
-                let in_vector = end.saturating_sub(index * VECTOR_BYTES);
-                *mask = _bzhi_u64(!0, in_vector.min(VECTOR_BYTES) as u32);
-            }
-            masks[0] &= !0 << skip;
-            let powers = keys.powers(end / BLOCK_BYTES);
-            // SAFETY: the octets from `skip` to `end` can be read and written, others are masked.
-            unsafe { batch::<ROUNDS, MODE>(&rounds, powers, &mut state, from, to, masks) };
-            (from, to) = (from.wrapping_add(BATCH_BYTES), to.wrapping_add(BATCH_BYTES));
-            left -= end;
-            skip = 0;
+    let (masks, powers) = edge(keys, skip, left);
+    // SAFETY: the octets from `skip` on can be read and written, others are masked.
+    unsafe { batch::<ROUNDS, MODE, true>(&rounds, powers, &mut state, from, to, masks) };
+    let powers = keys.powers(BLOCKS);
+    loop {
+        (from, to) = (from.wrapping_add(BATCH_BYTES), to.wrapping_add(BATCH_BYTES));
+        left = left.saturating_sub(BATCH_BYTES);
+        if left < BATCH_BYTES {
+            break;
         }
+        // SAFETY: `left` octets can be read and written from here on.
+        unsafe { batch::<ROUNDS, MODE, false>(&rounds, powers, &mut state, from, to, ALL) };
+    }
+    if left > 0 {
+        let (masks, powers) = edge(keys, 0, left);
+        // SAFETY: `left` octets can be read and written, others are masked.
+        unsafe { batch::<ROUNDS, MODE, false>(&rounds, powers, &mut state, from, to, masks) };
     }
     if MODE == ENCRYPT {
         state.absorb();
@@ -125,13 +118,27 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
     }
 }
 
-/// Sixteen blocks at `from`, of which the octets in `masks` are meant.
+/// The masks for octets `skip` to `end` of a batch, and what its blocks are multiplied by.
+#[target_feature(enable = "bmi2")]
+#[inline]
+fn edge(keys: &Keys, skip: usize, end: usize) -> ([u64; VECTORS], &Powers) {
+    let mut masks = [0; VECTORS];
+    for (index, mask) in masks.iter_mut().enumerate() {
+        let in_vector = end.saturating_sub(index * VECTOR_BYTES).min(VECTOR_BYTES);
+        *mask = _bzhi_u64(!0, in_vector as u32);
+    }
+    masks[0] &= !0 << skip;
+    (masks, keys.powers(end.min(BATCH_BYTES) / BLOCK_BYTES))
+}
+
+/// Sixteen blocks at `from`, of which the octets in `masks` are meant; `FIRST` where nothing is
+/// pending.
 ///
 /// # Safety
 /// As [`run`], for the octets in `masks`.
 #[target_feature(enable = "aes,pclmulqdq,avx,bmi2,avx512f,avx512bw,vaes,vpclmulqdq")]
 #[inline]
-unsafe fn batch<'a, const ROUNDS: usize, const MODE: u8>(
+unsafe fn batch<'a, const ROUNDS: usize, const MODE: u8, const FIRST: bool>(
     rounds: &[__m512i; 15],
     powers: &'a Powers,
     state: &mut State<'a>,
@@ -151,7 +158,10 @@ unsafe fn batch<'a, const ROUNDS: usize, const MODE: u8>(
     if MODE == AUTHENTICATE {
         return state.absorb();
     }
-    let stream = state.stream::<ROUNDS, MODE>(rounds);
+    let stream = match MODE == DECRYPT || MODE == ENCRYPT && !FIRST {
+        true => state.stream::<ROUNDS, true>(rounds),
+        false => state.stream::<ROUNDS, false>(rounds),
+    };
     for index in 0..VECTORS {
         let to = to.wrapping_add(index * VECTOR_BYTES).cast();
         data[index] = _mm512_xor_si512(data[index], stream[index]);
@@ -227,11 +237,11 @@ impl State<'_> {
         self.hash = sums.reduce();
     }
 
-    /// The key stream of the next sixteen blocks. Between the rounds, which leave half of the
-    /// processor's units idle while they wait for one another, hashes what is pending.
+    /// The key stream of the next sixteen blocks. Where it is to `HASH` what is pending, that is
+    /// done between the rounds, which wait for one another.
     #[target_feature(enable = "aes,pclmulqdq,avx,avx512f,avx512bw,vaes,vpclmulqdq")]
     #[inline]
-    fn stream<const ROUNDS: usize, const MODE: u8>(&mut self, rounds: &[__m512i; 15]) -> Vectors {
+    fn stream<const ROUNDS: usize, const HASH: bool>(&mut self, rounds: &[__m512i; 15]) -> Vectors {
         let zero = _mm512_setzero_si512();
         let four = _mm512_set_epi32(4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0);
         let mut blocks = [zero; VECTORS];
@@ -249,7 +259,7 @@ impl State<'_> {
                         *block = _mm512_aesenc_epi128(*block, rounds[$round]);
                     }
                     in_step(&mut blocks);
-                    if MODE != KEYSTREAM && $round % 2 == 0 && $round / 2 <= VECTORS {
+                    if HASH && $round % 2 == 0 && $round / 2 <= VECTORS {
                         // The first blocks last: they wait for the batch before.
                         let (blocks, powers) = self.factors(VECTORS - $round / 2);
                         sums.add(blocks, powers);
@@ -261,7 +271,7 @@ impl State<'_> {
         for block in &mut blocks {
             *block = _mm512_aesenclast_epi128(*block, rounds[ROUNDS]);
         }
-        if MODE != KEYSTREAM {
+        if HASH {
             self.hash = sums.reduce();
         }
         blocks
@@ -275,9 +285,14 @@ impl State<'_> {
 fn in_step([first, second, third, fourth]: &mut Vectors) {
     // SAFETY: it does nothing with the four registers.
     unsafe {
-        asm!("/* {0} {1} {2} {3} */",
-            inout(zmm_reg) *first, inout(zmm_reg) *second, inout(zmm_reg) *third,
-            inout(zmm_reg) *fourth, options(pure, nomem, nostack, preserves_flags));
+        asm!(
+            "/* {0} {1} {2} {3} */",
+            inout(zmm_reg) * first,
+            inout(zmm_reg) * second,
+            inout(zmm_reg) * third,
+            inout(zmm_reg) * fourth,
+            options(pure, nomem, nostack, preserves_flags)
+        );
     }
 }
 
