@@ -65,7 +65,7 @@ pub(crate) unsafe fn run<const MODE: u8>(
 
 /// # Safety
 /// As [`run`].
-#[target_feature(enable = "aes,pclmulqdq,avx,bmi2,avx512f,avx512bw,vaes,vpclmulqdq")]
+#[target_feature(enable = "aes,pclmulqdq,avx,avx512f,avx512bw,vaes,vpclmulqdq")]
 unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
     keys: &Keys,
     at: &mut Progress,
@@ -78,11 +78,11 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
         *round = _mm512_broadcast_i32x4(vector(u128::from_le_bytes(*key)));
     }
     let first = _mm512_broadcast_i32x4(vector(u128::from_le_bytes(at.counter())));
+    // SAFETY: the features are there.
+    let first = _mm512_shuffle_epi8(first, unsafe { counter_order() });
+    let ahead = _mm512_set_epi32(3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0);
     let mut state = State {
-        counters: _mm512_add_epi32(
-            _mm512_shuffle_epi8(first, counter_order()),
-            _mm512_set_epi32(3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0),
-        ),
+        counters: _mm512_add_epi32(first, ahead),
         hash: vector(u128::from_be_bytes(at.hash)),
         pending: [_mm512_setzero_si512(); VECTORS],
         powers: keys.powers(0),
@@ -111,7 +111,8 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
         unsafe { batch::<ROUNDS, MODE, false>(&rounds, powers, &mut state, from, to, masks) };
     }
     if MODE == ENCRYPT {
-        state.absorb();
+        // SAFETY: the features are there.
+        unsafe { state.absorb() };
     }
     if MODE != KEYSTREAM {
         at.hash = octets(state.hash).to_be_bytes();
@@ -119,25 +120,29 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
 }
 
 /// The masks for octets `skip` to `end` of a batch, and what its blocks are multiplied by.
-#[target_feature(enable = "bmi2")]
-#[inline]
+#[inline(always)]
 fn edge(keys: &Keys, skip: usize, end: usize) -> ([u64; VECTORS], &Powers) {
+    let below = |octets: usize| match octets < VECTOR_BYTES {
+        true => (1 << octets) - 1,
+        false => !0,
+    };
     let mut masks = [0; VECTORS];
     for (index, mask) in masks.iter_mut().enumerate() {
-        let in_vector = end.saturating_sub(index * VECTOR_BYTES).min(VECTOR_BYTES);
-        *mask = _bzhi_u64(!0, in_vector as u32);
+        *mask = below(end.saturating_sub(index * VECTOR_BYTES));
     }
     masks[0] &= !0 << skip;
     (masks, keys.powers(end.min(BATCH_BYTES) / BLOCK_BYTES))
 }
+
+// What follows becomes part of `pass`. It has to: calls would pass vectors through memory. A function
+// with target features cannot be `inline(always)`, so these have none, and are unsafe for that.
 
 /// Sixteen blocks at `from`, of which the octets in `masks` are meant; `FIRST` where nothing is
 /// pending.
 ///
 /// # Safety
 /// As [`run`], for the octets in `masks`.
-#[target_feature(enable = "aes,pclmulqdq,avx,bmi2,avx512f,avx512bw,vaes,vpclmulqdq")]
-#[inline]
+#[inline(always)]
 unsafe fn batch<'a, const ROUNDS: usize, const MODE: u8, const FIRST: bool>(
     rounds: &[__m512i; 15],
     powers: &'a Powers,
@@ -146,33 +151,166 @@ unsafe fn batch<'a, const ROUNDS: usize, const MODE: u8, const FIRST: bool>(
     to: *mut u8,
     masks: [u64; VECTORS],
 ) {
-    let mut data = [_mm512_setzero_si512(); VECTORS];
-    for index in 0..VECTORS {
-        let from = from.wrapping_add(index * VECTOR_BYTES).cast();
-        // SAFETY: of the vector only the octets in the mask are read, which the caller may read.
-        data[index] = unsafe { _mm512_maskz_loadu_epi8(masks[index], from) };
-    }
-    if MODE == DECRYPT || MODE == AUTHENTICATE {
-        (state.pending, state.powers) = (data, powers);
-    }
-    if MODE == AUTHENTICATE {
-        return state.absorb();
-    }
-    let stream = match MODE == DECRYPT || MODE == ENCRYPT && !FIRST {
-        true => state.stream::<ROUNDS, true>(rounds),
-        false => state.stream::<ROUNDS, false>(rounds),
-    };
-    for index in 0..VECTORS {
-        let to = to.wrapping_add(index * VECTOR_BYTES).cast();
-        data[index] = _mm512_xor_si512(data[index], stream[index]);
-        // SAFETY: of the vector only the octets in the mask are written, which the caller may write.
-        unsafe { _mm512_mask_storeu_epi8(to, masks[index], data[index]) };
-    }
-    if MODE == ENCRYPT {
+    // SAFETY: the caller has the features. Of the vectors only the octets in the masks are read and
+    // written, which the caller may read and write.
+    unsafe {
+        let mut data = [_mm512_setzero_si512(); VECTORS];
         for index in 0..VECTORS {
-            data[index] = _mm512_maskz_mov_epi8(masks[index], data[index]);
+            let from = from.wrapping_add(index * VECTOR_BYTES).cast();
+            data[index] = _mm512_maskz_loadu_epi8(masks[index], from);
         }
-        (state.pending, state.powers) = (data, powers);
+        if MODE == DECRYPT || MODE == AUTHENTICATE {
+            (state.pending, state.powers) = (data, powers);
+        }
+        if MODE == AUTHENTICATE {
+            return state.absorb();
+        }
+        let stream = match MODE == DECRYPT || MODE == ENCRYPT && !FIRST {
+            true => state.stream_and_absorb::<ROUNDS>(rounds),
+            false => state.stream::<ROUNDS>(rounds),
+        };
+        for index in 0..VECTORS {
+            let to = to.wrapping_add(index * VECTOR_BYTES).cast();
+            data[index] = _mm512_xor_si512(data[index], stream[index]);
+            _mm512_mask_storeu_epi8(to, masks[index], data[index]);
+        }
+        if MODE == ENCRYPT {
+            for index in 0..VECTORS {
+                data[index] = _mm512_maskz_mov_epi8(masks[index], data[index]);
+            }
+            (state.pending, state.powers) = (data, powers);
+        }
+    }
+}
+
+impl State<'_> {
+    /// Hashes what is pending, with one reduction.
+    ///
+    /// # Safety
+    /// The features of [`pass`] are there. So with all that follow.
+    #[inline(always)]
+    unsafe fn absorb(&mut self) {
+        // SAFETY: as the caller says.
+        unsafe {
+            let mut sums = Sums::none();
+            for index in (0..VECTORS).rev() {
+                self.add(index, &mut sums);
+            }
+            self.hash = sums.reduce();
+        }
+    }
+
+    /// Adds four of the pending blocks, multiplied by their powers, to `sums`.
+    #[inline(always)]
+    unsafe fn add(&self, index: usize, sums: &mut Sums) {
+        let powers = self.powers[4 * index..].as_ptr();
+        // SAFETY: as the caller says; there are four powers from four times the index on.
+        unsafe {
+            let reversed = _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            let reversed = _mm512_broadcast_i32x4(reversed);
+            let mut blocks = _mm512_shuffle_epi8(self.pending[index], reversed);
+            if index == 0 {
+                blocks = _mm512_xor_si512(blocks, _mm512_zextsi128_si512(self.hash));
+            }
+            sums.add(blocks, _mm512_loadu_si512(powers.cast()));
+        }
+    }
+
+    /// The counters of the next sixteen blocks, with the first round key.
+    #[inline(always)]
+    unsafe fn count(&mut self, first: __m512i) -> Vectors {
+        // SAFETY: as the caller says.
+        unsafe {
+            let four = _mm512_set_epi32(4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0);
+            let mut blocks = [_mm512_setzero_si512(); VECTORS];
+            for block in &mut blocks {
+                let counters = _mm512_shuffle_epi8(self.counters, counter_order());
+                *block = _mm512_xor_si512(counters, first);
+                self.counters = _mm512_add_epi32(self.counters, four);
+            }
+            blocks
+        }
+    }
+
+    /// The key stream of the next sixteen blocks.
+    #[inline(always)]
+    unsafe fn stream<const ROUNDS: usize>(&mut self, rounds: &[__m512i; 15]) -> Vectors {
+        // SAFETY: as the caller says.
+        unsafe {
+            let mut blocks = self.count(rounds[0]);
+            let mut sums = Sums::none();
+            macro_rules! rounds {
+                ($($round:literal)*) => {$(
+                    if $round < ROUNDS {
+                        encrypt(&mut blocks, rounds[$round], &mut sums);
+                    }
+                )*};
+            }
+            rounds!(1 2 3 4 5 6 7 8 9 10 11 12 13);
+            encrypt_last(&mut blocks, rounds[ROUNDS]);
+            blocks
+        }
+    }
+
+    /// The same, and hashes what is pending between the rounds, which wait for one another.
+    #[inline(always)]
+    unsafe fn stream_and_absorb<const ROUNDS: usize>(&mut self, rounds: &[__m512i; 15]) -> Vectors {
+        // SAFETY: as the caller says.
+        unsafe {
+            let mut blocks = self.count(rounds[0]);
+            let mut sums = Sums::none();
+            // Written out, for a loop over registers has to be.
+            macro_rules! rounds {
+                ($($round:literal)*) => {$(
+                    if $round < ROUNDS {
+                        encrypt(&mut blocks, rounds[$round], &mut sums);
+                        // The first blocks last: they wait for the batch before.
+                        if $round % 2 == 0 && $round / 2 <= VECTORS {
+                            self.add(VECTORS - $round / 2, &mut sums);
+                        }
+                    }
+                )*};
+            }
+            rounds!(1 2 3 4 5 6 7 8 9 10 11 12 13);
+            encrypt_last(&mut blocks, rounds[ROUNDS]);
+            self.hash = sums.reduce();
+            blocks
+        }
+    }
+}
+
+/// One round of AES on sixteen blocks.
+#[inline(always)]
+unsafe fn encrypt(blocks: &mut Vectors, key: __m512i, sums: &mut Sums) {
+    // SAFETY: as the caller says.
+    unsafe {
+        for block in blocks.iter_mut() {
+            *block = _mm512_aesenc_epi128(*block, key);
+        }
+        in_step(blocks, sums);
+    }
+}
+
+/// Keeps the compiler from doing one block after the other, which would save it registers and make
+/// each round wait for the one before.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn in_step([first, second, third, fourth]: &mut Vectors, sums: &mut Sums) {
+    // SAFETY: it does nothing with the registers.
+    unsafe {
+        asm!("/* {0} {1} {2} {3} {4} {5} {6} */",
+            inout(zmm_reg) *first, inout(zmm_reg) *second, inout(zmm_reg) *third,
+            inout(zmm_reg) *fourth, inout(zmm_reg) sums.low, inout(zmm_reg) sums.cross,
+            inout(zmm_reg) sums.high, options(pure, nomem, nostack, preserves_flags));
+    }
+}
+
+/// The last round.
+#[inline(always)]
+unsafe fn encrypt_last(blocks: &mut Vectors, key: __m512i) {
+    for block in blocks {
+        // SAFETY: as the caller says.
+        *block = unsafe { _mm512_aesenclast_epi128(*block, key) };
     }
 }
 
@@ -184,121 +322,49 @@ struct Sums {
 }
 
 impl Sums {
+    #[inline(always)]
+    unsafe fn none() -> Sums {
+        // SAFETY: as the caller says.
+        let zero = unsafe { _mm512_setzero_si512() };
+        Sums { low: zero, cross: zero, high: zero }
+    }
+
     /// Adds the product of four blocks and their powers.
-    #[target_feature(enable = "avx512f,avx512bw,vpclmulqdq")]
-    #[inline]
-    fn add(&mut self, block: __m512i, power: __m512i) {
-        self.low = _mm512_xor_si512(self.low, _mm512_clmulepi64_epi128(block, power, 0x00));
-        self.high = _mm512_xor_si512(self.high, _mm512_clmulepi64_epi128(block, power, 0x11));
-        let left = _mm512_clmulepi64_epi128(block, power, 0x01);
-        let right = _mm512_clmulepi64_epi128(block, power, 0x10);
-        self.cross = _mm512_ternarylogic_epi64(self.cross, left, right, 0x96);
+    #[inline(always)]
+    unsafe fn add(&mut self, block: __m512i, power: __m512i) {
+        // SAFETY: as the caller says.
+        unsafe {
+            self.low = _mm512_xor_si512(self.low, _mm512_clmulepi64_epi128(block, power, 0x00));
+            self.high = _mm512_xor_si512(self.high, _mm512_clmulepi64_epi128(block, power, 0x11));
+            let left = _mm512_clmulepi64_epi128(block, power, 0x01);
+            let right = _mm512_clmulepi64_epi128(block, power, 0x10);
+            self.cross = _mm512_ternarylogic_epi64(self.cross, left, right, 0x96);
+        }
     }
 
     /// The sum of all, reduced.
-    #[target_feature(enable = "pclmulqdq,avx,avx512f")]
-    #[inline]
-    fn reduce(self) -> __m128i {
-        let [low, cross, high] = [self.low, self.cross, self.high].map(|sum| {
-            let half =
-                _mm256_xor_si256(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
-            _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extractf128_si256(half, 1))
-        });
-        reduce(low, cross, high)
+    #[inline(always)]
+    unsafe fn reduce(self) -> __m128i {
+        // SAFETY: as the caller says.
+        unsafe { reduce(fold(self.low), fold(self.cross), fold(self.high)) }
     }
 }
 
-impl State<'_> {
-    /// Four of the pending blocks, octets reversed, and what they are multiplied by.
-    #[target_feature(enable = "avx512f,avx512bw")]
-    #[inline]
-    fn factors(&self, index: usize) -> (__m512i, __m512i) {
-        let reversed = _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        let reversed = _mm512_broadcast_i32x4(reversed);
-        let mut blocks = _mm512_shuffle_epi8(self.pending[index], reversed);
-        if index == 0 {
-            blocks = _mm512_xor_si512(blocks, _mm512_zextsi128_si512(self.hash));
-        }
-        let powers = &self.powers.as_flattened().as_chunks::<VECTOR_BYTES>().0[index];
-        // SAFETY: the chunk has as many octets as the vector.
-        (blocks, unsafe { _mm512_loadu_si512(powers.as_ptr().cast()) })
-    }
-
-    /// Hashes what is pending, with one reduction.
-    #[target_feature(enable = "pclmulqdq,avx,avx512f,avx512bw,vpclmulqdq")]
-    #[inline]
-    fn absorb(&mut self) {
-        let zero = _mm512_setzero_si512();
-        let mut sums = Sums { low: zero, cross: zero, high: zero };
-        for index in (0..VECTORS).rev() {
-            let (blocks, powers) = self.factors(index);
-            sums.add(blocks, powers);
-        }
-        self.hash = sums.reduce();
-    }
-
-    /// The key stream of the next sixteen blocks. Where it is to `HASH` what is pending, that is
-    /// done between the rounds, which wait for one another.
-    #[target_feature(enable = "aes,pclmulqdq,avx,avx512f,avx512bw,vaes,vpclmulqdq")]
-    #[inline]
-    fn stream<const ROUNDS: usize, const HASH: bool>(&mut self, rounds: &[__m512i; 15]) -> Vectors {
-        let zero = _mm512_setzero_si512();
-        let four = _mm512_set_epi32(4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0);
-        let mut blocks = [zero; VECTORS];
-        for block in &mut blocks {
-            let counters = _mm512_shuffle_epi8(self.counters, counter_order());
-            *block = _mm512_xor_si512(counters, rounds[0]);
-            self.counters = _mm512_add_epi32(self.counters, four);
-        }
-        let mut sums = Sums { low: zero, cross: zero, high: zero };
-        // Written out, since a loop over registers has to be.
-        macro_rules! rounds {
-            ($($round:literal)*) => {$(
-                if $round < ROUNDS {
-                    for block in &mut blocks {
-                        *block = _mm512_aesenc_epi128(*block, rounds[$round]);
-                    }
-                    in_step(&mut blocks);
-                    if HASH && $round % 2 == 0 && $round / 2 <= VECTORS {
-                        // The first blocks last: they wait for the batch before.
-                        let (blocks, powers) = self.factors(VECTORS - $round / 2);
-                        sums.add(blocks, powers);
-                    }
-                }
-            )*};
-        }
-        rounds!(1 2 3 4 5 6 7 8 9 10 11 12 13);
-        for block in &mut blocks {
-            *block = _mm512_aesenclast_epi128(*block, rounds[ROUNDS]);
-        }
-        if HASH {
-            self.hash = sums.reduce();
-        }
-        blocks
-    }
-}
-
-/// Keeps the compiler from doing one block after the other, which would save it registers and make
-/// each round wait for the one before.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn in_step([first, second, third, fourth]: &mut Vectors) {
-    // SAFETY: it does nothing with the four registers.
+/// The sum of the four blocks of a vector.
+#[inline(always)]
+unsafe fn fold(sum: __m512i) -> __m128i {
+    // SAFETY: as the caller says.
     unsafe {
-        asm!(
-            "/* {0} {1} {2} {3} */",
-            inout(zmm_reg) * first,
-            inout(zmm_reg) * second,
-            inout(zmm_reg) * third,
-            inout(zmm_reg) * fourth,
-            options(pure, nomem, nostack, preserves_flags)
-        );
+        let half = _mm256_xor_si256(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
+        _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extractf128_si256(half, 1))
     }
 }
 
 /// Turns counters, the last word of each block, around.
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn counter_order() -> __m512i {
-    _mm512_broadcast_i32x4(_mm_set_epi8(12, 13, 14, 15, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0))
+#[inline(always)]
+unsafe fn counter_order() -> __m512i {
+    // SAFETY: as the caller says.
+    unsafe {
+        _mm512_broadcast_i32x4(_mm_set_epi8(12, 13, 14, 15, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0))
+    }
 }
