@@ -1,5 +1,8 @@
 //! The instructions that do it.
 
+#[cfg(target_arch = "aarch64")]
+use std::arch::is_aarch64_feature_detected;
+
 /// Which instructions a key uses. All give the same results, and a [`Progress`](crate::Progress)
 /// of one goes on with another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,18 +33,21 @@ impl Backend {
         match self {
             #[cfg(target_arch = "x86_64")]
             Backend::Vaes512 => {
-                is_x86_feature_detected!("aes")
-                    && is_x86_feature_detected!("bmi2")
+                Backend::AesNi.is_supported()
                     && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("vaes")
                     && is_x86_feature_detected!("vpclmulqdq")
             }
             #[cfg(target_arch = "x86_64")]
-            Backend::AesNi if cfg!(target_os = "none") => {
+            Backend::AesNi => {
                 is_x86_feature_detected!("aes")
                     && is_x86_feature_detected!("pclmulqdq")
                     && is_x86_feature_detected!("avx")
+            }
+            #[cfg(target_arch = "aarch64")]
+            Backend::Armv8 => {
+                is_aarch64_feature_detected!("aes") && is_aarch64_feature_detected!("pmull")
             }
             Backend::Portable => true,
             _ => false,

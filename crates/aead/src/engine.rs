@@ -5,6 +5,8 @@ use zeroize::Zeroizing;
 use crate::backend::{Backend, mode};
 use crate::portable::{self, Cipher};
 use crate::progress::{BLOCK_BYTES, Progress};
+#[cfg(target_arch = "aarch64")]
+use crate::{aarch64, schedule};
 #[cfg(target_arch = "x86_64")]
 use crate::{schedule, vaes512, x86_64};
 
@@ -12,6 +14,10 @@ use crate::{schedule, vaes512, x86_64};
 pub(crate) enum Engine {
     #[cfg(target_arch = "x86_64")]
     Vaes512(Box<schedule::Keys>),
+    #[cfg(target_arch = "x86_64")]
+    AesNi(Box<schedule::Keys>),
+    #[cfg(target_arch = "aarch64")]
+    Armv8(Box<schedule::Keys>),
     Portable(Box<portable::Keys>),
 }
 
@@ -42,7 +48,7 @@ impl Piece<'_> {
     }
 
     /// From where, and to where.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn pointers(self) -> (*const u8, *mut u8) {
         match self {
             Piece::InPlace(data) => {
@@ -71,6 +77,16 @@ impl Engine {
                 // SAFETY: the backend is supported.
                 Engine::Vaes512(unsafe { x86_64::expand(key, &hash_key) })
             }
+            #[cfg(target_arch = "x86_64")]
+            Backend::AesNi => {
+                // SAFETY: the backend is supported.
+                Engine::AesNi(unsafe { x86_64::expand(key, &hash_key) })
+            }
+            #[cfg(target_arch = "aarch64")]
+            Backend::Armv8 => {
+                // SAFETY: the backend is supported.
+                Engine::Armv8(unsafe { aarch64::expand(key, &hash_key) })
+            }
             Backend::Portable => Engine::Portable(Box::new(portable::Keys::new(cipher, &hash_key))),
             _ => return None,
         };
@@ -82,6 +98,10 @@ impl Engine {
         match self {
             #[cfg(target_arch = "x86_64")]
             Engine::Vaes512(_) => Backend::Vaes512,
+            #[cfg(target_arch = "x86_64")]
+            Engine::AesNi(_) => Backend::AesNi,
+            #[cfg(target_arch = "aarch64")]
+            Engine::Armv8(_) => Backend::Armv8,
             Engine::Portable(_) => Backend::Portable,
         }
     }
@@ -90,9 +110,14 @@ impl Engine {
     pub(crate) fn begin(&self, aad: &[u8]) -> [u8; BLOCK_BYTES] {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Engine::Vaes512(keys) => {
-                // SAFETY: this engine exists only where the backend is supported.
+            Engine::Vaes512(keys) | Engine::AesNi(keys) => {
+                // SAFETY: such an engine exists only where the backend is supported.
                 unsafe { x86_64::begin(keys, aad) }
+            }
+            #[cfg(target_arch = "aarch64")]
+            Engine::Armv8(keys) => {
+                // SAFETY: such an engine exists only where the backend is supported.
+                unsafe { aarch64::begin(keys, aad) }
             }
             Engine::Portable(keys) => keys.begin(aad),
         }
@@ -110,10 +135,22 @@ impl Engine {
             #[cfg(target_arch = "x86_64")]
             Engine::Vaes512(keys) => {
                 let (from, to) = piece.pointers();
-                // SAFETY: this engine exists only where the backend is supported; the pointers are
+                // SAFETY: such an engine exists only where the backend is supported; the pointers are
                 // those of slices of `bytes`: an exclusive one, two that do not overlap, or, where
                 // the mode writes nothing, a shared one.
                 unsafe { vaes512::run::<MODE>(keys, at, from, to, bytes) };
+            }
+            #[cfg(target_arch = "x86_64")]
+            Engine::AesNi(keys) => {
+                let (from, to) = piece.pointers();
+                // SAFETY: as above.
+                unsafe { x86_64::run::<MODE>(keys, at, from, to, bytes) };
+            }
+            #[cfg(target_arch = "aarch64")]
+            Engine::Armv8(keys) => {
+                let (from, to) = piece.pointers();
+                // SAFETY: as above.
+                unsafe { aarch64::run::<MODE>(keys, at, from, to, bytes) };
             }
             Engine::Portable(keys) => keys.run::<MODE>(at, piece),
         }
@@ -124,9 +161,14 @@ impl Engine {
     pub(crate) fn tag(&self, at: &Progress) -> [u8; BLOCK_BYTES] {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Engine::Vaes512(keys) => {
-                // SAFETY: this engine exists only where the backend is supported.
+            Engine::Vaes512(keys) | Engine::AesNi(keys) => {
+                // SAFETY: such an engine exists only where the backend is supported.
                 unsafe { x86_64::tag(keys, at) }
+            }
+            #[cfg(target_arch = "aarch64")]
+            Engine::Armv8(keys) => {
+                // SAFETY: such an engine exists only where the backend is supported.
+                unsafe { aarch64::tag(keys, at) }
             }
             Engine::Portable(keys) => keys.tag(at),
         }

@@ -7,10 +7,12 @@ use crate::progress::BLOCK_BYTES;
 /// Powers of the hash key: so many blocks are hashed before one reduction.
 pub(crate) const POWERS: usize = 16;
 /// Round keys of AES-256.
-const ROUND_KEYS_MAX: usize = 15;
+pub(crate) const ROUND_KEYS_MAX: usize = 15;
 /// The polynomial of POLYVAL (RFC 8452 §3) without x^128, and so what is 1 in products that are
 /// divided by x^128.
 const ONE: u128 = 0xC200_0000_0000_0000_0000_0000_0000_0001;
+
+type Block = [u8; BLOCK_BYTES];
 
 /// Round keys, and powers of the hash key as elements of POLYVAL: GHASH with octets reversed
 /// (RFC 8452, appendix A), which saves shifting every product by a bit.
@@ -20,8 +22,8 @@ pub(crate) struct Keys {
     /// H^16 to H^1, 1, and zeros. Read from the `n`th last power on, this multiplies `n` complete
     /// blocks by what they are to be multiplied by, keeps the octets of an incomplete one, and
     /// drops what is behind it.
-    powers: [[u8; BLOCK_BYTES]; 2 * POWERS],
-    rounds: [[u8; BLOCK_BYTES]; ROUND_KEYS_MAX],
+    powers: [Block; 2 * POWERS],
+    rounds: [Block; ROUND_KEYS_MAX],
     is_256: bool,
 }
 
@@ -30,9 +32,9 @@ impl Keys {
     /// each octet of a word, `dot` the product of POLYVAL.
     pub(crate) fn new(
         key: &[u8],
-        hash_key: &[u8; BLOCK_BYTES],
+        hash_key: &Block,
         substitute: impl Fn(u32) -> u32,
-        dot: impl Fn(u128, u128) -> u128,
+        dot: impl Fn(&Block, &Block) -> Block,
     ) -> Box<Keys> {
         // Filled in its place: no copy is left on the stack.
         let mut keys = Box::new(Keys {
@@ -72,13 +74,13 @@ impl Keys {
     }
 
     /// The powers of the hash key.
-    fn raise(&mut self, hash_key: &[u8; BLOCK_BYTES], dot: impl Fn(u128, u128) -> u128) {
+    fn raise(&mut self, hash_key: &Block, dot: impl Fn(&Block, &Block) -> Block) {
         let element = u128::from_be_bytes(*hash_key);
         let first = element << 1 ^ (element >> 127).wrapping_neg() & ONE;
-        let mut power = first;
-        for place in self.powers[..POWERS].iter_mut().rev() {
-            *place = power.to_le_bytes();
-            power = dot(power, first);
+        let first = Zeroizing::new(first.to_le_bytes());
+        self.powers[POWERS - 1] = *first;
+        for at in (0..POWERS - 1).rev() {
+            self.powers[at] = dot(&self.powers[at + 1], &first);
         }
         self.powers[POWERS] = ONE.to_le_bytes();
     }
@@ -94,7 +96,7 @@ impl Keys {
     }
 
     /// The round keys; `round_count` and one are meant.
-    pub(crate) fn rounds(&self) -> &[[u8; BLOCK_BYTES]; ROUND_KEYS_MAX] {
+    pub(crate) fn rounds(&self) -> &[Block; ROUND_KEYS_MAX] {
         &self.rounds
     }
 
@@ -102,10 +104,7 @@ impl Keys {
     ///
     /// # Panics
     /// `complete` or `COUNT` is above [`POWERS`].
-    pub(crate) fn powers<const COUNT: usize>(
-        &self,
-        complete: usize,
-    ) -> &[[u8; BLOCK_BYTES]; COUNT] {
+    pub(crate) fn powers<const COUNT: usize>(&self, complete: usize) -> &[Block; COUNT] {
         let from = POWERS - complete;
         self.powers[from..].first_chunk().expect("there are twice as many")
     }

@@ -10,9 +10,10 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use crate::backend::mode::{AUTHENTICATE, DECRYPT, ENCRYPT, KEYSTREAM};
+use crate::lanes::{Lanes, octets, reduce, vector};
 use crate::progress::{BLOCK_BYTES, Progress};
 use crate::schedule::Keys;
-use crate::x86_64::{octets, reduce, vector};
+use crate::x86_64::AesNi;
 
 /// Octets of a vector.
 const VECTOR_BYTES: usize = 64;
@@ -75,15 +76,19 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
 ) {
     let mut rounds = [_mm512_setzero_si512(); 15];
     for (round, key) in rounds[..=ROUNDS].iter_mut().zip(keys.rounds()) {
-        *round = _mm512_broadcast_i32x4(vector(u128::from_le_bytes(*key)));
+        // SAFETY: the features are there.
+        *round = _mm512_broadcast_i32x4(unsafe { vector::<AesNi>(key) });
     }
-    let first = _mm512_broadcast_i32x4(vector(u128::from_le_bytes(at.counter())));
     // SAFETY: the features are there.
-    let first = _mm512_shuffle_epi8(first, unsafe { counter_order() });
+    let (first, hash, order) = unsafe {
+        let hash = AesNi::reverse(vector::<AesNi>(&at.hash));
+        (vector::<AesNi>(&at.counter()), hash, counter_order())
+    };
+    let first = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(first), order);
     let ahead = _mm512_set_epi32(3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0);
     let mut state = State {
         counters: _mm512_add_epi32(first, ahead),
-        hash: vector(u128::from_be_bytes(at.hash)),
+        hash,
         pending: [_mm512_setzero_si512(); VECTORS],
         powers: keys.powers(0),
     };
@@ -115,7 +120,8 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
         unsafe { state.absorb() };
     }
     if MODE != KEYSTREAM {
-        at.hash = octets(state.hash).to_be_bytes();
+        // SAFETY: the features are there.
+        at.hash = unsafe { octets::<AesNi>(AesNi::reverse(state.hash)) };
     }
 }
 
@@ -346,7 +352,7 @@ impl Sums {
     #[inline(always)]
     unsafe fn reduce(self) -> __m128i {
         // SAFETY: as the caller says.
-        unsafe { reduce(fold(self.low), fold(self.cross), fold(self.high)) }
+        unsafe { reduce::<AesNi>(fold(self.low), fold(self.cross), fold(self.high)) }
     }
 }
 
