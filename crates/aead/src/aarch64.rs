@@ -14,69 +14,76 @@ functions!(Armv8, "neon,aes");
 impl Lanes for Armv8 {
     type Vector = uint8x16_t;
 
-    #[inline(always)]
+    #[target_feature(enable = "neon,aes")]
+    #[inline]
     unsafe fn load(from: *const u8) -> uint8x16_t {
         // SAFETY: as the trait says.
         unsafe { vld1q_u8(from) }
     }
 
-    #[inline(always)]
+    #[target_feature(enable = "neon,aes")]
+    #[inline]
     unsafe fn store(to: *mut u8, vector: uint8x16_t) {
         // SAFETY: as the trait says.
         unsafe { vst1q_u8(to, vector) }
     }
 
-    #[inline(always)]
+    #[target_feature(enable = "neon,aes")]
+    #[inline]
     unsafe fn xor(left: uint8x16_t, right: uint8x16_t) -> uint8x16_t {
-        // SAFETY: as the trait says.
-        unsafe { veorq_u8(left, right) }
+        veorq_u8(left, right)
     }
 
-    #[inline(always)]
+    #[target_feature(enable = "neon,aes")]
+    #[inline]
     unsafe fn low(left: uint8x16_t, right: uint8x16_t) -> uint8x16_t {
-        // SAFETY: as the trait says.
-        unsafe {
-            let left = vgetq_lane_u64(vreinterpretq_u64_u8(left), 0);
-            let right = vgetq_lane_u64(vreinterpretq_u64_u8(right), 0);
-            vreinterpretq_u8_p128(vmull_p64(left, right))
-        }
+        let left = vgetq_lane_u64(vreinterpretq_u64_u8(left), 0);
+        let right = vgetq_lane_u64(vreinterpretq_u64_u8(right), 0);
+        vreinterpretq_u8_p128(vmull_p64(left, right))
     }
 
-    #[inline(always)]
+    #[target_feature(enable = "neon,aes")]
+    #[inline]
     unsafe fn high(left: uint8x16_t, right: uint8x16_t) -> uint8x16_t {
-        // SAFETY: as the trait says.
-        unsafe {
-            let left = vreinterpretq_p64_u8(left);
-            let right = vreinterpretq_p64_u8(right);
-            vreinterpretq_u8_p128(vmull_high_p64(left, right))
-        }
+        let left = vreinterpretq_p64_u8(left);
+        let right = vreinterpretq_p64_u8(right);
+        vreinterpretq_u8_p128(vmull_high_p64(left, right))
     }
 
-    #[inline(always)]
+    #[target_feature(enable = "neon,aes")]
+    #[inline]
     unsafe fn swap(vector: uint8x16_t) -> uint8x16_t {
-        // SAFETY: as the trait says.
-        unsafe { vextq_u8(vector, vector, 8) }
+        vextq_u8(vector, vector, 8)
     }
 
-    #[inline(always)]
+    #[target_feature(enable = "neon,aes")]
+    #[inline]
     unsafe fn up(vector: uint8x16_t) -> uint8x16_t {
-        // SAFETY: as the trait says.
-        unsafe { vextq_u8(vdupq_n_u8(0), vector, 8) }
+        vextq_u8(vdupq_n_u8(0), vector, 8)
     }
 
-    #[inline(always)]
+    #[target_feature(enable = "neon,aes")]
+    #[inline]
     unsafe fn down(vector: uint8x16_t) -> uint8x16_t {
-        // SAFETY: as the trait says.
-        unsafe { vextq_u8(vector, vdupq_n_u8(0), 8) }
+        vextq_u8(vector, vdupq_n_u8(0), 8)
     }
 
-    #[inline(always)]
+    #[target_feature(enable = "neon,aes")]
+    #[inline]
+    unsafe fn count(vector: uint8x16_t, number: u32) -> uint8x16_t {
+        let number = vsetq_lane_u32(number, vdupq_n_u32(0), 0);
+        vreinterpretq_u8_u32(vaddq_u32(vreinterpretq_u32_u8(vector), number))
+    }
+
+    #[target_feature(enable = "neon,aes")]
+    #[inline]
     unsafe fn reverse(vector: uint8x16_t) -> uint8x16_t {
-        // SAFETY: as the trait says.
-        unsafe { Self::swap(vrev64q_u8(vector)) }
+        let halves = vrev64q_u8(vector);
+        vextq_u8(halves, halves, 8)
     }
 
-    #[inline(always)]
+    #[target_feature(enable = "neon,aes")]
+    #[inline]
     unsafe fn encrypt<const COUNT: usize>(
         blocks: &mut [uint8x16_t; COUNT],
         keys: &[[u8; BLOCK_BYTES]; ROUND_KEYS_MAX],
@@ -99,14 +106,12 @@ impl Lanes for Armv8 {
         }
     }
 
-    #[inline(always)]
+    #[target_feature(enable = "neon,aes")]
+    #[inline]
     unsafe fn substitute(word: u32) -> u32 {
-        // SAFETY: as the trait says.
-        unsafe {
-            // All columns are equal, so that shifting the rows changes nothing.
-            let columns = vreinterpretq_u8_u32(vdupq_n_u32(word));
-            let result = vaeseq_u8(columns, vdupq_n_u8(0));
-            vgetq_lane_u32(vreinterpretq_u32_u8(result), 0)
-        }
+        // All columns are equal, so that shifting the rows changes nothing.
+        let columns = vreinterpretq_u8_u32(vdupq_n_u32(word));
+        let result = vaeseq_u8(columns, vdupq_n_u8(0));
+        vgetq_lane_u32(vreinterpretq_u32_u8(result), 0)
     }
 }

@@ -5,7 +5,7 @@
 //! have none, and are unsafe for that.
 
 use crate::backend::mode::{AUTHENTICATE, DECRYPT, ENCRYPT, KEYSTREAM};
-use crate::progress::{BLOCK_BYTES, Progress, counter_block, tag_block};
+use crate::progress::{BLOCK_BYTES, Progress, tag_block};
 use crate::schedule::{Keys, ROUND_KEYS_MAX};
 
 /// Blocks of a batch.
@@ -41,6 +41,8 @@ pub(crate) trait Lanes {
     unsafe fn up(vector: Self::Vector) -> Self::Vector;
     /// The high half goes to the low one's place; zeros come after it.
     unsafe fn down(vector: Self::Vector) -> Self::Vector;
+    /// Adds to the first word, low octets first, modulo 2^32.
+    unsafe fn count(vector: Self::Vector, number: u32) -> Self::Vector;
     /// The octets in the other order.
     unsafe fn reverse(vector: Self::Vector) -> Self::Vector;
     /// AES of so many rounds.
@@ -164,12 +166,12 @@ pub(crate) unsafe fn run<L: Lanes, const MODE: u8>(
     // From here all is counted from the start of the block that the piece starts in.
     let mut skip = at.skip();
     let mut left = skip + bytes;
-    let mut offset = at.offset - skip as u64;
     let (mut from, mut to) = (from.wrapping_sub(skip), to.wrapping_sub(skip));
     // SAFETY: as the caller says. The octets from `skip` to `left` can be read and written, and only
     // they are; the buffer has as many as a batch.
     unsafe {
         let mut hash = L::reverse(vector::<L>(&at.hash));
+        let mut counter = L::reverse(vector::<L>(&at.counter()));
         while left > 0 {
             let end = left.min(BATCH_BYTES);
             let powers = keys.powers(end / BLOCK_BYTES);
@@ -178,7 +180,7 @@ pub(crate) unsafe fn run<L: Lanes, const MODE: u8>(
                     hash = absorb::<L>(hash, from, powers);
                 }
                 if MODE != AUTHENTICATE {
-                    cipher::<L>(keys, &at.nonce, offset, from, to);
+                    cipher::<L>(keys, counter, from, to);
                 }
                 if MODE == ENCRYPT {
                     hash = absorb::<L>(hash, to, powers);
@@ -191,7 +193,7 @@ pub(crate) unsafe fn run<L: Lanes, const MODE: u8>(
                     hash = absorb::<L>(hash, place, powers);
                 }
                 if MODE != AUTHENTICATE {
-                    cipher::<L>(keys, &at.nonce, offset, place, place);
+                    cipher::<L>(keys, counter, place, place);
                     place.add(skip).copy_to_nonoverlapping(to.wrapping_add(skip), end - skip);
                 }
                 if MODE == ENCRYPT {
@@ -201,7 +203,7 @@ pub(crate) unsafe fn run<L: Lanes, const MODE: u8>(
                 }
             }
             (from, to) = (from.wrapping_add(BATCH_BYTES), to.wrapping_add(BATCH_BYTES));
-            offset += BATCH_BYTES as u64;
+            counter = L::count(counter, BLOCKS as u32);
             left -= end;
             skip = 0;
         }
@@ -211,20 +213,14 @@ pub(crate) unsafe fn run<L: Lanes, const MODE: u8>(
     }
 }
 
-/// Ciphers a batch at `offset` of the data.
+/// Ciphers a batch whose first counter is in `counter`, octets reversed.
 #[inline(always)]
-unsafe fn cipher<L: Lanes>(
-    keys: &Keys,
-    nonce: &[u8; 12],
-    offset: u64,
-    from: *const u8,
-    to: *mut u8,
-) {
+unsafe fn cipher<L: Lanes>(keys: &Keys, counter: L::Vector, from: *const u8, to: *mut u8) {
     // SAFETY: as the caller says; a batch can be read and written.
     unsafe {
-        let mut blocks = [vector::<L>(&[0; BLOCK_BYTES]); BLOCKS];
+        let mut blocks = [counter; BLOCKS];
         for (index, block) in blocks.iter_mut().enumerate() {
-            *block = vector::<L>(&counter_block(nonce, offset + (index * BLOCK_BYTES) as u64));
+            *block = L::reverse(L::count(counter, index as u32));
         }
         L::encrypt(&mut blocks, keys.rounds(), keys.round_count());
         for (index, block) in blocks.iter().enumerate() {

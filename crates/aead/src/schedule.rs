@@ -85,11 +85,6 @@ impl Keys {
         self.powers[POWERS] = ONE.to_le_bytes();
     }
 
-    /// True for AES-256.
-    pub(crate) fn is_256(&self) -> bool {
-        self.is_256
-    }
-
     /// Rounds: 10 or 14.
     pub(crate) fn round_count(&self) -> usize {
         if self.is_256 { 14 } else { 10 }

@@ -56,11 +56,11 @@ pub(crate) unsafe fn run<const MODE: u8>(
     to: *mut u8,
     bytes: usize,
 ) {
-    match keys.is_256() {
+    match keys.round_count() {
         // SAFETY: as the caller says.
-        false => unsafe { pass::<10, MODE>(keys, at, from, to, bytes) },
+        10 => unsafe { pass::<10, MODE>(keys, at, from, to, bytes) },
         // SAFETY: as the caller says.
-        true => unsafe { pass::<14, MODE>(keys, at, from, to, bytes) },
+        _ => unsafe { pass::<14, MODE>(keys, at, from, to, bytes) },
     }
 }
 
