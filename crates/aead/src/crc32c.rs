@@ -1,5 +1,7 @@
 //! CRC32C (Castagnoli; RFC 3720 §12.1) of messages that come in pieces, in any order.
 
+use crc_fast::{CrcAlgorithm, Digest};
+
 /// The polynomial, bits reflected: the coefficient of x^31 is bit 0.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 /// The polynomial 1.
@@ -7,7 +9,11 @@ const ONE: u32 = 1 << 31;
 
 /// The checksum of what `crc` is the checksum of, followed by `data`. Of nothing it is 0.
 pub fn update(crc: u32, data: &[u8]) -> u32 {
-    ::crc32c::crc32c_append(crc, data)
+    // The library keeps it complemented.
+    let state = u64::from(!crc);
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, state);
+    digest.update(data);
+    digest.finalize() as u32
 }
 
 /// What it takes to put a checksum before that of a piece of one length.

@@ -4,11 +4,12 @@ use std::fmt;
 
 use subtle::ConstantTimeEq;
 use thiserror::Error;
-use zeroize::{Zeroize, Zeroizing};
+use zeroize::Zeroizing;
 
-use crate::backend::Backend;
-use crate::portable::{self, Cipher};
-use crate::progress::{BLOCK_BYTES, Progress, tag_block};
+use crate::backend::{Backend, mode};
+use crate::engine::{Engine, Piece};
+use crate::portable;
+use crate::progress::{BLOCK_BYTES, Progress};
 
 /// A key cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -48,11 +49,7 @@ impl Eq for Tag {}
 pub struct Key {
     engine: Engine,
     /// H of SP 800-38D: the zero block, encrypted.
-    hash_key: [u8; BLOCK_BYTES],
-}
-
-enum Engine {
-    Portable(Box<portable::Keys>),
+    hash_key: Zeroizing<[u8; BLOCK_BYTES]>,
 }
 
 impl Key {
@@ -69,36 +66,24 @@ impl Key {
     /// # Errors
     /// [`KeyError::Length`]; [`KeyError::Unsupported`] where the machine cannot.
     pub fn with_backend(key: &[u8], backend: Backend) -> Result<Key, KeyError> {
-        let cipher = Cipher::new(key).ok_or(KeyError::Length(key.len()))?;
-        if !backend.is_supported() {
-            return Err(KeyError::Unsupported(backend));
+        if !matches!(key.len(), 16 | 32) {
+            return Err(KeyError::Length(key.len()));
         }
-        let hash_key = Zeroizing::new(cipher.block([0; BLOCK_BYTES]));
-        let engine = match backend {
-            Backend::Portable => Engine::Portable(Box::new(portable::Keys::new(cipher, &hash_key))),
-        };
-        Ok(Key { engine, hash_key: *hash_key })
+        let (engine, hash_key) = Engine::new(key, backend).ok_or(KeyError::Unsupported(backend))?;
+        Ok(Key { engine, hash_key })
     }
 
     /// The backend that it uses.
     pub fn backend(&self) -> Backend {
-        match self.engine {
-            Engine::Portable(_) => Backend::Portable,
-        }
+        self.engine.backend()
     }
 
     /// A message under `nonce`, which no other message under this key may have, with its additional
     /// data.
     pub fn begin(&self, nonce: &[u8; 12], aad: &[u8]) -> Progress {
-        let mut at = Progress { whole: true, ..Progress::part(nonce, 0) };
-        at.aad_bytes = aad.len() as u64;
-        self.absorb(&mut at.hash, 0, aad);
-        if !aad.len().is_multiple_of(BLOCK_BYTES) {
-            let padding = [0; BLOCK_BYTES];
-            let skip = aad.len() % BLOCK_BYTES;
-            self.absorb(&mut at.hash, skip, &padding[skip..]);
-        }
-        at
+        let aad_bytes = aad.len() as u64;
+        let hash = self.engine.begin(aad);
+        Progress { hash, whole: true, aad_bytes, ..Progress::part(nonce, 0) }
     }
 
     /// Encrypts `data`, the next octets of the message, in place.
@@ -107,15 +92,7 @@ impl Key {
     /// The message would have more than [`DATA_BYTES_MAX`](crate::DATA_BYTES_MAX) octets. So with
     /// everything below that takes data.
     pub fn encrypt(&self, at: &mut Progress, data: &mut [u8]) {
-        at.admit(data.len());
-        let skip = at.skip();
-        match &self.engine {
-            Engine::Portable(keys) => {
-                keys.cipher(at, data);
-                keys.absorb(&mut at.hash, skip, data);
-            }
-        }
-        at.offset += data.len() as u64;
+        self.engine.run::<{ mode::ENCRYPT }>(at, Piece::InPlace(data));
     }
 
     /// Encrypts `plain`, the next octets of the message, to `sealed`.
@@ -123,8 +100,7 @@ impl Key {
     /// # Panics
     /// The lengths differ, or as [`Key::encrypt`].
     pub fn encrypt_to(&self, at: &mut Progress, plain: &[u8], sealed: &mut [u8]) {
-        sealed.copy_from_slice(plain);
-        self.encrypt(at, sealed);
+        self.engine.run::<{ mode::ENCRYPT }>(at, Piece::Between(plain, sealed));
     }
 
     /// Decrypts `data`, the next octets of the message, in place. They are not to be believed before
@@ -133,15 +109,7 @@ impl Key {
     /// # Panics
     /// As [`Key::encrypt`].
     pub fn decrypt(&self, at: &mut Progress, data: &mut [u8]) {
-        at.admit(data.len());
-        let skip = at.skip();
-        match &self.engine {
-            Engine::Portable(keys) => {
-                keys.absorb(&mut at.hash, skip, data);
-                keys.cipher(at, data);
-            }
-        }
-        at.offset += data.len() as u64;
+        self.engine.run::<{ mode::DECRYPT }>(at, Piece::InPlace(data));
     }
 
     /// Decrypts `sealed`, the next octets of the message, to `plain`.
@@ -149,8 +117,7 @@ impl Key {
     /// # Panics
     /// The lengths differ, or as [`Key::encrypt`].
     pub fn decrypt_to(&self, at: &mut Progress, sealed: &[u8], plain: &mut [u8]) {
-        plain.copy_from_slice(sealed);
-        self.decrypt(at, plain);
+        self.engine.run::<{ mode::DECRYPT }>(at, Piece::Between(sealed, plain));
     }
 
     /// Passes over `sealed`, the next octets of the message, which nobody wants decrypted.
@@ -158,10 +125,7 @@ impl Key {
     /// # Panics
     /// As [`Key::encrypt`].
     pub fn authenticate(&self, at: &mut Progress, sealed: &[u8]) {
-        at.admit(sealed.len());
-        let skip = at.skip();
-        self.absorb(&mut at.hash, skip, sealed);
-        at.offset += sealed.len() as u64;
+        self.engine.run::<{ mode::AUTHENTICATE }>(at, Piece::Read(sealed));
     }
 
     /// Encrypts or decrypts octets of the message under `nonce`, from `offset` on, in place, and
@@ -170,11 +134,8 @@ impl Key {
     /// # Panics
     /// As [`Key::encrypt`].
     pub fn keystream(&self, nonce: &[u8; 12], offset: u64, data: &mut [u8]) {
-        let at = Progress::part(nonce, offset);
-        at.admit(data.len());
-        match &self.engine {
-            Engine::Portable(keys) => keys.cipher(&at, data),
-        }
+        let mut at = Progress::part(nonce, offset);
+        self.engine.run::<{ mode::KEYSTREAM }>(&mut at, Piece::InPlace(data));
     }
 
     /// The tag of the message, were `at` its end. More can follow nevertheless.
@@ -183,16 +144,7 @@ impl Key {
     /// `at` is a part without the message's begin.
     pub fn tag(&self, at: &Progress) -> Tag {
         assert!(at.is_whole(), "a part has no tag");
-        let mut hash = at.hash;
-        if at.skip() > 0 {
-            let padding = [0; BLOCK_BYTES];
-            self.absorb(&mut hash, at.skip(), &padding[at.skip()..]);
-        }
-        self.absorb(&mut hash, 0, &at.lengths());
-        match &self.engine {
-            Engine::Portable(keys) => portable::add(&mut hash, &keys.block(tag_block(&at.nonce))),
-        }
-        Tag(hash)
+        Tag(self.engine.tag(at))
     }
 
     /// Compares `tag` with that of the message that ends at `at`.
@@ -230,18 +182,6 @@ impl Key {
         }
         portable::add(&mut hash, &second.hash);
         Ok(Progress { hash, offset: second.offset, ..*first })
-    }
-
-    fn absorb(&self, hash: &mut [u8; BLOCK_BYTES], skip: usize, data: &[u8]) {
-        match &self.engine {
-            Engine::Portable(keys) => keys.absorb(hash, skip, data),
-        }
-    }
-}
-
-impl Drop for Key {
-    fn drop(&mut self) {
-        self.hash_key.zeroize();
     }
 }
 

@@ -15,11 +15,22 @@
 //! the decision what to do with bytes that were decrypted before their tag was seen. Time depends
 //! on lengths and offsets, never on keys or data. Nonces are 96 bits, tags 128.
 
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
 pub mod backend;
 pub mod crc32c;
+mod engine;
 pub mod key;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod lanes;
 mod portable;
 pub mod progress;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod schedule;
+#[cfg(target_arch = "x86_64")]
+mod vaes512;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
 
 pub use backend::Backend;
 pub use key::{Forged, Key, KeyError, NotNeighbours, Tag};

@@ -5,7 +5,9 @@ use aes::{Aes128, Aes256, Block};
 use ghash::GHash;
 use ghash::universal_hash::UniversalHash;
 
-use crate::progress::{BLOCK_BYTES, Progress};
+use crate::backend::mode::{AUTHENTICATE, DECRYPT, ENCRYPT};
+use crate::engine::Piece;
+use crate::progress::{BLOCK_BYTES, Progress, tag_block};
 
 /// Counter blocks that are encrypted at a time.
 const BATCH: usize = 32;
@@ -54,13 +56,48 @@ impl Keys {
         Keys { cipher, hash: GHash::new(&(*hash_key).into()) }
     }
 
-    /// One block of AES.
-    pub(crate) fn block(&self, block: [u8; BLOCK_BYTES]) -> [u8; BLOCK_BYTES] {
-        self.cipher.block(block)
+    /// The hash of the additional data, with its padding.
+    pub(crate) fn begin(&self, aad: &[u8]) -> [u8; BLOCK_BYTES] {
+        let mut hash = [0; BLOCK_BYTES];
+        self.absorb(&mut hash, 0, aad);
+        self.pad(&mut hash, aad.len() % BLOCK_BYTES);
+        hash
+    }
+
+    /// The tag of the message that ends at `at`.
+    pub(crate) fn tag(&self, at: &Progress) -> [u8; BLOCK_BYTES] {
+        let mut hash = at.hash;
+        self.pad(&mut hash, at.skip());
+        self.absorb(&mut hash, 0, &at.lengths());
+        add(&mut hash, &self.cipher.block(tag_block(&at.nonce)));
+        hash
+    }
+
+    /// Does what `MODE` says with the next octets of the message. The offset is the caller's to
+    /// change.
+    pub(crate) fn run<const MODE: u8>(&self, at: &mut Progress, piece: Piece<'_>) {
+        let skip = at.skip();
+        let data = match piece {
+            Piece::InPlace(data) => data,
+            Piece::Between(from, to) => {
+                to.copy_from_slice(from);
+                to
+            }
+            Piece::Read(data) => return self.absorb(&mut at.hash, skip, data),
+        };
+        if MODE == DECRYPT || MODE == AUTHENTICATE {
+            self.absorb(&mut at.hash, skip, data);
+        }
+        if MODE != AUTHENTICATE {
+            self.cipher(at, data);
+        }
+        if MODE == ENCRYPT {
+            self.absorb(&mut at.hash, skip, data);
+        }
     }
 
     /// The key stream of `data` at the offset, exclusive-or.
-    pub(crate) fn cipher(&self, at: &Progress, data: &mut [u8]) {
+    fn cipher(&self, at: &Progress, data: &mut [u8]) {
         let first = u128::from_be_bytes(at.counter());
         // Within the limit of a message the low 32 bits do not overflow in a block that is used.
         let mut counter = first as u32;
@@ -83,7 +120,7 @@ impl Keys {
     }
 
     /// Adds `data`, whose first octet is number `skip` of a block, to `hash`.
-    pub(crate) fn absorb(&self, hash: &mut [u8; BLOCK_BYTES], skip: usize, data: &[u8]) {
+    fn absorb(&self, hash: &mut [u8; BLOCK_BYTES], skip: usize, data: &[u8]) {
         let (head, rest) = data.split_at(data.len().min((BLOCK_BYTES - skip) % BLOCK_BYTES));
         add(&mut hash[skip..], head);
         if skip > 0 && skip + head.len() == BLOCK_BYTES {
@@ -95,6 +132,13 @@ impl Keys {
             self.multiply(hash, others);
         }
         add(hash, tail);
+    }
+
+    /// Completes a block of which there are `skip` octets, if any.
+    fn pad(&self, hash: &mut [u8; BLOCK_BYTES], skip: usize) {
+        if skip > 0 {
+            self.multiply(hash, &[]);
+        }
     }
 
     /// Multiplies `hash`, to which a block has been added, and goes on with `others`.
