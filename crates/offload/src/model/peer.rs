@@ -1,7 +1,6 @@
 //! The far end: records as another library seals them.
 
-use aes_gcm::aead::{Aead, KeyInit, Payload};
-use aes_gcm::{Aes128Gcm, Aes256Gcm};
+use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
 use crate::random::Random;
 use crate::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, TAG_BYTES, Tls, Version};
@@ -55,14 +54,14 @@ impl Secret {
             }
         }
         let mut sealed = written.clone();
-        let payload = Payload { msg: plaintext, aad: &aad };
-        let nonce = &nonce.into();
-        let sealing = match self.key.len() {
-            16 => Aes128Gcm::new_from_slice(&self.key).expect("16").encrypt(nonce, payload),
-            _ => Aes256Gcm::new_from_slice(&self.key).expect("32").encrypt(nonce, payload),
-        };
-        sealed.extend(sealing.expect("it can be sealed"));
         written.extend(plaintext);
+        let algorithm = if self.key.len() == 16 { &AES_128_GCM } else { &AES_256_GCM };
+        let key = UnboundKey::new(algorithm, &self.key).map(LessSafeKey::new).expect("its length");
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let mut ciphertext = plaintext.to_vec();
+        let tag = key.seal_in_place_separate_tag(nonce, Aad::from(&aad), &mut ciphertext);
+        sealed.extend(ciphertext);
+        sealed.extend(tag.expect("it can be sealed").as_ref());
         written.extend([0; TAG_BYTES]);
         (written, sealed)
     }

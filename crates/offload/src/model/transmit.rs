@@ -101,16 +101,15 @@ impl World {
 
     /// Software writes a record, now and then; returns where what it has written ends.
     fn write(&mut self, random: &mut Random) -> usize {
-        if random.once_in(2) {
-            if let Some(place) = self.stream.records.get(self.written) {
-                if usize::from(place.key) == self.machines.len() {
-                    let (key, start) = self.sent.change_key();
-                    self.machines.push((Shadow::new(start), Tx::new(start, 0, key)));
-                }
-                let record = self.stream.written[place.start..place.end].to_vec();
-                self.sent.push(record).expect("there is room");
-                self.written += 1;
+        let next = self.stream.records.get(self.written);
+        if let Some(place) = next.filter(|_| random.once_in(2)) {
+            if usize::from(place.key) == self.machines.len() {
+                let (key, start) = self.sent.change_key();
+                self.machines.push((Shadow::new(start), Tx::new(start, 0, key)));
             }
+            let record = self.stream.written[place.start..place.end].to_vec();
+            self.sent.push(record).expect("there is room");
+            self.written += 1;
         }
         let last = self.written.checked_sub(1).map(|last| &self.stream.records[last]);
         BEFORE_BYTES + last.map_or(0, |place| place.end)
