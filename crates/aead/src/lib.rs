@@ -7,8 +7,10 @@
 //!
 //! - [`key`]: a key with its round keys and powers of the hash key, and what is done with it;
 //! - [`progress`]: how far one message has come;
-//! - [`backend`]: the instructions that do it, chosen at run time; their code is in `portable` (the
-//!   RustCrypto crates, also what the others are compared with);
+//! - [`backend`]: the instructions that do it, chosen at run time; `engine` is a key of one of them:
+//!   `vaes512` (sixteen blocks at a time), `lanes` with `x86_64` or `aarch64` (eight), over the
+//!   round keys and powers of `schedule`; `portable` (the RustCrypto crates, also what the others
+//!   are compared with);
 //! - [`crc32c`]: the checksum of NVMe/TCP and iSCSI.
 //!
 //! Nothing here knows of TLS or NVMe: nonces and additional data come from the caller, and so does

@@ -67,7 +67,7 @@ impl Keys {
             words[at] = words[at - size] ^ word;
         }
         for (octets, word) in
-            self.rounds.as_flattened_mut().as_chunks_mut().0.iter_mut().zip(*words)
+            self.rounds.as_flattened_mut().as_chunks_mut().0.iter_mut().zip(words.iter())
         {
             *octets = word.to_le_bytes();
         }

@@ -190,7 +190,7 @@ proptest! {
                 let mut at = Progress::part(&message.nonce, offset);
                 let mut sealed = message.plain.clone();
                 key.encrypt(&mut at, &mut sealed);
-                // By the octet: block by block, from the definition.
+                // One octet at a time, each of them sought.
                 let mut octets = message.plain.clone();
                 for (index, octet) in octets.iter_mut().enumerate() {
                     let one = std::slice::from_mut(octet);
