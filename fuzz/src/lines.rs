@@ -127,7 +127,11 @@ impl Peer {
                 self.queue.publish(ticket, &task(script));
             }
             step::SYNC => {
-                let kind = if script.byte() % 2 == 0 { SyncKind::Promote } else { SyncKind::Abort };
+                let kind = if script.byte().is_multiple_of(2) {
+                    SyncKind::Promote
+                } else {
+                    SyncKind::Abort
+                };
                 let ticket = self.ticket(script);
                 // Full is as good.
                 let _ = self.queue.push_sync(SyncTask { ticket, bits: script.word(), kind });

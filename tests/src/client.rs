@@ -294,10 +294,12 @@ impl Client {
             if (100..200).contains(&status) {
                 continue;
             }
-            if !head_only && status != 204 && status != 304 {
-                if let Err(why) = self.body(&mut response) {
-                    return Err(Broken { partial: Some(response), why });
-                }
+            if !head_only
+                && status != 204
+                && status != 304
+                && let Err(why) = self.body(&mut response)
+            {
+                return Err(Broken { partial: Some(response), why });
             }
             response.whole = true;
             return Ok(response);

@@ -135,7 +135,7 @@ impl Shared {
                 target.address,
                 begun.elapsed().as_secs_f64(),
             );
-            let calm = phase % 2 == 0 && phase == self.phase.load(Ordering::SeqCst);
+            let calm = phase.is_multiple_of(2) && phase == self.phase.load(Ordering::SeqCst);
             match end {
                 End::Open => {}
                 End::TimedOut => self.fault(format!("hangs: {what}")),
@@ -180,7 +180,7 @@ impl Shared {
                 self.answered.fetch_add(1, Ordering::Relaxed);
                 if response.closes() {
                     // Announced, as when a process drains.
-                    let phase_is_calm = self.phase.load(Ordering::SeqCst) % 2 == 0;
+                    let phase_is_calm = self.phase.load(Ordering::SeqCst).is_multiple_of(2);
                     return (requests, if phase_is_calm { End::Closed } else { End::Open });
                 }
             }

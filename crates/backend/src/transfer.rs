@@ -122,7 +122,7 @@ async fn send_file_sealed(
         let slice = (end - at).min(SEALED_SLICE_BYTES);
         stream.send_file(file, at, slice).await?;
         at += slice;
-        if at < end && (at - offset) % TURN_BYTES_MAX == 0 {
+        if at < end && (at - offset).is_multiple_of(TURN_BYTES_MAX) {
             tokio::task::yield_now().await;
         }
     }

@@ -478,7 +478,7 @@ impl Auto {
     /// Whether to go the worse way, which is expected to cost `excess_us` more.
     fn explore(&mut self, excess_us: f64, best_us: f64) -> bool {
         let affordable = self.explored_us + excess_us <= EXPLORE_SHARE * (self.spent_us + best_us);
-        let explore = affordable && self.draw() % EXPLORE_ONE_IN == 0;
+        let explore = affordable && self.draw().is_multiple_of(EXPLORE_ONE_IN);
         if explore {
             self.explored_us += excess_us;
         }
@@ -571,9 +571,9 @@ mod tests {
         match load {
             Load::Small => (format!("/s/{object}"), SMALL + object),
             Load::Large => (format!("/l/{object}"), LARGE + object),
-            Load::Classes if object % 2 == 0 => (format!("/s/{object}"), SMALL),
+            Load::Classes if object.is_multiple_of(2) => (format!("/s/{object}"), SMALL),
             Load::Classes => (format!("/l/{object}"), LARGE),
-            Load::Objects if object % 4 != 0 => (format!("/o/{object}"), SMALL),
+            Load::Objects if !object.is_multiple_of(4) => (format!("/o/{object}"), SMALL),
             Load::Objects => (format!("/o/{object}"), LARGE),
             Load::HeavyTail => {
                 let large = random.unit() < 0.02;

@@ -67,7 +67,7 @@ impl Descriptors {
     /// `at` is valid for reads and writes of [`size`] bytes, and nobody else uses them yet.
     pub unsafe fn init(at: *mut u8, shm_bytes: usize, segment_bytes: usize) -> Result<(), c_int> {
         let bytes = size(shm_bytes, segment_bytes).ok_or(libc::EINVAL)?;
-        if at.is_null() || at.addr() % align_of::<Header>() != 0 {
+        if at.is_null() || !at.addr().is_multiple_of(align_of::<Header>()) {
             return Err(libc::EINVAL);
         }
         // SAFETY: the caller says that so many bytes can be written; zeroes are atomics.
@@ -90,7 +90,7 @@ impl Descriptors {
     /// `at` is what [`Descriptors::init`] was given, here or in another process, and stays mapped
     /// for reading and writing as long as the value, or a copy of it, is used.
     pub unsafe fn open(at: *mut u8, segment_bytes: usize) -> Result<Descriptors, c_int> {
-        if at.is_null() || at.addr() % align_of::<Header>() != 0 {
+        if at.is_null() || !at.addr().is_multiple_of(align_of::<Header>()) {
             return Err(libc::EINVAL);
         }
         // SAFETY: the caller says that it is mapped; its fields are atomics.

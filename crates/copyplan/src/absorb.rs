@@ -271,11 +271,11 @@ impl Gathered {
     /// Reads a part where it is.
     fn read(&mut self, part: Part) -> Result<(), Hurdle> {
         let Part { at, from: Span { start, len }, .. } = part;
-        if let Some(last) = self.pieces.last_mut() {
-            if last.src + last.len == start {
-                last.len += len;
-                return Ok(());
-            }
+        if let Some(last) = self.pieces.last_mut()
+            && last.src + last.len == start
+        {
+            last.len += len;
+            return Ok(());
         }
         if self.pieces.len() >= PIECES_MAX {
             // More than one piece comes of pins only: with the last one copied there are fewer.

@@ -121,9 +121,12 @@ unsafe fn lines<T>(first: *mut u8, count: usize) -> NonNull<[T]> {
 // The base is aligned for every line, and the sizes of the parts before a part are multiples of its
 // alignment: `Shape` adds up whole lines, and two cells or more.
 const _: () = {
-    assert!(BASE_ALIGN_BYTES % align_of::<Control>() == 0);
-    assert!(size_of::<Control>() % align_of::<TaskLine>() == 0);
+    assert!(BASE_ALIGN_BYTES.is_multiple_of(align_of::<Control>()));
+    assert!(size_of::<Control>().is_multiple_of(align_of::<TaskLine>()));
     assert!(align_of::<Cell>() <= align_of::<TaskLine>());
     assert!(align_of::<ProgressLine>() == align_of::<TaskLine>());
-    assert!(crate::layout::SLOTS_MIN as usize * size_of::<Cell>() % align_of::<TaskLine>() == 0);
+    assert!(
+        (crate::layout::SLOTS_MIN as usize * size_of::<Cell>())
+            .is_multiple_of(align_of::<TaskLine>())
+    );
 };

@@ -24,7 +24,7 @@ const PATIENT: WaitPolicy =
 /// A task that says in several words which it is.
 fn marked(producer: u64, number: u64) -> Task {
     let mark = producer << 32 | number;
-    let flags = if number % 3 == 0 { Flags::HANDLER } else { Flags::default() };
+    let flags = if number.is_multiple_of(3) { Flags::HANDLER } else { Flags::default() };
     Task { flags, handler: mark, argument: !mark, extra: mark, ..Task::copy(mark, mark, 32 << 10) }
 }
 

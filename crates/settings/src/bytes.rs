@@ -73,7 +73,7 @@ impl FromStr for ByteSize {
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let binary = UNITS.iter().filter(|(name, _)| name.len() != 2);
-        let exact = |unit: &&(&str, u64)| self.0 >= unit.1 && self.0 % unit.1 == 0;
+        let exact = |unit: &&(&str, u64)| self.0 >= unit.1 && self.0.is_multiple_of(unit.1);
         let (name, factor) = binary.into_iter().find(exact).unwrap_or(&("B", 1));
         write!(f, "{}{name}", self.0 / factor)
     }

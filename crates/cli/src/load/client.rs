@@ -58,7 +58,7 @@ impl Verify {
     fn wants(self, request: u64) -> bool {
         match self {
             Verify::Never => false,
-            Verify::Sample(every) => request % every.max(1) == 0,
+            Verify::Sample(every) => request.is_multiple_of(every.max(1)),
             Verify::All => true,
         }
     }

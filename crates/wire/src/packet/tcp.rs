@@ -227,7 +227,7 @@ impl TcpOptions {
             out.extend_from_slice(&value.to_be_bytes());
             out.extend_from_slice(&echo.to_be_bytes());
         }
-        while (out.len() - start) % 4 != 0 {
+        while !(out.len() - start).is_multiple_of(4) {
             out.push(NOP);
         }
     }

@@ -1,0 +1,106 @@
+//! What the backends with instructions of their own expand a key to.
+
+use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+
+use crate::progress::BLOCK_BYTES;
+
+/// Powers of the hash key: so many blocks are hashed before one reduction.
+pub(crate) const POWERS: usize = 16;
+/// Round keys of AES-256.
+pub(crate) const ROUND_KEYS_MAX: usize = 15;
+/// The polynomial of POLYVAL (RFC 8452 §3) without x^128, and so what is 1 in products that are
+/// divided by x^128.
+const ONE: u128 = 0xC200_0000_0000_0000_0000_0000_0000_0001;
+
+type Block = [u8; BLOCK_BYTES];
+
+/// Round keys, and powers of the hash key as elements of POLYVAL: GHASH with octets reversed
+/// (RFC 8452, appendix A), which saves shifting every product by a bit.
+#[repr(C, align(64))]
+#[derive(Zeroize, ZeroizeOnDrop)]
+pub(crate) struct Keys {
+    /// H^16 to H^1, 1, and zeros. Read from the `n`th last power on, this multiplies `n` complete
+    /// blocks by what they are to be multiplied by, keeps the octets of an incomplete one, and
+    /// drops what is behind it.
+    powers: [Block; 2 * POWERS],
+    rounds: [Block; ROUND_KEYS_MAX],
+    is_256: bool,
+}
+
+impl Keys {
+    /// Expands `key`, of 16 or 32 octets, for the hash key `hash_key`. `substitute` is the S-box on
+    /// each octet of a word, `dot` the product of POLYVAL.
+    pub(crate) fn new(
+        key: &[u8],
+        hash_key: &Block,
+        substitute: impl Fn(u32) -> u32,
+        dot: impl Fn(&Block, &Block) -> Block,
+    ) -> Box<Keys> {
+        // Filled in its place: no copy is left on the stack.
+        let mut keys = Box::new(Keys {
+            powers: [[0; BLOCK_BYTES]; 2 * POWERS],
+            rounds: [[0; BLOCK_BYTES]; ROUND_KEYS_MAX],
+            is_256: key.len() == 32,
+        });
+        keys.expand(key, substitute);
+        keys.raise(hash_key, dot);
+        keys
+    }
+
+    /// The round keys (FIPS 197 §5.2).
+    fn expand(&mut self, key: &[u8], substitute: impl Fn(u32) -> u32) {
+        let (key_words, _) = key.as_chunks::<4>();
+        let mut words = Zeroizing::new([0_u32; 4 * ROUND_KEYS_MAX]);
+        for (word, octets) in words.iter_mut().zip(key_words) {
+            *word = u32::from_le_bytes(*octets);
+        }
+        let (count, size) = (4 * (self.round_count() + 1), key_words.len());
+        let mut constant = 1_u32;
+        for at in size..count {
+            let mut word = words[at - 1];
+            if at % size == 0 {
+                word = substitute(word).rotate_right(8) ^ constant;
+                constant = (constant << 1) ^ ((constant >> 7) * 0x11B);
+            } else if size > 6 && at % size == 4 {
+                word = substitute(word);
+            }
+            words[at] = words[at - size] ^ word;
+        }
+        for (octets, word) in
+            self.rounds.as_flattened_mut().as_chunks_mut().0.iter_mut().zip(words.iter())
+        {
+            *octets = word.to_le_bytes();
+        }
+    }
+
+    /// The powers of the hash key.
+    fn raise(&mut self, hash_key: &Block, dot: impl Fn(&Block, &Block) -> Block) {
+        let element = u128::from_be_bytes(*hash_key);
+        let first = element << 1 ^ (element >> 127).wrapping_neg() & ONE;
+        let first = Zeroizing::new(first.to_le_bytes());
+        self.powers[POWERS - 1] = *first;
+        for at in (0..POWERS - 1).rev() {
+            self.powers[at] = dot(&self.powers[at + 1], &first);
+        }
+        self.powers[POWERS] = ONE.to_le_bytes();
+    }
+
+    /// Rounds: 10 or 14.
+    pub(crate) fn round_count(&self) -> usize {
+        if self.is_256 { 14 } else { 10 }
+    }
+
+    /// The round keys; `round_count` and one are meant.
+    pub(crate) fn rounds(&self) -> &[Block; ROUND_KEYS_MAX] {
+        &self.rounds
+    }
+
+    /// What `COUNT` blocks are multiplied by of which the first `complete` are complete.
+    ///
+    /// # Panics
+    /// `complete` or `COUNT` is above [`POWERS`].
+    pub(crate) fn powers<const COUNT: usize>(&self, complete: usize) -> &[Block; COUNT] {
+        let from = POWERS - complete;
+        self.powers[from..].first_chunk().expect("there are twice as many")
+    }
+}

@@ -1,0 +1,376 @@
+//! VAES and VPCLMULQDQ on vectors of 512 bits: sixteen blocks at a time, ciphered and hashed in one
+//! pass.
+//!
+//! A piece that starts within a block is looked at from where the block starts. The octets before
+//! it are masked: not read, not written, and zero in the hash, to which they were added when they
+//! came. The same at its end. So a piece has no head and tail to be done octet by octet: it costs
+//! the batches of sixteen blocks that it touches.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+use crate::backend::mode::{AUTHENTICATE, DECRYPT, ENCRYPT, KEYSTREAM};
+use crate::lanes::{Lanes, octets, reduce, vector};
+use crate::progress::{BLOCK_BYTES, Progress};
+use crate::schedule::Keys;
+use crate::x86_64::AesNi;
+
+/// Octets of a vector.
+const VECTOR_BYTES: usize = 64;
+/// Vectors of a batch.
+const VECTORS: usize = 4;
+/// Octets of a batch.
+const BATCH_BYTES: usize = VECTORS * VECTOR_BYTES;
+/// Blocks of a batch.
+const BLOCKS: usize = BATCH_BYTES / BLOCK_BYTES;
+/// No octet is masked.
+const ALL: [u64; VECTORS] = [!0; VECTORS];
+
+type Vectors = [__m512i; VECTORS];
+/// What the blocks of a batch are multiplied by.
+type Powers = [[u8; BLOCK_BYTES]; BLOCKS];
+
+/// What changes from batch to batch.
+struct State<'a> {
+    /// Counter blocks of the next four blocks, the counters with their low octets first.
+    counters: __m512i,
+    /// The hash, octets reversed.
+    hash: __m128i,
+    /// What is to be hashed with the next batch: there is nothing to wait for in it then.
+    pending: Vectors,
+    /// And multiplied by.
+    powers: &'a Powers,
+}
+
+/// Does what `MODE` says with the `bytes` octets at `from`, the next ones of the message, and
+/// writes them to `to`, which may be `from`. The offset is the caller's to change.
+///
+/// # Safety
+/// The machine has what [`Backend::Vaes512`](crate::Backend::Vaes512) needs; `bytes` can be read at
+/// `from` and, unless `MODE` is [`AUTHENTICATE`], written at `to`; `from` and `to` are one place, or
+/// do not overlap.
+pub(crate) unsafe fn run<const MODE: u8>(
+    keys: &Keys,
+    at: &mut Progress,
+    from: *const u8,
+    to: *mut u8,
+    bytes: usize,
+) {
+    match keys.round_count() {
+        // SAFETY: as the caller says.
+        10 => unsafe { pass::<10, MODE>(keys, at, from, to, bytes) },
+        // SAFETY: as the caller says.
+        _ => unsafe { pass::<14, MODE>(keys, at, from, to, bytes) },
+    }
+}
+
+/// # Safety
+/// As [`run`].
+#[target_feature(enable = "aes,pclmulqdq,avx,avx512f,avx512bw,vaes,vpclmulqdq")]
+unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
+    keys: &Keys,
+    at: &mut Progress,
+    from: *const u8,
+    to: *mut u8,
+    bytes: usize,
+) {
+    let mut rounds = [_mm512_setzero_si512(); 15];
+    for (round, key) in rounds[..=ROUNDS].iter_mut().zip(keys.rounds()) {
+        // SAFETY: the features are there.
+        *round = _mm512_broadcast_i32x4(unsafe { vector::<AesNi>(key) });
+    }
+    // SAFETY: the features are there.
+    let (first, hash, order) = unsafe {
+        let hash = AesNi::reverse(vector::<AesNi>(&at.hash));
+        (vector::<AesNi>(&at.counter()), hash, counter_order())
+    };
+    let first = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(first), order);
+    let ahead = _mm512_set_epi32(3, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0);
+    let mut state = State {
+        counters: _mm512_add_epi32(first, ahead),
+        hash,
+        pending: [_mm512_setzero_si512(); VECTORS],
+        powers: keys.powers(0),
+    };
+
+    // From here all is counted from the start of the block that the piece starts in.
+    let skip = at.skip();
+    let mut left = skip + bytes;
+    let (mut from, mut to) = (from.wrapping_sub(skip), to.wrapping_sub(skip));
+    let (masks, powers) = edge(keys, skip, left);
+    // SAFETY: the octets from `skip` on can be read and written, others are masked.
+    unsafe { batch::<ROUNDS, MODE, true>(&rounds, powers, &mut state, from, to, masks) };
+    let powers = keys.powers(BLOCKS);
+    loop {
+        (from, to) = (from.wrapping_add(BATCH_BYTES), to.wrapping_add(BATCH_BYTES));
+        left = left.saturating_sub(BATCH_BYTES);
+        if left < BATCH_BYTES {
+            break;
+        }
+        // SAFETY: `left` octets can be read and written from here on.
+        unsafe { batch::<ROUNDS, MODE, false>(&rounds, powers, &mut state, from, to, ALL) };
+    }
+    if left > 0 {
+        let (masks, powers) = edge(keys, 0, left);
+        // SAFETY: `left` octets can be read and written, others are masked.
+        unsafe { batch::<ROUNDS, MODE, false>(&rounds, powers, &mut state, from, to, masks) };
+    }
+    if MODE == ENCRYPT {
+        // SAFETY: the features are there.
+        unsafe { state.absorb() };
+    }
+    if MODE != KEYSTREAM {
+        // SAFETY: the features are there.
+        at.hash = unsafe { octets::<AesNi>(AesNi::reverse(state.hash)) };
+    }
+}
+
+/// The masks for octets `skip` to `end` of a batch, and what its blocks are multiplied by.
+#[inline(always)]
+fn edge(keys: &Keys, skip: usize, end: usize) -> ([u64; VECTORS], &Powers) {
+    let below = |octets: usize| match octets < VECTOR_BYTES {
+        true => (1 << octets) - 1,
+        false => !0,
+    };
+    let mut masks = [0; VECTORS];
+    for (index, mask) in masks.iter_mut().enumerate() {
+        *mask = below(end.saturating_sub(index * VECTOR_BYTES));
+    }
+    masks[0] &= !0 << skip;
+    (masks, keys.powers(end.min(BATCH_BYTES) / BLOCK_BYTES))
+}
+
+// What follows becomes part of `pass`. It has to: calls would pass vectors through memory. A function
+// with target features cannot be `inline(always)`, so these have none, and are unsafe for that.
+
+/// Sixteen blocks at `from`, of which the octets in `masks` are meant; `FIRST` where nothing is
+/// pending.
+///
+/// # Safety
+/// As [`run`], for the octets in `masks`.
+#[inline(always)]
+unsafe fn batch<'a, const ROUNDS: usize, const MODE: u8, const FIRST: bool>(
+    rounds: &[__m512i; 15],
+    powers: &'a Powers,
+    state: &mut State<'a>,
+    from: *const u8,
+    to: *mut u8,
+    masks: [u64; VECTORS],
+) {
+    // SAFETY: the caller has the features. Of the vectors only the octets in the masks are read and
+    // written, which the caller may read and write.
+    unsafe {
+        let mut data = [_mm512_setzero_si512(); VECTORS];
+        for index in 0..VECTORS {
+            let from = from.wrapping_add(index * VECTOR_BYTES).cast();
+            data[index] = _mm512_maskz_loadu_epi8(masks[index], from);
+        }
+        if MODE == DECRYPT || MODE == AUTHENTICATE {
+            (state.pending, state.powers) = (data, powers);
+        }
+        if MODE == AUTHENTICATE {
+            return state.absorb();
+        }
+        let stream = match MODE == DECRYPT || MODE == ENCRYPT && !FIRST {
+            true => state.stream_and_absorb::<ROUNDS>(rounds),
+            false => state.stream::<ROUNDS>(rounds),
+        };
+        for index in 0..VECTORS {
+            let to = to.wrapping_add(index * VECTOR_BYTES).cast();
+            data[index] = _mm512_xor_si512(data[index], stream[index]);
+            _mm512_mask_storeu_epi8(to, masks[index], data[index]);
+        }
+        if MODE == ENCRYPT {
+            for index in 0..VECTORS {
+                data[index] = _mm512_maskz_mov_epi8(masks[index], data[index]);
+            }
+            (state.pending, state.powers) = (data, powers);
+        }
+    }
+}
+
+impl State<'_> {
+    /// Hashes what is pending, with one reduction.
+    ///
+    /// # Safety
+    /// The features of [`pass`] are there. So with all that follow.
+    #[inline(always)]
+    unsafe fn absorb(&mut self) {
+        // SAFETY: as the caller says.
+        unsafe {
+            let mut sums = Sums::none();
+            for index in (0..VECTORS).rev() {
+                self.add(index, &mut sums);
+            }
+            self.hash = sums.reduce();
+        }
+    }
+
+    /// Adds four of the pending blocks, multiplied by their powers, to `sums`.
+    #[inline(always)]
+    unsafe fn add(&self, index: usize, sums: &mut Sums) {
+        let powers = self.powers[4 * index..].as_ptr();
+        // SAFETY: as the caller says; there are four powers from four times the index on.
+        unsafe {
+            let reversed = _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            let reversed = _mm512_broadcast_i32x4(reversed);
+            let mut blocks = _mm512_shuffle_epi8(self.pending[index], reversed);
+            if index == 0 {
+                blocks = _mm512_xor_si512(blocks, _mm512_zextsi128_si512(self.hash));
+            }
+            sums.add(blocks, _mm512_loadu_si512(powers.cast()));
+        }
+    }
+
+    /// The counters of the next sixteen blocks, with the first round key.
+    #[inline(always)]
+    unsafe fn count(&mut self, first: __m512i) -> Vectors {
+        // SAFETY: as the caller says.
+        unsafe {
+            let four = _mm512_set_epi32(4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0);
+            let mut blocks = [_mm512_setzero_si512(); VECTORS];
+            for block in &mut blocks {
+                let counters = _mm512_shuffle_epi8(self.counters, counter_order());
+                *block = _mm512_xor_si512(counters, first);
+                self.counters = _mm512_add_epi32(self.counters, four);
+            }
+            blocks
+        }
+    }
+
+    /// The key stream of the next sixteen blocks.
+    #[inline(always)]
+    unsafe fn stream<const ROUNDS: usize>(&mut self, rounds: &[__m512i; 15]) -> Vectors {
+        // SAFETY: as the caller says.
+        unsafe {
+            let mut blocks = self.count(rounds[0]);
+            let mut sums = Sums::none();
+            macro_rules! rounds {
+                ($($round:literal)*) => {$(
+                    if $round < ROUNDS {
+                        encrypt(&mut blocks, rounds[$round], &mut sums);
+                    }
+                )*};
+            }
+            rounds!(1 2 3 4 5 6 7 8 9 10 11 12 13);
+            encrypt_last(&mut blocks, rounds[ROUNDS]);
+            blocks
+        }
+    }
+
+    /// The same, and hashes what is pending between the rounds, which wait for one another.
+    #[inline(always)]
+    unsafe fn stream_and_absorb<const ROUNDS: usize>(&mut self, rounds: &[__m512i; 15]) -> Vectors {
+        // SAFETY: as the caller says.
+        unsafe {
+            let mut blocks = self.count(rounds[0]);
+            let mut sums = Sums::none();
+            // Written out, for a loop over registers has to be.
+            macro_rules! rounds {
+                ($($round:literal)*) => {$(
+                    if $round < ROUNDS {
+                        encrypt(&mut blocks, rounds[$round], &mut sums);
+                        // The first blocks last: they wait for the batch before.
+                        if $round % 2 == 0 && $round / 2 <= VECTORS {
+                            self.add(VECTORS - $round / 2, &mut sums);
+                        }
+                    }
+                )*};
+            }
+            rounds!(1 2 3 4 5 6 7 8 9 10 11 12 13);
+            encrypt_last(&mut blocks, rounds[ROUNDS]);
+            self.hash = sums.reduce();
+            blocks
+        }
+    }
+}
+
+/// One round of AES on sixteen blocks.
+#[inline(always)]
+unsafe fn encrypt(blocks: &mut Vectors, key: __m512i, sums: &mut Sums) {
+    // SAFETY: as the caller says.
+    unsafe {
+        for block in blocks.iter_mut() {
+            *block = _mm512_aesenc_epi128(*block, key);
+        }
+        in_step(blocks, sums);
+    }
+}
+
+/// Keeps the compiler from doing one block after the other, which would save it registers and make
+/// each round wait for the one before.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn in_step([first, second, third, fourth]: &mut Vectors, sums: &mut Sums) {
+    // SAFETY: it does nothing with the registers.
+    unsafe {
+        asm!("/* {0} {1} {2} {3} {4} {5} {6} */",
+            inout(zmm_reg) *first, inout(zmm_reg) *second, inout(zmm_reg) *third,
+            inout(zmm_reg) *fourth, inout(zmm_reg) sums.low, inout(zmm_reg) sums.cross,
+            inout(zmm_reg) sums.high, options(pure, nomem, nostack, preserves_flags));
+    }
+}
+
+/// The last round.
+#[inline(always)]
+unsafe fn encrypt_last(blocks: &mut Vectors, key: __m512i) {
+    for block in blocks {
+        // SAFETY: as the caller says.
+        *block = unsafe { _mm512_aesenclast_epi128(*block, key) };
+    }
+}
+
+/// The sums of the parts of products.
+struct Sums {
+    low: __m512i,
+    cross: __m512i,
+    high: __m512i,
+}
+
+impl Sums {
+    #[inline(always)]
+    unsafe fn none() -> Sums {
+        // SAFETY: as the caller says.
+        let zero = unsafe { _mm512_setzero_si512() };
+        Sums { low: zero, cross: zero, high: zero }
+    }
+
+    /// Adds the product of four blocks and their powers.
+    #[inline(always)]
+    unsafe fn add(&mut self, block: __m512i, power: __m512i) {
+        // SAFETY: as the caller says.
+        unsafe {
+            self.low = _mm512_xor_si512(self.low, _mm512_clmulepi64_epi128(block, power, 0x00));
+            self.high = _mm512_xor_si512(self.high, _mm512_clmulepi64_epi128(block, power, 0x11));
+            let left = _mm512_clmulepi64_epi128(block, power, 0x01);
+            let right = _mm512_clmulepi64_epi128(block, power, 0x10);
+            self.cross = _mm512_ternarylogic_epi64(self.cross, left, right, 0x96);
+        }
+    }
+
+    /// The sum of all, reduced.
+    #[inline(always)]
+    unsafe fn reduce(self) -> __m128i {
+        // SAFETY: as the caller says.
+        unsafe { reduce::<AesNi>(fold(self.low), fold(self.cross), fold(self.high)) }
+    }
+}
+
+/// The sum of the four blocks of a vector.
+#[inline(always)]
+unsafe fn fold(sum: __m512i) -> __m128i {
+    // SAFETY: as the caller says.
+    unsafe {
+        let half = _mm256_xor_si256(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
+        _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extractf128_si256(half, 1))
+    }
+}
+
+/// Turns counters, the last word of each block, around.
+#[inline(always)]
+unsafe fn counter_order() -> __m512i {
+    // SAFETY: as the caller says.
+    unsafe {
+        _mm512_broadcast_i32x4(_mm_set_epi8(12, 13, 14, 15, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0))
+    }
+}

@@ -1,0 +1,54 @@
+//! What a machine has to know of the protocol above TCP (the *L5P*), and nothing else.
+
+/// Most octets of a header that the machines keep.
+pub const HEADER_BYTES_MAX: usize = 8;
+
+/// One message of the stream, as its header tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Message {
+    /// How many messages were before it, under the same static state.
+    pub number: u64,
+    /// Its length in octets, header included.
+    pub message_bytes: u32,
+    /// Its header; the first [`L5p::HEADER_BYTES`] octets count.
+    pub header: [u8; HEADER_BYTES_MAX],
+}
+
+/// A protocol whose messages a device works on while TCP carries them (§3 of "Autonomous NIC
+/// offloads", ASPLOS 2021). The value is the static state: keys, limits.
+///
+/// What it does to a message keeps its length, and can stop and go on after any octet with a
+/// state of constant size. A message starts with a header in the clear, by which one can be
+/// recognised and its length known.
+pub trait L5p {
+    /// Octets of a header that say whether it is one and how long its message is.
+    const HEADER_BYTES: usize;
+
+    /// How far the work on one message has come.
+    type Progress: Copy;
+
+    /// The length in octets, header included, of the message that `header` begins; nothing where
+    /// it cannot be a header. `header` has [`L5p::HEADER_BYTES`] octets, and the length is more.
+    fn message_bytes(&self, header: &[u8]) -> Option<u32>;
+
+    /// The work on a message whose header is complete.
+    fn begin(&self, message: &Message) -> Self::Progress;
+
+    /// Takes the next `octets` of a message that arrives, `offset` octets behind its start; they
+    /// do not reach beyond its end. What software is to see in their place goes to `out`, of the
+    /// same length, where somebody wants it.
+    fn receive(
+        &self,
+        message: &Message,
+        at: &mut Self::Progress,
+        offset: u32,
+        octets: &[u8],
+        out: Option<&mut [u8]>,
+    );
+
+    /// True where the message that was received whole is what its sender sent.
+    fn verify(&self, message: &Message, at: &Self::Progress) -> bool;
+
+    /// Turns the next `octets` of a message that is sent into what the wire gets, in place.
+    fn transmit(&self, message: &Message, at: &mut Self::Progress, offset: u32, octets: &mut [u8]);
+}

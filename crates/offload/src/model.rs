@@ -1,0 +1,40 @@
+//! What the machines are compared with: a peer that seals with another library, a network that
+//! does what networks do, and a TCP that puts the stream together.
+//!
+//! `UNLADE_CASES=10000` runs that many cases of some hundred packets, `UNLADE_SEED=…` the one that
+//! failed.
+
+pub(crate) mod peer;
+pub(crate) mod receive;
+pub(crate) mod transmit;
+
+use crate::random;
+
+/// Cases without further words.
+const CASES: u64 = 150;
+
+#[test]
+fn what_is_released_is_what_the_peer_sent() {
+    let total = std::cell::RefCell::new(crate::Stats::default());
+    random::cases(CASES, |random| match receive::run(random) {
+        Ok(stats) => total.borrow_mut().add(&stats),
+        Err(why) => panic!("{why}"),
+    });
+    println!("{:#?}", total.borrow());
+    // A single case that is repeated need not have everything.
+    if std::env::var_os("UNLADE_SEED").is_none() {
+        let total = total.borrow();
+        assert!(total.records_offloaded > 0 && total.records_partial > 0, "{total:?}");
+        assert!(total.rx_tls_resync_res_ok > 0 && total.rx_resync_denied > 0, "{total:?}");
+    }
+}
+
+#[test]
+fn what_the_wire_gets_is_what_the_peer_would_have_sealed() {
+    let total = std::cell::RefCell::new(crate::Stats::default());
+    random::cases(CASES, |random| match transmit::run(random) {
+        Ok(stats) => total.borrow_mut().add(&stats),
+        Err(why) => panic!("{why}"),
+    });
+    println!("{:#?}", total.borrow());
+}

@@ -1,0 +1,47 @@
+//! Each rule is needed: without it a comparison finds something wrong, and soon.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::Stats;
+use crate::model::{receive, transmit};
+use crate::random::{self, Random};
+use crate::rule::{OFF, Rule};
+
+/// Random cases in which a missing rule must show.
+const CASES: u64 = 3000;
+
+fn must_be_found(rule: Rule, run: fn(&mut Random) -> Result<Stats, String>) {
+    OFF.set(Some(rule));
+    let case = |seed| {
+        // A panic is a way of finding it.
+        let run = || run(&mut Random::new(seed)).err();
+        let found = catch_unwind(AssertUnwindSafe(run));
+        Some((seed, found.unwrap_or_else(|_| Some("it panics".to_owned()))?))
+    };
+    let Some((seed, why)) = (0..random::count(CASES)).find_map(case) else {
+        panic!("nobody misses {rule:?}")
+    };
+    println!("{rule:?}: case {seed} finds that {why}");
+}
+
+macro_rules! rules {
+    ($($name:ident: $rule:ident $run:path,)*) => {
+        $(#[test] fn $name() { must_be_found(Rule::$rule, $run); })*
+    };
+}
+
+rules! {
+    wrap: Wrap receive::run,
+    wrap_sent: Wrap transmit::run,
+    tail: Tail receive::run,
+    length: Length receive::run,
+    confirm: Confirm receive::run,
+    generation: Generation receive::run,
+    same_key: SameKey receive::run,
+    keepalive: Keepalive receive::run,
+    failing: Failing receive::run,
+    whole: Whole receive::run,
+    restore: Restore receive::run,
+    fail_closed: FailClosed transmit::run,
+    acknowledged: Acknowledged transmit::run,
+}

@@ -1,0 +1,50 @@
+//! The rules that the machines keep, each of which a test can take away (`mutants.rs`).
+
+/// A rule whose absence the tests must notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// Sequence numbers are compared modulo 2^32.
+    Wrap,
+    /// Of a segment that is partly old the new octets are taken in, and only these.
+    Tail,
+    /// A header has a length that a message can have.
+    Length,
+    /// Nothing is decrypted before software has confirmed the candidate.
+    Confirm,
+    /// An answer counts for the candidate and generation it was asked for.
+    Generation,
+    /// A device with another key is told nothing.
+    SameKey,
+    /// An octet that may be a keepalive's is not taken for the stream's.
+    Keepalive,
+    /// A packet in which a message fails goes up as it came.
+    Failing,
+    /// A record is released without a check only where all of it was decrypted.
+    Whole,
+    /// And by one pass.
+    OnePass,
+    /// What was decrypted is encrypted again before it is authenticated.
+    Restore,
+    /// A packet whose message is not known is dropped.
+    FailClosed,
+    /// A message that was sent is kept until all of it is acknowledged.
+    Acknowledged,
+}
+
+#[cfg(test)]
+thread_local! {
+    /// The rule that is taken away on this thread.
+    pub(crate) static OFF: std::cell::Cell<Option<Rule>> = const { std::cell::Cell::new(None) };
+}
+
+/// True unless a test has taken the rule away.
+#[inline(always)]
+pub(crate) fn holds(rule: Rule) -> bool {
+    #[cfg(test)]
+    return OFF.get() != Some(rule);
+    #[cfg(not(test))]
+    {
+        let _ = rule;
+        true
+    }
+}

@@ -1,0 +1,225 @@
+//! Received TLS records: what TCP delivers, in order, with what the device says of it.
+
+use std::collections::VecDeque;
+
+use thiserror::Error;
+use wire::SeqNumber;
+use zeroize::Zeroize;
+
+use crate::l5p::L5p;
+use crate::resync::{Pass, Request, Response};
+use crate::rule::{Rule, holds};
+use crate::software::boundaries::Boundaries;
+use crate::software::open::Part;
+use crate::stats::Stats;
+use crate::tls::{HEADER_BYTES, Tls};
+
+/// Why a stream of records ends. It is the peer's fault, or of somebody on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RecordError {
+    /// Where a record should start there is none, or one longer than allowed.
+    #[error("no record where one should start; close the connection")]
+    Malformed,
+    /// The record is not what its sender has sent.
+    #[error("a record was changed on its way; close the connection")]
+    Forged,
+}
+
+/// A record that is authentic.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'r> {
+    /// How many were before it under its key.
+    pub number: u64,
+    /// The type in its header; with TLS 1.3 the true one is behind the plaintext
+    /// ([`inner`](crate::tls::inner)).
+    pub content_type: u8,
+    /// What it says.
+    pub plaintext: &'r [u8],
+}
+
+/// Most keys that a device may have been wrong about at one time.
+pub const KEYS_MAX: usize = 8;
+
+/// A key before the current one. The device goes on with it until it is told, and has decrypted
+/// records of the current key with it then.
+struct Previous {
+    key: u16,
+    tls: Tls,
+    /// The number that the device takes the current record for.
+    number: u64,
+}
+
+/// Puts records together from what TCP delivers, and opens them. Nothing of a record is given out
+/// before all of it is authentic. At most one record is kept.
+pub struct Records {
+    tls: Tls,
+    /// The current key among those of the flow.
+    key: u16,
+    previous: VecDeque<Previous>,
+    boundaries: Boundaries,
+    number: u64,
+    octets: Vec<u8>,
+    parts: Vec<Part>,
+    /// Length of the record, once its header is there.
+    record_bytes: Option<usize>,
+    /// The record was given out, or failed.
+    given: bool,
+    failed: Option<RecordError>,
+    response: Option<Response>,
+}
+
+impl Records {
+    /// A record starts at `start`, after `number` others under the key.
+    pub fn new(tls: Tls, start: SeqNumber, number: u64) -> Records {
+        Records {
+            tls,
+            key: 0,
+            previous: VecDeque::new(),
+            boundaries: Boundaries::new(start, number),
+            number,
+            octets: Vec::new(),
+            parts: Vec::new(),
+            record_bytes: None,
+            given: false,
+            failed: None,
+            response: None,
+        }
+    }
+
+    /// Takes octets that TCP delivers, of one packet or of several with the same `pass`, up to the
+    /// end of the record. Returns how many; the others are to be given again after
+    /// [`Records::open`].
+    ///
+    /// # Errors
+    /// The stream has ended with an error: this one, or an earlier one.
+    pub fn push(&mut self, octets: &[u8], pass: Option<Pass>) -> Result<usize, RecordError> {
+        self.failed.map_or(Ok(()), Err)?;
+        if self.given {
+            self.octets.clear();
+            self.parts.clear();
+            self.record_bytes = None;
+            self.given = false;
+        }
+        let mut taken = 0;
+        if self.record_bytes.is_none() {
+            taken = self.take(octets, HEADER_BYTES, pass);
+            if self.octets.len() < HEADER_BYTES {
+                return Ok(taken);
+            }
+            let Some(record_bytes) = self.tls.message_bytes(&self.octets) else {
+                return Err(self.fail(RecordError::Malformed));
+            };
+            self.record_bytes = Some(record_bytes as usize);
+        }
+        let record_bytes = self.record_bytes.unwrap_or(HEADER_BYTES);
+        taken += self.take(&octets[taken..], record_bytes, pass);
+        Ok(taken)
+    }
+
+    /// Takes of `octets` what is missing until there are `until`.
+    fn take(&mut self, octets: &[u8], until: usize, pass: Option<Pass>) -> usize {
+        let taken = octets.len().min(until - self.octets.len());
+        if taken > 0 {
+            self.octets.extend_from_slice(&octets[..taken]);
+            let end = self.octets.len();
+            match self.parts.last_mut() {
+                Some(last) if last.pass == pass => last.end = end,
+                _ => self.parts.push(Part { end, pass }),
+            }
+        }
+        taken
+    }
+
+    /// The record, when it is complete: once.
+    ///
+    /// # Errors
+    /// [`RecordError::Forged`], and the stream has ended; or it had before.
+    pub fn open(&mut self, stats: &mut Stats) -> Result<Option<Record<'_>>, RecordError> {
+        self.failed.map_or(Ok(()), Err)?;
+        if self.given || self.record_bytes != Some(self.octets.len()) {
+            return Ok(None);
+        }
+        self.return_to_sealed();
+        let whole = match (self.parts.first(), self.parts.get(1)) {
+            (Some(first), Some(_)) if !holds(Rule::Whole) => first.pass.is_some(),
+            _ if !holds(Rule::OnePass) => self.parts.iter().all(|part| part.pass.is_some()),
+            (Some(only), None) => only.pass.is_some(),
+            _ => false,
+        };
+        if whole {
+            stats.records_offloaded += 1;
+        } else {
+            match self.parts.iter().any(|part| part.pass.is_some()) {
+                true => stats.records_partial += 1,
+                false => stats.records_software += 1,
+            }
+            if self.tls.open(self.number, &mut self.octets, &self.parts).is_err() {
+                return Err(self.fail(RecordError::Forged));
+            }
+        }
+        let answer = self.boundaries.advance(self.octets.len() as u32);
+        self.response = answer.or(self.response);
+        let number = self.number;
+        self.number += 1;
+        self.previous.iter_mut().for_each(|previous| previous.number += 1);
+        self.given = true;
+        let plaintext = &self.octets[self.tls.sealed_range(self.octets.len())];
+        Ok(Some(Record { number, content_type: self.octets[0], plaintext }))
+    }
+
+    /// What was decrypted under a key that was not the record's is made what it was.
+    fn return_to_sealed(&mut self) {
+        for Previous { key, tls, number } in &self.previous {
+            tls.restore(*number, &mut self.octets, &mut self.parts, *key);
+        }
+    }
+
+    fn fail(&mut self, error: RecordError) -> RecordError {
+        self.octets.zeroize();
+        self.failed = Some(error);
+        error
+    }
+
+    /// The next record is the first under another key (a KeyUpdate). Returns which of the flow's
+    /// keys it is: the device is to be told with [`Rx::restart`](crate::rx::Rx::restart), at
+    /// [`Records::start`]. Until then it goes on with the key before. [`KEYS_MAX`] keys are
+    /// remembered for that.
+    pub fn change_key(&mut self, tls: Tls) -> u16 {
+        let tls = std::mem::replace(&mut self.tls, tls);
+        self.previous.push_back(Previous { key: self.key, tls, number: self.number });
+        if self.previous.len() > KEYS_MAX {
+            self.previous.pop_front();
+        }
+        self.number = 0;
+        self.boundaries.restart(0);
+        self.response = None;
+        self.key = self.key.wrapping_add(1);
+        self.key
+    }
+
+    /// Where the current record starts, or the next one after it was opened.
+    pub fn start(&self) -> SeqNumber {
+        self.boundaries.start()
+    }
+
+    /// The device asks; the answer comes from [`Records::response`], now or later.
+    pub fn request(&mut self, request: Request) {
+        let answer = match request.key == self.key || !holds(Rule::SameKey) {
+            true => self.boundaries.request(request),
+            // Counted under another key, where the device would begin would be wrong.
+            false => Some(Response { request, number: None }),
+        };
+        self.response = answer.or(self.response);
+    }
+
+    /// An answer for the device, once.
+    pub fn response(&mut self) -> Option<Response> {
+        self.response.take()
+    }
+}
+
+impl Drop for Records {
+    fn drop(&mut self) {
+        self.octets.zeroize();
+    }
+}

@@ -1,0 +1,4 @@
+//! One test for each thing that is easily got wrong.
+
+mod receive;
+mod transmit;
