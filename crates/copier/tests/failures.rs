@@ -192,6 +192,7 @@ fn inbound_that_falls_short(service: &Service, copier: &Arc<Copier>) -> (Inbound
         let bytes: Vec<u8> = (0..200_000).map(|at| (at % 249) as u8).collect();
         let _ = far.write(&bytes).unwrap();
         let mut inbound = Inbound::new(Arc::clone(copier), near, 400_000);
+        inbound.set_always_queued(true);
         let count = inbound.receive().unwrap();
         thief.set_nonblocking(true).unwrap();
         let _ = thief.read(&mut stolen);
