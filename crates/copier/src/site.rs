@@ -23,6 +23,8 @@ const EAGER: u8 = 64;
 /// ... and later if waking it has not paid, up to so many; eight times as many where copies are made
 /// at once anyway, so that a place that has changed is found out.
 const WAKE_BYTES_MAX: u64 = 64 << 20;
+/// Where it is not known whether it pays, what was seen of other places does not count for more.
+const WAKE_BYTES_NEW: u64 = 4 << 20;
 
 /// What to do with a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -271,13 +273,18 @@ impl Table {
     /// Counts bytes that were copied without a service that sleeps; `usual` is what is done with such
     /// copies while it is awake. True where it should be woken.
     fn should_wake(&mut self, usual: Option<Verdict>, missed: u64) -> bool {
-        self.miss(if usual == Some(Verdict::Inline) { missed / 8 } else { missed })
+        match usual {
+            Some(Verdict::Inline) => self.miss(missed / 8, WAKE_BYTES_MAX),
+            Some(Verdict::Queue) => self.miss(missed, WAKE_BYTES_MAX),
+            None => self.miss(missed, WAKE_BYTES_NEW),
+        }
     }
 
-    /// Counts bytes that a service awake might have copied. True where it should be woken.
-    fn miss(&mut self, len: u64) -> bool {
+    /// Counts bytes that a service awake might have copied. True where it should be woken, at the
+    /// latest after `most`.
+    fn miss(&mut self, len: u64, most: u64) -> bool {
         self.missed_bytes += len;
-        if self.missed_bytes < self.wake_bytes {
+        if self.missed_bytes < self.wake_bytes.min(most) {
             return false;
         }
         self.missed_bytes = 0;
@@ -324,12 +331,13 @@ mod tests {
     fn a_service_that_sleeps_is_woken_when_it_was_missed_long_enough() {
         let sites = Sites;
         let mut woken = Vec::new();
-        for number in 0..200 {
+        for number in 0..300 {
             if sites.decide(0x9000, 64 << 10, || (false, 0), Costs::default).wake {
                 woken.push(number);
             }
         }
-        // Ever more rarely, while nothing comes of it.
-        assert_eq!(woken, [0, 23, 39, 71, 135]);
+        // Ever more rarely, while nothing comes of it; but a place of which nothing is known does
+        // not wait for ever.
+        assert_eq!(woken, [0, 23, 39, 71, 135, 199, 263]);
     }
 }
