@@ -1,0 +1,2 @@
+//! NVMe over TCP: a target that serves files and memory, and an initiator.
+#![forbid(unsafe_code)]
