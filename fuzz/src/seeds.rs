@@ -67,7 +67,17 @@ pub fn all() -> Vec<Seed> {
     for (name, text) in RESP_REQUESTS {
         add("resp_request", name, text.as_bytes().to_vec());
     }
+    for (name, script) in piece_scripts() {
+        add("aead_pieces", name, script);
+    }
     seeds
+}
+
+/// A short message in one piece, and one of many blocks that is cut near their edges.
+fn piece_scripts() -> [(&'static str, Vec<u8>); 2] {
+    let mut many = vec![0x71, 13, 0, 15, 0, 16, 0, 17, 1, 0, 1, 1, 2, 90, 2, 91];
+    many.extend((0..13 + 800_u32).map(|octet| (octet * 7) as u8));
+    [("short", b"\x00\x05headr0123456789".to_vec()), ("many-blocks", many)]
 }
 
 fn channel_words() -> [(&'static str, Vec<u8>); 5] {

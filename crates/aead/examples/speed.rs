@@ -1,15 +1,14 @@
 //! How fast records are sealed and opened in pieces, beside aws-lc's incremental interface and the
 //! portable backend (RustCrypto), in one process, in turns.
 //!
-//! `cargo run --release -p aead --example speed`
+//! `cargo run --release -p aead --features baseline --example speed`
 
-use std::ffi::c_int;
+use std::cell::RefCell;
 use std::hint::black_box;
-use std::ptr;
 use std::time::Instant;
 
+use aead::baseline::AwsLc;
 use aead::{Backend, Key};
-use aws_lc_sys as aws;
 
 /// The largest TLS record.
 const RECORD_BYTES: usize = 16 * 1024;
@@ -45,65 +44,11 @@ impl Contender for Ours {
     }
 }
 
-struct AwsLc {
-    context: *mut aws::EVP_CIPHER_CTX,
-    seal: c_int,
-}
+struct Theirs(RefCell<AwsLc>);
 
-impl AwsLc {
-    fn new(key: &[u8], seal: bool) -> AwsLc {
-        let seal = c_int::from(seal);
-        // SAFETY: the cipher fits the key, whose octets are copied; the nonce comes later.
-        unsafe {
-            let cipher = match key.len() {
-                16 => aws::EVP_aes_128_gcm(),
-                _ => aws::EVP_aes_256_gcm(),
-            };
-            let context = aws::EVP_CIPHER_CTX_new();
-            let (key, none) = (key.as_ptr(), ptr::null());
-            let done = aws::EVP_CipherInit_ex(context, cipher, ptr::null_mut(), key, none, seal);
-            assert_eq!(done, 1, "aws-lc takes the key");
-            AwsLc { context, seal }
-        }
-    }
-}
-
-impl Drop for AwsLc {
-    fn drop(&mut self) {
-        // SAFETY: made by `new`, freed once.
-        unsafe { aws::EVP_CIPHER_CTX_free(self.context) };
-    }
-}
-
-impl Contender for AwsLc {
+impl Contender for Theirs {
     fn record(&self, nonce: &[u8; 12], data: &mut [u8], piece_bytes: usize) -> u8 {
-        let mut tag = [0_u8; 16];
-        let mut done = 0;
-        let (context, none) = (self.context, ptr::null());
-        // SAFETY: the context is valid, and so are the slices for their lengths; in place is
-        // allowed.
-        unsafe {
-            let (cipher, engine) = (ptr::null(), ptr::null_mut());
-            aws::EVP_CipherInit_ex(context, cipher, engine, none, nonce.as_ptr(), self.seal);
-            let aad_bytes = AAD.len() as c_int;
-            aws::EVP_CipherUpdate(context, ptr::null_mut(), &mut done, AAD.as_ptr(), aad_bytes);
-            for piece in data.chunks_mut(piece_bytes) {
-                let (to, bytes) = (piece.as_mut_ptr(), piece.len() as c_int);
-                let updated = aws::EVP_CipherUpdate(context, to, &mut done, to, bytes);
-                assert_eq!(updated, 1, "aws-lc takes the piece");
-            }
-            if self.seal == 1 {
-                aws::EVP_CipherFinal_ex(context, tag.as_mut_ptr(), &mut done);
-                let get = aws::EVP_CTRL_AEAD_GET_TAG as c_int;
-                aws::EVP_CIPHER_CTX_ctrl(context, get, 16, tag.as_mut_ptr().cast());
-            } else {
-                let set = aws::EVP_CTRL_AEAD_SET_TAG as c_int;
-                aws::EVP_CIPHER_CTX_ctrl(context, set, 16, tag.as_mut_ptr().cast());
-                // The tag is wrong, which is found after as much work as if it were right.
-                aws::EVP_CipherFinal_ex(context, tag.as_mut_ptr(), &mut done);
-            }
-        }
-        tag[0]
+        self.0.borrow_mut().record(nonce, &AAD, data, piece_bytes)[0]
     }
 }
 
@@ -124,7 +69,8 @@ fn compare(key: &[u8], seal: bool, piece_bytes: usize) {
     let ours = |backend| Ours { key: Key::with_backend(key, backend).expect("supported"), seal };
     let backends: Vec<Backend> =
         Backend::ALL.into_iter().filter(|backend| backend.is_supported()).collect();
-    let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(AwsLc::new(key, seal))];
+    let awslc = AwsLc::new(key, seal).expect("a length that there is");
+    let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(Theirs(RefCell::new(awslc)))];
     for backend in &backends {
         contenders.push(Box::new(ours(*backend)));
     }

@@ -13,6 +13,8 @@
 //!   are compared with);
 //! - [`crc32c`]: the checksum of NVMe/TCP and iSCSI.
 //!
+//! With the feature `baseline` there is aws-lc's incremental interface too, for measurements.
+//!
 //! Nothing here knows of TLS or NVMe: nonces and additional data come from the caller, and so does
 //! the decision what to do with bytes that were decrypted before their tag was seen. Time depends
 //! on lengths and offsets, never on keys or data. Nonces are 96 bits, tags 128.
@@ -20,6 +22,8 @@
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 pub mod backend;
+#[cfg(feature = "baseline")]
+pub mod baseline;
 pub mod crc32c;
 mod engine;
 pub mod key;
