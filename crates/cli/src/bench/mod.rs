@@ -9,7 +9,9 @@
 //! very many and looks at what [`tcp`] counted. Both [`drive`] a load through a lab, sometimes
 //! over a link that [`impair`] makes bad, and [`scrape`] what the processes say of themselves.
 //!
-//! [`copy`] needs no lab: copies by the copy service, beside the fastest without it.
+//! [`copy`] and [`nic`] need no lab: copies by the copy service, and protocols by a NIC's engine,
+//! beside the fastest without them. Both are tables of [`parts`]; [`samples`] and [`process`] make
+//! their figures, [`losses`] looks at the ratios of all.
 
 pub mod compare;
 pub mod copy;
@@ -21,10 +23,15 @@ pub mod guard;
 pub mod handoff;
 pub mod helper;
 pub mod impair;
+pub mod losses;
 pub mod migrate;
+pub mod nic;
 pub mod orderly;
+pub mod parts;
+pub mod process;
 pub mod record;
 pub mod report;
+pub mod samples;
 pub mod scrape;
 pub mod server;
 pub mod soak;
@@ -44,7 +51,7 @@ Experiments. Each runs its baselines interleaved with what is measured, prints a
   {\"bench\": …, \"case\": {…}, \"mode\": \"offload\", \"metrics\": {…}, \"seed\": …, \"host\": {…}}
 
 Ratios are lines of their own with mode `ratio`. Units are the last part of every name. \
-All but `copy` bring their own lab up, which needs root.";
+All but `copy` and `nic` bring their own lab up, which needs root.";
 
 /// Measure, always beside the baselines of the same run
 #[derive(Debug, Args)]
@@ -62,6 +69,7 @@ enum BenchCommand {
     Server(server::ServerArgs),
     Compare(compare::CompareArgs),
     Copy(copy::CopyArgs),
+    Nic(nic::NicArgs),
     Report(report::ReportArgs),
 }
 
@@ -77,6 +85,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
         BenchCommand::Server(args) => server::run(&args)?,
         BenchCommand::Compare(args) => compare::run(&args)?,
         BenchCommand::Copy(args) => copy::run(&args)?,
+        BenchCommand::Nic(args) => nic::run(&args)?,
         BenchCommand::Report(args) => report::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

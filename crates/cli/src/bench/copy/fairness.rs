@@ -1,8 +1,8 @@
 //! Two clients of one service thread: who gets how much, and who waits for whom.
 
-use super::figure::median;
 use super::pool::{self, Flow};
 use crate::bench::record::Sink;
+use crate::bench::samples::median;
 use crate::output::line;
 use anyhow::{Context, Result, ensure};
 use copier::{Config, Copier, Polling, Service};

@@ -1,9 +1,9 @@
 //! A real file, copied in memory chunk by chunk and summed: the copy of the chunks to come goes on
 //! while this one is summed.
 
-use super::figure::median;
 use super::usage::CopyTime;
 use crate::bench::record::Sink;
+use crate::bench::samples::median;
 use crate::output::line;
 use anyhow::{Context, Result, ensure};
 use copier::{Config, Copier, Pending, Service};

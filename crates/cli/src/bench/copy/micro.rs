@@ -1,8 +1,8 @@
 //! Single copies: what the client sees of them.
 
-use super::figure::{clock_ns, median, middle_mean, ns};
 use crate::bench::cpu;
 use crate::bench::record::Sink;
+use crate::bench::samples::{clock_ns, median, middle_mean, ns};
 use crate::output::line;
 use anyhow::{Context, Result, anyhow};
 use copier::{Config, Copier, Pending, Polling, Service};

@@ -1,16 +1,14 @@
 //! `unlade bench copy`: what the copy service saves a program that copies, and what it costs.
 //!
-//! Every part is a line of [`parts::PARTS`]; [`losses`] looks at the ratios of all.
+//! Every part is a line of [`PARTS`].
 
 mod deflate;
 mod device;
 mod fairness;
-mod figure;
 mod files;
 mod forward;
 mod ipc;
 pub mod kv;
-mod losses;
 mod micro;
 mod parts;
 mod peers;
@@ -25,16 +23,13 @@ mod usage;
 mod uses;
 mod wire_pair;
 
-use super::record::Sink;
-use crate::output::line;
-use anyhow::{Context, Result};
+use crate::bench::parts::{self as bench_parts, Part};
+use crate::bench::record::Sink;
+use anyhow::Result;
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
-use parts::Part;
-use serde_json::{Map, json};
 use std::path::PathBuf;
-use std::time::Instant;
-use usage::ProcessTime;
+
+pub use parts::PARTS;
 
 const LONG_ABOUT: &str = "\
 Copies with the copy service beside the fastest copy that a program could make itself, and what a \
@@ -104,7 +99,7 @@ pub struct CopyArgs {
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Only this part; may be given several times
-    #[arg(long, value_name = "PART", value_parser = parts::parser())]
+    #[arg(long, value_name = "PART", value_parser = bench_parts::parser(PARTS))]
     only: Vec<&'static Part>,
     /// Seed of everything that is chosen
     #[arg(long, default_value_t = 1)]
@@ -117,32 +112,5 @@ pub struct CopyArgs {
 /// A part fails, which the error names, or results cannot be written.
 pub fn run(args: &CopyArgs) -> Result<()> {
     let mut sink = Sink::new("copy", args.json.as_deref(), args.seed)?;
-    let parts = parts::wanted(&args.only);
-    let progress = ProgressBar::new(parts.len() as u64);
-    if let Ok(style) = ProgressStyle::with_template("copy [{bar:30}] {pos}/{len} {msg}") {
-        progress.set_style(style);
-    }
-    let mut spent = Vec::new();
-    for part in parts {
-        progress.set_message(part.name);
-        line(format_args!("\n{}: {}", part.name, part.about))?;
-        let (began, before) = (Instant::now(), ProcessTime::now());
-        (part.run)(args.quick, &mut sink).with_context(|| format!("bench copy, {}", part.name))?;
-        let (cpu, elapsed_s) = (ProcessTime::now() - before, began.elapsed().as_secs_f64());
-        let case = Map::from_iter([("part".to_owned(), part.name.into())]);
-        let metrics = json!({ "cpu_user_s": cpu.user_s, "cpu_system_s": cpu.system_s, "elapsed_s": elapsed_s });
-        sink.write(case, "process", metrics.as_object().cloned().unwrap_or_default())?;
-        spent.push((part, cpu, elapsed_s));
-        progress.inc(1);
-    }
-    progress.finish_and_clear();
-    line("\nprocessor time, all threads and processes that were waited for (seconds)")?;
-    for (part, cpu, elapsed_s) in spent {
-        let (user, system) = (cpu.user_s, cpu.system_s);
-        line(format_args!(
-            "{:<24}{user:>8.2} user{system:>8.2} system in {elapsed_s:.1}",
-            part.name
-        ))?;
-    }
-    losses::print(sink.ratios())
+    bench_parts::run("copy", PARTS, &args.only, args.quick, &mut sink)
 }

@@ -1,11 +1,11 @@
 //! What bodies cost the balancer that proxies them: by splice(2) where it chooses so, beside the
 //! same balancer with a buffer only. And the two ways by themselves, in the least of a proxy.
 
-use super::figure::median;
 use super::forward::{Forwarder, Way};
 use super::peers::{self, Client, Got, Server};
 use crate::bench::cpu::stay_on;
 use crate::bench::record::Sink;
+use crate::bench::samples::median;
 use crate::lab::process::cpu_ns;
 use crate::output::line;
 use anyhow::{Context, Result, anyhow, bail};

@@ -1,9 +1,9 @@
 //! Receives and sends by the service, beside recv(2) and send(2), on a TCP connection of this
 //! machine.
 
-use super::figure::{clock_ns, median, ns};
 use super::usage::CopyTime;
 use crate::bench::record::Sink;
+use crate::bench::samples::{clock_ns, median, ns};
 use crate::output::line;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use copier::{Config, Copier, Polling, Service};

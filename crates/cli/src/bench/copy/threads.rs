@@ -1,8 +1,8 @@
 //! How far a second thread of the service takes clients that copy much and wait for something else in
 //! between, beside clients that copy by themselves.
 
-use super::figure::median;
 use crate::bench::record::Sink;
+use crate::bench::samples::median;
 use crate::output::line;
 use anyhow::{Result, anyhow};
 use copier::{Config, Copier, Service};

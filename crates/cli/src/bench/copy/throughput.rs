@@ -3,10 +3,10 @@
 //! io_uring is not among the baselines: it has no operation from memory to memory. A splice
 //! through a pipe moves pages between files, and reads or writes memory by copying it as often.
 
-use super::figure::median;
 use super::pool::{self, Flow, Pair};
 use super::usage::CopyTime;
 use crate::bench::record::Sink;
+use crate::bench::samples::median;
 use crate::output::line;
 use anyhow::{Context, Result, ensure};
 use copier::{Config, Copier, Service};

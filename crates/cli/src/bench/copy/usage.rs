@@ -1,42 +1,11 @@
-//! Processor time: of the process, of the thread that measures, of the service's threads.
+//! Processor time of the thread that measures, and of the service's threads.
 
-use linux::usage::{ProcessUsage, ThreadUsage, cpu_of_thread};
+use linux::usage::{ThreadUsage, cpu_of_thread};
 use std::fs;
 use std::ops::{Add, Sub};
-use std::time::Duration;
 
 /// What the names of the service's threads begin with.
 const SERVICE_THREADS: &str = "copyd-";
-
-/// Seconds of all threads of this process, and of processes that it has waited for.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct ProcessTime {
-    pub user_s: f64,
-    pub system_s: f64,
-}
-
-impl ProcessTime {
-    pub fn now() -> ProcessTime {
-        let own = ProcessUsage::now().unwrap_or_default();
-        let children = ProcessUsage::of_children().unwrap_or_default();
-        let sum = |own: Duration, children: Duration| (own + children).as_secs_f64();
-        ProcessTime {
-            user_s: sum(own.user, children.user),
-            system_s: sum(own.system, children.system),
-        }
-    }
-}
-
-impl Sub for ProcessTime {
-    type Output = ProcessTime;
-
-    fn sub(self, before: ProcessTime) -> ProcessTime {
-        ProcessTime {
-            user_s: self.user_s - before.user_s,
-            system_s: self.system_s - before.system_s,
-        }
-    }
-}
 
 /// Seconds of the calling thread, and of the service's threads in this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -112,7 +81,6 @@ mod tests {
             used = CopyTime::now() - before;
         }
         assert!(used.total_s() >= used.per(2.0).total_s());
-        assert!((ProcessTime::now() - ProcessTime::default()).user_s > 0.0);
         drop(service);
     }
 }

@@ -1,7 +1,7 @@
 //! Two ways of one piece of work, with the copy service and without, round about.
 
-use super::figure::median;
 use crate::bench::record::Sink;
+use crate::bench::samples::median;
 use crate::output::line;
 use anyhow::Result;
 use copier::{Config, Polling, Service};

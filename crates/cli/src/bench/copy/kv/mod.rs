@@ -5,9 +5,9 @@ mod peer;
 
 pub use peer::{KvArgs, serve};
 
-use super::figure::median;
 use crate::bench::cpu;
 use crate::bench::record::Sink;
+use crate::bench::samples::median;
 use crate::output::line;
 use anyhow::{Result, anyhow};
 use client::{Ask, Client};

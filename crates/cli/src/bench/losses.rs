@@ -1,6 +1,6 @@
 //! Where the offload loses: every ratio of a run that is on the wrong side of 1.
 
-use crate::bench::record::Ratios;
+use super::record::Ratios;
 use crate::output::line;
 use anyhow::Result;
 use serde_json::{Map, Value};
@@ -8,10 +8,11 @@ use serde_json::{Map, Value};
 /// Ratios that are shown as 1.00 are neither won nor lost.
 const TIE: f64 = 0.005;
 
-/// Whether a ratio of this name is a loss. Of throughput more is better; of anything else, time
-/// and memory, less is.
+/// Whether a ratio of this name is a loss. Of throughput more is better, and of what software costs
+/// in proportion to the offload; of anything else, time and memory, less is.
 fn is_loss(name: &str, ratio: f64) -> bool {
-    let more_is_better = ["throughput", "ops", "bytes_per_s", "speedup"];
+    let more_is_better =
+        ["throughput", "ops", "bytes_per_s", "speedup", "gcm_ratio", "host_cost_ratio"];
     match more_is_better.iter().any(|word| name.contains(word)) {
         true => ratio < 1.0 - TIE,
         false => ratio > 1.0 + TIE,
@@ -64,6 +65,7 @@ mod tests {
         assert!(!is_loss("throughput_ratio_vs_memcpy", 1.5));
         assert!(is_loss("cpu_ratio_vs_memcpy", 2.0));
         assert!(!is_loss("latency_ratio_vs_sync", 1.004));
+        assert!(is_loss("host_cost_ratio_tx", 0.9) && !is_loss("gcm_ratio_vs_awslc", 1.3));
     }
 
     #[test]

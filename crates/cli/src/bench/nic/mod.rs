@@ -1,0 +1,58 @@
+//! `unlade bench nic`: what a NIC's engine takes off the host's core, and what it costs elsewhere.
+//!
+//! Every part is a line of [`PARTS`].
+
+mod crypto;
+
+use crate::bench::parts::{self, Part};
+use crate::bench::record::Sink;
+use anyhow::Result;
+use clap::Args;
+use std::path::PathBuf;
+
+const LONG_ABOUT: &str = "\
+Work on the messages of TLS and NVMe/TCP by an engine on another core, beside the same work by the \
+fastest library in the host. The parts are listed at --only; each runs its baselines interleaved \
+with itself.
+
+crypto: AES-GCM of records of 16 KiB that come in pieces, as packets have them, beside aws-lc's \
+incremental interface and RustCrypto.
+
+Host cost is the processor time of the thread that has the application, TLS and TCP; engine cost, \
+printed beside it, that of the thread that has the device. Figures are medians over rounds.";
+
+const AFTER_HELP: &str = "\
+Examples:
+  unlade bench nic --quick
+  unlade bench nic --only crypto --json nic.jsonl";
+
+/// All parts, in the order in which they run.
+pub static PARTS: &[Part] =
+    &[Part { name: "crypto", about: "AES-GCM in pieces, beside libraries", run: crypto::run }];
+
+/// TLS and NVMe/TCP by an engine, beside the fastest libraries
+#[derive(Debug, Args)]
+#[command(long_about = LONG_ABOUT, after_long_help = AFTER_HELP)]
+pub struct NicArgs {
+    /// Fewer rounds
+    #[arg(long)]
+    quick: bool,
+    /// Write results there, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Only this part; may be given several times
+    #[arg(long, value_name = "PART", value_parser = parts::parser(PARTS))]
+    only: Vec<&'static Part>,
+    /// Seed of everything that is chosen
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// A part fails, which the error names, or results cannot be written.
+pub fn run(args: &NicArgs) -> Result<()> {
+    let mut sink = Sink::new("nic", args.json.as_deref(), args.seed)?;
+    parts::run("nic", PARTS, &args.only, args.quick, &mut sink)
+}
