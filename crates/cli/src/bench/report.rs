@@ -1,7 +1,7 @@
 //! `unlade bench report`: figures from result files, one for each setting and question.
 
 use super::record;
-use super::svg::{Chart, Series};
+use super::svg::{Axis, Chart, Series};
 use crate::output::line;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -31,7 +31,7 @@ struct Question {
     y_is_log: bool,
 }
 
-const QUESTIONS: [Question; 6] = [
+const QUESTIONS: [Question; 11] = [
     Question {
         file: "throughput",
         title: "Throughput",
@@ -80,11 +80,64 @@ const QUESTIONS: [Question; 6] = [
         y_label: "ms per GiB",
         y_is_log: true,
     },
+    Question {
+        file: "host_cpu",
+        title: "Host's core",
+        metric: "host_cpu_ns_per_gib",
+        scale: 1e-6,
+        y_label: "ms per GiB",
+        y_is_log: false,
+    },
+    Question {
+        file: "engine_cpu",
+        title: "Engine's core",
+        metric: "engine_cpu_ns_per_gib",
+        scale: 1e-6,
+        y_label: "ms per GiB",
+        y_is_log: false,
+    },
+    Question {
+        file: "offloaded",
+        title: "Records that were offloaded",
+        metric: "records_offloaded_percent",
+        scale: 1.0,
+        y_label: "% of all",
+        y_is_log: false,
+    },
+    Question {
+        file: "partial",
+        title: "Records that were offloaded in part",
+        metric: "records_partial_percent",
+        scale: 1.0,
+        y_label: "% of all",
+        y_is_log: false,
+    },
+    Question {
+        file: "replayed",
+        title: "Octets that the engine worked on again",
+        metric: "replayed_percent",
+        scale: 1.0,
+        y_label: "% of what was sent",
+        y_is_log: false,
+    },
 ];
 
-/// Where a record belongs: its size, and its setting as part of a file's name and of a title.
+/// What a case of `bench nic` varies, of which the first that it has is to the right.
+const NIC_AXES: [(&str, Axis, &str); 6] = [
+    ("loss_percent", Axis::Percent, "packets lost"),
+    ("reorder_percent", Axis::Percent, "packets reordered"),
+    ("flows", Axis::Count, "connections"),
+    ("depth", Axis::Count, "requests in flight"),
+    ("record_bytes", Axis::Bytes, "record size"),
+    ("bytes", Axis::Bytes, "request size"),
+];
+
+/// Where a record belongs: what is to the right, and its setting as part of a file's name and of a
+/// title.
 struct Place {
-    bytes: f64,
+    x: f64,
+    axis: Axis,
+    x_label: &'static str,
     file: String,
     title: String,
 }
@@ -95,18 +148,33 @@ impl Place {
         if record["bench"] == "copy" {
             return Place::of_copy(case);
         }
+        if record["bench"] == "nic" {
+            let (key, axis, label) =
+                NIC_AXES.into_iter().find(|(key, ..)| case.contains_key(*key))?;
+            return Place::along(case, &[key], axis, label);
+        }
         let bytes = case.get("object_bytes")?.as_f64()?;
         let is = |key: &str| case.get(key).and_then(Value::as_bool) == Some(true);
         let tls = if is("tls") { "tls" } else { "plain" };
         let links = if is("shaped") { "shaped" } else { "unshaped" };
-        Some(Place { bytes, file: format!("{links}_{tls}"), title: format!("{links}, {tls}") })
+        let (file, title) = (format!("{links}_{tls}"), format!("{links}, {tls}"));
+        Some(Place { x: bytes, axis: Axis::Bytes, x_label: "object size", file, title })
     }
 
-    /// Everything but the size is the setting.
     fn of_copy(case: &Map<String, Value>) -> Option<Place> {
-        let is_size = |key: &str| matches!(key, "bytes" | "response_bytes");
-        let (_, bytes) = case.iter().find(|(key, _)| is_size(key))?;
-        let words = case.iter().filter(|(key, _)| !is_size(key)).map(|(key, value)| match value {
+        Place::along(case, &["bytes", "response_bytes"], Axis::Bytes, "object size")
+    }
+
+    /// What has one of `keys` is to the right; everything else is the setting.
+    fn along(
+        case: &Map<String, Value>,
+        keys: &[&str],
+        axis: Axis,
+        x_label: &'static str,
+    ) -> Option<Place> {
+        let is_x = |key: &str| keys.contains(&key);
+        let (_, x) = case.iter().find(|(key, _)| is_x(key))?;
+        let words = case.iter().filter(|(key, _)| !is_x(key)).map(|(key, value)| match value {
             Value::Bool(true) => key.clone(),
             Value::Bool(false) => format!("no {key}"),
             Value::String(word) => format!("{key} {word}"),
@@ -115,7 +183,7 @@ impl Place {
         let title = words.collect::<Vec<String>>().join(", ");
         let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '_' };
         let file = title.replace(", ", "_").chars().map(plain).collect();
-        Some(Place { bytes: bytes.as_f64()?, file, title })
+        Some(Place { x: x.as_f64()?, axis, x_label, file, title })
     }
 }
 
@@ -135,7 +203,9 @@ pub fn run(args: &ReportArgs) -> Result<()> {
         drawn += 1;
     }
     if drawn == 0 {
-        bail!("nothing to draw: the files hold no results by object size");
+        bail!(
+            "nothing to draw: the files hold no results by size, loss, depth or number of connections"
+        );
     }
     Ok(())
 }
@@ -153,12 +223,14 @@ fn charts(records: &[Value]) -> BTreeMap<String, Chart> {
                 .entry(format!("{bench}_{}_{}", question.file, place.file))
                 .or_insert_with(|| Chart {
                     title: format!("{}, {}", question.title, place.title),
+                    x_label: place.x_label.to_owned(),
+                    axis: place.axis,
                     y_label: question.y_label.to_owned(),
                     y_is_log: question.y_is_log,
                     series: Vec::new(),
                 });
             let name = series_name(record);
-            let point = (place.bytes, value * question.scale);
+            let point = (place.x, value * question.scale);
             match chart.series.iter_mut().find(|series| series.name == name) {
                 Some(series) => series.points.push(point),
                 None => chart.series.push(Series { name, points: vec![point] }),
@@ -240,6 +312,22 @@ mod tests {
         let names: Vec<&str> = charts.keys().map(String::as_str).collect();
         assert_eq!(names, ["copy_latency_cache_warm_no_window", "copy_latency_cache_warm_window"]);
         assert_eq!(charts["copy_latency_cache_warm_window"].series.len(), 2);
+    }
+
+    #[test]
+    fn what_a_nic_does_is_drawn_along_what_was_varied() {
+        let record = |mode: &str, loss: u64| {
+            serde_json::json!({
+                "bench": "nic", "mode": mode,
+                "case": { "part": "loss", "what": "receive", "record_bytes": 16384, "loss_percent": loss },
+                "metrics": { "host_cpu_ns_per_gib": 1e8, "records_offloaded_percent": 70.0 },
+            })
+        };
+        let charts = charts(&[record("offload", 0), record("offload", 5), record("aws-lc", 5)]);
+        let chart = &charts["nic_host_cpu_part_loss_record_bytes_16384_what_receive"];
+        assert_eq!((chart.axis, chart.series.len()), (Axis::Percent, 2));
+        assert_eq!(chart.series[0].points, [(0.0, 100.0), (5.0, 100.0)]);
+        assert!(chart.draw().unwrap().contains("packets lost"));
     }
 
     #[test]

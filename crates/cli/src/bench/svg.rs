@@ -1,4 +1,4 @@
-//! A line chart as SVG text: logarithmic sizes to the right, a figure upwards.
+//! A line chart as SVG text: sizes, counts or percents to the right, a figure upwards.
 
 use std::fmt::Write as _;
 
@@ -12,11 +12,43 @@ const BOTTOM: f64 = 56.0;
 const COLOURS: [&str; 8] =
     ["#0072b2", "#009e73", "#56b4e9", "#cc79a7", "#999999", "#e69f00", "#d55e00", "#000000"];
 
+/// What is to the right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Axis {
+    /// Octets, logarithmic.
+    Bytes,
+    /// How many of something, logarithmic.
+    Count,
+    /// Percents from 0 on.
+    Percent,
+}
+
+impl Axis {
+    fn place(self, x: f64) -> f64 {
+        match self {
+            Axis::Bytes | Axis::Count => x.log2(),
+            Axis::Percent => x,
+        }
+    }
+
+    fn holds(self, x: f64) -> bool {
+        x > 0.0 || (self == Axis::Percent && x == 0.0)
+    }
+
+    fn mark(self, x: f64) -> String {
+        match self {
+            Axis::Bytes => size(x),
+            Axis::Count => format!("{x}"),
+            Axis::Percent => format!("{x} %"),
+        }
+    }
+}
+
 /// One line of a chart.
 #[derive(Debug, Clone)]
 pub struct Series {
     pub name: String,
-    /// Size in bytes and figure.
+    /// What is to the right, and figure.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -24,6 +56,8 @@ pub struct Series {
 #[derive(Debug, Clone)]
 pub struct Chart {
     pub title: String,
+    pub x_label: String,
+    pub axis: Axis,
     pub y_label: String,
     pub y_is_log: bool,
     pub series: Vec<Series>,
@@ -36,16 +70,16 @@ impl Chart {
             .series
             .iter()
             .flat_map(|series| series.points.iter().copied())
-            .filter(|(x, y)| *x > 0.0 && y.is_finite() && (!self.y_is_log || *y > 0.0))
+            .filter(|(x, y)| self.axis.holds(*x) && y.is_finite() && (!self.y_is_log || *y > 0.0))
             .collect();
-        let (x_min, x_max) = bounds(points.iter().map(|(x, _)| x.log2()))?;
+        let (x_min, x_max) = bounds(points.iter().map(|(x, _)| self.axis.place(*x)))?;
         let (low, high) = bounds(points.iter().map(|(_, y)| self.height_of(*y)))?;
         let (low, high) = match self.y_is_log {
             true => (low.floor(), high.ceil().max(low.floor() + 1.0)),
             false => (0.0, if high > 0.0 { high * 1.05 } else { 1.0 }),
         };
         let span = (x_max - x_min).max(1.0);
-        let x = |bytes: f64| LEFT + (bytes.log2() - x_min) / span * (WIDTH - LEFT - RIGHT);
+        let x = |at: f64| LEFT + (self.axis.place(at) - x_min) / span * (WIDTH - LEFT - RIGHT);
         let y =
             |height: f64| HEIGHT - BOTTOM - (height - low) / (high - low) * (HEIGHT - TOP - BOTTOM);
         let mut svg = self.open();
@@ -54,7 +88,7 @@ impl Chart {
             let colour = COLOURS[index % COLOURS.len()];
             let usable = series.points.iter().filter(|(_, v)| !self.y_is_log || *v > 0.0);
             let at: Vec<(f64, f64)> =
-                usable.map(|(bytes, value)| (x(*bytes), y(self.height_of(*value)))).collect();
+                usable.map(|(place, value)| (x(*place), y(self.height_of(*value)))).collect();
             draw_series(&mut svg, &series.name, colour, &at, index);
         }
         svg.push_str("</svg>\n");
@@ -101,23 +135,24 @@ impl Chart {
                 number(value)
             );
         }
-        let mut sizes: Vec<f64> = points.iter().map(|(bytes, _)| *bytes).collect();
-        sizes.sort_by(f64::total_cmp);
-        sizes.dedup();
-        for bytes in sizes {
+        let mut places: Vec<f64> = points.iter().map(|(place, _)| *place).collect();
+        places.sort_by(f64::total_cmp);
+        places.dedup();
+        for place in places {
             let _ = writeln!(
                 svg,
                 "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                x(bytes),
+                x(place),
                 bottom + 18.0,
-                size(bytes)
+                self.axis.mark(place)
             );
         }
         let _ = writeln!(
             svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">object size</text>",
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             (LEFT + right) / 2.0,
-            bottom + 40.0
+            bottom + 40.0,
+            escape(&self.x_label)
         );
     }
 }
@@ -178,7 +213,9 @@ mod tests {
 
     fn chart(y_is_log: bool, points: Vec<(f64, f64)>) -> Chart {
         let series = vec![Series { name: "a<b".to_owned(), points }];
-        Chart { title: "t & u".to_owned(), y_label: "MiB/s".to_owned(), y_is_log, series }
+        let (title, x_label) = ("t & u".to_owned(), "object size".to_owned());
+        let y_label = "MiB/s".to_owned();
+        Chart { title, x_label, axis: Axis::Bytes, y_label, y_is_log, series }
     }
 
     #[test]
@@ -199,5 +236,16 @@ mod tests {
         }
         assert!(chart(true, vec![]).draw().is_none());
         assert!(chart(false, vec![(4096.0, 0.0)]).draw().is_some());
+    }
+
+    #[test]
+    fn nothing_lost_has_a_place_among_percents() {
+        let points = vec![(0.0, 3.0), (5.0, 1.0)];
+        let percents = Chart { axis: Axis::Percent, ..chart(false, points.clone()) };
+        assert_eq!(percents.draw().unwrap().matches("<circle").count(), 2);
+        assert_eq!(chart(false, points).draw().unwrap().matches("<circle").count(), 2);
+        let counts =
+            Chart { axis: Axis::Count, ..chart(false, vec![(64.0, 1.0), (131_072.0, 2.0)]) };
+        assert!(counts.draw().unwrap().contains("131072"));
     }
 }
