@@ -343,6 +343,25 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn debug(&self) -> String {
+        format!(
+            "{:?} una {} nxt {} wnd {} rcvnxt {} edge {} {:?} cwnd {} inflight {} lost {} sacked {} {:?}",
+            self.state,
+            self.una.0,
+            self.nxt.0,
+            self.window,
+            self.receive.next().0,
+            self.edge.0,
+            self.phase,
+            self.congestion.window_bytes(),
+            self.board.in_flight(),
+            self.board.lost(),
+            self.board.sacked(),
+            self.timers
+        )
+    }
+
     /// Whether FIN was sent.
     fn fin_sent(&self) -> bool {
         self.nxt.since(self.send.end()) > 0

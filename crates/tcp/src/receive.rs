@@ -213,7 +213,9 @@ impl<R: Payload> Receive<R> {
                 None => octets,
             };
             let full = self.ready.len() + self.held.len() >= RECEIVE_PIECES_MAX;
-            if full || self.held.len() >= HELD_PIECES_MAX {
+            // What is next is never held for long: without it nothing would become ready.
+            let many = self.held.len() >= HELD_PIECES_MAX && start != self.next;
+            if full || many {
                 return false;
             }
             let part = buffer.split_front(gap as usize);

@@ -116,10 +116,11 @@ impl Scoreboard {
         self.sacked
     }
 
-    /// Nothing was lost, reordered or sent again lately.
+    /// Nothing is lost, has arrived behind a hole, or was sent again or before what has arrived.
     #[inline]
     pub(crate) fn is_clean(&self) -> bool {
-        self.lost == 0 && self.sacked == 0 && self.again == 0
+        let overtaken = self.entries.front().is_some_and(|entry| entry.at < self.latest_at);
+        self.lost == 0 && self.sacked == 0 && self.again == 0 && !overtaken
     }
 
     /// Whether something new can be sent.
@@ -175,17 +176,23 @@ impl Scoreboard {
         echo_is_old: impl Fn(Time) -> bool,
     ) -> Delivered {
         let mut delivered = Delivered::default();
+        let mut again = false;
         while let Some(&entry) = self.entries.front() {
             let octets = ack.since(entry.range.start).min(entry.range.octets() as i32);
             if octets <= 0 {
                 break;
             }
+            again |= entry.again;
             let part = Range { start: entry.range.start, end: entry.range.start + octets as u32 };
             self.leave(&entry, part.octets());
             self.arrived(path, &Sent { range: part, ..entry }, &echo_is_old, &mut delivered);
             self.pop_front(part.octets());
         }
-        if (ack.since(self.highest)) > 0 {
+        if again {
+            // What was sent once has waited for what was sent again: that is no round-trip time.
+            delivered.rtt_ns = None;
+        }
+        if ack.since(self.highest) > 0 {
             self.highest = ack;
         }
         delivered.duplicate = is_duplicate(ack, blocks);
@@ -283,7 +290,7 @@ impl Scoreboard {
             }
             index += 1;
         }
-        if (block.end.since(self.highest)) > 0 {
+        if block.end.since(self.highest) > 0 {
             self.highest = block.end;
         }
         self.join(first.saturating_sub(1), index + 1);
@@ -414,6 +421,11 @@ impl Scoreboard {
     /// (RFC 2018 §8).
     pub(crate) fn lose_all(&mut self) {
         for entry in &mut self.entries {
+            if entry.fate == Fate::Sacked {
+                // Of what was joined the times of sending are not known.
+                self.again += usize::from(!entry.again);
+                (entry.at, entry.again) = (Time::default(), true);
+            }
             entry.fate = Fate::Lost;
         }
         self.lost += self.in_flight + self.sacked;

@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn both_limits_refuse() {
-        let mut queue = queue(&[b"x"; 8]);
+        let mut queue = queue(&[b"x".as_slice(); 8]);
         assert_eq!(queue.push(Bytes::from_static(b"y")), Err(SendError::Full));
         queue.acknowledge(START + 1);
         assert_eq!(queue.room_bytes(), 93);

@@ -33,13 +33,14 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         if segment.is_some() {
             return segment;
         }
+        // What a probe acknowledges does not count, since it is outside of the window.
+        if self.due.ack || (self.due.probe && self.unacked_bytes > 0) {
+            let header = self.header(now, self.nxt, TcpFlags::ACK);
+            return Some(self.alone(header));
+        }
         if core::mem::take(&mut self.due.probe) {
             self.stats.probes += 1;
             let header = self.header(now, self.una - 1, TcpFlags::ACK);
-            return Some(self.alone(header));
-        }
-        if self.due.ack {
-            let header = self.header(now, self.nxt, TcpFlags::ACK);
             return Some(self.alone(header));
         }
         None
