@@ -275,23 +275,6 @@ impl Network {
     }
 
     fn give(&mut self, to: usize, mut packet: Packet) {
-        if std::env::var_os("TRACE").is_some() {
-            let h = &packet.header;
-            let n: usize = packet.pieces.iter().map(Payload::octets).sum();
-            let c = &self.ends[to].connection;
-            println!(
-                "{} to {to}: {:#x} seq {} +{n} ack {} win {} ts {:?} sack {:?} [{} ready {}]",
-                self.now.ms(),
-                h.flags.0,
-                h.seq.0,
-                h.ack.0,
-                h.window,
-                h.timestamps,
-                h.sack.as_slice(),
-                c.debug(),
-                c.readable_bytes()
-            );
-        }
         self.ends[to].connection.receive(self.now, &packet.header, &mut packet.pieces);
         assert!(packet.pieces.is_empty());
         self.transmit(to);

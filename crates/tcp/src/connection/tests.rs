@@ -51,6 +51,7 @@ impl Tested {
         let now = Time::from_ms(1000);
         let mut tested = Tested::new(Connection::accept(config, now, OWN, &syn).unwrap());
         assert_eq!(tested.take(), Some(seen(SYN_ACK, 0, 1, "")));
+        tested.pass_ms(10);
         tested.give(ACK, 1, 1, "");
         assert_eq!(tested.connection.state(), State::Established);
         tested

@@ -76,9 +76,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
     /// it (RFC 9293 §3.8.6.2.2).
     #[inline]
     fn announce(&mut self) -> u16 {
-        let next = self.receive.next();
-        let most = u32::from(u16::MAX) << self.agreed.own_scale;
-        let offer = next + self.receive.room_bytes().min(most);
+        let (next, offer) = (self.receive.next(), self.offer());
         let worth = (self.config.receive_buffer_bytes / 2).min(self.mss).max(1);
         if offer.since(self.edge) >= worth as i32 {
             self.edge = offer;
