@@ -200,8 +200,8 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         vec![0, flags, seq[0], seq[1], ack[0], ack[1], 0x40, 0, 0, octets]
     };
     let sacked = [0, 0x10, 0, 9, 0, 9, 0x40, 0, 2, 3, 0, 4, 0, 0];
-    // A header without its step: SYN with SACK permitted and an MSS of 1504 octets.
-    let opening = [13u8 ^ 4, 0x02, 0, 8, 0, 8, 0x40, 0, 188];
+    // A header without its step: SYN with SACK permitted and an MSS of 1344 octets.
+    let opening = [13u8 ^ 4, 0x02, 0, 8, 0, 8, 0x40, 0, 168];
     let script = |parts: &[&[u8]]| parts.concat();
     let open = [&opening[..], &segment(0x10, 1, 1, 0)].concat();
     vec![

@@ -12,7 +12,7 @@ use crate::random::Random;
 use crate::segment::{Header, Transmit};
 use crate::{Config, Connection, Marked, Payload, State, Time};
 
-mod runs;
+pub(crate) mod runs;
 
 /// What is said of a packet's octets: where the packet was in the stream, and how long.
 pub(crate) type Mark = (SeqNumber, u32);

@@ -192,7 +192,7 @@ impl Oracle {
     }
 }
 
-fn compare(random: &mut Random) {
+pub(crate) fn compare(random: &mut Random) {
     let total = 1 + random.below(400) as usize;
     let mut receive = receive(1000);
     let mut oracle = Oracle { octets: vec![None; total + 500], next: 0 };

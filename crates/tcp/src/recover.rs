@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use wire::SeqNumber;
 
+use crate::rule::{Rule, holds};
 use crate::segment::Range;
 use crate::time::Time;
 
@@ -236,7 +237,7 @@ impl Scoreboard {
         let rtt_ns = path.now.ns_since(entry.at);
         if entry.again {
             // It may be the octets as they were sent first that have arrived.
-            if echo_is_old(entry.at) || rtt_ns < path.min_rtt_ns {
+            if holds(Rule::Karn) && (echo_is_old(entry.at) || rtt_ns < path.min_rtt_ns) {
                 return;
             }
         } else {
@@ -354,6 +355,9 @@ impl Scoreboard {
     }
 
     fn reorder_ns(&self, path: Path) -> u64 {
+        if !holds(Rule::Reordering) {
+            return 0;
+        }
         let behind = self.sacked.div_ceil(self.mss_bytes);
         if !self.reordered && (path.recovering || behind >= DUPLICATES) {
             return 0;
@@ -497,4 +501,4 @@ fn is_duplicate(ack: SeqNumber, blocks: &[Range]) -> bool {
 
 #[cfg(test)]
 #[path = "recover_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -229,7 +229,7 @@ impl Oracle {
     }
 }
 
-fn compare(random: &mut Random) {
+pub(crate) fn compare(random: &mut Random) {
     let mut board = Scoreboard::new(START, MSS);
     let mut oracle = Oracle {
         octets: VecDeque::new(),

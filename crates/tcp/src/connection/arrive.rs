@@ -53,7 +53,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             && self.tail_probe.is_none()
             && header.seq == self.receive.next()
             && self.receive.is_plain()
-            && octets <= self.edge.since(header.seq) as u32
+            && octets as i32 <= self.edge.since(header.seq)
             && self.nxt.since(header.ack) >= 0
             && match header.ack.since(self.una) {
                 0 => octets > 0 || self.peer_window(header) != self.window,

@@ -5,6 +5,7 @@ use wire::packet::TcpFlags;
 
 use super::{Connection, Phase, State, TailProbe};
 use crate::payload::Payload;
+use crate::rule::{Rule, holds};
 use crate::segment::{Header, Range, SackBlocks, Timestamps, Transmit};
 use crate::time::Time;
 
@@ -244,7 +245,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
 
     /// Nothing will come that makes the peer tell of a larger window: it is asked.
     fn wait_for_window(&mut self, now: Time, idle: bool) {
-        if idle && self.timers.persist == Time::NEVER {
+        if idle && self.timers.persist == Time::NEVER && holds(Rule::Probe) {
             self.timers.persist = now.after_ns(self.rtt.timeout_ns());
         }
     }
