@@ -8,4 +8,5 @@ mod lines;
 mod pieces;
 pub mod seeds;
 pub mod targets;
+mod tcp;
 mod tls;

@@ -17,6 +17,7 @@ use wire::snapshot::Snapshot;
 
 pub use super::lines::copyd_lines;
 pub use super::pieces::aead_pieces;
+pub use super::tcp::{tcp_connection, tcp_header};
 pub use super::tls::record;
 
 /// A target.
@@ -37,6 +38,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("parcel", parcel),
     ("resp_request", resp_request),
     ("aead_pieces", aead_pieces),
+    ("tcp_header", tcp_header),
+    ("tcp_connection", tcp_connection),
 ];
 
 /// What is said on a channel's socket means one thing.
