@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,16 +69,10 @@ pub async fn serve_stream<S: ByteStream>(
     let over = queue.clone();
     let sending = queue.outbox.send(&mut write, |id| over.over(id));
     let fault = tokio::select! {
-        fault = connection.converse() => fault,
+        fault = connection.converse(draining) => fault,
         Err(error) = sending => Fault::Io(error),
-        () = drained(draining, &queue) => Fault::Over,
     };
     end(fault, Some(&queue), connection.receiver, write, &subsystem).await;
-}
-
-async fn drained(draining: impl Future<Output = ()>, queue: &Queue) {
-    draining.await;
-    queue.drain().await;
 }
 
 /// ICReq, and what comes of it.
@@ -177,16 +171,30 @@ struct Connection<R> {
 }
 
 impl<R: AsyncRead + Unpin> Connection<R> {
-    /// Connect, and then commands until something ends the connection.
-    async fn converse(&mut self) -> Fault {
+    /// Connect, and then commands until something ends the connection; after `draining`, until
+    /// those in work are answered, on the admin queue those of the controller's other queues.
+    async fn converse(&mut self, draining: impl Future<Output = ()>) -> Fault {
+        let mut draining = pin!(draining);
         let limit = self.queue.subsystem.config.connect_timeout;
-        let joined = match timeout(limit, self.connect()).await.unwrap_or(Err(Fault::Slow)) {
+        let joined = tokio::select! {
+            joined = timeout(limit, self.connect()) => joined.unwrap_or(Err(Fault::Slow)),
+            () = &mut draining => return Fault::Over,
+        };
+        let joined = match joined {
             Ok(joined) => joined,
             Err(fault) => return fault,
+        };
+        let queue = self.queue.clone();
+        let drained = async {
+            draining.await;
+            queue.refuse_more();
+            joined.others_gone().await;
+            queue.idle().await;
         };
         tokio::select! {
             Err(fault) = self.commands(&joined) => fault,
             () = joined.ended() => Fault::Over,
+            () = drained => Fault::Over,
         }
     }
 

@@ -352,9 +352,13 @@ impl Queue {
         self.pump(false);
     }
 
-    /// Takes no more commands, and returns when those in work are answered.
-    pub async fn drain(&self) {
+    /// Takes no more commands.
+    pub fn refuse_more(&self) {
         self.state.borrow_mut().is_draining = true;
+    }
+
+    /// Returns when no command is in work.
+    pub async fn idle(&self) {
         while !self.state.borrow().in_work.is_empty() {
             self.idle.notified().await;
         }

@@ -187,6 +187,7 @@ impl Subsystem {
             queues: Mutex::new(HashSet::new()),
             state: watch::Sender::new(AssociationState::default()),
             deadline_moved: Notify::new(),
+            queue_gone: Notify::new(),
         });
         associations.insert(id, association.clone());
         self.counters.controllers.add(1);
@@ -266,6 +267,8 @@ pub(crate) struct Association {
     queues: Mutex<HashSet<u16>>,
     state: watch::Sender<AssociationState>,
     deadline_moved: Notify,
+    /// An I/O queue has gone.
+    queue_gone: Notify,
 }
 
 impl Association {
@@ -355,6 +358,13 @@ impl Joined {
         lock(&self.association.controller).id()
     }
 
+    /// On the admin queue: returns when no I/O queue is connected.
+    pub async fn others_gone(&self) {
+        while self.queue == 0 && !lock(&self.association.queues).is_empty() {
+            self.association.queue_gone.notified().await;
+        }
+    }
+
     /// Returns when the connection is to end: the association is over, its controller was reset
     /// (which closes I/O queues), or the host is silent (seen by the admin queue).
     pub async fn ended(&self) {
@@ -382,6 +392,7 @@ impl Drop for Joined {
             0 => self.association.end(),
             queue => {
                 lock(&self.association.queues).remove(&queue);
+                self.association.queue_gone.notify_one();
             }
         }
     }
