@@ -40,6 +40,7 @@ enum Step {
     },
     /// Ranges follow as data; without AD they are hints that nothing comes of.
     Ranges {
+        count: usize,
         deallocate: bool,
     },
 }
