@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod lines;
+mod nvme;
 mod pieces;
 pub mod seeds;
 pub mod targets;

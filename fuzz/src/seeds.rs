@@ -73,6 +73,9 @@ pub fn all() -> Vec<Seed> {
     for (name, script) in piece_scripts() {
         add("aead_pieces", name, script);
     }
+    for (name, content) in super::nvme::seeds() {
+        add("nvme_pdu", name, content);
+    }
     seeds
 }
 

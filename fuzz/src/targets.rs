@@ -16,6 +16,7 @@ use wire::packet::{
 use wire::snapshot::Snapshot;
 
 pub use super::lines::copyd_lines;
+pub use super::nvme::nvme_pdu;
 pub use super::pieces::aead_pieces;
 pub use super::tcp::{tcp_connection, tcp_header};
 pub use super::tls::record;
@@ -40,6 +41,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("aead_pieces", aead_pieces),
     ("tcp_header", tcp_header),
     ("tcp_connection", tcp_connection),
+    ("nvme_pdu", nvme_pdu),
 ];
 
 /// What is said on a channel's socket means one thing.
