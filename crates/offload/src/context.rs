@@ -6,7 +6,7 @@ use wire::FlowKey;
 
 use crate::rx::Rx;
 use crate::tx::Tx;
-use crate::{nvme, tls};
+use crate::{composed, nvme, tls};
 
 /// Most octets of dynamic state of a flow, its name included (§6.5 of the paper).
 pub const CONTEXT_BYTES_MAX: usize = 208;
@@ -42,3 +42,6 @@ const _: () = assert!(size_of::<Context<Rx<tls::Progress>>>() <= CONTEXT_BYTES_M
 const _: () = assert!(size_of::<Context<Tx<tls::Progress>>>() <= CONTEXT_BYTES_MAX);
 const _: () = assert!(size_of::<Context<Rx<nvme::Progress>>>() <= CONTEXT_BYTES_MAX);
 const _: () = assert!(size_of::<Context<Tx<nvme::Progress>>>() <= CONTEXT_BYTES_MAX);
+const _: () = assert!(size_of::<Context<composed::rx::Inner>>() <= CONTEXT_BYTES_MAX);
+const _: () = assert!(size_of::<Context<composed::tx::Inner>>() <= CONTEXT_BYTES_MAX);
+const _: () = assert!(size_of::<Context<composed::tx::Outer>>() <= CONTEXT_BYTES_MAX);

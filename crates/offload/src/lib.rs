@@ -9,12 +9,14 @@
 //! - `framing`: where in its messages a stream is;
 //! - [`rx`]: received packets, with `search` for streams whose messages are not known, and
 //!   [`resync`], what is asked and answered then;
-//! - [`tx`]: packets to send, with the driver's copy of where the device is.
+//! - [`tx`]: packets to send, with the driver's copy of where the device is;
+//! - [`composed`]: NVMe/TCP over TLS, a machine of each.
 //!
 //! [`software`] is the host's part; [`stats`] counts for both.
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod composed;
 pub mod context;
 mod framing;
 pub mod l5p;

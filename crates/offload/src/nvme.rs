@@ -198,15 +198,14 @@ pub fn target(header: &[u8]) -> Option<Target> {
 /// How far the work on one PDU has come.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    layout: Layout,
     /// Of the header until its digest is behind us, then of the data.
     crc: u32,
     /// The digest: what was received of it, or what is to be sent.
     digest: [u8; DIGEST_BYTES],
     /// Octets 8 to 19 of the header, which say where data goes.
     fields: [u8; TARGET_END - COMMON_BYTES],
-    /// Where data goes, once that is known and allowed.
-    registration: Option<Registration>,
+    /// Of the registration that data goes to, once that is known and allowed.
+    generation: Option<u32>,
     sound: bool,
 }
 
@@ -250,21 +249,33 @@ impl Progress {
     }
 
     /// The header is complete, and right as far as can be known.
-    fn resolve(&mut self, message: &Message, within: usize, placer: &mut Placer<'_>) {
-        let mut header = [0; TARGET_END];
-        header[..COMMON_BYTES].copy_from_slice(&message.header);
-        header[COMMON_BYTES..].copy_from_slice(&self.fields);
-        let Some(Target { tag, offset, data_bytes }) = target(&header) else { return };
-        if data_bytes == self.layout.data_bytes() && (self.sound || !holds(Rule::HeaderFirst)) {
-            self.registration = placer.resolve(tag, (offset, data_bytes), within);
+    fn resolve(&mut self, message: &Message, layout: &Layout, placer: &Placer<'_>) {
+        let Some(Target { tag, offset, data_bytes }) = self.target(message) else { return };
+        if data_bytes == layout.data_bytes() && (self.sound || !holds(Rule::HeaderFirst)) {
+            self.generation = placer.resolve(tag, offset, data_bytes);
         }
     }
 
-    /// DATAO.
-    fn offset(&self) -> u32 {
-        let at = 12 - COMMON_BYTES;
-        let [a, b, c, d] = [0, 1, 2, 3].map(|octet| self.fields[at + octet]);
-        u32::from_le_bytes([a, b, c, d])
+    /// Where the data of a PDU goes whose header is complete.
+    fn target(&self, message: &Message) -> Option<Target> {
+        let mut header = [0; TARGET_END];
+        header[..COMMON_BYTES].copy_from_slice(&message.header);
+        header[COMMON_BYTES..].copy_from_slice(&self.fields);
+        target(&header)
+    }
+
+    /// Puts data, `from` octets behind its start, where it belongs.
+    fn place(
+        &self,
+        message: &Message,
+        from: u32,
+        (within, octets): (usize, &[u8]),
+        placer: &mut Placer<'_>,
+    ) {
+        let Some(generation) = self.generation else { return };
+        let Some(Target { tag, offset, .. }) = self.target(message) else { return };
+        let registration = Registration { tag, generation };
+        placer.place(registration, offset.wrapping_add(from), within, octets);
     }
 
     /// Takes octets of a received digest; with the last one it is compared.
@@ -303,15 +314,11 @@ impl L5p for Nvme {
     }
 
     fn begin(&self, message: &Message) -> Progress {
-        // A header without a layout never gets here; an empty one would do no harm.
-        let nothing =
-            Layout { header_end: 0, digest_end: 0, data_start: 0, data_end: 0, pdu_end: 0 };
         Progress {
-            layout: self.layout(&message.header).unwrap_or(nothing),
             crc: crc32c::update(0, &message.header),
             digest: [0; DIGEST_BYTES],
             fields: [0; TARGET_END - COMMON_BYTES],
-            registration: None,
+            generation: None,
             sound: true,
         }
     }
@@ -325,35 +332,34 @@ impl L5p for Nvme {
         _out: Option<&mut [u8]>,
         placer: &mut Placer<'_>,
     ) -> bool {
+        // Without a layout it is no header, and no message.
+        let Some(layout) = self.layout(&message.header) else { return false };
         let mut done = 0;
         while done < octets.len() {
-            let (part, left) = at.layout.part(offset + done as u32);
+            let (part, left) = layout.part(offset + done as u32);
             let taken = (octets.len() - done).min(left as usize);
             let octets = &octets[done..done + taken];
             let ends = taken == left as usize;
             match part {
                 Part::Header { at: from } => {
                     at.take_header(from, octets);
-                    if ends && !at.layout.has_header_digest() {
+                    if ends && !layout.has_header_digest() {
                         at.crc = 0;
-                        at.resolve(message, done + taken, placer);
+                        at.resolve(message, &layout, placer);
                     }
                 }
                 Part::HeaderDigest { at: from } => {
                     at.take_digest(from, octets);
                     if ends {
-                        at.resolve(message, done + taken, placer);
+                        at.resolve(message, &layout, placer);
                     }
                 }
                 Part::Pad => (),
                 Part::Data { at: from } => {
-                    if at.layout.has_data_digest() {
+                    if layout.has_data_digest() {
                         at.crc = crc32c::update(at.crc, octets);
                     }
-                    if let Some(registration) = at.registration {
-                        let offset = at.offset().wrapping_add(from);
-                        placer.place(registration, offset, done, octets);
-                    }
+                    at.place(message, from, (done, octets), placer);
                 }
                 Part::DataDigest { at: from } => at.take_digest(from, octets),
             }
@@ -366,17 +372,19 @@ impl L5p for Nvme {
         at.sound
     }
 
-    fn transmit(&self, _message: &Message, at: &mut Progress, offset: u32, octets: &mut [u8]) {
+    fn transmit(&self, message: &Message, at: &mut Progress, offset: u32, octets: &mut [u8]) {
+        // Without a layout it is no header, and no message.
+        let Some(layout) = self.layout(&message.header) else { return };
         let mut done = 0;
         while done < octets.len() {
-            let (part, left) = at.layout.part(offset + done as u32);
+            let (part, left) = layout.part(offset + done as u32);
             let taken = (octets.len() - done).min(left as usize);
             let ends = taken == left as usize;
             let octets = &mut octets[done..done + taken];
             match part {
                 Part::Header { .. } => {
                     at.crc = crc32c::update(at.crc, octets);
-                    if ends && !at.layout.has_header_digest() {
+                    if ends && !layout.has_header_digest() {
                         at.crc = 0;
                     }
                 }
@@ -384,7 +392,7 @@ impl L5p for Nvme {
                     at.fill_digest(from, octets);
                 }
                 Part::Pad => (),
-                Part::Data { .. } if at.layout.has_data_digest() => {
+                Part::Data { .. } if layout.has_data_digest() => {
                     at.crc = crc32c::update(at.crc, octets);
                 }
                 Part::Data { .. } => (),

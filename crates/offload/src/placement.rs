@@ -8,19 +8,18 @@
 //! # What is never written
 //! - A buffer that was withdrawn: a registration is a tag with a generation, and a PDU belongs to
 //!   the registration that its header met.
-//! - A registration's buffer by a PDU whose header is before the place up to which software had
-//!   read when it registered: old data that comes again is not the answer to a new command.
 //! - Anything by octets at or before which the device has seen others of the stream: TCP may have
-//!   those, and software may have copied them.
+//!   those, software may have copied them, and their tag may be another command's by now.
 //! - Octets of a buffer at or before which the device has put others.
 //! - Octets beyond the registered length, or any where a header's digest is wrong.
 //!
 //! With TLS below, a buffer is written before the tag of its record is seen. What is in it is not
-//! to be used before software has been given the record. Who distrusts the path as well withdraws
-//! a registration, and has that acknowledged, before copying into its buffer what was not placed.
+//! to be used before software has been given the record. Somebody on the path can then have the
+//! device put octets that TCP refuses into any registered buffer, behind what is placed there. Who
+//! minds keeps what was not placed aside, withdraws the registration, has that acknowledged, and
+//! copies then: what is reported as placed and was taken by TCP is not written again.
 
 use thiserror::Error;
-use wire::SeqNumber;
 
 use crate::rule::{Rule, holds};
 
@@ -145,8 +144,6 @@ pub enum PlacementError {
 struct Slot {
     generation: u32,
     buffer_bytes: u32,
-    /// Headers before it are not an answer to this registration.
-    floor: SeqNumber,
     /// The buffer's octets before it are not written any more.
     from: u32,
 }
@@ -165,7 +162,6 @@ impl Placement {
     }
 
     /// Data for the tag goes to a buffer of `buffer_bytes` from now on (`l5o_add_rr_state`).
-    /// `floor` is how far software has read the stream.
     ///
     /// # Errors
     /// [`PlacementError::Tag`]; [`PlacementError::InUse`].
@@ -173,14 +169,13 @@ impl Placement {
         &mut self,
         registration: Registration,
         buffer_bytes: u32,
-        floor: SeqNumber,
     ) -> Result<(), PlacementError> {
         let Registration { tag, generation } = registration;
         match self.slots.get_mut(usize::from(tag)) {
             None => Err(PlacementError::Tag(tag)),
             Some(Some(_)) => Err(PlacementError::InUse(tag)),
             Some(slot) => {
-                *slot = Some(Slot { generation, buffer_bytes, floor, from: 0 });
+                *slot = Some(Slot { generation, buffer_bytes, from: 0 });
                 Ok(())
             }
         }
@@ -209,9 +204,10 @@ pub struct Placer<'p> {
     target: Option<(&'p mut Placement, &'p mut dyn Buffers)>,
     /// Nothing of the stream at or behind the packet's octets was seen before.
     fresh: bool,
-    /// Where the octets that are worked on are, in the payload and in the stream.
+    /// Where in the payload what is worked on begins: a part of the stream, and octets in it.
+    origin: u32,
     base: u32,
-    seq: SeqNumber,
+    placed_bytes: u64,
     placed: PlacedRanges,
 }
 
@@ -221,8 +217,9 @@ impl<'p> Placer<'p> {
         Placer {
             target: None,
             fresh: false,
+            origin: 0,
             base: 0,
-            seq: SeqNumber(0),
+            placed_bytes: 0,
             placed: PlacedRanges::NONE,
         }
     }
@@ -240,31 +237,38 @@ impl<'p> Placer<'p> {
     /// A packet begins.
     pub(crate) fn packet(&mut self, fresh: bool) {
         self.fresh = fresh || !holds(Rule::Fresh);
+        self.origin = 0;
         self.placed = PlacedRanges::NONE;
     }
 
-    /// The octets that come next are `base` octets behind the start of the payload, at `seq`.
-    pub(crate) fn turn_to(&mut self, base: usize, seq: SeqNumber) {
-        (self.base, self.seq) = (base as u32, seq);
+    /// What is called payload next is `origin` octets behind the start of the packet's.
+    pub(crate) fn part(&mut self, origin: usize) {
+        self.origin = origin as u32;
     }
 
-    /// The registration that a header belongs to which was complete `within` octets behind the
-    /// start of the octets at hand, and whose data, `data_bytes`, belongs `offset` octets behind
-    /// the start of the buffer. Nothing where there is none, or the data is out of its bounds.
-    pub(crate) fn resolve(
-        &mut self,
-        tag: u16,
-        (offset, data_bytes): (u32, u32),
-        within: usize,
-    ) -> Option<Registration> {
-        let (placement, _) = self.target.as_mut()?;
+    /// The octets that come next are `base` octets behind the start of the payload.
+    pub(crate) fn turn_to(&mut self, base: usize) {
+        self.base = self.origin + base as u32;
+    }
+
+    /// What was put into buffers is worthless, and software is told nothing of it.
+    pub(crate) fn forget(&mut self) {
+        self.placed = PlacedRanges::NONE;
+    }
+
+    /// Octets that were placed, ever.
+    pub fn placed_bytes(&self) -> u64 {
+        self.placed_bytes
+    }
+
+    /// The generation of the registration of `tag`, for `data_bytes` of data that belong `offset` octets behind the
+    /// start of its buffer. Nothing where there is none, or the data is out of its bounds.
+    pub(crate) fn resolve(&self, tag: u16, offset: u32, data_bytes: u32) -> Option<u32> {
+        let (placement, _) = self.target.as_ref()?;
         let slot = placement.slots.get(usize::from(tag))?.as_ref()?;
-        let seq = self.seq + within as u32;
-        let late = seq.before(slot.floor + 1) && holds(Rule::Floor);
         let end = offset.checked_add(data_bytes)?;
         let inside = end <= slot.buffer_bytes || !holds(Rule::Bounds);
-        let generation = slot.generation;
-        (!late && inside).then_some(Registration { tag, generation })
+        inside.then_some(slot.generation)
     }
 
     /// Puts `octets`, which are `within` octets behind the start of those at hand, to `offset` of
@@ -291,6 +295,7 @@ impl<'p> Placer<'p> {
             return;
         }
         slot.from = slot.from.max(end);
+        self.placed_bytes += u64::from(bytes);
         self.placed = ranges;
     }
 }

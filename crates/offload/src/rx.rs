@@ -59,6 +59,9 @@ pub struct Received {
     /// The payload was worked on, and is in `out`; the messages that end in it are authentic. If
     /// not, it is to go up as it came. Packets that differ here must not be merged.
     pub pass: Option<Pass>,
+    /// Where in the payload a message starts, the first one of those that start in it; of a packet
+    /// with a pass. By it software can tell that the device and itself see the same messages.
+    pub boundary: Option<u32>,
     /// A question for software.
     pub request: Option<Request>,
 }
@@ -144,7 +147,8 @@ impl<P: Copy> Rx<P> {
         out: &mut [u8],
         placer: &mut Placer<'_>,
     ) -> Received {
-        placer.packet(!seq.before(self.frontier));
+        placer.packet(self.is_fresh(seq));
+        let placed_bytes = placer.placed_bytes();
         if payload.is_empty() {
             return Received::default();
         }
@@ -157,11 +161,52 @@ impl<P: Copy> Rx<P> {
             stats.rx_past_packets += 1;
             return Received::default();
         }
+        let received = self.take(l5p, stats, (seq, payload), out, placer);
+        stats.rx_placed_bytes += placer.placed_bytes() - placed_bytes;
+        received
+    }
+
+    /// Takes octets of the stream.
+    pub(crate) fn take<L: L5p<Progress = P>>(
+        &mut self,
+        l5p: &L,
+        stats: &mut Stats,
+        (seq, payload): (SeqNumber, &[u8]),
+        out: &mut [u8],
+        placer: &mut Placer<'_>,
+    ) -> Received {
         match self.state {
             State::Offloading => self.offload(l5p, stats, (seq, payload), out, placer),
             State::Searching => self.search(l5p, stats, seq, payload),
             State::Tracking => self.track(l5p, stats, seq, payload),
         }
+    }
+
+    /// Where the stream stands.
+    pub(crate) fn framing(&self) -> Framing {
+        self.framing
+    }
+
+    /// All octets of the stream that are still to come are `octets` further than was thought.
+    pub(crate) fn shift(&mut self, octets: u32) {
+        self.framing.shift(octets);
+    }
+
+    /// Octets were missed, nobody knows how many.
+    pub(crate) fn interrupt(&mut self, stats: &mut Stats) {
+        match self.state {
+            State::Offloading => stats.rx_searches += 1,
+            State::Tracking => stats.rx_tls_resync_req_skip += 1,
+            State::Searching => (),
+        }
+        self.progress = None;
+        self.carry = Carry::EMPTY;
+        self.state = State::Searching;
+    }
+
+    /// True where octets from `seq` on, and all behind them, are new to the device.
+    pub(crate) fn is_fresh(&self, seq: SeqNumber) -> bool {
+        !seq.before(self.frontier)
     }
 
     /// Takes an answer of software; true where it was to the question that is open.
@@ -219,9 +264,11 @@ impl<P: Copy> Rx<P> {
             // What starts with the header that is next has lost nothing that it needs.
             Place::Next | Place::Header(0) => match self.walk(l5p, (payload, 0), Some(out), placer)
             {
-                Walk::Authentic => self.decrypted(stats, payload.len()),
-                Walk::Failed if !holds(Rule::Failing) => self.decrypted(stats, payload.len()),
-                Walk::Failed => {
+                Walk::Authentic { boundary } => self.decrypted(stats, payload.len(), boundary),
+                Walk::Failed { boundary } if !holds(Rule::Failing) => {
+                    self.decrypted(stats, payload.len(), boundary)
+                }
+                Walk::Failed { .. } => {
                     stats.rx_tls_err += 1;
                     Received::default()
                 }
@@ -230,7 +277,7 @@ impl<P: Copy> Rx<P> {
             // What is before the new octets, or before the header, cannot be given back.
             Place::Overlap(before) | Place::Header(before) => {
                 match self.walk(l5p, (payload, before), None, placer) {
-                    Walk::Authentic | Walk::Failed => Received::default(),
+                    Walk::Authentic { .. } | Walk::Failed { .. } => Received::default(),
                     Walk::Alien { done } => self.lose(l5p, stats, seq, payload, done),
                 }
             }
@@ -238,11 +285,16 @@ impl<P: Copy> Rx<P> {
         }
     }
 
-    fn decrypted(&self, stats: &mut Stats, payload_bytes: usize) -> Received {
+    fn decrypted(
+        &self,
+        stats: &mut Stats,
+        payload_bytes: usize,
+        boundary: Option<u32>,
+    ) -> Received {
         stats.rx_tls_decrypted_packets += 1;
         stats.rx_tls_decrypted_bytes += payload_bytes as u64;
         let pass = Pass { key: self.key, generation: self.generation };
-        Received { pass: Some(pass), request: None }
+        Received { pass: Some(pass), boundary, request: None }
     }
 
     /// Works on what is next, `payload` after its first `done` octets; to `out`, where somebody
@@ -256,7 +308,11 @@ impl<P: Copy> Rx<P> {
     ) -> Walk {
         let mut out = out.filter(|_| L::REWRITES);
         let mut authentic = true;
+        let mut boundary = None;
         while done < payload.len() {
+            if self.framing.is_at_start() {
+                boundary = boundary.or(Some(done as u32));
+            }
             let rest = &payload[done..];
             let mut out = out.as_deref_mut().map(|out| &mut out[done..]);
             match self.framing.step(l5p, rest) {
@@ -272,7 +328,7 @@ impl<P: Copy> Rx<P> {
                 Step::Body { octets, offset, last } => {
                     let message = self.framing.message();
                     let out = out.map(|out| &mut out[..octets]);
-                    placer.turn_to(done, self.framing.position());
+                    placer.turn_to(done);
                     authentic &= self.progress.as_mut().is_some_and(|at| {
                         l5p.receive(&message, at, offset, &rest[..octets], out, placer)
                     });
@@ -286,7 +342,7 @@ impl<P: Copy> Rx<P> {
                 Step::Alien => return Walk::Alien { done },
             }
         }
-        if authentic { Walk::Authentic } else { Walk::Failed }
+        if authentic { Walk::Authentic { boundary } } else { Walk::Failed { boundary } }
     }
 
     /// (a): where messages start is not known after `done` octets of the payload.
@@ -342,7 +398,7 @@ impl<P: Copy> Rx<P> {
         if !holds(Rule::Confirm) {
             self.resume(0);
         }
-        Received { pass: None, request: Some(request) }
+        Received { request: Some(request), ..Received::default() }
     }
 
     /// What is asked of the current candidate.
@@ -396,10 +452,10 @@ impl<P: Copy> Rx<P> {
 
 /// How octets went that were next.
 enum Walk {
-    /// Every message that ended was authentic.
-    Authentic,
+    /// Every message that ended was authentic. The first that started did so at `boundary`.
+    Authentic { boundary: Option<u32> },
     /// One was not.
-    Failed,
+    Failed { boundary: Option<u32> },
     /// After `done` octets there is no header where one must be.
     Alien { done: usize },
 }

@@ -62,8 +62,18 @@ pub enum PduError {
 pub struct PduResult {
     /// The octets are of this pass, and every digest that ends in them is right (`crc_ok`).
     pub pass: Option<Pass>,
+    /// Where among them the first PDU starts, of those that start there; as the device sees it.
+    pub boundary: Option<u32>,
     /// Which of them are in registered buffers already.
     pub placed: PlacedRanges,
+}
+
+impl PduResult {
+    /// What is said of the octets from `start` to `end`, counted from `start`.
+    pub fn of(&self, start: u32, end: u32) -> PduResult {
+        let boundary = self.boundary.filter(|at| (start..end).contains(at)).map(|at| at - start);
+        PduResult { pass: self.pass, boundary, placed: self.placed.of(start, end) }
+    }
 }
 
 /// Octets that TCP delivers, of one packet or of several with the same pass, and the device's
@@ -177,6 +187,29 @@ impl Run {
     }
 }
 
+/// How far the device can be trusted with the current PDU.
+#[derive(Clone, Copy, Debug)]
+struct Trust {
+    run: Run,
+    /// It has seen the PDU start where it starts: it reads the same header, and sees the same end.
+    /// Otherwise these octets may have been the middle of another PDU to it.
+    aligned: bool,
+}
+
+impl Trust {
+    /// A PDU starts in octets of this pass; the device has seen one start there, or not.
+    fn start(&mut self, pass: Option<Pass>, seen: bool) {
+        let follows = self.aligned && pass.is_some_and(|pass| self.run == Run::One(pass));
+        self.aligned = follows || seen || !holds(Rule::Aligned);
+        self.run = Run::Empty;
+    }
+
+    /// The device has checked what there was to check so far.
+    fn is_whole(self) -> bool {
+        self.run.is_one() && self.aligned
+    }
+}
+
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -190,7 +223,7 @@ enum Stage {
     DataDigest(Layout),
     Recheck(Layout),
     /// The PDU is complete: its data is good, or not.
-    Verdict(Layout, bool),
+    Verdict(bool),
     Failed(PduError),
 }
 
@@ -203,7 +236,7 @@ pub struct Pdus {
     header: [u8; HEADER_BYTES_MAX + DIGEST_BYTES],
     /// Octets of the PDU that were taken.
     offset: u32,
-    run: Run,
+    trust: Trust,
     /// Octets of data at the begin whose digest was left to the device.
     trusted_bytes: u32,
     /// The digest of what was put before them, by [`Pdus::recheck`].
@@ -213,8 +246,17 @@ pub struct Pdus {
     digest: [u8; DIGEST_BYTES],
     touched: bool,
     boundaries: Boundaries,
+    /// The next octet of the stream.
+    position: SeqNumber,
     response: Option<Response>,
     stats: Stats,
+}
+
+/// An event whose header is not borrowed yet.
+#[derive(Clone, Copy)]
+pub(crate) enum Next<'o> {
+    Header(Layout),
+    Other(Event<'o>),
 }
 
 impl Pdus {
@@ -225,13 +267,14 @@ impl Pdus {
             stage: Stage::Common,
             header: [0; HEADER_BYTES_MAX + DIGEST_BYTES],
             offset: 0,
-            run: Run::Empty,
+            trust: Trust { run: Run::Empty, aligned: false },
             trusted_bytes: 0,
             rechecked: (0, 0),
             crc: 0,
             digest: [0; DIGEST_BYTES],
             touched: false,
             boundaries: Boundaries::new(start, 0),
+            position: start,
             response: None,
             stats: Stats::default(),
         }
@@ -251,6 +294,21 @@ impl Pdus {
         &'e mut self,
         input: &mut Input<'o>,
     ) -> Result<Option<Event<'e>>, PduError> {
+        Ok(self.step(input)?.map(|next| self.show(next)))
+    }
+
+    pub(crate) fn show<'e, 'o: 'e>(&'e self, next: Next<'o>) -> Event<'e> {
+        match next {
+            Next::Header(layout) => {
+                let header = &self.header[..layout.header_end as usize];
+                Event::Header { header, data_bytes: layout.data_bytes() }
+            }
+            Next::Other(event) => event,
+        }
+    }
+
+    /// What [`Pdus::next`] shows.
+    pub(crate) fn step<'o>(&mut self, input: &mut Input<'o>) -> Result<Option<Next<'o>>, PduError> {
         loop {
             match self.stage {
                 Stage::Failed(error) => return Err(error),
@@ -270,8 +328,7 @@ impl Pdus {
                 }
                 Stage::Shown(layout) => {
                     self.stage = self.after_header(&layout);
-                    let header = &self.header[..layout.header_end as usize];
-                    return Ok(Some(Event::Header { header, data_bytes: layout.data_bytes() }));
+                    return Ok(Some(Next::Header(layout)));
                 }
                 Stage::Pad(layout) => {
                     let left = (layout.data_start - self.offset) as usize;
@@ -282,20 +339,22 @@ impl Pdus {
                     self.stage = Stage::Data(layout);
                 }
                 Stage::Data(layout) => {
-                    return Ok(self.data(&layout, input));
+                    return Ok(self.data(&layout, input).map(Next::Other));
                 }
                 Stage::DataDigest(layout) => {
                     if !self.take_digest(&layout, input) {
                         return Ok(None);
                     }
                     if self.stage == Stage::Recheck(layout) {
-                        return Ok(Some(Event::Recheck { data_bytes: self.trusted_bytes }));
+                        let data_bytes = self.trusted_bytes;
+                        return Ok(Some(Next::Other(Event::Recheck { data_bytes })));
                     }
                 }
                 Stage::Recheck(layout) => self.stage = self.judge_data(&layout),
-                Stage::Verdict(layout, good) => {
-                    self.finish(&layout);
-                    return Ok(Some(if good { Event::End } else { Event::Corrupt }));
+                Stage::Verdict(good) => {
+                    self.finish();
+                    let event = if good { Event::End } else { Event::Corrupt };
+                    return Ok(Some(Next::Other(event)));
                 }
             }
         }
@@ -304,9 +363,14 @@ impl Pdus {
     /// Takes `count` octets, which are there.
     fn take<'o>(&mut self, count: usize, input: &mut Input<'o>) -> &'o [u8] {
         if count > 0 {
-            self.run.join(input.result.pass);
+            if self.offset == 0 {
+                let seen = input.result.boundary == Some(input.done as u32);
+                self.trust.start(input.result.pass, seen);
+            }
+            self.trust.run.join(input.result.pass);
             self.touched |= input.result.pass.is_some();
             self.offset += count as u32;
+            self.position = self.position + count as u32;
         }
         input.take(count)
     }
@@ -322,8 +386,9 @@ impl Pdus {
     fn judge_header(&self, layout: &Layout) -> Stage {
         let (header, rest) = self.header.split_at(layout.header_end as usize);
         let digest = u32::from_le_bytes(rest.first_chunk().copied().unwrap_or_default());
-        let wrong =
-            layout.has_header_digest() && !self.run.is_one() && crc32c::update(0, header) != digest;
+        let wrong = layout.has_header_digest()
+            && !self.trust.is_whole()
+            && crc32c::update(0, header) != digest;
         if wrong {
             return Stage::Failed(PduError::HeaderDigest);
         }
@@ -337,7 +402,7 @@ impl Pdus {
 
     fn after_header(&self, layout: &Layout) -> Stage {
         match layout.data_bytes() {
-            0 => Stage::Verdict(*layout, true),
+            0 => Stage::Verdict(true),
             _ => Stage::Pad(*layout),
         }
     }
@@ -357,7 +422,7 @@ impl Pdus {
             belongs == Some((registration.tag, *at)) || !holds(Rule::Destination)
         });
         if layout.has_data_digest() {
-            if self.run.is_one() {
+            if self.trust.is_whole() {
                 self.trusted_bytes = offset + count as u32;
             } else {
                 self.crc = crc32c::update(self.crc, octets);
@@ -366,7 +431,7 @@ impl Pdus {
         if self.offset == layout.data_end {
             self.stage = match layout.has_data_digest() {
                 true => Stage::DataDigest(*layout),
-                false => Stage::Verdict(*layout, true),
+                false => Stage::Verdict(true),
             };
         }
         if placed.is_some() {
@@ -384,8 +449,8 @@ impl Pdus {
         if self.offset < layout.pdu_end {
             return false;
         }
-        self.stage = match (self.run.is_one(), self.trusted_bytes) {
-            (true, _) => Stage::Verdict(*layout, true),
+        self.stage = match (self.trust.is_whole(), self.trusted_bytes) {
+            (true, _) => Stage::Verdict(true),
             (false, 0) => self.judge_data(layout),
             (false, _) => Stage::Recheck(*layout),
         };
@@ -406,25 +471,34 @@ impl Pdus {
         let crc = crc32c::combine(first, self.crc, behind);
         let complete = bytes == self.trusted_bytes || !holds(Rule::Recheck);
         let good = complete && crc == u32::from_le_bytes(self.digest);
-        Stage::Verdict(*layout, good || !holds(Rule::Recheck))
+        Stage::Verdict(good || !holds(Rule::Recheck))
     }
 
     /// The PDU is behind us.
-    fn finish(&mut self, layout: &Layout) {
-        match (self.run.is_one(), self.touched) {
+    fn finish(&mut self) {
+        match (self.trust.is_whole(), self.touched) {
             (true, _) => self.stats.pdus_offloaded += 1,
             (false, true) => self.stats.pdus_partial += 1,
             (false, false) => self.stats.pdus_software += 1,
         }
         self.stage = Stage::Common;
         self.offset = 0;
-        self.run = Run::Empty;
         self.touched = false;
         self.trusted_bytes = 0;
         self.rechecked = (0, 0);
         self.crc = 0;
-        let answer = self.boundaries.advance(layout.pdu_end);
+        let answer = self.boundaries.advance_to(self.position);
         self.response = answer.or(self.response);
+    }
+
+    /// The octets that come next are at `seq` in TCP's stream: between them and those before is
+    /// something else (TLS). Events of those before have been taken.
+    pub fn move_to(&mut self, seq: SeqNumber) {
+        self.position = seq;
+        if self.offset == 0 {
+            let answer = self.boundaries.move_to(seq);
+            self.response = answer.or(self.response);
+        }
     }
 
     /// Where the current PDU starts, or the next one: up to there PDUs have been read.

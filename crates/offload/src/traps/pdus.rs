@@ -86,7 +86,14 @@ fn pdus_do_not_depend_on_how_octets_arrive() {
             let taken = (1 + random.below(300) as usize).min(rest.len());
             // A device that tells the truth, sometimes.
             let pass = random.once_in(2).then_some(PASS);
-            let result = PduResult { pass, ..PduResult::default() };
+            let at = (wire.len() - rest.len()) as u32;
+            let mut starts = sent.iter().scan(0, |at, sent| {
+                *at += sent.wire.len() as u32;
+                Some(*at - sent.wire.len() as u32)
+            });
+            let boundary = starts.find(|start| *start >= at).map(|start| start - at);
+            let boundary = boundary.filter(|start| *start < taken as u32);
+            let result = PduResult { pass, boundary, ..PduResult::default() };
             take(&mut pdus, &mut seen, Input::new(&rest[..taken], result)).expect("genuine");
             rest = &rest[taken..];
         }
@@ -137,8 +144,9 @@ fn what_the_device_has_not_checked_to_the_end_is_computed() {
                     continue;
                 }
                 let (mut pdus, mut seen) = (Pdus::new(BOTH, SeqNumber(0)), Vec::new());
-                for (octets, pass) in [(&wire[..cut], passes[0]), (&wire[cut..], passes[1])] {
-                    let result = PduResult { pass, ..PduResult::default() };
+                let parts = [(&wire[..cut], passes[0], Some(0)), (&wire[cut..], passes[1], None)];
+                for (octets, pass, boundary) in parts {
+                    let result = PduResult { pass, boundary, ..PduResult::default() };
                     take(&mut pdus, &mut seen, Input::new(octets, result)).expect("a good header");
                 }
                 assert_eq!(seen[0].good, Some(broken.is_none()), "{broken:?} {cut} {passes:?}");
@@ -154,7 +162,7 @@ fn what_the_device_has_not_checked_to_the_end_is_computed() {
 fn data_that_was_not_given_again_counts_as_wrong() {
     let sent = data(&BOTH, C2H_DATA, 7, 0, &[0; 100]);
     let mut pdus = Pdus::new(BOTH, SeqNumber(0));
-    let result = PduResult { pass: Some(PASS), ..PduResult::default() };
+    let result = PduResult { pass: Some(PASS), boundary: Some(0), ..PduResult::default() };
     let mut events = Vec::new();
     for mut input in [Input::new(&sent.wire[..90], result), Input::plain(&sent.wire[90..])] {
         while let Some(event) = pdus.next(&mut input).expect("genuine") {
@@ -185,7 +193,7 @@ fn placed_octets_are_told_apart_and_those_elsewhere_are_not_believed() {
         let mut ranges = PlacedRanges::NONE;
         assert!(ranges.push(placed));
         let (mut pdus, mut seen) = (Pdus::new(BOTH, SeqNumber(0)), Vec::new());
-        let result = PduResult { pass: Some(PASS), placed: ranges };
+        let result = PduResult { pass: Some(PASS), boundary: Some(0), placed: ranges };
         take(&mut pdus, &mut seen, Input::new(&sent.wire, result)).expect("genuine");
         assert_eq!((seen[0].placed_bytes, &seen[0].data), (bytes, &sent.data));
         assert_eq!(pdus.stats().copy_skipped_bytes, bytes as u64);
@@ -262,4 +270,17 @@ fn a_question_is_answered_when_the_stream_was_read_so_far() {
     assert_eq!((response.request.tcpsn, response.number), (isn + bytes, Some(1)));
     pdus.request(request(isn + 5));
     assert_eq!(pdus.response().map(|response| response.number), Some(None));
+}
+
+#[test]
+fn the_middle_of_another_pdu_is_not_taken_for_checked() {
+    // The device was deceived about the length of the first one: to it the second is data.
+    let first = pdu(&BOTH, CAPSULE_RESP, &[1; 16], &[], 0);
+    let mut second = data(&BOTH, C2H_DATA, 7, 0, &[9; 100]);
+    second.wire[60] ^= 1;
+    let (mut pdus, mut seen) = (Pdus::new(BOTH, SeqNumber(0)), Vec::new());
+    let result = PduResult { pass: Some(PASS), ..PduResult::default() };
+    take(&mut pdus, &mut seen, Input::plain(&first.wire)).expect("genuine");
+    take(&mut pdus, &mut seen, Input::new(&second.wire, result)).expect("a good header");
+    assert_eq!(seen[1].good, Some(false));
 }
