@@ -4,6 +4,7 @@
 //! `UNLADE_CASES=10000` runs that many cases of some hundred packets, `UNLADE_SEED=…` the one that
 //! failed.
 
+pub(crate) mod emission;
 pub(crate) mod exchange;
 pub(crate) mod pdus;
 pub(crate) mod peer;
@@ -65,4 +66,18 @@ fn buffers_hold_what_the_target_sent() {
 #[test]
 fn buffers_hold_what_the_target_sent_over_tls() {
     exchanges(exchange::secure);
+}
+
+#[test]
+fn the_wire_gets_pdus_with_their_digests() {
+    random::cases(CASES, |random| {
+        emission::plain(random).unwrap_or_else(|why| panic!("{why}"));
+    });
+}
+
+#[test]
+fn the_wire_gets_records_with_pdus_with_their_digests() {
+    random::cases(CASES, |random| {
+        emission::secure(random).unwrap_or_else(|why| panic!("{why}"));
+    });
 }

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::model::{exchange, receive, transmit};
+use crate::model::{emission, exchange, receive, transmit};
 use crate::random::{self, Random};
 use crate::rule::{OFF, Rule};
 
@@ -43,18 +43,17 @@ rules! {
     restore: Restore receive::run,
     fail_closed: FailClosed transmit::run,
     acknowledged: Acknowledged transmit::run,
-    confirm_pdus: Confirm exchange::plain,
     failing_pdus: Failing exchange::plain,
     whole_pdus: Whole exchange::plain,
     recheck: Recheck exchange::plain,
     bounds: Bounds exchange::plain,
     registration: Registration exchange::plain,
     fresh: Fresh exchange::plain,
-    again: Again exchange::plain,
-    header_first: HeaderFirst exchange::plain,
-    destination: Destination exchange::plain,
     inner_type: InnerType exchange::secure,
     inner_gap: InnerGap exchange::secure,
+    inner_replay: InnerReplay emission::secure,
+    wrap_pdus: Wrap emission::plain,
+    acknowledged_pdus: Acknowledged emission::secure,
+    fail_closed_pdus: FailClosed emission::plain,
     inner_generation: Generation exchange::secure,
-    destination_under_tls: Destination exchange::secure,
 }

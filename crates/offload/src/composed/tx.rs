@@ -2,7 +2,10 @@
 //!
 //! Software writes PDUs with room for digests into records with room for tags. What a record holds
 //! is known at its end; so the inner machine remembers where it was at the start of a record, and
-//! goes back there if the record held something else. A record with application data is not padded.
+//! goes back there if the record held something else. For this software keeps two rules, and a
+//! packet that breaks one is dropped: a record with application data is not padded, and one with
+//! something else comes between PDUs, where no digest is due. What is done to an octet depends on
+//! the stream alone, never on packets: under one nonce there is one text.
 
 use wire::SeqNumber;
 
@@ -164,7 +167,7 @@ impl Inner {
             Piece::Type { at } => {
                 self.tx = self.before;
                 self.alien = false;
-                OTHER_TYPES.contains(&octets[at])
+                OTHER_TYPES.contains(&octets[at]) && self.tx.framing().is_at_start()
             }
         }
     }

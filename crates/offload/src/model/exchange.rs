@@ -260,6 +260,8 @@ fn run(random: &mut Random, version: Option<Version>) -> Result<Stats, String> {
         false_headers: random.once_in(3).then(|| 20 + random.below(500)),
         mistakes: random.once_in(3),
         other_records: random.once_in(3),
+        between: false,
+        padding: random.once_in(4),
         version,
     };
     let stream = Stream::random(random, &shape);

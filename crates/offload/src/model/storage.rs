@@ -69,8 +69,12 @@ pub(crate) struct Shape {
     pub false_headers: Option<u64>,
     /// The far end makes mistakes.
     pub mistakes: bool,
-    /// Records that hold something else, or are padded.
+    /// Records that hold something else.
     pub other_records: bool,
+    /// These come between PDUs only.
+    pub between: bool,
+    /// Records that are padded.
+    pub padding: bool,
     pub version: Option<Version>,
 }
 
@@ -198,7 +202,9 @@ impl Stream {
                 self.commands[next].gate = self.wire.len();
                 next += 1;
             }
-            if with_types && shape.other_records && random.once_in(8) {
+            let is_between = self.starts.binary_search(&at).is_ok();
+            let fits = with_types && shape.other_records && (is_between || !shape.between);
+            if fits && random.once_in(8) {
                 let length = 1 + random.below(40) as usize;
                 let mut content = octets(random, length);
                 content.push(21 + random.below(2) as u8);
@@ -206,12 +212,16 @@ impl Stream {
                 continue;
             }
             let end = at + 1 + random.below(shape.record_bytes_max as u64) as usize;
-            let cut = starts.get(next).copied().unwrap_or(sealed.len());
+            let mut cut = starts.get(next).copied().unwrap_or(sealed.len());
+            if shape.between && random.once_in(4) {
+                let behind = self.starts.partition_point(|start| *start <= at);
+                cut = cut.min(self.starts.get(behind).copied().unwrap_or(cut));
+            }
             let end = end.min(cut);
             let mut behind = Vec::new();
             if with_types {
                 behind.push(23);
-                if shape.other_records && random.once_in(20) {
+                if shape.padding && random.once_in(20) {
                     behind.resize(1 + random.below(30) as usize, 0);
                 }
             }
