@@ -73,6 +73,11 @@ impl Framing {
         Message { number, message_bytes, header }
     }
 
+    /// True where a message starts with the next octet.
+    pub fn is_at_start(&self) -> bool {
+        self.offset == 0
+    }
+
     /// True while the next octet belongs to a body.
     pub fn in_body(&self) -> bool {
         self.message_bytes != 0
@@ -141,6 +146,11 @@ impl Framing {
     pub fn skip_to_header(&mut self) {
         let number = self.number.wrapping_add(u64::from(self.in_body()));
         *self = Framing::at(self.next_header(), number);
+    }
+
+    /// What is next is `octets` further than was thought.
+    pub fn shift(&mut self, octets: u32) {
+        self.position = self.position + octets;
     }
 
     /// Counts `messages` more that were before.

@@ -4,8 +4,12 @@
 //! `UNLADE_CASES=10000` runs that many cases of some hundred packets, `UNLADE_SEED=…` the one that
 //! failed.
 
+pub(crate) mod emission;
+pub(crate) mod exchange;
+pub(crate) mod pdus;
 pub(crate) mod peer;
 pub(crate) mod receive;
+pub(crate) mod storage;
 pub(crate) mod transmit;
 
 use crate::random;
@@ -37,4 +41,43 @@ fn what_the_wire_gets_is_what_the_peer_would_have_sealed() {
         Err(why) => panic!("{why}"),
     });
     println!("{:#?}", total.borrow());
+}
+
+fn exchanges(run: fn(&mut random::Random) -> Result<crate::composed::Stats, String>) {
+    let total = std::cell::RefCell::new(crate::composed::Stats::default());
+    random::cases(CASES, |random| match run(random) {
+        Ok(stats) => total.borrow_mut().add(&stats),
+        Err(why) => panic!("{why}"),
+    });
+    println!("{:#?}", total.borrow());
+    if std::env::var_os("UNLADE_SEED").is_none() {
+        let nvme = &total.borrow().nvme;
+        assert!(nvme.pdus_offloaded > 0 && nvme.pdus_partial > 0, "{nvme:?}");
+        assert!(nvme.rx_placed_bytes > 0 && nvme.copy_skipped_bytes > 0, "{nvme:?}");
+        assert!(nvme.rx_tls_resync_res_ok > 0 && nvme.rx_resync_denied > 0, "{nvme:?}");
+    }
+}
+
+#[test]
+fn buffers_hold_what_the_target_sent() {
+    exchanges(exchange::plain);
+}
+
+#[test]
+fn buffers_hold_what_the_target_sent_over_tls() {
+    exchanges(exchange::secure);
+}
+
+#[test]
+fn the_wire_gets_pdus_with_their_digests() {
+    random::cases(CASES, |random| {
+        emission::plain(random).unwrap_or_else(|why| panic!("{why}"));
+    });
+}
+
+#[test]
+fn the_wire_gets_records_with_pdus_with_their_digests() {
+    random::cases(CASES, |random| {
+        emission::secure(random).unwrap_or_else(|why| panic!("{why}"));
+    });
 }

@@ -2,15 +2,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::Stats;
-use crate::model::{receive, transmit};
+use crate::model::{emission, exchange, receive, transmit};
 use crate::random::{self, Random};
 use crate::rule::{OFF, Rule};
 
 /// Random cases in which a missing rule must show.
 const CASES: u64 = 3000;
 
-fn must_be_found(rule: Rule, run: fn(&mut Random) -> Result<Stats, String>) {
+fn must_be_found<S>(rule: Rule, run: fn(&mut Random) -> Result<S, String>) {
     OFF.set(Some(rule));
     let case = |seed| {
         // A panic is a way of finding it.
@@ -44,4 +43,17 @@ rules! {
     restore: Restore receive::run,
     fail_closed: FailClosed transmit::run,
     acknowledged: Acknowledged transmit::run,
+    failing_pdus: Failing exchange::plain,
+    whole_pdus: Whole exchange::plain,
+    recheck: Recheck exchange::plain,
+    bounds: Bounds exchange::plain,
+    registration: Registration exchange::plain,
+    fresh: Fresh exchange::plain,
+    inner_type: InnerType exchange::secure,
+    inner_gap: InnerGap exchange::secure,
+    inner_replay: InnerReplay emission::secure,
+    wrap_pdus: Wrap emission::plain,
+    acknowledged_pdus: Acknowledged emission::secure,
+    fail_closed_pdus: FailClosed emission::plain,
+    inner_generation: Generation exchange::secure,
 }

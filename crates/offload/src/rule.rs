@@ -29,6 +29,28 @@ pub(crate) enum Rule {
     FailClosed,
     /// A message that was sent is kept until all of it is acknowledged.
     Acknowledged,
+    /// Data is placed only for the registration that its header met.
+    Registration,
+    /// Only by octets behind all that the device has seen.
+    Fresh,
+    /// Only within the registered length.
+    Bounds,
+    /// Only behind what was placed before in the buffer.
+    Again,
+    /// Only after a header whose digest is right.
+    HeaderFirst,
+    /// Software takes for placed only what is where it would copy it.
+    Destination,
+    /// A PDU is taken for checked only where the device has seen it start where it starts.
+    Aligned,
+    /// Software computes what the device has not checked to the end.
+    Recheck,
+    /// What a record's type octet denies is not taken for the inner protocol's.
+    InnerType,
+    /// Where the outer machine has missed something, the inner one has too.
+    InnerGap,
+    /// What is sent again has the inner digests in it.
+    InnerReplay,
 }
 
 #[cfg(test)]

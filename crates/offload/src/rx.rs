@@ -28,6 +28,7 @@ use wire::SeqNumber;
 
 use crate::framing::{Framing, Place, Step};
 use crate::l5p::L5p;
+use crate::placement::Placer;
 use crate::resync::{Pass, Request, Response};
 use crate::rule::{Rule, holds};
 use crate::search::Carry;
@@ -58,6 +59,9 @@ pub struct Received {
     /// The payload was worked on, and is in `out`; the messages that end in it are authentic. If
     /// not, it is to go up as it came. Packets that differ here must not be merged.
     pub pass: Option<Pass>,
+    /// Where in the payload a message starts, the first one of those that start in it; of a packet
+    /// with a pass. By it software can tell that the device and itself see the same messages.
+    pub boundary: Option<u32>,
     /// A question for software.
     pub request: Option<Request>,
 }
@@ -115,10 +119,10 @@ impl<P: Copy> Rx<P> {
     }
 
     /// Takes a packet whose checksum is good. What is in `out` behind the payload's length, or
-    /// without [`Received::pass`], means nothing.
+    /// without [`Received::pass`], means nothing. Nothing is placed.
     ///
     /// # Panics
-    /// `out` is shorter than `payload`.
+    /// `out` is shorter than `payload`, and the protocol [rewrites](L5p::REWRITES) it.
     pub fn receive<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
@@ -127,10 +131,28 @@ impl<P: Copy> Rx<P> {
         payload: &[u8],
         out: &mut [u8],
     ) -> Received {
-        let out = &mut out[..payload.len()];
+        self.receive_placing(l5p, stats, (seq, payload), out, &mut Placer::none())
+    }
+
+    /// Like [`Rx::receive`], and puts data where it belongs: `placer` says afterwards what of this
+    /// packet was placed, whether its messages were right or not.
+    ///
+    /// # Panics
+    /// As [`Rx::receive`].
+    pub fn receive_placing<L: L5p<Progress = P>>(
+        &mut self,
+        l5p: &L,
+        stats: &mut Stats,
+        (seq, payload): (SeqNumber, &[u8]),
+        out: &mut [u8],
+        placer: &mut Placer<'_>,
+    ) -> Received {
+        placer.packet(self.is_fresh(seq));
+        let placed_bytes = placer.placed_bytes();
         if payload.is_empty() {
             return Received::default();
         }
+        let out = if L::REWRITES { &mut out[..payload.len()] } else { &mut [] };
         let end = seq + payload.len() as u32;
         if self.frontier.before(end) {
             self.frontier = end;
@@ -139,11 +161,52 @@ impl<P: Copy> Rx<P> {
             stats.rx_past_packets += 1;
             return Received::default();
         }
+        let received = self.take(l5p, stats, (seq, payload), out, placer);
+        stats.rx_placed_bytes += placer.placed_bytes() - placed_bytes;
+        received
+    }
+
+    /// Takes octets of the stream.
+    pub(crate) fn take<L: L5p<Progress = P>>(
+        &mut self,
+        l5p: &L,
+        stats: &mut Stats,
+        (seq, payload): (SeqNumber, &[u8]),
+        out: &mut [u8],
+        placer: &mut Placer<'_>,
+    ) -> Received {
         match self.state {
-            State::Offloading => self.offload(l5p, stats, seq, payload, out),
+            State::Offloading => self.offload(l5p, stats, (seq, payload), out, placer),
             State::Searching => self.search(l5p, stats, seq, payload),
             State::Tracking => self.track(l5p, stats, seq, payload),
         }
+    }
+
+    /// Where the stream stands.
+    pub(crate) fn framing(&self) -> Framing {
+        self.framing
+    }
+
+    /// All octets of the stream that are still to come are `octets` further than was thought.
+    pub(crate) fn shift(&mut self, octets: u32) {
+        self.framing.shift(octets);
+    }
+
+    /// Octets were missed, nobody knows how many.
+    pub(crate) fn interrupt(&mut self, stats: &mut Stats) {
+        match self.state {
+            State::Offloading => stats.rx_searches += 1,
+            State::Tracking => stats.rx_tls_resync_req_skip += 1,
+            State::Searching => (),
+        }
+        self.progress = None;
+        self.carry = Carry::EMPTY;
+        self.state = State::Searching;
+    }
+
+    /// True where octets from `seq` on, and all behind them, are new to the device.
+    pub(crate) fn is_fresh(&self, seq: SeqNumber) -> bool {
+        !seq.before(self.frontier)
     }
 
     /// Takes an answer of software; true where it was to the question that is open.
@@ -180,9 +243,9 @@ impl<P: Copy> Rx<P> {
         &mut self,
         l5p: &L,
         stats: &mut Stats,
-        seq: SeqNumber,
-        payload: &[u8],
+        (seq, payload): (SeqNumber, &[u8]),
         out: &mut [u8],
+        placer: &mut Placer<'_>,
     ) -> Received {
         let place = self.framing.place(seq, payload.len());
         match place {
@@ -199,10 +262,13 @@ impl<P: Copy> Rx<P> {
         match place {
             Place::Past | Place::Within => Received::default(),
             // What starts with the header that is next has lost nothing that it needs.
-            Place::Next | Place::Header(0) => match self.walk(l5p, payload, Some(out)) {
-                Walk::Authentic => self.decrypted(stats, payload.len()),
-                Walk::Failed if !holds(Rule::Failing) => self.decrypted(stats, payload.len()),
-                Walk::Failed => {
+            Place::Next | Place::Header(0) => match self.walk(l5p, (payload, 0), Some(out), placer)
+            {
+                Walk::Authentic { boundary } => self.decrypted(stats, payload.len(), boundary),
+                Walk::Failed { boundary } if !holds(Rule::Failing) => {
+                    self.decrypted(stats, payload.len(), boundary)
+                }
+                Walk::Failed { .. } => {
                     stats.rx_tls_err += 1;
                     Received::default()
                 }
@@ -210,33 +276,44 @@ impl<P: Copy> Rx<P> {
             },
             // What is before the new octets, or before the header, cannot be given back.
             Place::Overlap(before) | Place::Header(before) => {
-                match self.walk(l5p, &payload[before..], None) {
-                    Walk::Authentic | Walk::Failed => Received::default(),
-                    Walk::Alien { done } => self.lose(l5p, stats, seq, payload, before + done),
+                match self.walk(l5p, (payload, before), None, placer) {
+                    Walk::Authentic { .. } | Walk::Failed { .. } => Received::default(),
+                    Walk::Alien { done } => self.lose(l5p, stats, seq, payload, done),
                 }
             }
             Place::Lost => self.lose(l5p, stats, seq, payload, 0),
         }
     }
 
-    fn decrypted(&self, stats: &mut Stats, payload_bytes: usize) -> Received {
+    fn decrypted(
+        &self,
+        stats: &mut Stats,
+        payload_bytes: usize,
+        boundary: Option<u32>,
+    ) -> Received {
         stats.rx_tls_decrypted_packets += 1;
         stats.rx_tls_decrypted_bytes += payload_bytes as u64;
         let pass = Pass { key: self.key, generation: self.generation };
-        Received { pass: Some(pass), request: None }
+        Received { pass: Some(pass), boundary, request: None }
     }
 
-    /// Works on `octets`, which are next; to `out`, where somebody wants to see them.
+    /// Works on what is next, `payload` after its first `done` octets; to `out`, where somebody
+    /// wants to see them.
     fn walk<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
-        octets: &[u8],
-        mut out: Option<&mut [u8]>,
+        (payload, mut done): (&[u8], usize),
+        out: Option<&mut [u8]>,
+        placer: &mut Placer<'_>,
     ) -> Walk {
-        let mut done = 0;
+        let mut out = out.filter(|_| L::REWRITES);
         let mut authentic = true;
-        while done < octets.len() {
-            let rest = &octets[done..];
+        let mut boundary = None;
+        while done < payload.len() {
+            if self.framing.is_at_start() {
+                boundary = boundary.or(Some(done as u32));
+            }
+            let rest = &payload[done..];
             let mut out = out.as_deref_mut().map(|out| &mut out[done..]);
             match self.framing.step(l5p, rest) {
                 Step::Header { octets, complete } => {
@@ -251,10 +328,10 @@ impl<P: Copy> Rx<P> {
                 Step::Body { octets, offset, last } => {
                     let message = self.framing.message();
                     let out = out.map(|out| &mut out[..octets]);
-                    match &mut self.progress {
-                        Some(at) => l5p.receive(&message, at, offset, &rest[..octets], out),
-                        None => authentic = false,
-                    }
+                    placer.turn_to(done);
+                    authentic &= self.progress.as_mut().is_some_and(|at| {
+                        l5p.receive(&message, at, offset, &rest[..octets], out, placer)
+                    });
                     if last {
                         let at = self.progress.take();
                         authentic &= at.is_some_and(|at| l5p.verify(&message, &at));
@@ -265,7 +342,7 @@ impl<P: Copy> Rx<P> {
                 Step::Alien => return Walk::Alien { done },
             }
         }
-        if authentic { Walk::Authentic } else { Walk::Failed }
+        if authentic { Walk::Authentic { boundary } } else { Walk::Failed { boundary } }
     }
 
     /// (a): where messages start is not known after `done` octets of the payload.
@@ -321,7 +398,7 @@ impl<P: Copy> Rx<P> {
         if !holds(Rule::Confirm) {
             self.resume(0);
         }
-        Received { pass: None, request: Some(request) }
+        Received { request: Some(request), ..Received::default() }
     }
 
     /// What is asked of the current candidate.
@@ -375,10 +452,10 @@ impl<P: Copy> Rx<P> {
 
 /// How octets went that were next.
 enum Walk {
-    /// Every message that ended was authentic.
-    Authentic,
+    /// Every message that ended was authentic. The first that started did so at `boundary`.
+    Authentic { boundary: Option<u32> },
     /// One was not.
-    Failed,
+    Failed { boundary: Option<u32> },
     /// After `done` octets there is no header where one must be.
     Alien { done: usize },
 }

@@ -11,6 +11,7 @@
 use aead::{Key, KeyError, Progress as Sealed};
 
 use crate::l5p::{L5p, Message};
+use crate::placement::Placer;
 use crate::rule::{Rule, holds};
 
 /// Octets of a record's header.
@@ -22,7 +23,7 @@ pub const EXPLICIT_NONCE_BYTES: usize = 8;
 /// Octets of a nonce.
 const NONCE_BYTES: usize = 12;
 
-const APPLICATION_DATA: u8 = 23;
+pub(crate) const APPLICATION_DATA: u8 = 23;
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const HEARTBEAT: u8 = 24;
 
@@ -134,6 +135,24 @@ impl Tls {
         }
     }
 
+    /// Which of the next `octets` octets after `offset` of a record are application data, and where
+    /// among them is the octet that says whether they are (TLS 1.3).
+    pub(crate) fn content(&self, message: &Message, offset: u32, octets: usize) -> Content {
+        let Parts { nonce_end: start, sealed_end, .. } = self.parts(message, offset, octets);
+        match self.version {
+            Version::Tls12 if message.header[0] == APPLICATION_DATA => {
+                Content { range: start..sealed_end, type_at: None }
+            }
+            Version::Tls12 => Content { range: start..start, type_at: None },
+            Version::Tls13 => {
+                let type_at = message.message_bytes as usize - TAG_BYTES - 1;
+                let type_at = type_at.checked_sub(offset as usize).filter(|at| *at < octets);
+                let range = start..type_at.unwrap_or(sealed_end).max(start);
+                Content { range, type_at }
+            }
+        }
+    }
+
     /// Takes octets of the explicit nonce; with the last one the record begins.
     fn take_nonce(&self, message: &Message, at: &mut Progress, parts: &Parts, octets: &[u8]) {
         let end = parts.nonce_at + octets.len();
@@ -142,6 +161,13 @@ impl Tls {
             at.sealed = self.start(message, &at.explicit);
         }
     }
+}
+
+/// Where application data is in a range of a record.
+pub(crate) struct Content {
+    pub range: std::ops::Range<usize>,
+    /// The record's last octet before the tag.
+    pub type_at: Option<usize>,
 }
 
 /// Ends of the parts of a range of a record, and where in nonce and tag the range begins.
@@ -163,6 +189,8 @@ pub struct Progress {
 
 impl L5p for Tls {
     const HEADER_BYTES: usize = HEADER_BYTES;
+
+    const REWRITES: bool = true;
 
     type Progress = Progress;
 
@@ -192,7 +220,8 @@ impl L5p for Tls {
         offset: u32,
         octets: &[u8],
         out: Option<&mut [u8]>,
-    ) {
+        _placer: &mut Placer<'_>,
+    ) -> bool {
         let parts = self.parts(message, offset, octets.len());
         let Parts { nonce_end, sealed_end, tag_at, .. } = parts;
         if nonce_end > 0 {
@@ -212,6 +241,7 @@ impl L5p for Tls {
             None if sealed.is_empty() => (),
             None => self.key.authenticate(&mut at.sealed, sealed),
         }
+        true
     }
 
     fn verify(&self, _message: &Message, at: &Progress) -> bool {

@@ -1,4 +1,7 @@
 //! One test for each thing that is easily got wrong.
 
+mod composed;
+mod pdus;
+mod place;
 mod receive;
 mod transmit;

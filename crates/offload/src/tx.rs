@@ -145,6 +145,11 @@ impl<P: Copy> Tx<P> {
         self.framing.position()
     }
 
+    /// Where the stream stands.
+    pub(crate) fn framing(&self) -> Framing {
+        self.framing
+    }
+
     /// Gets in front of the octet `seq`, which is in `message` or right behind it. False where the
     /// message does not reach so far, is none, or has another key; nothing can be sent then.
     pub fn recover<L: L5p<Progress = P>>(
@@ -193,7 +198,7 @@ impl<P: Copy> Tx<P> {
     }
 
     /// Seals octets that are next; false where there is no header where one must be.
-    fn walk<L: L5p<Progress = P>>(&mut self, l5p: &L, octets: &mut [u8]) -> bool {
+    pub(crate) fn walk<L: L5p<Progress = P>>(&mut self, l5p: &L, octets: &mut [u8]) -> bool {
         let mut done = 0;
         while done < octets.len() {
             match self.framing.step(l5p, &octets[done..]) {

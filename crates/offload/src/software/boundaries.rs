@@ -35,12 +35,23 @@ impl Boundaries {
     /// The current message was authentic and `message_bytes` long: the next one starts behind it.
     /// Returns the answer that this gives.
     pub fn advance(&mut self, message_bytes: u32) -> Option<Response> {
+        self.advance_to(self.start + message_bytes)
+    }
+
+    /// The same, where the next message is not known to start before `start`.
+    pub fn advance_to(&mut self, start: SeqNumber) -> Option<Response> {
         if self.remembered.len() == REMEMBERED_MAX {
             self.remembered.pop_front();
         }
         self.remembered.push_back(self.start);
-        self.start = self.start + message_bytes;
         self.number += 1;
+        self.move_to(start)
+    }
+
+    /// The current message starts at `start`: between it and the one before is something else.
+    /// Returns the answer that this gives.
+    pub fn move_to(&mut self, start: SeqNumber) -> Option<Response> {
+        self.start = start;
         let request = self.pending.take()?;
         self.request(request)
     }

@@ -12,7 +12,7 @@ use crate::rule::{Rule, holds};
 use crate::software::boundaries::Boundaries;
 use crate::software::open::Part;
 use crate::stats::Stats;
-use crate::tls::{HEADER_BYTES, Tls};
+use crate::tls::{HEADER_BYTES, Tls, Version};
 
 /// Why a stream of records ends. It is the peer's fault, or of somebody on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -172,6 +172,22 @@ impl Records {
         for Previous { key, tls, number } in &self.previous {
             tls.restore(*number, &mut self.octets, &mut self.parts, *key);
         }
+    }
+
+    /// The version of the records.
+    pub(crate) fn version(&self) -> Version {
+        self.tls.version()
+    }
+
+    /// True where the record was given out: the next octets are of another one.
+    pub(crate) fn is_given(&self) -> bool {
+        self.given
+    }
+
+    /// The record that was opened: its octets, how many are before the plaintext, and how its parts
+    /// came.
+    pub(crate) fn opened(&self) -> (&[u8], usize, &[Part]) {
+        (&self.octets, self.tls.prefix_bytes(), &self.parts)
     }
 
     fn fail(&mut self, error: RecordError) -> RecordError {

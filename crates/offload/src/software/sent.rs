@@ -122,6 +122,16 @@ impl<B: AsRef<[u8]>> Sent<B> {
         released
     }
 
+    /// Where the next message starts.
+    pub(crate) fn next(&self) -> SeqNumber {
+        self.next
+    }
+
+    /// How many messages were before the next one.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// How many messages are kept.
     pub fn len(&self) -> usize {
         self.messages.len()
