@@ -1,0 +1,276 @@
+//! Fabrics commands (NVMe Base §6): Connect, Property Get and Set, Disconnect; names.
+
+use super::command::Command;
+use super::field::{array_at, put, u16_at, u32_at, u64_at};
+use super::opcode::{FABRICS, FabricsType};
+use std::fmt;
+use thiserror::Error;
+
+/// Octets of the data of Connect.
+pub const CONNECT_DATA_BYTES: usize = 1024;
+/// Octets of an NQN's field.
+pub const NQN_FIELD_BYTES: usize = 256;
+/// Longest NQN, octets (NVMe Base §4.5).
+pub const NQN_BYTES_MAX: usize = 223;
+/// The NQN of every discovery subsystem.
+pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
+/// CNTLID in Connect: the controller is to choose (dynamic controllers).
+pub const CONTROLLER_DYNAMIC: u16 = 0xffff;
+
+/// Why octets are no NQN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NqnError {
+    /// Nothing, or more than [`NQN_BYTES_MAX`].
+    #[error("an NQN has 1 to {NQN_BYTES_MAX} octets, not {0}")]
+    Length(usize),
+    /// Not text, or with control characters.
+    #[error("an NQN is text without control characters")]
+    Text,
+    /// It does not start as every NQN does.
+    #[error("an NQN starts with `nqn.`")]
+    Prefix,
+}
+
+/// The NVMe Qualified Name of a host or a subsystem.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Nqn(String);
+
+impl Nqn {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// [`NqnError`].
+    pub fn new(name: &str) -> Result<Nqn, NqnError> {
+        if name.is_empty() || name.len() > NQN_BYTES_MAX {
+            return Err(NqnError::Length(name.len()));
+        }
+        if name.chars().any(char::is_control) {
+            return Err(NqnError::Text);
+        }
+        if !name.starts_with("nqn.") {
+            return Err(NqnError::Prefix);
+        }
+        Ok(Nqn(name.to_owned()))
+    }
+
+    /// Reads a field: text, and zeroes behind it.
+    ///
+    /// # Errors
+    /// [`NqnError`].
+    pub fn parse(field: &[u8; NQN_FIELD_BYTES]) -> Result<Nqn, NqnError> {
+        let end = field.iter().position(|b| *b == 0).unwrap_or(NQN_FIELD_BYTES);
+        Nqn::new(core::str::from_utf8(&field[..end]).map_err(|_| NqnError::Text)?)
+    }
+
+    /// The field.
+    pub fn encode(&self) -> [u8; NQN_FIELD_BYTES] {
+        let mut out = [0; NQN_FIELD_BYTES];
+        put(&mut out, 0, self.0.as_bytes());
+        out
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Nqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Nqn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+/// The fields of Connect (NVMe Base §6.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connect {
+    /// RECFMT; 0 is the only one.
+    pub format: u16,
+    /// QID: 0 is the admin queue.
+    pub queue: u16,
+    /// SQSIZE: entries of the submission queue, zero-based.
+    pub queue_size_zero_based: u16,
+    /// CATTR.
+    pub attributes: u8,
+    /// KATO, milliseconds; 0 is never.
+    pub keep_alive_ms: u32,
+}
+
+/// CATTR: the host does not look at SQHD.
+pub const ATTRIBUTE_NO_FLOW_CONTROL: u8 = 1 << 2;
+
+impl Connect {
+    /// The fields of a Connect command.
+    pub fn parse(command: &Command) -> Connect {
+        let bytes = command.as_bytes();
+        Connect {
+            format: u16_at(bytes, 40),
+            queue: u16_at(bytes, 42),
+            queue_size_zero_based: u16_at(bytes, 44),
+            attributes: bytes[46],
+            keep_alive_ms: u32_at(bytes, 48),
+        }
+    }
+
+    /// The command; its data's place is still to be said.
+    pub fn command(&self, id: u16) -> Command {
+        let mut command = fabrics(FabricsType::Connect, id);
+        let bytes = command.as_bytes_mut();
+        put(bytes, 40, &self.format.to_le_bytes());
+        put(bytes, 42, &self.queue.to_le_bytes());
+        put(bytes, 44, &self.queue_size_zero_based.to_le_bytes());
+        bytes[46] = self.attributes;
+        put(bytes, 48, &self.keep_alive_ms.to_le_bytes());
+        command
+    }
+}
+
+fn fabrics(kind: FabricsType, id: u16) -> Command {
+    Command::build(FABRICS, id, u32::from(kind as u8))
+}
+
+/// The data of Connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectData {
+    /// HOSTID.
+    pub host_id: [u8; 16],
+    /// CNTLID: of the controller that an I/O queue is for, else [`CONTROLLER_DYNAMIC`].
+    pub controller: u16,
+    /// SUBNQN.
+    pub subsystem: Nqn,
+    /// HOSTNQN.
+    pub host: Nqn,
+}
+
+/// Why the data of Connect is refused: the place of the field that is wrong, for the response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("connect data at octet {offset}: {reason}")]
+pub struct ConnectDataError {
+    /// Octets from the start of the data.
+    pub offset: u16,
+    /// What is wrong there.
+    pub reason: NqnError,
+}
+
+impl ConnectData {
+    /// Reads the data.
+    ///
+    /// # Errors
+    /// A name that is none, or too few octets.
+    pub fn parse(bytes: &[u8]) -> Result<ConnectData, ConnectDataError> {
+        let fail = |offset| move |reason| ConnectDataError { offset, reason };
+        if bytes.len() < CONNECT_DATA_BYTES {
+            return Err(fail(0)(NqnError::Length(bytes.len())));
+        }
+        Ok(ConnectData {
+            host_id: array_at(bytes, 0),
+            controller: u16_at(bytes, 16),
+            subsystem: Nqn::parse(&array_at(bytes, 256)).map_err(fail(256))?,
+            host: Nqn::parse(&array_at(bytes, 512)).map_err(fail(512))?,
+        })
+    }
+
+    /// The data.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; CONNECT_DATA_BYTES];
+        put(&mut out, 0, &self.host_id);
+        put(&mut out, 16, &self.controller.to_le_bytes());
+        put(&mut out, 256, &self.subsystem.encode());
+        put(&mut out, 512, &self.host.encode());
+        out
+    }
+}
+
+/// What a refused Connect returns: which field (NVMe Base figure 384). `in_data` says that `offset`
+/// counts in the data, else in the command.
+pub fn invalid_parameter(offset: u16, in_data: bool) -> u64 {
+    u64::from(offset) | u64::from(in_data) << 16
+}
+
+/// Properties: the registers of a fabrics controller (NVMe Base §3.1.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Property {
+    /// CAP, eight octets.
+    Capabilities = 0x00,
+    /// VS, four.
+    Version = 0x08,
+    /// CC, four.
+    Configuration = 0x14,
+    /// CSTS, four.
+    Status = 0x1c,
+    /// NSSR, four.
+    SubsystemReset = 0x20,
+}
+
+impl Property {
+    /// The property at an offset.
+    pub fn from_offset(offset: u32) -> Option<Property> {
+        use Property::*;
+        [Capabilities, Version, Configuration, Status, SubsystemReset]
+            .into_iter()
+            .find(|property| *property as u32 == offset)
+    }
+
+    /// Whether it has eight octets; else four.
+    pub fn is_wide(self) -> bool {
+        self == Property::Capabilities
+    }
+}
+
+/// The fields of Property Get and Property Set (NVMe Base §6.5, §6.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PropertyAccess {
+    /// ATTRIB: eight octets instead of four.
+    pub is_wide: bool,
+    /// OFST.
+    pub offset: u32,
+    /// VALUE, to set; 0 to get.
+    pub value: u64,
+}
+
+impl PropertyAccess {
+    /// The fields of a command. `None`: a size that is not defined.
+    pub fn parse(command: &Command) -> Option<PropertyAccess> {
+        let bytes = command.as_bytes();
+        let is_wide = match bytes[40] & 7 {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        Some(PropertyAccess { is_wide, offset: u32_at(bytes, 44), value: u64_at(bytes, 48) })
+    }
+
+    /// Property Get.
+    pub fn get(property: Property, id: u16) -> Command {
+        let access =
+            PropertyAccess { is_wide: property.is_wide(), offset: property as u32, value: 0 };
+        access.command(FabricsType::PropertyGet, id)
+    }
+
+    /// Property Set.
+    pub fn set(property: Property, value: u64, id: u16) -> Command {
+        let access = PropertyAccess { is_wide: property.is_wide(), offset: property as u32, value };
+        access.command(FabricsType::PropertySet, id)
+    }
+
+    fn command(&self, kind: FabricsType, id: u16) -> Command {
+        let mut command = fabrics(kind, id);
+        let bytes = command.as_bytes_mut();
+        bytes[40] = self.is_wide.into();
+        put(bytes, 44, &self.offset.to_le_bytes());
+        put(bytes, 48, &self.value.to_le_bytes());
+        command
+    }
+}
+
+/// Disconnect (NVMe Base §6.4): ends the I/O queue that it is sent on.
+pub fn disconnect(id: u16) -> Command {
+    fabrics(FabricsType::Disconnect, id)
+}

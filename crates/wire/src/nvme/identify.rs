@@ -1,0 +1,349 @@
+//! What a controller and its namespaces are: the data of Identify (NVMe Base §5.17, NVM §4.1.5).
+
+use super::fabrics::{NQN_FIELD_BYTES, Nqn};
+use super::field::{array_at, ascii_at, put, put_ascii, u16_at, u32_at, u64_at};
+use thiserror::Error;
+
+/// Octets of every answer to Identify.
+pub const IDENTIFY_BYTES: usize = 4096;
+/// Most identifiers in a list of namespaces.
+pub const LIST_ENTRIES_MAX: usize = IDENTIFY_BYTES / 4;
+
+/// What Identify asks for (CNS, NVMe Base figure 273).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum IdentifyKind {
+    /// A namespace: [`IdentifyNamespace`].
+    Namespace = 0x00,
+    /// The controller: [`IdentifyController`].
+    Controller = 0x01,
+    /// The namespaces above a number: [`encode_namespaces`].
+    ActiveNamespaces = 0x02,
+    /// The names of a namespace: [`NamespaceNames`].
+    Descriptors = 0x03,
+}
+
+impl IdentifyKind {
+    /// The one with this number, where it is known here.
+    pub fn from_number(number: u8) -> Option<IdentifyKind> {
+        use IdentifyKind::*;
+        [Namespace, Controller, ActiveNamespaces, Descriptors]
+            .into_iter()
+            .find(|kind| *kind as u8 == number)
+    }
+}
+
+/// Why an answer to Identify is not understood: the controller is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum IdentifyError {
+    /// Fewer than [`IDENTIFY_BYTES`].
+    #[error("identify data has {0} octets, not {IDENTIFY_BYTES}")]
+    Length(usize),
+    /// A block size that cannot be.
+    #[error("blocks of 2^{0} octets are not supported (2^9 to 2^16 are)")]
+    BlockSize(u8),
+    /// Blocks with metadata, which are not known here.
+    #[error("blocks with {0} octets of metadata are not supported")]
+    Metadata(u16),
+    /// The format in use is not described.
+    #[error("format {0} is not described")]
+    Format(u8),
+}
+
+fn whole(bytes: &[u8]) -> Result<&[u8; IDENTIFY_BYTES], IdentifyError> {
+    let start = bytes.get(..IDENTIFY_BYTES).ok_or(IdentifyError::Length(bytes.len()))?;
+    start.try_into().map_err(|_| IdentifyError::Length(bytes.len()))
+}
+
+/// What kind of controller it is (CNTRLTYPE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ControllerKind {
+    /// It has I/O queues.
+    Io = 1,
+    /// It tells of subsystems.
+    Discovery = 2,
+}
+
+/// Identify Controller (NVMe Base figure 275): the fields that are used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdentifyController {
+    /// SN, at most 20 characters.
+    pub serial: String,
+    /// MN, at most 40.
+    pub model: String,
+    /// FR, at most 8.
+    pub firmware: String,
+    /// MDTS: most octets of a command's data are 4096 times 2 to this power; 0 is no limit.
+    pub transfer_power: u8,
+    /// CNTLID.
+    pub controller: u16,
+    /// VER, as in property VS.
+    pub version: u32,
+    /// OAES: which events it tells of.
+    pub events: u32,
+    /// CNTRLTYPE; as sent, where it is not a [`ControllerKind`].
+    pub kind: u8,
+    /// AERL: event requests at a time, zero-based.
+    pub event_requests_zero_based: u8,
+    /// ACL: aborts at a time, zero-based.
+    pub aborts_zero_based: u8,
+    /// LPA: bit 2 is support of offsets and long transfers of log pages.
+    pub log_attributes: u8,
+    /// ELPE: entries of the error log, zero-based.
+    pub error_entries_zero_based: u8,
+    /// KAS: the grain of the keep alive timer, 100 ms; 0 is none.
+    pub keep_alive_grain: u16,
+    /// MAXCMD: commands at a time in an I/O queue.
+    pub commands_max: u16,
+    /// NN: the largest number of a namespace.
+    pub namespaces_max: u32,
+    /// ONCS: optional commands. See the constants `ONCS_…`.
+    pub commands: u16,
+    /// VWC: bit 0 says that a cache is there that Flush writes back.
+    pub write_cache: u8,
+    /// SGLS.
+    pub sgl: u32,
+    /// SUBNQN; `None` where the field is not a name.
+    pub subsystem: Option<Nqn>,
+    /// IOCCSZ: capsules of commands in I/O queues, units of 16 octets.
+    pub command_capsule_16: u32,
+    /// IORCSZ: capsules of responses, units of 16 octets.
+    pub response_capsule_16: u32,
+    /// ICDOFF: where data in capsules starts behind the command, units of 16 octets.
+    pub in_capsule_offset_16: u16,
+    /// MSDBD: descriptors of a command.
+    pub descriptors_max: u8,
+}
+
+/// ONCS: Compare.
+pub const ONCS_COMPARE: u16 = 1;
+/// ONCS: Dataset Management.
+pub const ONCS_DATASET_MANAGEMENT: u16 = 1 << 2;
+/// ONCS: Write Zeroes.
+pub const ONCS_WRITE_ZEROES: u16 = 1 << 3;
+/// SGLS: SGLs of any alignment.
+pub const SGL_ANY_ALIGNMENT: u32 = 1;
+/// SGLS: an offset as address, that is, data in capsules.
+pub const SGL_OFFSET: u32 = 1 << 20;
+/// SGLS: transport data blocks.
+pub const SGL_TRANSPORT: u32 = 1 << 21;
+
+impl IdentifyController {
+    /// Reads the data.
+    ///
+    /// # Errors
+    /// Too few octets.
+    pub fn parse(bytes: &[u8]) -> Result<IdentifyController, IdentifyError> {
+        let bytes = whole(bytes)?;
+        Ok(IdentifyController {
+            serial: ascii_at(bytes, 4, 20),
+            model: ascii_at(bytes, 24, 40),
+            firmware: ascii_at(bytes, 64, 8),
+            transfer_power: bytes[77],
+            controller: u16_at(bytes, 78),
+            version: u32_at(bytes, 80),
+            events: u32_at(bytes, 92),
+            kind: bytes[111],
+            aborts_zero_based: bytes[258],
+            event_requests_zero_based: bytes[259],
+            log_attributes: bytes[261],
+            error_entries_zero_based: bytes[262],
+            keep_alive_grain: u16_at(bytes, 320),
+            commands_max: u16_at(bytes, 514),
+            namespaces_max: u32_at(bytes, 516),
+            commands: u16_at(bytes, 520),
+            write_cache: bytes[525],
+            sgl: u32_at(bytes, 536),
+            subsystem: Nqn::parse(&array_at::<NQN_FIELD_BYTES>(bytes, 768)).ok(),
+            command_capsule_16: u32_at(bytes, 1792),
+            response_capsule_16: u32_at(bytes, 1796),
+            in_capsule_offset_16: u16_at(bytes, 1800),
+            descriptors_max: bytes[1803],
+        })
+    }
+
+    /// The data.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; IDENTIFY_BYTES];
+        put_ascii(&mut out, 4, 20, &self.serial);
+        put_ascii(&mut out, 24, 40, &self.model);
+        put_ascii(&mut out, 64, 8, &self.firmware);
+        out[77] = self.transfer_power;
+        put(&mut out, 78, &self.controller.to_le_bytes());
+        put(&mut out, 80, &self.version.to_le_bytes());
+        put(&mut out, 92, &self.events.to_le_bytes());
+        out[111] = self.kind;
+        out[258] = self.aborts_zero_based;
+        out[259] = self.event_requests_zero_based;
+        out[261] = self.log_attributes;
+        out[262] = self.error_entries_zero_based;
+        put(&mut out, 320, &self.keep_alive_grain.to_le_bytes());
+        // SQES and CQES: entries of 2^6 and 2^4 octets, at least and at most.
+        out[512] = 0x66;
+        out[513] = 0x44;
+        put(&mut out, 514, &self.commands_max.to_le_bytes());
+        put(&mut out, 516, &self.namespaces_max.to_le_bytes());
+        put(&mut out, 520, &self.commands.to_le_bytes());
+        out[525] = self.write_cache;
+        put(&mut out, 536, &self.sgl.to_le_bytes());
+        if let Some(subsystem) = &self.subsystem {
+            put(&mut out, 768, &subsystem.encode());
+        }
+        put(&mut out, 1792, &self.command_capsule_16.to_le_bytes());
+        put(&mut out, 1796, &self.response_capsule_16.to_le_bytes());
+        put(&mut out, 1800, &self.in_capsule_offset_16.to_le_bytes());
+        out[1803] = self.descriptors_max;
+        out
+    }
+
+    /// Octets of data that fit in the capsule of a command in an I/O queue.
+    pub fn in_capsule_bytes(&self) -> u64 {
+        (u64::from(self.command_capsule_16) * 16).saturating_sub(64)
+    }
+
+    /// Most octets of a command's data, where there is a limit.
+    pub fn transfer_bytes_max(&self) -> Option<u64> {
+        let power = u32::from(self.transfer_power);
+        (power > 0).then(|| 4096_u64.checked_shl(power).filter(|b| b >> power == 4096)).flatten()
+    }
+}
+
+/// Identify Namespace (NVM figure 97): the fields that are used. One format, without metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdentifyNamespace {
+    /// NSZE: blocks.
+    pub blocks: u64,
+    /// LBADS of the format in use: octets of a block are 2 to this power, 9 to 16.
+    pub block_power: u8,
+    /// DLFEAT bits 2:0: what blocks that were deallocated read as; 1 is zeroes.
+    pub deallocated_reads: u8,
+    /// NSATTR bit 0.
+    pub is_read_only: bool,
+    /// NGUID; zeroes are none.
+    pub guid: [u8; 16],
+}
+
+impl IdentifyNamespace {
+    /// Reads the data. A namespace that is not there has no blocks and a block size of 0.
+    ///
+    /// # Errors
+    /// Too few octets, or a format that is not known here.
+    pub fn parse(bytes: &[u8]) -> Result<IdentifyNamespace, IdentifyError> {
+        let bytes = whole(bytes)?;
+        let format = bytes[26] & 0xf;
+        if format > bytes[25] {
+            return Err(IdentifyError::Format(format));
+        }
+        let entry = 128 + 4 * usize::from(format);
+        let (metadata, block_power) = (u16_at(bytes, entry), bytes[entry + 2]);
+        let blocks = u64_at(bytes, 0);
+        if metadata != 0 {
+            return Err(IdentifyError::Metadata(metadata));
+        }
+        if blocks > 0 && !(9..=16).contains(&block_power) {
+            return Err(IdentifyError::BlockSize(block_power));
+        }
+        Ok(IdentifyNamespace {
+            blocks,
+            block_power,
+            deallocated_reads: bytes[33] & 7,
+            is_read_only: bytes[99] & 1 != 0,
+            guid: array_at(bytes, 104),
+        })
+    }
+
+    /// The data.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; IDENTIFY_BYTES];
+        // NSZE, NCAP, NUSE: all of it is allocated.
+        for at in [0, 8, 16] {
+            put(&mut out, at, &self.blocks.to_le_bytes());
+        }
+        out[33] = self.deallocated_reads & 7;
+        out[99] = self.is_read_only.into();
+        put(&mut out, 104, &self.guid);
+        out[130] = self.block_power;
+        out
+    }
+}
+
+/// The list of namespaces above `after`, of those in `numbers`, which are in order.
+pub fn encode_namespaces(numbers: impl IntoIterator<Item = u32>, after: u32) -> Vec<u8> {
+    let mut out = vec![0; IDENTIFY_BYTES];
+    let above = numbers.into_iter().filter(|number| *number > after);
+    for (place, number) in out.chunks_exact_mut(4).zip(above) {
+        place.copy_from_slice(&number.to_le_bytes());
+    }
+    out
+}
+
+/// The numbers of such a list.
+///
+/// # Errors
+/// Too few octets.
+pub fn parse_namespaces(bytes: &[u8]) -> Result<Vec<u32>, IdentifyError> {
+    let bytes = whole(bytes)?;
+    let numbers = bytes.chunks_exact(4).map(|entry| u32_at(entry, 0));
+    Ok(numbers.take_while(|number| *number != 0).collect())
+}
+
+/// The names of a namespace (NVMe Base §5.17.2.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NamespaceNames {
+    /// NGUID.
+    pub guid: Option<[u8; 16]>,
+    /// UUID.
+    pub uuid: Option<[u8; 16]>,
+    /// CSI: the command set; 0 is NVM.
+    pub command_set: Option<u8>,
+}
+
+const NAME_GUID: u8 = 2;
+const NAME_UUID: u8 = 3;
+const NAME_COMMAND_SET: u8 = 4;
+
+impl NamespaceNames {
+    /// Reads the data. Names of other kinds are skipped; the list ends where a name has no length,
+    /// or would end behind the data.
+    ///
+    /// # Errors
+    /// Too few octets.
+    pub fn parse(bytes: &[u8]) -> Result<NamespaceNames, IdentifyError> {
+        let mut rest = &whole(bytes)?[..];
+        let mut names = NamespaceNames::default();
+        while let Some((head, after)) = rest.split_at_checked(4) {
+            let length = usize::from(head[1]);
+            let Some((name, next)) = after.split_at_checked(length) else { break };
+            match (head[0], length) {
+                (_, 0) => break,
+                (NAME_GUID, 16) => names.guid = Some(array_at(name, 0)),
+                (NAME_UUID, 16) => names.uuid = Some(array_at(name, 0)),
+                (NAME_COMMAND_SET, 1) => names.command_set = Some(name[0]),
+                _ => {}
+            }
+            rest = next;
+        }
+        Ok(names)
+    }
+
+    /// The data.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(IDENTIFY_BYTES);
+        let mut name = |kind: u8, value: &[u8]| {
+            out.extend_from_slice(&[kind, value.len() as u8, 0, 0]);
+            out.extend_from_slice(value);
+        };
+        if let Some(guid) = &self.guid {
+            name(NAME_GUID, guid);
+        }
+        if let Some(uuid) = &self.uuid {
+            name(NAME_UUID, uuid);
+        }
+        if let Some(set) = self.command_set {
+            name(NAME_COMMAND_SET, &[set]);
+        }
+        out.resize(IDENTIFY_BYTES, 0);
+        out
+    }
+}

@@ -1,0 +1,623 @@
+//! The units of the stream (NVMe/TCP §3.6): headers, where their parts are, what is wrong with one.
+//!
+//! ```text
+//! │ common header 8 │ rest of the header │ HDGST 4? │ padding? │ data │ DDGST 4? │
+//! 0                 8                  HLEN                   PDO               PLEN
+//! ```
+//! A header is checked in two steps: the first eight octets say how long everything is, then the
+//! whole header is read. Digests are computed and checked by the caller.
+
+use super::field::{array_at, put, u16_at, u32_at};
+use std::ops::Range;
+use thiserror::Error;
+
+/// Octets that every PDU starts with.
+pub const COMMON_HEADER_BYTES: usize = 8;
+/// Octets of the longest header (ICReq, ICResp).
+pub const HEADER_BYTES_MAX: usize = 128;
+/// Octets of a digest (CRC32C, NVMe/TCP §3.3.1).
+pub const DIGEST_BYTES: usize = 4;
+/// Octets of the longest PDU that ends a connection: its header and that of what was wrong.
+pub const TERM_BYTES_MAX: u32 = 152;
+/// Largest alignment of data that a side can ask for, octets (HPDA and CPDA of 31).
+pub const ALIGNMENT_BYTES_MAX: usize = 128;
+/// Octets of a command.
+pub const COMMAND_BYTES: usize = 64;
+/// Octets of a completion.
+pub const COMPLETION_BYTES: usize = 16;
+
+/// Flag of a PDU with a digest behind its header.
+pub const FLAG_HEADER_DIGEST: u8 = 1;
+/// Flag of a PDU with a digest behind its data.
+pub const FLAG_DATA_DIGEST: u8 = 1 << 1;
+/// Flag of the last data of a transfer.
+pub const FLAG_LAST: u8 = 1 << 2;
+/// Flag of the last data of a command that succeeded: there will be no response.
+pub const FLAG_SUCCESS: u8 = 1 << 3;
+
+/// What a PDU is (NVMe/TCP figure 10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum PduKind {
+    /// ICReq: a host begins.
+    InitRequest = 0x00,
+    /// ICResp: a controller agrees.
+    InitResponse = 0x01,
+    /// H2CTermReq: a host found an error and ends the connection.
+    HostTerminate = 0x02,
+    /// C2HTermReq: a controller does.
+    ControllerTerminate = 0x03,
+    /// CapsuleCmd.
+    CommandCapsule = 0x04,
+    /// CapsuleResp.
+    ResponseCapsule = 0x05,
+    /// H2CData: data that the controller asked for.
+    HostData = 0x06,
+    /// C2HData.
+    ControllerData = 0x07,
+    /// R2T: the controller asks for data.
+    ReadyToTransfer = 0x09,
+}
+
+impl PduKind {
+    /// Every kind.
+    pub const ALL: [PduKind; 9] = [
+        PduKind::InitRequest,
+        PduKind::InitResponse,
+        PduKind::HostTerminate,
+        PduKind::ControllerTerminate,
+        PduKind::CommandCapsule,
+        PduKind::ResponseCapsule,
+        PduKind::HostData,
+        PduKind::ControllerData,
+        PduKind::ReadyToTransfer,
+    ];
+
+    /// The kind with this number.
+    pub fn from_number(number: u8) -> Option<PduKind> {
+        PduKind::ALL.into_iter().find(|kind| *kind as u8 == number)
+    }
+
+    /// Octets of its header.
+    pub const fn header_bytes(self) -> usize {
+        match self {
+            PduKind::InitRequest | PduKind::InitResponse => 128,
+            PduKind::CommandCapsule => COMMON_HEADER_BYTES + COMMAND_BYTES,
+            _ => 24,
+        }
+    }
+
+    /// Whether a host sends it; else a controller does.
+    pub const fn is_from_host(self) -> bool {
+        matches!(
+            self,
+            PduKind::InitRequest
+                | PduKind::HostTerminate
+                | PduKind::CommandCapsule
+                | PduKind::HostData
+        )
+    }
+
+    /// Whether data can follow the header (for a termination: the header that was wrong).
+    const fn can_have_data(self) -> bool {
+        matches!(
+            self,
+            PduKind::HostTerminate
+                | PduKind::ControllerTerminate
+                | PduKind::CommandCapsule
+                | PduKind::HostData
+                | PduKind::ControllerData
+        )
+    }
+
+    /// Whether it has digests where they were negotiated (§3.3.1: those before and after have none).
+    const fn can_have_digests(self) -> bool {
+        !matches!(
+            self,
+            PduKind::InitRequest
+                | PduKind::InitResponse
+                | PduKind::HostTerminate
+                | PduKind::ControllerTerminate
+        )
+    }
+
+    const fn is_termination(self) -> bool {
+        matches!(self, PduKind::HostTerminate | PduKind::ControllerTerminate)
+    }
+
+    fn flags_known(self) -> u8 {
+        match self {
+            PduKind::CommandCapsule => FLAG_HEADER_DIGEST | FLAG_DATA_DIGEST,
+            PduKind::ResponseCapsule | PduKind::ReadyToTransfer => FLAG_HEADER_DIGEST,
+            PduKind::HostData => FLAG_HEADER_DIGEST | FLAG_DATA_DIGEST | FLAG_LAST,
+            PduKind::ControllerData => {
+                FLAG_HEADER_DIGEST | FLAG_DATA_DIGEST | FLAG_LAST | FLAG_SUCCESS
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// Which digests a connection has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Digests {
+    /// HDGST, behind headers.
+    pub header: bool,
+    /// DDGST, behind data.
+    pub data: bool,
+}
+
+impl Digests {
+    /// None.
+    pub const NONE: Digests = Digests { header: false, data: false };
+    /// Both.
+    pub const BOTH: Digests = Digests { header: true, data: true };
+
+    /// Those that both sides want.
+    pub fn and(self, other: Digests) -> Digests {
+        Digests { header: self.header && other.header, data: self.data && other.data }
+    }
+
+    fn from_bits(bits: u8) -> Digests {
+        Digests { header: bits & 1 != 0, data: bits & 2 != 0 }
+    }
+
+    fn bits(self) -> u8 {
+        u8::from(self.header) | u8::from(self.data) << 1
+    }
+}
+
+/// Why a connection is ended (FES, NVMe/TCP figures 19 and 21).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum FatalStatus {
+    /// A field of a header has a value that it must not have.
+    InvalidHeader = 1,
+    /// A PDU came when it must not.
+    Sequence = 2,
+    /// A header's digest is wrong.
+    HeaderDigest = 3,
+    /// Data lies outside what was asked for.
+    DataOutOfRange = 4,
+    /// More was asked for, or sent, than was agreed (R2T or data).
+    LimitExceeded = 5,
+    /// A parameter is not supported.
+    Unsupported = 6,
+}
+
+impl FatalStatus {
+    /// The status with this number.
+    pub fn from_number(number: u16) -> Option<FatalStatus> {
+        use FatalStatus::*;
+        [InvalidHeader, Sequence, HeaderDigest, DataOutOfRange, LimitExceeded, Unsupported]
+            .into_iter()
+            .find(|status| *status as u16 == number)
+    }
+}
+
+/// What is wrong with a PDU. The peer is at fault; the connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PduError {
+    /// Fewer octets than a header has; the caller has not waited for all of it.
+    #[error("a PDU's header ends early")]
+    Truncated,
+    /// A field has a value that it must not have.
+    #[error("{what} at octet {offset} of a PDU's header: {value:#x} is not allowed there")]
+    Field {
+        /// The field.
+        what: &'static str,
+        /// Its place in the header.
+        offset: u8,
+        /// What it holds.
+        value: u32,
+    },
+}
+
+impl PduError {
+    /// What a termination says of it: status and information (FES, FEI).
+    pub fn fatal(self) -> (FatalStatus, u32) {
+        match self {
+            PduError::Truncated => (FatalStatus::InvalidHeader, 0),
+            PduError::Field { offset, .. } => (FatalStatus::InvalidHeader, offset.into()),
+        }
+    }
+}
+
+fn wrong(what: &'static str, offset: u8, value: u32) -> PduError {
+    PduError::Field { what, offset, value }
+}
+
+/// The first eight octets (NVMe/TCP figure 10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommonHeader {
+    /// PDU-Type.
+    pub kind: PduKind,
+    /// FLAGS.
+    pub flags: u8,
+    /// PDO: where data starts, octets from the start of the PDU; 0 where there is none.
+    pub data_offset: u8,
+    /// PLEN: octets of the whole PDU.
+    pub bytes: u32,
+}
+
+impl CommonHeader {
+    /// Reads and checks the first octets of a PDU. What is returned has a valid [`Layout`].
+    ///
+    /// # Errors
+    /// [`PduError`]: fewer than eight octets, or a field that cannot be.
+    pub fn parse(bytes: &[u8]) -> Result<CommonHeader, PduError> {
+        let Some(bytes) = bytes.get(..COMMON_HEADER_BYTES) else { return Err(PduError::Truncated) };
+        let kind = PduKind::from_number(bytes[0]).ok_or(wrong("PDU-Type", 0, bytes[0].into()))?;
+        if usize::from(bytes[2]) != kind.header_bytes() {
+            return Err(wrong("HLEN", 2, bytes[2].into()));
+        }
+        // Reserved flags are not looked at (NVMe Base §1.4: receivers ignore what is reserved).
+        let flags = bytes[1] & kind.flags_known();
+        let header = CommonHeader { kind, flags, data_offset: bytes[3], bytes: u32_at(bytes, 4) };
+        header.check()?;
+        Ok(header)
+    }
+
+    fn check(&self) -> Result<(), PduError> {
+        let head = (self.kind.header_bytes() + self.digest_bytes(FLAG_HEADER_DIGEST)) as u32;
+        if self.bytes < head {
+            return Err(wrong("PLEN", 4, self.bytes));
+        }
+        if self.kind.is_termination() {
+            let fits = self.bytes <= TERM_BYTES_MAX;
+            return if fits { Ok(()) } else { Err(wrong("PLEN", 4, self.bytes)) };
+        }
+        if self.bytes == head {
+            // A data digest without data is none: the flag has no meaning then.
+            return Ok(());
+        }
+        if !self.kind.can_have_data() {
+            return Err(wrong("PLEN", 4, self.bytes));
+        }
+        let offset = u32::from(self.data_offset);
+        if offset < head || !offset.is_multiple_of(4) {
+            return Err(wrong("PDO", 3, offset));
+        }
+        match self.bytes.checked_sub(offset + self.digest_bytes(FLAG_DATA_DIGEST) as u32) {
+            Some(data_bytes) if data_bytes > 0 => Ok(()),
+            _ => Err(wrong("PLEN", 4, self.bytes)),
+        }
+    }
+
+    fn digest_bytes(&self, flag: u8) -> usize {
+        if self.flags & flag == 0 { 0 } else { DIGEST_BYTES }
+    }
+
+    /// Where the parts of the PDU are.
+    pub fn layout(&self) -> Layout {
+        let header_bytes = self.kind.header_bytes();
+        let has_header_digest = self.flags & FLAG_HEADER_DIGEST != 0;
+        let head = header_bytes + self.digest_bytes(FLAG_HEADER_DIGEST);
+        let bytes = self.bytes as usize;
+        let (data, has_data_digest) = match self.kind.is_termination() {
+            true => (head..bytes, false),
+            false if bytes == head => (bytes..bytes, false),
+            false => {
+                let end = bytes - self.digest_bytes(FLAG_DATA_DIGEST);
+                (usize::from(self.data_offset)..end, self.flags & FLAG_DATA_DIGEST != 0)
+            }
+        };
+        Layout { header_bytes, has_header_digest, data, has_data_digest, bytes }
+    }
+
+    /// Checks what the connection was set up with: digests as negotiated, data aligned to
+    /// `alignment_bytes`.
+    ///
+    /// # Errors
+    /// [`PduError::Field`]: FLAGS or PDO.
+    pub fn agrees_with(&self, digests: Digests, alignment_bytes: usize) -> Result<(), PduError> {
+        if !self.kind.can_have_digests() {
+            return Ok(());
+        }
+        let layout = self.layout();
+        let digest_is_due = digests.data && !layout.data.is_empty();
+        if layout.has_header_digest != digests.header || layout.has_data_digest != digest_is_due {
+            return Err(wrong("FLAGS", 1, self.flags.into()));
+        }
+        if !layout.data.is_empty() && !layout.data.start.is_multiple_of(alignment_bytes.max(1)) {
+            return Err(wrong("PDO", 3, self.data_offset.into()));
+        }
+        Ok(())
+    }
+}
+
+/// Where the parts of a PDU are, octets from its start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Octets of the header; its digest follows at once.
+    pub header_bytes: usize,
+    /// Whether there is a digest of the header.
+    pub has_header_digest: bool,
+    /// The data, possibly none.
+    pub data: Range<usize>,
+    /// Whether there is a digest of the data, behind it.
+    pub has_data_digest: bool,
+    /// Octets of the whole.
+    pub bytes: usize,
+}
+
+impl Layout {
+    /// Octets before the data: the header, its digest, padding.
+    pub fn head_bytes(&self) -> usize {
+        self.data.start
+    }
+}
+
+/// ICReq (NVMe/TCP figure 13).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitRequest {
+    /// PFV; 0 is the only one.
+    pub version: u16,
+    /// HPDA: alignment of data that the controller sends, octets, 4 to 128.
+    pub alignment_bytes: usize,
+    /// Which digests the host wants.
+    pub digests: Digests,
+    /// MAXR2T: requests for data at a time, of one command; not zero-based here.
+    pub transfers_max: u32,
+}
+
+/// ICResp (NVMe/TCP figure 14).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitResponse {
+    /// PFV.
+    pub version: u16,
+    /// CPDA: alignment of data that the host sends, octets, 4 to 128.
+    pub alignment_bytes: usize,
+    /// Which digests the connection has.
+    pub digests: Digests,
+    /// MAXH2CDATA: most octets of data in one PDU of the host.
+    pub data_bytes_max: u32,
+}
+
+/// H2CTermReq and C2HTermReq (NVMe/TCP figures 18 to 21), without the header that was wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terminate {
+    /// FES, as sent: [`FatalStatus`] knows the defined ones.
+    pub status: u16,
+    /// FEI: where in the header it was wrong, or the digest that was received.
+    pub information: u32,
+}
+
+/// H2CData and C2HData (NVMe/TCP figures 24 and 25).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Data {
+    /// CCCID: the command.
+    pub command_id: u16,
+    /// TTAG: the controller's name of the transfer; 0 in what a controller sends.
+    pub transfer_tag: u16,
+    /// DATAO: its place in the data of the command.
+    pub offset: u32,
+    /// DATAL: its octets.
+    pub bytes: u32,
+    /// Whether it is the last of the transfer.
+    pub is_last: bool,
+    /// Whether the command is over, and succeeded; from a controller only.
+    pub is_success: bool,
+}
+
+/// R2T (NVMe/TCP figure 26).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadyToTransfer {
+    /// CCCID: the command.
+    pub command_id: u16,
+    /// TTAG: comes back with the data.
+    pub transfer_tag: u16,
+    /// R2TO: where in the data of the command it begins.
+    pub offset: u32,
+    /// R2TL: octets.
+    pub bytes: u32,
+}
+
+/// A PDU's header as a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pdu {
+    /// ICReq.
+    InitRequest(InitRequest),
+    /// ICResp.
+    InitResponse(InitResponse),
+    /// H2CTermReq.
+    HostTerminate(Terminate),
+    /// C2HTermReq.
+    ControllerTerminate(Terminate),
+    /// CapsuleCmd: the submission queue entry.
+    CommandCapsule([u8; COMMAND_BYTES]),
+    /// CapsuleResp: the completion queue entry.
+    ResponseCapsule([u8; COMPLETION_BYTES]),
+    /// H2CData.
+    HostData(Data),
+    /// C2HData.
+    ControllerData(Data),
+    /// R2T.
+    ReadyToTransfer(ReadyToTransfer),
+}
+
+impl Pdu {
+    /// Reads a header; `bytes` begin with all of it, and the common part is what `common` was read
+    /// from.
+    ///
+    /// # Errors
+    /// [`PduError`]: too few octets, or a field that cannot be.
+    pub fn parse(common: &CommonHeader, bytes: &[u8]) -> Result<Pdu, PduError> {
+        let head = bytes.get(..common.kind.header_bytes()).ok_or(PduError::Truncated)?;
+        Ok(match common.kind {
+            PduKind::InitRequest => Pdu::InitRequest(parse_init_request(head)?),
+            PduKind::InitResponse => Pdu::InitResponse(parse_init_response(head)?),
+            PduKind::HostTerminate => Pdu::HostTerminate(parse_terminate(head)),
+            PduKind::ControllerTerminate => Pdu::ControllerTerminate(parse_terminate(head)),
+            PduKind::CommandCapsule => Pdu::CommandCapsule(array_at(head, COMMON_HEADER_BYTES)),
+            PduKind::ResponseCapsule => Pdu::ResponseCapsule(array_at(head, COMMON_HEADER_BYTES)),
+            PduKind::HostData => Pdu::HostData(parse_data(common, head)?),
+            PduKind::ControllerData => Pdu::ControllerData(parse_data(common, head)?),
+            PduKind::ReadyToTransfer => Pdu::ReadyToTransfer(ReadyToTransfer {
+                command_id: u16_at(head, 8),
+                transfer_tag: u16_at(head, 10),
+                offset: u32_at(head, 12),
+                bytes: u32_at(head, 16),
+            }),
+        })
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> PduKind {
+        match self {
+            Pdu::InitRequest(_) => PduKind::InitRequest,
+            Pdu::InitResponse(_) => PduKind::InitResponse,
+            Pdu::HostTerminate(_) => PduKind::HostTerminate,
+            Pdu::ControllerTerminate(_) => PduKind::ControllerTerminate,
+            Pdu::CommandCapsule(_) => PduKind::CommandCapsule,
+            Pdu::ResponseCapsule(_) => PduKind::ResponseCapsule,
+            Pdu::HostData(_) => PduKind::HostData,
+            Pdu::ControllerData(_) => PduKind::ControllerData,
+            Pdu::ReadyToTransfer(_) => PduKind::ReadyToTransfer,
+        }
+    }
+
+    /// The common header of this PDU with `data_bytes` of data, the connection's digests, and the
+    /// alignment that the receiver asked for. Sums above what PLEN can say are cut to it: callers
+    /// have limits far below.
+    pub fn common(
+        &self,
+        data_bytes: usize,
+        digests: Digests,
+        alignment_bytes: usize,
+    ) -> CommonHeader {
+        let kind = self.kind();
+        let mut flags = 0;
+        let mut offset = kind.header_bytes();
+        if digests.header && kind.can_have_digests() {
+            flags |= FLAG_HEADER_DIGEST;
+            offset += DIGEST_BYTES;
+        }
+        if let Pdu::HostData(data) | Pdu::ControllerData(data) = self {
+            flags |= if data.is_last { FLAG_LAST } else { 0 };
+        }
+        if matches!(self, Pdu::ControllerData(data) if data.is_success) {
+            flags |= FLAG_SUCCESS;
+        }
+        if data_bytes == 0 {
+            return CommonHeader { kind, flags, data_offset: 0, bytes: offset as u32 };
+        }
+        if kind.is_termination() {
+            let bytes = u32::try_from(offset + data_bytes).unwrap_or(u32::MAX);
+            return CommonHeader { kind, flags, data_offset: 0, bytes };
+        }
+        offset = offset.next_multiple_of(alignment_bytes.clamp(4, ALIGNMENT_BYTES_MAX));
+        let mut bytes = offset + data_bytes;
+        if digests.data && kind.can_have_digests() {
+            flags |= FLAG_DATA_DIGEST;
+            bytes += DIGEST_BYTES;
+        }
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        CommonHeader { kind, flags, data_offset: offset as u8, bytes }
+    }
+
+    /// Appends the header, without digest and padding.
+    pub fn write(&self, common: &CommonHeader, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.resize(start + common.kind.header_bytes(), 0);
+        let head = &mut out[start..];
+        head[0] = common.kind as u8;
+        head[1] = common.flags;
+        head[2] = common.kind.header_bytes() as u8;
+        head[3] = common.data_offset;
+        put(head, 4, &common.bytes.to_le_bytes());
+        match self {
+            Pdu::InitRequest(init) => {
+                put(head, 8, &init.version.to_le_bytes());
+                head[10] = zero_based_dwords(init.alignment_bytes);
+                head[11] = init.digests.bits();
+                put(head, 12, &init.transfers_max.saturating_sub(1).to_le_bytes());
+            }
+            Pdu::InitResponse(init) => {
+                put(head, 8, &init.version.to_le_bytes());
+                head[10] = zero_based_dwords(init.alignment_bytes);
+                head[11] = init.digests.bits();
+                put(head, 12, &init.data_bytes_max.to_le_bytes());
+            }
+            Pdu::HostTerminate(end) | Pdu::ControllerTerminate(end) => {
+                put(head, 8, &end.status.to_le_bytes());
+                put(head, 10, &end.information.to_le_bytes());
+            }
+            Pdu::CommandCapsule(entry) => put(head, 8, entry),
+            Pdu::ResponseCapsule(entry) => put(head, 8, entry),
+            Pdu::HostData(data) | Pdu::ControllerData(data) => {
+                put(head, 8, &data.command_id.to_le_bytes());
+                put(head, 10, &data.transfer_tag.to_le_bytes());
+                put(head, 12, &data.offset.to_le_bytes());
+                put(head, 16, &data.bytes.to_le_bytes());
+            }
+            Pdu::ReadyToTransfer(transfer) => {
+                put(head, 8, &transfer.command_id.to_le_bytes());
+                put(head, 10, &transfer.transfer_tag.to_le_bytes());
+                put(head, 12, &transfer.offset.to_le_bytes());
+                put(head, 16, &transfer.bytes.to_le_bytes());
+            }
+        }
+    }
+
+    /// The header of this PDU without data, as octets; digests are still to be added.
+    pub fn without_data(&self, digests: Digests) -> Vec<u8> {
+        let common = self.common(0, digests, 4);
+        let mut out = Vec::with_capacity(common.bytes as usize);
+        self.write(&common, &mut out);
+        out
+    }
+}
+
+fn parse_init_request(head: &[u8]) -> Result<InitRequest, PduError> {
+    Ok(InitRequest {
+        version: u16_at(head, 8),
+        alignment_bytes: alignment(head[10], "HPDA")?,
+        digests: Digests::from_bits(head[11]),
+        transfers_max: u32_at(head, 12).saturating_add(1),
+    })
+}
+
+fn parse_init_response(head: &[u8]) -> Result<InitResponse, PduError> {
+    let data_bytes_max = u32_at(head, 12);
+    if data_bytes_max < 4096 {
+        return Err(wrong("MAXH2CDATA", 12, data_bytes_max));
+    }
+    Ok(InitResponse {
+        version: u16_at(head, 8),
+        alignment_bytes: alignment(head[10], "CPDA")?,
+        digests: Digests::from_bits(head[11]),
+        data_bytes_max,
+    })
+}
+
+fn parse_terminate(head: &[u8]) -> Terminate {
+    Terminate { status: u16_at(head, 8), information: u32_at(head, 10) }
+}
+
+/// DATAL must be what the lengths of the PDU say.
+fn parse_data(common: &CommonHeader, head: &[u8]) -> Result<Data, PduError> {
+    let data = Data {
+        command_id: u16_at(head, 8),
+        transfer_tag: u16_at(head, 10),
+        offset: u32_at(head, 12),
+        bytes: u32_at(head, 16),
+        is_last: common.flags & FLAG_LAST != 0,
+        is_success: common.flags & FLAG_SUCCESS != 0,
+    };
+    if data.bytes as usize != common.layout().data.len() {
+        return Err(wrong("DATAL", 16, data.bytes));
+    }
+    Ok(data)
+}
+
+fn alignment(zero_based_dwords: u8, what: &'static str) -> Result<usize, PduError> {
+    match zero_based_dwords {
+        0..=31 => Ok((usize::from(zero_based_dwords) + 1) * 4),
+        other => Err(wrong(what, 10, other.into())),
+    }
+}
+
+fn zero_based_dwords(alignment_bytes: usize) -> u8 {
+    (alignment_bytes.clamp(4, ALIGNMENT_BYTES_MAX) / 4 - 1) as u8
+}
