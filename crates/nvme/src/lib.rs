@@ -1,2 +1,4 @@
 //! NVMe over TCP: a target that serves files and memory, and an initiator.
 #![forbid(unsafe_code)]
+
+pub mod secure;
