@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use wire::FlowKey;
 
 use crate::rx::Rx;
-use crate::tls;
 use crate::tx::Tx;
+use crate::{nvme, tls};
 
 /// Most octets of dynamic state of a flow, its name included (§6.5 of the paper).
 pub const CONTEXT_BYTES_MAX: usize = 208;
@@ -40,3 +40,5 @@ pub struct Context<S> {
 
 const _: () = assert!(size_of::<Context<Rx<tls::Progress>>>() <= CONTEXT_BYTES_MAX);
 const _: () = assert!(size_of::<Context<Tx<tls::Progress>>>() <= CONTEXT_BYTES_MAX);
+const _: () = assert!(size_of::<Context<Rx<nvme::Progress>>>() <= CONTEXT_BYTES_MAX);
+const _: () = assert!(size_of::<Context<Tx<nvme::Progress>>>() <= CONTEXT_BYTES_MAX);

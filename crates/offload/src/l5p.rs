@@ -1,5 +1,7 @@
 //! What a machine has to know of the protocol above TCP (the *L5P*), and nothing else.
 
+use crate::placement::Placer;
+
 /// Most octets of a header that the machines keep.
 pub const HEADER_BYTES_MAX: usize = 8;
 
@@ -24,6 +26,9 @@ pub trait L5p {
     /// Octets of a header that say whether it is one and how long its message is.
     const HEADER_BYTES: usize;
 
+    /// What software is to see of a received message differs from what came.
+    const REWRITES: bool;
+
     /// How far the work on one message has come.
     type Progress: Copy;
 
@@ -36,7 +41,8 @@ pub trait L5p {
 
     /// Takes the next `octets` of a message that arrives, `offset` octets behind its start; they
     /// do not reach beyond its end. What software is to see in their place goes to `out`, of the
-    /// same length, where somebody wants it.
+    /// same length, where somebody wants it. Data with a place of its own goes to `placer`. False
+    /// where the message is known not to be what its sender sent.
     fn receive(
         &self,
         message: &Message,
@@ -44,7 +50,8 @@ pub trait L5p {
         offset: u32,
         octets: &[u8],
         out: Option<&mut [u8]>,
-    );
+        placer: &mut Placer<'_>,
+    ) -> bool;
 
     /// True where the message that was received whole is what its sender sent.
     fn verify(&self, message: &Message, at: &Self::Progress) -> bool;

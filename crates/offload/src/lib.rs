@@ -4,7 +4,8 @@
 //!
 //! What the device does, in the order that a packet meets it:
 //! - [`context`], [`cache`]: what is kept of a flow, and which flows are in the device;
-//! - [`l5p`]: what the machines know of a protocol; [`tls`] is one;
+//! - [`l5p`]: what the machines know of a protocol; [`tls`] is one, [`nvme`] another;
+//! - [`placement`]: where received data goes by itself;
 //! - `framing`: where in its messages a stream is;
 //! - [`rx`]: received packets, with `search` for streams whose messages are not known, and
 //!   [`resync`], what is asked and answered then;
@@ -21,6 +22,8 @@ pub mod l5p;
 mod model;
 #[cfg(test)]
 mod mutants;
+pub mod nvme;
+pub mod placement;
 #[cfg(test)]
 mod random;
 pub mod resync;
@@ -34,5 +37,6 @@ pub mod tls;
 mod traps;
 pub mod tx;
 
+pub use nvme::Nvme;
 pub use stats::Stats;
 pub use tls::Tls;

@@ -4,6 +4,7 @@
 //! `UNLADE_CASES=10000` runs that many cases of some hundred packets, `UNLADE_SEED=…` the one that
 //! failed.
 
+pub(crate) mod pdus;
 pub(crate) mod peer;
 pub(crate) mod receive;
 pub(crate) mod transmit;

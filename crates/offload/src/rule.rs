@@ -29,6 +29,22 @@ pub(crate) enum Rule {
     FailClosed,
     /// A message that was sent is kept until all of it is acknowledged.
     Acknowledged,
+    /// Data is placed only for the registration that its header met.
+    Registration,
+    /// Only for one that is younger than the header.
+    Floor,
+    /// Only by octets behind all that the device has seen.
+    Fresh,
+    /// Only within the registered length.
+    Bounds,
+    /// Only behind what was placed before in the buffer.
+    Again,
+    /// Only after a header whose digest is right.
+    HeaderFirst,
+    /// Software takes for placed only what is where it would copy it.
+    Destination,
+    /// Software computes what the device has not checked to the end.
+    Recheck,
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ use wire::SeqNumber;
 
 use crate::framing::{Framing, Place, Step};
 use crate::l5p::L5p;
+use crate::placement::Placer;
 use crate::resync::{Pass, Request, Response};
 use crate::rule::{Rule, holds};
 use crate::search::Carry;
@@ -115,10 +116,10 @@ impl<P: Copy> Rx<P> {
     }
 
     /// Takes a packet whose checksum is good. What is in `out` behind the payload's length, or
-    /// without [`Received::pass`], means nothing.
+    /// without [`Received::pass`], means nothing. Nothing is placed.
     ///
     /// # Panics
-    /// `out` is shorter than `payload`.
+    /// `out` is shorter than `payload`, and the protocol [rewrites](L5p::REWRITES) it.
     pub fn receive<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
@@ -127,10 +128,27 @@ impl<P: Copy> Rx<P> {
         payload: &[u8],
         out: &mut [u8],
     ) -> Received {
-        let out = &mut out[..payload.len()];
+        self.receive_placing(l5p, stats, (seq, payload), out, &mut Placer::none())
+    }
+
+    /// Like [`Rx::receive`], and puts data where it belongs: `placer` says afterwards what of this
+    /// packet was placed, whether its messages were right or not.
+    ///
+    /// # Panics
+    /// As [`Rx::receive`].
+    pub fn receive_placing<L: L5p<Progress = P>>(
+        &mut self,
+        l5p: &L,
+        stats: &mut Stats,
+        (seq, payload): (SeqNumber, &[u8]),
+        out: &mut [u8],
+        placer: &mut Placer<'_>,
+    ) -> Received {
+        placer.packet(!seq.before(self.frontier));
         if payload.is_empty() {
             return Received::default();
         }
+        let out = if L::REWRITES { &mut out[..payload.len()] } else { &mut [] };
         let end = seq + payload.len() as u32;
         if self.frontier.before(end) {
             self.frontier = end;
@@ -140,7 +158,7 @@ impl<P: Copy> Rx<P> {
             return Received::default();
         }
         match self.state {
-            State::Offloading => self.offload(l5p, stats, seq, payload, out),
+            State::Offloading => self.offload(l5p, stats, (seq, payload), out, placer),
             State::Searching => self.search(l5p, stats, seq, payload),
             State::Tracking => self.track(l5p, stats, seq, payload),
         }
@@ -180,9 +198,9 @@ impl<P: Copy> Rx<P> {
         &mut self,
         l5p: &L,
         stats: &mut Stats,
-        seq: SeqNumber,
-        payload: &[u8],
+        (seq, payload): (SeqNumber, &[u8]),
         out: &mut [u8],
+        placer: &mut Placer<'_>,
     ) -> Received {
         let place = self.framing.place(seq, payload.len());
         match place {
@@ -199,7 +217,8 @@ impl<P: Copy> Rx<P> {
         match place {
             Place::Past | Place::Within => Received::default(),
             // What starts with the header that is next has lost nothing that it needs.
-            Place::Next | Place::Header(0) => match self.walk(l5p, payload, Some(out)) {
+            Place::Next | Place::Header(0) => match self.walk(l5p, (payload, 0), Some(out), placer)
+            {
                 Walk::Authentic => self.decrypted(stats, payload.len()),
                 Walk::Failed if !holds(Rule::Failing) => self.decrypted(stats, payload.len()),
                 Walk::Failed => {
@@ -210,9 +229,9 @@ impl<P: Copy> Rx<P> {
             },
             // What is before the new octets, or before the header, cannot be given back.
             Place::Overlap(before) | Place::Header(before) => {
-                match self.walk(l5p, &payload[before..], None) {
+                match self.walk(l5p, (payload, before), None, placer) {
                     Walk::Authentic | Walk::Failed => Received::default(),
-                    Walk::Alien { done } => self.lose(l5p, stats, seq, payload, before + done),
+                    Walk::Alien { done } => self.lose(l5p, stats, seq, payload, done),
                 }
             }
             Place::Lost => self.lose(l5p, stats, seq, payload, 0),
@@ -226,17 +245,19 @@ impl<P: Copy> Rx<P> {
         Received { pass: Some(pass), request: None }
     }
 
-    /// Works on `octets`, which are next; to `out`, where somebody wants to see them.
+    /// Works on what is next, `payload` after its first `done` octets; to `out`, where somebody
+    /// wants to see them.
     fn walk<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
-        octets: &[u8],
-        mut out: Option<&mut [u8]>,
+        (payload, mut done): (&[u8], usize),
+        out: Option<&mut [u8]>,
+        placer: &mut Placer<'_>,
     ) -> Walk {
-        let mut done = 0;
+        let mut out = out.filter(|_| L::REWRITES);
         let mut authentic = true;
-        while done < octets.len() {
-            let rest = &octets[done..];
+        while done < payload.len() {
+            let rest = &payload[done..];
             let mut out = out.as_deref_mut().map(|out| &mut out[done..]);
             match self.framing.step(l5p, rest) {
                 Step::Header { octets, complete } => {
@@ -251,10 +272,10 @@ impl<P: Copy> Rx<P> {
                 Step::Body { octets, offset, last } => {
                     let message = self.framing.message();
                     let out = out.map(|out| &mut out[..octets]);
-                    match &mut self.progress {
-                        Some(at) => l5p.receive(&message, at, offset, &rest[..octets], out),
-                        None => authentic = false,
-                    }
+                    placer.turn_to(done, self.framing.position());
+                    authentic &= self.progress.as_mut().is_some_and(|at| {
+                        l5p.receive(&message, at, offset, &rest[..octets], out, placer)
+                    });
                     if last {
                         let at = self.progress.take();
                         authentic &= at.is_some_and(|at| l5p.verify(&message, &at));

@@ -3,9 +3,11 @@
 //! - [`sent`]: messages that were sent, until they are acknowledged whole;
 //! - [`boundaries`]: where received messages start, for the device's questions;
 //! - [`records`]: received TLS records, of which the device has decrypted all, some or nothing;
-//! - [`open`]: what is left to do for one of them.
+//! - [`open`]: what is left to do for one of them;
+//! - [`pdus`]: received NVMe/TCP PDUs, checked and placed likewise.
 
 pub mod boundaries;
 pub mod open;
+pub mod pdus;
 pub mod records;
 pub mod sent;

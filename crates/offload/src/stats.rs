@@ -60,6 +60,17 @@ pub struct Stats {
     pub records_partial: u64,
     /// Records that software decrypted.
     pub records_software: u64,
+
+    /// Octets of data that were placed.
+    pub rx_placed_bytes: u64,
+    /// PDUs whose digests the device had all checked.
+    pub pdus_offloaded: u64,
+    /// PDUs of which it had looked at a part.
+    pub pdus_partial: u64,
+    /// PDUs of which it has said nothing.
+    pub pdus_software: u64,
+    /// Octets that software found in their place, and did not copy.
+    pub copy_skipped_bytes: u64,
 }
 
 impl Stats {
@@ -74,6 +85,7 @@ impl Stats {
             rx_tls_resync_req_end rx_tls_resync_req_skip rx_tls_resync_res_ok
             rx_tls_resync_res_skip rx_tls_err rx_resync_denied rx_resync_expired rx_searches
             rx_unsynchronised_bytes rx_past_packets rx_overlap_packets rx_ahead_packets
-            rx_ahead_header_packets records_offloaded records_partial records_software);
+            rx_ahead_header_packets records_offloaded records_partial records_software rx_placed_bytes
+            pdus_offloaded pdus_partial pdus_software copy_skipped_bytes);
     }
 }

@@ -11,6 +11,7 @@
 use aead::{Key, KeyError, Progress as Sealed};
 
 use crate::l5p::{L5p, Message};
+use crate::placement::Placer;
 use crate::rule::{Rule, holds};
 
 /// Octets of a record's header.
@@ -164,6 +165,8 @@ pub struct Progress {
 impl L5p for Tls {
     const HEADER_BYTES: usize = HEADER_BYTES;
 
+    const REWRITES: bool = true;
+
     type Progress = Progress;
 
     fn message_bytes(&self, header: &[u8]) -> Option<u32> {
@@ -192,7 +195,8 @@ impl L5p for Tls {
         offset: u32,
         octets: &[u8],
         out: Option<&mut [u8]>,
-    ) {
+        _placer: &mut Placer<'_>,
+    ) -> bool {
         let parts = self.parts(message, offset, octets.len());
         let Parts { nonce_end, sealed_end, tag_at, .. } = parts;
         if nonce_end > 0 {
@@ -212,6 +216,7 @@ impl L5p for Tls {
             None if sealed.is_empty() => (),
             None => self.key.authenticate(&mut at.sealed, sealed),
         }
+        true
     }
 
     fn verify(&self, _message: &Message, at: &Progress) -> bool {

@@ -1,4 +1,5 @@
 //! One test for each thing that is easily got wrong.
 
+mod pdus;
 mod receive;
 mod transmit;
