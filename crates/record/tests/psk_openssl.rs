@@ -16,7 +16,8 @@ const KEY: [u8; 32] = [0x5a; 32];
 const TLS: [&str; 3] = ["-tls1_3", "-ciphersuites", "TLS_AES_128_GCM_SHA256"];
 
 fn openssl_is_here() -> bool {
-    let here = Command::new("openssl").arg("version").output().is_ok_and(|out| out.status.success());
+    let here =
+        Command::new("openssl").arg("version").output().is_ok_and(|out| out.status.success());
     if !here {
         println!("skipped: openssl cannot be run");
     }
@@ -105,9 +106,8 @@ impl Link {
 fn accept(listener: &TcpListener, key: [u8; 32]) -> Result<Link, PskError> {
     let (mut tcp, _) = listener.accept().unwrap();
     tcp.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut server = Server::new(|identity: &[u8]| {
-        (identity == IDENTITY.as_bytes()).then(|| psk(key))
-    });
+    let mut server =
+        Server::new(|identity: &[u8]| (identity == IDENTITY.as_bytes()).then(|| psk(key)));
     let mut buffer = [0; 4096];
     loop {
         let count = tcp.read(&mut buffer).unwrap();

@@ -223,7 +223,9 @@ mod tests {
             assert_eq!(host_of(&psk.identity), Some(host.clone()));
             assert!(find(&key, &nqn("nqn.other"), &psk.identity).is_none());
         }
-        for identity in ["", "NVMe0R01", "NVMe2R01 nqn.host nqn.subsystem", "NVMe", "\u{e9}\u{e9}\u{e9}"] {
+        for identity in
+            ["", "NVMe0R01", "NVMe2R01 nqn.host nqn.subsystem", "NVMe", "\u{e9}\u{e9}\u{e9}"]
+        {
             assert!(find(&key, &subsystem, identity.as_bytes()).is_none(), "{identity}");
         }
         assert!(find(&key, &subsystem, &[0xff; 20]).is_none());

@@ -96,7 +96,8 @@ impl ConfiguredKey {
     /// [`KeyError::Length`], [`KeyError::Mismatch`].
     pub fn new(octets: &[u8], transform: Transform) -> Result<ConfiguredKey, KeyError> {
         match (octets.len(), transform) {
-            (32, Transform::None | Transform::Sha256) | (48, Transform::None | Transform::Sha384) => {
+            (32, Transform::None | Transform::Sha256)
+            | (48, Transform::None | Transform::Sha384) => {
                 Ok(ConfiguredKey { octets: Zeroizing::new(octets.to_vec()), transform })
             }
             (bytes @ (32 | 48), transform) => {

@@ -2,12 +2,12 @@
 
 use wire::snapshot::TlsSnapshot;
 
+use super::Psk;
 use super::error::PskError;
 use super::exchange::{self, GROUPS, Group, Share};
 use super::inbox::{self, Inbox};
 use super::messages::{self, ENCRYPTED_EXTENSIONS, FINISHED, Offer, SERVER_HELLO, ServerHello};
 use super::schedule::{self, Early, Handshake, Pair, Transcript};
-use super::Psk;
 use crate::control::Side;
 use crate::keys::Keys;
 use crate::layer::RecordLayer;
@@ -182,8 +182,7 @@ impl Client {
         traffic: &Pair,
         out: &mut Vec<u8>,
     ) -> Result<RecordLayer, PskError> {
-        let expected =
-            schedule::finished(self.suite, &traffic.server, &self.transcript.hash())?;
+        let expected = schedule::finished(self.suite, &traffic.server, &self.transcript.hash())?;
         if !schedule::same(&message[4..], &expected) {
             return Err(PskError::WrongKey);
         }

@@ -39,7 +39,11 @@ pub struct Server<'l> {
 enum Stage {
     ClientHello,
     /// The other ClientHello that was asked for, with a share of this group.
-    Retried { transcript: Transcript, suite: &'static Suite, group: Group },
+    Retried {
+        transcript: Transcript,
+        suite: &'static Suite,
+        group: Group,
+    },
     Finished(Box<Sent>),
     Over,
 }
