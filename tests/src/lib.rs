@@ -10,6 +10,7 @@ pub mod counters;
 pub mod play;
 pub mod prng;
 pub mod session;
+pub mod vm;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};

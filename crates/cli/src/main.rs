@@ -54,7 +54,6 @@ enum Command {
     Backend(serve::BackendArgs),
     // Without a comment for documentation here: it would go before the long text there.
     Copyd(copyd::CopydArgs),
-    // Without a comment for documentation here, as well.
     Nvme(nvme::NvmeArgs),
     /// Build, use and remove a one-machine cluster in network namespaces
     Lab(lab::LabArgs),

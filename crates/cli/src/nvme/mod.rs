@@ -4,6 +4,7 @@ mod bench;
 mod connect;
 mod host;
 mod key;
+mod target;
 mod transfer;
 
 use anyhow::{Context, Result};
@@ -22,6 +23,7 @@ same address is asked, which answers if there is just one.";
 
 const HELP: &str = "\
 Examples:
+  unlade nvme target --namespace ram:1GiB
   unlade nvme discover nvme+tcp://127.0.0.1
   unlade nvme connect nvme+tcp://127.0.0.1/1 --digests
   unlade nvme read nvme+tcp://127.0.0.1/1 --length 1GiB --out part.img
@@ -33,7 +35,7 @@ Examples:
 
 Exit status: 0 success, 1 failure, 2 wrong usage.";
 
-/// NVMe over TCP: discover, connect, read, write, measure
+/// NVMe over TCP: serve, discover, connect, read, write, measure
 #[derive(Debug, Args)]
 #[command(long_about = ABOUT, after_long_help = HELP)]
 pub struct NvmeArgs {
@@ -55,6 +57,8 @@ enum NvmeCommand {
     Bench(bench::BenchArgs),
     /// Make a new pre-shared key
     Key(key::KeyArgs),
+    /// Serve files and memory as namespaces
+    Target(target::TargetArgs),
 }
 
 /// Runs `unlade nvme`.
@@ -69,6 +73,7 @@ pub fn run(args: &NvmeArgs) -> Result<ExitCode> {
         NvmeCommand::Write(args) => block_on(transfer::write(args))?,
         NvmeCommand::Bench(args) => block_on(bench::run(args))?,
         NvmeCommand::Key(args) => key::run(args)?,
+        NvmeCommand::Target(args) => return target::run(args),
     }
     Ok(ExitCode::SUCCESS)
 }

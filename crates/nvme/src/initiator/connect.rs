@@ -123,6 +123,13 @@ pub(super) struct Live {
     pub(super) version: u32,
 }
 
+impl Live {
+    /// True where one of its connections has ended: so will the others.
+    pub(super) fn is_over(&self) -> bool {
+        self.admin.is_over() || self.io.iter().any(Handle::is_over)
+    }
+}
+
 /// What both ends say first; gives what they agreed on.
 async fn initialise(stream: &mut BoxStream, wanted: Digests) -> Result<InitResponse, ConnectError> {
     let request = Pdu::InitRequest(InitRequest {

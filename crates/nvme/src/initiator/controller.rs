@@ -148,9 +148,10 @@ impl Controller {
         let mut state = self.0.state.clone();
         loop {
             match &*state.borrow_and_update() {
-                State::Live(live) => return Ok(live.clone()),
+                State::Live(live) if !live.is_over() => return Ok(live.clone()),
                 State::Gone(gone) => return Err(gone.clone()),
-                State::Lost => {}
+                // The supervisor will have noticed soon.
+                State::Live(_) | State::Lost => {}
             }
             if state.changed().await.is_err() {
                 return Err(Gone("it was closed".into()));

@@ -107,6 +107,11 @@ impl Handle {
         Pending(answer)
     }
 
+    /// True where no command is taken any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.jobs.is_closed()
+    }
+
     /// Submits a command and waits for its answer.
     pub(super) async fn execute(&self, request: Request) -> Result<Answer, CommandError> {
         self.submit(request).await.answer().await
@@ -164,10 +169,11 @@ impl Driver {
         let ended = poll_fn(|context| self.poll(context)).await;
         let Err(error) = &ended else { return Ok(()) };
         let reason: Arc<str> = error.to_string().into();
+        // First, so that whoever repeats a command sees that this queue is over.
+        self.jobs.close();
         for reply in self.queue.abandon() {
             let _ = reply.send(Err(CommandError::Lost(reason.clone())));
         }
-        self.jobs.close();
         while let Ok(job) = self.jobs.try_recv() {
             let _ = job.reply.send(Err(CommandError::Lost(reason.clone())));
         }

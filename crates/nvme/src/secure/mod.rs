@@ -3,12 +3,15 @@
 //!
 //! - [`key`]: the interchange format;
 //! - [`derive`](mod@derive): retained key, TLS key, identity;
-//! - [`stream`]: handshake and records over any async byte stream, either side.
+//! - [`stream`]: handshake and records over any async byte stream, either side;
+//! - [`acceptor`]: the target's use of it.
 
+pub mod acceptor;
 pub mod derive;
 pub mod key;
 pub mod stream;
 
+pub use acceptor::PskAcceptor;
 pub use derive::{DeriveError, IdentityVersion, find, host_of, tls_psk};
 pub use key::{ConfiguredKey, KeyError};
 pub use stream::{TlsError, TlsStream, accept, connect};

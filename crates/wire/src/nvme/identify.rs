@@ -21,15 +21,25 @@ pub enum IdentifyKind {
     ActiveNamespaces = 0x02,
     /// The names of a namespace: [`NamespaceNames`].
     Descriptors = 0x03,
+    /// A namespace, what is special to its command set; all zeroes where nothing is.
+    CommandSetNamespace = 0x05,
+    /// The controller, what is special to a command set; all zeroes where nothing is.
+    CommandSetController = 0x06,
 }
 
 impl IdentifyKind {
     /// The one with this number, where it is known here.
     pub fn from_number(number: u8) -> Option<IdentifyKind> {
         use IdentifyKind::*;
-        [Namespace, Controller, ActiveNamespaces, Descriptors]
-            .into_iter()
-            .find(|kind| *kind as u8 == number)
+        let all = [
+            Namespace,
+            Controller,
+            ActiveNamespaces,
+            Descriptors,
+            CommandSetNamespace,
+            CommandSetController,
+        ];
+        all.into_iter().find(|kind| *kind as u8 == number)
     }
 }
 
@@ -74,6 +84,8 @@ pub struct IdentifyController {
     pub model: String,
     /// FR, at most 8.
     pub firmware: String,
+    /// CMIC bit 1: the subsystem can have several controllers.
+    pub is_one_of_many: bool,
     /// MDTS: most octets of a command's data are 4096 times 2 to this power; 0 is no limit.
     pub transfer_power: u8,
     /// CNTLID.
@@ -140,6 +152,7 @@ impl IdentifyController {
             serial: ascii_at(bytes, 4, 20),
             model: ascii_at(bytes, 24, 40),
             firmware: ascii_at(bytes, 64, 8),
+            is_one_of_many: bytes[76] & 2 != 0,
             transfer_power: bytes[77],
             controller: u16_at(bytes, 78),
             version: u32_at(bytes, 80),
@@ -169,6 +182,7 @@ impl IdentifyController {
         put_ascii(&mut out, 4, 20, &self.serial);
         put_ascii(&mut out, 24, 40, &self.model);
         put_ascii(&mut out, 64, 8, &self.firmware);
+        out[76] = u8::from(self.is_one_of_many) << 1;
         out[77] = self.transfer_power;
         put(&mut out, 78, &self.controller.to_le_bytes());
         put(&mut out, 80, &self.version.to_le_bytes());
@@ -218,6 +232,8 @@ pub struct IdentifyNamespace {
     pub block_power: u8,
     /// DLFEAT bits 2:0: what blocks that were deallocated read as; 1 is zeroes.
     pub deallocated_reads: u8,
+    /// NMIC bit 0: several controllers can use it.
+    pub is_shared: bool,
     /// NSATTR bit 0.
     pub is_read_only: bool,
     /// NGUID; zeroes are none.
@@ -248,6 +264,7 @@ impl IdentifyNamespace {
             blocks,
             block_power,
             deallocated_reads: bytes[33] & 7,
+            is_shared: bytes[30] & 1 != 0,
             is_read_only: bytes[99] & 1 != 0,
             guid: array_at(bytes, 104),
         })
@@ -260,6 +277,7 @@ impl IdentifyNamespace {
         for at in [0, 8, 16] {
             put(&mut out, at, &self.blocks.to_le_bytes());
         }
+        out[30] = self.is_shared.into();
         out[33] = self.deallocated_reads & 7;
         out[99] = self.is_read_only.into();
         put(&mut out, 104, &self.guid);

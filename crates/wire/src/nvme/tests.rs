@@ -292,6 +292,7 @@ fn controller_data() {
         serial: "0123456789".into(),
         model: "Unlade".into(),
         firmware: "0.1".into(),
+        is_one_of_many: true,
         transfer_power: 8,
         controller: 0x0102,
         version: 0x0002_0000,
@@ -315,7 +316,7 @@ fn controller_data() {
     };
     let bytes = controller.encode();
     assert_eq!(bytes[4..25], *b"0123456789          U");
-    assert_eq!(bytes[77..84], [8, 2, 1, 0, 0, 2, 0]);
+    assert_eq!(bytes[76..84], [2, 8, 2, 1, 0, 0, 2, 0]);
     assert_eq!((bytes[111], bytes[258], bytes[259], bytes[261]), (1, 2, 3, 4));
     assert_eq!(bytes[512..520], [0x66, 0x44, 128, 0, 4, 0, 0, 0]);
     assert_eq!(bytes[536..540], [1, 0, 0x30, 0]);
@@ -337,6 +338,7 @@ fn namespace_data() {
         blocks: 0x0102,
         block_power: 12,
         deallocated_reads: 1,
+        is_shared: true,
         is_read_only: true,
         guid: [9; 16],
     };
