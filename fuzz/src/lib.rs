@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod lines;
+mod nvme;
 pub mod seeds;
 pub mod targets;
 mod tls;

@@ -67,6 +67,9 @@ pub fn all() -> Vec<Seed> {
     for (name, text) in RESP_REQUESTS {
         add("resp_request", name, text.as_bytes().to_vec());
     }
+    for (name, content) in super::nvme::seeds() {
+        add("nvme_pdu", name, content);
+    }
     seeds
 }
 

@@ -11,7 +11,7 @@ use system_tests::{said, text, turn, unlade};
 const NAMESPACE_BYTES: u64 = 64 << 20;
 const NQN: &str = "nqn.2026-01.io.unlade:vm";
 /// Modules of the initiator and of the file system.
-const MODULES: [&str; 3] = ["nvme-tcp", "ext4", "crc32c"];
+const MODULES: [&str; 3] = ["nvme-tcp", "ext4", "crc32c_generic"];
 /// Further ones, to lose and reorder packets.
 const LOSSY_MODULES: [&str; 5] = ["sch_netem", "ifb", "sch_ingress", "cls_matchall", "act_mirred"];
 

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 #[path = "../../fuzz/src/lines.rs"]
 mod lines;
+#[path = "../../fuzz/src/nvme.rs"]
+mod nvme;
 #[path = "../../fuzz/src/seeds.rs"]
 mod seeds;
 #[path = "../../fuzz/src/targets.rs"]
@@ -78,6 +80,9 @@ fn seeds_reach_behind_the_first_check() {
             while let Ok(Some(_)) = reader.value() {}
             reader.is_at_end()
         }
+        "nvme_pdu" => wire::nvme::CommonHeader::parse(content)
+            .and_then(|common| wire::nvme::Pdu::parse(&common, content))
+            .is_ok(),
         _ => true,
     };
     for (target, name, content) in seeds::all() {

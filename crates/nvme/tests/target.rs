@@ -416,7 +416,8 @@ fn hostile_hosts_harm_nobody_else() {
         // It may be closed at once.
         let _ = std::io::Write::write_all(&mut hostile, &stream);
         let first = random.below(BLOCKS - 64);
-        let data = random.bytes((random.below(64) + 1) * BLOCK);
+        let blocks = random.below(64) + 1;
+        let data = random.bytes(blocks * BLOCK);
         disk[first * BLOCK..first * BLOCK + data.len()].copy_from_slice(&data);
         let in_capsule = data.len() <= 8192;
         let (end, _) =

@@ -40,6 +40,7 @@ enum Step {
     },
     /// Ranges follow as data; without AD they are hints that nothing comes of.
     Ranges {
+        count: usize,
         deallocate: bool,
     },
 }
@@ -68,7 +69,7 @@ pub(crate) fn plan(
         IoOpcode::DatasetManagement => {
             let count = (command.dword(10) & 0xff) as usize + 1;
             let deallocate = command.dword(11) & DEALLOCATE != 0;
-            (Step::Ranges { deallocate }, count.min(RANGES_MAX) * RANGE_BYTES, true)
+            (Step::Ranges { count, deallocate }, count * RANGE_BYTES, true)
         }
         IoOpcode::WriteZeroes => {
             let (offset, bytes) = blocks(&namespace, command)?;
@@ -87,9 +88,14 @@ pub(crate) fn plan(
             (step, bytes as usize, opcode != IoOpcode::Read)
         }
     };
-    let told = command.data().map_err(|_| Status::SGL_TYPE)?.bytes();
+    let told = command.data().map_err(|_| Status::SGL_TYPE)?.bytes() as usize;
+    let data_bytes = match step {
+        // Linux sends room for all ranges there can be, whatever their number.
+        Step::Ranges { .. } if told > data_bytes && told <= RANGES_MAX * RANGE_BYTES => told,
+        _ => data_bytes,
+    };
     // Where no data goes, hosts leave anything in the descriptor.
-    if data_bytes > 0 && told as usize != data_bytes {
+    if data_bytes > 0 && told != data_bytes {
         return Err(Status::SGL_DATA_LENGTH);
     }
     Ok(Plan { namespace, step, data_bytes, takes_data })
@@ -119,13 +125,20 @@ impl Plan {
             Step::Compare { offset } => Work::Compare { offset, data },
             Step::Flush => Work::Flush,
             Step::Zero { offset, bytes, durable } => Work::Zero { offset, bytes, durable },
-            Step::Ranges { deallocate } => Work::Discard(self.ranges(&data, deallocate)?),
+            Step::Ranges { count, deallocate } => {
+                Work::Discard(self.ranges(&data, count, deallocate)?)
+            }
         })
     }
 
-    fn ranges(&self, data: &[u8], deallocate: bool) -> Result<Vec<(u64, u64)>, Status> {
+    fn ranges(
+        &self,
+        data: &[u8],
+        count: usize,
+        deallocate: bool,
+    ) -> Result<Vec<(u64, u64)>, Status> {
         let (entries, _) = data.as_chunks::<RANGE_BYTES>();
-        let all = entries.iter().map(BlockRange::parse).map(|entry| {
+        let all = entries.iter().take(count).map(BlockRange::parse).map(|entry| {
             range(&self.namespace, entry.first, entry.count.into()).ok_or(Status::LBA_OUT_OF_RANGE)
         });
         let all = all.collect::<Result<Vec<_>, _>>()?;
@@ -234,6 +247,15 @@ mod tests {
             other => panic!("{other:?}"),
         }
         assert_eq!(good.work(data(9)).unwrap_err(), Status::LBA_OUT_OF_RANGE);
+        let roomy = ask.with_dword(10, 0).with_data(DataPlace::Transport { bytes: 4096 });
+        let roomy = plan(&roomy, &spaces(false), 4096).unwrap();
+        let mut padded = data(99);
+        padded.resize(4096, 0xff);
+        assert!(matches!(roomy.work(padded), Ok(Work::Discard(all)) if all == [(0, 512)]));
+        let short = ask.with_data(DataPlace::Transport { bytes: 16 });
+        assert_eq!(refused(short), Status::SGL_DATA_LENGTH);
+        let long = ask.with_data(DataPlace::Transport { bytes: 4112 });
+        assert_eq!(refused(long), Status::SGL_DATA_LENGTH);
         let hint = plan(&ask.with_dword(11, 0), &spaces(false), 4096).unwrap();
         assert!(matches!(hint.work(data(8)), Ok(Work::Discard(ranges)) if ranges.is_empty()));
     }
