@@ -16,6 +16,7 @@ use wire::packet::{
 use wire::snapshot::Snapshot;
 
 pub use super::lines::copyd_lines;
+pub use super::initiator::{nvme_initiator, psk};
 pub use super::nvme::nvme_pdu;
 pub use super::tls::record;
 
@@ -23,7 +24,7 @@ pub use super::tls::record;
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 13] = [
+pub const TARGETS: [(&str, Target); 15] = [
     ("snapshot", snapshot),
     ("frame", frame),
     ("http_request", http_request),
@@ -37,6 +38,8 @@ pub const TARGETS: [(&str, Target); 13] = [
     ("parcel", parcel),
     ("resp_request", resp_request),
     ("nvme_pdu", nvme_pdu),
+    ("nvme_initiator", nvme_initiator),
+    ("psk", psk),
 ];
 
 /// What is said on a channel's socket means one thing.

@@ -3,9 +3,9 @@
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
 use nvme::initiator::{Address, Controller, Host, Namespace, Options, TcpConnector, discover};
-use nvme::secure::{ConfiguredKey, IdentityVersion, tls_psk};
+use nvme::secure::{IdentityVersion, tls_psk};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::nvme::discovery::EntryKind;
@@ -115,7 +115,7 @@ impl HostArgs {
             (false, Some(_)) => bail!("--psk-file is for addresses that begin with nvme+tls://"),
             (true, None) => bail!("nvme+tls:// needs the key: --psk-file FILE"),
             (true, Some(file)) => {
-                let key = read_key(file)?;
+                let key = super::key::read(file)?;
                 let version = match self.psk_identity {
                     Identity::Zero => IdentityVersion::Zero,
                     Identity::One => IdentityVersion::One,
@@ -178,11 +178,6 @@ impl HostArgs {
         let controller = self.connect(address).await?;
         Ok(controller.namespace(number).await?)
     }
-}
-
-fn read_key(file: &Path) -> Result<ConfiguredKey> {
-    let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-    ConfiguredKey::parse(&text).with_context(|| format!("{}", file.display()))
 }
 
 fn parse_uuid(text: &str) -> Result<[u8; 16]> {

@@ -4,10 +4,10 @@ use crate::output::line;
 use anyhow::{Context, Result};
 use clap::Args;
 use nvme::secure::ConfiguredKey;
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Make a new pre-shared key, in the interchange format that nvme-cli and targets take
 #[derive(Debug, Args)]
@@ -18,6 +18,15 @@ pub struct KeyArgs {
     /// 48 octets for TLS_AES_256_GCM_SHA384, instead of 32 for TLS_AES_128_GCM_SHA256
     #[arg(long)]
     long: bool,
+}
+
+/// Reads a key that somebody made.
+///
+/// # Errors
+/// The file cannot be read, or holds no key.
+pub fn read(file: &Path) -> Result<ConfiguredKey> {
+    let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    ConfiguredKey::parse(&text).with_context(|| format!("{}", file.display()))
 }
 
 /// Runs `unlade nvme key`.
