@@ -10,9 +10,7 @@ use wire::nvme::opcode::Direction;
 use wire::nvme::pdu::{
     Data, FatalStatus, InitRequest, InitResponse, ReadyToTransfer, TERM_BYTES_MAX, Terminate,
 };
-use wire::nvme::{
-    Command, CommonHeader, DataPlace, Digests, Nqn, Pdu, PduKind, Status, discovery,
-};
+use wire::nvme::{Command, CommonHeader, DataPlace, Digests, Nqn, Pdu, PduKind, Status, discovery};
 
 /// A stream of PDUs: each header is understood or refused; what is understood has its parts within
 /// it, and writes a header that means the same.
@@ -113,8 +111,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let answer = InitResponse { version, alignment_bytes, digests, data_bytes_max };
     let end = Terminate { status: FatalStatus::DataOutOfRange as u16, information: 12 };
     let (offset, bytes, is_last, is_success) = (0, 64, true, false);
-    let data =
-        Data { command_id: 3, transfer_tag: 9, offset, bytes, is_last, is_success };
+    let data = Data { command_id: 3, transfer_tag: 9, offset, bytes, is_last, is_success };
     let request = ReadyToTransfer { command_id: 3, transfer_tag: 9, offset, bytes };
     let (name, host) = (Nqn::new(DISCOVERY_NQN), Nqn::new("nqn.2026-01.example:host"));
     let (subsystem, host) = (name.expect("a name"), host.expect("a name"));

@@ -15,8 +15,8 @@ use wire::packet::{
 };
 use wire::snapshot::Snapshot;
 
-pub use super::lines::copyd_lines;
 pub use super::initiator::{nvme_initiator, psk};
+pub use super::lines::copyd_lines;
 pub use super::nvme::nvme_pdu;
 pub use super::tls::record;
 

@@ -101,7 +101,7 @@ fn use_target(network: &Network, directory: &Path, seed: u64, digests: &[&str]) 
     let shown = with(&["connect", &base, "--queues", "2", "--stay", "3s", "--keep-alive", "2s"]);
     let digest = if digests.is_empty() { "no" } else { "yes" };
     let agreed = format!("2 I/O queues, header digest {digest}, data digest {digest}");
-    assert!(shown.contains(&agreed) && shown.contains("32 MiB"), "{shown}");
+    assert!(shown.contains(&agreed) && shown.contains("32MiB"), "{shown}");
     assert!(shown.contains("signs of life answered, 0 reconnections"), "{shown}");
 
     // Over all of it, checked by the program itself.
