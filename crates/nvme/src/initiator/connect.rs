@@ -52,7 +52,10 @@ pub enum ConnectError {
         source: TlsError,
     },
     /// The connection was not initialised.
-    #[error("the far end ends the connection instead of answering; is it an NVMe/TCP controller?")]
+    #[error(
+        "the far end ends the connection instead of answering; is it an NVMe/TCP controller, does \
+         it want TLS, and can it do the digests that were asked for?"
+    )]
     NotNvme,
     /// The answer to ICReq cannot be.
     #[error("ICResp: {0}")]

@@ -56,22 +56,21 @@ impl Client {
             stage: Stage::Over,
             psk,
         };
-        client.hello(GROUPS[0], &[], false, out)?;
+        client.hello(Share::new(GROUPS[0])?, &[], false, out)?;
         Ok(client)
     }
 
     fn hello(
         &mut self,
-        group: Group,
+        share: Share,
         cookie: &[u8],
         retried: bool,
         out: &mut Vec<u8>,
     ) -> Result<(), PskError> {
-        let share = Share::new(group)?;
         let offer = Offer {
             random: &self.random,
             suite: self.suite.number,
-            group,
+            group: share.group,
             public: &share.public,
             cookie,
             identity: &self.psk.identity,
@@ -145,16 +144,19 @@ impl Client {
             ServerHello::Retry { group, cookie } => {
                 self.transcript.restart(self.suite);
                 self.transcript.add(message);
-                let group = match group {
-                    Some(number) => Group::find(number)
-                        .filter(|&group| group != share.group)
-                        .ok_or(PskError::illegal("a group that was not offered, or was used"))?,
+                let share = match group {
+                    Some(number) => {
+                        let group = Group::find(number).filter(|&group| group != share.group);
+                        let unusable = "a group that was not offered, or was used";
+                        Share::new(group.ok_or(PskError::illegal(unusable))?)?
+                    }
                     None if cookie.is_empty() => {
                         return Err(PskError::illegal("a HelloRetryRequest that changes nothing"));
                     }
-                    None => share.group,
+                    // All but the cookie stays as it was (RFC 8446 §4.1.2).
+                    None => share,
                 };
-                self.hello(group, cookie, true, out)
+                self.hello(share, cookie, true, out)
             }
             ServerHello::Agreed { selected: None, .. } => Err(PskError::Incompatible(
                 "the server does not take the key, and would show a certificate",
