@@ -76,6 +76,12 @@ pub fn all() -> Vec<Seed> {
     for (name, content) in super::nvme::seeds() {
         add("nvme_pdu", name, content);
     }
+    for (name, content) in super::initiator::nvme_initiator_seeds() {
+        add("nvme_initiator", name, content);
+    }
+    for (name, content) in super::initiator::psk_seeds() {
+        add("psk", name, content);
+    }
     seeds
 }
 

@@ -15,6 +15,7 @@ use wire::packet::{
 };
 use wire::snapshot::Snapshot;
 
+pub use super::initiator::{nvme_initiator, psk};
 pub use super::lines::copyd_lines;
 pub use super::nvme::nvme_pdu;
 pub use super::pieces::aead_pieces;
@@ -42,6 +43,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("tcp_header", tcp_header),
     ("tcp_connection", tcp_connection),
     ("nvme_pdu", nvme_pdu),
+    ("nvme_initiator", nvme_initiator),
+    ("psk", psk),
 ];
 
 /// What is said on a channel's socket means one thing.

@@ -6,6 +6,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+#[path = "../../fuzz/src/initiator.rs"]
+mod initiator;
 #[path = "../../fuzz/src/lines.rs"]
 mod lines;
 #[path = "../../fuzz/src/nvme.rs"]

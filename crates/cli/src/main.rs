@@ -54,7 +54,6 @@ enum Command {
     Backend(serve::BackendArgs),
     // Without a comment for documentation here: it would go before the long text there.
     Copyd(copyd::CopydArgs),
-    /// Serve files and memory over NVMe/TCP
     Nvme(nvme::NvmeArgs),
     /// Build, use and remove a one-machine cluster in network namespaces
     Lab(lab::LabArgs),
@@ -82,7 +81,7 @@ fn main() -> ExitCode {
         Command::Lb(args) => serve::lb(&args),
         Command::Backend(args) => serve::backend(&args),
         Command::Copyd(args) => copyd::run(&args),
-        Command::Nvme(args) => nvme::run(args),
+        Command::Nvme(args) => nvme::run(&args),
         Command::Lab(args) => lab::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(&args),

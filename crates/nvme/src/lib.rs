@@ -1,6 +1,12 @@
 //! NVMe over TCP: a target that serves files and memory, and an initiator.
 //!
-//! - [`target`]: the side that has the namespaces.
+//! - [`target`]: the side that has the namespaces;
+//! - [`initiator`]: the side that reads and writes them;
+//! - [`secure`]: TLS with pre-shared keys, for both.
 #![forbid(unsafe_code)]
 
+pub mod initiator;
+#[cfg(test)]
+mod random;
+pub mod secure;
 pub mod target;

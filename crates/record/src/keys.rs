@@ -9,8 +9,8 @@ use zeroize::Zeroizing;
 use crate::error::RecordError;
 use crate::suite::{SEQUENCE_MAX, Suite};
 
-/// Longest HkdfLabel here: length, "tls13 traffic upd" with its length, empty context.
-const LABEL_BYTES_MAX: usize = 2 + 1 + 17 + 1;
+/// Longest HkdfLabel here: length, "tls13 " and twelve octets with their length, a SHA-384 hash.
+const LABEL_BYTES_MAX: usize = 2 + 1 + 18 + 1 + 48;
 
 /// The keys of one direction and the count of records under them.
 pub(crate) struct Keys {
@@ -87,6 +87,7 @@ impl Keys {
             self.suite,
             &self.secrets.traffic_secret,
             b"traffic upd",
+            &[],
             self.suite.secret_bytes,
         )?;
         let secrets = from_traffic_secret(self.suite, &secret)?;
@@ -99,8 +100,8 @@ pub(crate) fn from_traffic_secret(
     suite: &'static Suite,
     traffic_secret: &[u8],
 ) -> Result<DirectionSecrets, RecordError> {
-    let key = expand_label(suite, traffic_secret, b"key", suite.aead.key_len())?;
-    let iv_bytes = expand_label(suite, traffic_secret, b"iv", 12)?;
+    let key = expand_label(suite, traffic_secret, b"key", &[], suite.aead.key_len())?;
+    let iv_bytes = expand_label(suite, traffic_secret, b"iv", &[], 12)?;
     let mut iv = [0; 12];
     iv.copy_from_slice(&iv_bytes);
     Ok(DirectionSecrets {
@@ -119,11 +120,12 @@ impl hkdf::KeyType for Length {
     }
 }
 
-/// HKDF-Expand-Label with an empty context (RFC 8446 §7.1).
-fn expand_label(
+/// HKDF-Expand-Label (RFC 8446 §7.1); `label` and `context` are short.
+pub(crate) fn expand_label(
     suite: &Suite,
     secret: &[u8],
     label: &[u8],
+    context: &[u8],
     bytes: usize,
 ) -> Result<Zeroizing<Vec<u8>>, RecordError> {
     const REFUSED: RecordError = RecordError::Snapshot("traffic secret that HKDF refuses");
@@ -136,7 +138,8 @@ fn expand_label(
     info.push(6 + label.len() as u8);
     info.extend_from_slice(b"tls13 ");
     info.extend_from_slice(label);
-    info.push(0);
+    info.push(context.len() as u8);
+    info.extend_from_slice(context);
     let mut out = Zeroizing::new(vec![0; bytes]);
     hkdf::Prk::new_less_safe(suite.hkdf, secret)
         .expand(&[&info], Length(bytes))

@@ -17,7 +17,8 @@
 //! 5. `deframe`, `seal`: one record in, one record out;
 //! 6. `control`: alerts and post-handshake messages;
 //! 7. [`layer`]: both directions joined, and the snapshot;
-//! 8. [`client`]: the same layer at the client's end, for tools and tests.
+//! 8. [`client`]: the same layer at the client's end, for tools and tests;
+//! 9. [`psk`]: the handshake of two ends that share a key, for NVMe over TCP.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -59,7 +60,8 @@
 //!
 //! # What it does not do
 //! - No I/O, no clock, no thread, no kTLS: a caller moves the bytes.
-//! - No handshake of its own: rustls does that, and this crate never sees a certificate's key.
+//! - No handshake with certificates of its own: rustls does that, and this crate never sees a
+//!   certificate's key. External pre-shared keys, which rustls lacks, are in [`psk`].
 //! - No renegotiation (refused with a warning), no post-handshake client authentication, no 0-RTT,
 //!   no compression, no CBC suites, no DTLS, no QUIC.
 //! - No verdict on truncation: a TCP FIN without close_notify is seen by the caller alone, who
@@ -78,6 +80,7 @@ mod error;
 pub mod handshake;
 mod keys;
 pub mod layer;
+pub mod psk;
 mod seal;
 mod suite;
 

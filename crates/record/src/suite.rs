@@ -50,6 +50,11 @@ impl Suite {
         SUITES.iter().find(|suite| suite.version == version && suite.number == number)
     }
 
+    /// TLS_AES_128_GCM_SHA256, which every implementation has (RFC 8446 §9.1).
+    pub(crate) fn first() -> &'static Suite {
+        &SUITES[0]
+    }
+
     /// True for TLS 1.3.
     pub(crate) fn is_13(&self) -> bool {
         self.version == TLS13

@@ -3,12 +3,15 @@
 use crate::output::line;
 use anyhow::Result;
 use clap::Args;
-use nvme::target::{self, NamespaceConfig, Source, TargetConfig};
+use nvme::secure::PskAcceptor;
+use nvme::target::{self, Acceptor, NamespaceConfig, Source, TargetConfig};
 use service::logs::LogFormat;
 use settings::ByteSize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use wire::nvme::Nqn;
 
 const ABOUT: &str = "\
 Serves files, block devices and memory as NVMe namespaces over TCP until SIGTERM or SIGINT, on \
@@ -20,8 +23,8 @@ what was written and not flushed may be lost with the machine, as with a disk th
 Memory is lost when the target ends.
 
 Hosts choose whether headers and data have digests (CRC32C); the options below say whether they \
-may. Whoever reaches the address can read and write everything: there is no authentication, so \
-keep it on a trusted network.";
+may. Whoever reaches the address can read and write everything, so keep it on a trusted network; \
+with --psk-file only hosts that have the key can, over TLS 1.3.";
 
 const HELP: &str = "\
 Examples:
@@ -29,6 +32,8 @@ Examples:
   truncate -s 10G disk.img
   unlade nvme target --listen 192.0.2.1:4420 --namespace disk.img --admin 127.0.0.1:9902
   unlade nvme target --config target.toml --check
+  unlade nvme key --out disk.key
+  unlade nvme target --namespace disk.img --psk-file disk.key
 
 From a Linux host, with its own initiator:
   modprobe nvme-tcp
@@ -115,6 +120,9 @@ pub struct TargetArgs {
     /// Hosts may have digests of data (and, if this is all that is said, not of headers)
     #[arg(long)]
     data_digest: bool,
+    /// Hosts must use TLS 1.3 with this pre-shared key, as `unlade nvme key` makes it
+    #[arg(long, value_name = "FILE")]
+    psk_file: Option<PathBuf>,
     /// Where /metrics, /healthz and /version are served [default: nowhere]
     #[arg(long, value_name = "ADDRESS:PORT")]
     admin: Option<SocketAddr>,
@@ -151,9 +159,17 @@ pub fn run(args: &TargetArgs) -> Result<ExitCode> {
             None => line(format_args!("the options are valid"))?,
         }
     } else {
-        target::run(config, None)?;
+        let acceptor = acceptor(args, &config)?;
+        target::run(config, acceptor)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// TLS, where a key is given.
+fn acceptor(args: &TargetArgs, config: &TargetConfig) -> Result<Option<Arc<dyn Acceptor>>> {
+    let Some(file) = &args.psk_file else { return Ok(None) };
+    let key = super::key::read(file)?;
+    Ok(Some(Arc::new(PskAcceptor::new(key, Nqn::new(&config.nqn)?))))
 }
 
 /// The file, and the options over it.

@@ -31,7 +31,7 @@ mod subsystem;
 mod transfer;
 
 pub use config::{ConfigError, NamespaceConfig, Source, TargetConfig};
-pub use connection::{Acceptor, ByteStream, serve_stream};
+pub use connection::{Accepted, Acceptor, ByteStream, serve_stream};
 pub use counters::Counts;
 pub use namespace::OpenError;
 pub use serve::{Target, TargetError, run, run_from};

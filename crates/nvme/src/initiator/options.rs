@@ -1,0 +1,208 @@
+//! How to reach a controller, and how to treat it.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::time::Duration;
+
+use record::psk::Psk;
+use tokio::net::TcpStream;
+use wire::nvme::{Digests, Nqn};
+
+use super::driver::BoxStream;
+use crate::secure::{self, TlsError};
+
+/// Most I/O queues of one controller.
+pub const QUEUES_MAX: u16 = 64;
+
+/// A host: its name and identifier (NVMe Base §4.5, §4.6).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// HOSTNQN.
+    pub nqn: Nqn,
+    /// HOSTID, a UUID.
+    pub id: [u8; 16],
+}
+
+impl Host {
+    /// A host with a random identifier, and the name that goes with it.
+    ///
+    /// # Errors
+    /// No randomness.
+    pub fn random() -> io::Result<Host> {
+        let mut id = [0; 16];
+        aws_lc_rs::rand::fill(&mut id).map_err(|_| io::Error::other("no random octets"))?;
+        // Version 4, variant 1 (RFC 9562 §5.4).
+        id[6] = id[6] & 0x0f | 0x40;
+        id[8] = id[8] & 0x3f | 0x80;
+        Host::with_id(id).map_err(io::Error::other)
+    }
+
+    /// A host with this identifier, and the name that goes with it.
+    ///
+    /// # Errors
+    /// Never: the name is well formed.
+    pub fn with_id(id: [u8; 16]) -> Result<Host, wire::nvme::fabrics::NqnError> {
+        let nqn = Nqn::new(&format!("nqn.2014-08.org.nvmexpress:uuid:{}", uuid(&id)))?;
+        Ok(Host { nqn, id })
+    }
+}
+
+/// A UUID as text.
+pub fn uuid(id: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (at, octet) in id.iter().enumerate() {
+        if matches!(at, 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{octet:02x}"));
+    }
+    text
+}
+
+/// When a lost connection is made again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reconnect {
+    /// Attempts in a row before it is given up; 0 never tries.
+    pub attempts_max: u32,
+    /// Before the second attempt; doubled before each further one.
+    pub delay_first: Duration,
+    /// The most that it grows to.
+    pub delay_max: Duration,
+}
+
+impl Default for Reconnect {
+    fn default() -> Reconnect {
+        Reconnect {
+            attempts_max: 20,
+            delay_first: Duration::from_millis(100),
+            delay_max: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Reconnect {
+    /// How long to wait before attempt `number`, the first of which is 0.
+    pub fn delay(&self, number: u32) -> Duration {
+        match number.checked_sub(1) {
+            None => Duration::ZERO,
+            Some(doublings) => {
+                let factor = 1_u32.checked_shl(doublings).unwrap_or(u32::MAX);
+                self.delay_first.saturating_mul(factor).min(self.delay_max)
+            }
+        }
+    }
+}
+
+/// How to treat a controller.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Who we are.
+    pub host: Host,
+    /// Whom we want.
+    pub subsystem: Nqn,
+    /// Digests to ask for; what the controller lacks is not there.
+    pub digests: Digests,
+    /// I/O queues to ask for, each a connection; none for a discovery controller.
+    pub queues: u16,
+    /// Commands in flight in each.
+    pub depth: u16,
+    /// After how long without a sign of life the controller gives us up; zero is never.
+    pub keep_alive: Duration,
+    /// How long a command may take.
+    pub command_timeout: Duration,
+    /// How long setting up a controller may take.
+    pub connect_timeout: Duration,
+    /// When lost connections are made again.
+    pub reconnect: Reconnect,
+    /// How often a command is repeated whose connection was lost. Reads, writes and flushes are,
+    /// all of which can be: the same octets end at the same place.
+    pub retries_max: u32,
+}
+
+impl Options {
+    /// The usual: both digests off, one queue of 127 commands.
+    pub fn new(host: Host, subsystem: Nqn) -> Options {
+        Options {
+            host,
+            subsystem,
+            digests: Digests::NONE,
+            queues: 1,
+            depth: 127,
+            keep_alive: Duration::from_secs(15),
+            command_timeout: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(10),
+            reconnect: Reconnect::default(),
+            retries_max: 5,
+        }
+    }
+}
+
+/// A connection that is being made.
+pub type Connecting<'c> = Pin<Box<dyn Future<Output = Result<BoxStream, TlsError>> + Send + 'c>>;
+
+/// Makes connections to one controller; each queue has its own.
+pub trait Connector: Send + Sync + 'static {
+    /// Makes one more.
+    fn connect(&self) -> Connecting<'_>;
+    /// Where to, for messages.
+    fn peer(&self) -> String;
+}
+
+/// Connections over the kernel's TCP, with TLS where there is a key.
+#[derive(Clone, Debug)]
+pub struct TcpConnector {
+    /// Name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// The key, where TLS is wanted.
+    pub psk: Option<Psk>,
+}
+
+impl Connector for TcpConnector {
+    fn connect(&self) -> Connecting<'_> {
+        Box::pin(async move {
+            let tcp = TcpStream::connect((self.host.as_str(), self.port)).await?;
+            // A command is one write; none may wait for the answer to another.
+            tcp.set_nodelay(true)?;
+            match &self.psk {
+                None => Ok(Box::new(tcp) as BoxStream),
+                Some(psk) => Ok(Box::new(secure::connect(tcp, psk.clone()).await?) as BoxStream),
+            }
+        })
+    }
+
+    fn peer(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_up_to_a_limit() {
+        let reconnect = Reconnect {
+            attempts_max: 9,
+            delay_first: Duration::from_millis(100),
+            delay_max: Duration::from_millis(350),
+        };
+        let delays: Vec<u128> = (0..5).map(|number| reconnect.delay(number).as_millis()).collect();
+        assert_eq!(delays, [0, 100, 200, 350, 350]);
+        assert_eq!(reconnect.delay(u32::MAX), Duration::from_millis(350));
+    }
+
+    #[test]
+    fn a_random_host_is_named_by_its_identifier() {
+        let host = Host::random().unwrap();
+        let name = host.nqn.as_str();
+        assert_eq!(name.len(), "nqn.2014-08.org.nvmexpress:uuid:".len() + 36);
+        assert!(name.ends_with(&uuid(&host.id)));
+        assert_ne!(Host::random().unwrap(), host);
+    }
+}

@@ -1,0 +1,89 @@
+//! TLS 1.3 between two ends that share a key (RFC 8446 §2.2, §4.2.11): both sides of the handshake,
+//! and nothing that has to do with certificates.
+//!
+//! rustls has no external pre-shared keys, and OpenSSL's callbacks that a safe wrapper offers know
+//! SHA-256 only. What is left of TLS 1.3 without certificates is five messages; they are here, over
+//! the crate's own records and keys. The result is a [`RecordLayer`](crate::RecordLayer).
+//!
+//! ```text
+//!  Client::new ─ ClientHello ─► Server::advance ─ ServerHello, {EncryptedExtensions, Finished} ─►
+//!  Client::advance ─ {Finished} ─► Server::advance          (or HelloRetryRequest in between)
+//! ```
+//!
+//! Only psk_dhe_ke is spoken: the key authenticates, X25519, P-256 or P-384 make the secrets, so that
+//! a key that becomes known later opens no old connection. No 0-RTT, no tickets.
+
+mod client;
+mod error;
+mod exchange;
+mod inbox;
+mod messages;
+mod schedule;
+mod server;
+#[cfg(test)]
+mod tests;
+
+pub use client::Client;
+pub use error::PskError;
+pub use server::{Accepted, Server};
+
+use zeroize::Zeroizing;
+
+use crate::suite::{Suite, TLS13};
+
+/// Longest identity taken, octets: two NQNs of 223 and a digest fit well.
+pub const IDENTITY_BYTES_MAX: usize = 1024;
+/// Shortest key taken, octets: RFC 9257 §6 wants as much entropy.
+pub const KEY_BYTES_MIN: usize = 16;
+/// Longest key taken, octets.
+pub const KEY_BYTES_MAX: usize = 64;
+
+/// The hash that a key goes with; it decides the cipher suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hash {
+    /// TLS_AES_128_GCM_SHA256.
+    Sha256,
+    /// TLS_AES_256_GCM_SHA384.
+    Sha384,
+}
+
+impl Hash {
+    pub(crate) fn suite(self) -> &'static Suite {
+        let number = match self {
+            Hash::Sha256 => 0x1301,
+            Hash::Sha384 => 0x1302,
+        };
+        // Both are in the table; the first entry stands for what cannot be.
+        Suite::find(TLS13, number).unwrap_or_else(Suite::first)
+    }
+}
+
+/// A key that both ends have, and the name by which they mean it.
+#[derive(Clone)]
+pub struct Psk {
+    /// Goes over the wire in the clear.
+    pub identity: Vec<u8>,
+    /// The secret.
+    pub key: Zeroizing<Vec<u8>>,
+    /// Which hash, and so which suite, the key is for.
+    pub hash: Hash,
+}
+
+impl core::fmt::Debug for Psk {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let identity = String::from_utf8_lossy(&self.identity);
+        f.debug_struct("Psk").field("identity", &identity).field("hash", &self.hash).finish()
+    }
+}
+
+impl Psk {
+    fn check(&self) -> Result<(), PskError> {
+        if !(1..=IDENTITY_BYTES_MAX).contains(&self.identity.len()) {
+            return Err(PskError::Key("its identity is empty or too long"));
+        }
+        if !(KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&self.key.len()) {
+            return Err(PskError::Key("it is shorter than 16 octets or longer than 64"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! `unlade nvme` in two commands: the target, and what reads and writes it.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use system_tests::prng::Prng;
+use system_tests::{run, said, text, unlade};
+
+const NQN: &str = "nqn.2014-08.org.example:cli";
+
+/// A target on a port of the kernel's, killed when dropped.
+struct Target {
+    child: Child,
+    address: String,
+}
+
+impl Target {
+    fn start(options: &[&str]) -> Target {
+        let mut child = Command::new(unlade())
+            .args(["nvme", "target", "--listen", "127.0.0.1:0", "--nqn", NQN])
+            .args(["--namespace", "ram:32MiB"])
+            .args(options)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .env("UNLADE_LOG", "info")
+            .spawn()
+            .expect("the target starts");
+        let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        let address = loop {
+            let line = lines.next().expect("it says where it listens").unwrap();
+            if let Some((_, rest)) = line.split_once("address=") {
+                break rest.split_whitespace().next().unwrap_or_default().to_owned();
+            }
+        };
+        std::thread::spawn(move || lines.for_each(drop));
+        Target { child, address }
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn nvme(arguments: &[&str]) -> Output {
+    run([&["nvme"], arguments].concat())
+}
+
+fn done(arguments: &[&str]) -> String {
+    let output = nvme(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", said(&output));
+    text(&output)
+}
+
+/// Writes a file, reads it back, and lets the program check itself.
+fn exercise(address: &str, options: &[&str], directory: &Path) {
+    let octets = Prng::new(5).bytes(5 << 20);
+    let (source, copy) = (directory.join("in"), directory.join("out"));
+    fs::write(&source, &octets).unwrap();
+    let with = |arguments: &[&str]| done(&[arguments, options].concat());
+    let (source, copy_name) = (source.to_str().unwrap(), copy.to_str().unwrap());
+    with(&["write", address, "--offset", "1MiB", "--in", source]);
+    with(&["read", address, "--offset", "1MiB", "--length", "5MiB", "--out", copy_name]);
+    assert!(fs::read(&copy).unwrap() == octets);
+    for pattern in ["randread", "randwrite", "mix", "read", "write"] {
+        let mut bench = vec!["bench", address, "--pattern", pattern, "--overwrite", "--verify"];
+        bench.extend(["--span", "8MiB", "--duration", "200ms", "--queues", "2", "--json"]);
+        let line: serde_json::Value = serde_json::from_str(&with(&bench)).unwrap();
+        let metrics = &line["metrics"];
+        let count = metrics["reads"].as_u64().unwrap() + metrics["writes"].as_u64().unwrap();
+        assert!(count > 0 && metrics["retries"] == 0, "{line}");
+        assert_eq!(metrics["writes"] == 0, pattern.contains("read"), "{line}");
+    }
+}
+
+#[test]
+fn two_commands_over_tcp() {
+    let target = Target::start(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let base = format!("nvme+tcp://{}", target.address);
+    assert!(done(&["discover", &base]).contains(NQN));
+    let shown = done(&["connect", &base, "--digests", "--queues", "3"]);
+    assert!(shown.contains("3 I/O queues, header digest yes, data digest yes"), "{shown}");
+    assert!(shown.contains("1: 32MiB"), "{shown}");
+    exercise(&format!("{base}/1"), &["--digests"], directory.path());
+    exercise(&format!("{base}/1?nqn={NQN}"), &[], directory.path());
+}
+
+#[test]
+fn two_commands_over_tls() {
+    let directory = tempfile::tempdir().unwrap();
+    let (key, other) = (directory.path().join("key"), directory.path().join("other"));
+    let (key, other) = (key.to_str().unwrap(), other.to_str().unwrap());
+    done(&["key", "--out", key]);
+    done(&["key", "--out", other]);
+    assert!(!nvme(&["key", "--out", key]).status.success(), "a key is not overwritten");
+    let target = Target::start(&["--psk-file", key]);
+    let address = format!("nvme+tls://{}/1?nqn={NQN}", target.address);
+    exercise(&address, &["--psk-file", key, "--digests"], directory.path());
+    exercise(&address, &["--psk-file", key, "--psk-identity", "0"], directory.path());
+    let refused = nvme(&["connect", &address, "--psk-file", other]);
+    assert!(!refused.status.success());
+    assert!(said(&refused).contains("the keys differ"), "{}", said(&refused));
+    let plain = nvme(&["connect", &format!("nvme+tcp://{}", target.address), "--nqn", NQN]);
+    assert!(!plain.status.success());
+}
+
+#[test]
+fn mistakes_are_explained() {
+    let explained = |arguments: &[&str], words: &str| {
+        let output = nvme(arguments);
+        assert!(!output.status.success());
+        assert!(said(&output).contains(words), "{arguments:?}: {}", said(&output));
+    };
+    explained(&["connect", "127.0.0.1:4420"], "nvme+tcp://");
+    explained(&["connect", "nvme+tls://127.0.0.1"], "--nqn");
+    explained(&["connect", "nvme+tls://127.0.0.1?nqn=nqn.a"], "--psk-file");
+    explained(&["connect", "nvme+tcp://127.0.0.1:1", "--nqn", "nqn.a"], "127.0.0.1:1");
+    let target = Target::start(&[]);
+    let base = format!("nvme+tcp://{}", target.address);
+    explained(&["connect", &base, "--nqn", "nqn.other"], "subsystem's NQN");
+    explained(&["read", &base, "--out", "/dev/null"], "names no namespace");
+    let address = format!("{base}/1");
+    explained(&["bench", &address, "--pattern", "write"], "--overwrite");
+    explained(&["read", &address, "--offset", "33MiB", "--out", "/dev/null"], "beyond");
+    explained(&["write", &address, "--offset", "1", "--in", "/dev/null"], "whole blocks");
+}
