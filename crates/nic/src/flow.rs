@@ -26,18 +26,34 @@ pub const TX_KEYS_MAX: usize = 4;
 /// Octets of a device's memory for dynamic state (§6.5 of the paper).
 pub const CACHE_BYTES: usize = 4 << 20;
 
-/// Names a flow in its shard; whoever creates flows chooses it, below [`FLOWS_MAX`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Names a flow in its shard; whoever creates flows chooses it. Its lower bits are an index below
+/// [`FLOWS_MAX`], of which two flows at a time never have the same; the others tell a flow from
+/// those that had the index before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct FlowId(pub u32);
+
+impl FlowId {
+    /// The flow that has `index` for the `generation`th time, modulo 2^15.
+    pub fn new(index: u32, generation: u32) -> FlowId {
+        FlowId(index % FLOWS_MAX as u32 | generation.wrapping_mul(FLOWS_MAX as u32))
+    }
+
+    /// Its index.
+    pub fn index(self) -> usize {
+        self.0 as usize % FLOWS_MAX
+    }
+
+    /// The one that has the index next.
+    pub fn successor(self) -> FlowId {
+        FlowId(self.0.wrapping_add(FLOWS_MAX as u32))
+    }
+}
 
 /// Why a flow or a context is not created. The caller is at fault, or has met a limit: it goes on
 /// without the offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FlowError {
-    /// The identity is [`FLOWS_MAX`] or more.
-    #[error("a shard has at most {FLOWS_MAX} flows; go on without the offload")]
-    Full,
-    /// The identity or the name has a flow already.
+    /// The index or the name has a flow already.
     #[error("there is such a flow already; destroy it first")]
     Exists,
     /// No flow has the identity.
@@ -253,13 +269,11 @@ impl Flows {
     /// A flow without contexts; `name` is as frames name it that come in.
     ///
     /// # Errors
-    /// [`FlowError::Full`] or [`FlowError::Exists`].
+    /// [`FlowError::Exists`].
     pub fn create(&mut self, id: FlowId, name: FlowKey) -> Result<&mut Flow, FlowError> {
-        let index = id.0 as usize;
-        if index >= FLOWS_MAX {
-            return Err(FlowError::Full);
-        }
-        if self.get(id).is_some() || self.names.contains_key(&name) {
+        let index = id.index();
+        let taken = self.flows.get(index).is_some_and(Option::is_some);
+        if taken || self.names.contains_key(&name) {
             return Err(FlowError::Exists);
         }
         if self.flows.len() <= index {
@@ -271,7 +285,10 @@ impl Flows {
 
     /// The flow is gone, with its contexts; its counts are kept in [`Flows::stats`].
     pub fn destroy(&mut self, id: FlowId) {
-        let Some(flow) = self.flows.get_mut(id.0 as usize).and_then(Option::take) else { return };
+        if self.get(id).is_none() {
+            return;
+        }
+        let Some(flow) = self.flows.get_mut(id.index()).and_then(Option::take) else { return };
         self.names.remove(&flow.name);
         self.last = None;
         self.past.add(&flow.stats);
@@ -293,12 +310,12 @@ impl Flows {
 
     /// The flow, to look at or to give it a context.
     pub fn get(&mut self, id: FlowId) -> Option<&mut Flow> {
-        self.flows.get_mut(id.0 as usize)?.as_deref_mut()
+        self.flows.get_mut(id.index())?.as_deref_mut().filter(|flow| flow.id == id)
     }
 
     /// The flow, to work on a packet: its context is fetched, if it is not in the device.
     pub fn fetch(&mut self, id: FlowId, side: Side) -> Option<&mut Flow> {
-        let flow = self.flows.get_mut(id.0 as usize)?.as_deref_mut()?;
+        let flow = self.flows.get_mut(id.index())?.as_deref_mut().filter(|flow| flow.id == id)?;
         let present = match side {
             Side::Rx => flow.rx.is_some(),
             Side::Tx => !flow.tx.is_empty(),
@@ -333,7 +350,7 @@ impl Flows {
 }
 
 fn context(id: FlowId, side: Side) -> u32 {
-    id.0 << 1 | u32::from(side == Side::Tx)
+    (id.index() as u32) << 1 | u32::from(side == Side::Tx)
 }
 
 #[cfg(test)]
@@ -402,11 +419,14 @@ mod tests {
     #[test]
     fn limits_are_refused_in_order() {
         let mut flows = Flows::new(CACHE_BYTES);
-        let beyond = FlowId(FLOWS_MAX as u32);
-        assert_eq!(flows.create(beyond, name(1)).err(), Some(FlowError::Full));
         flows.create(FlowId(1), name(1)).unwrap();
         assert_eq!(flows.create(FlowId(1), name(2)).err(), Some(FlowError::Exists));
         assert_eq!(flows.create(FlowId(2), name(1)).err(), Some(FlowError::Exists));
+        let successor = FlowId(1).successor();
+        assert_eq!(successor, FlowId::new(1, 1));
+        assert_eq!(flows.create(successor, name(2)).err(), Some(FlowError::Exists));
+        assert!(flows.get(successor).is_none(), "it is another flow");
+        flows.destroy(successor);
         let flow = flows.get(FlowId(1)).unwrap();
         for key in 0..TX_KEYS_MAX as u16 {
             flow.create_tx(protocol(), SeqNumber(0), 0, key).unwrap();

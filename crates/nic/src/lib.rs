@@ -2,9 +2,26 @@
 //! stays where it is, and the software above it.
 //!
 //! In the device, in the order that a frame meets it:
+//! - [`port`]: where frames come from and go; with bad lines and capture files around it;
 //! - [`classify`]: what a frame is, once its checksums are right;
-//! - [`flow`]: flows and what their machines do.
+//! - [`flow`]: flows and what their machines do;
+//! - [`segment`]: large segments become frames, sealed;
+//! - [`engine`]: a shard of the device, and [`threads`], where shards run.
+//!
+//! Between device and host: [`queue`], and [`command`], what goes through it beside packets.
+//!
+//! In the host: [`driver`], the interface that protocols above TCP use; [`piece`], octets that came,
+//! where the device has put them; [`tls`], records above TCP.
 #![forbid(unsafe_code)]
 
 pub mod classify;
+pub mod command;
+pub mod driver;
+pub mod engine;
 pub mod flow;
+pub mod piece;
+pub mod port;
+pub mod queue;
+pub mod segment;
+pub mod threads;
+pub mod tls;
