@@ -273,6 +273,11 @@ impl TxFlow {
         (index < before).then(|| self.shadows.remove(index).0)
     }
 
+    /// Whether no further key can be added.
+    pub fn is_full(&self) -> bool {
+        self.shadows.len() >= TX_KEYS_MAX
+    }
+
     /// Whether there is a context.
     pub fn seals(&self) -> bool {
         !self.shadows.is_empty()

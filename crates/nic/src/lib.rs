@@ -11,7 +11,8 @@
 //! Between device and host: [`queue`], and [`command`], what goes through it beside packets.
 //!
 //! In the host: [`driver`], the interface that protocols above TCP use; [`piece`], octets that came,
-//! where the device has put them; [`tls`], records above TCP.
+//! where the device has put them; [`tls`], records above TCP; [`stack`], the host's own TCP over the
+//! device.
 #![forbid(unsafe_code)]
 
 pub mod classify;
@@ -22,6 +23,9 @@ pub mod flow;
 pub mod piece;
 pub mod port;
 pub mod queue;
+#[cfg(test)]
+mod random;
 pub mod segment;
+pub mod stack;
 pub mod threads;
 pub mod tls;

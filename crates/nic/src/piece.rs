@@ -123,6 +123,24 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
+impl tcp::Payload for Piece {
+    fn octets(&self) -> usize {
+        self.len()
+    }
+
+    fn skip(&mut self, octets: usize) {
+        Piece::skip(self, octets);
+    }
+
+    fn truncate(&mut self, octets: usize) {
+        Piece::truncate(self, octets);
+    }
+
+    fn split_front(&mut self, octets: usize) -> Piece {
+        Piece::split_front(self, octets)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,6 +18,7 @@ use zeroize::Zeroize;
 use super::Mode;
 use super::keys::{KeysError, Secrets, SoftKey};
 use super::send::{ALERT, APPLICATION_DATA, HANDSHAKE};
+use crate::flow::Protocol;
 use crate::piece::Piece;
 
 /// Most octets of handshake messages that are kept until one of them is complete.
@@ -147,6 +148,17 @@ impl Receiver {
     /// Who opens.
     pub fn mode(&self) -> Mode {
         if self.records.is_some() { Mode::Offload } else { Mode::Software }
+    }
+
+    /// What the device is given; nothing where software opens all.
+    ///
+    /// # Errors
+    /// [`KeysError::Length`].
+    pub fn protocol(&self) -> Result<Option<Protocol>, KeysError> {
+        match self.mode() {
+            Mode::Offload => self.secrets.protocol(),
+            Mode::Software => Ok(None),
+        }
     }
 
     /// The device asks where a record starts.
