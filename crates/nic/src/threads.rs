@@ -1,12 +1,12 @@
 //! Engines on threads of their own: pinned, awake while there is something to do, asleep otherwise.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 use std::{hint, io};
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::engine::{Engine, Report};
 use crate::port::Port;
@@ -80,7 +80,6 @@ impl<P: Port + 'static> Threads<P> {
                 0 => None,
                 count => Some(config.processors[index % count]),
             };
-            processor.map_or(Ok(()), check)?;
             let shared = Arc::new(Shared {
                 stop: AtomicBool::new(false),
                 asleep: AtomicBool::new(false),
@@ -89,13 +88,17 @@ impl<P: Port + 'static> Threads<P> {
                 report: Mutex::default(),
             });
             let mine = Arc::clone(&shared);
+            let (pinned, result) = mpsc::sync_channel(1);
             let handle = thread::Builder::new().name(format!("nic-{index}")).spawn(move || {
-                // It was allowed a moment ago; if it is not any more, the thread runs elsewhere.
-                let _ = processor.map_or(Ok(()), pin);
-                run(&mut engine, &mine, begun);
+                let placed = processor.map_or(Ok(()), pin);
+                let usable = placed.is_ok();
+                if pinned.send(placed).is_ok() && usable {
+                    run(&mut engine, &mine, begun);
+                }
                 engine
             })?;
             threads.running.push(Running { shared, handle });
+            result.recv().map_err(io::Error::other)??;
         }
         Ok(threads)
     }
@@ -148,20 +151,16 @@ impl<P> Drop for Threads<P> {
     }
 }
 
-fn check(processor: usize) -> io::Result<()> {
-    let usable = processor < CpuSet::MAX_CPU && sched_getaffinity(None)?.is_set(processor);
-    match usable {
-        true => Ok(()),
-        false => Err(io::Error::other(format!(
-            "this process may not use processor {processor}; choose one that taskset -p shows"
-        ))),
-    }
-}
-
 fn pin(processor: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
-    set.set(processor);
-    Ok(sched_setaffinity(None, &set)?)
+    if processor < CpuSet::MAX_CPU {
+        set.set(processor);
+    }
+    sched_setaffinity(None, &set).map_err(|error| {
+        io::Error::other(format!(
+            "no thread can run on processor {processor} ({error}); choose one that nproc counts"
+        ))
+    })
 }
 
 /// Polls until it is told to stop.
@@ -193,4 +192,85 @@ fn sleep<P: Port>(engine: &mut Engine<P>, shared: &Shared, begun: Instant) {
         thread::park_timeout(SLEEP);
     }
     shared.asleep.store(false, Ordering::SeqCst);
+}
+
+#[cfg(test)]
+mod tests {
+    use offload::resync::Request;
+    use wire::packet::{Direction, Segment, TcpFlags, TcpOptions};
+    use wire::{FlowKey, SeqNumber};
+
+    use super::*;
+    use crate::command::{Addressed, Command};
+    use crate::flow::FlowId;
+    use crate::port::{Frame, memory};
+    use crate::queue::{QueueConfig, TxEntry, pair};
+
+    fn frame(number: u32) -> Frame {
+        let client = ([10, 0, 0, 1], 4000).into();
+        let service = ([10, 0, 0, 2], 443).into();
+        let octets = Segment {
+            flow: FlowKey::new(client, service),
+            direction: Direction::ToService,
+            seq: SeqNumber(number * 100),
+            ack: SeqNumber(0),
+            flags: TcpFlags::ACK,
+            window: 1,
+            options: TcpOptions::default(),
+            payload: &number.to_be_bytes(),
+        }
+        .ethernet_frame([2; 6], [4; 6])
+        .unwrap();
+        let mut frame = Frame::new(octets.len());
+        frame.copy_from(&octets);
+        frame
+    }
+
+    #[test]
+    fn a_thread_works_reports_sleeps_wakes_and_stops() {
+        let (ours, mut theirs) = memory::pair(256, 2048);
+        let (mut host, device) = pair(QueueConfig::default());
+        let engine = Engine::new(ours, device);
+        let config = ThreadsConfig { processors: vec![0] };
+        let threads = Threads::start(vec![engine], &config).unwrap();
+        for number in 0..200 {
+            theirs.send(frame(number));
+        }
+        let mut came = 0;
+        while came < 200 {
+            let Ok(batch) = host.rx.pop() else { continue };
+            for segment in &batch.segments {
+                let payload = &batch.octets[segment.payload.clone()];
+                assert_eq!(payload, (came as u32).to_be_bytes());
+                came += 1;
+            }
+        }
+        // Long enough idle that it sleeps, however long that takes; then it is woken.
+        let bell = threads.bell(0).unwrap();
+        while !bell.shared.asleep.load(Ordering::SeqCst) {
+            thread::yield_now();
+        }
+        let request = Request { tcpsn: SeqNumber(0), key: 0, generation: 0 };
+        let response = offload::resync::Response { request, number: None };
+        let addressed = Addressed { flow: FlowId(0), command: Command::Respond(response) };
+        assert!(host.tx.push(TxEntry::Command(Box::new(addressed))).is_ok());
+        bell.ring();
+        while threads.report().counters.commands_refused == 0 {
+            thread::yield_now();
+        }
+        assert_eq!(threads.report().counters.rx_frames, 200);
+        let engines = threads.stop();
+        assert_eq!(engines.len(), 1);
+        assert_eq!(engines[0].report().counters.rx_segments, 200);
+        assert!(threads_on(usize::MAX).is_err() && threads_on(CpuSet::MAX_CPU - 1).is_err());
+    }
+
+    fn threads_on(processor: usize) -> io::Result<Threads<memory::MemoryPort>> {
+        let (ours, _) = memory::pair(256, 2048);
+        let (_, device) = pair(QueueConfig::default());
+        Threads::start(
+            vec![Engine::new(ours, device)],
+            &ThreadsConfig { processors: vec![processor] },
+        )
+    }
 }
