@@ -1,8 +1,9 @@
 //! What a record costs the host and the engine, with and without the offload:
-//! `cargo run --release -p nic --example speed [ROUNDS]`.
+//! `cargo run --release -p nic --example speed [ROUNDS [MSS]]`.
 //!
 //! The far end is a port that answers by itself: it acknowledges what it gets, or sends records that
-//! were sealed before. One connection, records of 16 KiB, frames of 1448 octets of payload.
+//! were sealed before. One connection, records of 16 KiB, frames of MSS (1448)
+//! octets of payload.
 //! *Alternating*: host and engine take turns on one processor, and each one's time is counted.
 //! *Pipelined*: each has a processor. Modes are interleaved; figures are medians over rounds.
 
@@ -10,7 +11,7 @@ mod responder;
 
 use std::hint;
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use nic::driver::Driver;
@@ -30,9 +31,17 @@ const RECORD_BYTES: usize = 16 << 10;
 /// Records that are sent in a round.
 const TX_RECORDS: usize = 8192;
 /// Records that are received in a round: they are sealed before, and all in memory.
-const RX_RECORDS: usize = 1024;
+const RX_RECORDS: usize = 256;
+/// Longest that a round takes where something is wrong.
+const ROUND_MAX: Duration = Duration::from_secs(10);
 const LOCAL: &str = "10.0.0.1:40000";
 const REMOTE: &str = "10.0.0.2:443";
+
+/// Octets of payload in a frame.
+fn mss_bytes() -> usize {
+    let given = std::env::args().nth(2).and_then(|text| text.parse().ok());
+    given.unwrap_or(1448).clamp(88, 8948)
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
@@ -143,11 +152,14 @@ impl Host {
 fn set_up(what: What, mode: Option<Mode>) -> (Host, Engine<Responder>) {
     let (host, device) = pair(QueueConfig::default());
     let responder = match what {
-        What::Tx => Responder::sink(),
-        What::Rx => Responder::source(mode.map(|_| secrets()), RX_RECORDS, RECORD_BYTES),
+        What::Tx => Responder::sink(mss_bytes()),
+        What::Rx => {
+            Responder::source(mss_bytes(), mode.map(|_| secrets()), RX_RECORDS, RECORD_BYTES)
+        }
     };
     let mut engine = Engine::new(responder, device);
     let connection = tcp::Config {
+        mss_bytes: mss_bytes() as u16,
         receive_buffer_bytes: 1 << 20,
         send_buffer_bytes: 1 << 20,
         ..tcp::Config::default()
@@ -184,6 +196,7 @@ fn alternating(what: What, mode: Option<Mode>) -> Figures {
     let begun = Instant::now();
     let mut at = begun;
     while !host.is_done(what) {
+        assert!(begun.elapsed() < ROUND_MAX, "a round takes much too long");
         host.turn(what);
         let turned = Instant::now();
         let now_ns = host.now().ns();
@@ -211,6 +224,7 @@ fn pipelined(what: What, mode: Option<Mode>, processor: usize) -> Figures {
     let bell = threads.bell(0).expect("an engine");
     let mut host_ns = 0;
     while !host.is_done(what) {
+        assert!(begun.elapsed() < ROUND_MAX, "a round takes much too long");
         let at = Instant::now();
         if host.turn(what) > 0 {
             host_ns += at.elapsed().as_nanos();
@@ -245,7 +259,10 @@ fn main() {
     let rounds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(9);
     let two = std::thread::available_parallelism().is_ok_and(|count| count.get() > 1) && pin(0);
     let modes = [None, Some(Mode::Software), Some(Mode::Offload)];
-    println!("one connection, records of 16 KiB, TLS 1.3 AES-128-GCM, {rounds} rounds");
+    println!(
+        "one connection, records of 16 KiB, TLS 1.3 AES-128-GCM, {rounds} rounds, MSS {}",
+        mss_bytes()
+    );
     println!("ns for a record; GB/s                 alternating            pipelined");
     println!("                          host   engine     GB/s      host     GB/s");
     for what in [What::Tx, What::Rx] {
