@@ -7,4 +7,5 @@
 mod lines;
 pub mod seeds;
 pub mod targets;
+mod tcp;
 mod tls;

@@ -12,6 +12,8 @@ mod lines;
 mod seeds;
 #[path = "../../fuzz/src/targets.rs"]
 mod targets;
+#[path = "../../fuzz/src/tcp.rs"]
+mod tcp;
 #[path = "../../fuzz/src/tls.rs"]
 mod tls;
 
@@ -68,6 +70,7 @@ fn seeds_reach_behind_the_first_check() {
             wire::packet::classify(content).is_some()
                 || wire::packet::classify_ip(content).is_some()
         }
+        "tcp_header" => ::tcp::Header::decode(content).is_some(),
         "copyd_message" => {
             use copyd::daemon::message::{Reply, Request};
             Request::decode(content).is_ok() || Reply::decode(content).is_ok()

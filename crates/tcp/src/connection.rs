@@ -301,9 +301,9 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
 
     /// A larger window is announced once it is worth a segment (RFC 9293 §3.8.6.2.2).
     fn offer_window(&mut self) {
-        let more = (self.receive.next() + self.receive.room_bytes()).since(self.edge);
+        let more = self.offer().since(self.edge);
         let left = self.edge.since(self.receive.next());
-        let half = (self.config.receive_buffer_bytes / 2) as i32;
+        let half = (self.config.receive_buffer_bytes.min(self.window_most()) / 2) as i32;
         let little = left < 2 * self.largest_in as i32;
         let worth = half.min(self.mss as i32).max(1);
         if (more >= half.max(1) || (little && more >= worth)) && !self.receive.finished() {
@@ -311,11 +311,23 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
+    /// The largest window that can be announced.
+    #[inline]
+    fn window_most(&self) -> u32 {
+        u32::from(u16::MAX) << self.agreed.own_scale
+    }
+
+    /// Up to where there is room.
+    #[inline]
+    fn offer(&self) -> SeqNumber {
+        self.receive.next() + self.receive.room_bytes().min(self.window_most())
+    }
+
     /// This end has no more to send; what was added before still leaves. Received octets can be read
     /// until the peer closes too.
     pub fn close(&mut self) {
         match self.state {
-            State::SynSent => self.end(None),
+            State::SynSent if self.send.end() == self.iss + 1 => self.end(None),
             State::Closed => {}
             _ => self.fin_wanted = true,
         }

@@ -23,6 +23,8 @@ mod cubic;
 mod isn;
 mod listen;
 #[cfg(test)]
+mod mutants;
+#[cfg(test)]
 mod network;
 mod new_reno;
 mod options;
@@ -32,6 +34,7 @@ mod random;
 mod receive;
 mod recover;
 mod rtt;
+mod rule;
 mod segment;
 mod send;
 mod stack;

@@ -12,7 +12,7 @@ use crate::random::Random;
 use crate::segment::{Header, Transmit};
 use crate::{Config, Connection, Marked, Payload, State, Time};
 
-mod runs;
+pub(crate) mod runs;
 
 /// What is said of a packet's octets: where the packet was in the stream, and how long.
 pub(crate) type Mark = (SeqNumber, u32);
@@ -56,6 +56,8 @@ pub(crate) struct Habits {
     pub(crate) read_every_us: u64,
     /// Buffers that it reads then.
     pub(crate) read_buffers: usize,
+    /// It closes when the peer has.
+    pub(crate) closes_last: bool,
 }
 
 struct Packet {
@@ -131,20 +133,22 @@ impl Network {
 
     /// Both applications and both connections do what they can.
     fn work(&mut self) {
-        let mut gather = Vec::new();
         for index in 0..2 {
             self.read(index);
             self.write(index);
-            let mut burst = Vec::new();
-            while let Some(segment) =
-                self.ends[index].connection.poll_transmit(self.now, &mut gather)
-            {
-                self.cut(segment, &gather, &mut burst);
-                assert!(burst.len() < 100_000, "segments without end");
-            }
-            self.packets_sent += burst.len() as u64;
-            self.ship(1 - index, burst);
+            self.transmit(index);
         }
+    }
+
+    fn transmit(&mut self, index: usize) {
+        let mut gather = Vec::new();
+        let mut burst = Vec::new();
+        while let Some(segment) = self.ends[index].connection.poll_transmit(self.now, &mut gather) {
+            self.cut(segment, &gather, &mut burst);
+            assert!(burst.len() < 100_000, "segments without end");
+        }
+        self.packets_sent += burst.len() as u64;
+        self.ship(1 - index, burst);
     }
 
     fn write(&mut self, index: usize) {
@@ -163,7 +167,9 @@ impl Network {
             }
             end.sent += count as u64;
         }
-        if !end.closed {
+        let may_close = end.connection.is_established()
+            && (!end.habits.closes_last || end.connection.is_read_to_end());
+        if !end.closed && may_close {
             end.closed = true;
             end.connection.close();
         }
@@ -271,6 +277,7 @@ impl Network {
     fn give(&mut self, to: usize, mut packet: Packet) {
         self.ends[to].connection.receive(self.now, &packet.header, &mut packet.pieces);
         assert!(packet.pieces.is_empty());
+        self.transmit(to);
     }
 
     /// Lets time pass until something happens. False where nothing ever will.

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use wire::SeqNumber;
 
 use crate::payload::Payload;
+use crate::rule::{Rule, holds};
 use crate::segment::{Range, SackBlocks};
 
 /// Most pieces that are kept, read or not: a peer that sends single octets takes memory for each.
@@ -177,7 +178,10 @@ impl<R: Payload> Receive<R> {
     fn place(&mut self, start: SeqNumber, edge: SeqNumber, mut buffer: R) -> bool {
         let mut start = start;
         let end = start + buffer.octets() as u32;
-        let beyond = end.since(edge).clamp(0, buffer.octets() as i32);
+        let beyond = match holds(Rule::Edge) {
+            true => end.since(edge).clamp(0, buffer.octets() as i32),
+            false => 0,
+        };
         buffer.truncate(buffer.octets() - beyond as usize);
         let old = self.next.since(start).clamp(0, buffer.octets() as i32);
         if old > 0 {
@@ -207,9 +211,13 @@ impl<R: Payload> Receive<R> {
             let octets = buffer.octets() as u32;
             let gap = match self.held.get(index) {
                 Some(held) if held.start.since(start) <= 0 => {
+                    let whole = held.buffer.octets();
                     let known = octets.min(held.end().since(start) as u32);
                     self.note_duplicate(start, start + known);
-                    buffer.skip(known as usize);
+                    let again = buffer.split_front(known as usize);
+                    if whole == again.octets() && !holds(Rule::FirstWins) {
+                        self.held[index].buffer = again;
+                    }
                     start = start + known;
                     index += 1;
                     continue;
@@ -218,7 +226,9 @@ impl<R: Payload> Receive<R> {
                 None => octets,
             };
             let full = self.ready.len() + self.held.len() >= RECEIVE_PIECES_MAX;
-            if full || self.held.len() >= HELD_PIECES_MAX {
+            // What is next is never held for long: without it nothing would become ready.
+            let many = self.held.len() >= HELD_PIECES_MAX && start != self.next;
+            if full || many {
                 return false;
             }
             let part = buffer.split_front(gap as usize);
@@ -302,4 +312,4 @@ impl<R: Payload> Receive<R> {
 
 #[cfg(test)]
 #[path = "receive_tests.rs"]
-mod tests;
+pub(crate) mod tests;

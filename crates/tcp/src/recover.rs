@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use wire::SeqNumber;
 
+use crate::rule::{Rule, holds};
 use crate::segment::Range;
 use crate::time::Time;
 
@@ -116,10 +117,11 @@ impl Scoreboard {
         self.sacked
     }
 
-    /// Nothing was lost, reordered or sent again lately.
+    /// Nothing is lost, has arrived behind a hole, or was sent again or before what has arrived.
     #[inline]
     pub(crate) fn is_clean(&self) -> bool {
-        self.lost == 0 && self.sacked == 0 && self.again == 0
+        let overtaken = self.entries.front().is_some_and(|entry| entry.at < self.latest_at);
+        self.lost == 0 && self.sacked == 0 && self.again == 0 && !overtaken
     }
 
     /// Whether something new can be sent.
@@ -175,17 +177,23 @@ impl Scoreboard {
         echo_is_old: impl Fn(Time) -> bool,
     ) -> Delivered {
         let mut delivered = Delivered::default();
+        let mut again = false;
         while let Some(&entry) = self.entries.front() {
             let octets = ack.since(entry.range.start).min(entry.range.octets() as i32);
             if octets <= 0 {
                 break;
             }
+            again |= entry.again;
             let part = Range { start: entry.range.start, end: entry.range.start + octets as u32 };
             self.leave(&entry, part.octets());
             self.arrived(path, &Sent { range: part, ..entry }, &echo_is_old, &mut delivered);
             self.pop_front(part.octets());
         }
-        if (ack.since(self.highest)) > 0 {
+        if again {
+            // What was sent once has waited for what was sent again: that is no round-trip time.
+            delivered.rtt_ns = None;
+        }
+        if ack.since(self.highest) > 0 {
             self.highest = ack;
         }
         delivered.duplicate = is_duplicate(ack, blocks);
@@ -229,7 +237,7 @@ impl Scoreboard {
         let rtt_ns = path.now.ns_since(entry.at);
         if entry.again {
             // It may be the octets as they were sent first that have arrived.
-            if echo_is_old(entry.at) || rtt_ns < path.min_rtt_ns {
+            if holds(Rule::Karn) && (echo_is_old(entry.at) || rtt_ns < path.min_rtt_ns) {
                 return;
             }
         } else {
@@ -283,7 +291,7 @@ impl Scoreboard {
             }
             index += 1;
         }
-        if (block.end.since(self.highest)) > 0 {
+        if block.end.since(self.highest) > 0 {
             self.highest = block.end;
         }
         self.join(first.saturating_sub(1), index + 1);
@@ -347,6 +355,9 @@ impl Scoreboard {
     }
 
     fn reorder_ns(&self, path: Path) -> u64 {
+        if !holds(Rule::Reordering) {
+            return 0;
+        }
         let behind = self.sacked.div_ceil(self.mss_bytes);
         if !self.reordered && (path.recovering || behind >= DUPLICATES) {
             return 0;
@@ -414,6 +425,11 @@ impl Scoreboard {
     /// (RFC 2018 §8).
     pub(crate) fn lose_all(&mut self) {
         for entry in &mut self.entries {
+            if entry.fate == Fate::Sacked {
+                // Of what was joined the times of sending are not known.
+                self.again += usize::from(!entry.again);
+                (entry.at, entry.again) = (Time::default(), true);
+            }
             entry.fate = Fate::Lost;
         }
         self.lost += self.in_flight + self.sacked;
@@ -485,4 +501,4 @@ fn is_duplicate(ack: SeqNumber, blocks: &[Range]) -> bool {
 
 #[cfg(test)]
 #[path = "recover_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -119,10 +119,9 @@ impl<S: Payload + Clone> SendQueue<S> {
         pieces_max: usize,
         out: &mut Vec<S>,
     ) -> u32 {
-        let mut index = self.find(start);
+        let first = self.find(start);
         let mut at = start;
-        for _ in 0..pieces_max {
-            let Some(piece) = self.pieces.get(index) else { break };
+        for (number, piece) in self.pieces.range(first..).take(pieces_max).enumerate() {
             let left = end.since(at);
             let front = at.since(piece.start);
             if left <= 0 || front < 0 {
@@ -136,8 +135,7 @@ impl<S: Payload + Clone> SendQueue<S> {
             }
             out.push(part);
             at = at + taken;
-            self.cursor = index;
-            index += 1;
+            self.cursor = first + number;
         }
         at.since(start) as u32
     }
@@ -202,7 +200,7 @@ mod tests {
 
     #[test]
     fn both_limits_refuse() {
-        let mut queue = queue(&[b"x"; 8]);
+        let mut queue = queue(&[b"x".as_slice(); 8]);
         assert_eq!(queue.push(Bytes::from_static(b"y")), Err(SendError::Full));
         queue.acknowledge(START + 1);
         assert_eq!(queue.room_bytes(), 93);

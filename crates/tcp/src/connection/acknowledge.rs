@@ -80,13 +80,19 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
+    /// The window that a segment without SYN announces.
+    #[inline]
+    pub(super) fn peer_window(&self, header: &Header) -> u32 {
+        u32::from(header.window) << self.agreed.peer_scale
+    }
+
     /// The peer's window (RFC 9293 §3.10.7.4).
     #[inline]
     pub(super) fn take_window(&mut self, header: &Header) {
         let (seq, ack) = self.window_from;
         let newer = header.seq.since(seq) > 0;
         if newer || (header.seq == seq && header.ack.since(ack) >= 0) {
-            self.window = u32::from(header.window) << self.agreed.peer_scale;
+            self.window = self.peer_window(header);
             self.window_max = self.window_max.max(self.window);
             self.window_from = (header.seq, header.ack);
             if self.window > 0 {

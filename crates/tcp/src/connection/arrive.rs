@@ -53,9 +53,12 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             && self.tail_probe.is_none()
             && header.seq == self.receive.next()
             && self.receive.is_plain()
-            && octets <= self.edge.since(header.seq) as u32
-            && header.ack.since(self.una) >= i32::from(octets == 0)
+            && octets as i32 <= self.edge.since(header.seq)
             && self.nxt.since(header.ack) >= 0
+            && match header.ack.since(self.una) {
+                0 => octets > 0 || self.peer_window(header) != self.window,
+                new => new > 0,
+            }
     }
 
     #[inline]
@@ -83,12 +86,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
 
     /// In any state but CLOSED and SYN-SENT.
     fn arrive(&mut self, now: Time, header: &Header, octets: u32, payload: &mut Vec<R>) {
-        if self.state == State::SynReceived
-            && header.has(TcpFlags::SYN)
-            && header.seq == self.irs
-            && !header.has(TcpFlags::ACK)
-        {
-            self.due.syn = true;
+        if self.state == State::SynReceived && self.arrive_again(now, header) {
             return;
         }
         if !self.is_timely(now, header) || !self.is_acceptable(now, header, octets) {
@@ -121,6 +119,19 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             _ => {}
         }
         self.after_octets(now);
+    }
+
+    /// The peer's SYN again: our answer was lost, or both ends asked at once and this is its answer.
+    fn arrive_again(&mut self, now: Time, header: &Header) -> bool {
+        let again =
+            header.has(TcpFlags::SYN) && !header.has(TcpFlags::RST) && header.seq == self.irs;
+        if again && !header.has(TcpFlags::ACK) {
+            self.due.syn = true;
+        } else if again && header.ack == self.iss + 1 && self.nxt == header.ack {
+            self.establish(now, header);
+            self.due.ack = true;
+        }
+        again
     }
 
     /// PAWS (RFC 7323 §5.3).

@@ -70,6 +70,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         if self.agreed.timestamps {
             self.mss -= TIMESTAMPS_BYTES as u32;
         }
+        self.mss = self.mss.min(self.config.super_segment_bytes);
         self.board = Scoreboard::new(self.iss + 1, self.mss);
         self.congestion = self.config.algorithm.start(self.mss);
         self.window = u32::from(syn.window);

@@ -5,6 +5,7 @@ use wire::packet::TcpFlags;
 
 use super::{Connection, Phase, State, TailProbe};
 use crate::payload::Payload;
+use crate::rule::{Rule, holds};
 use crate::segment::{Header, Range, SackBlocks, Timestamps, Transmit};
 use crate::time::Time;
 
@@ -33,13 +34,14 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         if segment.is_some() {
             return segment;
         }
+        // What a probe acknowledges does not count, since it is outside of the window.
+        if self.due.ack || (self.due.probe && self.unacked_bytes > 0) {
+            let header = self.header(now, self.nxt, TcpFlags::ACK);
+            return Some(self.alone(header));
+        }
         if core::mem::take(&mut self.due.probe) {
             self.stats.probes += 1;
             let header = self.header(now, self.una - 1, TcpFlags::ACK);
-            return Some(self.alone(header));
-        }
-        if self.due.ack {
-            let header = self.header(now, self.nxt, TcpFlags::ACK);
             return Some(self.alone(header));
         }
         None
@@ -75,9 +77,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
     /// it (RFC 9293 §3.8.6.2.2).
     #[inline]
     fn announce(&mut self) -> u16 {
-        let next = self.receive.next();
-        let most = u32::from(u16::MAX) << self.agreed.own_scale;
-        let offer = next + self.receive.room_bytes().min(most);
+        let (next, offer) = (self.receive.next(), self.offer());
         let worth = (self.config.receive_buffer_bytes / 2).min(self.mss).max(1);
         if offer.since(self.edge) >= worth as i32 {
             self.edge = offer;
@@ -245,7 +245,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
 
     /// Nothing will come that makes the peer tell of a larger window: it is asked.
     fn wait_for_window(&mut self, now: Time, idle: bool) {
-        if idle && self.timers.persist == Time::NEVER {
+        if idle && self.timers.persist == Time::NEVER && holds(Rule::Probe) {
             self.timers.persist = now.after_ns(self.rtt.timeout_ns());
         }
     }
