@@ -35,7 +35,7 @@ pub struct FlowId(pub u32);
 impl FlowId {
     /// The flow that has `index` for the `generation`th time, modulo 2^15.
     pub fn new(index: u32, generation: u32) -> FlowId {
-        FlowId(index % FLOWS_MAX as u32 | generation.wrapping_mul(FLOWS_MAX as u32))
+        FlowId((index % FLOWS_MAX as u32) | generation.wrapping_mul(FLOWS_MAX as u32))
     }
 
     /// Its index.

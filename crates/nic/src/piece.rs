@@ -11,6 +11,7 @@ use crate::queue::RxBatch;
 /// Batches that nobody refers to any more, on their way back to the device.
 #[derive(Clone, Debug, Default)]
 pub struct Returned {
+    #[allow(clippy::vec_box, reason = "a batch stays in its box all the way round")]
     batches: Rc<RefCell<Vec<Box<RxBatch>>>>,
 }
 

@@ -204,6 +204,7 @@ pub struct HostQueue {
     /// Batches that are empty again.
     pub(crate) free: Producer<Box<RxBatch>>,
     /// Descriptors that are not in use.
+    #[allow(clippy::vec_box, reason = "a descriptor stays in its box all the way round")]
     pub(crate) spare: Vec<Box<TxPacket>>,
 }
 

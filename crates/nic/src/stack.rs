@@ -387,10 +387,10 @@ impl Stack {
             let read = self.tcp.get_mut(id).and_then(tcp::Connection::read);
             return Ok(read.map(|(_, piece)| Chunk::Placed(piece)));
         }
-        if let Err(error) = self.pump(id) {
-            if let Some(connection) = self.connection(id) {
-                connection.failed = Some(error);
-            }
+        if let Err(error) = self.pump(id)
+            && let Some(connection) = self.connection(id)
+        {
+            connection.failed = Some(error);
         }
         let Some(connection) = self.connection(id) else { return Ok(None) };
         match connection.plain.pop_front() {
@@ -450,10 +450,11 @@ impl Stack {
                 }
             }
         }
-        if connection.answer_due && self.update_keys(id, false).is_ok() {
-            if let Some(connection) = self.connection(id) {
-                connection.answer_due = false;
-            }
+        if connection.answer_due
+            && self.update_keys(id, false).is_ok()
+            && let Some(connection) = self.connection(id)
+        {
+            connection.answer_due = false;
         }
         Ok(())
     }

@@ -31,7 +31,7 @@ const RECORD_BYTES: usize = 16 << 10;
 /// Records that are sent in a round.
 const TX_RECORDS: usize = 8192;
 /// Records that are received in a round: they are sealed before, and all in memory.
-const RX_RECORDS: usize = 256;
+const RX_RECORDS: usize = 1024;
 /// Longest that a round takes where something is wrong.
 const ROUND_MAX: Duration = Duration::from_secs(10);
 const LOCAL: &str = "10.0.0.1:40000";
