@@ -253,6 +253,11 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         self.send.room_bytes()
     }
 
+    /// Pieces that [`send`](Connection::send) takes.
+    pub fn send_room_pieces(&self) -> usize {
+        self.send.room_pieces()
+    }
+
     /// Where the next octet that is added will be in the stream.
     pub fn send_end(&self) -> SeqNumber {
         self.send.end()
@@ -277,6 +282,11 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             self.offer_window();
         }
         read
+    }
+
+    /// Where the next octet that is read is in the stream, if it comes.
+    pub fn read_at(&self) -> SeqNumber {
+        self.receive.read_at()
     }
 
     /// Octets that can be read.

@@ -91,6 +91,11 @@ impl<R: Payload> Receive<R> {
         self.next.since(self.read) as u32
     }
 
+    /// Where the next octet is that is read.
+    pub(crate) fn read_at(&self) -> SeqNumber {
+        self.read
+    }
+
     /// Octets that may still come.
     #[inline]
     pub(crate) fn room_bytes(&self) -> u32 {

@@ -68,6 +68,11 @@ impl<S: Payload + Clone> SendQueue<S> {
         self.bytes_max.saturating_sub(self.end.since(self.acknowledged) as u32)
     }
 
+    /// Pieces that can be added.
+    pub(crate) fn room_pieces(&self) -> usize {
+        self.pieces_max.saturating_sub(self.pieces.len())
+    }
+
     /// Behind the last octet.
     #[inline]
     pub(crate) fn end(&self) -> SeqNumber {
