@@ -7,6 +7,7 @@ mod doctor;
 mod input;
 mod lab;
 mod load;
+mod nic;
 mod output;
 mod prng;
 mod serve;
@@ -53,6 +54,8 @@ enum Command {
     Backend(serve::BackendArgs),
     // Without a comment for documentation here: it would go before the long text there.
     Copyd(copyd::CopydArgs),
+    /// A software NIC: TLS over the host's TCP, its crypto on another core
+    Nic(nic::NicArgs),
     /// Build, use and remove a one-machine cluster in network namespaces
     Lab(lab::LabArgs),
     /// Measure, always beside the baselines of the same run
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Command::Lb(args) => serve::lb(&args),
         Command::Backend(args) => serve::backend(&args),
         Command::Copyd(args) => copyd::run(&args),
+        Command::Nic(args) => nic::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(&args),

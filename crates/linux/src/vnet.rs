@@ -95,16 +95,22 @@ impl VnetTap {
         let flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
         request.ifr_ifru.ifru_flags = flags as libc::c_short;
         link::ioctl(&file, libc::TUNSETIFF, &mut request)?;
-        let offloads = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
-        // SAFETY: TUNSETOFFLOAD takes its argument by value and touches no memory of ours.
-        let set = unsafe {
-            libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(offloads))
-        };
-        if set != 0 {
-            return Err(io::Error::last_os_error());
-        }
         link::configure(name, mac, queue_packets as i32, mtu_bytes as i32)?;
-        Ok(VnetTap { file, link: Link::by_name(name)? })
+        let tap = VnetTap { file, link: Link::by_name(name)? };
+        tap.set_offloads(true)?;
+        Ok(tap)
+    }
+
+    /// Whether the kernel leaves segmentation and checksums to this process.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn set_offloads(&self, on: bool) -> io::Result<()> {
+        let all = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
+        let offloads = libc::c_ulong::from(if on { all } else { 0 });
+        // SAFETY: TUNSETOFFLOAD takes its argument by value and touches no memory of ours.
+        let set = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETOFFLOAD, offloads) };
+        if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// The device.

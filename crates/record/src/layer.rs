@@ -405,6 +405,12 @@ impl RecordLayer {
         self.read.suite().name.contains("_GCM_")
     }
 
+    /// The ciphertext that has come and is not opened, to be opened elsewhere from now on. Nothing
+    /// where a message is there in part: it would be read twice.
+    pub fn take_incoming(&mut self) -> Option<Vec<u8>> {
+        self.partial.is_none().then(|| core::mem::take(&mut self.incoming))
+    }
+
     /// How often the keys were changed: for reading, and for writing.
     pub fn generations(&self) -> (u32, u32) {
         (self.read.generation(), self.write.generation())
