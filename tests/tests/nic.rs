@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -239,12 +240,39 @@ fn exchange(child: &mut Child, input: Vec<u8>, bytes: usize) -> Vec<u8> {
     output
 }
 
-fn s_client(net: &Net, arguments: &[&str]) -> Program {
+fn s_client(net: &Net, arguments: &[&str]) -> (Program, Receiver<String>) {
     let mut command = net.command(Side::Peer, "openssl");
     command.args(["s_client", "-connect", "10.9.0.1:443", "-servername", NAME]);
     command.args(["-CAfile", &net.text("a.crt"), "-verify_return_error"]).args(arguments);
-    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    Program(command.spawn().unwrap())
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let errors = child.stderr.take().unwrap();
+    let seen = lines_of(errors);
+    (Program(child), seen)
+}
+
+/// The lines of a stream, as they come.
+fn lines_of(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (lines, seen) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let reader = std::io::BufReader::new(stream);
+        for line in std::io::BufRead::lines(reader).map_while(Result::ok) {
+            // Nobody may want to know.
+            let _ = lines.send(line);
+        }
+    });
+    seen
+}
+
+/// Waits for a line.
+fn wait_line(lines: &Receiver<String>, expected: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if lines.recv_timeout(left).expect(expected) == expected {
+            return;
+        }
+    }
 }
 
 /// The device has done its work on a connection with a body each way.
@@ -267,7 +295,7 @@ fn s_client_echoes(arguments: &[&str], offloaded: bool) {
     let mut net = Net::new();
     let _server = net.echo();
     net.terminate(&["--impair", IMPAIRED]);
-    let mut client = s_client(&net, &[&["-quiet"], arguments].concat());
+    let (mut client, _errors) = s_client(&net, &[&["-quiet"], arguments].concat());
     let sent = body(1);
     assert!(exchange(&mut client.0, sent.clone(), sent.len()) == sent, "{arguments:?}");
     match offloaded {
@@ -315,30 +343,18 @@ fn s_client_changes_keys_by_its_commands() {
     let mut net = Net::new();
     let _server = net.echo();
     net.terminate(&["--impair", IMPAIRED]);
-    let mut client = s_client(&net, &["-tls1_3"]);
+    let (mut client, errors) = s_client(&net, &["-tls1_3"]);
     let (mut stdin, stdout) = (client.0.stdin.take().unwrap(), client.0.stdout.take().unwrap());
-    let (lines, seen) = std::sync::mpsc::channel();
-    thread::spawn(move || {
-        let reader = std::io::BufReader::new(stdout);
-        for line in std::io::BufRead::lines(reader).map_while(Result::ok) {
-            if lines.send(line).is_err() {
-                return;
-            }
-        }
-    });
+    let lines = lines_of(stdout);
     for number in 0..20 {
-        // K changes its key and asks for ours to be changed, k changes its own only.
-        let command = if number % 2 == 0 { "K" } else { "k" };
         let line = format!("echo number {number}");
         stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if seen.recv_timeout(left).expect("the line comes back") == line {
-                break;
-            }
-        }
+        wait_line(&lines, &line);
+        // K changes its key and asks for ours to be changed, k changes its own only. What comes
+        // with the letter is thrown away, so nothing may follow at once.
+        let command = if number % 2 == 0 { "K" } else { "k" };
         stdin.write_all(format!("{command}\n").as_bytes()).unwrap();
+        wait_line(&errors, "KEYUPDATE");
     }
     assert!(net.metric("rx_tls_decrypted_packets") > 0);
     assert_eq!(net.metric("connections_failed"), 0);
@@ -600,14 +616,14 @@ fn plaintext_is_never_on_the_wire() {
     net.terminate(&["--impair", IMPAIRED]);
     let checker = Checker::start(&net);
     for version in ["-tls1_3", "-tls1_2"] {
-        let mut client = s_client(&net, &["-quiet", version]);
+        let (mut client, _errors) = s_client(&net, &["-quiet", version]);
         let bytes = BODY_BYTES / MARKER.len() * MARKER.len();
         let got = exchange(&mut client.0, b"?".to_vec(), bytes);
         assert!(got.chunks(MARKER.len()).all(|piece| piece == MARKER));
     }
     // A client that goes away while the kernel has still records to send, in the clear.
     for _ in 0..3 {
-        let mut client = s_client(&net, &["-quiet"]);
+        let (mut client, _errors) = s_client(&net, &["-quiet"]);
         let mut stdin = client.0.stdin.take().unwrap();
         stdin.write_all(b"?").unwrap();
         let mut some = vec![0; 100_000];
@@ -654,7 +670,7 @@ fn a_drain_finishes_what_is_in_work() {
     let mut net = Net::new();
     let _server = net.echo();
     net.terminate(&[]);
-    let mut client = s_client(&net, &["-quiet"]);
+    let (mut client, _errors) = s_client(&net, &["-quiet"]);
     let mut stdin = client.0.stdin.take().unwrap();
     let mut stdout = client.0.stdout.take().unwrap();
     let mut back = [0; 5];

@@ -205,7 +205,7 @@ impl Records {
         let parts = self.parts.clone();
         let counts: Vec<usize> = self.doubts.iter().map(|doubt| doubt.count).collect();
         let mut opened = false;
-        for choice in choices(&counts).take(TRIES_MAX) {
+        for choice in choices(&counts) {
             self.octets.copy_from_slice(&delivered);
             self.parts.clone_from(&parts);
             for (doubt, &way) in self.doubts.iter().zip(&choice) {
@@ -327,43 +327,64 @@ impl Drop for Records {
     }
 }
 
-/// Which way each part in doubt may have come, of so many for each, likeliest first: all in their
-/// first way; all in their last; one, then two of them in another than the first.
-fn choices(counts: &[usize]) -> impl Iterator<Item = Vec<usize>> + use<> {
-    let counts = counts.to_vec();
-    let first = vec![0; counts.len()];
+/// Which way each part in doubt may have come, of so many for each: at most [`TRIES_MAX`] choices,
+/// the likeliest first, which is that all came in their first way, and then that all came in their
+/// last one. The others follow by how many parts differ from the first way; where there are too
+/// many, those with up to two.
+fn choices(counts: &[usize]) -> Vec<Vec<usize>> {
     let last: Vec<usize> = counts.iter().map(|count| count - 1).collect();
-    let flips: Vec<(usize, usize)> = counts
-        .iter()
-        .enumerate()
-        .flat_map(|(index, &count)| (1..count).map(move |way| (index, way)))
-        .collect();
-    let changed = move |changes: &[(usize, usize)]| {
-        let mut choice = vec![0; counts.len()];
+    let mut all = vec![vec![0; counts.len()]];
+    let product = counts.iter().try_fold(1usize, |product, count| product.checked_mul(*count));
+    match product {
+        Some(product) if product <= TRIES_MAX => {
+            let choice = |mut number: usize| {
+                let digit = |count: &usize| (number % count, number /= count).0;
+                counts.iter().map(digit).collect::<Vec<usize>>()
+            };
+            all.extend((1..product).map(choice));
+            all.sort_by_key(|choice| choice.iter().filter(|way| **way != 0).count());
+        }
+        _ => all.extend(changed(counts)),
+    }
+    all.insert(1, last);
+    all.truncate(TRIES_MAX);
+    all
+}
+
+/// The choices in which one part, or two, did not come in their first way.
+fn changed(counts: &[usize]) -> impl Iterator<Item = Vec<usize>> {
+    let ways = |(index, &count): (usize, &usize)| (1..count).map(move |way| (index, way));
+    let changes: Vec<(usize, usize)> = counts.iter().enumerate().flat_map(ways).collect();
+    let none = vec![0; counts.len()];
+    let with = move |changes: &[(usize, usize)]| {
+        let mut choice = none.clone();
         changes.iter().for_each(|&(index, way)| choice[index] = way);
         choice
     };
-    let (one, pairs) = (flips.clone(), flips);
-    let (single, double) = (changed.clone(), changed);
-    [first, last].into_iter().chain(one.into_iter().map(move |flip| single(&[flip]))).chain(
-        (0..pairs.len()).flat_map(move |index| {
-            let (pairs, double) = (pairs.clone(), double.clone());
-            (index + 1..pairs.len()).map(move |other| double(&[pairs[index], pairs[other]]))
-        }),
-    )
+    let single: Vec<_> = changes.iter().map(|&change| with(&[change])).take(TRIES_MAX).collect();
+    let pairs = (0..changes.len()).flat_map(move |index| {
+        let (first, rest) = (changes[index], changes[index + 1..].to_vec());
+        let with = with.clone();
+        rest.into_iter().map(move |other| with(&[first, other]))
+    });
+    single.into_iter().chain(pairs.take(TRIES_MAX))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::choices;
+    use super::{TRIES_MAX, choices};
 
     #[test]
-    fn choices_start_with_the_likeliest_and_change_up_to_two() {
-        let all: Vec<Vec<usize>> = choices(&[2, 3]).collect();
+    fn choices_start_with_the_likeliest() {
+        let all = choices(&[2, 3]);
         assert_eq!(all[..2], [vec![0, 0], vec![1, 2]]);
         for choice in [[1, 0], [0, 1], [0, 2], [1, 1], [1, 2]] {
             assert!(all.iter().any(|found| found[..] == choice), "{choice:?}");
         }
-        assert_eq!(choices(&[2; 100]).count(), 2 + 100 + 100 * 99 / 2);
+        assert_eq!(choices(&[2; 8]).len(), TRIES_MAX);
+        let many = choices(&[2; 100]);
+        assert_eq!(many.len(), TRIES_MAX);
+        assert!(many[2..102].iter().all(|choice| choice.iter().sum::<usize>() == 1));
+        assert_eq!(choices(&[3; 1000]).len(), TRIES_MAX);
     }
 }
