@@ -107,15 +107,22 @@ fn receive_over_a_bad_wire(random: &mut Random) -> u64 {
     let total = stream.sealed.len();
     let mut kernel = Kernel { octets: vec![None; total], next: 0, read: 0 };
     let (mut plaintext, mut sent, mut out) = (Vec::new(), 0, vec![0; total]);
+    let mut cuts: Vec<(usize, usize)> = Vec::new();
     while kernel.read < total {
-        // The next segment, or one sent again, which may be cut otherwise.
-        let again = sent == total || random.below(4) == 0;
-        let start = match again {
-            true => kernel.next + random.below((sent - kernel.next) as u64 / 2 + 1) as usize,
-            false => sent,
+        // The next segment, or one sent again: the oldest one, or one not far behind it.
+        let oldest = cuts.partition_point(|&(_, end)| end <= kernel.next);
+        let again = (sent == total || random.below(4) == 0) && oldest < cuts.len();
+        let (start, end) = match again {
+            true => {
+                let behind = random.below(2) * random.below(5);
+                cuts[(oldest + behind as usize).min(cuts.len() - 1)]
+            }
+            false => (sent, (sent + 1 + random.below(500) as usize).min(total)),
         };
-        let end = (start + 1 + random.below(500) as usize).min(total);
-        sent = sent.max(end);
+        if start == sent {
+            cuts.push((start, end));
+            sent = end;
+        }
         if random.below(20) == 0 {
             continue;
         }

@@ -330,7 +330,7 @@ impl Drop for Records {
 /// Which way each part in doubt may have come, of so many for each: at most [`TRIES_MAX`] choices,
 /// the likeliest first, which is that all came in their first way, and then that all came in their
 /// last one. The others follow by how many parts differ from the first way; where there are too
-/// many, those with up to two.
+/// many, those in which neighbours do, as if what came first had been lost there.
 fn choices(counts: &[usize]) -> Vec<Vec<usize>> {
     let last: Vec<usize> = counts.iter().map(|count| count - 1).collect();
     let mut all = vec![vec![0; counts.len()]];
@@ -351,23 +351,22 @@ fn choices(counts: &[usize]) -> Vec<Vec<usize>> {
     all
 }
 
-/// The choices in which one part, or two, did not come in their first way.
+/// The choices in which parts that are neighbours did not come in their first way: one, two, and
+/// so on.
 fn changed(counts: &[usize]) -> impl Iterator<Item = Vec<usize>> {
-    let ways = |(index, &count): (usize, &usize)| (1..count).map(move |way| (index, way));
-    let changes: Vec<(usize, usize)> = counts.iter().enumerate().flat_map(ways).collect();
-    let none = vec![0; counts.len()];
-    let with = move |changes: &[(usize, usize)]| {
-        let mut choice = none.clone();
-        changes.iter().for_each(|&(index, way)| choice[index] = way);
-        choice
-    };
-    let single: Vec<_> = changes.iter().map(|&change| with(&[change])).take(TRIES_MAX).collect();
-    let pairs = (0..changes.len()).flat_map(move |index| {
-        let (first, rest) = (changes[index], changes[index + 1..].to_vec());
-        let with = with.clone();
-        rest.into_iter().map(move |other| with(&[first, other]))
+    let most = counts.iter().copied().max().unwrap_or(1);
+    let runs = (1..=counts.len()).flat_map(move |length| {
+        (0..=counts.len() - length).flat_map(move |start| {
+            (1..most).map(move |way| {
+                let mut choice = vec![0; counts.len()];
+                for index in start..start + length {
+                    choice[index] = way.min(counts[index] - 1);
+                }
+                choice
+            })
+        })
     });
-    single.into_iter().chain(pairs.take(TRIES_MAX))
+    runs.take(TRIES_MAX)
 }
 
 #[cfg(test)]
