@@ -1,6 +1,7 @@
 //! The engine's thread: frames from the kernel to the wire and back, in batches.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, BufWriter};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use linux::vnet::{FRAME_BYTES_MAX, VnetHeader, VnetTap};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use super::capture::Capture;
 use super::channel::Device;
 use super::engine::Engine;
 use super::impair::{Impaired, Impairment};
@@ -64,8 +66,29 @@ pub struct Setup {
     pub wire_is_large: bool,
     /// What the wire does to frames.
     pub impairment: Option<Impairment>,
+    /// Where frames on the wire are written to.
+    pub capture: Option<Capture<BufWriter<File>>>,
     /// The processor that the thread stays on.
     pub core: Option<usize>,
+}
+
+impl Setup {
+    /// A frame leaves; false where the wire did not take it.
+    fn put(&mut self, header: &VnetHeader, frame: &[u8]) -> bool {
+        if let Some(capture) = &mut self.capture {
+            capture.frame(frame);
+        }
+        self.wire.send(header, frame).is_ok()
+    }
+
+    /// A frame has come.
+    fn get(&mut self, frame: &mut [u8]) -> io::Result<(VnetHeader, usize)> {
+        let (header, got) = self.wire.receive(frame)?;
+        if let Some(capture) = &mut self.capture {
+            capture.frame(&frame[..got]);
+        }
+        Ok((header, got))
+    }
 }
 
 /// A running engine; dropping it ends it.
@@ -169,14 +192,12 @@ impl Loop {
             // What was asked for before the kernel has sent this frame comes before it.
             device.serve(engine);
             let mut unsent = 0;
-            let wire = &setup.wire;
             engine.host_frame(
                 now_ms,
                 &header,
                 &mut frame[..got],
                 &mut |header: &VnetHeader, frame: &[u8]| {
-                    let mut send =
-                        |frame: &[u8]| unsent += u64::from(wire.send(header, frame).is_err());
+                    let mut send = |frame: &[u8]| unsent += u64::from(!setup.put(header, frame));
                     match impaired {
                         None => send(frame),
                         Some((out, _)) => {
@@ -194,7 +215,7 @@ impl Loop {
     fn take_wire(&mut self, now_ms: u64) -> bool {
         let Loop { setup, engine, impaired, frame, .. } = self;
         for count in 0..BATCH_FRAMES {
-            let (header, got) = match setup.wire.receive(frame) {
+            let (header, got) = match setup.get(frame) {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => continue,
                 Err(_) => return count > 0,
@@ -217,7 +238,7 @@ impl Loop {
         let mut unsent = 0;
         let none = VnetHeader::default();
         out.release(now_ms, |frame| {
-            unsent += u64::from(setup.wire.send(&none, frame).is_err());
+            unsent += u64::from(!setup.put(&none, frame));
         });
         back.release(now_ms, |frame| deliver(engine, &setup.host, now_ms, &none, frame));
         (0..unsent).for_each(|_| engine.count_unsent());

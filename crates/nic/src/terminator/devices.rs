@@ -1,8 +1,9 @@
 //! The TAP device for the host's TCP, its addresses and routes, and the wire.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, BufWriter};
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::process::Command;
 
 use linux::link::{Link, Mac};
@@ -12,6 +13,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use thiserror::Error;
 
 use super::config::{Config, ConfigError, WireName};
+use crate::bump::capture::{Capture, FILE_BYTES_MAX};
 use crate::bump::thread::{Setup, Wire};
 
 /// Frames that the kernel keeps for a TAP device before it drops.
@@ -47,6 +49,14 @@ pub enum DeviceError {
         /// What the kernel said.
         error: io::Error,
     },
+    /// The capture file.
+    #[error("pcap {}: {error}", path.display())]
+    Capture {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
     /// An address or a route.
     #[error("`ip {arguments}`: {said}")]
     Ip {
@@ -74,7 +84,9 @@ pub fn make(config: &Config, wire: &WireName) -> Result<Setup, DeviceError> {
             .map_err(|error| DeviceError::Tap { name: name.to_owned(), error })
     };
     let host = tap(&config.tap, 1)?;
-    let wire_is_large = matches!(wire, WireName::Tap { .. }) && impairment.is_none();
+    // What is impaired, or looked at, are frames as a real wire has them.
+    let plain = impairment.is_none() && config.pcap.is_none();
+    let wire_is_large = matches!(wire, WireName::Tap { .. }) && plain;
     let wire = match wire {
         WireName::Packet(name) => {
             let failed = |error| DeviceError::Packet { name: name.clone(), error };
@@ -91,7 +103,13 @@ pub fn make(config: &Config, wire: &WireName) -> Result<Setup, DeviceError> {
             Wire::Tap(made)
         }
     };
-    Ok(Setup { host, wire, wire_is_large, impairment, core: config.engine_core })
+    let capture = config.pcap.as_ref().map(|path| {
+        let failed = |error| DeviceError::Capture { path: path.clone(), error };
+        let file = BufWriter::new(File::create(path).map_err(failed)?);
+        Capture::new(file, FILE_BYTES_MAX).map_err(failed)
+    });
+    let (capture, core) = (capture.transpose()?, config.engine_core);
+    Ok(Setup { host, wire, wire_is_large, impairment, capture, core })
 }
 
 /// Gives the TAP device its addresses and routes.
