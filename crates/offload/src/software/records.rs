@@ -183,13 +183,12 @@ impl Records {
         taken
     }
 
-    /// True where octets that came in these `ways` belong to the part before them.
+    /// True where octets that came in these `ways` belong to the part before them. What is in doubt
+    /// stays apart: TCP may have kept each segment in another way.
     fn is_like_last(&self, ways: &[Option<Pass>]) -> bool {
-        let Some(last) = self.parts.last() else { return false };
-        match self.doubts.last() {
-            Some(doubt) if doubt.part + 1 == self.parts.len() => doubt.ways() == ways,
-            _ => ways == [last.pass],
-        }
+        let parts = self.parts.len();
+        let doubtful = self.doubts.last().is_some_and(|doubt| doubt.part + 1 == parts);
+        !doubtful && self.parts.last().is_some_and(|last| ways == [last.pass])
     }
 
     /// How many records had octets in doubt.
