@@ -7,6 +7,7 @@ mod doctor;
 mod input;
 mod lab;
 mod load;
+mod nic;
 mod nvme;
 mod output;
 mod prng;
@@ -55,6 +56,8 @@ enum Command {
     // Without a comment for documentation here: it would go before the long text there.
     Copyd(copyd::CopydArgs),
     Nvme(nvme::NvmeArgs),
+    /// A software NIC: TLS over the host's TCP, its crypto on another core
+    Nic(nic::NicArgs),
     /// Build, use and remove a one-machine cluster in network namespaces
     Lab(lab::LabArgs),
     /// Measure, always beside the baselines of the same run
@@ -82,6 +85,7 @@ fn main() -> ExitCode {
         Command::Backend(args) => serve::backend(&args),
         Command::Copyd(args) => copyd::run(&args),
         Command::Nvme(args) => nvme::run(&args),
+        Command::Nic(args) => nic::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(&args),

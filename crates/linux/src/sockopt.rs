@@ -13,6 +13,20 @@ pub fn delay_acknowledgements(socket: &impl AsFd) -> io::Result<()> {
     set(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_QUICKACK, &0i32)
 }
 
+/// Octets that were written to a TCP socket and are not acknowledged, sent or not; the FIN counts
+/// as one (SIOCOUTQ).
+///
+/// # Errors
+/// The kernel's.
+pub fn unacknowledged_bytes(socket: &impl AsFd) -> io::Result<u64> {
+    let mut octets: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ, whose number is TIOCOUTQ's, writes one int, which `octets` is.
+    let result = unsafe {
+        libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, std::ptr::from_mut(&mut octets))
+    };
+    if result == 0 { Ok(octets.max(0) as u64) } else { Err(io::Error::last_os_error()) }
+}
+
 /// A type for which every bit pattern is a value and which has no padding.
 ///
 /// # Safety

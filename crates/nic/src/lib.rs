@@ -13,8 +13,11 @@
 //! In the host: [`driver`], the interface that protocols above TCP use; [`piece`], octets that came,
 //! where the device has put them; [`tls`], records above TCP; [`stack`], the host's own TCP over the
 //! device.
+//!
+//! With the kernel's TCP: [`bump`]; TLS in front of other programs: [`terminator`].
 #![forbid(unsafe_code)]
 
+pub mod bump;
 pub mod classify;
 pub mod command;
 pub mod driver;
@@ -27,5 +30,6 @@ pub mod queue;
 mod random;
 pub mod segment;
 pub mod stack;
+pub mod terminator;
 pub mod threads;
 pub mod tls;

@@ -17,6 +17,10 @@ pub(crate) struct Keys {
     suite: &'static Suite,
     aead: LessSafeKey,
     secrets: DirectionSecrets,
+    /// How many generations were before this one, since the layer was made.
+    generation: u32,
+    /// A device seals the records.
+    left_to_device: bool,
 }
 
 impl Keys {
@@ -33,7 +37,8 @@ impl Keys {
         }
         let key = UnboundKey::new(suite.aead, &secrets.key)
             .map_err(|_| RecordError::Snapshot("AEAD key of the wrong length"))?;
-        Ok(Keys { suite, aead: LessSafeKey::new(key), secrets })
+        let aead = LessSafeKey::new(key);
+        Ok(Keys { suite, aead, secrets, generation: 0, left_to_device: false })
     }
 
     pub(crate) fn suite(&self) -> &'static Suite {
@@ -91,7 +96,22 @@ impl Keys {
             self.suite.secret_bytes,
         )?;
         let secrets = from_traffic_secret(self.suite, &secret)?;
-        Keys::new(self.suite, secrets)
+        let next = Keys::new(self.suite, secrets)?;
+        let generation = self.generation.wrapping_add(1);
+        Ok(Keys { generation, left_to_device: self.left_to_device, ..next })
+    }
+
+    /// From now on a device seals the records.
+    pub(crate) fn leave_sealing(&mut self) {
+        self.left_to_device = true;
+    }
+
+    pub(crate) fn leaves_sealing(&self) -> bool {
+        self.left_to_device
+    }
+
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
     }
 }
 

@@ -219,17 +219,64 @@ impl RecordLayer {
             let from = plaintext.len();
             let record = &input[..header.record_bytes()];
             let content_type = deframe::open(&self.read, header, record, plaintext)?;
-            let sequence = self.read.sequence();
-            self.read.advance();
             self.next += header.record_bytes();
-            if content_type == APPLICATION_DATA && self.partial.is_none() {
-                self.on_data(plaintext.len() - from)?;
-            } else {
-                let content = plaintext.split_off(from);
-                self.on_control(content_type, &content, sequence)?;
-            }
+            self.on_record(content_type, plaintext, from)?;
         }
         Ok(())
+    }
+
+    /// A record was authentic; what it contains is in `plaintext`, behind `from`.
+    fn on_record(
+        &mut self,
+        content_type: u8,
+        plaintext: &mut Vec<u8>,
+        from: usize,
+    ) -> Result<(), RecordError> {
+        let sequence = self.read.sequence();
+        self.read.advance();
+        if content_type == APPLICATION_DATA && self.partial.is_none() {
+            return self.on_data(plaintext.len() - from);
+        }
+        let content = plaintext.split_off(from);
+        self.on_control(content_type, &content, sequence)
+    }
+
+    /// Takes a record that was authentic and opened elsewhere, by a device: its type, with TLS 1.3
+    /// the inner one, and its content, which is appended to `plaintext` if it is application data.
+    ///
+    /// # Errors
+    /// As [`RecordLayer::receive`].
+    pub fn receive_opened(
+        &mut self,
+        content_type: u8,
+        content: &[u8],
+        plaintext: &mut Vec<u8>,
+    ) -> Result<Received, RecordError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        if !self.close_received {
+            let from = plaintext.len();
+            plaintext.extend_from_slice(content);
+            let taken = match content.len() > PLAINTEXT_BYTES_MAX {
+                true => Err(RecordError::RecordOverflow { bytes: content.len() }),
+                false => self.on_record(content_type, plaintext, from),
+            };
+            if let Err(error) = taken {
+                plaintext.truncate(from);
+                self.fail(error);
+                return Err(error);
+            }
+        }
+        Ok(Received { close_notify: self.close_received, output_pending: self.output_pending() })
+    }
+
+    /// A record that was to be opened elsewhere is not authentic, or none: the connection ends as
+    /// if it had been received here.
+    pub fn refuse(&mut self, error: RecordError) {
+        if self.failed.is_none() {
+            self.fail(error);
+        }
     }
 
     fn on_data(&mut self, bytes: usize) -> Result<(), RecordError> {
@@ -345,6 +392,28 @@ impl RecordLayer {
             seal::append_record(&mut self.write, APPLICATION_DATA, content, out)?;
         }
         self.writable()
+    }
+
+    /// From now on records are not sealed here but by a device, on their way: what is made has
+    /// headers, nonces and types, the content in the clear, and room for the tag.
+    pub fn leave_sealing(&mut self) {
+        self.write.leave_sealing();
+    }
+
+    /// The suite is AES-GCM, which a device can do.
+    pub fn is_aes_gcm(&self) -> bool {
+        self.read.suite().name.contains("_GCM_")
+    }
+
+    /// The ciphertext that has come and is not opened, to be opened elsewhere from now on. Nothing
+    /// where a message is there in part: it would be read twice.
+    pub fn take_incoming(&mut self) -> Option<Vec<u8>> {
+        self.partial.is_none().then(|| core::mem::take(&mut self.incoming))
+    }
+
+    /// How often the keys were changed: for reading, and for writing.
+    pub fn generations(&self) -> (u32, u32) {
+        (self.read.generation(), self.write.generation())
     }
 
     /// Where `plaintext_bytes` of plaintext go in a buffer for [`RecordLayer::seal_in_place`].

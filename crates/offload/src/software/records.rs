@@ -40,6 +40,19 @@ pub struct Record<'r> {
 /// Most keys that a device may have been wrong about at one time.
 pub const KEYS_MAX: usize = 8;
 
+/// Most ways in which octets may have come that were delivered more than once.
+pub const WAYS_MAX: usize = 3;
+/// Most attempts to open one record with octets of which it is not known how they came.
+pub const TRIES_MAX: usize = 256;
+
+/// A part of a record that came in one of several ways.
+struct Doubt {
+    /// Which part.
+    part: usize,
+    ways: [Option<Pass>; WAYS_MAX],
+    count: usize,
+}
+
 /// A key before the current one. The device goes on with it until it is told, and has decrypted
 /// records of the current key with it then.
 struct Previous {
@@ -60,6 +73,8 @@ pub struct Records {
     number: u64,
     octets: Vec<u8>,
     parts: Vec<Part>,
+    doubts: Vec<Doubt>,
+    doubtful: u64,
     /// Length of the record, once its header is there.
     record_bytes: Option<usize>,
     /// The record was given out, or failed.
@@ -79,6 +94,8 @@ impl Records {
             number,
             octets: Vec::new(),
             parts: Vec::new(),
+            doubts: Vec::new(),
+            doubtful: 0,
             record_bytes: None,
             given: false,
             failed: None,
@@ -93,16 +110,35 @@ impl Records {
     /// # Errors
     /// The stream has ended with an error: this one, or an earlier one.
     pub fn push(&mut self, octets: &[u8], pass: Option<Pass>) -> Result<usize, RecordError> {
+        self.push_uncertain(octets, &[pass])
+    }
+
+    /// As [`Records::push`], for octets that the device has delivered more than once, in different
+    /// `ways`, and nobody knows which ones TCP has kept. The likeliest way comes first; there is
+    /// one at least, and those beyond [`WAYS_MAX`] do not count. Nothing in doubt is taken for
+    /// authentic: the record's tag decides.
+    ///
+    /// # Errors
+    /// As [`Records::push`].
+    ///
+    /// # Panics
+    /// `ways` is empty.
+    pub fn push_uncertain(
+        &mut self,
+        octets: &[u8],
+        ways: &[Option<Pass>],
+    ) -> Result<usize, RecordError> {
         self.failed.map_or(Ok(()), Err)?;
         if self.given {
             self.octets.clear();
             self.parts.clear();
+            self.doubts.clear();
             self.record_bytes = None;
             self.given = false;
         }
         let mut taken = 0;
         if self.record_bytes.is_none() {
-            taken = self.take(octets, HEADER_BYTES, pass);
+            taken = self.take(octets, HEADER_BYTES, ways);
             if self.octets.len() < HEADER_BYTES {
                 return Ok(taken);
             }
@@ -112,22 +148,70 @@ impl Records {
             self.record_bytes = Some(record_bytes as usize);
         }
         let record_bytes = self.record_bytes.unwrap_or(HEADER_BYTES);
-        taken += self.take(&octets[taken..], record_bytes, pass);
+        taken += self.take(&octets[taken..], record_bytes, ways);
         Ok(taken)
     }
 
     /// Takes of `octets` what is missing until there are `until`.
-    fn take(&mut self, octets: &[u8], until: usize, pass: Option<Pass>) -> usize {
+    fn take(&mut self, octets: &[u8], until: usize, ways: &[Option<Pass>]) -> usize {
         let taken = octets.len().min(until - self.octets.len());
-        if taken > 0 {
-            self.octets.extend_from_slice(&octets[..taken]);
-            let end = self.octets.len();
-            match self.parts.last_mut() {
-                Some(last) if last.pass == pass => last.end = end,
-                _ => self.parts.push(Part { end, pass }),
+        if taken == 0 {
+            return 0;
+        }
+        self.octets.extend_from_slice(&octets[..taken]);
+        let (end, pass) = (self.octets.len(), ways[0]);
+        let ways = &ways[..ways.len().min(WAYS_MAX)];
+        if self.is_like_last(ways) {
+            if let Some(last) = self.parts.last_mut() {
+                last.end = end;
+            }
+            return taken;
+        }
+        if ways.len() > 1 {
+            let mut doubt = Doubt { part: self.parts.len(), ways: [None; WAYS_MAX], count: 0 };
+            doubt.ways[..ways.len()].copy_from_slice(ways);
+            doubt.count = ways.len();
+            self.doubts.push(doubt);
+        }
+        self.parts.push(Part { end, pass });
+        taken
+    }
+
+    /// True where octets that came in these `ways` belong to the part before them. What is in doubt
+    /// stays apart: TCP may have kept each segment in another way.
+    fn is_like_last(&self, ways: &[Option<Pass>]) -> bool {
+        let parts = self.parts.len();
+        let doubtful = self.doubts.last().is_some_and(|doubt| doubt.part + 1 == parts);
+        !doubtful && self.parts.last().is_some_and(|last| ways == [last.pass])
+    }
+
+    /// How many records had octets in doubt.
+    pub fn doubtful(&self) -> u64 {
+        self.doubtful
+    }
+
+    /// Opens a record with octets in doubt: true where it is authentic in one of the ways in which
+    /// they may have come.
+    fn open_in_doubt(&mut self) -> bool {
+        self.doubtful += 1;
+        let mut delivered = self.octets.clone();
+        let parts = self.parts.clone();
+        let counts: Vec<usize> = self.doubts.iter().map(|doubt| doubt.count).collect();
+        let mut opened = false;
+        for choice in choices(&counts) {
+            self.octets.copy_from_slice(&delivered);
+            self.parts.clone_from(&parts);
+            for (doubt, &way) in self.doubts.iter().zip(&choice) {
+                self.parts[doubt.part].pass = doubt.ways[way];
+            }
+            self.return_to_sealed();
+            if self.tls.open(self.number, &mut self.octets, &self.parts).is_ok() {
+                opened = true;
+                break;
             }
         }
-        taken
+        delivered.zeroize();
+        opened
     }
 
     /// The record, when it is complete: once.
@@ -138,6 +222,13 @@ impl Records {
         self.failed.map_or(Ok(()), Err)?;
         if self.given || self.record_bytes != Some(self.octets.len()) {
             return Ok(None);
+        }
+        if !self.doubts.is_empty() {
+            stats.records_partial += 1;
+            if !self.open_in_doubt() {
+                return Err(self.fail(RecordError::Forged));
+            }
+            return Ok(Some(self.give()));
         }
         self.return_to_sealed();
         let whole = match (self.parts.first(), self.parts.get(1)) {
@@ -157,11 +248,16 @@ impl Records {
                 return Err(self.fail(RecordError::Forged));
             }
         }
+        Ok(Some(self.give()))
+    }
+
+    /// The record was authentic: it is given out, and the next one is awaited.
+    fn give(&mut self) -> Record<'_> {
         let number = self.number;
         self.advance(self.octets.len() as u32);
         self.given = true;
         let plaintext = &self.octets[self.tls.sealed_range(self.octets.len())];
-        Ok(Some(Record { number, content_type: self.octets[0], plaintext }))
+        Record { number, content_type: self.octets[0], plaintext }
     }
 
     /// The next record is authentic, because every octet of it, `record_bytes` of them, came in
@@ -278,5 +374,66 @@ impl Records {
 impl Drop for Records {
     fn drop(&mut self) {
         self.octets.zeroize();
+    }
+}
+
+/// Which way each part in doubt may have come, of so many for each: at most [`TRIES_MAX`] choices,
+/// the likeliest first, which is that all came in their first way, and then that all came in their
+/// last one. The others follow by how many parts differ from the first way; where there are too
+/// many, those in which neighbours do, as if what came first had been lost there.
+fn choices(counts: &[usize]) -> Vec<Vec<usize>> {
+    let last: Vec<usize> = counts.iter().map(|count| count - 1).collect();
+    let mut all = vec![vec![0; counts.len()]];
+    let product = counts.iter().try_fold(1usize, |product, count| product.checked_mul(*count));
+    match product {
+        Some(product) if product <= TRIES_MAX => {
+            let choice = |mut number: usize| {
+                let digit = |count: &usize| (number % count, number /= count).0;
+                counts.iter().map(digit).collect::<Vec<usize>>()
+            };
+            all.extend((1..product).map(choice));
+            all.sort_by_key(|choice| choice.iter().filter(|way| **way != 0).count());
+        }
+        _ => all.extend(changed(counts)),
+    }
+    all.insert(1, last);
+    all.truncate(TRIES_MAX);
+    all
+}
+
+/// The choices in which parts that are neighbours did not come in their first way: one, two, and
+/// so on.
+fn changed(counts: &[usize]) -> impl Iterator<Item = Vec<usize>> {
+    let most = counts.iter().copied().max().unwrap_or(1);
+    let runs = (1..=counts.len()).flat_map(move |length| {
+        (0..=counts.len() - length).flat_map(move |start| {
+            (1..most).map(move |way| {
+                let mut choice = vec![0; counts.len()];
+                for index in start..start + length {
+                    choice[index] = way.min(counts[index] - 1);
+                }
+                choice
+            })
+        })
+    });
+    runs.take(TRIES_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TRIES_MAX, choices};
+
+    #[test]
+    fn choices_start_with_the_likeliest() {
+        let all = choices(&[2, 3]);
+        assert_eq!(all[..2], [vec![0, 0], vec![1, 2]]);
+        for choice in [[1, 0], [0, 1], [0, 2], [1, 1], [1, 2]] {
+            assert!(all.iter().any(|found| found[..] == choice), "{choice:?}");
+        }
+        assert_eq!(choices(&[2; 8]).len(), TRIES_MAX);
+        let many = choices(&[2; 100]);
+        assert_eq!(many.len(), TRIES_MAX);
+        assert!(many[2..102].iter().all(|choice| choice.iter().sum::<usize>() == 1));
+        assert_eq!(choices(&[3; 1000]).len(), TRIES_MAX);
     }
 }

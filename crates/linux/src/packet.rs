@@ -1,0 +1,102 @@
+//! A packet socket on an interface: every frame that comes in on it, and frames to send out of it.
+//!
+//! The interface is set to receive frames for other hardware addresses too, as long as the socket
+//! lives. Switch its merging of received packets off (`ethtool -K IFACE gro off lro off`): frames
+//! are taken as the wire has them.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use crate::link::Link;
+
+/// ETH_P_ALL, in network order.
+const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
+
+/// Frames of one interface, in and out.
+#[derive(Debug)]
+pub struct PacketPort {
+    socket: OwnedFd,
+    link: Link,
+}
+
+impl PacketPort {
+    /// Opens the socket.
+    ///
+    /// # Errors
+    /// The kernel's; CAP_NET_RAW is needed.
+    pub fn open(link: Link) -> io::Result<PacketPort> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // Protocol 0: nothing is received before the socket is bound to the interface.
+        let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
+        let port = PacketPort { socket, link };
+        port.option(libc::PACKET_IGNORE_OUTGOING, &1i32)?;
+        let everything = libc::packet_mreq {
+            mr_ifindex: port.link.index as i32,
+            mr_type: libc::PACKET_MR_PROMISC as u16,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        port.option(libc::PACKET_ADD_MEMBERSHIP, &everything)?;
+        port.bind()?;
+        Ok(port)
+    }
+
+    fn bind(&self) -> io::Result<()> {
+        // SAFETY: an all-zero sockaddr_ll is valid: it is integers and an array of octets.
+        let mut at: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        at.sll_family = libc::AF_PACKET as u16;
+        at.sll_protocol = ALL_PROTOCOLS;
+        at.sll_ifindex = self.link.index as i32;
+        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: the kernel reads `at`, which is borrowed for the call with its size.
+        let bound =
+            unsafe { libc::bind(self.socket.as_raw_fd(), std::ptr::from_ref(&at).cast(), length) };
+        if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Sets an option of packet sockets to a value of the kernel's layout.
+    fn option<T: Copy>(&self, name: libc::c_int, value: &T) -> io::Result<()> {
+        // SAFETY: the kernel reads `value`, which is borrowed for the call with its size; it is one
+        // of the two plain structures without padding that this file passes.
+        let set = unsafe {
+            libc::setsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                name,
+                std::ptr::from_ref(value).cast(),
+                size_of::<T>() as libc::socklen_t,
+            )
+        };
+        if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// The interface.
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Takes one frame that came in. What does not fit is lost.
+    ///
+    /// # Errors
+    /// `WouldBlock` where there is none.
+    pub fn receive(&self, frame: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.socket, frame)?)
+    }
+
+    /// Sends one frame, Ethernet header included.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn send(&self, frame: &[u8]) -> io::Result<()> {
+        rustix::io::write(&self.socket, frame)?;
+        Ok(())
+    }
+}
+
+impl AsFd for PacketPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,165 @@
+//! Between the L5P software and the engine's thread: requests to offload a connection, and what was
+//! counted. All else that the two say to each other is in the [`Flow`] they share.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use offload::Stats;
+use rustix::event::{EventfdFlags, eventfd};
+use tokio::sync::oneshot;
+
+use super::engine::{Counters, Engine};
+use super::sides::Flow;
+use super::track::{Offer, Refused};
+
+/// Most requests that wait for the engine.
+pub const REQUESTS_MAX: usize = 1024;
+
+struct Request {
+    offer: Offer,
+    reply: oneshot::Sender<Result<Arc<Flow>, Refused>>,
+}
+
+/// What was counted, at some time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted {
+    /// By the engine's machines.
+    pub device: Stats,
+    /// By the engine.
+    pub engine: Counters,
+    /// By software: records, in their three kinds.
+    pub software: Stats,
+    /// Records with octets that had come in different ways.
+    pub records_doubtful: u64,
+    /// Connections that are offloaded, or were and are remembered.
+    pub offloaded_connections: u64,
+    /// Connections that are known.
+    pub connections: u64,
+    /// Frames that the wire has lost, reordered and doubled on purpose.
+    pub impaired: [u64; 3],
+}
+
+struct Shared {
+    requests: Mutex<VecDeque<Request>>,
+    /// There may be requests.
+    pending: AtomicBool,
+    /// The engine is to end, or has ended.
+    ended: AtomicBool,
+    wake: OwnedFd,
+    counted: Mutex<Counted>,
+}
+
+/// The device, seen by software. Clones are the same device.
+#[derive(Clone)]
+pub struct Device(Arc<Shared>);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Device {
+    /// A device whose engine is still to start.
+    ///
+    /// # Errors
+    /// The kernel has no eventfd to give.
+    pub fn new() -> io::Result<Device> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Device(Arc::new(Shared {
+            requests: Mutex::default(),
+            pending: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            wake,
+            counted: Mutex::default(),
+        })))
+    }
+
+    /// Asks for a connection to be offloaded. No octet may be written to the socket, or read from
+    /// it, before the answer is there.
+    ///
+    /// # Errors
+    /// [`Refused`]: everything stays as it was.
+    pub async fn create(&self, offer: Offer) -> Result<Arc<Flow>, Refused> {
+        let (reply, answer) = oneshot::channel();
+        {
+            let mut requests = locked(&self.0.requests);
+            if self.has_ended() || requests.len() == REQUESTS_MAX {
+                return Err(Refused::Gone);
+            }
+            requests.push_back(Request { offer, reply });
+        }
+        self.0.pending.store(true, Ordering::Release);
+        self.wake();
+        answer.await.unwrap_or(Err(Refused::Gone))
+    }
+
+    /// Tells the engine to end.
+    pub fn end(&self) {
+        let _requests = locked(&self.0.requests);
+        self.0.ended.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// True where the engine was told to end.
+    pub fn has_ended(&self) -> bool {
+        self.0.ended.load(Ordering::Acquire)
+    }
+
+    fn wake(&self) {
+        // Full is as good as written: it is readable.
+        let _ = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Becomes readable when the engine has something to look at.
+    pub(super) fn waker(&self) -> BorrowedFd<'_> {
+        self.0.wake.as_fd()
+    }
+
+    /// The engine's thread does what was asked for.
+    pub(super) fn serve(&self, engine: &mut Engine) {
+        let pending = &self.0.pending;
+        if !pending.load(Ordering::Relaxed) || !pending.swap(false, Ordering::Acquire) {
+            return;
+        }
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.0.wake, &mut count);
+        let requests = std::mem::take(&mut *locked(&self.0.requests));
+        for Request { offer, reply } in requests {
+            // Who has asked may be gone; then nobody holds the flow but the engine.
+            let _ = reply.send(engine.table().create(offer));
+        }
+    }
+
+    /// Nobody will answer any more.
+    pub(super) fn refuse_all(&self) {
+        self.end();
+        locked(&self.0.requests).clear();
+    }
+
+    /// What was counted so far.
+    pub fn counted(&self) -> Counted {
+        *locked(&self.0.counted)
+    }
+
+    /// Says what the engine has counted.
+    pub(super) fn publish(&self, engine: &mut Engine, impaired: [u64; 3]) {
+        let (device, counters) = (*engine.stats(), engine.counters());
+        let table = engine.table();
+        let (offloaded, connections) = (table.offloaded() as u64, table.len() as u64);
+        let mut counted = locked(&self.0.counted);
+        counted.device = device;
+        counted.engine = counters;
+        counted.offloaded_connections = offloaded;
+        counted.connections = connections;
+        counted.impaired = impaired;
+    }
+
+    /// Adds what a connection's software has counted.
+    pub fn add_software(&self, stats: &Stats, records_doubtful: u64) {
+        let mut counted = locked(&self.0.counted);
+        counted.software.add(stats);
+        counted.records_doubtful += records_doubtful;
+    }
+}

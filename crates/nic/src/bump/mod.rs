@@ -1,0 +1,51 @@
+//! The attachment of the host's real TCP: a *bump in the wire* of a TAP device.
+//!
+//! ```text
+//!  software ──records in the clear──► socket ─► kernel TCP ─► TAP ─► engine: seals ─► wire
+//!  software ◄──octets, as delivered── socket ◄─ kernel TCP ◄─ TAP ◄─ engine: opens ◄─ wire
+//!      └───────── side channel: records, deliveries, questions, answers ──────┘
+//! ```
+//! The kernel knows nothing of it. What a device would say in descriptors goes through memory that
+//! software and engine share, by offsets in the stream.
+//!
+//! In the order in which a connection meets them:
+//! - [`track`]: where its streams begin, and that nothing of it leaves in the clear at its end;
+//! - [`channel`]: software asks for the offload of it;
+//! - [`sides`]: what software and engine share of it;
+//! - [`delivered`]: how octets were delivered, until software has read them;
+//! - [`engine`]: what happens to each frame, with [`cut`] for large ones;
+//! - [`thread`]: the engine's thread, its two devices, what [`impair`] does to the wire,
+//!   and [`capture`] sees of it;
+//! - [`reader`], [`writer`]: records from, and to, the kernel's socket.
+
+pub mod capture;
+pub mod channel;
+pub mod cut;
+pub mod delivered;
+pub mod engine;
+pub mod impair;
+pub mod reader;
+pub mod sides;
+#[cfg(test)]
+mod tests;
+pub mod thread;
+pub mod track;
+pub mod writer;
+
+pub use channel::{Counted, Device};
+pub use sides::Flow;
+pub use track::{Offer, Refused};
+
+use offload::Tls;
+use offload::tls::Version;
+use wire::snapshot::DirectionSecrets;
+
+/// What the device needs of one direction's secrets; nothing where it cannot use them.
+pub fn static_state(version: u16, secrets: &DirectionSecrets) -> Option<Tls> {
+    let version = match version {
+        0x0303 => Version::Tls12,
+        0x0304 => Version::Tls13,
+        _ => return None,
+    };
+    Tls::new(version, &secrets.key, secrets.iv).ok()
+}

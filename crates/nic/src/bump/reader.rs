@@ -1,0 +1,156 @@
+//! Records out of what the kernel's socket gives, with what the engine has noted of its octets.
+
+use std::sync::Arc;
+
+use offload::software::records::{RecordError, Records};
+use offload::tls::inner;
+use offload::{Stats, Tls};
+use record::{Received, RecordLayer};
+
+use super::delivered::Ways;
+use super::sides::Flow;
+use super::static_state;
+
+/// The receiving direction of an offloaded connection.
+pub struct Reader {
+    flow: Arc<Flow>,
+    records: Records,
+    /// The layer's keys have changed so often.
+    generation: u32,
+    ranges: Vec<(u64, Ways)>,
+    /// Octets that were read from the socket.
+    position: u64,
+    stats: Stats,
+    doubtful: u64,
+}
+
+impl Reader {
+    /// A record starts at `offset` of the stream, after `number` others under its key. Octets up to
+    /// `read` were read from the socket before; those behind `offset` are given next with
+    /// [`Reader::receive_read`].
+    pub fn new(flow: Arc<Flow>, tls: Tls, offset: u64, number: u64, read: u64) -> Reader {
+        let start = flow.rx().seq(offset);
+        let records = Records::new(tls, start, number);
+        let (stats, ranges) = (Stats::default(), Vec::new());
+        Reader { flow, records, generation: 0, ranges, position: read, stats, doubtful: 0 }
+    }
+
+    /// Takes octets that were read before the offload began: they came as they were.
+    ///
+    /// # Errors
+    /// As [`Reader::receive`].
+    pub fn receive_read(
+        &mut self,
+        layer: &mut RecordLayer,
+        octets: &[u8],
+        plaintext: &mut Vec<u8>,
+    ) -> Result<Received, record::RecordError> {
+        self.take(layer, octets, Ways::one(None), plaintext)
+    }
+
+    /// Takes the next octets of the socket. Application data is appended to `plaintext`.
+    ///
+    /// # Errors
+    /// What the peer has done wrong, or somebody on the way; the layer has an alert for it.
+    pub fn receive(
+        &mut self,
+        layer: &mut RecordLayer,
+        octets: &[u8],
+        plaintext: &mut Vec<u8>,
+    ) -> Result<Received, record::RecordError> {
+        let mut ranges = std::mem::take(&mut self.ranges);
+        {
+            let mut rx = self.flow.rx();
+            rx.read(octets.len(), &mut ranges);
+            if let Some(request) = rx.request() {
+                self.records.request(request);
+            }
+        }
+        let mut received = Received::default();
+        let mut rest = octets;
+        for (until, ways) in ranges.drain(..) {
+            let (these, others) = rest.split_at(((until - self.position) as usize).min(rest.len()));
+            rest = others;
+            self.position = until;
+            received = self.take(layer, these, ways, plaintext)?;
+        }
+        self.ranges = ranges;
+        if let Some(response) = self.records.response() {
+            self.flow.rx().respond(response);
+        }
+        Ok(received)
+    }
+
+    /// Takes octets that came in the same ways.
+    fn take(
+        &mut self,
+        layer: &mut RecordLayer,
+        mut octets: &[u8],
+        ways: Ways,
+        plaintext: &mut Vec<u8>,
+    ) -> Result<Received, record::RecordError> {
+        let mut received = Received::default();
+        while !octets.is_empty() {
+            let taken = self.records.push_uncertain(octets, ways.as_slice());
+            let taken = taken.map_err(|error| refuse(layer, error))?;
+            octets = &octets[taken..];
+            let is_13 = layer.version() == 0x0304;
+            let opened = self.records.open(&mut self.stats);
+            let Some(record) = opened.map_err(|error| refuse(layer, error))? else { continue };
+            let (content_type, content) = match is_13 {
+                false => (record.content_type, record.plaintext),
+                true => match inner(record.plaintext) {
+                    Some((content_type, bytes)) => (content_type, &record.plaintext[..bytes]),
+                    None => {
+                        let what = "a record without a content type";
+                        let error = record::RecordError::UnexpectedMessage(what);
+                        layer.refuse(error);
+                        return Err(error);
+                    }
+                },
+            };
+            received = layer.receive_opened(content_type, content, plaintext)?;
+            self.follow_key(layer);
+            if received.close_notify {
+                break;
+            }
+        }
+        Ok(received)
+    }
+
+    /// Goes on under another key where the record before was the last one of its key.
+    fn follow_key(&mut self, layer: &RecordLayer) {
+        let (generation, _) = layer.generations();
+        if generation == self.generation {
+            return;
+        }
+        self.generation = generation;
+        let secrets = layer.to_snapshot().read;
+        let both =
+            (static_state(layer.version(), &secrets), static_state(layer.version(), &secrets));
+        // Both are there: the key is as long as the one before.
+        if let (Some(ours), Some(device)) = both {
+            let key = self.records.change_key(ours);
+            self.flow.rx().change_key(device, self.records.start(), key);
+        }
+    }
+
+    /// What was counted since the last time: records by kind, and records with octets in doubt.
+    pub fn take_stats(&mut self) -> (Stats, u64) {
+        let doubtful = self.records.doubtful() - self.doubtful;
+        self.doubtful += doubtful;
+        (std::mem::take(&mut self.stats), doubtful)
+    }
+}
+
+/// Says to the layer why the stream has ended.
+fn refuse(layer: &mut RecordLayer, error: RecordError) -> record::RecordError {
+    let error = match error {
+        RecordError::Malformed => {
+            record::RecordError::UnexpectedMessage("no record where one should start")
+        }
+        RecordError::Forged => record::RecordError::BadRecordMac { sequence: 0 },
+    };
+    layer.refuse(error);
+    error
+}

@@ -1,0 +1,299 @@
+//! One offloaded connection, which two threads share: the L5P software, who owns the socket, and
+//! the engine, through which the kernel's segments go.
+//!
+//! Software puts a record into [`TxSide`] before it writes the record to the socket, so the engine
+//! knows each record whose octets it can meet. The engine notes in [`RxSide`] how it delivers
+//! octets before the kernel gets them, so software knows it when it has read them.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use offload::resync::{Request, Response};
+use offload::rx::Rx;
+use offload::software::sent::{Full, Sent};
+use offload::tls::{Progress, Tls};
+use offload::tx::{self, Shadow, Tx, Verdict};
+use offload::{Stats, tx::Messages};
+use wire::SeqNumber;
+
+use super::delivered::{Delivered, Ways};
+
+/// Most records of a flow that are not acknowledged.
+pub const RECORDS_MAX: usize = 16 * 1024;
+/// Most keys of a flow with records that are not acknowledged.
+pub const KEYS_MAX: usize = 8;
+
+/// A connection under offload.
+pub struct Flow {
+    tx: Mutex<TxSide>,
+    rx: Mutex<RxSide>,
+}
+
+impl Flow {
+    /// Joins both directions.
+    pub fn new(tx: TxSide, rx: RxSide) -> Flow {
+        Flow { tx: Mutex::new(tx), rx: Mutex::new(rx) }
+    }
+
+    /// What is sent.
+    pub fn tx(&self) -> MutexGuard<'_, TxSide> {
+        self.tx.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is received.
+    pub fn rx(&self) -> MutexGuard<'_, RxSide> {
+        self.rx.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of a flow's keys for sending.
+struct TxKey {
+    key: u16,
+    /// Its first record.
+    start: SeqNumber,
+    tls: Tls,
+    shadow: Shadow,
+    machine: Tx<Progress>,
+}
+
+/// What is sent: records in the clear, which the engine seals.
+pub struct TxSide {
+    /// Where the stream's octet 0 is.
+    origin: SeqNumber,
+    sent: Sent<Bytes>,
+    keys: VecDeque<TxKey>,
+}
+
+impl TxSide {
+    /// The stream's octet 0 is at `origin`. From octet `offset` on it consists of records that are
+    /// to be sealed, `number` others were before them under their key.
+    pub fn new(origin: SeqNumber, offset: u64, number: u64, tls: Tls) -> TxSide {
+        let start = origin + offset as u32;
+        let first = TxKey {
+            key: 0,
+            start,
+            tls,
+            shadow: Shadow::new(start),
+            machine: Tx::new(start, number, 0),
+        };
+        let sent = Sent::new(start, number, RECORDS_MAX);
+        TxSide { origin, sent, keys: VecDeque::from([first]) }
+    }
+
+    /// The stream goes on with this record: it is about to be written to the socket.
+    ///
+    /// # Errors
+    /// [`Full`]; it must not be written yet.
+    pub fn push(&mut self, record: Bytes) -> Result<(), Full> {
+        self.sent.push(record)
+    }
+
+    /// The next record is the first under another key.
+    ///
+    /// # Errors
+    /// [`Full`]: too many keys have records that are not acknowledged.
+    pub fn change_key(&mut self, tls: Tls) -> Result<(), Full> {
+        if self.keys.len() == KEYS_MAX {
+            return Err(Full);
+        }
+        let (key, start) = self.sent.change_key();
+        let (shadow, machine) = (Shadow::new(start), Tx::new(start, 0, key));
+        self.keys.push_back(TxKey { key, start, tls, shadow, machine });
+        Ok(())
+    }
+
+    /// The octets before `offset` have arrived.
+    pub fn acknowledge(&mut self, offset: u64) {
+        let acknowledged = self.origin + offset as u32;
+        self.sent.acknowledge(acknowledged);
+        while self.keys.get(1).is_some_and(|next| !acknowledged.before(next.start)) {
+            self.keys.pop_front();
+        }
+    }
+
+    /// True where a record or a key more may be refused.
+    pub fn is_crowded(&self) -> bool {
+        self.sent.len() >= RECORDS_MAX / 2 || self.keys.len() >= KEYS_MAX / 2
+    }
+
+    /// Records that are not acknowledged.
+    pub fn len(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// All is acknowledged.
+    pub fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    /// Seals the payload of a segment in place.
+    pub fn send(&mut self, stats: &mut Stats, seq: SeqNumber, payload: &mut [u8]) -> Verdict {
+        let mut done = 0;
+        while done < payload.len() {
+            let at = seq + done as u32;
+            let rest = payload.len() - done;
+            let under = match self.keys.len() {
+                1 => Some((self.keys[0].key, rest)),
+                _ => self.under_one_key(at, rest),
+            };
+            let found = under.and_then(|(key, octets)| {
+                Some((self.keys.iter_mut().find(|one| one.key == key)?, octets))
+            });
+            let Some((key, octets)) = found else {
+                stats.tx_tls_drop_no_sync_data += 1;
+                return Verdict::Drop;
+            };
+            let piece = &mut payload[done..done + octets];
+            let machines = (&mut key.shadow, &mut key.machine);
+            if tx::send(&key.tls, machines, stats, &self.sent, at, piece) == Verdict::Drop {
+                return Verdict::Drop;
+            }
+            done += octets;
+        }
+        Verdict::Send
+    }
+
+    fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
+        // What comes before the offload needs no key, and is cut off where it ends.
+        if let tx::Found::Before { until } = self.sent.find(seq) {
+            let before = until.since(seq).max(1) as usize;
+            return Some((self.keys.front()?.key, before.min(octets)));
+        }
+        self.sent.under_one_key(seq, octets)
+    }
+}
+
+/// The device is to go on with another key.
+struct Restart {
+    tls: Tls,
+    start: SeqNumber,
+    key: u16,
+}
+
+/// What became of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It goes to the kernel as it came.
+    Raw,
+    /// Its payload was decrypted.
+    Decrypted,
+    /// How it is delivered cannot be remembered: it must not be.
+    Drop,
+}
+
+/// What is received: decrypted by the engine where it can.
+pub struct RxSide {
+    origin: SeqNumber,
+    tls: Tls,
+    machine: Rx<Progress>,
+    delivered: Delivered,
+    request: Option<Request>,
+    response: Option<Response>,
+    restart: Option<Restart>,
+}
+
+/// What software knows of the stream that it receives, when the offload of it begins.
+pub struct Receiving {
+    /// The key of its records.
+    pub tls: Tls,
+    /// Where in the stream a record starts.
+    pub offset: u64,
+    /// How many records were before it under the key.
+    pub number: u64,
+    /// How much of the stream software has read: up to the record's start, or more.
+    pub read: u64,
+}
+
+impl RxSide {
+    /// The stream's octet 0 is at `origin`; octets before `frontier` may have been delivered.
+    pub fn new(origin: SeqNumber, receiving: Receiving, frontier: SeqNumber) -> RxSide {
+        let Receiving { tls, offset, number, read } = receiving;
+        let start = origin + offset as u32;
+        let ahead = frontier.since(origin + read as u32).max(0);
+        RxSide {
+            origin,
+            tls,
+            machine: Rx::new(start, number),
+            delivered: Delivered::new(read, read + ahead as u64),
+            request: None,
+            response: None,
+            restart: None,
+        }
+    }
+
+    /// Where in the numbers of TCP an offset of the stream is.
+    pub fn seq(&self, offset: u64) -> SeqNumber {
+        self.origin + offset as u32
+    }
+
+    /// The offset of an octet that is not further than half of all numbers from where software
+    /// reads; 0 for one from before the stream.
+    fn offset(&self, seq: SeqNumber) -> u64 {
+        let near = self.delivered.position();
+        near.saturating_add_signed(i64::from(seq.since(self.seq(near))))
+    }
+
+    /// The kernel has acknowledged what is before `seq`.
+    pub fn settle(&mut self, seq: SeqNumber) {
+        let offset = self.offset(seq);
+        self.delivered.settle(offset);
+    }
+
+    /// Works on the payload of a segment that is about to be delivered; into `out`, where it was
+    /// decrypted.
+    pub fn receive(
+        &mut self,
+        stats: &mut Stats,
+        seq: SeqNumber,
+        payload: &[u8],
+        out: &mut [u8],
+    ) -> Outcome {
+        if let Some(Restart { tls, start, key }) = self.restart.take() {
+            self.machine.restart(start, 0, key);
+            self.tls = tls;
+        }
+        if let Some(response) = self.response.take() {
+            self.machine.respond(stats, &response);
+        }
+        let received = self.machine.receive(&self.tls, stats, seq, payload, out);
+        self.request = received.request.or(self.request);
+        let start = self.offset(seq);
+        let end = self.offset(seq + payload.len() as u32);
+        match (self.delivered.deliver(start, end, received.pass), received.pass) {
+            (Err(_), _) => Outcome::Drop,
+            (Ok(()), Some(_)) => Outcome::Decrypted,
+            (Ok(()), None) => Outcome::Raw,
+        }
+    }
+
+    /// Software has read so many octets more: up to which offset the next ones came in one way,
+    /// and which; and so on.
+    pub fn read(&mut self, octets: usize, ranges: &mut Vec<(u64, Ways)>) {
+        let end = self.delivered.position() + octets as u64;
+        while self.delivered.position() < end {
+            ranges.push(self.delivered.take(end));
+        }
+    }
+
+    /// A question of the device, once.
+    pub fn request(&mut self) -> Option<Request> {
+        self.request.take()
+    }
+
+    /// Software answers.
+    pub fn respond(&mut self, response: Response) {
+        self.response = Some(response);
+    }
+
+    /// From `start` on records have another key.
+    pub fn change_key(&mut self, tls: Tls, start: SeqNumber, key: u16) {
+        self.restart = Some(Restart { tls, start, key });
+        self.response = None;
+    }
+
+    /// Octets that were delivered in different ways, so far.
+    pub fn doubtful_bytes(&self) -> u64 {
+        self.delivered.doubtful_bytes()
+    }
+}

@@ -1,0 +1,452 @@
+//! A model of a kernel at one end, a sealing peer at the other, and every octet compared.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use linux::vnet::VnetHeader;
+use offload::resync::Pass;
+use offload::tx::Verdict;
+use offload::{Stats, Tls, tls::Version};
+use record::RecordLayer;
+use wire::packet::{Direction, Segment as Made, TcpFlags, TcpOptions};
+use wire::snapshot::{DirectionSecrets, TlsSnapshot};
+use wire::{FlowKey, SeqNumber};
+
+use super::engine::Engine;
+use super::reader::Reader;
+use super::sides::{Flow, Outcome, Receiving, RxSide, TxSide};
+use super::track::{ENDED_MS, IDLE_MS, Offer, Refused};
+use crate::random::{self, Random};
+
+const KEY: [u8; 16] = [7; 16];
+const IV: [u8; 12] = [9; 12];
+
+fn tls() -> Tls {
+    Tls::new(Version::Tls13, &KEY, IV).unwrap()
+}
+
+/// A record in the clear, with room for its tag.
+fn in_clear(content: &[u8]) -> Vec<u8> {
+    let length = (content.len() + 17) as u16;
+    let mut record = vec![23, 3, 3];
+    record.extend(length.to_be_bytes());
+    record.extend(content);
+    record.push(23);
+    record.extend([0; 16]);
+    record
+}
+
+/// Records and what the wire gets of them, `before` octets behind the stream's start.
+struct Stream {
+    records: Vec<Bytes>,
+    content: Vec<u8>,
+    clear: Vec<u8>,
+    sealed: Vec<u8>,
+}
+
+fn stream(random: &mut Random, count: usize, content_bytes_max: u64) -> Stream {
+    let (mut records, mut content) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        let piece: Vec<u8> =
+            (0..random.below(content_bytes_max)).map(|_| random.next() as u8).collect();
+        records.push(Bytes::from(in_clear(&piece)));
+        content.extend(piece);
+    }
+    let clear: Vec<u8> = records.concat();
+    let mut sealed = clear.clone();
+    let mut side = TxSide::new(SeqNumber(0), 0, 0, tls());
+    records.iter().for_each(|record| side.push(record.clone()).unwrap());
+    let verdict = side.send(&mut Stats::default(), SeqNumber(0), &mut sealed);
+    assert_eq!(verdict, Verdict::Send);
+    Stream { records, content, clear, sealed }
+}
+
+fn layer() -> RecordLayer {
+    let direction =
+        || DirectionSecrets { key: KEY.to_vec(), iv: IV, sequence: 0, traffic_secret: vec![1; 32] };
+    RecordLayer::from_snapshot(&TlsSnapshot {
+        version: 0x0304,
+        suite: 0x1301,
+        read: direction(),
+        write: direction(),
+        ciphertext: Vec::new(),
+    })
+    .unwrap()
+}
+
+/// What a kernel keeps of a stream.
+struct Kernel {
+    octets: Vec<Option<u8>>,
+    next: usize,
+    read: usize,
+}
+
+impl Kernel {
+    /// Takes a segment, of which it keeps what it lacks.
+    fn take(&mut self, start: usize, octets: &[u8]) {
+        for (place, octet) in self.octets[start..].iter_mut().zip(octets) {
+            place.get_or_insert(*octet);
+        }
+        while self.octets.get(self.next).is_some_and(Option::is_some) {
+            self.next += 1;
+        }
+    }
+}
+
+/// One connection over a wire that loses, doubles and reorders, to a kernel that drops some of what
+/// it is given. Returns how many records came in doubt.
+fn receive_over_a_bad_wire(random: &mut Random) -> u64 {
+    let stream = stream(random, 40, 1200);
+    let origin = SeqNumber(random.next() as u32);
+    let receiving = Receiving { tls: tls(), offset: 0, number: 0, read: 0 };
+    let rx = RxSide::new(origin, receiving, origin);
+    let tx = TxSide::new(SeqNumber(0), 0, 0, tls());
+    let flow = Arc::new(Flow::new(tx, rx));
+    let mut reader = Reader::new(flow.clone(), tls(), 0, 0, 0);
+    let (mut layer, mut stats) = (layer(), Stats::default());
+    let total = stream.sealed.len();
+    let mut kernel = Kernel { octets: vec![None; total], next: 0, read: 0 };
+    let (mut plaintext, mut sent, mut out) = (Vec::new(), 0, vec![0; total]);
+    let mut cuts: Vec<(usize, usize)> = Vec::new();
+    while kernel.read < total {
+        // The next segment, or one sent again: the oldest one, or one not far behind it.
+        let oldest = cuts.partition_point(|&(_, end)| end <= kernel.next);
+        let again = (sent == total || random.below(4) == 0) && oldest < cuts.len();
+        let (start, end) = match again {
+            true => {
+                let behind = random.below(2) * random.below(5);
+                cuts[(oldest + behind as usize).min(cuts.len() - 1)]
+            }
+            false => (sent, (sent + 1 + random.below(500) as usize).min(total)),
+        };
+        if start == sent {
+            cuts.push((start, end));
+            sent = end;
+        }
+        if random.below(20) == 0 {
+            continue;
+        }
+        let octets = &stream.sealed[start..end];
+        let out = &mut out[..octets.len()];
+        let seq = origin + start as u32;
+        let outcome = flow.rx().receive(&mut stats, seq, octets, out);
+        let dropped = random.below(25) == 0;
+        match outcome {
+            Outcome::Raw if !dropped => kernel.take(start, octets),
+            Outcome::Decrypted if !dropped => kernel.take(start, out),
+            _ => (),
+        }
+        if random.below(3) == 0 {
+            flow.rx().settle(origin + kernel.next as u32);
+        }
+        if random.below(4) == 0 || kernel.next == total {
+            let octets: Vec<u8> = kernel.octets[kernel.read..kernel.next]
+                .iter()
+                .map(|octet| octet.unwrap())
+                .collect();
+            kernel.read = kernel.next;
+            reader.receive(&mut layer, &octets, &mut plaintext).unwrap();
+        }
+    }
+    assert_eq!(plaintext, stream.content);
+    let (records, doubtful) = reader.take_stats();
+    assert_eq!(records.records_offloaded + records.records_partial + records.records_software, 40);
+    doubtful
+}
+
+#[test]
+fn whatever_copy_the_kernel_keeps_the_plaintext_is_right() {
+    let doubtful = std::cell::Cell::new(0);
+    random::cases(150, |random| doubtful.set(doubtful.get() + receive_over_a_bad_wire(random)));
+    println!("{} records were in doubt", doubtful.get());
+    assert!(std::env::var_os("UNLADE_SEED").is_some() || doubtful.get() > 0);
+}
+
+#[test]
+fn an_octet_that_was_changed_ends_the_connection_also_in_doubt() {
+    random::cases(50, |random| {
+        let stream = stream(random, 3, 600);
+        let mut sealed = stream.sealed.clone();
+        let at = random.below(sealed.len() as u64) as usize;
+        sealed[at] ^= 1 << random.below(8);
+        let (origin, mut stats) = (SeqNumber(5), Stats::default());
+        let receiving = Receiving { tls: tls(), offset: 0, number: 0, read: 0 };
+        let rx = RxSide::new(origin, receiving, origin);
+        let flow = Arc::new(Flow::new(TxSide::new(origin, 0, 0, tls()), rx));
+        let mut reader = Reader::new(flow.clone(), tls(), 0, 0, 0);
+        let mut delivered = Vec::new();
+        for chunk in sealed.chunks(100) {
+            let mut out = vec![0; chunk.len()];
+            let seq = origin + delivered.len() as u32;
+            let first = flow.rx().receive(&mut stats, seq, chunk, &mut out);
+            flow.rx().receive(&mut stats, seq, chunk, &mut vec![0; chunk.len()]);
+            delivered.extend(if first == Outcome::Decrypted { &out } else { chunk });
+        }
+        let mut plaintext = Vec::new();
+        let ended = reader.receive(&mut layer(), &delivered, &mut plaintext);
+        // A longer length is a record that never ends.
+        assert!(ended.is_err() || plaintext.len() < stream.content.len());
+        assert!(stream.content.starts_with(&plaintext));
+    });
+}
+
+#[test]
+fn whatever_the_kernel_sends_again_the_wire_gets_the_same_octets() {
+    random::cases(100, |random| {
+        let before: Vec<u8> = (0..random.below(300)).map(|_| random.next() as u8).collect();
+        let stream = stream(random, 30, 900);
+        let wire = [&before[..], &stream.sealed].concat();
+        let clear = [&before[..], &stream.clear].concat();
+        let origin = SeqNumber(random.next() as u32);
+        let mut side = TxSide::new(origin, before.len() as u64, 0, tls());
+        let (mut written, mut stats) = (before.len(), Stats::default());
+        let mut records = stream.records.iter();
+        let mut acknowledged = 0;
+        let mut dropped = 0;
+        while acknowledged < wire.len() {
+            if random.below(2) == 0
+                && let Some(record) = records.next()
+            {
+                side.push(record.clone()).unwrap();
+                written += record.len();
+            }
+            let start = acknowledged + random.below((written - acknowledged) as u64 + 1) as usize;
+            let end = (start + random.below(2500) as usize).min(written);
+            let mut payload = clear[start..end].to_vec();
+            match side.send(&mut stats, origin + start as u32, &mut payload) {
+                Verdict::Send => assert_eq!(payload, wire[start..end]),
+                Verdict::Drop => dropped += 1,
+            }
+            if random.below(3) == 0 {
+                acknowledged +=
+                    random.below((end.max(acknowledged) - acknowledged) as u64 + 1) as usize;
+                side.acknowledge(acknowledged as u64);
+            }
+        }
+        assert_eq!((dropped, side.is_empty()), (0, true));
+    });
+}
+
+#[test]
+fn records_under_several_keys_are_sealed_each_with_its_own() {
+    let other = || Tls::new(Version::Tls13, &[8; 32], IV).unwrap();
+    let (one, two) = (in_clear(&[1; 500]), in_clear(&[2; 700]));
+    let mut expected = [one.clone(), two.clone()];
+    for (tls, record) in [tls(), other()].into_iter().zip(&mut expected) {
+        let mut side = TxSide::new(SeqNumber(0), 0, 0, tls);
+        side.push(Bytes::from(record.clone())).unwrap();
+        assert_eq!(side.send(&mut Stats::default(), SeqNumber(0), record), Verdict::Send);
+    }
+    let clear = [one.clone(), two.clone()].concat();
+    let expected = expected.concat();
+    let mut side = TxSide::new(SeqNumber(0), 0, 0, tls());
+    side.push(one.clone().into()).unwrap();
+    side.change_key(other()).unwrap();
+    side.push(two.into()).unwrap();
+    let mut stats = Stats::default();
+    for (start, end) in [(0, clear.len()), (100, 900), (0, 400), (one.len(), clear.len())] {
+        let mut payload = clear[start..end].to_vec();
+        let verdict = side.send(&mut stats, SeqNumber(start as u32), &mut payload);
+        assert_eq!((verdict, &payload[..]), (Verdict::Send, &expected[start..end]));
+    }
+    side.acknowledge(one.len() as u64);
+    let mut payload = clear[one.len()..].to_vec();
+    let verdict = side.send(&mut stats, SeqNumber(one.len() as u32), &mut payload);
+    assert_eq!((verdict, &payload[..]), (Verdict::Send, &expected[one.len()..]));
+    assert_eq!(side.send(&mut stats, SeqNumber(0), &mut [0; 10]), Verdict::Drop);
+}
+
+// Frames through the engine.
+
+fn name() -> FlowKey {
+    FlowKey::new("10.9.0.1:443".parse().unwrap(), "10.9.0.2:5000".parse().unwrap())
+}
+
+/// A frame of the host's, or of the peer's.
+fn frame(by_host: bool, flags: TcpFlags, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {
+    let direction = if by_host { Direction::ToService } else { Direction::ToClient };
+    let (flow, window, options) = (name(), 900, TcpOptions::default());
+    let (seq, ack) = (SeqNumber(seq), SeqNumber(ack));
+    Made { flow, direction, seq, ack, flags, window, options, payload }
+        .ethernet_frame([2; 6], [4; 6])
+        .unwrap()
+}
+
+fn from_host(engine: &mut Engine, now_ms: u64, mut frame: Vec<u8>) -> Vec<Vec<u8>> {
+    let mut out = Vec::new();
+    engine.host_frame(
+        now_ms,
+        &VnetHeader::default(),
+        &mut frame,
+        &mut |_: &VnetHeader, frame: &[u8]| {
+            out.push(frame.to_vec());
+        },
+    );
+    out
+}
+
+fn from_wire(engine: &mut Engine, mut frame: Vec<u8>) -> Vec<(VnetHeader, Vec<u8>)> {
+    let mut out = Vec::new();
+    engine.wire_frame(
+        0,
+        &VnetHeader::default(),
+        &mut frame,
+        &mut |header: &VnetHeader, frame: &[u8]| {
+            out.push((*header, frame.to_vec()));
+        },
+    );
+    out
+}
+
+const SYN_ACK: TcpFlags = TcpFlags(0x12);
+/// The first numbers of host and peer.
+const HOST: u32 = u32::MAX - 100;
+const PEER: u32 = 77;
+
+fn offer(sent_bytes: u64, read: u64) -> Offer {
+    Offer {
+        name: name(),
+        sent_bytes,
+        sent_number: 0,
+        sending: tls(),
+        receiving: Receiving { tls: tls(), offset: read, number: 0, read },
+    }
+}
+
+/// An engine with a connection that the peer has opened, and that is offloaded from the start.
+fn offloaded() -> (Engine, Arc<Flow>) {
+    let mut engine = Engine::new(false);
+    from_wire(&mut engine, frame(false, TcpFlags::SYN, PEER - 1, 0, &[]));
+    from_host(&mut engine, 0, frame(true, SYN_ACK, HOST - 1, PEER, &[]));
+    let flow = engine.table().create(offer(0, 0)).unwrap();
+    (engine, flow)
+}
+
+fn payload_of(frame: &[u8], bytes: usize) -> &[u8] {
+    &frame[frame.len() - bytes..]
+}
+
+#[test]
+fn frames_are_sealed_and_opened_and_have_right_checksums() {
+    let (mut engine, flow) = offloaded();
+    let record = in_clear(b"something to say");
+    flow.tx().push(record.clone().into()).unwrap();
+    let out = from_host(&mut engine, 0, frame(true, TcpFlags::ACK, HOST, PEER, &record));
+    let sealed = payload_of(&out[0], record.len()).to_vec();
+    assert!(sealed[5..] != record[5..] && sealed[..5] == record[..5]);
+    let checked = crate::classify::classify(&out[0], crate::classify::Checksums::Verify);
+    assert!(matches!(checked, crate::classify::Kind::Segment(_)));
+    // What was sealed comes back as if the peer had sealed it.
+    let up = from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &sealed));
+    assert!(up[0].0.checksum_at.is_some());
+    assert_eq!(&payload_of(&up[0].1, record.len())[5..21], b"something to say");
+    let mut ranges = Vec::new();
+    flow.rx().read(record.len(), &mut ranges);
+    let pass = Some(Pass { key: 0, generation: 0 });
+    assert!(matches!(&ranges[..], [(_, ways)] if ways.as_slice() == [pass]));
+}
+
+#[test]
+fn a_frame_with_a_wrong_checksum_goes_up_as_it_came() {
+    let (mut engine, flow) = offloaded();
+    let mut bad = frame(false, TcpFlags::ACK, PEER, HOST, &in_clear(&[1; 100]));
+    *bad.last_mut().unwrap() ^= 1;
+    let up = from_wire(&mut engine, bad.clone());
+    assert_eq!(up, [(VnetHeader::default(), bad)]);
+    assert_eq!(engine.counters().damaged_frames, 1);
+    assert_eq!(flow.rx().doubtful_bytes(), 0);
+}
+
+#[test]
+fn nothing_leaves_in_the_clear() {
+    let (mut engine, flow) = offloaded();
+    let ack = |payload: &[u8]| frame(true, TcpFlags::ACK, HOST, PEER, payload);
+    let is_sent = |engine: &mut Engine, frame: Vec<u8>| !from_host(engine, 0, frame).is_empty();
+    // No record where one must be, as the device sees it.
+    assert!(!is_sent(&mut engine, ack(b"no record at all")));
+    // Nobody knows the record.
+    assert!(!is_sent(&mut engine, ack(&in_clear(b"unknown"))));
+    assert_eq!(engine.counters().tx_dropped_frames, 2);
+    // A fragment.
+    let mut fragment = ack(&in_clear(b"hidden"));
+    fragment[20] = 0x20;
+    assert!(!is_sent(&mut engine, fragment));
+    assert_eq!(engine.counters().hidden_dropped_frames, 1);
+    // Acknowledgements pass.
+    assert!(is_sent(&mut engine, ack(&[])));
+    // The connection ends; its kernel goes on.
+    drop(flow);
+    let reset = frame(true, TcpFlags::RST | TcpFlags::ACK, HOST, PEER, &[]);
+    assert!(is_sent(&mut engine, reset));
+    assert!(!is_sent(&mut engine, ack(&in_clear(b"late"))));
+    assert_eq!(engine.counters().ended_dropped_frames, 1);
+    engine.table().sweep(ENDED_MS - 1);
+    assert!(!is_sent(&mut engine, ack(&in_clear(b"later"))));
+    // Another connection of that name is another one.
+    from_host(&mut engine, 0, frame(true, TcpFlags::SYN, HOST - 5000, 0, &[]));
+    assert_eq!(engine.table().offloaded(), 0);
+    assert!(is_sent(&mut engine, frame(true, TcpFlags::ACK, HOST - 4999, PEER, b"in the clear")));
+}
+
+#[test]
+fn an_orderly_end_leaves_only_the_name() {
+    let (mut engine, flow) = offloaded();
+    let fin = TcpFlags::FIN | TcpFlags::ACK;
+    from_host(&mut engine, 0, frame(true, fin, HOST, PEER, &[]));
+    from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST.wrapping_add(1), &[]));
+    engine.table().sweep(1);
+    assert_eq!(Arc::strong_count(&flow), 2);
+    let weak = Arc::downgrade(&flow);
+    drop(flow);
+    engine.table().sweep(2);
+    assert!(weak.upgrade().is_none());
+    assert_eq!(engine.table().offloaded(), 1);
+    engine.table().sweep(3 + ENDED_MS);
+    assert_eq!((engine.table().offloaded(), engine.table().len()), (0, 0));
+}
+
+#[test]
+fn numbers_are_those_that_the_kernel_has_agreed_to() {
+    // Nobody but the kernel opens a connection here.
+    let mut engine = Engine::new(false);
+    from_wire(&mut engine, frame(false, TcpFlags::SYN, 1, 0, &[]));
+    assert_eq!(engine.table().create(offer(0, 0)).err(), Some(Refused::Unknown));
+    // The kernel opens it: an answer to another number does not count.
+    from_host(&mut engine, 0, frame(true, TcpFlags::SYN, HOST - 1, 0, &[]));
+    from_wire(&mut engine, frame(false, SYN_ACK, 4000, HOST + 1, &[]));
+    assert_eq!(engine.table().create(offer(0, 0)).err(), Some(Refused::Unknown));
+    from_wire(&mut engine, frame(false, SYN_ACK, PEER - 1, HOST, &[]));
+    // Later ones change nothing, nor does a SYN that is sent again.
+    from_wire(&mut engine, frame(false, SYN_ACK, 9000, HOST, &[]));
+    from_host(&mut engine, 0, frame(true, TcpFlags::SYN, HOST - 1, 0, &[]));
+    let flow = engine.table().create(offer(0, 30)).unwrap();
+    assert_eq!(flow.rx().seq(30), SeqNumber(PEER + 30));
+    assert_eq!(engine.table().create(offer(0, 0)).err(), Some(Refused::Twice));
+}
+
+#[test]
+fn what_came_before_the_offload_is_in_doubt_when_it_comes_again() {
+    let mut engine = Engine::new(false);
+    from_host(&mut engine, 0, frame(true, SYN_ACK, HOST - 1, PEER, &[]));
+    let sealed = stream(&mut Random::new(3), 1, 100).sealed;
+    // Delivered before anybody asked; software has not read it.
+    from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &sealed));
+    let flow = engine.table().create(offer(0, 0)).unwrap();
+    // The same again: the device takes it for the next.
+    let up = from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &sealed));
+    assert!(up[0].0.checksum_at.is_some());
+    let mut ranges = Vec::new();
+    flow.rx().read(sealed.len(), &mut ranges);
+    assert_eq!(ranges.len(), 1);
+    assert_eq!(ranges[0].1.as_slice(), [None, Some(Pass { key: 0, generation: 0 })]);
+}
+
+#[test]
+fn silent_connections_that_are_not_offloaded_are_forgotten() {
+    let mut engine = Engine::new(false);
+    from_host(&mut engine, 5, frame(true, SYN_ACK, HOST - 1, PEER, &[]));
+    engine.table().sweep(IDLE_MS);
+    assert_eq!(engine.table().len(), 1);
+    engine.table().sweep(IDLE_MS + 5);
+    assert!(engine.table().is_empty());
+}

@@ -1,0 +1,262 @@
+//! The engine's thread: frames from the kernel to the wire and back, in batches.
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use linux::packet::PacketPort;
+use linux::vnet::{FRAME_BYTES_MAX, VnetHeader, VnetTap};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::capture::Capture;
+use super::channel::Device;
+use super::engine::Engine;
+use super::impair::{Impaired, Impairment};
+
+/// Frames taken from one side before the other has its turn.
+const BATCH_FRAMES: usize = 32;
+/// How often silent connections are looked for.
+const SWEEP_MS: u64 = 1000;
+/// How long the thread sleeps at most.
+const SLEEP_MS: u64 = 250;
+/// How long it sleeps while frames are held back.
+const HELD_SLEEP_MS: u64 = 1;
+
+/// Where frames go.
+pub enum Wire {
+    /// Another TAP device.
+    Tap(VnetTap),
+    /// A real interface.
+    Packet(PacketPort),
+}
+
+impl Wire {
+    fn receive(&self, frame: &mut [u8]) -> io::Result<(VnetHeader, usize)> {
+        match self {
+            Wire::Tap(tap) => tap.receive(frame),
+            Wire::Packet(port) => port.receive(frame).map(|got| (VnetHeader::default(), got)),
+        }
+    }
+
+    fn send(&self, header: &VnetHeader, frame: &[u8]) -> io::Result<()> {
+        match self {
+            Wire::Tap(tap) => tap.send(header, frame),
+            Wire::Packet(port) => port.send(frame),
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Wire::Tap(tap) => tap.as_fd(),
+            Wire::Packet(port) => port.as_fd(),
+        }
+    }
+}
+
+/// The two sides of an engine, and how it runs.
+pub struct Setup {
+    /// The kernel's side.
+    pub host: VnetTap,
+    /// The other one.
+    pub wire: Wire,
+    /// The wire takes large segments and makes checksums.
+    pub wire_is_large: bool,
+    /// What the wire does to frames.
+    pub impairment: Option<Impairment>,
+    /// Where frames on the wire are written to.
+    pub capture: Option<Capture<BufWriter<File>>>,
+    /// The processor that the thread stays on.
+    pub core: Option<usize>,
+}
+
+impl Setup {
+    /// A frame leaves; false where the wire did not take it.
+    fn put(&mut self, header: &VnetHeader, frame: &[u8]) -> bool {
+        if let Some(capture) = &mut self.capture {
+            capture.frame(frame);
+        }
+        self.wire.send(header, frame).is_ok()
+    }
+
+    /// A frame has come.
+    fn get(&mut self, frame: &mut [u8]) -> io::Result<(VnetHeader, usize)> {
+        let (header, got) = self.wire.receive(frame)?;
+        if let Some(capture) = &mut self.capture {
+            capture.frame(&frame[..got]);
+        }
+        Ok((header, got))
+    }
+}
+
+/// A running engine; dropping it ends it.
+pub struct Running {
+    device: Device,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.device.end();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Starts the engine of `device`.
+///
+/// # Errors
+/// There is no thread to be had.
+pub fn start(device: Device, setup: Setup) -> io::Result<Running> {
+    let seen = device.clone();
+    let thread = std::thread::Builder::new().name("nic-engine".to_owned()).spawn(move || {
+        if let Some(core) = setup.core {
+            let mut cores = CpuSet::new();
+            cores.set(core);
+            if let Err(error) = sched_setaffinity(None, &cores) {
+                tracing::warn!(core, %error, "the engine is not pinned");
+            }
+        }
+        Loop::new(seen, setup).run();
+    })?;
+    Ok(Running { device, thread: Some(thread) })
+}
+
+struct Loop {
+    device: Device,
+    setup: Setup,
+    engine: Engine,
+    /// What the wire does to frames that go out, and that come in.
+    impaired: Option<(Impaired, Impaired)>,
+    frame: Vec<u8>,
+    since: Instant,
+    swept_ms: u64,
+}
+
+impl Loop {
+    fn new(device: Device, setup: Setup) -> Loop {
+        let engine = Engine::new(setup.wire_is_large);
+        let both = |one: Impairment| (Impaired::new(one, 1), Impaired::new(one, 2));
+        let impaired = setup.impairment.map(both);
+        let frame = vec![0; FRAME_BYTES_MAX];
+        Loop { device, setup, engine, impaired, frame, since: Instant::now(), swept_ms: 0 }
+    }
+
+    fn run(mut self) {
+        while !self.device.has_ended() {
+            let now_ms = self.since.elapsed().as_millis() as u64;
+            let busy = self.take_host(now_ms) | self.take_wire(now_ms);
+            self.release(now_ms);
+            if now_ms >= self.swept_ms + SWEEP_MS {
+                self.engine.table().sweep(now_ms);
+                self.swept_ms = now_ms;
+            }
+            let impaired = self.impaired.as_ref().map_or([0; 3], |(out, back)| {
+                let reordered = out.reordered + back.reordered;
+                [out.lost + back.lost, reordered, out.duplicated + back.duplicated]
+            });
+            self.device.publish(&mut self.engine, impaired);
+            self.device.serve(&mut self.engine);
+            if !busy {
+                self.sleep();
+            }
+        }
+        self.device.refuse_all();
+    }
+
+    fn sleep(&self) {
+        let holds = self.impaired.as_ref().is_some_and(|(out, back)| out.holds() || back.holds());
+        let timeout = Duration::from_millis(if holds { HELD_SLEEP_MS } else { SLEEP_MS });
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.setup.host.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.setup.wire.fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.device.waker(), PollFlags::IN),
+        ];
+        let timeout = Timespec::try_from(timeout).ok();
+        // An interrupted wait is a short one.
+        let _ = poll(&mut fds, timeout.as_ref());
+    }
+
+    /// Frames of the kernel's; true where there were some.
+    fn take_host(&mut self, now_ms: u64) -> bool {
+        let Loop { device, setup, engine, impaired, frame, .. } = self;
+        for count in 0..BATCH_FRAMES {
+            let (header, got) = match setup.host.receive(frame) {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => continue,
+                Err(_) => return count > 0,
+            };
+            // What was asked for before the kernel has sent this frame comes before it.
+            device.serve(engine);
+            let mut unsent = 0;
+            engine.host_frame(
+                now_ms,
+                &header,
+                &mut frame[..got],
+                &mut |header: &VnetHeader, frame: &[u8]| {
+                    let mut send = |frame: &[u8]| unsent += u64::from(!setup.put(header, frame));
+                    match impaired {
+                        None => send(frame),
+                        Some((out, _)) => {
+                            out.pass(now_ms, &mut frame.to_vec(), |frame| send(frame));
+                        }
+                    }
+                },
+            );
+            (0..unsent).for_each(|_| engine.count_unsent());
+        }
+        true
+    }
+
+    /// Frames of the wire's; true where there were some.
+    fn take_wire(&mut self, now_ms: u64) -> bool {
+        let Loop { setup, engine, impaired, frame, .. } = self;
+        for count in 0..BATCH_FRAMES {
+            let (header, got) = match setup.get(frame) {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => continue,
+                Err(_) => return count > 0,
+            };
+            let frame = &mut frame[..got];
+            match impaired {
+                None => deliver(engine, &setup.host, now_ms, &header, frame),
+                Some((_, back)) => back.pass(now_ms, frame, |frame| {
+                    deliver(engine, &setup.host, now_ms, &header, frame);
+                }),
+            }
+        }
+        true
+    }
+
+    /// Lets frames go on that have been held back.
+    fn release(&mut self, now_ms: u64) {
+        let Loop { setup, engine, impaired, .. } = self;
+        let Some((out, back)) = impaired else { return };
+        let mut unsent = 0;
+        let none = VnetHeader::default();
+        out.release(now_ms, |frame| {
+            unsent += u64::from(!setup.put(&none, frame));
+        });
+        back.release(now_ms, |frame| deliver(engine, &setup.host, now_ms, &none, frame));
+        (0..unsent).for_each(|_| engine.count_unsent());
+    }
+}
+
+fn deliver(
+    engine: &mut Engine,
+    host: &VnetTap,
+    now_ms: u64,
+    header: &VnetHeader,
+    frame: &mut [u8],
+) {
+    let mut unsent = false;
+    engine.wire_frame(now_ms, header, frame, &mut |header: &VnetHeader, frame: &[u8]| {
+        unsent |= host.send(header, frame).is_err();
+    });
+    if unsent {
+        engine.count_unsent();
+    }
+}

@@ -1,0 +1,69 @@
+//! Records in the clear on their way to the kernel's socket: the engine knows each before the
+//! kernel can send it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use offload::software::sent::Full;
+use record::RecordLayer;
+
+use super::sides::Flow;
+use super::static_state;
+
+/// Octets of a record's header.
+const HEADER_BYTES: usize = 5;
+
+/// The sending direction of an offloaded connection.
+pub struct Writer {
+    flow: Arc<Flow>,
+    generation: u32,
+    /// Octets that were given to the socket, or are about to be.
+    written: u64,
+}
+
+impl Writer {
+    /// So many octets were written before.
+    pub fn new(flow: Arc<Flow>, written: u64) -> Writer {
+        Writer { flow, generation: 0, written }
+    }
+
+    /// Announces the records of `octets`, which are whole ones; they are to be written to the
+    /// socket right then. Returns how many octets were announced: fewer than there are where too
+    /// much is unacknowledged.
+    pub fn announce(&mut self, octets: &Bytes) -> usize {
+        let mut tx = self.flow.tx();
+        let mut done = 0;
+        while let Some(header) = octets.get(done..done + HEADER_BYTES) {
+            let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+            let end = (done + HEADER_BYTES + length).min(octets.len());
+            if tx.push(octets.slice(done..end)).is_err() {
+                break;
+            }
+            done = end;
+        }
+        self.written += done as u64;
+        done
+    }
+
+    /// Goes on under another key, where the layer does: all records that were made before have been
+    /// announced.
+    ///
+    /// # Errors
+    /// [`Full`]: again when more is acknowledged, and before any other record.
+    pub fn follow_key(&mut self, layer: &RecordLayer) -> Result<(), Full> {
+        let (_, generation) = layer.generations();
+        if generation != self.generation {
+            let secrets = layer.to_snapshot().write;
+            let tls = static_state(layer.version(), &secrets).ok_or(Full)?;
+            self.flow.tx().change_key(tls)?;
+            self.generation = generation;
+        }
+        Ok(())
+    }
+
+    /// So many octets of what was written are not acknowledged.
+    pub fn acknowledge(&mut self, unacknowledged_bytes: u64) {
+        let arrived = self.written.saturating_sub(unacknowledged_bytes);
+        self.flow.tx().acknowledge(arrived);
+    }
+}

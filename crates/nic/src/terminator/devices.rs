@@ -1,0 +1,160 @@
+//! The TAP device for the host's TCP, its addresses and routes, and the wire.
+
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::Command;
+
+use linux::link::{Link, Mac};
+use linux::packet::PacketPort;
+use linux::vnet::VnetTap;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use thiserror::Error;
+
+use super::config::{Config, ConfigError, WireName};
+use crate::bump::capture::{Capture, FILE_BYTES_MAX};
+use crate::bump::thread::{Setup, Wire};
+
+/// Frames that the kernel keeps for a TAP device before it drops.
+const QUEUE_PACKETS: u32 = 10_000;
+
+/// Why a device cannot be had.
+#[derive(Debug, Error)]
+pub enum DeviceError {
+    /// The configuration's fault.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The machine's.
+    #[error("device {name}: {error}; /dev/net/tun and CAP_NET_ADMIN are needed, and a free name")]
+    Tap {
+        /// Which.
+        name: String,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// The interface.
+    #[error("interface {name}: {error}; CAP_NET_RAW is needed")]
+    Packet {
+        /// Which.
+        name: String,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// The namespace.
+    #[error("network namespace {name}: {error}; `ip netns add {name}` makes it")]
+    Namespace {
+        /// Which.
+        name: String,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// The capture file.
+    #[error("pcap {}: {error}", path.display())]
+    Capture {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// An address or a route.
+    #[error("`ip {arguments}`: {said}")]
+    Ip {
+        /// What was asked for.
+        arguments: String,
+        /// What it said.
+        said: String,
+    },
+}
+
+/// A hardware address of this process's own, locally administered.
+fn mac(last: u8) -> Mac {
+    let [.., high, middle, low] = std::process::id().to_be_bytes();
+    [0x02, 0x75, high, middle, low, last]
+}
+
+/// Makes the devices that `wire` and `config` ask for.
+///
+/// # Errors
+/// [`DeviceError`].
+pub fn make(config: &Config, wire: &WireName) -> Result<Setup, DeviceError> {
+    let impairment = config.impairment()?;
+    let tap = |name: &str, last| {
+        VnetTap::create(name, mac(last), QUEUE_PACKETS, config.mtu_bytes)
+            .map_err(|error| DeviceError::Tap { name: name.to_owned(), error })
+    };
+    let host = tap(&config.tap, 1)?;
+    // What is impaired, or looked at, are frames as a real wire has them.
+    let plain = impairment.is_none() && config.pcap.is_none();
+    let wire_is_large = matches!(wire, WireName::Tap { .. }) && plain;
+    let wire = match wire {
+        WireName::Packet(name) => {
+            let failed = |error| DeviceError::Packet { name: name.clone(), error };
+            let link = Link::by_name(name).map_err(failed)?;
+            Wire::Packet(PacketPort::open(link).map_err(failed)?)
+        }
+        WireName::Tap { name, namespace } => {
+            let made = match namespace {
+                None => tap(name, 2)?,
+                Some(namespace) => inside(namespace, || tap(name, 2))??,
+            };
+            let failed = |error| DeviceError::Tap { name: name.clone(), error };
+            made.set_offloads(wire_is_large).map_err(failed)?;
+            Wire::Tap(made)
+        }
+    };
+    let capture = config.pcap.as_ref().map(|path| {
+        let failed = |error| DeviceError::Capture { path: path.clone(), error };
+        let file = BufWriter::new(File::create(path).map_err(failed)?);
+        Capture::new(file, FILE_BYTES_MAX).map_err(failed)
+    });
+    let (capture, core) = (capture.transpose()?, config.engine_core);
+    Ok(Setup { host, wire, wire_is_large, impairment, capture, core })
+}
+
+/// Gives the TAP device its addresses and routes.
+///
+/// # Errors
+/// [`DeviceError::Ip`].
+pub fn address(config: &Config) -> Result<(), DeviceError> {
+    let tap = config.tap.as_str();
+    for address in &config.addresses {
+        let mut arguments = vec!["addr", "add", address, "dev", tap];
+        if address.contains(':') {
+            arguments.push("nodad");
+        }
+        ip(&arguments)?;
+    }
+    for route in &config.routes {
+        match route.split_once('@') {
+            None => ip(&["route", "add", route, "dev", tap])?,
+            Some((network, gateway)) => {
+                ip(&["route", "add", network, "via", gateway, "dev", tap])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn ip(arguments: &[&str]) -> Result<(), DeviceError> {
+    let failed = |said: String| DeviceError::Ip { arguments: arguments.join(" "), said };
+    match Command::new("ip").args(arguments).output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(failed(String::from_utf8_lossy(&output.stderr).trim_end().to_owned())),
+        Err(error) => Err(failed(format!("{error}; install iproute2"))),
+    }
+}
+
+/// Runs `make` in a named network namespace, on a thread of its own.
+fn inside<T: Send>(name: &str, make: impl FnOnce() -> T + Send) -> Result<T, DeviceError> {
+    let failed = |error| DeviceError::Namespace { name: name.to_owned(), error };
+    let file = File::open(format!("/run/netns/{name}")).map_err(failed)?;
+    let made = std::thread::scope(|scope| {
+        let enter = move || -> io::Result<T> {
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?;
+            Ok(make())
+        };
+        scope.spawn(enter).join()
+    });
+    made.unwrap_or_else(|_| Err(io::Error::other("the thread panicked"))).map_err(failed)
+}

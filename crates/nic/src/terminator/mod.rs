@@ -1,0 +1,21 @@
+//! TLS in front of programs that speak none, over the host's TCP, with the crypto on the engine's
+//! core: `unlade nic run`.
+//!
+//! - [`config`]: what is terminated, what is originated, and over which devices;
+//! - [`devices`]: the TAP device, its addresses, the wire;
+//! - [`handshake`]: either side's, over a socket, counting octets;
+//! - [`stream`]: an established connection, offloaded or not;
+//! - [`relay`]: between it and a plain one;
+//! - [`metrics`]: what is counted;
+//! - [`run`]: the process.
+
+pub mod config;
+pub mod devices;
+pub mod handshake;
+pub mod metrics;
+pub mod relay;
+pub mod run;
+pub mod stream;
+
+pub use config::{Config, ConfigError};
+pub use run::{RunError, run};

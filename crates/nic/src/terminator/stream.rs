@@ -1,0 +1,304 @@
+//! An established TLS connection over a socket of the kernel, in two halves. Where a device has
+//! taken it over, records are written in the clear and read as they were delivered; where it has
+//! not, they are sealed and opened here.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use record::RecordLayer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::Notify;
+use wire::FlowKey;
+
+use super::handshake::Established;
+use crate::bump::reader::Reader;
+use crate::bump::sides::Receiving;
+use crate::bump::writer::Writer;
+use crate::bump::{Device, Offer, static_state};
+
+/// Octets read from the socket at once.
+const READ_BYTES: usize = 128 * 1024;
+/// Octets of plaintext that are sealed, and written to the socket, at once.
+pub const WRITE_BYTES: usize = 4 * record::PLAINTEXT_BYTES_MAX;
+/// Pause where too much is unacknowledged.
+const CROWDED_PAUSE: Duration = Duration::from_millis(1);
+/// Pause between two looks at whether everything is acknowledged.
+const SETTLE_PAUSE: Duration = Duration::from_millis(5);
+
+struct Shared {
+    layer: Mutex<RecordLayer>,
+    /// The layer has something to send.
+    owed: Notify,
+}
+
+impl Shared {
+    fn layer(&self) -> MutexGuard<'_, RecordLayer> {
+        self.layer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the peer sends.
+pub struct TlsReader {
+    half: OwnedReadHalf,
+    shared: Arc<Shared>,
+    reader: Option<Reader>,
+    device: Option<Device>,
+    buffer: Vec<u8>,
+    closed: bool,
+}
+
+/// What is sent to the peer.
+pub struct TlsWriter {
+    half: OwnedWriteHalf,
+    shared: Arc<Shared>,
+    writer: Option<Writer>,
+}
+
+/// Both halves, and what the peer had sent before.
+pub struct Opened {
+    /// One half.
+    pub reader: TlsReader,
+    /// The other.
+    pub writer: TlsWriter,
+    /// What the peer has sent already.
+    pub plaintext: Vec<u8>,
+    /// The device has taken it over.
+    pub offloaded: bool,
+}
+
+/// Takes a connection over from its handshake; the device does, if there is one, and it can.
+///
+/// # Errors
+/// The socket's, or what the peer has sent is not as it must be.
+pub async fn open(established: Established, device: Option<&Device>) -> io::Result<Opened> {
+    let Established { tcp, mut record, mut plaintext, read, written } = established;
+    let offloaded = match device {
+        Some(device) if record.is_aes_gcm() && record.is_movable() => {
+            offload(&tcp, &mut record, (read, written), device, &mut plaintext).await?
+        }
+        _ => None,
+    };
+    let shared = Arc::new(Shared { layer: Mutex::new(record), owed: Notify::new() });
+    let (read_half, write_half) = tcp.into_split();
+    let (reader, writer) = offloaded.unzip();
+    let offloaded = reader.is_some();
+    let reader = TlsReader {
+        half: read_half,
+        shared: shared.clone(),
+        reader,
+        device: device.cloned(),
+        buffer: vec![0; READ_BYTES],
+        closed: false,
+    };
+    let writer = TlsWriter { half: write_half, shared, writer };
+    Ok(Opened { reader, writer, plaintext, offloaded })
+}
+
+/// Has the device take over from here in both directions; nothing where it does not.
+async fn offload(
+    tcp: &TcpStream,
+    record: &mut RecordLayer,
+    (read, written): (u64, u64),
+    device: &Device,
+    plaintext: &mut Vec<u8>,
+) -> io::Result<Option<(Reader, Writer)>> {
+    let secrets = record.to_snapshot();
+    let state = |direction| static_state(secrets.version, direction);
+    let (Some(sending), Some(receiving), Some(ours)) =
+        (state(&secrets.write), state(&secrets.read), state(&secrets.read))
+    else {
+        return Ok(None);
+    };
+    // What is there in part, unopened, came as it was.
+    let Some(unopened) = record.take_incoming() else { return Ok(None) };
+    let (offset, number) = (read - unopened.len() as u64, secrets.read.sequence);
+    let offer = Offer {
+        name: FlowKey::new(tcp.local_addr()?, tcp.peer_addr()?),
+        sent_bytes: written,
+        sent_number: secrets.write.sequence,
+        sending,
+        receiving: Receiving { tls: receiving, offset, number, read },
+    };
+    let flow = match device.create(offer).await {
+        Ok(flow) => flow,
+        Err(refused) => {
+            tracing::debug!(%refused, "not offloaded");
+            record.receive_spare().extend_from_slice(&unopened);
+            return Ok(None);
+        }
+    };
+    record.leave_sealing();
+    let mut reader = Reader::new(flow.clone(), ours, offset, number, read);
+    reader.receive_read(record, &unopened, plaintext)?;
+    Ok(Some((reader, Writer::new(flow, written))))
+}
+
+impl TlsReader {
+    /// Appends what comes next to `plaintext`; returns how many octets, 0 at the end of what the
+    /// peer sends.
+    ///
+    /// # Errors
+    /// The socket's; `UnexpectedEof` where the peer did not say that it has ended; `InvalidData`
+    /// where what it sent is not as it must be: the alert is for the other half to send.
+    pub async fn read(&mut self, plaintext: &mut Vec<u8>) -> io::Result<usize> {
+        let before = plaintext.len();
+        while plaintext.len() == before && !self.closed {
+            let got = self.half.read(&mut self.buffer).await?;
+            if got == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let received = {
+                let mut layer = self.shared.layer();
+                let octets = &self.buffer[..got];
+                match &mut self.reader {
+                    Some(reader) => reader.receive(&mut layer, octets, plaintext),
+                    None => layer.receive(octets, plaintext),
+                }
+            };
+            self.count();
+            match received {
+                Ok(received) => {
+                    self.closed = received.close_notify;
+                    if received.output_pending {
+                        self.shared.owed.notify_one();
+                    }
+                }
+                Err(error) => {
+                    self.shared.owed.notify_one();
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(plaintext.len() - before)
+    }
+
+    fn count(&mut self) {
+        if let (Some(reader), Some(device)) = (&mut self.reader, &self.device) {
+            let (stats, doubtful) = reader.take_stats();
+            device.add_software(&stats, doubtful);
+        }
+    }
+}
+
+impl TlsWriter {
+    /// Waits until [`TlsWriter::write_owed`] has something to do.
+    pub async fn owed(&self) {
+        self.shared.owed.notified().await;
+    }
+
+    /// Sends what the connection owes to its peer: answers to KeyUpdates, alerts.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn write_owed(&mut self) -> io::Result<()> {
+        let mut out = Vec::new();
+        self.shared.layer().take_output(&mut out);
+        self.send(out.into()).await
+    }
+
+    /// Changes the key for sending, and asks the peer to change its own if `request_peer`; nothing
+    /// happens with TLS 1.2.
+    ///
+    /// # Errors
+    /// The socket's, or sending has ended.
+    pub async fn update_keys(&mut self, request_peer: bool) -> io::Result<()> {
+        let mut out = Vec::new();
+        self.write_owed().await?;
+        self.shared.layer().update_keys(request_peer, &mut out)?;
+        self.send(out.into()).await
+    }
+
+    /// Sends `fill`'s octets: it is called with places for up to [`WRITE_BYTES`] octets, and says
+    /// how many of them it has filled, in order.
+    ///
+    /// # Errors
+    /// Those of `fill`, of the socket, or sending has ended.
+    pub async fn write_with(
+        &mut self,
+        fill: impl FnOnce(&mut [io::IoSliceMut<'_>]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let layout = self.shared.layer().layout(WRITE_BYTES);
+        let mut buffer = BytesMut::zeroed(layout.sealed_bytes());
+        let filled = {
+            let mut places: Vec<_> = layout.slots(&mut buffer).map(io::IoSliceMut::new).collect();
+            fill(&mut places)?
+        };
+        if filled == 0 {
+            return Ok(0);
+        }
+        let sealed = loop {
+            let sealed = self.shared.layer().seal_in_place(&mut buffer, &layout, filled);
+            match sealed {
+                Err(record::RecordError::OutputPending) => self.write_owed().await?,
+                sealed => break sealed?,
+            }
+        };
+        buffer.truncate(sealed);
+        self.send(buffer.freeze()).await?;
+        Ok(filled)
+    }
+
+    /// Sends all of `plaintext`.
+    ///
+    /// # Errors
+    /// The socket's, or sending has ended.
+    pub async fn write(&mut self, mut plaintext: &[u8]) -> io::Result<()> {
+        while !plaintext.is_empty() {
+            let rest = &mut plaintext;
+            self.write_with(|places| {
+                Ok(places.iter_mut().map(|place| io::Read::read(rest, place).unwrap_or(0)).sum())
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Says that nothing more will be sent, in TLS and in TCP.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn close(&mut self) -> io::Result<()> {
+        self.write_owed().await?;
+        let mut out = Vec::new();
+        self.shared.layer().close_notify(&mut out);
+        self.send(out.into()).await?;
+        self.half.shutdown().await
+    }
+
+    /// Waits until the peer has acknowledged everything, or the connection is gone.
+    pub async fn settle(&mut self) {
+        while linux::sockopt::unacknowledged_bytes(self.half.as_ref()).is_ok_and(|left| left > 0) {
+            tokio::time::sleep(SETTLE_PAUSE).await;
+        }
+    }
+
+    /// Sends whole records.
+    async fn send(&mut self, mut octets: Bytes) -> io::Result<()> {
+        let Some(writer) = &mut self.writer else {
+            return self.half.write_all(&octets).await;
+        };
+        while !octets.is_empty() {
+            let unacknowledged = linux::sockopt::unacknowledged_bytes(self.half.as_ref())?;
+            writer.acknowledge(unacknowledged);
+            let announced = octets.split_to(writer.announce(&octets));
+            if announced.is_empty() {
+                // The socket's buffer is full of small records: it has to be emptied first.
+                tokio::time::sleep(CROWDED_PAUSE).await;
+                continue;
+            }
+            self.half.write_all(&announced).await?;
+        }
+        loop {
+            if writer.follow_key(&self.shared.layer()).is_ok() {
+                return Ok(());
+            }
+            let unacknowledged = linux::sockopt::unacknowledged_bytes(self.half.as_ref())?;
+            writer.acknowledge(unacknowledged);
+            tokio::time::sleep(CROWDED_PAUSE).await;
+        }
+    }
+}
