@@ -1,3 +1,31 @@
 //! A software NIC: a device that works on the messages of TLS and NVMe/TCP on other cores while TCP
 //! stays where it is, and the software above it.
+//!
+//! In the device, in the order that a frame meets it:
+//! - [`port`]: where frames come from and go; with bad lines and capture files around it;
+//! - [`classify`]: what a frame is, once its checksums are right;
+//! - [`flow`]: flows and what their machines do;
+//! - [`segment`]: large segments become frames, sealed;
+//! - [`engine`]: a shard of the device, and [`threads`], where shards run.
+//!
+//! Between device and host: [`queue`], and [`command`], what goes through it beside packets.
+//!
+//! In the host: [`driver`], the interface that protocols above TCP use; [`piece`], octets that came,
+//! where the device has put them; [`tls`], records above TCP; [`stack`], the host's own TCP over the
+//! device.
 #![forbid(unsafe_code)]
+
+pub mod classify;
+pub mod command;
+pub mod driver;
+pub mod engine;
+pub mod flow;
+pub mod piece;
+pub mod port;
+pub mod queue;
+#[cfg(test)]
+mod random;
+pub mod segment;
+pub mod stack;
+pub mod threads;
+pub mod tls;

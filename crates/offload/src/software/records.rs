@@ -157,14 +157,55 @@ impl Records {
                 return Err(self.fail(RecordError::Forged));
             }
         }
-        let answer = self.boundaries.advance(self.octets.len() as u32);
+        let number = self.number;
+        self.advance(self.octets.len() as u32);
+        self.given = true;
+        let plaintext = &self.octets[self.tls.sealed_range(self.octets.len())];
+        Ok(Some(Record { number, content_type: self.octets[0], plaintext }))
+    }
+
+    /// The next record is authentic, because every octet of it, `record_bytes` of them, came in
+    /// `pass`; its octets stay with the caller. Returns its number. Nothing where that proves nothing,
+    /// or octets of it were pushed: it is to be opened then.
+    pub fn skip_offloaded(
+        &mut self,
+        stats: &mut Stats,
+        record_bytes: u32,
+        pass: Pass,
+    ) -> Option<u64> {
+        let proves = pass.key == self.key || !holds(Rule::SameKey);
+        if !proves || !self.is_between() {
+            return None;
+        }
+        stats.records_offloaded += 1;
+        Some(self.advance(record_bytes))
+    }
+
+    /// The next record, `record_bytes` long, came sealed, and the caller has opened it, as number
+    /// [`Records::number`] and with the current key. Nothing of it was pushed.
+    pub fn skip_opened(&mut self, stats: &mut Stats, record_bytes: u32) -> u64 {
+        stats.records_software += 1;
+        self.advance(record_bytes)
+    }
+
+    /// The number of the next record.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Nothing of the next record was pushed, and no error has come.
+    fn is_between(&self) -> bool {
+        self.failed.is_none() && (self.given || self.octets.is_empty())
+    }
+
+    /// A record was authentic. Returns its number.
+    fn advance(&mut self, record_bytes: u32) -> u64 {
+        let answer = self.boundaries.advance(record_bytes);
         self.response = answer.or(self.response);
         let number = self.number;
         self.number += 1;
         self.previous.iter_mut().for_each(|previous| previous.number += 1);
-        self.given = true;
-        let plaintext = &self.octets[self.tls.sealed_range(self.octets.len())];
-        Ok(Some(Record { number, content_type: self.octets[0], plaintext }))
+        number
     }
 
     /// What was decrypted under a key that was not the record's is made what it was.

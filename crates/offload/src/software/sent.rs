@@ -18,6 +18,45 @@ const WINDOW_BYTES_MAX: usize = 1 << 30;
 #[error("too much is unacknowledged; send when some of it is")]
 pub struct Full;
 
+/// What holds the octets of a message, all in one place or not.
+pub trait Extent {
+    /// How many there are.
+    fn octets(&self) -> usize;
+}
+
+impl<B: AsRef<[u8]>> Extent for B {
+    fn octets(&self) -> usize {
+        self.as_ref().len()
+    }
+}
+
+/// A message that is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept<'s, B> {
+    /// Where it starts.
+    pub start: SeqNumber,
+    /// How many were before it under the same key.
+    pub number: u64,
+    /// Which of the flow's keys it is sealed with.
+    pub key: u16,
+    /// What holds its octets.
+    pub held: &'s B,
+}
+
+/// What an octet of the stream belongs to.
+#[derive(Clone, Copy, Debug)]
+pub enum Located<'s, B> {
+    /// A message.
+    Message(Kept<'s, B>),
+    /// It is from before the offload, which starts at `until`.
+    Before {
+        /// The first octet that the device seals.
+        until: SeqNumber,
+    },
+    /// Nothing that is known.
+    Unknown,
+}
+
 struct Message<B> {
     start: SeqNumber,
     number: u64,
@@ -42,7 +81,7 @@ pub struct Sent<B> {
     messages_max: usize,
 }
 
-impl<B: AsRef<[u8]>> Sent<B> {
+impl<B: Extent> Sent<B> {
     /// No message yet; the first will start at `start` and have `number` before it under its key.
     /// At most `messages_max` are kept.
     pub fn new(start: SeqNumber, number: u64, messages_max: usize) -> Sent<B> {
@@ -63,7 +102,7 @@ impl<B: AsRef<[u8]>> Sent<B> {
     /// # Errors
     /// [`Full`]; nothing is kept then.
     pub fn push(&mut self, message: B) -> Result<(), Full> {
-        let message_bytes = message.as_ref().len();
+        let message_bytes = message.octets();
         let room = WINDOW_BYTES_MAX - self.unacknowledged_bytes;
         if self.messages.len() >= self.messages_max || message_bytes > room {
             return Err(Full);
@@ -90,10 +129,10 @@ impl<B: AsRef<[u8]>> Sent<B> {
     /// or come before the offload. Nothing where that is not known: a packet with it is dropped. A
     /// flow of one key need not ask.
     pub fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
-        let first = match self.find(seq) {
-            Found::Message(message) => message.key,
-            Found::Before { .. } => self.messages.front()?.key,
-            Found::Unknown => return None,
+        let first = match self.locate(seq) {
+            Located::Message(message) => message.key,
+            Located::Before { .. } => self.oldest_key()?,
+            Located::Unknown => return None,
         };
         let other =
             self.messages.iter().find(|message| message.key != first && seq.before(message.start));
@@ -109,17 +148,44 @@ impl<B: AsRef<[u8]>> Sent<B> {
         }
         self.begun |= !acknowledged.before(self.begin);
         let gone = |message: &Message<B>| {
-            let end = message.start + message.bytes.as_ref().len() as u32;
+            let end = message.start + message.bytes.octets() as u32;
             let kept = if holds(Rule::Acknowledged) { end } else { message.start + 1 };
             !acknowledged.before(kept)
         };
         let mut released = 0;
         while self.messages.front().is_some_and(gone) {
             let message = self.messages.pop_front();
-            self.unacknowledged_bytes -= message.map_or(0, |message| message.bytes.as_ref().len());
+            self.unacknowledged_bytes -= message.map_or(0, |message| message.bytes.octets());
             released += 1;
         }
         released
+    }
+
+    /// Which key seals the oldest message that is kept; nothing where none is.
+    pub fn oldest_key(&self) -> Option<u16> {
+        self.messages.front().map(|message| message.key)
+    }
+
+    /// Where the next message will start.
+    pub fn next(&self) -> SeqNumber {
+        self.next
+    }
+
+    /// What the octet `seq` belongs to.
+    pub fn locate(&self, seq: SeqNumber) -> Located<'_, B> {
+        if !self.begun && seq.before(self.begin) {
+            return Located::Before { until: self.begin };
+        }
+        // From the first one on they are in order, and a window is less than half of the numbers.
+        let behind = self.messages.partition_point(|message| distance(seq, message.start) >= 0);
+        let Some(message) = behind.checked_sub(1).and_then(|index| self.messages.get(index)) else {
+            return Located::Unknown;
+        };
+        if seq.since(message.start) as usize >= message.bytes.octets() {
+            return Located::Unknown;
+        }
+        let &Message { start, number, key, bytes: ref held } = message;
+        Located::Message(Kept { start, number, key, held })
     }
 
     /// How many messages are kept.
@@ -135,19 +201,12 @@ impl<B: AsRef<[u8]>> Sent<B> {
 
 impl<B: AsRef<[u8]>> Messages for Sent<B> {
     fn find(&self, seq: SeqNumber) -> Found<'_> {
-        if !self.begun && seq.before(self.begin) {
-            return Found::Before { until: self.begin };
+        match self.locate(seq) {
+            Located::Message(Kept { start, number, key, held }) => {
+                Found::Message(MessageState { start, number, key, bytes: held.as_ref() })
+            }
+            Located::Before { until } => Found::Before { until },
+            Located::Unknown => Found::Unknown,
         }
-        // From the first one on they are in order, and a window is less than half of the numbers.
-        let behind = self.messages.partition_point(|message| distance(seq, message.start) >= 0);
-        let Some(message) = behind.checked_sub(1).and_then(|index| self.messages.get(index)) else {
-            return Found::Unknown;
-        };
-        let bytes = message.bytes.as_ref();
-        if seq.since(message.start) as usize >= bytes.len() {
-            return Found::Unknown;
-        }
-        let &Message { start, number, key, .. } = message;
-        Found::Message(MessageState { start, number, key, bytes })
     }
 }

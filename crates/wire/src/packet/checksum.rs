@@ -20,12 +20,29 @@ pub fn transport_checksum(source: IpAddr, destination: IpAddr, segment: &[u8]) -
     fold(pseudo + u64::from(PROTOCOL_TCP) + segment.len() as u64 + sum(segment))
 }
 
+/// Octets that are summed at once.
+const BLOCK_BYTES: usize = 64;
+
 /// Sum of 16-bit words; 64 bits hold that of any buffer.
+///
+/// The sum is the same in either byte order, but for the order of its own octets (RFC 1071 §2), and
+/// wide words may be added as they lie in memory: their carries are folded in the end.
 fn sum(bytes: &[u8]) -> u64 {
-    let mut words = bytes.chunks_exact(2);
-    let whole: u64 = words.by_ref().map(|word| u64::from(super::be16(word, 0))).sum();
-    let odd = words.remainder().first().map_or(0, |&last| u64::from(last) << 8);
-    whole + odd
+    let mut lanes = [0u64; BLOCK_BYTES / 4];
+    let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
+    for block in blocks {
+        for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<4>().0) {
+            *lane += u64::from(u32::from_ne_bytes(*word));
+        }
+    }
+    let (words, odd) = rest.as_chunks::<2>();
+    let mut sum: u64 = lanes.iter().map(|lane| (lane & 0xffff_ffff) + (lane >> 32)).sum();
+    sum += words.iter().map(|word| u64::from(u16::from_ne_bytes(*word))).sum::<u64>();
+    sum += odd.first().map_or(0, |&last| u64::from(u16::from_ne_bytes([last, 0])));
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    u64::from(u16::from_be(sum as u16))
 }
 
 fn fold(mut sum: u64) -> u16 {
@@ -44,6 +61,21 @@ mod tests {
         assert_eq!(checksum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), !0xddf2);
         assert_eq!(checksum(&[0x01]), !0x0100);
         assert_eq!(checksum(&[]), 0xffff);
+    }
+
+    #[test]
+    fn long_buffers_sum_as_words_one_by_one() {
+        let octets: Vec<u8> =
+            (0..4096u32).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+        for (start, length) in (0..200).map(|at| (at % 7, at * 19)).chain([(0, 64), (1, 4095)]) {
+            let bytes = &octets[start..start + length];
+            let words: u64 = bytes
+                .chunks(2)
+                .map(|word| u64::from(word[0]) << 8 | word.get(1).map_or(0, |&low| low.into()))
+                .sum();
+            assert_eq!(checksum(bytes), fold(words), "{start} {length}");
+        }
+        assert_eq!(checksum(&[0xff; 4096]), 0);
     }
 
     #[test]

@@ -1,0 +1,182 @@
+//! A far end that costs little: a port that answers what is sent through it.
+
+use std::collections::VecDeque;
+
+use nic::port::{Frame, Port};
+use nic::tls::keys::{Secrets, SoftKey};
+use wire::packet::{Direction, Segment, TcpFlags, TcpOptions, classify};
+use wire::{FlowKey, SeqNumber};
+
+/// Octets of payload in a frame.
+const MSS_BYTES: usize = 1448;
+const FRAME_BYTES: usize = 2048;
+/// What it acknowledges at once.
+const ACKNOWLEDGED_BYTES: u32 = 32 << 10;
+const WINDOW_SCALE: u8 = 8;
+const ISN: SeqNumber = SeqNumber(77);
+/// Where in a frame TCP begins: Ethernet and IPv4.
+const TCP_AT: usize = 34;
+
+/// Acknowledges, or sends records.
+pub struct Responder {
+    spare: Vec<Frame>,
+    out: VecDeque<Frame>,
+    flow: Option<FlowKey>,
+    /// What the host sends next.
+    next: SeqNumber,
+    acknowledged: SeqNumber,
+    /// What is sent, in frames once the host's numbers are known.
+    stream: Vec<u8>,
+    frames: VecDeque<(SeqNumber, Frame)>,
+    /// Edge of the host's window, and its shift.
+    edge: SeqNumber,
+    shift: u8,
+    started: bool,
+}
+
+impl Responder {
+    /// Acknowledges.
+    pub fn sink() -> Responder {
+        Responder {
+            spare: Vec::new(),
+            out: VecDeque::new(),
+            flow: None,
+            next: SeqNumber(0),
+            acknowledged: SeqNumber(0),
+            stream: Vec::new(),
+            frames: VecDeque::new(),
+            edge: ISN,
+            shift: 0,
+            started: false,
+        }
+    }
+
+    /// Sends so many records of `record_bytes` of content each; without keys the content alone.
+    pub fn source(keys: Option<Secrets>, records: usize, record_bytes: usize) -> Responder {
+        let content = vec![0x55; record_bytes];
+        let mut stream = Vec::new();
+        let key = keys.map(|keys| SoftKey::new(&keys).expect("a key that fits"));
+        for number in 0..records as u64 {
+            let Some(key) = &key else {
+                stream.extend_from_slice(&content);
+                continue;
+            };
+            let mut record = vec![0; key.prefix_bytes() + record_bytes + key.suffix_bytes()];
+            key.seal(number, 23, &content, &mut record).expect("a record that fits");
+            stream.extend(record);
+        }
+        Responder { stream, ..Responder::sink() }
+    }
+
+    /// From now on what is to be sent is sent.
+    pub fn start(&mut self) {
+        self.started = true;
+        let Some(flow) = self.flow else { return };
+        let stream = std::mem::take(&mut self.stream);
+        let mut seq = ISN + 1;
+        for payload in stream.chunks(MSS_BYTES) {
+            let frame = self.frame(flow, seq, TcpFlags::ACK, payload);
+            seq = seq + payload.len() as u32;
+            self.frames.push_back((seq, frame));
+        }
+    }
+
+    fn frame(&self, flow: FlowKey, seq: SeqNumber, flags: TcpFlags, payload: &[u8]) -> Frame {
+        let mut options = TcpOptions::default();
+        if flags.contains(TcpFlags::SYN) {
+            options.mss = Some(MSS_BYTES as u16);
+            options.window_scale = Some(WINDOW_SCALE);
+            options.sack_permitted = true;
+        }
+        let segment = Segment {
+            flow,
+            direction: Direction::ToClient,
+            seq,
+            ack: self.next,
+            flags,
+            window: 0xffff,
+            options,
+            payload,
+        };
+        let octets = segment.ethernet_frame([4; 6], [2; 6]).expect("a frame that fits");
+        let mut frame = Frame::new(FRAME_BYTES);
+        assert!(frame.copy_from(&octets));
+        frame
+    }
+
+    fn hear(&mut self, frame: &[u8]) {
+        if self.flow.is_none() {
+            let found = classify(frame).expect("a segment");
+            self.flow = Some(found.flow);
+            self.next = found.seq + 1;
+            self.acknowledged = self.next;
+            self.shift = shift(frame);
+            let answer = self.frame(found.flow, ISN, TcpFlags::SYN | TcpFlags::ACK, &[]);
+            return self.out.push_back(answer);
+        }
+        let field = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().expect("four"));
+        let data_at = TCP_AT + usize::from(frame[TCP_AT + 12] >> 4) * 4;
+        let payload_bytes = (frame.len() - data_at) as u32;
+        let window = u16::from_be_bytes([frame[TCP_AT + 14], frame[TCP_AT + 15]]);
+        self.edge = SeqNumber(field(TCP_AT + 8)) + (u32::from(window) << self.shift);
+        if payload_bytes > 0 {
+            assert_eq!(SeqNumber(field(TCP_AT + 4)), self.next, "nothing is lost here");
+            self.next = self.next + payload_bytes;
+        }
+    }
+
+    fn acknowledge(&mut self) {
+        if let Some(flow) = self.flow {
+            self.acknowledged = self.next;
+            let frame = self.frame(flow, ISN + 1, TcpFlags::ACK, &[]);
+            self.out.push_back(frame);
+        }
+    }
+}
+
+/// The shift of windows in the options of a SYN.
+fn shift(frame: &[u8]) -> u8 {
+    let view = wire::packet::TcpView::new(&frame[TCP_AT..]).expect("a segment");
+    let options = wire::packet::TcpRepr::parse(&view).options;
+    options.window_scale.unwrap_or(0)
+}
+
+impl Port for Responder {
+    fn room(&mut self) -> usize {
+        1024
+    }
+
+    fn empty(&mut self) -> Frame {
+        self.spare.pop().unwrap_or_else(|| Frame::new(FRAME_BYTES))
+    }
+
+    fn send(&mut self, frame: Frame) -> bool {
+        self.hear(frame.as_slice());
+        self.recycle(frame);
+        if self.next.since(self.acknowledged) as u32 >= ACKNOWLEDGED_BYTES {
+            self.acknowledge();
+        }
+        true
+    }
+
+    fn receive(&mut self) -> Option<Frame> {
+        if let Some(frame) = self.out.pop_front() {
+            return Some(frame);
+        }
+        if self.started && self.acknowledged != self.next {
+            self.acknowledge();
+            return self.out.pop_front();
+        }
+        let (end, _) = self.frames.front()?;
+        match self.edge.since(*end) >= 0 {
+            true => self.frames.pop_front().map(|(_, frame)| frame),
+            false => None,
+        }
+    }
+
+    fn recycle(&mut self, frame: Frame) {
+        if self.spare.len() < 256 {
+            self.spare.push(frame);
+        }
+    }
+}

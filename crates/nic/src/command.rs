@@ -1,0 +1,69 @@
+//! What the host tells the device about a flow. Commands travel in the send ring, between the
+//! packets that they belong between: each takes effect for the packets behind it.
+
+use offload::resync::Response;
+use wire::{FlowKey, SeqNumber};
+
+use crate::flow::{FlowId, Protocol};
+use crate::segment::Template;
+
+/// One command; the first one of a flow is [`Command::Open`].
+pub enum Command {
+    /// There is a flow now, without a context.
+    Open {
+        /// Its name in frames that come in: the peer is the client.
+        name: FlowKey,
+        /// What precedes its TCP headers.
+        template: Template,
+    },
+    /// The flow is gone, with its contexts.
+    Close,
+    /// Packets that come are worked on from `start` on (`l5o_create`).
+    CreateRx {
+        /// The protocol, and its static state.
+        protocol: Protocol,
+        /// Where a message starts.
+        start: SeqNumber,
+        /// How many messages are before it under the same key.
+        number: u64,
+    },
+    /// They are worked on with another key from `start` on.
+    RestartRx {
+        /// The protocol, and its static state.
+        protocol: Protocol,
+        /// Where the first message under the key starts.
+        start: SeqNumber,
+        /// Its number under the key.
+        number: u64,
+        /// How software calls the key.
+        key: u16,
+    },
+    /// They go up as they come (`l5o_destroy`).
+    DestroyRx,
+    /// What is sent under `key` is sealed, from `start` on (`l5o_create`).
+    CreateTx {
+        /// The protocol, and its static state.
+        protocol: Protocol,
+        /// Where a message starts.
+        start: SeqNumber,
+        /// How many messages are before it under the same key.
+        number: u64,
+        /// How software calls the key.
+        key: u16,
+    },
+    /// Nothing is sent under the key any more (`l5o_destroy`).
+    DestroyTx {
+        /// How software calls the key.
+        key: u16,
+    },
+    /// Software's answer (`l5o_resync_rx_resp`).
+    Respond(Response),
+}
+
+/// A command, and whose it is.
+pub struct Addressed {
+    /// The flow.
+    pub flow: FlowId,
+    /// What is to be done.
+    pub command: Command,
+}

@@ -1,0 +1,457 @@
+//! The flows of a shard: which have a context in the device, and what their machines do with
+//! packets.
+//!
+//! A flow is named as its frames name it when they come in: the peer is the client. A context has
+//! static state (keys), which stays in the host's memory, and dynamic state (at most
+//! [`CONTEXT_BYTES_MAX`] octets), for which the device has a cache ([`offload::cache`]): using it
+//! is counted, as fetches from the host's memory would cost a device time.
+//!
+//! [`CONTEXT_BYTES_MAX`]: offload::context::CONTEXT_BYTES_MAX
+
+use std::collections::HashMap;
+
+use offload::cache::{Cache, CacheStats};
+use offload::resync::Response;
+use offload::rx::{Received, Rx};
+use offload::tx::{MessageState, Tx, Verdict};
+use offload::{Stats, Tls, tls};
+use thiserror::Error;
+use wire::{FlowKey, SeqNumber};
+
+/// Most flows of a shard.
+pub const FLOWS_MAX: usize = 1 << 17;
+/// Most keys of a flow with which packets may still have to be sealed: after a KeyUpdate packets
+/// under the key before are sent again until they are acknowledged.
+pub const TX_KEYS_MAX: usize = 4;
+/// Octets of a device's memory for dynamic state (§6.5 of the paper).
+pub const CACHE_BYTES: usize = 4 << 20;
+
+/// Names a flow in its shard; whoever creates flows chooses it. Its lower bits are an index below
+/// [`FLOWS_MAX`], of which two flows at a time never have the same; the others tell a flow from
+/// those that had the index before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct FlowId(pub u32);
+
+impl FlowId {
+    /// The flow that has `index` for the `generation`th time, modulo 2^15.
+    pub fn new(index: u32, generation: u32) -> FlowId {
+        FlowId(index % FLOWS_MAX as u32 | generation.wrapping_mul(FLOWS_MAX as u32))
+    }
+
+    /// Its index.
+    pub fn index(self) -> usize {
+        self.0 as usize % FLOWS_MAX
+    }
+
+    /// The one that has the index next.
+    pub fn successor(self) -> FlowId {
+        FlowId(self.0.wrapping_add(FLOWS_MAX as u32))
+    }
+}
+
+/// Why a flow or a context is not created. The caller is at fault, or has met a limit: it goes on
+/// without the offload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FlowError {
+    /// The index or the name has a flow already.
+    #[error("there is such a flow already; destroy it first")]
+    Exists,
+    /// No flow has the identity.
+    #[error("there is no such flow; create it first")]
+    Unknown,
+    /// The flow has contexts for [`TX_KEYS_MAX`] keys.
+    #[error("a flow has at most {TX_KEYS_MAX} keys to send with; go on without the offload")]
+    Keys,
+}
+
+/// The protocol above TCP in one direction of a flow, with its static state.
+pub enum Protocol {
+    /// Records under AES-GCM.
+    Tls(Box<Tls>),
+}
+
+/// What receives.
+enum RxContext {
+    Tls { l5p: Box<Tls>, rx: Rx<tls::Progress> },
+}
+
+impl RxContext {
+    fn new(protocol: Protocol, start: SeqNumber, number: u64) -> RxContext {
+        match protocol {
+            Protocol::Tls(l5p) => RxContext::Tls { l5p, rx: Rx::new(start, number) },
+        }
+    }
+}
+
+/// What sends under one key.
+enum TxContext {
+    Tls { l5p: Box<Tls>, tx: Tx<tls::Progress> },
+}
+
+impl TxContext {
+    fn new(protocol: Protocol, start: SeqNumber, number: u64, key: u16) -> TxContext {
+        match protocol {
+            Protocol::Tls(l5p) => TxContext::Tls { l5p, tx: Tx::new(start, number, key) },
+        }
+    }
+}
+
+/// One flow's state in the device.
+pub struct Flow {
+    id: FlowId,
+    name: FlowKey,
+    rx: Option<RxContext>,
+    /// By key, oldest first.
+    tx: Vec<(u16, TxContext)>,
+    /// Something is or was sealed here: nothing leaves in the clear any more, but for what is
+    /// declared to be from before.
+    seals: bool,
+    stats: Stats,
+}
+
+impl Flow {
+    fn new(id: FlowId, name: FlowKey) -> Flow {
+        Flow { id, name, rx: None, tx: Vec::new(), seals: false, stats: Stats::default() }
+    }
+
+    /// Its identity.
+    pub fn id(&self) -> FlowId {
+        self.id
+    }
+
+    /// The flow as frames that come in name it: the peer is the client.
+    pub fn name(&self) -> &FlowKey {
+        &self.name
+    }
+
+    /// What its machines have counted.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Whether packets that come in are worked on.
+    pub fn receives(&self) -> bool {
+        self.rx.is_some()
+    }
+
+    /// Whether what is sent must be sealed: there is a context to send, or there was one.
+    pub fn seals(&self) -> bool {
+        self.seals
+    }
+
+    /// From the octet `start` on, where a message with `number` others before it starts, packets
+    /// are worked on (`l5o_create`). An earlier context makes room.
+    pub fn create_rx(&mut self, protocol: Protocol, start: SeqNumber, number: u64) {
+        self.rx = Some(RxContext::new(protocol, start, number));
+    }
+
+    /// The same context goes on with another key, which software knows as `key`, from `start` on
+    /// with message `number`. Without a context nothing happens: it was destroyed meanwhile.
+    pub fn restart_rx(&mut self, protocol: Protocol, start: SeqNumber, number: u64, key: u16) {
+        match (&mut self.rx, protocol) {
+            (Some(RxContext::Tls { l5p, rx }), Protocol::Tls(fresh)) => {
+                *l5p = fresh;
+                rx.restart(start, number, key);
+            }
+            (None, _) => (),
+        }
+    }
+
+    /// Packets go up as they come from now on (`l5o_destroy`).
+    pub fn destroy_rx(&mut self) {
+        self.rx = None;
+    }
+
+    /// Software's answer to a question; true where it was to the one that is open
+    /// (`l5o_resync_rx_resp`).
+    pub fn respond(&mut self, response: &Response) -> bool {
+        match &mut self.rx {
+            Some(RxContext::Tls { rx, .. }) => rx.respond(&mut self.stats, response),
+            None => false,
+        }
+    }
+
+    /// Takes the payload of a packet whose checksum is good; `seq` is its first octet's number.
+    /// Where the result has a pass, `out` (at least as long) holds what software is to see.
+    pub fn receive(&mut self, seq: SeqNumber, payload: &[u8], out: &mut [u8]) -> Received {
+        match &mut self.rx {
+            Some(RxContext::Tls { l5p, rx }) => {
+                rx.receive(&**l5p, &mut self.stats, seq, payload, out)
+            }
+            None => Received::default(),
+        }
+    }
+
+    /// What is sent under `key` is sealed from `start` on, where message `number` starts
+    /// (`l5o_create`).
+    ///
+    /// # Errors
+    /// [`FlowError::Keys`]; [`FlowError::Exists`] where the key has a context.
+    pub fn create_tx(
+        &mut self,
+        protocol: Protocol,
+        start: SeqNumber,
+        number: u64,
+        key: u16,
+    ) -> Result<(), FlowError> {
+        self.seals = true;
+        if self.tx.iter().any(|(other, _)| *other == key) {
+            return Err(FlowError::Exists);
+        }
+        if self.tx.len() >= TX_KEYS_MAX {
+            return Err(FlowError::Keys);
+        }
+        self.tx.push((key, TxContext::new(protocol, start, number, key)));
+        Ok(())
+    }
+
+    /// Nothing is sent under `key` any more (`l5o_destroy`). The flow still lets nothing out that
+    /// is not sealed.
+    pub fn destroy_tx(&mut self, key: u16) {
+        self.tx.retain(|(other, _)| *other != key);
+    }
+
+    /// Gets the context of `message`'s key in front of `seq`; false where that is not possible, and
+    /// then nothing can be sent.
+    pub fn recover(&mut self, message: &MessageState<'_>, seq: SeqNumber) -> bool {
+        match under(&mut self.tx, message.key) {
+            Some(TxContext::Tls { l5p, tx }) => tx.recover(&**l5p, &mut self.stats, message, seq),
+            None => false,
+        }
+    }
+
+    /// Seals the payload of a packet in place with the context of `key`. What is dropped must not
+    /// leave.
+    pub fn transmit(&mut self, key: u16, seq: SeqNumber, payload: &mut [u8]) -> Verdict {
+        match under(&mut self.tx, key) {
+            Some(TxContext::Tls { l5p, tx }) => tx.transmit(&**l5p, &mut self.stats, seq, payload),
+            None => {
+                self.stats.tx_tls_drop_no_sync_data += 1;
+                Verdict::Drop
+            }
+        }
+    }
+}
+
+/// The context of `key`.
+fn under(contexts: &mut [(u16, TxContext)], key: u16) -> Option<&mut TxContext> {
+    contexts.iter_mut().find(|(other, _)| *other == key).map(|(_, context)| context)
+}
+
+/// One of a flow's two directions, as the cache sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// What comes in.
+    Rx,
+    /// What goes out.
+    Tx,
+}
+
+/// The flows of a shard.
+pub struct Flows {
+    flows: Vec<Option<Box<Flow>>>,
+    names: HashMap<FlowKey, FlowId>,
+    /// What was looked up last: packets of a flow come in a row.
+    last: Option<(FlowKey, FlowId)>,
+    cache: Cache,
+    /// What flows had counted that are destroyed.
+    past: Stats,
+}
+
+impl Flows {
+    /// No flows, and a device with so many octets for dynamic state; [`CACHE_BYTES`] is usual.
+    pub fn new(cache_bytes: usize) -> Flows {
+        let cache = Cache::new(cache_bytes);
+        let (flows, names) = (Vec::new(), HashMap::new());
+        Flows { flows, names, last: None, cache, past: Stats::default() }
+    }
+
+    /// A flow without contexts; `name` is as frames name it that come in.
+    ///
+    /// # Errors
+    /// [`FlowError::Exists`].
+    pub fn create(&mut self, id: FlowId, name: FlowKey) -> Result<&mut Flow, FlowError> {
+        let index = id.index();
+        let taken = self.flows.get(index).is_some_and(Option::is_some);
+        if taken || self.names.contains_key(&name) {
+            return Err(FlowError::Exists);
+        }
+        if self.flows.len() <= index {
+            self.flows.resize_with(index + 1, || None);
+        }
+        self.names.insert(name, id);
+        Ok(self.flows[index].insert(Box::new(Flow::new(id, name))))
+    }
+
+    /// The flow is gone, with its contexts; its counts are kept in [`Flows::stats`].
+    pub fn destroy(&mut self, id: FlowId) {
+        if self.get(id).is_none() {
+            return;
+        }
+        let Some(flow) = self.flows.get_mut(id.index()).and_then(Option::take) else { return };
+        self.names.remove(&flow.name);
+        self.last = None;
+        self.past.add(&flow.stats);
+        self.cache.remove(context(id, Side::Rx));
+        self.cache.remove(context(id, Side::Tx));
+    }
+
+    /// The flow with this name.
+    pub fn find(&mut self, name: &FlowKey) -> Option<FlowId> {
+        if let Some((last, id)) = &self.last
+            && last == name
+        {
+            return Some(*id);
+        }
+        let id = *self.names.get(name)?;
+        self.last = Some((*name, id));
+        Some(id)
+    }
+
+    /// The flow, to look at or to give it a context.
+    pub fn get(&mut self, id: FlowId) -> Option<&mut Flow> {
+        self.flows.get_mut(id.index())?.as_deref_mut().filter(|flow| flow.id == id)
+    }
+
+    /// The flow, to work on a packet: its context is fetched, if it is not in the device.
+    pub fn fetch(&mut self, id: FlowId, side: Side) -> Option<&mut Flow> {
+        let flow = self.flows.get_mut(id.index())?.as_deref_mut().filter(|flow| flow.id == id)?;
+        let present = match side {
+            Side::Rx => flow.rx.is_some(),
+            Side::Tx => !flow.tx.is_empty(),
+        };
+        if present {
+            self.cache.access(context(id, side));
+        }
+        Some(flow)
+    }
+
+    /// How many flows there are.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// True where there are none.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// What the machines of all flows have counted, of those that are gone too.
+    pub fn stats(&self) -> Stats {
+        let mut sum = self.past;
+        self.flows.iter().flatten().for_each(|flow| sum.add(&flow.stats));
+        sum
+    }
+
+    /// What the cache of contexts has counted.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.cache.stats()
+    }
+}
+
+fn context(id: FlowId, side: Side) -> u32 {
+    (id.index() as u32) << 1 | u32::from(side == Side::Tx)
+}
+
+#[cfg(test)]
+mod tests {
+    use offload::context::CONTEXT_BYTES_MAX;
+    use offload::tls::Version;
+
+    use super::*;
+
+    fn name(port: u16) -> FlowKey {
+        FlowKey::new(([10, 0, 0, 1], port).into(), ([10, 0, 0, 2], 443).into())
+    }
+
+    fn protocol() -> Protocol {
+        Protocol::Tls(Box::new(Tls::new(Version::Tls13, &[7; 16], [9; 12]).unwrap()))
+    }
+
+    /// A record of TLS 1.3 with room for its tag, as software writes it.
+    fn record(content: &[u8]) -> Vec<u8> {
+        let mut record = vec![23, 3, 3];
+        record.extend((content.len() as u16 + 17).to_be_bytes());
+        record.extend(content);
+        record.push(23);
+        record.extend([0; 16]);
+        record
+    }
+
+    #[test]
+    fn what_one_flow_seals_the_other_opens() {
+        let mut flows = Flows::new(CACHE_BYTES);
+        let sender = flows.create(FlowId(3), name(1)).unwrap();
+        sender.create_tx(protocol(), SeqNumber(100), 0, 0).unwrap();
+        flows.create(FlowId(0), name(2)).unwrap().create_rx(protocol(), SeqNumber(100), 0);
+        let plain = record(b"hello");
+        let mut packet = plain.clone();
+        let verdict =
+            flows.fetch(FlowId(3), Side::Tx).unwrap().transmit(0, SeqNumber(100), &mut packet);
+        assert_eq!(verdict, Verdict::Send);
+        assert_ne!(packet[5..11], plain[5..11]);
+        let mut out = vec![0; packet.len()];
+        let id = flows.find(&name(2)).unwrap();
+        let result = flows.fetch(id, Side::Rx).unwrap().receive(SeqNumber(100), &packet, &mut out);
+        assert!(result.pass.is_some());
+        assert_eq!(out[..11], plain[..11]);
+        let stats = flows.stats();
+        assert_eq!((stats.tx_tls_encrypted_packets, stats.rx_tls_decrypted_packets), (1, 1));
+        assert_eq!(flows.cache_stats().misses, 2);
+        flows.destroy(FlowId(3));
+        assert_eq!(flows.stats(), stats);
+        assert_eq!((flows.len(), flows.find(&name(1))), (1, None));
+    }
+
+    #[test]
+    fn a_flow_whose_context_is_gone_seals_nothing_and_sends_nothing() {
+        let mut flows = Flows::new(CACHE_BYTES);
+        let flow = flows.create(FlowId(0), name(1)).unwrap();
+        assert!(!flow.seals());
+        flow.create_tx(protocol(), SeqNumber(0), 0, 0).unwrap();
+        flow.destroy_tx(0);
+        let mut packet = record(b"secret");
+        assert_eq!(flow.transmit(0, SeqNumber(0), &mut packet), Verdict::Drop);
+        assert!(flow.seals());
+        assert_eq!(flow.stats().tx_tls_drop_no_sync_data, 1);
+    }
+
+    #[test]
+    fn limits_are_refused_in_order() {
+        let mut flows = Flows::new(CACHE_BYTES);
+        flows.create(FlowId(1), name(1)).unwrap();
+        assert_eq!(flows.create(FlowId(1), name(2)).err(), Some(FlowError::Exists));
+        assert_eq!(flows.create(FlowId(2), name(1)).err(), Some(FlowError::Exists));
+        let successor = FlowId(1).successor();
+        assert_eq!(successor, FlowId::new(1, 1));
+        assert_eq!(flows.create(successor, name(2)).err(), Some(FlowError::Exists));
+        assert!(flows.get(successor).is_none(), "it is another flow");
+        flows.destroy(successor);
+        let flow = flows.get(FlowId(1)).unwrap();
+        for key in 0..TX_KEYS_MAX as u16 {
+            flow.create_tx(protocol(), SeqNumber(0), 0, key).unwrap();
+        }
+        assert_eq!(flow.create_tx(protocol(), SeqNumber(0), 0, 1), Err(FlowError::Exists));
+        assert_eq!(flow.create_tx(protocol(), SeqNumber(0), 0, 9), Err(FlowError::Keys));
+        flow.destroy_tx(0);
+        assert_eq!(flow.create_tx(protocol(), SeqNumber(0), 0, 9), Ok(()));
+    }
+
+    #[test]
+    fn contexts_beyond_the_devices_memory_are_fetched_again() {
+        let mut flows = Flows::new(2 * CONTEXT_BYTES_MAX);
+        for id in 0..3 {
+            flows.create(FlowId(id), name(id as u16)).unwrap().create_rx(
+                protocol(),
+                SeqNumber(0),
+                0,
+            );
+        }
+        for id in [0, 1, 2, 0] {
+            flows.fetch(FlowId(id), Side::Rx).unwrap();
+            flows.fetch(FlowId(id), Side::Tx).unwrap();
+        }
+        let stats = flows.cache_stats();
+        assert_eq!((stats.hits, stats.misses, stats.evictions), (0, 4, 2));
+    }
+}

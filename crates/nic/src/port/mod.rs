@@ -1,0 +1,109 @@
+//! Where frames go, and come from.
+//!
+//! - [`memory`]: to another port in this process;
+//! - [`tap`]: to the kernel, through a TAP device;
+//! - [`impair`]: around another port, a bad line;
+//! - [`pcap`]: around another port, a file of what passes.
+
+pub mod impair;
+pub mod memory;
+pub mod pcap;
+pub mod tap;
+
+/// Longest frame: Ethernet with a jumbo payload.
+pub const FRAME_BYTES_MAX: usize = 9216;
+
+/// An Ethernet frame without its check sequence, in a buffer of its own.
+#[derive(Debug)]
+pub struct Frame {
+    octets: Box<[u8]>,
+    bytes: usize,
+}
+
+impl Frame {
+    /// A buffer of `room_bytes`, empty; no more than [`FRAME_BYTES_MAX`] are useful.
+    pub fn new(room_bytes: usize) -> Frame {
+        Frame { octets: vec![0; room_bytes].into(), bytes: 0 }
+    }
+
+    /// The frame.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.octets[..self.bytes]
+    }
+
+    /// The frame, to change it.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.octets[..self.bytes]
+    }
+
+    /// Octets of the buffer.
+    pub fn room_bytes(&self) -> usize {
+        self.octets.len()
+    }
+
+    /// Makes the frame so long; what is in it is what was in the buffer. Nothing where the buffer
+    /// is smaller.
+    pub fn resize(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        let octets = self.octets.get_mut(..bytes)?;
+        self.bytes = bytes;
+        Some(octets)
+    }
+
+    /// Makes the frame a copy of `octets`; false where they do not fit.
+    pub fn copy_from(&mut self, octets: &[u8]) -> bool {
+        self.resize(octets.len()).is_some_and(|frame| {
+            frame.copy_from_slice(octets);
+            true
+        })
+    }
+}
+
+/// Takes frames out and in. Nothing here waits.
+pub trait Port: Send {
+    /// How many frames can be sent now. It is at some time at least
+    /// [`SUPER_SEGMENT_FRAMES_MAX`](crate::queue::SUPER_SEGMENT_FRAMES_MAX).
+    fn room(&mut self) -> usize;
+
+    /// An empty frame to fill and send, or to give back.
+    fn empty(&mut self) -> Frame;
+
+    /// Sends a frame. Where there is no room it is lost, and false returned.
+    fn send(&mut self, frame: Frame) -> bool;
+
+    /// The next frame that has come.
+    fn receive(&mut self) -> Option<Frame>;
+
+    /// Takes a frame back that is not needed any more.
+    fn recycle(&mut self, frame: Frame);
+
+    /// Time goes on; called before frames are asked for.
+    fn advance(&mut self, now_ns: u64) {
+        let _ = now_ns;
+    }
+}
+
+impl<P: Port + ?Sized> Port for Box<P> {
+    fn room(&mut self) -> usize {
+        (**self).room()
+    }
+
+    fn empty(&mut self) -> Frame {
+        (**self).empty()
+    }
+
+    fn send(&mut self, frame: Frame) -> bool {
+        (**self).send(frame)
+    }
+
+    fn receive(&mut self) -> Option<Frame> {
+        (**self).receive()
+    }
+
+    fn recycle(&mut self, frame: Frame) {
+        (**self).recycle(frame);
+    }
+
+    fn advance(&mut self, now_ns: u64) {
+        (**self).advance(now_ns);
+    }
+}

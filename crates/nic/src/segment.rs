@@ -1,0 +1,223 @@
+//! A large segment is cut into frames: sealed, with headers and checksums of their own.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use offload::tx::{MessageState, Verdict};
+use wire::packet::{
+    ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, EthernetRepr, Ipv4Repr, Ipv6Repr, PROTOCOL_TCP, TcpFlags,
+    checksum, transport_checksum,
+};
+use wire::{FlowKey, SeqNumber};
+
+use crate::flow::Flow;
+use crate::port::Port;
+use crate::queue::{SUPER_SEGMENT_BYTES_MAX, SUPER_SEGMENT_FRAMES_MAX, Sent, TxPacket};
+
+/// Octets before the TCP header: Ethernet and IPv6.
+const TEMPLATE_BYTES_MAX: usize = 54;
+/// Where the IP header starts.
+const IP_AT: usize = 14;
+/// Time to live, or hop limit.
+const TTL: u8 = 64;
+/// Octets of a TCP header without options.
+const TCP_BYTES_MIN: usize = 20;
+
+/// What precedes the TCP headers of a flow: Ethernet and IP, without lengths.
+#[derive(Clone, Copy, Debug)]
+pub struct Template {
+    octets: [u8; TEMPLATE_BYTES_MAX],
+    bytes: usize,
+    source: IpAddr,
+    destination: IpAddr,
+}
+
+impl Template {
+    /// For the flow that frames which come in name so: the peer is the client. Nothing where its
+    /// addresses are of two families.
+    pub fn new(own: [u8; 6], peer: [u8; 6], name: &FlowKey) -> Option<Template> {
+        let (source, destination) = (name.service.ip(), name.client.ip());
+        let ether_type = if name.is_ipv6() { ETHER_TYPE_IPV6 } else { ETHER_TYPE_IPV4 };
+        let mut headers = Vec::with_capacity(TEMPLATE_BYTES_MAX);
+        EthernetRepr { destination: peer, source: own, vlan: None, ether_type }.emit(&mut headers);
+        let made = match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => Ipv4Repr {
+                source,
+                destination,
+                protocol: PROTOCOL_TCP,
+                ttl: TTL,
+                tos: 0,
+                ident: 0,
+                dont_fragment: true,
+                payload_bytes: 0,
+            }
+            .emit(&mut headers),
+            (IpAddr::V6(source), IpAddr::V6(destination)) => Ipv6Repr {
+                source,
+                destination,
+                protocol: PROTOCOL_TCP,
+                hop_limit: TTL,
+                traffic_class: 0,
+                flow_label: 0,
+                payload_bytes: 0,
+            }
+            .emit(&mut headers),
+            _ => return None,
+        };
+        made.ok()?;
+        let mut octets = [0; TEMPLATE_BYTES_MAX];
+        octets[..headers.len()].copy_from_slice(&headers);
+        Some(Template { octets, bytes: headers.len(), source, destination })
+    }
+
+    /// Octets before the TCP header.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Writes lengths and checksums of a frame whose TCP header and payload are there.
+    fn finish(&self, frame: &mut [u8]) {
+        let (headers, segment) = frame.split_at_mut(self.bytes);
+        headers.copy_from_slice(&self.octets[..self.bytes]);
+        let ip = &mut headers[IP_AT..];
+        if self.source.is_ipv4() {
+            let total = (ip.len() + segment.len()) as u16;
+            ip[2..4].copy_from_slice(&total.to_be_bytes());
+            ip[10..12].fill(0);
+            let sum = checksum(ip);
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        } else {
+            ip[4..6].copy_from_slice(&(segment.len() as u16).to_be_bytes());
+        }
+        let sum = transport_checksum(self.source, self.destination, segment);
+        segment[16..18].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
+/// How many frames a descriptor makes; nothing where it is not what a descriptor may be.
+pub fn frames(packet: &TxPacket) -> Option<usize> {
+    let gathered: usize = packet.pieces.iter().map(Bytes::len).sum();
+    let header = packet.header.as_slice();
+    let sane = gathered == packet.payload_bytes
+        && gathered <= SUPER_SEGMENT_BYTES_MAX
+        && header.len() >= TCP_BYTES_MIN
+        && usize::from(header[12] >> 4) * 4 == header.len()
+        && packet.clear_bytes <= gathered
+        && packet.mss_bytes > 0;
+    let frames = gathered.div_ceil(packet.mss_bytes.max(1)).max(1);
+    (sane && frames <= SUPER_SEGMENT_FRAMES_MAX).then_some(frames)
+}
+
+/// What was sent of a descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Emitted {
+    /// Frames.
+    pub frames: u64,
+    /// Octets in them.
+    pub bytes: u64,
+}
+
+/// Cuts `packet` into frames and sends them, as far as they may leave; `packet.sent` says whether
+/// all did. [`frames`] has said that it can be done, and the port has room for so many.
+pub fn emit(
+    flow: &mut Flow,
+    template: &Template,
+    packet: &mut TxPacket,
+    port: &mut impl Port,
+) -> Emitted {
+    let mut emitted = Emitted::default();
+    let mut gather = Gather { pieces: &packet.pieces, front: 0 };
+    let header = packet.header.as_slice();
+    let payload_at = template.bytes + header.len();
+    let mut at = 0;
+    loop {
+        let taken = packet.mss_bytes.min(packet.payload_bytes - at);
+        let last = at + taken == packet.payload_bytes;
+        let mut frame = port.empty();
+        let Some(octets) = frame.resize(payload_at + taken) else {
+            packet.sent = Sent::Dropped;
+            port.recycle(frame);
+            return emitted;
+        };
+        gather.take(&mut octets[payload_at..]);
+        if !seal(flow, packet, at, &mut octets[payload_at..]) {
+            packet.sent = Sent::Dropped;
+            // What may not leave does not stay either.
+            octets.fill(0);
+            port.recycle(frame);
+            return emitted;
+        }
+        let tcp = &mut octets[template.bytes..payload_at];
+        tcp.copy_from_slice(header);
+        part(tcp, packet, at, last);
+        template.finish(octets);
+        emitted.frames += 1;
+        emitted.bytes += octets.len() as u64;
+        port.send(frame);
+        at += taken;
+        if last {
+            return emitted;
+        }
+    }
+}
+
+/// Seals the octets of a frame that start `at` octets behind the start of the payload. False where
+/// they must not leave.
+fn seal(flow: &mut Flow, packet: &TxPacket, at: usize, payload: &mut [u8]) -> bool {
+    if payload.is_empty() || !flow.seals() {
+        return true;
+    }
+    let clear = packet.clear_bytes.saturating_sub(at).min(payload.len());
+    let sealed = &mut payload[clear..];
+    if sealed.is_empty() {
+        return true;
+    }
+    let seq = packet.seq + (at + clear) as u32;
+    if packet.recovery.wanted && at + clear == packet.clear_bytes {
+        let &crate::queue::Recovery { start, number, ref octets, .. } = &packet.recovery;
+        let message = MessageState { start, number, key: packet.key, bytes: octets };
+        // What is not recovered is not sound: nothing is sealed then.
+        flow.recover(&message, seq);
+    }
+    flow.transmit(packet.key, seq, sealed) == Verdict::Send
+}
+
+/// Makes the large segment's header that of one part.
+fn part(tcp: &mut [u8], packet: &TxPacket, at: usize, last: bool) {
+    let seq: SeqNumber = packet.seq + at as u32;
+    if packet.payload_bytes > 0 {
+        tcp[4..8].copy_from_slice(&seq.0.to_be_bytes());
+    }
+    if !last {
+        tcp[13] &= !(TcpFlags::FIN.0 | TcpFlags::PSH.0);
+    }
+    if at > 0 {
+        tcp[13] &= !TcpFlags::CWR.0;
+    }
+    tcp[16..18].fill(0);
+}
+
+/// Where in its pieces a payload is.
+struct Gather<'p> {
+    pieces: &'p [Bytes],
+    /// Octets of the first piece that are taken.
+    front: usize,
+}
+
+impl Gather<'_> {
+    /// Copies the next octets, as many as `out` has room for and there are.
+    fn take(&mut self, mut out: &mut [u8]) {
+        while let Some((piece, rest)) = self.pieces.split_first() {
+            let left = &piece[self.front..];
+            let taken = left.len().min(out.len());
+            let (here, behind) = out.split_at_mut(taken);
+            here.copy_from_slice(&left[..taken]);
+            out = behind;
+            if taken < left.len() {
+                self.front += taken;
+                return;
+            }
+            (self.pieces, self.front) = (rest, 0);
+        }
+    }
+}

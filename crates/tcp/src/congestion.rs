@@ -1,0 +1,57 @@
+//! How much may be on its way: what every congestion control does.
+
+use core::fmt::Debug;
+
+use crate::cubic::Cubic;
+use crate::new_reno::NewReno;
+use crate::time::Time;
+
+/// Largest window: that of TCP itself (RFC 7323 §2.2).
+pub const CONGESTION_WINDOW_BYTES_MAX: u32 = 1 << 30;
+
+/// Which congestion control a connection has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// RFC 9438.
+    #[default]
+    Cubic,
+    /// RFC 5681, with the recovery of the connection.
+    NewReno,
+}
+
+impl Algorithm {
+    /// The algorithm at the start of a connection.
+    pub(crate) fn start(self, mss_bytes: u32) -> Box<dyn Congestion> {
+        match self {
+            Algorithm::Cubic => Box::new(Cubic::new(mss_bytes)),
+            Algorithm::NewReno => Box::new(NewReno::new(mss_bytes)),
+        }
+    }
+}
+
+/// A congestion control. Windows are octets.
+pub trait Congestion: Debug + Send {
+    /// How much may be on its way.
+    fn window_bytes(&self) -> u32;
+
+    /// Below this the window grows as in slow start.
+    fn threshold_bytes(&self) -> u32;
+
+    /// `acked_bytes` have arrived, outside of recovery, while the window was what held the sender
+    /// back. `rtt_ns` is the smoothed round-trip time.
+    fn acknowledged(&mut self, now: Time, acked_bytes: u32, rtt_ns: u64);
+
+    /// A loss was seen, with so much on its way: once for each recovery.
+    fn lost(&mut self, now: Time, in_flight_bytes: u32);
+
+    /// The retransmission timer has expired, for the first time for these octets.
+    fn timed_out(&mut self, now: Time, in_flight_bytes: u32);
+
+    /// Nothing was sent for longer than the retransmission timer (RFC 5681 §4.1).
+    fn idle(&mut self);
+}
+
+/// Where a connection starts (RFC 6928 §2).
+pub(crate) fn initial_window_bytes(mss_bytes: u32) -> u32 {
+    (10 * mss_bytes).min(14_600.max(2 * mss_bytes))
+}
