@@ -5,6 +5,7 @@
 mod crypto;
 mod figures;
 mod host;
+mod loss;
 mod responder;
 mod stream;
 
@@ -36,6 +37,7 @@ Examples:
 pub static PARTS: &[Part] = &[
     Part { name: "crypto", about: "AES-GCM in pieces, beside libraries", run: crypto::run },
     Part { name: "stream", about: "one connection, sent and received", run: stream::run },
+    Part { name: "loss", about: "lost packets and packets out of order", run: loss::run },
 ];
 
 /// TLS and NVMe/TCP by an engine, beside the fastest libraries
