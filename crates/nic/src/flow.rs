@@ -231,6 +231,26 @@ impl Flow {
             }
         }
     }
+
+    /// The same for a payload that lies in several `pieces`, into `out`, as long as all of them. What
+    /// is in `out` of a packet that is dropped may be in the clear.
+    pub fn transmit_pieces<'p>(
+        &mut self,
+        key: u16,
+        seq: SeqNumber,
+        pieces: impl Iterator<Item = &'p [u8]>,
+        out: &mut [u8],
+    ) -> Verdict {
+        match under(&mut self.tx, key) {
+            Some(TxContext::Tls { l5p, tx }) => {
+                tx.transmit_pieces(&**l5p, &mut self.stats, seq, pieces, out)
+            }
+            None => {
+                self.stats.tx_tls_drop_no_sync_data += 1;
+                Verdict::Drop
+            }
+        }
+    }
 }
 
 /// The context of `key`.

@@ -12,7 +12,7 @@ use wire::{FlowKey, SeqNumber};
 
 use crate::flow::Flow;
 use crate::port::Port;
-use crate::queue::{SUPER_SEGMENT_BYTES_MAX, SUPER_SEGMENT_FRAMES_MAX, Sent, TxPacket};
+use crate::queue::{Recovery, SUPER_SEGMENT_BYTES_MAX, SUPER_SEGMENT_FRAMES_MAX, Sent, TxPacket};
 
 /// Octets before the TCP header: Ethernet and IPv6.
 const TEMPLATE_BYTES_MAX: usize = 54;
@@ -139,8 +139,7 @@ pub fn emit(
             port.recycle(frame);
             return emitted;
         };
-        gather.take(&mut octets[payload_at..]);
-        if !seal(flow, packet, at, &mut octets[payload_at..]) {
+        if !fill(flow, packet, at, &mut gather, &mut octets[payload_at..]) {
             packet.sent = Sent::Dropped;
             // What may not leave does not stay either.
             octets.fill(0);
@@ -161,25 +160,33 @@ pub fn emit(
     }
 }
 
-/// Seals the octets of a frame that start `at` octets behind the start of the payload. False where
-/// they must not leave.
-fn seal(flow: &mut Flow, packet: &TxPacket, at: usize, payload: &mut [u8]) -> bool {
-    if payload.is_empty() || !flow.seals() {
-        return true;
-    }
-    let clear = packet.clear_bytes.saturating_sub(at).min(payload.len());
-    let sealed = &mut payload[clear..];
+/// Puts the octets that start `at` octets behind the start of the payload into a frame, sealed where
+/// the flow seals. False where they must not leave.
+fn fill(
+    flow: &mut Flow,
+    packet: &TxPacket,
+    at: usize,
+    gather: &mut Gather<'_>,
+    payload: &mut [u8],
+) -> bool {
+    let clear = match flow.seals() {
+        true => packet.clear_bytes.saturating_sub(at).min(payload.len()),
+        false => payload.len(),
+    };
+    let (open, sealed) = payload.split_at_mut(clear);
+    gather.copy(open);
     if sealed.is_empty() {
         return true;
     }
     let seq = packet.seq + (at + clear) as u32;
     if packet.recovery.wanted && at + clear == packet.clear_bytes {
-        let &crate::queue::Recovery { start, number, ref octets, .. } = &packet.recovery;
+        let &Recovery { start, number, ref octets, .. } = &packet.recovery;
         let message = MessageState { start, number, key: packet.key, bytes: octets };
         // What is not recovered is not sound: nothing is sealed then.
         flow.recover(&message, seq);
     }
-    flow.transmit(packet.key, seq, sealed) == Verdict::Send
+    let pieces = gather.next(sealed.len());
+    flow.transmit_pieces(packet.key, seq, pieces, sealed) == Verdict::Send
 }
 
 /// Makes the large segment's header that of one part.
@@ -204,20 +211,30 @@ struct Gather<'p> {
     front: usize,
 }
 
-impl Gather<'_> {
-    /// Copies the next octets, as many as `out` has room for and there are.
-    fn take(&mut self, mut out: &mut [u8]) {
-        while let Some((piece, rest)) = self.pieces.split_first() {
-            let left = &piece[self.front..];
-            let taken = left.len().min(out.len());
-            let (here, behind) = out.split_at_mut(taken);
-            here.copy_from_slice(&left[..taken]);
-            out = behind;
-            if taken < left.len() {
-                self.front += taken;
-                return;
-            }
-            (self.pieces, self.front) = (rest, 0);
+impl<'p> Gather<'p> {
+    /// Copies the next octets, as many as `out` has room for.
+    fn copy(&mut self, out: &mut [u8]) {
+        let mut done = 0;
+        for piece in self.next(out.len()) {
+            out[done..done + piece.len()].copy_from_slice(piece);
+            done += piece.len();
         }
+    }
+
+    /// The next `octets`, as they lie; fewer where there are no more.
+    fn next(&mut self, octets: usize) -> impl Iterator<Item = &'p [u8]> {
+        let mut left = octets;
+        std::iter::from_fn(move || {
+            let (piece, rest) = self.pieces.split_first().filter(|_| left > 0)?;
+            let front = self.front;
+            let taken = left.min(piece.len() - front);
+            left -= taken;
+            if front + taken == piece.len() {
+                (self.pieces, self.front) = (rest, 0);
+            } else {
+                self.front += taken;
+            }
+            Some(&piece[front..front + taken])
+        })
     }
 }

@@ -51,4 +51,17 @@ pub trait L5p {
 
     /// Turns the next `octets` of a message that is sent into what the wire gets, in place.
     fn transmit(&self, message: &Message, at: &mut Self::Progress, offset: u32, octets: &mut [u8]);
+
+    /// The same, from `octets` to `out`, of the same length.
+    fn transmit_to(
+        &self,
+        message: &Message,
+        at: &mut Self::Progress,
+        offset: u32,
+        octets: &[u8],
+        out: &mut [u8],
+    ) {
+        out.copy_from_slice(octets);
+        self.transmit(message, at, offset, out);
+    }
 }

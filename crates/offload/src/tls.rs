@@ -236,6 +236,26 @@ impl L5p for Tls {
             tag.copy_from_slice(&at.tag[tag_at..tag_at + tag.len()]);
         }
     }
+
+    fn transmit_to(
+        &self,
+        message: &Message,
+        at: &mut Progress,
+        offset: u32,
+        octets: &[u8],
+        out: &mut [u8],
+    ) {
+        let parts = self.parts(message, offset, octets.len());
+        let sealed = parts.nonce_end..parts.sealed_end;
+        if sealed.len() != octets.len() {
+            // Nonce or tag are here: they are few octets of few packets.
+            out.copy_from_slice(octets);
+            return self.transmit(message, at, offset, out);
+        }
+        if !octets.is_empty() {
+            self.key.encrypt_to(&mut at.sealed, octets, out);
+        }
+    }
 }
 
 /// What a decrypted record of TLS 1.3 holds: its content's type and length, without padding

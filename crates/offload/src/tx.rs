@@ -192,6 +192,59 @@ impl<P: Copy> Tx<P> {
         Verdict::Send
     }
 
+    /// Seals the payload of a packet that lies in several `pieces` into `out`, which is as long as
+    /// all of them. What is in `out` of a packet that is dropped may be in the clear.
+    pub fn transmit_pieces<'p, L: L5p<Progress = P>>(
+        &mut self,
+        l5p: &L,
+        stats: &mut Stats,
+        seq: SeqNumber,
+        pieces: impl Iterator<Item = &'p [u8]>,
+        out: &mut [u8],
+    ) -> Verdict {
+        let mut done = 0;
+        self.sound = self.sound && (out.is_empty() || seq == self.framing.position());
+        for piece in pieces {
+            let place = out.get_mut(done..done + piece.len());
+            self.sound = self.sound && place.is_some_and(|out| self.walk_to(l5p, piece, out));
+            done += piece.len();
+        }
+        if !self.sound || done != out.len() {
+            self.sound = false;
+            stats.tx_tls_err += 1;
+            return Verdict::Drop;
+        }
+        stats.tx_tls_encrypted_packets += u64::from(done > 0);
+        stats.tx_tls_encrypted_bytes += done as u64;
+        Verdict::Send
+    }
+
+    /// As [`Tx::walk`], from `octets` to `out`.
+    fn walk_to<L: L5p<Progress = P>>(&mut self, l5p: &L, octets: &[u8], out: &mut [u8]) -> bool {
+        let mut done = 0;
+        while done < octets.len() {
+            match self.framing.step(l5p, &octets[done..]) {
+                Step::Header { octets: count, complete } => {
+                    out[done..done + count].copy_from_slice(&octets[done..done + count]);
+                    if complete {
+                        self.progress = Some(l5p.begin(&self.framing.message()));
+                    }
+                    done += count;
+                }
+                Step::Body { octets: count, offset, .. } => {
+                    let message = self.framing.message();
+                    let Some(at) = &mut self.progress else { return false };
+                    let range = done..done + count;
+                    l5p.transmit_to(&message, at, offset, &octets[range.clone()], &mut out[range]);
+                    self.framing.pass(count);
+                    done += count;
+                }
+                Step::Alien => return false,
+            }
+        }
+        true
+    }
+
     /// Seals octets that are next; false where there is no header where one must be.
     fn walk<L: L5p<Progress = P>>(&mut self, l5p: &L, octets: &mut [u8]) -> bool {
         let mut done = 0;

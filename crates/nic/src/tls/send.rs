@@ -4,7 +4,9 @@
 //! it on the way out. It is kept until all of it is acknowledged, since the device may need all of it
 //! to seal a part again.
 
-use bytes::Bytes;
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
 use offload::software::sent::{Extent, Located, Sent};
 use offload::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, TAG_BYTES, Version};
 use offload::tx::{Found, MessageState, Messages};
@@ -104,6 +106,8 @@ pub struct Sender {
     sent: Sent<Record>,
     /// A prefix that fits all records of TLS 1.3 with so much content.
     cached: (usize, Bytes),
+    /// Records that software has sealed; nobody else has those that have arrived.
+    used: VecDeque<Bytes>,
 }
 
 impl Sender {
@@ -121,7 +125,15 @@ impl Sender {
         let mode = if secrets.suite.offloads() { mode } else { Mode::Software };
         let soft = SoftKey::new(&secrets)?;
         let sent = Sent::new(start, number, RECORDS_MAX);
-        Ok(Sender { mode, secrets, soft, number, sent, cached: (0, Bytes::new()) })
+        Ok(Sender {
+            mode,
+            secrets,
+            soft,
+            number,
+            sent,
+            cached: (0, Bytes::new()),
+            used: VecDeque::new(),
+        })
     }
 
     /// Who seals.
@@ -202,11 +214,26 @@ impl Sender {
         pieces: &mut Vec<Bytes>,
     ) -> Result<(), SendError> {
         let bytes = self.soft.prefix_bytes() + content.len() + self.soft.suffix_bytes();
-        let mut record = vec![0; bytes];
+        let mut record = self.buffer(bytes);
         let sealed = self.soft.seal(self.number, content_type, content, &mut record);
         sealed.map_err(|_| SendError::TooLong)?;
-        pieces.push(record.into());
+        let record = record.freeze();
+        if self.used.len() < RECORDS_MAX {
+            self.used.push_back(record.clone());
+        }
+        pieces.push(record);
         Ok(())
+    }
+
+    /// Room for a record: that of one that has arrived, if it is as long.
+    fn buffer(&mut self, bytes: usize) -> BytesMut {
+        if self.used.front().is_some_and(Bytes::is_unique)
+            && let Some(Ok(buffer)) = self.used.pop_front().map(Bytes::try_into_mut)
+            && buffer.len() == bytes
+        {
+            return buffer;
+        }
+        BytesMut::zeroed(bytes)
     }
 
     fn describe(

@@ -28,15 +28,19 @@ const BLOCK_BYTES: usize = 64;
 /// The sum is the same in either byte order, but for the order of its own octets (RFC 1071 §2), and
 /// wide words may be added as they lie in memory: their carries are folded in the end.
 fn sum(bytes: &[u8]) -> u64 {
-    let mut lanes = [0u64; BLOCK_BYTES / 4];
+    let mut low = [0u64; BLOCK_BYTES / 8];
+    let mut high = [0u64; BLOCK_BYTES / 8];
     let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
     for block in blocks {
-        for (lane, word) in lanes.iter_mut().zip(block.as_chunks::<4>().0) {
-            *lane += u64::from(u32::from_ne_bytes(*word));
+        for ((low, high), word) in low.iter_mut().zip(&mut high).zip(block.as_chunks::<8>().0) {
+            let word = u64::from_ne_bytes(*word);
+            *low += word & 0xffff_ffff;
+            *high += word >> 32;
         }
     }
     let (words, odd) = rest.as_chunks::<2>();
-    let mut sum: u64 = lanes.iter().map(|lane| (lane & 0xffff_ffff) + (lane >> 32)).sum();
+    let mut sum: u64 =
+        low.iter().chain(&high).map(|lane| (lane & 0xffff_ffff) + (lane >> 32)).sum();
     sum += words.iter().map(|word| u64::from(u16::from_ne_bytes(*word))).sum::<u64>();
     sum += odd.first().map_or(0, |&last| u64::from(u16::from_ne_bytes([last, 0])));
     while sum >> 16 != 0 {

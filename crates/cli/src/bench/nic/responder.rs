@@ -7,9 +7,8 @@ use nic::tls::keys::{Secrets, SoftKey};
 use wire::packet::{Direction, Segment, TcpFlags, TcpOptions, classify};
 use wire::{FlowKey, SeqNumber};
 
-/// Octets of payload in a frame.
-const MSS_BYTES: usize = 1448;
-const FRAME_BYTES: usize = 2048;
+/// Octets of a frame's headers, and a few.
+const HEADERS_BYTES: usize = 128;
 /// What it acknowledges at once.
 const ACKNOWLEDGED_BYTES: u32 = 32 << 10;
 const WINDOW_SCALE: u8 = 8;
@@ -32,11 +31,12 @@ pub struct Responder {
     edge: SeqNumber,
     shift: u8,
     started: bool,
+    mss_bytes: usize,
 }
 
 impl Responder {
     /// Acknowledges.
-    pub fn sink() -> Responder {
+    pub fn sink(mss_bytes: usize) -> Responder {
         Responder {
             spare: Vec::new(),
             out: VecDeque::new(),
@@ -48,11 +48,17 @@ impl Responder {
             edge: ISN,
             shift: 0,
             started: false,
+            mss_bytes,
         }
     }
 
     /// Sends so many records of `record_bytes` of content each; without keys the content alone.
-    pub fn source(keys: Option<Secrets>, records: usize, record_bytes: usize) -> Responder {
+    pub fn source(
+        mss_bytes: usize,
+        keys: Option<Secrets>,
+        records: usize,
+        record_bytes: usize,
+    ) -> Responder {
         let content = vec![0x55; record_bytes];
         let mut stream = Vec::new();
         let key = keys.map(|keys| SoftKey::new(&keys).expect("a key that fits"));
@@ -65,7 +71,7 @@ impl Responder {
             key.seal(number, 23, &content, &mut record).expect("a record that fits");
             stream.extend(record);
         }
-        Responder { stream, ..Responder::sink() }
+        Responder { stream, ..Responder::sink(mss_bytes) }
     }
 
     /// From now on what is to be sent is sent.
@@ -74,7 +80,7 @@ impl Responder {
         let Some(flow) = self.flow else { return };
         let stream = std::mem::take(&mut self.stream);
         let mut seq = ISN + 1;
-        for payload in stream.chunks(MSS_BYTES) {
+        for payload in stream.chunks(self.mss_bytes) {
             let frame = self.frame(flow, seq, TcpFlags::ACK, payload);
             seq = seq + payload.len() as u32;
             self.frames.push_back((seq, frame));
@@ -84,7 +90,7 @@ impl Responder {
     fn frame(&self, flow: FlowKey, seq: SeqNumber, flags: TcpFlags, payload: &[u8]) -> Frame {
         let mut options = TcpOptions::default();
         if flags.contains(TcpFlags::SYN) {
-            options.mss = Some(MSS_BYTES as u16);
+            options.mss = Some(self.mss_bytes as u16);
             options.window_scale = Some(WINDOW_SCALE);
             options.sack_permitted = true;
         }
@@ -99,7 +105,7 @@ impl Responder {
             payload,
         };
         let octets = segment.ethernet_frame([4; 6], [2; 6]).expect("a frame that fits");
-        let mut frame = Frame::new(FRAME_BYTES);
+        let mut frame = Frame::new(self.mss_bytes + HEADERS_BYTES);
         assert!(frame.copy_from(&octets));
         frame
     }
@@ -119,9 +125,11 @@ impl Responder {
         let payload_bytes = (frame.len() - data_at) as u32;
         let window = u16::from_be_bytes([frame[TCP_AT + 14], frame[TCP_AT + 15]]);
         self.edge = SeqNumber(field(TCP_AT + 8)) + (u32::from(window) << self.shift);
-        if payload_bytes > 0 {
-            assert_eq!(SeqNumber(field(TCP_AT + 4)), self.next, "nothing is lost here");
-            self.next = self.next + payload_bytes;
+        // Where this machine was busy with something else, TCP sends again.
+        let seq = SeqNumber(field(TCP_AT + 4));
+        let end = seq + payload_bytes;
+        if !self.next.before(seq) && self.next.before(end) {
+            self.next = end;
         }
     }
 
@@ -147,7 +155,7 @@ impl Port for Responder {
     }
 
     fn empty(&mut self) -> Frame {
-        self.spare.pop().unwrap_or_else(|| Frame::new(FRAME_BYTES))
+        self.spare.pop().unwrap_or_else(|| Frame::new(self.mss_bytes + HEADERS_BYTES))
     }
 
     fn send(&mut self, frame: Frame) -> bool {
