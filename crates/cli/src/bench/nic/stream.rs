@@ -20,6 +20,8 @@ use std::thread;
 use std::time::Instant;
 use tcp::Time;
 
+/// Octets of payload in a frame.
+const MSS_BYTES: usize = 1448;
 const RECORDS_BYTES: [usize; 4] = [2 << 10, 4 << 10, 8 << 10, 16 << 10];
 /// Octets that are sent in a round.
 const SENT_BYTES: usize = 128 << 20;
@@ -75,10 +77,10 @@ impl Pair {
     fn new(case: Case) -> Result<Pair> {
         let (queue, device) = pair(QueueConfig::default());
         let responder = match case.what {
-            What::Send => Responder::sink(),
+            What::Send => Responder::sink(MSS_BYTES),
             What::Receive => {
                 let keys = (case.records != Records::None).then(secrets);
-                Responder::source(keys, case.count(), case.record_bytes)
+                Responder::source(MSS_BYTES, keys, case.count(), case.record_bytes)
             }
         };
         let mut engine = Engine::new(responder, device);
