@@ -3,6 +3,11 @@
 //! Every part is a line of [`PARTS`].
 
 mod crypto;
+mod figures;
+mod host;
+mod loss;
+mod responder;
+mod stream;
 
 use crate::bench::parts::{self, Part};
 use crate::bench::record::Sink;
@@ -18,6 +23,8 @@ with itself.
 crypto: AES-GCM of records of 16 KiB that come in pieces, as packets have them, beside aws-lc's \
 incremental interface and RustCrypto.
 
+stream: one connection of TLS 1.3 with AES-128-GCM over a TCP in user space, by record size, sent from a buffer in the caches and received without a look at it: plain TCP, records by aws-lc (each at once, in the host), and records by the device. The far end is a model that answers for next to nothing. One core: host and engine take turns, and each one's time is counted. Two: each has a core.
+
 Host cost is the processor time of the thread that has the application, TLS and TCP; engine cost, \
 printed beside it, that of the thread that has the device. Figures are medians over rounds.";
 
@@ -27,8 +34,11 @@ Examples:
   unlade bench nic --only crypto --json nic.jsonl";
 
 /// All parts, in the order in which they run.
-pub static PARTS: &[Part] =
-    &[Part { name: "crypto", about: "AES-GCM in pieces, beside libraries", run: crypto::run }];
+pub static PARTS: &[Part] = &[
+    Part { name: "crypto", about: "AES-GCM in pieces, beside libraries", run: crypto::run },
+    Part { name: "stream", about: "one connection, sent and received", run: stream::run },
+    Part { name: "loss", about: "lost packets and packets out of order", run: loss::run },
+];
 
 /// TLS and NVMe/TCP by an engine, beside the fastest libraries
 #[derive(Debug, Args)]

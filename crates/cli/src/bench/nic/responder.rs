@@ -1,4 +1,4 @@
-//! A far end that costs little: a port that answers what is sent through it.
+//! A far end that costs next to nothing: a port that answers what is sent through it.
 
 use std::collections::VecDeque;
 
