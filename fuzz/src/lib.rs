@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod lines;
+mod pdus;
 pub mod seeds;
 pub mod targets;
 mod tls;

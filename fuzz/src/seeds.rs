@@ -2,6 +2,7 @@
 //! values here so that a change of a format changes them as well.
 
 use super::lines::step;
+use super::pdus::{pdu_seeds, rx_seeds};
 use copier::channel::wire::{ReplyBytes, Said, TaskPlace};
 use copyd::daemon::message::{Class, Limits, Refusal, Reply, Request};
 use overlap::ParcelWriter;
@@ -66,6 +67,12 @@ pub fn all() -> Vec<Seed> {
     }
     for (name, text) in RESP_REQUESTS {
         add("resp_request", name, text.as_bytes().to_vec());
+    }
+    for (name, content) in pdu_seeds() {
+        add("offload_pdus", name, content);
+    }
+    for (name, content) in rx_seeds() {
+        add("offload_rx", name, content);
     }
     seeds
 }

@@ -16,13 +16,14 @@ use wire::packet::{
 use wire::snapshot::Snapshot;
 
 pub use super::lines::copyd_lines;
+pub use super::pdus::{offload_pdus, offload_rx};
 pub use super::tls::record;
 
 /// A target.
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("snapshot", snapshot),
     ("frame", frame),
     ("http_request", http_request),
@@ -35,6 +36,8 @@ pub const TARGETS: [(&str, Target); 12] = [
     ("channel_word", channel_word),
     ("parcel", parcel),
     ("resp_request", resp_request),
+    ("offload_pdus", offload_pdus),
+    ("offload_rx", offload_rx),
 ];
 
 /// What is said on a channel's socket means one thing.

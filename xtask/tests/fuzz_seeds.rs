@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 #[path = "../../fuzz/src/lines.rs"]
 mod lines;
+#[path = "../../fuzz/src/pdus.rs"]
+mod pdus;
 #[path = "../../fuzz/src/seeds.rs"]
 mod seeds;
 #[path = "../../fuzz/src/targets.rs"]

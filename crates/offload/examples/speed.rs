@@ -176,9 +176,7 @@ fn receiving(name: &'static str, written: &[u8], kind: u8, places: bool) -> Cont
                 let (stats, both, out) = (&mut stats, &mut both, &mut out[..]);
                 let pass = match kind {
                     0 => tls_rx.receive(&key, stats, seq, payload, out).pass,
-                    1 => {
-                        nvme_rx.receive_placing(&NVME, stats, packet, out, &mut placer).pass
-                    }
+                    1 => nvme_rx.receive_placing(&NVME, stats, packet, out, &mut placer).pass,
                     _ => composed.receive((&key, &NVME), both, packet, out, &mut placer).nvme,
                 };
                 good += usize::from(pass.is_some());
