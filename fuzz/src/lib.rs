@@ -7,6 +7,7 @@
 mod initiator;
 mod lines;
 mod nvme;
+mod pdus;
 mod pieces;
 pub mod seeds;
 pub mod targets;

@@ -2,6 +2,7 @@
 //! values here so that a change of a format changes them as well.
 
 use super::lines::step;
+use super::pdus::{pdu_seeds, rx_seeds};
 use copier::channel::wire::{ReplyBytes, Said, TaskPlace};
 use copyd::daemon::message::{Class, Limits, Refusal, Reply, Request};
 use overlap::ParcelWriter;
@@ -81,6 +82,12 @@ pub fn all() -> Vec<Seed> {
     }
     for (name, content) in super::initiator::psk_seeds() {
         add("psk", name, content);
+    }
+    for (name, content) in pdu_seeds() {
+        add("offload_pdus", name, content);
+    }
+    for (name, content) in rx_seeds() {
+        add("offload_rx", name, content);
     }
     seeds
 }

@@ -18,6 +18,7 @@ use wire::snapshot::Snapshot;
 pub use super::initiator::{nvme_initiator, psk};
 pub use super::lines::copyd_lines;
 pub use super::nvme::nvme_pdu;
+pub use super::pdus::{offload_pdus, offload_rx};
 pub use super::pieces::aead_pieces;
 pub use super::tcp::{tcp_connection, tcp_header};
 pub use super::tls::record;
@@ -45,6 +46,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("nvme_pdu", nvme_pdu),
     ("nvme_initiator", nvme_initiator),
     ("psk", psk),
+    ("offload_pdus", offload_pdus),
+    ("offload_rx", offload_rx),
 ];
 
 /// What is said on a channel's socket means one thing.

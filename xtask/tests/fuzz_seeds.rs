@@ -14,6 +14,8 @@ mod lines;
 mod nvme;
 #[path = "../../fuzz/src/pieces.rs"]
 mod pieces;
+#[path = "../../fuzz/src/pdus.rs"]
+mod pdus;
 #[path = "../../fuzz/src/seeds.rs"]
 mod seeds;
 #[path = "../../fuzz/src/targets.rs"]

@@ -1,20 +1,21 @@
 //! Receiving NVMe/TCP, plain or over TLS: device, TCP and an initiator with its buffers against what
 //! the far end has sent.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use wire::SeqNumber;
 
 use crate::composed::{self, Stats};
+use crate::model::initiator::{Buffer, Desk, Live, Memory, Reading, Said};
 use crate::model::peer::octets;
-use crate::model::storage::{Meaning, Shape, Stream, TAGS};
+use crate::model::storage::{Shape, Stream, TAGS};
 use crate::nvme::{Progress, target};
-use crate::placement::{Buffers, Placement, Placer, Registrar, Registration};
+use crate::placement::{Placement, Placer, Registrar};
 use crate::random::Random;
 use crate::resync::{Request, Response};
 use crate::rx::Rx;
 use crate::software::composed::{ComposedPdus, ComposedResult, Opened};
-use crate::software::pdus::{Event, Input, PduResult, Pdus};
+use crate::software::pdus::{Input, PduResult, Pdus};
 use crate::tls::{Tls, Version};
 
 /// How a case goes. Each is once in so many packets; 0 is never.
@@ -115,38 +116,6 @@ struct Segment {
     forged: bool,
 }
 
-/// The buffers.
-#[derive(Default)]
-struct Memory {
-    buffers: Vec<Buffer>,
-    registered: HashMap<Registration, usize>,
-    /// The device wrote where it must not.
-    violation: Option<String>,
-}
-
-struct Buffer {
-    octets: Vec<u8>,
-    /// It is the device's as well.
-    shared: bool,
-}
-
-impl Buffers for Memory {
-    fn place(&mut self, registration: Registration, offset: u32, octets: &[u8]) -> bool {
-        let Some(index) = self.registered.get(&registration) else {
-            self.violation = Some(format!("writes to {registration:?}, which was never there"));
-            return false;
-        };
-        let buffer = &mut self.buffers[*index];
-        let end = offset as usize + octets.len();
-        if !buffer.shared || end > buffer.octets.len() {
-            self.violation = Some(format!("writes to {registration:?} late, or to octet {end}"));
-            return false;
-        }
-        buffer.octets[offset as usize..end].copy_from_slice(octets);
-        true
-    }
-}
-
 /// What TCP has of the stream: octets, and the packet that each came with.
 struct Tcp {
     octets: Vec<u8>,
@@ -176,30 +145,6 @@ impl Tcp {
         let (at, result) = self.results[packet as usize];
         Some((self.next..self.next + count, self.next - at, result))
     }
-}
-
-/// A command at work.
-struct Live {
-    registration: Registration,
-    buffer: usize,
-    /// Data that is expected next.
-    next: usize,
-    staged: Vec<(usize, Vec<u8>)>,
-    failed: bool,
-    /// Software waits for the device to have let go of the buffer.
-    closing: bool,
-}
-
-/// The PDU that software reads.
-#[derive(Default)]
-struct Reading {
-    /// Which one of the stream, and the command that its data is for.
-    index: usize,
-    command: Option<usize>,
-    offset: usize,
-    data: Vec<u8>,
-    /// It has begun, and the verdict is not there.
-    open: bool,
 }
 
 struct World<'r> {
@@ -594,7 +539,8 @@ impl World<'_> {
         while let Some((run, at, result)) = self.tcp.run() {
             let mut desk = Desk {
                 stream: &self.stream,
-                weather: &self.weather,
+                staging: self.weather.staging,
+                excused: self.weather.forged > 0 || self.weather.mistakes,
                 memory: &mut self.memory,
                 live: &mut self.live,
                 by_tag: &self.by_tag,
@@ -621,7 +567,7 @@ impl World<'_> {
                         Ok(Some(Opened::Pdus(mut content))) => {
                             let good = desk.take(|again| {
                                 again.into_iter().for_each(|octets| content.recheck(&octets));
-                                content.next().map(|event| event.map(Said::of)).ok()
+                                content.event().map(|event| event.map(Said::of)).ok()
                             })?;
                             taken.filter(|_| good)
                         }
@@ -707,160 +653,6 @@ impl World<'_> {
         self.memory.buffers.push(Buffer { octets, shared: true });
         live.buffer = self.memory.buffers.len() - 1;
         self.memory.registered.insert(live.registration, live.buffer);
-        Ok(())
-    }
-}
-
-/// An event, owned.
-enum Said {
-    Header(Vec<u8>),
-    Data(usize, Vec<u8>, Option<Registration>),
-    Recheck(usize),
-    Verdict(bool),
-}
-
-impl Said {
-    fn of(event: Event<'_>) -> Said {
-        match event {
-            Event::Header { header, .. } => Said::Header(header.to_vec()),
-            Event::Data { offset, octets, placed } => {
-                Said::Data(offset as usize, octets.to_vec(), placed)
-            }
-            Event::Recheck { data_bytes } => Said::Recheck(data_bytes as usize),
-            Event::End => Said::Verdict(true),
-            Event::Corrupt => Said::Verdict(false),
-        }
-    }
-}
-
-/// What an initiator does with events.
-struct Desk<'w> {
-    stream: &'w Stream,
-    weather: &'w Weather,
-    memory: &'w mut Memory,
-    live: &'w mut Vec<Option<Live>>,
-    by_tag: &'w [Option<usize>],
-    reading: &'w mut Reading,
-    done: Vec<usize>,
-}
-
-impl Desk<'_> {
-    /// Takes events until there are none: `next` is given what was to be given again. False where
-    /// it says that the stream has failed.
-    fn take(
-        &mut self,
-        mut next: impl FnMut(Option<Vec<u8>>) -> Option<Option<Said>>,
-    ) -> Result<bool, String> {
-        let mut again = None;
-        loop {
-            let Some(said) = next(again.take()) else { return Ok(false) };
-            match said {
-                None => return Ok(true),
-                Some(Said::Header(header)) => self.header(&header)?,
-                Some(Said::Data(offset, octets, placed)) => self.data(offset, octets, placed)?,
-                Some(Said::Recheck(count)) => again = Some(self.put(count)),
-                Some(Said::Verdict(good)) => self.verdict(good)?,
-            }
-        }
-    }
-
-    fn header(&mut self, header: &[u8]) -> Result<(), String> {
-        let reading = &mut *self.reading;
-        let (pdu, _) = self.stream.pdus.get(reading.index).ok_or("a PDU too many")?;
-        if pdu.header != header || reading.open {
-            return Err(format!("header {} is not what was sent", reading.index));
-        }
-        (reading.open, reading.offset, reading.command) = (true, 0, None);
-        reading.data.clear();
-        let Some(target) = target(header) else { return Ok(()) };
-        let found = self.by_tag.get(usize::from(target.tag)).copied().flatten();
-        let Some(command) = found else { return Ok(()) };
-        let Some(live) = self.live[command].as_mut() else { return Ok(()) };
-        let room = self.stream.commands[command].content.len();
-        let end = target.offset as usize + target.data_bytes as usize;
-        if live.next == target.offset as usize && end <= room && !live.closing {
-            reading.command = Some(command);
-            reading.offset = target.offset as usize;
-        } else {
-            // A mistake of the far end: the command fails, whatever the device has made of it.
-            live.failed = true;
-        }
-        Ok(())
-    }
-
-    fn data(
-        &mut self,
-        offset: usize,
-        octets: Vec<u8>,
-        placed: Option<Registration>,
-    ) -> Result<(), String> {
-        let reading = &mut *self.reading;
-        if offset != reading.data.len() {
-            return Err(format!("data at {offset} after {}", reading.data.len()));
-        }
-        reading.data.extend(&octets);
-        let Some(command) = reading.command else { return Ok(()) };
-        let live = self.live[command].as_mut().ok_or("gone")?;
-        let at = reading.offset + offset;
-        if placed == Some(live.registration) {
-            return Ok(());
-        }
-        if self.weather.staging {
-            live.staged.push((at, octets));
-        } else {
-            let buffer = &mut self.memory.buffers[live.buffer].octets;
-            buffer[at..at + octets.len()].copy_from_slice(&octets);
-        }
-        Ok(())
-    }
-
-    /// The first octets of the PDU's data, from where they were put.
-    fn put(&self, count: usize) -> Vec<u8> {
-        let live = self.reading.command.and_then(|command| self.live[command].as_ref());
-        let Some(live) = live else { return self.reading.data[..count].to_vec() };
-        let start = self.reading.offset;
-        let buffer = &self.memory.buffers[live.buffer].octets;
-        let mut octets = buffer[start..start + count].to_vec();
-        for (at, staged) in &live.staged {
-            for (index, octet) in staged.iter().enumerate() {
-                if let Some(place) = (at + index).checked_sub(start).filter(|at| *at < count) {
-                    octets[place] = *octet;
-                }
-            }
-        }
-        octets
-    }
-
-    fn verdict(&mut self, good: bool) -> Result<(), String> {
-        let (pdu, meaning) = &self.stream.pdus[self.reading.index];
-        self.reading.index += 1;
-        self.reading.open = false;
-        if self.reading.data.len() != pdu.data.len() {
-            return Err("a verdict before the end of the data".to_owned());
-        }
-        if good && self.reading.data != pdu.data {
-            return Err(format!("PDU {} is called good", self.reading.index - 1));
-        }
-        // That somebody has changed or added something is an excuse.
-        let excused = self.weather.forged > 0 || self.weather.mistakes;
-        if !good && self.reading.data == pdu.data && !excused {
-            return Err(format!("PDU {} is called corrupt", self.reading.index - 1));
-        }
-        if let Some(command) = self.reading.command.take() {
-            let live = self.live[command].as_mut().ok_or("gone")?;
-            live.next += pdu.data.len();
-            live.failed |= !good;
-            if good && *meaning != Meaning::Data(command) {
-                return Err("data for another command".to_owned());
-            }
-        }
-        if let Meaning::Done(command) = meaning {
-            let live = self.live[*command].as_ref().ok_or("gone")?;
-            if live.next != self.stream.commands[*command].content.len() && !live.failed {
-                return Err(format!("command {command} ends without its data"));
-            }
-            self.done.push(*command);
-        }
         Ok(())
     }
 }

@@ -162,7 +162,7 @@ impl Content<'_> {
     ///
     /// # Errors
     /// The stream of PDUs has ended with an error: this one, or an earlier one.
-    pub fn next(&mut self) -> Result<Option<Event<'_>>, PduError> {
+    pub fn event(&mut self) -> Result<Option<Event<'_>>, PduError> {
         loop {
             if let Some(next) = self.pdus.step(&mut self.input)? {
                 return Ok(Some(self.pdus.show(next)));

@@ -94,7 +94,7 @@ impl Bench {
             result.nvme = result.nvme.of(taken as u32, u32::MAX);
             let Some(opened) = self.software.open(&mut self.stats.tls)? else { continue };
             let Opened::Pdus(mut content) = opened else { continue };
-            while let Some(event) = content.next().expect("PDUs") {
+            while let Some(event) = content.event().expect("PDUs") {
                 match event {
                     Event::Header { .. } => self.data.clear(),
                     Event::Data { octets, placed, .. } => {

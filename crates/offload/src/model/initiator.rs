@@ -1,0 +1,218 @@
+//! An initiator: its buffers, its commands, and what it does with what is received.
+
+use std::collections::HashMap;
+
+use crate::model::storage::{Meaning, Stream};
+use crate::nvme::target;
+use crate::placement::{Buffers, Registration};
+use crate::software::pdus::Event;
+
+/// The buffers.
+#[derive(Default)]
+pub(crate) struct Memory {
+    pub buffers: Vec<Buffer>,
+    pub registered: HashMap<Registration, usize>,
+    /// The device wrote where it must not.
+    pub violation: Option<String>,
+}
+
+pub(crate) struct Buffer {
+    pub octets: Vec<u8>,
+    /// It is the device's as well.
+    pub shared: bool,
+}
+
+impl Buffers for Memory {
+    fn place(&mut self, registration: Registration, offset: u32, octets: &[u8]) -> bool {
+        let Some(index) = self.registered.get(&registration) else {
+            self.violation = Some(format!("writes to {registration:?}, which was never there"));
+            return false;
+        };
+        let buffer = &mut self.buffers[*index];
+        let end = offset as usize + octets.len();
+        if !buffer.shared || end > buffer.octets.len() {
+            self.violation = Some(format!("writes to {registration:?} late, or to octet {end}"));
+            return false;
+        }
+        buffer.octets[offset as usize..end].copy_from_slice(octets);
+        true
+    }
+}
+
+/// A command at work.
+pub(crate) struct Live {
+    pub registration: Registration,
+    pub buffer: usize,
+    /// Data that is expected next.
+    pub next: usize,
+    pub staged: Vec<(usize, Vec<u8>)>,
+    pub failed: bool,
+    /// Software waits for the device to have let go of the buffer.
+    pub closing: bool,
+}
+
+/// The PDU that software reads.
+#[derive(Default)]
+pub(crate) struct Reading {
+    /// Which one of the stream, and the command that its data is for.
+    pub index: usize,
+    pub command: Option<usize>,
+    pub offset: usize,
+    pub data: Vec<u8>,
+    /// It has begun, and the verdict is not there.
+    pub open: bool,
+}
+
+/// An event, owned.
+pub(crate) enum Said {
+    Header(Vec<u8>),
+    Data(usize, Vec<u8>, Option<Registration>),
+    Recheck(usize),
+    Verdict(bool),
+}
+
+impl Said {
+    pub fn of(event: Event<'_>) -> Said {
+        match event {
+            Event::Header { header, .. } => Said::Header(header.to_vec()),
+            Event::Data { offset, octets, placed } => {
+                Said::Data(offset as usize, octets.to_vec(), placed)
+            }
+            Event::Recheck { data_bytes } => Said::Recheck(data_bytes as usize),
+            Event::End => Said::Verdict(true),
+            Event::Corrupt => Said::Verdict(false),
+        }
+    }
+}
+
+/// What an initiator does with events.
+pub(crate) struct Desk<'w> {
+    pub stream: &'w Stream,
+    pub staging: bool,
+    /// What is called corrupt may be good: somebody has changed or added something.
+    pub excused: bool,
+    pub memory: &'w mut Memory,
+    pub live: &'w mut Vec<Option<Live>>,
+    pub by_tag: &'w [Option<usize>],
+    pub reading: &'w mut Reading,
+    pub done: Vec<usize>,
+}
+
+impl Desk<'_> {
+    /// Takes events until there are none: `next` is given what was to be given again. False where
+    /// it says that the stream has failed.
+    pub fn take(
+        &mut self,
+        mut next: impl FnMut(Option<Vec<u8>>) -> Option<Option<Said>>,
+    ) -> Result<bool, String> {
+        let mut again = None;
+        loop {
+            let Some(said) = next(again.take()) else { return Ok(false) };
+            match said {
+                None => return Ok(true),
+                Some(Said::Header(header)) => self.header(&header)?,
+                Some(Said::Data(offset, octets, placed)) => self.data(offset, octets, placed)?,
+                Some(Said::Recheck(count)) => again = Some(self.put(count)),
+                Some(Said::Verdict(good)) => self.verdict(good)?,
+            }
+        }
+    }
+
+    fn header(&mut self, header: &[u8]) -> Result<(), String> {
+        let reading = &mut *self.reading;
+        let (pdu, _) = self.stream.pdus.get(reading.index).ok_or("a PDU too many")?;
+        if pdu.header != header || reading.open {
+            return Err(format!("header {} is not what was sent", reading.index));
+        }
+        (reading.open, reading.offset, reading.command) = (true, 0, None);
+        reading.data.clear();
+        let Some(target) = target(header) else { return Ok(()) };
+        let found = self.by_tag.get(usize::from(target.tag)).copied().flatten();
+        let Some(command) = found else { return Ok(()) };
+        let Some(live) = self.live[command].as_mut() else { return Ok(()) };
+        let room = self.stream.commands[command].content.len();
+        let end = target.offset as usize + target.data_bytes as usize;
+        if live.next == target.offset as usize && end <= room && !live.closing {
+            reading.command = Some(command);
+            reading.offset = target.offset as usize;
+        } else {
+            // A mistake of the far end: the command fails, whatever the device has made of it.
+            live.failed = true;
+        }
+        Ok(())
+    }
+
+    fn data(
+        &mut self,
+        offset: usize,
+        octets: Vec<u8>,
+        placed: Option<Registration>,
+    ) -> Result<(), String> {
+        let reading = &mut *self.reading;
+        if offset != reading.data.len() {
+            return Err(format!("data at {offset} after {}", reading.data.len()));
+        }
+        reading.data.extend(&octets);
+        let Some(command) = reading.command else { return Ok(()) };
+        let live = self.live[command].as_mut().ok_or("gone")?;
+        let at = reading.offset + offset;
+        if placed == Some(live.registration) {
+            return Ok(());
+        }
+        if self.staging {
+            live.staged.push((at, octets));
+        } else {
+            let buffer = &mut self.memory.buffers[live.buffer].octets;
+            buffer[at..at + octets.len()].copy_from_slice(&octets);
+        }
+        Ok(())
+    }
+
+    /// The first octets of the PDU's data, from where they were put.
+    fn put(&self, count: usize) -> Vec<u8> {
+        let live = self.reading.command.and_then(|command| self.live[command].as_ref());
+        let Some(live) = live else { return self.reading.data[..count].to_vec() };
+        let start = self.reading.offset;
+        let buffer = &self.memory.buffers[live.buffer].octets;
+        let mut octets = buffer[start..start + count].to_vec();
+        for (at, staged) in &live.staged {
+            for (index, octet) in staged.iter().enumerate() {
+                if let Some(place) = (at + index).checked_sub(start).filter(|at| *at < count) {
+                    octets[place] = *octet;
+                }
+            }
+        }
+        octets
+    }
+
+    fn verdict(&mut self, good: bool) -> Result<(), String> {
+        let (pdu, meaning) = &self.stream.pdus[self.reading.index];
+        self.reading.index += 1;
+        self.reading.open = false;
+        if self.reading.data.len() != pdu.data.len() {
+            return Err("a verdict before the end of the data".to_owned());
+        }
+        if good && self.reading.data != pdu.data {
+            return Err(format!("PDU {} is called good", self.reading.index - 1));
+        }
+        if !good && self.reading.data == pdu.data && !self.excused {
+            return Err(format!("PDU {} is called corrupt", self.reading.index - 1));
+        }
+        if let Some(command) = self.reading.command.take() {
+            let live = self.live[command].as_mut().ok_or("gone")?;
+            live.next += pdu.data.len();
+            live.failed |= !good;
+            if good && *meaning != Meaning::Data(command) {
+                return Err("data for another command".to_owned());
+            }
+        }
+        if let Meaning::Done(command) = meaning {
+            let live = self.live[*command].as_ref().ok_or("gone")?;
+            if live.next != self.stream.commands[*command].content.len() && !live.failed {
+                return Err(format!("command {command} ends without its data"));
+            }
+            self.done.push(*command);
+        }
+        Ok(())
+    }
+}
