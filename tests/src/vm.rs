@@ -9,6 +9,13 @@ use std::process::{Command, Output, Stdio};
 
 use crate::said;
 
+/// Times that a machine is started whose emulator aborts: QEMU's MSI-X code has an assertion that
+/// fails now and then. What failed in the machine is never tried again.
+const ATTEMPTS_MAX: usize = 3;
+/// Exit status of `scripts/vm` where it is not that of the command.
+const MACHINE_FAILED: i32 = 125;
+/// What it says when the emulator ended by SIGABRT.
+const EMULATOR_ABORTED: &str = "(QEMU: 134)";
 /// Longest name of a network interface.
 const INTERFACE_BYTES_MAX: usize = 15;
 
@@ -131,7 +138,8 @@ impl<'a> Vm<'a> {
     }
 
     /// Runs a shell script as root in a fresh machine, and waits for its end. The machine sees the
-    /// files of this one, but for `/tmp`, `/run` and `/dev/shm`; what it writes is its own.
+    /// files of this one, but for `/tmp`, `/run` and `/dev/shm`; what it writes is its own. A script
+    /// may be begun again, in another machine.
     ///
     /// # Panics
     /// The machine's script cannot be started.
@@ -155,6 +163,15 @@ impl<'a> Vm<'a> {
             command.args(["--memory", &mebibytes.to_string()]);
         }
         command.args(["--", "/bin/sh", "-c", script_text]).stdin(Stdio::null());
-        command.output().expect("scripts/vm runs")
+        let mut output = command.output().expect("scripts/vm runs");
+        for _ in 1..ATTEMPTS_MAX {
+            let error = String::from_utf8_lossy(&output.stderr);
+            if output.status.code() != Some(MACHINE_FAILED) || !error.contains(EMULATOR_ABORTED) {
+                break;
+            }
+            eprintln!("the emulator aborted, once more: {}", error.lines().next().unwrap_or(""));
+            output = command.output().expect("scripts/vm runs");
+        }
+        output
     }
 }

@@ -97,34 +97,44 @@ fn functions(options: &str) -> String {
 say() {{ echo "$@"; }}
 connect() {{
     echo "transport=tcp,traddr=192.0.2.1,trsvcid=4420,nqn={NQN},hostnqn=nqn.2026-01.io.unlade:host,hostid=5a0c52d6-7b0e-4d2e-8f0b-2a1c7a9e5f11,{options}" >/dev/nvme-fabrics
-    for name in nvme0n1 nvme0n2; do
-        for _ in $(seq 600); do [ -b /dev/$name ] && break; sleep 0.1; done
-        [ -b /dev/$name ] || {{ say "no $name"; dmesg | tail -30; exit 1; }}
+    FILES=$(device 1)
+    RAW=$(device 2)
+    [ -b $FILES ] && [ -b $RAW ]
+}}
+# Namespaces are found side by side: which of them is first is chance.
+device() {{
+    for _ in $(seq 600); do
+        for at in /sys/block/nvme0n*; do
+            if [ "$(cat $at/nsid 2>/dev/null)" = $1 ]; then echo /dev/${{at##*/}}; return; fi
+        done
+        sleep 0.1
     done
+    echo "no namespace $1" >&2
+    dmesg | tail -30 >&2
 }}
 disconnect() {{ echo 1 >/sys/class/nvme/nvme0/delete_controller; }}
 files() {{
-    mkfs.ext4 -q -F /dev/nvme0n1
+    mkfs.ext4 -q -F $FILES
     mkdir -p /mnt/disk
-    mount -t ext4 /dev/nvme0n1 /mnt/disk
+    mount -t ext4 $FILES /mnt/disk
     mkdir /mnt/disk/tree
     cp -r /usr/include/linux /mnt/disk/tree/
     (cd /usr/include/linux && find . -type f | sort | xargs sha256sum) >/dev/shm/before
     umount /mnt/disk
     echo 3 >/proc/sys/vm/drop_caches
-    mount -t ext4 /dev/nvme0n1 /mnt/disk
+    mount -t ext4 $FILES /mnt/disk
     (cd /mnt/disk/tree/linux && find . -type f | sort | xargs sha256sum) >/dev/shm/after
     cmp /dev/shm/before /dev/shm/after
     rm -r /mnt/disk/tree/linux/netfilter
     umount /mnt/disk
-    fsck.ext4 -f -n /dev/nvme0n1 >/dev/null
+    fsck.ext4 -f -n $FILES >/dev/null
     say "files $(wc -l </dev/shm/after)"
 }}
 raw() {{
     head -c $1 /dev/urandom >/dev/shm/data
     for size in 4k 64k 1M; do
-        dd if=/dev/shm/data of=/dev/nvme0n2 bs=$size oflag=direct conv=fsync status=none
-        dd if=/dev/nvme0n2 bs=$size iflag=direct status=none | head -c $1 | cmp - /dev/shm/data
+        dd if=/dev/shm/data of=$RAW bs=$size oflag=direct conv=fsync status=none
+        dd if=$RAW bs=$size iflag=direct status=none | head -c $1 | cmp - /dev/shm/data
     done
     say "raw $(sha256sum </dev/shm/data | cut -d' ' -f1)"
 }}
@@ -197,8 +207,8 @@ fn linux_makes_a_file_system_and_reads_it_back_with_digests() {
 #[test]
 fn linux_works_without_digests_and_with_small_requests() {
     let steps = "connect; files; echo bytes 4194304; raw 4194304\n\
-                 blkdiscard -z /dev/nvme0n1 2>/dev/null || true; mkfs.ext4 -q -F /dev/nvme0n1\n\
-                 disconnect; connect; fsck.ext4 -f -n /dev/nvme0n1 >/dev/null; disconnect\n\
+                 blkdiscard -z $FILES 2>/dev/null || true; mkfs.ext4 -q -F $FILES\n\
+                 disconnect; connect; fsck.ext4 -f -n $FILES >/dev/null; disconnect\n\
                  echo errors: $(errors)\n";
     let options = "nr_io_queues=1,queue_size=32,keep_alive_tmo=60";
     let target = ["--block-bytes", "512", "--request-bytes-max", "16KiB"];
@@ -208,7 +218,7 @@ fn linux_works_without_digests_and_with_small_requests() {
 #[test]
 fn linux_works_where_packets_are_lost_and_reordered() {
     let steps = "impair() { tc qdisc add dev $1 root netem delay 1ms loss 2% reorder 98% 25%; }\n\
-                 ip link add ifb0 type ifb; ip link set ifb0 up; tc qdisc add dev eth0 ingress\n\
+                 ip link add ifb0 type ifb 2>/dev/null || true; ip link set ifb0 up; tc qdisc add dev eth0 ingress\n\
                  tc filter add dev eth0 parent ffff: matchall action mirred egress redirect dev ifb0\n\
                  impair eth0; impair ifb0\n\
                  connect; files; echo bytes 2097152; raw 2097152; disconnect\n\

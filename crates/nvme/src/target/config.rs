@@ -267,12 +267,12 @@ impl TargetConfig {
             ("send_bytes_max", self.send_bytes_max),
         ] {
             within(key, value.0, 4096, ceiling)?;
-            if value.0 % 4 != 0 {
+            if !value.0.is_multiple_of(4) {
                 let allowed = "the multiples of 4".to_owned();
                 return Err(ConfigError::Range { key, value: value.0, allowed });
             }
         }
-        if self.in_capsule_bytes.0 % 16 != 0 {
+        if !self.in_capsule_bytes.0.is_multiple_of(16) {
             let (key, value) = ("in_capsule_bytes", self.in_capsule_bytes.0);
             return Err(ConfigError::Range { key, value, allowed: "the multiples of 16".into() });
         }

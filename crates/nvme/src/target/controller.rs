@@ -328,7 +328,9 @@ impl Controller {
             u64::from(command.dword(10) >> 16) | u64::from(command.dword(11) & 0xffff) << 16;
         let bytes = (dwords + 1) * 4;
         let offset = u64::from(command.dword(12)) | u64::from(command.dword(13)) << 32;
-        if bytes > about.transfer_bytes_max as u64 || offset % 4 != 0 || offset > page.len() as u64
+        if bytes > about.transfer_bytes_max as u64
+            || !offset.is_multiple_of(4)
+            || offset > page.len() as u64
         {
             return refuse(command, Status::INVALID_FIELD);
         }
