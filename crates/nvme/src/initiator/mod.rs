@@ -1,7 +1,7 @@
 //! An initiator (host) in user space: NVMe over TCP, with TLS where there is a key.
 //!
 //! In the order in which a command meets them:
-//! - [`address`]: `nvme+tcp://host:port/1`;
+//! - [`address`], such as `nvme+tcp://host:port/1`;
 //! - [`options`]: who we are, whom we want, limits; how connections are made;
 //! - `connect`: from an address to a controller that is ready;
 //! - [`controller`]: its queues, keep alive, events, reconnection;

@@ -270,7 +270,7 @@ impl<'a> ClientHello<'a> {
 }
 
 fn numbers(list: &[u8]) -> Result<Vec<u16>, PskError> {
-    if list.len() % 2 != 0 {
+    if !list.len().is_multiple_of(2) {
         return Err(PskError::decode("a list of odd length"));
     }
     Ok(list.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect())

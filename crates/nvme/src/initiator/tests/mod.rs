@@ -86,7 +86,7 @@ impl Rig {
     }
 
     /// Moves some octets towards the model.
-    fn to_model(&mut self, random: &mut Random) {
+    fn send_to_model(&mut self, random: &mut Random) {
         let mut octets: Vec<u8> = self.queue.outgoing().flatten().copied().collect();
         octets.truncate(random.below(octets.len() as u64 + 1) as usize);
         self.queue.sent(octets.len());
@@ -94,7 +94,7 @@ impl Rig {
     }
 
     /// Moves some octets towards the queue.
-    fn to_queue(&mut self, random: &mut Random) -> Result<(), QueueError> {
+    fn send_to_queue(&mut self, random: &mut Random) -> Result<(), QueueError> {
         let count = random.below(self.model.outgoing.len() as u64 + 1) as usize;
         let octets: Vec<u8> = self.model.outgoing.drain(..count).collect();
         let received = self.queue.receive(&mut Input::plain(&octets));
@@ -140,9 +140,9 @@ impl Rig {
         for _ in 0..steps {
             match random.below(4) {
                 0 => self.submit(random),
-                1 => self.to_model(random),
+                1 => self.send_to_model(random),
                 2 => self.model.work(random),
-                _ => self.to_queue(random)?,
+                _ => self.send_to_queue(random)?,
             }
         }
         Ok(())
@@ -155,9 +155,9 @@ impl Rig {
             if self.queue.in_flight() == 0 && self.model.outgoing.is_empty() {
                 return Ok(());
             }
-            self.to_model(random);
+            self.send_to_model(random);
             self.model.work(random);
-            self.to_queue(random)?;
+            self.send_to_queue(random)?;
         }
         panic!("commands never end");
     }
