@@ -67,6 +67,9 @@ pub fn all() -> Vec<Seed> {
     for (name, text) in RESP_REQUESTS {
         add("resp_request", name, text.as_bytes().to_vec());
     }
+    for (name, script) in super::bump::scripts() {
+        add("bump", name, script);
+    }
     seeds
 }
 

@@ -15,6 +15,7 @@ use wire::packet::{
 };
 use wire::snapshot::Snapshot;
 
+pub use super::bump::bump;
 pub use super::lines::copyd_lines;
 pub use super::tls::record;
 
@@ -22,7 +23,7 @@ pub use super::tls::record;
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("snapshot", snapshot),
     ("frame", frame),
     ("http_request", http_request),
@@ -35,6 +36,7 @@ pub const TARGETS: [(&str, Target); 12] = [
     ("channel_word", channel_word),
     ("parcel", parcel),
     ("resp_request", resp_request),
+    ("bump", bump),
 ];
 
 /// What is said on a channel's socket means one thing.

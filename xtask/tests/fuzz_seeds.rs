@@ -6,6 +6,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+#[path = "../../fuzz/src/bump.rs"]
+mod bump;
 #[path = "../../fuzz/src/lines.rs"]
 mod lines;
 #[path = "../../fuzz/src/seeds.rs"]

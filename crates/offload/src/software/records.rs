@@ -53,12 +53,6 @@ struct Doubt {
     count: usize,
 }
 
-impl Doubt {
-    fn ways(&self) -> &[Option<Pass>] {
-        &self.ways[..self.count]
-    }
-}
-
 /// A key before the current one. The device goes on with it until it is told, and has decrypted
 /// records of the current key with it then.
 struct Previous {
