@@ -15,6 +15,7 @@ use wire::packet::{
 };
 use wire::snapshot::Snapshot;
 
+pub use super::bump::bump;
 pub use super::initiator::{nvme_initiator, psk};
 pub use super::lines::copyd_lines;
 pub use super::nvme::nvme_pdu;
@@ -48,6 +49,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("psk", psk),
     ("offload_pdus", offload_pdus),
     ("offload_rx", offload_rx),
+    ("bump", bump),
 ];
 
 /// What is said on a channel's socket means one thing.

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 #[path = "../../fuzz/src/initiator.rs"]
 mod initiator;
+#[path = "../../fuzz/src/bump.rs"]
+mod bump;
 #[path = "../../fuzz/src/lines.rs"]
 mod lines;
 #[path = "../../fuzz/src/nvme.rs"]

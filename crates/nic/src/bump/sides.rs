@@ -61,6 +61,10 @@ struct TxKey {
 pub struct TxSide {
     /// Where the stream's octet 0 is.
     origin: SeqNumber,
+    /// Where the offload began.
+    start: SeqNumber,
+    /// What was sent before that may be sent again.
+    fresh: bool,
     sent: Sent<Bytes>,
     keys: VecDeque<TxKey>,
 }
@@ -78,7 +82,7 @@ impl TxSide {
             machine: Tx::new(start, number, 0),
         };
         let sent = Sent::new(start, number, RECORDS_MAX);
-        TxSide { origin, sent, keys: VecDeque::from([first]) }
+        TxSide { origin, start, fresh: true, sent, keys: VecDeque::from([first]) }
     }
 
     /// The stream goes on with this record: it is about to be written to the socket.
@@ -106,6 +110,7 @@ impl TxSide {
     /// The octets before `offset` have arrived.
     pub fn acknowledge(&mut self, offset: u64) {
         let acknowledged = self.origin + offset as u32;
+        self.fresh &= acknowledged.before(self.start);
         self.sent.acknowledge(acknowledged);
         while self.keys.get(1).is_some_and(|next| !acknowledged.before(next.start)) {
             self.keys.pop_front();
@@ -129,6 +134,11 @@ impl TxSide {
 
     /// Seals the payload of a segment in place.
     pub fn send(&mut self, stats: &mut Stats, seq: SeqNumber, payload: &mut [u8]) -> Verdict {
+        // Before the stream there is nothing that might go as it is.
+        if self.fresh && seq.before(self.origin) {
+            stats.tx_tls_drop_no_sync_data += 1;
+            return Verdict::Drop;
+        }
         let mut done = 0;
         while done < payload.len() {
             let at = seq + done as u32;

@@ -256,6 +256,37 @@ fn records_under_several_keys_are_sealed_each_with_its_own() {
     assert_eq!(side.send(&mut stats, SeqNumber(0), &mut [0; 10]), Verdict::Drop);
 }
 
+#[test]
+fn streams_go_on_beyond_the_wrap_of_numbers() {
+    let record = Bytes::from(in_clear(&[1; 16_384]));
+    let mut side = TxSide::new(SeqNumber(1000), 0, 0, tls());
+    let (mut offset, mut stats) = (0u64, Stats::default());
+    // Sealing 5 GiB takes long: most of it is skipped, as if it had been sent and acknowledged.
+    while offset < 5 << 30 {
+        side.push(record.clone()).unwrap();
+        offset += record.len() as u64;
+        if offset % 97 == 0 {
+            let seq = SeqNumber(1000) + (offset - record.len() as u64) as u32;
+            let mut payload = record.to_vec();
+            assert_eq!(side.send(&mut stats, seq, &mut payload), Verdict::Send);
+            assert!(payload != record);
+        }
+        side.acknowledge(offset);
+    }
+    assert!(stats.tx_tls_encrypted_packets > 1000);
+    // What nobody may send again.
+    assert_eq!(side.send(&mut stats, SeqNumber(1000), &mut [0; 10]), Verdict::Drop);
+}
+
+#[test]
+fn what_comes_before_the_stream_is_dropped() {
+    let mut side = TxSide::new(SeqNumber(1000), 50, 0, tls());
+    let mut stats = Stats::default();
+    assert_eq!(side.send(&mut stats, SeqNumber(1000), &mut [1; 50]), Verdict::Send);
+    assert_eq!(side.send(&mut stats, SeqNumber(999), &mut [1; 50]), Verdict::Drop);
+    assert_eq!(side.send(&mut stats, SeqNumber(1000), &mut [1; 51]), Verdict::Drop);
+}
+
 // Frames through the engine.
 
 fn name() -> FlowKey {
