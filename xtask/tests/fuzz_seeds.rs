@@ -6,18 +6,18 @@
 use std::fs;
 use std::path::PathBuf;
 
-#[path = "../../fuzz/src/initiator.rs"]
-mod initiator;
 #[path = "../../fuzz/src/bump.rs"]
 mod bump;
+#[path = "../../fuzz/src/initiator.rs"]
+mod initiator;
 #[path = "../../fuzz/src/lines.rs"]
 mod lines;
 #[path = "../../fuzz/src/nvme.rs"]
 mod nvme;
-#[path = "../../fuzz/src/pieces.rs"]
-mod pieces;
 #[path = "../../fuzz/src/pdus.rs"]
 mod pdus;
+#[path = "../../fuzz/src/pieces.rs"]
+mod pieces;
 #[path = "../../fuzz/src/seeds.rs"]
 mod seeds;
 #[path = "../../fuzz/src/targets.rs"]
