@@ -72,7 +72,6 @@ mod tests {
         capture.frame(&[7; 60]);
         capture.frame(&[8; 60]);
         capture.frame(&[9; 1]);
-        drop(capture);
         assert_eq!(file[..8], [0x4d, 0x3c, 0xb2, 0xa1, 2, 0, 4, 0]);
         assert_eq!(file.len(), 24 + 16 + 60);
         assert_eq!((file[24 + 8], file[24 + 12], file[24 + 16]), (60, 60, 7));
