@@ -1,7 +1,8 @@
 //! `unlade doctor`: what works on this machine, what falls back, and why. Nothing is concluded
-//! from version numbers: every probe does, small, what the real thing does ([`probes`], [`copy`]).
+//! from version numbers: every probe does, small, what the real thing does ([`probes`], [`copy`], [`nic`]).
 
 mod copy;
+mod nic;
 mod probes;
 
 use crate::output::line;
@@ -15,7 +16,8 @@ Probes the machine, offload by offload, in a network namespace of its own that i
 afterwards. `works` was tried and did; `falls back` says what happens instead; `missing` keeps \
 the named feature from being used at all.
 
-Copies need nothing of the machine but a second core: what `falls back` there costs time.
+Copies need nothing of the machine but a second core: what `falls back` there costs time. A device \
+for TLS needs a TAP device; NVMe/TCP needs nothing.
 
 Ends with status 0 when connections can be handed over, 1 when they can only be proxied.";
 
@@ -43,6 +45,8 @@ enum Part {
     Better,
     /// What copies are made with, and by whom.
     CopyOffload,
+    /// What a device works with, and where its packets come from.
+    ProtocolOffload,
     /// Labs and experiments.
     Lab,
 }
@@ -69,7 +73,8 @@ struct Finding {
 /// # Errors
 /// Standard output cannot be written.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
-    let findings: Vec<Finding> = probes::all().into_iter().chain(copy::all()).collect();
+    let findings: Vec<Finding> =
+        probes::all().into_iter().chain(copy::all()).chain(nic::all()).collect();
     match args.json {
         true => line(serde_json::to_string(&findings)?)?,
         false => print(&findings)?,
@@ -94,6 +99,7 @@ fn print(findings: &[Finding]) -> Result<()> {
         (Part::ConnectionOffload, "connection offload"),
         (Part::Better, "makes it better"),
         (Part::CopyOffload, "copy offload"),
+        (Part::ProtocolOffload, "protocol offload"),
         (Part::Lab, "labs and experiments"),
     ] {
         line(format_args!("{title}"))?;
@@ -115,8 +121,15 @@ mod tests {
 
     #[test]
     fn every_part_is_probed_and_explained() {
-        let findings: Vec<Finding> = probes::all().into_iter().chain(copy::all()).collect();
-        for part in [Part::ConnectionOffload, Part::Better, Part::CopyOffload, Part::Lab] {
+        let findings: Vec<Finding> =
+            probes::all().into_iter().chain(copy::all()).chain(nic::all()).collect();
+        for part in [
+            Part::ConnectionOffload,
+            Part::Better,
+            Part::CopyOffload,
+            Part::ProtocolOffload,
+            Part::Lab,
+        ] {
             assert!(findings.iter().any(|finding| finding.part == part), "{part:?}");
         }
         for finding in &findings {

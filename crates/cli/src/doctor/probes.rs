@@ -1,6 +1,6 @@
 //! The probes, each of them a small real thing.
 
-use super::{Finding, Outcome, Part};
+use super::{Finding, Outcome, Part, nic};
 use crate::lab::namespace::inside;
 use crate::lab::run::{find_program, ip_batch, run};
 use anyhow::{Context, Result, bail};
@@ -45,6 +45,8 @@ pub fn all() -> Vec<Finding> {
             room.as_ref().map(|_| created()).map_err(|e| anyhow::anyhow!("{e:#}")),
         ),
         lab("link rates (tbf)", within(link_rates)),
+        nic::finding("TAP device", within(nic::tap)),
+        nic::finding("packet sockets", within(nic::packets)),
     ];
     for program in ["ethtool", "setsid", "curl"] {
         findings.push(lab(program, installed(program)));
