@@ -27,6 +27,8 @@ const STEPS: &str = r#"set -eu
 cd "$DIR"
 ip netns add peer
 ip -n peer link set lo up
+: >/dev/shm/peer
+trap 'cat /dev/shm/peer >&2' EXIT
 on_peer() { ip netns exec peer "$@"; }
 tls_stat() { on_peer sed "s/^/figure $1 /" /proc/net/tls_stat; }
 counters() {
@@ -53,18 +55,20 @@ finish() {
 }
 # VERSION SUITE
 terminator() {
-    ./tls_peer echo 127.0.0.1:8080 &
+    ./tls_peer echo 127.0.0.1:8080 2>/dev/shm/peer &
     OTHER=$!
+    until ss -Hltn "sport = :8080" | grep -q .; do kill -0 $OTHER; sleep 0.1; done
     start --listen 10.9.0.1:443 --backend 127.0.0.1:8080 --certificate a.crt --key a.key
     on_peer ./tls_peer tls-exchange 10.9.0.1:443 "$1" "$2" a.crt peer.example $BYTES 1
     finish "terminator-$2"
 }
 originator() {
-    on_peer ./tls_peer tls-echo 10.9.0.2:443 "$1" "$2" a.crt a.key 2>"/dev/shm/peer" &
+    # Its address comes with the device.
+    ip netns exec peer ./tls_peer tls-echo 0.0.0.0:443 "$1" "$2" a.crt a.key 2>/dev/shm/peer &
     OTHER=$!
+    until on_peer ss -Hltn "sport = :443" | grep -q .; do kill -0 $OTHER; sleep 0.1; done
     start --originate 127.0.0.1:8443 --connect 10.9.0.2:443 --name peer.example --ca a.crt
     ./tls_peer exchange 127.0.0.1:8443 $BYTES 2
-    cat /dev/shm/peer >&2
     finish "originator-$2"
 }
 "#;
