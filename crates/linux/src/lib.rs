@@ -3,6 +3,7 @@
 //! - [`repair`]: freeze, snapshot and restore one TCP connection (TCP_REPAIR);
 //! - [`info`]: what the kernel tells about a connection (TCP_INFO);
 //! - [`sockopt`]: socket options that have no safe wrapper elsewhere;
+//! - [`ktls`]: TLS in the kernel;
 //! - [`cgroup`]: where programs that see this process's sockets are attached;
 //! - [`tap`]: a TAP device, where held packets wait;
 //! - [`vnet`]: a TAP device that leaves segmentation and checksums to this process;
@@ -19,6 +20,7 @@
 pub mod cgroup;
 pub mod fault;
 pub mod info;
+pub mod ktls;
 pub mod link;
 pub mod packet;
 pub mod raw;

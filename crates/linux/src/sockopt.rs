@@ -36,6 +36,8 @@ pub(crate) unsafe trait Plain: Copy {}
 // SAFETY: integers and arrays of octets have no padding and no invalid values.
 unsafe impl Plain for i32 {}
 // SAFETY: as above.
+unsafe impl Plain for u8 {}
+// SAFETY: as above.
 unsafe impl Plain for u32 {}
 
 pub(crate) fn set<T: Plain>(
