@@ -180,7 +180,11 @@ impl<P: Port> Engine<P> {
     fn packet(&mut self, mut packet: Box<TxPacket>) {
         self.counters.tx_packets += 1;
         let template = self.templates.get(packet.flow.index()).and_then(Option::as_ref);
-        let flow = self.flows.fetch(packet.flow, Side::Tx);
+        let flow = match packet.payload_bytes {
+            // What has nothing to be sealed needs no context.
+            0 => self.flows.get(packet.flow),
+            _ => self.flows.fetch(packet.flow, Side::Tx),
+        };
         match (flow, template, segment::frames(&packet)) {
             (Some(flow), Some(template), Some(_)) => {
                 let emitted = segment::emit(flow, template, &mut packet, &mut self.port);

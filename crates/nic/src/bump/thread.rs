@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linux::packet::PacketPort;
 use linux::vnet::{FRAME_BYTES_MAX, VnetHeader, VnetTap};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 
 use super::capture::Capture;
 use super::channel::Device;
@@ -95,6 +96,14 @@ impl Setup {
 pub struct Running {
     device: Device,
     thread: Option<JoinHandle<()>>,
+    tid: i32,
+}
+
+impl Running {
+    /// The kernel's number of the thread, by which its processor time can be asked for.
+    pub fn tid(&self) -> i32 {
+        self.tid
+    }
 }
 
 impl Drop for Running {
@@ -112,7 +121,10 @@ impl Drop for Running {
 /// There is no thread to be had.
 pub fn start(device: Device, setup: Setup) -> io::Result<Running> {
     let seen = device.clone();
+    let (named, name) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name("nic-engine".to_owned()).spawn(move || {
+        // Who has started it waits for that.
+        let _ = named.send(gettid().as_raw_nonzero().get());
         if let Some(core) = setup.core {
             let mut cores = CpuSet::new();
             cores.set(core);
@@ -122,7 +134,8 @@ pub fn start(device: Device, setup: Setup) -> io::Result<Running> {
         }
         Loop::new(seen, setup).run();
     })?;
-    Ok(Running { device, thread: Some(thread) })
+    let tid = name.recv().map_err(io::Error::other)?;
+    Ok(Running { device, thread: Some(thread), tid })
 }
 
 struct Loop {

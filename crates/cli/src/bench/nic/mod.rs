@@ -3,11 +3,16 @@
 //! Every part is a line of [`PARTS`].
 
 mod crypto;
+mod far;
 mod figures;
+mod flows;
 mod host;
 mod loss;
+mod peer;
 mod responder;
+mod room;
 mod stream;
+mod tap;
 
 use crate::bench::parts::{self, Part};
 use crate::bench::record::Sink;
@@ -25,6 +30,21 @@ incremental interface and RustCrypto.
 
 stream: one connection of TLS 1.3 with AES-128-GCM over a TCP in user space, by record size, sent from a buffer in the caches and received without a look at it: plain TCP, records by aws-lc (each at once, in the host), and records by the device. The far end is a model that answers for next to nothing. One core: host and engine take turns, and each one's time is counted. Two: each has a core.
 
+flows: packets of many flows in bursts of 8, round robin, into one engine whose memory for contexts \
+is 4 MiB (20,164 contexts): what a packet costs host and engine, how often its context is missing, \
+and how many octets a device would move for that. The host has a TCP and, where there are records, \
+a record layer for each flow. All frames are made beforehand and none is seen twice, so they come \
+from memory however many flows there are. Misses are counted, not paid for: contexts of this engine \
+are in the same memory in any case.
+
+tap: one connection of the kernel's TCP between two network namespaces that the part makes, sent and \
+received, through the engine of `unlade nic run`: plain TCP, records by aws-lc in the host, records \
+by the engine. Wire `large` takes 64 KiB at once as it comes, wire `mtu` frames of 1500 octets. Host \
+cost is the thread's that owns the socket, with its system calls. The kernel's work on packets is \
+charged to whoever runs it: sending mostly to the host, but what the TAP device delivers (segments \
+and acknowledgements, of both ends) to the engine. The peer throws away what it gets unread, or \
+sends what was sealed beforehand. Needs root and /dev/net/tun.
+
 Host cost is the processor time of the thread that has the application, TLS and TCP; engine cost, \
 printed beside it, that of the thread that has the device. Figures are medians over rounds.";
 
@@ -38,6 +58,8 @@ pub static PARTS: &[Part] = &[
     Part { name: "crypto", about: "AES-GCM in pieces, beside libraries", run: crypto::run },
     Part { name: "stream", about: "one connection, sent and received", run: stream::run },
     Part { name: "loss", about: "lost packets and packets out of order", run: loss::run },
+    Part { name: "flows", about: "more flows than the device has memory for", run: flows::run },
+    Part { name: "tap", about: "the kernel's TCP through a TAP device", run: tap::run },
 ];
 
 /// TLS and NVMe/TCP by an engine, beside the fastest libraries

@@ -185,7 +185,7 @@ fn check(case: &Case, engine: &Engine<Responder>) -> Result<()> {
 }
 
 /// The first two processors that this thread may use.
-fn processors() -> Option<[usize; 2]> {
+pub fn processors() -> Option<[usize; 2]> {
     let set = sched_getaffinity(None).ok()?;
     let mut usable = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
     Some([usable.next()?, usable.next()?])
