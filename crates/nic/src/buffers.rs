@@ -42,11 +42,7 @@ impl Registered {
     ///
     /// # Errors
     /// The buffer, where the tag has one already, or is out of bounds.
-    pub fn add(
-        &mut self,
-        registration: Registration,
-        buffer: Box<[u8]>,
-    ) -> Result<(), Box<[u8]>> {
+    pub fn add(&mut self, registration: Registration, buffer: Box<[u8]>) -> Result<(), Box<[u8]>> {
         let Ok(buffer_bytes) = u32::try_from(buffer.len()) else { return Err(buffer) };
         if self.placement.add(registration, buffer_bytes).is_err() {
             return Err(buffer);

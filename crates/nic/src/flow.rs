@@ -267,8 +267,7 @@ impl Flow {
             }
             Some(RxContext::Nvme { l5p, rx }) => {
                 let packet = (seq, payload);
-                let found =
-                    rx.receive_placing(l5p, &mut stats.nvme, packet, &mut [], &mut placer);
+                let found = rx.receive_placing(l5p, &mut stats.nvme, packet, &mut [], &mut placer);
                 let (pass, boundary) = (found.pass, found.boundary);
                 let pdus = PduResult { pass, boundary, placed: placer.take() };
                 Received { request: found.request, pdus, ..Received::default() }

@@ -89,7 +89,8 @@ impl Piece {
     /// The payload of the batch's segment with this index; empty where there is none.
     pub fn of_segment(held: &Rc<Held>, index: usize) -> Piece {
         let segment = held.batch().and_then(|batch| batch.segments.get(index));
-        let (range, pass) = segment.map_or((0..0, None), |found| (found.payload.clone(), found.pass));
+        let (range, pass) =
+            segment.map_or((0..0, None), |found| (found.payload.clone(), found.pass));
         let mut piece = Piece::of_batch(held, range, pass);
         piece.segment = segment.and(u16::try_from(index).ok());
         piece
@@ -108,9 +109,7 @@ impl Piece {
     /// What the device says of PDUs in it.
     pub fn pdus(&self) -> PduResult {
         match self.told() {
-            Some((pdus, first)) => {
-                pdus.of((self.start - first) as u32, (self.end - first) as u32)
-            }
+            Some((pdus, first)) => pdus.of((self.start - first) as u32, (self.end - first) as u32),
             None => PduResult::default(),
         }
     }

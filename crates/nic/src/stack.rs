@@ -24,8 +24,8 @@ use crate::tls::send::{CONTENT_BYTES_MAX, Change, SendError, Sender};
 
 mod pdus;
 
-pub use pdus::Question;
 use pdus::PduState;
+pub use pdus::Question;
 
 /// Batches that are looked at in one poll.
 const BATCHES_AT_ONCE: usize = 16;

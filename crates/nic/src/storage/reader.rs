@@ -180,7 +180,9 @@ impl Reader {
 
     /// Goes on, if it is this command's buffer that was awaited.
     fn resume(&mut self, cid: u16) -> Result<(), StreamError> {
-        let Some(current) = self.current.filter(|current| current.cid == cid) else { return Ok(()) };
+        let Some(current) = self.current.filter(|current| current.cid == cid) else {
+            return Ok(());
+        };
         let Some(bytes) = self.recheck_bytes.take() else { return Ok(()) };
         self.recheck(current, bytes);
         self.run()

@@ -6,6 +6,7 @@ mod crypto;
 mod figures;
 mod host;
 mod loss;
+mod nvme;
 mod responder;
 mod stream;
 
@@ -25,6 +26,8 @@ incremental interface and RustCrypto.
 
 stream: one connection of TLS 1.3 with AES-128-GCM over a TCP in user space, by record size, sent from a buffer in the caches and received without a look at it: plain TCP, records by aws-lc (each at once, in the host), and records by the device. The far end is a model that answers for next to nothing. One core: host and engine take turns, and each one's time is counted. Two: each has a core.
 
+nvme: reads of 4 to 256 KiB over NVMe/TCP, 1, 8 and 64 at a time, into buffers that are in no cache (128 MiB in turn). Without digests and with a copy (nvme); with both digests by the host and a copy (software); and with digests checked and data placed by the device (offload). The same in records of TLS 1.3 with AES-128-GCM, opened by aws-lc or by the device. The far end is a model whose answers are there beforehand. Host and engine take turns.
+
 Host cost is the processor time of the thread that has the application, TLS and TCP; engine cost, \
 printed beside it, that of the thread that has the device. Figures are medians over rounds.";
 
@@ -37,6 +40,7 @@ Examples:
 pub static PARTS: &[Part] = &[
     Part { name: "crypto", about: "AES-GCM in pieces, beside libraries", run: crypto::run },
     Part { name: "stream", about: "one connection, sent and received", run: stream::run },
+    Part { name: "nvme", about: "reads over NVMe/TCP, plain and over TLS", run: nvme::run },
     Part { name: "loss", about: "lost packets and packets out of order", run: loss::run },
 ];
 
