@@ -599,4 +599,48 @@ mod tests {
         let stats = flows.cache_stats();
         assert_eq!((stats.hits, stats.misses, stats.evictions), (0, 4, 2));
     }
+
+    /// Data for command `tag` whose digests are left to the device.
+    fn data(tag: u16, data: &[u8]) -> Vec<u8> {
+        let mut pdu = vec![7, 3 | 4 | 8, 24, 28];
+        pdu.extend((28 + data.len() as u32 + 4).to_le_bytes());
+        pdu.extend(tag.to_le_bytes());
+        pdu.extend([0; 6]);
+        pdu.extend((data.len() as u32).to_le_bytes());
+        pdu.extend([0; 8]);
+        pdu.extend(data);
+        pdu.extend([0; 4]);
+        pdu
+    }
+
+    #[test]
+    fn digests_are_filled_in_then_checked_and_data_is_placed() {
+        let nvme = Nvme { header_digest: true, data_digest: true, data_bytes_max: 1 << 20 };
+        let mut flows = Flows::new(CACHE_BYTES);
+        let flow = flows.create(FlowId(0), name(1)).unwrap();
+        let start = SeqNumber(u32::MAX - 20);
+        flow.create_tx(Protocol::Nvme(nvme), start, 0, 0).unwrap();
+        let pdu = data(5, b"what was read");
+        let mut packet = pdu.clone();
+        assert_eq!(flow.transmit(0, start, &mut packet), Verdict::Send);
+        assert_eq!(packet[24..28], crc32c::crc32c(&pdu[..24]).to_le_bytes());
+        assert_eq!(packet[41..], crc32c::crc32c(b"what was read").to_le_bytes());
+        let flow = flows.create(FlowId(1), name(2)).unwrap();
+        flow.create_rx(Protocol::Nvme(nvme), start, 0);
+        let registration = Registration { tag: 5, generation: 1 };
+        flow.register(registration, vec![0; 13].into()).unwrap();
+        let result = flow.receive(start, &packet, &mut []);
+        assert!(!result.rewritten && result.pass.is_none() && result.pdus.pass.is_some());
+        let placed = result.pdus.placed;
+        assert_eq!(placed.as_slice().len(), 1);
+        assert_eq!((placed.as_slice()[0].start, placed.as_slice()[0].end), (28, 41));
+        assert_eq!(flow.withdraw(registration).unwrap()[..], *b"what was read");
+        // The same once more, damaged: no pass, and no buffer to write to.
+        packet[30] ^= 1;
+        let result = flow.receive(start + 45, &packet, &mut []);
+        assert!(result.pdus.pass.is_none() && result.pdus.placed.is_empty());
+        let both =
+            Protocol::NvmeTls(Box::new(Tls::new(Version::Tls13, &[7; 16], [9; 12]).unwrap()), nvme);
+        assert_eq!(flow.create_tx(both, start, 0, 0), Err(FlowError::Protocol));
+    }
 }

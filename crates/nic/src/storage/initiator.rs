@@ -98,7 +98,7 @@ impl Initiator {
     ) -> Result<u16, (ReadError, Box<[u8]>)> {
         let Config { nvme, nsid, block_bytes, depth, .. } = self.config;
         let blocks = (buffer.len() / block_bytes.max(1) as usize).wrapping_sub(1);
-        let whole = buffer.len() % block_bytes.max(1) as usize == 0;
+        let whole = buffer.len().is_multiple_of(block_bytes.max(1) as usize);
         let (Ok(nlb), Ok(data_bytes), true) =
             (u16::try_from(blocks), u32::try_from(buffer.len()), whole)
         else {
