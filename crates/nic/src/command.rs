@@ -1,6 +1,7 @@
 //! What the host tells the device about a flow. Commands travel in the send ring, between the
 //! packets that they belong between: each takes effect for the packets behind it.
 
+use offload::placement::Registration;
 use offload::resync::Response;
 use wire::{FlowKey, SeqNumber};
 
@@ -58,6 +59,17 @@ pub enum Command {
     },
     /// Software's answer (`l5o_resync_rx_resp`).
     Respond(Response),
+    /// The same to a question of the machine above TLS.
+    RespondPdu(Response),
+    /// Data for the tag goes to the buffer (`l5o_add_rr_state`).
+    Register {
+        /// The tag, and which registration of it.
+        registration: Registration,
+        /// The buffer, which is the device's until it is withdrawn.
+        buffer: Box<[u8]>,
+    },
+    /// The buffer is to be given back (`l5o_del_rr_state`).
+    Withdraw(Registration),
 }
 
 /// A command, and whose it is.

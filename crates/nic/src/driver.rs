@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `l5o_create` | [`Driver::create_rx`], [`Driver::create_tx`] |
 //! | `l5o_destroy` | [`Driver::destroy_rx`], [`Driver::destroy_tx`] |
-//! | `l5o_resync_rx_resp` | [`Driver::resync_rx_resp`] |
+//! | `l5o_resync_rx_resp` | [`Driver::resync_rx_resp`], [`Driver::resync_pdu_resp`] |
+//! | `l5o_add_rr_state`, `l5o_del_rr_state` | [`Driver::register`], [`Driver::withdraw`] |
 //! | `l5o_resync_rx_req` | [`RxSegment::request`](crate::queue::RxSegment::request) |
 //! | `l5o_get_tx_msgstate` | [`Source`], asked by [`TxFlow::attach`] |
 //!
@@ -13,11 +14,13 @@
 use std::collections::VecDeque;
 
 use offload::Stats;
+use offload::placement::Registration;
 use offload::resync::Response;
 use offload::tx::{Messages, Shadow};
 use thiserror::Error;
 use wire::{FlowKey, SeqNumber};
 
+use crate::buffers::{BUFFERS_MAX, Withdrawn};
 use crate::command::{Addressed, Command};
 use crate::flow::{FLOWS_MAX, FlowId, Protocol, TX_KEYS_MAX};
 use crate::queue::{HostQueue, RxBatch, Sent, TxEntry, TxPacket};
@@ -39,6 +42,9 @@ pub enum DriverError {
     /// Packets under [`TX_KEYS_MAX`] keys are not acknowledged.
     #[error("a flow has at most {TX_KEYS_MAX} keys to send with; change keys less often")]
     Keys,
+    /// The device has [`BUFFERS_MAX`] buffers.
+    #[error("the device has {BUFFERS_MAX} buffers; withdraw some")]
+    Buffers,
 }
 
 /// The host's end of a device's shard.
@@ -49,12 +55,14 @@ pub struct Driver {
     /// Identities that may be used again, longest unused first.
     free: VecDeque<FlowId>,
     next: u32,
+    /// Buffers that the device has.
+    registered: usize,
 }
 
 impl Driver {
     /// Uses a host's end of queues.
     pub fn new(queue: HostQueue) -> Driver {
-        Driver { queue, waiting: VecDeque::new(), free: VecDeque::new(), next: 0 }
+        Driver { queue, waiting: VecDeque::new(), free: VecDeque::new(), next: 0, registered: 0 }
     }
 
     /// There is a flow from now on; frames that come name it `name`.
@@ -147,6 +155,58 @@ impl Driver {
     /// [`DriverError::Commands`]; the device will ask again.
     pub fn resync_rx_resp(&mut self, flow: FlowId, response: Response) -> Result<(), DriverError> {
         self.command(flow, Command::Respond(response))
+    }
+
+    /// Answers a question of the machine above TLS.
+    ///
+    /// # Errors
+    /// [`DriverError::Commands`]; the device will ask again.
+    pub fn resync_pdu_resp(&mut self, flow: FlowId, response: Response) -> Result<(), DriverError> {
+        self.command(flow, Command::RespondPdu(response))
+    }
+
+    /// Data that comes for the registration's tag goes to `buffer`, which the device has until
+    /// [`Driver::withdrawn`] gives it back: after [`Driver::withdraw`], when the flow is gone, or at
+    /// once where the device cannot use it.
+    ///
+    /// # Errors
+    /// [`DriverError::Buffers`], [`DriverError::Commands`]; and the buffer.
+    pub fn register(
+        &mut self,
+        flow: FlowId,
+        registration: Registration,
+        buffer: Box<[u8]>,
+    ) -> Result<(), (DriverError, Box<[u8]>)> {
+        self.flush();
+        if self.registered >= BUFFERS_MAX {
+            return Err((DriverError::Buffers, buffer));
+        }
+        if self.waiting.len() >= COMMANDS_WAITING_MAX {
+            return Err((DriverError::Commands, buffer));
+        }
+        self.registered += 1;
+        // There is room.
+        let _ = self.command(flow, Command::Register { registration, buffer });
+        Ok(())
+    }
+
+    /// The device is to give the registration's buffer back.
+    ///
+    /// # Errors
+    /// [`DriverError::Commands`].
+    pub fn withdraw(
+        &mut self,
+        flow: FlowId,
+        registration: Registration,
+    ) -> Result<(), DriverError> {
+        self.command(flow, Command::Withdraw(registration))
+    }
+
+    /// A buffer that the device has given back, with all that was placed in it.
+    pub fn withdrawn(&mut self) -> Option<Withdrawn> {
+        let withdrawn = self.queue.withdrawn.pop().ok()?;
+        self.registered -= 1;
+        Some(withdrawn)
     }
 
     fn command(&mut self, flow: FlowId, command: Command) -> Result<(), DriverError> {

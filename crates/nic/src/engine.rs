@@ -10,13 +10,15 @@
 
 use offload::Stats;
 use offload::cache::CacheStats;
-use offload::rx::Received;
+use offload::placement::Registration;
+use offload::software::pdus::PduResult;
 use wire::SeqNumber;
 use wire::packet::TcpFlags;
 
+use crate::buffers::Withdrawn;
 use crate::classify::{Checksums, Kind, Segment, classify};
 use crate::command::{Addressed, Command};
-use crate::flow::{CACHE_BYTES, FlowError, FlowId, Flows, Side};
+use crate::flow::{CACHE_BYTES, FlowError, FlowId, Flows, Received, Side};
 use crate::port::{Frame, Port};
 use crate::queue::{
     BATCH_BYTES, BATCH_SEGMENTS_MAX, DeviceQueue, RxBatch, RxKind, RxSegment, Sent, TxEntry,
@@ -83,8 +85,10 @@ impl Counters {
 pub struct Report {
     /// The device's.
     pub counters: Counters,
-    /// The machines'.
+    /// The machines' that do TLS.
     pub machines: Stats,
+    /// The machines' that do PDUs.
+    pub pdus: Stats,
     /// The cache's of contexts.
     pub cache: CacheStats,
     /// Flows that there are.
@@ -96,6 +100,7 @@ impl Report {
     pub fn add(&mut self, other: &Report) {
         self.counters.add(&other.counters);
         self.machines.add(&other.machines);
+        self.pdus.add(&other.pdus);
         self.cache.hits += other.cache.hits;
         self.cache.misses += other.cache.misses;
         self.cache.evictions += other.cache.evictions;
@@ -136,9 +141,11 @@ impl<P: Port> Engine<P> {
 
     /// What it has counted.
     pub fn report(&self) -> Report {
+        let both = self.flows.both_stats();
         Report {
             counters: self.counters,
-            machines: self.flows.stats(),
+            machines: both.tls,
+            pdus: both.nvme,
             cache: self.flows.cache_stats(),
             flows: self.flows.len() as u64,
         }
@@ -228,10 +235,21 @@ impl<P: Port> Engine<P> {
             self.templates[index] = Some(template);
             return Ok(());
         }
+        if let Command::Register { registration, buffer } = command {
+            return self.register(id, registration, buffer);
+        }
         let flow = self.flows.get(id).ok_or(FlowError::Unknown)?;
         match command {
-            Command::Open { .. } => (),
+            Command::Open { .. } | Command::Register { .. } => (),
+            Command::Withdraw(registration) => {
+                if let Some(buffer) = flow.withdraw(registration) {
+                    let _ = self.queue.withdrawn.push(Withdrawn { flow: id, registration, buffer });
+                }
+            }
             Command::Close => {
+                for (registration, buffer) in flow.withdraw_all() {
+                    let _ = self.queue.withdrawn.push(Withdrawn { flow: id, registration, buffer });
+                }
                 self.flows.destroy(id);
                 if let Some(template) = self.templates.get_mut(id.index()) {
                     *template = None;
@@ -251,8 +269,28 @@ impl<P: Port> Engine<P> {
             Command::Respond(response) => {
                 flow.respond(&response);
             }
+            Command::RespondPdu(response) => {
+                flow.respond_pdu(&response);
+            }
         }
         Ok(())
+    }
+
+    /// A buffer that is not registered goes back at once.
+    fn register(
+        &mut self,
+        flow: FlowId,
+        registration: Registration,
+        buffer: Box<[u8]>,
+    ) -> Result<(), FlowError> {
+        let refused = match self.flows.get(flow) {
+            Some(flow) => flow.register(registration, buffer).err(),
+            None => Some(buffer),
+        };
+        let Some(buffer) = refused else { return Ok(()) };
+        // There is room for every buffer that the host has registered.
+        let _ = self.queue.withdrawn.push(Withdrawn { flow, registration, buffer });
+        Err(FlowError::Buffer)
     }
 
     fn receive(&mut self) -> usize {
@@ -342,6 +380,8 @@ fn frame_up(batch: &mut RxBatch, octets: &[u8], kind: RxKind) {
         frames: 1,
         pass: None,
         request: None,
+        pdus: PduResult::default(),
+        pdu_request: None,
     });
 }
 
@@ -361,7 +401,7 @@ fn segment_up(flows: &mut Flows, batch: &mut RxBatch, octets: &[u8], found: &Seg
         Some(flow) if flow.receives() => flow.receive(seq, payload, place),
         _ => Received::default(),
     };
-    if received.pass.is_none() {
+    if !received.rewritten {
         place.copy_from_slice(payload);
     }
     if coalesces && extend(batch, received, found, payload.len()) {
@@ -384,6 +424,8 @@ fn segment_up(flows: &mut Flows, batch: &mut RxBatch, octets: &[u8], found: &Seg
         frames: 1,
         pass: received.pass,
         request: received.request,
+        pdus: received.pdus,
+        pdu_request: received.pdu_request,
     });
     false
 }
@@ -395,6 +437,7 @@ fn follows(batch: &RxBatch, flow: Option<FlowId>, octets: &[u8], found: &Segment
     let in_line = last.kind == RxKind::Segment
         && last.flow == flow
         && last.request.is_none()
+        && last.pdu_request.is_none()
         && !last.payload.is_empty()
         && !found.payload.is_empty()
         && last.payload.end == batch.used_bytes
@@ -418,7 +461,11 @@ fn follows(batch: &RxBatch, flow: Option<FlowId>, octets: &[u8], found: &Segment
 /// Makes a payload that is there already a part of the last segment, unless its result is another.
 fn extend(batch: &mut RxBatch, received: Received, found: &Segment, bytes: usize) -> bool {
     let Some(last) = batch.segments.last_mut() else { return false };
-    if received.pass != last.pass || received.request.is_some() {
+    let asks = received.request.is_some() || received.pdu_request.is_some();
+    if received.pass != last.pass || asks {
+        return false;
+    }
+    if !last.pdus.append(last.payload.len() as u32, &received.pdus) {
         return false;
     }
     last.payload.end += bytes;

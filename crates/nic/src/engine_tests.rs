@@ -284,3 +284,29 @@ fn descriptors_that_contradict_themselves_are_dropped() {
     let counters = rig.engine.report().counters;
     assert_eq!((counters.tx_malformed, counters.tx_dropped), (3, 3));
 }
+
+#[test]
+fn buffers_come_back_when_they_are_withdrawn_refused_or_their_flow_is_gone() {
+    let mut rig = rig(QueueConfig::default());
+    let registration = |tag, generation| Registration { tag, generation };
+    let register = |tag, generation, octet: u8| {
+        let buffer = vec![octet; 3].into();
+        Command::Register { registration: registration(tag, generation), buffer }
+    };
+    rig.tell(register(1, 1, 11));
+    rig.tell(register(1, 2, 12));
+    rig.tell(register(2, 1, 21));
+    rig.tell(Command::Withdraw(registration(1, 2)));
+    rig.tell(Command::Withdraw(registration(1, 1)));
+    rig.engine.poll(0);
+    rig.tell(Command::Close);
+    rig.tell(register(3, 1, 31));
+    rig.engine.poll(0);
+    let back: Vec<(Registration, u8)> = std::iter::from_fn(|| rig.host.withdrawn.pop().ok())
+        .map(|withdrawn| (withdrawn.registration, withdrawn.buffer[0]))
+        .collect();
+    let expected = [(1, 2, 12), (1, 1, 11), (2, 1, 21), (3, 1, 31)]
+        .map(|(tag, generation, octet)| (registration(tag, generation), octet));
+    assert_eq!(back, expected);
+    assert_eq!(rig.engine.report().counters.commands_refused, 2);
+}

@@ -11,12 +11,17 @@
 use std::collections::HashMap;
 
 use offload::cache::{Cache, CacheStats};
-use offload::resync::Response;
-use offload::rx::{Received, Rx};
+use offload::placement::{Placer, Registration};
+use offload::resync::{Pass, Request, Response};
+use offload::rx::Rx;
+use offload::software::composed::ComposedResult;
+use offload::software::pdus::PduResult;
 use offload::tx::{MessageState, Tx, Verdict};
-use offload::{Stats, Tls, tls};
+use offload::{Nvme, Stats, Tls, composed, nvme, tls};
 use thiserror::Error;
 use wire::{FlowKey, SeqNumber};
+
+use crate::buffers::Registered;
 
 /// Most flows of a shard.
 pub const FLOWS_MAX: usize = 1 << 17;
@@ -62,23 +67,54 @@ pub enum FlowError {
     /// The flow has contexts for [`TX_KEYS_MAX`] keys.
     #[error("a flow has at most {TX_KEYS_MAX} keys to send with; go on without the offload")]
     Keys,
+    /// The registration's identifier has a buffer, or is out of bounds.
+    #[error("the buffer is not registered; it is given back")]
+    Buffer,
+    /// The protocol is for the other direction.
+    #[error("what is sent is sealed as TLS, or as NVMe/TCP, not as both")]
+    Protocol,
 }
 
 /// The protocol above TCP in one direction of a flow, with its static state.
 pub enum Protocol {
     /// Records under AES-GCM.
     Tls(Box<Tls>),
+    /// PDUs of NVMe/TCP in the clear.
+    Nvme(Nvme),
+    /// PDUs in the application data of records; to receive only.
+    NvmeTls(Box<Tls>, Nvme),
 }
 
 /// What receives.
 enum RxContext {
     Tls { l5p: Box<Tls>, rx: Rx<tls::Progress> },
+    Nvme { l5p: Nvme, rx: Rx<nvme::Progress> },
+    NvmeTls { l5p: (Box<Tls>, Nvme), rx: composed::rx::Rx },
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// What software is to see is in the packet's place; without it, the packet is as it came.
+    pub rewritten: bool,
+    /// The pass of TLS, in which it was decrypted.
+    pub pass: Option<Pass>,
+    /// A question for software, of the machine next to TCP.
+    pub request: Option<Request>,
+    /// What is said of PDUs in it.
+    pub pdus: PduResult,
+    /// A question for software, of the machine above TLS.
+    pub pdu_request: Option<Request>,
 }
 
 impl RxContext {
     fn new(protocol: Protocol, start: SeqNumber, number: u64) -> RxContext {
         match protocol {
             Protocol::Tls(l5p) => RxContext::Tls { l5p, rx: Rx::new(start, number) },
+            Protocol::Nvme(l5p) => RxContext::Nvme { l5p, rx: Rx::new(start, number) },
+            Protocol::NvmeTls(tls, nvme) => {
+                RxContext::NvmeTls { l5p: (tls, nvme), rx: composed::rx::Rx::new(start, number) }
+            }
         }
     }
 }
@@ -86,12 +122,15 @@ impl RxContext {
 /// What sends under one key.
 enum TxContext {
     Tls { l5p: Box<Tls>, tx: Tx<tls::Progress> },
+    Nvme { l5p: Nvme, tx: Tx<nvme::Progress> },
 }
 
 impl TxContext {
-    fn new(protocol: Protocol, start: SeqNumber, number: u64, key: u16) -> TxContext {
+    fn new(protocol: Protocol, start: SeqNumber, number: u64, key: u16) -> Option<TxContext> {
         match protocol {
-            Protocol::Tls(l5p) => TxContext::Tls { l5p, tx: Tx::new(start, number, key) },
+            Protocol::Tls(l5p) => Some(TxContext::Tls { l5p, tx: Tx::new(start, number, key) }),
+            Protocol::Nvme(l5p) => Some(TxContext::Nvme { l5p, tx: Tx::new(start, number, key) }),
+            Protocol::NvmeTls(..) => None,
         }
     }
 }
@@ -106,12 +145,16 @@ pub struct Flow {
     /// Something is or was sealed here: nothing leaves in the clear any more, but for what is
     /// declared to be from before.
     seals: bool,
-    stats: Stats,
+    /// Buffers that data goes to.
+    buffers: Option<Box<Registered>>,
+    /// TLS's, and PDUs'.
+    stats: composed::Stats,
 }
 
 impl Flow {
     fn new(id: FlowId, name: FlowKey) -> Flow {
-        Flow { id, name, rx: None, tx: Vec::new(), seals: false, stats: Stats::default() }
+        let stats = composed::Stats::default();
+        Flow { id, name, rx: None, tx: Vec::new(), seals: false, buffers: None, stats }
     }
 
     /// Its identity.
@@ -125,8 +168,30 @@ impl Flow {
     }
 
     /// What its machines have counted.
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &composed::Stats {
         &self.stats
+    }
+
+    /// Data for the registration's tag goes to `buffer` from now on (`l5o_add_rr_state`).
+    ///
+    /// # Errors
+    /// The buffer, where it cannot be registered.
+    pub fn register(
+        &mut self,
+        registration: Registration,
+        buffer: Box<[u8]>,
+    ) -> Result<(), Box<[u8]>> {
+        self.buffers.get_or_insert_default().add(registration, buffer)
+    }
+
+    /// Nothing is written to the buffer any more (`l5o_del_rr_state`).
+    pub fn withdraw(&mut self, registration: Registration) -> Option<Box<[u8]>> {
+        self.buffers.as_mut()?.remove(registration)
+    }
+
+    /// Nothing is written to any buffer any more: all of them.
+    pub fn withdraw_all(&mut self) -> impl Iterator<Item = (Registration, Box<[u8]>)> {
+        self.buffers.iter_mut().flat_map(|buffers| buffers.drain())
     }
 
     /// Whether packets that come in are worked on.
@@ -153,7 +218,12 @@ impl Flow {
                 *l5p = fresh;
                 rx.restart(start, number, key);
             }
-            (None, _) => (),
+            (Some(RxContext::NvmeTls { l5p, rx }), Protocol::Tls(fresh)) => {
+                l5p.0 = fresh;
+                rx.restart(&mut self.stats, start, number, key);
+            }
+            // PDUs have no keys.
+            (Some(_) | None, _) => (),
         }
     }
 
@@ -166,17 +236,52 @@ impl Flow {
     /// (`l5o_resync_rx_resp`).
     pub fn respond(&mut self, response: &Response) -> bool {
         match &mut self.rx {
-            Some(RxContext::Tls { rx, .. }) => rx.respond(&mut self.stats, response),
+            Some(RxContext::Tls { rx, .. }) => rx.respond(&mut self.stats.tls, response),
+            Some(RxContext::Nvme { rx, .. }) => rx.respond(&mut self.stats.nvme, response),
+            Some(RxContext::NvmeTls { rx, .. }) => rx.respond(&mut self.stats, response),
             None => false,
         }
     }
 
-    /// Takes the payload of a packet whose checksum is good; `seq` is its first octet's number.
-    /// Where the result has a pass, `out` (at least as long) holds what software is to see.
-    pub fn receive(&mut self, seq: SeqNumber, payload: &[u8], out: &mut [u8]) -> Received {
+    /// The same for a question of the machine above TLS.
+    pub fn respond_pdu(&mut self, response: &Response) -> bool {
         match &mut self.rx {
+            Some(RxContext::NvmeTls { rx, .. }) => rx.respond_nvme(&mut self.stats, response),
+            _ => false,
+        }
+    }
+
+    /// Takes the payload of a packet whose checksum is good; `seq` is its first octet's number.
+    /// Where it is rewritten, `out` (at least as long) holds what software is to see.
+    pub fn receive(&mut self, seq: SeqNumber, payload: &[u8], out: &mut [u8]) -> Received {
+        let Flow { rx, buffers, stats, .. } = self;
+        let mut placer = match buffers {
+            Some(buffers) => buffers.placer(),
+            None => Placer::none(),
+        };
+        match rx {
             Some(RxContext::Tls { l5p, rx }) => {
-                rx.receive(&**l5p, &mut self.stats, seq, payload, out)
+                let found = rx.receive(&**l5p, &mut stats.tls, seq, payload, out);
+                let (pass, request) = (found.pass, found.request);
+                Received { rewritten: pass.is_some(), pass, request, ..Received::default() }
+            }
+            Some(RxContext::Nvme { l5p, rx }) => {
+                let packet = (seq, payload);
+                let found = rx.receive_placing(l5p, &mut stats.nvme, packet, &mut [], &mut placer);
+                let (pass, boundary) = (found.pass, found.boundary);
+                let pdus = PduResult { pass, boundary, placed: placer.take() };
+                Received { request: found.request, pdus, ..Received::default() }
+            }
+            Some(RxContext::NvmeTls { l5p: (tls, nvme), rx }) => {
+                let found = rx.receive((tls, nvme), stats, (seq, payload), out, &mut placer);
+                let said = ComposedResult::of(&found, placer.take());
+                Received {
+                    rewritten: said.tls.is_some(),
+                    pass: said.tls,
+                    request: found.tls.request,
+                    pdus: said.nvme,
+                    pdu_request: found.nvme_request,
+                }
             }
             None => Received::default(),
         }
@@ -186,7 +291,8 @@ impl Flow {
     /// (`l5o_create`).
     ///
     /// # Errors
-    /// [`FlowError::Keys`]; [`FlowError::Exists`] where the key has a context.
+    /// [`FlowError::Keys`]; [`FlowError::Exists`] where the key has a context;
+    /// [`FlowError::Protocol`].
     pub fn create_tx(
         &mut self,
         protocol: Protocol,
@@ -201,7 +307,8 @@ impl Flow {
         if self.tx.len() >= TX_KEYS_MAX {
             return Err(FlowError::Keys);
         }
-        self.tx.push((key, TxContext::new(protocol, start, number, key)));
+        let context = TxContext::new(protocol, start, number, key).ok_or(FlowError::Protocol)?;
+        self.tx.push((key, context));
         Ok(())
     }
 
@@ -215,7 +322,12 @@ impl Flow {
     /// then nothing can be sent.
     pub fn recover(&mut self, message: &MessageState<'_>, seq: SeqNumber) -> bool {
         match under(&mut self.tx, message.key) {
-            Some(TxContext::Tls { l5p, tx }) => tx.recover(&**l5p, &mut self.stats, message, seq),
+            Some(TxContext::Tls { l5p, tx }) => {
+                tx.recover(&**l5p, &mut self.stats.tls, message, seq)
+            }
+            Some(TxContext::Nvme { l5p, tx }) => {
+                tx.recover(l5p, &mut self.stats.nvme, message, seq)
+            }
             None => false,
         }
     }
@@ -224,9 +336,14 @@ impl Flow {
     /// leave.
     pub fn transmit(&mut self, key: u16, seq: SeqNumber, payload: &mut [u8]) -> Verdict {
         match under(&mut self.tx, key) {
-            Some(TxContext::Tls { l5p, tx }) => tx.transmit(&**l5p, &mut self.stats, seq, payload),
+            Some(TxContext::Tls { l5p, tx }) => {
+                tx.transmit(&**l5p, &mut self.stats.tls, seq, payload)
+            }
+            Some(TxContext::Nvme { l5p, tx }) => {
+                tx.transmit(l5p, &mut self.stats.nvme, seq, payload)
+            }
             None => {
-                self.stats.tx_tls_drop_no_sync_data += 1;
+                self.stats.tls.tx_tls_drop_no_sync_data += 1;
                 Verdict::Drop
             }
         }
@@ -243,10 +360,13 @@ impl Flow {
     ) -> Verdict {
         match under(&mut self.tx, key) {
             Some(TxContext::Tls { l5p, tx }) => {
-                tx.transmit_pieces(&**l5p, &mut self.stats, seq, pieces, out)
+                tx.transmit_pieces(&**l5p, &mut self.stats.tls, seq, pieces, out)
+            }
+            Some(TxContext::Nvme { l5p, tx }) => {
+                tx.transmit_pieces(l5p, &mut self.stats.nvme, seq, pieces, out)
             }
             None => {
-                self.stats.tx_tls_drop_no_sync_data += 1;
+                self.stats.tls.tx_tls_drop_no_sync_data += 1;
                 Verdict::Drop
             }
         }
@@ -275,7 +395,7 @@ pub struct Flows {
     last: Option<(FlowKey, FlowId)>,
     cache: Cache,
     /// What flows had counted that are destroyed.
-    past: Stats,
+    past: composed::Stats,
 }
 
 impl Flows {
@@ -283,7 +403,7 @@ impl Flows {
     pub fn new(cache_bytes: usize) -> Flows {
         let cache = Cache::new(cache_bytes);
         let (flows, names) = (Vec::new(), HashMap::new());
-        Flows { flows, names, last: None, cache, past: Stats::default() }
+        Flows { flows, names, last: None, cache, past: composed::Stats::default() }
     }
 
     /// A flow without contexts; `name` is as frames name it that come in.
@@ -356,8 +476,13 @@ impl Flows {
         self.names.is_empty()
     }
 
-    /// What the machines of all flows have counted, of those that are gone too.
+    /// What the machines next to TCP have counted that do TLS, of flows that are gone too.
     pub fn stats(&self) -> Stats {
+        self.both_stats().tls
+    }
+
+    /// The same, and what the machines have counted that do PDUs.
+    pub fn both_stats(&self) -> composed::Stats {
         let mut sum = self.past;
         self.flows.iter().flatten().for_each(|flow| sum.add(&flow.stats));
         sum
@@ -433,7 +558,7 @@ mod tests {
         let mut packet = record(b"secret");
         assert_eq!(flow.transmit(0, SeqNumber(0), &mut packet), Verdict::Drop);
         assert!(flow.seals());
-        assert_eq!(flow.stats().tx_tls_drop_no_sync_data, 1);
+        assert_eq!(flow.stats().tls.tx_tls_drop_no_sync_data, 1);
     }
 
     #[test]
@@ -473,5 +598,49 @@ mod tests {
         }
         let stats = flows.cache_stats();
         assert_eq!((stats.hits, stats.misses, stats.evictions), (0, 4, 2));
+    }
+
+    /// Data for command `tag` whose digests are left to the device.
+    fn data(tag: u16, data: &[u8]) -> Vec<u8> {
+        let mut pdu = vec![7, 3 | 4 | 8, 24, 28];
+        pdu.extend((28 + data.len() as u32 + 4).to_le_bytes());
+        pdu.extend(tag.to_le_bytes());
+        pdu.extend([0; 6]);
+        pdu.extend((data.len() as u32).to_le_bytes());
+        pdu.extend([0; 8]);
+        pdu.extend(data);
+        pdu.extend([0; 4]);
+        pdu
+    }
+
+    #[test]
+    fn digests_are_filled_in_then_checked_and_data_is_placed() {
+        let nvme = Nvme { header_digest: true, data_digest: true, data_bytes_max: 1 << 20 };
+        let mut flows = Flows::new(CACHE_BYTES);
+        let flow = flows.create(FlowId(0), name(1)).unwrap();
+        let start = SeqNumber(u32::MAX - 20);
+        flow.create_tx(Protocol::Nvme(nvme), start, 0, 0).unwrap();
+        let pdu = data(5, b"what was read");
+        let mut packet = pdu.clone();
+        assert_eq!(flow.transmit(0, start, &mut packet), Verdict::Send);
+        assert_eq!(packet[24..28], crc32c::crc32c(&pdu[..24]).to_le_bytes());
+        assert_eq!(packet[41..], crc32c::crc32c(b"what was read").to_le_bytes());
+        let flow = flows.create(FlowId(1), name(2)).unwrap();
+        flow.create_rx(Protocol::Nvme(nvme), start, 0);
+        let registration = Registration { tag: 5, generation: 1 };
+        flow.register(registration, vec![0; 13].into()).unwrap();
+        let result = flow.receive(start, &packet, &mut []);
+        assert!(!result.rewritten && result.pass.is_none() && result.pdus.pass.is_some());
+        let placed = result.pdus.placed;
+        assert_eq!(placed.as_slice().len(), 1);
+        assert_eq!((placed.as_slice()[0].start, placed.as_slice()[0].end), (28, 41));
+        assert_eq!(flow.withdraw(registration).unwrap()[..], *b"what was read");
+        // The same once more, damaged: no pass, and no buffer to write to.
+        packet[30] ^= 1;
+        let result = flow.receive(start + 45, &packet, &mut []);
+        assert!(result.pdus.pass.is_none() && result.pdus.placed.is_empty());
+        let both =
+            Protocol::NvmeTls(Box::new(Tls::new(Version::Tls13, &[7; 16], [9; 12]).unwrap()), nvme);
+        assert_eq!(flow.create_tx(both, start, 0, 0), Err(FlowError::Protocol));
     }
 }

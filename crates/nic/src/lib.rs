@@ -4,6 +4,7 @@
 //! In the device, in the order that a frame meets it:
 //! - [`port`]: where frames come from and go; with bad lines and capture files around it;
 //! - [`classify`]: what a frame is, once its checksums are right;
+//! - [`buffers`]: where data goes that comes for a command;
 //! - [`flow`]: flows and what their machines do;
 //! - [`segment`]: large segments become frames, sealed;
 //! - [`engine`]: a shard of the device, and [`threads`], where shards run.
@@ -12,11 +13,12 @@
 //!
 //! In the host: [`driver`], the interface that protocols above TCP use; [`piece`], octets that came,
 //! where the device has put them; [`tls`], records above TCP; [`stack`], the host's own TCP over the
-//! device.
+//! device; [`storage`], reads over NVMe/TCP whose data the device has placed.
 //!
 //! With the kernel's TCP: [`bump`]; TLS in front of other programs: [`terminator`].
 #![forbid(unsafe_code)]
 
+pub mod buffers;
 pub mod bump;
 pub mod classify;
 pub mod command;
@@ -30,6 +32,7 @@ pub mod queue;
 mod random;
 pub mod segment;
 pub mod stack;
+pub mod storage;
 pub mod terminator;
 pub mod threads;
 pub mod tls;

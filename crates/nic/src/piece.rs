@@ -5,8 +5,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use offload::resync::Pass;
+use offload::software::pdus::PduResult;
 
-use crate::queue::RxBatch;
+use crate::queue::{RxBatch, RxSegment};
 
 /// Batches that nobody refers to any more, on their way back to the device.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +57,14 @@ impl Drop for Held {
 enum Buffer {
     Batch(Rc<Held>),
     Own(Rc<[u8]>),
+    Told(Rc<Told>),
+}
+
+/// A copy of a segment's payload, with what the device says of it.
+#[derive(Debug)]
+struct Told {
+    octets: Box<[u8]>,
+    pdus: PduResult,
 }
 
 /// Octets of one stream, and the pass in which the device has worked on them, if it has.
@@ -64,6 +73,8 @@ pub struct Piece {
     buffer: Buffer,
     start: usize,
     end: usize,
+    /// The segment of the batch that it is of.
+    segment: Option<u16>,
     /// The pass.
     pub pass: Option<Pass>,
 }
@@ -72,12 +83,53 @@ impl Piece {
     /// A range of a batch.
     pub fn of_batch(held: &Rc<Held>, range: std::ops::Range<usize>, pass: Option<Pass>) -> Piece {
         let buffer = Buffer::Batch(Rc::clone(held));
-        Piece { buffer, start: range.start, end: range.end, pass }
+        Piece { buffer, start: range.start, end: range.end, segment: None, pass }
+    }
+
+    /// The payload of the batch's segment with this index; empty where there is none.
+    pub fn of_segment(held: &Rc<Held>, index: usize) -> Piece {
+        let segment = held.batch().and_then(|batch| batch.segments.get(index));
+        let (range, pass) =
+            segment.map_or((0..0, None), |found| (found.payload.clone(), found.pass));
+        let mut piece = Piece::of_batch(held, range, pass);
+        piece.segment = segment.and(u16::try_from(index).ok());
+        piece
+    }
+
+    /// A copy of the `segment`'s payload, `octets`, which keeps no batch from the device.
+    pub fn copied_segment(octets: &[u8], segment: &RxSegment) -> Piece {
+        if segment.pdus == PduResult::default() {
+            return Piece::copied(octets, segment.pass);
+        }
+        let told = Told { octets: octets.into(), pdus: segment.pdus };
+        let buffer = Buffer::Told(Rc::new(told));
+        Piece { buffer, start: 0, end: octets.len(), segment: None, pass: segment.pass }
+    }
+
+    /// What the device says of PDUs in it.
+    pub fn pdus(&self) -> PduResult {
+        match self.told() {
+            Some((pdus, first)) => pdus.of((self.start - first) as u32, (self.end - first) as u32),
+            None => PduResult::default(),
+        }
+    }
+
+    /// Of the segment that it is of: what is said of it, and where it starts.
+    fn told(&self) -> Option<(&PduResult, usize)> {
+        match &self.buffer {
+            Buffer::Batch(held) => {
+                let segment = held.batch()?.segments.get(usize::from(self.segment?))?;
+                Some((&segment.pdus, segment.payload.start))
+            }
+            Buffer::Own(_) => None,
+            Buffer::Told(told) => Some((&told.pdus, 0)),
+        }
     }
 
     /// A copy of `octets`, which keeps no batch from the device.
     pub fn copied(octets: &[u8], pass: Option<Pass>) -> Piece {
-        Piece { buffer: Buffer::Own(octets.into()), start: 0, end: octets.len(), pass }
+        let buffer = Buffer::Own(octets.into());
+        Piece { buffer, start: 0, end: octets.len(), segment: None, pass }
     }
 
     /// The octets.
@@ -85,6 +137,7 @@ impl Piece {
         let octets = match &self.buffer {
             Buffer::Batch(held) => held.octets(),
             Buffer::Own(octets) => octets,
+            Buffer::Told(told) => &told.octets,
         };
         octets.get(self.start..self.end).unwrap_or_default()
     }

@@ -10,9 +10,11 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use offload::resync::{Pass, Request};
+use offload::software::pdus::PduResult;
 use rtrb::{Consumer, Producer, RingBuffer};
 use wire::SeqNumber;
 
+use crate::buffers::{BUFFERS_MAX, Withdrawn};
 use crate::command::Addressed;
 use crate::flow::FlowId;
 
@@ -173,6 +175,10 @@ pub struct RxSegment {
     pub pass: Option<Pass>,
     /// A question for software.
     pub request: Option<Request>,
+    /// What is said of PDUs in it; places count from the start of the payload.
+    pub pdus: PduResult,
+    /// A question for software, of the machine above TLS.
+    pub pdu_request: Option<Request>,
 }
 
 /// A buffer with what came.
@@ -203,6 +209,8 @@ pub struct HostQueue {
     pub(crate) rx: Consumer<Box<RxBatch>>,
     /// Batches that are empty again.
     pub(crate) free: Producer<Box<RxBatch>>,
+    /// Buffers that the device gives back.
+    pub(crate) withdrawn: Consumer<Withdrawn>,
     /// Descriptors that are not in use.
     #[allow(clippy::vec_box, reason = "a descriptor stays in its box all the way round")]
     pub(crate) spare: Vec<Box<TxPacket>>,
@@ -214,6 +222,8 @@ pub struct DeviceQueue {
     pub(crate) completions: Producer<Box<TxPacket>>,
     pub(crate) rx: Producer<Box<RxBatch>>,
     pub(crate) free: Consumer<Box<RxBatch>>,
+    /// Has room for every buffer that there is.
+    pub(crate) withdrawn: Producer<Withdrawn>,
 }
 
 /// The two ends of a pair of queues.
@@ -224,6 +234,7 @@ pub fn pair(config: QueueConfig) -> (HostQueue, DeviceQueue) {
     let (completions, host_completions) = RingBuffer::new(tx_entries);
     let (rx, host_rx) = RingBuffer::new(rx_batches);
     let (mut host_free, free) = RingBuffer::new(rx_batches);
+    let (withdrawn, host_withdrawn) = RingBuffer::new(BUFFERS_MAX);
     for _ in 0..rx_batches {
         // There is room for all of them.
         let _ = host_free.push(RxBatch::new());
@@ -234,7 +245,8 @@ pub fn pair(config: QueueConfig) -> (HostQueue, DeviceQueue) {
         completions: host_completions,
         rx: host_rx,
         free: host_free,
+        withdrawn: host_withdrawn,
         spare,
     };
-    (host, DeviceQueue { tx, completions, rx, free })
+    (host, DeviceQueue { tx, completions, rx, free, withdrawn })
 }

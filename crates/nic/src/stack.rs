@@ -13,7 +13,7 @@ use wire::packet::{Direction, Segment, TcpFlags, TcpOptions, classify};
 use wire::{FlowKey, SeqNumber};
 
 use crate::driver::{Driver, DriverError, TxFlow};
-use crate::flow::FlowId;
+use crate::flow::{FlowId, Protocol};
 use crate::piece::{Held, Piece, Returned};
 use crate::queue::{RxBatch, RxKind, RxSegment, SUPER_SEGMENT_FRAMES_MAX, Sent, TcpHeader};
 use crate::segment::Template;
@@ -21,6 +21,11 @@ use crate::tls::Mode;
 use crate::tls::keys::{KeysError, Secrets};
 use crate::tls::receive::{Chunk, Event, ReceiveError, Receiver, Restart};
 use crate::tls::send::{CONTENT_BYTES_MAX, Change, SendError, Sender};
+
+mod pdus;
+
+use pdus::PduState;
+pub use pdus::Question;
 
 /// Batches that are looked at in one poll.
 const BATCHES_AT_ONCE: usize = 16;
@@ -89,6 +94,7 @@ struct Connection {
     sender: Option<Sender>,
     receiver: Option<Receiver>,
     plain: VecDeque<Chunk>,
+    pdus: PduState,
     /// The peer asks for other keys, and has not got them yet.
     answer_due: bool,
     failed: Option<ReceiveError>,
@@ -201,6 +207,7 @@ impl Stack {
             sender: None,
             receiver: None,
             plain: VecDeque::new(),
+            pdus: PduState::default(),
             answer_due: false,
             failed: None,
             ended: false,
@@ -257,6 +264,22 @@ impl Stack {
         (tx, tx_number): (Secrets, u64),
         (rx, rx_number): (Secrets, u64),
     ) -> Result<(), SecureError> {
+        self.secure_pdus(id, mode, (tx, tx_number), (rx, rx_number), None)
+    }
+
+    /// The same, and in the application data of records that come there are PDUs, where `nvme` says
+    /// so; the device works on these too.
+    ///
+    /// # Errors
+    /// As [`Stack::secure`].
+    pub fn secure_pdus(
+        &mut self,
+        id: Id,
+        mode: Mode,
+        (tx, tx_number): (Secrets, u64),
+        (rx, rx_number): (Secrets, u64),
+        nvme: Option<offload::Nvme>,
+    ) -> Result<(), SecureError> {
         let tcp = self.tcp.get(id).ok_or(SecureError::Unknown)?;
         let (tx_start, rx_start) = (tcp.send_end(), tcp.read_at());
         let connection = self.connection(id).ok_or(SecureError::Unknown)?;
@@ -275,6 +298,10 @@ impl Stack {
                 }
             }
             if let Some(protocol) = receiver.protocol()? {
+                let protocol = match (protocol, nvme) {
+                    (Protocol::Tls(tls), Some(nvme)) => Protocol::NvmeTls(tls, nvme),
+                    (protocol, _) => protocol,
+                };
                 self.driver.create_rx(flow, protocol, rx_start, rx_number)?;
             }
         }
@@ -462,7 +489,7 @@ impl Stack {
     /// Does what there is to do: takes what came, sends what is to be sent, looks at timers. Returns
     /// how many things that was.
     pub fn poll(&mut self, now: Time) -> usize {
-        let mut done = self.completions();
+        let mut done = self.completions() + self.withdrawals();
         for _ in 0..BATCHES_AT_ONCE {
             let Some(batch) = self.driver.receive() else { break };
             done += 1;
@@ -513,27 +540,36 @@ impl Stack {
     fn batch(&mut self, now: Time, batch: Box<RxBatch>) {
         let held = Held::new(batch, &self.returned);
         let Some(batch) = held.batch() else { return };
-        for segment in &batch.segments {
+        for (index, segment) in batch.segments.iter().enumerate() {
             match segment.kind {
-                RxKind::Segment => self.segment(now, &held, batch, segment),
+                RxKind::Segment => self.segment(now, &held, (batch, index), segment),
                 RxKind::Damaged => self.counters.damaged += 1,
                 RxKind::Other => self.counters.other += 1,
             }
         }
     }
 
-    fn segment(&mut self, now: Time, held: &Rc<Held>, batch: &RxBatch, segment: &RxSegment) {
+    fn segment(
+        &mut self,
+        now: Time,
+        held: &Rc<Held>,
+        (batch, index): (&RxBatch, usize),
+        segment: &RxSegment,
+    ) {
         let octets = &batch.octets[segment.tcp_at..segment.headers.end];
         let Some((header, _)) = Header::decode(octets) else { return };
         let mut pieces = std::mem::take(&mut self.pieces);
         if !segment.payload.is_empty() {
-            pieces.push(self.piece(held, batch, segment));
+            pieces.push(self.piece(held, (batch, index), segment));
         }
         let owner = segment.flow.and_then(|flow| self.flow_owner(flow));
         match owner.filter(|_| !header.has(TcpFlags::SYN)) {
             Some(id) => {
                 if let Some(request) = segment.request {
                     self.request(id, request);
+                }
+                if let Some(request) = segment.pdu_request {
+                    self.ask(id, Question::Above(request));
                 }
                 self.tcp.receive_for(now, id, &header, &mut pieces);
                 self.acknowledged(id);
@@ -544,13 +580,18 @@ impl Stack {
         self.pieces = pieces;
     }
 
-    fn piece(&mut self, held: &Rc<Held>, batch: &RxBatch, segment: &RxSegment) -> Piece {
+    fn piece(
+        &mut self,
+        held: &Rc<Held>,
+        (batch, index): (&RxBatch, usize),
+        segment: &RxSegment,
+    ) -> Piece {
         let scarce = self.held_batches > self.config.rx_batches / 2;
         if scarce || segment.payload.len() < COPIED_BYTES_MAX {
             self.counters.copied += 1;
-            return Piece::copied(&batch.octets[segment.payload.clone()], segment.pass);
+            return Piece::copied_segment(&batch.octets[segment.payload.clone()], segment);
         }
-        Piece::of_batch(held, segment.payload.clone(), segment.pass)
+        Piece::of_segment(held, index)
     }
 
     /// A segment of a connection that the device does not know, or one that may begin a connection.
@@ -575,7 +616,9 @@ impl Stack {
     fn request(&mut self, id: Id, request: offload::resync::Request) {
         let Some(connection) = self.connection(id) else { return };
         let flow = connection.flow;
-        let Some(receiver) = &mut connection.receiver else { return };
+        let Some(receiver) = &mut connection.receiver else {
+            return self.ask(id, Question::Next(request));
+        };
         receiver.request(request);
         if let (Some(response), Some(flow)) = (receiver.response(), flow) {
             let _ = self.driver.resync_rx_resp(flow, response);

@@ -109,6 +109,8 @@ pub struct Receiver {
     handshake: Vec<u8>,
     failed: Option<ReceiveError>,
     closed: bool,
+    /// Where in TCP's stream the content of the newest record starts, of which not all was read.
+    content_at: SeqNumber,
 }
 
 impl Receiver {
@@ -142,6 +144,7 @@ impl Receiver {
             handshake: Vec::new(),
             failed: None,
             closed: false,
+            content_at: start,
         })
     }
 
@@ -171,6 +174,14 @@ impl Receiver {
     /// An answer for the device, once.
     pub fn response(&mut self) -> Option<Response> {
         self.records.as_mut()?.response()
+    }
+
+    /// Where in TCP's stream the next octet of content is that is read, of records that the device
+    /// may have seen; so many `octets` of it are.
+    pub fn content_at(&mut self, octets: usize) -> SeqNumber {
+        let at = self.content_at;
+        self.content_at = at + octets as u32;
+        at
     }
 
     /// Takes octets that TCP delivers, in order.
@@ -211,6 +222,9 @@ impl Receiver {
             return Err(ReceiveError::Unexpected);
         }
         let header_type = self.first_octet();
+        if let Some(records) = &self.records {
+            self.content_at = records.start() + self.soft.prefix_bytes() as u32;
+        }
         self.take(record_bytes);
         let before = out.len();
         let event = match self.release(stats, header_type, record_bytes) {

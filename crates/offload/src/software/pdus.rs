@@ -38,7 +38,7 @@ use thiserror::Error;
 use wire::SeqNumber;
 
 use crate::nvme::{COMMON_BYTES, DIGEST_BYTES, HEADER_BYTES_MAX, Layout, Nvme, Target, target};
-use crate::placement::{PlacedRanges, Registration};
+use crate::placement::{Placed, PlacedRanges, Registration};
 use crate::resync::{Pass, Request, Response};
 use crate::rule::{Rule, holds};
 use crate::software::boundaries::Boundaries;
@@ -73,6 +73,25 @@ impl PduResult {
     pub fn of(&self, start: u32, end: u32) -> PduResult {
         let boundary = self.boundary.filter(|at| (start..end).contains(at)).map(|at| at - start);
         PduResult { pass: self.pass, boundary, placed: self.placed.of(start, end) }
+    }
+
+    /// Adds what is said of the octets that follow the first `octets`, of which this is said. False
+    /// where the two cannot be said in one; nothing has changed then.
+    pub fn append(&mut self, octets: u32, behind: &PduResult) -> bool {
+        let placed_unchecked = !self.placed.is_empty() || !behind.placed.is_empty();
+        if self.pass != behind.pass || (self.pass.is_none() && placed_unchecked) {
+            return false;
+        }
+        let mut placed = self.placed;
+        for range in behind.placed.as_slice() {
+            let (start, end) = (octets + range.start, octets + range.end);
+            if !placed.push(Placed { start, end, ..*range }) {
+                return false;
+            }
+        }
+        self.placed = placed;
+        self.boundary = self.boundary.or(behind.boundary.map(|at| octets + at));
+        true
     }
 }
 

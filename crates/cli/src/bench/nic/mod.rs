@@ -8,6 +8,7 @@ mod figures;
 mod flows;
 mod host;
 mod loss;
+mod nvme;
 mod peer;
 mod responder;
 mod room;
@@ -45,6 +46,8 @@ charged to whoever runs it: sending mostly to the host, but what the TAP device 
 and acknowledgements, of both ends) to the engine. The peer throws away what it gets unread, or \
 sends what was sealed beforehand. Needs root and /dev/net/tun.
 
+nvme: reads of 4 to 256 KiB over NVMe/TCP, 1, 8 and 64 at a time, into buffers that are in no cache (128 MiB in turn). Without digests and with a copy (nvme); with both digests by the host and a copy (software); and with digests checked and data placed by the device (offload). The same in records of TLS 1.3 with AES-128-GCM, opened by aws-lc or by the device. The far end is a model whose answers are there beforehand. Host and engine take turns.
+
 Host cost is the processor time of the thread that has the application, TLS and TCP; engine cost, \
 printed beside it, that of the thread that has the device. Figures are medians over rounds.";
 
@@ -57,6 +60,7 @@ Examples:
 pub static PARTS: &[Part] = &[
     Part { name: "crypto", about: "AES-GCM in pieces, beside libraries", run: crypto::run },
     Part { name: "stream", about: "one connection, sent and received", run: stream::run },
+    Part { name: "nvme", about: "reads over NVMe/TCP, plain and over TLS", run: nvme::run },
     Part { name: "loss", about: "lost packets and packets out of order", run: loss::run },
     Part { name: "flows", about: "more flows than the device has memory for", run: flows::run },
     Part { name: "tap", about: "the kernel's TCP through a TAP device", run: tap::run },

@@ -32,6 +32,25 @@ pub struct Responder {
     shift: u8,
     started: bool,
     mss_bytes: usize,
+    answers: Option<Answers>,
+}
+
+/// What is sent is answers: the next one when the host has sent so much more.
+#[derive(Debug, Clone, Copy)]
+pub struct Answers {
+    /// Octets of a question.
+    pub question_bytes: u32,
+    /// Octets of an answer.
+    pub answer_bytes: usize,
+    /// Where in the host's stream questions start.
+    start: SeqNumber,
+}
+
+impl Answers {
+    /// Of so many octets each.
+    pub fn new(question_bytes: u32, answer_bytes: usize) -> Answers {
+        Answers { question_bytes, answer_bytes, start: SeqNumber(0) }
+    }
 }
 
 impl Responder {
@@ -49,6 +68,7 @@ impl Responder {
             shift: 0,
             started: false,
             mss_bytes,
+            answers: None,
         }
     }
 
@@ -74,17 +94,37 @@ impl Responder {
         Responder { stream, ..Responder::sink(mss_bytes) }
     }
 
+    /// Sends `stream`, an answer for each question that it hears.
+    pub fn answers(mss_bytes: usize, stream: Vec<u8>, answers: Answers) -> Responder {
+        Responder { stream, answers: Some(answers), ..Responder::sink(mss_bytes) }
+    }
+
     /// From now on what is to be sent is sent.
     pub fn start(&mut self) {
         self.started = true;
         let Some(flow) = self.flow else { return };
         let stream = std::mem::take(&mut self.stream);
         let mut seq = ISN + 1;
-        for payload in stream.chunks(self.mss_bytes) {
+        if let Some(answers) = &mut self.answers {
+            answers.start = self.next;
+        }
+        let whole = self.answers.map_or(stream.len(), |answers| answers.answer_bytes);
+        let payloads = stream.chunks(whole.max(1)).flat_map(|part| part.chunks(self.mss_bytes));
+        let mut frames = Vec::new();
+        for payload in payloads {
             let frame = self.frame(flow, seq, TcpFlags::ACK, payload);
             seq = seq + payload.len() as u32;
-            self.frames.push_back((seq, frame));
+            frames.push((seq, frame));
         }
+        self.frames.extend(frames);
+    }
+
+    /// Where what may be sent ends: by the host's window, and by what it has asked.
+    fn edge(&self) -> SeqNumber {
+        let Some(answers) = self.answers else { return self.edge };
+        let questions = self.next.since(answers.start) as u32 / answers.question_bytes;
+        let answered = ISN + 1 + questions * answers.answer_bytes as u32;
+        if answered.before(self.edge) { answered } else { self.edge }
     }
 
     fn frame(&self, flow: FlowKey, seq: SeqNumber, flags: TcpFlags, payload: &[u8]) -> Frame {
@@ -176,7 +216,7 @@ impl Port for Responder {
             return self.out.pop_front();
         }
         let (end, _) = self.frames.front()?;
-        match self.edge.since(*end) >= 0 {
+        match self.edge().since(*end) >= 0 {
             true => self.frames.pop_front().map(|(_, frame)| frame),
             false => None,
         }

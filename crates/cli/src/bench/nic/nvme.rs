@@ -1,0 +1,307 @@
+//! Reads over NVMe/TCP: what checking digests and copying data cost the host's core, and what is left
+//! where the device does both, in the clear and over TLS.
+//!
+//! The far end is a port whose answers are made beforehand, so that it costs next to nothing. Data goes
+//! to buffers that are used in turn, of a region that is larger than the caches.
+
+use super::super::record::Sink;
+use super::figures::{Cost, ratio, write};
+use super::host::{addresses, secrets, stack};
+use super::responder::{Answers, Responder};
+use crate::output::line;
+use aead::crc32c;
+use anyhow::{Context, Result, ensure};
+use nic::engine::Engine;
+use nic::queue::{QueueConfig, pair};
+use nic::stack::Stack;
+use nic::storage::capsule::CAPSULE_BYTES;
+use nic::storage::initiator::{Config, Initiator};
+use nic::tls::Mode;
+use nic::tls::keys::SoftKey;
+use offload::Nvme;
+use offload::nvme::{FLAG_DDGST, FLAG_HDGST, FLAG_LAST, FLAG_SUCCESS, types};
+use serde_json::json;
+use std::collections::VecDeque;
+use std::time::Instant;
+use tcp::{Id, Time};
+
+/// Octets of payload in a frame.
+const MSS_BYTES: usize = 1448;
+const READS_BYTES: [usize; 4] = [4 << 10, 16 << 10, 64 << 10, 256 << 10];
+const DEPTHS: [u16; 3] = [1, 8, 64];
+/// Octets that are read in a round; all of them are in memory, in frames.
+const ROUND_BYTES: usize = 32 << 20;
+/// Octets of all buffers.
+const REGION_BYTES: usize = 128 << 20;
+const BLOCK_BYTES: u32 = 4096;
+/// Content of a record.
+const RECORD_BYTES: usize = 16 << 10;
+/// What a read's data is made of.
+const CONTENT: u8 = 0x55;
+
+/// Who does what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// No digests; the host copies.
+    Plain,
+    /// Digests and copies by the host.
+    Software,
+    /// The device.
+    Offload,
+}
+
+impl How {
+    const ALL: [How; 3] = [How::Plain, How::Software, How::Offload];
+
+    fn mode(self) -> &'static str {
+        match self {
+            How::Plain => "nvme",
+            How::Software => "software",
+            How::Offload => "offload",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    how: How,
+    tls: bool,
+    read_bytes: usize,
+    depth: u16,
+}
+
+impl Case {
+    fn count(&self) -> usize {
+        ROUND_BYTES / self.read_bytes
+    }
+
+    fn nvme(&self) -> Nvme {
+        let digests = self.how != How::Plain;
+        Nvme { header_digest: digests, data_digest: digests, data_bytes_max: 1 << 20 }
+    }
+
+    /// The answer to a command: its data, and that it has succeeded.
+    fn answer(&self, cid: u16, data: &[u8], data_digest: u32) -> Vec<u8> {
+        let digest_bytes = if self.how == How::Plain { 0 } else { 4 };
+        let digests = if digest_bytes == 0 { 0 } else { FLAG_HDGST | FLAG_DDGST };
+        let data_at = 24 + digest_bytes;
+        let pdu_bytes = (data_at + data.len() + digest_bytes) as u32;
+        let mut pdu = Vec::with_capacity(pdu_bytes as usize);
+        pdu.extend([types::C2H_DATA, FLAG_LAST | FLAG_SUCCESS | digests, 24, data_at as u8]);
+        pdu.extend(pdu_bytes.to_le_bytes());
+        pdu.extend(cid.to_le_bytes());
+        pdu.extend([0; 6]);
+        pdu.extend((data.len() as u32).to_le_bytes());
+        pdu.extend([0; 4]);
+        if digest_bytes > 0 {
+            pdu.extend(crc32c::update(0, &pdu).to_le_bytes());
+        }
+        pdu.extend(data);
+        if digest_bytes > 0 {
+            pdu.extend(data_digest.to_le_bytes());
+        }
+        pdu
+    }
+
+    /// The far end, with all its answers. Commands have their identifiers in turn.
+    fn responder(&self) -> Result<Responder> {
+        let data = vec![CONTENT; self.read_bytes];
+        let digest = crc32c::update(0, &data);
+        let key = if self.tls { Some(SoftKey::new(&secrets())?) } else { None };
+        let (mut stream, mut number) = (Vec::new(), 0);
+        for command in 0..self.count() {
+            let cid = (command % usize::from(self.depth)) as u16;
+            let answer = self.answer(cid, &data, digest);
+            let Some(key) = &key else {
+                stream.extend(answer);
+                continue;
+            };
+            for content in answer.chunks(RECORD_BYTES) {
+                let sealed_bytes = key.prefix_bytes() + content.len() + key.suffix_bytes();
+                let start = stream.len();
+                stream.resize(start + sealed_bytes, 0);
+                key.seal(number, 23, content, &mut stream[start..])?;
+                number += 1;
+            }
+        }
+        let answer_bytes = stream.len() / self.count();
+        let digest_bytes = if self.how == How::Plain { 0 } else { 4 };
+        let sealed_bytes = key.map_or(0, |key| key.prefix_bytes() + key.suffix_bytes());
+        let question_bytes = (CAPSULE_BYTES + digest_bytes + sealed_bytes) as u32;
+        Ok(Responder::answers(MSS_BYTES, stream, Answers::new(question_bytes, answer_bytes)))
+    }
+}
+
+/// A host that reads, and its device.
+struct Pair {
+    case: Case,
+    stack: Stack,
+    initiator: Initiator,
+    engine: Engine<Responder>,
+    begun_at: Instant,
+    begun: usize,
+    finished: usize,
+}
+
+impl Pair {
+    fn new(case: Case) -> Result<Pair> {
+        let (queue, device) = pair(QueueConfig::default());
+        let mut engine = Engine::new(case.responder()?, device);
+        let mut stack = stack(queue);
+        let begun_at = Instant::now();
+        let (local, remote) = addresses();
+        let id = stack.connect(Time::from_ns(0), local, remote).context("connecting")?;
+        for _ in 0..1000 {
+            stack.poll(now(begun_at));
+            engine.poll(0);
+        }
+        let established = stack.tcp().get(id).is_some_and(tcp::Connection::is_established);
+        ensure!(established, "the far end has not answered");
+        let initiator = initiator(&mut stack, id, &case)?;
+        for _ in 0..4 {
+            engine.poll(0);
+        }
+        engine.port().start();
+        Ok(Pair { case, stack, initiator, engine, begun_at, begun: 0, finished: 0 })
+    }
+
+    /// What the host has to do; `region`: buffers, the one that was used longest ago first.
+    fn turn(&mut self, region: &mut VecDeque<Box<[u8]>>) -> Result<()> {
+        let depth = usize::from(self.case.depth);
+        while self.begun < self.case.count() && self.begun - self.finished < depth {
+            let buffer = region.pop_front().context("a buffer that is not in use")?;
+            let slba = (self.begun * self.case.read_bytes) as u64 / u64::from(BLOCK_BYTES);
+            if let Err((error, buffer)) = self.initiator.read(&mut self.stack, slba, buffer) {
+                region.push_front(buffer);
+                ensure!(self.begun > self.finished, "reading: {error}");
+                break;
+            }
+            self.begun += 1;
+        }
+        self.stack.poll(now(self.begun_at));
+        self.initiator.poll(&mut self.stack)?;
+        while let Some(done) = self.initiator.finished() {
+            done.result.context("a read")?;
+            region.push_back(done.buffer);
+            self.finished += 1;
+        }
+        Ok(())
+    }
+
+    /// Host and engine take turns on this processor.
+    fn run(mut self, region: &mut VecDeque<Box<[u8]>>) -> Result<Cost> {
+        let (mut host_ns, mut engine_ns) = (0, 0);
+        let begun = Instant::now();
+        let mut at = begun;
+        while self.finished < self.case.count() {
+            self.turn(region)?;
+            let turned = Instant::now();
+            let now_ns = now(self.begun_at).ns();
+            while self.engine.poll(now_ns) > 1 {}
+            let polled = Instant::now();
+            host_ns += (turned - at).as_nanos();
+            engine_ns += (polled - turned).as_nanos();
+            at = polled;
+        }
+        let throughput_bytes_per_s = ROUND_BYTES as f64 / begun.elapsed().as_secs_f64();
+        self.check(region)?;
+        let bytes = ROUND_BYTES as f64;
+        Ok(Cost {
+            host_ns_per_byte: host_ns as f64 / bytes,
+            engine_ns_per_byte: engine_ns as f64 / bytes,
+            throughput_bytes_per_s,
+        })
+    }
+
+    /// Every read had its data, and the device placed it if it should, and only then.
+    fn check(&self, region: &mut VecDeque<Box<[u8]>>) -> Result<()> {
+        let read = region.iter_mut().rev().take(self.case.count());
+        for buffer in read {
+            ensure!(buffer.iter().all(|octet| *octet == CONTENT), "data is not what was sent");
+            buffer.fill(0);
+        }
+        let placed = self.engine.report().pdus.rx_placed_bytes as f64;
+        let much = placed > 0.9 * ROUND_BYTES as f64;
+        let case = &self.case;
+        ensure!(much == (case.how == How::Offload), "{case:?}: the device placed {placed} octets");
+        Ok(())
+    }
+}
+
+fn initiator(stack: &mut Stack, id: Id, case: &Case) -> Result<Initiator> {
+    let (nvme, offload, secured, depth) =
+        (case.nvme(), case.how == How::Offload, case.tls, case.depth);
+    if case.tls {
+        let mode = if offload { Mode::Offload } else { Mode::Software };
+        let keys = || (secrets(), 0);
+        let inner = offload.then_some(nvme);
+        stack.secure_pdus(id, mode, keys(), keys(), inner).context("securing the connection")?;
+    }
+    let config = Config { nvme, offload, secured, depth, nsid: 1, block_bytes: BLOCK_BYTES };
+    Initiator::new(stack, id, config).context("starting the initiator")
+}
+
+fn now(begun: Instant) -> Time {
+    Time::from_ns(begun.elapsed().as_nanos() as u64)
+}
+
+/// Runs the part.
+///
+/// # Errors
+/// A read fails, or results cannot be written.
+pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
+    let rounds = if quick { 3 } else { 9 };
+    for read_bytes in READS_BYTES {
+        let buffers = REGION_BYTES / read_bytes;
+        let mut region = (0..buffers).map(|_| vec![1; read_bytes].into()).collect();
+        for tls in [false, true] {
+            for depth in DEPTHS {
+                compare(Read { tls, read_bytes, depth }, rounds, &mut region, sink)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy)]
+struct Read {
+    tls: bool,
+    read_bytes: usize,
+    depth: u16,
+}
+
+fn compare(
+    Read { tls, read_bytes, depth }: Read,
+    rounds: usize,
+    region: &mut VecDeque<Box<[u8]>>,
+    sink: &mut Sink,
+) -> Result<()> {
+    let mut costs: [Vec<Cost>; 3] = Default::default();
+    for _ in 0..rounds {
+        for (index, how) in How::ALL.into_iter().enumerate() {
+            costs[index].push(Pair::new(Case { how, tls, read_bytes, depth })?.run(region)?);
+        }
+    }
+    let protocol = if tls { "nvme-tls" } else { "nvme" };
+    let case = json!({
+        "part": protocol, "attachment": "A", "read_bytes": read_bytes, "depth": depth, "cores": 1,
+    });
+    line(format_args!("{protocol}, reads of {} KiB, depth {depth}", read_bytes >> 10))?;
+    let costs = costs.map(|costs| Cost::median(&costs));
+    for (how, cost) in How::ALL.iter().zip(&costs) {
+        write(sink, &case, how.mode(), cost)?;
+        let per_read = |ns_per_byte: f64| ns_per_byte * read_bytes as f64;
+        let (host, engine) = (per_read(cost.host_ns_per_byte), per_read(cost.engine_ns_per_byte));
+        line(format_args!("  {:<10}{host:>10.0} ns host{engine:>10.0} ns engine", how.mode()))?;
+    }
+    let [plain, software, offload] = costs.map(|cost| cost.host_ns_per_byte);
+    ratio(
+        sink,
+        &case,
+        &[
+            ("host_time_ratio_vs_software".to_owned(), offload / software),
+            ("share_of_digests".to_owned(), (software - plain) / software),
+            ("share_of_digests_copy_and_records".to_owned(), (software - offload) / software),
+        ],
+    )
+}
