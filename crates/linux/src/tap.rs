@@ -4,7 +4,7 @@
 //! to the MTU and with its checksums filled in, whatever the sending device left undone.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
@@ -57,6 +57,15 @@ impl Tap {
     /// The kernel's.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         (&self.file).write(frame).map(drop)
+    }
+
+    /// Makes the kernel receive one frame that lies in two parts.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn send_parts(&self, headers: &[u8], payload: &[u8]) -> io::Result<()> {
+        let parts = [IoSlice::new(headers), IoSlice::new(payload)];
+        (&self.file).write_vectored(&parts).map(drop)
     }
 }
 

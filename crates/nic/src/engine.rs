@@ -24,7 +24,7 @@ use crate::queue::{
     BATCH_BYTES, BATCH_SEGMENTS_MAX, DeviceQueue, RxBatch, RxKind, RxSegment, Sent, TxEntry,
     TxPacket,
 };
-use crate::segment::{self, Template};
+use crate::segment::{self, PAYLOAD_ROOM_BYTES, Template};
 
 /// Most entries of the send ring that are worked on before frames that came are looked at.
 pub const TX_ENTRIES_AT_ONCE: usize = 8;
@@ -116,6 +116,8 @@ pub struct Engine<P> {
     flows: Flows,
     /// By flow.
     templates: Vec<Option<Template>>,
+    /// Where a payload lies while it leaves.
+    payload: Box<[u8]>,
     /// The batch that is filled.
     open: Option<Box<RxBatch>>,
     counters: Counters,
@@ -131,7 +133,8 @@ impl<P: Port> Engine<P> {
     pub fn with_cache(port: P, queue: DeviceQueue, cache_bytes: usize) -> Engine<P> {
         let flows = Flows::new(cache_bytes);
         let counters = Counters::default();
-        Engine { port, queue, flows, templates: Vec::new(), open: None, counters }
+        let payload = vec![0; PAYLOAD_ROOM_BYTES].into();
+        Engine { port, queue, flows, templates: Vec::new(), payload, open: None, counters }
     }
 
     /// Its port.
@@ -194,7 +197,8 @@ impl<P: Port> Engine<P> {
         };
         match (flow, template, segment::frames(&packet)) {
             (Some(flow), Some(template), Some(_)) => {
-                let emitted = segment::emit(flow, template, &mut packet, &mut self.port);
+                let (room, port) = (&mut self.payload, &mut self.port);
+                let emitted = segment::emit(flow, template, &mut packet, room, port);
                 self.counters.tx_frames += emitted.frames;
                 self.counters.tx_bytes += emitted.bytes;
             }

@@ -140,6 +140,24 @@ fn a_large_segment_is_cut_sealed_and_comes_back() {
     assert_eq!(payload, sealed);
     let packet = rig.host.completions.pop().unwrap();
     assert_eq!((packet.sent, packet.pieces.len()), (Sent::Whole, 8));
+    let machines = rig.engine.report().machines;
+    assert_eq!(machines.tx_tls_encrypted_packets, 6, "each frame is a packet");
+    assert_eq!(machines.tx_tls_encrypted_bytes, sealed.len() as u64);
+}
+
+#[test]
+fn of_a_large_segment_that_cannot_be_sealed_to_its_end_no_frame_leaves() {
+    let mut rig = rig(QueueConfig::default());
+    let (written, _) = record(0, &[1; 3000]);
+    rig.tell(Command::CreateTx { protocol: tls(7), start: START, number: 0, key: 0 });
+    // What follows the record is none.
+    rig.describe(START, &[&written[..], &[0; 100]].concat(), 1000);
+    rig.engine.poll(0);
+    assert_eq!(rig.left(), []);
+    assert_eq!(rig.host.completions.pop().unwrap().sent, Sent::Dropped);
+    let report = rig.engine.report();
+    assert_eq!((report.counters.tx_dropped, report.machines.tx_tls_err), (1, 1));
+    assert_eq!((report.counters.tx_frames, report.machines.tx_tls_encrypted_packets), (0, 0));
 }
 
 #[test]

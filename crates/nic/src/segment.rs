@@ -6,13 +6,16 @@ use bytes::Bytes;
 use offload::tx::{MessageState, Verdict};
 use wire::packet::{
     ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, EthernetRepr, Ipv4Repr, Ipv6Repr, PROTOCOL_TCP, TcpFlags,
-    checksum, transport_checksum,
+    checksum, transport_checksum_parts,
 };
 use wire::{FlowKey, SeqNumber};
 
 use crate::flow::Flow;
 use crate::port::Port;
-use crate::queue::{Recovery, SUPER_SEGMENT_BYTES_MAX, SUPER_SEGMENT_FRAMES_MAX, Sent, TxPacket};
+use crate::queue::{
+    Recovery, SUPER_SEGMENT_BYTES_MAX, SUPER_SEGMENT_FRAMES_MAX, Sent, TCP_HEADER_BYTES_MAX,
+    TxPacket,
+};
 
 /// Octets before the TCP header: Ethernet and IPv6.
 const TEMPLATE_BYTES_MAX: usize = 54;
@@ -75,22 +78,23 @@ impl Template {
         self.bytes
     }
 
-    /// Writes lengths and checksums of a frame whose TCP header and payload are there.
-    fn finish(&self, frame: &mut [u8]) {
-        let (headers, segment) = frame.split_at_mut(self.bytes);
+    /// Writes what is before the TCP header of `headers`, and lengths and checksums.
+    fn finish(&self, headers: &mut [u8], payload: &[u8]) {
+        let (headers, tcp) = headers.split_at_mut(self.bytes);
+        let segment_bytes = tcp.len() + payload.len();
         headers.copy_from_slice(&self.octets[..self.bytes]);
         let ip = &mut headers[IP_AT..];
         if self.source.is_ipv4() {
-            let total = (ip.len() + segment.len()) as u16;
+            let total = (ip.len() + segment_bytes) as u16;
             ip[2..4].copy_from_slice(&total.to_be_bytes());
             ip[10..12].fill(0);
             let sum = checksum(ip);
             ip[10..12].copy_from_slice(&sum.to_be_bytes());
         } else {
-            ip[4..6].copy_from_slice(&(segment.len() as u16).to_be_bytes());
+            ip[4..6].copy_from_slice(&(segment_bytes as u16).to_be_bytes());
         }
-        let sum = transport_checksum(self.source, self.destination, segment);
-        segment[16..18].copy_from_slice(&sum.to_be_bytes());
+        let sum = transport_checksum_parts(self.source, self.destination, tcp, payload);
+        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
     }
 }
 
@@ -117,42 +121,46 @@ pub struct Emitted {
     pub bytes: u64,
 }
 
-/// Cuts `packet` into frames and sends them, as far as they may leave; `packet.sent` says whether
-/// all did. [`frames`] has said that it can be done, and the port has room for so many.
+/// Octets that [`emit`] needs to put a payload together.
+pub const PAYLOAD_ROOM_BYTES: usize = SUPER_SEGMENT_BYTES_MAX;
+
+/// Cuts `packet` into frames and sends them, if they may leave; `packet.sent` says whether all did.
+/// [`frames`] has said that it can be done, and the port has room for so many. The payload is
+/// sealed at once, for one long run is faster than one for each frame; it lies in `room`, of
+/// [`PAYLOAD_ROOM_BYTES`], while the port takes it.
 pub fn emit(
     flow: &mut Flow,
     template: &Template,
     packet: &mut TxPacket,
+    room: &mut [u8],
     port: &mut impl Port,
 ) -> Emitted {
     let mut emitted = Emitted::default();
-    let mut gather = Gather { pieces: &packet.pieces, front: 0 };
+    let payload = &mut room[..packet.payload_bytes];
+    if !fill(flow, packet, payload) {
+        packet.sent = Sent::Dropped;
+        // What may not leave does not stay either.
+        payload.fill(0);
+        return emitted;
+    }
     let header = packet.header.as_slice();
-    let payload_at = template.bytes + header.len();
+    let mut headers = [0; TEMPLATE_BYTES_MAX + TCP_HEADER_BYTES_MAX];
+    let headers = &mut headers[..template.bytes + header.len()];
     let mut at = 0;
     loop {
         let taken = packet.mss_bytes.min(packet.payload_bytes - at);
         let last = at + taken == packet.payload_bytes;
-        let mut frame = port.empty();
-        let Some(octets) = frame.resize(payload_at + taken) else {
-            packet.sent = Sent::Dropped;
-            port.recycle(frame);
-            return emitted;
-        };
-        if !fill(flow, packet, at, &mut gather, &mut octets[payload_at..]) {
-            packet.sent = Sent::Dropped;
-            // What may not leave does not stay either.
-            octets.fill(0);
-            port.recycle(frame);
-            return emitted;
-        }
-        let tcp = &mut octets[template.bytes..payload_at];
+        let payload = &payload[at..at + taken];
+        let tcp = &mut headers[template.bytes..];
         tcp.copy_from_slice(header);
         part(tcp, packet, at, last);
-        template.finish(octets);
+        template.finish(headers, payload);
+        if !port.send_parts(headers, payload) {
+            packet.sent = Sent::Dropped;
+            return emitted;
+        }
         emitted.frames += 1;
-        emitted.bytes += octets.len() as u64;
-        port.send(frame);
+        emitted.bytes += (headers.len() + taken) as u64;
         at += taken;
         if last {
             return emitted;
@@ -160,33 +168,29 @@ pub fn emit(
     }
 }
 
-/// Puts the octets that start `at` octets behind the start of the payload into a frame, sealed where
-/// the flow seals. False where they must not leave.
-fn fill(
-    flow: &mut Flow,
-    packet: &TxPacket,
-    at: usize,
-    gather: &mut Gather<'_>,
-    payload: &mut [u8],
-) -> bool {
-    let clear = match flow.seals() {
-        true => packet.clear_bytes.saturating_sub(at).min(payload.len()),
-        false => payload.len(),
-    };
+/// Puts the payload together, sealed where the flow seals. False where it must not leave.
+fn fill(flow: &mut Flow, packet: &TxPacket, payload: &mut [u8]) -> bool {
+    let clear = if flow.seals() { packet.clear_bytes } else { payload.len() };
     let (open, sealed) = payload.split_at_mut(clear);
+    let mut gather = Gather { pieces: &packet.pieces, front: 0 };
     gather.copy(open);
     if sealed.is_empty() {
         return true;
     }
-    let seq = packet.seq + (at + clear) as u32;
-    if packet.recovery.wanted && at + clear == packet.clear_bytes {
+    let seq = packet.seq + clear as u32;
+    if packet.recovery.wanted {
         let &Recovery { start, number, ref octets, .. } = &packet.recovery;
         let message = MessageState { start, number, key: packet.key, bytes: octets };
         // What is not recovered is not sound: nothing is sealed then.
         flow.recover(&message, seq);
     }
     let pieces = gather.next(sealed.len());
-    flow.transmit_pieces(packet.key, seq, pieces, sealed) == Verdict::Send
+    if flow.transmit_pieces(packet.key, seq, pieces, sealed) != Verdict::Send {
+        return false;
+    }
+    let frames = packet.payload_bytes.div_ceil(packet.mss_bytes) - clear / packet.mss_bytes;
+    flow.sealed_as(frames as u64);
+    true
 }
 
 /// Makes the large segment's header that of one part.

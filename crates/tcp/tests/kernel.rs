@@ -160,7 +160,8 @@ impl Driver {
 
     fn pass(&mut self, direction: usize, frame: &[u8]) {
         if direction == 1 {
-            self.tap.send(frame).expect("the device takes frames");
+            let (headers, payload) = frame.split_at(frame.len().min(54));
+            self.tap.send_parts(headers, payload).expect("the device takes frames");
             return;
         }
         let Some(found) = classify(frame) else { return };

@@ -81,6 +81,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_frame_in_two_parts_arrives_as_one_and_one_that_is_too_long_is_refused() {
+        let (mut left, mut right) = pair(1, 8);
+        for (headers, payload) in [(&b"head"[..], &b"tail"[..]), (b"head", b""), (b"hea", b"t")] {
+            assert!(left.send_parts(headers, payload));
+            let frame = right.receive().unwrap();
+            assert_eq!(frame.as_slice(), [headers, payload].concat());
+            right.recycle(frame);
+        }
+        assert!(!left.send_parts(b"head", b"tails"));
+        assert!(right.receive().is_none());
+    }
+
+    #[test]
     fn frames_arrive_in_order_and_a_full_line_refuses() {
         let (mut left, mut right) = pair(1, 64);
         for number in 0..SUPER_SEGMENT_FRAMES_MAX {

@@ -70,6 +70,20 @@ pub trait Port: Send {
     /// Sends a frame. Where there is no room it is lost, and false returned.
     fn send(&mut self, frame: Frame) -> bool;
 
+    /// Sends a frame that lies in two parts; false where it is lost. A port that is done with the
+    /// octets when it returns need not put them together.
+    fn send_parts(&mut self, headers: &[u8], payload: &[u8]) -> bool {
+        let mut frame = self.empty();
+        let Some(octets) = frame.resize(headers.len() + payload.len()) else {
+            self.recycle(frame);
+            return false;
+        };
+        let (front, rest) = octets.split_at_mut(headers.len());
+        front.copy_from_slice(headers);
+        rest.copy_from_slice(payload);
+        self.send(frame)
+    }
+
     /// The next frame that has come.
     fn receive(&mut self) -> Option<Frame>;
 
@@ -93,6 +107,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn send(&mut self, frame: Frame) -> bool {
         (**self).send(frame)
+    }
+
+    fn send_parts(&mut self, headers: &[u8], payload: &[u8]) -> bool {
+        (**self).send_parts(headers, payload)
     }
 
     fn receive(&mut self) -> Option<Frame> {

@@ -37,6 +37,10 @@ impl Port for TapPort {
         sent
     }
 
+    fn send_parts(&mut self, headers: &[u8], payload: &[u8]) -> bool {
+        self.tap.send_parts(headers, payload).is_ok()
+    }
+
     fn receive(&mut self) -> Option<Frame> {
         let mut frame = self.empty();
         let received = frame.resize(FRAME_BYTES_MAX).and_then(|room| self.tap.receive(room).ok());

@@ -12,12 +12,25 @@ pub fn checksum(bytes: &[u8]) -> u16 {
 /// The checksum of a TCP segment under the pseudo-header of its addresses (RFC 9293 §3.1, RFC 8200
 /// §8.1): 0 where the segment contains a right one.
 pub fn transport_checksum(source: IpAddr, destination: IpAddr, segment: &[u8]) -> u16 {
+    transport_checksum_parts(source, destination, segment, &[])
+}
+
+/// The same for a segment that lies in two parts, of which the first has an even length: its header
+/// and its payload.
+pub fn transport_checksum_parts(
+    source: IpAddr,
+    destination: IpAddr,
+    header: &[u8],
+    payload: &[u8],
+) -> u16 {
+    debug_assert!(header.len().is_multiple_of(2) || payload.is_empty(), "no word is in both parts");
     let address = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => sum(&ip.octets()),
         IpAddr::V6(ip) => sum(&ip.octets()),
     };
     let pseudo = address(source) + address(destination);
-    fold(pseudo + u64::from(PROTOCOL_TCP) + segment.len() as u64 + sum(segment))
+    let bytes = (header.len() + payload.len()) as u64;
+    fold(pseudo + u64::from(PROTOCOL_TCP) + bytes + sum(header) + sum(payload))
 }
 
 /// Octets that are summed at once.
@@ -28,9 +41,22 @@ const BLOCK_BYTES: usize = 64;
 /// The sum is the same in either byte order, but for the order of its own octets (RFC 1071 §2), and
 /// wide words may be added as they lie in memory: their carries are folded in the end.
 fn sum(bytes: &[u8]) -> u64 {
+    let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
+    // Headers have hardly any, and are not to pay for the lanes.
+    let mut sum = if blocks.is_empty() { 0 } else { sum_blocks(blocks) };
+    let (words, odd) = rest.as_chunks::<2>();
+    sum += words.iter().map(|word| u64::from(u16::from_ne_bytes(*word))).sum::<u64>();
+    sum += odd.first().map_or(0, |&last| u64::from(u16::from_ne_bytes([last, 0])));
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    u64::from(u16::from_be(sum as u16))
+}
+
+/// Sum of 32-bit words, in lanes.
+fn sum_blocks(blocks: &[[u8; BLOCK_BYTES]]) -> u64 {
     let mut low = [0u64; BLOCK_BYTES / 8];
     let mut high = [0u64; BLOCK_BYTES / 8];
-    let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
     for block in blocks {
         for ((low, high), word) in low.iter_mut().zip(&mut high).zip(block.as_chunks::<8>().0) {
             let word = u64::from_ne_bytes(*word);
@@ -38,15 +64,7 @@ fn sum(bytes: &[u8]) -> u64 {
             *high += word >> 32;
         }
     }
-    let (words, odd) = rest.as_chunks::<2>();
-    let mut sum: u64 =
-        low.iter().chain(&high).map(|lane| (lane & 0xffff_ffff) + (lane >> 32)).sum();
-    sum += words.iter().map(|word| u64::from(u16::from_ne_bytes(*word))).sum::<u64>();
-    sum += odd.first().map_or(0, |&last| u64::from(u16::from_ne_bytes([last, 0])));
-    while sum >> 16 != 0 {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    u64::from(u16::from_be(sum as u16))
+    low.iter().chain(&high).map(|lane| (lane & 0xffff_ffff) + (lane >> 32)).sum()
 }
 
 fn fold(mut sum: u64) -> u16 {
@@ -65,6 +83,19 @@ mod tests {
         assert_eq!(checksum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), !0xddf2);
         assert_eq!(checksum(&[0x01]), !0x0100);
         assert_eq!(checksum(&[]), 0xffff);
+    }
+
+    #[test]
+    fn a_segment_in_two_parts_has_the_checksum_of_the_whole() {
+        let octets: Vec<u8> = (0..3000u32).map(|at| (at * at >> 3) as u8).collect();
+        let (source, destination) = ([10, 0, 0, 1].into(), [192, 168, 255, 2].into());
+        for whole in [20, 21, 60, 85, 1468, 1469, 3000] {
+            for at in [0, 2, 20, 60, 64, 130].into_iter().filter(|at| *at <= whole) {
+                let (header, payload) = octets[..whole].split_at(at);
+                let parts = transport_checksum_parts(source, destination, header, payload);
+                assert_eq!(parts, transport_checksum(source, destination, &octets[..whole]));
+            }
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 
-pub use checksum::{checksum, transport_checksum};
+pub use checksum::{checksum, transport_checksum, transport_checksum_parts};
 pub use classify::{Classified, classify, classify_ip};
 pub use ethernet::{ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, EthernetRepr, EthernetView, VLAN_TAGS_MAX};
 pub use ipv4::{Ipv4Repr, Ipv4View};

@@ -150,24 +150,23 @@ impl Responder {
         frame
     }
 
-    fn hear(&mut self, frame: &[u8]) {
+    /// Looks at a frame's headers; payloads are not looked at.
+    fn hear(&mut self, headers: &[u8], payload_bytes: usize) {
         if self.flow.is_none() {
-            let found = classify(frame).expect("a segment");
+            let found = classify(headers).expect("a segment");
             self.flow = Some(found.flow);
             self.next = found.seq + 1;
             self.acknowledged = self.next;
-            self.shift = shift(frame);
+            self.shift = shift(headers);
             let answer = self.frame(found.flow, ISN, TcpFlags::SYN | TcpFlags::ACK, &[]);
             return self.out.push_back(answer);
         }
-        let field = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().expect("four"));
-        let data_at = TCP_AT + usize::from(frame[TCP_AT + 12] >> 4) * 4;
-        let payload_bytes = (frame.len() - data_at) as u32;
-        let window = u16::from_be_bytes([frame[TCP_AT + 14], frame[TCP_AT + 15]]);
+        let field = |at: usize| u32::from_be_bytes(headers[at..at + 4].try_into().expect("four"));
+        let window = u16::from_be_bytes([headers[TCP_AT + 14], headers[TCP_AT + 15]]);
         self.edge = SeqNumber(field(TCP_AT + 8)) + (u32::from(window) << self.shift);
         // Where this machine was busy with something else, TCP sends again.
         let seq = SeqNumber(field(TCP_AT + 4));
-        let end = seq + payload_bytes;
+        let end = seq + payload_bytes as u32;
         if !self.next.before(seq) && self.next.before(end) {
             self.next = end;
         }
@@ -199,8 +198,16 @@ impl Port for Responder {
     }
 
     fn send(&mut self, frame: Frame) -> bool {
-        self.hear(frame.as_slice());
+        let octets = frame.as_slice();
+        let data_at = TCP_AT + usize::from(octets[TCP_AT + 12] >> 4) * 4;
+        let (headers, payload) = octets.split_at(data_at);
+        let sent = self.send_parts(headers, payload);
         self.recycle(frame);
+        sent
+    }
+
+    fn send_parts(&mut self, headers: &[u8], payload: &[u8]) -> bool {
+        self.hear(headers, payload.len());
         if self.next.since(self.acknowledged) as u32 >= ACKNOWLEDGED_BYTES {
             self.acknowledge();
         }
