@@ -372,9 +372,15 @@ impl Flow {
         }
     }
 
-    /// What was sealed last leaves in so many frames; counters count them as packets.
-    pub fn sealed_as(&mut self, frames: u64) {
-        self.stats.tx_tls_encrypted_packets += frames.saturating_sub(1);
+    /// What was sealed last, with the context of `key`, leaves in so many frames; counters count them
+    /// as packets.
+    pub fn sealed_as(&mut self, key: u16, frames: u64) {
+        let stats = match under(&mut self.tx, key) {
+            Some(TxContext::Tls { .. }) => &mut self.stats.tls,
+            Some(TxContext::Nvme { .. }) => &mut self.stats.nvme,
+            None => return,
+        };
+        stats.tx_tls_encrypted_packets += frames.saturating_sub(1);
     }
 }
 

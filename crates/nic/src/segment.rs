@@ -189,7 +189,7 @@ fn fill(flow: &mut Flow, packet: &TxPacket, payload: &mut [u8]) -> bool {
         return false;
     }
     let frames = packet.payload_bytes.div_ceil(packet.mss_bytes) - clear / packet.mss_bytes;
-    flow.sealed_as(frames as u64);
+    flow.sealed_as(packet.key, frames as u64);
     true
 }
 

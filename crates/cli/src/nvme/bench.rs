@@ -58,7 +58,7 @@ impl Pattern {
 /// each block that is read is compared.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
-    /// nvme+tcp://HOST[:PORT]/NSID[?nqn=NQN], or nvme+tls://…
+    /// nvme+tcp://HOST:PORT/NSID?nqn=NQN, or nvme+tls://…; port and NQN may be left out
     address: Address,
     /// What to do
     #[arg(long, value_enum, default_value = "randread")]

@@ -15,7 +15,7 @@ use wire::nvme::fabrics::DISCOVERY_NQN;
 /// List the subsystems that the discovery controller at an address knows
 #[derive(Debug, Args)]
 pub struct DiscoverArgs {
-    /// nvme+tcp://HOST[:PORT]; discovery controllers are at 4420, or at 8009
+    /// nvme+tcp://HOST:PORT; discovery controllers are at 4420, or at 8009
     address: Address,
     #[command(flatten)]
     host: HostArgs,
@@ -30,7 +30,7 @@ pub struct DiscoverArgs {
 /// what can be reached, and with --stay that signs of life are answered.
 #[derive(Debug, Args)]
 pub struct ConnectArgs {
-    /// nvme+tcp://HOST[:PORT][?nqn=NQN], or nvme+tls://…
+    /// nvme+tcp://HOST:PORT?nqn=NQN, or nvme+tls://…; port and NQN may be left out
     address: Address,
     #[command(flatten)]
     host: HostArgs,

@@ -25,7 +25,7 @@ const STEPS_MAX: usize = 8;
 /// Offset and length need not be of whole blocks.
 #[derive(Debug, Args)]
 pub struct ReadArgs {
-    /// nvme+tcp://HOST[:PORT]/NSID[?nqn=NQN], or nvme+tls://…
+    /// nvme+tcp://HOST:PORT/NSID?nqn=NQN, or nvme+tls://…; port and NQN may be left out
     address: Address,
     /// Where to begin
     #[arg(long, default_value = "0", value_name = "BYTES")]
@@ -46,7 +46,7 @@ pub struct ReadArgs {
 /// before is lost.
 #[derive(Debug, Args)]
 pub struct WriteArgs {
-    /// nvme+tcp://HOST[:PORT]/NSID[?nqn=NQN], or nvme+tls://…
+    /// nvme+tcp://HOST:PORT/NSID?nqn=NQN, or nvme+tls://…; port and NQN may be left out
     address: Address,
     /// Where to begin
     #[arg(long, default_value = "0", value_name = "BYTES")]

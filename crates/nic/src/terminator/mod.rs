@@ -7,7 +7,7 @@
 //! - [`stream`]: an established connection, offloaded or not;
 //! - [`relay`]: between it and a plain one;
 //! - [`metrics`]: what is counted;
-//! - [`run`]: the process.
+//! - [`run`](mod@run): the process.
 
 pub mod config;
 pub mod devices;

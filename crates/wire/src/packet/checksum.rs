@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_segment_in_two_parts_has_the_checksum_of_the_whole() {
-        let octets: Vec<u8> = (0..3000u32).map(|at| (at * at >> 3) as u8).collect();
+        let octets: Vec<u8> = (0..3000u32).map(|at| ((at * at) >> 3) as u8).collect();
         let (source, destination) = ([10, 0, 0, 1].into(), [192, 168, 255, 2].into());
         for whole in [20, 21, 60, 85, 1468, 1469, 3000] {
             for at in [0, 2, 20, 60, 64, 130].into_iter().filter(|at| *at <= whole) {
