@@ -119,6 +119,8 @@ struct Host<'a> {
     device: Device,
     engine: &'a Running,
     peer: &'a Peer,
+    /// How many the three have.
+    processors: usize,
     streams: &'a Streams,
 }
 
@@ -269,7 +271,9 @@ fn with_host<T: Send>(
             stay_on(first)?;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        work(&runtime, &Host { device, engine: &engine, peer: &peer, streams })
+        let (engine, peer) = (&engine, &peer);
+        let processors = if processors.is_some() { 2 } else { 1 };
+        work(&runtime, &Host { device, engine, peer, processors, streams })
     })
 }
 
@@ -325,18 +329,18 @@ fn compare(
     }
     let costs = costs.map(|costs| Cost::median(&costs));
     let case = json!({ "part": name, "attachment": "B", "record_bytes": RECORD_BYTES,
-        "wire": wire });
+        "wire": wire, "cores": host.processors });
     line(format_args!("{name} of {} KiB records, wire {wire}", RECORD_BYTES >> 10))?;
-    let cores = if processors().is_some() { 2 } else { 1 };
+    let cores = host.processors;
     for (records, cost) in Records::ALL.iter().zip(&costs) {
         write(sink, &case, records.mode(), cost)?;
         line(Row { mode: records.mode(), cores, cost, record_bytes: RECORD_BYTES })?;
     }
     let [_, software, offload] = &costs;
-    let host = software.host_ns_per_byte / offload.host_ns_per_byte;
+    let cost = software.host_ns_per_byte / offload.host_ns_per_byte;
     let throughput = offload.throughput_bytes_per_s / software.throughput_bytes_per_s;
     let ratios = [
-        (format!("host_cost_ratio_{name}"), host),
+        (format!("host_cost_ratio_{name}"), cost),
         (format!("throughput_ratio_{name}_vs_software"), throughput),
     ];
     ratio(sink, &case, &ratios)
