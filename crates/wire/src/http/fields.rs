@@ -45,10 +45,7 @@ impl Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// The blank line has not arrived.
-    Incomplete {
-        /// The first line has.
-        first_line: bool,
-    },
+    Incomplete,
     /// The head is complete.
     Complete {
         /// End of the first line, without its CRLF.
@@ -89,7 +86,7 @@ pub(super) fn shape(buf: &[u8], start: usize, limits: &HeadLimits) -> Result<Sha
     if buf.len() >= limit {
         return Err(HeadError::HeadTooLarge);
     }
-    Ok(Shape::Incomplete { first_line: line_end.is_some() })
+    Ok(Shape::Incomplete)
 }
 
 /// Where one header line is.

@@ -110,15 +110,13 @@ impl RequestHead {
         let Some(start) = skip_empty_line(buf)? else { return Ok(None) };
         let (line_end, head_end, count) = match fields::shape(buf, start, limits) {
             Ok(Shape::Complete { line_end, head_end, fields }) => (line_end, head_end, fields),
-            Ok(Shape::Incomplete { first_line: true }) => return Ok(None),
-            Ok(Shape::Incomplete { first_line: false }) => {
-                let line_bytes = buf.len() - start;
-                check_line_bytes(line_bytes, limits)?;
+            // Also of a line that is complete: a prefix of it may have been refused.
+            Ok(Shape::Incomplete) => {
+                check_line_bytes(line_bytes(buf, start), limits)?;
                 return Ok(None);
             }
             Err(HeadError::HeadTooLarge) => {
-                let line = memchr::memchr(b'\n', buf.get(start..).unwrap_or_default());
-                check_line_bytes(line.unwrap_or(buf.len() - start), limits)?;
+                check_line_bytes(line_bytes(buf, start), limits)?;
                 return Err(HeadError::HeadTooLarge);
             }
             Err(error) => return Err(error),
@@ -263,6 +261,12 @@ fn skip_empty_line(buf: &[u8]) -> Result<Option<usize>, HeadError> {
         Some(&first) if !is_token_byte(first) => Err(HeadError::BadMethod),
         Some(_) => Ok(Some(start)),
     }
+}
+
+/// Octets of the request line that there are.
+fn line_bytes(buf: &[u8], start: usize) -> usize {
+    let line = memchr::memchr(b'\n', buf.get(start..).unwrap_or_default());
+    line.unwrap_or(buf.len() - start)
 }
 
 fn check_line_bytes(line_bytes: usize, limits: &HeadLimits) -> Result<(), HeadError> {

@@ -153,6 +153,9 @@ fn limits_are_exact() {
     assert_eq!(parse(&endless[..60]), Err(HeadError::HeadTooLarge));
     let line = format!("GET /{}", "x".repeat(60));
     assert_eq!(parse(&line), Err(HeadError::TargetTooLong));
+    // What was too long before its line ended is so afterwards.
+    let line = format!("GET /{} HTTP/1.1\r\n", "x".repeat(40));
+    assert_eq!(parse(&line), Err(HeadError::TargetTooLong));
     assert_eq!(HeadError::TargetTooLong.status(), 414);
     assert_eq!(HeadError::HeadTooLarge.status(), 431);
     assert_eq!(HeadError::TooManyHeaders.status(), 431);
