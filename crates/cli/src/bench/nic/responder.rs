@@ -29,6 +29,8 @@ pub struct Responder {
     frames: VecDeque<(SeqNumber, Frame)>,
     /// Edge of the host's window, and its shift.
     edge: SeqNumber,
+    /// What was sent ends there.
+    sent: SeqNumber,
     shift: u8,
     started: bool,
     mss_bytes: usize,
@@ -65,6 +67,7 @@ impl Responder {
             stream: Vec::new(),
             frames: VecDeque::new(),
             edge: ISN,
+            sent: ISN + 1,
             shift: 0,
             started: false,
             mss_bytes,
@@ -175,7 +178,8 @@ impl Responder {
     fn acknowledge(&mut self) {
         if let Some(flow) = self.flow {
             self.acknowledged = self.next;
-            let frame = self.frame(flow, ISN + 1, TcpFlags::ACK, &[]);
+            // Where TCP expects the next octet, or the acknowledgement does not count.
+            let frame = self.frame(flow, self.sent, TcpFlags::ACK, &[]);
             self.out.push_back(frame);
         }
     }
@@ -223,10 +227,12 @@ impl Port for Responder {
             return self.out.pop_front();
         }
         let (end, _) = self.frames.front()?;
-        match self.edge().since(*end) >= 0 {
-            true => self.frames.pop_front().map(|(_, frame)| frame),
-            false => None,
+        if self.edge().before(*end) {
+            return None;
         }
+        let (end, frame) = self.frames.pop_front()?;
+        self.sent = end;
+        Some(frame)
     }
 
     fn recycle(&mut self, frame: Frame) {
