@@ -1,6 +1,6 @@
 //! What the stack costs: nanoseconds for 64 KiB sent and received, the device's part left out.
 //!
-//! `cargo run --release -p tcp --example speed [ROUNDS]`. Each figure is the median of eleven runs.
+//! `cargo run --release -p tcp --example segments [ROUNDS]`. Each figure is the median of eleven runs.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,7 +1,7 @@
 //! How fast records are sealed and opened in pieces, beside aws-lc's incremental interface and the
 //! portable backend (RustCrypto), in one process, in turns.
 //!
-//! `cargo run --release -p aead --features baseline --example speed`
+//! `cargo run --release -p aead --features baseline --example ciphers`
 
 use std::cell::RefCell;
 use std::hint::black_box;

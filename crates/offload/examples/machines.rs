@@ -1,7 +1,7 @@
 //! How fast the machines are, a packet after the other in order, beside the primitives that they
 //! use and beside copying, in one process, in turns.
 //!
-//! `cargo run --release -p offload --example speed`
+//! `cargo run --release -p offload --example machines`
 
 use std::hint::black_box;
 use std::time::Instant;
