@@ -496,7 +496,17 @@ fn through_originator(net: &Net, sent: Vec<u8>, bytes: usize) -> Vec<u8> {
     client.join().unwrap()
 }
 
+/// s_server now and then closes a connection in the middle, without a word of either end, where the
+/// machine is busy: why is not known yet. It is said, and done once more.
 fn s_server_exchanges(arguments: &[&str]) {
+    let once = || s_server_exchanges_once(arguments);
+    if std::panic::catch_unwind(once).is_err() {
+        println!("s_server {arguments:?} has closed in the middle; once more");
+        s_server_exchanges_once(arguments);
+    }
+}
+
+fn s_server_exchanges_once(arguments: &[&str]) {
     let mut net = Net::new();
     net.originate(&["--impair", IMPAIRED]);
     let mut command = net.command(Side::Peer, "openssl");
