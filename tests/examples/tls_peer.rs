@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use linux::ktls::{self, Direction, Keys};
+use random::Random;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -22,7 +23,6 @@ use rustls::{
     ClientConfig, ClientConnection, Connection, ConnectionTrafficSecrets, RootCertStore,
     ServerConfig, ServerConnection, SupportedProtocolVersion,
 };
-use system_tests::prng::Prng;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -87,7 +87,7 @@ impl Stream {
         thread::scope(|scope| {
             let sent = scope.spawn(|| {
                 // Pieces of all sizes, so that records are of all sizes.
-                let mut sizes = Prng::new(body.len() as u64);
+                let mut sizes = Random::new(body.len() as u64);
                 let mut rest = body;
                 while !rest.is_empty() {
                     let bytes = (1 + sizes.below(40_000)).min(rest.len());
@@ -247,7 +247,7 @@ fn reach(address: &str) -> Result<TcpStream, Failure> {
 }
 
 fn body(bytes: &str, seed: &str) -> Result<Vec<u8>, Failure> {
-    Ok(Prng::new(seed.parse()?).bytes(bytes.parse()?))
+    Ok(Random::new(seed.parse()?).bytes(bytes.parse()?))
 }
 
 fn main() -> Result<(), Failure> {

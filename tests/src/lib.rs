@@ -8,8 +8,8 @@
 pub mod client;
 pub mod counters;
 pub mod play;
-pub mod prng;
 pub mod session;
+pub mod variables;
 pub mod vm;
 
 use rustix::fs::{FlockOperation, flock};

@@ -1,6 +1,6 @@
 //! Random sessions of a client: what it asks, how it writes and reads, how it leaves.
 
-use crate::prng::Prng;
+use random::Random;
 use std::fmt;
 use std::time::Duration;
 
@@ -149,16 +149,17 @@ pub enum Manners {
 
 impl Session {
     /// The session of a generator.
-    pub fn random(prng: &mut Prng, objects: &[Object], manners: Manners) -> Session {
-        let leave = leave(prng, manners);
-        let count = 1 + prng.below(BATCHES_MAX);
+    pub fn random(random: &mut Random, objects: &[Object], manners: Manners) -> Session {
+        let leave = leave(random, manners);
+        let count = 1 + random.below(BATCHES_MAX);
         let mut own = OwnNames::default();
-        let mut batches: Vec<Batch> = (0..count).map(|_| batch(prng, objects, &mut own)).collect();
-        let idle = prng.percent(4);
+        let mut batches: Vec<Batch> =
+            (0..count).map(|_| batch(random, objects, &mut own)).collect();
+        let idle = random.percent(4);
         for (number, batch) in batches.iter_mut().enumerate() {
-            let pause_ms = match (idle && number > 0, prng.percent(50)) {
-                (true, _) => IDLE_MS.0 + prng.below(IDLE_MS.1),
-                (false, true) => prng.below(PAUSE_MS_MAX),
+            let pause_ms = match (idle && number > 0, random.percent(50)) {
+                (true, _) => IDLE_MS.0 + random.below(IDLE_MS.1),
+                (false, true) => random.below(PAUSE_MS_MAX),
                 (false, false) => 0,
             };
             batch.before = Duration::from_millis(pause_ms as u64);
@@ -166,22 +167,22 @@ impl Session {
         let last = batches.last_mut();
         match (last.and_then(|batch| batch.requests.last_mut()), leave) {
             (Some(last), Leave::Said) => last.head = with_header(&last.head, "Connection: close"),
-            (Some(last), Leave::Bad) => *last = bad(prng),
+            (Some(last), Leave::Bad) => *last = bad(random),
             _ => {}
         }
-        let tls = prng.percent(50);
-        let small = manners == Manners::Any && prng.percent(15);
-        let slow = small && prng.percent(60);
+        let tls = random.percent(50);
+        let small = manners == Manners::Any && random.percent(15);
+        let slow = small && random.percent(60);
         Session {
             batches,
             leave,
             tls,
-            tls12: tls && prng.percent(25),
-            v6: prng.percent(40),
-            receive_buffer_bytes: small.then(|| 2_048 << prng.below(4)),
+            tls12: tls && random.percent(25),
+            v6: random.percent(40),
+            receive_buffer_bytes: small.then(|| 2_048 << random.below(4)),
             slow: slow.then(|| {
-                let pause = Duration::from_millis(1 + prng.below(4) as u64);
-                (1_024 << prng.below(4), pause)
+                let pause = Duration::from_millis(1 + random.below(4) as u64);
+                (1_024 << random.below(4), pause)
             }),
         }
     }
@@ -220,26 +221,28 @@ fn hard() -> bool {
     std::env::var_os("UNLADE_HARD").is_some()
 }
 
-fn leave(prng: &mut Prng, manners: Manners) -> Leave {
+fn leave(random: &mut Random, manners: Manners) -> Leave {
     let half_close = if hard() { Leave::HalfClose } else { Leave::Finish };
     let orderly = [Leave::Finish, Leave::Finish, half_close, Leave::Said];
-    if manners == Manners::Orderly || prng.percent(60) {
-        return *prng.pick(&orderly);
+    if manners == Manners::Orderly || random.percent(60) {
+        return random.pick(&orderly);
     }
-    let magnitude = 4 + prng.below(14);
-    let bytes = 1 + prng.below(1 << magnitude);
+    let magnitude = 4 + random.below(14);
+    let bytes = 1 + random.below(1 << magnitude);
     let rest =
         [Leave::Bad, Leave::Bad, Leave::Abort(bytes), Leave::Walk(bytes), Leave::Drop, Leave::Drop];
-    *prng.pick(&rest)
+    random.pick(&rest)
 }
 
-fn batch(prng: &mut Prng, objects: &[Object], own: &mut OwnNames) -> Batch {
-    let single = prng.percent(50) || !hard();
-    let depth = if single { 1 } else { 1 + prng.below(DEPTH_MAX) };
+fn batch(random: &mut Random, objects: &[Object], own: &mut OwnNames) -> Batch {
+    let single = random.percent(50) || !hard();
+    let depth = if single { 1 } else { 1 + random.below(DEPTH_MAX) };
     let alone = depth == 1;
-    let requests = (0..depth).map(|_| request(prng, objects, own, alone)).collect();
-    let splits = match prng.percent(30) {
-        true => (0..1 + prng.below(3)).map(|_| (prng.below(1000), prng.below(12) as u64)).collect(),
+    let requests = (0..depth).map(|_| request(random, objects, own, alone)).collect();
+    let splits = match random.percent(30) {
+        true => (0..1 + random.below(3))
+            .map(|_| (random.below(1000), random.below(12) as u64))
+            .collect(),
         false => Vec::new(),
     };
     Batch { requests, splits, before: Duration::ZERO }
@@ -255,33 +258,33 @@ struct OwnNames {
 
 impl OwnNames {
     /// A name that may still be changed.
-    fn changeable(&mut self, prng: &mut Prng) -> usize {
-        if self.unread.is_empty() || prng.percent(30) {
+    fn changeable(&mut self, random: &mut Random) -> usize {
+        if self.unread.is_empty() || random.percent(30) {
             self.unread.push(self.content.len());
             self.content.push(None);
         }
-        *prng.pick(&self.unread)
+        random.pick(&self.unread)
     }
 }
 
-fn request(prng: &mut Prng, objects: &[Object], own: &mut OwnNames, alone: bool) -> Request {
-    match prng.below(100) {
-        0..45 => get(prng, objects),
-        45..58 => range(prng, objects),
-        58..65 => head(prng, objects),
-        65..74 => conditional(prng, objects),
-        74..80 => missing(prng),
-        80..82 => odd(prng),
-        _ => of_own(prng, own, alone),
+fn request(random: &mut Random, objects: &[Object], own: &mut OwnNames, alone: bool) -> Request {
+    match random.below(100) {
+        0..45 => get(random, objects),
+        45..58 => range(random, objects),
+        58..65 => head(random, objects),
+        65..74 => conditional(random, objects),
+        74..80 => missing(random),
+        80..82 => odd(random),
+        _ => of_own(random, own, alone),
     }
 }
 
 /// Small ones most of the time, up to 1 MiB.
-fn pick_object(prng: &mut Prng, objects: &[Object]) -> usize {
+fn pick_object(random: &mut Random, objects: &[Object]) -> usize {
     let most = [4 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
-    let most = most[prng.below(5).min(prng.below(5))];
+    let most = most[random.below(5).min(random.below(5))];
     loop {
-        let number = prng.below(objects.len());
+        let number = random.below(objects.len());
         if objects[number].bytes.len() <= most {
             return number;
         }
@@ -289,7 +292,7 @@ fn pick_object(prng: &mut Prng, objects: &[Object]) -> usize {
 }
 
 /// Some header lines that change nothing.
-fn decoration(prng: &mut Prng) -> String {
+fn decoration(random: &mut Random) -> String {
     let lines = [
         "User-Agent: a client\r\n",
         "Accept: */*\r\n",
@@ -299,15 +302,15 @@ fn decoration(prng: &mut Prng) -> String {
         "Connection: keep-alive\r\n",
     ];
     let mut text: String =
-        lines.iter().filter(|_| prng.percent(15)).map(|line| line.to_string()).collect();
-    if prng.percent(3) {
-        text.push_str(&format!("X-Long: {}\r\n", "x".repeat(prng.below(6_000))));
+        lines.iter().filter(|_| random.percent(15)).map(|line| line.to_string()).collect();
+    if random.percent(3) {
+        text.push_str(&format!("X-Long: {}\r\n", "x".repeat(random.below(6_000))));
     }
     text
 }
 
-fn plain(prng: &mut Prng, method: &str, target: &str, extra: &str) -> Request {
-    let decoration = decoration(prng);
+fn plain(random: &mut Random, method: &str, target: &str, extra: &str) -> Request {
+    let decoration = decoration(random);
     Request::new(format!("{method} {target} HTTP/1.1\r\nHost: {HOST}\r\n{decoration}{extra}\r\n"))
 }
 
@@ -319,27 +322,27 @@ fn with_header(head: &str, line: &str) -> String {
     }
 }
 
-fn get(prng: &mut Prng, objects: &[Object]) -> Request {
-    let number = pick_object(prng, objects);
-    let query = if prng.percent(10) { "?a=1&b=%20" } else { "" };
-    let target = match prng.percent(4) {
+fn get(random: &mut Random, objects: &[Object]) -> Request {
+    let number = pick_object(random, objects);
+    let query = if random.percent(10) { "?a=1&b=%20" } else { "" };
+    let target = match random.percent(4) {
         true => format!("http://{HOST}{}{query}", objects[number].path),
         false => format!("{}{query}", objects[number].path),
     };
-    Request { oracle: Oracle::Whole(number), ..plain(prng, "GET", &target, "") }
+    Request { oracle: Oracle::Whole(number), ..plain(random, "GET", &target, "") }
 }
 
-fn head(prng: &mut Prng, objects: &[Object]) -> Request {
-    let number = pick_object(prng, objects);
-    let request = plain(prng, "HEAD", &objects[number].path, "");
+fn head(random: &mut Random, objects: &[Object]) -> Request {
+    let number = pick_object(random, objects);
+    let request = plain(random, "HEAD", &objects[number].path, "");
     Request { head_only: true, oracle: Oracle::Status(200), ..request }
 }
 
-fn range(prng: &mut Prng, objects: &[Object]) -> Request {
-    let number = pick_object(prng, objects);
+fn range(random: &mut Random, objects: &[Object]) -> Request {
+    let number = pick_object(random, objects);
     let Object { path, bytes, etag } = &objects[number];
     let length = bytes.len();
-    if length < 4 || prng.percent(20) {
+    if length < 4 || random.percent(20) {
         let odd = [
             format!("bytes={}-", length + 10),
             "bytes=5-2".to_owned(),
@@ -348,33 +351,33 @@ fn range(prng: &mut Prng, objects: &[Object]) -> Request {
             "bytes=-0".to_owned(),
             "bytes=a-b".to_owned(),
         ];
-        let range = format!("Range: {}\r\n", prng.pick(&odd));
-        return plain(prng, "GET", path, &range);
+        let range = format!("Range: {}\r\n", random.pick(&odd));
+        return plain(random, "GET", path, &range);
     }
-    let first = prng.below(length);
-    let last = first + prng.below(length - first);
-    let (text, part) = match prng.below(4) {
+    let first = random.below(length);
+    let last = first + random.below(length - first);
+    let (text, part) = match random.below(4) {
         0 => (format!("{first}-"), first..length),
         1 => (format!("-{}", length - first), first..length),
         2 => (format!("{first}-{}", length + 100), first..length),
         _ => (format!("{first}-{last}"), first..last + 1),
     };
-    let if_range = match prng.below(10) {
+    let if_range = match random.below(10) {
         0 => format!("If-Range: {etag}\r\n"),
         1 => {
             let extra = format!("Range: bytes={text}\r\nIf-Range: \"other\"\r\n");
-            return Request { oracle: Oracle::Whole(number), ..plain(prng, "GET", path, &extra) };
+            return Request { oracle: Oracle::Whole(number), ..plain(random, "GET", path, &extra) };
         }
         _ => String::new(),
     };
     let extra = format!("Range: bytes={text}\r\n{if_range}");
-    Request { oracle: Oracle::Part(number, part), ..plain(prng, "GET", path, &extra) }
+    Request { oracle: Oracle::Part(number, part), ..plain(random, "GET", path, &extra) }
 }
 
-fn conditional(prng: &mut Prng, objects: &[Object]) -> Request {
-    let number = pick_object(prng, objects);
+fn conditional(random: &mut Random, objects: &[Object]) -> Request {
+    let number = pick_object(random, objects);
     let Object { path, etag, .. } = &objects[number];
-    let (line, oracle) = match prng.below(6) {
+    let (line, oracle) = match random.below(6) {
         0 => (format!("If-None-Match: {etag}"), Oracle::Status(304)),
         1 => ("If-None-Match: \"other\"".to_owned(), Oracle::Whole(number)),
         2 => (format!("If-Match: {etag}"), Oracle::Whole(number)),
@@ -382,78 +385,78 @@ fn conditional(prng: &mut Prng, objects: &[Object]) -> Request {
         4 => ("If-Modified-Since: Sun, 06 Nov 1994 08:49:37 GMT".to_owned(), Oracle::Whole(number)),
         _ => ("If-Unmodified-Since: Sun, 06 Nov 1994 08:49:37 GMT".to_owned(), Oracle::Status(412)),
     };
-    Request { oracle, ..plain(prng, "GET", path, &format!("{line}\r\n")) }
+    Request { oracle, ..plain(random, "GET", path, &format!("{line}\r\n")) }
 }
 
-fn missing(prng: &mut Prng) -> Request {
-    let target = prng.pick(&["/nothing", "/set/99", "/4KiB/below", "/set/", "/", "/set/00%00"]);
-    let head_only = prng.percent(20);
+fn missing(random: &mut Random) -> Request {
+    let target = random.pick(&["/nothing", "/set/99", "/4KiB/below", "/set/", "/", "/set/00%00"]);
+    let head_only = random.percent(20);
     let method = if head_only { "HEAD" } else { "GET" };
-    Request { head_only, ..plain(prng, method, target, "") }
+    Request { head_only, ..plain(random, method, target, "") }
 }
 
 /// What is answered, but not with an object.
-fn odd(prng: &mut Prng) -> Request {
-    let method = *prng.pick(&["OPTIONS", "POST", "PATCH", "BREW"]);
+fn odd(random: &mut Random) -> Request {
+    let method = random.pick(&["OPTIONS", "POST", "PATCH", "BREW"]);
     let extra = if method == "OPTIONS" { "" } else { "Content-Length: 0\r\n" };
-    plain(prng, method, "/4KiB", extra)
+    plain(random, method, "/4KiB", extra)
 }
 
 /// PUT, GET, DELETE of a name that nobody else uses.
-fn of_own(prng: &mut Prng, own: &mut OwnNames, alone: bool) -> Request {
+fn of_own(random: &mut Random, own: &mut OwnNames, alone: bool) -> Request {
     let target = |number: usize| format!("/{OWN}-{number}.txt");
-    let made = match prng.below(10) {
+    let made = match random.below(10) {
         0..5 => {
-            let number = own.changeable(prng);
+            let number = own.changeable(random);
             let most = if alone { BODY_BYTES_MAX } else { SMALL_BODY_BYTES_MAX };
-            let bytes = prng.below(most);
-            let body = prng.bytes(bytes);
+            let bytes = random.below(most);
+            let body = random.bytes(bytes);
             let replaced = own.content[number].replace(body.clone()).is_some();
             let status = Oracle::Status(if replaced { 204 } else { 201 });
-            Request { oracle: status, ..put(prng, &target(number), body) }
+            Request { oracle: status, ..put(random, &target(number), body) }
         }
         5..9 if !own.content.is_empty() => {
-            let number = prng.below(own.content.len());
+            let number = random.below(own.content.len());
             own.unread.retain(|other| *other != number);
             let oracle = match &own.content[number] {
                 Some(content) => Oracle::Content(content.clone()),
                 None => Oracle::Status(404),
             };
-            Request { oracle, ..plain(prng, "GET", &target(number), "") }
+            Request { oracle, ..plain(random, "GET", &target(number), "") }
         }
         _ => {
-            let number = own.changeable(prng);
+            let number = own.changeable(random);
             let was_there = own.content[number].take().is_some();
             let status = Oracle::Status(if was_there { 204 } else { 404 });
-            Request { oracle: status, ..plain(prng, "DELETE", &target(number), "") }
+            Request { oracle: status, ..plain(random, "DELETE", &target(number), "") }
         }
     };
     Request { own: true, ..made }
 }
 
-fn put(prng: &mut Prng, target: &str, body: Vec<u8>) -> Request {
-    if prng.percent(30) {
-        let coded = chunked(prng, &body);
+fn put(random: &mut Random, target: &str, body: Vec<u8>) -> Request {
+    if random.percent(30) {
+        let coded = chunked(random, &body);
         let line = "Transfer-Encoding: chunked\r\n";
-        return Request { body: coded, ..plain(prng, "PUT", target, line) };
+        return Request { body: coded, ..plain(random, "PUT", target, line) };
     }
     let length = format!("Content-Length: {}\r\n", body.len());
-    Request { body, ..plain(prng, "PUT", target, &length) }
+    Request { body, ..plain(random, "PUT", target, &length) }
 }
 
-fn chunked(prng: &mut Prng, body: &[u8]) -> Vec<u8> {
+fn chunked(random: &mut Random, body: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = body;
     while !rest.is_empty() {
-        let (chunk, left) = rest.split_at(1 + prng.below(rest.len()));
-        let extension = if prng.percent(20) { ";a=b" } else { "" };
+        let (chunk, left) = rest.split_at(1 + random.below(rest.len()));
+        let extension = if random.percent(20) { ";a=b" } else { "" };
         out.extend(format!("{:x}{extension}\r\n", chunk.len()).into_bytes());
         out.extend(chunk);
         out.extend(b"\r\n");
         rest = left;
     }
     out.extend(b"0\r\n");
-    if prng.percent(20) {
+    if random.percent(20) {
         out.extend(b"X-Trailer: 1\r\n");
     }
     out.extend(b"\r\n");
@@ -461,7 +464,7 @@ fn chunked(prng: &mut Prng, body: &[u8]) -> Vec<u8> {
 }
 
 /// What must be refused: smuggling, and what is no HTTP.
-fn bad(prng: &mut Prng) -> Request {
+fn bad(random: &mut Random) -> Request {
     let long = "x".repeat(20_000);
     let many = "A: b\r\n".repeat(150);
     let host = format!("Host: {HOST}\r\n");
@@ -500,5 +503,5 @@ fn bad(prng: &mut Prng) -> Request {
         "\u{1}\u{2}\u{3}\u{4}\r\n\r\n".to_owned(),
         format!("GET /4KiB HTTP/1.1\r\n{host}Expect: miracles\r\n\r\n"),
     ];
-    Request { bad: true, ..Request::new(prng.pick(&all).clone()) }
+    Request { bad: true, ..Request::new(random.pick(&all)) }
 }

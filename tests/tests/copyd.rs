@@ -3,13 +3,14 @@
 //! `UNLADE_KILL_ROUNDS` says how often; a seed that failed is run again by `UNLADE_SEED`.
 
 use copier::{Copier, Remote, Shared};
+use random::{Random, seed};
 use std::io::Read;
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
-use system_tests::prng::{Prng, env_number, seed};
+use system_tests::variables::env_number;
 use system_tests::{said, unlade};
 
 /// Bytes of each shared region.
@@ -103,23 +104,23 @@ fn copy_in_pieces(
 }
 
 /// Copies, `rounds` times, and compares with what `memcpy` would have done.
-fn copy_and_verify(copier: &Copier, regions: &mut [Shared; 3], prng: &mut Prng, rounds: u32) {
+fn copy_and_verify(copier: &Copier, regions: &mut [Shared; 3], random: &mut Random, rounds: u32) {
     for _ in 0..rounds {
         let [first, second, third] = regions;
-        let (len, fill) = (1 + prng.below(REGION_BYTES), prng.next_u64() as u8);
-        let start = prng.below(REGION_BYTES - len + 1);
+        let (len, fill) = (1 + random.below(REGION_BYTES), random.next() as u8);
+        let start = random.below(REGION_BYTES - len + 1);
         let range = start..start + len;
         first[range.clone()].iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8 ^ fill);
         let (mut middle, mut last) = (second.to_vec(), third.to_vec());
         middle[range.clone()].copy_from_slice(&first[range.clone()]);
-        let is_chain = prng.percent(70);
+        let is_chain = random.percent(70);
         if is_chain {
             last[range.clone()].copy_from_slice(&first[range.clone()]);
         }
         // Several times, so that copying is most of what is done.
         for _ in 0..REPEATS {
             let third = if is_chain { &mut third[range.clone()] } else { &mut [] };
-            let piece = 1 + prng.below(len);
+            let piece = 1 + random.below(len);
             copy_in_pieces(copier, &first[range.clone()], &mut second[range.clone()], third, piece);
         }
         assert!(second[..] == middle[..] && third[..] == last[..], "{range:?}");
@@ -134,25 +135,24 @@ fn client(remote: Remote) -> (Copier, [Shared; 3]) {
 #[test]
 fn a_daemon_that_is_killed_costs_no_byte() {
     let seed = seed();
-    println!("UNLADE_SEED={seed}");
-    let mut prng = Prng::new(seed);
+    let mut random = Random::new(seed);
     let mut taken_back = 0;
     for round in 0..env_number("UNLADE_KILL_ROUNDS", 50) {
         let directory = tempfile::tempdir().unwrap();
         let daemon = Daemon::start(directory.path(), "polling = \"always\"");
         let clients: Vec<_> = (0..2).map(|_| client(daemon.connect())).collect();
-        let delay = Duration::from_micros(prng.below(20_000) as u64);
-        let numbers = [prng.next_u64(), prng.next_u64()];
+        let delay = Duration::from_micros(random.below(20_000) as u64);
+        let numbers = [random.next(), random.next()];
         taken_back += std::thread::scope(|scope| {
             let threads =
                 clients.into_iter().zip(numbers).map(|((copier, mut regions), number)| {
                     scope.spawn(move || {
-                        let mut prng = Prng::new(number);
+                        let mut random = Random::new(number);
                         while copier.remote().unwrap().is_served() {
-                            copy_and_verify(&copier, &mut regions, &mut prng, 4);
+                            copy_and_verify(&copier, &mut regions, &mut random, 4);
                         }
                         // And without it.
-                        copy_and_verify(&copier, &mut regions, &mut prng, 4);
+                        copy_and_verify(&copier, &mut regions, &mut random, 4);
                         copier.remote().unwrap().taken_back()
                     })
                 });
@@ -172,18 +172,17 @@ fn a_daemon_that_is_killed_costs_no_byte() {
 fn client_process() {
     let Some(socket) = std::env::var_os(CLIENT) else { return };
     let (copier, mut regions) = client(Remote::connect(Path::new(&socket)).unwrap());
-    let mut prng = Prng::new(std::process::id().into());
+    let mut random = Random::new(std::process::id().into());
     // Should whoever was to kill it be dead, the daemon is dead as well.
     while copier.remote().unwrap().is_served() {
-        copy_and_verify(&copier, &mut regions, &mut prng, 1);
+        copy_and_verify(&copier, &mut regions, &mut random, 1);
     }
 }
 
 #[test]
 fn clients_that_are_killed_leave_nothing() {
     let seed = seed();
-    println!("UNLADE_SEED={seed}");
-    let mut prng = Prng::new(seed);
+    let mut random = Random::new(seed);
     let directory = tempfile::tempdir().unwrap();
     let port = free_port();
     let daemon = Daemon::start(directory.path(), &format!("admin = \"127.0.0.1:{port}\""));
@@ -193,11 +192,11 @@ fn clients_that_are_killed_leave_nothing() {
         command.args(["--exact", "client_process", "--nocapture"]).stdout(Stdio::null());
         let mut child = command.env(CLIENT, &daemon.socket).process_group(0).spawn().unwrap();
         eventually("the client is served", || figure(port, "unlade_copyd_clients") == 2);
-        copy_and_verify(&copier, &mut regions, &mut prng, 2);
-        std::thread::sleep(Duration::from_micros(prng.below(10_000) as u64));
+        copy_and_verify(&copier, &mut regions, &mut random, 2);
+        std::thread::sleep(Duration::from_micros(random.below(10_000) as u64));
         child.kill().unwrap();
         child.wait().unwrap();
-        copy_and_verify(&copier, &mut regions, &mut prng, 2);
+        copy_and_verify(&copier, &mut regions, &mut random, 2);
         eventually("the client is gone", || figure(port, "unlade_copyd_clients") == 1);
         let bytes = figure(port, "unlade_copyd_region_bytes");
         assert_eq!(bytes, 3 * REGION_BYTES as u64);
@@ -215,18 +214,18 @@ fn a_daemon_that_is_told_to_ends_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let mut daemon = Daemon::start(directory.path(), "");
     let (copier, mut regions) = client(daemon.connect());
-    let mut prng = Prng::new(1);
-    copy_and_verify(&copier, &mut regions, &mut prng, 20);
+    let mut random = Random::new(1);
+    copy_and_verify(&copier, &mut regions, &mut random, 20);
     daemon.signal("TERM");
     let mut was_served = true;
     eventually("the daemon ends", || {
-        copy_and_verify(&copier, &mut regions, &mut prng, 1);
+        copy_and_verify(&copier, &mut regions, &mut random, 1);
         was_served = was_served && copier.remote().unwrap().is_served();
         !was_served
     });
     assert!(daemon.child.wait().unwrap().success());
     assert!(!daemon.socket.exists());
-    copy_and_verify(&copier, &mut regions, &mut prng, 5);
+    copy_and_verify(&copier, &mut regions, &mut random, 5);
     assert_eq!(copier.remote().unwrap().taken_back(), 0, "nothing was claimed at its end");
 }
 

@@ -4,6 +4,7 @@
 //! `UNLADE_SESSIONS` says how many, `UNLADE_SEED` which ones; a failure prints both and the number
 //! of the session, which `UNLADE_SESSION` plays alone. `UNLADE_HOST` chooses the host.
 
+use random::{Random, seed};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Mutex;
@@ -12,8 +13,8 @@ use std::time::{Duration, Instant};
 use system_tests::client::{Client, Target, TlsVersions, tls_config};
 use system_tests::counters::{Metrics, moved, tcp_faults, tcp_hints};
 use system_tests::play::{PATIENCE, Seen, Side, check, difference, play};
-use system_tests::prng::{Prng, env_number, hosts, seed};
 use system_tests::session::{Manners, Object, Session};
+use system_tests::variables::{env_number, hosts};
 use system_tests::{Lab, needs, said, turn};
 
 /// Sessions that are played at the same time.
@@ -126,10 +127,10 @@ fn objects(lab: &Lab, address: IpAddr) -> Vec<Object> {
 
 /// The session of a number, and the fronts it is played against.
 fn session(stage: &Stage, seed: u64, number: usize, manners: Manners) -> (Session, Fronts) {
-    let mut prng = Prng::numbered(seed, number as u64);
-    let host = prng.pick(&hosts()).clone();
-    let fronts = Fronts { host, own_proxy: prng.percent(50) };
-    (Session::random(&mut prng, &stage.objects, manners), fronts)
+    let mut random = Random::numbered(seed, number as u64);
+    let host = random.pick(&hosts());
+    let fronts = Fronts { host, own_proxy: random.percent(50) };
+    (Session::random(&mut random, &stage.objects, manners), fronts)
 }
 
 /// Plays `count` sessions, several at a time; the failures by number.

@@ -4,6 +4,7 @@
 //! `UNLADE_KILL_ROUNDS` says how many, `UNLADE_SEED` when and what, `UNLADE_BLOW` (0 to 11) that it is
 //! always the same.
 
+use random::{Random, seed};
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use system_tests::client::{Client, End, Target, TlsVersions, tls_config};
 use system_tests::counters::{Metrics, descriptors, wait_for};
-use system_tests::prng::{Prng, env_number, hosts, seed};
+use system_tests::variables::{env_number, hosts};
 use system_tests::{Lab, needs, said, turn};
 
 /// Clients at a time.
@@ -108,9 +109,9 @@ impl Shared {
         self.faults.lock().unwrap().push(format!("{at:.3} s: {what}"));
     }
 
-    fn target(&self, prng: &mut Prng) -> Target {
-        let tls = prng.percent(50);
-        let ip = self.addresses[usize::from(prng.percent(30))];
+    fn target(&self, random: &mut Random) -> Target {
+        let tls = random.percent(50);
+        let ip = self.addresses[usize::from(random.percent(30))];
         Target {
             address: SocketAddr::new(ip, if tls { 443 } else { 80 }),
             tls: tls.then(|| (self.tls.clone(), "objects.lab".to_owned())),
@@ -120,13 +121,13 @@ impl Shared {
     }
 
     /// Connection after connection until told to stop.
-    fn client(&self, mut prng: Prng) {
+    fn client(&self, mut random: Random) {
         while !self.stop.load(Ordering::Relaxed) {
-            let target = self.target(&mut prng);
+            let target = self.target(&mut random);
             let phase = self.phase.load(Ordering::SeqCst);
             let begun = Instant::now();
             let (requests, end) = match Client::connect(&target) {
-                Ok(client) => self.requests(client, &mut prng),
+                Ok(client) => self.requests(client, &mut random),
                 Err(error) => (0, End::of(&error)),
             };
             let what = format!(
@@ -150,13 +151,13 @@ impl Shared {
     }
 
     /// Some requests on one connection, some of them pipelined.
-    fn requests(&self, mut client: Client, prng: &mut Prng) -> (usize, End) {
-        let host = prng.pick(&self.hosts);
+    fn requests(&self, mut client: Client, random: &mut Random) -> (usize, End) {
+        let host = random.pick(&self.hosts);
         let mut requests = 0;
-        for _ in 0..1 + prng.below(30) {
-            let depth = if prng.percent(70) { 1 } else { 1 + prng.below(6) };
+        for _ in 0..1 + random.below(30) {
+            let depth = if random.percent(70) { 1 } else { 1 + random.below(6) };
             let names: Vec<&'static str> = (0..depth)
-                .map(|_| OBJECTS[prng.below(OBJECTS.len()).min(prng.below(OBJECTS.len()))])
+                .map(|_| OBJECTS[random.below(OBJECTS.len()).min(random.below(OBJECTS.len()))])
                 .collect();
             let mut text = String::new();
             for name in &names {
@@ -187,8 +188,8 @@ impl Shared {
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
-            if prng.percent(10) {
-                std::thread::sleep(Duration::from_millis(prng.below(60) as u64));
+            if random.percent(10) {
+                std::thread::sleep(Duration::from_millis(random.below(60) as u64));
             }
         }
         // So that what is left over afterwards is not the client's doing.
@@ -217,7 +218,7 @@ impl Shared {
 struct Striker<'l> {
     lab: &'l Lab,
     shared: &'l Shared,
-    prng: Prng,
+    random: Random,
 }
 
 impl Striker<'_> {
@@ -233,7 +234,7 @@ impl Striker<'_> {
     }
 
     fn sleep(&mut self, least_ms: usize, more_ms: usize) {
-        let pause_ms = least_ms + self.prng.below(more_ms);
+        let pause_ms = least_ms + self.random.below(more_ms);
         std::thread::sleep(Duration::from_millis(pause_ms as u64));
     }
 
@@ -262,7 +263,7 @@ impl Striker<'_> {
     /// another.
     fn round(&mut self, round: usize) -> bool {
         self.sleep(250, 150);
-        let server = format!("s{}", 1 + self.prng.below(SERVERS));
+        let server = format!("s{}", 1 + self.random.below(SERVERS));
         let blow = blow(round);
         self.shared.phase.fetch_add(1, Ordering::SeqCst);
         let down: Vec<&str> = match blow {
@@ -397,10 +398,10 @@ fn settle(lab: &Lab) -> Vec<String> {
 fn under_load(lab: &Lab, shared: &Shared, seed: u64, strike: impl FnOnce()) {
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {
-            let prng = Prng::numbered(seed, number as u64);
+            let random = Random::numbered(seed, number as u64);
             scope.spawn(move || {
                 lab.enter("client");
-                shared.client(prng);
+                shared.client(random);
             });
         }
         // Also when it panics: the scope waits for the clients.
@@ -430,7 +431,8 @@ fn whoever_dies_no_connection_hangs_and_nothing_leaks() {
     let usual = descriptor_counts(&lab);
 
     let shared = Shared::new(&lab);
-    let mut striker = Striker { lab: &lab, shared: &shared, prng: Prng::numbered(seed, 1 << 32) };
+    let mut striker =
+        Striker { lab: &lab, shared: &shared, random: Random::numbered(seed, 1 << 32) };
     under_load(&lab, &shared, seed, || {
         (0..rounds).all(|round| striker.round(round));
     });

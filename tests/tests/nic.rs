@@ -12,8 +12,8 @@ use std::sync::mpsc::Receiver;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use random::Random;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use system_tests::prng::Prng;
 use system_tests::{needs, unique_name, unlade};
 
 const NAME: &str = "peer.example";
@@ -220,7 +220,7 @@ fn run(program: &str, arguments: &[&str]) {
 
 /// A body that no other seed gives.
 fn body(seed: u64) -> Vec<u8> {
-    Prng::new(seed).bytes(BODY_BYTES)
+    Random::new(seed).bytes(BODY_BYTES)
 }
 
 /// Gives a child its input while all of its output is read, `bytes` octets.

@@ -1,10 +1,10 @@
 //! `unlade nvme` in two commands: the target, and what reads and writes it.
 
+use random::Random;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use system_tests::prng::Prng;
 use system_tests::{run, said, text, unlade};
 
 const NQN: &str = "nqn.2014-08.org.example:cli";
@@ -58,7 +58,7 @@ fn done(arguments: &[&str]) -> String {
 
 /// Writes a file, reads it back, and lets the program check itself.
 fn exercise(address: &str, options: &[&str], directory: &Path) {
-    let octets = Prng::new(5).bytes(5 << 20);
+    let octets = Random::new(5).bytes(5 << 20);
     let (source, copy) = (directory.join("in"), directory.join("out"));
     fs::write(&source, &octets).unwrap();
     let with = |arguments: &[&str]| done(&[arguments, options].concat());

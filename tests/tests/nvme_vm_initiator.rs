@@ -1,11 +1,11 @@
 //! `unlade nvme` against Linux's own NVMe/TCP target, in a virtual machine.
 
+use random::Random;
 use std::fs;
 use std::path::Path;
 use std::process::Output;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use system_tests::prng::Prng;
 use system_tests::vm::{self, Network, Vm};
 use system_tests::{said, text, turn, unlade};
 
@@ -116,7 +116,7 @@ fn use_target(network: &Network, directory: &Path, seed: u64, digests: &[&str]) 
     let mut disk = fs::read(&expected_before).unwrap();
     assert_eq!(disk.len(), DISK_BYTES);
 
-    let written = Prng::new(seed).bytes(8 << 20);
+    let written = Random::new(seed).bytes(8 << 20);
     let (source, copy) = (directory.join("in.img"), directory.join("out.img"));
     fs::write(&source, &written).unwrap();
     with(&["write", &address, "--offset", &OFFSET.to_string(), "--in", path(&source)]);
@@ -150,8 +150,7 @@ fn interop(before: &str, modules: &[&str], runs: &[&[&str]]) {
         }
     };
     let directory = tempfile::tempdir().unwrap();
-    let seed = system_tests::prng::seed();
-    println!("UNLADE_SEED={seed}");
+    let seed = random::seed();
     let (output, disk) = std::thread::scope(|scope| {
         let machine =
             scope.spawn(|| Vm::new(modules).on(&network).timeout_s(500).run(&script(before)));

@@ -5,6 +5,7 @@
 use copier::Remote;
 use copier::channel::{MessageReceiver, MessageSender};
 use overlap::{ParcelReader, ParcelWriter};
+use random::{Random, seed};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, connect, listen,
     socket_with,
@@ -13,8 +14,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use system_tests::prng::{Prng, env_number, seed};
 use system_tests::unlade;
+use system_tests::variables::env_number;
 
 /// This test binary is a receiver, where the variable names a socket.
 const RECEIVER: &str = "UNLADE_PARCEL_RECEIVER";
@@ -97,16 +98,16 @@ fn receiver_process() {
 }
 
 /// Sends a parcel, and has it acknowledged value for value.
-fn exchange(sender: &mut MessageSender, prng: &mut Prng, number: i64) {
-    let count = prng.below(STRINGS_MAX + 1);
+fn exchange(sender: &mut MessageSender, random: &mut Random, number: i64) {
+    let count = random.below(STRINGS_MAX + 1);
     let mut total = 0u64;
     let mut draft = sender.draft().unwrap();
     let mut parcel = ParcelWriter::new(&mut draft);
     parcel.i32(count as i32).unwrap().i64(number).unwrap();
     for _ in 0..count {
-        let (letter, len) = (b'a' + prng.below(26) as u8, prng.below(STRING_BYTES_MAX));
+        let (letter, len) = (b'a' + random.below(26) as u8, random.below(STRING_BYTES_MAX));
         let text = String::from_utf8(vec![letter; len]).unwrap();
-        let bytes = prng.next_u64().to_le_bytes();
+        let bytes = random.next().to_le_bytes();
         parcel.string(&text).unwrap().bytes(&bytes).unwrap();
         total = total.wrapping_add(sum(text.as_bytes())).wrapping_add(sum(&bytes));
     }
@@ -119,15 +120,14 @@ fn exchange(sender: &mut MessageSender, prng: &mut Prng, number: i64) {
 #[test]
 fn parcels_arrive_whole_also_when_the_daemon_is_killed() {
     let seed = seed();
-    println!("UNLADE_SEED={seed}");
-    let mut prng = Prng::new(seed);
+    let mut random = Random::new(seed);
     for round in 0..env_number("UNLADE_KILL_ROUNDS", 20) {
         let directory = tempfile::tempdir().unwrap();
         let (mut daemon, socket) = daemon(directory.path());
         let (mut receiver, near) = receiver(directory.path());
         let remote = Remote::connect(&socket).unwrap();
         let mut sender = MessageSender::connect(remote, near, 2, SLOT_BYTES).unwrap();
-        let delay = Duration::from_micros(prng.below(20_000) as u64);
+        let delay = Duration::from_micros(random.below(20_000) as u64);
         let mut number = 0;
         std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -137,14 +137,14 @@ fn parcels_arrive_whole_also_when_the_daemon_is_killed() {
                 daemon.0.wait().unwrap();
             });
             while sender.remote().unwrap().is_served() {
-                exchange(&mut sender, &mut prng, number);
+                exchange(&mut sender, &mut random, number);
                 number += 1;
             }
         });
         println!("round {round}: {number} parcels before the daemon was gone");
         // And without it.
         for _ in 0..5 {
-            exchange(&mut sender, &mut prng, number);
+            exchange(&mut sender, &mut random, number);
             number += 1;
         }
         drop(sender);

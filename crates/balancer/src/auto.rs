@@ -511,6 +511,7 @@ fn micros(duration: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use random::Random;
 
     use super::*;
 
@@ -545,22 +546,9 @@ mod tests {
         Shifting,
     }
 
-    struct Random(u64);
-
-    impl Random {
-        fn next(&mut self) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        }
-        fn unit(&mut self) -> f64 {
-            (self.next() >> 11) as f64 / (1u64 << 53) as f64
-        }
-        /// Measurement noise: 20 % either way.
-        fn noisy(&mut self, us: f64) -> Duration {
-            Duration::from_secs_f64(us * (0.8 + 0.4 * self.unit()) * 1e-6)
-        }
+    /// Measurement noise: 20 % either way.
+    fn noisy(random: &mut Random, us: f64) -> Duration {
+        Duration::from_secs_f64(us * (0.8 + 0.4 * random.unit()) * 1e-6)
     }
 
     /// Path and response size of request number `i` of `count`.
@@ -588,7 +576,7 @@ mod tests {
 
     /// Every connection: the requests it makes.
     fn connections(load: Load, length: u64, count: usize, seed: u64) -> Vec<Vec<(String, u64)>> {
-        let random = &mut Random(seed);
+        let random = &mut Random::new(seed);
         let mut left = count;
         let mut all = Vec::new();
         while left > 0 {
@@ -619,7 +607,7 @@ mod tests {
     }
 
     fn auto_us(world: &World, all: &[Vec<(String, u64)>], seed: u64) -> f64 {
-        let random = &mut Random(seed ^ 0x55);
+        let random = &mut Random::new(seed ^ 0x55);
         let mut auto = Auto::new(1, seed);
         let mut total = 0.0;
         for connection in all {
@@ -636,14 +624,14 @@ mod tests {
                 if !answer.offload {
                     let cost = world.proxied_us(*bytes);
                     total += cost;
-                    auto.learn_proxied(key, world.tls, *bytes, random.noisy(cost));
+                    auto.learn_proxied(key, world.tls, *bytes, noisy(random, cost));
                     at += 1;
                     continue;
                 }
                 let served =
                     &connection[at..(at.saturating_add(stay(world))).min(connection.len())];
                 total += world.migration_us + served.len() as f64 * world.direct_us;
-                auto.learn_migration(0, world.tls, random.noisy(world.migration_us), true);
+                auto.learn_migration(0, world.tls, noisy(random, world.migration_us), true);
                 let bytes = served.iter().map(|(_, bytes)| bytes).sum();
                 auto.learn_returned(key, served.len() as u64, bytes, false);
                 at += served.len();

@@ -10,7 +10,6 @@ mod load;
 mod nic;
 mod nvme;
 mod output;
-mod prng;
 mod serve;
 
 use clap::{Parser, Subcommand};

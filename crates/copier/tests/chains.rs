@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use copier::{Config, Copier, CopyError, How, Polling, Received, Service, TaskFailure, Token};
+use random::{Random, seeds};
 
 const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
 
@@ -192,24 +193,9 @@ fn a_bad_place_is_its_copys_error_and_the_stream_goes_on() {
     assert_eq!(&buffer[..4], b"next");
 }
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-
-    fn range(&mut self, len: usize) -> std::ops::Range<usize> {
-        let start = self.below(len);
-        start..start + 1 + self.below(len - start)
-    }
+fn range(random: &mut Random, len: usize) -> std::ops::Range<usize> {
+    let start = random.below(len);
+    start..start + 1 + random.below(len - start)
 }
 
 fn stream_byte(at: usize) -> u8 {
@@ -263,7 +249,7 @@ impl Program<'_> {
 
     fn copy(&mut self, deliver: bool) {
         let Some(received) = self.last.take() else { return };
-        let range = self.random.range(received.count());
+        let range = range(&mut self.random, received.count());
         let at = BUFFER + self.random.below(ARENA - range.len());
         let base = self.base();
         let lazy_us = (self.random.below(2) == 0).then_some(60_000_000);
@@ -287,7 +273,7 @@ impl Program<'_> {
     }
 
     fn send(&mut self) {
-        let range = self.random.range(BUFFER);
+        let range = range(&mut self.random, BUFFER);
         // What is sent must be known, for nobody can say else what was.
         if self.truth[range.clone()].iter().any(Option::is_none) {
             return;
@@ -316,7 +302,7 @@ impl Program<'_> {
     }
 
     fn look(&mut self) {
-        let range = self.random.range(BUFFER + ARENA);
+        let range = range(&mut self.random, BUFFER + ARENA);
         let address = self.memory.as_ptr().addr() + range.start;
         self.copier.sync_range(address, range.len()).unwrap();
         self.check(range);
@@ -380,7 +366,7 @@ fn one_program(polling: Polling, seed: u64) {
     let (out, mut sink) = UnixStream::pair().unwrap();
     rustix::net::sockopt::set_socket_send_buffer_size(&out, 4096).unwrap();
     near.set_nonblocking(true).unwrap();
-    let feeder = std::thread::spawn(move || feed(far, Random(seed ^ 1)));
+    let feeder = std::thread::spawn(move || feed(far, Random::new(seed ^ 1)));
     let reader = std::thread::spawn(move || {
         let mut all = Vec::new();
         sink.read_to_end(&mut all).unwrap();
@@ -388,7 +374,7 @@ fn one_program(polling: Polling, seed: u64) {
     });
     let mut program = Program {
         copier: &copier,
-        random: Random(seed),
+        random: Random::new(seed),
         near,
         out,
         position: 0,
@@ -409,17 +395,9 @@ fn one_program(polling: Polling, seed: u64) {
     assert!(reader.join().unwrap() == expected, "what was sent");
 }
 
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
-}
-
 #[test]
 fn streams_are_as_with_recv_and_memcpy() {
-    let seeds = match std::env::var("UNLADE_SEED") {
-        Ok(seed) => seed.parse().map(|seed: u64| seed..seed + 1).expect("a number"),
-        Err(_) => 0..number("UNLADE_CASES", 60),
-    };
-    for seed in seeds {
+    for seed in seeds(60) {
         println!("UNLADE_SEED={seed}");
         let polling = [Polling::Always, Polling::Adaptive, Polling::Scenario][seed as usize % 3];
         one_program(polling, seed);

@@ -6,32 +6,14 @@
 use copier::{Config, Copier, Devices, How, Service};
 use copyunit::device::{Characteristics, Device};
 use copyunit::model::{Clock, Failing, Model};
+use random::{Random, setting};
 
 const ARENA: usize = 256 << 10;
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// Mostly small, sometimes large.
-    fn length(&mut self) -> usize {
-        let most = 1 << (4 + self.below(13));
-        1 + self.below(most)
-    }
-}
-
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
+/// Mostly small, sometimes large.
+fn length(random: &mut Random) -> usize {
+    let most = 1 << (4 + random.below(13));
+    1 + random.below(most)
 }
 
 /// Memory that copies go around in, and what it would be by `memcpy`.
@@ -45,7 +27,7 @@ struct World {
 
 impl World {
     fn new(service: &Service, seed: u64) -> World {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let oracle: Vec<u8> = (0..ARENA).map(|_| random.next() as u8).collect();
         let mut memory = oracle.clone().into_boxed_slice();
         let base = memory.as_mut_ptr();
@@ -54,7 +36,7 @@ impl World {
     }
 
     fn range(&mut self) -> (usize, usize) {
-        let len = self.random.length();
+        let len = length(&mut self.random);
         (self.random.below(ARENA - len), len)
     }
 
@@ -116,7 +98,7 @@ fn unit(seed: u64) -> Box<dyn Device + Send> {
     };
     let guard = copyunit::guard::install().unwrap();
     let mut unit = Model::new(characteristics, 2, &Clock::default(), guard).polled_in_ns(50);
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     for number in 0..5_000 {
         let failing = match random.below(20) {
             0 => Failing::Batch,
@@ -131,8 +113,8 @@ fn unit(seed: u64) -> Box<dyn Device + Send> {
 
 #[test]
 fn every_byte_is_as_after_memcpy_with_a_unit_that_fails() {
-    let seed = number("UNLADE_SEED", 2);
-    let steps = number("UNLADE_CASES", 200_000);
+    let seed = setting("UNLADE_SEED").unwrap_or(2);
+    let steps = setting("UNLADE_CASES").unwrap_or(200_000);
     println!("UNLADE_SEED={seed} UNLADE_CASES={steps}");
     let cpu = copyplan::dispatch::Unit {
         name: "cpu".into(),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use copier::{Config, Copier, CopyError, How, Inbound, Polling, Service, TaskFailure, Token};
+use random::{Random, seeds};
 
 const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
 const ENDED: Result<(), CopyError> = Err(CopyError::Failed(TaskFailure::Ended));
@@ -26,17 +27,6 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         assert!(begin.elapsed() < Duration::from_secs(30), "{what}");
         std::thread::yield_now();
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % n.max(1) as u64) as usize
     }
 }
 
@@ -69,7 +59,7 @@ unsafe fn fall_short(copier: &Copier, dst: *mut u8) -> (Token, bool) {
 fn one_run(slots: u32, seed: u64) {
     let service = service();
     let copier = Copier::new(service.attach_with(1, slots).unwrap());
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let (broken, peer) = UnixStream::pair().unwrap();
     drop(peer);
     let (source, mut arena) = (vec![7u8; BYTES], vec![0u8; TASKS * BYTES]);
@@ -118,17 +108,9 @@ fn one_run(slots: u32, seed: u64) {
     assert_eq!((untold, copier.sync_all()), (true, Ok(())), "all are told");
 }
 
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
-}
-
 #[test]
 fn an_error_is_found_however_late_it_is_asked_for() {
-    let seeds = match std::env::var("UNLADE_SEED") {
-        Ok(seed) => seed.parse().map(|seed: u64| seed..seed + 1).expect("a number"),
-        Err(_) => 0..number("UNLADE_CASES", 12),
-    };
-    for seed in seeds {
+    for seed in seeds(12) {
         println!("UNLADE_SEED={seed}");
         one_run([16, 128, 1024][seed as usize % 3], seed);
     }

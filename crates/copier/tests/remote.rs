@@ -14,6 +14,7 @@ use copier::{Class, Copier, CopyError, How, Options, Refusal, Remote, RemoteErro
 use copyd::daemon::message::{Reply, Request};
 use copyd::daemon::{Daemon, DaemonConfig, socket};
 use proptest::prelude::*;
+use random::{Random, seed};
 use ring::{Arena, Flags, Memory, Queue, Task};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{
@@ -407,30 +408,9 @@ fn what_the_daemon_refused_is_found_however_late_it_is_asked_for() {
     assert_eq!(copier.sync_all(), Ok(()));
 }
 
-/// A small seeded generator (SplitMix64).
-struct Prng(u64);
-
-impl Prng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-}
-
-fn seed() -> u64 {
-    let given = std::env::var("UNLADE_SEED").ok();
-    let now = std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_nanos() as u64);
-    let seed = given.map_or(now, |text| text.parse().expect("UNLADE_SEED is a number"));
-    println!("UNLADE_SEED={seed}");
-    seed
-}
-
 /// A daemon that serves one client, takes in `tasks` tasks, and dies: of each it has claimed some
 /// segments at random, and done some of these. Returns how many it left claimed.
-fn die_at_random(listening: &OwnedFd, tasks: u64, prng: &mut Prng) -> u64 {
+fn die_at_random(listening: &OwnedFd, tasks: u64, random: &mut Random) -> u64 {
     let socket = rustix::net::accept(listening).unwrap();
     let answer = |reply: Reply| say(&socket, reply.encode().as_slice(), &[]);
     let (mut regions, mut queue) = (Vec::new(), None);
@@ -462,8 +442,8 @@ fn die_at_random(listening: &OwnedFd, tasks: u64, prng: &mut Prng) -> u64 {
             eventually("the task comes", || queue.peek(ticket).is_some());
             let task = queue.peek(ticket).unwrap().unwrap();
             let progress = queue.progress(ticket);
-            let claimed = progress.claim(prng.next() as u32 & task.bits());
-            let done = claimed & prng.next() as u32;
+            let claimed = progress.claim(random.next() as u32 & task.bits());
+            let done = claimed & random.next() as u32;
             let place = |region: u16, at: u64| {
                 regions[usize::from(region) - 1].as_ptr().wrapping_add(at as usize)
             };
@@ -499,7 +479,7 @@ extern "C" fn count_due(argument: usize) {
 #[test]
 fn what_a_killed_daemon_had_claimed_is_taken_back_and_done_once() {
     const TASKS: usize = 100;
-    let mut prng = Prng(seed());
+    let mut random = Random::new(seed());
     for _ in 0..20 {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("copyd.sock");
@@ -507,18 +487,18 @@ fn what_a_killed_daemon_had_claimed_is_taken_back_and_done_once() {
         let listening = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
         rustix::net::bind(&listening, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         rustix::net::listen(&listening, 1).unwrap();
-        let mut daemons = Prng(prng.next());
+        let mut daemons = Random::new(random.next());
         DUE.store(0, Ordering::SeqCst);
         std::thread::scope(|scope| {
             let daemon = scope.spawn(move || die_at_random(&listening, TASKS as u64, &mut daemons));
             let remote = Remote::connect(&path).unwrap();
             let (mut source, mut end) =
                 (remote.memory(1 << 20).unwrap(), remote.memory(1 << 20).unwrap());
-            source.iter_mut().for_each(|byte| *byte = prng.next() as u8);
+            source.iter_mut().for_each(|byte| *byte = random.next() as u8);
             let copier = Copier::new(remote);
             let how = How { handler: Some((count_due as *const () as usize, 1)), ..QUEUED };
             for part in 0..TASKS {
-                let (at, len) = (part * 10_000, 1 + (prng.next() % 10_000) as usize);
+                let (at, len) = (part * 10_000, 1 + (random.next() % 10_000) as usize);
                 let (dst, src) = (end[at..].as_mut_ptr(), source[at..].as_ptr());
                 // SAFETY: nobody looks at either before all are synced.
                 let _ = unsafe { copier.submit(dst, src, len, &how) };

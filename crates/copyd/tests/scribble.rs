@@ -12,29 +12,11 @@ use std::time::{Duration, Instant};
 
 use copyd::{Config, Polling, Service};
 use copyunit::{Guard, Regions};
+use random::{Random, count, setting};
 use ring::{Arena, Flags, Memory, Queue, SyncKind, SyncTask, Task, Ticket};
 
 const SLOTS: u32 = 64;
 const REGION_BYTES: u64 = 64 << 10;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
-
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
-}
 
 fn again(arena: &Arena) -> std::os::fd::OwnedFd {
     arena.fd().try_clone_to_owned().unwrap()
@@ -123,7 +105,7 @@ impl Client {
 
 #[test]
 fn who_scribbles_in_its_queue_harms_nobody_else() {
-    let (seed, cases) = (number("UNLADE_SEED", 1), number("UNLADE_CASES", 300));
+    let (seed, cases) = (setting("UNLADE_SEED").unwrap_or(1), count(300));
     println!("UNLADE_SEED={seed} UNLADE_CASES={cases}");
     let guard = match copyunit::guard::install() {
         Ok(guard) => guard,
@@ -137,7 +119,7 @@ fn who_scribbles_in_its_queue_harms_nobody_else() {
         for thread in 0..2 {
             let (service, is_over) = (&service, &is_over);
             scope.spawn(move || {
-                let mut random = Random(seed.wrapping_mul(2).wrapping_add(thread));
+                let mut random = Random::new(seed.wrapping_mul(2).wrapping_add(thread));
                 while !is_over.load(Ordering::Relaxed) {
                     // What is beyond repair goes, as it would with its process.
                     let client = Client::attach(service, guard);
@@ -150,7 +132,7 @@ fn who_scribbles_in_its_queue_harms_nobody_else() {
                 }
             });
         }
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             (0..cases).for_each(|_| neighbour.copy_and_check(&mut random));
         }));

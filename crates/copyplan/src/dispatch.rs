@@ -163,8 +163,9 @@ fn split(part: Part, len: u64) -> (Part, Part) {
 
 #[cfg(test)]
 mod tests {
+    use random::Random;
+
     use super::*;
-    use crate::random::{self, Random};
 
     fn unit(start_ns: u64, bytes_per_us: u64, min_bytes: u64) -> Unit {
         Unit { name: "unit".into(), start_ns, bytes_per_us, min_bytes }

@@ -79,8 +79,9 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
+    use random::Random;
+
     use super::*;
-    use crate::random::{self, Random};
 
     #[test]
     fn ends_of_the_address_space_are_found() {

@@ -38,8 +38,6 @@ mod mutants;
 mod order;
 pub mod plan;
 mod promote;
-#[cfg(test)]
-mod random;
 mod resolve;
 pub mod scale;
 mod scatter;

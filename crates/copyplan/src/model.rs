@@ -12,8 +12,9 @@ mod truth;
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU16;
 
+use random::Random;
+
 use crate::plan::{Absorb, Inlet, Order, Piece, Plan, Progress, Rule, Step};
-use crate::random::{self, Random};
 use crate::span::{Run, Segments, Span};
 use crate::task::{Ending, Kind, Request};
 use crate::{Micros, Ticket};
@@ -168,9 +169,9 @@ impl Job {
 impl World<'_> {
     fn new(random: &mut Random, off: Option<Rule>) -> World<'_> {
         let absorb = random.pick(&[Absorb::Never, Absorb::Useful, Absorb::Useful, Absorb::Always]);
-        let mut plan = Plan::new(absorb.unwrap());
+        let mut plan = Plan::new(absorb);
         plan.off = off;
-        let budget_bytes = random.pick(&[1, 8, 30, 1000]).unwrap();
+        let budget_bytes = random.pick(&[1, 8, 30, 1000]);
         let lonely = random.once_in(4);
         World {
             random,
@@ -218,7 +219,7 @@ impl World<'_> {
     /// A side of an earlier copy, perhaps not quite: chains and overlaps are what is wanted.
     fn related_span(&mut self, len: u64) -> Span {
         let recent: Vec<_> = self.tasks.values().rev().take(5).map(|known| known.request).collect();
-        let start = match self.random.pick(&recent) {
+        let start = match recent.get(self.random.below(recent.len())) {
             Some(request) if !self.random.once_in(4) => {
                 let side = if self.random.once_in(4) { request.src } else { request.dst };
                 let shift = if self.random.once_in(2) { self.random.below(16) } else { 8 };
@@ -319,7 +320,8 @@ impl World<'_> {
                     can && !known.aborted
                 };
                 let some: Vec<_> = pending.into_iter().filter(memory).collect();
-                let Some(ticket) = self.random.pick(&some) else { return Ok(()) };
+                let place = self.random.below(some.len());
+                let Some(&ticket) = some.get(place) else { return Ok(()) };
                 self.log.push(Event::Abort(ticket, self.shared.done(ticket)));
                 self.inbox.push_back(Message::Abort(ticket));
                 self.tasks.get_mut(&ticket).unwrap().aborted = true;
@@ -359,7 +361,7 @@ impl World<'_> {
     /// The client copies a segment itself: one before which nothing older comes.
     fn help(&mut self) -> Checked {
         let pending = self.pending();
-        let Some(ticket) = self.random.pick(&pending) else { return Ok(()) };
+        let Some(&ticket) = pending.get(self.random.below(pending.len())) else { return Ok(()) };
         let task = &self.tasks[&ticket];
         if self.jobs.len() >= 2 * JOBS_MAX {
             return Ok(());

@@ -1,8 +1,9 @@
 //! Each rule is needed: without it the model finds wrong bytes, and soon.
 
+use random::Random;
+
 use crate::model;
 use crate::plan::Rule;
-use crate::random::{self, Random};
 
 /// Random programs in which a missing rule must show.
 const CASES: u64 = 6000;

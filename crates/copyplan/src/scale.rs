@@ -243,7 +243,6 @@ impl Homes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random;
 
     const BOUNDS: Bounds =
         Bounds { low_load: 0.3, high_load: 0.8, sustained_us: 1000, threads_max: 3 };

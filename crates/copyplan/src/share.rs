@@ -138,7 +138,6 @@ impl Shares {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random;
 
     /// Serves one slice, not always all of it; says to whom.
     fn serve(shares: &mut Shares, bytes: u64) -> ClientId {

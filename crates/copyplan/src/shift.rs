@@ -62,7 +62,6 @@ pub fn split(dst: u64, src: u64, len: u64) -> Move {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random;
 
     #[test]
     fn unusual_moves_are_not_split() {

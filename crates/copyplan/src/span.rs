@@ -153,8 +153,9 @@ impl Segments {
 
 #[cfg(test)]
 mod tests {
+    use random::Random;
+
     use super::*;
-    use crate::random::{self, Random};
 
     fn span(start: u64, len: u64) -> Span {
         Span { start, len }

@@ -104,7 +104,6 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::random;
     use crate::task::{Kind, Request};
 
     fn task(ticket: Ticket) -> Task {
@@ -130,7 +129,8 @@ mod tests {
                 model.insert(ticket);
                 // An old one stays, so that holes gather behind it.
                 let known: Vec<_> = model.iter().copied().collect();
-                let old = random.pick(known.get(1..).unwrap_or_default());
+                let others = known.get(1..).unwrap_or_default();
+                let old = others.get(random.below(others.len())).copied();
                 if let Some(old) = old.filter(|_| known.len() > 5) {
                     assert!(table.retire(old).is_some());
                     assert!(table.retire(old).is_none());

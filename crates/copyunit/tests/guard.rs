@@ -6,9 +6,10 @@ use std::ptr;
 use copyunit::guard::{self, Fault, Guard, Kind};
 use copyunit::kernel::{self, Kernel};
 use copyunit::{Hint, stream};
+use random::{Random, seed};
 
 mod support;
-use support::{Pages, Random};
+use support::Pages;
 
 /// More than the smallest page: what is protected is a whole page on most machines.
 const PAGE: usize = 64 << 10;
@@ -110,7 +111,7 @@ fn cases(random: &mut Random, mut check: impl FnMut(&Case)) {
 #[test]
 fn a_source_that_may_not_be_read() {
     let Some(guard) = guard() else { return };
-    let mut random = Random::new();
+    let mut random = Random::new(seed());
     let source = with_hole(&mut random, libc::PROT_NONE);
     let target = whole(&mut random);
     cases(&mut random, |case| case.read(guard, &source, &target, Kind::NoPermission));
@@ -119,7 +120,7 @@ fn a_source_that_may_not_be_read() {
 #[test]
 fn a_target_that_may_not_be_touched() {
     let Some(guard) = guard() else { return };
-    let mut random = Random::new();
+    let mut random = Random::new(seed());
     let source = whole(&mut random);
     let target = with_hole(&mut random, libc::PROT_NONE);
     cases(&mut random, |case| case.write(guard, &source, &target, Kind::NoPermission));
@@ -128,7 +129,7 @@ fn a_target_that_may_not_be_touched() {
 #[test]
 fn a_target_that_may_only_be_read() {
     let Some(guard) = guard() else { return };
-    let mut random = Random::new();
+    let mut random = Random::new(seed());
     let source = whole(&mut random);
     let target = with_hole(&mut random, libc::PROT_READ);
     let before = target.read(SIDE, PAGE);
@@ -149,7 +150,7 @@ fn cut_file() -> (File, Pages) {
 #[test]
 fn a_file_that_ends_before_its_mapping() {
     let Some(guard) = guard() else { return };
-    let mut random = Random::new();
+    let mut random = Random::new(seed());
     let (_file, cut) = cut_file();
     let whole = whole(&mut random);
     cases(&mut random, |case| case.read(guard, &cut, &whole, Kind::Bus));
@@ -168,7 +169,7 @@ fn a_file_that_ends_before_its_mapping() {
 #[test]
 fn a_large_stream_into_a_hole() {
     let Some(guard) = guard() else { return };
-    let mut random = Random::new();
+    let mut random = Random::new(seed());
     let bytes = stream::STREAM_BYTES_MIN + PAGE;
     let (source, target) = (Pages::new(2 * bytes), Pages::new(2 * bytes));
     let mut content = vec![0; bytes];
@@ -237,7 +238,7 @@ fn lengths_that_nobody_can_have() {
 #[test]
 fn good_copies_are_what_they_are_without_a_guard() {
     let Some(guard) = guard() else { return };
-    let mut random = Random::new();
+    let mut random = Random::new(seed());
     let (source, target) = (whole(&mut random), whole(&mut random));
     for _ in 0..2000 {
         let bytes = random.below(2 * SIDE);
@@ -254,7 +255,7 @@ fn good_copies_are_what_they_are_without_a_guard() {
 fn many_threads_fault_at_once() {
     let Some(guard) = guard() else { return };
     let thread = || {
-        let mut random = Random::new();
+        let mut random = Random::new(seed());
         let source = with_hole(&mut random, libc::PROT_NONE);
         let target = with_hole(&mut random, libc::PROT_NONE);
         let good = whole(&mut random);

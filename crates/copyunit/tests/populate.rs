@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use copyunit::populate::{Invalid, RANGES_MAX, Ranges, Validity};
+use random::{Random, seed};
 
 mod support;
-use support::{Pages, Random};
+use support::Pages;
 
 const PAGE: usize = 64 << 10;
 
@@ -105,7 +106,7 @@ fn random_ranges_are_known_as_a_list_of_pages_knows_them() {
     // So few pages that the table cannot be full, and forgets nothing by itself.
     const PAGES: usize = 2 * RANGES_MAX - 1;
     let Some(mut ranges) = ranges() else { return };
-    let mut random = Random::new();
+    let mut random = Random::new(seed());
     let pages = Pages::new(PAGES * PAGE);
     let mut known = [BTreeSet::new(), BTreeSet::new()];
     for _ in 0..3000 {

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Client, each, pattern};
+use random::Random;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -94,19 +95,12 @@ impl Drop for Redis {
     }
 }
 
-/// SplitMix64.
-struct Random(u64);
+/// Requests, and what they are made of.
+struct Any(Random);
 
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-
+impl Any {
     fn of(&mut self, choices: &[&str]) -> Vec<u8> {
-        choices[self.below(choices.len() as u64) as usize].as_bytes().to_vec()
+        choices[self.0.below(choices.len() as u64) as usize].as_bytes().to_vec()
     }
 
     fn key(&mut self) -> Vec<u8> {
@@ -114,14 +108,14 @@ impl Random {
     }
 
     fn value(&mut self) -> Vec<u8> {
-        let len = match self.below(8) {
+        let len = match self.0.below(8) {
             0 => 0,
-            1 => 31_000 + self.below(3000),
-            2 => 8_000 + self.below(400),
-            3 => self.below(200_000),
-            _ => self.below(40),
+            1 => 31_000 + self.0.below(3000),
+            2 => 8_000 + self.0.below(400),
+            3 => self.0.below(200_000),
+            _ => self.0.below(40),
         };
-        pattern(len as usize, self.below(256) as usize)
+        pattern(len as usize, self.0.below(256) as usize)
     }
 
     fn number(&mut self) -> Vec<u8> {
@@ -149,7 +143,7 @@ impl Random {
         match name.as_slice() {
             b"set" => {
                 words.extend([self.key(), self.value()]);
-                while self.below(3) == 0 {
+                while self.0.below(3) == 0 {
                     words.push(self.of(&["NX", "xx", "EX", "ex"]));
                     if words.last().is_some_and(|word| word.eq_ignore_ascii_case(b"ex")) {
                         words.push(self.number());
@@ -157,7 +151,7 @@ impl Random {
                 }
             }
             b"mget" | b"del" | b"exists" => {
-                (0..self.below(4)).for_each(|_| words.push(self.key()));
+                (0..self.0.below(4)).for_each(|_| words.push(self.key()));
             }
             b"expire" | b"pexpire" => {
                 words.push(self.key());
@@ -171,10 +165,10 @@ impl Random {
             b"get" | b"ttl" | b"persist" | b"echo" => words.push(self.key()),
             b"select" => words.push(self.of(&["0", "99", "x"])),
             // Rarely, or nothing is ever there.
-            b"flushall" if self.below(8) > 0 => words = vec![b"PING".to_vec()],
+            b"flushall" if self.0.below(8) > 0 => words = vec![b"PING".to_vec()],
             _ => {}
         }
-        if self.below(25) == 0 {
+        if self.0.below(25) == 0 {
             words.push(self.key());
         }
         words
@@ -199,7 +193,7 @@ fn it_answers_as_redis_does() {
         let mut theirs = Client { stream: TcpStream::connect(redis.address).unwrap() };
         let mut ours = server.client();
         assert_eq!(theirs.text("FLUSHALL"), "+OK\r\n");
-        let mut random = Random(seed);
+        let mut random = Any(Random::new(seed));
         for number in 0..1500 {
             let words = random.request();
             let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();

@@ -28,8 +28,6 @@ pub mod flow;
 pub mod piece;
 pub mod port;
 pub mod queue;
-#[cfg(test)]
-mod random;
 pub mod segment;
 pub mod stack;
 pub mod storage;

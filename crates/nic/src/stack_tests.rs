@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use offload::tls::Version;
+use random::{Random, cases};
 use zeroize::Zeroizing;
 
 use super::*;
@@ -9,7 +10,6 @@ use crate::engine::{Engine, Report};
 use crate::port::impair::{Impair, Impairment};
 use crate::port::{Frame, Port, memory};
 use crate::queue::{QueueConfig, pair};
-use crate::random::{Random, cases};
 use crate::tls::keys::Suite;
 
 const MARK: &[u8] = b"this is plaintext";

@@ -6,7 +6,5 @@
 #![forbid(unsafe_code)]
 
 pub mod initiator;
-#[cfg(test)]
-mod random;
 pub mod secure;
 pub mod target;

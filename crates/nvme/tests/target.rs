@@ -7,8 +7,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use host::{Host, Job, NQN, Random, Said, Wishes, connect, connect_data, encode, seed};
+use host::{Host, Job, NQN, Said, Wishes, connect, connect_data, encode};
 use nvme::target::{NamespaceConfig, Source, Subsystem, Target, TargetConfig};
+use random::{Random, seed};
 use service::{Control, Ended};
 use settings::ByteSize;
 use wire::nvme::command::BlockRange;
@@ -83,7 +84,7 @@ struct Model {
 impl Model {
     fn new(seed: u64) -> Model {
         let disk = vec![0; BLOCKS * BLOCK];
-        Model { disks: [disk.clone(), disk], random: Random(seed) }
+        Model { disks: [disk.clone(), disk], random: Random::new(seed) }
     }
 
     /// Jobs that do not touch each other's blocks, and the data that each must return.
@@ -94,7 +95,7 @@ impl Model {
         let number = random.below(2);
         let mut batch = Vec::new();
         for part in 0..count {
-            let longest = if random.chance(30) { share } else { share.min(24) };
+            let longest = if random.percent(30) { share } else { share.min(24) };
             let blocks = (random.below(longest.min(300)) + 1).min(share);
             let first = part * share + random.below(share - blocks + 1);
             let place = first * BLOCK..(first + blocks) * BLOCK;
@@ -104,14 +105,14 @@ impl Model {
                 4..=7 => {
                     let data = random.bytes(place.len());
                     disk[place].copy_from_slice(&data);
-                    let in_capsule = data.len() <= 8192 && random.chance(60);
+                    let in_capsule = data.len() <= 8192 && random.percent(60);
                     (write(namespace, first, data, in_capsule), Vec::new())
                 }
                 8 => {
                     disk[place].fill(0);
                     (Job::new(io(IoOpcode::WriteZeroes, namespace, first, blocks)), Vec::new())
                 }
-                _ => match random.chance(50) {
+                _ => match random.percent(50) {
                     true => (Job::new(io(IoOpcode::Flush, namespace, 0, 1)), Vec::new()),
                     false => {
                         let command = io(IoOpcode::Compare, namespace, first, blocks);
@@ -128,12 +129,12 @@ impl Model {
 fn random_io(rig: &Rig, seed: u64, rounds: usize) {
     let mut model = Model::new(seed);
     let random = &mut model.random;
-    let digests = Digests { header: random.chance(50), data: random.chance(50) };
+    let digests = Digests { header: random.percent(50), data: random.percent(50) };
     let wishes = Wishes {
         digests,
         alignment_bytes: random.pick(&[4, 8, 64, 128]),
         transfers_max: random.pick(&[1, 2, 8]),
-        flow_control: random.chance(50),
+        flow_control: random.percent(50),
         depth: 32,
     };
     let (_admin, controller) = Host::admin(rig.address, &wishes);
@@ -149,7 +150,7 @@ fn random_io(rig: &Rig, seed: u64, rounds: usize) {
             let parts = jobs.chunks(share).zip(&mut queues).enumerate();
             let running: Vec<_> = parts
                 .map(|(part, (jobs, queue))| {
-                    let mut random = Random(seed ^ (round * 8 + part) as u64);
+                    let mut random = Random::new(seed ^ (round * 8 + part) as u64);
                     scope.spawn(move || queue.run_with(jobs.to_vec(), &mut random))
                 })
                 .collect();
@@ -378,13 +379,13 @@ fn hostile_stream(random: &mut Random, controller: u16, digests: Digests) -> (Ve
         kept.extend(out.len() + 12..out.len() + 16);
         let payload = if job.in_capsule { &job.send[..] } else { &[] };
         encode(&Pdu::CommandCapsule(entry), payload, digests, &mut out);
-        if random.chance(30) {
+        if random.percent(30) {
             let data = wire::nvme::pdu::Data {
                 command_id: id,
                 transfer_tag: random.below(6) as u16,
                 offset: 0,
                 bytes: 4096,
-                is_last: random.chance(50),
+                is_last: random.percent(50),
                 is_success: false,
             };
             encode(&Pdu::HostData(data), &[0xee; 4096], digests, &mut out);
@@ -401,9 +402,9 @@ fn hostile_hosts_harm_nobody_else() {
     let (_admin, controller) = Host::admin(rig.address, &wishes);
     let mut queue = Host::io(rig.address, &wishes, 1, controller);
     let mut disk = vec![0; BLOCKS * BLOCK];
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     for round in 0..rounds() * 5 {
-        let digests = if random.chance(50) { Digests::BOTH } else { Digests::NONE };
+        let digests = if random.percent(50) { Digests::BOTH } else { Digests::NONE };
         let (mut stream, kept) = hostile_stream(&mut random, controller, digests);
         for _ in 0..random.below(4) {
             let at = random.below(stream.len());
@@ -411,7 +412,7 @@ fn hostile_hosts_harm_nobody_else() {
                 stream[at] ^= 1 << random.below(8);
             }
         }
-        stream.truncate(stream.len() - if random.chance(30) { random.below(600) } else { 0 });
+        stream.truncate(stream.len() - if random.percent(30) { random.below(600) } else { 0 });
         let mut hostile = std::net::TcpStream::connect(rig.address).unwrap();
         // It may be closed at once.
         let _ = std::io::Write::write_all(&mut hostile, &stream);
@@ -423,7 +424,7 @@ fn hostile_hosts_harm_nobody_else() {
         let (end, _) =
             queue.run_with(vec![write(1, first, data, in_capsule)], &mut random).remove(0);
         assert!(end.status.is_success(), "round {round}: {end:?}");
-        if random.chance(50) {
+        if random.percent(50) {
             let _ = hostile.shutdown(std::net::Shutdown::Write);
             let mut answer = Vec::new();
             let _ = std::io::Read::read_to_end(&mut hostile, &mut answer);

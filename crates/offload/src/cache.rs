@@ -141,7 +141,6 @@ mod tests {
     use std::collections::VecDeque;
 
     use super::{Access, CONTEXT_BYTES_MAX, Cache, CacheStats};
-    use crate::random;
 
     #[test]
     fn the_least_recently_used_context_makes_room_and_its_cost_is_counted() {

@@ -26,8 +26,6 @@ mod model;
 mod mutants;
 pub mod nvme;
 pub mod placement;
-#[cfg(test)]
-mod random;
 pub mod resync;
 mod rule;
 pub mod rx;

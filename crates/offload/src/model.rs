@@ -13,8 +13,6 @@ pub(crate) mod receive;
 pub(crate) mod storage;
 pub(crate) mod transmit;
 
-use crate::random;
-
 /// Cases without further words.
 const CASES: u64 = 150;
 

@@ -2,8 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use random::Random;
+
 use crate::model::{emission, exchange, receive, transmit};
-use crate::random::{self, Random};
 use crate::rule::{OFF, Rule};
 
 /// Random cases in which a missing rule must show.

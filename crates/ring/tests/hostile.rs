@@ -9,7 +9,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use common::{Random, mapped};
+use common::{bits, hostile, mapped};
+use random::{Random, seed};
 use ring::layout::{SLOTS_MAX, SLOTS_MIN, SYNC_ENTRIES};
 use ring::memory::{BASE_ALIGN_BYTES, MEMORY_BYTES_MAX};
 use ring::{
@@ -221,7 +222,7 @@ fn exercise(queue: &Queue, ticket: Ticket, bits: u32) {
 
 #[test]
 fn words_that_change_between_operations_do_no_harm() {
-    let mut random = Random::new();
+    let mut random = Random::new(seed());
     let (client, service, arena) = mapped(SLOTS);
     let words = words(&arena);
     for _ in 0..5_000 {
@@ -229,25 +230,25 @@ fn words_that_change_between_operations_do_no_harm() {
             // The first lines more often.
             let limit = if random.below(2) == 0 { 64 } else { words.len() as u64 };
             let at = random.below(limit) as usize;
-            words[at].store(random.hostile(), Ordering::Relaxed);
+            words[at].store(hostile(&mut random), Ordering::Relaxed);
         }
         let ticket = match random.below(3) {
-            0 => Ticket(random.hostile()),
+            0 => Ticket(hostile(&mut random)),
             1 => client.head(),
             _ => service.tail(),
         };
         let queue = if random.below(2) == 0 { &client } else { &service };
-        exercise(queue, ticket, random.bits());
+        exercise(queue, ticket, bits(&mut random));
     }
     assert_eq!((client.slots(), service.slots()), (SLOTS, SLOTS));
 }
 
 #[test]
 fn words_that_change_during_operations_do_no_harm() {
-    let mut random = Random::new();
+    let mut random = Random::new(seed());
     let (client, service, arena) = mapped(SLOTS);
     let stop = AtomicBool::new(false);
-    let seed = random.word();
+    let seed = random.next();
     thread::scope(|scope| {
         let (arena, stop) = (&arena, &stop);
         scope.spawn(move || {
@@ -260,8 +261,8 @@ fn words_that_change_during_operations_do_no_harm() {
             }
         });
         for _ in 0..5_000 {
-            exercise(&client, client.head(), random.bits());
-            exercise(&service, Ticket(random.hostile()), random.bits());
+            exercise(&client, client.head(), bits(&mut random));
+            exercise(&service, Ticket(hostile(&mut random)), bits(&mut random));
         }
         stop.store(true, Ordering::Relaxed);
     });
@@ -269,17 +270,17 @@ fn words_that_change_during_operations_do_no_harm() {
 
 #[test]
 fn lines_of_random_words_are_tasks_or_errors() {
-    let mut random = Random::new();
+    let mut random = Random::new(seed());
     let (_client, service, arena) = mapped(SLOTS);
     let bytes = Queue::bytes_for(SLOTS).unwrap();
     let first_line = (bytes - 2 * 64 * SLOTS as usize) / 8;
     let line = &words(&arena)[first_line..][..8];
     let (mut tasks, mut errors) = (0, 0);
     for _ in 0..20_000 {
-        line.iter().for_each(|word| word.store(random.hostile(), Ordering::Relaxed));
+        line.iter().for_each(|word| word.store(hostile(&mut random), Ordering::Relaxed));
         // Generation 1, usually a kind and flags that exist.
         let first =
-            if random.below(2) == 0 { (random.word() % 6) | (12 << 16) } else { random.word() };
+            if random.below(2) == 0 { (random.next() % 6) | (12 << 16) } else { random.next() };
         line[0].store((1 << 32) | (first & 0xFFFF_FFFF), Ordering::Relaxed);
         match service.peek(Ticket(0)) {
             Some(Ok(_)) => tasks += 1,

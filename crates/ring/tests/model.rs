@@ -6,7 +6,8 @@ mod common;
 use std::collections::VecDeque;
 use std::num::NonZeroU16;
 
-use common::Random;
+use common::bits;
+use random::{Random, seed};
 use ring::{
     Flags, Full, HandlerState, Kind, Progress, Queue, SyncKind, SyncTask, Task, Ticket, Until,
     WaitPolicy, Waited,
@@ -42,18 +43,18 @@ struct World {
 
 fn any_task(random: &mut Random) -> Task {
     let kinds = [Kind::Copy, Kind::Receive, Kind::Send, Kind::Forward];
-    let len_bytes = 1 + (random.word() as u32 >> random.below(32)).min(u32::MAX - 1);
-    let [dst, src] = [random.word() >> 1, random.word() >> 1];
+    let len_bytes = 1 + (random.next() as u32 >> random.below(32)).min(u32::MAX - 1);
+    let [dst, src] = [random.next() >> 1, random.next() >> 1];
     Task {
         kind: kinds[random.below(4) as usize],
         flags: Flags::decode(random.below(16) as u8).unwrap(),
-        delay_us: random.word() as u32,
-        handler: random.word(),
-        argument: random.word(),
-        dst_region: random.word() as u16,
-        src_region: random.word() as u16,
-        fd: random.word() as i32,
-        extra: random.word(),
+        delay_us: random.next() as u32,
+        handler: random.next(),
+        argument: random.next(),
+        dst_region: random.next() as u16,
+        src_region: random.next() as u16,
+        fd: random.next() as i32,
+        extra: random.next(),
         ..Task::copy(dst, src, len_bytes)
     }
 }
@@ -105,7 +106,7 @@ impl World {
 
     /// One operation on the progress of one task, done by both.
     fn work(&mut self, at: usize) {
-        let bits = self.random.bits();
+        let bits = bits(&mut self.random);
         let known = &mut self.known[at];
         let progress = self.queue.progress(Ticket(at as u64));
         let held = known.claimed & !known.done;
@@ -175,8 +176,8 @@ impl World {
 
     fn wish(&mut self) {
         let kind = [SyncKind::Promote, SyncKind::Abort][self.random.below(2) as usize];
-        let ticket = Ticket(self.random.word());
-        let wish = SyncTask { ticket, bits: self.random.bits(), kind };
+        let ticket = Ticket(self.random.next());
+        let wish = SyncTask { ticket, bits: bits(&mut self.random), kind };
         let room = self.sync.len() < SYNC_ENTRIES;
         assert_eq!(self.queue.push_sync(wish), if room { Ok(()) } else { Err(Full) });
         if room {
@@ -191,7 +192,7 @@ impl World {
         let Some(at) = self.some() else { return };
         let (known, ticket) = (&self.known[at], Ticket(at as u64));
         assert_eq!(self.queue.peek(ticket), known.task.map(Ok));
-        let bits = self.random.bits();
+        let bits = bits(&mut self.random);
         agree(self.queue.progress(ticket), known, bits);
         // A lap ago the slot served another task.
         if let Some(old) = ticket.0.checked_sub(SLOTS as u64).map(Ticket) {
@@ -224,7 +225,7 @@ fn the_queue_does_what_the_model_does() {
     let slots = SLOTS as u32;
     let (queue, ..) = common::mapped(slots);
     let (known, sync, handlers) = Default::default();
-    let mut world = World { queue, random: Random::new(), known, tail: 0, sync, handlers };
+    let mut world = World { queue, random: Random::new(seed()), known, tail: 0, sync, handlers };
     for _ in 0..STEPS {
         match world.random.below(16) {
             0 | 1 => world.acquire(),

@@ -22,6 +22,7 @@ use aya::programs::{SchedClassifier, TcAttachType, tc};
 use aya::{Ebpf, EbpfLoader};
 use linux::link::{Link, Mac};
 use linux::tap::Tap;
+use random::Random;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use crate::hold::wait;
@@ -152,7 +153,7 @@ impl Impairment {
         let (stop, wake) = (Arc::clone(&self.stop), Arc::clone(&self.wake));
         let mut waiting = Waiting {
             heap: BinaryHeap::new(),
-            random: config.seed,
+            random: Random::new(config.seed),
             delay_max: config.delay_max.min(DELAY_MAX),
             counters: Arc::clone(&self.late),
             buffer: vec![0; FRAME_BYTES_MAX].into_boxed_slice(),
@@ -225,7 +226,7 @@ fn attach(
 /// Late frames, the next to go first.
 struct Waiting {
     heap: BinaryHeap<Reverse<Late>>,
-    random: u64,
+    random: Random,
     delay_max: Duration,
     counters: Arc<LateCounters>,
     buffer: Box<[u8]>,
@@ -282,14 +283,9 @@ impl Waiting {
         }
     }
 
-    /// Anything up to the longest delay (SplitMix64).
+    /// Anything up to the longest delay.
     fn delay(&mut self) -> Duration {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let share = (z ^ (z >> 31)) as f64 / u64::MAX as f64;
-        self.delay_max.mul_f64(share)
+        self.delay_max.mul_f64(self.random.unit())
     }
 }
 
@@ -300,7 +296,7 @@ mod tests {
     fn waiting() -> Waiting {
         Waiting {
             heap: BinaryHeap::new(),
-            random: 1,
+            random: Random::new(1),
             delay_max: Duration::from_millis(5),
             counters: Arc::default(),
             buffer: vec![0; FRAME_BYTES_MAX].into_boxed_slice(),

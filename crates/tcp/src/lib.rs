@@ -29,8 +29,6 @@ mod network;
 mod new_reno;
 mod options;
 mod payload;
-#[cfg(test)]
-mod random;
 mod receive;
 mod recover;
 mod rtt;

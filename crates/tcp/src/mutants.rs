@@ -2,8 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use random::Random;
+
 use crate::network::runs;
-use crate::random::{self, Random};
 use crate::rule::{OFF, Rule};
 use crate::{receive, recover};
 

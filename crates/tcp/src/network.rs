@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use bytes::Bytes;
+use random::Random;
 use wire::SeqNumber;
 use wire::packet::TcpFlags;
 
-use crate::random::Random;
 use crate::segment::{Header, Transmit};
 use crate::{Config, Connection, Marked, Payload, State, Time};
 

@@ -1,10 +1,10 @@
 //! Received octets against a slow oracle, and the cases that are drawn by hand.
 
 use bytes::Bytes;
+use random::{Random, cases};
 
 use super::*;
 use crate::payload::Marked;
-use crate::random::{Random, cases};
 
 type Buffer = Marked<Bytes, u64>;
 

@@ -1,7 +1,8 @@
 //! The scoreboard against a slow oracle that knows each octet, and RACK's cases by hand.
 
+use random::{Random, cases};
+
 use super::*;
-use crate::random::{Random, cases};
 
 const START: SeqNumber = SeqNumber(u32::MAX - 5000);
 const MSS: u32 = 100;

@@ -1,9 +1,9 @@
 //! Many connections: who gets what, and what is refused.
 
 use bytes::Bytes;
+use random::{Random, cases};
 
 use super::*;
-use crate::random::{Random, cases};
 
 fn address(host: u8, port: u16) -> SocketAddr {
     ([10, 0, 0, host], port).into()

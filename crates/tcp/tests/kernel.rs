@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use linux::tap::Tap;
+use random::{Random, setting};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tcp::{Config, HEADER_BYTES_MAX, Header, Id, Outgoing, Stack, StackConfig, State, Time};
@@ -28,24 +29,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip runs");
     assert!(output.status.success(), "ip {arguments}: {output:?}");
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// True in so many of a thousand cases.
-    fn permille(&mut self, chance: u64) -> bool {
-        self.next() % 1000 < chance
-    }
 }
 
 /// What happens to frames, in both directions; chances are out of a thousand.
@@ -90,7 +73,7 @@ impl Driver {
         ip("link set lo up");
         ip(&format!("addr add {KERNEL}/24 dev kernel"));
         ip(&format!("neigh add {OURS} lladdr 02:00:00:00:00:02 dev kernel nud permanent"));
-        let seed = std::env::var("UNLADE_SEED").map_or(1, |text| text.parse().expect("a number"));
+        let seed = setting("UNLADE_SEED").unwrap_or(1);
         println!("UNLADE_SEED={seed}");
         let config = Config { receive_buffer_bytes: 1 << 20, ..Config::default() };
         Some(Driver {
@@ -98,7 +81,7 @@ impl Driver {
             stack: Stack::new(StackConfig::new(config, [3; 16])),
             start: Instant::now(),
             weather,
-            random: Random(seed),
+            random: Random::new(seed),
             late: [VecDeque::new(), VecDeque::new()],
             gather: Vec::new(),
         })
@@ -143,14 +126,14 @@ impl Driver {
     }
 
     fn impair(&mut self, direction: usize, frame: Vec<u8>) {
-        if self.random.permille(self.weather.lost) {
+        if self.random.chance(self.weather.lost, 1000) {
             return;
         }
-        if self.random.permille(self.weather.late) {
+        if self.random.chance(self.weather.late, 1000) {
             return self.late[direction].push_back(frame);
         }
         self.pass(direction, &frame);
-        if self.random.permille(self.weather.doubled) {
+        if self.random.chance(self.weather.doubled, 1000) {
             self.pass(direction, &frame);
         }
         while let Some(late) = self.late[direction].pop_front() {

@@ -1,8 +1,8 @@
 //! The objects that the lab's servers hold: the same bytes on every machine, with their SHA-256.
 
 use super::plan::ObjectTree;
-use crate::prng::Prng;
 use anyhow::{Context, Result};
+use random::Random;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::fs;
@@ -40,13 +40,18 @@ pub fn list(tree: ObjectTree) -> Vec<(String, u64)> {
     let mut all: Vec<_> = singles.map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect();
     // Sizes spread evenly over the powers of two, so that small ones are as common as large
     // ones; odd lengths on purpose. The first is empty.
-    let mut prng = Prng::new(SEED);
+    let mut random = Random::new(SEED);
     for number in 0..SET_OBJECTS {
-        let magnitude = 1 + prng.below(u64::from(SET_OBJECT_BYTES_MAX.ilog2()));
-        let bytes = if number == 0 { 0 } else { 1 + prng.below(1 << magnitude) };
+        let magnitude = 1 + size_below(&mut random, SET_OBJECT_BYTES_MAX.ilog2().into());
+        let bytes = if number == 0 { 0 } else { 1 + size_below(&mut random, 1 << magnitude) };
         all.push((format!("set/{number:02}"), bytes));
     }
     all
+}
+
+/// By the high bits, so that the sizes are those of every version.
+fn size_below(random: &mut Random, limit_bytes: u64) -> u64 {
+    ((u128::from(random.next()) * u128::from(limit_bytes)) >> 64) as u64
 }
 
 /// Writes the objects below `dir` and their sums, as `sha256sum` prints them, to `sums_file`.
@@ -59,7 +64,7 @@ pub fn create(tree: ObjectTree, dir: &Path, sums_file: &Path) -> Result<()> {
     let mut sums = String::new();
     for (number, (name, bytes)) in (0u64..).zip(list(tree)) {
         let mut content = vec![0u8; usize::try_from(bytes)?];
-        Prng::new(SEED ^ (number << 32)).fill(&mut content);
+        Random::new(SEED ^ (number << 32)).fill(&mut content);
         for byte in Sha256::digest(&content) {
             write!(sums, "{byte:02x}")?;
         }
@@ -92,6 +97,9 @@ mod tests {
     #[test]
     fn set_is_mixed() {
         let sizes: Vec<_> = list(ObjectTree::Default).into_iter().map(|(_, bytes)| bytes).collect();
+        let set = &sizes[sizes.len() - SET_OBJECTS as usize..];
+        assert_eq!(set[..4], [0, 3543, 372, 45], "the sizes of every version");
+        assert_eq!(set.iter().sum::<u64>(), 1_163_322);
         assert!(sizes.contains(&0) && sizes.contains(&(16 << 20)));
         assert!(sizes.iter().filter(|&&bytes| bytes < 4096).count() > 10);
         assert!(sizes.iter().filter(|&&bytes| bytes > 65_536).count() > 5);

@@ -5,7 +5,7 @@ use super::outcome::Outcome;
 use super::response::{Finished, Malformed, Reader};
 use super::target::Target;
 use super::tls::{Fault as TlsFault, Tls};
-use crate::prng::Prng;
+use random::Random;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::collections::VecDeque;
@@ -132,7 +132,7 @@ impl Client {
     pub fn on_writable(
         &mut self,
         shared: &mut Shared<'_>,
-        prng: &mut Prng,
+        random: &mut Random,
         now: Instant,
     ) -> Result<(), End> {
         if !self.connected {
@@ -144,14 +144,14 @@ impl Client {
             self.progress = now;
             shared.outcome.connections += 1;
         }
-        self.go_on(shared, prng, now)
+        self.go_on(shared, random, now)
     }
 
     /// The socket has bytes, or its end.
     pub fn on_readable(
         &mut self,
         shared: &mut Shared<'_>,
-        prng: &mut Prng,
+        random: &mut Random,
         now: Instant,
     ) -> Result<(), End> {
         for _ in 0..READS_PER_TURN {
@@ -163,12 +163,17 @@ impl Client {
                 break;
             }
         }
-        self.go_on(shared, prng, now)
+        self.go_on(shared, random, now)
     }
 
     /// Sends what may be sent now; says so when there is nothing left to do.
-    fn go_on(&mut self, shared: &mut Shared<'_>, prng: &mut Prng, now: Instant) -> Result<(), End> {
-        self.begin_requests(shared, prng, now);
+    fn go_on(
+        &mut self,
+        shared: &mut Shared<'_>,
+        random: &mut Random,
+        now: Instant,
+    ) -> Result<(), End> {
+        self.begin_requests(shared, random, now);
         if self.tls.is_some() {
             let mut nothing = std::mem::take(&mut shared.inbox);
             let outcome = self.advance_tls(shared, &mut nothing, 0, now);
@@ -191,7 +196,7 @@ impl Client {
             || shared.requests_per_connection.is_some_and(|limit| self.begun >= limit)
     }
 
-    fn begin_requests(&mut self, shared: &mut Shared<'_>, prng: &mut Prng, now: Instant) {
+    fn begin_requests(&mut self, shared: &mut Shared<'_>, random: &mut Random, now: Instant) {
         shared.requests.clear();
         if self.closing || shared.stopping || !self.is_ready() {
             return;
@@ -199,7 +204,7 @@ impl Client {
         while self.in_flight.len() < shared.pipeline && !self.is_spent(shared) {
             let target = match shared.targets.len() {
                 1 => 0,
-                count => prng.below(count as u64) as usize,
+                count => random.below(count as u64) as usize,
             };
             let Some(what) = shared.targets.get(target) else { return };
             shared.requests.extend_from_slice(&what.request);

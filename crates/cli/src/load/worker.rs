@@ -3,8 +3,8 @@
 use super::client::{Client, DROP_BYTES, End, RECEIVE_BYTES, Shared};
 use super::tls::Tls;
 use super::{Plan, outcome::Outcome};
-use crate::prng::Prng;
 use anyhow::{Context, Result};
+use random::Random;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
@@ -27,7 +27,7 @@ const LEFTOVER_BYTES_MAX: usize = 80 * 1024;
 /// A place for a connection; it is filled again when the connection ends.
 struct Slot {
     client: Option<Client>,
-    prng: Prng,
+    random: Random,
     /// When to connect (again).
     due: Option<Instant>,
     watches_write: bool,
@@ -73,7 +73,7 @@ impl<'p> Worker<'p> {
             let share = (first + index) as f64 / plan.connections.max(1) as f64;
             Slot {
                 client: None,
-                prng: Prng::new(plan.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+                random: Random::new(plan.seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
                 due: Some(start + plan.ramp.mul_f64(share)),
                 watches_write: false,
             }
@@ -172,12 +172,12 @@ impl<'p> Worker<'p> {
         let now = Instant::now();
         let readable = epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
         let outcome = if flags.contains(epoll::EventFlags::OUT) {
-            client.on_writable(&mut self.shared, &mut slot.prng, now)
+            client.on_writable(&mut self.shared, &mut slot.random, now)
         } else {
             Ok(())
         };
         let outcome = outcome.and_then(|()| match flags.intersects(readable) {
-            true => client.on_readable(&mut self.shared, &mut slot.prng, now),
+            true => client.on_readable(&mut self.shared, &mut slot.random, now),
             false => Ok(()),
         });
         match outcome {

@@ -2,13 +2,13 @@
 
 use super::host::HostArgs;
 use crate::output::line;
-use crate::prng::Prng;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
 use linux::usage::ProcessUsage;
 use nvme::initiator::{Address, DeviceError, Namespace};
+use random::Random;
 use settings::ByteSize;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -112,7 +112,7 @@ fn content(seed: u64, offset: u64, octets: &mut [u8]) {
     // A generator for each 512 octets, so that a block of any size has the same content.
     for (at, sector) in octets.chunks_mut(512).enumerate() {
         let sector_offset = offset + 512 * at as u64;
-        Prng::new(seed ^ sector_offset.wrapping_mul(0x9e37_79b9_7f4a_7c15)).fill(sector);
+        Random::new(seed ^ sector_offset.wrapping_mul(0x9e37_79b9_7f4a_7c15)).fill(sector);
     }
 }
 
@@ -193,7 +193,7 @@ async fn fill(plan: &Plan) -> Result<(), DeviceError> {
 
 /// One of those in flight.
 async fn work(plan: Plan, number: u64, workers: u64) -> Result<Done> {
-    let mut random = Prng::new(plan.seed ^ number.wrapping_mul(0xd134_2543_de82_ef95));
+    let mut random = Random::new(plan.seed ^ number.wrapping_mul(0xd134_2543_de82_ef95));
     let mut done = Done { reads: 0, writes: 0, latency_us: histogram()? };
     let mut buffer = vec![0; plan.block_bytes as usize];
     let mut expected = vec![0; if plan.verify { buffer.len() } else { 0 }];

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use copier::{Copier, CopyError, How, TaskFailure, Token};
+use random::Random;
 
-use crate::random::Random;
 use crate::shadow::Shadow;
 
 const BYTES: usize = 16 << 10;

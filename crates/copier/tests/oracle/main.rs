@@ -6,7 +6,6 @@
 
 mod buffers;
 mod faults;
-mod random;
 mod shadow;
 mod world;
 
@@ -14,9 +13,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use copier::{Config, Copier, Counts, Polling, Service};
+use random::{Random, setting};
 
 use faults::Faults;
-use random::{Random, number};
 use world::World;
 
 /// Operations with the same service and clients.
@@ -150,8 +149,8 @@ impl Epoch<'_> {
 
 #[test]
 fn every_byte_is_as_after_memcpy() {
-    let seed = number("UNLADE_SEED", 1);
-    let steps = number("UNLADE_CASES", 200_000);
+    let seed = setting("UNLADE_SEED").unwrap_or(1);
+    let steps = setting("UNLADE_CASES").unwrap_or(200_000);
     println!("UNLADE_SEED={seed} UNLADE_CASES={steps}");
     let begin = std::time::Instant::now();
     let (mut random, mut done) = (Random::new(seed), 0);

@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use copier::{Copier, How, Token};
+use random::Random;
 
 use crate::buffers::{BUFFER_BYTES, Buffer, FREED};
-use crate::random::Random;
 use crate::shadow::{Moment, Shadow};
 
 /// Buffers of a world that handlers free.
@@ -99,7 +99,7 @@ impl<'c> World<'c> {
     }
 
     fn length(&mut self) -> usize {
-        self.random.length(self.arena / 8)
+        length(&mut self.random, self.arena / 8)
     }
 
     fn range(&mut self) -> Range<usize> {
@@ -235,7 +235,7 @@ impl<'c> World<'c> {
         self.shadow.fill(start..start + BUFFER_BYTES, FREED);
         self.fill(start..start + BUFFER_BYTES);
         for _ in 0..self.random.below(4) {
-            let len = self.random.length(BUFFER_BYTES);
+            let len = length(&mut self.random, BUFFER_BYTES);
             let inside = start + self.random.below(BUFFER_BYTES - len + 1);
             let outside = self.related(len);
             let how = self.how();
@@ -292,7 +292,7 @@ impl<'c> World<'c> {
 
     /// After an abort the bytes are the program's again, at once and for good.
     fn give_up_scratch(&mut self) {
-        let len = self.random.length(SCRATCH_BYTES);
+        let len = length(&mut self.random, SCRATCH_BYTES);
         let src = self.related(len);
         let how = self.how();
         let recent = self.submit(self.arena, src, len, &how);
@@ -310,4 +310,10 @@ impl<'c> World<'c> {
         }
         self.look(self.arena..self.arena + SCRATCH_BYTES, "an abort");
     }
+}
+
+/// Mostly small, sometimes `most`.
+fn length(random: &mut Random, most: usize) -> usize {
+    let shift = random.below(most.ilog2() + 1);
+    1 + random.below((most >> shift).max(1))
 }

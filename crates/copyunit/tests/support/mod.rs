@@ -1,45 +1,7 @@
-//! What the tests of this crate share: numbers from a seed, and mappings with holes.
+//! What the tests of this crate share: mappings with holes.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::ptr;
-
-/// SplitMix64.
-pub struct Random(u64);
-
-impl Random {
-    /// From `UNLADE_SEED`, or the time; prints the seed, which the harness shows on failure.
-    pub fn new() -> Random {
-        let seed = match std::env::var("UNLADE_SEED") {
-            Ok(text) => text.parse().expect("UNLADE_SEED is a number"),
-            Err(_) => {
-                let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-                now.expect("the clock is set").as_nanos() as u64
-            }
-        };
-        println!("replay: UNLADE_SEED={seed}");
-        Random(seed)
-    }
-
-    pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    /// A number below `end`.
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.word() % end as u64) as usize
-    }
-
-    pub fn fill(&mut self, bytes: &mut [u8]) {
-        for chunk in bytes.chunks_mut(8) {
-            let word = self.word().to_le_bytes();
-            chunk.copy_from_slice(&word[..chunk.len()]);
-        }
-    }
-}
 
 /// Pages, unmapped at the end.
 pub struct Pages {

@@ -225,7 +225,6 @@ impl Delivered {
 #[cfg(test)]
 mod tests {
     use super::{Delivered, Full, RANGES_MAX, WAYS_MAX, Way};
-    use crate::random;
     use offload::resync::Pass;
 
     fn pass(generation: u32) -> Way {

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::str::FromStr;
 
+use random::Random;
 use thiserror::Error;
 
 /// Most frames that are held back; more go on at once.
@@ -80,7 +81,7 @@ struct Held {
 /// One direction of a wire.
 pub struct Impaired {
     impairment: Impairment,
-    state: u64,
+    random: Random,
     held: VecDeque<Held>,
     /// Frames that were lost.
     pub lost: u64,
@@ -93,21 +94,13 @@ pub struct Impaired {
 impl Impaired {
     /// The direction with this number.
     pub fn new(impairment: Impairment, direction: u64) -> Impaired {
-        let state = impairment.seed ^ direction.wrapping_mul(0xd134_2543_de82_ef95);
-        Impaired { impairment, state, held: VecDeque::new(), lost: 0, reordered: 0, duplicated: 0 }
-    }
-
-    /// SplitMix64.
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        let seed = impairment.seed ^ direction.wrapping_mul(0xd134_2543_de82_ef95);
+        let random = Random::new(seed);
+        Impaired { impairment, random, held: VecDeque::new(), lost: 0, reordered: 0, duplicated: 0 }
     }
 
     fn happens(&mut self, parts: u32) -> bool {
-        self.random() % PARTS < u64::from(parts)
+        self.random.chance(u64::from(parts), PARTS)
     }
 
     /// A frame enters; those that leave go to `out`.
@@ -120,7 +113,7 @@ impl Impaired {
             && frame.len() <= HELD_FRAME_BYTES_MAX
         {
             self.reordered += 1;
-            let passes = 1 + self.random() % PASSED_MAX;
+            let passes = 1 + self.random.next() % PASSED_MAX;
             let due_ms = now_ms + HELD_MS;
             self.held.push_back(Held { frame: frame.to_vec(), passes, due_ms });
             return;

@@ -7,6 +7,7 @@ use linux::vnet::VnetHeader;
 use offload::resync::Pass;
 use offload::tx::Verdict;
 use offload::{Stats, Tls, tls::Version};
+use random::Random;
 use record::RecordLayer;
 use wire::packet::{Direction, Segment as Made, TcpFlags, TcpOptions};
 use wire::snapshot::{DirectionSecrets, TlsSnapshot};
@@ -16,7 +17,6 @@ use super::engine::Engine;
 use super::reader::Reader;
 use super::sides::{Flow, Outcome, Receiving, RxSide, TxSide};
 use super::track::{ENDED_MS, IDLE_MS, Offer, Refused};
-use crate::random::{self, Random};
 
 const KEY: [u8; 16] = [7; 16];
 const IV: [u8; 12] = [9; 12];

@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use random::Random;
+
 use super::{Frame, Port};
 
 /// Most frames that wait in one direction.
@@ -60,7 +62,7 @@ struct Held {
 /// One direction.
 struct Lane {
     impairment: Impairment,
-    random: u64,
+    random: Random,
     held: VecDeque<Held>,
     ready: VecDeque<Frame>,
     stats: ImpairStats,
@@ -69,20 +71,11 @@ struct Lane {
 impl Lane {
     fn new(impairment: Impairment, seed: u64) -> Lane {
         let (held, ready) = (VecDeque::new(), VecDeque::new());
-        Lane { impairment, random: seed, held, ready, stats: ImpairStats::default() }
-    }
-
-    /// SplitMix64.
-    fn next(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.random;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        Lane { impairment, random: Random::new(seed), held, ready, stats: ImpairStats::default() }
     }
 
     fn happens(&mut self, ppm: u32) -> bool {
-        ppm > 0 && self.next() % u64::from(WHOLE) < u64::from(ppm)
+        ppm > 0 && self.random.chance(u64::from(ppm), u64::from(WHOLE))
     }
 
     /// Takes a frame; `port` gives one for a copy, and takes lost ones back.
@@ -100,8 +93,8 @@ impl Lane {
             }
         }
         if self.happens(self.impairment.corrupt_ppm) && !frame.as_slice().is_empty() {
-            let at = self.next() as usize % frame.as_slice().len();
-            frame.as_mut_slice()[at] ^= 1 << (self.next() % 8);
+            let at = self.random.next() as usize % frame.as_slice().len();
+            frame.as_mut_slice()[at] ^= 1 << (self.random.next() % 8);
             self.stats.corrupted += 1;
         }
         self.hold(frame, now_ns, port);
@@ -121,7 +114,7 @@ impl Lane {
         let mut after = self.stats.taken;
         if passed {
             self.stats.reordered += 1;
-            after += 1 + self.next() % PASSED_MAX;
+            after += 1 + self.random.next() % PASSED_MAX;
             at_ns = at_ns.saturating_add(PASSED_NS_MAX);
         }
         self.held.push_back(Held { frame, after, at_ns, passed });

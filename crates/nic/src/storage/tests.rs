@@ -5,6 +5,7 @@ use bytes::Bytes;
 use offload::Nvme;
 use offload::nvme::{FLAG_DDGST, FLAG_HDGST, FLAG_LAST, FLAG_SUCCESS, types};
 use offload::tls::Version;
+use random::{Random, cases};
 use tcp::{Id, StackConfig, Time};
 use zeroize::Zeroizing;
 
@@ -15,7 +16,6 @@ use crate::engine::{Engine, Report};
 use crate::port::impair::{Impair, Impairment};
 use crate::port::memory::{self, MemoryPort};
 use crate::queue::{QueueConfig, pair};
-use crate::random::{Random, cases};
 use crate::stack::{self, Stack};
 use crate::tls::Mode;
 use crate::tls::keys::{Secrets, Suite};

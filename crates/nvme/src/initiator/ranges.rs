@@ -62,8 +62,9 @@ impl Ranges {
 
 #[cfg(test)]
 mod tests {
+    use random::cases;
+
     use super::*;
-    use crate::random::cases;
 
     #[test]
     fn parts_are_what_a_bitmap_says() {

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use random::Random;
 use wire::nvme::fabrics::{
     ATTRIBUTE_NO_FLOW_CONTROL, Connect, ConnectData, Property, PropertyAccess,
 };
@@ -17,48 +18,6 @@ use wire::nvme::{
 pub const NQN: &str = "nqn.2026-01.io.unlade:test";
 /// What a test waits for at most; only a defect makes it wait so long.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// SplitMix64: numbers for tests, the same for the same seed.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-
-    pub fn pick<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
-    }
-
-    pub fn chance(&mut self, percent: usize) -> bool {
-        self.below(100) < percent
-    }
-
-    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count.div_ceil(8)).flat_map(|_| self.next().to_le_bytes()).take(count).collect()
-    }
-}
-
-/// The seed of this run: `UNLADE_SEED`, or the time.
-pub fn seed() -> u64 {
-    let seed = match std::env::var("UNLADE_SEED") {
-        Ok(text) => text.parse().expect("UNLADE_SEED is a number"),
-        Err(_) => {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-            now.map_or(1, |since| since.as_nanos() as u64)
-        }
-    };
-    println!("UNLADE_SEED={seed}");
-    seed
-}
 
 /// What a host asks for when it connects.
 #[derive(Clone, Copy, Debug)]
@@ -181,7 +140,7 @@ impl Host {
 
     /// Does all jobs at once; completions and data in the order of the jobs.
     pub fn run(&mut self, jobs: Vec<Job>) -> Vec<(Completion, Vec<u8>)> {
-        self.run_with(jobs, &mut Random(1))
+        self.run_with(jobs, &mut Random::new(1))
     }
 
     /// The same; data is sent in pieces of random sizes.
@@ -238,7 +197,7 @@ impl Host {
         let mut out = Vec::new();
         while at < end {
             let most = (end - at).min(self.init.data_bytes_max as usize);
-            let bytes = if random.chance(50) { most } else { (random.below(most / 4) + 1) * 4 };
+            let bytes = if random.percent(50) { most } else { (random.below(most / 4) + 1) * 4 };
             let bytes = bytes.min(most);
             let data = Data {
                 command_id: request.command_id,

@@ -1,12 +1,12 @@
 //! Sending NVMe/TCP, plain or over TLS: what leaves the device against what another library has
 //! made.
 
+use random::Random;
 use wire::SeqNumber;
 
 use crate::composed::{self, Stats};
 use crate::model::storage::{Shape, Stream};
 use crate::nvme::Progress;
-use crate::random::Random;
 use crate::software::composed::ComposedSent;
 use crate::software::sent::Sent;
 use crate::tls::{Tls, Version};

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use random::Random;
 use wire::SeqNumber;
 
 use crate::composed::{self, Stats};
@@ -11,7 +12,6 @@ use crate::model::peer::octets;
 use crate::model::storage::{Shape, Stream, TAGS};
 use crate::nvme::{Progress, target};
 use crate::placement::{Placement, Placer, Registrar};
-use crate::random::Random;
 use crate::resync::{Request, Response};
 use crate::rx::Rx;
 use crate::software::composed::{ComposedPdus, ComposedResult, Opened};

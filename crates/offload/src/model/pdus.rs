@@ -1,8 +1,9 @@
 //! The far end's NVMe/TCP PDUs, with digests of another library.
 
+use random::Random;
+
 use crate::model::peer::octets;
 use crate::nvme::{FLAG_DDGST, FLAG_HDGST, FLAG_LAST, FLAG_SUCCESS, Nvme, types};
-use crate::random::Random;
 
 /// A PDU of a stream.
 #[derive(Clone, Debug)]

@@ -1,8 +1,8 @@
 //! The far end: records as another library seals them.
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use random::Random;
 
-use crate::random::Random;
 use crate::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, TAG_BYTES, Tls, Version};
 
 /// A key of a connection, and what belongs to it.

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
+use random::Random;
 use wire::SeqNumber;
 
 use crate::Stats;
 use crate::model::peer::{Shape, Stream, octets};
-use crate::random::Random;
 use crate::resync::{Pass, Request, Response};
 use crate::rx::Rx;
 use crate::software::boundaries::REMEMBERED_MAX;

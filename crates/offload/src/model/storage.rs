@@ -3,11 +3,12 @@
 
 use std::ops::Range;
 
+use random::Random;
+
 use crate::Nvme;
 use crate::model::pdus::{Pdu, agreed, any, data, pdu};
 use crate::model::peer::{Secret, octets};
 use crate::nvme::types::{C2H_DATA, CAPSULE_RESP, H2C_DATA};
-use crate::random::Random;
 use crate::tls::Version;
 
 /// Tags that commands have.

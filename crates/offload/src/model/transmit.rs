@@ -1,10 +1,10 @@
 //! Sending: what leaves the device against the stream as the peer would have sealed it.
 
+use random::Random;
 use wire::SeqNumber;
 
 use crate::Stats;
 use crate::model::peer::{Shape, Stream, octets};
-use crate::random::Random;
 use crate::software::sent::Sent;
 use crate::tls::{Progress, Tls, Version};
 use crate::tx::{Shadow, Tx, Verdict, send};

@@ -1,5 +1,6 @@
 //! Traps of NVMe/TCP over TLS, on the way up.
 
+use random::Random;
 use wire::SeqNumber;
 
 use super::place::{BOTH, Memory};
@@ -8,7 +9,6 @@ use crate::model::pdus::{Pdu, data};
 use crate::model::peer::Secret;
 use crate::nvme::types::C2H_DATA;
 use crate::placement::{Placement, Placer, Registration};
-use crate::random::Random;
 use crate::rx::State;
 use crate::software::composed::{ComposedPdus, ComposedResult, Opened};
 use crate::software::pdus::Event;

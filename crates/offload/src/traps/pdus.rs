@@ -1,5 +1,6 @@
 //! Traps of software's way through received PDUs.
 
+use random::Random;
 use wire::SeqNumber;
 
 use crate::Nvme;
@@ -7,7 +8,6 @@ use crate::model::pdus::{Pdu, agreed, any, data, pdu};
 use crate::model::peer::octets;
 use crate::nvme::types::{C2H_DATA, C2H_TERM, CAPSULE_RESP, H2C_DATA, IC_RESP, R2T};
 use crate::placement::{Placed, PlacedRanges, Registration};
-use crate::random::{self, Random};
 use crate::resync::{Pass, Request};
 use crate::software::pdus::{Event, Input, PduError, PduResult, Pdus};
 

@@ -1,9 +1,9 @@
 //! Traps on the way up.
 
+use random::Random;
 use wire::SeqNumber;
 
 use crate::model::peer::{Secret, octets};
-use crate::random::Random;
 use crate::resync::{Pass, Request, Response};
 use crate::rule::{OFF, Rule};
 use crate::rx::{ANSWER_BYTES_MIN, Received, Rx, State};

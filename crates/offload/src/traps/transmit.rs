@@ -1,10 +1,10 @@
 //! Traps on the way down.
 
+use random::Random;
 use wire::SeqNumber;
 
 use crate::Stats;
 use crate::model::peer::{Secret, octets};
-use crate::random::Random;
 use crate::software::sent::{Full, Sent};
 use crate::tls::{Progress, Tls, Version};
 use crate::tx::{Found, MessageState, Messages, Shadow, Tx, Verdict, send};

@@ -2,8 +2,9 @@
 
 use core::time::Duration;
 
+use random::{Random, cases};
+
 use super::{Habits, Network, Weather};
-use crate::random::{Random, cases};
 use crate::{Algorithm, Config};
 
 const READS_AT_ONCE: Habits =

@@ -2,12 +2,12 @@
 
 use super::uses::{Paper, SIZES, Way, case, compare, heading, service, timed};
 use crate::bench::record::Sink;
-use crate::prng::Prng;
 use anyhow::Result;
 use copier::Copier;
 use flate2::Compression;
 use flate2::bufread::{DeflateDecoder, DeflateEncoder};
 use overlap::Reader;
+use random::Random;
 use std::hint::black_box;
 use std::io::{BufRead, Read};
 
@@ -15,11 +15,11 @@ const PAPER: Paper = Paper { least_percent: 0.0, most_percent: 18.8 };
 const DIRECTIONS: [&str; 2] = ["deflate", "inflate"];
 
 /// Words of a small vocabulary, as logs and pages have them.
-fn text(bytes: usize, prng: &mut Prng) -> Vec<u8> {
-    let words: Vec<String> = (0..400).map(|_| format!("{:x}", prng.below(1 << 24))).collect();
+fn text(bytes: usize, random: &mut Random) -> Vec<u8> {
+    let words: Vec<String> = (0..400).map(|_| format!("{:x}", random.below(1 << 24))).collect();
     let mut text = Vec::with_capacity(bytes + 16);
     while text.len() < bytes {
-        text.extend_from_slice(words[prng.below(400) as usize].as_bytes());
+        text.extend_from_slice(words[random.below(400) as usize].as_bytes());
         text.push(b' ');
     }
     text.truncate(bytes);
@@ -51,7 +51,7 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
 }
 
 fn measure(direction: &'static str, bytes: usize, rounds: usize, sink: &mut Sink) -> Result<()> {
-    let plain = text(bytes, &mut Prng::new(1));
+    let plain = text(bytes, &mut Random::new(1));
     let mut source = Vec::new();
     match direction {
         "deflate" => source = plain,

@@ -4,13 +4,13 @@ mod model;
 
 use bytes::Bytes;
 use offload::software::pdus::Input;
+use random::{Random, cases};
 use std::time::Duration;
 use wire::SeqNumber;
 use wire::nvme::{Command, Digests, IoOpcode, Status};
 
 use self::model::{BLOCK_BYTES, Fault, Model};
 use super::queue::{Failure, Payload, Queue, QueueError, Refused, Request, Settings};
-use crate::random::{Random, cases};
 
 const NOW: Duration = Duration::ZERO;
 /// Blocks that a command may use; each command in flight has its own.

@@ -3,12 +3,12 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use aead::crc32c;
+use random::Random;
 use wire::nvme::pdu::{Data, ReadyToTransfer, Terminate};
 use wire::nvme::{Command, CommonHeader, Completion, DataPlace, Digests, IoOpcode, Pdu, Status};
 
 use super::super::queue::{DEPTH_MAX, QueueError, Settings};
 use super::REGION_BLOCKS;
-use crate::random::Random;
 
 pub(super) const BLOCK_BYTES: usize = 512;
 

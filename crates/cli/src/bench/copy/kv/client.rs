@@ -1,8 +1,8 @@
 //! Clients of a key-value server: each sends one request, reads the answer, checks its bytes, and
 //! sends the next.
 
-use crate::prng::Prng;
 use anyhow::{Context, Result, bail, ensure};
+use random::Random;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ impl Client {
         let (mut sets, mut gets, mut answers) = (Vec::new(), Vec::new(), Vec::new());
         for number in 0..KEYS {
             let mut value = vec![0; bytes];
-            Prng::new(seed ^ number as u64).fill(&mut value);
+            Random::new(seed ^ number as u64).fill(&mut value);
             let key = format!("key:{number:08}");
             let head = |words: usize, name: &str| {
                 format!("*{words}\r\n$3\r\n{name}\r\n${}\r\n{key}\r\n", key.len()).into_bytes()

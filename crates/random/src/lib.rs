@@ -1,0 +1,12 @@
+//! Seeded random numbers: the same seed gives the same run on every machine. Not for secrets.
+//!
+//! - [`Random`] is the generator;
+//! - [`cases`] runs a random test: `UNLADE_CASES=1000` so many times, `UNLADE_SEED=…` the one case
+//!   that failed; [`seed`] is for tests that are one long run.
+#![forbid(unsafe_code)]
+
+mod cases;
+mod generator;
+
+pub use cases::{cases, count, seed, seeds, setting};
+pub use generator::Random;
