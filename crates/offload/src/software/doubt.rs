@@ -170,7 +170,7 @@ impl Basis {
 #[cfg(test)]
 mod tests {
     use super::{Basis, Doubt, Doubtful, UNKNOWNS_MAX, WAYS_MAX};
-    use crate::random::{self, Random};
+    use random::Random;
     use crate::resync::Pass;
     use crate::software::open::Part;
     use crate::tls::{TAG_BYTES, Tls, Version};
