@@ -5,17 +5,17 @@ use std::io::{self, BufWriter};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use linux::packet::PacketPort;
 use linux::vnet::{FRAME_BYTES_MAX, VnetHeader, VnetTap};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 
-use super::capture::Capture;
 use super::channel::Device;
 use super::engine::Engine;
 use super::impair::{Impaired, Impairment};
+use crate::capture::Capture;
 
 /// Frames taken from one side before the other has its turn.
 const BATCH_FRAMES: usize = 32;
@@ -77,7 +77,7 @@ impl Setup {
     /// A frame leaves; false where the wire did not take it.
     fn put(&mut self, header: &VnetHeader, frame: &[u8]) -> bool {
         if let Some(capture) = &mut self.capture {
-            capture.frame(frame);
+            capture.frame(since_epoch(), frame);
         }
         self.wire.send(header, frame).is_ok()
     }
@@ -86,7 +86,7 @@ impl Setup {
     fn get(&mut self, frame: &mut [u8]) -> io::Result<(VnetHeader, usize)> {
         let (header, got) = self.wire.receive(frame)?;
         if let Some(capture) = &mut self.capture {
-            capture.frame(&frame[..got]);
+            capture.frame(since_epoch(), &frame[..got]);
         }
         Ok((header, got))
     }
@@ -256,6 +256,11 @@ impl Loop {
         back.release(now_ms, |frame| deliver(engine, &setup.host, now_ms, &none, frame));
         (0..unsent).for_each(|_| engine.count_unsent());
     }
+}
+
+/// What the clock on the wall says.
+fn since_epoch() -> Duration {
+    UNIX_EPOCH.elapsed().unwrap_or_default()
 }
 
 fn deliver(
