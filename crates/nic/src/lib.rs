@@ -2,7 +2,8 @@
 //! stays where it is, and the software above it.
 //!
 //! In the device, in the order that a frame meets it:
-//! - [`port`]: where frames come from and go; with bad lines and capture files around it;
+//! - [`port`]: where frames come from and go; with bad lines ([`impair`]) and files of what
+//!   passes ([`capture`]) around it;
 //! - [`classify`]: what a frame is, once its checksums are right;
 //! - [`buffers`]: where data goes that comes for a command;
 //! - [`flow`]: flows and what their machines do;
@@ -20,11 +21,13 @@
 
 pub mod buffers;
 pub mod bump;
+pub mod capture;
 pub mod classify;
 pub mod command;
 pub mod driver;
 pub mod engine;
 pub mod flow;
+pub mod impair;
 pub mod piece;
 pub mod port;
 pub mod queue;

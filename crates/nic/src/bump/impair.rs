@@ -1,191 +1,103 @@
-//! Frames that are lost, come late or come twice, one direction of a wire, repeatable by a seed.
+//! One direction of a bad line, for frames with what is left to do for them.
 
-use std::collections::VecDeque;
-use std::str::FromStr;
+use linux::vnet::VnetHeader;
 
-use random::Random;
-use thiserror::Error;
-
-/// Most frames that are held back; more go on at once.
-pub const HELD_MAX: usize = 64;
-/// Most octets of such a frame.
-const HELD_FRAME_BYTES_MAX: usize = 10_000;
-/// A frame that is held back lets so many others pass, 1 to this.
-const PASSED_MAX: u64 = 8;
-/// It goes on after so long at the latest.
-const HELD_MS: u64 = 3;
-/// Percentages are counted in parts of so many.
-const PARTS: u64 = 1_000_000;
-
-/// How often what happens, in parts of a million.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Impairment {
-    /// A frame is lost.
-    pub loss: u32,
-    /// A frame is held back while others pass.
-    pub reorder: u32,
-    /// A frame comes twice.
-    pub duplicate: u32,
-    /// Repeats a run.
-    pub seed: u64,
-}
-
-/// What is not an impairment.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ImpairmentError {
-    /// No `name=value`.
-    #[error("{0:?} is not NAME=VALUE; for example loss=2%,reorder=2%,duplicate=1%,seed=7")]
-    Shape(String),
-    /// An unknown name.
-    #[error("{0:?} is none of loss, reorder, duplicate, seed")]
-    Name(String),
-    /// No percentage, or number.
-    #[error("{0}: {1:?} is not a percentage from 0% to 100%, or a number for the seed")]
-    Value(String, String),
-}
-
-impl FromStr for Impairment {
-    type Err = ImpairmentError;
-
-    fn from_str(text: &str) -> Result<Impairment, ImpairmentError> {
-        let mut impairment = Impairment::default();
-        for part in text.split(',').filter(|part| !part.is_empty()) {
-            let (name, value) =
-                part.split_once('=').ok_or_else(|| ImpairmentError::Shape(part.to_owned()))?;
-            let bad = || ImpairmentError::Value(name.to_owned(), value.to_owned());
-            let parts = || {
-                let percent: f64 = value.trim_end_matches('%').parse().map_err(|_| bad())?;
-                let sensible = (0.0..=100.0).contains(&percent);
-                sensible.then_some((percent * 10_000.0).round() as u32).ok_or_else(bad)
-            };
-            match name {
-                "loss" => impairment.loss = parts()?,
-                "reorder" => impairment.reorder = parts()?,
-                "duplicate" => impairment.duplicate = parts()?,
-                "seed" => impairment.seed = value.parse().map_err(|_| bad())?,
-                other => return Err(ImpairmentError::Name(other.to_owned())),
-            }
-        }
-        Ok(impairment)
-    }
-}
-
-/// A frame that waits.
-struct Held {
-    frame: Vec<u8>,
-    /// So many others pass first.
-    passes: u64,
-    due_ms: u64,
-}
+use crate::impair::{ImpairStats, Lane, Seeded};
 
 /// One direction of a wire.
 pub struct Impaired {
-    impairment: Impairment,
-    random: Random,
-    held: VecDeque<Held>,
-    /// Frames that were lost.
-    pub lost: u64,
-    /// Frames that others have passed.
-    pub reordered: u64,
-    /// Frames that came twice.
-    pub duplicated: u64,
+    line: Lane<(VnetHeader, Vec<u8>)>,
 }
 
 impl Impaired {
     /// The direction with this number.
-    pub fn new(impairment: Impairment, direction: u64) -> Impaired {
-        let seed = impairment.seed ^ direction.wrapping_mul(0xd134_2543_de82_ef95);
-        let random = Random::new(seed);
-        Impaired { impairment, random, held: VecDeque::new(), lost: 0, reordered: 0, duplicated: 0 }
-    }
-
-    fn happens(&mut self, parts: u32) -> bool {
-        self.random.chance(u64::from(parts), PARTS)
+    pub fn new(seeded: Seeded, direction: u64) -> Impaired {
+        let seed = seeded.seed ^ direction.wrapping_mul(0xd134_2543_de82_ef95);
+        Impaired { line: Lane::new(seeded.impairment, seed) }
     }
 
     /// A frame enters; those that leave go to `out`.
-    pub fn pass(&mut self, now_ms: u64, frame: &mut [u8], mut out: impl FnMut(&mut [u8])) {
-        let Impairment { loss, reorder, duplicate, .. } = self.impairment;
-        if self.happens(loss) {
-            self.lost += 1;
-        } else if self.happens(reorder)
-            && self.held.len() < HELD_MAX
-            && frame.len() <= HELD_FRAME_BYTES_MAX
-        {
-            self.reordered += 1;
-            let passes = 1 + self.random.next() % PASSED_MAX;
-            let due_ms = now_ms + HELD_MS;
-            self.held.push_back(Held { frame: frame.to_vec(), passes, due_ms });
-            return;
-        } else {
-            if self.happens(duplicate) && frame.len() <= HELD_FRAME_BYTES_MAX {
-                self.duplicated += 1;
-                let mut twin = frame.to_vec();
-                out(frame);
-                out(&mut twin);
-            } else {
-                out(frame);
+    pub fn pass(
+        &mut self,
+        now_ns: u64,
+        header: &VnetHeader,
+        frame: &mut [u8],
+        mut out: impl FnMut(&VnetHeader, &mut [u8]),
+    ) {
+        if !self.line.is_lost() {
+            if self.line.is_doubled() {
+                self.send(now_ns, header, &mut frame.to_vec(), &mut out);
             }
-            self.held.iter_mut().for_each(|held| held.passes = held.passes.saturating_sub(1));
+            // Where the sum is still to be made nobody would see the damage.
+            if header.checksum_at.is_none() {
+                self.line.damage(frame);
+            }
+            self.send(now_ns, header, frame, &mut out);
         }
-        self.release(now_ms, out);
+        self.release(now_ns, out);
+    }
+
+    fn send(
+        &mut self,
+        now_ns: u64,
+        header: &VnetHeader,
+        frame: &mut [u8],
+        out: &mut impl FnMut(&VnetHeader, &mut [u8]),
+    ) {
+        match self.line.wait() {
+            None => out(header, frame),
+            // Where too many wait it is lost, and counted.
+            Some(wait) => {
+                let _ = self.line.hold((*header, frame.to_vec()), frame.len(), wait, now_ns);
+            }
+        }
     }
 
     /// Lets frames go that have waited for long enough.
-    pub fn release(&mut self, now_ms: u64, mut out: impl FnMut(&mut [u8])) {
-        let mut index = 0;
-        while let Some(held) = self.held.get(index) {
-            if held.passes > 0 && held.due_ms > now_ms {
-                index += 1;
-            } else if let Some(mut held) = self.held.remove(index) {
-                out(&mut held.frame);
-            }
-        }
+    pub fn release(&mut self, now_ns: u64, mut out: impl FnMut(&VnetHeader, &mut [u8])) {
+        self.line.release(now_ns, |(header, mut frame)| out(&header, &mut frame));
     }
 
     /// True where frames wait.
     pub fn holds(&self) -> bool {
-        !self.held.is_empty()
+        self.line.holds()
+    }
+
+    /// What has happened.
+    pub fn stats(&self) -> ImpairStats {
+        self.line.stats()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Impaired, Impairment};
+    use linux::vnet::VnetHeader;
 
-    #[test]
-    fn impairments_are_read_and_nonsense_is_refused() {
-        let read: Impairment = "loss=2%,reorder=0.5%,duplicate=1,seed=7".parse().unwrap();
-        let expected = Impairment { loss: 20_000, reorder: 5_000, duplicate: 10_000, seed: 7 };
-        assert_eq!(read, expected);
-        assert_eq!("".parse(), Ok(Impairment::default()));
-        for wrong in ["loss", "loss=x", "loss=101%", "loss=-1%", "delay=3", "seed=1.5"] {
-            assert!(wrong.parse::<Impairment>().is_err(), "{wrong}");
-        }
-    }
+    use super::Impaired;
 
     fn run(text: &str) -> (Vec<u32>, Impaired) {
         let mut wire = Impaired::new(text.parse().unwrap(), 1);
         let mut out = Vec::new();
-        let mut take = |frame: &mut [u8]| {
+        let mut take = |_: &VnetHeader, frame: &mut [u8]| {
             out.push(u32::from_be_bytes(frame.try_into().unwrap()));
         };
         for number in 0..20_000u32 {
-            wire.pass(0, &mut number.to_be_bytes(), &mut take);
+            wire.pass(0, &VnetHeader::default(), &mut number.to_be_bytes(), &mut take);
         }
-        wire.release(1000, &mut take);
+        wire.release(u64::MAX / 2, &mut take);
         (out, wire)
     }
 
     #[test]
     fn every_frame_is_accounted_for_and_a_seed_repeats_a_run() {
         let (out, wire) = run("loss=2%,reorder=3%,duplicate=1%,seed=9");
-        assert_eq!(out.len() as u64, 20_000 - wire.lost + wire.duplicated);
-        assert!((300..500).contains(&wire.lost), "{}", wire.lost);
-        assert!((450..750).contains(&wire.reordered), "{}", wire.reordered);
-        assert!((120..280).contains(&wire.duplicated), "{}", wire.duplicated);
+        let stats = wire.stats();
+        assert_eq!(out.len() as u64, 20_000 - stats.lost + stats.duplicated);
+        assert!((300..500).contains(&stats.lost), "{}", stats.lost);
+        assert!((450..750).contains(&stats.reordered), "{}", stats.reordered);
+        assert!((120..280).contains(&stats.duplicated), "{}", stats.duplicated);
         let late = out.windows(2).filter(|pair| pair[1] < pair[0]).count() as u64;
-        assert!(late > wire.reordered / 2);
+        assert!(late > stats.reordered / 2);
         assert_eq!(run("loss=2%,reorder=3%,duplicate=1%,seed=9").0, out);
         assert_ne!(run("loss=2%,reorder=3%,duplicate=1%,seed=8").0, out);
     }
@@ -193,5 +105,28 @@ mod tests {
     #[test]
     fn without_impairment_nothing_changes() {
         assert!(run("").0.into_iter().eq(0..20_000));
+    }
+
+    #[test]
+    fn what_waits_keeps_what_is_left_to_do_and_its_place_in_the_row() {
+        let mut wire = Impaired::new("delay=5,corrupt=100%".parse().unwrap(), 1);
+        let header = |at| VnetHeader { checksum_at: Some((at, 16)), ..VnetHeader::default() };
+        let mut came = Vec::new();
+        let mut take = |header: &VnetHeader, frame: &mut [u8]| came.push((*header, frame[0]));
+        for number in 0..9u8 {
+            wire.pass(0, &header(number.into()), &mut [number; 100], &mut take);
+        }
+        wire.release(4_999_999, &mut take);
+        assert!(wire.holds());
+        wire.release(5_000_000, &mut take);
+        assert!(!wire.holds());
+        let all = (0..9u8).map(|number| (header(number.into()), number));
+        assert!(came.into_iter().eq(all), "a sum that is still to be made would hide damage");
+        assert_eq!(wire.stats().corrupted, 0);
+        let mut damaged = None;
+        wire.pass(9, &VnetHeader::default(), &mut [0; 100], |_, _| unreachable!("it is late"));
+        wire.release(u64::MAX / 2, |_, frame| damaged = Some(frame.to_vec()));
+        let bits: u32 = damaged.unwrap().iter().map(|octet| octet.count_ones()).sum();
+        assert_eq!((bits, wire.stats().corrupted), (1, 1));
     }
 }

@@ -15,10 +15,9 @@
 //! - [`delivered`]: how octets were delivered, until software has read them;
 //! - [`engine`]: what happens to each frame, with [`cut`] for large ones;
 //! - [`thread`]: the engine's thread, its two devices, what [`impair`] does to the wire,
-//!   and [`capture`] sees of it;
+//!   and [`capture`](crate::capture) sees of it;
 //! - [`reader`], [`writer`]: records from, and to, the kernel's socket.
 
-pub mod capture;
 pub mod channel;
 pub mod cut;
 pub mod delivered;

@@ -5,20 +5,23 @@ use std::io::{self, BufWriter};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use linux::packet::PacketPort;
 use linux::vnet::{FRAME_BYTES_MAX, VnetHeader, VnetTap};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
 
-use super::capture::Capture;
 use super::channel::Device;
 use super::engine::Engine;
-use super::impair::{Impaired, Impairment};
+use super::impair::Impaired;
+use crate::capture::Capture;
+use crate::impair::Seeded;
 
 /// Frames taken from one side before the other has its turn.
 const BATCH_FRAMES: usize = 32;
+/// Nanoseconds of a millisecond.
+const NS_PER_MS: u64 = 1_000_000;
 /// How often silent connections are looked for.
 const SWEEP_MS: u64 = 1000;
 /// How long the thread sleeps at most.
@@ -66,7 +69,7 @@ pub struct Setup {
     /// The wire takes large segments and makes checksums.
     pub wire_is_large: bool,
     /// What the wire does to frames.
-    pub impairment: Option<Impairment>,
+    pub impairment: Option<Seeded>,
     /// Where frames on the wire are written to.
     pub capture: Option<Capture<BufWriter<File>>>,
     /// The processor that the thread stays on.
@@ -77,7 +80,7 @@ impl Setup {
     /// A frame leaves; false where the wire did not take it.
     fn put(&mut self, header: &VnetHeader, frame: &[u8]) -> bool {
         if let Some(capture) = &mut self.capture {
-            capture.frame(frame);
+            capture.frame(since_epoch(), frame);
         }
         self.wire.send(header, frame).is_ok()
     }
@@ -86,7 +89,7 @@ impl Setup {
     fn get(&mut self, frame: &mut [u8]) -> io::Result<(VnetHeader, usize)> {
         let (header, got) = self.wire.receive(frame)?;
         if let Some(capture) = &mut self.capture {
-            capture.frame(&frame[..got]);
+            capture.frame(since_epoch(), &frame[..got]);
         }
         Ok((header, got))
     }
@@ -152,7 +155,7 @@ struct Loop {
 impl Loop {
     fn new(device: Device, setup: Setup) -> Loop {
         let engine = Engine::new(setup.wire_is_large);
-        let both = |one: Impairment| (Impaired::new(one, 1), Impaired::new(one, 2));
+        let both = |one: Seeded| (Impaired::new(one, 1), Impaired::new(one, 2));
         let impaired = setup.impairment.map(both);
         let frame = vec![0; FRAME_BYTES_MAX];
         Loop { device, setup, engine, impaired, frame, since: Instant::now(), swept_ms: 0 }
@@ -160,14 +163,16 @@ impl Loop {
 
     fn run(mut self) {
         while !self.device.has_ended() {
-            let now_ms = self.since.elapsed().as_millis() as u64;
-            let busy = self.take_host(now_ms) | self.take_wire(now_ms);
-            self.release(now_ms);
+            let now_ns = self.since.elapsed().as_nanos() as u64;
+            let now_ms = now_ns / NS_PER_MS;
+            let busy = self.take_host(now_ns) | self.take_wire(now_ns);
+            self.release(now_ns);
             if now_ms >= self.swept_ms + SWEEP_MS {
                 self.engine.table().sweep(now_ms);
                 self.swept_ms = now_ms;
             }
             let impaired = self.impaired.as_ref().map_or([0; 3], |(out, back)| {
+                let (out, back) = (out.stats(), back.stats());
                 let reordered = out.reordered + back.reordered;
                 [out.lost + back.lost, reordered, out.duplicated + back.duplicated]
             });
@@ -194,7 +199,8 @@ impl Loop {
     }
 
     /// Frames of the kernel's; true where there were some.
-    fn take_host(&mut self, now_ms: u64) -> bool {
+    fn take_host(&mut self, now_ns: u64) -> bool {
+        let now_ms = now_ns / NS_PER_MS;
         let Loop { device, setup, engine, impaired, frame, .. } = self;
         for count in 0..BATCH_FRAMES {
             let (header, got) = match setup.host.receive(frame) {
@@ -210,11 +216,14 @@ impl Loop {
                 &header,
                 &mut frame[..got],
                 &mut |header: &VnetHeader, frame: &[u8]| {
-                    let mut send = |frame: &[u8]| unsent += u64::from(!setup.put(header, frame));
+                    let mut send = |header: &VnetHeader, frame: &[u8]| {
+                        unsent += u64::from(!setup.put(header, frame));
+                    };
                     match impaired {
-                        None => send(frame),
+                        None => send(header, frame),
                         Some((out, _)) => {
-                            out.pass(now_ms, &mut frame.to_vec(), |frame| send(frame));
+                            let frame = &mut frame.to_vec();
+                            out.pass(now_ns, header, frame, |header, frame| send(header, frame));
                         }
                     }
                 },
@@ -225,7 +234,8 @@ impl Loop {
     }
 
     /// Frames of the wire's; true where there were some.
-    fn take_wire(&mut self, now_ms: u64) -> bool {
+    fn take_wire(&mut self, now_ns: u64) -> bool {
+        let now_ms = now_ns / NS_PER_MS;
         let Loop { setup, engine, impaired, frame, .. } = self;
         for count in 0..BATCH_FRAMES {
             let (header, got) = match setup.get(frame) {
@@ -236,8 +246,8 @@ impl Loop {
             let frame = &mut frame[..got];
             match impaired {
                 None => deliver(engine, &setup.host, now_ms, &header, frame),
-                Some((_, back)) => back.pass(now_ms, frame, |frame| {
-                    deliver(engine, &setup.host, now_ms, &header, frame);
+                Some((_, back)) => back.pass(now_ns, &header, frame, |header, frame| {
+                    deliver(engine, &setup.host, now_ms, header, frame);
                 }),
             }
         }
@@ -245,17 +255,24 @@ impl Loop {
     }
 
     /// Lets frames go on that have been held back.
-    fn release(&mut self, now_ms: u64) {
+    fn release(&mut self, now_ns: u64) {
+        let now_ms = now_ns / NS_PER_MS;
         let Loop { setup, engine, impaired, .. } = self;
         let Some((out, back)) = impaired else { return };
         let mut unsent = 0;
-        let none = VnetHeader::default();
-        out.release(now_ms, |frame| {
-            unsent += u64::from(!setup.put(&none, frame));
+        out.release(now_ns, |header, frame| {
+            unsent += u64::from(!setup.put(header, frame));
         });
-        back.release(now_ms, |frame| deliver(engine, &setup.host, now_ms, &none, frame));
+        back.release(now_ns, |header, frame| {
+            deliver(engine, &setup.host, now_ms, header, frame);
+        });
         (0..unsent).for_each(|_| engine.count_unsent());
     }
+}
+
+/// What the clock on the wall says.
+fn since_epoch() -> Duration {
+    UNIX_EPOCH.elapsed().unwrap_or_default()
 }
 
 fn deliver(

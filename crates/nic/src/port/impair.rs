@@ -3,142 +3,48 @@
 
 use std::collections::VecDeque;
 
-use random::Random;
-
 use super::{Frame, Port};
-
-/// Most frames that wait in one direction.
-pub const HELD_MAX: usize = 4096;
-/// Most frames that pass one that is put out of order.
-const PASSED_MAX: u64 = 8;
-/// A frame that is put out of order waits no longer, nanoseconds: perhaps none follows.
-const PASSED_NS_MAX: u64 = 1_000_000;
-/// Probabilities are parts of so many.
-pub const WHOLE: u32 = 1_000_000;
-
-/// What happens to the frames of one direction; probabilities in millionths.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Impairment {
-    /// It is lost.
-    pub loss_ppm: u32,
-    /// It comes twice.
-    pub duplicate_ppm: u32,
-    /// One bit of it is another.
-    pub corrupt_ppm: u32,
-    /// Up to eight frames pass it.
-    pub reorder_ppm: u32,
-    /// It is on its way for so long, nanoseconds.
-    pub delay_ns: u64,
-}
-
-/// What has happened; counts of frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ImpairStats {
-    /// Went in.
-    pub taken: u64,
-    /// Were lost on purpose.
-    pub lost: u64,
-    /// Came twice.
-    pub duplicated: u64,
-    /// Were damaged.
-    pub corrupted: u64,
-    /// Were put out of order.
-    pub reordered: u64,
-    /// Came out.
-    pub passed: u64,
-    /// Were lost because too many waited.
-    pub overflowed: u64,
-}
-
-struct Held {
-    frame: Frame,
-    /// Leaves when so many frames have been taken, or at that time; both where it is only late.
-    after: u64,
-    at_ns: u64,
-    /// Waits for others to pass.
-    passed: bool,
-}
+use crate::impair;
+pub use crate::impair::{HELD_MAX, ImpairStats, Impairment, WHOLE};
 
 /// One direction.
 struct Lane {
-    impairment: Impairment,
-    random: Random,
-    held: VecDeque<Held>,
+    line: impair::Lane<Frame>,
     ready: VecDeque<Frame>,
-    stats: ImpairStats,
 }
 
 impl Lane {
     fn new(impairment: Impairment, seed: u64) -> Lane {
-        let (held, ready) = (VecDeque::new(), VecDeque::new());
-        Lane { impairment, random: Random::new(seed), held, ready, stats: ImpairStats::default() }
-    }
-
-    fn happens(&mut self, ppm: u32) -> bool {
-        ppm > 0 && self.random.chance(u64::from(ppm), u64::from(WHOLE))
+        Lane { line: impair::Lane::new(impairment, seed), ready: VecDeque::new() }
     }
 
     /// Takes a frame; `port` gives one for a copy, and takes lost ones back.
     fn take(&mut self, mut frame: Frame, now_ns: u64, port: &mut impl Port) {
-        self.stats.taken += 1;
-        if self.happens(self.impairment.loss_ppm) {
-            self.stats.lost += 1;
+        if self.line.is_lost() {
             return port.recycle(frame);
         }
-        if self.happens(self.impairment.duplicate_ppm) {
+        if self.line.is_doubled() {
             let mut copy = port.empty();
-            if copy.copy_from(frame.as_slice()) {
-                self.stats.duplicated += 1;
-                self.hold(copy, now_ns, port);
+            match copy.copy_from(frame.as_slice()) {
+                true => self.hold(copy, now_ns, port),
+                false => port.recycle(copy),
             }
         }
-        if self.happens(self.impairment.corrupt_ppm) && !frame.as_slice().is_empty() {
-            let at = self.random.next() as usize % frame.as_slice().len();
-            frame.as_mut_slice()[at] ^= 1 << (self.random.next() % 8);
-            self.stats.corrupted += 1;
-        }
+        self.line.damage(frame.as_mut_slice());
         self.hold(frame, now_ns, port);
     }
 
     fn hold(&mut self, frame: Frame, now_ns: u64, port: &mut impl Port) {
-        let delay_ns = self.impairment.delay_ns;
-        let passed = self.happens(self.impairment.reorder_ppm);
-        if !passed && delay_ns == 0 {
-            return self.ready.push_back(frame);
+        let Some(wait) = self.line.wait() else { return self.ready.push_back(frame) };
+        let bytes = frame.room_bytes();
+        if let Some(frame) = self.line.hold(frame, bytes, wait, now_ns) {
+            port.recycle(frame);
         }
-        if self.held.len() >= HELD_MAX {
-            self.stats.overflowed += 1;
-            return port.recycle(frame);
-        }
-        let mut at_ns = now_ns.saturating_add(delay_ns);
-        let mut after = self.stats.taken;
-        if passed {
-            self.stats.reordered += 1;
-            after += 1 + self.random.next() % PASSED_MAX;
-            at_ns = at_ns.saturating_add(PASSED_NS_MAX);
-        }
-        self.held.push_back(Held { frame, after, at_ns, passed });
     }
 
     /// Frames whose time has come are ready.
     fn release(&mut self, now_ns: u64) {
-        let mut index = 0;
-        while let Some(held) = self.held.get(index) {
-            let late = held.at_ns <= now_ns;
-            let overtaken = held.passed
-                && held.after <= self.stats.taken
-                && held.at_ns.saturating_sub(PASSED_NS_MAX) <= now_ns;
-            match late || overtaken {
-                true => self.ready.extend(self.held.remove(index).map(|held| held.frame)),
-                false => index += 1,
-            }
-        }
-    }
-
-    fn ready(&mut self) -> Option<Frame> {
-        let frame = self.ready.pop_front();
-        self.stats.passed += u64::from(frame.is_some());
-        frame
+        self.line.release(now_ns, |frame| self.ready.push_back(frame));
     }
 }
 
@@ -159,12 +65,12 @@ impl<P: Port> Impair<P> {
 
     /// What has happened to frames that left, and to those that came.
     pub fn stats(&self) -> (ImpairStats, ImpairStats) {
-        (self.out.stats, self.incoming.stats)
+        (self.out.line.stats(), self.incoming.line.stats())
     }
 
     fn flush(&mut self) {
         while self.port.room() > 0 {
-            let Some(frame) = self.out.ready() else { return };
+            let Some(frame) = self.out.ready.pop_front() else { return };
             self.port.send(frame);
         }
     }
@@ -197,7 +103,7 @@ impl<P: Port> Port for Impair<P> {
             self.incoming.take(frame, self.now_ns, &mut self.port);
             self.incoming.release(self.now_ns);
         }
-        self.incoming.ready()
+        self.incoming.ready.pop_front()
     }
 
     fn recycle(&mut self, frame: Frame) {
@@ -251,8 +157,8 @@ mod tests {
         };
         let (came, stats) = sent(impairment, 7, 20_000);
         assert_eq!(stats.taken, 20_000);
-        assert_eq!(stats.passed, came.len() as u64);
-        assert_eq!(stats.passed, stats.taken - stats.lost + stats.duplicated - stats.overflowed);
+        let passed = stats.taken - stats.lost + stats.duplicated - stats.overflowed;
+        assert_eq!(passed, came.len() as u64);
         assert!((800..1200).contains(&stats.lost), "{stats:?}");
         assert!((450..750).contains(&stats.duplicated), "{stats:?}");
         assert!(came.windows(2).any(|pair| pair[0] > pair[1]), "some are out of order");

@@ -10,7 +10,7 @@ use service::logs::LogConfig;
 use settings::SettingsError;
 use thiserror::Error;
 
-use crate::bump::impair::{Impairment, ImpairmentError};
+use crate::impair::{ImpairmentError, Seeded};
 
 /// Most terminators and originators together.
 pub const LISTENERS_MAX: usize = 64;
@@ -244,7 +244,7 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError::Impair`].
-    pub fn impairment(&self) -> Result<Option<Impairment>, ConfigError> {
+    pub fn impairment(&self) -> Result<Option<Seeded>, ConfigError> {
         if self.impair.is_empty() { Ok(None) } else { Ok(Some(self.impair.parse()?)) }
     }
 
@@ -320,7 +320,7 @@ mod tests {
         config.check().unwrap();
         let wire = WireName::Tap { name: "unlw".to_owned(), namespace: Some("peer".to_owned()) };
         assert_eq!(config.wire().unwrap(), Some(wire));
-        assert_eq!(config.impairment().unwrap().unwrap().loss, 20_000);
+        assert_eq!(config.impairment().unwrap().unwrap().impairment.loss_ppm, 20_000);
     }
 
     #[test]

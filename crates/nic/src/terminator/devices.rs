@@ -13,8 +13,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use thiserror::Error;
 
 use super::config::{Config, ConfigError, WireName};
-use crate::bump::capture::{Capture, FILE_BYTES_MAX};
 use crate::bump::thread::{Setup, Wire};
+use crate::capture::{Capture, FILE_BYTES_MAX};
 
 /// Frames that the kernel keeps for a TAP device before it drops.
 const QUEUE_PACKETS: u32 = 10_000;
