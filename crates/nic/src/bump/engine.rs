@@ -46,6 +46,8 @@ counters! {
     damaged_frames,
     /// Segments of the kernel's that were dropped, since they could not be sealed.
     tx_dropped_frames,
+    /// Segments among them of a connection one of whose files was changed before it had arrived.
+    changed_file_frames,
     /// Segments with payload of connections that are not offloaded any more: dropped.
     ended_dropped_frames,
     /// Frames of the kernel's that may hide a segment of an offloaded connection: dropped.
@@ -126,9 +128,11 @@ impl Engine {
         match self.table.host_segment(now_ms, &segment) {
             Verdict::Work(flow) if !payload.is_empty() => {
                 let seq = segment.payload_seq();
-                let verdict = flow.tx().send(&mut self.stats, seq, &mut frame[payload]);
+                let mut side = flow.tx();
+                let verdict = side.send(&mut self.stats, seq, &mut frame[payload]);
                 if verdict == tx::Verdict::Drop {
                     self.counters.tx_dropped_frames += 1;
+                    self.counters.changed_file_frames += u64::from(side.is_broken());
                     return;
                 }
                 sealed = true;

@@ -15,10 +15,10 @@ use nic::engine::Engine;
 use nic::queue::{QueueConfig, pair};
 use nic::threads::{Threads, ThreadsConfig};
 use nic::tls::keys::SoftKey;
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use std::hint;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tcp::Time;
 
 /// Octets of payload in a frame.
@@ -37,8 +37,8 @@ const REQUESTS_MAX: usize = 96;
 const WARMING: usize = 4;
 /// Octets of all buffers that NVMe reads into: more than a core's caches.
 const REGION_BYTES: usize = 32 << 20;
-/// What turns in vain there may be before something is wrong: some seconds' worth.
-const IDLE_TURNS_MAX: u64 = 1 << 30;
+/// Turns of a request, before something is wrong.
+const TURNS_MAX: u64 = 1 << 30;
 
 /// What is asked for, over what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -211,53 +211,70 @@ fn now(begun: Instant) -> Time {
     Time::from_ns(begun.elapsed().as_nanos() as u64)
 }
 
+/// What a request took.
+#[derive(Debug, Clone, Copy)]
+struct Took {
+    all_ns: f64,
+    /// The host's share, where it is known.
+    host_ns: Option<f64>,
+}
+
 impl<C: Client> Pair<C> {
-    /// What each of `requests` took, in nanoseconds; the engine runs on `processor`, or takes turns
-    /// with the host. The device comes back.
+    /// What each of `requests` took; the engine runs on `processor`, or takes turns with the host.
+    /// The device comes back.
     fn run(
         self,
         requests: usize,
         processor: Option<usize>,
-    ) -> Result<(Vec<f64>, Engine<Responder>)> {
+    ) -> Result<(Vec<Took>, Engine<Responder>)> {
         let Pair { mut client, mut engine } = self;
         let Some(processor) = processor else {
             let begun = Instant::now();
-            let times_ns = ask_all(&mut client, requests, |_| {
+            let took = ask_all(&mut client, requests, |_| {
+                let from = Instant::now();
                 while engine.poll(now(begun).ns()) > 1 {}
+                Some(from.elapsed())
             })?;
-            return Ok((times_ns, engine));
+            return Ok((took, engine));
         };
         let config = ThreadsConfig { processors: vec![processor] };
         let threads = Threads::start(vec![engine], &config).context("starting the engine")?;
         let bell = threads.bell(0).context("an engine has a bell")?;
-        let times_ns = ask_all(&mut client, requests, |done| match done {
-            0 => hint::spin_loop(),
-            _ => bell.ring(),
+        let took = ask_all(&mut client, requests, |done| {
+            match done {
+                0 => hint::spin_loop(),
+                _ => bell.ring(),
+            }
+            None
         });
         let engine = threads.stop().pop().context("the engine has panicked")?;
-        Ok((times_ns?, engine))
+        Ok((took?, engine))
     }
 }
 
-/// Asks again and again; `between` two turns of the host it is told how much the last one was.
+/// Asks again and again. `between` two turns of the host is told how much the last one was, and says
+/// how long the engine's turn took, if it had one.
 fn ask_all(
     client: &mut impl Client,
     requests: usize,
-    mut between: impl FnMut(usize),
-) -> Result<Vec<f64>> {
-    let mut times_ns = Vec::with_capacity(requests);
+    mut between: impl FnMut(usize) -> Option<Duration>,
+) -> Result<Vec<Took>> {
+    let mut took = Vec::with_capacity(requests);
     for _ in 0..requests {
         let asked = Instant::now();
         client.ask();
-        let mut turns = 0;
+        let (mut turns, mut engine_ns) = (0, None);
         while !client.is_answered() {
-            between(client.turn()?);
+            if let Some(turn) = between(client.turn()?) {
+                engine_ns = Some(engine_ns.unwrap_or(0.0) + turn.as_nanos() as f64);
+            }
             turns += 1;
-            ensure!(turns < IDLE_TURNS_MAX, "an answer does not come");
+            ensure!(turns < TURNS_MAX, "an answer does not come");
         }
-        times_ns.push(asked.elapsed().as_nanos() as f64);
+        let all_ns = asked.elapsed().as_nanos() as f64;
+        took.push(Took { all_ns, host_ns: engine_ns.map(|engine_ns| all_ns - engine_ns) });
     }
-    Ok(times_ns)
+    Ok(took)
 }
 
 /// One round of a way: what each request took, but for the first ones.
@@ -266,29 +283,28 @@ fn round(
     object_bytes: usize,
     processor: Option<usize>,
     region: &mut Region,
-) -> Result<Vec<f64>> {
+) -> Result<Vec<Took>> {
     let requests = WARMING + requests(object_bytes);
-    let mut times_ns = match way {
+    let mut took = match way {
         Way::Stream(records) => {
             let pair = StreamClient::new(records, object_bytes, requests)?;
-            let (times_ns, engine) = pair.run(requests, processor)?;
+            let (took, engine) = pair.run(requests, processor)?;
             let opened = engine.report().machines.rx_tls_decrypted_bytes as f64;
             let much = opened > 0.9 * (requests * object_bytes) as f64;
             let right = much == (records == Records::Offload);
             ensure!(right, "{way:?}: the device opened {opened} octets");
-            times_ns
+            took
         }
         Way::Reads(how, tls) => {
-            let case =
-                nvme::Case { how, tls, read_bytes: object_bytes, depth: 1, reads: requests };
+            let case = nvme::Case { how, tls, read_bytes: object_bytes, depth: 1, reads: requests };
             let nvme::Pair { reader, engine } = nvme::Pair::new(case)?;
             let client = ReadClient { reader, region: &mut *region };
-            let (times_ns, engine) = Pair { client, engine }.run(requests, processor)?;
+            let (took, engine) = Pair { client, engine }.run(requests, processor)?;
             nvme::check(&case, &engine, region)?;
-            times_ns
+            took
         }
     };
-    Ok(times_ns.split_off(WARMING))
+    Ok(took.split_off(WARMING))
 }
 
 fn requests(object_bytes: usize) -> usize {
@@ -327,11 +343,11 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
     })
 }
 
-/// What the requests of one way took, engine beside the host and in turns with it.
+/// What the requests of one way took: engine beside the host, and in turns with it.
 #[derive(Default, Clone)]
 struct Times {
-    apart_ns: Vec<f64>,
-    turns_ns: Vec<f64>,
+    apart: Vec<Took>,
+    turns: Vec<Took>,
 }
 
 fn compare(
@@ -346,56 +362,78 @@ fn compare(
     let mut all = vec![Times::default(); table.ways.len()];
     for _ in 0..rounds {
         for (way, times) in table.ways.iter().zip(&mut all) {
-            times.turns_ns.extend(round(*way, object_bytes, None, &mut region)?);
+            times.turns.extend(round(*way, object_bytes, None, &mut region)?);
             if second.is_some() {
-                times.apart_ns.extend(round(*way, object_bytes, second, &mut region)?);
+                times.apart.extend(round(*way, object_bytes, second, &mut region)?);
             }
         }
     }
-    for cores in [2, 1] {
-        if cores == 2 && second.is_none() {
-            continue;
-        }
-        let times = all.iter_mut().map(|times| match cores {
-            2 => &mut times.apart_ns,
-            _ => &mut times.turns_ns,
-        });
-        report(table, (object_bytes, cores), times, sink)?;
+    if second.is_some() {
+        report(table, (object_bytes, 2), all.iter().map(|times| &times.apart[..]), sink)?;
     }
-    Ok(())
+    report(table, (object_bytes, 1), all.iter().map(|times| &times.turns[..]), sink)
+}
+
+/// Of all requests of a way, in microseconds.
+struct Figures {
+    requests: usize,
+    p50_us: f64,
+    p99_us: f64,
+    host_p50_us: Option<f64>,
+}
+
+impl Figures {
+    fn of(took: &[Took]) -> Figures {
+        let mut all_ns: Vec<f64> = took.iter().map(|took| took.all_ns).collect();
+        let mut host_ns: Vec<f64> = took.iter().filter_map(|took| took.host_ns).collect();
+        let host_us = percentile(&mut host_ns, 0.5) / 1e3;
+        Figures {
+            requests: took.len(),
+            p50_us: percentile(&mut all_ns, 0.5) / 1e3,
+            p99_us: percentile(&mut all_ns, 0.99) / 1e3,
+            host_p50_us: (!host_ns.is_empty()).then_some(host_us),
+        }
+    }
+
+    fn metrics(&self) -> Map<String, Value> {
+        let mut metrics = Map::from_iter([
+            ("latency_p50_us".to_owned(), self.p50_us.into()),
+            ("latency_p99_us".to_owned(), self.p99_us.into()),
+            ("requests".to_owned(), self.requests.into()),
+        ]);
+        if let Some(host_us) = self.host_p50_us {
+            metrics.insert("host_p50_us".to_owned(), host_us.into());
+        }
+        metrics
+    }
 }
 
 fn report<'t>(
     table: &Table,
     (object_bytes, cores): (usize, usize),
-    times: impl Iterator<Item = &'t mut Vec<f64>>,
+    took: impl Iterator<Item = &'t [Took]>,
     sink: &mut Sink,
 ) -> Result<()> {
     let (protocol, kib) = (table.protocol, object_bytes >> 10);
     let case = json!({ "part": "latency", "attachment": "A", "protocol": protocol,
         "bytes": object_bytes, "cores": cores });
     line(format_args!("{protocol}, {kib} KiB, {cores} core{}", if cores == 1 { "" } else { "s" }))?;
-    let mut medians_us = Vec::new();
-    let mut tails_us = Vec::new();
-    for (way, times_ns) in table.ways.iter().zip(times) {
-        let (p50_us, p99_us) =
-            (percentile(times_ns, 0.5) / 1e3, percentile(times_ns, 0.99) / 1e3);
-        let metrics = Map::from_iter([
-            ("latency_p50_us".to_owned(), p50_us.into()),
-            ("latency_p99_us".to_owned(), p99_us.into()),
-            ("requests".to_owned(), times_ns.len().into()),
-        ]);
-        sink.write(object(&case), way.mode(), metrics)?;
+    let figures: Vec<Figures> = took.map(Figures::of).collect();
+    for (way, figures) in table.ways.iter().zip(&figures) {
         let mode = way.mode();
-        line(format_args!("  {mode:<12}{p50_us:>10.1} us{p99_us:>10.1} us, 99th percentile"))?;
-        medians_us.push(p50_us);
-        tails_us.push(p99_us);
+        sink.write(object(&case), mode, figures.metrics())?;
+        let Figures { p50_us, p99_us, host_p50_us, .. } = figures;
+        let host = host_p50_us.map_or_else(String::new, |us| format!("{us:>10.1} us of it host"));
+        line(format_args!("  {mode:<12}{p50_us:>10.1} us{p99_us:>10.1} us p99{host}"))?;
     }
-    let of = |values: &[f64]| values[table.offload] / values[table.software];
-    let ratios = [
-        ("latency_p50_ratio_vs_software".to_owned(), of(&medians_us)),
-        ("latency_p99_ratio_vs_software".to_owned(), of(&tails_us)),
+    let (software, offload) = (&figures[table.software], &figures[table.offload]);
+    let mut ratios = vec![
+        ("latency_p50_ratio_vs_software".to_owned(), offload.p50_us / software.p50_us),
+        ("latency_p99_ratio_vs_software".to_owned(), offload.p99_us / software.p99_us),
     ];
+    if let (Some(offload), Some(software)) = (offload.host_p50_us, software.host_p50_us) {
+        ratios.push(("host_p50_ratio_vs_software".to_owned(), offload / software));
+    }
     ratio(sink, &case, &ratios)
 }
 
@@ -419,9 +457,10 @@ mod tests {
         for table in &TABLES {
             for way in table.ways {
                 for processor in [None, processors().map(|[_, second]| second)] {
-                    let times_ns = round(*way, object_bytes, processor, &mut region).unwrap();
-                    assert_eq!(times_ns.len(), requests(object_bytes));
-                    assert!(times_ns.iter().all(|time| *time > 0.0));
+                    let took = round(*way, object_bytes, processor, &mut region).unwrap();
+                    assert_eq!(took.len(), requests(object_bytes));
+                    let has_host = processor.is_none();
+                    assert!(took.iter().all(|took| took.host_ns.is_some() == has_host));
                 }
             }
         }

@@ -54,8 +54,9 @@ to the object's last octet in the application. Plain TCP; records by aws-lc or b
 over NVMe/TCP and over NVMe/TCP in TLS, with digests and copies by the host or by the device; and \
 with the device doing the records only (offload-tls). The far end answers at once and the wire has \
 no delay, so this is processing alone. Two cores: host and engine have one each and overlap, and \
-what one core waits for the other is in it. One: they take turns, and nothing overlaps. Medians and \
-99th percentiles over all requests.
+what one core waits for the other is in it. One: they take turns and nothing overlaps; the host's \
+share is what would be left if the device took no time, as one of silicon nearly does. Medians and 99th \
+percentiles over all requests.
 
 Host cost is the processor time of the thread that has the application, TLS and TCP; engine cost, \
 printed beside it, that of the thread that has the device. Figures are medians over rounds.";

@@ -209,8 +209,7 @@ impl Pair {
             engine.poll(0);
         }
         engine.port().start();
-        let reader =
-            Reader { case, stack, initiator, begun_at, allowed: 0, begun: 0, finished: 0 };
+        let reader = Reader { case, stack, initiator, begun_at, allowed: 0, begun: 0, finished: 0 };
         Ok(Pair { reader, engine })
     }
 
