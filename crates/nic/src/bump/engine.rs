@@ -1,6 +1,8 @@
 //! What happens to a frame between the kernel and the wire. Sans-IO: who calls gives the time, and
 //! says where frames go.
 
+use std::time::Duration;
+
 use linux::vnet::{FRAME_BYTES_MAX, VnetHeader};
 use offload::Stats;
 use offload::tx;
@@ -72,6 +74,7 @@ pub struct Engine {
     counters: Counters,
     /// The wire takes large segments, and makes checksums.
     wire_is_large: bool,
+    delivery: Duration,
     plain: Vec<u8>,
     room: Vec<u8>,
 }
@@ -85,6 +88,7 @@ impl Engine {
             stats: Stats::default(),
             counters: Counters::default(),
             wire_is_large,
+            delivery: Duration::ZERO,
             plain: vec![0; FRAME_BYTES_MAX],
             room: Vec::with_capacity(FRAME_BYTES_MAX),
         }
@@ -103,6 +107,16 @@ impl Engine {
     /// What the engine has counted.
     pub fn counters(&self) -> Counters {
         Counters { unknown_connections: self.table.refused, ..self.counters }
+    }
+
+    /// So long the kernel took a frame from the device.
+    pub fn count_delivery(&mut self, took: Duration) {
+        self.delivery += took;
+    }
+
+    /// How long the kernel took all frames from the device, where that is measured.
+    pub fn delivery(&self) -> Duration {
+        self.delivery
     }
 
     /// A frame could not be given on.

@@ -71,6 +71,8 @@ pub struct Setup {
     pub capture: Option<Capture<BufWriter<File>>>,
     /// The processor that the thread stays on.
     pub core: Option<usize>,
+    /// [`Counted::delivery_ns`](super::Counted::delivery_ns) is measured.
+    pub is_timed: bool,
 }
 
 impl Setup {
@@ -235,9 +237,9 @@ impl Loop {
             };
             let frame = &mut frame[..got];
             match impaired {
-                None => deliver(engine, &setup.host, now_ms, &header, frame),
+                None => deliver(engine, setup, now_ms, &header, frame),
                 Some((_, back)) => back.pass(now_ms, frame, |frame| {
-                    deliver(engine, &setup.host, now_ms, &header, frame);
+                    deliver(engine, setup, now_ms, &header, frame);
                 }),
             }
         }
@@ -253,22 +255,19 @@ impl Loop {
         out.release(now_ms, |frame| {
             unsent += u64::from(!setup.put(&none, frame));
         });
-        back.release(now_ms, |frame| deliver(engine, &setup.host, now_ms, &none, frame));
+        back.release(now_ms, |frame| deliver(engine, setup, now_ms, &none, frame));
         (0..unsent).for_each(|_| engine.count_unsent());
     }
 }
 
-fn deliver(
-    engine: &mut Engine,
-    host: &VnetTap,
-    now_ms: u64,
-    header: &VnetHeader,
-    frame: &mut [u8],
-) {
-    let mut unsent = false;
+fn deliver(engine: &mut Engine, setup: &Setup, now_ms: u64, header: &VnetHeader, frame: &mut [u8]) {
+    let (mut unsent, mut delivery) = (false, Duration::ZERO);
     engine.wire_frame(now_ms, header, frame, &mut |header: &VnetHeader, frame: &[u8]| {
-        unsent |= host.send(header, frame).is_err();
+        let from = setup.is_timed.then(Instant::now);
+        unsent |= setup.host.send(header, frame).is_err();
+        delivery += from.map_or(Duration::ZERO, |from| from.elapsed());
     });
+    engine.count_delivery(delivery);
     if unsent {
         engine.count_unsent();
     }
