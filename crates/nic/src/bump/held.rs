@@ -1,5 +1,5 @@
-//! What holds the octets of a record that was sent, until all of it is acknowledged: memory, or a
-//! file.
+//! What holds the octets of a record that was sent, until all of it is acknowledged: one place in
+//! memory, or a place for its content and others for what is around that; the content may be in a file.
 //!
 //! A file can change while the kernel still has to send some of it again. Sealed with the same nonce,
 //! two contents would betray each other, and the key that tags are made with. So the engine remembers
@@ -22,30 +22,43 @@ use wire::SeqNumber;
 /// What has a record's octets, as software has written them.
 #[derive(Clone, Debug)]
 pub enum Held {
-    /// All of them.
+    /// One place in memory.
     Memory(Bytes),
-    /// All but the content, which a file has.
-    File(Box<FileRecord>),
+    /// Several.
+    Split(Box<SplitRecord>),
 }
 
 impl Extent for Held {
     fn octets(&self) -> usize {
         match self {
             Held::Memory(octets) => octets.len(),
-            Held::File(record) => record.octets(),
+            Held::Split(record) => record.octets(),
         }
     }
 }
 
-/// A record whose content is in a file.
+/// Content of a record.
 #[derive(Clone, Debug)]
-pub struct FileRecord {
+pub enum Content {
+    /// In memory, where it does not change.
+    Memory(Bytes),
+    /// In a file.
+    File {
+        /// Which.
+        file: Arc<File>,
+        /// Where it begins.
+        at: u64,
+        /// How many octets it has.
+        bytes: usize,
+    },
+}
+
+/// A record whose content is apart from what is around it.
+#[derive(Clone, Debug)]
+pub struct SplitRecord {
     head: Bytes,
     tail: Bytes,
-    file: Arc<File>,
-    /// Where in the file the content is.
-    at: u64,
-    content_bytes: usize,
+    content: Content,
     sealed: Cell<Sealed>,
 }
 
@@ -71,30 +84,37 @@ pub struct Machine<'m> {
     pub tx: &'m mut Tx<Progress>,
 }
 
-impl FileRecord {
-    /// `content_bytes` octets of `file`, from its octet `at` on, between `head` and `tail`.
-    pub fn new(
-        (head, tail): (Bytes, Bytes),
-        file: Arc<File>,
-        at: u64,
-        content_bytes: usize,
-    ) -> FileRecord {
-        FileRecord { head, tail, file, at, content_bytes, sealed: Cell::default() }
+impl SplitRecord {
+    /// `content` between `head` and `tail`.
+    pub fn new((head, tail): (Bytes, Bytes), content: Content) -> SplitRecord {
+        SplitRecord { head, tail, content, sealed: Cell::default() }
+    }
+
+    fn content_bytes(&self) -> usize {
+        match &self.content {
+            Content::Memory(octets) => octets.len(),
+            Content::File { bytes, .. } => *bytes,
+        }
     }
 
     /// How many octets it has.
     pub fn octets(&self) -> usize {
-        self.head.len() + self.content_bytes + self.tail.len()
+        self.head.len() + self.content_bytes() + self.tail.len()
     }
 
-    /// The first `octets` of it, as the file is now.
+    /// The first `octets` of it, as they are now.
     fn read(&self, octets: usize) -> Result<Vec<u8>, Changed> {
         let mut all = vec![0; octets.min(self.octets())];
-        let (head_bytes, content_bytes) = (self.head.len(), self.content_bytes);
+        let (head_bytes, content_bytes) = (self.head.len(), self.content_bytes());
         let (head, rest) = all.split_at_mut(head_bytes.min(octets));
         head.copy_from_slice(&self.head[..head.len()]);
         let (content, tail) = rest.split_at_mut(content_bytes.min(rest.len()));
-        self.file.read_exact_at(content, self.at).map_err(|_| Changed)?;
+        match &self.content {
+            Content::Memory(octets) => content.copy_from_slice(&octets[..content.len()]),
+            Content::File { file, at, .. } => {
+                file.read_exact_at(content, *at).map_err(|_| Changed)?;
+            }
+        }
         tail.copy_from_slice(&self.tail[..tail.len()]);
         Ok(all)
     }
@@ -120,7 +140,9 @@ impl FileRecord {
                 let octets = self.read(sealed.octets.max(offset))?;
                 let again = octets.get(offset..sealed.octets.min(end)).unwrap_or_default();
                 let state = MessageState { start, number, key, bytes: &octets[..sealed.octets] };
-                if again != &payload[..again.len()] || !sealed.is_of(tls, &state, self.head.len()) {
+                let may_change = matches!(self.content, Content::File { .. });
+                let same = || again == &payload[..again.len()];
+                if may_change && !(same() && sealed.is_of(tls, &state, self.head.len())) {
                     return Err(Changed);
                 }
                 octets
@@ -194,6 +216,19 @@ mod tests {
         file: Arc<File>,
     }
 
+    impl Stream {
+        /// Where in the file a record's content is, and how long it is.
+        fn place(&self, which: usize) -> Option<(u64, usize)> {
+            match &self.held[which] {
+                Held::Split(record) => match &record.content {
+                    Content::File { at, bytes, .. } => Some((*at, *bytes)),
+                    Content::Memory(_) => None,
+                },
+                Held::Memory(_) => None,
+            }
+        }
+    }
+
     fn stream(random: &mut Random, count: usize) -> Stream {
         let file = Arc::new(tempfile::tempfile().unwrap());
         let (mut held, mut starts, mut clear) = (Vec::new(), Vec::new(), Vec::new());
@@ -210,14 +245,19 @@ mod tests {
             starts.push(clear.len());
             clear.extend(&record);
             in_memory.push(Bytes::from(record.clone())).unwrap();
-            held.push(match random.below(3) {
+            held.push(match random.below(4) {
                 0 => Held::Memory(record.into()),
+                1 => {
+                    let around = (head.into(), tail.into());
+                    let content = Content::Memory(content.into());
+                    Held::Split(Box::new(SplitRecord::new(around, content)))
+                }
                 _ => {
                     file.write_all_at(&content, at).unwrap();
-                    let around = (head.into(), tail.into());
-                    let record = FileRecord::new(around, file.clone(), at, content.len());
-                    at += content.len() as u64;
-                    Held::File(Box::new(record))
+                    let (around, bytes) = ((head.into(), tail.into()), content.len());
+                    let content = Content::File { file: file.clone(), at, bytes };
+                    at += bytes as u64;
+                    Held::Split(Box::new(SplitRecord::new(around, content)))
                 }
             });
         }
@@ -232,7 +272,7 @@ mod tests {
         for held in &stream.held {
             match held.clone() {
                 Held::Memory(octets) => side.push(octets).unwrap(),
-                Held::File(record) => side.push_file(*record).unwrap(),
+                Held::Split(record) => side.push_split(*record).unwrap(),
             }
         }
         side
@@ -286,24 +326,25 @@ mod tests {
             let stream = stream(random, 6);
             let origin = SeqNumber(random.next() as u32);
             let mut side = side(&stream, origin);
-            let in_files = (0..6).filter(|at| matches!(stream.held[*at], Held::File(_)));
+            let in_files = (0..6).filter(|which| stream.place(*which).is_some());
             let in_files: Vec<usize> = in_files.collect();
             let Some(&which) = in_files.get(random.below(6) as usize % in_files.len().max(1))
             else {
                 return;
             };
-            let Held::File(record) = &stream.held[which] else { return };
+            let Held::Split(record) = &stream.held[which] else { return };
+            let Some((at, content_bytes)) = stream.place(which) else { return };
             // The first `sealed` octets of the content go out, and one of them changes then.
-            let sealed = 1 + random.below(record.content_bytes as u64) as usize;
+            let sealed = 1 + random.below(content_bytes as u64) as usize;
             let first = stream.starts[which] + record.head.len();
             assert!(send(&mut side, &stream, origin, 0..first + sealed).is_some());
             let changed = random.below(sealed as u64) as usize;
             let (flip, truncated) = (1 << random.below(8), random.below(4) == 0);
             match truncated {
-                true => stream.file.set_len(record.at + changed as u64).unwrap(),
+                true => stream.file.set_len(at + changed as u64).unwrap(),
                 false => {
                     let octet = stream.clear[first + changed] ^ flip;
-                    stream.file.write_all_at(&[octet], record.at + changed as u64).unwrap();
+                    stream.file.write_all_at(&[octet], at + changed as u64).unwrap();
                 }
             }
             // The kernel's packet may have the old octets, or the new ones.
@@ -331,9 +372,7 @@ mod tests {
             let mut side = side(&stream, origin);
             let total = stream.clear.len();
             assert!(send(&mut side, &stream, origin, 0..total).is_some());
-            let Some(which) = (0..4).find(|at| matches!(stream.held[*at], Held::File(_))) else {
-                return;
-            };
+            let Some(which) = (0..4).find(|which| stream.place(*which).is_some()) else { return };
             let at = stream.starts[which] + 5;
             let mut payload = vec![stream.clear[at] ^ 1];
             let verdict = side.send(&mut Stats::default(), origin + at as u32, &mut payload);

@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use wire::SeqNumber;
 
 use super::delivered::{Delivered, Ways};
-use super::held::{Changed, FileRecord, Held, InMemory, Machine};
+use super::held::{Changed, Held, InMemory, Machine, SplitRecord};
 
 /// Most records of a flow that are not acknowledged.
 pub const RECORDS_MAX: usize = 16 * 1024;
@@ -76,8 +76,8 @@ pub struct TxSide {
     fresh: bool,
     sent: Sent<Held>,
     keys: VecDeque<TxKey>,
-    /// Records of files may be before this.
-    files_until: Option<SeqNumber>,
+    /// Records that are not in one place in memory may be before this.
+    split_until: Option<SeqNumber>,
     is_broken: bool,
     broken: Arc<Notify>,
 }
@@ -101,7 +101,7 @@ impl TxSide {
             fresh: true,
             sent,
             keys: VecDeque::from([first]),
-            files_until: None,
+            split_until: None,
             is_broken: false,
             broken: Arc::default(),
         }
@@ -115,13 +115,13 @@ impl TxSide {
         self.sent.push(Held::Memory(record))
     }
 
-    /// As [`TxSide::push`], of a record with content of a file.
+    /// As [`TxSide::push`], of a record that is in several places.
     ///
     /// # Errors
     /// As there.
-    pub fn push_file(&mut self, record: FileRecord) -> Result<(), Full> {
-        self.sent.push(Held::File(Box::new(record)))?;
-        self.files_until = Some(self.sent.next());
+    pub fn push_split(&mut self, record: SplitRecord) -> Result<(), Full> {
+        self.sent.push(Held::Split(Box::new(record)))?;
+        self.split_until = Some(self.sent.next());
         Ok(())
     }
 
@@ -149,7 +149,7 @@ impl TxSide {
         let acknowledged = self.origin + offset as u32;
         self.fresh &= acknowledged.before(self.start);
         self.sent.acknowledge(acknowledged);
-        self.files_until = self.files_until.filter(|until| acknowledged.before(*until));
+        self.split_until = self.split_until.filter(|until| acknowledged.before(*until));
         while self.keys.get(1).is_some_and(|next| !acknowledged.before(next.start)) {
             self.keys.pop_front();
         }
@@ -193,8 +193,8 @@ impl TxSide {
                 return Verdict::Drop;
             };
             let piece = &mut payload[done..done + octets];
-            let sent = match self.files_until {
-                None => self.send_of_memory(key, stats, at, piece),
+            let sent = match self.split_until {
+                None => self.send_whole(key, stats, at, piece),
                 Some(_) => self.send_by_record(key, stats, at, piece),
             };
             if sent == Verdict::Drop {
@@ -205,8 +205,8 @@ impl TxSide {
         Verdict::Send
     }
 
-    /// Seals octets under one key that are of no file.
-    fn send_of_memory(
+    /// Seals octets under one key, of records that are each in one place.
+    fn send_whole(
         &mut self,
         key: usize,
         stats: &mut Stats,
@@ -229,10 +229,10 @@ impl TxSide {
         while done < piece.len() {
             let seq = at + done as u32;
             let rest = piece.len() - done;
-            let (octets, file) = match self.sent.locate(seq) {
+            let (octets, split) = match self.sent.locate(seq) {
                 Located::Message(kept) => {
                     let left = kept.held.octets() - seq.since(kept.start) as usize;
-                    (left.min(rest), matches!(kept.held, Held::File(_)))
+                    (left.min(rest), matches!(kept.held, Held::Split(_)))
                 }
                 Located::Before { until } => (rest.min(until.since(seq).max(1) as usize), false),
                 Located::Unknown => {
@@ -241,9 +241,9 @@ impl TxSide {
                 }
             };
             let piece = &mut piece[done..done + octets];
-            let sent = match file {
-                false => self.send_of_memory(key, stats, seq, piece),
-                true => self.send_of_file(key, stats, seq, piece),
+            let sent = match split {
+                false => self.send_whole(key, stats, seq, piece),
+                true => self.send_split(key, stats, seq, piece),
             };
             if sent == Verdict::Drop {
                 return Verdict::Drop;
@@ -253,8 +253,8 @@ impl TxSide {
         Verdict::Send
     }
 
-    /// Seals octets of one record of a file.
-    fn send_of_file(
+    /// Seals octets of one record that is in several places.
+    fn send_split(
         &mut self,
         key: usize,
         stats: &mut Stats,
@@ -262,7 +262,7 @@ impl TxSide {
         piece: &mut [u8],
     ) -> Verdict {
         let Located::Message(kept) = self.sent.locate(seq) else { return Verdict::Drop };
-        let Held::File(record) = kept.held else { return Verdict::Drop };
+        let Held::Split(record) = kept.held else { return Verdict::Drop };
         let TxKey { tls, shadow, machine, .. } = &mut self.keys[key];
         match record.send(kept, Machine { tls, shadow, tx: machine }, stats, seq, piece) {
             Ok(verdict) => verdict,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use offload::software::sent::Full;
 use record::RecordLayer;
 
-use super::held::FileRecord;
+use super::held::SplitRecord;
 use super::sides::Flow;
 use super::static_state;
 
@@ -46,11 +46,11 @@ impl Writer {
         done
     }
 
-    /// Announces a record with content of a file; it is to be written to the socket right then.
+    /// Announces a record that is in several places; it is to be written to the socket right then.
     /// False where too much is unacknowledged: again when more is acknowledged.
-    pub fn announce_file(&mut self, record: &FileRecord) -> bool {
+    pub fn announce_split(&mut self, record: &SplitRecord) -> bool {
         let mut tx = self.flow.tx();
-        let announced = !tx.is_crowded() && tx.push_file(record.clone()).is_ok();
+        let announced = !tx.is_crowded() && tx.push_split(record.clone()).is_ok();
         if announced {
             self.written += record.octets() as u64;
         }

@@ -1,4 +1,6 @@
-//! Octets of a file to the peer. Where a device seals records, none of them passes through user
+//! Octets to the peer from where they lie: a file, or the caller's memory.
+//!
+//! Octets of a file. Where a device seals records, none of them passes through user
 //! space: the kernel's socket gets header, pages of the file, and room for the tag, in turn; the
 //! engine meets them as segments of one stream, and seals what passes.
 //!
@@ -18,7 +20,10 @@ use rustix::net::sockopt::set_tcp_cork;
 use tokio::io::Interest;
 
 use super::stream::{CROWDED_PAUSE, TlsWriter, WRITE_BYTES};
-use crate::bump::held::FileRecord;
+use crate::bump::held::{Content, SplitRecord};
+
+/// Records of a caller's memory that are written to the socket at once.
+const RECORDS_AT_ONCE: usize = 4;
 
 impl TlsWriter {
     /// Sends `bytes` octets of `file` from its octet `offset` on, or as many as it has; returns how
@@ -81,9 +86,11 @@ impl TlsWriter {
                 framed => framed?,
             };
             let (head, tail) = (Bytes::from(head), Bytes::from(tail));
-            let around = (head.clone(), tail.clone());
-            let record = FileRecord::new(around, file.clone(), offset + done, content_bytes);
-            self.announce_file(&record, owed.len()).await?;
+            let at = offset + done;
+            let content = Content::File { file: file.clone(), at, bytes: content_bytes };
+            let record = SplitRecord::new((head.clone(), tail.clone()), content);
+            self.acknowledge(owed.len())?;
+            self.announce(&record, owed.len()).await?;
             self.torn = true;
             self.put(&[&owed[..], &head].concat()).await?;
             self.splice(file, offset + done, content_bytes).await?;
@@ -93,6 +100,47 @@ impl TlsWriter {
         self.finish_record(&mut owed).await
     }
 
+    /// Sends all of `content`, from where it lies: where a device seals records, nobody copies it
+    /// before the kernel does.
+    ///
+    /// # Errors
+    /// The socket's, or sending has ended.
+    pub async fn write_bytes(&mut self, mut content: Bytes) -> io::Result<()> {
+        if self.writer.is_none() {
+            let mut out = Vec::new();
+            self.shared.layer().seal(&content, &mut out)?;
+            return self.send(out.into()).await;
+        }
+        self.check_whole()?;
+        while !content.is_empty() {
+            self.acknowledge(0)?;
+            let mut places = Vec::with_capacity(3 * RECORDS_AT_ONCE);
+            while !content.is_empty() && places.len() < 3 * RECORDS_AT_ONCE {
+                let content_bytes = content.len().min(PLAINTEXT_BYTES_MAX);
+                let framed = self.shared.layer().frame_elsewhere(content_bytes);
+                let (head, tail) = match framed {
+                    Err(record::RecordError::OutputPending) if places.is_empty() => {
+                        self.write_owed().await?;
+                        continue;
+                    }
+                    Err(record::RecordError::OutputPending) => break,
+                    framed => framed?,
+                };
+                let (head, tail) = (Bytes::from(head), Bytes::from(tail));
+                let piece = content.split_to(content_bytes);
+                let around = (head.clone(), tail.clone());
+                let record = SplitRecord::new(around, Content::Memory(piece.clone()));
+                let unwritten = places.iter().map(Bytes::len).sum();
+                self.announce(&record, unwritten).await?;
+                places.extend([head, piece, tail]);
+            }
+            self.torn = true;
+            self.put_all(&places).await?;
+            self.torn = false;
+        }
+        Ok(())
+    }
+
     /// Writes what is behind the content of the record before.
     async fn finish_record(&mut self, owed: &mut Bytes) -> io::Result<()> {
         self.put(&std::mem::take(owed)).await?;
@@ -100,16 +148,15 @@ impl TlsWriter {
         Ok(())
     }
 
-    /// Announces a record, with so many octets of the one before not written yet.
-    async fn announce_file(&mut self, record: &FileRecord, unwritten: usize) -> io::Result<()> {
-        loop {
-            self.acknowledge(unwritten)?;
-            let writer = self.writer.as_mut();
-            if writer.is_none_or(|writer| writer.announce_file(record)) {
-                return Ok(());
-            }
+    /// Announces a record, with so many octets of those before not written yet.
+    async fn announce(&mut self, record: &SplitRecord, unwritten: usize) -> io::Result<()> {
+        while let Some(writer) = &mut self.writer
+            && !writer.announce_split(record)
+        {
             tokio::time::sleep(CROWDED_PAUSE).await;
+            self.acknowledge(unwritten)?;
         }
+        Ok(())
     }
 
     /// Has the kernel move octets from the file to the socket.

@@ -318,6 +318,32 @@ impl TlsWriter {
         written.unwrap_or_else(|| Err(self.give_up()))
     }
 
+    /// As [`TlsWriter::put`], of octets that are in several places.
+    pub(super) async fn put_all(&mut self, places: &[Bytes]) -> io::Result<()> {
+        let mut slices: Vec<io::IoSlice<'_>> =
+            places.iter().map(|place| io::IoSlice::new(place)).collect();
+        let mut slices = &mut slices[..];
+        while !slices.is_empty() {
+            let broken = async {
+                match &self.writer {
+                    Some(writer) => writer.broken().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let written = tokio::select! {
+                biased;
+                () = broken => None,
+                written = self.half.write_vectored(slices) => Some(written),
+            };
+            match written {
+                None => return Err(self.give_up()),
+                Some(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Some(written) => io::IoSlice::advance_slices(&mut slices, written?),
+            }
+        }
+        Ok(())
+    }
+
     /// Nothing was left unfinished.
     pub(super) fn check_whole(&self) -> io::Result<()> {
         match self.torn {
@@ -336,7 +362,7 @@ impl TlsWriter {
     }
 
     /// Sends whole records.
-    async fn send(&mut self, mut octets: Bytes) -> io::Result<()> {
+    pub(super) async fn send(&mut self, mut octets: Bytes) -> io::Result<()> {
         self.check_whole()?;
         if self.writer.is_none() {
             return self.half.write_all(&octets).await;

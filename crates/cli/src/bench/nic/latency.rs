@@ -331,7 +331,7 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
                 line("skipped: host and engine side by side: there is one processor")?;
             }
             let second = processors.map(|[_, second]| second);
-            let rounds = if quick { 7 } else { 41 };
+            let rounds = if quick { 5 } else { 41 };
             for object_bytes in OBJECTS_BYTES {
                 for table in &TABLES {
                     compare(table, object_bytes, second, rounds, sink)?;

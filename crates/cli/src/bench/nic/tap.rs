@@ -12,6 +12,7 @@ use super::stream::processors;
 use crate::lab::namespace::inside;
 use crate::output::line;
 use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
 use linux::sockopt::wake_at_bytes;
 use linux::usage::cpu_of_thread;
 use nic::bump::thread::Running;
@@ -25,7 +26,6 @@ use rustix::net::sockopt::set_socket_send_buffer_size_force;
 use rustix::thread::gettid;
 use serde_json::json;
 use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -88,7 +88,7 @@ struct Case {
 
 /// Streams as the wire has them, and what they say.
 struct Streams {
-    content: Vec<u8>,
+    content: Bytes,
     /// All of what they say, in the page cache.
     file: Arc<File>,
     plain: Arc<Vec<u8>>,
@@ -109,7 +109,12 @@ impl Streams {
         }
         let file = File::from(memfd_create("unlade-bench", MemfdFlags::CLOEXEC)?);
         file.write_all_at(&plain, 0).context("a file in memory")?;
-        Ok(Streams { content, file: file.into(), plain: plain.into(), sealed: sealed.into() })
+        Ok(Streams {
+            content: content.into(),
+            file: file.into(),
+            plain: plain.into(),
+            sealed: sealed.into(),
+        })
     }
 
     /// What the wire has of `case`.
@@ -279,12 +284,8 @@ impl Host<'_> {
         if case.what == What::Send {
             for at in (0..case.bytes).step_by(AT_ONCE_BYTES) {
                 let at = at % CONTENT_BYTES;
-                let mut rest = &self.streams.content[at..at + AT_ONCE_BYTES];
-                let fill = |places: &mut [std::io::IoSliceMut<'_>]| {
-                    places.iter_mut().map(|place| Read::read(&mut rest, place)).sum()
-                };
-                let written = writer.write_with(fill).await.context("writing")?;
-                ensure!(written == AT_ONCE_BYTES, "{written} octets were taken");
+                let content = self.streams.content.slice(at..at + AT_ONCE_BYTES);
+                writer.write_bytes(content).await.context("writing")?;
             }
             wait(done).await?;
             return self.cost(case, &from);
