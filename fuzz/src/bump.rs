@@ -2,6 +2,7 @@
 
 use linux::vnet::VnetHeader;
 use nic::bump::engine::Engine;
+use nic::bump::held::{Content, SplitRecord};
 use nic::bump::sides::Receiving;
 use nic::bump::{Offer, static_state};
 use wire::packet::{Direction, Segment, TcpFlags, TcpOptions, classify};
@@ -41,6 +42,14 @@ fn announced() -> Vec<u8> {
     record
 }
 
+/// The same, with its content apart from what is around it.
+fn announced_apart() -> SplitRecord {
+    let mut head = announced();
+    let mut content = head.split_off(5);
+    let tail = content.split_off(43);
+    SplitRecord::new((head.into(), tail.into()), Content::Memory(content.into()))
+}
+
 /// What comes from the wire goes up as it came, or decrypted, once at most; payload of the
 /// connection never leaves as the kernel has it.
 pub fn bump(data: &[u8]) {
@@ -56,6 +65,7 @@ pub fn bump(data: &[u8]) {
     let offer = Offer { name, sent_bytes: 0, sent_number: 0, sending, receiving };
     let flow = engine.table().create(offer).expect("the connection is known");
     flow.tx().push(announced().into()).expect("there is room");
+    flow.tx().push_split(announced_apart()).expect("there is room");
     let mut rest = data;
     while let Some((&[kind, offset, high, low], behind)) = rest.split_first_chunk::<STEP_BYTES>() {
         let length = usize::from(u16::from_be_bytes([high, low])).min(behind.len());
@@ -119,6 +129,7 @@ pub fn scripts() -> Vec<(&'static str, Vec<u8>)> {
         ("received", [step(1, 0, &record), step(1, 0, &record), step(4, 60, &[0; 50])].concat()),
         ("lost", [step(1, 65, &record), step(1, 130, &record), step(0, 0, &plain)].concat()),
         ("sent", [step(3, 0, &record), step(3, 10, &record[10..40]), step(2, 0, &sent)].concat()),
-        ("unknown", [step(3, 65, &record), step(3, 0, &record[1..])].concat()),
+        ("unknown", [step(3, 130, &record), step(3, 0, &record[1..])].concat()),
+        ("apart", [step(3, 65, &record), step(3, 90, &record[25..]), step(3, 0, &record)].concat()),
     ]
 }

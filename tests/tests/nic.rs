@@ -42,7 +42,30 @@ impl Drop for Program {
 struct Net {
     dir: tempfile::TempDir,
     names: [String; 2],
+    ends: Ends,
+    wire: WireKind,
     program: Option<Program>,
+}
+
+/// Addresses of both ends, as networks and for use with a port.
+#[derive(Clone, Copy)]
+struct Ends {
+    networks: [&'static str; 2],
+    hosts: [&'static str; 2],
+}
+
+const IPV4: Ends =
+    Ends { networks: ["10.9.0.1/24", "10.9.0.2/24"], hosts: ["10.9.0.1", "10.9.0.2"] };
+const IPV6: Ends =
+    Ends { networks: ["fd09::1/64", "fd09::2/64"], hosts: ["[fd09::1]", "[fd09::2]"] };
+
+/// What the device's wire is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WireKind {
+    /// A TAP device in the peer's namespace, which the program makes.
+    Tap,
+    /// An interface: one end of a veth pair, whose other end is the peer's.
+    Interface,
 }
 
 /// The host, whose TCP the device is for; and the peer behind the wire.
@@ -54,18 +77,46 @@ enum Side {
 
 impl Net {
     fn new() -> Net {
+        Net::over(IPV4, WireKind::Tap)
+    }
+
+    fn over(ends: Ends, wire: WireKind) -> Net {
         let name = unique_name();
         let names = [format!("unlade-{name}-h"), format!("unlade-{name}-p")];
         let dir = tempfile::tempdir().unwrap();
-        let net = Net { dir, names, program: None };
+        let net = Net { dir, names, ends, wire, program: None };
         for name in &net.names {
             run("ip", &["netns", "add", name]);
             run("ip", &["-n", name, "link", "set", "lo", "up"]);
+        }
+        if wire == WireKind::Interface {
+            net.make_pair();
         }
         let made = rcgen::generate_simple_self_signed(vec![NAME.to_owned()]).unwrap();
         std::fs::write(net.path("a.crt"), made.cert.pem()).unwrap();
         std::fs::write(net.path("a.key"), made.signing_key.serialize_pem()).unwrap();
         net
+    }
+
+    /// Two interfaces with a cable between them that has only whole frames.
+    fn make_pair(&self) {
+        let [host, peer] = &self.names;
+        let ends = ["type", "veth", "peer", "name", "unlw", "netns", peer];
+        run("ip", &[&["-n", host, "link", "add", "wire"][..], &ends].concat());
+        for (name, link) in [(host, "wire"), (peer, "unlw")] {
+            let set = ["netns", "exec", name, "ethtool", "-K", link];
+            let off = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"];
+            run("ip", &[&set[..], &off].concat());
+            run("ip", &["-n", name, "link", "set", link, "up"]);
+        }
+        // The host answers for the TAP device's address on the TAP device only.
+        let quiet = ["sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1"];
+        run("ip", &[&["netns", "exec", host][..], &quiet].concat());
+    }
+
+    /// An end's address with a port.
+    fn at(&self, side: Side, port: u16) -> String {
+        format!("{}:{port}", self.ends.hosts[side as usize])
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -85,29 +136,38 @@ impl Net {
     /// Starts the device; the peer's address is there when this returns.
     fn start(&mut self, arguments: &[&str]) {
         let mut command = self.command(Side::Host, &unlade().display().to_string());
-        let wire = format!("tap:unlw@{}", self.names[1]);
-        command.args(["nic", "run", "--address", "10.9.0.1/24", "--wire", &wire]);
+        let wire = match self.wire {
+            WireKind::Tap => format!("tap:unlw@{}", self.names[1]),
+            WireKind::Interface => "packet:wire".to_owned(),
+        };
+        let [ours, theirs] = self.ends.networks;
+        command.args(["nic", "run", "--address", ours, "--wire", &wire]);
         command.args(["--admin", "127.0.0.1:9902"]).args(arguments).env("UNLADE_LOG", "debug");
         let log = std::fs::File::create(self.path("log")).unwrap();
         self.program = Some(Program(command.stderr(log).stdin(Stdio::null()).spawn().unwrap()));
         let peer = self.names[1].clone();
-        let address = ["-n", &peer, "addr", "add", "10.9.0.2/24", "dev", "unlw"];
+        let mut address = vec!["-n", &peer, "addr", "add", theirs, "dev", "unlw"];
+        if theirs.contains(':') {
+            address.push("nodad");
+        }
         self.until("the wire", || {
-            Command::new("ip").args(address).output().is_ok_and(|output| output.status.success())
+            Command::new("ip").args(&address).output().is_ok_and(|output| output.status.success())
         });
         self.until("the admin endpoint", || !self.metrics_text().is_empty());
     }
 
     fn terminate(&mut self, more: &[&str]) {
         let (certificate, key) = (self.text("a.crt"), self.text("a.key"));
-        let listen = ["--listen", "10.9.0.1:443", "--backend", "127.0.0.1:8080"];
+        let at = self.at(Side::Host, 443);
+        let listen = ["--listen", &at, "--backend", "127.0.0.1:8080"];
         let identity = ["--certificate", &certificate, "--key", &key];
         self.start(&[&listen[..], &identity, more].concat());
     }
 
     fn originate(&mut self, more: &[&str]) {
         let ca = self.text("a.crt");
-        let listen = ["--originate", "127.0.0.1:8443", "--connect", "10.9.0.2:443"];
+        let at = self.at(Side::Peer, 443);
+        let listen = ["--originate", "127.0.0.1:8443", "--connect", &at];
         self.start(&[&listen[..], &["--name", NAME, "--ca", &ca], more].concat());
     }
 
@@ -248,7 +308,7 @@ fn exchange(child: &mut Child, input: Vec<u8>, bytes: usize) -> Vec<u8> {
 
 fn s_client(net: &Net, arguments: &[&str]) -> (Program, Receiver<String>) {
     let mut command = net.command(Side::Peer, "openssl");
-    command.args(["s_client", "-connect", "10.9.0.1:443", "-servername", NAME]);
+    command.args(["s_client", "-connect", &net.at(Side::Host, 443), "-servername", NAME]);
     command.args(["-CAfile", &net.text("a.crt"), "-verify_return_error"]).args(arguments);
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -298,7 +358,10 @@ fn assert_impaired(net: &Net) {
 }
 
 fn s_client_echoes(arguments: &[&str], offloaded: bool) {
-    let mut net = Net::new();
+    s_client_echoes_over(Net::new(), arguments, offloaded);
+}
+
+fn s_client_echoes_over(mut net: Net, arguments: &[&str], offloaded: bool) {
     let _server = net.echo();
     net.terminate(&["--impair", IMPAIRED]);
     let (mut client, _errors) = s_client(&net, &[&["-quiet"], arguments].concat());
@@ -369,6 +432,7 @@ fn s_client_changes_keys_by_its_commands() {
 /// A client of rustls that changes its key again and again while a body goes each way.
 fn rustls_echoes(net: &Net, rounds: usize) -> Vec<u8> {
     let pem = std::fs::read(net.path("a.crt")).unwrap();
+    let at = net.at(Side::Host, 443);
     let client = net.inside(Side::Peer, move || {
         use rustls::pki_types::pem::PemObject;
         let mut roots = rustls::RootCertStore::empty();
@@ -381,7 +445,7 @@ fn rustls_echoes(net: &Net, rounds: usize) -> Vec<u8> {
             .with_no_client_auth();
         let name = NAME.try_into().unwrap();
         let connection = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
-        let tcp = TcpStream::connect("10.9.0.1:443").unwrap();
+        let tcp = TcpStream::connect(at).unwrap();
         tcp.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut stream = rustls::StreamOwned::new(connection, tcp);
         let mut all = Vec::new();
@@ -537,19 +601,22 @@ fn s_server_behind_the_originator() {
 #[test]
 fn nginx_behind_the_originator() {
     needs!("ip", "nginx", "curl");
-    let mut net = Net::new();
+    nginx_serves(Net::new());
+}
+
+fn nginx_serves(mut net: Net) {
     net.originate(&["--impair", IMPAIRED]);
     std::fs::write(net.path("body"), body(6)).unwrap();
     // Its worker is another user.
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(net.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let dir = net.dir.path().display();
+    let (dir, at) = (net.dir.path().display(), net.at(Side::Peer, 443));
     let config = format!(
         "daemon off; master_process off; pid {dir}/pid; error_log {dir}/error.log;
          events {{}}
          http {{ access_log off; client_body_temp_path {dir}/tmp; proxy_temp_path {dir}/tmp;
          fastcgi_temp_path {dir}/tmp; uwsgi_temp_path {dir}/tmp; scgi_temp_path {dir}/tmp;
-         server {{ listen 443 ssl; ssl_certificate {dir}/a.crt; ssl_certificate_key {dir}/a.key;
+         server {{ listen {at} ssl; ssl_certificate {dir}/a.crt; ssl_certificate_key {dir}/a.key;
          ssl_protocols TLSv1.2 TLSv1.3; root {dir}; }} }}"
     );
     std::fs::write(net.path("nginx.conf"), config).unwrap();
@@ -567,6 +634,58 @@ fn nginx_behind_the_originator() {
     assert!(net.metric("rx_tls_decrypted_bytes") > 0);
     assert!(net.metric("records_offloaded") > 0);
     assert_impaired(&net);
+}
+
+#[test]
+fn ipv6_terminated() {
+    needs!("ip", "openssl");
+    s_client_echoes_over(Net::over(IPV6, WireKind::Tap), &["-tls1_3"], true);
+    s_client_echoes_over(Net::over(IPV6, WireKind::Tap), &["-tls1_2"], true);
+}
+
+#[test]
+fn ipv6_in_large_segments_with_keys_that_change() {
+    needs!("ip");
+    let mut net = Net::over(IPV6, WireKind::Tap);
+    let _server = net.echo();
+    net.terminate(&[]);
+    assert!(rustls_echoes(&net, 10) == body(2));
+    assert_offloaded(&net);
+    net.until("the orderly end", || net.metric("connections_finished") == 1);
+}
+
+#[test]
+fn ipv6_originated() {
+    needs!("ip", "nginx", "curl");
+    nginx_serves(Net::over(IPV6, WireKind::Tap));
+}
+
+#[test]
+fn an_interface_as_the_wire_terminated() {
+    needs!("ip", "openssl", "ethtool", "sysctl");
+    for ends in [IPV4, IPV6] {
+        s_client_echoes_over(Net::over(ends, WireKind::Interface), &["-tls1_3"], true);
+    }
+}
+
+#[test]
+fn an_interface_as_the_wire_originated() {
+    needs!("ip", "nginx", "curl", "ethtool", "sysctl");
+    for ends in [IPV4, IPV6] {
+        nginx_serves(Net::over(ends, WireKind::Interface));
+    }
+}
+
+#[test]
+fn an_interface_as_the_wire_without_loss_is_offloaded_whole() {
+    needs!("ip", "ethtool", "sysctl");
+    let mut net = Net::over(IPV4, WireKind::Interface);
+    let _server = net.echo();
+    net.terminate(&[]);
+    assert!(rustls_echoes(&net, 2) == body(2));
+    assert_offloaded(&net);
+    let whole = net.metric("records_offloaded");
+    assert!(whole * 2 > net.metric("records_partial") + net.metric("records_software"));
 }
 
 /// Searches what the wire gives the peer for the plaintext, until told to end.

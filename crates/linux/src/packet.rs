@@ -7,10 +7,14 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::link::Link;
 
+/// Octets of frames that wait for the reader, where this process may have so much (CAP_NET_ADMIN; else
+/// as much as `net.core.rmem_max` grants). A frame of 1500 octets counts for more than 2000.
+const QUEUE_BYTES: usize = 16 << 20;
 /// ETH_P_ALL, in network order.
 const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
 
@@ -31,6 +35,10 @@ impl PacketPort {
         // Protocol 0: nothing is received before the socket is bound to the interface.
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
         let port = PacketPort { socket, link };
+        // Nobody stops the wire: what comes meanwhile waits here, or is lost.
+        if set_socket_recv_buffer_size_force(&port.socket, QUEUE_BYTES).is_err() {
+            set_socket_recv_buffer_size(&port.socket, QUEUE_BYTES)?;
+        }
         port.option(libc::PACKET_IGNORE_OUTGOING, &1i32)?;
         let everything = libc::packet_mreq {
             mr_ifindex: port.link.index as i32,

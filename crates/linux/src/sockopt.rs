@@ -27,6 +27,16 @@ pub fn unacknowledged_bytes(socket: &impl AsFd) -> io::Result<u64> {
     if result == 0 { Ok(octets.max(0) as u64) } else { Err(io::Error::last_os_error()) }
 }
 
+/// A receiver of this socket is woken when so many octets are there, or the end (SO_RCVLOWAT): for
+/// one that expects as many. The kernel makes room for them.
+///
+/// # Errors
+/// The kernel's.
+pub fn wake_at_bytes(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
+    let bytes = i32::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+    set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, &bytes)
+}
+
 /// A type for which every bit pattern is a value and which has no padding.
 ///
 /// # Safety

@@ -153,6 +153,11 @@ impl Tls {
         }
     }
 
+    /// The tag of what was worked on so far.
+    pub(crate) fn fingerprint(&self, at: &Progress) -> [u8; TAG_BYTES] {
+        self.key.tag(&at.sealed).0
+    }
+
     /// Takes octets of the explicit nonce; with the last one the record begins.
     fn take_nonce(&self, message: &Message, at: &mut Progress, parts: &Parts, octets: &[u8]) {
         let end = parts.nonce_at + octets.len();

@@ -16,6 +16,7 @@ use crate::framing::{Framing, Step};
 use crate::l5p::L5p;
 use crate::rule::{Rule, holds};
 use crate::stats::Stats;
+use crate::tls::{self, TAG_BYTES, Tls};
 
 /// Octets that are replayed at once.
 const REPLAY_BYTES: usize = 2048;
@@ -115,6 +116,11 @@ impl Shadow {
         };
         self.next = Some(end);
         Some(Prepared { clear_bytes, recovery: Some(message) })
+    }
+
+    /// The device goes on with the octet `seq`, without being told anything.
+    pub fn is_next(&self, seq: SeqNumber) -> bool {
+        self.next == Some(seq)
     }
 
     /// The device has dropped a packet: its state is not known.
@@ -272,6 +278,16 @@ impl<P: Copy> Tx<P> {
             }
         }
         true
+    }
+}
+
+impl Tx<tls::Progress> {
+    /// What stands for all content of the record that was sealed last, as far as it was: other
+    /// content of the same length has another value, but for one chance in 2^117, as nobody without
+    /// the key can bring about (the tag that a record of this content would have). It is never to
+    /// leave the device. Nothing where no record has begun.
+    pub fn fingerprint(&self, tls: &Tls) -> Option<[u8; TAG_BYTES]> {
+        self.progress.as_ref().map(|at| tls.fingerprint(at))
     }
 }
 

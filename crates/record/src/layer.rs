@@ -451,6 +451,25 @@ impl RecordLayer {
         Ok(sealed_bytes)
     }
 
+    /// The next record of application data, but for its `content_bytes` of content, which are
+    /// elsewhere, such as in a file: what is before the content, and what is behind it. Only where
+    /// sealing is left to a device.
+    ///
+    /// # Errors
+    /// [`RecordError::OutputPending`] where control records are to be taken and sent first,
+    /// [`RecordError::BufferLength`] where a record cannot have so much content,
+    /// [`RecordError::Seal`] where sealing is not left to a device; else as [`RecordLayer::seal`].
+    pub fn frame_elsewhere(
+        &mut self,
+        content_bytes: usize,
+    ) -> Result<(Vec<u8>, Vec<u8>), RecordError> {
+        self.writable()?;
+        if self.output_pending() {
+            return Err(RecordError::OutputPending);
+        }
+        seal::frame_elsewhere(&mut self.write, content_bytes)
+    }
+
     /// As [`RecordLayer::seal`], with the plaintext written straight to its place in `out`: `fill`
     /// is called once for each record, in order, and must fill all of the slice it is given.
     ///

@@ -161,6 +161,28 @@ pub(crate) fn seal_record(
     seal_frame(keys, content_type, frame, None)
 }
 
+/// Makes the next record of application data for a device to seal, but for its content, which is
+/// elsewhere: what is before it, and what is behind it.
+pub(crate) fn frame_elsewhere(
+    keys: &mut Keys,
+    content_bytes: usize,
+) -> Result<(Vec<u8>, Vec<u8>), RecordError> {
+    if !keys.leaves_sealing() {
+        return Err(RecordError::Seal);
+    }
+    if content_bytes == 0 || content_bytes > PLAINTEXT_BYTES_MAX {
+        let (given, needed) = (content_bytes, PLAINTEXT_BYTES_MAX);
+        return Err(RecordError::BufferLength { given, needed });
+    }
+    let layout = Layout::new(keys.suite(), 0);
+    let mut head = vec![0; layout.overhead_bytes()];
+    seal_record(keys, APPLICATION_DATA, &mut head)?;
+    let length = (head.len() - HEADER_BYTES + content_bytes) as u16;
+    head[HEADER_BYTES - 2..HEADER_BYTES].copy_from_slice(&length.to_be_bytes());
+    let tail = head.split_off(layout.prefix_bytes);
+    Ok((head, tail))
+}
+
 /// Appends `content` (at most 16 KiB) to `out` as one record.
 pub(crate) fn append_record(
     keys: &mut Keys,
@@ -198,6 +220,39 @@ mod tests {
                 assert_eq!(slots.len(), records);
                 assert_eq!(slots.iter().sum::<usize>(), bytes);
                 assert!(slots.iter().rev().skip(1).all(|&slot| slot == 16384));
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_around_content_elsewhere_is_as_the_record_in_one_place() {
+        for (version, number) in [(0x0304, 0x1301), (0x0303, 0xc02b)] {
+            let suite = Suite::find(version, number).unwrap();
+            let keys = || {
+                let (key, iv) = (vec![7; 16], [9; 12]);
+                let secret = vec![1; suite.secret_bytes];
+                let secrets = wire::snapshot::DirectionSecrets {
+                    key,
+                    iv,
+                    sequence: 5,
+                    traffic_secret: secret,
+                };
+                Keys::new(suite, secrets).unwrap()
+            };
+            let (mut whole, mut apart) = (keys(), keys());
+            assert_eq!(frame_elsewhere(&mut apart, 5), Err(RecordError::Seal));
+            whole.leave_sealing();
+            apart.leave_sealing();
+            for content_bytes in [1, 100, PLAINTEXT_BYTES_MAX] {
+                let content = vec![3; content_bytes];
+                let mut record = Vec::new();
+                append_record(&mut whole, APPLICATION_DATA, &content, &mut record).unwrap();
+                let (head, tail) = frame_elsewhere(&mut apart, content_bytes).unwrap();
+                assert!([head, content, tail].concat() == record);
+            }
+            for wrong in [0, PLAINTEXT_BYTES_MAX + 1] {
+                let refused = frame_elsewhere(&mut apart, wrong);
+                assert!(matches!(refused, Err(RecordError::BufferLength { .. })));
             }
         }
     }

@@ -38,6 +38,9 @@ pub struct Counted {
     pub offloaded_connections: u64,
     /// Connections that are known.
     pub connections: u64,
+    /// Time in which the kernel took frames from the engine, and its TCP worked on them, on the
+    /// engine's thread, in nanoseconds; where that is measured.
+    pub delivery_ns: u64,
     /// Frames that the wire has lost, reordered and doubled on purpose.
     pub impaired: [u64; 3],
 }
@@ -146,6 +149,7 @@ impl Device {
     /// Says what the engine has counted.
     pub(super) fn publish(&self, engine: &mut Engine, impaired: [u64; 3]) {
         let (device, counters) = (*engine.stats(), engine.counters());
+        let delivery_ns = engine.delivery().as_nanos() as u64;
         let table = engine.table();
         let (offloaded, connections) = (table.offloaded() as u64, table.len() as u64);
         let mut counted = locked(&self.0.counted);
@@ -153,6 +157,7 @@ impl Device {
         counted.engine = counters;
         counted.offloaded_connections = offloaded;
         counted.connections = connections;
+        counted.delivery_ns = delivery_ns;
         counted.impaired = impaired;
     }
 

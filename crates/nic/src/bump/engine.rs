@@ -1,6 +1,8 @@
 //! What happens to a frame between the kernel and the wire. Sans-IO: who calls gives the time, and
 //! says where frames go.
 
+use std::time::Duration;
+
 use linux::vnet::{FRAME_BYTES_MAX, VnetHeader};
 use offload::Stats;
 use offload::tx;
@@ -46,6 +48,8 @@ counters! {
     damaged_frames,
     /// Segments of the kernel's that were dropped, since they could not be sealed.
     tx_dropped_frames,
+    /// Segments among them of a connection one of whose files was changed before it had arrived.
+    changed_file_frames,
     /// Segments with payload of connections that are not offloaded any more: dropped.
     ended_dropped_frames,
     /// Frames of the kernel's that may hide a segment of an offloaded connection: dropped.
@@ -70,6 +74,7 @@ pub struct Engine {
     counters: Counters,
     /// The wire takes large segments, and makes checksums.
     wire_is_large: bool,
+    delivery: Duration,
     plain: Vec<u8>,
     room: Vec<u8>,
 }
@@ -83,6 +88,7 @@ impl Engine {
             stats: Stats::default(),
             counters: Counters::default(),
             wire_is_large,
+            delivery: Duration::ZERO,
             plain: vec![0; FRAME_BYTES_MAX],
             room: Vec::with_capacity(FRAME_BYTES_MAX),
         }
@@ -101,6 +107,16 @@ impl Engine {
     /// What the engine has counted.
     pub fn counters(&self) -> Counters {
         Counters { unknown_connections: self.table.refused, ..self.counters }
+    }
+
+    /// So long the kernel took a frame from the device.
+    pub fn count_delivery(&mut self, took: Duration) {
+        self.delivery += took;
+    }
+
+    /// How long the kernel took all frames from the device, where that is measured.
+    pub fn delivery(&self) -> Duration {
+        self.delivery
     }
 
     /// A frame could not be given on.
@@ -126,9 +142,11 @@ impl Engine {
         match self.table.host_segment(now_ms, &segment) {
             Verdict::Work(flow) if !payload.is_empty() => {
                 let seq = segment.payload_seq();
-                let verdict = flow.tx().send(&mut self.stats, seq, &mut frame[payload]);
+                let mut side = flow.tx();
+                let verdict = side.send(&mut self.stats, seq, &mut frame[payload]);
                 if verdict == tx::Verdict::Drop {
                     self.counters.tx_dropped_frames += 1;
+                    self.counters.changed_file_frames += u64::from(side.is_broken());
                     return;
                 }
                 sealed = true;

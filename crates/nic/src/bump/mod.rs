@@ -12,6 +12,7 @@
 //! - [`track`]: where its streams begin, and that nothing of it leaves in the clear at its end;
 //! - [`channel`]: software asks for the offload of it;
 //! - [`sides`]: what software and engine share of it;
+//! - [`held`]: what has the octets of a record that was sent: memory, or a file;
 //! - [`delivered`]: how octets were delivered, until software has read them;
 //! - [`engine`]: what happens to each frame, with [`cut`] for large ones;
 //! - [`thread`]: the engine's thread, its two devices, what [`impair`] does to the wire,
@@ -22,6 +23,7 @@ pub mod channel;
 pub mod cut;
 pub mod delivered;
 pub mod engine;
+pub mod held;
 pub mod impair;
 pub mod reader;
 pub mod sides;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use offload::software::records::{RecordError, Records};
+use offload::software::records::{Record, RecordError, Records};
 use offload::tls::inner;
 use offload::{Stats, Tls};
 use record::{Received, RecordLayer};
@@ -92,27 +92,28 @@ impl Reader {
         let mut received = Received::default();
         while !octets.is_empty() {
             let number = self.records.number();
-            let taken = self.records.push_uncertain(octets, ways.as_slice());
-            let taken = taken.map_err(|error| refuse(layer, error, number))?;
-            octets = &octets[taken..];
-            let is_13 = layer.version() == 0x0304;
-            let opened = self.records.open(&mut self.stats);
-            let Some(record) = opened.map_err(|error| refuse(layer, error, number))? else {
-                continue;
+            // A record that is here whole, and was decrypted in one pass, need not be put together.
+            let whole = match ways.as_slice() {
+                [Some(pass)] => self.records.take_offloaded(&mut self.stats, octets, *pass),
+                _ => None,
             };
-            let (content_type, content) = match is_13 {
-                false => (record.content_type, record.plaintext),
-                true => match inner(record.plaintext) {
-                    Some((content_type, bytes)) => (content_type, &record.plaintext[..bytes]),
-                    None => {
-                        let what = "a record without a content type";
-                        let error = record::RecordError::UnexpectedMessage(what);
-                        layer.refuse(error);
-                        return Err(error);
-                    }
-                },
+            let record = match whole {
+                Some((record, taken)) => {
+                    octets = &octets[taken..];
+                    record
+                }
+                None => {
+                    let taken = self.records.push_uncertain(octets, ways.as_slice());
+                    let taken = taken.map_err(|error| refuse(layer, error, number))?;
+                    octets = &octets[taken..];
+                    let opened = self.records.open(&mut self.stats);
+                    let Some(record) = opened.map_err(|error| refuse(layer, error, number))? else {
+                        continue;
+                    };
+                    record
+                }
             };
-            received = layer.receive_opened(content_type, content, plaintext)?;
+            received = give(layer, record, plaintext)?;
             self.follow_key(layer);
             if received.close_notify {
                 break;
@@ -144,6 +145,23 @@ impl Reader {
         self.doubtful += doubtful;
         (std::mem::take(&mut self.stats), doubtful)
     }
+}
+
+/// Gives the layer a record that is authentic.
+fn give(
+    layer: &mut RecordLayer,
+    record: Record<'_>,
+    plaintext: &mut Vec<u8>,
+) -> Result<Received, record::RecordError> {
+    if layer.version() != 0x0304 {
+        return layer.receive_opened(record.content_type, record.plaintext, plaintext);
+    }
+    let Some((content_type, bytes)) = inner(record.plaintext) else {
+        let error = record::RecordError::UnexpectedMessage("a record without a content type");
+        layer.refuse(error);
+        return Err(error);
+    };
+    layer.receive_opened(content_type, &record.plaintext[..bytes], plaintext)
 }
 
 /// Says to the layer why the stream has ended with record `number` under its key.

@@ -6,18 +6,20 @@
 //! octets before the kernel gets them, so software knows it when it has read them.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use offload::Stats;
 use offload::resync::{Request, Response};
 use offload::rx::Rx;
-use offload::software::sent::{Full, Sent};
+use offload::software::sent::{Extent, Full, Located, Sent};
 use offload::tls::{Progress, Tls};
 use offload::tx::{self, Shadow, Tx, Verdict};
-use offload::{Stats, tx::Messages};
+use tokio::sync::Notify;
 use wire::SeqNumber;
 
 use super::delivered::{Delivered, Ways};
+use super::held::{Changed, Held, InMemory, Machine, SplitRecord};
 
 /// Most records of a flow that are not acknowledged.
 pub const RECORDS_MAX: usize = 16 * 1024;
@@ -28,12 +30,19 @@ pub const KEYS_MAX: usize = 8;
 pub struct Flow {
     tx: Mutex<TxSide>,
     rx: Mutex<RxSide>,
+    broken: Arc<Notify>,
 }
 
 impl Flow {
     /// Joins both directions.
     pub fn new(tx: TxSide, rx: RxSide) -> Flow {
-        Flow { tx: Mutex::new(tx), rx: Mutex::new(rx) }
+        let broken = tx.broken.clone();
+        Flow { tx: Mutex::new(tx), rx: Mutex::new(rx), broken }
+    }
+
+    /// Waits until [`TxSide::is_broken`]. One task can wait.
+    pub async fn broken(&self) {
+        self.broken.notified().await;
     }
 
     /// What is sent.
@@ -65,8 +74,12 @@ pub struct TxSide {
     start: SeqNumber,
     /// What was sent before that may be sent again.
     fresh: bool,
-    sent: Sent<Bytes>,
+    sent: Sent<Held>,
     keys: VecDeque<TxKey>,
+    /// Records that are not in one place in memory may be before this.
+    split_until: Option<SeqNumber>,
+    is_broken: bool,
+    broken: Arc<Notify>,
 }
 
 impl TxSide {
@@ -82,7 +95,16 @@ impl TxSide {
             machine: Tx::new(start, number, 0),
         };
         let sent = Sent::new(start, number, RECORDS_MAX);
-        TxSide { origin, start, fresh: true, sent, keys: VecDeque::from([first]) }
+        TxSide {
+            origin,
+            start,
+            fresh: true,
+            sent,
+            keys: VecDeque::from([first]),
+            split_until: None,
+            is_broken: false,
+            broken: Arc::default(),
+        }
     }
 
     /// The stream goes on with this record: it is about to be written to the socket.
@@ -90,7 +112,22 @@ impl TxSide {
     /// # Errors
     /// [`Full`]; it must not be written yet.
     pub fn push(&mut self, record: Bytes) -> Result<(), Full> {
-        self.sent.push(record)
+        self.sent.push(Held::Memory(record))
+    }
+
+    /// As [`TxSide::push`], of a record that is in several places.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn push_split(&mut self, record: SplitRecord) -> Result<(), Full> {
+        self.sent.push(Held::Split(Box::new(record)))?;
+        self.split_until = Some(self.sent.next());
+        Ok(())
+    }
+
+    /// A file was changed before its octets had arrived: nothing is sealed any more.
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
     }
 
     /// The next record is the first under another key.
@@ -112,6 +149,7 @@ impl TxSide {
         let acknowledged = self.origin + offset as u32;
         self.fresh &= acknowledged.before(self.start);
         self.sent.acknowledge(acknowledged);
+        self.split_until = self.split_until.filter(|until| acknowledged.before(*until));
         while self.keys.get(1).is_some_and(|next| !acknowledged.before(next.start)) {
             self.keys.pop_front();
         }
@@ -135,7 +173,7 @@ impl TxSide {
     /// Seals the payload of a segment in place.
     pub fn send(&mut self, stats: &mut Stats, seq: SeqNumber, payload: &mut [u8]) -> Verdict {
         // Before the stream there is nothing that might go as it is.
-        if self.fresh && seq.before(self.origin) {
+        if self.is_broken || self.fresh && seq.before(self.origin) {
             stats.tx_tls_drop_no_sync_data += 1;
             return Verdict::Drop;
         }
@@ -148,15 +186,18 @@ impl TxSide {
                 _ => self.under_one_key(at, rest),
             };
             let found = under.and_then(|(key, octets)| {
-                Some((self.keys.iter_mut().find(|one| one.key == key)?, octets))
+                Some((self.keys.iter().position(|one| one.key == key)?, octets))
             });
             let Some((key, octets)) = found else {
                 stats.tx_tls_drop_no_sync_data += 1;
                 return Verdict::Drop;
             };
             let piece = &mut payload[done..done + octets];
-            let machines = (&mut key.shadow, &mut key.machine);
-            if tx::send(&key.tls, machines, stats, &self.sent, at, piece) == Verdict::Drop {
+            let sent = match self.split_until {
+                None => self.send_whole(key, stats, at, piece),
+                Some(_) => self.send_by_record(key, stats, at, piece),
+            };
+            if sent == Verdict::Drop {
                 return Verdict::Drop;
             }
             done += octets;
@@ -164,9 +205,79 @@ impl TxSide {
         Verdict::Send
     }
 
+    /// Seals octets under one key, of records that are each in one place.
+    fn send_whole(
+        &mut self,
+        key: usize,
+        stats: &mut Stats,
+        at: SeqNumber,
+        piece: &mut [u8],
+    ) -> Verdict {
+        let TxKey { tls, shadow, machine, .. } = &mut self.keys[key];
+        tx::send(tls, (shadow, machine), stats, &InMemory(&self.sent), at, piece)
+    }
+
+    /// Seals octets under one key, record by record.
+    fn send_by_record(
+        &mut self,
+        key: usize,
+        stats: &mut Stats,
+        at: SeqNumber,
+        piece: &mut [u8],
+    ) -> Verdict {
+        let mut done = 0;
+        while done < piece.len() {
+            let seq = at + done as u32;
+            let rest = piece.len() - done;
+            let (octets, split) = match self.sent.locate(seq) {
+                Located::Message(kept) => {
+                    let left = kept.held.octets() - seq.since(kept.start) as usize;
+                    (left.min(rest), matches!(kept.held, Held::Split(_)))
+                }
+                Located::Before { until } => (rest.min(until.since(seq).max(1) as usize), false),
+                Located::Unknown => {
+                    stats.tx_tls_drop_no_sync_data += 1;
+                    return Verdict::Drop;
+                }
+            };
+            let piece = &mut piece[done..done + octets];
+            let sent = match split {
+                false => self.send_whole(key, stats, seq, piece),
+                true => self.send_split(key, stats, seq, piece),
+            };
+            if sent == Verdict::Drop {
+                return Verdict::Drop;
+            }
+            done += octets;
+        }
+        Verdict::Send
+    }
+
+    /// Seals octets of one record that is in several places.
+    fn send_split(
+        &mut self,
+        key: usize,
+        stats: &mut Stats,
+        seq: SeqNumber,
+        piece: &mut [u8],
+    ) -> Verdict {
+        let Located::Message(kept) = self.sent.locate(seq) else { return Verdict::Drop };
+        let Held::Split(record) = kept.held else { return Verdict::Drop };
+        let TxKey { tls, shadow, machine, .. } = &mut self.keys[key];
+        match record.send(kept, Machine { tls, shadow, tx: machine }, stats, seq, piece) {
+            Ok(verdict) => verdict,
+            Err(Changed) => {
+                stats.tx_tls_err += 1;
+                self.is_broken = true;
+                self.broken.notify_one();
+                Verdict::Drop
+            }
+        }
+    }
+
     fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
         // What comes before the offload needs no key, and is cut off where it ends.
-        if let tx::Found::Before { until } = self.sent.find(seq) {
+        if let Located::Before { until } = self.sent.locate(seq) {
             let before = until.since(seq).max(1) as usize;
             return Some((self.keys.front()?.key, before.min(octets)));
         }
@@ -282,7 +393,11 @@ impl RxSide {
     pub fn read(&mut self, octets: usize, ranges: &mut Vec<(u64, Ways)>) {
         let end = self.delivered.position() + octets as u64;
         while self.delivered.position() < end {
-            ranges.push(self.delivered.take(end));
+            let (until, ways) = self.delivered.take(end);
+            match ranges.last_mut() {
+                Some(last) if last.1 == ways && ways.is_certain() => last.0 = until,
+                _ => ranges.push((until, ways)),
+            }
         }
     }
 

@@ -74,6 +74,8 @@ pub struct Setup {
     pub capture: Option<Capture<BufWriter<File>>>,
     /// The processor that the thread stays on.
     pub core: Option<usize>,
+    /// [`Counted::delivery_ns`](super::Counted::delivery_ns) is measured.
+    pub is_timed: bool,
 }
 
 impl Setup {
@@ -245,9 +247,9 @@ impl Loop {
             };
             let frame = &mut frame[..got];
             match impaired {
-                None => deliver(engine, &setup.host, now_ms, &header, frame),
+                None => deliver(engine, setup, now_ms, &header, frame),
                 Some((_, back)) => back.pass(now_ns, &header, frame, |header, frame| {
-                    deliver(engine, &setup.host, now_ms, header, frame);
+                    deliver(engine, setup, now_ms, header, frame);
                 }),
             }
         }
@@ -264,7 +266,7 @@ impl Loop {
             unsent += u64::from(!setup.put(header, frame));
         });
         back.release(now_ns, |header, frame| {
-            deliver(engine, &setup.host, now_ms, header, frame);
+            deliver(engine, setup, now_ms, header, frame);
         });
         (0..unsent).for_each(|_| engine.count_unsent());
     }
@@ -275,17 +277,14 @@ fn since_epoch() -> Duration {
     UNIX_EPOCH.elapsed().unwrap_or_default()
 }
 
-fn deliver(
-    engine: &mut Engine,
-    host: &VnetTap,
-    now_ms: u64,
-    header: &VnetHeader,
-    frame: &mut [u8],
-) {
-    let mut unsent = false;
+fn deliver(engine: &mut Engine, setup: &Setup, now_ms: u64, header: &VnetHeader, frame: &mut [u8]) {
+    let (mut unsent, mut delivery) = (false, Duration::ZERO);
     engine.wire_frame(now_ms, header, frame, &mut |header: &VnetHeader, frame: &[u8]| {
-        unsent |= host.send(header, frame).is_err();
+        let from = setup.is_timed.then(Instant::now);
+        unsent |= setup.host.send(header, frame).is_err();
+        delivery += from.map_or(Duration::ZERO, |from| from.elapsed());
     });
+    engine.count_delivery(delivery);
     if unsent {
         engine.count_unsent();
     }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use offload::software::sent::Full;
 use record::RecordLayer;
 
+use super::held::SplitRecord;
 use super::sides::Flow;
 use super::static_state;
 
@@ -45,6 +46,27 @@ impl Writer {
         done
     }
 
+    /// Announces a record that is in several places; it is to be written to the socket right then.
+    /// False where too much is unacknowledged: again when more is acknowledged.
+    pub fn announce_split(&mut self, record: &SplitRecord) -> bool {
+        let mut tx = self.flow.tx();
+        let announced = !tx.is_crowded() && tx.push_split(record.clone()).is_ok();
+        if announced {
+            self.written += record.octets() as u64;
+        }
+        announced
+    }
+
+    /// Waits until a file that is being sent was found changed: nothing more will arrive.
+    pub async fn broken(&self) {
+        self.flow.broken().await;
+    }
+
+    /// A file that was being sent was found changed.
+    pub fn is_broken(&self) -> bool {
+        self.flow.tx().is_broken()
+    }
+
     /// Goes on under another key, where the layer does: all records that were made before have been
     /// announced.
     ///
@@ -61,7 +83,7 @@ impl Writer {
         Ok(())
     }
 
-    /// So many octets of what was written are not acknowledged.
+    /// So many octets of what was announced are not acknowledged, or not even written.
     pub fn acknowledge(&mut self, unacknowledged_bytes: u64) {
         let arrived = self.written.saturating_sub(unacknowledged_bytes);
         self.flow.tx().acknowledge(arrived);

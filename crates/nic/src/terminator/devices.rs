@@ -109,7 +109,8 @@ pub fn make(config: &Config, wire: &WireName) -> Result<Setup, DeviceError> {
         Capture::new(file, FILE_BYTES_MAX).map_err(failed)
     });
     let (capture, core) = (capture.transpose()?, config.engine_core);
-    Ok(Setup { host, wire, wire_is_large, impairment, capture, core })
+    let is_timed = false;
+    Ok(Setup { host, wire, wire_is_large, impairment, capture, core, is_timed })
 }
 
 /// Gives the TAP device its addresses and routes.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use record::RecordLayer;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -25,18 +26,18 @@ const READ_BYTES: usize = 128 * 1024;
 /// Octets of plaintext that are sealed, and written to the socket, at once.
 pub const WRITE_BYTES: usize = 4 * record::PLAINTEXT_BYTES_MAX;
 /// Pause where too much is unacknowledged.
-const CROWDED_PAUSE: Duration = Duration::from_millis(1);
+pub(super) const CROWDED_PAUSE: Duration = Duration::from_millis(1);
 /// Pause between two looks at whether everything is acknowledged.
 const SETTLE_PAUSE: Duration = Duration::from_millis(5);
 
-struct Shared {
+pub(super) struct Shared {
     layer: Mutex<RecordLayer>,
     /// The layer has something to send.
     owed: Notify,
 }
 
 impl Shared {
-    fn layer(&self) -> MutexGuard<'_, RecordLayer> {
+    pub(super) fn layer(&self) -> MutexGuard<'_, RecordLayer> {
         self.layer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -53,9 +54,11 @@ pub struct TlsReader {
 
 /// What is sent to the peer.
 pub struct TlsWriter {
-    half: OwnedWriteHalf,
-    shared: Arc<Shared>,
-    writer: Option<Writer>,
+    pub(super) half: OwnedWriteHalf,
+    pub(super) shared: Arc<Shared>,
+    pub(super) writer: Option<Writer>,
+    /// A record was written in part, and nothing can follow it, or one is being written.
+    pub(super) torn: bool,
 }
 
 /// Both halves, and what the peer had sent before.
@@ -94,7 +97,7 @@ pub async fn open(established: Established, device: Option<&Device>) -> io::Resu
         buffer: vec![0; READ_BYTES],
         closed: false,
     };
-    let writer = TlsWriter { half: write_half, shared, writer };
+    let writer = TlsWriter { half: write_half, shared, writer, torn: false };
     Ok(Opened { reader, writer, plaintext, offloaded })
 }
 
@@ -221,7 +224,16 @@ impl TlsWriter {
         &mut self,
         fill: impl FnOnce(&mut [io::IoSliceMut<'_>]) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        let layout = self.shared.layer().layout(WRITE_BYTES);
+        self.write_at_most(WRITE_BYTES, fill).await
+    }
+
+    /// As [`TlsWriter::write_with`], with places for `bytes` octets.
+    pub(super) async fn write_at_most(
+        &mut self,
+        bytes: usize,
+        fill: impl FnOnce(&mut [io::IoSliceMut<'_>]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let layout = self.shared.layer().layout(bytes);
         let mut buffer = BytesMut::zeroed(layout.sealed_bytes());
         let filled = {
             let mut places: Vec<_> = layout.slots(&mut buffer).map(io::IoSliceMut::new).collect();
@@ -270,35 +282,116 @@ impl TlsWriter {
     }
 
     /// Waits until the peer has acknowledged everything, or the connection is gone.
-    pub async fn settle(&mut self) {
+    ///
+    /// # Errors
+    /// A file was changed before its octets had arrived; the connection has to end.
+    pub async fn settle(&mut self) -> io::Result<()> {
         while linux::sockopt::unacknowledged_bytes(self.half.as_ref()).is_ok_and(|left| left > 0) {
+            if self.writer.as_ref().is_some_and(Writer::is_broken) {
+                return Err(self.give_up());
+            }
             tokio::time::sleep(SETTLE_PAUSE).await;
+        }
+        Ok(())
+    }
+
+    /// What was written will not arrive: the connection is reset when it is closed, or the kernel
+    /// would try for long.
+    pub(super) fn give_up(&self) -> io::Error {
+        let linger = SockRef::from(self.half.as_ref()).set_linger(Some(Duration::ZERO));
+        linger.err().unwrap_or_else(|| io::Error::other("a file was changed while it was sent"))
+    }
+
+    /// Writes to the socket, until a file that is being sent is found changed.
+    pub(super) async fn put(&mut self, octets: &[u8]) -> io::Result<()> {
+        let broken = async {
+            match &self.writer {
+                Some(writer) => writer.broken().await,
+                None => std::future::pending().await,
+            }
+        };
+        let written = tokio::select! {
+            biased;
+            () = broken => None,
+            written = self.half.write_all(octets) => Some(written),
+        };
+        written.unwrap_or_else(|| Err(self.give_up()))
+    }
+
+    /// As [`TlsWriter::put`], of octets that are in several places.
+    pub(super) async fn put_all(&mut self, places: &[Bytes]) -> io::Result<()> {
+        let mut slices: Vec<io::IoSlice<'_>> =
+            places.iter().map(|place| io::IoSlice::new(place)).collect();
+        let mut slices = &mut slices[..];
+        while !slices.is_empty() {
+            let broken = async {
+                match &self.writer {
+                    Some(writer) => writer.broken().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let written = tokio::select! {
+                biased;
+                () = broken => None,
+                written = self.half.write_vectored(slices) => Some(written),
+            };
+            match written {
+                None => return Err(self.give_up()),
+                Some(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Some(written) => io::IoSlice::advance_slices(&mut slices, written?),
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing was left unfinished.
+    pub(super) fn check_whole(&self) -> io::Result<()> {
+        match self.torn {
+            false => Ok(()),
+            true => Err(io::Error::new(io::ErrorKind::BrokenPipe, "a record was sent in part")),
         }
     }
 
+    /// Says how much has arrived, but for `unwritten` octets that were announced.
+    pub(super) fn acknowledge(&mut self, unwritten: usize) -> io::Result<()> {
+        let unacknowledged = linux::sockopt::unacknowledged_bytes(self.half.as_ref())?;
+        if let Some(writer) = &mut self.writer {
+            writer.acknowledge(unacknowledged + unwritten as u64);
+        }
+        Ok(())
+    }
+
     /// Sends whole records.
-    async fn send(&mut self, mut octets: Bytes) -> io::Result<()> {
-        let Some(writer) = &mut self.writer else {
+    pub(super) async fn send(&mut self, mut octets: Bytes) -> io::Result<()> {
+        self.check_whole()?;
+        if self.writer.is_none() {
             return self.half.write_all(&octets).await;
-        };
+        }
         while !octets.is_empty() {
-            let unacknowledged = linux::sockopt::unacknowledged_bytes(self.half.as_ref())?;
-            writer.acknowledge(unacknowledged);
-            let announced = octets.split_to(writer.announce(&octets));
+            self.acknowledge(0)?;
+            let announced = self.writer.as_mut().map_or(0, |writer| writer.announce(&octets));
+            let announced = octets.split_to(announced);
             if announced.is_empty() {
                 // The socket's buffer is full of small records: it has to be emptied first.
                 tokio::time::sleep(CROWDED_PAUSE).await;
                 continue;
             }
-            self.half.write_all(&announced).await?;
+            self.torn = true;
+            self.put(&announced).await?;
+            self.torn = false;
         }
-        loop {
+        self.follow_key().await
+    }
+
+    /// Goes on under another key, where the layer does.
+    pub(super) async fn follow_key(&mut self) -> io::Result<()> {
+        while let Some(writer) = &mut self.writer {
             if writer.follow_key(&self.shared.layer()).is_ok() {
-                return Ok(());
+                break;
             }
-            let unacknowledged = linux::sockopt::unacknowledged_bytes(self.half.as_ref())?;
-            writer.acknowledge(unacknowledged);
+            self.acknowledge(0)?;
             tokio::time::sleep(CROWDED_PAUSE).await;
         }
+        Ok(())
     }
 }

@@ -254,6 +254,22 @@ impl Records {
         Some(self.advance(record_bytes))
     }
 
+    /// The next record, where it is at the start of `octets`, whole, and every octet of it came in
+    /// `pass`: it is authentic, and stays where it is. With it comes its length. Nothing where that
+    /// is not so, or proves nothing: the octets are to be pushed then.
+    pub fn take_offloaded<'o>(
+        &mut self,
+        stats: &mut Stats,
+        octets: &'o [u8],
+        pass: Pass,
+    ) -> Option<(Record<'o>, usize)> {
+        let record_bytes = self.tls.message_bytes(octets.get(..HEADER_BYTES)?)?;
+        let record = octets.get(..record_bytes as usize)?;
+        let number = self.skip_offloaded(stats, record_bytes, pass)?;
+        let plaintext = &record[self.tls.sealed_range(record.len())];
+        Some((Record { number, content_type: record[0], plaintext }, record.len()))
+    }
+
     /// The next record, `record_bytes` long, came sealed, and the caller has opened it, as number
     /// [`Records::number`] and with the current key. Nothing of it was pushed.
     pub fn skip_opened(&mut self, stats: &mut Stats, record_bytes: u32) -> u64 {

@@ -7,7 +7,8 @@ use anyhow::Result;
 use serde_json::{Map, Value};
 use std::fmt;
 
-const GIB: f64 = (1_u64 << 30) as f64;
+/// Octets of a GiB.
+pub const GIB: f64 = (1_u64 << 30) as f64;
 
 /// What a stream took.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

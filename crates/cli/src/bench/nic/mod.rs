@@ -7,6 +7,7 @@ mod far;
 mod figures;
 mod flows;
 mod host;
+mod latency;
 mod loss;
 mod nvme;
 mod peer;
@@ -48,6 +49,15 @@ sends what was sealed beforehand. Needs root and /dev/net/tun.
 
 nvme: reads of 4 to 256 KiB over NVMe/TCP, 1, 8 and 64 at a time, into buffers that are in no cache (128 MiB in turn). Without digests and with a copy (nvme); with both digests by the host and a copy (software); and with digests checked and data placed by the device (offload). The same in records of TLS 1.3 with AES-128-GCM, opened by aws-lc or by the device. The far end is a model whose answers are there beforehand. Host and engine take turns.
 
+latency: one request at a time, and an object of 4 KiB to 1 MiB for it: what passes from the request \
+to the object's last octet in the application. Plain TCP; records by aws-lc or by the device; reads \
+over NVMe/TCP and over NVMe/TCP in TLS, with digests and copies by the host or by the device; and \
+with the device doing the records only (offload-tls). The far end answers at once and the wire has \
+no delay, so this is processing alone. Two cores: host and engine have one each and overlap, and \
+what one core waits for the other is in it. One: they take turns and nothing overlaps; the host's \
+share is what would be left if the device took no time, as one of silicon nearly does. Medians and 99th \
+percentiles over all requests.
+
 Host cost is the processor time of the thread that has the application, TLS and TCP; engine cost, \
 printed beside it, that of the thread that has the device. Figures are medians over rounds.";
 
@@ -61,6 +71,7 @@ pub static PARTS: &[Part] = &[
     Part { name: "crypto", about: "AES-GCM in pieces, beside libraries", run: crypto::run },
     Part { name: "stream", about: "one connection, sent and received", run: stream::run },
     Part { name: "nvme", about: "reads over NVMe/TCP, plain and over TLS", run: nvme::run },
+    Part { name: "latency", about: "one request at a time", run: latency::run },
     Part { name: "loss", about: "lost packets and packets out of order", run: loss::run },
     Part { name: "flows", about: "more flows than the device has memory for", run: flows::run },
     Part { name: "tap", about: "the kernel's TCP through a TAP device", run: tap::run },

@@ -41,11 +41,13 @@ const CONTENT: u8 = 0x55;
 
 /// Who does what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+pub enum How {
     /// No digests; the host copies.
     Plain,
     /// Digests and copies by the host.
     Software,
+    /// Records by the device, digests and copies by the host.
+    Records,
     /// The device.
     Offload,
 }
@@ -53,28 +55,30 @@ enum How {
 impl How {
     const ALL: [How; 3] = [How::Plain, How::Software, How::Offload];
 
-    fn mode(self) -> &'static str {
+    /// What results call it.
+    pub fn mode(self) -> &'static str {
         match self {
             How::Plain => "nvme",
             How::Software => "software",
+            How::Records => "offload-tls",
             How::Offload => "offload",
         }
     }
 }
 
+/// Reads one after the other.
 #[derive(Debug, Clone, Copy)]
-struct Case {
-    how: How,
-    tls: bool,
-    read_bytes: usize,
-    depth: u16,
+pub struct Case {
+    pub how: How,
+    pub tls: bool,
+    pub read_bytes: usize,
+    /// How many are in flight at most.
+    pub depth: u16,
+    /// How many there are.
+    pub reads: usize,
 }
 
 impl Case {
-    fn count(&self) -> usize {
-        ROUND_BYTES / self.read_bytes
-    }
-
     fn nvme(&self) -> Nvme {
         let digests = self.how != How::Plain;
         Nvme { header_digest: digests, data_digest: digests, data_bytes_max: 1 << 20 }
@@ -109,7 +113,7 @@ impl Case {
         let digest = crc32c::update(0, &data);
         let key = if self.tls { Some(SoftKey::new(&secrets())?) } else { None };
         let (mut stream, mut number) = (Vec::new(), 0);
-        for command in 0..self.count() {
+        for command in 0..self.reads {
             let cid = (command % usize::from(self.depth)) as u16;
             let answer = self.answer(cid, &data, digest);
             let Some(key) = &key else {
@@ -124,7 +128,7 @@ impl Case {
                 number += 1;
             }
         }
-        let answer_bytes = stream.len() / self.count();
+        let answer_bytes = stream.len() / self.reads;
         let digest_bytes = if self.how == How::Plain { 0 } else { 4 };
         let sealed_bytes = key.map_or(0, |key| key.prefix_bytes() + key.suffix_bytes());
         let question_bytes = (CAPSULE_BYTES + digest_bytes + sealed_bytes) as u32;
@@ -132,19 +136,62 @@ impl Case {
     }
 }
 
-/// A host that reads, and its device.
-struct Pair {
+/// Buffers to read into; the one that was used longest ago is first.
+pub type Region = VecDeque<Box<[u8]>>;
+
+/// A host that reads.
+pub struct Reader {
     case: Case,
     stack: Stack,
     initiator: Initiator,
-    engine: Engine<Responder>,
     begun_at: Instant,
+    /// Reads that may be begun so far, that were, and that are finished.
+    pub allowed: usize,
     begun: usize,
-    finished: usize,
+    pub finished: usize,
+}
+
+impl Reader {
+    /// What the host has to do.
+    ///
+    /// # Errors
+    /// A read fails.
+    pub fn turn(&mut self, region: &mut Region) -> Result<usize> {
+        let depth = usize::from(self.case.depth);
+        let (begun, finished) = (self.begun, self.finished);
+        while self.begun < self.allowed && self.begun - self.finished < depth {
+            let buffer = region.pop_front().context("a buffer that is not in use")?;
+            let slba = (self.begun * self.case.read_bytes) as u64 / u64::from(BLOCK_BYTES);
+            if let Err((error, buffer)) = self.initiator.read(&mut self.stack, slba, buffer) {
+                region.push_front(buffer);
+                ensure!(self.begun > self.finished, "reading: {error}");
+                break;
+            }
+            self.begun += 1;
+        }
+        let polled = self.stack.poll(now(self.begun_at));
+        self.initiator.poll(&mut self.stack)?;
+        while let Some(done) = self.initiator.finished() {
+            done.result.context("a read")?;
+            region.push_back(done.buffer);
+            self.finished += 1;
+        }
+        Ok(polled + (self.begun - begun) + (self.finished - finished))
+    }
+}
+
+/// A host that reads, and its device.
+pub struct Pair {
+    pub reader: Reader,
+    pub engine: Engine<Responder>,
 }
 
 impl Pair {
-    fn new(case: Case) -> Result<Pair> {
+    /// Has a connection, over which nothing is read yet.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn new(case: Case) -> Result<Pair> {
         let (queue, device) = pair(QueueConfig::default());
         let mut engine = Engine::new(case.responder()?, device);
         let mut stack = stack(queue);
@@ -162,41 +209,21 @@ impl Pair {
             engine.poll(0);
         }
         engine.port().start();
-        Ok(Pair { case, stack, initiator, engine, begun_at, begun: 0, finished: 0 })
-    }
-
-    /// What the host has to do; `region`: buffers, the one that was used longest ago first.
-    fn turn(&mut self, region: &mut VecDeque<Box<[u8]>>) -> Result<()> {
-        let depth = usize::from(self.case.depth);
-        while self.begun < self.case.count() && self.begun - self.finished < depth {
-            let buffer = region.pop_front().context("a buffer that is not in use")?;
-            let slba = (self.begun * self.case.read_bytes) as u64 / u64::from(BLOCK_BYTES);
-            if let Err((error, buffer)) = self.initiator.read(&mut self.stack, slba, buffer) {
-                region.push_front(buffer);
-                ensure!(self.begun > self.finished, "reading: {error}");
-                break;
-            }
-            self.begun += 1;
-        }
-        self.stack.poll(now(self.begun_at));
-        self.initiator.poll(&mut self.stack)?;
-        while let Some(done) = self.initiator.finished() {
-            done.result.context("a read")?;
-            region.push_back(done.buffer);
-            self.finished += 1;
-        }
-        Ok(())
+        let reader = Reader { case, stack, initiator, begun_at, allowed: 0, begun: 0, finished: 0 };
+        Ok(Pair { reader, engine })
     }
 
     /// Host and engine take turns on this processor.
-    fn run(mut self, region: &mut VecDeque<Box<[u8]>>) -> Result<Cost> {
+    fn run(mut self, region: &mut Region) -> Result<Cost> {
         let (mut host_ns, mut engine_ns) = (0, 0);
+        let reads = self.reader.case.reads;
+        self.reader.allowed = reads;
         let begun = Instant::now();
         let mut at = begun;
-        while self.finished < self.case.count() {
-            self.turn(region)?;
+        while self.reader.finished < reads {
+            self.reader.turn(region)?;
             let turned = Instant::now();
-            let now_ns = now(self.begun_at).ns();
+            let now_ns = now(self.reader.begun_at).ns();
             while self.engine.poll(now_ns) > 1 {}
             let polled = Instant::now();
             host_ns += (turned - at).as_nanos();
@@ -204,7 +231,7 @@ impl Pair {
             at = polled;
         }
         let throughput_bytes_per_s = ROUND_BYTES as f64 / begun.elapsed().as_secs_f64();
-        self.check(region)?;
+        check(&self.reader.case, &self.engine, region)?;
         let bytes = ROUND_BYTES as f64;
         Ok(Cost {
             host_ns_per_byte: host_ns as f64 / bytes,
@@ -212,27 +239,30 @@ impl Pair {
             throughput_bytes_per_s,
         })
     }
+}
 
-    /// Every read had its data, and the device placed it if it should, and only then.
-    fn check(&self, region: &mut VecDeque<Box<[u8]>>) -> Result<()> {
-        let read = region.iter_mut().rev().take(self.case.count());
-        for buffer in read {
-            ensure!(buffer.iter().all(|octet| *octet == CONTENT), "data is not what was sent");
-            buffer.fill(0);
-        }
-        let placed = self.engine.report().pdus.rx_placed_bytes as f64;
-        let much = placed > 0.9 * ROUND_BYTES as f64;
-        let case = &self.case;
-        ensure!(much == (case.how == How::Offload), "{case:?}: the device placed {placed} octets");
-        Ok(())
+/// Every read had its data, and the device placed it if it should, and only then.
+///
+/// # Errors
+/// That is not so.
+pub fn check(case: &Case, engine: &Engine<Responder>, region: &mut Region) -> Result<()> {
+    let read = region.iter_mut().rev().take(case.reads);
+    for buffer in read {
+        ensure!(buffer.iter().all(|octet| *octet == CONTENT), "data is not what was sent");
+        buffer.fill(0);
     }
+    let placed = engine.report().pdus.rx_placed_bytes as f64;
+    let much = placed > 0.9 * (case.reads * case.read_bytes) as f64;
+    ensure!(much == (case.how == How::Offload), "{case:?}: the device placed {placed} octets");
+    Ok(())
 }
 
 fn initiator(stack: &mut Stack, id: Id, case: &Case) -> Result<Initiator> {
     let (nvme, offload, secured, depth) =
         (case.nvme(), case.how == How::Offload, case.tls, case.depth);
     if case.tls {
-        let mode = if offload { Mode::Offload } else { Mode::Software };
+        let by_device = offload || case.how == How::Records;
+        let mode = if by_device { Mode::Offload } else { Mode::Software };
         let keys = || (secrets(), 0);
         let inner = offload.then_some(nvme);
         stack.secure_pdus(id, mode, keys(), keys(), inner).context("securing the connection")?;
@@ -253,7 +283,7 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
     let rounds = if quick { 3 } else { 9 };
     for read_bytes in READS_BYTES {
         let buffers = REGION_BYTES / read_bytes;
-        let mut region = (0..buffers).map(|_| vec![1; read_bytes].into()).collect();
+        let mut region: Region = (0..buffers).map(|_| vec![1; read_bytes].into()).collect();
         for tls in [false, true] {
             for depth in DEPTHS {
                 compare(Read { tls, read_bytes, depth }, rounds, &mut region, sink)?;
@@ -273,13 +303,14 @@ struct Read {
 fn compare(
     Read { tls, read_bytes, depth }: Read,
     rounds: usize,
-    region: &mut VecDeque<Box<[u8]>>,
+    region: &mut Region,
     sink: &mut Sink,
 ) -> Result<()> {
     let mut costs: [Vec<Cost>; 3] = Default::default();
     for _ in 0..rounds {
         for (index, how) in How::ALL.into_iter().enumerate() {
-            costs[index].push(Pair::new(Case { how, tls, read_bytes, depth })?.run(region)?);
+            let case = Case { how, tls, read_bytes, depth, reads: ROUND_BYTES / read_bytes };
+            costs[index].push(Pair::new(case)?.run(region)?);
         }
     }
     let protocol = if tls { "nvme-tls" } else { "nvme" };

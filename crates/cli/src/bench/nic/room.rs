@@ -70,6 +70,7 @@ impl Room {
             impairment: None,
             capture: None,
             core,
+            is_timed: true,
         };
         start(device.clone(), setup).context("the engine's thread")
     }

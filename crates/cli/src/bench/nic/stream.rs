@@ -191,7 +191,8 @@ pub fn processors() -> Option<[usize; 2]> {
     Some([usable.next()?, usable.next()?])
 }
 
-fn pin(processor: usize) -> bool {
+/// Keeps this thread on a processor; false where it cannot be.
+pub fn pin(processor: usize) -> bool {
     let mut set = CpuSet::new();
     set.set(processor);
     sched_setaffinity(None, &set).is_ok()

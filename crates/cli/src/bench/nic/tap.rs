@@ -3,7 +3,8 @@
 
 use super::super::cpu::stay_on;
 use super::super::record::Sink;
-use super::figures::{Cost, Row, ratio, write};
+use super::super::samples::median;
+use super::figures::{Cost, GIB, Row, metrics, object, ratio};
 use super::host::{Records, secrets};
 use super::peer::{Ask, Peer, wait};
 use super::room::Room;
@@ -11,6 +12,8 @@ use super::stream::processors;
 use crate::lab::namespace::inside;
 use crate::output::line;
 use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use linux::sockopt::wake_at_bytes;
 use linux::usage::cpu_of_thread;
 use nic::bump::thread::Running;
 use nic::bump::{Counted, Device};
@@ -18,12 +21,15 @@ use nic::terminator::handshake::Established;
 use nic::terminator::stream::{Opened, open};
 use nic::tls::keys::SoftKey;
 use record::RecordLayer;
+use rustix::fs::{MemfdFlags, memfd_create, sendfile};
+use rustix::net::sockopt::set_socket_send_buffer_size_force;
 use rustix::thread::gettid;
 use serde_json::json;
-use std::io::Read;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use wire::snapshot::{DirectionSecrets, TlsSnapshot};
 
@@ -32,6 +38,10 @@ const RECORD_BYTES: usize = 16 << 10;
 const CONTENT_BYTES: usize = 256 << 10;
 /// Octets that are written or read at once.
 const AT_ONCE_BYTES: usize = nic::terminator::stream::WRITE_BYTES;
+/// Octets that are there before the host is woken to read.
+const WAKE_BYTES: usize = 128 << 10;
+/// Octets that the host's TCP takes before whoever writes has to wait.
+const SEND_BYTES: usize = 4 << 20;
 /// Octets of a round.
 const ROUND_BYTES: usize = 64 << 20;
 /// Octets of the round before the first, in which all are compared.
@@ -47,14 +57,20 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What the host does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
+    /// What is in memory.
     Send,
+    /// What is in a file.
+    SendFile,
     Receive,
 }
 
 impl What {
+    const ALL: [What; 3] = [What::Send, What::SendFile, What::Receive];
+
     fn name(self) -> &'static str {
         match self {
             What::Send => "tx",
+            What::SendFile => "file",
             What::Receive => "rx",
         }
     }
@@ -72,7 +88,9 @@ struct Case {
 
 /// Streams as the wire has them, and what they say.
 struct Streams {
-    content: Vec<u8>,
+    content: Bytes,
+    /// All of what they say, in the page cache.
+    file: Arc<File>,
     plain: Arc<Vec<u8>>,
     sealed: Arc<Vec<u8>>,
 }
@@ -89,7 +107,14 @@ impl Streams {
         for (number, (place, content)) in (0..).zip(places) {
             key.seal(number, CONTENT_TYPE, content, place).ok().context("sealing a record")?;
         }
-        Ok(Streams { content, plain: plain.into(), sealed: sealed.into() })
+        let file = File::from(memfd_create("unlade-bench", MemfdFlags::CLOEXEC)?);
+        file.write_all_at(&plain, 0).context("a file in memory")?;
+        Ok(Streams {
+            content: content.into(),
+            file: file.into(),
+            plain: plain.into(),
+            sealed: sealed.into(),
+        })
     }
 
     /// What the wire has of `case`.
@@ -124,31 +149,46 @@ struct Host<'a> {
     streams: &'a Streams,
 }
 
-/// Processor time of the host's thread and of the engine's, and the time of day.
-struct Reading(Duration, Duration, Instant);
+/// Processor time of the host's thread and of the engine's, the time of day, and the time in which the
+/// engine's thread did the work of the host's kernel.
+struct Reading(Duration, Duration, Instant, Duration);
+
+/// What a stream took, and how much of the engine's time was work of the host's kernel.
+#[derive(Debug, Clone, Copy)]
+struct TapCost {
+    cost: Cost,
+    delivery_ns_per_byte: f64,
+}
 
 impl Host<'_> {
     fn read_clocks(&self) -> Result<Reading> {
         let host = cpu_of_thread(gettid().as_raw_nonzero().get()).context("this thread's time")?;
         let engine = cpu_of_thread(self.engine.tid()).context("the engine's time")?;
-        Ok(Reading(host, engine, Instant::now()))
+        let delivery = Duration::from_nanos(self.device.counted().delivery_ns);
+        Ok(Reading(host, engine, Instant::now(), delivery))
     }
 
-    fn cost(&self, case: &Case, from: &Reading) -> Result<Cost> {
+    fn cost(&self, case: &Case, from: &Reading) -> Result<TapCost> {
         let to = self.read_clocks()?;
         let bytes = case.bytes as f64;
-        Ok(Cost {
+        let cost = Cost {
             host_ns_per_byte: (to.0 - from.0).as_nanos() as f64 / bytes,
             engine_ns_per_byte: (to.1 - from.1).as_nanos() as f64 / bytes,
             throughput_bytes_per_s: bytes / (to.2 - from.2).as_secs_f64(),
-        })
+        };
+        Ok(TapCost { cost, delivery_ns_per_byte: (to.3 - from.3).as_nanos() as f64 / bytes })
     }
 
     /// One connection, from its start to its end.
-    async fn stream(&self, case: &Case) -> Result<Cost> {
+    async fn stream(&self, case: &Case) -> Result<TapCost> {
         let before = self.device.counted();
         let tcp = TcpStream::connect(self.peer.address).await.context("connecting")?;
         tcp.set_nodelay(true)?;
+        // Few, large wake-ups, as an application has them that moves much.
+        match case.what {
+            What::Receive => wake_at_bytes(&tcp, WAKE_BYTES)?,
+            What::Send | What::SendFile => set_socket_send_buffer_size_force(&tcp, SEND_BYTES)?,
+        }
         let cost = match case.records {
             Records::None => self.plain(case, tcp).await?,
             _ => self.secured(case, tcp).await?,
@@ -165,7 +205,9 @@ impl Host<'_> {
         loop {
             let now = self.device.counted().device;
             let worked = match case.what {
-                What::Send => now.tx_tls_encrypted_bytes - before.device.tx_tls_encrypted_bytes,
+                What::Send | What::SendFile => {
+                    now.tx_tls_encrypted_bytes - before.device.tx_tls_encrypted_bytes
+                }
                 What::Receive => now.rx_tls_decrypted_bytes - before.device.rx_tls_decrypted_bytes,
             };
             if worked as f64 > 0.5 * case.bytes as f64 {
@@ -180,15 +222,28 @@ impl Host<'_> {
         let (stream, bytes) = self.streams.of(case);
         let stream = stream.clone();
         self.peer.ask(match (case.what, case.checked) {
-            (What::Send, true) => Ask::Compare { stream, bytes },
-            (What::Send, false) => Ask::Swallow { bytes },
             (What::Receive, _) => Ask::Give { stream, bytes },
+            (_, true) => Ask::Compare { stream, bytes },
+            (_, false) => Ask::Swallow { bytes },
         })
     }
 
-    async fn plain(&self, case: &Case, mut tcp: TcpStream) -> Result<Cost> {
+    async fn plain(&self, case: &Case, mut tcp: TcpStream) -> Result<TapCost> {
         let from = self.read_clocks()?;
         let done = self.ask(case)?;
+        if case.what == What::SendFile {
+            let (mut at, end) = (0, case.bytes as u64);
+            while at < end {
+                let mut send = || {
+                    let left = ((end - at) as usize).min(AT_ONCE_BYTES);
+                    Ok(sendfile(&tcp, &self.streams.file, Some(&mut at), left)?)
+                };
+                let sent = tcp.async_io(Interest::WRITABLE, &mut send).await?;
+                ensure!(sent > 0, "the file has ended");
+            }
+            wait(done).await?;
+            return self.cost(case, &from);
+        }
         if case.what == What::Send {
             for at in (0..case.bytes).step_by(AT_ONCE_BYTES) {
                 let at = at % CONTENT_BYTES;
@@ -210,7 +265,7 @@ impl Host<'_> {
         Ok(cost)
     }
 
-    async fn secured(&self, case: &Case, tcp: TcpStream) -> Result<Cost> {
+    async fn secured(&self, case: &Case, tcp: TcpStream) -> Result<TapCost> {
         let (record, plaintext) = (layer()?, Vec::new());
         let established = Established { tcp, record, plaintext, read: 0, written: 0 };
         let offloads = case.records == Records::Offload;
@@ -220,15 +275,17 @@ impl Host<'_> {
         let Opened { mut reader, mut writer, mut plaintext, .. } = opened;
         let from = self.read_clocks()?;
         let done = self.ask(case)?;
+        if case.what == What::SendFile {
+            let sent = writer.send_file(&self.streams.file, 0, case.bytes as u64).await?;
+            ensure!(sent == case.bytes as u64, "the file has ended");
+            wait(done).await?;
+            return self.cost(case, &from);
+        }
         if case.what == What::Send {
             for at in (0..case.bytes).step_by(AT_ONCE_BYTES) {
                 let at = at % CONTENT_BYTES;
-                let mut rest = &self.streams.content[at..at + AT_ONCE_BYTES];
-                let fill = |places: &mut [std::io::IoSliceMut<'_>]| {
-                    places.iter_mut().map(|place| Read::read(&mut rest, place)).sum()
-                };
-                let written = writer.write_with(fill).await.context("writing")?;
-                ensure!(written == AT_ONCE_BYTES, "{written} octets were taken");
+                let content = self.streams.content.slice(at..at + AT_ONCE_BYTES);
+                writer.write_bytes(content).await.context("writing")?;
             }
             wait(done).await?;
             return self.cost(case, &from);
@@ -277,7 +334,7 @@ fn with_host<T: Send>(
     })
 }
 
-fn round(runtime: &tokio::runtime::Runtime, host: &Host<'_>, case: &Case) -> Result<Cost> {
+fn round(runtime: &tokio::runtime::Runtime, host: &Host<'_>, case: &Case) -> Result<TapCost> {
     runtime
         .block_on(async { tokio::time::timeout(PATIENCE, host.stream(case)).await })
         .unwrap_or_else(|_| Err(anyhow::anyhow!("it took too long")))
@@ -297,7 +354,7 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
     let streams = Streams::new(bytes)?;
     for (wire, large) in [("large", true), ("mtu", false)] {
         with_host(&room, large, &streams, |runtime, host| {
-            for what in [What::Send, What::Receive] {
+            for what in What::ALL {
                 let case = Case { what, records: Records::None, bytes, checked: false };
                 compare(runtime, host, (wire, case), rounds, sink)?;
             }
@@ -315,7 +372,7 @@ fn compare(
     sink: &mut Sink,
 ) -> Result<()> {
     let name = base.what.name();
-    let mut costs: [Vec<Cost>; 3] = Default::default();
+    let mut costs: [Vec<TapCost>; 3] = Default::default();
     for number in 0..=rounds {
         for (records, costs) in Records::ALL.into_iter().zip(&mut costs) {
             match number {
@@ -327,20 +384,31 @@ fn compare(
             }
         }
     }
-    let costs = costs.map(|costs| Cost::median(&costs));
+    let delivery_ns = costs.each_ref().map(|costs| {
+        median(&mut costs.iter().map(|cost| cost.delivery_ns_per_byte).collect::<Vec<f64>>())
+    });
+    let costs =
+        costs.map(|costs| Cost::median(&costs.iter().map(|cost| cost.cost).collect::<Vec<Cost>>()));
     let case = json!({ "part": name, "attachment": "B", "record_bytes": RECORD_BYTES,
         "wire": wire, "cores": host.processors });
     line(format_args!("{name} of {} KiB records, wire {wire}", RECORD_BYTES >> 10))?;
     let cores = host.processors;
-    for (records, cost) in Records::ALL.iter().zip(&costs) {
-        write(sink, &case, records.mode(), cost)?;
-        line(Row { mode: records.mode(), cores, cost, record_bytes: RECORD_BYTES })?;
+    for ((records, cost), delivery_ns) in Records::ALL.iter().zip(&costs).zip(delivery_ns) {
+        let mut all = metrics(cost);
+        all.insert("delivery_ns_per_gib".to_owned(), (delivery_ns * GIB).into());
+        sink.write(object(&case), records.mode(), all)?;
+        let row = Row { mode: records.mode(), cores, cost, record_bytes: RECORD_BYTES };
+        let delivery_ns = delivery_ns * RECORD_BYTES as f64;
+        line(format_args!("{row}, of the engine's {delivery_ns:.0} ns the host's TCP"))?;
     }
     let [_, software, offload] = &costs;
     let cost = software.host_ns_per_byte / offload.host_ns_per_byte;
+    let kernel =
+        (software.host_ns_per_byte + delivery_ns[1]) / (offload.host_ns_per_byte + delivery_ns[2]);
     let throughput = offload.throughput_bytes_per_s / software.throughput_bytes_per_s;
     let ratios = [
         (format!("host_cost_ratio_{name}"), cost),
+        (format!("host_cost_ratio_{name}_with_delivery"), kernel),
         (format!("throughput_ratio_{name}_vs_software"), throughput),
     ];
     ratio(sink, &case, &ratios)
@@ -363,12 +431,14 @@ mod tests {
         let streams = Streams::new(bytes).unwrap();
         for large in [true, false] {
             with_host(&room, large, &streams, |runtime, host| {
-                for what in [What::Send, What::Receive] {
+                for what in What::ALL {
                     for records in Records::ALL {
                         for checked in [true, false] {
                             let cost =
                                 round(runtime, host, &Case { what, records, bytes, checked })?;
+                            let TapCost { cost, delivery_ns_per_byte } = cost;
                             assert!(cost.host_ns_per_byte > 0.0 && cost.engine_ns_per_byte > 0.0);
+                            assert!(delivery_ns_per_byte > 0.0);
                         }
                     }
                 }
