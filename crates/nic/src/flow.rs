@@ -703,8 +703,48 @@ mod tests {
         packet[30] ^= 1;
         let result = flow.receive(start + 45, &packet, &mut []);
         assert!(result.pdus.pass.is_none() && result.pdus.placed.is_empty());
-        let both =
-            Protocol::NvmeTls(Box::new(Tls::new(Version::Tls13, &[7; 16], [9; 12]).unwrap()), nvme);
-        assert_eq!(flow.create_tx(both, start, 0, 0), Err(FlowError::Protocol));
+    }
+
+    #[test]
+    fn a_record_with_pdus_is_sent_again_only_where_its_pdu_is_known() {
+        let nvme = Nvme { header_digest: true, data_digest: true, data_bytes_max: 1 << 20 };
+        // A PDU of 24 + 4 + 40 + 4 octets, the last 44 of them in a second record.
+        let mut pdu = vec![nvme::types::H2C_DATA, 3, 24, 28];
+        pdu.extend(72_u32.to_le_bytes());
+        pdu.resize(72, 7);
+        let (first, second) = (record(&pdu[..28]), record(&pdu[28..]));
+        let mut flows = Flows::new(CACHE_BYTES);
+        let flow = flows.create(FlowId(0), name(1)).unwrap();
+        let tls = || Box::new(Tls::new(Version::Tls13, &[7; 16], [9; 12]).unwrap());
+        let start = SeqNumber(u32::MAX - 30);
+        flow.create_tx(Protocol::NvmeTls(tls(), nvme), start, 0, 0).unwrap();
+        let mut packet = [first.clone(), second.clone()].concat();
+        let at = start + first.len() as u32;
+        assert_eq!(flow.transmit(0, start, &mut packet), Verdict::Send);
+        let sealed = packet[first.len()..].to_vec();
+
+        let message = MessageState { start: at, number: 1, key: 0, bytes: &[] };
+        assert!(!flow.recover(&message, None, at));
+        assert_eq!(flow.transmit(0, at, &mut second.clone()), Verdict::Drop);
+        // Of another PDU, or not enough of it.
+        for bytes in [&[][..], &pdu[..27], &second[..]] {
+            let before = MessageState { start: SeqNumber(0), number: 0, key: 0, bytes };
+            let inner = InnerState { start: SeqNumber(28), pdu: before };
+            assert!(!flow.recover(&message, Some(&inner), at), "{} octets", bytes.len());
+            assert_eq!(flow.transmit(0, at, &mut second.clone()), Verdict::Drop);
+        }
+        let before = MessageState { start: SeqNumber(0), number: 0, key: 0, bytes: &pdu[..28] };
+        let inner = InnerState { start: SeqNumber(28), pdu: before };
+        assert!(flow.recover(&message, Some(&inner), at));
+        let mut out = vec![0; second.len()];
+        let pieces = second.chunks(5);
+        assert_eq!(flow.transmit_pieces(0, at, pieces, &mut out), Verdict::Send);
+        assert_eq!(out, sealed);
+        // Pieces that are not as long as they are said to be.
+        assert!(flow.recover(&message, Some(&inner), at));
+        let pieces = second[..9].chunks(5);
+        assert_eq!(flow.transmit_pieces(0, at, pieces, &mut out), Verdict::Drop);
+        let report = flow.stats();
+        assert!(report.tls.tx_tls_err >= 5);
     }
 }
