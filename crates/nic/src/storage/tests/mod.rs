@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use offload::Nvme;
+use offload::software::records::KEYS_MAX;
 use offload::tls::Version;
 use tcp::{Id, StackConfig, Time};
 use wire::nvme::{Digests, Nqn, Status};
@@ -197,6 +198,8 @@ struct Run {
     open: Vec<Open>,
     good: u64,
     failed: u64,
+    /// Changes of keys since all was acknowledged.
+    keys: usize,
     random: Random,
 }
 
@@ -232,6 +235,7 @@ fn run(case: &Case) -> Done {
         open: Vec::new(),
         good: 0,
         failed: 0,
+        keys: 0,
         random: Random::new(case.seed),
     };
     let mut now_ns = 0;
@@ -275,7 +279,14 @@ impl Run {
         self.submit(case);
         let stack = &mut self.hosts[0].stack;
         let initiator = self.initiator.as_mut().unwrap();
-        if case.tls && case.update_every.is_some_and(|turns| self.random.once_in(turns)) {
+        let tcp = stack.tcp().get(id).unwrap();
+        if tcp.acknowledged() == tcp.send_end() {
+            self.keys = 0;
+        }
+        let due = case.update_every.is_some_and(|turns| self.random.once_in(turns));
+        // Software can undo what a device has done with so many keys before the last one.
+        if case.tls && due && self.keys < KEYS_MAX / 2 {
+            self.keys += 1;
             // Without room the keys stay.
             let _ = stack.update_keys(id, self.random.once_in(2));
         }
