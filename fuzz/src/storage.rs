@@ -132,14 +132,8 @@ impl Script {
 
     fn data(self, offset: usize, bytes: usize, is_last: bool, is_success: bool) -> Script {
         let (command_id, transfer_tag, offset) = (READ, 0, offset as u32);
-        let said = Data {
-            command_id,
-            transfer_tag,
-            offset,
-            bytes: bytes as u32,
-            is_last,
-            is_success,
-        };
+        let said =
+            Data { command_id, transfer_tag, offset, bytes: bytes as u32, is_last, is_success };
         self.say(Pdu::ControllerData(said), &vec![0x44; bytes])
     }
 

@@ -13,10 +13,10 @@
 
 use std::collections::VecDeque;
 
-use offload::{Nvme, Stats};
 use offload::placement::Registration;
 use offload::resync::Response;
 use offload::tx::{Messages, Shadow};
+use offload::{Nvme, Stats};
 use thiserror::Error;
 use wire::{FlowKey, SeqNumber};
 

@@ -364,9 +364,7 @@ impl Flow {
                 tx.recover(l5p, &mut self.stats.nvme, message, seq)
             }
             Some(TxContext::NvmeTls { l5p: (tls, nvme), tx }) => match inner {
-                Some(inner) => {
-                    tx.recover((&**tls, &*nvme), &mut self.stats, (message, inner), seq)
-                }
+                Some(inner) => tx.recover((&**tls, &*nvme), &mut self.stats, (message, inner), seq),
                 None => {
                     tx.fail();
                     false

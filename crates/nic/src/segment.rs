@@ -14,8 +14,8 @@ use wire::{FlowKey, SeqNumber};
 use crate::flow::Flow;
 use crate::port::Port;
 use crate::queue::{
-    InnerRecovery, Recovery, SUPER_SEGMENT_BYTES_MAX, SUPER_SEGMENT_FRAMES_MAX, Sent, TCP_HEADER_BYTES_MAX,
-    TxPacket,
+    InnerRecovery, Recovery, SUPER_SEGMENT_BYTES_MAX, SUPER_SEGMENT_FRAMES_MAX, Sent,
+    TCP_HEADER_BYTES_MAX, TxPacket,
 };
 
 /// Octets before the TCP header: Ethernet and IPv6.

@@ -380,7 +380,8 @@ impl Stack {
             return Err(DriverError::Keys.into());
         }
         let flow = connection.flow;
-        if let Some((Change { key, start, .. }, protocol)) = connection.change(request, &mut pieces)?
+        if let Some((Change { key, start, .. }, protocol)) =
+            connection.change(request, &mut pieces)?
         {
             connection.tx.add(key, start)?;
             if let (Some(flow), Some(protocol)) = (flow, protocol) {

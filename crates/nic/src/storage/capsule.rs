@@ -8,11 +8,7 @@ use wire::nvme::{Command, CommonHeader, Completion, DataPlace, IoOpcode, Pdu, Pd
 pub const CAPSULE_BYTES: usize = 72;
 
 /// A command to read or write `data_bytes`, a whole number of blocks.
-pub fn block_command(
-    opcode: IoOpcode,
-    nsid: u32,
-    (slba, blocks): (u64, u32),
-) -> Command {
+pub fn block_command(opcode: IoOpcode, nsid: u32, (slba, blocks): (u64, u32)) -> Command {
     Command::build(opcode as u8, 0, nsid).with_blocks(slba, blocks)
 }
 

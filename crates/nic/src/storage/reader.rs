@@ -174,7 +174,8 @@ impl Reader {
         let Some(slot @ None) = self.commands.get_mut(usize::from(cid)) else { return Err(buffer) };
         let memory = Memory::Host(buffer);
         let (aside, corrupt, result, value) = (Vec::new(), false, None, 0);
-        *slot = Some(Command { memory, buffer_bytes, have_bytes: 0, aside, corrupt, result, value });
+        *slot =
+            Some(Command { memory, buffer_bytes, have_bytes: 0, aside, corrupt, result, value });
         Ok(())
     }
 

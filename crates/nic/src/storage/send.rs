@@ -196,11 +196,7 @@ fn push(framed: &Framed, pieces: &mut Vec<Bytes>) {
 }
 
 /// Makes records of a PDU. What is all data is given as it lies; what is not is put together.
-fn records(
-    framed: &Framed,
-    sender: &mut Sender,
-    pieces: &mut Vec<Bytes>,
-) -> Result<(), SendError> {
+fn records(framed: &Framed, sender: &mut Sender, pieces: &mut Vec<Bytes>) -> Result<(), SendError> {
     let pdu_bytes = framed.octets();
     sender.room_for(pdu_bytes.div_ceil(CONTENT_BYTES_MAX))?;
     let mut start = 0;
@@ -276,3 +272,6 @@ impl Source for PduSender {
     }
 }
 
+#[cfg(test)]
+#[path = "send_tests.rs"]
+mod tests;

@@ -104,8 +104,7 @@ impl Writer {
         }
         let data = out.data.slice(at as usize..(at + bytes) as usize);
         let (command_id, transfer_tag, offset) = (cid, tag, at);
-        let said =
-            Data { command_id, transfer_tag, offset, bytes, is_last, is_success: false };
+        let said = Data { command_id, transfer_tag, offset, bytes, is_last, is_success: false };
         Some((said, data))
     }
 
@@ -149,7 +148,10 @@ mod tests {
             given.push((said.command_id, said.offset, said.bytes, said.is_last));
         }
         let second = (0..5).map(|number| (1, number * 8, 8, number == 4));
-        assert_eq!(given, [(2, 0, 8, false), (2, 8, 4, true)].into_iter().chain(second).collect::<Vec<_>>());
+        assert_eq!(
+            given,
+            [(2, 0, 8, false), (2, 8, 4, true)].into_iter().chain(second).collect::<Vec<_>>()
+        );
         assert!(writer.complete(1));
         assert!(!writer.complete(2));
     }

@@ -247,7 +247,8 @@ impl Controller {
             }
             // Connect has data, too.
             if written > 0 || data.len() != wire::nvme::fabrics::CONNECT_DATA_BYTES {
-                let same = data.iter().zip(content.iter().cycle()).all(|(left, right)| left == right);
+                let same =
+                    data.iter().zip(content.iter().cycle()).all(|(left, right)| left == right);
                 ensure!(same, "data is not what was written");
                 written += data.len();
             }

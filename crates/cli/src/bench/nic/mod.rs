@@ -62,7 +62,11 @@ Examples:
 pub static PARTS: &[Part] = &[
     Part { name: "crypto", about: "AES-GCM in pieces, beside libraries", run: crypto::run },
     Part { name: "stream", about: "one connection, sent and received", run: stream::run },
-    Part { name: "nvme", about: "reads and writes over NVMe/TCP, plain and over TLS", run: nvme::run },
+    Part {
+        name: "nvme",
+        about: "reads and writes over NVMe/TCP, plain and over TLS",
+        run: nvme::run,
+    },
     Part { name: "loss", about: "lost packets and packets out of order", run: loss::run },
     Part { name: "flows", about: "more flows than the device has memory for", run: flows::run },
     Part { name: "tap", about: "the kernel's TCP through a TAP device", run: tap::run },

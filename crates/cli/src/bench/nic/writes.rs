@@ -195,13 +195,8 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
         let region = region(write_bytes, REGION_BYTES);
         for tls in [false, true] {
             for depth in DEPTHS {
-                let case = |how| Case {
-                    how,
-                    tls,
-                    write_bytes,
-                    depth,
-                    count: ROUND_BYTES / write_bytes,
-                };
+                let case =
+                    |how| Case { how, tls, write_bytes, depth, count: ROUND_BYTES / write_bytes };
                 compare(case, rounds, &region, sink)?;
             }
         }

@@ -8,9 +8,7 @@ use crc32c::crc32c;
 use wire::nvme::fabrics::{Connect, ConnectData};
 use wire::nvme::opcode::FABRICS;
 use wire::nvme::pdu::{Data, InitResponse, ReadyToTransfer};
-use wire::nvme::{
-    Command, CommonHeader, Completion, DataPlace, Digests, IoOpcode, Pdu, Status,
-};
+use wire::nvme::{Command, CommonHeader, Completion, DataPlace, Digests, IoOpcode, Pdu, Status};
 
 use crate::random::Random;
 

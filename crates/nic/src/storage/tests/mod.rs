@@ -564,10 +564,8 @@ fn keys_change_between_the_pdus_of_a_write() {
 
 fn random_case(random: &mut Random) -> Case {
     let percent = |random: &mut Random| 10_000 * random.below(6) as u32;
-    let digests = |random: &mut Random| Digests {
-        header: !random.once_in(3),
-        data: !random.once_in(3),
-    };
+    let digests =
+        |random: &mut Random| Digests { header: !random.once_in(3), data: !random.once_in(3) };
     let end = |random: &mut Random| if random.once_in(3) { End::Software } else { End::Device };
     let ends = [end(random), end(random)];
     let tls = random.once_in(2);
