@@ -11,6 +11,7 @@ mod nvme;
 mod pdus;
 mod pieces;
 pub mod seeds;
+mod storage;
 pub mod targets;
 mod tcp;
 mod tls;

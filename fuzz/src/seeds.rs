@@ -89,6 +89,9 @@ pub fn all() -> Vec<Seed> {
     for (name, content) in rx_seeds() {
         add("offload_rx", name, content);
     }
+    for (name, content) in super::storage::storage_seeds() {
+        add("nic_storage", name, content);
+    }
     for (name, script) in super::bump::scripts() {
         add("bump", name, script);
     }

@@ -21,6 +21,7 @@ pub use super::lines::copyd_lines;
 pub use super::nvme::nvme_pdu;
 pub use super::pdus::{offload_pdus, offload_rx};
 pub use super::pieces::aead_pieces;
+pub use super::storage::nic_storage;
 pub use super::tcp::{tcp_connection, tcp_header};
 pub use super::tls::record;
 
@@ -50,6 +51,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("offload_pdus", offload_pdus),
     ("offload_rx", offload_rx),
     ("bump", bump),
+    ("nic_storage", nic_storage),
 ];
 
 /// What is said on a channel's socket means one thing.

@@ -20,6 +20,8 @@ mod pdus;
 mod pieces;
 #[path = "../../fuzz/src/seeds.rs"]
 mod seeds;
+#[path = "../../fuzz/src/storage.rs"]
+mod storage;
 #[path = "../../fuzz/src/targets.rs"]
 mod targets;
 #[path = "../../fuzz/src/tcp.rs"]

@@ -1,6 +1,7 @@
 //! What the host tells the device about a flow. Commands travel in the send ring, between the
 //! packets that they belong between: each takes effect for the packets behind it.
 
+use offload::Nvme;
 use offload::placement::Registration;
 use offload::resync::Response;
 use wire::{FlowKey, SeqNumber};
@@ -57,6 +58,8 @@ pub enum Command {
         /// How software calls the key.
         key: u16,
     },
+    /// From the next PDUs on, in both directions, these digests and limits are agreed on.
+    AgreePdus(Nvme),
     /// Software's answer (`l5o_resync_rx_resp`).
     Respond(Response),
     /// The same to a question of the machine above TLS.

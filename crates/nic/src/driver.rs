@@ -13,17 +13,17 @@
 
 use std::collections::VecDeque;
 
-use offload::Stats;
 use offload::placement::Registration;
 use offload::resync::Response;
 use offload::tx::{Messages, Shadow};
+use offload::{Nvme, Stats};
 use thiserror::Error;
 use wire::{FlowKey, SeqNumber};
 
 use crate::buffers::{BUFFERS_MAX, Withdrawn};
 use crate::command::{Addressed, Command};
 use crate::flow::{FLOWS_MAX, FlowId, Protocol, TX_KEYS_MAX};
-use crate::queue::{HostQueue, RxBatch, Sent, TxEntry, TxPacket};
+use crate::queue::{HostQueue, InnerRecovery, RxBatch, Sent, TxEntry, TxPacket};
 use crate::segment::Template;
 
 /// Most commands that wait for room in the send ring.
@@ -147,6 +147,14 @@ impl Driver {
     /// [`DriverError::Commands`].
     pub fn destroy_tx(&mut self, flow: FlowId, key: u16) -> Result<(), DriverError> {
         self.command(flow, Command::DestroyTx { key })
+    }
+
+    /// From the next PDUs on, in both directions, these digests and limits are agreed on.
+    ///
+    /// # Errors
+    /// [`DriverError::Commands`].
+    pub fn agree_pdus(&mut self, flow: FlowId, nvme: Nvme) -> Result<(), DriverError> {
+        self.command(flow, Command::AgreePdus(nvme))
     }
 
     /// Answers the device's question.
@@ -304,6 +312,13 @@ pub trait Source: Messages {
 
     /// Appends the octets of the message that starts at `start`, up to `until`, to `out`.
     fn copy(&self, start: SeqNumber, until: SeqNumber, out: &mut Vec<u8>);
+
+    /// Says in `out` what is in the record that starts at `start`, where records hold PDUs that the
+    /// device works on too. False where that is not known: the packet must not be sent.
+    fn inner(&self, start: SeqNumber, out: &mut InnerRecovery) -> bool {
+        let _ = (start, out);
+        true
+    }
 }
 
 /// What the driver knows of where a flow's contexts are that send: one [`Shadow`] for a key.
@@ -390,6 +405,10 @@ impl TxFlow {
             packet.recovery.number = message.number;
             let first = seq + prepared.clear_bytes as u32;
             source.copy(message.start, first, &mut packet.recovery.octets);
+            if !source.inner(message.start, &mut packet.recovery.inner) {
+                shadow.forget();
+                return false;
+            }
         }
         true
     }

@@ -270,6 +270,7 @@ impl<P: Port> Engine<P> {
                 flow.create_tx(protocol, start, number, key)?;
             }
             Command::DestroyTx { key } => flow.destroy_tx(key),
+            Command::AgreePdus(nvme) => flow.agree_pdus(nvme),
             Command::Respond(response) => {
                 flow.respond(&response);
             }

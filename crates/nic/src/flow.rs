@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 
 use offload::cache::{Cache, CacheStats};
+use offload::composed::tx::InnerState;
 use offload::placement::{Placer, Registration};
 use offload::resync::{Pass, Request, Response};
 use offload::rx::Rx;
@@ -70,9 +71,6 @@ pub enum FlowError {
     /// The registration's identifier has a buffer, or is out of bounds.
     #[error("the buffer is not registered; it is given back")]
     Buffer,
-    /// The protocol is for the other direction.
-    #[error("what is sent is sealed as TLS, or as NVMe/TCP, not as both")]
-    Protocol,
 }
 
 /// The protocol above TCP in one direction of a flow, with its static state.
@@ -81,7 +79,7 @@ pub enum Protocol {
     Tls(Box<Tls>),
     /// PDUs of NVMe/TCP in the clear.
     Nvme(Nvme),
-    /// PDUs in the application data of records; to receive only.
+    /// PDUs in the application data of records.
     NvmeTls(Box<Tls>, Nvme),
 }
 
@@ -123,16 +121,31 @@ impl RxContext {
 enum TxContext {
     Tls { l5p: Box<Tls>, tx: Tx<tls::Progress> },
     Nvme { l5p: Nvme, tx: Tx<nvme::Progress> },
+    NvmeTls { l5p: (Box<Tls>, Nvme), tx: Box<composed::tx::Tx> },
 }
 
 impl TxContext {
-    fn new(protocol: Protocol, start: SeqNumber, number: u64, key: u16) -> Option<TxContext> {
+    fn new(protocol: Protocol, start: SeqNumber, number: u64, key: u16) -> TxContext {
         match protocol {
-            Protocol::Tls(l5p) => Some(TxContext::Tls { l5p, tx: Tx::new(start, number, key) }),
-            Protocol::Nvme(l5p) => Some(TxContext::Nvme { l5p, tx: Tx::new(start, number, key) }),
-            Protocol::NvmeTls(..) => None,
+            Protocol::Tls(l5p) => TxContext::Tls { l5p, tx: Tx::new(start, number, key) },
+            Protocol::Nvme(l5p) => TxContext::Nvme { l5p, tx: Tx::new(start, number, key) },
+            Protocol::NvmeTls(tls, nvme) => {
+                let tx = Box::new(composed::tx::Tx::new(start, number, key));
+                TxContext::NvmeTls { l5p: (tls, nvme), tx }
+            }
         }
     }
+}
+
+/// Copies `pieces` to `out`; false where it is not as long as all of them.
+fn gather<'p>(pieces: impl Iterator<Item = &'p [u8]>, out: &mut [u8]) -> bool {
+    let mut done = 0;
+    for piece in pieces {
+        let Some(place) = out.get_mut(done..done + piece.len()) else { return false };
+        place.copy_from_slice(piece);
+        done += piece.len();
+    }
+    done == out.len()
 }
 
 /// One flow's state in the device.
@@ -291,8 +304,7 @@ impl Flow {
     /// (`l5o_create`).
     ///
     /// # Errors
-    /// [`FlowError::Keys`]; [`FlowError::Exists`] where the key has a context;
-    /// [`FlowError::Protocol`].
+    /// [`FlowError::Keys`]; [`FlowError::Exists`] where the key has a context.
     pub fn create_tx(
         &mut self,
         protocol: Protocol,
@@ -307,9 +319,27 @@ impl Flow {
         if self.tx.len() >= TX_KEYS_MAX {
             return Err(FlowError::Keys);
         }
-        let context = TxContext::new(protocol, start, number, key).ok_or(FlowError::Protocol)?;
-        self.tx.push((key, context));
+        self.tx.push((key, TxContext::new(protocol, start, number, key)));
         Ok(())
+    }
+
+    /// From the next PDUs on, in both directions, these digests and limits are agreed on. Those before
+    /// have no digests (ICReq and ICResp), and are read as before.
+    pub fn agree_pdus(&mut self, nvme: Nvme) {
+        match &mut self.rx {
+            Some(RxContext::Nvme { l5p, .. } | RxContext::NvmeTls { l5p: (_, l5p), .. }) => {
+                *l5p = nvme;
+            }
+            Some(RxContext::Tls { .. }) | None => (),
+        }
+        for (_, context) in &mut self.tx {
+            match context {
+                TxContext::Nvme { l5p, .. } | TxContext::NvmeTls { l5p: (_, l5p), .. } => {
+                    *l5p = nvme;
+                }
+                TxContext::Tls { .. } => (),
+            }
+        }
     }
 
     /// Nothing is sent under `key` any more (`l5o_destroy`). The flow still lets nothing out that
@@ -318,9 +348,14 @@ impl Flow {
         self.tx.retain(|(other, _)| *other != key);
     }
 
-    /// Gets the context of `message`'s key in front of `seq`; false where that is not possible, and
-    /// then nothing can be sent.
-    pub fn recover(&mut self, message: &MessageState<'_>, seq: SeqNumber) -> bool {
+    /// Gets the context of `message`'s key in front of `seq`; `inner` is what the message holds, where
+    /// it is a record with PDUs in it. False where that is not possible, and then nothing can be sent.
+    pub fn recover(
+        &mut self,
+        message: &MessageState<'_>,
+        inner: Option<&InnerState<'_>>,
+        seq: SeqNumber,
+    ) -> bool {
         match under(&mut self.tx, message.key) {
             Some(TxContext::Tls { l5p, tx }) => {
                 tx.recover(&**l5p, &mut self.stats.tls, message, seq)
@@ -328,6 +363,13 @@ impl Flow {
             Some(TxContext::Nvme { l5p, tx }) => {
                 tx.recover(l5p, &mut self.stats.nvme, message, seq)
             }
+            Some(TxContext::NvmeTls { l5p: (tls, nvme), tx }) => match inner {
+                Some(inner) => tx.recover((&**tls, &*nvme), &mut self.stats, (message, inner), seq),
+                None => {
+                    tx.fail();
+                    false
+                }
+            },
             None => false,
         }
     }
@@ -341,6 +383,9 @@ impl Flow {
             }
             Some(TxContext::Nvme { l5p, tx }) => {
                 tx.transmit(l5p, &mut self.stats.nvme, seq, payload)
+            }
+            Some(TxContext::NvmeTls { l5p: (tls, nvme), tx }) => {
+                tx.transmit((&**tls, &*nvme), &mut self.stats, seq, payload)
             }
             None => {
                 self.stats.tls.tx_tls_drop_no_sync_data += 1;
@@ -365,6 +410,12 @@ impl Flow {
             Some(TxContext::Nvme { l5p, tx }) => {
                 tx.transmit_pieces(l5p, &mut self.stats.nvme, seq, pieces, out)
             }
+            Some(TxContext::NvmeTls { l5p: (tls, nvme), tx }) => {
+                if !gather(pieces, out) {
+                    tx.fail();
+                }
+                tx.transmit((&**tls, &*nvme), &mut self.stats, seq, out)
+            }
             None => {
                 self.stats.tls.tx_tls_drop_no_sync_data += 1;
                 Verdict::Drop
@@ -376,7 +427,7 @@ impl Flow {
     /// as packets.
     pub fn sealed_as(&mut self, key: u16, frames: u64) {
         let stats = match under(&mut self.tx, key) {
-            Some(TxContext::Tls { .. }) => &mut self.stats.tls,
+            Some(TxContext::Tls { .. } | TxContext::NvmeTls { .. }) => &mut self.stats.tls,
             Some(TxContext::Nvme { .. }) => &mut self.stats.nvme,
             None => return,
         };
@@ -650,8 +701,48 @@ mod tests {
         packet[30] ^= 1;
         let result = flow.receive(start + 45, &packet, &mut []);
         assert!(result.pdus.pass.is_none() && result.pdus.placed.is_empty());
-        let both =
-            Protocol::NvmeTls(Box::new(Tls::new(Version::Tls13, &[7; 16], [9; 12]).unwrap()), nvme);
-        assert_eq!(flow.create_tx(both, start, 0, 0), Err(FlowError::Protocol));
+    }
+
+    #[test]
+    fn a_record_with_pdus_is_sent_again_only_where_its_pdu_is_known() {
+        let nvme = Nvme { header_digest: true, data_digest: true, data_bytes_max: 1 << 20 };
+        // A PDU of 24 + 4 + 40 + 4 octets, the last 44 of them in a second record.
+        let mut pdu = vec![nvme::types::H2C_DATA, 3, 24, 28];
+        pdu.extend(72_u32.to_le_bytes());
+        pdu.resize(72, 7);
+        let (first, second) = (record(&pdu[..28]), record(&pdu[28..]));
+        let mut flows = Flows::new(CACHE_BYTES);
+        let flow = flows.create(FlowId(0), name(1)).unwrap();
+        let tls = || Box::new(Tls::new(Version::Tls13, &[7; 16], [9; 12]).unwrap());
+        let start = SeqNumber(u32::MAX - 30);
+        flow.create_tx(Protocol::NvmeTls(tls(), nvme), start, 0, 0).unwrap();
+        let mut packet = [first.clone(), second.clone()].concat();
+        let at = start + first.len() as u32;
+        assert_eq!(flow.transmit(0, start, &mut packet), Verdict::Send);
+        let sealed = packet[first.len()..].to_vec();
+
+        let message = MessageState { start: at, number: 1, key: 0, bytes: &[] };
+        assert!(!flow.recover(&message, None, at));
+        assert_eq!(flow.transmit(0, at, &mut second.clone()), Verdict::Drop);
+        // Of another PDU, or not enough of it.
+        for bytes in [&[][..], &pdu[..27], &second[..]] {
+            let before = MessageState { start: SeqNumber(0), number: 0, key: 0, bytes };
+            let inner = InnerState { start: SeqNumber(28), pdu: before };
+            assert!(!flow.recover(&message, Some(&inner), at), "{} octets", bytes.len());
+            assert_eq!(flow.transmit(0, at, &mut second.clone()), Verdict::Drop);
+        }
+        let before = MessageState { start: SeqNumber(0), number: 0, key: 0, bytes: &pdu[..28] };
+        let inner = InnerState { start: SeqNumber(28), pdu: before };
+        assert!(flow.recover(&message, Some(&inner), at));
+        let mut out = vec![0; second.len()];
+        let pieces = second.chunks(5);
+        assert_eq!(flow.transmit_pieces(0, at, pieces, &mut out), Verdict::Send);
+        assert_eq!(out, sealed);
+        // Pieces that are not as long as they are said to be.
+        assert!(flow.recover(&message, Some(&inner), at));
+        let pieces = second[..9].chunks(5);
+        assert_eq!(flow.transmit_pieces(0, at, pieces, &mut out), Verdict::Drop);
+        let report = flow.stats();
+        assert!(report.tls.tx_tls_err >= 5);
     }
 }

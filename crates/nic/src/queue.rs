@@ -60,6 +60,32 @@ pub struct Recovery {
     pub number: u64,
     /// Its octets, as software wrote them, up to the packet's.
     pub octets: Vec<u8>,
+    /// What the message holds of another protocol.
+    pub inner: InnerRecovery,
+}
+
+/// A PDU that the device is to replay before the record that is to be replayed.
+#[derive(Debug, Default)]
+pub struct InnerRecovery {
+    /// It is to be replayed.
+    pub wanted: bool,
+    /// Where in the stream of PDUs the record's content starts; that stream is counted by itself.
+    pub content_start: SeqNumber,
+    /// Where in it the PDU starts that the content starts in.
+    pub start: SeqNumber,
+    /// How many PDUs were before it.
+    pub number: u64,
+    /// Its octets up to the record's.
+    pub octets: Vec<u8>,
+}
+
+impl Recovery {
+    /// Lets go of what it holds; buffers keep their room.
+    fn clear(&mut self) {
+        self.octets.clear();
+        self.inner.octets.clear();
+        (self.wanted, self.inner.wanted) = (false, false);
+    }
 }
 
 /// What became of a descriptor.
@@ -101,8 +127,7 @@ impl TxPacket {
     /// Lets go of what it holds; buffers keep their room.
     pub fn clear(&mut self) {
         self.pieces.clear();
-        self.recovery.octets.clear();
-        self.recovery.wanted = false;
+        self.recovery.clear();
         (self.payload_bytes, self.clear_bytes, self.key) = (0, 0, 0);
         self.sent = Sent::Whole;
     }

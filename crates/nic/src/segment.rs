@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use bytes::Bytes;
+use offload::composed::tx::InnerState;
 use offload::tx::{MessageState, Verdict};
 use wire::packet::{
     ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, EthernetRepr, Ipv4Repr, Ipv6Repr, PROTOCOL_TCP, TcpFlags,
@@ -13,8 +14,8 @@ use wire::{FlowKey, SeqNumber};
 use crate::flow::Flow;
 use crate::port::Port;
 use crate::queue::{
-    Recovery, SUPER_SEGMENT_BYTES_MAX, SUPER_SEGMENT_FRAMES_MAX, Sent, TCP_HEADER_BYTES_MAX,
-    TxPacket,
+    InnerRecovery, Recovery, SUPER_SEGMENT_BYTES_MAX, SUPER_SEGMENT_FRAMES_MAX, Sent,
+    TCP_HEADER_BYTES_MAX, TxPacket,
 };
 
 /// Octets before the TCP header: Ethernet and IPv6.
@@ -182,7 +183,7 @@ fn fill(flow: &mut Flow, packet: &TxPacket, payload: &mut [u8]) -> bool {
         let &Recovery { start, number, ref octets, .. } = &packet.recovery;
         let message = MessageState { start, number, key: packet.key, bytes: octets };
         // What is not recovered is not sound: nothing is sealed then.
-        flow.recover(&message, seq);
+        flow.recover(&message, inner(&packet.recovery.inner).as_ref(), seq);
     }
     let pieces = gather.next(sealed.len());
     if flow.transmit_pieces(packet.key, seq, pieces, sealed) != Verdict::Send {
@@ -191,6 +192,13 @@ fn fill(flow: &mut Flow, packet: &TxPacket, payload: &mut [u8]) -> bool {
     let frames = packet.payload_bytes.div_ceil(packet.mss_bytes) - clear / packet.mss_bytes;
     flow.sealed_as(packet.key, frames as u64);
     true
+}
+
+/// The PDU that precedes the record, where one is to be replayed.
+fn inner(recovery: &InnerRecovery) -> Option<InnerState<'_>> {
+    let &InnerRecovery { wanted, content_start, start, number, ref octets } = recovery;
+    let pdu = MessageState { start, number, key: 0, bytes: octets };
+    wanted.then_some(InnerState { start: content_start, pdu })
 }
 
 /// Makes the large segment's header that of one part.

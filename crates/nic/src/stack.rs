@@ -17,6 +17,7 @@ use crate::flow::{FlowId, Protocol};
 use crate::piece::{Held, Piece, Returned};
 use crate::queue::{RxBatch, RxKind, RxSegment, SUPER_SEGMENT_FRAMES_MAX, Sent, TcpHeader};
 use crate::segment::Template;
+use crate::storage::sealed::Sealed;
 use crate::tls::Mode;
 use crate::tls::keys::{KeysError, Secrets};
 use crate::tls::receive::{Chunk, Event, ReceiveError, Receiver, Restart};
@@ -77,6 +78,9 @@ pub enum WriteError {
     /// The connection is gone, or this end has closed.
     #[error("the connection takes no more octets")]
     Closed,
+    /// The connection sends PDUs.
+    #[error("the connection sends PDUs, and nothing between them")]
+    Framed,
     /// The record layer's.
     #[error(transparent)]
     Record(#[from] SendError),
@@ -267,8 +271,9 @@ impl Stack {
         self.secure_pdus(id, mode, (tx, tx_number), (rx, rx_number), None)
     }
 
-    /// The same, and in the application data of records that come there are PDUs, where `nvme` says
-    /// so; the device works on these too.
+    /// The same, and in the application data of records there are PDUs, where `nvme` says so; the
+    /// device works on these too, in both directions, and what is sent goes through
+    /// [`Stack::write_pdu`].
     ///
     /// # Errors
     /// As [`Stack::secure`].
@@ -283,10 +288,15 @@ impl Stack {
         let tcp = self.tcp.get(id).ok_or(SecureError::Unknown)?;
         let (tx_start, rx_start) = (tcp.send_end(), tcp.read_at());
         let connection = self.connection(id).ok_or(SecureError::Unknown)?;
-        if connection.sender.is_some() {
+        if connection.receiver.is_some() || connection.pdus.frames() {
             return Err(SecureError::Twice);
         }
         let flow = connection.flow;
+        if let Some(nvme) = nvme.filter(|_| mode == Mode::Offload && Sealed::fits(&tx)) {
+            let receiver = Receiver::new(mode, rx, rx_start, rx_number)?;
+            let sent = (tx, tx_start, tx_number);
+            return self.secure_both(id, nvme, sent, (receiver, rx_start, rx_number));
+        }
         let sender = Sender::new(mode, tx, tx_start, tx_number)?;
         let receiver = Receiver::new(mode, rx, rx_start, rx_number)?;
         if mode == Mode::Offload {
@@ -333,13 +343,14 @@ impl Stack {
         let mut written = std::mem::take(&mut self.written);
         let connection = self.connection(id).ok_or(WriteError::Closed)?;
         let made = match &mut connection.sender {
-            Some(sender) => sender.write(content, &mut written),
+            _ if connection.pdus.frames() => Err(WriteError::Framed),
+            Some(sender) => sender.write(content, &mut written).map_err(WriteError::from),
             None => {
                 written.push(content);
                 Ok(())
             }
         };
-        let sent = made.map_err(WriteError::from).and_then(|()| self.send(id, &mut written));
+        let sent = made.and_then(|()| self.send(id, &mut written));
         written.clear();
         self.written = written;
         sent
@@ -369,12 +380,11 @@ impl Stack {
             return Err(DriverError::Keys.into());
         }
         let flow = connection.flow;
-        let sender = connection.sender.as_mut().ok_or(WriteError::Closed)?;
-        if let Some(Change { key, start, secrets }) = sender.update_keys(request, &mut pieces)? {
+        if let Some((Change { key, start, .. }, protocol)) =
+            connection.change(request, &mut pieces)?
+        {
             connection.tx.add(key, start)?;
-            if let (Some(flow), Some(protocol)) =
-                (flow, secrets.protocol().map_err(SendError::from)?)
-            {
+            if let (Some(flow), Some(protocol)) = (flow, protocol) {
                 self.driver.create_tx(flow, protocol, (start, 0), key)?;
             }
         }
@@ -384,9 +394,9 @@ impl Stack {
     /// This end sends nothing more; where the connection is secured, the peer is told under the keys.
     pub fn close(&mut self, id: Id) {
         let mut pieces = Vec::new();
-        if let Some(sender) = self.connection(id).and_then(|found| found.sender.as_mut()) {
+        if let Some(connection) = self.connection(id) {
             // Without room the peer sees an end that nobody has vouched for.
-            let _ = sender.close(&mut pieces);
+            let _ = connection.vouch(&mut pieces);
             let _ = self.send(id, &mut pieces);
         }
         if let Some(tcp) = self.tcp.get_mut(id) {
@@ -630,9 +640,7 @@ impl Stack {
         let Some(tcp) = self.tcp.get(id) else { return };
         let acknowledged = tcp.acknowledged();
         let Some(connection) = self.connections[id.index()].as_deref_mut() else { return };
-        let Some(sender) = connection.sender.as_mut() else { return };
-        sender.acknowledge(acknowledged);
-        let Some(oldest) = sender.oldest_key() else { return };
+        let Some(oldest) = connection.acknowledge(acknowledged) else { return };
         while let Some(key) = connection.tx.retire(oldest) {
             if let Some(flow) = connection.flow {
                 let _ = self.driver.destroy_tx(flow, key);
@@ -701,8 +709,9 @@ impl Stack {
             let index = id.index();
             let Some(connection) = self.connections[index].as_deref_mut() else { return };
             let most = left.min(mss_bytes.saturating_mul(SUPER_SEGMENT_FRAMES_MAX));
-            let taken = match &connection.sender {
-                Some(sender) if left > 0 => connection.tx.limit(sender, seq, most),
+            let taken = match (&connection.sender, connection.pdus.sender()) {
+                (Some(sender), _) if left > 0 => connection.tx.limit(sender, seq, most),
+                (None, Some(pdus)) if left > 0 => connection.tx.limit(pdus, seq, most),
                 _ => Some(most),
             };
             let (Some(flow), Some(taken)) = (connection.flow, taken) else {
@@ -718,9 +727,10 @@ impl Stack {
             packet.payload_bytes = taken;
             packet.mss_bytes = mss_bytes;
             packet.header = header(segment, at as u32, last, &connection.name);
-            let attached = match &connection.sender {
-                Some(sender) => connection.tx.attach(sender, &mut self.stats, &mut packet),
-                None => true,
+            let attached = match (&connection.sender, connection.pdus.sender()) {
+                (Some(sender), _) => connection.tx.attach(sender, &mut self.stats, &mut packet),
+                (None, Some(pdus)) => connection.tx.attach(pdus, &mut self.stats, &mut packet),
+                (None, None) => true,
             };
             if attached {
                 self.driver.send(packet);

@@ -1,94 +1,65 @@
-//! A command to read, and what comes back (NVM Express Base Specification 2.0 §3.3.3 and §4.1, NVM
-//! Command Set 1.0 §3.2.4, NVMe/TCP Transport Specification 1.0 §3.6.2).
+//! PDUs that an initiator gets, by their headers, and commands that it sends (NVMe/TCP Transport
+//! Specification 1.0 §3.6, NVM Command Set Specification 1.0 §3.2).
 
-use aead::crc32c;
-use offload::Nvme;
-use offload::nvme::{FLAG_HDGST, FLAG_LAST, FLAG_SUCCESS, Target, target, types};
+use wire::nvme::pdu::{InitResponse, ReadyToTransfer};
+use wire::nvme::{Command, CommonHeader, Completion, DataPlace, IoOpcode, Pdu, PduError};
 
 /// Octets of a command capsule without data and digest.
 pub const CAPSULE_BYTES: usize = 72;
-/// Where in the capsule the submission queue entry is.
-const ENTRY_AT: usize = 8;
-/// Opcode of Read.
-const READ: u8 = 0x02;
-/// PSDT: an SGL says where data goes.
-const SGL: u8 = 0x40;
-/// A transport SGL data block: the data comes in C2HData.
-const TRANSPORT_SGL: u8 = 0x5a;
 
-/// What is to be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Read {
-    /// The command's identifier.
-    pub cid: u16,
-    /// The namespace.
-    pub nsid: u32,
-    /// The first logical block.
-    pub slba: u64,
-    /// How many blocks, less one.
-    pub nlb: u16,
-    /// Octets of all of them.
-    pub data_bytes: u32,
+/// A command to read or write `data_bytes`, a whole number of blocks.
+pub fn block_command(opcode: IoOpcode, nsid: u32, (slba, blocks): (u64, u32)) -> Command {
+    Command::build(opcode as u8, 0, nsid).with_blocks(slba, blocks)
 }
 
-impl Read {
-    /// The capsule, with its digest where one was agreed on.
-    pub fn capsule(&self, nvme: &Nvme) -> Vec<u8> {
-        let mut capsule = vec![0; CAPSULE_BYTES];
-        let pdu_bytes = CAPSULE_BYTES + if nvme.header_digest { 4 } else { 0 };
-        capsule[0] = types::CAPSULE_CMD;
-        capsule[1] = if nvme.header_digest { FLAG_HDGST } else { 0 };
-        capsule[2] = CAPSULE_BYTES as u8;
-        capsule[4..8].copy_from_slice(&(pdu_bytes as u32).to_le_bytes());
-        let entry = &mut capsule[ENTRY_AT..];
-        (entry[0], entry[1]) = (READ, SGL);
-        entry[2..4].copy_from_slice(&self.cid.to_le_bytes());
-        entry[4..8].copy_from_slice(&self.nsid.to_le_bytes());
-        entry[32..36].copy_from_slice(&self.data_bytes.to_le_bytes());
-        entry[39] = TRANSPORT_SGL;
-        entry[40..48].copy_from_slice(&self.slba.to_le_bytes());
-        entry[48..50].copy_from_slice(&self.nlb.to_le_bytes());
-        if nvme.header_digest {
-            let digest = crc32c::update(0, &capsule);
-            capsule.extend(digest.to_le_bytes());
-        }
-        capsule
-    }
+/// The capsule of `command`, which is `cid`; its data is there.
+pub fn capsule(command: &Command, cid: u16, place: DataPlace) -> Pdu {
+    let mut entry = *command.with_data(place).as_bytes();
+    entry[2..4].copy_from_slice(&cid.to_le_bytes());
+    Pdu::CommandCapsule(entry)
 }
 
-/// A PDU that an initiator gets while it reads, by its header.
+/// A PDU that an initiator gets, by its header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heading {
+    /// The controller agrees (ICResp).
+    Initialised(InitResponse),
     /// Data of a command.
     Data {
-        /// The command, and where in its data this belongs.
-        target: Target,
+        /// The command's identifier.
+        cid: u16,
+        /// Where in the command's data this belongs.
+        offset: u32,
         /// It is the last data of the command.
         last: bool,
         /// The command is complete with it.
         success: bool,
     },
+    /// The controller asks for data (R2T).
+    Ready(ReadyToTransfer),
     /// A completion.
-    Response {
-        /// The command's identifier.
-        cid: u16,
-        /// The status field without its phase; 0: success.
-        status: u16,
-    },
+    Response(Completion),
+    /// The controller ends the connection, for this reason (FES).
+    Terminated(u16),
 }
 
-/// What the PDU with this header is; nothing where it has no place here.
-pub fn heading(header: &[u8]) -> Option<Heading> {
-    let word = |at: usize| Some(u16::from_le_bytes(*header.get(at..)?.first_chunk()?));
-    match *header.first()? {
-        types::C2H_DATA => {
-            let flags = *header.get(1)?;
-            let (last, success) = (flags & FLAG_LAST != 0, flags & FLAG_SUCCESS != 0);
-            Some(Heading::Data { target: target(header)?, last, success })
-        }
-        types::CAPSULE_RESP => {
-            Some(Heading::Response { cid: word(ENTRY_AT + 12)?, status: word(ENTRY_AT + 14)? >> 1 })
-        }
+/// What the PDU with this header is; nothing where a controller does not send such.
+///
+/// # Errors
+/// A field has a value that it must not have.
+pub fn heading(header: &[u8]) -> Result<Option<Heading>, PduError> {
+    let common = CommonHeader::parse(header)?;
+    Ok(match Pdu::parse(&common, header)? {
+        Pdu::InitResponse(agreed) => Some(Heading::Initialised(agreed)),
+        Pdu::ControllerData(data) => Some(Heading::Data {
+            cid: data.command_id,
+            offset: data.offset,
+            last: data.is_last,
+            success: data.is_success,
+        }),
+        Pdu::ReadyToTransfer(ready) => Some(Heading::Ready(ready)),
+        Pdu::ResponseCapsule(entry) => Some(Heading::Response(Completion::parse(&entry))),
+        Pdu::ControllerTerminate(end) => Some(Heading::Terminated(end.status)),
         _ => None,
-    }
+    })
 }

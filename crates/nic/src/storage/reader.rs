@@ -1,4 +1,4 @@
-//! PDUs that come for commands to read, and what becomes of the commands.
+//! PDUs that come, and what becomes of commands.
 //!
 //! With the device a command's buffer is the device's until the command is complete: what is there
 //! already is not copied, and what is not is kept where it came, until the buffer is back. Where the
@@ -9,15 +9,17 @@ use std::collections::VecDeque;
 
 use bytes::Buf;
 use offload::Nvme;
-use offload::nvme::Target;
 use offload::placement::{Registrar, Registration};
 use offload::resync::{Request, Response};
 use offload::software::pdus::{Event, Input, PduError, PduResult, Pdus};
 use offload::stats::Stats;
 use thiserror::Error;
 use wire::SeqNumber;
+use wire::nvme::Digests;
+use wire::nvme::pdu::{self, InitResponse};
 
 use super::capsule::{Heading, heading};
+use super::writer::Writer;
 use crate::tls::receive::Chunk;
 
 /// Why a command fails; the connection goes on.
@@ -29,7 +31,7 @@ pub enum CommandError {
     /// What came is not what the controller has sent.
     #[error("a data digest is wrong; read again")]
     DataDigest,
-    /// Not all of the data has come.
+    /// Not all of the data has come, or was asked for.
     #[error("the command is complete, and its data is not")]
     Short,
 }
@@ -40,6 +42,18 @@ pub enum StreamError {
     /// PDUs are not right.
     #[error(transparent)]
     Pdu(#[from] PduError),
+    /// A header has a field that it must not have.
+    #[error(transparent)]
+    Header(#[from] pdu::PduError),
+    /// The controller ends the connection.
+    #[error("the controller ends the connection with status {0}")]
+    Terminated(u16),
+    /// The controller answers the first PDU with what was not offered.
+    #[error("the controller wants {0}; nothing can be agreed on")]
+    Agreement(&'static str),
+    /// It asks for more data of a command than it may at a time.
+    #[error("too many transfers at a time for command {0}; terminate the connection")]
+    Transfers(u16),
     /// A PDU that has no place here.
     #[error("a PDU that has no place here; send a termination request and close the connection")]
     Unexpected,
@@ -60,6 +74,8 @@ pub struct Finished {
     pub buffer: Box<[u8]>,
     /// What became of it; without success what is in the buffer is worthless.
     pub result: Result<(), CommandError>,
+    /// What the command returns: dwords 0 and 1 of its completion.
+    pub value: u64,
 }
 
 /// Where a command's buffer is.
@@ -80,6 +96,7 @@ struct Command {
     corrupt: bool,
     /// Once it is complete.
     result: Option<Result<(), CommandError>>,
+    value: u64,
 }
 
 /// Which command the PDU's data is of.
@@ -105,6 +122,11 @@ pub struct Reader {
     withdrawals: VecDeque<Registration>,
     finished: VecDeque<Finished>,
     copied_bytes: u64,
+    writer: Writer,
+    nvme: Nvme,
+    /// ICResp is awaited, to a request with these digests.
+    wanted: Option<Digests>,
+    agreed: Option<InitResponse>,
 }
 
 impl Reader {
@@ -120,10 +142,30 @@ impl Reader {
             withdrawals: VecDeque::new(),
             finished: VecDeque::new(),
             copied_bytes: 0,
+            writer: Writer::new(depth, nvme.data_bytes_max),
+            nvme,
+            wanted: None,
+            agreed: None,
         }
     }
 
-    /// The command `cid`, which there is not, reads into `buffer`.
+    /// An answer to ICReq comes first, which asks for `wanted`. Until then there are no digests.
+    pub fn open(&mut self, wanted: Digests) {
+        self.wanted = Some(wanted);
+        self.pdus.agree(Nvme { header_digest: false, data_digest: false, ..self.nvme });
+    }
+
+    /// What the controller answered to ICReq, once, and what was agreed on.
+    pub fn agreed(&mut self) -> Option<(InitResponse, Nvme)> {
+        self.agreed.take().map(|agreed| (agreed, self.nvme))
+    }
+
+    /// What goes out.
+    pub fn writer(&mut self) -> &mut Writer {
+        &mut self.writer
+    }
+
+    /// The command `cid`, which there is not, reads into `buffer`; nothing where that is empty.
     ///
     /// # Errors
     /// The buffer: there is such a command, or the identifier is out of bounds.
@@ -131,8 +173,9 @@ impl Reader {
         let Ok(buffer_bytes) = u32::try_from(buffer.len()) else { return Err(buffer) };
         let Some(slot @ None) = self.commands.get_mut(usize::from(cid)) else { return Err(buffer) };
         let memory = Memory::Host(buffer);
-        let (aside, corrupt, result) = (Vec::new(), false, None);
-        *slot = Some(Command { memory, buffer_bytes, have_bytes: 0, aside, corrupt, result });
+        let (aside, corrupt, result, value) = (Vec::new(), false, None, 0);
+        *slot =
+            Some(Command { memory, buffer_bytes, have_bytes: 0, aside, corrupt, result, value });
         Ok(())
     }
 
@@ -236,7 +279,7 @@ impl Reader {
             let at = octets.len() - input.left();
             match event {
                 Event::Header { header, data_bytes } => {
-                    let found = heading(header).ok_or(StreamError::Unexpected)?;
+                    let found = heading(header)?.ok_or(StreamError::Unexpected)?;
                     self.header(found, data_bytes)?;
                 }
                 Event::Data { offset, octets, placed } => {
@@ -255,28 +298,56 @@ impl Reader {
     }
 
     fn header(&mut self, found: Heading, data_bytes: u32) -> Result<(), StreamError> {
-        let (Heading::Data { target: Target { tag: cid, .. }, .. } | Heading::Response { cid, .. }) =
-            found;
-        let command = command(&mut self.commands, cid).ok_or(StreamError::Command(cid))?;
-        if command.result.is_some() {
-            return Err(StreamError::Command(cid));
-        }
         match found {
-            Heading::Data { target, last, success } => {
-                let fits = target.offset == command.have_bytes
+            Heading::Initialised(agreed) => self.initialised(agreed),
+            Heading::Terminated(status) => Err(StreamError::Terminated(status)),
+            Heading::Ready(ready) => {
+                self.open_command(ready.command_id)?;
+                self.writer.ready(&ready)
+            }
+            Heading::Data { cid, offset, last, success } => {
+                let command = self.open_command(cid)?;
+                let fits = offset == command.have_bytes
                     && data_bytes > 0
                     && data_bytes <= command.buffer_bytes - command.have_bytes;
                 if !fits || (success && !last) {
                     return Err(StreamError::Offset(cid));
                 }
                 command.have_bytes += data_bytes;
-                self.current = Some(Current { cid, offset: target.offset, completes: success });
+                self.current = Some(Current { cid, offset, completes: success });
+                Ok(())
             }
-            Heading::Response { status: 0, .. } => self.complete(cid, Ok(())),
-            Heading::Response { status, .. } => {
-                self.complete(cid, Err(CommandError::Status(status)));
+            Heading::Response(completion) => {
+                let cid = completion.command_id;
+                self.open_command(cid)?.value = completion.result;
+                let status = completion.status.bits();
+                let result = if status == 0 { Ok(()) } else { Err(CommandError::Status(status)) };
+                self.complete(cid, result);
+                Ok(())
             }
         }
+    }
+
+    /// A command that is not complete.
+    fn open_command(&mut self, cid: u16) -> Result<&mut Command, StreamError> {
+        let command = command(&mut self.commands, cid).ok_or(StreamError::Command(cid))?;
+        match command.result {
+            Some(_) => Err(StreamError::Command(cid)),
+            None => Ok(command),
+        }
+    }
+
+    fn initialised(&mut self, agreed: InitResponse) -> Result<(), StreamError> {
+        let wanted = self.wanted.take().ok_or(StreamError::Unexpected)?;
+        if agreed.version != 0 {
+            return Err(StreamError::Agreement("a version of the protocol that is not known here"));
+        }
+        if agreed.digests.and(wanted) != agreed.digests {
+            return Err(StreamError::Agreement("digests that were not asked for"));
+        }
+        self.nvme.header_digest = agreed.digests.header;
+        self.nvme.data_digest = agreed.digests.data;
+        self.agreed = Some(agreed);
         Ok(())
     }
 
@@ -326,6 +397,9 @@ impl Reader {
 
     /// A PDU is complete.
     fn end(&mut self, good: bool) {
+        if self.agreed.is_some() {
+            self.pdus.agree(self.nvme);
+        }
         let Some(current) = self.current.take() else { return };
         let Some(command) = command(&mut self.commands, current.cid) else { return };
         command.corrupt |= !good;
@@ -336,8 +410,9 @@ impl Reader {
 
     /// The controller is done with the command.
     fn complete(&mut self, cid: u16, result: Result<(), CommandError>) {
+        let given = self.writer.complete(cid);
         let Some(command) = command(&mut self.commands, cid) else { return };
-        let whole = command.have_bytes == command.buffer_bytes;
+        let whole = given && command.have_bytes == command.buffer_bytes;
         let result = match (result, command.corrupt) {
             (Ok(()), true) => Err(CommandError::DataDigest),
             (Ok(()), false) if !whole => Err(CommandError::Short),
@@ -356,8 +431,9 @@ impl Reader {
 
     fn finish(&mut self, cid: u16, result: Result<(), CommandError>) {
         let slot = self.commands.get_mut(usize::from(cid));
-        if let Some(Command { memory: Memory::Host(buffer), .. }) = slot.and_then(Option::take) {
-            self.finished.push_back(Finished { cid, buffer, result });
+        let command = slot.and_then(Option::take);
+        if let Some(Command { memory: Memory::Host(buffer), value, .. }) = command {
+            self.finished.push_back(Finished { cid, buffer, result, value });
         }
     }
 

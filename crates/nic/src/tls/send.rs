@@ -29,9 +29,9 @@ pub(crate) const ALERT: u8 = 21;
 pub(crate) const HANDSHAKE: u8 = 22;
 pub(crate) const APPLICATION_DATA: u8 = 23;
 /// The message of a KeyUpdate (RFC 8446 §4.6.3), but for its last octet.
-const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
+pub(crate) const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
 /// A warning that nothing follows (RFC 8446 §6.1).
-const CLOSE_NOTIFY: [u8; 2] = [1, 0];
+pub(crate) const CLOSE_NOTIFY: [u8; 2] = [1, 0];
 /// What is behind content, with TLS 1.3: a type, and room for a tag.
 static SUFFIX_DATA: [u8; 1 + TAG_BYTES] = suffix(APPLICATION_DATA);
 static SUFFIX_HANDSHAKE: [u8; 1 + TAG_BYTES] = suffix(HANDSHAKE);
@@ -188,6 +188,20 @@ impl Sender {
         }
         let (key, start) = self.sent.change_key();
         Ok(Some(Change { key, start, secrets }))
+    }
+
+    /// Whether so many more records can be written, as far as is known here.
+    ///
+    /// # Errors
+    /// [`SendError::Full`], [`SendError::Worn`].
+    pub fn room_for(&self, records: usize) -> Result<(), SendError> {
+        if self.sent.len() + records > RECORDS_MAX {
+            return Err(SendError::Full);
+        }
+        match self.number + records as u64 > RECORDS_UNDER_KEY_MAX {
+            true => Err(SendError::Worn),
+            false => Ok(()),
+        }
     }
 
     fn record(

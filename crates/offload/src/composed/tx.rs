@@ -75,6 +75,11 @@ impl Tx {
         self.tls.tx.expected()
     }
 
+    /// Nothing can be sent until [`Tx::recover`] has succeeded.
+    pub fn fail(&mut self) {
+        self.tls.sound = false;
+    }
+
     /// Gets in front of the octet `seq`, which is in `record` or right behind it: first the inner
     /// machine in front of the record, then both in front of the octet. False where what is known
     /// does not reach so far; nothing can be sent then.

@@ -161,14 +161,20 @@ impl<B: Extent> Sent<B> {
         released
     }
 
-    /// How many messages were before the next one.
-    pub(crate) fn number(&self) -> u64 {
+    /// How many messages were before the next one under its key.
+    pub fn number(&self) -> u64 {
         self.number
     }
 
     /// Which key seals the oldest message that is kept; nothing where none is.
     pub fn oldest_key(&self) -> Option<u16> {
         self.messages.front().map(|message| message.key)
+    }
+
+    /// The oldest message that is kept; nothing where none is.
+    pub fn oldest(&self) -> Option<Kept<'_, B>> {
+        let &Message { start, number, key, bytes: ref held } = self.messages.front()?;
+        Some(Kept { start, number, key, held })
     }
 
     /// Where the next message will start.

@@ -2,6 +2,7 @@
 //!
 //! Every part is a line of [`PARTS`].
 
+mod controller;
 mod crypto;
 mod far;
 mod figures;
@@ -15,6 +16,7 @@ mod responder;
 mod room;
 mod stream;
 mod tap;
+mod writes;
 
 use crate::bench::parts::{self, Part};
 use crate::bench::record::Sink;
@@ -47,7 +49,7 @@ charged to whoever runs it: sending mostly to the host, but what the TAP device 
 and acknowledgements, of both ends) to the engine. The peer throws away what it gets unread, or \
 sends what was sealed beforehand. Needs root and /dev/net/tun.
 
-nvme: reads of 4 to 256 KiB over NVMe/TCP, 1, 8 and 64 at a time, into buffers that are in no cache (128 MiB in turn). Without digests and with a copy (nvme); with both digests by the host and a copy (software); and with digests checked and data placed by the device (offload). The same in records of TLS 1.3 with AES-128-GCM, opened by aws-lc or by the device. The far end is a model whose answers are there beforehand. Host and engine take turns.
+nvme: reads of 4 KiB to 1 MiB over NVMe/TCP, 1, 8 and 64 at a time, into buffers that are in no cache (128 MiB in turn). Without digests and with a copy (nvme); with both digests by the host and a copy (software); and with digests checked and data placed by the device (offload). The same in records of TLS 1.3 with AES-128-GCM, opened by aws-lc or by the device. The far end is a model whose answers are there beforehand. Host and engine take turns. Then writes, from as much memory: their data lies where the application has it and is sent from there, without digests (nvme), with both digests computed by the host (software), or filled in by the device (offload). Up to 8 KiB goes with the command, more after the controller has asked for it. Over TLS software makes records with aws-lc, the device seals on the way out. The far end follows what comes by lengths, asks and completes; for each case a round is checked before, octet for octet.
 
 latency: one request at a time, and an object of 4 KiB to 1 MiB for it: what passes from the request \
 to the object's last octet in the application. Plain TCP; records by aws-lc or by the device; reads \
@@ -70,7 +72,11 @@ Examples:
 pub static PARTS: &[Part] = &[
     Part { name: "crypto", about: "AES-GCM in pieces, beside libraries", run: crypto::run },
     Part { name: "stream", about: "one connection, sent and received", run: stream::run },
-    Part { name: "nvme", about: "reads over NVMe/TCP, plain and over TLS", run: nvme::run },
+    Part {
+        name: "nvme",
+        about: "reads and writes over NVMe/TCP, plain and over TLS",
+        run: nvme::run,
+    },
     Part { name: "latency", about: "one request at a time", run: latency::run },
     Part { name: "loss", about: "lost packets and packets out of order", run: loss::run },
     Part { name: "flows", about: "more flows than the device has memory for", run: flows::run },

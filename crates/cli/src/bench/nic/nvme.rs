@@ -8,6 +8,7 @@ use super::super::record::Sink;
 use super::figures::{Cost, ratio, write};
 use super::host::{addresses, secrets, stack};
 use super::responder::{Answers, Responder};
+use super::writes;
 use crate::output::line;
 use aead::crc32c;
 use anyhow::{Context, Result, ensure};
@@ -26,14 +27,14 @@ use std::time::Instant;
 use tcp::{Id, Time};
 
 /// Octets of payload in a frame.
-const MSS_BYTES: usize = 1448;
-const READS_BYTES: [usize; 4] = [4 << 10, 16 << 10, 64 << 10, 256 << 10];
-const DEPTHS: [u16; 3] = [1, 8, 64];
+pub const MSS_BYTES: usize = 1448;
+const READS_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+pub const DEPTHS: [u16; 3] = [1, 8, 64];
 /// Octets that are read in a round; all of them are in memory, in frames.
 const ROUND_BYTES: usize = 32 << 20;
 /// Octets of all buffers.
 const REGION_BYTES: usize = 128 << 20;
-const BLOCK_BYTES: u32 = 4096;
+pub const BLOCK_BYTES: u32 = 4096;
 /// Content of a record.
 const RECORD_BYTES: usize = 16 << 10;
 /// What a read's data is made of.
@@ -53,7 +54,7 @@ pub enum How {
 }
 
 impl How {
-    const ALL: [How; 3] = [How::Plain, How::Software, How::Offload];
+    pub const ALL: [How; 3] = [How::Plain, How::Software, How::Offload];
 
     /// What results call it.
     pub fn mode(self) -> &'static str {
@@ -271,14 +272,14 @@ fn initiator(stack: &mut Stack, id: Id, case: &Case) -> Result<Initiator> {
     Initiator::new(stack, id, config).context("starting the initiator")
 }
 
-fn now(begun: Instant) -> Time {
+pub fn now(begun: Instant) -> Time {
     Time::from_ns(begun.elapsed().as_nanos() as u64)
 }
 
 /// Runs the part.
 ///
 /// # Errors
-/// A read fails, or results cannot be written.
+/// A read or a write fails, or results cannot be written.
 pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
     let rounds = if quick { 3 } else { 9 };
     for read_bytes in READS_BYTES {
@@ -290,7 +291,7 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
             }
         }
     }
-    Ok(())
+    writes::run(quick, sink)
 }
 
 #[derive(Clone, Copy)]

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::controller::Controller;
 use nic::port::{Frame, Port};
 use nic::tls::keys::{Secrets, SoftKey};
 use wire::packet::{Direction, Segment, TcpFlags, TcpOptions, classify};
@@ -35,6 +36,10 @@ pub struct Responder {
     started: bool,
     mss_bytes: usize,
     answers: Option<Answers>,
+    controller: Option<Controller>,
+    /// Where what the controller says next begins.
+    tail: SeqNumber,
+    said: Vec<Vec<u8>>,
 }
 
 /// What is sent is answers: the next one when the host has sent so much more.
@@ -72,7 +77,21 @@ impl Responder {
             started: false,
             mss_bytes,
             answers: None,
+            controller: None,
+            tail: ISN + 1,
+            said: Vec::new(),
         }
+    }
+
+    /// Is the far end of a queue.
+    pub fn controller(mss_bytes: usize, controller: Controller) -> Responder {
+        let controller = Some(controller);
+        Responder { controller, started: true, ..Responder::sink(mss_bytes) }
+    }
+
+    /// The controller, where there is one.
+    pub fn far(&mut self) -> Option<&mut Controller> {
+        self.controller.as_mut()
     }
 
     /// Sends so many records of `record_bytes` of content each; without keys the content alone.
@@ -153,8 +172,8 @@ impl Responder {
         frame
     }
 
-    /// Looks at a frame's headers; payloads are not looked at.
-    fn hear(&mut self, headers: &[u8], payload_bytes: usize) {
+    /// Looks at a frame's headers; returns how many octets at the end of its payload are new.
+    fn hear(&mut self, headers: &[u8], payload_bytes: usize) -> usize {
         if self.flow.is_none() {
             let found = classify(headers).expect("a segment");
             self.flow = Some(found.flow);
@@ -162,7 +181,8 @@ impl Responder {
             self.acknowledged = self.next;
             self.shift = shift(headers);
             let answer = self.frame(found.flow, ISN, TcpFlags::SYN | TcpFlags::ACK, &[]);
-            return self.out.push_back(answer);
+            self.out.push_back(answer);
+            return 0;
         }
         let field = |at: usize| u32::from_be_bytes(headers[at..at + 4].try_into().expect("four"));
         let window = u16::from_be_bytes([headers[TCP_AT + 14], headers[TCP_AT + 15]]);
@@ -170,8 +190,24 @@ impl Responder {
         // Where this machine was busy with something else, TCP sends again.
         let seq = SeqNumber(field(TCP_AT + 4));
         let end = seq + payload_bytes as u32;
-        if !self.next.before(seq) && self.next.before(end) {
-            self.next = end;
+        if self.next.before(seq) || !self.next.before(end) {
+            return 0;
+        }
+        let fresh = end.since(self.next) as usize;
+        self.next = end;
+        fresh
+    }
+
+    /// The controller hears what is new, and what it says is to be sent.
+    fn converse(&mut self, fresh: &[u8]) {
+        let Some(flow) = self.flow else { return };
+        if let Some(controller) = &mut self.controller {
+            controller.take(fresh, &mut self.said);
+        }
+        for octets in std::mem::take(&mut self.said) {
+            let frame = self.frame(flow, self.tail, TcpFlags::ACK, &octets);
+            self.tail = self.tail + octets.len() as u32;
+            self.frames.push_back((self.tail, frame));
         }
     }
 
@@ -211,7 +247,10 @@ impl Port for Responder {
     }
 
     fn send_parts(&mut self, headers: &[u8], payload: &[u8]) -> bool {
-        self.hear(headers, payload.len());
+        let fresh = self.hear(headers, payload.len());
+        if fresh > 0 && self.controller.is_some() {
+            self.converse(&payload[payload.len() - fresh..]);
+        }
         if self.next.since(self.acknowledged) as u32 >= ACKNOWLEDGED_BYTES {
             self.acknowledge();
         }
