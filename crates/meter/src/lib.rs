@@ -21,7 +21,7 @@ mod stages;
 pub use event::Event;
 pub use gauge::Gauge;
 pub use label::{
-    AdoptionRefusal, Fallback, HEAD_REASONS, Health, Mode, RefusedConnection, StatusClass, Trigger,
+    AdoptionRefusal, Fallback, HEAD_REASONS, Health, Mode, OffloadRefusal, RefusedConnection, StatusClass, Trigger,
     UpstreamFailure,
 };
 pub use registry::{Meter, Role};

@@ -15,7 +15,8 @@ use wire::{FlowKey, SeqNumber};
 use super::engine::Engine;
 use super::reader::Reader;
 use super::sides::{Flow, Outcome, Receiving, RxSide, TxSide};
-use super::track::{ENDED_MS, IDLE_MS, Offer, Refused};
+use super::track::{ENDED_MS, IDLE_MS, Offer};
+use record::device::{Begin, Refused};
 use crate::random::{self, Random};
 
 const KEY: [u8; 16] = [7; 16];
@@ -337,6 +338,7 @@ const PEER: u32 = 77;
 fn offer(sent_bytes: u64, read: u64) -> Offer {
     Offer {
         name: name(),
+        begin: Begin::Seen,
         sent_bytes,
         sent_number: 0,
         sending: tls(),
@@ -349,7 +351,7 @@ fn offloaded() -> (Engine, Arc<Flow>) {
     let mut engine = Engine::new(false);
     from_wire(&mut engine, frame(false, TcpFlags::SYN, PEER - 1, 0, &[]));
     from_host(&mut engine, 0, frame(true, SYN_ACK, HOST - 1, PEER, &[]));
-    let flow = engine.table().create(offer(0, 0)).unwrap();
+    let flow = engine.table().create(0, offer(0, 0)).unwrap();
     (engine, flow)
 }
 
@@ -441,18 +443,18 @@ fn numbers_are_those_that_the_kernel_has_agreed_to() {
     // Nobody but the kernel opens a connection here.
     let mut engine = Engine::new(false);
     from_wire(&mut engine, frame(false, TcpFlags::SYN, 1, 0, &[]));
-    assert_eq!(engine.table().create(offer(0, 0)).err(), Some(Refused::Unknown));
+    assert_eq!(engine.table().create(0, offer(0, 0)).err(), Some(Refused::Unknown));
     // The kernel opens it: an answer to another number does not count.
     from_host(&mut engine, 0, frame(true, TcpFlags::SYN, HOST - 1, 0, &[]));
     from_wire(&mut engine, frame(false, SYN_ACK, 4000, HOST + 1, &[]));
-    assert_eq!(engine.table().create(offer(0, 0)).err(), Some(Refused::Unknown));
+    assert_eq!(engine.table().create(0, offer(0, 0)).err(), Some(Refused::Unknown));
     from_wire(&mut engine, frame(false, SYN_ACK, PEER - 1, HOST, &[]));
     // Later ones change nothing, nor does a SYN that is sent again.
     from_wire(&mut engine, frame(false, SYN_ACK, 9000, HOST, &[]));
     from_host(&mut engine, 0, frame(true, TcpFlags::SYN, HOST - 1, 0, &[]));
-    let flow = engine.table().create(offer(0, 30)).unwrap();
+    let flow = engine.table().create(0, offer(0, 30)).unwrap();
     assert_eq!(flow.rx().seq(30), SeqNumber(PEER + 30));
-    assert_eq!(engine.table().create(offer(0, 0)).err(), Some(Refused::Twice));
+    assert_eq!(engine.table().create(0, offer(0, 0)).err(), Some(Refused::Twice));
 }
 
 #[test]
@@ -462,7 +464,7 @@ fn what_came_before_the_offload_is_in_doubt_when_it_comes_again() {
     let sealed = stream(&mut Random::new(3), 1, 100).sealed;
     // Delivered before anybody asked; software has not read it.
     from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &sealed));
-    let flow = engine.table().create(offer(0, 0)).unwrap();
+    let flow = engine.table().create(0, offer(0, 0)).unwrap();
     // The same again: the device takes it for the next.
     let up = from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &sealed));
     assert!(up[0].0.checksum_at.is_some());
