@@ -2,8 +2,8 @@
 
 use crate::Family;
 use crate::label::{
-    AdoptionRefusal, Fallback, Health, Label, Mode, OffloadRefusal, RefusedConnection, StatusClass, Trigger,
-    UpstreamFailure,
+    AdoptionRefusal, Fallback, Health, Label, Mode, OffloadRefusal, RefusedConnection, StatusClass,
+    Trigger, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.

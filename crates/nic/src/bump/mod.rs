@@ -35,8 +35,8 @@ pub mod track;
 pub mod writer;
 
 pub use channel::{Counted, Device};
-pub use sides::Flow;
 pub use record::device::Refused;
+pub use sides::Flow;
 pub use track::Offer;
 
 use offload::Tls;

@@ -16,8 +16,8 @@ use super::engine::Engine;
 use super::reader::Reader;
 use super::sides::{Flow, Outcome, Receiving, RxSide, TxSide};
 use super::track::{ENDED_MS, IDLE_MS, Offer};
-use record::device::{Begin, Refused};
 use crate::random::{self, Random};
+use record::device::{Begin, Refused};
 
 const KEY: [u8; 16] = [7; 16];
 const IV: [u8; 12] = [9; 12];

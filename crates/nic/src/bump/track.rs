@@ -168,8 +168,7 @@ impl Table {
             return;
         }
         let remote = segment.flags.contains(TcpFlags::ACK).then_some(segment.ack);
-        let connection =
-            Connection { remote, frontier: remote, ..Connection::new(local, now_ms) };
+        let connection = Connection { remote, frontier: remote, ..Connection::new(local, now_ms) };
         let before = self.connections.insert(segment.flow, connection);
         self.offloaded -= usize::from(before.is_some_and(|before| before.was_offloaded()));
     }

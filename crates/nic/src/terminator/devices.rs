@@ -13,10 +13,10 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use thiserror::Error;
 
 use super::config::{Config, ConfigError, WireName};
+use crate::bump::Device;
 use crate::bump::attached::Attached;
 use crate::bump::capture::{Capture, FILE_BYTES_MAX};
 use crate::bump::thread::{self, Running, Setup, Wire};
-use crate::bump::Device;
 
 /// Frames that the kernel keeps for a TAP device before it drops.
 const QUEUE_PACKETS: u32 = 10_000;
