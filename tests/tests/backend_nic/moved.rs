@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linux::repair::{self, Accept, Known};
 use nic::bump::attached::Attached;
@@ -116,6 +116,8 @@ fn client(net: &Net, port: u16, rounds: usize, go: Option<Receiver<()>>) -> Join
     let config = net.client_config();
     net.inside(Side::Peer, move || {
         let mut stream = net::connect(config, port);
+        // The handshake: the server is the first to have something to say.
+        stream.flush().unwrap();
         for round in 0..rounds {
             let sent = message(round);
             let (first, rest) = sent.split_at(FIRST_BYTES);
@@ -141,8 +143,9 @@ fn records_that_are_taken_back_go_on_in_software() {
     let net = Net::new();
     let rounds = 6;
     let (server, port) =
-        host(&net, net.tap_wire(), IMPAIRED, move |device, _running, tls, ready| {
+        host(&net, net.tap_wire(), IMPAIRED, move |device, running, tls, ready| {
             async move {
+                let _running = running;
                 let mut stream = accept(&*device, tls, ready).await;
                 for round in 0..rounds {
                     if round == rounds / 2 {
@@ -216,7 +219,8 @@ fn a_restored_connection_is_offloaded_by_what_its_snapshot_says() {
     let (go, gone) = channel();
     // A wire that loses nothing, and a client that waits: no frame comes while there is no socket.
     let (server, port) =
-        host(&net, net.tap_wire(), "", move |device, _running, tls, ready| async move {
+        host(&net, net.tap_wire(), "", move |device, running, tls, ready| async move {
+            let _running = running;
             let mut stream = accept(&*device, tls, ready).await;
             for round in 0..rounds {
                 let sealed = counted(&*device, "tx_tls_encrypted_bytes_total") as usize;
@@ -244,7 +248,7 @@ fn a_restored_connection_is_offloaded_by_what_its_snapshot_says() {
 
 #[test]
 fn without_its_device_nothing_of_a_connection_leaves() {
-    needs!("ip");
+    needs!("ip", "ethtool", "sysctl");
     let net = Net::new();
     let wire = net.veth_wire();
     net.address_peer();
@@ -257,6 +261,8 @@ fn without_its_device_nothing_of_a_connection_leaves() {
         for _ in 0..10 {
             stream.write_all(&marked, true).await.unwrap();
         }
+        // The client has got them.
+        assert_ne!(stream.fill().await.unwrap(), 0);
         // Another way to the peer, which the kernel could take.
         net::run("ip", &["-n", &namespace, "addr", "add", "10.9.0.3/24", "dev", "w0"]);
         drop(running);
@@ -280,6 +286,8 @@ fn without_its_device_nothing_of_a_connection_leaves() {
         stream.flush().unwrap();
         let mut got = vec![0; 8 * MESSAGE_BYTES];
         stream.read_exact(&mut got).unwrap();
+        stream.write_all(b"?").unwrap();
+        stream.flush().unwrap();
         assert!(got.chunks(MARKER.len()).all(|piece| piece == MARKER));
         stream
     });

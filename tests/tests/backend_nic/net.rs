@@ -78,6 +78,13 @@ impl Net {
         let pair = ["link", "add", "w0", "netns", host, "type", "veth", "peer", "unlw", "netns"];
         run("ip", &[&pair[..], &[peer]].concat());
         run("ip", &["-n", host, "link", "set", "w0", "up"]);
+        // Frames as a wire has them: with checksums, and not larger than they may be.
+        let plain =
+            ["exec", peer, "ethtool", "-K", "unlw", "tx", "off", "tso", "off", "gso", "off"];
+        run("ip", &[&["netns"][..], &plain].concat());
+        // The TAP device's address is the TAP device's: nobody is to be sent to the link by ARP.
+        let quiet = "net.ipv4.conf.w0.arp_ignore=1";
+        run("ip", &["netns", "exec", host, "sysctl", "-q", "-w", quiet]);
         "packet:w0".to_owned()
     }
 
