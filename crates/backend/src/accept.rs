@@ -15,12 +15,23 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::context::Context;
 use crate::reply;
 use crate::serve::serve_connection;
+use crate::session::{Carriage, Session};
+use crate::tls;
 
 /// Pause after an accept that failed for want of descriptors or memory, so as not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Most connections accepted when the listener closes.
 const LAST_ACCEPTS_MAX: usize = 4096;
+
+/// Where connections are accepted.
+#[derive(Debug)]
+pub struct Listener {
+    /// The socket.
+    pub tcp: TcpListener,
+    /// Connections begin with a TLS handshake.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+}
 
 /// Connections open over all workers, against their limit.
 #[derive(Debug, Default)]
@@ -65,10 +76,10 @@ impl Drop for Place {
 }
 
 /// Accepts and serves until the future is dropped. Connections run as tasks of their own.
-pub async fn accept(listener: &TcpListener, context: &Rc<Context>, places: &Arc<Places>) {
+pub async fn accept(listener: &Listener, context: &Rc<Context>, places: &Arc<Places>) {
     loop {
-        match listener.accept().await {
-            Ok((tcp, _)) => admit(tcp, context, places),
+        match listener.tcp.accept().await {
+            Ok((tcp, _)) => admit(tcp, &listener.tls, context, places),
             Err(error) if exhausted(&error) => {
                 tracing::warn!(%error, "cannot accept; raise the limit of open files");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -80,12 +91,12 @@ pub async fn accept(listener: &TcpListener, context: &Rc<Context>, places: &Arc<
 }
 
 /// Accepts what the kernel has established already: closing the listener would reset it.
-pub async fn accept_last(listener: TcpListener, context: &Rc<Context>, places: &Arc<Places>) {
+pub async fn accept_last(listener: Listener, context: &Rc<Context>, places: &Arc<Places>) {
     tokio::task::yield_now().await;
     poll_fn(|task| {
         for _ in 0..LAST_ACCEPTS_MAX {
-            match listener.poll_accept(task) {
-                Poll::Ready(Ok((tcp, _))) => admit(tcp, context, places),
+            match listener.tcp.poll_accept(task) {
+                Poll::Ready(Ok((tcp, _))) => admit(tcp, &listener.tls, context, places),
                 Poll::Ready(Err(error)) if exhausted(&error) => break,
                 Poll::Ready(Err(_)) => {}
                 Poll::Pending => break,
@@ -103,21 +114,40 @@ fn exhausted(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
 }
 
-fn admit(tcp: TcpStream, context: &Rc<Context>, places: &Arc<Places>) {
+fn admit(
+    tcp: TcpStream,
+    tls: &Option<Arc<rustls::ServerConfig>>,
+    context: &Rc<Context>,
+    places: &Arc<Places>,
+) {
     let Some(place) = places.take() else {
         context.meter.add(Event::BackendRefused);
-        // Best effort: a new socket has room for it, and nobody waits for one that has not.
-        let _ = tcp.try_write(reply::NO_PLACE);
+        // Best effort: a new socket has room for it, and nobody waits for one that has not. Before a
+        // handshake there is nothing that could be said.
+        if tls.is_none() {
+            let _ = tcp.try_write(reply::NO_PLACE);
+        }
         return;
     };
     context.meter.add(Event::BackendAccepted);
     context.meter.gauge_add(Gauge::BackendConnections, 1);
-    let context = context.clone();
+    let (context, tls) = (context.clone(), tls.clone());
     tokio::task::spawn_local(async move {
         let _open = Open { context: context.clone(), _place: place };
-        if tcp.set_nodelay(true).is_ok() {
-            serve_connection(Stream::plain(tcp), context).await;
+        if tcp.set_nodelay(true).is_err() {
+            return;
         }
+        let stream = match tls {
+            None => Stream::plain(tcp),
+            Some(config) => {
+                let mut session = Session::new(&context, Carriage::Accepted);
+                match tls::accept(tcp, config, &mut session).await {
+                    Some(stream) => stream,
+                    None => return,
+                }
+            }
+        };
+        serve_connection(stream, context).await;
     });
 }
 

@@ -9,6 +9,7 @@ use handoff::window::window_to_restore;
 use linux::repair::{self, Known, RepairError};
 use meter::{AdoptionRefusal, Event, Stage};
 use record::RecordLayer;
+use record::device::Begin;
 use service::stream::{Parts, Stream};
 use steer::{Slot, SteerError};
 use thiserror::Error;
@@ -176,7 +177,7 @@ impl Agent {
         grave.slot.local();
         adopted.orders.set_terms(terms);
         let orders = Rc::clone(&adopted.orders);
-        let adoptee = Adoptee { stream, slot: grave.slot, known };
+        let adoptee = Adoptee { stream, slot: grave.slot, known, begin: None };
         let _ = self.accepted.send(Lease::new(Rc::clone(peer), id, orders, adoptee));
         Ok(true)
     }
@@ -186,6 +187,7 @@ impl Agent {
         // A client that has not acknowledged anything for so long is given up. That ends what the
         // kernel still sends when this process dies, too.
         snapshot.tcp.socket.user_timeout_ms = self.limits.write_timeout.as_millis() as u32;
+        let place = place_of(&snapshot);
         let begin = Instant::now();
         let record = snapshot.tls.as_ref().map(RecordLayer::from_snapshot).transpose()?;
         let middle = Instant::now();
@@ -217,6 +219,22 @@ impl Agent {
         let (record, ended) = (record.map(Box::new), snapshot.tcp.peer_closed);
         let stream =
             Stream::with_addresses(Parts { tcp, record, input, ended }, flow.client, flow.service);
-        Ok((Adoptee { stream, slot, known }, spent))
+        Ok((Adoptee { stream, slot, known, begin: Some(place) }, spent))
     }
+}
+
+/// Where the streams of a connection are that is built from a snapshot: their octets 0, how many of
+/// them were read, and how many written.
+fn place_of(snapshot: &Snapshot) -> (Begin, (u64, u64)) {
+    let tcp = &snapshot.tcp;
+    // What is left of a record that an earlier owner has read is the stream's begin.
+    let read_bytes = snapshot.tls.as_ref().map_or(0, |tls| tls.ciphertext.len());
+    let received_bytes = read_bytes + tcp.receive_queue.len();
+    let begin = Begin::Restored {
+        send_seq: tcp.send_seq,
+        receive_seq: tcp.receive_seq - read_bytes as u32,
+        // Before the device hears of it, the client can have sent what it has room for.
+        delivered_bytes_max: received_bytes as u64 + u64::from(tcp.windows.rcv_wnd),
+    };
+    (begin, (read_bytes as u64, tcp.send_queue.len() as u64))
 }

@@ -24,6 +24,7 @@ enum Step {
 /// Answers on one adopted connection until it ends or is given back.
 pub async fn serve_adopted(mut lease: Lease, agent: Rc<Agent>, context: Rc<Context>) {
     let mut session = Session::new(&context, Carriage::Adopted);
+    lease.offload(&context).await;
     loop {
         let aborted = lease.aborted();
         let ended = tokio::select! {

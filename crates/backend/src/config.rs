@@ -17,6 +17,12 @@ pub const CONNECTIONS_CEILING: usize = 1 << 20;
 /// Most objects `open_files_max` may keep open, a worker.
 pub const OPEN_FILES_CEILING: usize = 1 << 16;
 
+/// With `tls = "nic"` and no device.
+const NO_NIC: &str = "tls = \"nic\" needs a [nic] table with a `wire`; or say tls = \"software\"";
+/// With `tls = "nic"`, and an agent that is not behind the device.
+const OTHER_INTERFACE: &str = "with tls = \"nic\" adopted connections go through the device: \
+    set `interface` in [agent] to the `tap` of [nic]";
+
 /// The file given to `unlade backend --config`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -26,6 +32,15 @@ pub struct BackendConfig {
     pub admin: Option<SocketAddr>,
     /// Where ordinary HTTP is served.
     pub http: SocketAddr,
+    /// Where HTTP over TLS is served; nowhere where the table is missing.
+    #[serde(default)]
+    pub https: Option<HttpsConfig>,
+    /// Who seals and opens the records of TLS connections.
+    #[serde(default)]
+    pub tls: TlsMode,
+    /// The device that does, with `tls = "nic"`.
+    #[serde(default)]
+    pub nic: Option<NicConfig>,
     /// Where balancers hand connections over; not at all where the table is missing.
     #[serde(default)]
     pub agent: Option<AgentConfig>,
@@ -99,6 +114,66 @@ pub struct AgentConfig {
     pub name: Option<String>,
 }
 
+/// The `[https]` table: HTTP over TLS, accepted directly.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpsConfig {
+    /// Where; with `tls = "nic"` over the device only.
+    pub address: SocketAddr,
+    /// Certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// Its key, PEM.
+    pub key: PathBuf,
+}
+
+/// Who seals and opens the records of TLS connections, accepted and adopted ones.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TlsMode {
+    /// The worker.
+    #[default]
+    Software,
+    /// The engine of a software NIC, on its own core; the worker where that refuses.
+    Nic,
+}
+
+/// The `[nic]` table: the software NIC, as `unlade nic run` has it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NicConfig {
+    /// The TAP device that is made for the host's TCP.
+    pub tap: String,
+    /// Its addresses, such as `10.9.0.1/24`.
+    pub addresses: Vec<String>,
+    /// Networks behind it, such as `10.0.0.0/8` or `10.0.0.0/8@10.9.0.254`.
+    pub routes: Vec<String>,
+    /// Where its frames go: `tap:NAME@NETNS`, `tap:NAME` or `packet:INTERFACE`.
+    pub wire: String,
+    /// The largest IP packet.
+    pub mtu_bytes: u32,
+    /// What the wire does to frames, such as `loss=2%,reorder=2%,duplicate=1%,seed=7`.
+    pub impair: String,
+    /// Frames on the wire are written to this file.
+    pub pcap: Option<PathBuf>,
+    /// The processor that the engine stays on.
+    pub engine_core: Option<usize>,
+}
+
+impl Default for NicConfig {
+    fn default() -> NicConfig {
+        NicConfig {
+            tap: "unl0".to_owned(),
+            addresses: Vec::new(),
+            routes: Vec::new(),
+            wire: String::new(),
+            mtu_bytes: 1500,
+            impair: String::new(),
+            pcap: None,
+            engine_core: None,
+        }
+    }
+}
+
 fn yes() -> bool {
     true
 }
@@ -155,6 +230,9 @@ pub enum ConfigError {
         /// What is allowed.
         allowed: String,
     },
+    /// Values that do not go together.
+    #[error("{0}")]
+    Together(&'static str),
     /// A value that a running process cannot change.
     #[error("{key} cannot be changed by a reload; restart the backend")]
     Fixed {
@@ -169,6 +247,9 @@ impl BackendConfig {
         BackendConfig {
             admin: None,
             http,
+            https: None,
+            tls: TlsMode::Software,
+            nic: None,
             agent: None,
             root,
             writable: true,
@@ -203,8 +284,34 @@ impl BackendConfig {
                 *file = base.join(&*file);
             }
         }
+        if let Some(https) = &mut config.https {
+            https.certificate = base.join(&https.certificate);
+            https.key = base.join(&https.key);
+        }
+        if let Some(pcap) = config.nic.as_mut().and_then(|nic| nic.pcap.as_mut()) {
+            *pcap = base.join(&*pcap);
+        }
         config.check()?;
         Ok(config)
+    }
+
+    /// The device that records are left to, where that was said.
+    ///
+    /// # Errors
+    /// It was said, and is not there; or connections are adopted that would not go through it.
+    pub fn device(&self) -> Result<Option<&NicConfig>, ConfigError> {
+        if self.tls == TlsMode::Software {
+            return Ok(None);
+        }
+        let Some(nic) = self.nic.as_ref().filter(|nic| !nic.wire.is_empty()) else {
+            return Err(ConfigError::Together(NO_NIC));
+        };
+        let adopts_elsewhere =
+            self.agent.as_ref().is_some_and(|agent| agent.interface.as_ref() != Some(&nic.tap));
+        match adopts_elsewhere {
+            true => Err(ConfigError::Together(OTHER_INTERFACE)),
+            false => Ok(Some(nic)),
+        }
     }
 
     /// Checks every value against its range.
@@ -223,6 +330,7 @@ impl BackendConfig {
             let allowed = format!("0 to {OPEN_FILES_CEILING}");
             return Err(range("open_files_max", self.open_files_max.to_string(), allowed));
         }
+        self.device()?;
         let timeouts = [
             ("head_timeout", self.head_timeout),
             ("idle_timeout", self.idle_timeout),
@@ -248,6 +356,9 @@ impl BackendConfig {
         let fixed = [
             ("admin", self.admin != running.admin),
             ("http", self.http != running.http),
+            ("https", self.https != running.https),
+            ("tls", self.tls != running.tls),
+            ("nic", self.nic != running.nic),
             ("agent", self.agent != running.agent),
             ("root", self.root != running.root),
             ("writable", self.writable != running.writable),
@@ -319,7 +430,22 @@ mod tests {
             drain_timeout = "5s"
             lease = "6s"
             idle_return = "700ms"
+            tls = "nic"
+            [https]
+            address = "10.9.0.1:443"
+            certificate = "h.crt"
+            key = "h.key"
+            [nic]
+            tap = "unl7"
+            addresses = ["10.9.0.1/24"]
+            routes = ["10.0.0.0/8@10.9.0.254"]
+            wire = "packet:eth0"
+            mtu_bytes = 9000
+            impair = "loss=1%"
+            pcap = "wire.pcap"
+            engine_core = 1
             [agent]
+            interface = "unl7"
             address = "10.0.0.2:7900"
             certificate = "a.crt"
             key = "a.key"
@@ -334,6 +460,24 @@ mod tests {
         assert_eq!(config.object_bytes_max.bytes(), 64 << 20);
         assert_eq!(config.idle_return, Duration::from_millis(700));
         assert_eq!(config.agent.unwrap().address.port(), 7900);
+    }
+
+    #[test]
+    fn a_device_needs_a_wire_and_what_is_adopted_goes_through_it() {
+        let said = |more: &str| {
+            let config = parse(&format!("tls = \"nic\"\n{LEAST}{more}")).unwrap();
+            config.check().map_err(|error| error.to_string())
+        };
+        assert!(said("").unwrap_err().contains("needs a [nic] table"));
+        assert!(said("[nic]\ntap = \"a0\"\n").unwrap_err().contains("`wire`"));
+        let nic = "[nic]\nwire = \"packet:eth0\"\n";
+        said(nic).unwrap();
+        let agent = "[agent]\naddress = \"10.0.0.2:1\"\nca = \"a\"\nkey = \"k\"\n\
+                     certificate = \"c\"\n";
+        assert!(said(&format!("{agent}{nic}")).unwrap_err().contains("`interface` in [agent]"));
+        said(&format!("{agent}interface = \"unl0\"\n{nic}")).unwrap();
+        // Without it nothing of it is asked for.
+        assert_eq!(parse(&format!("{LEAST}{nic}")).unwrap().device().unwrap(), None);
     }
 
     #[test]

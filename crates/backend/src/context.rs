@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use meter::Meter;
+use record::device::Device;
 use tokio::sync::Notify;
 use wire::http::HeadLimits;
 
@@ -46,12 +47,23 @@ pub struct Context {
     limits: Cell<Limits>,
     files: RefCell<OpenFiles>,
     writable: bool,
+    device: Option<Arc<dyn Device>>,
     ended: Notify,
 }
 
 impl Context {
     /// The state of a worker that has no connection yet.
     pub fn new(config: &BackendConfig, store: Arc<Store>, meter: Arc<Meter>) -> Rc<Context> {
+        Context::with_device(config, store, meter, None)
+    }
+
+    /// As [`Context::new`], with a device for the records of connections.
+    pub fn with_device(
+        config: &BackendConfig,
+        store: Arc<Store>,
+        meter: Arc<Meter>,
+        device: Option<Arc<dyn Device>>,
+    ) -> Rc<Context> {
         Rc::new(Context {
             store,
             meter,
@@ -60,6 +72,7 @@ impl Context {
             limits: Cell::new(config.limits()),
             files: RefCell::new(OpenFiles::new(config.open_files_max)),
             writable: config.writable,
+            device,
             ended: Notify::new(),
         })
     }
@@ -72,6 +85,11 @@ impl Context {
     /// Takes over what a reload may change.
     pub fn reload(&self, config: &BackendConfig) {
         self.limits.set(config.limits());
+    }
+
+    /// What seals and opens the records of connections, where that is not software.
+    pub fn device(&self) -> Option<Arc<dyn Device>> {
+        self.device.clone()
     }
 
     /// Whether objects may be changed.

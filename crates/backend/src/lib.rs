@@ -1,7 +1,8 @@
 //! `unlade backend`: a fast object server that also answers on connections it adopts.
 //!
 //! The stages of a request, in order:
-//! - [`accept`]: a connection of the worker's own listener;
+//! - [`accept`]: a connection of the worker's own listeners, with `tls` where it begins with a
+//!   handshake;
 //! - [`serve`]: the next head, dispatch, the answer; one connection's requests in turn;
 //! - GET and HEAD: [`condition`], [`range`], [`cache`] and [`store`] decide,
 //!   [`reply`] writes the head, [`transfer`] sends head and file;
@@ -40,6 +41,7 @@ mod run;
 pub mod serve;
 pub mod session;
 pub mod store;
+mod tls;
 pub mod transfer;
 pub mod upload;
 
@@ -47,5 +49,6 @@ pub use config::{BackendConfig, ConfigError};
 pub use connection::HandoffStream;
 pub use context::Context;
 pub use listener::{Handoff, HandoffConfig, HandoffError, HandoffListener};
-pub use run::{BackendError, Server, run, run_from};
+pub use run::{BackendError, Server, run, run_from, run_with};
 pub use service::trust::TrustFiles;
+pub use tls::TlsError;

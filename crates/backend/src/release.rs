@@ -18,8 +18,9 @@ use linux::link::Mac;
 use linux::raw;
 use linux::repair::{self, Accept, Known, RepairError};
 use meter::{Event, Trigger};
+use record::device::Begin;
 use service::channel::QUIET_MAX;
-use service::stream::Stream;
+use service::stream::{Stream, TakeBack};
 use steer::Slot;
 use wire::frame::{CloseReason, ConnectionId, Epoch, Frame, ReturnReason, Terms, Usage};
 use wire::packet::{Direction, Segment};
@@ -27,12 +28,16 @@ use wire::snapshot::{EncodedSnapshot, Snapshot, TcpSnapshot};
 use wire::{FlowKey, SeqNumber};
 
 use crate::agent::{Adopted, Agent, Peer};
+use crate::context::Context;
+use crate::tls;
 
 /// Looks at the send queue before a connection is given back with data in flight, as fast as
 /// other connections let them follow each other.
 const DRAIN_YIELDS: u32 = 24;
 /// How long a connection waits for its client before it looks whether the lease is over.
 const SENT_ROUND: Duration = Duration::from_millis(100);
+/// How long the rest of a record is waited for that a device has opened in part.
+const RECORD_WAIT: Duration = Duration::from_millis(100);
 /// Pause between two attempts.
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 
@@ -125,6 +130,8 @@ pub(crate) struct Adoptee {
     pub(crate) stream: Stream,
     pub(crate) slot: Slot,
     pub(crate) known: Known,
+    /// Where its streams are, for a device; nothing where that is not known any more.
+    pub(crate) begin: Option<(Begin, (u64, u64))>,
 }
 
 /// An adopted connection.
@@ -137,6 +144,7 @@ pub struct Lease {
     id: ConnectionId,
     orders: Rc<Orders>,
     known: Known,
+    begin: Option<(Begin, (u64, u64))>,
     terms: Terms,
     begun: Instant,
     requests: u32,
@@ -150,11 +158,33 @@ impl Lease {
         orders: Rc<Orders>,
         socket: Adoptee,
     ) -> Lease {
-        let Adoptee { stream, slot, known } = socket;
+        let Adoptee { stream, slot, known, begin } = socket;
         let none = Terms { scope: 0, requests_max: 1, idle_return_ms: 0 };
         let terms = orders.terms.get().unwrap_or(none);
         let begun = Instant::now();
-        Lease { stream, slot, peer, id, orders, known, terms, begun, requests: 0, ended: false }
+        Lease {
+            stream,
+            slot,
+            peer,
+            id,
+            orders,
+            known,
+            begin,
+            terms,
+            begun,
+            requests: 0,
+            ended: false,
+        }
+    }
+
+    /// Has the device take the records over, where there is one and they are known from a snapshot.
+    /// Before anything is read or written, and not to be given up on the way.
+    pub(crate) async fn offload(&mut self, context: &Context) {
+        if let Some((begin, octets)) = self.begin.take()
+            && self.stream.is_tls()
+        {
+            tls::offload(&mut self.stream, context, begin, octets).await;
+        }
     }
 
     /// The connection's stream. Between requests its input is where the next request starts.
@@ -324,6 +354,19 @@ impl Lease {
     /// Gives the connection back to the balancer, with the next request if it has come. To be
     /// called only between requests.
     pub async fn give_back(mut self, agent: &Agent, reason: ReturnReason) -> GivenBack {
+        match self.take_back(agent).await {
+            Some(true) => {}
+            Some(false) => {
+                agent.meter.add(Event::RecordsUnmovable);
+                self.requests = 0;
+                return GivenBack::Stay(Box::new(self));
+            }
+            None => {
+                self.end(agent, CloseReason::Broken);
+                self.abort();
+                return GivenBack::Gone;
+            }
+        }
         let returned = match self.freeze_when_sent(agent.limits.write_timeout).await {
             Some(Ok(tcp)) => tcp,
             Some(Err(error)) => {
@@ -364,6 +407,31 @@ impl Lease {
         agent.step(&peer, id, |taker| taker.handle_want_return(reason, now));
         agent.note_returned(&peer, id, flow);
         GivenBack::Gone
+    }
+
+    /// Takes the records back from a device, where one has them: what the kernel holds of an
+    /// offloaded connection is in the clear, and must be in no snapshot. False where the device has
+    /// opened a part of a record whose rest does not come; `None` where the client takes nothing for
+    /// too long, the connection broke, or the lease is over.
+    async fn take_back(&mut self, agent: &Agent) -> Option<bool> {
+        let (begin, offloaded) = (Instant::now(), self.stream.is_offloaded());
+        loop {
+            let limit = match self.stream.take_back().await.ok()? {
+                TakeBack::Done => {
+                    if offloaded {
+                        agent.meter.add(Event::RecordsTakenBack);
+                    }
+                    return Some(true);
+                }
+                TakeBack::Unacknowledged => agent.limits.write_timeout,
+                TakeBack::Receiving if begin.elapsed() >= RECORD_WAIT => return Some(false),
+                TakeBack::Receiving => RECORD_WAIT,
+            };
+            if self.orders.abort.get() || self.is_over() || begin.elapsed() >= limit {
+                return None;
+            }
+            tokio::time::sleep(DRAIN_PAUSE).await;
+        }
     }
 
     /// Freezes the connection and reads its state. Its packets go to the balancer from before

@@ -1,5 +1,6 @@
 //! The process: sockets first, then workers, until drained.
 
+use std::error::Error;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::rc::Rc;
@@ -7,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use meter::{Meter, Role};
+use record::device::Device;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service::admin::{self, AdminError, AdminServer, Answer, Health, Routes};
 use service::listen::{self, ListenError, ListenOptions};
@@ -14,16 +16,20 @@ use service::{Control, Ended, Phase, Watch, WorkerInfo, WorkersConfig, WorkersEr
 
 use service::trust::TrustFiles;
 
-use crate::accept::{self, Places};
+use crate::accept::{self, Listener, Places};
 use crate::adopted;
 use crate::agent::Agent;
-use crate::config::{AgentConfig, BackendConfig, ConfigError};
+use crate::config::{AgentConfig, BackendConfig, ConfigError, NicConfig};
 use crate::context::Context;
 use crate::listener::{Handoff, HandoffConfig, HandoffError};
 use crate::store::{Store, StoreError};
+use crate::tls::{self, TlsError};
 
 /// How often a worker closes objects nobody asked for, and after how long.
 const EXPIRE_EVERY: Duration = Duration::from_secs(5);
+
+/// The last line of OpenMetrics.
+const END: &str = "# EOF\n";
 
 /// Why a backend cannot start, or ended before it was told to.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +46,15 @@ pub enum BackendError {
     /// The objects' directory.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The identity of `[https]`.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The device that records are left to.
+    #[error("[nic]: {0}")]
+    Device(Box<dyn Error + Send + Sync>),
+    /// `tls = "nic"`, and who runs the server has no device for it.
+    #[error("tls = \"nic\": this program has no device; `unlade backend` has one")]
+    NoDevice,
     /// The log.
     #[error(transparent)]
     Log(#[from] service::logs::LogError),
@@ -59,11 +74,33 @@ pub struct Server {
     store: Arc<Store>,
     meter: Arc<Meter>,
     places: Arc<Places>,
-    /// One a worker, taken when it starts.
-    listeners: Arc<Mutex<Vec<TcpListener>>>,
+    listeners: Listeners,
     http: SocketAddr,
+    https: Option<SocketAddr>,
     admin: Option<AdminServer>,
     handoff: Option<Handoff>,
+    device: Option<Arc<dyn Device>>,
+}
+
+/// Sockets, one a worker each, taken when it starts.
+#[derive(Debug, Clone)]
+struct Listeners {
+    http: Arc<Mutex<Vec<TcpListener>>>,
+    https: Arc<Mutex<Vec<TcpListener>>>,
+    tls: Option<Arc<rustls::ServerConfig>>,
+}
+
+impl Listeners {
+    /// A worker's: without TLS, and with.
+    fn take(&self) -> Result<(Option<Listener>, Option<Listener>), ListenError> {
+        let take = |from: &Mutex<Vec<TcpListener>>, tls: &Option<Arc<rustls::ServerConfig>>| {
+            let taken = from.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let taken = taken
+                .map(|socket| Ok(Listener { tcp: listen::register(socket)?, tls: tls.clone() }));
+            taken.transpose()
+        };
+        Ok((take(&self.http, &None)?, take(&self.https, &self.tls)?))
+    }
 }
 
 /// What `[agent]` and the limits say of adopting connections.
@@ -109,13 +146,30 @@ impl Server {
     /// # Errors
     /// The first thing that cannot be had.
     pub fn bind(config: BackendConfig) -> Result<Server, BackendError> {
+        Server::bind_with(config, None)
+    }
+
+    /// As [`Server::bind`], with the device that `tls = "nic"` means. It is not used without that.
+    ///
+    /// # Errors
+    /// As [`Server::bind`]; a device was asked for, and is not given.
+    pub fn bind_with(
+        config: BackendConfig,
+        device: Option<Arc<dyn Device>>,
+    ) -> Result<Server, BackendError> {
         config.check()?;
+        let device = match config.device()? {
+            None => None,
+            Some(_) => Some(device.ok_or(BackendError::NoDevice)?),
+        };
         raise_descriptor_limit();
         let store = Arc::new(Store::open(&config.root, config.writable)?);
         let listeners =
             listen::bind_shared(config.http, config.workers, &ListenOptions::default())?;
         let http = listeners.first().and_then(|first| first.local_addr().ok());
         let http = http.unwrap_or(config.http);
+        let (https, tls) = bind_https(&config, device.as_deref())?;
+        let https_address = https.first().and_then(|first| first.local_addr().ok());
         let meter = Arc::new(Meter::for_role(Role::Backend));
         let places = Arc::new(Places::new(config.connections_max));
         let admin_address = config.admin;
@@ -130,8 +184,12 @@ impl Server {
                 };
                 let version = env!("CARGO_PKG_VERSION");
                 let stages = meter.clone();
-                let routes = Routes::new(meter.clone(), health, "unlade backend", version)
+                let mut routes = Routes::new(meter.clone(), health, "unlade backend", version)
                     .route("/stages", move |_| Answer::json(stages.stages_json()));
+                if let Some(device) = &device {
+                    let (meter, device) = (meter.clone(), device.clone());
+                    routes = routes.route("/metrics", move |_| metrics(&meter, &*device));
+                }
                 Some(admin::start(address, routes)?)
             }
         };
@@ -143,8 +201,16 @@ impl Server {
             None => None,
         };
         tracing::info!(address = %http, root = %control.config().root.display(), "serving objects");
-        let listeners = Arc::new(Mutex::new(listeners));
-        Ok(Server { control, store, meter, places, listeners, http, admin, handoff })
+        let (http_sockets, https_sockets) = (Mutex::new(listeners), Mutex::new(https));
+        let listeners =
+            Listeners { http: Arc::new(http_sockets), https: Arc::new(https_sockets), tls };
+        let https = https_address;
+        Ok(Server { control, store, meter, places, listeners, http, https, admin, handoff, device })
+    }
+
+    /// Where HTTP over TLS is served, if it is.
+    pub fn https(&self) -> Option<SocketAddr> {
+        self.https
     }
 
     /// Where HTTP is served (the port chosen, where the configuration said 0).
@@ -196,6 +262,7 @@ impl Server {
             places: self.places.clone(),
             listeners: self.listeners.clone(),
             handoff: self.handoff.clone(),
+            device: self.device.clone(),
         };
         let main = move |info, watch| worker(shared.clone(), info, watch);
         Ok(service::run_workers(&workers, &self.control, checked_reload, main)?)
@@ -208,8 +275,35 @@ struct Shared {
     store: Arc<Store>,
     meter: Arc<Meter>,
     places: Arc<Places>,
-    listeners: Arc<Mutex<Vec<TcpListener>>>,
+    listeners: Listeners,
     handoff: Option<Handoff>,
+    device: Option<Arc<dyn Device>>,
+}
+
+/// Binds the sockets of `[https]`: behind the device, where there is one, so that nothing of a
+/// connection can take another way, on which it would not be sealed.
+fn bind_https(
+    config: &BackendConfig,
+    device: Option<&dyn Device>,
+) -> Result<(Vec<TcpListener>, Option<Arc<rustls::ServerConfig>>), BackendError> {
+    let Some(https) = &config.https else { return Ok((Vec::new(), None)) };
+    let identity = tls::load(https)?;
+    let device = device.map(|device| device.interface().to_owned());
+    let options = ListenOptions { device, ..ListenOptions::default() };
+    let sockets = listen::bind_shared(https.address, config.workers, &options)?;
+    tracing::info!(address = %https.address, tls = ?config.tls, "serving objects over TLS");
+    Ok((sockets, Some(identity)))
+}
+
+/// `/metrics` with what the device has counted.
+fn metrics(meter: &Meter, device: &dyn Device) -> Answer {
+    let text = meter.render();
+    let figures = text.strip_suffix(END).unwrap_or(&text);
+    Answer {
+        status: 200,
+        content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        body: format!("{figures}{}{END}", device.metrics()),
+    }
 }
 
 /// One worker's life: accept until the drain, then wait for what is in flight.
@@ -218,10 +312,9 @@ async fn worker(
     info: WorkerInfo,
     mut watch: Watch<BackendConfig>,
 ) -> Result<(), BackendError> {
-    let context = Context::new(&watch.config(), shared.store, shared.meter);
-    let listener = shared.listeners.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    let Some(listener) = listener else { return Ok(()) };
-    let listener = listen::register(listener)?;
+    let context =
+        Context::with_device(&watch.config(), shared.store, shared.meter, shared.device.clone());
+    let (Some(http), https) = shared.listeners.take()? else { return Ok(()) };
     let agent = match &shared.handoff {
         Some(handoff) => Some(adopt(handoff, info, &context)?),
         None => None,
@@ -229,7 +322,8 @@ async fn worker(
     tracing::debug!(worker = info.index, "worker ready");
     let mut drain = watch.clone();
     tokio::select! {
-        () = accept::accept(&listener, &context, &shared.places) => {}
+        () = accept::accept(&http, &context, &shared.places) => {}
+        () = accept_tls(https.as_ref(), &context, &shared.places) => {}
         () = tend(&context, &mut watch, &shared.places) => {}
         () = drain.reached(Phase::Draining) => {}
     }
@@ -237,12 +331,22 @@ async fn worker(
     if let Some(agent) = &agent {
         agent.drain();
     }
-    accept::accept_last(listener, &context, &shared.places).await;
+    accept::accept_last(http, &context, &shared.places).await;
+    if let Some(https) = https {
+        accept::accept_last(https, &context, &shared.places).await;
+    }
     context.idle().await;
     if let Some(agent) = &agent {
         agent.flushed().await;
     }
     Ok(())
+}
+
+async fn accept_tls(listener: Option<&Listener>, context: &Rc<Context>, places: &Arc<Places>) {
+    match listener {
+        Some(listener) => accept::accept(listener, context, places).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Takes over reloads, and closes objects nobody asks for.
@@ -285,9 +389,21 @@ pub fn run(config: BackendConfig) -> Result<(), BackendError> {
 /// # Errors
 /// The configuration, as for [`run`] otherwise.
 pub fn run_from(path: &Path) -> Result<(), BackendError> {
+    run_with(path, |_| Err(BackendError::NoDevice.into()))
+}
+
+/// As [`run_from`]; `attach` is asked for the device, with `tls = "nic"`.
+///
+/// # Errors
+/// As [`run_from`], and those of `attach`.
+pub fn run_with(
+    path: &Path,
+    attach: impl FnOnce(&NicConfig) -> Result<Arc<dyn Device>, Box<dyn Error + Send + Sync>>,
+) -> Result<(), BackendError> {
     let config = BackendConfig::load(path)?;
     service::logs::init(&config.log)?;
-    Server::bind(config)?.run(true, || BackendConfig::load(path)).map(report)
+    let device = config.device()?.map(attach).transpose().map_err(BackendError::Device)?;
+    Server::bind_with(config, device)?.run(true, || BackendConfig::load(path)).map(report)
 }
 
 fn report(ended: Ended) {

@@ -2,21 +2,18 @@
 //! [`Stream`].
 
 use std::io;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use record::{Handshake, HandshakeError, Progress};
 use service::Stream;
-use service::stream::Parts;
+use service::handshake;
+pub(crate) use service::handshake::Failure;
 use tokio::net::TcpStream;
 
 use crate::config::{TlsConfig, TlsVersion};
 
 /// The only protocol offered: connections of HTTP/2 cannot be handed over request by request.
 const ALPN: &[u8] = b"http/1.1";
-/// Bytes read at once during a handshake.
-const READ_BYTES: usize = 4096;
 /// Largest PEM file that is read.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
@@ -91,17 +88,6 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     Ok(bytes)
 }
 
-/// Why a connection did not come about.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// The client spoke HTTP without TLS; an answer in the clear can be read by it.
-    PlainHttp(TcpStream),
-    /// The client's or the configuration's fault; what was due to be said has been said.
-    Handshake(HandshakeError),
-    /// The transport's.
-    Transport,
-}
-
 /// Performs the handshake.
 ///
 /// # Errors
@@ -110,55 +96,5 @@ pub(crate) async fn accept(
     tcp: TcpStream,
     config: Arc<rustls::ServerConfig>,
 ) -> Result<Stream, Failure> {
-    let mut handshake = Handshake::new(config).map_err(Failure::Handshake)?;
-    let mut input = Vec::with_capacity(READ_BYTES);
-    let mut out = Vec::new();
-    loop {
-        input.clear();
-        if read_some(&tcp, &mut input).await.map_err(|_| Failure::Transport)? == 0 {
-            return Err(Failure::Transport);
-        }
-        let progress = handshake.advance(&input, &mut out);
-        let sent = write_all(&tcp, &out).await;
-        out.clear();
-        match progress {
-            Err(HandshakeError::NotTls { http: true, .. }) => return Err(Failure::PlainHttp(tcp)),
-            Err(error) => return Err(Failure::Handshake(error)),
-            Ok(_) if sent.is_err() => return Err(Failure::Transport),
-            Ok(Progress::NeedsInput) => {}
-            Ok(Progress::Complete(established)) => {
-                return Ok(Stream::from_parts(Parts {
-                    tcp,
-                    record: Some(Box::new(established.record)),
-                    input: established.plaintext,
-                    ended: false,
-                }));
-            }
-        }
-    }
-}
-
-async fn read_some(tcp: &TcpStream, input: &mut Vec<u8>) -> io::Result<usize> {
-    input.reserve(READ_BYTES);
-    loop {
-        match tcp.try_read_buf(input) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => tcp.readable().await?,
-            other => return other,
-        }
-    }
-}
-
-async fn write_all(tcp: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
-    use rustix::net::{SendFlags, send};
-    while !bytes.is_empty() {
-        let sent = tcp.try_io(tokio::io::Interest::WRITABLE, || {
-            send(tcp.as_fd(), bytes, SendFlags::NOSIGNAL).map_err(io::Error::from)
-        });
-        match sent {
-            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => tcp.writable().await?,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
+    Ok(handshake::accept(tcp, config).await?.into_stream())
 }

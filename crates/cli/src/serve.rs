@@ -1,12 +1,15 @@
 //! `unlade lb` and `unlade backend`: read the configuration, check it, run.
 
 use crate::output::line;
+use ::nic::terminator::{Config, devices};
 use anyhow::Result;
 use backend::BackendConfig;
+use backend::config::NicConfig;
 use balancer::BalancerConfig;
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 const LB_ABOUT: &str = "\
 Runs the load balancer until SIGTERM or SIGINT, on which it drains: no new connections, those \
@@ -42,7 +45,11 @@ Exit status: 0 after an orderly end, 1 on failure, 2 on wrong usage.";
 const BACKEND_ABOUT: &str = "\
 Runs a server until SIGTERM or SIGINT, on which it drains. SIGHUP reads the configuration \
 again. It serves the files of a directory as objects (GET, HEAD, PUT, DELETE, ranges, \
-conditional requests) over ordinary HTTP, and on connections that balancers hand to it.
+conditional requests) over ordinary HTTP, over TLS, and on connections that balancers hand to it.
+
+With tls = \"nic\" the records of TLS connections are sealed and opened by a software NIC on a core \
+of its own: a TAP device is made, TCP stays in the host's kernel. A connection that the device \
+refuses is served in software, and counted.
 
 A balancer whose certificate is not from the agent's authority is refused.";
 
@@ -60,6 +67,16 @@ A small backend.toml:
   ca = \"pool-ca.crt\"
   certificate = \"s1.crt\"
   key = \"s1.key\"
+
+Records by a software NIC:
+  tls = \"nic\"
+  [https]
+  address = \"10.9.0.1:443\"
+  certificate = \"objects.crt\"
+  key = \"objects.key\"
+  [nic]
+  addresses = [\"10.9.0.1/24\"]
+  wire = \"packet:eth1\"
 
 Exit status: 0 after an orderly end, 1 on failure, 2 on wrong usage.";
 
@@ -112,10 +129,37 @@ pub fn lb(args: &LbArgs) -> Result<ExitCode> {
 pub fn backend(args: &BackendArgs) -> Result<ExitCode> {
     let file = &args.common.config;
     if args.common.check {
-        BackendConfig::load(file)?;
+        let config = BackendConfig::load(file)?;
+        if let Some(nic) = config.device()? {
+            device_config(nic).check_device()?;
+        }
         line(format_args!("{}: valid", file.display()))?;
     } else {
-        backend::run_from(file)?;
+        // The engine ends after the last connection.
+        let mut engine = None;
+        backend::run_with(file, |nic| {
+            let (device, running) = devices::attach(&device_config(nic))?;
+            engine = Some(running);
+            Ok(Arc::new(device))
+        })?;
+        drop(engine);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What `[nic]` says, as the device's own configuration has it.
+fn device_config(nic: &NicConfig) -> Config {
+    let NicConfig { tap, addresses, routes, wire, mtu_bytes, impair, pcap, engine_core } =
+        nic.clone();
+    Config {
+        tap,
+        addresses,
+        routes,
+        wire,
+        mtu_bytes,
+        impair,
+        pcap,
+        engine_core,
+        ..Config::default()
+    }
 }

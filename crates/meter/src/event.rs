@@ -2,8 +2,8 @@
 
 use crate::Family;
 use crate::label::{
-    AdoptionRefusal, Fallback, Health, Label, Mode, RefusedConnection, StatusClass, Trigger,
-    UpstreamFailure,
+    AdoptionRefusal, Fallback, Health, Label, Mode, OffloadRefusal, RefusedConnection, StatusClass,
+    Trigger, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.
@@ -239,6 +239,24 @@ events! {
     /// An adopted connection was reset because its lease ran out
     AdoptedExpired => "unlade_backend_leases_expired",
         "Adopted connections reset because the balancer was not heard of in time.";
+    /// A device has taken the records of a connection over
+    RecordsOffloaded => "unlade_backend_records_offloaded",
+        "Connections whose records a device has taken over.";
+    /// The records of a connection stayed in software although there is a device
+    RecordsRefused(reason: OffloadRefusal) => "unlade_backend_records_refused",
+        "Connections whose records stayed in software although there is a device, by reason.";
+    /// The records of a connection were taken back, so that it could move
+    RecordsTakenBack => "unlade_backend_records_taken_back",
+        "Connections whose records were taken back from the device, to give the connection back.";
+    /// A connection could not be given back, since the device had opened part of a record
+    RecordsUnmovable => "unlade_backend_records_unmovable",
+        "Times that a connection was not given back because a record had come in part, opened.";
+    /// A TLS handshake of a connection that was accepted directly
+    BackendHandshake => "unlade_backend_tls_handshakes",
+        "TLS handshakes completed on connections accepted directly.";
+    /// One that failed
+    BackendHandshakeFailed => "unlade_backend_tls_handshakes_failed",
+        "TLS handshakes that failed on connections accepted directly.";
     /// A connection was accepted directly
     BackendAccepted => "unlade_backend_connections_accepted",
         "Connections accepted directly, not by adoption.";

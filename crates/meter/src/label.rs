@@ -218,6 +218,22 @@ labels! {
     }
 }
 
+labels! {
+    /// Why the records of a connection stay in software although there is a device for them.
+    OffloadRefusal: "reason" {
+        /// The device has not seen its start, or knows too many.
+        Unknown => "unknown",
+        /// The device has it already.
+        Twice => "twice",
+        /// The device has ended.
+        Gone => "gone",
+        /// It is no connection for a device: its cipher suite, or its state.
+        Unsuited => "unsuited",
+        /// Its socket could not be bound to the device's interface.
+        Unbound => "unbound",
+    }
+}
+
 /// Why a message head was refused: the texts of `wire::http::HeadError::reason`, and `other` for
 /// one that is not among them.
 pub const HEAD_REASONS: [&str; 34] = [

@@ -106,6 +106,11 @@ impl Keys {
         self.left_to_device = true;
     }
 
+    /// From now on they are sealed here again.
+    pub(crate) fn resume_sealing(&mut self) {
+        self.left_to_device = false;
+    }
+
     pub(crate) fn leaves_sealing(&self) -> bool {
         self.left_to_device
     }

@@ -400,6 +400,16 @@ impl RecordLayer {
         self.write.leave_sealing();
     }
 
+    /// From now on records are sealed here again: the device has let go of the connection.
+    pub fn resume_sealing(&mut self) {
+        self.write.resume_sealing();
+    }
+
+    /// True where a message of the handshake has come in part.
+    pub fn is_within_message(&self) -> bool {
+        self.partial.is_some()
+    }
+
     /// The suite is AES-GCM, which a device can do.
     pub fn is_aes_gcm(&self) -> bool {
         self.read.suite().name.contains("_GCM_")

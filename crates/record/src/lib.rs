@@ -76,6 +76,7 @@ pub mod client;
 pub mod config;
 mod control;
 mod deframe;
+pub mod device;
 mod error;
 pub mod handshake;
 mod keys;

@@ -8,7 +8,8 @@
 //! - [`beat`]: when what happens from time to time happens;
 //! - [`control`]: run, drain, stop, reload: the few things every worker is told;
 //! - [`admin`]: `/metrics`, `/healthz`, `/version`, on a thread of their own;
-//! - [`stream`]: a client connection, plain or TLS.
+//! - [`handshake`]: from an accepted socket to an established TLS connection;
+//! - [`stream`]: a client connection, plain or TLS, whose records a device may take over.
 //!
 //! What is absent: no work stealing, no lock on the way of a request, no process-wide state but
 //! the log subscriber and the panic hook.
@@ -16,8 +17,10 @@
 
 pub mod admin;
 pub mod beat;
+mod carried;
 pub mod channel;
 pub mod control;
+pub mod handshake;
 pub mod listen;
 pub mod logs;
 mod stall;

@@ -18,11 +18,13 @@ pub struct ListenOptions {
     pub reuse_port: bool,
     /// Listen on addresses the machine does not have yet (IP_FREEBIND): virtual addresses.
     pub freebind: bool,
+    /// The interface that connections must come by and go by (SO_BINDTODEVICE), where there is one.
+    pub device: Option<String>,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        ListenOptions { backlog: BACKLOG_DEFAULT, reuse_port: true, freebind: false }
+        ListenOptions { backlog: BACKLOG_DEFAULT, reuse_port: true, freebind: false, device: None }
     }
 }
 
@@ -75,6 +77,9 @@ fn open(address: SocketAddr, options: &ListenOptions) -> io::Result<Socket> {
         }
     } else if options.freebind {
         socket.set_freebind_v4(true)?;
+    }
+    if let Some(device) = &options.device {
+        socket.bind_device(Some(device.as_bytes()))?;
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;

@@ -5,16 +5,21 @@
 //! adoption puts together again.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use linux::repair;
 use record::RecordLayer;
+use record::device::{Begin, Device, Offer, Refused};
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::TcpStream;
+use wire::FlowKey;
 
+pub use crate::carried::TakeBack;
+use crate::carried::{Carried, Transport};
 use crate::stall;
 
 /// Room for a read from a TLS transport.
@@ -31,11 +36,16 @@ const SENDFILE_BYTES_MAX: usize = 1024 * 1024;
 const SENT_YIELDS: u32 = 24;
 const SENT_PAUSE: Duration = Duration::from_millis(1);
 
+/// What is wrong where a peer has sent FIN and no close_notify.
+const TRUNCATED: &str = "TLS stream ended without close_notify";
+
 /// A client connection on the current thread's runtime.
 #[derive(Debug)]
 pub struct Stream {
     tcp: TcpStream,
     record: Option<Box<RecordLayer>>,
+    /// What a device has of the records, where one has taken them over.
+    carried: Option<Box<Carried>>,
     /// Plaintext read and not consumed is `input[start..]`.
     input: Vec<u8>,
     start: usize,
@@ -99,6 +109,7 @@ impl Stream {
             local,
             tcp: parts.tcp,
             record: parts.record,
+            carried: None,
             input: parts.input,
             start: 0,
             sealed: Vec::new(),
@@ -111,11 +122,87 @@ impl Stream {
     }
 
     /// Takes the connection apart. Sealed output is always written by the call that produced
-    /// it, so between calls nothing is lost here.
+    /// it, so between calls nothing is lost here. What a device has of it is to be taken back before
+    /// ([`Stream::take_back`]), unless the connection is at its end.
     pub fn into_parts(mut self) -> Parts {
         self.input.drain(..self.start);
         let ended = self.ended || self.finishing;
         Parts { tcp: self.tcp, record: self.record, input: self.input, ended }
+    }
+
+    /// Has a device seal and open the records from here on. `read_bytes` and `written_bytes` were
+    /// read from the socket and written to it since octet 0 of either stream. Not to be given up on
+    /// the way: the device could have taken over what then nobody announces.
+    ///
+    /// The socket is bound to the device's interface, so that nothing can leave past the device.
+    ///
+    /// # Errors
+    /// [`Refused`]; the connection goes on in software.
+    pub async fn offload(
+        &mut self,
+        device: &dyn Device,
+        begin: Begin,
+        (read_bytes, written_bytes): (u64, u64),
+    ) -> Result<(), Refused> {
+        let suited = !self.has_ended() && self.carried.is_none();
+        let Some(record) = self.record.as_deref_mut().filter(|_| suited) else {
+            return Err(Refused::Unsuited);
+        };
+        if !record.is_aes_gcm() || !record.is_movable() || record.is_within_message() {
+            return Err(Refused::Unsuited);
+        }
+        let bound = SockRef::from(&self.tcp).bind_device(Some(device.interface().as_bytes()));
+        bound.map_err(|_| Refused::Unbound)?;
+        let name = FlowKey::new(self.local, self.peer);
+        let secrets = record.to_snapshot();
+        let offer = Offer { name, begin, secrets, written_bytes, read_bytes };
+        let mut carried = Carried::new(device.create(offer).await?);
+        record.leave_sealing();
+        let unopened = record.take_incoming().unwrap_or_default();
+        // Where it is not as it must be, the layer says so at the next read, too.
+        let received = carried.receive_read(record, &unopened, &mut self.input);
+        self.carried = Some(Box::new(carried));
+        let received = received.unwrap_or_default();
+        self.ended |= received.close_notify;
+        if received.output_pending {
+            self.flush_control().await;
+        }
+        Ok(())
+    }
+
+    /// True where a device seals what is written.
+    pub fn is_offloaded(&self) -> bool {
+        self.carried.as_ref().is_some_and(|carried| carried.seals())
+    }
+
+    /// Takes the records back from the device, as far as that can be done now: a connection can be
+    /// taken apart, frozen or moved only when this says [`TakeBack::Done`]. To be called between
+    /// requests, again where it says something else. What comes on the way is in [`Self::input`].
+    ///
+    /// # Errors
+    /// The socket's, the peer's, or the device has ended; the connection cannot go on.
+    pub async fn take_back(&mut self) -> io::Result<TakeBack> {
+        let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
+        let (Some(carried), Some(record)) =
+            (self.carried.as_deref_mut(), self.record.as_deref_mut())
+        else {
+            return Ok(TakeBack::Done);
+        };
+        if carried.seals() {
+            carried.flush(transport, record).await?;
+        }
+        let before = self.input.len();
+        let (back, ended) = carried.take_back(&self.tcp, record, &mut self.input).await?;
+        let owes = record.output_pending();
+        self.received_bytes += (self.input.len() - before) as u64;
+        self.ended |= ended;
+        if back == TakeBack::Done {
+            self.carried = None;
+        }
+        if back != TakeBack::Unacknowledged && owes {
+            self.flush_control().await;
+        }
+        Ok(back)
     }
 
     /// From now on a write fails with `TimedOut` when the peer has acknowledged nothing for
@@ -228,9 +315,42 @@ impl Stream {
             self.input.drain(..self.start);
             self.start = 0;
         }
-        match self.record.is_some() {
-            false => self.fill_plain().await,
-            true => self.fill_tls().await,
+        match (self.record.is_some(), self.carried.is_some()) {
+            (false, _) => self.fill_plain().await,
+            (true, false) => self.fill_tls().await,
+            (true, true) => self.fill_carried().await,
+        }
+    }
+
+    async fn fill_carried(&mut self) -> io::Result<usize> {
+        loop {
+            let (Some(carried), Some(record)) =
+                (self.carried.as_deref_mut(), self.record.as_deref_mut())
+            else {
+                return Ok(0);
+            };
+            let before = self.input.len();
+            let (got, received) = carried.read(&mut self.tcp, record, &mut self.input).await?;
+            let count = self.input.len() - before;
+            let received = match received {
+                Ok(received) => received,
+                Err(error) => {
+                    self.flush_control().await;
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                }
+            };
+            if received.output_pending {
+                self.flush_control().await;
+            }
+            self.ended |= received.close_notify;
+            if count > 0 || self.ended {
+                self.received_bytes += count as u64;
+                return Ok(count);
+            }
+            if got == 0 {
+                self.ended = true;
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, TRUNCATED));
+            }
         }
     }
 
@@ -279,8 +399,7 @@ impl Stream {
                     // How the peer ended was seen by a previous owner.
                     return Ok(0);
                 }
-                let why = "TLS stream ended without close_notify";
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, TRUNCATED));
             }
         }
     }
@@ -299,6 +418,11 @@ impl Stream {
     /// broken transport shows itself at the next read or write.
     async fn flush_control(&mut self) {
         let Some(record) = self.record.as_deref_mut() else { return };
+        let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
+        if let Some(carried) = self.carried.as_deref_mut().filter(|carried| carried.seals()) {
+            let _ = carried.flush(transport, record).await;
+            return;
+        }
         let mut out = Vec::new();
         record.take_output(&mut out);
         let _ = write_transport(&self.tcp, self.stall_limit, &out, false).await;
@@ -310,8 +434,17 @@ impl Stream {
     /// # Errors
     /// The socket's.
     pub async fn write_all(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
+        let offloaded = self.is_offloaded();
         match self.record.as_deref_mut() {
             None => write_transport(&self.tcp, self.stall_limit, bytes, more).await?,
+            Some(_) if offloaded => {
+                let mut chunks = bytes.chunks(FILE_CHUNK_BYTES).peekable();
+                while let Some(mut chunk) = chunks.next() {
+                    let (bytes, more) = (chunk.len(), more || chunks.peek().is_some());
+                    let mut fill = |out: &mut [u8]| Read::read_exact(&mut chunk, out);
+                    self.send_carried(bytes, &mut fill, more).await?;
+                }
+            }
             Some(record) => {
                 for chunk in bytes.chunks(FILE_CHUNK_BYTES) {
                     self.sealed.clear();
@@ -362,19 +495,40 @@ impl Stream {
     async fn send_file_tls(&mut self, file: &File, mut at: u64, bytes: u64) -> io::Result<()> {
         let end = at + bytes;
         while at < end {
-            let Some(record) = self.record.as_deref_mut() else { return Ok(()) };
             let chunk = (end - at).min(FILE_CHUNK_BYTES as u64) as usize;
-            self.sealed.clear();
-            record.take_output(&mut self.sealed);
+            let more = at + (chunk as u64) < end;
             let mut read = |out: &mut [u8]| {
                 let result = std::os::unix::fs::FileExt::read_exact_at(file, out, at);
                 at += out.len() as u64;
                 result
             };
+            if self.is_offloaded() {
+                self.send_carried(chunk, &mut read, more).await?;
+                continue;
+            }
+            let Some(record) = self.record.as_deref_mut() else { return Ok(()) };
+            self.sealed.clear();
+            record.take_output(&mut self.sealed);
             record.seal_with(chunk, &mut self.sealed, &mut read)?;
-            write_transport(&self.tcp, self.stall_limit, &self.sealed, at < end).await?;
+            write_transport(&self.tcp, self.stall_limit, &self.sealed, more).await?;
         }
         Ok(())
+    }
+
+    /// Sends records that the device seals.
+    async fn send_carried(
+        &mut self,
+        bytes: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> io::Result<()>,
+        more: bool,
+    ) -> io::Result<()> {
+        let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
+        match (self.carried.as_deref_mut(), self.record.as_deref_mut()) {
+            (Some(carried), Some(record)) => {
+                carried.send(transport, record, bytes, fill, more).await
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Ends the sending direction: close_notify on TLS, then FIN.
@@ -382,7 +536,13 @@ impl Stream {
     /// # Errors
     /// The socket's.
     pub async fn shutdown(&mut self) -> io::Result<()> {
-        if let Some(record) = self.record.as_deref_mut() {
+        let offloaded = self.is_offloaded();
+        if let (true, Some(carried), Some(record)) =
+            (offloaded, self.carried.as_deref_mut(), self.record.as_deref_mut())
+        {
+            let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
+            carried.close_notify(transport, record).await?;
+        } else if let Some(record) = self.record.as_deref_mut() {
             self.sealed.clear();
             record.take_output(&mut self.sealed);
             record.close_notify(&mut self.sealed);

@@ -8,19 +8,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use offload::Stats;
+use record::device::Refused;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
+use wire::{FlowKey, SeqNumber};
 
 use super::engine::{Counters, Engine};
 use super::sides::Flow;
-use super::track::{Offer, Refused};
+use super::track::Offer;
 
 /// Most requests that wait for the engine.
 pub const REQUESTS_MAX: usize = 1024;
 
-struct Request {
-    offer: Offer,
-    reply: oneshot::Sender<Result<Arc<Flow>, Refused>>,
+enum Request {
+    Create { offer: Offer, reply: oneshot::Sender<Result<Arc<Flow>, Refused>> },
+    Release { name: FlowKey, flow: Arc<Flow>, end: SeqNumber, reply: oneshot::Sender<()> },
 }
 
 /// What was counted, at some time.
@@ -86,16 +88,32 @@ impl Device {
     /// [`Refused`]: everything stays as it was.
     pub async fn create(&self, offer: Offer) -> Result<Arc<Flow>, Refused> {
         let (reply, answer) = oneshot::channel();
+        match self.request(Request::Create { offer, reply }) {
+            true => answer.await.unwrap_or(Err(Refused::Gone)),
+            false => Err(Refused::Gone),
+        }
+    }
+
+    /// Ends the offload of a connection that goes on in software. What was written up to `end` is
+    /// acknowledged. When this is over nothing is on its way through the engine that it has opened.
+    /// False where the engine has ended, or has too much to do.
+    pub async fn release(&self, name: FlowKey, flow: Arc<Flow>, end: SeqNumber) -> bool {
+        let (reply, answer) = oneshot::channel();
+        self.request(Request::Release { name, flow, end, reply }) && answer.await.is_ok()
+    }
+
+    /// Puts a request before the engine; false where it has ended, or too many wait.
+    fn request(&self, request: Request) -> bool {
         {
             let mut requests = locked(&self.0.requests);
             if self.has_ended() || requests.len() == REQUESTS_MAX {
-                return Err(Refused::Gone);
+                return false;
             }
-            requests.push_back(Request { offer, reply });
+            requests.push_back(request);
         }
         self.0.pending.store(true, Ordering::Release);
         self.wake();
-        answer.await.unwrap_or(Err(Refused::Gone))
+        true
     }
 
     /// Tells the engine to end.
@@ -121,7 +139,7 @@ impl Device {
     }
 
     /// The engine's thread does what was asked for.
-    pub(super) fn serve(&self, engine: &mut Engine) {
+    pub(super) fn serve(&self, now_ms: u64, engine: &mut Engine) {
         let pending = &self.0.pending;
         if !pending.load(Ordering::Relaxed) || !pending.swap(false, Ordering::Acquire) {
             return;
@@ -129,9 +147,17 @@ impl Device {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.0.wake, &mut count);
         let requests = std::mem::take(&mut *locked(&self.0.requests));
-        for Request { offer, reply } in requests {
-            // Who has asked may be gone; then nobody holds the flow but the engine.
-            let _ = reply.send(engine.table().create(offer));
+        for request in requests {
+            match request {
+                // Who has asked may be gone; then nobody holds the flow but the engine.
+                Request::Create { offer, reply } => {
+                    let _ = reply.send(engine.table().create(now_ms, offer));
+                }
+                Request::Release { name, flow, end, reply } => {
+                    engine.table().release(&name, &flow, end);
+                    let _ = reply.send(());
+                }
+            }
         }
     }
 

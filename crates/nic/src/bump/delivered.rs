@@ -123,6 +123,12 @@ impl Delivered {
         self.forgotten
     }
 
+    /// All that was delivered and is not read came as it was.
+    pub fn is_plain(&self) -> bool {
+        let ahead = self.ranges[self.gone..].iter().filter(|range| range.end > self.read);
+        ahead.map(|range| range.ways).all(|ways| ways == Ways::one(None))
+    }
+
     /// Octets from `start` to `end` are about to be delivered.
     ///
     /// # Errors

@@ -17,8 +17,10 @@
 //! - [`engine`]: what happens to each frame, with [`cut`] for large ones;
 //! - [`thread`]: the engine's thread, its two devices, what [`impair`] does to the wire,
 //!   and [`capture`](crate::capture) sees of it;
-//! - [`reader`], [`writer`]: records from, and to, the kernel's socket.
+//! - [`reader`], [`writer`]: records from, and to, the kernel's socket;
+//! - [`attached`]: all of it for runtimes that know [`record::device`] only.
 
+pub mod attached;
 pub mod channel;
 pub mod cut;
 pub mod delivered;
@@ -34,8 +36,9 @@ pub mod track;
 pub mod writer;
 
 pub use channel::{Counted, Device};
+pub use record::device::Refused;
 pub use sides::Flow;
-pub use track::{Offer, Refused};
+pub use track::Offer;
 
 use offload::Tls;
 use offload::tls::Version;

@@ -139,6 +139,12 @@ impl Reader {
         }
     }
 
+    /// What was taken of a record that is not complete, as it came on the wire. Nothing where some
+    /// of it, or of what is delivered and not read, was decrypted.
+    pub fn unopened(&self) -> Option<&[u8]> {
+        self.records.unopened().filter(|_| self.flow.rx().is_plain())
+    }
+
     /// What was counted since the last time: records by kind, and records with octets in doubt.
     pub fn take_stats(&mut self) -> (Stats, u64) {
         let doubtful = self.records.doubtful() - self.doubtful;

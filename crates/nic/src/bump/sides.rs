@@ -144,6 +144,11 @@ impl TxSide {
         Ok(())
     }
 
+    /// Where in the numbers of TCP an offset of the stream is.
+    pub fn seq(&self, offset: u64) -> SeqNumber {
+        self.origin + offset as u32
+    }
+
     /// The octets before `offset` have arrived.
     pub fn acknowledge(&mut self, offset: u64) {
         let acknowledged = self.origin + offset as u32;
@@ -312,6 +317,8 @@ pub struct RxSide {
     request: Option<Request>,
     response: Option<Response>,
     restart: Option<Restart>,
+    /// Nothing is decrypted any more.
+    stopped: bool,
 }
 
 /// What software knows of the stream that it receives, when the offload of it begins.
@@ -340,7 +347,13 @@ impl RxSide {
             request: None,
             response: None,
             restart: None,
+            stopped: false,
         }
+    }
+
+    /// From now on what is received is delivered as it comes.
+    pub fn stop(&mut self) {
+        self.stopped = true;
     }
 
     /// Where in the numbers of TCP an offset of the stream is.
@@ -377,11 +390,17 @@ impl RxSide {
         if let Some(response) = self.response.take() {
             self.machine.respond(stats, &response);
         }
-        let received = self.machine.receive(&self.tls, stats, seq, payload, out);
-        self.request = received.request.or(self.request);
+        let pass = match self.stopped {
+            true => None,
+            false => {
+                let received = self.machine.receive(&self.tls, stats, seq, payload, out);
+                self.request = received.request.or(self.request);
+                received.pass
+            }
+        };
         let start = self.offset(seq);
         let end = self.offset(seq + payload.len() as u32);
-        match (self.delivered.deliver(start, end, received.pass), received.pass) {
+        match (self.delivered.deliver(start, end, pass), pass) {
             (Err(_), _) => Outcome::Drop,
             (Ok(()), Some(_)) => Outcome::Decrypted,
             (Ok(()), None) => Outcome::Raw,
@@ -415,6 +434,11 @@ impl RxSide {
     pub fn change_key(&mut self, tls: Tls, start: SeqNumber, key: u16) {
         self.restart = Some(Restart { tls, start, key });
         self.response = None;
+    }
+
+    /// All that was delivered and is not read came as it was.
+    pub fn is_plain(&self) -> bool {
+        self.delivered.is_plain()
     }
 
     /// Octets that were delivered in different ways, so far.

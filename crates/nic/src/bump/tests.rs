@@ -16,7 +16,8 @@ use wire::{FlowKey, SeqNumber};
 use super::engine::Engine;
 use super::reader::Reader;
 use super::sides::{Flow, Outcome, Receiving, RxSide, TxSide};
-use super::track::{ENDED_MS, IDLE_MS, Offer, Refused};
+use super::track::{ENDED_MS, IDLE_MS, Offer};
+use record::device::{Begin, Refused};
 
 const KEY: [u8; 16] = [7; 16];
 const IV: [u8; 12] = [9; 12];
@@ -332,6 +333,7 @@ const PEER: u32 = 77;
 fn offer(sent_bytes: u64, read: u64) -> Offer {
     Offer {
         name: name(),
+        begin: Begin::Seen,
         sent_bytes,
         sent_number: 0,
         sending: tls(),
@@ -344,7 +346,7 @@ fn offloaded() -> (Engine, Arc<Flow>) {
     let mut engine = Engine::new(false);
     from_wire(&mut engine, frame(false, TcpFlags::SYN, PEER - 1, 0, &[]));
     from_host(&mut engine, 0, frame(true, SYN_ACK, HOST - 1, PEER, &[]));
-    let flow = engine.table().create(offer(0, 0)).unwrap();
+    let flow = engine.table().create(0, offer(0, 0)).unwrap();
     (engine, flow)
 }
 
@@ -436,18 +438,18 @@ fn numbers_are_those_that_the_kernel_has_agreed_to() {
     // Nobody but the kernel opens a connection here.
     let mut engine = Engine::new(false);
     from_wire(&mut engine, frame(false, TcpFlags::SYN, 1, 0, &[]));
-    assert_eq!(engine.table().create(offer(0, 0)).err(), Some(Refused::Unknown));
+    assert_eq!(engine.table().create(0, offer(0, 0)).err(), Some(Refused::Unknown));
     // The kernel opens it: an answer to another number does not count.
     from_host(&mut engine, 0, frame(true, TcpFlags::SYN, HOST - 1, 0, &[]));
     from_wire(&mut engine, frame(false, SYN_ACK, 4000, HOST + 1, &[]));
-    assert_eq!(engine.table().create(offer(0, 0)).err(), Some(Refused::Unknown));
+    assert_eq!(engine.table().create(0, offer(0, 0)).err(), Some(Refused::Unknown));
     from_wire(&mut engine, frame(false, SYN_ACK, PEER - 1, HOST, &[]));
     // Later ones change nothing, nor does a SYN that is sent again.
     from_wire(&mut engine, frame(false, SYN_ACK, 9000, HOST, &[]));
     from_host(&mut engine, 0, frame(true, TcpFlags::SYN, HOST - 1, 0, &[]));
-    let flow = engine.table().create(offer(0, 30)).unwrap();
+    let flow = engine.table().create(0, offer(0, 30)).unwrap();
     assert_eq!(flow.rx().seq(30), SeqNumber(PEER + 30));
-    assert_eq!(engine.table().create(offer(0, 0)).err(), Some(Refused::Twice));
+    assert_eq!(engine.table().create(0, offer(0, 0)).err(), Some(Refused::Twice));
 }
 
 #[test]
@@ -457,7 +459,7 @@ fn what_came_before_the_offload_is_in_doubt_when_it_comes_again() {
     let sealed = stream(&mut Random::new(3), 1, 100).sealed;
     // Delivered before anybody asked; software has not read it.
     from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &sealed));
-    let flow = engine.table().create(offer(0, 0)).unwrap();
+    let flow = engine.table().create(0, offer(0, 0)).unwrap();
     // The same again: the device takes it for the next.
     let up = from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &sealed));
     assert!(up[0].0.checksum_at.is_some());
@@ -475,4 +477,77 @@ fn silent_connections_that_are_not_offloaded_are_forgotten() {
     assert_eq!(engine.table().len(), 1);
     engine.table().sweep(IDLE_MS + 5);
     assert!(engine.table().is_empty());
+}
+
+#[test]
+fn a_released_connection_sends_what_software_seals_and_nothing_older() {
+    let (mut engine, flow) = offloaded();
+    let clear = in_clear(b"sealed by the device");
+    flow.tx().push(clear.clone().into()).unwrap();
+    let first = frame(true, TcpFlags::ACK, HOST, PEER, &clear);
+    assert_eq!(from_host(&mut engine, 0, first.clone()).len(), 1);
+    let end = SeqNumber(HOST) + clear.len() as u32;
+    engine.table().release(&name(), &flow, end);
+    assert_eq!(engine.table().offloaded(), 0);
+    // The same again, as the kernel has it: in the clear.
+    assert!(from_host(&mut engine, 0, first).is_empty());
+    // What software has sealed goes as it is.
+    let sealed = frame(true, TcpFlags::ACK, end.0, PEER, b"sealed in software");
+    assert_eq!(from_host(&mut engine, 0, sealed.clone()), [sealed]);
+    // What comes is delivered as it comes, and noted so while software may want to know.
+    let octets = stream(&mut Random::new(5), 1, 100).sealed;
+    let up = from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &octets));
+    assert_eq!((up[0].0.checksum_at, payload_of(&up[0].1, octets.len())), (None, &octets[..]));
+    assert!(flow.rx().is_plain());
+    // Wherever its numbers have gone, what is sent goes through.
+    let mut seq = end;
+    for _ in 0..9 {
+        seq = seq + (1 << 29);
+        let later = frame(true, TcpFlags::ACK, seq.0, PEER, b"later");
+        assert_eq!(from_host(&mut engine, 0, later).len(), 1);
+    }
+}
+
+#[test]
+fn what_was_opened_before_the_release_is_not_plain() {
+    let (mut engine, flow) = offloaded();
+    let octets = stream(&mut Random::new(6), 1, 300).sealed;
+    from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &octets));
+    engine.table().release(&name(), &flow, SeqNumber(HOST));
+    assert!(!flow.rx().is_plain());
+    flow.rx().read(octets.len(), &mut Vec::new());
+    assert!(flow.rx().is_plain());
+}
+
+#[test]
+fn a_restored_connection_has_the_numbers_of_its_snapshot() {
+    let restored = |sent_bytes, read| Offer {
+        begin: Begin::Restored {
+            send_seq: SeqNumber(HOST),
+            receive_seq: SeqNumber(PEER),
+            delivered_bytes_max: 5000,
+        },
+        ..offer(sent_bytes, read)
+    };
+    let mut engine = Engine::new(false);
+    let flow = engine.table().create(0, restored(40, 0)).unwrap();
+    // What was sent before, sealed by another, may be sent again as it is; the next is sealed.
+    let before = frame(true, TcpFlags::ACK, HOST, PEER, &[7; 40]);
+    assert_eq!(from_host(&mut engine, 0, before.clone()), [before]);
+    let record = in_clear(b"the first one here");
+    flow.tx().push(record.clone().into()).unwrap();
+    let next = frame(true, TcpFlags::ACK, HOST.wrapping_add(40), PEER, &record);
+    let out = from_host(&mut engine, 0, next);
+    assert!(payload_of(&out[0], record.len())[5..] != record[5..]);
+    // What the kernel may have got before the device was asked is in doubt when it is decrypted.
+    let octets = stream(&mut Random::new(7), 1, 100).sealed;
+    from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &octets));
+    let mut ranges = Vec::new();
+    flow.rx().read(octets.len(), &mut ranges);
+    assert_eq!(ranges[0].1.as_slice(), [None, Some(Pass { key: 0, generation: 0 })]);
+    // Twice it is not taken over, unless the first one is gone.
+    assert_eq!(engine.table().create(0, restored(0, 0)).err(), Some(Refused::Twice));
+    drop(flow);
+    engine.table().create(0, restored(0, 0)).unwrap();
+    assert_eq!(engine.table().offloaded(), 1);
 }

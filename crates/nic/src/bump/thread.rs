@@ -179,7 +179,7 @@ impl Loop {
                 [out.lost + back.lost, reordered, out.duplicated + back.duplicated]
             });
             self.device.publish(&mut self.engine, impaired);
-            self.device.serve(&mut self.engine);
+            self.device.serve(now_ms, &mut self.engine);
             if !busy {
                 self.sleep();
             }
@@ -211,7 +211,7 @@ impl Loop {
                 Err(_) => return count > 0,
             };
             // What was asked for before the kernel has sent this frame comes before it.
-            device.serve(engine);
+            device.serve(now_ms, engine);
             let mut unsent = 0;
             engine.host_frame(
                 now_ms,

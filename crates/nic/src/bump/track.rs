@@ -5,13 +5,20 @@
 //! kernel opened the connection, from the SYN that acknowledges ours: nobody beside the way can
 //! know that number. So numbers cannot be planted from afar.
 //!
+//! A connection whose socket was built from a snapshot has no SYN; the snapshot says the numbers, and
+//! who has built the socket is trusted with them. What the kernel may have received before the device
+//! heard of it counts as delivered as it came.
+//!
+//! A connection can be released: what the kernel sends from then on was sealed in software, and goes
+//! through; what is older than that does not leave any more.
+//!
 //! A connection that was offloaded is remembered after its end: payload that the kernel still sends
 //! would leave in the clear, and is dropped until the kernel opens another one of that name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use thiserror::Error;
+use record::device::{Begin, Refused};
 use wire::packet::TcpFlags;
 use wire::{FlowKey, SeqNumber};
 
@@ -28,25 +35,15 @@ pub const ORPHANED_MS: u64 = 600_000;
 /// An ended one is forgotten after so long without a packet of the kernel's. Longer than the kernel
 /// ever sends one again.
 pub const ENDED_MS: u64 = 3_600_000;
-
-/// Why a connection cannot be offloaded. Its software goes on without.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Refused {
-    /// Its start did not go through here, or there were too many connections.
-    #[error("the connection's start was not seen; its records are sealed in software")]
-    Unknown,
-    /// It is offloaded already, or was.
-    #[error("the connection is offloaded already")]
-    Twice,
-    /// The engine has ended.
-    #[error("the engine has ended; records are sealed in software")]
-    Gone,
-}
+/// The largest window of TCP (RFC 7323 §2.3): nothing is sent again that is further back.
+const WINDOW_BYTES_MAX: i32 = 1 << 30;
 
 /// What software asks for: records of both directions, from these places on.
 pub struct Offer {
     /// The connection; its client is this host's end, whoever opened it.
     pub name: FlowKey,
+    /// Where the octets 0 of its streams are.
+    pub begin: Begin,
     /// Octets that were written to the socket; the next one starts a record in the clear.
     pub sent_bytes: u64,
     /// How many records were before it under its key.
@@ -63,7 +60,9 @@ enum Use {
     Through,
     /// Offloaded.
     Offload(Arc<Flow>),
-    /// It was.
+    /// It was, and software seals again: octets from here on. What came before may still be read.
+    Released(Arc<Flow>, SeqNumber),
+    /// It was, and has ended.
     Ended,
 }
 
@@ -135,8 +134,18 @@ impl Table {
         if flags.contains(TcpFlags::RST) {
             connection.end();
         }
-        match &connection.used {
+        match &mut connection.used {
             Use::Through => Verdict::Through,
+            Use::Released(flow, from) => {
+                if flags.contains(TcpFlags::ACK) {
+                    flow.rx().settle(segment.ack);
+                }
+                let ahead = segment.payload_seq().since(*from);
+                if ahead > WINDOW_BYTES_MAX {
+                    *from = segment.payload_seq() - WINDOW_BYTES_MAX as u32;
+                }
+                if ahead < 0 { Verdict::Drop } else { Verdict::Through }
+            }
             Use::Offload(flow) => {
                 if flags.contains(TcpFlags::ACK) {
                     flow.rx().settle(segment.ack);
@@ -159,15 +168,7 @@ impl Table {
             return;
         }
         let remote = segment.flags.contains(TcpFlags::ACK).then_some(segment.ack);
-        let connection = Connection {
-            local,
-            remote,
-            frontier: remote,
-            finished: None,
-            over: false,
-            used: Use::Through,
-            heard_ms: now_ms,
-        };
+        let connection = Connection { remote, frontier: remote, ..Connection::new(local, now_ms) };
         let before = self.connections.insert(segment.flow, connection);
         self.offloaded -= usize::from(before.is_some_and(|before| before.was_offloaded()));
     }
@@ -195,7 +196,9 @@ impl Table {
         connection.over |= acknowledges && connection.finished == Some(segment.ack);
         match &connection.used {
             Use::Offload(flow) => Some(flow),
-            _ => None,
+            // Until software has read what came before, how octets come has to be noted.
+            Use::Released(flow, _) if Arc::strong_count(flow) > 1 => Some(flow),
+            Use::Released(..) | Use::Through | Use::Ended => None,
         }
     }
 
@@ -203,7 +206,16 @@ impl Table {
     ///
     /// # Errors
     /// [`Refused`].
-    pub fn create(&mut self, offer: Offer) -> Result<Arc<Flow>, Refused> {
+    pub fn create(&mut self, now_ms: u64, offer: Offer) -> Result<Arc<Flow>, Refused> {
+        if let Begin::Restored { send_seq, receive_seq, delivered_bytes_max } = offer.begin {
+            let frontier = receive_seq + delivered_bytes_max as u32;
+            let begun = Connection {
+                remote: Some(receive_seq),
+                frontier: Some(frontier),
+                ..Connection::new(send_seq, now_ms)
+            };
+            self.restore(offer.name, begun)?;
+        }
         let connection = self.connections.get_mut(&offer.name).ok_or(Refused::Unknown)?;
         let (Some(remote), Some(frontier)) = (connection.remote, connection.frontier) else {
             return Err(Refused::Unknown);
@@ -218,6 +230,36 @@ impl Table {
         Ok(flow)
     }
 
+    /// The kernel has a socket of this name that was built from a snapshot; an earlier one of that
+    /// name is gone, unless its software is still there.
+    fn restore(&mut self, name: FlowKey, connection: Connection) -> Result<(), Refused> {
+        match self.connections.get(&name).map(|known| &known.used) {
+            Some(Use::Offload(flow)) if Arc::strong_count(flow) > 1 => return Err(Refused::Twice),
+            None if self.connections.len() == CONNECTIONS_MAX => {
+                self.refused += 1;
+                return Err(Refused::Unknown);
+            }
+            _ => (),
+        }
+        let before = self.connections.insert(name, connection);
+        self.offloaded -= usize::from(before.is_some_and(|before| before.was_offloaded()));
+        Ok(())
+    }
+
+    /// Ends the offload of a connection that goes on: what was written up to `end` is acknowledged,
+    /// and what is received from now on is delivered as it comes.
+    pub fn release(&mut self, name: &FlowKey, flow: &Arc<Flow>, end: SeqNumber) {
+        let Some(connection) = self.connections.get_mut(name) else { return };
+        match &connection.used {
+            Use::Offload(known) if Arc::ptr_eq(known, flow) => {
+                flow.rx().stop();
+                connection.used = Use::Released(flow.clone(), end);
+                self.offloaded -= 1;
+            }
+            _ => (),
+        }
+    }
+
     /// Forgets connections that have been silent for long.
     pub fn sweep(&mut self, now_ms: u64) {
         let offloaded = &mut self.offloaded;
@@ -225,6 +267,7 @@ impl Table {
             let silent_ms = now_ms.saturating_sub(connection.heard_ms);
             match &connection.used {
                 Use::Through => silent_ms < IDLE_MS,
+                Use::Released(flow, _) => Arc::strong_count(flow) > 1 || silent_ms < IDLE_MS,
                 Use::Offload(flow) => {
                     let done = connection.over || silent_ms >= ORPHANED_MS;
                     if Arc::strong_count(flow) == 1 && done {
@@ -243,8 +286,22 @@ impl Table {
 }
 
 impl Connection {
+    /// One that goes through, and of whose peer nothing is known.
+    fn new(local: SeqNumber, now_ms: u64) -> Connection {
+        Connection {
+            local,
+            remote: None,
+            frontier: None,
+            finished: None,
+            over: false,
+            used: Use::Through,
+            heard_ms: now_ms,
+        }
+    }
+
+    /// Counts as offloaded: something of it may be in the clear.
     fn was_offloaded(&self) -> bool {
-        !matches!(self.used, Use::Through)
+        matches!(self.used, Use::Offload(_) | Use::Ended)
     }
 
     /// No context is kept, and payload is dropped from now on, if it was offloaded.

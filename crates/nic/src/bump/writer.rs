@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use offload::software::sent::Full;
 use record::RecordLayer;
+use wire::SeqNumber;
 
 use super::held::SplitRecord;
 use super::sides::Flow;
@@ -81,6 +82,16 @@ impl Writer {
             self.generation = generation;
         }
         Ok(())
+    }
+
+    /// Where what is written next is in the numbers of TCP.
+    pub fn end(&self) -> SeqNumber {
+        self.flow.tx().seq(self.written)
+    }
+
+    /// The connection.
+    pub fn flow(&self) -> &Arc<Flow> {
+        &self.flow
     }
 
     /// So many octets of what was announced are not acknowledged, or not even written.

@@ -254,10 +254,17 @@ impl Config {
     /// Any [`ConfigError`].
     pub fn check(&self) -> Result<(), ConfigError> {
         match self.terminate.len() + self.originate.len() {
-            0 => return Err(ConfigError::Nothing),
-            count if count > LISTENERS_MAX => return Err(ConfigError::Listeners(count)),
-            _ => (),
+            0 => Err(ConfigError::Nothing),
+            count if count > LISTENERS_MAX => Err(ConfigError::Listeners(count)),
+            _ => self.check_device(),
         }
+    }
+
+    /// Says whether what it says of the device makes sense: nothing of what is above it.
+    ///
+    /// # Errors
+    /// Any [`ConfigError`].
+    pub fn check_device(&self) -> Result<(), ConfigError> {
         if !is_link_name(&self.tap) {
             return Err(ConfigError::Name { key: "tap", value: self.tap.clone() });
         }

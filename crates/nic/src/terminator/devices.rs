@@ -13,7 +13,9 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use thiserror::Error;
 
 use super::config::{Config, ConfigError, WireName};
-use crate::bump::thread::{Setup, Wire};
+use crate::bump::Device;
+use crate::bump::attached::Attached;
+use crate::bump::thread::{self, Running, Setup, Wire};
 use crate::capture::{Capture, FILE_BYTES_MAX};
 
 /// Frames that the kernel keeps for a TAP device before it drops.
@@ -57,6 +59,12 @@ pub enum DeviceError {
         /// What the system said.
         error: io::Error,
     },
+    /// The engine's thread.
+    #[error("the engine cannot start: {0}; see the process and thread limits")]
+    Engine(io::Error),
+    /// No wire.
+    #[error("the device needs a wire: say where its frames go")]
+    NoWire,
     /// An address or a route.
     #[error("`ip {arguments}`: {said}")]
     Ip {
@@ -71,6 +79,30 @@ pub enum DeviceError {
 fn mac(last: u8) -> Mac {
     let [.., high, middle, low] = std::process::id().to_be_bytes();
     [0x02, 0x75, high, middle, low, last]
+}
+
+/// Makes the devices, and starts the engine, where there is a wire.
+///
+/// # Errors
+/// [`DeviceError`].
+pub fn start(config: &Config, device: &Device) -> Result<Option<Running>, DeviceError> {
+    let Some(wire) = config.wire()? else { return Ok(None) };
+    let setup = make(config, &wire)?;
+    address(config)?;
+    tracing::info!(tap = config.tap, wire = config.wire, "device");
+    thread::start(device.clone(), setup).map(Some).map_err(DeviceError::Engine)
+}
+
+/// As [`start`], for another runtime's connections: the device as it sees it, and the engine, which
+/// ends when dropped.
+///
+/// # Errors
+/// [`DeviceError`]; without a wire there is no device.
+pub fn attach(config: &Config) -> Result<(Attached, Running), DeviceError> {
+    config.check_device()?;
+    let device = Device::new().map_err(DeviceError::Engine)?;
+    let running = start(config, &device)?.ok_or(DeviceError::NoWire)?;
+    Ok((Attached::new(device, &config.tap), running))
 }
 
 /// Makes the devices that `wire` and `config` ask for.

@@ -62,14 +62,16 @@ impl Connections {
     }
 }
 
-/// All of it as text.
-pub fn render(connections: &Connections, counted: &Counted) -> String {
+/// Writes one family with one value.
+fn family(text: &mut String, name: &str, kind: &str, value: u64) {
+    let suffix = if kind == "counter" { "_total" } else { "" };
+    let _ = writeln!(text, "# TYPE unlade_nic_{name} {kind}");
+    let _ = writeln!(text, "unlade_nic_{name}{suffix} {value}");
+}
+
+/// What the device has counted, and the software above it of its records; without the end.
+pub fn render_device(counted: &Counted) -> String {
     let mut text = String::new();
-    let mut family = |name: &str, kind: &str, value: u64| {
-        let suffix = if kind == "counter" { "_total" } else { "" };
-        let _ = writeln!(text, "# TYPE unlade_nic_{name} {kind}");
-        let _ = writeln!(text, "unlade_nic_{name}{suffix} {value}");
-    };
     let engine = counted.engine.named();
     let [lost, reordered, duplicated] = counted.impaired;
     let impaired = [
@@ -78,12 +80,24 @@ pub fn render(connections: &Connections, counted: &Counted) -> String {
         ("impaired_duplicated_frames", duplicated),
         ("records_doubtful", counted.records_doubtful),
     ];
-    let counters = connections.named().into_iter().chain(device(&counted.device));
-    let counters = counters.chain(records(&counted.software)).chain(engine).chain(impaired);
-    counters.for_each(|(name, value)| family(name, "counter", value));
-    family("connections_active", "gauge", connections.active.load(Ordering::Relaxed));
-    family("flows_known", "gauge", counted.connections);
-    family("flows_offloaded", "gauge", counted.offloaded_connections);
+    let counters = device(&counted.device).into_iter().chain(records(&counted.software));
+    for (name, value) in counters.chain(engine).chain(impaired) {
+        family(&mut text, name, "counter", value);
+    }
+    family(&mut text, "flows_known", "gauge", counted.connections);
+    family(&mut text, "flows_offloaded", "gauge", counted.offloaded_connections);
+    text
+}
+
+/// All of it as text.
+pub fn render(connections: &Connections, counted: &Counted) -> String {
+    let mut text = String::new();
+    for (name, value) in connections.named() {
+        family(&mut text, name, "counter", value);
+    }
+    let active = connections.active.load(Ordering::Relaxed);
+    family(&mut text, "connections_active", "gauge", active);
+    text.push_str(&render_device(counted));
     text.push_str("# EOF\n");
     text
 }

@@ -25,7 +25,7 @@ use super::handshake::{self, Established};
 use super::metrics::{self, Connections};
 use super::relay::relay;
 use super::stream;
-use crate::bump::{Device, thread};
+use crate::bump::Device;
 
 /// Connections that wait for their turn in the kernel.
 const BACKLOG: i32 = 1024;
@@ -52,9 +52,6 @@ pub enum RunError {
     /// The thread of connections.
     #[error(transparent)]
     Workers(#[from] WorkersError),
-    /// The engine's thread.
-    #[error("the engine cannot start: {0}; see the process and thread limits")]
-    Engine(io::Error),
     /// A listener.
     #[error("listening on {address}: {error}; see `ip address` and `ss -ltnp`")]
     Listen {
@@ -122,8 +119,8 @@ pub fn run(config: Config) -> Result<(), RunError> {
         pinned.map_err(|error| RunError::Core { core, error: error.into() })?;
     }
     let roles = roles(&config)?;
-    let device = Device::new().map_err(RunError::Engine)?;
-    let engine = start_engine(&config, &device)?;
+    let device = Device::new().map_err(DeviceError::Engine)?;
+    let engine = devices::start(&config, &device)?;
     let mut listeners = Vec::new();
     for (address, role) in roles {
         listeners.push((listen(&config, address, &role)?, role));
@@ -148,15 +145,6 @@ pub fn run(config: Config) -> Result<(), RunError> {
     drop(admin);
     drop(engine);
     Ok(())
-}
-
-/// Makes the devices and starts the engine, where there is a wire.
-fn start_engine(config: &Config, device: &Device) -> Result<Option<thread::Running>, RunError> {
-    let Some(wire) = config.wire()? else { return Ok(None) };
-    let setup = devices::make(config, &wire)?;
-    devices::address(config)?;
-    tracing::info!(tap = config.tap, wire = config.wire, "device");
-    thread::start(device.clone(), setup).map(Some).map_err(RunError::Engine)
 }
 
 fn start_admin(

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use record::RecordLayer;
+use record::device::Begin;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -121,6 +122,7 @@ async fn offload(
     let (offset, number) = (read - unopened.len() as u64, secrets.read.sequence);
     let offer = Offer {
         name: FlowKey::new(tcp.local_addr()?, tcp.peer_addr()?),
+        begin: Begin::Seen,
         sent_bytes: written,
         sent_number: secrets.write.sequence,
         sending,

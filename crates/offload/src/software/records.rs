@@ -237,6 +237,16 @@ impl Records {
         Record { number, content_type: self.octets[0], plaintext }
     }
 
+    /// What was pushed of a record that is not complete, as it came on the wire. Nothing where a
+    /// device has decrypted some of it, or may have.
+    pub fn unopened(&self) -> Option<&[u8]> {
+        if self.given {
+            return Some(&[]);
+        }
+        let sealed = self.doubts.is_empty() && self.parts.iter().all(|part| part.pass.is_none());
+        sealed.then_some(&self.octets[..])
+    }
+
     /// The next record is authentic, because every octet of it, `record_bytes` of them, came in
     /// `pass`; its octets stay with the caller. Returns its number. Nothing where that proves nothing,
     /// or octets of it were pushed: it is to be opened then.

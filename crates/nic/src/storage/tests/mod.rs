@@ -24,7 +24,7 @@ use crate::port::impair::{Impair, Impairment};
 use crate::port::memory::{self, MemoryPort};
 use crate::port::{Frame, Port};
 use crate::queue::{QueueConfig, pair};
-use crate::random::{Random, cases};
+use random::{Random, cases};
 use crate::stack::{self, Stack};
 use crate::tls::Mode;
 use crate::tls::keys::{Secrets, Suite};
