@@ -40,7 +40,7 @@ pub struct Config {
     pub block_bytes: u32,
 }
 
-/// Why nothing is read.
+/// Why nothing is read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ReadError {
     /// The controller has not answered yet.
