@@ -48,7 +48,7 @@ fn reader(choice: u8) -> Reader {
 /// What goes out lies within the data, in order, and is no more than was asked for.
 fn give(reader: &mut Reader, given: &mut usize) {
     while let Some(bytes) = reader.writer().next_bytes() {
-        let (said, data) = reader.writer().next().expect("a PDU");
+        let (said, data) = reader.writer().take_next().expect("a PDU");
         assert_eq!((said.command_id, said.offset as usize, data.len()), (WRITE, *given, bytes));
         assert_eq!((said.bytes as usize, data.len() <= PDU_BYTES as usize), (bytes, true));
         assert_eq!(data, written()[*given..*given + bytes]);

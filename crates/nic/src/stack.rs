@@ -20,11 +20,13 @@ use crate::segment::Template;
 use crate::storage::sealed::Sealed;
 use crate::tls::Mode;
 use crate::tls::keys::{KeysError, Secrets};
-use crate::tls::receive::{Chunk, Event, ReceiveError, Receiver, Restart};
-use crate::tls::send::{CONTENT_BYTES_MAX, Change, SendError, Sender};
+use crate::tls::receive::{Chunk, Event, ReceiveError, Receiver};
+use crate::tls::send::{CONTENT_BYTES_MAX, SendError, Sender};
 
+mod keys;
 mod pdus;
 
+use keys::restart;
 use pdus::PduState;
 pub use pdus::Question;
 
@@ -363,32 +365,6 @@ impl Stack {
             tcp.send(piece).map_err(|_| WriteError::Closed)?;
         }
         Ok(())
-    }
-
-    /// Changes the keys that this end seals with (RFC 8446 §4.6.3); `request`: the peer is to change
-    /// its keys too.
-    ///
-    /// # Errors
-    /// [`WriteError`]; the keys stay as they are, unless the connection has ended.
-    pub fn update_keys(&mut self, id: Id, request: bool) -> Result<(), WriteError> {
-        if self.write_room_bytes(id) < CONTENT_BYTES_MAX {
-            return Err(WriteError::Full);
-        }
-        let mut pieces = Vec::new();
-        let connection = self.connection(id).ok_or(WriteError::Closed)?;
-        if connection.tx.is_full() {
-            return Err(DriverError::Keys.into());
-        }
-        let flow = connection.flow;
-        if let Some((Change { key, start, .. }, protocol)) =
-            connection.change(request, &mut pieces)?
-        {
-            connection.tx.add(key, start)?;
-            if let (Some(flow), Some(protocol)) = (flow, protocol) {
-                self.driver.create_tx(flow, protocol, (start, 0), key)?;
-            }
-        }
-        self.send(id, &mut pieces)
     }
 
     /// This end sends nothing more; where the connection is secured, the peer is told under the keys.
@@ -760,15 +736,6 @@ impl Stack {
             }
         }
     }
-}
-
-fn restart(driver: &mut Driver, flow: FlowId, device: Restart) -> Result<(), ReceiveError> {
-    let Restart { start, key, secrets } = device;
-    if let Some(protocol) = secrets.protocol()? {
-        // Without room the device goes on with the key before, and what it does is undone.
-        let _ = driver.restart_rx(flow, protocol, (start, 0), key);
-    }
-    Ok(())
 }
 
 /// The TCP header of the part that starts `at` octets behind the start of the payload.

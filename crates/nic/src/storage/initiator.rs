@@ -40,7 +40,7 @@ pub struct Config {
     pub block_bytes: u32,
 }
 
-/// Why nothing is read.
+/// Why nothing is read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ReadError {
     /// The controller has not answered yet.
@@ -303,7 +303,7 @@ impl Initiator {
             if !stack.has_room_for_pdu(self.id, bytes) {
                 break;
             }
-            let Some((said, data)) = self.reader.writer().next() else { break };
+            let Some((said, data)) = self.reader.writer().take_next() else { break };
             done += 1;
             write(stack, self.id, &Pdu::HostData(said), data)?;
         }

@@ -91,7 +91,7 @@ impl Writer {
     }
 
     /// The PDU that is next: what is said of its data, and that.
-    pub fn next(&mut self) -> Option<(Data, Bytes)> {
+    pub fn take_next(&mut self) -> Option<(Data, Bytes)> {
         let bytes = self.next_bytes()? as u32;
         let transfer = self.transfers.front_mut()?;
         let Transfer { cid, tag, at, end } = *transfer;
@@ -142,7 +142,7 @@ mod tests {
         writer.ready(&ready(1, 0, 40)).unwrap();
         let mut given = Vec::new();
         while let Some(bytes) = writer.next_bytes() {
-            let (said, octets) = writer.next().unwrap();
+            let (said, octets) = writer.take_next().unwrap();
             assert_eq!((said.bytes as usize, said.transfer_tag), (bytes, 7));
             assert_eq!(octets, data[said.offset as usize..][..bytes]);
             given.push((said.command_id, said.offset, said.bytes, said.is_last));

@@ -598,6 +598,14 @@ fn random_case(random: &mut Random) -> Case {
 }
 
 #[test]
+fn reads_are_right_in_every_mode_on_every_line() {
+    cases(20, |random| {
+        let case = Case { writes: 0, reads: 1 + random.below(60), ..random_case(random) };
+        run(&case);
+    });
+}
+
+#[test]
 fn reads_and_writes_are_right_in_every_mode_on_every_line() {
     cases(40, |random| {
         let case = random_case(random);
