@@ -43,6 +43,9 @@ pub struct Counted {
     /// Time in which the kernel took frames from the engine, and its TCP worked on them, on the
     /// engine's thread, in nanoseconds; where that is measured.
     pub delivery_ns: u64,
+    /// Processor time in which the engine's thread looked for frames in vain before it slept, in
+    /// nanoseconds; where that is measured.
+    pub idle_ns: u64,
     /// Frames that the wire has lost, reordered and doubled on purpose.
     pub impaired: [u64; 3],
 }
@@ -176,6 +179,7 @@ impl Device {
     pub(super) fn publish(&self, engine: &mut Engine, impaired: [u64; 3]) {
         let (device, counters) = (*engine.stats(), engine.counters());
         let delivery_ns = engine.delivery().as_nanos() as u64;
+        let idle_ns = engine.idle().as_nanos() as u64;
         let table = engine.table();
         let (offloaded, connections) = (table.offloaded() as u64, table.len() as u64);
         let mut counted = locked(&self.0.counted);
@@ -184,6 +188,7 @@ impl Device {
         counted.offloaded_connections = offloaded;
         counted.connections = connections;
         counted.delivery_ns = delivery_ns;
+        counted.idle_ns = idle_ns;
         counted.impaired = impaired;
     }
 

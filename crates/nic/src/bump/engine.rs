@@ -75,6 +75,7 @@ pub struct Engine {
     /// The wire takes large segments, and makes checksums.
     wire_is_large: bool,
     delivery: Duration,
+    idle: Duration,
     plain: Vec<u8>,
     room: Vec<u8>,
 }
@@ -89,6 +90,7 @@ impl Engine {
             counters: Counters::default(),
             wire_is_large,
             delivery: Duration::ZERO,
+            idle: Duration::ZERO,
             plain: vec![0; FRAME_BYTES_MAX],
             room: Vec::with_capacity(FRAME_BYTES_MAX),
         }
@@ -112,6 +114,16 @@ impl Engine {
     /// So long the kernel took a frame from the device.
     pub fn count_delivery(&mut self, took: Duration) {
         self.delivery += took;
+    }
+
+    /// So long the thread looked for frames in vain.
+    pub fn count_idle(&mut self, took: Duration) {
+        self.idle += took;
+    }
+
+    /// How long the thread looked for frames in vain, where that is measured: processor time.
+    pub fn idle(&self) -> Duration {
+        self.idle
     }
 
     /// How long the kernel took all frames from the device, where that is measured.
@@ -231,7 +243,7 @@ impl Engine {
         };
         let payload = &mut frame[segment.payload.clone()];
         let plain = &mut self.plain[..payload.len()];
-        match flow.rx().receive(&mut self.stats, segment.payload_seq(), payload, plain) {
+        match flow.receive(&mut self.stats, segment.payload_seq(), payload, plain) {
             Outcome::Raw => host(header, frame),
             Outcome::Drop => self.counters.rx_dropped_frames += 1,
             Outcome::Decrypted => {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use offload::Stats;
 use offload::resync::{Request, Response};
-use offload::rx::Rx;
+use offload::rx::{Received, Rx};
 use offload::software::sent::{Extent, Full, Located, Sent};
 use offload::tls::{Progress, Tls};
 use offload::tx::{self, Shadow, Tx, Verdict};
@@ -30,14 +30,39 @@ pub const KEYS_MAX: usize = 8;
 pub struct Flow {
     tx: Mutex<TxSide>,
     rx: Mutex<RxSide>,
+    /// The engine's alone: software need not wait while a segment is worked on.
+    machine: Mutex<RxMachine>,
     broken: Arc<Notify>,
 }
 
 impl Flow {
     /// Joins both directions.
-    pub fn new(tx: TxSide, rx: RxSide) -> Flow {
+    pub fn new(tx: TxSide, (rx, machine): (RxSide, RxMachine)) -> Flow {
         let broken = tx.broken.clone();
-        Flow { tx: Mutex::new(tx), rx: Mutex::new(rx), broken }
+        Flow { tx: Mutex::new(tx), rx: Mutex::new(rx), machine: Mutex::new(machine), broken }
+    }
+
+    /// Works on the payload of a segment that is about to be delivered; into `out`, where it was
+    /// decrypted.
+    pub fn receive(
+        &self,
+        stats: &mut Stats,
+        seq: SeqNumber,
+        payload: &[u8],
+        out: &mut [u8],
+    ) -> Outcome {
+        let mut locked = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        let RxMachine { tls, machine } = &mut *locked;
+        let (restart, response) = self.rx().take_orders();
+        if let Some(Restart { tls: next, start, key }) = restart {
+            machine.restart(start, 0, key);
+            *tls = next;
+        }
+        if let Some(response) = response {
+            machine.respond(stats, &response);
+        }
+        let received = machine.receive(tls, stats, seq, payload, out);
+        self.rx().deliver(&received, seq, payload.len())
     }
 
     /// Waits until [`TxSide::is_broken`]. One task can wait.
@@ -308,11 +333,15 @@ pub enum Outcome {
     Drop,
 }
 
-/// What is received: decrypted by the engine where it can.
-pub struct RxSide {
-    origin: SeqNumber,
+/// The engine's part of what is received.
+pub struct RxMachine {
     tls: Tls,
     machine: Rx<Progress>,
+}
+
+/// What is received, decrypted by the engine where it can: what software and engine say of it.
+pub struct RxSide {
+    origin: SeqNumber,
     delivered: Delivered,
     request: Option<Request>,
     response: Option<Response>,
@@ -335,20 +364,24 @@ pub struct Receiving {
 
 impl RxSide {
     /// The stream's octet 0 is at `origin`; octets before `frontier` may have been delivered.
-    pub fn new(origin: SeqNumber, receiving: Receiving, frontier: SeqNumber) -> RxSide {
+    pub fn new(
+        origin: SeqNumber,
+        receiving: Receiving,
+        frontier: SeqNumber,
+    ) -> (RxSide, RxMachine) {
         let Receiving { tls, offset, number, read } = receiving;
         let start = origin + offset as u32;
         let ahead = frontier.since(origin + read as u32).max(0);
-        RxSide {
+        let machine = RxMachine { tls, machine: Rx::new(start, number) };
+        let side = RxSide {
             origin,
-            tls,
-            machine: Rx::new(start, number),
             delivered: Delivered::new(read, read + ahead as u64),
             request: None,
             response: None,
             restart: None,
             stopped: false,
-        }
+        };
+        (side, machine)
     }
 
     /// From now on what is received is delivered as it comes.
@@ -374,32 +407,18 @@ impl RxSide {
         self.delivered.settle(offset);
     }
 
-    /// Works on the payload of a segment that is about to be delivered; into `out`, where it was
-    /// decrypted.
-    pub fn receive(
-        &mut self,
-        stats: &mut Stats,
-        seq: SeqNumber,
-        payload: &[u8],
-        out: &mut [u8],
-    ) -> Outcome {
-        if let Some(Restart { tls, start, key }) = self.restart.take() {
-            self.machine.restart(start, 0, key);
-            self.tls = tls;
-        }
-        if let Some(response) = self.response.take() {
-            self.machine.respond(stats, &response);
-        }
-        let pass = match self.stopped {
-            true => None,
-            false => {
-                let received = self.machine.receive(&self.tls, stats, seq, payload, out);
-                self.request = received.request.or(self.request);
-                received.pass
-            }
-        };
+    /// What software wants of the machine.
+    fn take_orders(&mut self) -> (Option<Restart>, Option<Response>) {
+        (self.restart.take(), self.response.take())
+    }
+
+    /// The machine has worked on a segment, which is delivered then: as it came, where software
+    /// has stopped it meanwhile.
+    fn deliver(&mut self, received: &Received, seq: SeqNumber, octets: usize) -> Outcome {
+        let pass = if self.stopped { None } else { received.pass };
+        self.request = received.request.or(self.request);
         let start = self.offset(seq);
-        let end = self.offset(seq + payload.len() as u32);
+        let end = self.offset(seq + octets as u32);
         match (self.delivered.deliver(start, end, pass), pass) {
             (Err(_), _) => Outcome::Drop,
             (Ok(()), Some(_)) => Outcome::Decrypted,

@@ -125,7 +125,7 @@ fn receive_over_a_bad_wire(random: &mut Random) -> u64 {
         let octets = &stream.sealed[start..end];
         let out = &mut out[..octets.len()];
         let seq = origin + start as u32;
-        let outcome = flow.rx().receive(&mut stats, seq, octets, out);
+        let outcome = flow.receive(&mut stats, seq, octets, out);
         let dropped = random.below(25) == 0;
         match outcome {
             Outcome::Raw if !dropped => kernel.take(start, octets),
@@ -174,8 +174,8 @@ fn an_octet_that_was_changed_ends_the_connection_also_in_doubt() {
         for chunk in sealed.chunks(100) {
             let mut out = vec![0; chunk.len()];
             let seq = origin + delivered.len() as u32;
-            let first = flow.rx().receive(&mut stats, seq, chunk, &mut out);
-            flow.rx().receive(&mut stats, seq, chunk, &mut vec![0; chunk.len()]);
+            let first = flow.receive(&mut stats, seq, chunk, &mut out);
+            flow.receive(&mut stats, seq, chunk, &mut vec![0; chunk.len()]);
             delivered.extend(if first == Outcome::Decrypted { &out } else { chunk });
         }
         let mut plaintext = Vec::new();

@@ -11,6 +11,7 @@ use linux::packet::PacketPort;
 use linux::vnet::{FRAME_BYTES_MAX, VnetHeader, VnetTap};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CpuSet, gettid, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::channel::Device;
 use super::engine::Engine;
@@ -22,6 +23,8 @@ use crate::impair::Seeded;
 const BATCH_FRAMES: usize = 32;
 /// Nanoseconds of a millisecond.
 const NS_PER_MS: u64 = 1_000_000;
+/// How long an engine that has a processor of its own looks for frames before it sleeps.
+pub const SPIN: Duration = Duration::from_micros(50);
 /// How often silent connections are looked for.
 const SWEEP_MS: u64 = 1000;
 /// How long the thread sleeps at most.
@@ -74,7 +77,11 @@ pub struct Setup {
     pub capture: Option<Capture<BufWriter<File>>>,
     /// The processor that the thread stays on.
     pub core: Option<usize>,
-    /// [`Counted::delivery_ns`](super::Counted::delivery_ns) is measured.
+    /// For so long the thread looks for frames in vain before it sleeps, and lets others run in
+    /// between: who sends need not wake it then, which costs more than many a frame.
+    pub spin: Duration,
+    /// [`Counted::delivery_ns`](super::Counted::delivery_ns) and
+    /// [`Counted::idle_ns`](super::Counted::idle_ns) are measured.
     pub is_timed: bool,
 }
 
@@ -180,21 +187,49 @@ impl Loop {
             });
             self.device.publish(&mut self.engine, impaired);
             self.device.serve(now_ms, &mut self.engine);
-            if !busy {
+            if !busy && !self.spin() {
                 self.sleep();
             }
         }
         self.device.refuse_all();
     }
 
-    fn sleep(&self) {
-        let holds = self.impaired.as_ref().is_some_and(|(out, back)| out.holds() || back.holds());
-        let timeout = Duration::from_millis(if holds { HELD_SLEEP_MS } else { SLEEP_MS });
-        let mut fds = [
+    /// Waits for frames without sleeping; true where there are some, or there is something else to
+    /// do.
+    fn spin(&mut self) -> bool {
+        if self.setup.spin.is_zero() {
+            return false;
+        }
+        let from = self.setup.is_timed.then(thread_time);
+        let until = Instant::now() + self.setup.spin;
+        let mut found = false;
+        while !found && Instant::now() < until {
+            std::thread::yield_now();
+            found = self.is_ready();
+        }
+        if let Some(from) = from {
+            self.engine.count_idle(thread_time().saturating_sub(from));
+        }
+        found
+    }
+
+    /// Frames or requests are there.
+    fn is_ready(&self) -> bool {
+        poll(&mut self.polled(), Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    fn polled(&self) -> [PollFd<'_>; 3] {
+        [
             PollFd::from_borrowed_fd(self.setup.host.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.setup.wire.fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.device.waker(), PollFlags::IN),
-        ];
+        ]
+    }
+
+    fn sleep(&self) {
+        let holds = self.impaired.as_ref().is_some_and(|(out, back)| out.holds() || back.holds());
+        let timeout = Duration::from_millis(if holds { HELD_SLEEP_MS } else { SLEEP_MS });
+        let mut fds = self.polled();
         let timeout = Timespec::try_from(timeout).ok();
         // An interrupted wait is a short one.
         let _ = poll(&mut fds, timeout.as_ref());
@@ -275,6 +310,12 @@ impl Loop {
 /// What the clock on the wall says.
 fn since_epoch() -> Duration {
     UNIX_EPOCH.elapsed().unwrap_or_default()
+}
+
+/// Processor time of this thread.
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn deliver(engine: &mut Engine, setup: &Setup, now_ms: u64, header: &VnetHeader, frame: &mut [u8]) {

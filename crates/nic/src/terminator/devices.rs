@@ -5,6 +5,7 @@ use std::io::{self, BufWriter};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use linux::link::{Link, Mac};
 use linux::packet::PacketPort;
@@ -15,7 +16,7 @@ use thiserror::Error;
 use super::config::{Config, ConfigError, WireName};
 use crate::bump::Device;
 use crate::bump::attached::Attached;
-use crate::bump::thread::{self, Running, Setup, Wire};
+use crate::bump::thread::{self, Running, SPIN, Setup, Wire};
 use crate::capture::{Capture, FILE_BYTES_MAX};
 
 /// Frames that the kernel keeps for a TAP device before it drops.
@@ -141,8 +142,9 @@ pub fn make(config: &Config, wire: &WireName) -> Result<Setup, DeviceError> {
         Capture::new(file, FILE_BYTES_MAX).map_err(failed)
     });
     let (capture, core) = (capture.transpose()?, config.engine_core);
-    let is_timed = false;
-    Ok(Setup { host, wire, wire_is_large, impairment, capture, core, is_timed })
+    // A processor of its own has nothing better to do.
+    let spin = if core.is_some() { SPIN } else { Duration::ZERO };
+    Ok(Setup { host, wire, wire_is_large, impairment, capture, core, spin, is_timed: false })
 }
 
 /// Gives the TAP device its addresses and routes.

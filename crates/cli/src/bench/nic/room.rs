@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use linux::link::Mac;
 use linux::vnet::VnetTap;
 use nic::bump::Device;
-use nic::bump::thread::{Running, Setup, Wire, start};
+use nic::bump::thread::{Running, SPIN, Setup, Wire, start};
 use std::net::IpAddr;
 
 /// Names of the two TAP devices.
@@ -70,6 +70,7 @@ impl Room {
             impairment: None,
             capture: None,
             core,
+            spin: SPIN,
             is_timed: true,
         };
         start(device.clone(), setup).context("the engine's thread")

@@ -164,7 +164,9 @@ impl Host<'_> {
     fn read_clocks(&self) -> Result<Reading> {
         let host = cpu_of_thread(gettid().as_raw_nonzero().get()).context("this thread's time")?;
         let engine = cpu_of_thread(self.engine.tid()).context("the engine's time")?;
-        let delivery = Duration::from_nanos(self.device.counted().delivery_ns);
+        let counted = self.device.counted();
+        let delivery = Duration::from_nanos(counted.delivery_ns);
+        let engine = engine.saturating_sub(Duration::from_nanos(counted.idle_ns));
         Ok(Reading(host, engine, Instant::now(), delivery))
     }
 
