@@ -48,7 +48,7 @@ pub enum BackendError {
     Store(#[from] StoreError),
     /// The identity of `[https]`.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(#[from] Box<TlsError>),
     /// The device that records are left to.
     #[error("[nic]: {0}")]
     Device(Box<dyn Error + Send + Sync>),
@@ -287,7 +287,7 @@ fn bind_https(
     device: Option<&dyn Device>,
 ) -> Result<(Vec<TcpListener>, Option<Arc<rustls::ServerConfig>>), BackendError> {
     let Some(https) = &config.https else { return Ok((Vec::new(), None)) };
-    let identity = tls::load(https)?;
+    let identity = tls::load(https).map_err(Box::new)?;
     let device = device.map(|device| device.interface().to_owned());
     let options = ListenOptions { device, ..ListenOptions::default() };
     let sockets = listen::bind_shared(https.address, config.workers, &options)?;
