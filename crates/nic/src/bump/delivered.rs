@@ -6,9 +6,12 @@
 //! before the kernel acknowledged it, the kernel may have kept in either way: both are told, the
 //! first one first, and the tag of the record decides. Acknowledged octets are settled: whatever
 //! comes then the kernel throws away.
+//!
+//! Until then the packets that octets came in are told apart, also where they came in the same way:
+//! the kernel may drop one of two neighbours, and take a copy that has octets of both.
 
 use offload::resync::Pass;
-use offload::software::records::WAYS_MAX;
+use offload::software::doubt::WAYS_MAX;
 
 /// Most ranges that are remembered of a flow: what TCP can hold of a stream in which every other
 /// packet came in another way. A packet that needs more is dropped.
@@ -61,6 +64,13 @@ struct Range {
     start: u64,
     end: u64,
     ways: Ways,
+}
+
+impl Range {
+    /// True where octets from `start` on, which came in these ways, belong to it.
+    fn goes_on(&self, start: u64, ways: &Ways) -> bool {
+        self.end == start && self.ways == *ways && ways.is_certain()
+    }
 }
 
 /// There are too many ranges, or what came is not near the stream: the packet is to be dropped.
@@ -122,7 +132,11 @@ impl Delivered {
         if start >= end {
             return Ok(());
         }
+        if self.ranges.len() - self.gone >= RANGES_MAX {
+            self.join();
+        }
         let full = self.ranges.len() - self.gone >= RANGES_MAX;
+        let settled = self.settled;
         match self.ranges[self.gone..].last_mut() {
             Some(last) if start < last.end => {
                 if full {
@@ -130,7 +144,9 @@ impl Delivered {
                 }
                 self.overlap(start, end, way);
             }
-            Some(last) if last.end == start && last.ways == Ways::one(way) => last.end = end,
+            Some(last) if last.goes_on(start, &Ways::one(way)) && start <= settled => {
+                last.end = end;
+            }
             _ if full => return Err(Full),
             _ => self.ranges.push(Range { start, end, ways: Ways::one(way) }),
         }
@@ -167,17 +183,15 @@ impl Delivered {
             pieces.push(Range { start: at, end, ways: Ways::one(way) });
         }
         self.ranges.splice(first..behind, pieces);
-        self.join(first);
     }
 
-    /// Joins neighbours that came in the same way, from the one before `first` on, as far as
-    /// something may have changed. Those in doubt stay apart: the kernel decides packet by packet.
-    fn join(&mut self, first: usize) {
-        let mut kept = first.saturating_sub(1).max(self.gone);
+    /// Joins settled neighbours that came in the same way.
+    fn join(&mut self) {
+        let mut kept = self.gone;
         for index in kept + 1..self.ranges.len() {
             let range = self.ranges[index];
             let last = &mut self.ranges[kept];
-            if last.end == range.start && last.ways == range.ways && last.ways.is_certain() {
+            if last.goes_on(range.start, &range.ways) && range.start <= self.settled {
                 last.end = range.end;
             } else {
                 kept += 1;
@@ -285,9 +299,28 @@ mod tests {
     fn a_stream_in_order_is_one_range() {
         let mut delivered = Delivered::new(0, 0);
         for packet in 0..100_000 {
+            delivered.settle(packet * 1448);
             delivered.deliver(packet * 1448, (packet + 1) * 1448, pass(1)).unwrap();
         }
         assert_eq!(delivered.ranges.len(), 1);
+    }
+
+    #[test]
+    fn packets_are_told_apart_until_they_are_settled() {
+        let mut delivered = Delivered::new(0, 0);
+        let packets = RANGES_MAX as u64 - 2;
+        for packet in 0..packets {
+            delivered.deliver(packet * 100, packet * 100 + 100, pass(1)).unwrap();
+        }
+        delivered.deliver(50, 150, None).unwrap();
+        let ends: Vec<u64> = (0..4).map(|_| delivered.take(1000).0).collect();
+        assert_eq!(ends, [50, 100, 150, 200]);
+        let end = packets * 100;
+        delivered.settle(end);
+        for packet in 0..10 {
+            delivered.deliver(end + packet * 200, end + packet * 200 + 100, pass(1)).unwrap();
+        }
+        assert!(delivered.ranges.len() - delivered.gone < 20);
     }
 
     #[test]

@@ -91,12 +91,15 @@ impl Reader {
     ) -> Result<Received, record::RecordError> {
         let mut received = Received::default();
         while !octets.is_empty() {
+            let number = self.records.number();
             let taken = self.records.push_uncertain(octets, ways.as_slice());
-            let taken = taken.map_err(|error| refuse(layer, error))?;
+            let taken = taken.map_err(|error| refuse(layer, error, number))?;
             octets = &octets[taken..];
             let is_13 = layer.version() == 0x0304;
             let opened = self.records.open(&mut self.stats);
-            let Some(record) = opened.map_err(|error| refuse(layer, error))? else { continue };
+            let Some(record) = opened.map_err(|error| refuse(layer, error, number))? else {
+                continue;
+            };
             let (content_type, content) = match is_13 {
                 false => (record.content_type, record.plaintext),
                 true => match inner(record.plaintext) {
@@ -143,13 +146,13 @@ impl Reader {
     }
 }
 
-/// Says to the layer why the stream has ended.
-fn refuse(layer: &mut RecordLayer, error: RecordError) -> record::RecordError {
+/// Says to the layer why the stream has ended with record `number` under its key.
+fn refuse(layer: &mut RecordLayer, error: RecordError, number: u64) -> record::RecordError {
     let error = match error {
         RecordError::Malformed => {
             record::RecordError::UnexpectedMessage("no record where one should start")
         }
-        RecordError::Forged => record::RecordError::BadRecordMac { sequence: 0 },
+        RecordError::Forged => record::RecordError::BadRecordMac { sequence: number },
     };
     layer.refuse(error);
     error

@@ -96,7 +96,8 @@ impl Kernel {
 /// One connection over a wire that loses, doubles and reorders, to a kernel that drops some of what
 /// it is given. Returns how many records came in doubt.
 fn receive_over_a_bad_wire(random: &mut Random) -> u64 {
-    let stream = stream(random, 40, 1200);
+    let longest_bytes = [1200, 6000][random.below(2) as usize];
+    let stream = stream(random, 40, longest_bytes);
     let origin = SeqNumber(random.next() as u32);
     let receiving = Receiving { tls: tls(), offset: 0, number: 0, read: 0 };
     let rx = RxSide::new(origin, receiving, origin);
@@ -107,22 +108,16 @@ fn receive_over_a_bad_wire(random: &mut Random) -> u64 {
     let total = stream.sealed.len();
     let mut kernel = Kernel { octets: vec![None; total], next: 0, read: 0 };
     let (mut plaintext, mut sent, mut out) = (Vec::new(), 0, vec![0; total]);
-    let mut cuts: Vec<(usize, usize)> = Vec::new();
     while kernel.read < total {
-        // The next segment, or one sent again: the oldest one, or one not far behind it.
-        let oldest = cuts.partition_point(|&(_, end)| end <= kernel.next);
-        let again = (sent == total || random.below(4) == 0) && oldest < cuts.len();
-        let (start, end) = match again {
-            true => {
-                let behind = random.below(2) * random.below(5);
-                cuts[(oldest + behind as usize).min(cuts.len() - 1)]
-            }
-            false => (sent, (sent + 1 + random.below(500) as usize).min(total)),
+        // The next segment, or one that is sent again, cut in another way: from the oldest octet
+        // on, or from not far behind it.
+        let again = (sent == total || random.below(4) == 0) && kernel.next < sent;
+        let start = match again {
+            true => (kernel.next + (random.below(2) * random.below(2500)) as usize).min(sent - 1),
+            false => sent,
         };
-        if start == sent {
-            cuts.push((start, end));
-            sent = end;
-        }
+        let end = (start + 1 + random.below(500) as usize).min(if again { sent } else { total });
+        sent = sent.max(end);
         if random.below(20) == 0 {
             continue;
         }

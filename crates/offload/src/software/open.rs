@@ -5,7 +5,7 @@
 //! made again, hashed and thrown away. So it costs what decrypting a record costs, less than the
 //! paper's fallback, which encrypts the record before it decrypts it.
 
-use aead::Forged;
+use aead::{Forged, Progress};
 use zeroize::Zeroize;
 
 use crate::l5p::{HEADER_BYTES_MAX, Message};
@@ -51,12 +51,26 @@ impl Tls {
         parts: &[Part],
     ) -> Result<(), Forged> {
         let sealed = self.sealed_range(record.len());
+        let mut tag = [0; TAG_BYTES];
+        tag.copy_from_slice(&record[sealed.end..]);
+        let at = self.pass_over(number, record, parts);
+        self.key().verify(&at, &tag)
+    }
+
+    /// The tag that record `number` must have, if its `parts` have come so; what is in `record` is
+    /// not to be used afterwards.
+    pub(crate) fn tag(&self, number: u64, record: &mut [u8], parts: &[Part]) -> [u8; TAG_BYTES] {
+        let at = self.pass_over(number, record, parts);
+        self.key().tag(&at).0
+    }
+
+    /// Decrypts what came sealed, and hashes the ciphertext of everything.
+    fn pass_over(&self, number: u64, record: &mut [u8], parts: &[Part]) -> Progress {
+        let sealed = self.sealed_range(record.len());
         let mut header = [0; HEADER_BYTES_MAX];
         header[..HEADER_BYTES].copy_from_slice(&record[..HEADER_BYTES]);
         let message = Message { number, message_bytes: record.len() as u32, header };
         let mut at = self.start(&message, &self.explicit(record));
-        let mut tag = [0; TAG_BYTES];
-        tag.copy_from_slice(&record[sealed.end..]);
         let mut piece = [0; PIECE_BYTES];
         let mut start = 0;
         for part in parts {
@@ -74,7 +88,7 @@ impl Tls {
             }
         }
         piece.zeroize();
-        self.key().verify(&at, &tag)
+        at
     }
 
     /// Makes ciphertext again of what was decrypted of `record` as record `number` under this key,

@@ -10,6 +10,7 @@ use crate::l5p::L5p;
 use crate::resync::{Pass, Request, Response};
 use crate::rule::{Rule, holds};
 use crate::software::boundaries::Boundaries;
+use crate::software::doubt::{Doubt, Doubtful, WAYS_MAX};
 use crate::software::open::Part;
 use crate::stats::Stats;
 use crate::tls::{HEADER_BYTES, Tls, Version};
@@ -39,19 +40,6 @@ pub struct Record<'r> {
 
 /// Most keys that a device may have been wrong about at one time.
 pub const KEYS_MAX: usize = 8;
-
-/// Most ways in which octets may have come that were delivered more than once.
-pub const WAYS_MAX: usize = 3;
-/// Most attempts to open one record with octets of which it is not known how they came.
-pub const TRIES_MAX: usize = 256;
-
-/// A part of a record that came in one of several ways.
-struct Doubt {
-    /// Which part.
-    part: usize,
-    ways: [Option<Pass>; WAYS_MAX],
-    count: usize,
-}
 
 /// A key before the current one. The device goes on with it until it is told, and has decrypted
 /// records of the current key with it then.
@@ -168,10 +156,7 @@ impl Records {
             return taken;
         }
         if ways.len() > 1 {
-            let mut doubt = Doubt { part: self.parts.len(), ways: [None; WAYS_MAX], count: 0 };
-            doubt.ways[..ways.len()].copy_from_slice(ways);
-            doubt.count = ways.len();
-            self.doubts.push(doubt);
+            self.doubts.push(Doubt::new(self.parts.len(), ways));
         }
         self.parts.push(Part { end, pass });
         taken
@@ -181,7 +166,7 @@ impl Records {
     /// stays apart: TCP may have kept each segment in another way.
     fn is_like_last(&self, ways: &[Option<Pass>]) -> bool {
         let parts = self.parts.len();
-        let doubtful = self.doubts.last().is_some_and(|doubt| doubt.part + 1 == parts);
+        let doubtful = self.doubts.last().is_some_and(|doubt| doubt.part() + 1 == parts);
         !doubtful && self.parts.last().is_some_and(|last| ways == [last.pass])
     }
 
@@ -194,24 +179,16 @@ impl Records {
     /// they may have come.
     fn open_in_doubt(&mut self) -> bool {
         self.doubtful += 1;
-        let mut delivered = self.octets.clone();
-        let parts = self.parts.clone();
-        let counts: Vec<usize> = self.doubts.iter().map(|doubt| doubt.count).collect();
-        let mut opened = false;
-        for choice in choices(&counts) {
-            self.octets.copy_from_slice(&delivered);
-            self.parts.clone_from(&parts);
-            for (doubt, &way) in self.doubts.iter().zip(&choice) {
-                self.parts[doubt.part].pass = doubt.ways[way];
-            }
-            self.return_to_sealed();
-            if self.tls.open(self.number, &mut self.octets, &self.parts).is_ok() {
-                opened = true;
-                break;
-            }
-        }
-        delivered.zeroize();
-        opened
+        let Records { tls, number, previous, octets, parts, doubts, .. } = self;
+        let doubtful = Doubtful { octets, parts, doubts };
+        let solution = doubtful.solve(|octets, parts| {
+            return_to_sealed(previous, octets, parts);
+            tls.tag(*number, octets, parts)
+        });
+        let Some(solution) = solution else { return false };
+        *parts = solution;
+        return_to_sealed(previous, octets, parts);
+        tls.open(*number, octets, parts).is_ok()
     }
 
     /// The record, when it is complete: once.
@@ -230,7 +207,7 @@ impl Records {
             }
             return Ok(Some(self.give()));
         }
-        self.return_to_sealed();
+        return_to_sealed(&self.previous, &mut self.octets, &mut self.parts);
         let whole = match (self.parts.first(), self.parts.get(1)) {
             (Some(first), Some(_)) if !holds(Rule::Whole) => first.pass.is_some(),
             _ if !holds(Rule::OnePass) => self.parts.iter().all(|part| part.pass.is_some()),
@@ -304,13 +281,6 @@ impl Records {
         number
     }
 
-    /// What was decrypted under a key that was not the record's is made what it was.
-    fn return_to_sealed(&mut self) {
-        for Previous { key, tls, number } in &self.previous {
-            tls.restore(*number, &mut self.octets, &mut self.parts, *key);
-        }
-    }
-
     /// The version of the records.
     pub(crate) fn version(&self) -> Version {
         self.tls.version()
@@ -377,63 +347,9 @@ impl Drop for Records {
     }
 }
 
-/// Which way each part in doubt may have come, of so many for each: at most [`TRIES_MAX`] choices,
-/// the likeliest first, which is that all came in their first way, and then that all came in their
-/// last one. The others follow by how many parts differ from the first way; where there are too
-/// many, those in which neighbours do, as if what came first had been lost there.
-fn choices(counts: &[usize]) -> Vec<Vec<usize>> {
-    let last: Vec<usize> = counts.iter().map(|count| count - 1).collect();
-    let mut all = vec![vec![0; counts.len()]];
-    let product = counts.iter().try_fold(1usize, |product, count| product.checked_mul(*count));
-    match product {
-        Some(product) if product <= TRIES_MAX => {
-            let choice = |mut number: usize| {
-                let digit = |count: &usize| (number % count, number /= count).0;
-                counts.iter().map(digit).collect::<Vec<usize>>()
-            };
-            all.extend((1..product).map(choice));
-            all.sort_by_key(|choice| choice.iter().filter(|way| **way != 0).count());
-        }
-        _ => all.extend(changed(counts)),
-    }
-    all.insert(1, last);
-    all.truncate(TRIES_MAX);
-    all
-}
-
-/// The choices in which parts that are neighbours did not come in their first way: one, two, and
-/// so on.
-fn changed(counts: &[usize]) -> impl Iterator<Item = Vec<usize>> {
-    let most = counts.iter().copied().max().unwrap_or(1);
-    let runs = (1..=counts.len()).flat_map(move |length| {
-        (0..=counts.len() - length).flat_map(move |start| {
-            (1..most).map(move |way| {
-                let mut choice = vec![0; counts.len()];
-                for index in start..start + length {
-                    choice[index] = way.min(counts[index] - 1);
-                }
-                choice
-            })
-        })
-    });
-    runs.take(TRIES_MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{TRIES_MAX, choices};
-
-    #[test]
-    fn choices_start_with_the_likeliest() {
-        let all = choices(&[2, 3]);
-        assert_eq!(all[..2], [vec![0, 0], vec![1, 2]]);
-        for choice in [[1, 0], [0, 1], [0, 2], [1, 1], [1, 2]] {
-            assert!(all.iter().any(|found| found[..] == choice), "{choice:?}");
-        }
-        assert_eq!(choices(&[2; 8]).len(), TRIES_MAX);
-        let many = choices(&[2; 100]);
-        assert_eq!(many.len(), TRIES_MAX);
-        assert!(many[2..102].iter().all(|choice| choice.iter().sum::<usize>() == 1));
-        assert_eq!(choices(&[3; 1000]).len(), TRIES_MAX);
+/// What was decrypted under a key that was not the record's is made what it was.
+fn return_to_sealed(previous: &VecDeque<Previous>, octets: &mut [u8], parts: &mut [Part]) {
+    for Previous { key, tls, number } in previous {
+        tls.restore(*number, octets, parts, *key);
     }
 }
