@@ -202,7 +202,7 @@ fn results_that_differ_are_never_put_together() {
     assert_eq!(up.iter().map(|(segment, _)| segment.frames).collect::<Vec<_>>(), [3, 1]);
     assert_eq!(up[0].1, written[..3000]);
     assert_eq!(up[1].1, sealed[3000..]);
-    assert!(up[0].0.pass.is_some() && up[1].0.pass.is_none());
+    assert!(up[0].0.worked.is_some() && up[1].0.worked.is_none());
     assert_eq!((up[1].0.seq, up[1].0.flow), (START + 3000, Some(FLOW)));
     let headers = up[1].0.headers.clone();
     assert_eq!((headers.len(), up[1].0.tcp_at - headers.start), (66, 34));

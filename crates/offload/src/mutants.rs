@@ -41,6 +41,7 @@ rules! {
     failing: Failing receive::run,
     whole: Whole receive::run,
     restore: Restore receive::run,
+    undo: Undo receive::run,
     fail_closed: FailClosed transmit::run,
     acknowledged: Acknowledged transmit::run,
     failing_pdus: Failing exchange::plain,

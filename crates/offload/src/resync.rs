@@ -58,7 +58,15 @@ impl Extent {
 pub struct Worked {
     /// The run in which it has.
     pub pass: Pass,
-    /// The message that it took the first of them for. Those that follow in the same octets were
-    /// verified before anything was said of them.
+    /// The message that it took the first of them for. Where it ends in them it was verified.
     pub message: Extent,
+}
+
+impl Worked {
+    /// Octets that follow, of which the device says `next`, become one range with these: what is said
+    /// of all of them. Nothing where that cannot be said together.
+    pub fn join(self, next: Worked) -> Option<Worked> {
+        let message = if self.message.bytes == 0 { next.message } else { self.message };
+        (self.pass == next.pass).then_some(Worked { message, ..self })
+    }
 }

@@ -354,10 +354,10 @@ impl<P: Copy> Rx<P> {
             Place::Lost => return self.lose(l5p, stats, (seq, payload, 0), out, placer),
             Place::Next => (0, true),
             // What starts with the header that is next has lost nothing that it needs. What is
-            // before it stays as it came; nobody can say so of what is not decrypted.
+            // before it stays as it came; that can be said of what is decrypted only.
             Place::Header(before) => (before, before == 0 || L::REWRITES),
-            // What is before the new octets cannot be given back.
-            Place::Overlap(before) => (before, false),
+            // What is before the new octets cannot be given back, unless it is another message.
+            Place::Overlap(before) => (before, L::REWRITES && self.framing.is_at_start()),
         };
         let shown = is_shown.then_some(&mut *out);
         match self.walk(l5p, stats, (payload, from), shown, placer) {
@@ -366,7 +366,12 @@ impl<P: Copy> Rx<P> {
                 self.usual = Usual::NONE;
                 self.lose(l5p, stats, (seq, payload, done), out, placer)
             }
-            Walk::Done(_) if !is_shown => Received::default(),
+            Walk::Done(walked) if !is_shown => {
+                if !walked.authentic && self.state == State::Presuming {
+                    self.give_up(stats);
+                }
+                Received::default()
+            }
             Walk::Done(walked) => self.decrypted(stats, payload.len(), from, walked),
         }
     }

@@ -221,15 +221,22 @@ impl RxSide {
         let Receiving { tls, offset, number, read } = receiving;
         let start = origin + offset as u32;
         let ahead = frontier.since(origin + read as u32).max(0);
+        let mut machine = Rx::new(start, number);
+        machine.presume(true);
         RxSide {
             origin,
             tls,
-            machine: Rx::new(start, number),
+            machine,
             delivered: Delivered::new(read, read + ahead as u64),
             request: None,
             response: None,
             restart: None,
         }
+    }
+
+    /// Whether the device presumes numbers ([`Rx::presume`]); it does, unless it is told not to.
+    pub fn presume(&mut self, presumes: bool) {
+        self.machine.presume(presumes);
     }
 
     /// Where in the numbers of TCP an offset of the stream is.
@@ -268,11 +275,17 @@ impl RxSide {
         }
         let received = self.machine.receive(&self.tls, stats, seq, payload, out);
         self.request = received.request.or(self.request);
-        let start = self.offset(seq);
-        let end = self.offset(seq + payload.len() as u32);
-        match (self.delivered.deliver(start, end, received.pass), received.pass) {
+        let way = received.worked();
+        let from = if way.is_some() { received.from as usize } else { payload.len() };
+        let [start, middle, end] =
+            [0, from, payload.len()].map(|at| self.offset(seq + at as u32));
+        let head = self.delivered.deliver(start, middle, None);
+        match (head.and_then(|()| self.delivered.deliver(middle, end, way)), way) {
             (Err(_), _) => Outcome::Drop,
-            (Ok(()), Some(_)) => Outcome::Decrypted,
+            (Ok(()), Some(_)) => {
+                out[..from].copy_from_slice(&payload[..from]);
+                Outcome::Decrypted
+            }
             (Ok(()), None) => Outcome::Raw,
         }
     }

@@ -369,7 +369,7 @@ fn frames_are_sealed_and_opened_and_have_right_checksums() {
     let mut ranges = Vec::new();
     flow.rx().read(record.len(), &mut ranges);
     let pass = Some(Pass { key: 0, generation: 0 });
-    assert!(matches!(&ranges[..], [(_, ways)] if ways.as_slice() == [pass]));
+    assert!(matches!(&ranges[..], [(_, ways)] if passes(ways) == [pass]));
 }
 
 #[test]
@@ -464,7 +464,7 @@ fn what_came_before_the_offload_is_in_doubt_when_it_comes_again() {
     let mut ranges = Vec::new();
     flow.rx().read(sealed.len(), &mut ranges);
     assert_eq!(ranges.len(), 1);
-    assert_eq!(ranges[0].1.as_slice(), [None, Some(Pass { key: 0, generation: 0 })]);
+    assert_eq!(passes(&ranges[0].1), [None, Some(Pass { key: 0, generation: 0 })]);
 }
 
 #[test]
@@ -475,4 +475,9 @@ fn silent_connections_that_are_not_offloaded_are_forgotten() {
     assert_eq!(engine.table().len(), 1);
     engine.table().sweep(IDLE_MS + 5);
     assert!(engine.table().is_empty());
+}
+
+/// The passes in which octets were decrypted.
+fn passes(ways: &super::delivered::Ways) -> Vec<Option<Pass>> {
+    ways.as_slice().iter().map(|way| way.map(|worked| worked.pass)).collect()
 }

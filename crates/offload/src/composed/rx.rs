@@ -92,7 +92,7 @@ impl Rx {
             return Received { tls: outer, ..Received::default() };
         }
         let mut framing = before;
-        if before.position() != seq {
+        if before.position() != seq + outer.from {
             // It starts with the next header; the rest of the record before was missed.
             framing.skip_to_header();
             debug_assert_eq!(framing.position(), seq + outer.from);
