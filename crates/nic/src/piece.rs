@@ -81,7 +81,11 @@ pub struct Piece {
 
 impl Piece {
     /// A range of a batch.
-    pub fn of_batch(held: &Rc<Held>, range: std::ops::Range<usize>, worked: Option<Worked>) -> Piece {
+    pub fn of_batch(
+        held: &Rc<Held>,
+        range: std::ops::Range<usize>,
+        worked: Option<Worked>,
+    ) -> Piece {
         let buffer = Buffer::Batch(Rc::clone(held));
         Piece { buffer, start: range.start, end: range.end, segment: None, worked }
     }

@@ -48,8 +48,7 @@ impl Extent {
     /// True where it says that message `number` starts at `start`.
     pub fn tells(&self, start: SeqNumber, number: u64) -> bool {
         let next = (self.start + self.bytes, self.number.wrapping_add(1));
-        (self.start, self.number) == (start, number)
-            || self.bytes > 0 && next == (start, number)
+        (self.start, self.number) == (start, number) || self.bytes > 0 && next == (start, number)
     }
 }
 

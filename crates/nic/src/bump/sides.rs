@@ -277,8 +277,7 @@ impl RxSide {
         self.request = received.request.or(self.request);
         let way = received.worked();
         let from = if way.is_some() { received.from as usize } else { payload.len() };
-        let [start, middle, end] =
-            [0, from, payload.len()].map(|at| self.offset(seq + at as u32));
+        let [start, middle, end] = [0, from, payload.len()].map(|at| self.offset(seq + at as u32));
         let head = self.delivered.deliver(start, middle, None);
         match (head.and_then(|()| self.delivered.deliver(middle, end, way)), way) {
             (Err(_), _) => Outcome::Drop,

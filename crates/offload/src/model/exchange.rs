@@ -476,10 +476,8 @@ impl World<'_> {
         let (head, newer_wins) = (&payload[..from], self.weather.newer_wins);
         self.tcp.take(segment.at, head, ComposedResult::default(), newer_wins);
         let view = if result.tls.is_some() { &self.out[..payload.len()] } else { payload };
-        let rest = ComposedResult {
-            nvme: result.nvme.of(from as u32, payload.len() as u32),
-            ..result
-        };
+        let rest =
+            ComposedResult { nvme: result.nvme.of(from as u32, payload.len() as u32), ..result };
         self.tcp.take(segment.at + from, &view[from..], rest, newer_wins);
         Ok(())
     }

@@ -128,7 +128,11 @@ impl Lengths {
             self.rest = Some(both - first);
             return first;
         }
-        if random.once_in(25) { least + random.below(self.usual as u64) as usize } else { self.usual }
+        if random.once_in(25) {
+            least + random.below(self.usual as u64) as usize
+        } else {
+            self.usual
+        }
     }
 }
 

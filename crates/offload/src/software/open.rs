@@ -133,11 +133,8 @@ impl Tls {
         message: &Extent,
     ) {
         let middle = position.overlap(record.len(), message).end.clamp(range.start, range.end);
-        let own = Extent {
-            start: position.start,
-            bytes: record.len() as u32,
-            number: position.number,
-        };
+        let own =
+            Extent { start: position.start, bytes: record.len() as u32, number: position.number };
         let explicit = self.explicit(record);
         self.undo(position, range.start, &mut record[range.start..middle], message, &explicit);
         self.undo(position, middle, &mut record[middle..range.end], &own, &explicit);

@@ -195,9 +195,7 @@ impl Records {
             Some(previous) => (previous.key, &previous.tls),
             None => (self.key, &self.tls),
         };
-        let mistaken = key == worked.pass.key
-            && tls.proves_number()
-            && holds(Rule::Undo);
+        let mistaken = key == worked.pass.key && tls.proves_number() && holds(Rule::Undo);
         match position.mistaken(at..at + octets.len(), &worked.message).filter(|_| mistaken) {
             Some(count) => {
                 // Only TLS 1.3 is presumed: there the number says all.

@@ -91,11 +91,7 @@ impl Bench {
     }
 
     /// Software gets octets.
-    fn deliver(
-        &mut self,
-        (from, view): &View,
-        result: ComposedResult,
-    ) -> Result<(), RecordError> {
+    fn deliver(&mut self, (from, view): &View, result: ComposedResult) -> Result<(), RecordError> {
         let (head, rest) = view.split_at(*from);
         let nvme = result.nvme.of(*from as u32, u32::MAX);
         self.push(head, ComposedResult::default())?;

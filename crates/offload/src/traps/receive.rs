@@ -504,4 +504,9 @@ fn a_device_with_the_key_before_is_told_nothing() {
     records.change_key(Secret::random(&mut Random::new(3), Version::Tls13).tls());
     records.request(request);
     assert_eq!(records.response().map(|response| response.number), Some(None));
+    // Without the rule it is told the number of a record that it cannot open.
+    OFF.set(Some(Rule::SameKey));
+    records.request(request);
+    OFF.set(None);
+    assert_eq!(records.response().map(|response| response.number), Some(Some(0)));
 }
