@@ -10,6 +10,7 @@ mod lines;
 mod nvme;
 mod pdus;
 mod pieces;
+mod presume;
 pub mod seeds;
 mod storage;
 pub mod targets;

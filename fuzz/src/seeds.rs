@@ -86,6 +86,9 @@ pub fn all() -> Vec<Seed> {
     for (name, content) in pdu_seeds() {
         add("offload_pdus", name, content);
     }
+    for (name, content) in super::presume::scripts() {
+        add("offload_presume", name, content);
+    }
     for (name, content) in rx_seeds() {
         add("offload_rx", name, content);
     }

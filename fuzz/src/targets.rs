@@ -21,6 +21,7 @@ pub use super::lines::copyd_lines;
 pub use super::nvme::nvme_pdu;
 pub use super::pdus::{offload_pdus, offload_rx};
 pub use super::pieces::aead_pieces;
+pub use super::presume::offload_presume;
 pub use super::storage::nic_storage;
 pub use super::tcp::{tcp_connection, tcp_header};
 pub use super::tls::record;
@@ -49,6 +50,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("nvme_initiator", nvme_initiator),
     ("psk", psk),
     ("offload_pdus", offload_pdus),
+    ("offload_presume", offload_presume),
     ("offload_rx", offload_rx),
     ("bump", bump),
     ("nic_storage", nic_storage),

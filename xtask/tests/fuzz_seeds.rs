@@ -18,6 +18,8 @@ mod nvme;
 mod pdus;
 #[path = "../../fuzz/src/pieces.rs"]
 mod pieces;
+#[path = "../../fuzz/src/presume.rs"]
+mod presume;
 #[path = "../../fuzz/src/seeds.rs"]
 mod seeds;
 #[path = "../../fuzz/src/storage.rs"]

@@ -121,6 +121,7 @@ pub struct Engine<P> {
     /// The batch that is filled.
     open: Option<Box<RxBatch>>,
     counters: Counters,
+    presumes: bool,
 }
 
 impl<P: Port> Engine<P> {
@@ -134,7 +135,14 @@ impl<P: Port> Engine<P> {
         let flows = Flows::new(cache_bytes);
         let counters = Counters::default();
         let payload = vec![0; PAYLOAD_ROOM_BYTES].into();
-        Engine { port, queue, flows, templates: Vec::new(), payload, open: None, counters }
+        let (templates, open, presumes) = (Vec::new(), None, true);
+        Engine { port, queue, flows, templates, payload, open, counters, presumes }
+    }
+
+    /// Whether flows that are created from now on presume numbers of records after a loss
+    /// ([`offload::rx::Rx::presume`]); they do, unless told not to.
+    pub fn presume(&mut self, presumes: bool) {
+        self.presumes = presumes;
     }
 
     /// Its port.
@@ -261,6 +269,7 @@ impl<P: Port> Engine<P> {
             }
             Command::CreateRx { protocol, start, number } => {
                 flow.create_rx(protocol, start, number);
+                flow.presume(self.presumes);
             }
             Command::RestartRx { protocol, start, number, key } => {
                 flow.restart_rx(protocol, start, number, key);
@@ -383,7 +392,8 @@ fn frame_up(batch: &mut RxBatch, octets: &[u8], kind: RxKind) {
         seq: SeqNumber(0),
         payload: end..end,
         frames: 1,
-        pass: None,
+        worked: None,
+        from: 0,
         request: None,
         pdus: PduResult::default(),
         pdu_request: None,
@@ -427,7 +437,8 @@ fn segment_up(flows: &mut Flows, batch: &mut RxBatch, octets: &[u8], found: &Seg
         seq,
         payload: headers_end..batch.used_bytes,
         frames: 1,
-        pass: received.pass,
+        worked: received.worked,
+        from: received.from as usize,
         request: received.request,
         pdus: received.pdus,
         pdu_request: received.pdu_request,
@@ -467,12 +478,21 @@ fn follows(batch: &RxBatch, flow: Option<FlowId>, octets: &[u8], found: &Segment
 fn extend(batch: &mut RxBatch, received: Received, found: &Segment, bytes: usize) -> bool {
     let Some(last) = batch.segments.last_mut() else { return false };
     let asks = received.request.is_some() || received.pdu_request.is_some();
-    if received.pass != last.pass || asks {
+    if asks || received.from > 0 {
         return false;
     }
+    let worked = match (last.worked, received.worked) {
+        (None, None) => None,
+        (Some(before), Some(behind)) => match before.join(behind) {
+            Some(both) => Some(both),
+            None => return false,
+        },
+        _ => return false,
+    };
     if !last.pdus.append(last.payload.len() as u32, &received.pdus) {
         return false;
     }
+    last.worked = worked;
     last.payload.end += bytes;
     last.frames += 1;
     batch.octets[last.tcp_at + 13] |= found.flags.0;

@@ -13,8 +13,8 @@ use std::collections::HashMap;
 use offload::cache::{Cache, CacheStats};
 use offload::composed::tx::InnerState;
 use offload::placement::{Placer, Registration};
-use offload::resync::{Pass, Request, Response};
-use offload::rx::Rx;
+use offload::resync::{Request, Response, Worked};
+use offload::rx::{self, Rx};
 use offload::software::composed::ComposedResult;
 use offload::software::pdus::PduResult;
 use offload::tx::{MessageState, Tx, Verdict};
@@ -95,8 +95,10 @@ enum RxContext {
 pub struct Received {
     /// What software is to see is in the packet's place; without it, the packet is as it came.
     pub rewritten: bool,
-    /// The pass of TLS, in which it was decrypted.
-    pub pass: Option<Pass>,
+    /// How it was decrypted as TLS.
+    pub worked: Option<Worked>,
+    /// So many octets before those that were are as they came.
+    pub from: u32,
     /// A question for software, of the machine next to TCP.
     pub request: Option<Request>,
     /// What is said of PDUs in it.
@@ -223,6 +225,15 @@ impl Flow {
         self.rx = Some(RxContext::new(protocol, start, number));
     }
 
+    /// Whether records are decrypted at once whose number can be presumed ([`Rx::presume`]); not so
+    /// until this is called. With PDUs in them they never are: what is decrypted wrongly must not get
+    /// into buffers.
+    pub fn presume(&mut self, presumes: bool) {
+        if let Some(RxContext::Tls { rx, .. }) = &mut self.rx {
+            rx.presume(presumes);
+        }
+    }
+
     /// The same context goes on with another key, which software knows as `key`, from `start` on
     /// with message `number`. Without a context nothing happens: it was destroyed meanwhile.
     pub fn restart_rx(&mut self, protocol: Protocol, start: SeqNumber, number: u64, key: u16) {
@@ -275,8 +286,9 @@ impl Flow {
         match rx {
             Some(RxContext::Tls { l5p, rx }) => {
                 let found = rx.receive(&**l5p, &mut stats.tls, seq, payload, out);
-                let (pass, request) = (found.pass, found.request);
-                Received { rewritten: pass.is_some(), pass, request, ..Received::default() }
+                let (worked, request) = (found.worked(), found.request);
+                let rewritten = show_head(&found, payload, out);
+                Received { rewritten, worked, from: found.from, request, ..Received::default() }
             }
             Some(RxContext::Nvme { l5p, rx }) => {
                 let packet = (seq, payload);
@@ -289,8 +301,9 @@ impl Flow {
                 let found = rx.receive((tls, nvme), stats, (seq, payload), out, &mut placer);
                 let said = ComposedResult::of(&found, placer.take());
                 Received {
-                    rewritten: said.tls.is_some(),
-                    pass: said.tls,
+                    rewritten: show_head(&found.tls, payload, out),
+                    worked: said.tls,
+                    from: found.tls.from,
                     request: found.tls.request,
                     pdus: said.nvme,
                     pdu_request: found.nvme_request,
@@ -436,6 +449,15 @@ impl Flow {
 }
 
 /// The context of `key`.
+/// Whether the payload was rewritten; what is before that is put in its place as it came.
+fn show_head(found: &rx::Received, payload: &[u8], out: &mut [u8]) -> bool {
+    if found.pass.is_some() {
+        let from = found.from as usize;
+        out[..from].copy_from_slice(&payload[..from]);
+    }
+    found.pass.is_some()
+}
+
 fn under(contexts: &mut [(u16, TxContext)], key: u16) -> Option<&mut TxContext> {
     contexts.iter_mut().find(|(other, _)| *other == key).map(|(_, context)| context)
 }
@@ -600,7 +622,7 @@ mod tests {
         let mut out = vec![0; packet.len()];
         let id = flows.find(&name(2)).unwrap();
         let result = flows.fetch(id, Side::Rx).unwrap().receive(SeqNumber(100), &packet, &mut out);
-        assert!(result.pass.is_some());
+        assert!(result.worked.is_some());
         assert_eq!(out[..11], plain[..11]);
         let stats = flows.stats();
         assert_eq!((stats.tx_tls_encrypted_packets, stats.rx_tls_decrypted_packets), (1, 1));
@@ -692,7 +714,7 @@ mod tests {
         let registration = Registration { tag: 5, generation: 1 };
         flow.register(registration, vec![0; 13].into()).unwrap();
         let result = flow.receive(start, &packet, &mut []);
-        assert!(!result.rewritten && result.pass.is_none() && result.pdus.pass.is_some());
+        assert!(!result.rewritten && result.worked.is_none() && result.pdus.pass.is_some());
         let placed = result.pdus.placed;
         assert_eq!(placed.as_slice().len(), 1);
         assert_eq!((placed.as_slice()[0].start, placed.as_slice()[0].end), (28, 41));

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use offload::resync::Pass;
+use offload::resync::Worked;
 use offload::software::pdus::PduResult;
 
 use crate::queue::{RxBatch, RxSegment};
@@ -67,7 +67,7 @@ struct Told {
     pdus: PduResult,
 }
 
-/// Octets of one stream, and the pass in which the device has worked on them, if it has.
+/// Octets of one stream, and how the device has worked on them, if it has.
 #[derive(Clone, Debug)]
 pub struct Piece {
     buffer: Buffer,
@@ -75,35 +75,65 @@ pub struct Piece {
     end: usize,
     /// The segment of the batch that it is of.
     segment: Option<u16>,
-    /// The pass.
-    pub pass: Option<Pass>,
+    /// How.
+    pub worked: Option<Worked>,
 }
 
 impl Piece {
     /// A range of a batch.
-    pub fn of_batch(held: &Rc<Held>, range: std::ops::Range<usize>, pass: Option<Pass>) -> Piece {
+    pub fn of_batch(
+        held: &Rc<Held>,
+        range: std::ops::Range<usize>,
+        worked: Option<Worked>,
+    ) -> Piece {
         let buffer = Buffer::Batch(Rc::clone(held));
-        Piece { buffer, start: range.start, end: range.end, segment: None, pass }
+        Piece { buffer, start: range.start, end: range.end, segment: None, worked }
     }
 
-    /// The payload of the batch's segment with this index; empty where there is none.
-    pub fn of_segment(held: &Rc<Held>, index: usize) -> Piece {
+    /// The payload of the batch's segment with this index, from `from` octets on; empty where there
+    /// is none.
+    fn of_segment(held: &Rc<Held>, index: usize, from: usize) -> Piece {
         let segment = held.batch().and_then(|batch| batch.segments.get(index));
-        let (range, pass) =
-            segment.map_or((0..0, None), |found| (found.payload.clone(), found.pass));
-        let mut piece = Piece::of_batch(held, range, pass);
+        let (mut range, worked) =
+            segment.map_or((0..0, None), |found| (found.payload.clone(), found.worked));
+        range.start = range.end.min(range.start + from);
+        let mut piece = Piece::of_batch(held, range, worked);
         piece.segment = segment.and(u16::try_from(index).ok());
         piece
     }
 
-    /// A copy of the `segment`'s payload, `octets`, which keeps no batch from the device.
-    pub fn copied_segment(octets: &[u8], segment: &RxSegment) -> Piece {
+    /// A copy of the `segment`'s payload, `octets`, which keeps no batch from the device; from
+    /// `from` octets on.
+    fn copied_segment(octets: &[u8], segment: &RxSegment, from: usize) -> Piece {
         if segment.pdus == PduResult::default() {
-            return Piece::copied(octets, segment.pass);
+            return Piece::copied(&octets[from..], segment.worked);
         }
         let told = Told { octets: octets.into(), pdus: segment.pdus };
-        let buffer = Buffer::Told(Rc::new(told));
-        Piece { buffer, start: 0, end: octets.len(), segment: None, pass: segment.pass }
+        let (buffer, end) = (Buffer::Told(Rc::new(told)), octets.len());
+        Piece { buffer, start: from, end, segment: None, worked: segment.worked }
+    }
+
+    /// Appends the payload of the `segment` of the batch with this index to `pieces`: what is as it
+    /// came, and what the device has worked on. Copies keep no batch from the device.
+    pub fn append(
+        pieces: &mut Vec<Piece>,
+        held: &Rc<Held>,
+        (batch, index): (&RxBatch, usize),
+        copies: bool,
+    ) {
+        let Some(segment) = batch.segments.get(index) else { return };
+        let octets = &batch.octets[segment.payload.clone()];
+        let from = segment.from.min(octets.len());
+        if from > 0 && copies {
+            pieces.push(Piece::copied(&octets[..from], None));
+        } else if from > 0 {
+            let start = segment.payload.start;
+            pieces.push(Piece::of_batch(held, start..start + from, None));
+        }
+        pieces.push(match copies {
+            true => Piece::copied_segment(octets, segment, from),
+            false => Piece::of_segment(held, index, from),
+        });
     }
 
     /// What the device says of PDUs in it.
@@ -127,9 +157,9 @@ impl Piece {
     }
 
     /// A copy of `octets`, which keeps no batch from the device.
-    pub fn copied(octets: &[u8], pass: Option<Pass>) -> Piece {
+    pub fn copied(octets: &[u8], worked: Option<Worked>) -> Piece {
         let buffer = Buffer::Own(octets.into());
-        Piece { buffer, start: 0, end: octets.len(), segment: None, pass }
+        Piece { buffer, start: 0, end: octets.len(), segment: None, worked }
     }
 
     /// The octets.

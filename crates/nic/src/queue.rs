@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use offload::resync::{Pass, Request};
+use offload::resync::{Request, Worked};
 use offload::software::pdus::PduResult;
 use rtrb::{Consumer, Producer, RingBuffer};
 use wire::SeqNumber;
@@ -196,8 +196,10 @@ pub struct RxSegment {
     pub payload: Range<usize>,
     /// How many frames.
     pub frames: u32,
-    /// The payload was worked on in this pass.
-    pub pass: Option<Pass>,
+    /// The payload was decrypted so.
+    pub worked: Option<Worked>,
+    /// But not the first octets of it, so many: they are as they came.
+    pub from: usize,
     /// A question for software.
     pub request: Option<Request>,
     /// What is said of PDUs in it; places count from the start of the payload.

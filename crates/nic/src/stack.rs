@@ -546,7 +546,8 @@ impl Stack {
         let Some((header, _)) = Header::decode(octets) else { return };
         let mut pieces = std::mem::take(&mut self.pieces);
         if !segment.payload.is_empty() {
-            pieces.push(self.piece(held, (batch, index), segment));
+            let copies = self.copies(segment);
+            Piece::append(&mut pieces, held, (batch, index), copies);
         }
         let owner = segment.flow.and_then(|flow| self.flow_owner(flow));
         match owner.filter(|_| !header.has(TcpFlags::SYN)) {
@@ -566,18 +567,12 @@ impl Stack {
         self.pieces = pieces;
     }
 
-    fn piece(
-        &mut self,
-        held: &Rc<Held>,
-        (batch, index): (&RxBatch, usize),
-        segment: &RxSegment,
-    ) -> Piece {
+    /// Whether a segment's payload is copied, so that its batch can go back.
+    fn copies(&mut self, segment: &RxSegment) -> bool {
         let scarce = self.held_batches > self.config.rx_batches / 2;
-        if scarce || segment.payload.len() < COPIED_BYTES_MAX {
-            self.counters.copied += 1;
-            return Piece::copied_segment(&batch.octets[segment.payload.clone()], segment);
-        }
-        Piece::of_segment(held, index)
+        let copies = scarce || segment.payload.len() < COPIED_BYTES_MAX;
+        self.counters.copied += u64::from(copies);
+        copies
     }
 
     /// A segment of a connection that the device does not know, or one that may begin a connection.

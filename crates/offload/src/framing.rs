@@ -3,6 +3,7 @@
 use wire::SeqNumber;
 
 use crate::l5p::{HEADER_BYTES_MAX, L5p, Message};
+use crate::resync::Extent;
 use crate::rule::{Rule, holds};
 
 /// A place in a stream of messages.
@@ -81,6 +82,12 @@ impl Framing {
     /// True while the next octet belongs to a body.
     pub fn in_body(&self) -> bool {
         self.message_bytes != 0
+    }
+
+    /// The message that the next octet is of.
+    pub fn extent(&self) -> Extent {
+        let start = self.position - self.offset;
+        Extent { start, bytes: self.message_bytes, number: self.number }
     }
 
     /// Where the next header starts that can still be read whole.

@@ -29,6 +29,10 @@ pub trait L5p {
     /// What software is to see of a received message differs from what came.
     const REWRITES: bool;
 
+    /// A message that is verified is the one with its number, and no other, whoever has written
+    /// it; and what was done to one under a wrong number can be undone by who knows that number.
+    fn proves_number(&self) -> bool;
+
     /// How far the work on one message has come.
     type Progress: Copy;
 

@@ -8,7 +8,7 @@ use crate::model::{emission, exchange, receive, transmit};
 use crate::rule::{OFF, Rule};
 
 /// Random cases in which a missing rule must show.
-const CASES: u64 = 3000;
+const CASES: u64 = 10_000;
 
 fn must_be_found<S>(rule: Rule, run: fn(&mut Random) -> Result<S, String>) {
     OFF.set(Some(rule));
@@ -37,11 +37,11 @@ rules! {
     length: Length receive::run,
     confirm: Confirm receive::run,
     generation: Generation receive::run,
-    same_key: SameKey receive::run,
     keepalive: Keepalive receive::run,
     failing: Failing receive::run,
     whole: Whole receive::run,
     restore: Restore receive::run,
+    undo: Undo receive::run,
     fail_closed: FailClosed transmit::run,
     acknowledged: Acknowledged transmit::run,
     failing_pdus: Failing exchange::plain,

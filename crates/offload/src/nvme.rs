@@ -308,6 +308,11 @@ impl L5p for Nvme {
 
     type Progress = Progress;
 
+    /// Numbers are in no digest.
+    fn proves_number(&self) -> bool {
+        false
+    }
+
     fn message_bytes(&self, header: &[u8]) -> Option<u32> {
         let common: &[u8; COMMON_BYTES] = header.try_into().ok()?;
         self.layout(common).map(|layout| layout.pdu_end)

@@ -23,6 +23,10 @@ pub(crate) enum Rule {
     Whole,
     /// And by one pass.
     OnePass,
+    /// Where the device has seen it start, with the number that it has.
+    Located,
+    /// What was decrypted as a part of another message is undone as that.
+    Undo,
     /// What was decrypted is encrypted again before it is authenticated.
     Restore,
     /// A packet whose message is not known is dropped.

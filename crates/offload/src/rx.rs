@@ -10,7 +10,12 @@
 //!           │                                    └──(d1) no ──────┘ │
 //!           └───────────(c, d2) yes: at the next header ────────────┘
 //! ```
-//! (Figure 7 of the paper.) Packets are passed on as they come: none is kept, put elsewhere,
+//! (Figure 7 of the paper.) With [`Rx::presume`] a candidate is decrypted at once where its number
+//! can be presumed: messages had one length, and it is a multiple of that behind the last start
+//! that was known. A tag proves the number then, or software answers; until that the machine is
+//! PRESUMING, and what it has decrypted wrongly software makes ciphertext again.
+//!
+//! Packets are passed on as they come: none is kept, put elsewhere,
 //! dropped, or changed but for the payload that [`Received::pass`] tells of. What is decrypted is
 //! written apart, so that a packet in which a message fails can go up as it came.
 //!
@@ -21,15 +26,21 @@
 //! been another: who can send packets that TCP refuses and the device takes in would otherwise
 //! have it verify a message other than the one that TCP has.
 //!
+//! And the device must have seen the message start where it does, with its number: such a sender
+//! could else have it take a message for the middle of another one, which is verified later or never.
+//! Each result tells a message of its pass ([`Worked`]). Where it is that of software, all that follow
+//! in the pass are, as long as every octet of them is of it. For that it does not matter whether the
+//! number was presumed.
+//!
 //! Such a sender can make the device decrypt wrongly what comes next, and so end the connection, as
 //! anybody can whose packets TCP does take. It cannot change what is read.
 
 use wire::SeqNumber;
 
-use crate::framing::{Framing, Place, Step};
+use crate::framing::{Framing, Place, Step, distance};
 use crate::l5p::L5p;
 use crate::placement::Placer;
-use crate::resync::{Pass, Request, Response};
+use crate::resync::{Extent, Pass, Request, Response, Worked};
 use crate::rule::{Rule, holds};
 use crate::search::Carry;
 use crate::stats::Stats;
@@ -41,6 +52,10 @@ pub const ANSWER_BYTES_MIN: u32 = 1 << 20;
 /// Times that the wait is doubled while no answer comes: software answers when TCP has delivered
 /// so far, which is at most a window of 1 GiB later.
 const DOUBLINGS_MAX: u8 = 10;
+/// Messages in a row that had one length and were verified, before a number is presumed.
+pub const REPEATS_MIN: u8 = 2;
+/// Furthest that a candidate whose number is presumed is behind the last start that was known.
+pub const PRESUMED_BYTES_MAX: u32 = 1 << 20;
 
 /// What the machine does with the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +66,8 @@ pub enum State {
     Searching,
     /// A candidate is followed while software is asked.
     Tracking,
+    /// And packets that are next are decrypted, with a number that is not proved.
+    Presuming,
 }
 
 /// What became of a packet.
@@ -59,11 +76,43 @@ pub struct Received {
     /// The payload was worked on, and is in `out`; the messages that end in it are authentic. If
     /// not, it is to go up as it came. Packets that differ here must not be merged.
     pub pass: Option<Pass>,
+    /// So many octets of a payload with a pass are as they came: the rest of a message of which some
+    /// was lost. They must not be merged with those behind them.
+    pub from: u32,
+    /// With a pass: the message of the first octet that was worked on.
+    pub message: Option<Extent>,
     /// Where in the payload a message starts, the first one of those that start in it; of a packet
     /// with a pass. By it software can tell that the device and itself see the same messages.
     pub boundary: Option<u32>,
     /// A question for software.
     pub request: Option<Request>,
+}
+
+impl Received {
+    /// What is said of the octets from [`Received::from`] on.
+    pub fn worked(&self) -> Option<Worked> {
+        Some(Worked { pass: self.pass?, message: self.message? })
+    }
+}
+
+/// The length that messages have.
+#[derive(Clone, Copy, Debug)]
+struct Usual {
+    bytes: u32,
+    /// So many in a row had it.
+    repeats: u8,
+}
+
+impl Usual {
+    const NONE: Usual = Usual { bytes: 0, repeats: 0 };
+
+    /// A message was verified.
+    fn note(&mut self, bytes: u32) {
+        if self.bytes != bytes {
+            *self = Usual { bytes, repeats: 0 };
+        }
+        self.repeats = self.repeats.saturating_add(1);
+    }
 }
 
 /// The machine of one flow: its dynamic state.
@@ -81,6 +130,12 @@ pub struct Rx<P> {
     waited_bytes: u32,
     /// The end of the furthest packet.
     frontier: SeqNumber,
+    presumes: bool,
+    usual: Usual,
+    /// The last start of a message that was known before a search.
+    anchor: SeqNumber,
+    /// Its number; while a number is presumed, that of the candidate.
+    number: u64,
 }
 
 impl<P: Copy> Rx<P> {
@@ -97,15 +152,25 @@ impl<P: Copy> Rx<P> {
             candidate: start,
             waited_bytes: 0,
             frontier: start,
+            presumes: false,
+            usual: Usual::NONE,
+            anchor: start,
+            number,
         }
+    }
+
+    /// Candidates are decrypted at once where their number can be presumed. The paper's machine
+    /// awaits an answer.
+    pub fn presume(&mut self, presumes: bool) {
+        self.presumes = presumes;
     }
 
     /// Starts again with other static state, which software knows as `key`, at `start` with message
     /// `number`, wherever the stream is meanwhile. Answers to earlier questions are void.
     pub fn restart(&mut self, start: SeqNumber, number: u64, key: u16) {
         let generation = self.generation.wrapping_add(1);
-        let frontier = self.frontier;
-        *self = Rx { key, generation, frontier, ..Rx::new(start, number) };
+        let (frontier, presumes) = (self.frontier, self.presumes);
+        *self = Rx { key, generation, frontier, presumes, ..Rx::new(start, number) };
     }
 
     /// What the machine does.
@@ -176,9 +241,11 @@ impl<P: Copy> Rx<P> {
         placer: &mut Placer<'_>,
     ) -> Received {
         match self.state {
-            State::Offloading => self.offload(l5p, stats, (seq, payload), out, placer),
-            State::Searching => self.search(l5p, stats, seq, payload),
-            State::Tracking => self.track(l5p, stats, seq, payload),
+            State::Offloading | State::Presuming => {
+                self.offload(l5p, stats, (seq, payload), out, placer)
+            }
+            State::Searching => self.search(l5p, stats, (seq, payload, 0), out, placer),
+            State::Tracking => self.track(l5p, stats, (seq, payload), out, placer),
         }
     }
 
@@ -195,7 +262,7 @@ impl<P: Copy> Rx<P> {
     /// Octets were missed, nobody knows how many.
     pub(crate) fn interrupt(&mut self, stats: &mut Stats) {
         match self.state {
-            State::Offloading => stats.rx_searches += 1,
+            State::Offloading | State::Presuming => stats.rx_searches += 1,
             State::Tracking => stats.rx_tls_resync_req_skip += 1,
             State::Searching => (),
         }
@@ -212,13 +279,21 @@ impl<P: Copy> Rx<P> {
     /// Takes an answer of software; true where it was to the question that is open.
     pub fn respond(&mut self, stats: &mut Stats, response: &Response) -> bool {
         let asked = response.request == self.request();
-        if self.state != State::Tracking || (holds(Rule::Generation) && !asked) {
+        let open = matches!(self.state, State::Tracking | State::Presuming);
+        if !open || (holds(Rule::Generation) && !asked) {
             stats.rx_tls_resync_res_skip += 1;
             return false;
         }
         stats.rx_tls_resync_res_ok += 1;
         stats.rx_tls_resync_req_end += 1;
         self.doublings = 0;
+        if self.state == State::Presuming {
+            if response.number == Some(self.number) {
+                self.prove(stats);
+                return true;
+            }
+            self.give_up(stats);
+        }
         match response.number {
             Some(number) => self.resume(number),
             None => {
@@ -237,6 +312,21 @@ impl<P: Copy> Rx<P> {
             self.framing.skip_to_header();
         }
         self.state = State::Offloading;
+    }
+
+    /// The number of the candidate was right.
+    fn prove(&mut self, stats: &mut Stats) {
+        stats.rx_presumed_right += 1;
+        self.state = State::Offloading;
+    }
+
+    /// The number of the candidate is not known after all: it is followed, and counted from.
+    fn give_up(&mut self, stats: &mut Stats) {
+        stats.rx_presumed_wrong += 1;
+        self.framing.count(self.number.wrapping_neg());
+        self.progress = None;
+        self.usual = Usual::NONE;
+        self.state = State::Tracking;
     }
 
     fn offload<L: L5p<Progress = P>>(
@@ -259,42 +349,53 @@ impl<P: Copy> Rx<P> {
             self.framing.skip_to_header();
             self.progress = None;
         }
-        match place {
-            Place::Past | Place::Within => Received::default(),
-            // What starts with the header that is next has lost nothing that it needs.
-            Place::Next | Place::Header(0) => match self.walk(l5p, (payload, 0), Some(out), placer)
-            {
-                Walk::Authentic { boundary } => self.decrypted(stats, payload.len(), boundary),
-                Walk::Failed { boundary } if !holds(Rule::Failing) => {
-                    self.decrypted(stats, payload.len(), boundary)
-                }
-                Walk::Failed { .. } => {
-                    stats.rx_tls_err += 1;
-                    Received::default()
-                }
-                Walk::Alien { done } => self.lose(l5p, stats, seq, payload, done),
-            },
-            // What is before the new octets, or before the header, cannot be given back.
-            Place::Overlap(before) | Place::Header(before) => {
-                match self.walk(l5p, (payload, before), None, placer) {
-                    Walk::Authentic { .. } | Walk::Failed { .. } => Received::default(),
-                    Walk::Alien { done } => self.lose(l5p, stats, seq, payload, done),
-                }
+        let (from, is_shown) = match place {
+            Place::Past | Place::Within => return Received::default(),
+            Place::Lost => return self.lose(l5p, stats, (seq, payload, 0), out, placer),
+            Place::Next => (0, true),
+            // What starts with the header that is next has lost nothing that it needs. What is
+            // before it stays as it came; that can be said of what is decrypted only.
+            Place::Header(before) => (before, before == 0 || L::REWRITES),
+            // What is before the new octets cannot be given back, unless it is another message.
+            Place::Overlap(before) => (before, L::REWRITES && self.framing.is_at_start()),
+        };
+        let shown = is_shown.then_some(&mut *out);
+        match self.walk(l5p, stats, (payload, from), shown, placer) {
+            Walk::Alien { done } => {
+                // Where a message should start there is none: nothing was known.
+                self.usual = Usual::NONE;
+                self.lose(l5p, stats, (seq, payload, done), out, placer)
             }
-            Place::Lost => self.lose(l5p, stats, seq, payload, 0),
+            Walk::Done(walked) if !is_shown => {
+                if !walked.authentic && self.state == State::Presuming {
+                    self.give_up(stats);
+                }
+                Received::default()
+            }
+            Walk::Done(walked) => self.decrypted(stats, payload.len(), from, walked),
         }
     }
 
+    /// What is said of a packet, of which all octets from `from` on were worked on.
     fn decrypted(
-        &self,
+        &mut self,
         stats: &mut Stats,
         payload_bytes: usize,
-        boundary: Option<u32>,
+        from: usize,
+        walked: Walked,
     ) -> Received {
+        if !walked.authentic && holds(Rule::Failing) {
+            match self.state {
+                State::Presuming => self.give_up(stats),
+                _ => stats.rx_tls_err += 1,
+            }
+            return Received::default();
+        }
         stats.rx_tls_decrypted_packets += 1;
-        stats.rx_tls_decrypted_bytes += payload_bytes as u64;
+        stats.rx_tls_decrypted_bytes += (payload_bytes - from) as u64;
         let pass = Pass { key: self.key, generation: self.generation };
-        Received { pass: Some(pass), boundary, request: None }
+        let (boundary, message) = (walked.boundary, Some(walked.message));
+        Received { pass: Some(pass), from: from as u32, message, boundary, request: None }
     }
 
     /// Works on what is next, `payload` after its first `done` octets; to `out`, where somebody
@@ -302,6 +403,7 @@ impl<P: Copy> Rx<P> {
     fn walk<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
+        stats: &mut Stats,
         (payload, mut done): (&[u8], usize),
         out: Option<&mut [u8]>,
         placer: &mut Placer<'_>,
@@ -309,6 +411,7 @@ impl<P: Copy> Rx<P> {
         let mut out = out.filter(|_| L::REWRITES);
         let mut authentic = true;
         let mut boundary = None;
+        let mut first = None;
         while done < payload.len() {
             if self.framing.is_at_start() {
                 boundary = boundary.or(Some(done as u32));
@@ -327,6 +430,7 @@ impl<P: Copy> Rx<P> {
                 }
                 Step::Body { octets, offset, last } => {
                     let message = self.framing.message();
+                    first = first.or(Some(self.framing.extent()));
                     let out = out.map(|out| &mut out[..octets]);
                     placer.turn_to(done);
                     authentic &= self.progress.as_mut().is_some_and(|at| {
@@ -334,7 +438,9 @@ impl<P: Copy> Rx<P> {
                     });
                     if last {
                         let at = self.progress.take();
-                        authentic &= at.is_some_and(|at| l5p.verify(&message, &at));
+                        let verified = at.is_some_and(|at| l5p.verify(&message, &at));
+                        self.ended(stats, message.message_bytes, verified);
+                        authentic &= verified;
                     }
                     self.framing.pass(octets);
                     done += octets;
@@ -342,7 +448,19 @@ impl<P: Copy> Rx<P> {
                 Step::Alien => return Walk::Alien { done },
             }
         }
-        if authentic { Walk::Authentic { boundary } } else { Walk::Failed { boundary } }
+        // Of a header that is not complete, or has just become so.
+        let message = first.unwrap_or(self.framing.extent());
+        Walk::Done(Walked { authentic, boundary, message })
+    }
+
+    /// A message ended.
+    fn ended(&mut self, stats: &mut Stats, message_bytes: u32, verified: bool) {
+        if verified {
+            self.usual.note(message_bytes);
+            if self.state == State::Presuming {
+                self.prove(stats);
+            }
+        }
     }
 
     /// (a): where messages start is not known after `done` octets of the payload.
@@ -350,43 +468,98 @@ impl<P: Copy> Rx<P> {
         &mut self,
         l5p: &L,
         stats: &mut Stats,
-        seq: SeqNumber,
-        payload: &[u8],
-        done: usize,
+        packet: (SeqNumber, &[u8], usize),
+        out: &mut [u8],
+        placer: &mut Placer<'_>,
     ) -> Received {
         stats.rx_searches += 1;
+        if self.framing.in_body() {
+            self.framing.skip_to_header();
+        }
+        let Extent { start, number, .. } = self.framing.extent();
+        (self.anchor, self.number) = (start, number);
         self.progress = None;
         self.carry = Carry::EMPTY;
         self.state = State::Searching;
-        self.search(l5p, stats, seq + done as u32, &payload[done..])
+        self.search(l5p, stats, packet, out, placer)
     }
 
-    /// (b): looks for a candidate, and follows it to the end of the packet.
+    /// (b): looks for a candidate after `done` octets of the payload, and follows it to the end of
+    /// the packet.
     fn search<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
         stats: &mut Stats,
-        seq: SeqNumber,
-        payload: &[u8],
+        (seq, payload, done): (SeqNumber, &[u8], usize),
+        out: &mut [u8],
+        placer: &mut Placer<'_>,
     ) -> Received {
-        stats.rx_unsynchronised_bytes += payload.len() as u64;
-        let searched = self.carry.join::<L>(seq, payload);
+        stats.rx_unsynchronised_bytes += (payload.len() - done) as u64;
+        let searched = self.carry.join::<L>(seq + done as u32, &payload[done..]);
         let mut from = 0;
         for _ in 0..CANDIDATES_MAX {
             let Some(index) = searched.find(l5p, from) else { break };
-            let mut framing = Framing::at(searched.seq(index), 0);
+            let candidate = searched.seq(index);
+            let mut framing = Framing::at(candidate, 0);
             let (carried, behind) = searched.from(index);
             let follows = framing.follow(l5p, carried).and_then(|()| framing.follow(l5p, behind));
-            if follows.is_ok() {
-                return self.ask(stats, searched.seq(index), framing);
+            if follows.is_err() {
+                from = index + 1;
+                continue;
             }
-            from = index + 1;
+            let request = Some(self.ask(stats, candidate, framing));
+            let Some(number) = self.presumption(l5p, candidate) else {
+                return Received { request, ..Received::default() };
+            };
+            let found = (number, carried, payload.len() - behind.len());
+            let received = self.take_presumed(l5p, stats, found, payload, out, placer);
+            return Received { request, ..received };
         }
         self.carry.keep::<L>(&searched);
         Received::default()
     }
 
-    fn ask(&mut self, stats: &mut Stats, candidate: SeqNumber, framing: Framing) -> Received {
+    /// The number that the candidate has if messages went on as they did before.
+    fn presumption<L: L5p<Progress = P>>(&self, l5p: &L, candidate: SeqNumber) -> Option<u64> {
+        let Usual { bytes, repeats } = self.usual;
+        if !self.presumes || !l5p.proves_number() || repeats < REPEATS_MIN {
+            return None;
+        }
+        let gap = u32::try_from(distance(candidate, self.anchor)).ok()?;
+        let fits = gap <= PRESUMED_BYTES_MAX && gap % bytes == 0;
+        fits.then(|| self.number.wrapping_add(u64::from(gap / bytes)))
+    }
+
+    /// Decrypts from the candidate on, which is presumed to be message `number`: of its header some
+    /// octets were `carried`, the next one is `payload[from]`.
+    fn take_presumed<L: L5p<Progress = P>>(
+        &mut self,
+        l5p: &L,
+        stats: &mut Stats,
+        (number, carried, from): (u64, &[u8], usize),
+        payload: &[u8],
+        out: &mut [u8],
+        placer: &mut Placer<'_>,
+    ) -> Received {
+        stats.rx_presumed += 1;
+        self.number = number;
+        self.state = State::Presuming;
+        let followed = self.framing;
+        self.framing = Framing::at(self.candidate, number);
+        // It is a part of a header only, and was followed before.
+        let begun = self.framing.follow(l5p, carried).is_ok();
+        match self.walk(l5p, stats, (payload, from), Some(out), placer) {
+            Walk::Done(walked) if begun => self.decrypted(stats, payload.len(), from, walked),
+            _ => {
+                self.framing = followed;
+                self.framing.count(number);
+                self.give_up(stats);
+                Received::default()
+            }
+        }
+    }
+
+    fn ask(&mut self, stats: &mut Stats, candidate: SeqNumber, framing: Framing) -> Request {
         stats.rx_tls_resync_req_start += 1;
         stats.rx_tls_resync_req_pkt += 1;
         self.framing = framing;
@@ -398,7 +571,7 @@ impl<P: Copy> Rx<P> {
         if !holds(Rule::Confirm) {
             self.resume(0);
         }
-        Received { request: Some(request), ..Received::default() }
+        request
     }
 
     /// What is asked of the current candidate.
@@ -411,8 +584,9 @@ impl<P: Copy> Rx<P> {
         &mut self,
         l5p: &L,
         stats: &mut Stats,
-        seq: SeqNumber,
-        payload: &[u8],
+        (seq, payload): (SeqNumber, &[u8]),
+        out: &mut [u8],
+        placer: &mut Placer<'_>,
     ) -> Received {
         self.waited_bytes = self.waited_bytes.saturating_add(payload.len() as u32);
         let followed = match self.framing.place(seq, payload.len()) {
@@ -444,7 +618,7 @@ impl<P: Copy> Rx<P> {
                 stats.rx_tls_resync_req_skip += 1;
                 self.carry = Carry::EMPTY;
                 self.state = State::Searching;
-                self.search(l5p, stats, seq + done as u32, &payload[done..])
+                self.search(l5p, stats, (seq, payload, done), out, placer)
             }
         }
     }
@@ -452,10 +626,18 @@ impl<P: Copy> Rx<P> {
 
 /// How octets went that were next.
 enum Walk {
-    /// Every message that ended was authentic. The first that started did so at `boundary`.
-    Authentic { boundary: Option<u32> },
-    /// One was not.
-    Failed { boundary: Option<u32> },
+    /// Headers were where they must be.
+    Done(Walked),
     /// After `done` octets there is no header where one must be.
     Alien { done: usize },
+}
+
+/// What was found in octets that were next.
+struct Walked {
+    /// Every message that ended was.
+    authentic: bool,
+    /// Where the first message starts that does.
+    boundary: Option<u32>,
+    /// The message of the first octet.
+    message: Extent,
 }

@@ -43,6 +43,12 @@ pub struct Stats {
     pub rx_resync_expired: u64,
     /// Times that the place in the stream was lost: (a).
     pub rx_searches: u64,
+    /// Candidates whose number was presumed, and that were decrypted at once.
+    pub rx_presumed: u64,
+    /// Those of them that a tag has proved, or software.
+    pub rx_presumed_right: u64,
+    /// Those that were given up: a tag was wrong, or software knew better.
+    pub rx_presumed_wrong: u64,
     /// Octets that arrived while it was.
     pub rx_unsynchronised_bytes: u64,
     /// Packets of the past, which bypass the machine.
@@ -60,6 +66,9 @@ pub struct Stats {
     pub records_partial: u64,
     /// Records that software decrypted.
     pub records_software: u64,
+
+    /// Records with octets that the device had decrypted as others' than they are.
+    pub records_restored: u64,
 
     /// Octets of data that were placed.
     pub rx_placed_bytes: u64,
@@ -84,8 +93,9 @@ impl Stats {
             rx_tls_decrypted_bytes rx_tls_resync_req_pkt rx_tls_resync_req_start
             rx_tls_resync_req_end rx_tls_resync_req_skip rx_tls_resync_res_ok
             rx_tls_resync_res_skip rx_tls_err rx_resync_denied rx_resync_expired rx_searches
-            rx_unsynchronised_bytes rx_past_packets rx_overlap_packets rx_ahead_packets
-            rx_ahead_header_packets records_offloaded records_partial records_software rx_placed_bytes
+            rx_presumed rx_presumed_right rx_presumed_wrong rx_unsynchronised_bytes rx_past_packets rx_overlap_packets rx_ahead_packets
+            rx_ahead_header_packets records_offloaded records_partial records_software records_restored
+            rx_placed_bytes
             pdus_offloaded pdus_partial pdus_software copy_skipped_bytes);
     }
 }

@@ -199,6 +199,12 @@ impl L5p for Tls {
 
     type Progress = Progress;
 
+    /// The nonce of TLS 1.3 is made of the number. That of TLS 1.2 is in the record, which software
+    /// may not have.
+    fn proves_number(&self) -> bool {
+        self.version == Version::Tls13
+    }
+
     fn message_bytes(&self, header: &[u8]) -> Option<u32> {
         let &[content_type, 3, 3, high, low] = header else { return None };
         let length = u16::from_be_bytes([high, low]);

@@ -3,5 +3,6 @@
 mod composed;
 mod pdus;
 mod place;
+mod presume;
 mod receive;
 mod transmit;

@@ -10,15 +10,15 @@
 //! Until then the packets that octets came in are told apart, also where they came in the same way:
 //! the kernel may drop one of two neighbours, and take a copy that has octets of both.
 
-use offload::resync::Pass;
+use offload::resync::Worked;
 use offload::software::doubt::WAYS_MAX;
 
 /// Most ranges that are remembered of a flow: what TCP can hold of a stream in which every other
 /// packet came in another way. A packet that needs more is dropped.
 pub const RANGES_MAX: usize = 8192;
 
-/// The pass in which octets were decrypted; nothing where they were delivered as they came.
-pub type Way = Option<Pass>;
+/// How octets were decrypted; nothing where they were delivered as they came.
+pub type Way = Option<Worked>;
 
 /// The ways in which some octets were delivered, different ones, the first one first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +52,11 @@ impl Ways {
         false
     }
 
+    /// The only way in which they were worked on.
+    pub fn certain(&self) -> Way {
+        self.ways[0].filter(|_| self.is_certain())
+    }
+
     /// One way only.
     pub fn is_certain(&self) -> bool {
         self.count == 1
@@ -67,9 +72,17 @@ struct Range {
 }
 
 impl Range {
-    /// True where octets from `start` on, which came in these ways, belong to it.
-    fn goes_on(&self, start: u64, ways: &Ways) -> bool {
-        self.end == start && self.ways == *ways && ways.is_certain()
+    /// What is said of it and of octets from `start` on, which came in these ways, if they belong
+    /// to it.
+    fn joined(&self, start: u64, ways: &Ways) -> Option<Ways> {
+        if self.end != start || !self.ways.is_certain() || !ways.is_certain() {
+            return None;
+        }
+        match (self.ways.ways[0], ways.ways[0]) {
+            (None, None) => Some(self.ways),
+            (Some(before), Some(behind)) => before.join(behind).map(|both| Ways::one(Some(both))),
+            _ => None,
+        }
     }
 }
 
@@ -143,15 +156,17 @@ impl Delivered {
         }
         let full = self.ranges.len() - self.gone >= RANGES_MAX;
         let settled = self.settled;
-        match self.ranges[self.gone..].last_mut() {
-            Some(last) if start < last.end => {
+        let last = self.ranges[self.gone..].last_mut();
+        let joined = last.as_ref().and_then(|last| last.joined(start, &Ways::one(way)));
+        match (last, joined) {
+            (Some(last), _) if start < last.end => {
                 if full {
                     return Err(Full);
                 }
                 self.overlap(start, end, way);
             }
-            Some(last) if last.goes_on(start, &Ways::one(way)) && start <= settled => {
-                last.end = end;
+            (Some(last), Some(joined)) if start <= settled => {
+                (last.end, last.ways) = (end, joined);
             }
             _ if full => return Err(Full),
             _ => self.ranges.push(Range { start, end, ways: Ways::one(way) }),
@@ -197,11 +212,14 @@ impl Delivered {
         for index in kept + 1..self.ranges.len() {
             let range = self.ranges[index];
             let last = &mut self.ranges[kept];
-            if last.goes_on(range.start, &range.ways) && range.start <= self.settled {
-                last.end = range.end;
-            } else {
-                kept += 1;
-                self.ranges[kept] = range;
+            match last.joined(range.start, &range.ways) {
+                Some(joined) if range.start <= self.settled => {
+                    (last.end, last.ways) = (range.end, joined);
+                }
+                _ => {
+                    kept += 1;
+                    self.ranges[kept] = range;
+                }
             }
         }
         self.ranges.truncate(kept + 1);
@@ -231,10 +249,12 @@ impl Delivered {
 #[cfg(test)]
 mod tests {
     use super::{Delivered, Full, RANGES_MAX, WAYS_MAX, Way};
-    use offload::resync::Pass;
+    use offload::resync::{Extent, Pass, Worked};
+    use wire::SeqNumber;
 
     fn pass(generation: u32) -> Way {
-        Some(Pass { key: 0, generation })
+        let message = Extent { start: SeqNumber(0), bytes: 0, number: 0 };
+        Some(Worked { pass: Pass { key: 0, generation }, message })
     }
 
     /// The same, octet by octet.

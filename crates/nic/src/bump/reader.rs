@@ -45,7 +45,7 @@ impl Reader {
         octets: &[u8],
         plaintext: &mut Vec<u8>,
     ) -> Result<Received, record::RecordError> {
-        self.take(layer, octets, Ways::one(None), plaintext)
+        self.take(layer, octets, &[(octets.len() as u64, Ways::one(None))], 0, plaintext)
     }
 
     /// Takes the next octets of the socket. Application data is appended to `plaintext`.
@@ -66,14 +66,10 @@ impl Reader {
                 self.records.request(request);
             }
         }
-        let mut received = Received::default();
-        let mut rest = octets;
-        for (until, ways) in ranges.drain(..) {
-            let (these, others) = rest.split_at(((until - self.position) as usize).min(rest.len()));
-            rest = others;
-            self.position = until;
-            received = self.take(layer, these, ways, plaintext)?;
-        }
+        let start = self.position;
+        self.position += octets.len() as u64;
+        let received = self.take(layer, octets, &ranges, start, plaintext)?;
+        ranges.clear();
         self.ranges = ranges;
         if let Some(response) = self.records.response() {
             self.flow.rx().respond(response);
@@ -81,31 +77,38 @@ impl Reader {
         Ok(received)
     }
 
-    /// Takes octets that came in the same ways.
+    /// Takes `octets`, the first of which is at `start`; `ranges` say how they came, each up to where.
     fn take(
         &mut self,
         layer: &mut RecordLayer,
-        mut octets: &[u8],
-        ways: Ways,
+        octets: &[u8],
+        mut ranges: &[(u64, Ways)],
+        start: u64,
         plaintext: &mut Vec<u8>,
     ) -> Result<Received, record::RecordError> {
         let mut received = Received::default();
-        while !octets.is_empty() {
+        let mut at = 0;
+        while at < octets.len() {
+            while let [(until, _), rest @ ..] = ranges
+                && *until <= start + at as u64
+            {
+                ranges = rest;
+            }
+            let Some((until, ways)) = ranges.first() else { break };
             let number = self.records.number();
-            // A record that is here whole, and was decrypted in one pass, need not be put together.
-            let whole = match ways.as_slice() {
-                [Some(pass)] => self.records.take_offloaded(&mut self.stats, octets, *pass),
-                _ => None,
-            };
+            // A record that is here whole, and proven by the device, need not be put together.
+            let here = start + at as u64;
+            let pieces = ranges.iter().map(|(until, ways)| ((until - here) as usize, ways.certain()));
+            let whole = self.records.take_offloaded(&mut self.stats, &octets[at..], pieces);
             let record = match whole {
                 Some((record, taken)) => {
-                    octets = &octets[taken..];
+                    at += taken;
                     record
                 }
                 None => {
-                    let taken = self.records.push_uncertain(octets, ways.as_slice());
-                    let taken = taken.map_err(|error| refuse(layer, error, number))?;
-                    octets = &octets[taken..];
+                    let end = octets.len().min((until - start) as usize);
+                    let taken = self.records.push_uncertain(&octets[at..end], ways.as_slice());
+                    at += taken.map_err(|error| refuse(layer, error, number))?;
                     let opened = self.records.open(&mut self.stats);
                     let Some(record) = opened.map_err(|error| refuse(layer, error, number))? else {
                         continue;

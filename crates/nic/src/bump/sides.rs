@@ -62,7 +62,18 @@ impl Flow {
             machine.respond(stats, &response);
         }
         let received = machine.receive(tls, stats, seq, payload, out);
-        self.rx().deliver(&received, seq, payload.len())
+        let outcome = self.rx().deliver(&received, seq, payload.len());
+        if outcome == Outcome::Decrypted {
+            let head = ..received.from as usize;
+            out[head].copy_from_slice(&payload[head]);
+        }
+        outcome
+    }
+
+    /// Whether the device presumes numbers ([`Rx::presume`]); it does, unless it is told not to.
+    pub fn presume(&self, presumes: bool) {
+        let mut locked = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        locked.machine.presume(presumes);
     }
 
     /// Waits until [`TxSide::is_broken`]. One task can wait.
@@ -372,7 +383,9 @@ impl RxSide {
         let Receiving { tls, offset, number, read } = receiving;
         let start = origin + offset as u32;
         let ahead = frontier.since(origin + read as u32).max(0);
-        let machine = RxMachine { tls, machine: Rx::new(start, number) };
+        let mut machine = Rx::new(start, number);
+        machine.presume(true);
+        let machine = RxMachine { tls, machine };
         let side = RxSide {
             origin,
             delivered: Delivered::new(read, read + ahead as u64),
@@ -415,11 +428,12 @@ impl RxSide {
     /// The machine has worked on a segment, which is delivered then: as it came, where software
     /// has stopped it meanwhile.
     fn deliver(&mut self, received: &Received, seq: SeqNumber, octets: usize) -> Outcome {
-        let pass = if self.stopped { None } else { received.pass };
         self.request = received.request.or(self.request);
-        let start = self.offset(seq);
-        let end = self.offset(seq + octets as u32);
-        match (self.delivered.deliver(start, end, pass), pass) {
+        let way = if self.stopped { None } else { received.worked() };
+        let from = if way.is_some() { received.from as usize } else { octets };
+        let [start, middle, end] = [0, from, octets].map(|at| self.offset(seq + at as u32));
+        let head = self.delivered.deliver(start, middle, None);
+        match (head.and_then(|()| self.delivered.deliver(middle, end, way)), way) {
             (Err(_), _) => Outcome::Drop,
             (Ok(()), Some(_)) => Outcome::Decrypted,
             (Ok(()), None) => Outcome::Raw,

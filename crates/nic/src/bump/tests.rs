@@ -371,7 +371,7 @@ fn frames_are_sealed_and_opened_and_have_right_checksums() {
     let mut ranges = Vec::new();
     flow.rx().read(record.len(), &mut ranges);
     let pass = Some(Pass { key: 0, generation: 0 });
-    assert!(matches!(&ranges[..], [(_, ways)] if ways.as_slice() == [pass]));
+    assert!(matches!(&ranges[..], [(_, ways)] if passes(ways) == [pass]));
 }
 
 #[test]
@@ -466,7 +466,7 @@ fn what_came_before_the_offload_is_in_doubt_when_it_comes_again() {
     let mut ranges = Vec::new();
     flow.rx().read(sealed.len(), &mut ranges);
     assert_eq!(ranges.len(), 1);
-    assert_eq!(ranges[0].1.as_slice(), [None, Some(Pass { key: 0, generation: 0 })]);
+    assert_eq!(passes(&ranges[0].1), [None, Some(Pass { key: 0, generation: 0 })]);
 }
 
 #[test]
@@ -544,10 +544,55 @@ fn a_restored_connection_has_the_numbers_of_its_snapshot() {
     from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &octets));
     let mut ranges = Vec::new();
     flow.rx().read(octets.len(), &mut ranges);
-    assert_eq!(ranges[0].1.as_slice(), [None, Some(Pass { key: 0, generation: 0 })]);
+    assert_eq!(passes(&ranges[0].1), [None, Some(Pass { key: 0, generation: 0 })]);
     // Twice it is not taken over, unless the first one is gone.
     assert_eq!(engine.table().create(0, restored(0, 0)).err(), Some(Refused::Twice));
     drop(flow);
     engine.table().create(0, restored(0, 0)).unwrap();
     assert_eq!(engine.table().offloaded(), 1);
+}
+
+#[test]
+fn a_packet_may_be_decrypted_from_the_middle_on() {
+    let (mut engine, flow) = offloaded();
+    let records: Vec<Vec<u8>> = (0..6).map(|_| in_clear(&[7; 400])).collect();
+    let clear = records.concat();
+    let mut sealed = clear.clone();
+    let mut side = TxSide::new(SeqNumber(PEER), 0, 0, tls());
+    records.iter().for_each(|record| side.push(record.clone().into()).unwrap());
+    let verdict = side.send(&mut Stats::default(), SeqNumber(PEER), &mut sealed);
+    assert_eq!(verdict, Verdict::Send);
+    // The head of the fourth record is lost; where the fifth starts is presumed.
+    let bytes = records[0].len();
+    let (lost, found, fifth) = (3 * bytes - 50, 3 * bytes + 60, 4 * bytes);
+    let came = |at: usize, end: usize| {
+        frame(false, TcpFlags::ACK, PEER.wrapping_add(at as u32), HOST, &sealed[at..end])
+    };
+    from_wire(&mut engine, came(0, lost));
+    let up = from_wire(&mut engine, came(found, sealed.len()));
+    assert!(up[0].0.checksum_at.is_some());
+    let payload = payload_of(&up[0].1, sealed.len() - found);
+    assert_eq!(payload[..fifth - found], sealed[found..fifth]);
+    let content = fifth + 5..fifth + bytes - 16;
+    assert_eq!(payload[content.start - found..content.end - found], clear[content]);
+    from_wire(&mut engine, came(lost, found));
+    let mut ranges = Vec::new();
+    flow.rx().read(sealed.len(), &mut ranges);
+    let told: Vec<_> = ranges.iter().map(|(until, ways)| (*until, passes(ways))).collect();
+    let raw = vec![None];
+    let worked = |generation| vec![Some(Pass { key: 0, generation })];
+    assert_eq!(
+        told,
+        [
+            (lost as u64, worked(0)),
+            (found as u64, raw.clone()),
+            (fifth as u64, raw),
+            (sealed.len() as u64, worked(1)),
+        ]
+    );
+}
+
+/// The passes in which octets were decrypted.
+fn passes(ways: &super::delivered::Ways) -> Vec<Option<Pass>> {
+    ways.as_slice().iter().map(|way| way.map(|worked| worked.pass)).collect()
 }

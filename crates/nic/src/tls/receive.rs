@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use offload::Stats;
-use offload::resync::{Pass, Request, Response};
+use offload::resync::{Request, Response};
 use offload::software::records::{RecordError, Records};
 use offload::tls::{HEADER_BYTES, TAG_BYTES, Version, inner};
 use thiserror::Error;
@@ -254,9 +254,18 @@ impl Receiver {
 
     fn header_length(&self) -> Option<usize> {
         let mut header = [0; HEADER_BYTES];
-        let mut octets = self.pieces.iter().flat_map(|piece| piece.as_slice());
-        for octet in &mut header {
-            *octet = *octets.next()?;
+        let mut have = 0;
+        for piece in &self.pieces {
+            let octets = &piece.as_slice()[..piece.len().min(HEADER_BYTES - have)];
+            let part = &mut header[have..have + octets.len()];
+            part.copy_from_slice(octets);
+            if let (Some(records), Some(worked)) = (&self.records, piece.worked) {
+                records.restore(&worked, have, part);
+            }
+            have += octets.len();
+        }
+        if have < HEADER_BYTES {
+            return None;
         }
         let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
         let (types, most) = match self.secrets.version {
@@ -292,16 +301,10 @@ impl Receiver {
         }
     }
 
-    /// The one pass in which all of the record came.
-    fn pass(&self) -> Option<Pass> {
-        let first = self.parts.first()?.pass?;
-        self.parts.iter().all(|part| part.pass == Some(first)).then_some(first)
-    }
-
     /// Leaves of the parts the content, if the device has decrypted the record; says what it is.
     fn release(&mut self, stats: &mut Stats, header_type: u8, record_bytes: usize) -> Option<u8> {
-        let pass = self.pass()?;
-        self.records.as_mut()?.skip_offloaded(stats, record_bytes as u32, pass)?;
+        let worked = self.parts.iter().map(|part| part.worked);
+        self.records.as_mut()?.skip_offloaded(stats, record_bytes as u32, worked)?;
         let mut front = self.soft.prefix_bytes();
         for part in &mut self.parts {
             let taken = front.min(part.len());
@@ -359,7 +362,7 @@ impl Receiver {
         record_bytes: usize,
         out: &mut VecDeque<Chunk>,
     ) -> Result<Event, ReceiveError> {
-        let sealed = self.parts.iter().all(|part| part.pass.is_none());
+        let sealed = self.parts.iter().all(|part| part.worked.is_none());
         let mut plain = match (&mut self.records, sealed) {
             (Some(records), false) => mend(records, stats, &self.parts)?,
             _ => {
@@ -473,7 +476,7 @@ fn mend(
     parts: &[Piece],
 ) -> Result<Vec<u8>, ReceiveError> {
     for part in parts {
-        records.push(part.as_slice(), part.pass)?;
+        records.push(part.as_slice(), part.worked)?;
     }
     let record = records.open(stats)?.ok_or(RecordError::Malformed)?;
     Ok(record.plaintext.to_vec())

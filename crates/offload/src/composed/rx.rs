@@ -92,16 +92,17 @@ impl Rx {
             return Received { tls: outer, ..Received::default() };
         }
         let mut framing = before;
-        if before.position() != seq {
+        if before.position() != seq + outer.from {
             // It starts with the next header; the rest of the record before was missed.
             framing.skip_to_header();
+            debug_assert_eq!(framing.position(), seq + outer.from);
             if holds(Rule::InnerGap) {
                 self.nvme.rx.interrupt(&mut stats.nvme);
             }
         }
         let placed_bytes = placer.placed_bytes();
-        let octets = &out[..payload.len()];
-        let taken = self.nvme.take((tls, nvme), stats, framing, (seq, octets), placer);
+        let octets = (&out[..payload.len()], outer.from as usize);
+        let taken = self.nvme.take((tls, nvme), stats, framing, seq, octets, placer);
         stats.nvme.rx_placed_bytes += placer.placed_bytes() - placed_bytes;
         Received { tls: outer, ..taken }
     }
@@ -118,19 +119,19 @@ impl Rx {
 }
 
 impl Inner {
-    /// Takes the application data of decrypted `octets` at `seq`, where the records' framing is
-    /// `framing`: the inner machine's results.
+    /// Takes the application data of `octets` at `seq`, which are decrypted after the first `done` of
+    /// them; there the records' framing is `framing`. Gives the inner machine's results.
     fn take(
         &mut self,
         (tls, nvme): (&Tls, &Nvme),
         stats: &mut Stats,
         mut framing: Framing,
-        (seq, octets): (SeqNumber, &[u8]),
+        seq: SeqNumber,
+        (octets, mut done): (&[u8], usize),
         placer: &mut Placer<'_>,
     ) -> Received {
         let mut passes = Passes { common: None, differ: false };
         let mut taken = Received::default();
-        let mut done = 0;
         while done < octets.len() {
             let Some((end, _, pieces)) = step(tls, &mut framing, octets, done) else { break };
             done = end;

@@ -430,10 +430,10 @@ impl World<'_> {
         }
     }
 
-    /// The device takes a packet; what it says of it.
-    fn device(&mut self, seq: SeqNumber, payload: &[u8]) -> ComposedResult {
+    /// The device takes a packet; what it says of it, after so many octets.
+    fn device(&mut self, seq: SeqNumber, payload: &[u8]) -> (ComposedResult, usize) {
         let mut placer = Placer::new(&mut self.placement, &mut self.memory);
-        let (result, requests) = match &mut self.device {
+        let (result, from, requests) = match &mut self.device {
             Device::Plain(rx) => {
                 let stats = &mut self.stats.nvme;
                 let nvme = &self.stream.nvme;
@@ -442,7 +442,7 @@ impl World<'_> {
                 let placed = placer.take();
                 let pdus = PduResult { pass: received.pass, boundary: received.boundary, placed };
                 let result = ComposedResult { tls: None, nvme: pdus };
-                (result, [received.request.map(|request| (Asked::Inner, request)), None])
+                (result, 0, [received.request.map(|request| (Asked::Inner, request)), None])
             }
             Device::Composed(rx, tls) => {
                 let stats = &mut self.stats;
@@ -451,29 +451,48 @@ impl World<'_> {
                 let received = rx.receive(protocols, stats, packet, &mut self.out, &mut placer);
                 let result = ComposedResult::of(&received, placer.take());
                 let outer = received.tls.request.map(|request| (Asked::Outer, request));
-                (result, [outer, received.nvme_request.map(|request| (Asked::Inner, request))])
+                let inner = received.nvme_request.map(|request| (Asked::Inner, request));
+                (result, received.tls.from as usize, [outer, inner])
             }
         };
         for (who, request) in requests.into_iter().flatten() {
             let due = self.steps + self.random.below(self.weather.answer_steps_max + 1);
             self.asked.push_back((due, who, request));
         }
-        result
+        (result, from)
     }
 
     fn arrive(&mut self, segment: &Segment) -> Result<(), String> {
         let payload = &segment.octets[..];
-        let result = self.device(self.isn + segment.at as u32, payload);
+        let (result, from) = self.device(self.isn + segment.at as u32, payload);
         if self.weather.is_honest() {
             self.check_placed(segment.at, &result)?;
+            self.check_record(segment.at + from, &result)?;
         }
         if happens(self.random, self.weather.refused) && self.tcp.next < self.total() / 2 {
             return Ok(());
         }
         self.forged |= segment.forged;
+        let (head, newer_wins) = (&payload[..from], self.weather.newer_wins);
+        self.tcp.take(segment.at, head, ComposedResult::default(), newer_wins);
         let view = if result.tls.is_some() { &self.out[..payload.len()] } else { payload };
-        self.tcp.take(segment.at, view, result, self.weather.newer_wins);
+        let rest =
+            ComposedResult { nvme: result.nvme.of(from as u32, payload.len() as u32), ..result };
+        self.tcp.take(segment.at + from, &view[from..], rest, newer_wins);
         Ok(())
+    }
+
+    /// What is decrypted is decrypted as the record that it is of.
+    fn check_record(&self, at: usize, result: &ComposedResult) -> Result<(), String> {
+        let Some(worked) = result.tls else { return Ok(()) };
+        let places = &self.stream.records;
+        let index = places.partition_point(|place| place.range.end <= at);
+        let place = places.get(index).ok_or("beyond the stream")?;
+        let own = (self.isn + place.range.start as u32, index as u64);
+        match own == (worked.message.start, worked.message.number) {
+            true => Ok(()),
+            false => Err(format!("octet {at} was taken for one of {worked:?}")),
+        }
     }
 
     /// What is placed is where it belongs.

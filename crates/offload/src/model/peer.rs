@@ -104,6 +104,36 @@ pub(crate) struct Shape {
     pub false_headers: Option<u64>,
     /// How often the key changes; it does so in the first half.
     pub keys: usize,
+    /// Records have one length as a rule, so that a device presumes numbers; not rarely wrongly.
+    pub regular: bool,
+}
+
+/// Lengths of plaintext, one after the other.
+struct Lengths {
+    usual: usize,
+    /// What is left of a record that became two.
+    rest: Option<usize>,
+}
+
+impl Lengths {
+    /// The next one, of at least `least`, of records that have `overhead` octets more.
+    fn next(&mut self, random: &mut Random, least: usize, overhead: usize) -> usize {
+        if let Some(rest) = self.rest.take() {
+            return rest;
+        }
+        if random.once_in(12) && self.usual > overhead + 2 * least {
+            // Two of them take the place of one: who counts by lengths is wrong by one.
+            let both = self.usual - overhead;
+            let first = least + random.below((both - 2 * least) as u64 + 1) as usize;
+            self.rest = Some(both - first);
+            return first;
+        }
+        if random.once_in(25) {
+            least + random.below(self.usual as u64) as usize
+        } else {
+            self.usual
+        }
+    }
 }
 
 impl Stream {
@@ -117,19 +147,34 @@ impl Stream {
             records: Vec::new(),
         };
         let mut explicit = random.next();
+        // TLS 1.3 has a type in it; TLS 1.2 can be empty.
+        let least = usize::from(version == Version::Tls13);
+        let usual = shape.plaintext_bytes_max / 2 + least;
+        let mut lengths = Lengths { usual, rest: None };
         while stream.wire.len() < shape.stream_bytes {
             let changes = stream.secrets.len();
             if changes <= shape.keys && stream.wire.len() > shape.stream_bytes * changes / 5 {
                 stream.secrets.push(Secret::random(random, version));
                 number = 0;
             }
-            let length = random.below(shape.plaintext_bytes_max as u64 + 1) as usize;
-            // TLS 1.3 has a type in it; TLS 1.2 can be empty.
-            let least = usize::from(version == Version::Tls13);
+            let overhead = stream.secrets[0].prefix_bytes() + TAG_BYTES;
+            let length = match shape.regular {
+                true => lengths.next(random, least, overhead),
+                false => random.below(shape.plaintext_bytes_max as u64 + 1) as usize,
+            };
             let mut plaintext = octets(random, length.max(least));
             let secret = &stream.secrets[stream.secrets.len() - 1];
             if let Some(once_in) = shape.false_headers {
-                plant(random, secret, (number, explicit), &mut plaintext, once_in);
+                let numbers = (number, explicit);
+                plant(random, secret, numbers, &mut plaintext, once_in);
+                // Where a record would start if all had the usual length.
+                let start = stream.wire.len() + secret.prefix_bytes();
+                let step = usual + overhead;
+                let at = start.next_multiple_of(step) - start;
+                if shape.regular && at + HEADER_BYTES <= plaintext.len() {
+                    let behind = (step - HEADER_BYTES) as u16;
+                    plant_one(secret, numbers, &mut plaintext, at, behind);
+                }
             }
             let (written, sealed) = secret.record(number, explicit, &plaintext);
             let start = stream.wire.len();
@@ -159,10 +204,29 @@ fn plant(
         // Also lengths that no record has.
         let length =
             if random.once_in(3) { random.next() as u16 } else { random.below(17000) as u16 };
-        let [high, low] = length.to_be_bytes();
-        for (index, octet) in [23, 3, 3, high, low].into_iter().enumerate() {
+        for (index, octet) in header(length).into_iter().enumerate() {
             plaintext[at + index] ^= sealed[prefix + at + index] ^ octet;
         }
         at += HEADER_BYTES + random.below(once_in) as usize;
+    }
+}
+
+fn header(length: u16) -> [u8; HEADER_BYTES] {
+    let [high, low] = length.to_be_bytes();
+    [23, 3, 3, high, low]
+}
+
+/// The same for one header at `at`, of a record with `length` octets behind it.
+pub(crate) fn plant_one(
+    secret: &Secret,
+    (number, explicit): (u64, u64),
+    plaintext: &mut [u8],
+    at: usize,
+    length: u16,
+) {
+    let (_, sealed) = secret.record(number, explicit, plaintext);
+    let sealed = &sealed[secret.prefix_bytes() + at..];
+    for (index, octet) in header(length).into_iter().enumerate() {
+        plaintext[at + index] ^= sealed[index] ^ octet;
     }
 }

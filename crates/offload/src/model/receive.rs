@@ -7,11 +7,11 @@ use wire::SeqNumber;
 
 use crate::Stats;
 use crate::model::peer::{Shape, Stream, octets};
-use crate::resync::{Pass, Request, Response};
+use crate::resync::{Extent, Request, Response, Worked};
 use crate::rx::Rx;
 use crate::software::boundaries::REMEMBERED_MAX;
 use crate::software::records::Records;
-use crate::tls::{Progress, TAG_BYTES, Tls, Version};
+use crate::tls::{HEADER_BYTES, Progress, TAG_BYTES, Tls, Version};
 
 /// How a case goes.
 struct Weather {
@@ -31,6 +31,8 @@ struct Weather {
     answer_steps_max: u64,
     /// What TCP has is replaced by what comes again.
     newer_wins: bool,
+    /// The device presumes numbers.
+    presumes: bool,
 }
 
 fn sometimes(random: &mut Random, most: u64) -> u64 {
@@ -57,6 +59,7 @@ impl Weather {
             keepalive: sometimes(random, 20),
             answer_steps_max: random.below(40),
             newer_wins: random.once_in(3),
+            presumes: random.once_in(2),
         }
     }
 
@@ -76,32 +79,40 @@ struct Segment {
 struct Tcp {
     octets: Vec<u8>,
     have: Vec<bool>,
-    passes: Vec<Option<Pass>>,
+    worked: Vec<Option<Worked>>,
     next: usize,
     /// It, or the device alone, has octets that the peer did not send.
     deceived: bool,
 }
 
 impl Tcp {
-    fn take(&mut self, segment: &Segment, view: &[u8], pass: Option<Pass>, newer_wins: bool) {
+    fn take(&mut self, at: usize, view: &[u8], worked: Option<Worked>, newer_wins: bool) {
         for (index, &octet) in view.iter().enumerate() {
-            let at = segment.at + index;
+            let at = at + index;
             if at >= self.next && (!self.have[at] || newer_wins) {
                 self.have[at] = true;
                 self.octets[at] = octet;
-                self.passes[at] = pass;
+                self.worked[at] = worked;
             }
         }
     }
 
-    /// The octets that are next, with one pass.
-    fn run(&self) -> std::ops::Range<usize> {
-        let pass = self.passes.get(self.next).copied().flatten();
+    /// The octets that are next, of which the device says the same, and what.
+    fn run(&self) -> (std::ops::Range<usize>, Option<Worked>) {
+        let mut said = self.worked.get(self.next).copied().flatten();
         let mut end = self.next;
-        while end < self.have.len() && self.have[end] && self.passes[end] == pass {
+        while end < self.have.len() && self.have[end] {
+            said = match (said, self.worked[end]) {
+                (None, None) => None,
+                (Some(said), Some(next)) => match said.join(next) {
+                    Some(both) => Some(both),
+                    None => break,
+                },
+                _ => break,
+            };
             end += 1;
         }
-        self.next..end
+        (self.next..end, said)
     }
 }
 
@@ -151,6 +162,7 @@ pub(crate) fn run(random: &mut Random) -> Result<Stats, String> {
         plaintext_bytes_max,
         false_headers: random.once_in(4).then(|| 20 + random.below(1500)),
         keys: if random.once_in(4) { 1 + random.below(2) as usize } else { 0 },
+        regular: random.once_in(2),
     };
     let stream = Stream::random(random, version, &shape);
     // Most streams cross 2^32.
@@ -164,7 +176,7 @@ pub(crate) fn run(random: &mut Random) -> Result<Stats, String> {
     let tcp = Tcp {
         octets: vec![0; total],
         have: vec![false; total],
-        passes: vec![None; total],
+        worked: vec![None; total],
         next: 0,
         deceived: false,
     };
@@ -174,13 +186,15 @@ pub(crate) fn run(random: &mut Random) -> Result<Stats, String> {
     let soon = weather.is_honest()
         && shape.false_headers.is_none()
         && asked_bytes as usize + weather.window_bytes < remembered_bytes;
+    let mut rx = Rx::new(isn, stream.number);
+    rx.presume(weather.presumes);
     let mut world = World {
         random,
         weather,
         isn,
         keys,
         device_key: 0,
-        rx: Rx::new(isn, stream.number),
+        rx,
         stats: Stats::default(),
         out: vec![0; 1 << 16],
         network: VecDeque::new(),
@@ -364,8 +378,8 @@ impl World<'_> {
         let tls = &self.keys[self.device_key];
         let payload = &segment.octets[..];
         let received = self.rx.receive(tls, &mut self.stats, seq, payload, &mut self.out);
-        if let Some(pass) = received.pass {
-            self.compare(segment, pass)?;
+        if let Some(worked) = received.worked() {
+            self.compare(segment, &worked, received.from as usize)?;
         }
         if let Some(request) = received.request {
             self.check_request(&request)?;
@@ -383,25 +397,38 @@ impl World<'_> {
         if happens(self.random, self.weather.refused) && self.tcp.next < self.total() / 2 {
             return Ok(());
         }
-        let view = if received.pass.is_some() { &self.out[..payload.len()] } else { payload };
-        self.tcp.take(segment, view, received.pass, self.weather.newer_wins);
+        let (from, newer_wins) = (received.from as usize, self.weather.newer_wins);
+        let (head, rest) = match received.pass {
+            Some(_) => (&payload[..from], &self.out[from..payload.len()]),
+            None => (payload, &[][..]),
+        };
+        self.tcp.take(segment.at, head, None, newer_wins);
+        self.tcp.take(segment.at + from, rest, received.worked(), newer_wins);
         Ok(())
     }
 
     /// What was decrypted is what the peer wrote, headers, nonces and tags as they came.
-    fn compare(&self, segment: &Segment, pass: Pass) -> Result<(), String> {
+    fn compare(&self, segment: &Segment, worked: &Worked, from: usize) -> Result<(), String> {
         if !self.weather.is_honest() {
             return Ok(());
         }
-        let end = segment.at + segment.octets.len();
+        let (start, end) = (segment.at + from, segment.at + segment.octets.len());
         let places = &self.stream.records;
-        let first = places.partition_point(|place| place.end <= segment.at);
+        let first = places.partition_point(|place| place.end <= start);
+        let Some(place) = places.get(first) else { return Err("beyond the stream".to_owned()) };
+        let Extent { start: message, number, .. } = worked.message;
+        let is_own = (message, number) == (self.isn + place.start as u32, self.number_of(first));
+        match is_own || place.key != worked.pass.key {
+            true => (),
+            false if self.weather.presumes => return Ok(()),
+            false => return Err(format!("octet {start} was taken for one of {worked:?}")),
+        }
         for place in places[first..].iter().take_while(|place| place.start < end) {
             // With the key before it is not decrypted, whatever it says.
-            if place.key != pass.key {
+            if place.key != worked.pass.key {
                 continue;
             }
-            for at in place.start.max(segment.at)..place.end.min(end) {
+            for at in place.start.max(start)..place.end.min(end) {
                 let is_tag = at >= place.end - TAG_BYTES;
                 let right = if is_tag { self.stream.wire[at] } else { self.stream.written[at] };
                 if self.out[at - segment.at] != right {
@@ -410,6 +437,15 @@ impl World<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The number of a record under its key.
+    fn number_of(&self, index: usize) -> u64 {
+        let places = &self.stream.records;
+        let key = places[index].key;
+        let first = places.partition_point(|place| place.key < key);
+        let before = if key == 0 { self.stream.number } else { 0 };
+        before + (index - first) as u64
     }
 
     /// The device asks only where something is that a record can start with.
@@ -456,12 +492,15 @@ impl World<'_> {
     /// Software reads what TCP has.
     fn read(&mut self) -> Result<(), String> {
         loop {
-            let run = self.tcp.run();
+            if self.random.once_in(2) && self.skip() {
+                self.follow_key();
+                continue;
+            }
+            let (run, worked) = self.tcp.run();
             if run.is_empty() {
                 return Ok(());
             }
-            let pass = self.tcp.passes[run.start];
-            let taken = self.records.push(&self.tcp.octets[run], pass);
+            let taken = self.records.push(&self.tcp.octets[run], worked);
             self.tcp.next += taken.map_err(|error| error.to_string())?;
             let opened = self.records.open(&mut self.stats).map_err(|error| error.to_string())?;
             let Some(record) = opened else { continue };
@@ -474,13 +513,43 @@ impl World<'_> {
                 return Err(format!("record {} is not what was sent", self.released));
             }
             self.released += 1;
-            let next = self.stream.records.get(self.released);
-            if let Some(next) = next.filter(|next| next.key != place.key) {
-                let tls = self.stream.secrets[usize::from(next.key)].tls();
-                let key = self.records.change_key(tls);
-                let due = self.steps + self.random.below(self.weather.answer_steps_max + 1);
-                self.restart = Some((due, self.records.start(), key));
-            }
+            self.follow_key();
+        }
+    }
+
+    /// Takes the next record where it lies, if what the device says of it is enough.
+    fn skip(&mut self) -> bool {
+        let Some(place) = self.stream.records.get(self.released) else { return false };
+        let octets = place.start..place.end;
+        let whole =
+            self.tcp.next == place.start && self.tcp.have[octets.clone()].iter().all(|&have| have);
+        // The header is what software sees.
+        let seen = &self.tcp.octets[octets.clone()];
+        if !whole || seen[..HEADER_BYTES] != self.stream.wire[octets.clone()][..HEADER_BYTES] {
+            return false;
+        }
+        let worked = self.tcp.worked[octets.clone()].iter().copied();
+        let bytes = octets.len() as u32;
+        if self.records.skip_offloaded(&mut self.stats, bytes, worked).is_none() {
+            return false;
+        }
+        let content = ..seen.len() - TAG_BYTES;
+        let right = &self.stream.written[octets.clone()][content];
+        assert_eq!(&seen[content], right, "record {} is not what was sent", self.released);
+        self.tcp.next = octets.end;
+        self.released += 1;
+        true
+    }
+
+    /// The peer may have changed its key.
+    fn follow_key(&mut self) {
+        let key = self.stream.records[self.released - 1].key;
+        let next = self.stream.records.get(self.released);
+        if let Some(next) = next.filter(|next| next.key != key) {
+            let tls = self.stream.secrets[usize::from(next.key)].tls();
+            let key = self.records.change_key(tls);
+            let due = self.steps + self.random.below(self.weather.answer_steps_max + 1);
+            self.restart = Some((due, self.records.start(), key));
         }
     }
 }

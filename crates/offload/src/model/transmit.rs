@@ -40,6 +40,7 @@ pub(crate) fn run(random: &mut Random) -> Result<Stats, String> {
         plaintext_bytes_max: plaintext_sizes[random.below(4) as usize],
         false_headers: None,
         keys: if random.once_in(3) { 1 + random.below(2) as usize } else { 0 },
+        regular: false,
     };
     let stream = Stream::random(random, version, &shape);
     let isn = SeqNumber(0u32.wrapping_sub(random.below(2 * stream_bytes as u64) as u32));

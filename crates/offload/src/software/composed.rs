@@ -8,7 +8,7 @@ use crate::composed::tx::{ComposedMessages, InnerState};
 use crate::framing::distance;
 use crate::nvme::Nvme;
 use crate::placement::PlacedRanges;
-use crate::resync::{Pass, Request, Response};
+use crate::resync::{Request, Response, Worked};
 use crate::software::open::Part;
 use crate::software::pdus::{Event, Input, PduError, PduResult, Pdus};
 use crate::software::records::{RecordError, Records};
@@ -24,7 +24,7 @@ pub const RESULTS_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ComposedResult {
     /// They are decrypted.
-    pub tls: Option<Pass>,
+    pub tls: Option<Worked>,
     /// What is said of the application data in them. Ranges count from the first of all octets.
     pub nvme: PduResult,
 }
@@ -187,7 +187,7 @@ impl Content<'_> {
         let part = self.parts.iter().find(|part| self.at < part.end);
         let end = part.map_or(end, |part| end.min(part.end));
         // What was decrypted wrongly was not looked at rightly.
-        let decrypted = part.is_some_and(|part| part.pass.is_some());
+        let decrypted = part.is_some_and(|part| part.worked.is_some());
         let result = match mark.filter(|_| decrypted) {
             None => PduResult::default(),
             Some(mark) => mark.result.of((self.at - mark.start) as u32, (end - mark.start) as u32),
@@ -298,9 +298,10 @@ impl<B: AsRef<[u8]>> ComposedMessages for ComposedSent<B> {
 }
 
 impl ComposedResult {
-    /// What is said of a packet that the device gave `received` for, with what it has `placed`.
+    /// What is said of a packet that the device gave `received` for, with what it has `placed`; of
+    /// its octets from `received.tls.from` on.
     pub fn of(received: &crate::composed::rx::Received, placed: PlacedRanges) -> ComposedResult {
-        let tls = received.tls.pass;
+        let tls = received.tls.worked();
         let nvme = match tls {
             Some(_) => PduResult { pass: received.nvme, boundary: received.boundary, placed },
             None => PduResult::default(),

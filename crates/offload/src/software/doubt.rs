@@ -12,7 +12,7 @@
 
 use zeroize::Zeroizing;
 
-use crate::resync::Pass;
+use crate::resync::Worked;
 use crate::software::open::Part;
 use crate::tls::TAG_BYTES;
 
@@ -27,13 +27,13 @@ pub const UNKNOWNS_MAX: usize = 56;
 pub(crate) struct Doubt {
     /// Which part.
     part: usize,
-    ways: [Option<Pass>; WAYS_MAX],
+    ways: [Option<Worked>; WAYS_MAX],
     count: usize,
 }
 
 impl Doubt {
     /// Those of `ways` beyond [`WAYS_MAX`] do not count.
-    pub(crate) fn new(part: usize, ways: &[Option<Pass>]) -> Doubt {
+    pub(crate) fn new(part: usize, ways: &[Option<Worked>]) -> Doubt {
         let count = ways.len().min(WAYS_MAX);
         let mut doubt = Doubt { part, ways: [None; WAYS_MAX], count };
         doubt.ways[..count].copy_from_slice(&ways[..count]);
@@ -45,7 +45,7 @@ impl Doubt {
         self.part
     }
 
-    fn ways(&self) -> &[Option<Pass>] {
+    fn ways(&self) -> &[Option<Worked>] {
         &self.ways[..self.count]
     }
 }
@@ -117,13 +117,13 @@ impl Doubtful<'_> {
 
     fn choose(&self, chosen: &mut [Part], unknown: &Unknown) {
         for doubt in &self.doubts[unknown.first..unknown.end] {
-            chosen[doubt.part].pass = doubt.ways()[unknown.way.min(doubt.count - 1)];
+            chosen[doubt.part].worked = doubt.ways()[unknown.way.min(doubt.count - 1)];
         }
     }
 
     fn reset(&self, chosen: &mut [Part], unknown: &Unknown) {
         for doubt in &self.doubts[unknown.first..unknown.end] {
-            chosen[doubt.part].pass = doubt.ways()[0];
+            chosen[doubt.part].worked = doubt.ways()[0];
         }
     }
 }
@@ -171,12 +171,18 @@ impl Basis {
 mod tests {
     use super::{Basis, Doubt, Doubtful, UNKNOWNS_MAX, WAYS_MAX};
     use random::Random;
-    use crate::resync::Pass;
-    use crate::software::open::Part;
+    use crate::resync::{Extent, Pass, Worked};
+    use crate::software::open::{Part, Position};
     use crate::tls::{TAG_BYTES, Tls, Version};
+    use wire::SeqNumber;
 
     const NUMBER: u64 = 3;
-    const PASS: Option<Pass> = Some(Pass { key: 0, generation: 9 });
+    const WORKED: Option<Worked> = Some(worked(9));
+
+    const fn worked(generation: u32) -> Worked {
+        let message = Extent { start: SeqNumber(0), bytes: 0, number: NUMBER };
+        Worked { pass: Pass { key: 0, generation }, message }
+    }
 
     fn tls() -> Tls {
         Tls::new(Version::Tls13, &[7; 16], [9; 12]).unwrap()
@@ -187,12 +193,13 @@ mod tests {
         record.extend(((content.len() + TAG_BYTES) as u16).to_be_bytes());
         record.extend(content);
         record.extend([0; TAG_BYTES]);
-        let parts = [Part { end: record.len(), pass: PASS }];
+        let parts = [Part { end: record.len(), worked: WORKED }];
         let tag = tls().tag(NUMBER, &mut record.clone(), &parts);
         let end = record.len() - TAG_BYTES;
         record[end..].copy_from_slice(&tag);
-        let mut all = [Part { end: record.len(), pass: PASS }];
-        tls().restore(NUMBER, &mut record, &mut all, 0);
+        let position = Position { start: SeqNumber(0), number: NUMBER };
+        let all = 0..record.len();
+        tls().restore(&position, &mut record, all, &worked(0).message);
         record
     }
 
@@ -244,16 +251,16 @@ mod tests {
             if decrypted && !range.is_empty() {
                 octets[range.clone()].copy_from_slice(&clear[range]);
             }
-            let truth = if decrypted { PASS } else { None };
+            let truth = if decrypted { WORKED } else { None };
             let ways = match random.below(3) {
                 0 => vec![truth],
-                1 => vec![PASS, None],
-                _ => vec![None, PASS],
+                1 => vec![WORKED, None],
+                _ => vec![None, WORKED],
             };
             if ways.len() > 1 {
                 doubts.push(Doubt::new(part, &ways));
             }
-            parts.push(Part { end, pass: ways[0] });
+            parts.push(Part { end, worked: ways[0] });
             start = end;
         }
         (octets, parts, doubts)
@@ -285,7 +292,7 @@ mod tests {
 
     #[test]
     fn more_unknowns_than_the_limit_are_taken_together() {
-        let ways: Vec<_> = (0..9).map(|generation| Some(Pass { key: 0, generation })).collect();
+        let ways: Vec<_> = (0..9).map(|generation| Some(worked(generation))).collect();
         let doubts: Vec<_> = (0..500).map(|part| Doubt::new(part, &ways)).collect();
         assert_eq!(doubts[0].ways().len(), WAYS_MAX);
         let doubtful = Doubtful { octets: &[], parts: &[], doubts: &doubts };

@@ -7,13 +7,13 @@ use wire::SeqNumber;
 use zeroize::Zeroize;
 
 use crate::l5p::L5p;
-use crate::resync::{Pass, Request, Response};
+use crate::resync::{Pass, Request, Response, Worked};
 use crate::rule::{Rule, holds};
 use crate::software::boundaries::Boundaries;
 use crate::software::doubt::{Doubt, Doubtful, WAYS_MAX};
-use crate::software::open::Part;
+use crate::software::open::{Part, Position};
 use crate::stats::Stats;
-use crate::tls::{HEADER_BYTES, Tls, Version};
+use crate::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, Tls, Version};
 
 /// Why a stream of records ends. It is the peer's fault, or of somebody on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -46,7 +46,7 @@ pub const KEYS_MAX: usize = 8;
 struct Previous {
     key: u16,
     tls: Tls,
-    /// The number that the device takes the current record for.
+    /// The number that the device takes the current record for, if it was right before.
     number: u64,
 }
 
@@ -61,6 +61,10 @@ pub struct Records {
     number: u64,
     octets: Vec<u8>,
     parts: Vec<Part>,
+    /// In this pass a message starts where the current record does, and has its number.
+    located: Option<Pass>,
+    /// Octets of it had been decrypted as some of another one.
+    restored: bool,
     doubts: Vec<Doubt>,
     doubtful: u64,
     /// Length of the record, once its header is there.
@@ -82,6 +86,8 @@ impl Records {
             number,
             octets: Vec::new(),
             parts: Vec::new(),
+            located: None,
+            restored: false,
             doubts: Vec::new(),
             doubtful: 0,
             record_bytes: None,
@@ -91,14 +97,14 @@ impl Records {
         }
     }
 
-    /// Takes octets that TCP delivers, of one packet or of several with the same `pass`, up to the
-    /// end of the record. Returns how many; the others are to be given again after
+    /// Takes octets that TCP delivers, of which the device says the same, up to the end of the
+    /// record. Returns how many; the others are to be given again after
     /// [`Records::open`].
     ///
     /// # Errors
     /// The stream has ended with an error: this one, or an earlier one.
-    pub fn push(&mut self, octets: &[u8], pass: Option<Pass>) -> Result<usize, RecordError> {
-        self.push_uncertain(octets, &[pass])
+    pub fn push(&mut self, octets: &[u8], worked: Option<Worked>) -> Result<usize, RecordError> {
+        self.push_uncertain(octets, &[worked])
     }
 
     /// As [`Records::push`], for octets that the device has delivered more than once, in different
@@ -114,7 +120,7 @@ impl Records {
     pub fn push_uncertain(
         &mut self,
         octets: &[u8],
-        ways: &[Option<Pass>],
+        ways: &[Option<Worked>],
     ) -> Result<usize, RecordError> {
         self.failed.map_or(Ok(()), Err)?;
         if self.given {
@@ -141,33 +147,79 @@ impl Records {
     }
 
     /// Takes of `octets` what is missing until there are `until`.
-    fn take(&mut self, octets: &[u8], until: usize, ways: &[Option<Pass>]) -> usize {
-        let taken = octets.len().min(until - self.octets.len());
+    fn take(&mut self, octets: &[u8], until: usize, ways: &[Option<Worked>]) -> usize {
+        let start = self.octets.len();
+        let taken = octets.len().min(until - start);
         if taken == 0 {
             return 0;
         }
         self.octets.extend_from_slice(&octets[..taken]);
-        let (end, pass) = (self.octets.len(), ways[0]);
+        let end = start + taken;
         let ways = &ways[..ways.len().min(WAYS_MAX)];
+        let mut sealed = start;
+        if let [Some(worked)] = ways {
+            self.locate(worked);
+            let mut octets = std::mem::take(&mut self.octets);
+            sealed += self.restore(worked, start, &mut octets[start..]);
+            self.octets = octets;
+        }
+        self.restored |= sealed > start;
+        self.note(sealed, &[None]);
+        self.note(end, ways);
+        taken
+    }
+
+    /// Octets up to `end` came in these `ways`.
+    fn note(&mut self, end: usize, ways: &[Option<Worked>]) {
+        if self.parts.last().map_or(0, |last| last.end) >= end {
+            return;
+        }
         if self.is_like_last(ways) {
             if let Some(last) = self.parts.last_mut() {
                 last.end = end;
             }
-            return taken;
+            return;
         }
         if ways.len() > 1 {
             self.doubts.push(Doubt::new(self.parts.len(), ways));
         }
-        self.parts.push(Part { end, pass });
-        taken
+        self.parts.push(Part { end, worked: ways[0] });
+    }
+
+    /// Makes `octets`, which are `at` octets behind the start of the current record and were `worked`
+    /// on so, what they were, as far as the device has taken them for some of another record: the
+    /// first ones. Returns how many.
+    pub fn restore(&self, worked: &Worked, at: usize, octets: &mut [u8]) -> usize {
+        let position = Position { start: self.start(), number: self.number };
+        let (key, tls) = match self.previous.iter().find(|key| key.key == worked.pass.key) {
+            Some(previous) => (previous.key, &previous.tls),
+            None => (self.key, &self.tls),
+        };
+        let mistaken = key == worked.pass.key && tls.proves_number() && holds(Rule::Undo);
+        match position.mistaken(at..at + octets.len(), &worked.message).filter(|_| mistaken) {
+            Some(count) => {
+                // Only TLS 1.3 is presumed: there the number says all.
+                let explicit = [0; EXPLICIT_NONCE_BYTES];
+                tls.undo(&position, at, &mut octets[..count], &worked.message, &explicit);
+                count
+            }
+            None => 0,
+        }
+    }
+
+    /// Learns where the current record is in the device's pass.
+    fn locate(&mut self, worked: &Worked) {
+        if worked.message.tells(self.start(), self.number) {
+            self.located = Some(worked.pass);
+        }
     }
 
     /// True where octets that came in these `ways` belong to the part before them. What is in doubt
     /// stays apart: TCP may have kept each segment in another way.
-    fn is_like_last(&self, ways: &[Option<Pass>]) -> bool {
+    fn is_like_last(&self, ways: &[Option<Worked>]) -> bool {
         let parts = self.parts.len();
         let doubtful = self.doubts.last().is_some_and(|doubt| doubt.part() + 1 == parts);
-        !doubtful && self.parts.last().is_some_and(|last| ways == [last.pass])
+        !doubtful && self.parts.last().is_some_and(|last| ways == [last.worked])
     }
 
     /// How many records had octets in doubt.
@@ -179,16 +231,23 @@ impl Records {
     /// they may have come.
     fn open_in_doubt(&mut self) -> bool {
         self.doubtful += 1;
-        let Records { tls, number, previous, octets, parts, doubts, .. } = self;
-        let doubtful = Doubtful { octets, parts, doubts };
+        let sealer = self.sealer();
+        let doubtful = Doubtful { octets: &self.octets, parts: &self.parts, doubts: &self.doubts };
         let solution = doubtful.solve(|octets, parts| {
-            return_to_sealed(previous, octets, parts);
-            tls.tag(*number, octets, parts)
+            sealer.return_to_sealed(octets, parts);
+            self.tls.tag(self.number, octets, parts)
         });
-        let Some(solution) = solution else { return false };
-        *parts = solution;
-        return_to_sealed(previous, octets, parts);
-        tls.open(*number, octets, parts).is_ok()
+        let Some(mut parts) = solution else { return false };
+        let mut octets = std::mem::take(&mut self.octets);
+        self.sealer().return_to_sealed(&mut octets, &mut parts);
+        let opened = self.tls.open(self.number, &mut octets, &parts).is_ok();
+        (self.octets, self.parts) = (octets, parts);
+        opened
+    }
+
+    fn sealer(&self) -> Sealer<'_> {
+        let position = Position { start: self.start(), number: self.number };
+        Sealer { position, key: self.key, tls: &self.tls, previous: &self.previous }
     }
 
     /// The record, when it is complete: once.
@@ -200,6 +259,7 @@ impl Records {
         if self.given || self.record_bytes != Some(self.octets.len()) {
             return Ok(None);
         }
+        stats.records_restored += u64::from(std::mem::take(&mut self.restored));
         if !self.doubts.is_empty() {
             stats.records_partial += 1;
             if !self.open_in_doubt() {
@@ -207,17 +267,19 @@ impl Records {
             }
             return Ok(Some(self.give()));
         }
-        return_to_sealed(&self.previous, &mut self.octets, &mut self.parts);
+        let (mut octets, mut parts) =
+            (std::mem::take(&mut self.octets), std::mem::take(&mut self.parts));
+        self.sealer().return_to_sealed(&mut octets, &mut parts);
+        (self.octets, self.parts) = (octets, parts);
         let whole = match (self.parts.first(), self.parts.get(1)) {
-            (Some(first), Some(_)) if !holds(Rule::Whole) => first.pass.is_some(),
-            _ if !holds(Rule::OnePass) => self.parts.iter().all(|part| part.pass.is_some()),
-            (Some(only), None) => only.pass.is_some(),
-            _ => false,
+            (Some(first), Some(_)) if !holds(Rule::Whole) => first.worked.is_some(),
+            _ if !holds(Rule::OnePass) => self.parts.iter().all(|part| part.worked.is_some()),
+            _ => self.proof(self.parts.iter().map(|part| part.worked)).is_some(),
         };
         if whole {
             stats.records_offloaded += 1;
         } else {
-            match self.parts.iter().any(|part| part.pass.is_some()) {
+            match self.parts.iter().any(|part| part.worked.is_some()) {
                 true => stats.records_partial += 1,
                 false => stats.records_software += 1,
             }
@@ -231,7 +293,10 @@ impl Records {
     /// The record was authentic: it is given out, and the next one is awaited.
     fn give(&mut self) -> Record<'_> {
         let number = self.number;
+        let proof = self.proof(self.parts.iter().map(|part| part.worked));
         self.advance(self.octets.len() as u32);
+        // All of it was what the device has seen: so the next one starts there too.
+        self.located = proof.filter(|_| self.doubts.is_empty());
         self.given = true;
         let plaintext = &self.octets[self.tls.sealed_range(self.octets.len())];
         Record { number, content_type: self.octets[0], plaintext }
@@ -243,39 +308,59 @@ impl Records {
         if self.given {
             return Some(&[]);
         }
-        let sealed = self.doubts.is_empty() && self.parts.iter().all(|part| part.pass.is_none());
+        let sealed = self.doubts.is_empty() && self.parts.iter().all(|part| part.worked.is_none());
         sealed.then_some(&self.octets[..])
     }
 
-    /// The next record is authentic, because every octet of it, `record_bytes` of them, came in
-    /// `pass`; its octets stay with the caller. Returns its number. Nothing where that proves nothing,
-    /// or octets of it were pushed: it is to be opened then.
+    /// The pass that shows that the current record is authentic: all of its octets, which were
+    /// `worked` on so, are of it, and the device has seen the record start.
+    fn proof(&self, mut worked: impl Iterator<Item = Option<Worked>>) -> Option<Pass> {
+        let first = worked.next()??;
+        let same_key = first.pass.key == self.key || !holds(Rule::SameKey);
+        let tells = |worked: &Worked| worked.message.tells(self.start(), self.number);
+        let mut located = self.located == Some(first.pass) || tells(&first);
+        for worked in worked {
+            let worked = worked.filter(|worked| worked.pass == first.pass)?;
+            located |= tells(&worked);
+        }
+        let located = located || !holds(Rule::Located);
+        (same_key && located).then_some(first.pass)
+    }
+
+    /// The next record, `record_bytes` long, is authentic where its octets, which stay with the
+    /// caller, were `worked` on so. Returns its number. Nothing where that proves nothing, or octets
+    /// of it were pushed: it is to be opened then.
     pub fn skip_offloaded(
         &mut self,
         stats: &mut Stats,
         record_bytes: u32,
-        pass: Pass,
+        worked: impl Iterator<Item = Option<Worked>>,
     ) -> Option<u64> {
-        let proves = pass.key == self.key || !holds(Rule::SameKey);
-        if !proves || !self.is_between() {
+        if !self.is_between() {
             return None;
         }
+        let pass = self.proof(worked)?;
         stats.records_offloaded += 1;
-        Some(self.advance(record_bytes))
+        let number = self.advance(record_bytes);
+        self.located = Some(pass);
+        Some(number)
     }
 
-    /// The next record, where it is at the start of `octets`, whole, and every octet of it came in
-    /// `pass`: it is authentic, and stays where it is. With it comes its length. Nothing where that
-    /// is not so, or proves nothing: the octets are to be pushed then.
+    /// The next record, where it is at the start of `octets`, whole, and authentic by what the device
+    /// says of its `pieces` (where in `octets` each ends, and how it was worked on): it stays where
+    /// it is. With it comes its length. Nothing where that is not so: the octets are to be pushed.
     pub fn take_offloaded<'o>(
         &mut self,
         stats: &mut Stats,
         octets: &'o [u8],
-        pass: Pass,
+        pieces: impl Iterator<Item = (usize, Option<Worked>)>,
     ) -> Option<(Record<'o>, usize)> {
         let record_bytes = self.tls.message_bytes(octets.get(..HEADER_BYTES)?)?;
         let record = octets.get(..record_bytes as usize)?;
-        let number = self.skip_offloaded(stats, record_bytes, pass)?;
+        let mut start = 0;
+        let of_record =
+            pieces.take_while(|(end, _)| std::mem::replace(&mut start, *end) < record.len());
+        let number = self.skip_offloaded(stats, record_bytes, of_record.map(|(_, worked)| worked))?;
         let plaintext = &record[self.tls.sealed_range(record.len())];
         Some((Record { number, content_type: record[0], plaintext }, record.len()))
     }
@@ -299,6 +384,7 @@ impl Records {
 
     /// A record was authentic. Returns its number.
     fn advance(&mut self, record_bytes: u32) -> u64 {
+        self.located = None;
         let answer = self.boundaries.advance(record_bytes);
         self.response = answer.or(self.response);
         let number = self.number;
@@ -340,6 +426,7 @@ impl Records {
             self.previous.pop_front();
         }
         self.number = 0;
+        self.located = None;
         self.boundaries.restart(0);
         self.response = None;
         self.key = self.key.wrapping_add(1);
@@ -373,9 +460,35 @@ impl Drop for Records {
     }
 }
 
-/// What was decrypted under a key that was not the record's is made what it was.
-fn return_to_sealed(previous: &VecDeque<Previous>, octets: &mut [u8], parts: &mut [Part]) {
-    for Previous { key, tls, number } in previous {
-        tls.restore(*number, octets, parts, *key);
+/// What is known of the keys of the current record, and those before.
+struct Sealer<'r> {
+    position: Position,
+    key: u16,
+    tls: &'r Tls,
+    previous: &'r VecDeque<Previous>,
+}
+
+impl Sealer<'_> {
+    /// What was decrypted under a key that was not the record's, or as some of another record, is
+    /// made what it was, and counts as sealed.
+    fn return_to_sealed(&self, octets: &mut [u8], parts: &mut [Part]) {
+        let mut start = 0;
+        for part in parts {
+            let range = start..part.end;
+            start = part.end;
+            let Some(Worked { pass, message }) = part.worked else { continue };
+            let previous = self.previous.iter().find(|key| key.key == pass.key);
+            let is_mistaken = || self.position.mistaken(range.clone(), &message).is_some();
+            let (number, tls) = match previous {
+                Some(previous) => (previous.number, &previous.tls),
+                None if pass.key == self.key && is_mistaken() && holds(Rule::Undo) => {
+                    (self.position.number, self.tls)
+                }
+                None => continue,
+            };
+            let position = Position { number, ..self.position };
+            tls.restore(&position, octets, range, &message);
+            part.worked = None;
+        }
     }
 }

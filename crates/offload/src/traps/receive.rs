@@ -4,7 +4,7 @@ use random::Random;
 use wire::SeqNumber;
 
 use crate::model::peer::{Secret, octets};
-use crate::resync::{Pass, Request, Response};
+use crate::resync::{Extent, Pass, Request, Response, Worked};
 use crate::rule::{OFF, Rule};
 use crate::rx::{ANSWER_BYTES_MIN, Received, Rx, State};
 use crate::software::boundaries::{Boundaries, REMEMBERED_MAX};
@@ -80,16 +80,24 @@ impl Bench {
     }
 }
 
+/// What a device says that has decrypted the record with this number.
+fn worked(bench: &Bench, number: usize) -> Worked {
+    let (start, end) = (bench.starts[number], bench.starts[number + 1]);
+    let (bytes, number) = ((end - start) as u32, number as u64);
+    let message = Extent { start: bench.seq(start), bytes, number };
+    Worked { pass: Pass { key: 0, generation: 0 }, message }
+}
+
 /// Gives software octets with what the device says of them; the plaintext of what it opens.
 fn deliver(
     records: &mut Records,
     stats: &mut Stats,
     mut octets: &[u8],
-    pass: Option<Pass>,
+    worked: Option<Worked>,
 ) -> Result<Vec<Vec<u8>>, RecordError> {
     let mut opened = Vec::new();
     while !octets.is_empty() {
-        let taken = records.push(octets, pass)?;
+        let taken = records.push(octets, worked)?;
         octets = &octets[taken..];
         if let Some(record) = records.open(stats)? {
             opened.push(record.plaintext.to_vec());
@@ -123,7 +131,8 @@ fn a_header_may_be_split_after_every_octet() {
             let at = bench.starts[1] + split;
             assert!(bench.receive(0, 20).pass.is_some());
             let hop = bench.starts[1] - 3;
-            assert_eq!(bench.receive(hop, at), Received::default());
+            let received = bench.receive(hop, at);
+            assert!(received.pass.is_some() && received.from == 3);
             assert!(bench.receive(at, end.min(bench.wire.len())).pass.is_some());
         }
     }
@@ -192,10 +201,10 @@ fn plaintext_waits_for_its_tag() {
         let mut bench = Bench::new(version, &[300]);
         let (mut records, mut stats) = (bench.records(), Stats::default());
         let end = bench.wire.len();
-        let pass = bench.receive(0, end - 1).pass;
+        let worked = bench.receive(0, end - 1).worked();
         let decrypted = bench.out[..end - 1].to_vec();
-        assert!(pass.is_some());
-        assert_eq!(deliver(&mut records, &mut stats, &decrypted, pass), Ok(vec![]));
+        assert!(worked.is_some());
+        assert_eq!(deliver(&mut records, &mut stats, &decrypted, worked), Ok(vec![]));
         // The last octet is wrong: the device says nothing of it, and software notices.
         let last = [bench.wire[end - 1] ^ 1];
         assert_eq!(bench.receive_other(end - 1, &last), Received::default());
@@ -215,9 +224,9 @@ fn a_record_that_came_partly_decrypted_is_opened() {
             for (part, cut) in cuts.windows(2).enumerate() {
                 let plain = mask >> part & 1 == 1;
                 let source = if plain { &bench.written } else { &bench.wire };
-                let pass = plain.then_some(Pass { key: 0, generation: 0 });
+                let worked = plain.then_some(worked(&bench, 0));
                 let octets = &source[cut[0]..cut[1]];
-                opened.extend(deliver(&mut records, &mut stats, octets, pass).expect("genuine"));
+                opened.extend(deliver(&mut records, &mut stats, octets, worked).expect("genuine"));
             }
             let tag = &bench.wire[cuts[4]..];
             opened.extend(deliver(&mut records, &mut stats, tag, None).expect("genuine"));
@@ -235,15 +244,15 @@ fn two_passes() -> Result<Vec<Vec<u8>>, RecordError> {
     let (mut records, mut stats) = (bench.records(), Stats::default());
     let (first, second, third) = (bench.starts[0], bench.starts[1], bench.starts[2]);
     // TCP takes the first record, and the changed start of the second.
-    let pass = bench.receive(first, second).pass;
+    let worked = bench.receive(first, second).worked();
     let octets = bench.out[..second].to_vec();
-    deliver(&mut records, &mut stats, &octets, pass)?;
+    deliver(&mut records, &mut stats, &octets, worked)?;
     let cut = second + 100;
     let mut changed = bench.wire[second..cut].to_vec();
     changed[50] ^= 0x20;
-    let pass = bench.receive_other(second, &changed).pass;
+    let worked = bench.receive_other(second, &changed).worked();
     let octets = bench.out[..changed.len()].to_vec();
-    deliver(&mut records, &mut stats, &octets, pass)?;
+    deliver(&mut records, &mut stats, &octets, worked)?;
     // Only the device takes what follows: it is lost, and finds the first record again.
     bench.receive_other(bench.wire.len() + 1000, &[0; 50]);
     let request = bench.receive(first, second).request.expect("the first record");
@@ -253,10 +262,10 @@ fn two_passes() -> Result<Vec<Vec<u8>>, RecordError> {
     assert_eq!(response.number, Some(0));
     assert!(bench.receive(second, cut).pass.is_some());
     // And TCP the rest, of which the device says that it is good.
-    let pass = bench.receive(cut, third).pass;
-    assert!(pass.is_some());
+    let worked = bench.receive(cut, third).worked();
+    assert!(worked.is_some());
     let octets = bench.out[..third - cut].to_vec();
-    deliver(&mut records, &mut stats, &octets, pass)
+    deliver(&mut records, &mut stats, &octets, worked)
 }
 
 #[test]
@@ -310,7 +319,8 @@ fn a_record_that_was_read_before_the_question_came_is_confirmed() {
     assert_eq!(response.number, Some(2));
     assert!(bench.rx.respond(&mut bench.stats, &response));
     let (fourth, end) = (bench.starts[3], bench.wire.len());
-    assert_eq!(bench.receive(fourth - 5, fourth + 5), Received::default());
+    let received = bench.receive(fourth - 5, fourth + 5);
+    assert!(received.pass.is_some() && received.from == 5);
     assert!(bench.receive(fourth + 5, end).pass.is_some());
 }
 
@@ -450,7 +460,8 @@ fn a_key_update_makes_nothing_unreadable() {
                 Some(_) => bench.out[..end - at].to_vec(),
                 None => bench.wire[at..end].to_vec(),
             };
-            opened += deliver(records, &mut stats, &octets, received.pass).expect("genuine").len();
+            let said = received.worked();
+            opened += deliver(records, &mut stats, &octets, said).expect("genuine").len();
             received.pass
         };
         assert!(go(&mut bench, &mut records, 0, change).is_some());
@@ -475,10 +486,10 @@ fn a_key_update_makes_nothing_unreadable() {
         records.request(request.expect("a candidate"));
         let response = records.response().expect("an answer");
         assert!(bench.rx.respond(&mut bench.stats, &response));
-        let pass = bench.receive(fifth, end).pass;
+        let worked = bench.receive(fifth, end).worked();
         let octets = bench.out[..end - fifth].to_vec();
-        assert_eq!(pass.map(|pass| pass.key), Some(key));
-        opened += deliver(&mut records, &mut Stats::default(), &octets, pass).expect("ok").len();
+        assert_eq!(worked.map(|worked| worked.pass.key), Some(key));
+        opened += deliver(&mut records, &mut Stats::default(), &octets, worked).expect("ok").len();
         assert_eq!(opened, 6);
     }
 }
@@ -493,4 +504,9 @@ fn a_device_with_the_key_before_is_told_nothing() {
     records.change_key(Secret::random(&mut Random::new(3), Version::Tls13).tls());
     records.request(request);
     assert_eq!(records.response().map(|response| response.number), Some(None));
+    // Without the rule it is told the number of a record that it cannot open.
+    OFF.set(Some(Rule::SameKey));
+    records.request(request);
+    OFF.set(None);
+    assert_eq!(records.response().map(|response| response.number), Some(Some(0)));
 }
