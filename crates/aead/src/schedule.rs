@@ -5,7 +5,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 use crate::progress::BLOCK_BYTES;
 
 /// Powers of the hash key: so many blocks are hashed before one reduction.
-pub(crate) const POWERS: usize = 16;
+pub(crate) const POWERS: usize = 32;
 /// Round keys of AES-256.
 pub(crate) const ROUND_KEYS_MAX: usize = 15;
 /// The polynomial of POLYVAL (RFC 8452 §3) without x^128, and so what is 1 in products that are
@@ -19,7 +19,7 @@ type Block = [u8; BLOCK_BYTES];
 #[repr(C, align(64))]
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub(crate) struct Keys {
-    /// H^16 to H^1, 1, and zeros. Read from the `n`th last power on, this multiplies `n` complete
+    /// H^32 to H^1, 1, and zeros. Read from the `n`th last power on, this multiplies `n` complete
     /// blocks by what they are to be multiplied by, keeps the octets of an incomplete one, and
     /// drops what is behind it.
     powers: [Block; 2 * POWERS],

@@ -7,6 +7,7 @@ use wire::packet::{Direction, Segment as Made, TcpOptions};
 use super::*;
 use crate::flow::Protocol;
 use crate::port::memory;
+use crate::span::Span;
 use crate::queue::{HostQueue, QueueConfig, TcpHeader, pair};
 
 const FLOW: FlowId = FlowId(0);
@@ -49,7 +50,8 @@ impl Rig {
         packet.flow = FLOW;
         packet.header = TcpHeader::new(header, 20);
         packet.seq = seq;
-        packet.pieces.extend(payload.chunks(700).map(Bytes::copy_from_slice));
+        let pieces = payload.chunks(700).map(Bytes::copy_from_slice);
+        packet.pieces.extend(pieces.map(Span::from));
         (packet.payload_bytes, packet.mss_bytes) = (payload.len(), mss_bytes);
         assert!(self.host.tx.push(TxEntry::Packet(packet)).is_ok());
     }

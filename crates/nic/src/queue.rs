@@ -8,7 +8,6 @@
 
 use std::ops::Range;
 
-use bytes::Bytes;
 use offload::resync::{Pass, Request};
 use offload::software::pdus::PduResult;
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -17,6 +16,7 @@ use wire::SeqNumber;
 use crate::buffers::{BUFFERS_MAX, Withdrawn};
 use crate::command::Addressed;
 use crate::flow::FlowId;
+use crate::span::Span;
 
 /// Most octets of payload in a descriptor.
 pub const SUPER_SEGMENT_BYTES_MAX: usize = 64 << 10;
@@ -58,8 +58,8 @@ pub struct Recovery {
     pub start: SeqNumber,
     /// How many were before it under the key.
     pub number: u64,
-    /// Its octets, as software wrote them, up to the packet's.
-    pub octets: Vec<u8>,
+    /// Its octets, as software wrote them, up to the packet's: references on them.
+    pub pieces: Vec<Span>,
 }
 
 /// What became of a descriptor.
@@ -82,7 +82,7 @@ pub struct TxPacket {
     /// Sequence number of the first octet of payload.
     pub seq: SeqNumber,
     /// The payload.
-    pub pieces: Vec<Bytes>,
+    pub pieces: Vec<Span>,
     /// Octets of it.
     pub payload_bytes: usize,
     /// Most octets of payload in a frame.
@@ -101,7 +101,7 @@ impl TxPacket {
     /// Lets go of what it holds; buffers keep their room.
     pub fn clear(&mut self) {
         self.pieces.clear();
-        self.recovery.octets.clear();
+        self.recovery.pieces.clear();
         self.recovery.wanted = false;
         (self.payload_bytes, self.clear_bytes, self.key) = (0, 0, 0);
         self.sent = Sent::Whole;

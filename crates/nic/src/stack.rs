@@ -7,16 +7,18 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use offload::Stats;
+use offload::tx::{Found, Messages};
 use tcp::{Header, Id, StackConfig, Time, Transmit};
 use thiserror::Error;
 use wire::packet::{Direction, Segment, TcpFlags, TcpOptions, classify};
 use wire::{FlowKey, SeqNumber};
 
-use crate::driver::{Driver, DriverError, TxFlow};
+use crate::driver::{Driver, DriverError, Source, TxFlow};
 use crate::flow::{FlowId, Protocol};
 use crate::piece::{Held, Piece, Returned};
 use crate::queue::{RxBatch, RxKind, RxSegment, SUPER_SEGMENT_FRAMES_MAX, Sent, TcpHeader};
 use crate::segment::Template;
+use crate::span::Span;
 use crate::tls::Mode;
 use crate::tls::keys::{KeysError, Secrets};
 use crate::tls::receive::{Chunk, Event, ReceiveError, Receiver, Restart};
@@ -37,8 +39,6 @@ const RELEASED_AT_ONCE: usize = 16;
 const COPIED_BYTES_MAX: usize = 256;
 /// Octets that a record takes beside its content, at most.
 const RECORD_OVERHEAD_BYTES: u32 = 64;
-/// Pieces of a record, at most.
-const RECORD_PIECES: usize = 3;
 
 /// Settings of a stack.
 #[derive(Clone, Debug)]
@@ -118,7 +118,7 @@ pub struct Counters {
 
 /// Connections over one shard of a device.
 pub struct Stack {
-    tcp: tcp::Stack<Piece, Bytes>,
+    tcp: tcp::Stack<Piece, Span>,
     driver: Driver,
     config: Config,
     connections: Vec<Option<Box<Connection>>>,
@@ -130,7 +130,6 @@ pub struct Stack {
     /// Batches that are not with the device.
     held_batches: usize,
     pieces: Vec<Piece>,
-    written: Vec<Bytes>,
     stats: Stats,
     counters: Counters,
 }
@@ -149,14 +148,13 @@ impl Stack {
             returned: Returned::default(),
             held_batches: 0,
             pieces: Vec::new(),
-            written: Vec::new(),
             stats: Stats::default(),
             counters: Counters::default(),
         }
     }
 
     /// TCP, to listen, accept, and look at connections.
-    pub fn tcp(&mut self) -> &mut tcp::Stack<Piece, Bytes> {
+    pub fn tcp(&mut self) -> &mut tcp::Stack<Piece, Span> {
         &mut self.tcp
     }
 
@@ -315,7 +313,7 @@ impl Stack {
     pub fn write_room_bytes(&self, id: Id) -> usize {
         let Some(tcp) = self.tcp.get(id) else { return 0 };
         let room = tcp.send_room_bytes().saturating_sub(RECORD_OVERHEAD_BYTES);
-        if tcp.send_room_pieces() < RECORD_PIECES { 0 } else { room as usize }
+        if tcp.send_room_pieces() == 0 { 0 } else { room as usize }
     }
 
     /// Sends `content`: as one record of at most 16 KiB where the connection is secured. It is not
@@ -330,28 +328,18 @@ impl Stack {
                 false => Err(WriteError::Closed),
             };
         }
-        let mut written = std::mem::take(&mut self.written);
         let connection = self.connection(id).ok_or(WriteError::Closed)?;
-        let made = match &mut connection.sender {
-            Some(sender) => sender.write(content, &mut written),
-            None => {
-                written.push(content);
-                Ok(())
-            }
+        let octets = match &mut connection.sender {
+            Some(sender) => sender.write(content)?,
+            None => content.into(),
         };
-        let sent = made.map_err(WriteError::from).and_then(|()| self.send(id, &mut written));
-        written.clear();
-        self.written = written;
-        sent
+        self.send(id, octets)
     }
 
-    /// Gives pieces to TCP, which has room for them.
-    fn send(&mut self, id: Id, pieces: &mut Vec<Bytes>) -> Result<(), WriteError> {
+    /// Gives octets to TCP, which has room for them.
+    fn send(&mut self, id: Id, octets: Span) -> Result<(), WriteError> {
         let tcp = self.tcp.get_mut(id).ok_or(WriteError::Closed)?;
-        for piece in pieces.drain(..) {
-            tcp.send(piece).map_err(|_| WriteError::Closed)?;
-        }
-        Ok(())
+        tcp.send(octets).map(|_| ()).map_err(|_| WriteError::Closed)
     }
 
     /// Changes the keys that this end seals with (RFC 8446 §4.6.3); `request`: the peer is to change
@@ -363,14 +351,14 @@ impl Stack {
         if self.write_room_bytes(id) < CONTENT_BYTES_MAX {
             return Err(WriteError::Full);
         }
-        let mut pieces = Vec::new();
         let connection = self.connection(id).ok_or(WriteError::Closed)?;
         if connection.tx.is_full() {
             return Err(DriverError::Keys.into());
         }
         let flow = connection.flow;
         let sender = connection.sender.as_mut().ok_or(WriteError::Closed)?;
-        if let Some(Change { key, start, secrets }) = sender.update_keys(request, &mut pieces)? {
+        let (record, change) = sender.update_keys(request)?;
+        if let Some(Change { key, start, secrets }) = change {
             connection.tx.add(key, start)?;
             if let (Some(flow), Some(protocol)) =
                 (flow, secrets.protocol().map_err(SendError::from)?)
@@ -378,16 +366,15 @@ impl Stack {
                 self.driver.create_tx(flow, protocol, (start, 0), key)?;
             }
         }
-        self.send(id, &mut pieces)
+        self.send(id, record)
     }
 
     /// This end sends nothing more; where the connection is secured, the peer is told under the keys.
     pub fn close(&mut self, id: Id) {
-        let mut pieces = Vec::new();
-        if let Some(sender) = self.connection(id).and_then(|found| found.sender.as_mut()) {
-            // Without room the peer sees an end that nobody has vouched for.
-            let _ = sender.close(&mut pieces);
-            let _ = self.send(id, &mut pieces);
+        let sender = self.connection(id).and_then(|found| found.sender.as_mut());
+        // Without room the peer sees an end that nobody has vouched for.
+        if let Some(Ok(record)) = sender.map(Sender::close) {
+            let _ = self.send(id, record);
         }
         if let Some(tcp) = self.tcp.get_mut(id) {
             tcp.close();
@@ -683,7 +670,7 @@ impl Stack {
     /// frames.
     fn divide(&mut self, id: Id, segment: &Transmit, packet: Box<crate::queue::TxPacket>) {
         let mut next = Some(packet);
-        let mut rest: Vec<Bytes> = Vec::new();
+        let mut rest: Vec<Span> = Vec::new();
         let mut at = 0;
         let total = segment.payload_bytes as usize;
         let mss_bytes = usize::from(segment.mss_bytes).max(1);
@@ -701,8 +688,10 @@ impl Stack {
             let index = id.index();
             let Some(connection) = self.connections[index].as_deref_mut() else { return };
             let most = left.min(mss_bytes.saturating_mul(SUPER_SEGMENT_FRAMES_MAX));
-            let taken = match &connection.sender {
-                Some(sender) if left > 0 => connection.tx.limit(sender, seq, most),
+            let mut sent =
+                connection.sender.as_ref().map(|sender| SentRecords { sender, tcp: &mut self.tcp, id });
+            let taken = match &sent {
+                Some(sent) if left > 0 => connection.tx.limit(sent, seq, most),
                 _ => Some(most),
             };
             let (Some(flow), Some(taken)) = (connection.flow, taken) else {
@@ -718,8 +707,8 @@ impl Stack {
             packet.payload_bytes = taken;
             packet.mss_bytes = mss_bytes;
             packet.header = header(segment, at as u32, last, &connection.name);
-            let attached = match &connection.sender {
-                Some(sender) => connection.tx.attach(sender, &mut self.stats, &mut packet),
+            let attached = match &mut sent {
+                Some(sent) => connection.tx.attach(sent, &mut self.stats, &mut packet),
                 None => true,
             };
             if attached {
@@ -752,6 +741,30 @@ impl Stack {
     }
 }
 
+/// The records of a connection that were sent: where they start, and TCP's hold on their octets.
+struct SentRecords<'s> {
+    sender: &'s Sender,
+    tcp: &'s mut tcp::Stack<Piece, Span>,
+    id: Id,
+}
+
+impl Messages for SentRecords<'_> {
+    fn find(&self, seq: SeqNumber) -> Found<'_> {
+        self.sender.find(seq)
+    }
+}
+
+impl Source for SentRecords<'_> {
+    fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
+        self.sender.under_one_key(seq, octets)
+    }
+
+    fn gather(&mut self, start: SeqNumber, until: SeqNumber, out: &mut Vec<Span>) {
+        // A record is a piece of TCP's stream, and so it is there as long as the record is.
+        self.tcp.unacknowledged(self.id, start, until, out);
+    }
+}
+
 fn restart(driver: &mut Driver, flow: FlowId, device: Restart) -> Result<(), ReceiveError> {
     let Restart { start, key, secrets } = device;
     if let Some(protocol) = secrets.protocol()? {
@@ -774,7 +787,7 @@ fn header(segment: &Transmit, at: u32, last: bool, name: &FlowKey) -> TcpHeader 
 }
 
 /// Moves what is behind the first `octets` of `pieces` to `rest`.
-fn split(pieces: &mut Vec<Bytes>, octets: usize, rest: &mut Vec<Bytes>) {
+fn split(pieces: &mut Vec<Span>, octets: usize, rest: &mut Vec<Span>) {
     let mut left = octets;
     for index in 0..pieces.len() {
         if pieces[index].len() > left {

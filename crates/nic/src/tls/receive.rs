@@ -17,8 +17,8 @@ use zeroize::Zeroize;
 
 use super::Mode;
 use super::keys::{KeysError, Secrets, SoftKey};
-use super::send::{ALERT, APPLICATION_DATA, HANDSHAKE};
 use crate::flow::Protocol;
+use crate::span::{ALERT, APPLICATION_DATA, HANDSHAKE};
 use crate::piece::Piece;
 
 /// Most octets of handshake messages that are kept until one of them is complete.
