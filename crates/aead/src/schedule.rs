@@ -23,6 +23,8 @@ pub(crate) struct Keys {
     /// blocks by what they are to be multiplied by, keeps the octets of an incomplete one, and
     /// drops what is behind it.
     powers: [Block; 2 * POWERS],
+    /// Of each of them the sum of its halves, in both halves: for products by Karatsuba's rule.
+    halves: [Block; 2 * POWERS],
     rounds: [Block; ROUND_KEYS_MAX],
     is_256: bool,
 }
@@ -39,6 +41,7 @@ impl Keys {
         // Filled in its place: no copy is left on the stack.
         let mut keys = Box::new(Keys {
             powers: [[0; BLOCK_BYTES]; 2 * POWERS],
+            halves: [[0; BLOCK_BYTES]; 2 * POWERS],
             rounds: [[0; BLOCK_BYTES]; ROUND_KEYS_MAX],
             is_256: key.len() == 32,
         });
@@ -83,6 +86,10 @@ impl Keys {
             self.powers[at] = dot(&self.powers[at + 1], &first);
         }
         self.powers[POWERS] = ONE.to_le_bytes();
+        for (halves, power) in self.halves.iter_mut().zip(&self.powers) {
+            let power = u128::from_le_bytes(*power);
+            *halves = (power ^ power.rotate_left(64)).to_le_bytes();
+        }
     }
 
     /// Rounds: 10 or 14.
@@ -102,5 +109,15 @@ impl Keys {
     pub(crate) fn powers<const COUNT: usize>(&self, complete: usize) -> &[Block; COUNT] {
         let from = POWERS - complete;
         self.powers[from..].first_chunk().expect("there are twice as many")
+    }
+
+    /// The sums of these powers' halves.
+    ///
+    /// # Panics
+    /// As [`Keys::powers`].
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn halves<const COUNT: usize>(&self, complete: usize) -> &[Block; COUNT] {
+        let from = POWERS - complete;
+        self.halves[from..].first_chunk().expect("there are twice as many")
     }
 }

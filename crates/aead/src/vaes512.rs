@@ -37,8 +37,37 @@ const _: () = assert!(LONG_BYTES / BLOCK_BYTES <= POWERS);
 type Vectors = [__m512i; VECTORS];
 type LongVectors = [__m512i; LONG_VECTORS];
 /// What the blocks of a batch are multiplied by.
-type Powers = [[u8; BLOCK_BYTES]; BLOCKS];
-type LongPowers = [[u8; BLOCK_BYTES]; LONG_BYTES / BLOCK_BYTES];
+#[derive(Clone, Copy)]
+struct Powers<'k, const COUNT: usize> {
+    powers: &'k [[u8; BLOCK_BYTES]; COUNT],
+    /// The sums of their halves.
+    halves: &'k [[u8; BLOCK_BYTES]; COUNT],
+}
+
+impl<'k, const COUNT: usize> Powers<'k, COUNT> {
+    /// For a batch of which the first `complete` blocks are.
+    #[inline(always)]
+    fn new(keys: &'k Keys, complete: usize) -> Powers<'k, COUNT> {
+        Powers { powers: keys.powers(complete), halves: keys.halves(complete) }
+    }
+
+    /// Those for the four blocks of vector `index`.
+    ///
+    /// # Safety
+    /// The machine has AVX-512 F.
+    #[inline(always)]
+    unsafe fn vector(&self, index: usize) -> (__m512i, __m512i) {
+        let four = |blocks: &[[u8; BLOCK_BYTES]; COUNT]| {
+            let four: &[_; 4] = blocks[4 * index..].first_chunk().expect("a batch has vectors");
+            // SAFETY: as the caller says; four blocks are a vector.
+            unsafe { _mm512_loadu_si512(four.as_ptr().cast()) }
+        };
+        (four(self.powers), four(self.halves))
+    }
+}
+
+type ShortPowers<'k> = Powers<'k, BLOCKS>;
+type LongPowers<'k> = Powers<'k, { LONG_BYTES / BLOCK_BYTES }>;
 
 /// What changes from batch to batch.
 struct State<'a> {
@@ -49,7 +78,7 @@ struct State<'a> {
     /// What is to be hashed with the next batch: there is nothing to wait for in it then.
     pending: Vectors,
     /// And multiplied by.
-    powers: &'a Powers,
+    powers: ShortPowers<'a>,
 }
 
 /// Does what `MODE` says with the `bytes` octets at `from`, the next ones of the message, and
@@ -100,7 +129,7 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
         counters: _mm512_add_epi32(first, ahead),
         hash,
         pending: [_mm512_setzero_si512(); VECTORS],
-        powers: keys.powers(0),
+        powers: Powers::new(keys, 0),
     };
 
     // From here all is counted from the start of the block that the piece starts in.
@@ -121,7 +150,7 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
         (from, to) = (from.wrapping_add(bytes), to.wrapping_add(bytes));
         left -= bytes;
     }
-    let powers = keys.powers(BLOCKS);
+    let powers = Powers::new(keys, BLOCKS);
     while left >= BATCH_BYTES {
         // SAFETY: `left` octets can be read and written from here on.
         unsafe { batch::<ROUNDS, MODE, false>(&rounds, powers, &mut state, from, to, ALL) };
@@ -145,7 +174,7 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
 
 /// The masks for octets `skip` to `end` of a batch, and what its blocks are multiplied by.
 #[inline(always)]
-fn edge(keys: &Keys, skip: usize, end: usize) -> ([u64; VECTORS], &Powers) {
+fn edge(keys: &Keys, skip: usize, end: usize) -> ([u64; VECTORS], ShortPowers<'_>) {
     let below = |octets: usize| match octets < VECTOR_BYTES {
         true => (1 << octets) - 1,
         false => !0,
@@ -155,7 +184,7 @@ fn edge(keys: &Keys, skip: usize, end: usize) -> ([u64; VECTORS], &Powers) {
         *mask = below(end.saturating_sub(index * VECTOR_BYTES));
     }
     masks[0] &= !0 << skip;
-    (masks, keys.powers(end.min(BATCH_BYTES) / BLOCK_BYTES))
+    (masks, Powers::new(keys, end.min(BATCH_BYTES) / BLOCK_BYTES))
 }
 
 // What follows becomes part of `pass`. It has to: calls would pass vectors through memory. A function
@@ -169,7 +198,7 @@ fn edge(keys: &Keys, skip: usize, end: usize) -> ([u64; VECTORS], &Powers) {
 #[inline(always)]
 unsafe fn batch<'a, const ROUNDS: usize, const MODE: u8, const FIRST: bool>(
     rounds: &[__m512i; 15],
-    powers: &'a Powers,
+    powers: ShortPowers<'a>,
     state: &mut State<'a>,
     from: *const u8,
     to: *mut u8,
@@ -221,13 +250,13 @@ unsafe fn long<'a, const ROUNDS: usize, const MODE: u8>(
     mut to: *mut u8,
     bytes: usize,
 ) {
-    let powers: &LongPowers = keys.powers(LONG_BYTES / BLOCK_BYTES);
+    let powers = LongPowers::new(keys, LONG_BYTES / BLOCK_BYTES);
     // SAFETY: the caller has the features, and may read and write `bytes` octets.
     unsafe {
         if MODE == ENCRYPT {
             // What the batch before has left; it is another size.
             state.absorb();
-            (state.pending, state.powers) = ([_mm512_setzero_si512(); VECTORS], keys.powers(0));
+            (state.pending, state.powers) = ([_mm512_setzero_si512(); VECTORS], Powers::new(keys, 0));
         }
         let mut pending = [_mm512_setzero_si512(); LONG_VECTORS];
         for number in 0..bytes / LONG_BYTES {
@@ -268,12 +297,12 @@ impl State<'_> {
     /// # Safety
     /// The features of [`pass`] are there. So with all that follow.
     #[inline(always)]
-    unsafe fn absorb_long(&mut self, blocks: &LongVectors, powers: &LongPowers) {
+    unsafe fn absorb_long(&mut self, blocks: &LongVectors, powers: LongPowers<'_>) {
         // SAFETY: as the caller says.
         unsafe {
             let mut sums = Sums::none();
             for index in (0..LONG_VECTORS).rev() {
-                self.add_block(index, blocks[index], &powers[4 * index..], &mut sums);
+                self.add_block(index, blocks[index], powers.vector(index), &mut sums);
             }
             self.hash = sums.reduce();
         }
@@ -284,7 +313,7 @@ impl State<'_> {
     unsafe fn stream_long<const ROUNDS: usize>(
         &mut self,
         rounds: &[__m512i; 15],
-        hashed: Option<(&LongVectors, &LongPowers)>,
+        hashed: Option<(&LongVectors, LongPowers<'_>)>,
     ) -> LongVectors {
         // SAFETY: as the caller says.
         unsafe {
@@ -298,7 +327,7 @@ impl State<'_> {
                         // The first blocks last: they wait for the batch before.
                         if let Some((pending, powers)) = hashed && $round <= LONG_VECTORS {
                             const INDEX: usize = LONG_VECTORS.saturating_sub($round);
-                            let powers = &powers[4 * INDEX..];
+                            let powers = powers.vector(INDEX);
                             self.add_block(INDEX, pending[INDEX], powers, &mut sums);
                         }
                     }
@@ -330,21 +359,22 @@ impl State<'_> {
     #[inline(always)]
     unsafe fn add(&self, index: usize, sums: &mut Sums) {
         // SAFETY: as the caller says.
-        unsafe { self.add_block(index, self.pending[index], &self.powers[4 * index..], sums) };
+        unsafe {
+            self.add_block(index, self.pending[index], self.powers.vector(index), sums);
+        }
     }
 
-    /// Adds the four blocks that are vector `index` of a batch, multiplied by the first four of
-    /// `powers`, to `sums`; with the very first ones the hash that was before.
+    /// Adds the four blocks that are vector `index` of a batch, multiplied by `powers`, to `sums`;
+    /// with the very first ones the hash that was before.
     #[inline(always)]
     unsafe fn add_block(
         &self,
         index: usize,
         blocks: __m512i,
-        powers: &[[u8; BLOCK_BYTES]],
+        powers: (__m512i, __m512i),
         sums: &mut Sums,
     ) {
-        let powers: &[[u8; BLOCK_BYTES]; 4] = powers.first_chunk().expect("a batch has as many");
-        // SAFETY: as the caller says; four powers are a vector.
+        // SAFETY: as the caller says.
         unsafe {
             let reversed = _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
             let reversed = _mm512_broadcast_i32x4(reversed);
@@ -352,7 +382,7 @@ impl State<'_> {
             if index == 0 {
                 blocks = _mm512_xor_si512(blocks, _mm512_zextsi128_si512(self.hash));
             }
-            sums.add(blocks, _mm512_loadu_si512(powers.as_ptr().cast()));
+            sums.add(blocks, powers);
         }
     }
 
@@ -456,9 +486,14 @@ unsafe fn encrypt_last<const N: usize>(blocks: &mut [__m512i; N], key: __m512i) 
     }
 }
 
-/// The sums of the parts of products.
+/// Swaps the halves of blocks.
+const SWAP: i32 = 0x4E;
+
+/// The sums of the parts of products, by Karatsuba's rule: three products of halves instead of four,
+/// for these are what takes longest.
 struct Sums {
     low: __m512i,
+    /// Of the products of sums of halves: `low` and `high` are in it too.
     cross: __m512i,
     high: __m512i,
 }
@@ -471,16 +506,16 @@ impl Sums {
         Sums { low: zero, cross: zero, high: zero }
     }
 
-    /// Adds the product of four blocks and their powers.
+    /// Adds the product of four blocks and their powers, of which the sums of halves are there too.
     #[inline(always)]
-    unsafe fn add(&mut self, block: __m512i, power: __m512i) {
+    unsafe fn add(&mut self, block: __m512i, (power, halves): (__m512i, __m512i)) {
         // SAFETY: as the caller says.
         unsafe {
             self.low = _mm512_xor_si512(self.low, _mm512_clmulepi64_epi128(block, power, 0x00));
             self.high = _mm512_xor_si512(self.high, _mm512_clmulepi64_epi128(block, power, 0x11));
-            let left = _mm512_clmulepi64_epi128(block, power, 0x01);
-            let right = _mm512_clmulepi64_epi128(block, power, 0x10);
-            self.cross = _mm512_ternarylogic_epi64(self.cross, left, right, 0x96);
+            let block = _mm512_xor_si512(block, _mm512_shuffle_epi32(block, SWAP));
+            let product = _mm512_clmulepi64_epi128(block, halves, 0x00);
+            self.cross = _mm512_xor_si512(self.cross, product);
         }
     }
 
@@ -488,7 +523,10 @@ impl Sums {
     #[inline(always)]
     unsafe fn reduce(self) -> __m128i {
         // SAFETY: as the caller says.
-        unsafe { reduce::<AesNi>(fold(self.low), fold(self.cross), fold(self.high)) }
+        unsafe {
+            let cross = _mm512_ternarylogic_epi64(self.cross, self.low, self.high, 0x96);
+            reduce::<AesNi>(fold(self.low), fold(cross), fold(self.high))
+        }
     }
 }
 
