@@ -45,7 +45,13 @@ fn lanes(octets: &[u8]) -> u64 {
     let (words, odd) = rest.as_chunks::<2>();
     let mut sum: u64 = words.iter().map(|word| u64::from(u16::from_ne_bytes(*word))).sum();
     sum += odd.first().map_or(0, |&last| u64::from(u16::from_ne_bytes([last, 0])));
-    fold(sum + sums.as_flattened().iter().map(|lane| (lane & 0xffff_ffff) + (lane >> 32)).sum::<u64>())
+    fold(
+        sum + sums
+            .as_flattened()
+            .iter()
+            .map(|lane| (lane & 0xffff_ffff) + (lane >> 32))
+            .sum::<u64>(),
+    )
 }
 
 /// With vectors of 512 bits: the last one is masked, so that no octet is added alone.

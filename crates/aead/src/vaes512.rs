@@ -256,7 +256,8 @@ unsafe fn long<'a, const ROUNDS: usize, const MODE: u8>(
         if MODE == ENCRYPT {
             // What the batch before has left; it is another size.
             state.absorb();
-            (state.pending, state.powers) = ([_mm512_setzero_si512(); VECTORS], Powers::new(keys, 0));
+            (state.pending, state.powers) =
+                ([_mm512_setzero_si512(); VECTORS], Powers::new(keys, 0));
         }
         let mut pending = [_mm512_setzero_si512(); LONG_VECTORS];
         for number in 0..bytes / LONG_BYTES {

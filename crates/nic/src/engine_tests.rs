@@ -7,8 +7,8 @@ use wire::packet::{Direction, Segment as Made, TcpOptions};
 use super::*;
 use crate::flow::Protocol;
 use crate::port::memory;
-use crate::span::Span;
 use crate::queue::{HostQueue, QueueConfig, TcpHeader, pair};
+use crate::span::Span;
 
 const FLOW: FlowId = FlowId(0);
 const START: SeqNumber = SeqNumber(u32::MAX - 3000);

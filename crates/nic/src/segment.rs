@@ -11,11 +11,11 @@ use wire::{FlowKey, SeqNumber};
 
 use crate::flow::Flow;
 use crate::port::Port;
-use crate::span::Span;
 use crate::queue::{
     Recovery, SUPER_SEGMENT_BYTES_MAX, SUPER_SEGMENT_FRAMES_MAX, Sent, TCP_HEADER_BYTES_MAX,
     TxPacket,
 };
+use crate::span::Span;
 
 /// Octets before the TCP header: Ethernet and IPv6.
 const TEMPLATE_BYTES_MAX: usize = 54;
@@ -224,8 +224,7 @@ fn fill(flow: &mut Flow, packet: &TxPacket, payload: &mut [u8]) -> bool {
     let seq = packet.seq + clear as u32;
     if packet.recovery.wanted {
         let Recovery { start, number, pieces, .. } = &packet.recovery;
-        let message =
-            MessageState { start: *start, number: *number, key: packet.key, bytes: &[] };
+        let message = MessageState { start: *start, number: *number, key: packet.key, bytes: &[] };
         // What is not recovered is not sound: nothing is sealed then.
         flow.recover_pieces(&message, seq, pieces.iter().flat_map(Span::parts));
     }

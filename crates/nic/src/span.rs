@@ -29,24 +29,55 @@ pub enum Suffix {
 
 impl Suffix {
     /// Its octets.
-    #[inline]
     pub fn octets(self) -> &'static [u8] {
-        static DATA: [u8; 1 + TAG_BYTES] = typed(APPLICATION_DATA);
-        static OTHERS: [[u8; 1 + TAG_BYTES]; 2] = [typed(HANDSHAKE), typed(ALERT)];
-        match self {
-            Suffix::None => &[],
-            Suffix::Tag => &DATA[1..],
-            Suffix::Data => &DATA,
-            Suffix::Handshake => &OTHERS[0],
-            Suffix::Alert => &OTHERS[1],
-        }
+        SUFFIXES[self as usize]
     }
 }
+
+/// In the order of [`Suffix`].
+static SUFFIXES: [&[u8]; 5] =
+    [&[], &[0; TAG_BYTES], &typed(APPLICATION_DATA), &typed(HANDSHAKE), &typed(ALERT)];
 
 const fn typed(content_type: u8) -> [u8; 1 + TAG_BYTES] {
     let mut suffix = [0; 1 + TAG_BYTES];
     suffix[0] = content_type;
     suffix
+}
+
+/// What a record has around its content: up to [`PREFIX_BYTES_MAX`] octets before it, how many these
+/// are, what is behind it, and how many octets all of it has. It is made in registers and written at once: what is written octet by
+/// octet and copied soon after makes a processor wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope([u8; 16]);
+
+impl Envelope {
+    /// Nothing.
+    pub const NONE: Envelope = Envelope([0; 16]);
+
+    /// The low `prefix_bytes` octets of `prefix`, the lowest first, and what is behind the content.
+    #[inline]
+    pub fn new(prefix: u128, prefix_bytes: usize, suffix: Suffix) -> Envelope {
+        const PREFIX_BITS: u32 = 8 * PREFIX_BYTES_MAX as u32;
+        let prefix = prefix & ((1 << PREFIX_BITS) - 1);
+        let prefix_bytes = prefix_bytes.min(PREFIX_BYTES_MAX) as u128;
+        let octets = prefix_bytes + suffix.octets().len() as u128;
+        let behind = prefix_bytes | (suffix as u128) << 8 | octets << 16;
+        Envelope((prefix | behind << PREFIX_BITS).to_le_bytes())
+    }
+
+    fn prefix(&self) -> &[u8] {
+        &self.0[..usize::from(self.0[PREFIX_BYTES_MAX])]
+    }
+
+    fn suffix(&self) -> &'static [u8] {
+        SUFFIXES[usize::from(self.0[PREFIX_BYTES_MAX + 1]) % SUFFIXES.len()]
+    }
+
+    /// How many octets it has.
+    #[inline]
+    pub fn octets(&self) -> usize {
+        usize::from(self.0[PREFIX_BYTES_MAX + 2])
+    }
 }
 
 /// A range of the caller's octets, or of a record around them. A clone has the same octets.
@@ -56,9 +87,7 @@ pub struct Span {
     /// Those that are meant, counted from the start of the record.
     start: u32,
     end: u32,
-    prefix: [u8; PREFIX_BYTES_MAX],
-    prefix_bytes: u8,
-    suffix: Suffix,
+    envelope: Envelope,
 }
 
 // With its place in the stream it is a line of a processor's cache.
@@ -67,28 +96,19 @@ const _: () = assert!(size_of::<Span>() <= 56);
 impl From<Bytes> for Span {
     #[inline]
     fn from(content: Bytes) -> Span {
-        Span::record(&[], content, Suffix::None)
+        Span::record(Envelope::NONE, content)
     }
 }
 
 impl Span {
-    /// A record: at most [`PREFIX_BYTES_MAX`] octets, the content, and what is behind it.
+    /// A record.
     ///
     /// # Panics
-    /// The prefix is longer, or all of it 4 GiB long.
+    /// It is 4 GiB long.
     #[inline]
-    pub fn record(prefix: &[u8], content: Bytes, suffix: Suffix) -> Span {
-        let mut octets = [0; PREFIX_BYTES_MAX];
-        octets[..prefix.len()].copy_from_slice(prefix);
-        let bytes = prefix.len() + content.len() + suffix.octets().len();
-        Span {
-            content,
-            start: 0,
-            end: u32::try_from(bytes).expect("a window has fewer octets"),
-            prefix: octets,
-            prefix_bytes: prefix.len() as u8,
-            suffix,
-        }
+    pub fn record(envelope: Envelope, content: Bytes) -> Span {
+        let end = u32::try_from(envelope.octets() + content.len());
+        Span { start: 0, end: end.expect("a window has fewer octets"), content, envelope }
     }
 
     /// How many octets there are.
@@ -104,8 +124,7 @@ impl Span {
 
     /// The octets, in the parts in which they lie; parts without octets are left out.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
-        let prefix = &self.prefix[..usize::from(self.prefix_bytes)];
-        let whole: [&[u8]; 3] = [prefix, &self.content, self.suffix.octets()];
+        let whole = [self.envelope.prefix(), &self.content[..], self.envelope.suffix()];
         let (mut front, mut left) = (self.start as usize, self.len());
         whole.into_iter().filter_map(move |part| {
             let before = front.min(part.len());
@@ -159,23 +178,33 @@ mod tests {
     use super::*;
     use tcp::Payload;
 
-    /// A span, and its octets.
+    /// Spans, and their octets.
     fn spans() -> Vec<(Span, Vec<u8>)> {
         let content = Bytes::from_static(b"content");
-        let tag = [0; TAG_BYTES];
+        let record = |front: &[u8], content: &Bytes, suffix: Suffix| {
+            let mut prefix = [0xEE; 16];
+            prefix[..front.len()].copy_from_slice(front);
+            let envelope = Envelope::new(u128::from_le_bytes(prefix), front.len(), suffix);
+            let octets = [front, content, suffix.octets()].concat();
+            (Span::record(envelope, content.clone()), octets)
+        };
         vec![
             (Span::from(content.clone()), b"content".to_vec()),
             (Span::from(Bytes::new()), Vec::new()),
-            (
-                Span::record(b"headr", content.clone(), Suffix::Data),
-                [b"headrcontent\x17", &tag[..]].concat(),
-            ),
-            (
-                Span::record(b"header, nonce", content, Suffix::Tag),
-                [b"header, noncecontent", &tag[..]].concat(),
-            ),
-            (Span::record(b"h", Bytes::new(), Suffix::Alert), [b"h\x15", &tag[..]].concat()),
+            record(b"headr", &content, Suffix::Data),
+            record(b"header, nonce", &content, Suffix::Tag),
+            record(b"h", &Bytes::new(), Suffix::Alert),
+            record(b"headr", &content, Suffix::Handshake),
         ]
+    }
+
+    #[test]
+    fn behind_content_is_its_type_and_room_for_a_tag() {
+        for (suffix, first) in [(Suffix::Data, 23), (Suffix::Handshake, 22), (Suffix::Alert, 21)] {
+            assert_eq!(suffix.octets(), [&[first][..], &[0; TAG_BYTES]].concat());
+        }
+        assert_eq!(Suffix::Tag.octets(), [0; TAG_BYTES]);
+        assert!(Suffix::None.octets().is_empty());
     }
 
     fn octets(span: &Span) -> Vec<u8> {

@@ -18,7 +18,7 @@ use crate::flow::{FlowId, Protocol};
 use crate::piece::{Held, Piece, Returned};
 use crate::queue::{RxBatch, RxKind, RxSegment, SUPER_SEGMENT_FRAMES_MAX, Sent, TcpHeader};
 use crate::segment::Template;
-use crate::span::Span;
+use crate::span::{Envelope, Span};
 use crate::tls::Mode;
 use crate::tls::keys::{KeysError, Secrets};
 use crate::tls::receive::{Chunk, Event, ReceiveError, Receiver, Restart};
@@ -321,7 +321,7 @@ impl Stack {
     ///
     /// # Errors
     /// [`WriteError`]; nothing was taken.
-    pub fn write(&mut self, id: Id, content: Bytes) -> Result<(), WriteError> {
+    pub fn write(&mut self, id: Id, mut content: Bytes) -> Result<(), WriteError> {
         if content.len() > self.write_room_bytes(id) {
             return match self.tcp.get(id).is_some_and(tcp::Connection::is_established) {
                 true => Err(WriteError::Full),
@@ -329,14 +329,15 @@ impl Stack {
             };
         }
         let connection = self.connection(id).ok_or(WriteError::Closed)?;
-        let octets = match &mut connection.sender {
-            Some(sender) => sender.write(content)?,
-            None => content.into(),
+        let envelope = match &mut connection.sender {
+            Some(sender) => sender.write(&mut content)?,
+            None => Envelope::NONE,
         };
-        self.send(id, octets)
+        self.send(id, Span::record(envelope, content))
     }
 
     /// Gives octets to TCP, which has room for them.
+    #[inline]
     fn send(&mut self, id: Id, octets: Span) -> Result<(), WriteError> {
         let tcp = self.tcp.get_mut(id).ok_or(WriteError::Closed)?;
         tcp.send(octets).map(|_| ()).map_err(|_| WriteError::Closed)
@@ -688,8 +689,11 @@ impl Stack {
             let index = id.index();
             let Some(connection) = self.connections[index].as_deref_mut() else { return };
             let most = left.min(mss_bytes.saturating_mul(SUPER_SEGMENT_FRAMES_MAX));
-            let mut sent =
-                connection.sender.as_ref().map(|sender| SentRecords { sender, tcp: &mut self.tcp, id });
+            let mut sent = connection.sender.as_ref().map(|sender| SentRecords {
+                sender,
+                tcp: &mut self.tcp,
+                id,
+            });
             let taken = match &sent {
                 Some(sent) if left > 0 => connection.tx.limit(sent, seq, most),
                 _ => Some(most),

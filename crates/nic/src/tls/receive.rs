@@ -18,8 +18,8 @@ use zeroize::Zeroize;
 use super::Mode;
 use super::keys::{KeysError, Secrets, SoftKey};
 use crate::flow::Protocol;
-use crate::span::{ALERT, APPLICATION_DATA, HANDSHAKE};
 use crate::piece::Piece;
+use crate::span::{ALERT, APPLICATION_DATA, HANDSHAKE};
 
 /// Most octets of handshake messages that are kept until one of them is complete.
 const HANDSHAKE_BYTES_MAX: usize = 1 << 17;

@@ -15,7 +15,7 @@ use wire::SeqNumber;
 
 use super::Mode;
 use super::keys::{KeysError, Secrets, SoftKey};
-use crate::span::{ALERT, APPLICATION_DATA, HANDSHAKE, PREFIX_BYTES_MAX, Span, Suffix};
+use crate::span::{ALERT, APPLICATION_DATA, Envelope, HANDSHAKE, Span, Suffix};
 
 /// Most octets of content in a record (RFC 8446 §5.1).
 pub const CONTENT_BYTES_MAX: usize = 1 << 14;
@@ -63,6 +63,8 @@ pub struct Sender {
     /// The next record's, under the key.
     number: u64,
     sent: Runs,
+    /// What is around all records of TLS 1.3 with so much application data.
+    alike: Option<(usize, Envelope)>,
     /// Records that software has sealed; nobody else has those that have arrived.
     used: VecDeque<Bytes>,
 }
@@ -82,14 +84,7 @@ impl Sender {
         let mode = if secrets.suite.offloads() { mode } else { Mode::Software };
         let soft = SoftKey::new(&secrets)?;
         let sent = Runs::new(start, number, RECORDS_MAX);
-        Ok(Sender {
-            mode,
-            secrets,
-            soft,
-            number,
-            sent,
-            used: VecDeque::new(),
-        })
+        Ok(Sender { mode, secrets, soft, number, sent, alike: None, used: VecDeque::new() })
     }
 
     /// Who seals.
@@ -102,16 +97,28 @@ impl Sender {
         &self.secrets
     }
 
-    /// A record with `content`, which goes to TCP next.
+    /// What goes to TCP next, a record with `content`: what is around it is returned. Software's part is
+    /// done in place: `content` is the record then, and nothing is around it.
     ///
     /// # Errors
-    /// [`SendError::Full`], [`SendError::Worn`], [`SendError::TooLong`].
+    /// [`SendError::Full`], [`SendError::Worn`], [`SendError::TooLong`]; `content` is as it was.
     #[inline]
-    pub fn write(&mut self, content: Bytes) -> Result<Span, SendError> {
+    pub fn write(&mut self, content: &mut Bytes) -> Result<Envelope, SendError> {
         if self.number >= RECORDS_UNDER_KEY_MAX {
             return Err(SendError::Worn);
         }
-        self.record(APPLICATION_DATA, content)
+        if content.len() > CONTENT_BYTES_MAX {
+            return Err(SendError::TooLong);
+        }
+        if self.mode == Mode::Software {
+            *content = self.seal(APPLICATION_DATA, content)?;
+            return Ok(Envelope::NONE);
+        }
+        let envelope = match self.alike {
+            Some((bytes, envelope)) if bytes == content.len() => envelope,
+            _ => self.envelope(APPLICATION_DATA, content.len()),
+        };
+        self.keep(envelope, content.len())
     }
 
     /// The same for a warning that nothing follows.
@@ -144,29 +151,30 @@ impl Sender {
         Ok((record, Some(Change { key, start, secrets })))
     }
 
-    #[inline]
+    /// A record of this end's own, whose content is short.
     fn record(&mut self, content_type: u8, content: Bytes) -> Result<Span, SendError> {
-        if content.len() > CONTENT_BYTES_MAX {
-            return Err(SendError::TooLong);
+        match self.mode {
+            Mode::Software => self.seal(content_type, &content).map(Span::from),
+            Mode::Offload => {
+                let envelope = self.envelope(content_type, content.len());
+                self.keep(envelope, content.len())?;
+                Ok(Span::record(envelope, content))
+            }
         }
-        let record = match self.mode {
-            Mode::Software => self.seal(content_type, &content)?,
-            Mode::Offload => self.describe(content_type, content)?,
-        };
-        self.number += 1;
-        Ok(record)
     }
 
-    fn seal(&mut self, content_type: u8, content: &[u8]) -> Result<Span, SendError> {
+    #[inline(never)]
+    fn seal(&mut self, content_type: u8, content: &[u8]) -> Result<Bytes, SendError> {
         let bytes = self.soft.prefix_bytes() + content.len() + self.soft.suffix_bytes();
         let mut record = self.buffer(bytes);
         let sealed = self.soft.seal(self.number, content_type, content, &mut record);
         sealed.map_err(|_| SendError::TooLong)?;
+        self.number += 1;
         let record = record.freeze();
         if self.used.len() < RECORDS_MAX {
             self.used.push_back(record.clone());
         }
-        Ok(record.into())
+        Ok(record)
     }
 
     /// Room for a record: that of one that has arrived, if it is as long.
@@ -180,19 +188,31 @@ impl Sender {
         BytesMut::zeroed(bytes)
     }
 
-    #[inline]
-    fn describe(&mut self, content_type: u8, content: Bytes) -> Result<Span, SendError> {
-        let mut prefix = [0; PREFIX_BYTES_MAX];
-        let prefix_bytes = self.soft.prefix(self.number, content_type, content.len(), &mut prefix);
+    /// What is around the next record.
+    #[inline(never)]
+    fn envelope(&mut self, content_type: u8, content_bytes: usize) -> Envelope {
         let suffix = match (self.soft.version(), content_type) {
             (Version::Tls12, _) => Suffix::Tag,
             (Version::Tls13, HANDSHAKE) => Suffix::Handshake,
             (Version::Tls13, ALERT) => Suffix::Alert,
             (Version::Tls13, _) => Suffix::Data,
         };
-        let record = Span::record(&prefix[..prefix_bytes], content, suffix);
-        self.sent.push(record.len() as u32).map_err(|_| SendError::Full)?;
-        Ok(record)
+        let (prefix, prefix_bytes) = self.soft.prefix(self.number, content_type, content_bytes);
+        let envelope = Envelope::new(prefix, prefix_bytes, suffix);
+        // With TLS 1.2 the record's number is in it.
+        if suffix == Suffix::Data {
+            self.alike = Some((content_bytes, envelope));
+        }
+        envelope
+    }
+
+    /// The next record is this one.
+    #[inline]
+    fn keep(&mut self, envelope: Envelope, content_bytes: usize) -> Result<Envelope, SendError> {
+        let record_bytes = (envelope.octets() + content_bytes) as u32;
+        self.sent.push(record_bytes).map_err(|_| SendError::Full)?;
+        self.number += 1;
+        Ok(envelope)
     }
 
     /// Octets before `acknowledged` have arrived.
