@@ -7,13 +7,12 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use offload::Stats;
-use offload::tx::{Found, Messages};
 use tcp::{Header, Id, StackConfig, Time, Transmit};
 use thiserror::Error;
 use wire::packet::{Direction, Segment, TcpFlags, TcpOptions, classify};
 use wire::{FlowKey, SeqNumber};
 
-use crate::driver::{Driver, DriverError, Source, TxFlow};
+use crate::driver::{Driver, DriverError, TxFlow};
 use crate::flow::{FlowId, Protocol};
 use crate::piece::{Held, Piece, Returned};
 use crate::queue::{RxBatch, RxKind, RxSegment, SUPER_SEGMENT_FRAMES_MAX, Sent, TcpHeader};
@@ -25,9 +24,11 @@ use crate::tls::receive::{Chunk, Event, ReceiveError, Receiver, Restart};
 use crate::tls::send::{CONTENT_BYTES_MAX, Change, SendError, Sender};
 
 mod pdus;
+mod sent;
 
 use pdus::PduState;
 pub use pdus::Question;
+use sent::SentRecords;
 
 /// Batches that are looked at in one poll.
 const BATCHES_AT_ONCE: usize = 16;
@@ -742,30 +743,6 @@ impl Stack {
                 self.forget(&connection);
             }
         }
-    }
-}
-
-/// The records of a connection that were sent: where they start, and TCP's hold on their octets.
-struct SentRecords<'s> {
-    sender: &'s Sender,
-    tcp: &'s mut tcp::Stack<Piece, Span>,
-    id: Id,
-}
-
-impl Messages for SentRecords<'_> {
-    fn find(&self, seq: SeqNumber) -> Found<'_> {
-        self.sender.find(seq)
-    }
-}
-
-impl Source for SentRecords<'_> {
-    fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
-        self.sender.under_one_key(seq, octets)
-    }
-
-    fn gather(&mut self, start: SeqNumber, until: SeqNumber, out: &mut Vec<Span>) {
-        // A record is a piece of TCP's stream, and so it is there as long as the record is.
-        self.tcp.unacknowledged(self.id, start, until, out);
     }
 }
 
