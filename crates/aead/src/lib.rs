@@ -11,7 +11,8 @@
 //!   `vaes512` (sixteen blocks at a time), `lanes` with `x86_64` or `aarch64` (eight), over the
 //!   round keys and powers of `schedule`; `portable` (the RustCrypto crates, also what the others
 //!   are compared with);
-//! - [`crc32c`]: the checksum of NVMe/TCP and iSCSI.
+//! - [`crc32c`]: the checksum of NVMe/TCP and iSCSI;
+//! - [`checksum`]: the sums of TCP's.
 //!
 //! With the feature `baseline` there is aws-lc's incremental interface too, for measurements.
 //!
@@ -24,6 +25,7 @@ mod aarch64;
 pub mod backend;
 #[cfg(feature = "baseline")]
 pub mod baseline;
+pub mod checksum;
 pub mod crc32c;
 mod engine;
 pub mod key;

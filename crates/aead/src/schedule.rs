@@ -5,7 +5,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 use crate::progress::BLOCK_BYTES;
 
 /// Powers of the hash key: so many blocks are hashed before one reduction.
-pub(crate) const POWERS: usize = 16;
+pub(crate) const POWERS: usize = 32;
 /// Round keys of AES-256.
 pub(crate) const ROUND_KEYS_MAX: usize = 15;
 /// The polynomial of POLYVAL (RFC 8452 §3) without x^128, and so what is 1 in products that are
@@ -19,10 +19,12 @@ type Block = [u8; BLOCK_BYTES];
 #[repr(C, align(64))]
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub(crate) struct Keys {
-    /// H^16 to H^1, 1, and zeros. Read from the `n`th last power on, this multiplies `n` complete
+    /// H^32 to H^1, 1, and zeros. Read from the `n`th last power on, this multiplies `n` complete
     /// blocks by what they are to be multiplied by, keeps the octets of an incomplete one, and
     /// drops what is behind it.
     powers: [Block; 2 * POWERS],
+    /// Of each of them the sum of its halves, in both halves: for products by Karatsuba's rule.
+    halves: [Block; 2 * POWERS],
     rounds: [Block; ROUND_KEYS_MAX],
     is_256: bool,
 }
@@ -39,6 +41,7 @@ impl Keys {
         // Filled in its place: no copy is left on the stack.
         let mut keys = Box::new(Keys {
             powers: [[0; BLOCK_BYTES]; 2 * POWERS],
+            halves: [[0; BLOCK_BYTES]; 2 * POWERS],
             rounds: [[0; BLOCK_BYTES]; ROUND_KEYS_MAX],
             is_256: key.len() == 32,
         });
@@ -83,6 +86,10 @@ impl Keys {
             self.powers[at] = dot(&self.powers[at + 1], &first);
         }
         self.powers[POWERS] = ONE.to_le_bytes();
+        for (halves, power) in self.halves.iter_mut().zip(&self.powers) {
+            let power = u128::from_le_bytes(*power);
+            *halves = (power ^ power.rotate_left(64)).to_le_bytes();
+        }
     }
 
     /// Rounds: 10 or 14.
@@ -102,5 +109,15 @@ impl Keys {
     pub(crate) fn powers<const COUNT: usize>(&self, complete: usize) -> &[Block; COUNT] {
         let from = POWERS - complete;
         self.powers[from..].first_chunk().expect("there are twice as many")
+    }
+
+    /// The sums of these powers' halves.
+    ///
+    /// # Panics
+    /// As [`Keys::powers`].
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn halves<const COUNT: usize>(&self, complete: usize) -> &[Block; COUNT] {
+        let from = POWERS - complete;
+        self.halves[from..].first_chunk().expect("there are twice as many")
     }
 }

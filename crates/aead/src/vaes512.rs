@@ -1,5 +1,6 @@
 //! VAES and VPCLMULQDQ on vectors of 512 bits: sixteen blocks at a time, ciphered and hashed in one
-//! pass.
+//! pass; thirty-two where a piece is long, for then eight vectors are on their way through the rounds,
+//! and the hash is reduced half as often.
 //!
 //! A piece that starts within a block is looked at from where the block starts. The octets before
 //! it are masked: not read, not written, and zero in the hash, to which they were added when they
@@ -12,7 +13,7 @@ use std::arch::x86_64::*;
 use crate::backend::mode::{AUTHENTICATE, DECRYPT, ENCRYPT, KEYSTREAM};
 use crate::lanes::{Lanes, octets, reduce, vector};
 use crate::progress::{BLOCK_BYTES, Progress};
-use crate::schedule::Keys;
+use crate::schedule::{Keys, POWERS};
 use crate::x86_64::AesNi;
 
 /// Octets of a vector.
@@ -25,10 +26,48 @@ const BATCH_BYTES: usize = VECTORS * VECTOR_BYTES;
 const BLOCKS: usize = BATCH_BYTES / BLOCK_BYTES;
 /// No octet is masked.
 const ALL: [u64; VECTORS] = [!0; VECTORS];
+/// Vectors of a long batch, of which none has a masked octet.
+const LONG_VECTORS: usize = 8;
+/// Octets of a long batch.
+const LONG_BYTES: usize = LONG_VECTORS * VECTOR_BYTES;
+/// Octets from which on a piece has long batches.
+const LONG_FROM_BYTES: usize = 4 * LONG_BYTES;
+const _: () = assert!(LONG_BYTES / BLOCK_BYTES <= POWERS);
 
 type Vectors = [__m512i; VECTORS];
+type LongVectors = [__m512i; LONG_VECTORS];
 /// What the blocks of a batch are multiplied by.
-type Powers = [[u8; BLOCK_BYTES]; BLOCKS];
+#[derive(Clone, Copy)]
+struct Powers<'k, const COUNT: usize> {
+    powers: &'k [[u8; BLOCK_BYTES]; COUNT],
+    /// The sums of their halves.
+    halves: &'k [[u8; BLOCK_BYTES]; COUNT],
+}
+
+impl<'k, const COUNT: usize> Powers<'k, COUNT> {
+    /// For a batch of which the first `complete` blocks are.
+    #[inline(always)]
+    fn new(keys: &'k Keys, complete: usize) -> Powers<'k, COUNT> {
+        Powers { powers: keys.powers(complete), halves: keys.halves(complete) }
+    }
+
+    /// Those for the four blocks of vector `index`.
+    ///
+    /// # Safety
+    /// The machine has AVX-512 F.
+    #[inline(always)]
+    unsafe fn vector(&self, index: usize) -> (__m512i, __m512i) {
+        let four = |blocks: &[[u8; BLOCK_BYTES]; COUNT]| {
+            let four: &[_; 4] = blocks[4 * index..].first_chunk().expect("a batch has vectors");
+            // SAFETY: as the caller says; four blocks are a vector.
+            unsafe { _mm512_loadu_si512(four.as_ptr().cast()) }
+        };
+        (four(self.powers), four(self.halves))
+    }
+}
+
+type ShortPowers<'k> = Powers<'k, BLOCKS>;
+type LongPowers<'k> = Powers<'k, { LONG_BYTES / BLOCK_BYTES }>;
 
 /// What changes from batch to batch.
 struct State<'a> {
@@ -39,7 +78,7 @@ struct State<'a> {
     /// What is to be hashed with the next batch: there is nothing to wait for in it then.
     pending: Vectors,
     /// And multiplied by.
-    powers: &'a Powers,
+    powers: ShortPowers<'a>,
 }
 
 /// Does what `MODE` says with the `bytes` octets at `from`, the next ones of the message, and
@@ -90,25 +129,33 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
         counters: _mm512_add_epi32(first, ahead),
         hash,
         pending: [_mm512_setzero_si512(); VECTORS],
-        powers: keys.powers(0),
+        powers: Powers::new(keys, 0),
     };
 
     // From here all is counted from the start of the block that the piece starts in.
     let skip = at.skip();
     let mut left = skip + bytes;
     let (mut from, mut to) = (from.wrapping_sub(skip), to.wrapping_sub(skip));
-    let (masks, powers) = edge(keys, skip, left);
-    // SAFETY: the octets from `skip` on can be read and written, others are masked.
-    unsafe { batch::<ROUNDS, MODE, true>(&rounds, powers, &mut state, from, to, masks) };
-    let powers = keys.powers(BLOCKS);
-    loop {
+    if skip > 0 || left < LONG_FROM_BYTES {
+        let (masks, powers) = edge(keys, skip, left);
+        // SAFETY: the octets from `skip` on can be read and written, others are masked.
+        unsafe { batch::<ROUNDS, MODE, true>(&rounds, powers, &mut state, from, to, masks) };
         (from, to) = (from.wrapping_add(BATCH_BYTES), to.wrapping_add(BATCH_BYTES));
         left = left.saturating_sub(BATCH_BYTES);
-        if left < BATCH_BYTES {
-            break;
-        }
+    }
+    if left >= LONG_FROM_BYTES {
+        let bytes = left - left % LONG_BYTES;
+        // SAFETY: `left` octets can be read and written from here on.
+        unsafe { long::<ROUNDS, MODE>(&rounds, keys, &mut state, from, to, bytes) };
+        (from, to) = (from.wrapping_add(bytes), to.wrapping_add(bytes));
+        left -= bytes;
+    }
+    let powers = Powers::new(keys, BLOCKS);
+    while left >= BATCH_BYTES {
         // SAFETY: `left` octets can be read and written from here on.
         unsafe { batch::<ROUNDS, MODE, false>(&rounds, powers, &mut state, from, to, ALL) };
+        (from, to) = (from.wrapping_add(BATCH_BYTES), to.wrapping_add(BATCH_BYTES));
+        left -= BATCH_BYTES;
     }
     if left > 0 {
         let (masks, powers) = edge(keys, 0, left);
@@ -127,7 +174,7 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
 
 /// The masks for octets `skip` to `end` of a batch, and what its blocks are multiplied by.
 #[inline(always)]
-fn edge(keys: &Keys, skip: usize, end: usize) -> ([u64; VECTORS], &Powers) {
+fn edge(keys: &Keys, skip: usize, end: usize) -> ([u64; VECTORS], ShortPowers<'_>) {
     let below = |octets: usize| match octets < VECTOR_BYTES {
         true => (1 << octets) - 1,
         false => !0,
@@ -137,7 +184,7 @@ fn edge(keys: &Keys, skip: usize, end: usize) -> ([u64; VECTORS], &Powers) {
         *mask = below(end.saturating_sub(index * VECTOR_BYTES));
     }
     masks[0] &= !0 << skip;
-    (masks, keys.powers(end.min(BATCH_BYTES) / BLOCK_BYTES))
+    (masks, Powers::new(keys, end.min(BATCH_BYTES) / BLOCK_BYTES))
 }
 
 // What follows becomes part of `pass`. It has to: calls would pass vectors through memory. A function
@@ -151,7 +198,7 @@ fn edge(keys: &Keys, skip: usize, end: usize) -> ([u64; VECTORS], &Powers) {
 #[inline(always)]
 unsafe fn batch<'a, const ROUNDS: usize, const MODE: u8, const FIRST: bool>(
     rounds: &[__m512i; 15],
-    powers: &'a Powers,
+    powers: ShortPowers<'a>,
     state: &mut State<'a>,
     from: *const u8,
     to: *mut u8,
@@ -189,11 +236,114 @@ unsafe fn batch<'a, const ROUNDS: usize, const MODE: u8, const FIRST: bool>(
     }
 }
 
+/// The `bytes` octets at `from`, which are whole long batches and at least one; nothing is pending
+/// behind it.
+///
+/// # Safety
+/// As [`run`].
+#[inline(always)]
+unsafe fn long<'a, const ROUNDS: usize, const MODE: u8>(
+    rounds: &[__m512i; 15],
+    keys: &'a Keys,
+    state: &mut State<'a>,
+    mut from: *const u8,
+    mut to: *mut u8,
+    bytes: usize,
+) {
+    let powers = LongPowers::new(keys, LONG_BYTES / BLOCK_BYTES);
+    // SAFETY: the caller has the features, and may read and write `bytes` octets.
+    unsafe {
+        if MODE == ENCRYPT {
+            // What the batch before has left; it is another size.
+            state.absorb();
+            (state.pending, state.powers) =
+                ([_mm512_setzero_si512(); VECTORS], Powers::new(keys, 0));
+        }
+        let mut pending = [_mm512_setzero_si512(); LONG_VECTORS];
+        for number in 0..bytes / LONG_BYTES {
+            let mut data = [_mm512_setzero_si512(); LONG_VECTORS];
+            for (index, data) in data.iter_mut().enumerate() {
+                *data = _mm512_loadu_si512(from.add(index * VECTOR_BYTES).cast());
+            }
+            if MODE == DECRYPT || MODE == AUTHENTICATE {
+                pending = data;
+            }
+            if MODE == AUTHENTICATE {
+                state.absorb_long(&pending, powers);
+            } else {
+                let hashed = match MODE == DECRYPT || MODE == ENCRYPT && number > 0 {
+                    true => Some((&pending, powers)),
+                    false => None,
+                };
+                let stream = state.stream_long::<ROUNDS>(rounds, hashed);
+                for (index, data) in data.iter_mut().enumerate() {
+                    *data = _mm512_xor_si512(*data, stream[index]);
+                    _mm512_storeu_si512(to.add(index * VECTOR_BYTES).cast(), *data);
+                }
+                if MODE == ENCRYPT {
+                    pending = data;
+                }
+            }
+            (from, to) = (from.wrapping_add(LONG_BYTES), to.wrapping_add(LONG_BYTES));
+        }
+        if MODE == ENCRYPT {
+            state.absorb_long(&pending, powers);
+        }
+    }
+}
+
 impl State<'_> {
-    /// Hashes what is pending, with one reduction.
+    /// Hashes a long batch, with one reduction.
     ///
     /// # Safety
     /// The features of [`pass`] are there. So with all that follow.
+    #[inline(always)]
+    unsafe fn absorb_long(&mut self, blocks: &LongVectors, powers: LongPowers<'_>) {
+        // SAFETY: as the caller says.
+        unsafe {
+            let mut sums = Sums::none();
+            for index in (0..LONG_VECTORS).rev() {
+                self.add_block(index, blocks[index], powers.vector(index), &mut sums);
+            }
+            self.hash = sums.reduce();
+        }
+    }
+
+    /// The key stream of the next thirty-two blocks; `hashed` is hashed between the rounds.
+    #[inline(always)]
+    unsafe fn stream_long<const ROUNDS: usize>(
+        &mut self,
+        rounds: &[__m512i; 15],
+        hashed: Option<(&LongVectors, LongPowers<'_>)>,
+    ) -> LongVectors {
+        // SAFETY: as the caller says.
+        unsafe {
+            let mut blocks: LongVectors = self.count(rounds[0]);
+            let mut sums = Sums::none();
+            // Written out, for a loop over registers has to be.
+            macro_rules! rounds {
+                ($($round:literal)*) => {$(
+                    if $round < ROUNDS {
+                        encrypt(&mut blocks, rounds[$round], &mut sums);
+                        // The first blocks last: they wait for the batch before.
+                        if let Some((pending, powers)) = hashed && $round <= LONG_VECTORS {
+                            const INDEX: usize = LONG_VECTORS.saturating_sub($round);
+                            let powers = powers.vector(INDEX);
+                            self.add_block(INDEX, pending[INDEX], powers, &mut sums);
+                        }
+                    }
+                )*};
+            }
+            rounds!(1 2 3 4 5 6 7 8 9 10 11 12 13);
+            encrypt_last(&mut blocks, rounds[ROUNDS]);
+            if hashed.is_some() {
+                self.hash = sums.reduce();
+            }
+            blocks
+        }
+    }
+
+    /// Hashes what is pending, with one reduction.
     #[inline(always)]
     unsafe fn absorb(&mut self) {
         // SAFETY: as the caller says.
@@ -209,26 +359,41 @@ impl State<'_> {
     /// Adds four of the pending blocks, multiplied by their powers, to `sums`.
     #[inline(always)]
     unsafe fn add(&self, index: usize, sums: &mut Sums) {
-        let powers = self.powers[4 * index..].as_ptr();
-        // SAFETY: as the caller says; there are four powers from four times the index on.
+        // SAFETY: as the caller says.
         unsafe {
-            let reversed = _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-            let reversed = _mm512_broadcast_i32x4(reversed);
-            let mut blocks = _mm512_shuffle_epi8(self.pending[index], reversed);
-            if index == 0 {
-                blocks = _mm512_xor_si512(blocks, _mm512_zextsi128_si512(self.hash));
-            }
-            sums.add(blocks, _mm512_loadu_si512(powers.cast()));
+            self.add_block(index, self.pending[index], self.powers.vector(index), sums);
         }
     }
 
-    /// The counters of the next sixteen blocks, with the first round key.
+    /// Adds the four blocks that are vector `index` of a batch, multiplied by `powers`, to `sums`;
+    /// with the very first ones the hash that was before.
     #[inline(always)]
-    unsafe fn count(&mut self, first: __m512i) -> Vectors {
+    unsafe fn add_block(
+        &self,
+        index: usize,
+        blocks: __m512i,
+        powers: (__m512i, __m512i),
+        sums: &mut Sums,
+    ) {
+        // SAFETY: as the caller says.
+        unsafe {
+            let reversed = _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            let reversed = _mm512_broadcast_i32x4(reversed);
+            let mut blocks = _mm512_shuffle_epi8(blocks, reversed);
+            if index == 0 {
+                blocks = _mm512_xor_si512(blocks, _mm512_zextsi128_si512(self.hash));
+            }
+            sums.add(blocks, powers);
+        }
+    }
+
+    /// The counters of the next blocks, with the first round key.
+    #[inline(always)]
+    unsafe fn count<const N: usize>(&mut self, first: __m512i) -> [__m512i; N] {
         // SAFETY: as the caller says.
         unsafe {
             let four = _mm512_set_epi32(4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0);
-            let mut blocks = [_mm512_setzero_si512(); VECTORS];
+            let mut blocks = [_mm512_setzero_si512(); N];
             for block in &mut blocks {
                 let counters = _mm512_shuffle_epi8(self.counters, counter_order());
                 *block = _mm512_xor_si512(counters, first);
@@ -243,7 +408,7 @@ impl State<'_> {
     unsafe fn stream<const ROUNDS: usize>(&mut self, rounds: &[__m512i; 15]) -> Vectors {
         // SAFETY: as the caller says.
         unsafe {
-            let mut blocks = self.count(rounds[0]);
+            let mut blocks: Vectors = self.count(rounds[0]);
             let mut sums = Sums::none();
             macro_rules! rounds {
                 ($($round:literal)*) => {$(
@@ -263,7 +428,7 @@ impl State<'_> {
     unsafe fn stream_and_absorb<const ROUNDS: usize>(&mut self, rounds: &[__m512i; 15]) -> Vectors {
         // SAFETY: as the caller says.
         unsafe {
-            let mut blocks = self.count(rounds[0]);
+            let mut blocks: Vectors = self.count(rounds[0]);
             let mut sums = Sums::none();
             // Written out, for a loop over registers has to be.
             macro_rules! rounds {
@@ -285,15 +450,17 @@ impl State<'_> {
     }
 }
 
-/// One round of AES on sixteen blocks.
+/// One round of AES on a batch.
 #[inline(always)]
-unsafe fn encrypt(blocks: &mut Vectors, key: __m512i, sums: &mut Sums) {
+unsafe fn encrypt<const N: usize>(blocks: &mut [__m512i; N], key: __m512i, sums: &mut Sums) {
     // SAFETY: as the caller says.
     unsafe {
         for block in blocks.iter_mut() {
             *block = _mm512_aesenc_epi128(*block, key);
         }
-        in_step(blocks, sums);
+        for four in blocks.as_chunks_mut().0 {
+            in_step(four, sums);
+        }
     }
 }
 
@@ -313,16 +480,21 @@ fn in_step([first, second, third, fourth]: &mut Vectors, sums: &mut Sums) {
 
 /// The last round.
 #[inline(always)]
-unsafe fn encrypt_last(blocks: &mut Vectors, key: __m512i) {
+unsafe fn encrypt_last<const N: usize>(blocks: &mut [__m512i; N], key: __m512i) {
     for block in blocks {
         // SAFETY: as the caller says.
         *block = unsafe { _mm512_aesenclast_epi128(*block, key) };
     }
 }
 
-/// The sums of the parts of products.
+/// Swaps the halves of blocks.
+const SWAP: i32 = 0x4E;
+
+/// The sums of the parts of products, by Karatsuba's rule: three products of halves instead of four,
+/// for these are what takes longest.
 struct Sums {
     low: __m512i,
+    /// Of the products of sums of halves: `low` and `high` are in it too.
     cross: __m512i,
     high: __m512i,
 }
@@ -335,16 +507,16 @@ impl Sums {
         Sums { low: zero, cross: zero, high: zero }
     }
 
-    /// Adds the product of four blocks and their powers.
+    /// Adds the product of four blocks and their powers, of which the sums of halves are there too.
     #[inline(always)]
-    unsafe fn add(&mut self, block: __m512i, power: __m512i) {
+    unsafe fn add(&mut self, block: __m512i, (power, halves): (__m512i, __m512i)) {
         // SAFETY: as the caller says.
         unsafe {
             self.low = _mm512_xor_si512(self.low, _mm512_clmulepi64_epi128(block, power, 0x00));
             self.high = _mm512_xor_si512(self.high, _mm512_clmulepi64_epi128(block, power, 0x11));
-            let left = _mm512_clmulepi64_epi128(block, power, 0x01);
-            let right = _mm512_clmulepi64_epi128(block, power, 0x10);
-            self.cross = _mm512_ternarylogic_epi64(self.cross, left, right, 0x96);
+            let block = _mm512_xor_si512(block, _mm512_shuffle_epi32(block, SWAP));
+            let product = _mm512_clmulepi64_epi128(block, halves, 0x00);
+            self.cross = _mm512_xor_si512(self.cross, product);
         }
     }
 
@@ -352,7 +524,10 @@ impl Sums {
     #[inline(always)]
     unsafe fn reduce(self) -> __m128i {
         // SAFETY: as the caller says.
-        unsafe { reduce::<AesNi>(fold(self.low), fold(self.cross), fold(self.high)) }
+        unsafe {
+            let cross = _mm512_ternarylogic_epi64(self.cross, self.low, self.high, 0x96);
+            reduce::<AesNi>(fold(self.low), fold(cross), fold(self.high))
+        }
     }
 }
 

@@ -89,7 +89,7 @@ proptest! {
     /// In any pieces, in place or not, the result is that of the message at once.
     #[test]
     fn any_pieces_are_the_same_as_one(
-        message in message(4000),
+        message in message(9000),
         places in prop::collection::vec(any::<usize>(), 0..12),
         shift in 0_usize..64,
     ) {
@@ -199,6 +199,42 @@ proptest! {
                 prop_assert!(octets == sealed, "{backend:?} at {offset}");
                 let wanted = wanted.get_or_insert_with(|| sealed.clone());
                 prop_assert!(*wanted == sealed, "{backend:?} at {offset}");
+            }
+        }
+    }
+}
+
+/// Long pieces are done in larger batches, and with what is around them in smaller ones.
+#[test]
+fn lengths_around_those_of_batches_are_the_same_as_with_the_portable_backend() {
+    for key_bytes in [16, 32] {
+        let make = |backend| Key::with_backend(&noise(key_bytes, 5), backend).unwrap();
+        let oracle = make(Backend::Portable);
+        for bytes in [2047, 2048, 2049, 2303, 2304, 2560, 2561, 4095, 4608, 5000, 16_385] {
+            for skip in [0, 1, 15, 16, 255, 256, 300] {
+                let plain = noise(skip + bytes, bytes as u64);
+                let sealed = |key: &Key| {
+                    let mut at = key.begin(&[3; 12], b"header");
+                    let mut sealed = vec![0; skip + bytes];
+                    key.encrypt_to(&mut at, &plain[..skip], &mut sealed[..skip]);
+                    key.encrypt_to(&mut at, &plain[skip..], &mut sealed[skip..]);
+                    (sealed, key.tag(&at))
+                };
+                let (wanted, tag) = sealed(&oracle);
+                for backend in supported() {
+                    let key = make(backend);
+                    let case = (backend, key_bytes, skip, bytes);
+                    assert_eq!(sealed(&key), (wanted.clone(), tag), "{case:?}");
+                    let (mut opened, mut seen) = (wanted.clone(), key.begin(&[3; 12], b"header"));
+                    let mut at = seen;
+                    key.decrypt(&mut at, &mut opened[..skip]);
+                    key.decrypt(&mut at, &mut opened[skip..]);
+                    assert_eq!((&opened, key.tag(&at)), (&plain, tag), "{case:?}");
+                    key.authenticate(&mut seen, &wanted);
+                    assert_eq!(key.tag(&seen), tag, "{case:?}");
+                    key.keystream(&[3; 12], 0, &mut opened);
+                    assert_eq!(opened, wanted, "{case:?}");
+                }
             }
         }
     }

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 use offload::placement::Registration;
 use offload::resync::Response;
-use offload::tx::{Messages, Shadow};
+use offload::tx::{MessageState, Messages, Shadow};
 use offload::{Nvme, Stats};
 use thiserror::Error;
 use wire::{FlowKey, SeqNumber};
@@ -25,6 +25,7 @@ use crate::command::{Addressed, Command};
 use crate::flow::{FLOWS_MAX, FlowId, Protocol, TX_KEYS_MAX};
 use crate::queue::{HostQueue, InnerRecovery, RxBatch, Sent, TxEntry, TxPacket};
 use crate::segment::Template;
+use crate::span::Span;
 
 /// Most commands that wait for room in the send ring.
 pub const COMMANDS_WAITING_MAX: usize = 8192;
@@ -304,14 +305,14 @@ impl Driver {
 }
 
 /// Messages that were sent, as the driver asks for them: which one holds an octet
-/// ([`Messages::find`]), and which octets precede it.
+/// ([`Messages::find`]), and where they lie.
 pub trait Source: Messages {
     /// Which key seals the octet `seq`, and how many of `octets` from there on; see
-    /// [`under_one_key`](offload::software::sent::Sent::under_one_key).
+    /// [`under_one_key`](offload::software::runs::Runs::under_one_key).
     fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)>;
 
-    /// Appends the octets of the message that starts at `start`, up to `until`, to `out`.
-    fn copy(&self, start: SeqNumber, until: SeqNumber, out: &mut Vec<u8>);
+    /// Appends references on the octets from `start` up to `until` to `out`: those of one message.
+    fn gather(&mut self, start: SeqNumber, until: SeqNumber, out: &mut Vec<Span>);
 
     /// Says in `out` what is in the record that starts at `start`, where records hold PDUs that the
     /// device works on too. False where that is not known: the packet must not be sent.
@@ -378,7 +379,7 @@ impl TxFlow {
     /// not be sent.
     pub fn attach(
         &mut self,
-        source: &impl Source,
+        source: &mut impl Source,
         stats: &mut Stats,
         packet: &mut TxPacket,
     ) -> bool {
@@ -399,13 +400,12 @@ impl TxFlow {
         let Some(prepared) = shadow.prepare(source, stats, seq, octets) else { return false };
         packet.key = key;
         packet.clear_bytes = prepared.clear_bytes;
-        if let Some(message) = prepared.recovery {
-            packet.recovery.wanted = true;
-            packet.recovery.start = message.start;
-            packet.recovery.number = message.number;
+        if let Some(MessageState { start, number, .. }) = prepared.recovery {
             let first = seq + prepared.clear_bytes as u32;
-            source.copy(message.start, first, &mut packet.recovery.octets);
-            if !source.inner(message.start, &mut packet.recovery.inner) {
+            packet.recovery.wanted = true;
+            (packet.recovery.start, packet.recovery.number) = (start, number);
+            source.gather(start, first, &mut packet.recovery.pieces);
+            if !source.inner(start, &mut packet.recovery.inner) {
                 shadow.forget();
                 return false;
             }

@@ -8,6 +8,7 @@ use super::*;
 use crate::flow::Protocol;
 use crate::port::memory;
 use crate::queue::{HostQueue, QueueConfig, TcpHeader, pair};
+use crate::span::Span;
 
 const FLOW: FlowId = FlowId(0);
 const START: SeqNumber = SeqNumber(u32::MAX - 3000);
@@ -49,7 +50,8 @@ impl Rig {
         packet.flow = FLOW;
         packet.header = TcpHeader::new(header, 20);
         packet.seq = seq;
-        packet.pieces.extend(payload.chunks(700).map(Bytes::copy_from_slice));
+        let pieces = payload.chunks(700).map(Bytes::copy_from_slice);
+        packet.pieces.extend(pieces.map(Span::from));
         (packet.payload_bytes, packet.mss_bytes) = (payload.len(), mss_bytes);
         assert!(self.host.tx.push(TxEntry::Packet(packet)).is_ok());
     }

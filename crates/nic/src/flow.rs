@@ -387,6 +387,29 @@ impl Flow {
         }
     }
 
+    /// The same where the message's octets up to `seq` lie in `pieces`.
+    pub fn recover_pieces<'p>(
+        &mut self,
+        message: &MessageState<'_>,
+        inner: Option<&InnerState<'_>>,
+        seq: SeqNumber,
+        pieces: impl Iterator<Item = &'p [u8]>,
+    ) -> bool {
+        match under(&mut self.tx, message.key) {
+            Some(TxContext::Tls { l5p, tx }) => {
+                tx.recover_pieces(&**l5p, &mut self.stats.tls, message, seq, pieces)
+            }
+            Some(TxContext::Nvme { l5p, tx }) => {
+                tx.recover_pieces(l5p, &mut self.stats.nvme, message, seq, pieces)
+            }
+            Some(TxContext::NvmeTls { .. }) => {
+                let octets: Vec<u8> = pieces.flatten().copied().collect();
+                self.recover(&MessageState { bytes: &octets, ..*message }, inner, seq)
+            }
+            None => false,
+        }
+    }
+
     /// Seals the payload of a packet in place with the context of `key`. What is dropped must not
     /// leave.
     pub fn transmit(&mut self, key: u16, seq: SeqNumber, payload: &mut [u8]) -> Verdict {

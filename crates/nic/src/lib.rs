@@ -10,7 +10,8 @@
 //! - [`segment`]: large segments become frames, sealed;
 //! - [`engine`]: a shard of the device, and [`threads`], where shards run.
 //!
-//! Between device and host: [`queue`], and [`command`], what goes through it beside packets.
+//! Between device and host: [`queue`], [`span`], of which what is sent consists, and [`command`], what
+//! goes through beside packets.
 //!
 //! In the host: [`driver`], the interface that protocols above TCP use; [`piece`], octets that came,
 //! where the device has put them; [`tls`], records above TCP; [`stack`], the host's own TCP over the
@@ -32,6 +33,7 @@ pub mod piece;
 pub mod port;
 pub mod queue;
 pub mod segment;
+pub mod span;
 pub mod stack;
 pub mod storage;
 pub mod terminator;

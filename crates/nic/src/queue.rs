@@ -8,7 +8,6 @@
 
 use std::ops::Range;
 
-use bytes::Bytes;
 use offload::resync::{Request, Worked};
 use offload::software::pdus::PduResult;
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -17,6 +16,7 @@ use wire::SeqNumber;
 use crate::buffers::{BUFFERS_MAX, Withdrawn};
 use crate::command::Addressed;
 use crate::flow::FlowId;
+use crate::span::Span;
 
 /// Most octets of payload in a descriptor.
 pub const SUPER_SEGMENT_BYTES_MAX: usize = 64 << 10;
@@ -58,8 +58,8 @@ pub struct Recovery {
     pub start: SeqNumber,
     /// How many were before it under the key.
     pub number: u64,
-    /// Its octets, as software wrote them, up to the packet's.
-    pub octets: Vec<u8>,
+    /// Its octets, as software wrote them, up to the packet's: references on them.
+    pub pieces: Vec<Span>,
     /// What the message holds of another protocol.
     pub inner: InnerRecovery,
 }
@@ -82,7 +82,7 @@ pub struct InnerRecovery {
 impl Recovery {
     /// Lets go of what it holds; buffers keep their room.
     fn clear(&mut self) {
-        self.octets.clear();
+        self.pieces.clear();
         self.inner.octets.clear();
         (self.wanted, self.inner.wanted) = (false, false);
     }
@@ -108,7 +108,7 @@ pub struct TxPacket {
     /// Sequence number of the first octet of payload.
     pub seq: SeqNumber,
     /// The payload.
-    pub pieces: Vec<Bytes>,
+    pub pieces: Vec<Span>,
     /// Octets of it.
     pub payload_bytes: usize,
     /// Most octets of payload in a frame.

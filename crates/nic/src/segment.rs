@@ -2,12 +2,11 @@
 
 use std::net::IpAddr;
 
-use bytes::Bytes;
 use offload::composed::tx::InnerState;
 use offload::tx::{MessageState, Verdict};
 use wire::packet::{
     ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, EthernetRepr, Ipv4Repr, Ipv6Repr, PROTOCOL_TCP, TcpFlags,
-    checksum, transport_checksum_parts,
+    checksum, checksum_of, pseudo_header_words, words,
 };
 use wire::{FlowKey, SeqNumber};
 
@@ -17,6 +16,7 @@ use crate::queue::{
     InnerRecovery, Recovery, SUPER_SEGMENT_BYTES_MAX, SUPER_SEGMENT_FRAMES_MAX, Sent,
     TCP_HEADER_BYTES_MAX, TxPacket,
 };
+use crate::span::Span;
 
 /// Octets before the TCP header: Ethernet and IPv6.
 const TEMPLATE_BYTES_MAX: usize = 54;
@@ -78,14 +78,64 @@ impl Template {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
+}
 
-    /// Writes what is before the TCP header of `headers`, and lengths and checksums.
-    fn finish(&self, headers: &mut [u8], payload: &[u8]) {
-        let (headers, tcp) = headers.split_at_mut(self.bytes);
-        let segment_bytes = tcp.len() + payload.len();
-        headers.copy_from_slice(&self.octets[..self.bytes]);
-        let ip = &mut headers[IP_AT..];
-        if self.source.is_ipv4() {
+/// The headers of a large segment's frames, made once: they differ in little.
+struct Headers {
+    octets: [u8; TEMPLATE_BYTES_MAX + TCP_HEADER_BYTES_MAX],
+    bytes: usize,
+    /// Where the TCP header starts.
+    tcp_at: usize,
+    /// The sum of what is alike in all frames: pseudo-header and TCP header, without the length, the
+    /// sequence number, flags and what shares a word with them, and the checksum.
+    words: u64,
+    is_ipv4: bool,
+    /// The payload for which the lengths in the IP header are.
+    payload_bytes: Option<usize>,
+}
+
+impl Headers {
+    fn new(template: &Template, tcp: &[u8]) -> Headers {
+        let tcp_at = template.bytes;
+        let bytes = tcp_at + tcp.len();
+        let mut octets = [0; TEMPLATE_BYTES_MAX + TCP_HEADER_BYTES_MAX];
+        octets[..tcp_at].copy_from_slice(&template.octets[..tcp_at]);
+        octets[tcp_at..bytes].copy_from_slice(tcp);
+        let alike = words(&tcp[..4]) + words(&tcp[8..12]) + words(&tcp[14..16]) + words(&tcp[18..]);
+        Headers {
+            octets,
+            bytes,
+            tcp_at,
+            words: alike + pseudo_header_words(template.source, template.destination),
+            is_ipv4: template.source.is_ipv4(),
+            payload_bytes: None,
+        }
+    }
+
+    /// Those of the frame with `payload`, whose first octet is `seq`, with these flags.
+    fn of(&mut self, seq: SeqNumber, flags: u8, payload: &[u8]) -> &[u8] {
+        if self.payload_bytes != Some(payload.len()) {
+            self.set_lengths(payload.len());
+        }
+        let segment_bytes = self.bytes - self.tcp_at + payload.len();
+        let tcp = &mut self.octets[self.tcp_at..self.bytes];
+        tcp[4..8].copy_from_slice(&seq.0.to_be_bytes());
+        tcp[13] = flags;
+        let own = u64::from(seq.0 >> 16)
+            + u64::from(seq.0 & 0xffff)
+            + u64::from(u16::from_be_bytes([tcp[12], flags]))
+            + segment_bytes as u64;
+        let sum = checksum_of(self.words + own + aead::checksum::words(payload));
+        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+        &self.octets[..self.bytes]
+    }
+
+    /// Lengths in the IP header, and its checksum.
+    fn set_lengths(&mut self, payload_bytes: usize) {
+        self.payload_bytes = Some(payload_bytes);
+        let segment_bytes = self.bytes - self.tcp_at + payload_bytes;
+        let ip = &mut self.octets[IP_AT..self.tcp_at];
+        if self.is_ipv4 {
             let total = (ip.len() + segment_bytes) as u16;
             ip[2..4].copy_from_slice(&total.to_be_bytes());
             ip[10..12].fill(0);
@@ -94,14 +144,12 @@ impl Template {
         } else {
             ip[4..6].copy_from_slice(&(segment_bytes as u16).to_be_bytes());
         }
-        let sum = transport_checksum_parts(self.source, self.destination, tcp, payload);
-        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
     }
 }
 
 /// How many frames a descriptor makes; nothing where it is not what a descriptor may be.
 pub fn frames(packet: &TxPacket) -> Option<usize> {
-    let gathered: usize = packet.pieces.iter().map(Bytes::len).sum();
+    let gathered: usize = packet.pieces.iter().map(Span::len).sum();
     let header = packet.header.as_slice();
     let sane = gathered == packet.payload_bytes
         && gathered <= SUPER_SEGMENT_BYTES_MAX
@@ -144,18 +192,14 @@ pub fn emit(
         payload.fill(0);
         return emitted;
     }
-    let header = packet.header.as_slice();
-    let mut headers = [0; TEMPLATE_BYTES_MAX + TCP_HEADER_BYTES_MAX];
-    let headers = &mut headers[..template.bytes + header.len()];
+    let mut headers = Headers::new(template, packet.header.as_slice());
     let mut at = 0;
     loop {
         let taken = packet.mss_bytes.min(packet.payload_bytes - at);
         let last = at + taken == packet.payload_bytes;
         let payload = &payload[at..at + taken];
-        let tcp = &mut headers[template.bytes..];
-        tcp.copy_from_slice(header);
-        part(tcp, packet, at, last);
-        template.finish(headers, payload);
+        let (seq, flags) = part(packet, at, last);
+        let headers = headers.of(seq, flags, payload);
         if !port.send_parts(headers, payload) {
             packet.sent = Sent::Dropped;
             return emitted;
@@ -173,20 +217,21 @@ pub fn emit(
 fn fill(flow: &mut Flow, packet: &TxPacket, payload: &mut [u8]) -> bool {
     let clear = if flow.seals() { packet.clear_bytes } else { payload.len() };
     let (open, sealed) = payload.split_at_mut(clear);
-    let mut gather = Gather { pieces: &packet.pieces, front: 0 };
-    gather.copy(open);
+    let mut parts = packet.pieces.iter().flat_map(Span::parts);
+    let front = copy(&mut parts, open);
     if sealed.is_empty() {
         return true;
     }
     let seq = packet.seq + clear as u32;
     if packet.recovery.wanted {
-        let &Recovery { start, number, ref octets, .. } = &packet.recovery;
-        let message = MessageState { start, number, key: packet.key, bytes: octets };
+        let Recovery { start, number, pieces, .. } = &packet.recovery;
+        let message = MessageState { start: *start, number: *number, key: packet.key, bytes: &[] };
         // What is not recovered is not sound: nothing is sealed then.
-        flow.recover(&message, inner(&packet.recovery.inner).as_ref(), seq);
+        let parts = pieces.iter().flat_map(Span::parts);
+        flow.recover_pieces(&message, inner(&packet.recovery.inner).as_ref(), seq, parts);
     }
-    let pieces = gather.next(sealed.len());
-    if flow.transmit_pieces(packet.key, seq, pieces, sealed) != Verdict::Send {
+    let parts = std::iter::once(front).chain(parts);
+    if flow.transmit_pieces(packet.key, seq, parts, sealed) != Verdict::Send {
         return false;
     }
     let frames = packet.payload_bytes.div_ceil(packet.mss_bytes) - clear / packet.mss_bytes;
@@ -201,52 +246,34 @@ fn inner(recovery: &InnerRecovery) -> Option<InnerState<'_>> {
     wanted.then_some(InnerState { start: content_start, pdu })
 }
 
-/// Makes the large segment's header that of one part.
-fn part(tcp: &mut [u8], packet: &TxPacket, at: usize, last: bool) {
-    let seq: SeqNumber = packet.seq + at as u32;
-    if packet.payload_bytes > 0 {
-        tcp[4..8].copy_from_slice(&seq.0.to_be_bytes());
-    }
+/// The number and the flags of the part that starts `at` octets behind the start of the payload.
+fn part(packet: &TxPacket, at: usize, last: bool) -> (SeqNumber, u8) {
+    let tcp = packet.header.as_slice();
+    let mut flags = tcp[13];
     if !last {
-        tcp[13] &= !(TcpFlags::FIN.0 | TcpFlags::PSH.0);
+        flags &= !(TcpFlags::FIN.0 | TcpFlags::PSH.0);
     }
     if at > 0 {
-        tcp[13] &= !TcpFlags::CWR.0;
+        flags &= !TcpFlags::CWR.0;
     }
-    tcp[16..18].fill(0);
+    match packet.payload_bytes {
+        0 => (SeqNumber(u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]])), flags),
+        _ => (packet.seq + at as u32, flags),
+    }
 }
 
-/// Where in its pieces a payload is.
-struct Gather<'p> {
-    pieces: &'p [Bytes],
-    /// Octets of the first piece that are taken.
-    front: usize,
-}
-
-impl<'p> Gather<'p> {
-    /// Copies the next octets, as many as `out` has room for.
-    fn copy(&mut self, out: &mut [u8]) {
-        let mut done = 0;
-        for piece in self.next(out.len()) {
-            out[done..done + piece.len()].copy_from_slice(piece);
-            done += piece.len();
+/// Copies the next octets of `parts`, as many as `out` has room for; returns what is left of the last
+/// part of which some was taken.
+fn copy<'p>(parts: &mut impl Iterator<Item = &'p [u8]>, out: &mut [u8]) -> &'p [u8] {
+    let mut done = 0;
+    while done < out.len() {
+        let Some(part) = parts.next() else { break };
+        let taken = part.len().min(out.len() - done);
+        out[done..done + taken].copy_from_slice(&part[..taken]);
+        done += taken;
+        if taken < part.len() {
+            return &part[taken..];
         }
     }
-
-    /// The next `octets`, as they lie; fewer where there are no more.
-    fn next(&mut self, octets: usize) -> impl Iterator<Item = &'p [u8]> {
-        let mut left = octets;
-        std::iter::from_fn(move || {
-            let (piece, rest) = self.pieces.split_first().filter(|_| left > 0)?;
-            let front = self.front;
-            let taken = left.min(piece.len() - front);
-            left -= taken;
-            if front + taken == piece.len() {
-                (self.pieces, self.front) = (rest, 0);
-            } else {
-                self.front += taken;
-            }
-            Some(&piece[front..front + taken])
-        })
-    }
+    &[]
 }

@@ -17,6 +17,7 @@ use crate::flow::{FlowId, Protocol};
 use crate::piece::{Held, Piece, Returned};
 use crate::queue::{RxBatch, RxKind, RxSegment, SUPER_SEGMENT_FRAMES_MAX, Sent, TcpHeader};
 use crate::segment::Template;
+use crate::span::{Envelope, Span};
 use crate::storage::sealed::Sealed;
 use crate::tls::Mode;
 use crate::tls::keys::{KeysError, Secrets};
@@ -25,10 +26,12 @@ use crate::tls::send::{CONTENT_BYTES_MAX, SendError, Sender};
 
 mod keys;
 mod pdus;
+mod sent;
 
 use keys::restart;
 use pdus::PduState;
 pub use pdus::Question;
+use sent::SentRecords;
 
 /// Batches that are looked at in one poll.
 const BATCHES_AT_ONCE: usize = 16;
@@ -40,8 +43,6 @@ const RELEASED_AT_ONCE: usize = 16;
 const COPIED_BYTES_MAX: usize = 256;
 /// Octets that a record takes beside its content, at most.
 const RECORD_OVERHEAD_BYTES: u32 = 64;
-/// Pieces of a record, at most.
-const RECORD_PIECES: usize = 3;
 
 /// Settings of a stack.
 #[derive(Clone, Debug)]
@@ -124,7 +125,7 @@ pub struct Counters {
 
 /// Connections over one shard of a device.
 pub struct Stack {
-    tcp: tcp::Stack<Piece, Bytes>,
+    tcp: tcp::Stack<Piece, Span>,
     driver: Driver,
     config: Config,
     connections: Vec<Option<Box<Connection>>>,
@@ -136,9 +137,10 @@ pub struct Stack {
     /// Batches that are not with the device.
     held_batches: usize,
     pieces: Vec<Piece>,
-    written: Vec<Bytes>,
     stats: Stats,
     counters: Counters,
+    /// Room for what a PDU is made of.
+    written: Vec<Span>,
 }
 
 impl Stack {
@@ -155,14 +157,14 @@ impl Stack {
             returned: Returned::default(),
             held_batches: 0,
             pieces: Vec::new(),
-            written: Vec::new(),
             stats: Stats::default(),
             counters: Counters::default(),
+            written: Vec::new(),
         }
     }
 
     /// TCP, to listen, accept, and look at connections.
-    pub fn tcp(&mut self) -> &mut tcp::Stack<Piece, Bytes> {
+    pub fn tcp(&mut self) -> &mut tcp::Stack<Piece, Span> {
         &mut self.tcp
     }
 
@@ -327,7 +329,7 @@ impl Stack {
     pub fn write_room_bytes(&self, id: Id) -> usize {
         let Some(tcp) = self.tcp.get(id) else { return 0 };
         let room = tcp.send_room_bytes().saturating_sub(RECORD_OVERHEAD_BYTES);
-        if tcp.send_room_pieces() < RECORD_PIECES { 0 } else { room as usize }
+        if tcp.send_room_pieces() == 0 { 0 } else { room as usize }
     }
 
     /// Sends `content`: as one record of at most 16 KiB where the connection is secured. It is not
@@ -335,45 +337,40 @@ impl Stack {
     ///
     /// # Errors
     /// [`WriteError`]; nothing was taken.
-    pub fn write(&mut self, id: Id, content: Bytes) -> Result<(), WriteError> {
+    pub fn write(&mut self, id: Id, mut content: Bytes) -> Result<(), WriteError> {
         if content.len() > self.write_room_bytes(id) {
             return match self.tcp.get(id).is_some_and(tcp::Connection::is_established) {
                 true => Err(WriteError::Full),
                 false => Err(WriteError::Closed),
             };
         }
-        let mut written = std::mem::take(&mut self.written);
         let connection = self.connection(id).ok_or(WriteError::Closed)?;
-        let made = match &mut connection.sender {
-            _ if connection.pdus.frames() => Err(WriteError::Framed),
-            Some(sender) => sender.write(content, &mut written).map_err(WriteError::from),
-            None => {
-                written.push(content);
-                Ok(())
-            }
+        let envelope = match &mut connection.sender {
+            _ if connection.pdus.frames() => return Err(WriteError::Framed),
+            Some(sender) => sender.write(&mut content)?,
+            None => Envelope::NONE,
         };
-        let sent = made.and_then(|()| self.send(id, &mut written));
-        written.clear();
-        self.written = written;
-        sent
+        self.send(id, Span::record(envelope, content))
     }
 
-    /// Gives pieces to TCP, which has room for them.
-    fn send(&mut self, id: Id, pieces: &mut Vec<Bytes>) -> Result<(), WriteError> {
+    /// Gives octets to TCP, which has room for them.
+    #[inline]
+    fn send(&mut self, id: Id, octets: Span) -> Result<(), WriteError> {
         let tcp = self.tcp.get_mut(id).ok_or(WriteError::Closed)?;
-        for piece in pieces.drain(..) {
-            tcp.send(piece).map_err(|_| WriteError::Closed)?;
-        }
-        Ok(())
+        tcp.send(octets).map(|_| ()).map_err(|_| WriteError::Closed)
+    }
+
+    /// The same for several.
+    fn send_all(&mut self, id: Id, spans: &mut Vec<Span>) -> Result<(), WriteError> {
+        spans.drain(..).try_for_each(|span| self.send(id, span))
     }
 
     /// This end sends nothing more; where the connection is secured, the peer is told under the keys.
     pub fn close(&mut self, id: Id) {
-        let mut pieces = Vec::new();
-        if let Some(connection) = self.connection(id) {
-            // Without room the peer sees an end that nobody has vouched for.
-            let _ = connection.vouch(&mut pieces);
-            let _ = self.send(id, &mut pieces);
+        let vouched = self.connection(id).map(|connection| connection.vouch());
+        // Without room the peer sees an end that nobody has vouched for.
+        if let Some(Ok(Some(record))) = vouched {
+            let _ = self.send(id, record);
         }
         if let Some(tcp) = self.tcp.get_mut(id) {
             tcp.close();
@@ -662,7 +659,7 @@ impl Stack {
     /// frames.
     fn divide(&mut self, id: Id, segment: &Transmit, packet: Box<crate::queue::TxPacket>) {
         let mut next = Some(packet);
-        let mut rest: Vec<Bytes> = Vec::new();
+        let mut rest: Vec<Span> = Vec::new();
         let mut at = 0;
         let total = segment.payload_bytes as usize;
         let mss_bytes = usize::from(segment.mss_bytes).max(1);
@@ -680,8 +677,13 @@ impl Stack {
             let index = id.index();
             let Some(connection) = self.connections[index].as_deref_mut() else { return };
             let most = left.min(mss_bytes.saturating_mul(SUPER_SEGMENT_FRAMES_MAX));
-            let taken = match (&connection.sender, connection.pdus.sender()) {
-                (Some(sender), _) if left > 0 => connection.tx.limit(sender, seq, most),
+            let mut sent = connection.sender.as_ref().map(|sender| SentRecords {
+                sender,
+                tcp: &mut self.tcp,
+                id,
+            });
+            let taken = match (&sent, connection.pdus.sender()) {
+                (Some(sent), _) if left > 0 => connection.tx.limit(sent, seq, most),
                 (None, Some(pdus)) if left > 0 => connection.tx.limit(pdus, seq, most),
                 _ => Some(most),
             };
@@ -698,8 +700,8 @@ impl Stack {
             packet.payload_bytes = taken;
             packet.mss_bytes = mss_bytes;
             packet.header = header(segment, at as u32, last, &connection.name);
-            let attached = match (&connection.sender, connection.pdus.sender()) {
-                (Some(sender), _) => connection.tx.attach(sender, &mut self.stats, &mut packet),
+            let attached = match (&mut sent, connection.pdus.sender_mut()) {
+                (Some(sent), _) => connection.tx.attach(sent, &mut self.stats, &mut packet),
                 (None, Some(pdus)) => connection.tx.attach(pdus, &mut self.stats, &mut packet),
                 (None, None) => true,
             };
@@ -746,7 +748,7 @@ fn header(segment: &Transmit, at: u32, last: bool, name: &FlowKey) -> TcpHeader 
 }
 
 /// Moves what is behind the first `octets` of `pieces` to `rest`.
-fn split(pieces: &mut Vec<Bytes>, octets: usize, rest: &mut Vec<Bytes>) {
+fn split(pieces: &mut Vec<Span>, octets: usize, rest: &mut Vec<Span>) {
     let mut left = octets;
     for index in 0..pieces.len() {
         if pieces[index].len() > left {

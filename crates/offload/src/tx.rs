@@ -167,18 +167,31 @@ impl<P: Copy> Tx<P> {
     ) -> bool {
         let before = usize::try_from(seq.since(message.start)).ok();
         let before = before.and_then(|octets| message.bytes.get(..octets));
-        let (Some(before), true) = (before, message.key == self.key) else {
+        self.recover_pieces(l5p, stats, message, seq, before.into_iter())
+    }
+
+    /// The same where the message's octets up to `seq`, and no others, lie in `pieces`; what
+    /// `message` has of them is not looked at.
+    pub fn recover_pieces<'p, L: L5p<Progress = P>>(
+        &mut self,
+        l5p: &L,
+        stats: &mut Stats,
+        message: &MessageState<'_>,
+        seq: SeqNumber,
+        pieces: impl Iterator<Item = &'p [u8]>,
+    ) -> bool {
+        if message.key != self.key {
             self.sound = false;
             return false;
-        };
-        *self = Tx::new(message.start, message.number, message.key);
-        stats.tx_replayed_bytes += before.len() as u64;
-        let mut piece = [0; REPLAY_BYTES];
-        for octets in before.chunks(REPLAY_BYTES) {
-            let piece = &mut piece[..octets.len()];
-            piece.copy_from_slice(octets);
-            self.sound = self.sound && self.walk(l5p, piece);
         }
+        *self = Tx::new(message.start, message.number, message.key);
+        let mut replayed = [0; REPLAY_BYTES];
+        for octets in pieces.flat_map(|piece| piece.chunks(REPLAY_BYTES)) {
+            stats.tx_replayed_bytes += octets.len() as u64;
+            let replayed = &mut replayed[..octets.len()];
+            self.sound = self.sound && self.walk_to(l5p, octets, replayed);
+        }
+        self.sound = self.sound && self.framing.position() == seq;
         self.sound
     }
 

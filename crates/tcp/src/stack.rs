@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use thiserror::Error;
-use wire::FlowKey;
 use wire::packet::TcpFlags;
+use wire::{FlowKey, SeqNumber};
 
 use crate::config::Config;
 use crate::connection::{Connection, State};
@@ -248,6 +248,17 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
     pub fn flow(&self, id: Id) -> Option<FlowKey> {
         let slot = self.slots.get(id.index()).filter(|slot| slot.generation == id.generation)?;
         slot.held.as_ref().map(|held| held.flow)
+    }
+
+    /// Octets of a connection, released or not, as [`Connection::unacknowledged`] gives them.
+    pub fn unacknowledged(
+        &mut self,
+        id: Id,
+        start: SeqNumber,
+        end: SeqNumber,
+        out: &mut Vec<S>,
+    ) -> u32 {
+        self.held(id).map_or(0, |held| held.connection.unacknowledged(start, end, out))
     }
 
     fn held(&mut self, id: Id) -> Option<&mut Held<R, S>> {

@@ -200,8 +200,8 @@ impl Messages for InMemory<'_> {
 mod tests {
     use super::super::sides::TxSide;
     use super::*;
-    use random::Random;
     use offload::tls::Version;
+    use random::Random;
 
     fn tls() -> Tls {
         Tls::new(Version::Tls13, &[7; 16], [9; 12]).unwrap()

@@ -98,7 +98,8 @@ impl Reader {
             let number = self.records.number();
             // A record that is here whole, and proven by the device, need not be put together.
             let here = start + at as u64;
-            let pieces = ranges.iter().map(|(until, ways)| ((until - here) as usize, ways.certain()));
+            let pieces =
+                ranges.iter().map(|(until, ways)| ((until - here) as usize, ways.certain()));
             let whole = self.records.take_offloaded(&mut self.stats, &octets[at..], pieces);
             let record = match whole {
                 Some((record, taken)) => {

@@ -18,21 +18,19 @@ impl Stack {
         if self.write_room_bytes(id) < CONTENT_BYTES_MAX {
             return Err(WriteError::Full);
         }
-        let mut pieces = Vec::new();
         let connection = self.connection(id).ok_or(WriteError::Closed)?;
         if connection.tx.is_full() {
             return Err(DriverError::Keys.into());
         }
         let flow = connection.flow;
-        if let Some((Change { key, start, .. }, protocol)) =
-            connection.change(request, &mut pieces)?
-        {
+        let (record, change) = connection.change(request)?;
+        if let Some((Change { key, start, .. }, protocol)) = change {
             connection.tx.add(key, start)?;
             if let (Some(flow), Some(protocol)) = (flow, protocol) {
                 self.driver.create_tx(flow, protocol, (start, 0), key)?;
             }
         }
-        self.send(id, &mut pieces)
+        self.send(id, record)
     }
 }
 

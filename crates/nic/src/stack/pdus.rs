@@ -14,6 +14,7 @@ use super::{Connection, SecureError, Stack, WriteError};
 use crate::buffers::Withdrawn;
 use crate::driver::DriverError;
 use crate::flow::Protocol;
+use crate::span::Span;
 use crate::storage::sealed::Sealed;
 use crate::storage::send::PduSender;
 use crate::tls::keys::Secrets;
@@ -61,6 +62,11 @@ impl PduState {
     pub(super) fn sender(&self) -> Option<&PduSender> {
         self.sender.as_deref().filter(|sender| sender.offloads())
     }
+
+    /// The same, to ask for what precedes a packet.
+    pub(super) fn sender_mut(&mut self) -> Option<&mut PduSender> {
+        self.sender.as_deref_mut().filter(|sender| sender.offloads())
+    }
 }
 
 /// New keys, and what the device is to be told of them where it seals.
@@ -72,25 +78,25 @@ impl Connection {
     pub(super) fn change(
         &mut self,
         request: bool,
-        pieces: &mut Vec<Bytes>,
-    ) -> Result<Option<KeyChange>, WriteError> {
+    ) -> Result<(Span, Option<KeyChange>), WriteError> {
         if let Some(sender) = &mut self.sender {
-            let Some(change) = sender.update_keys(request, pieces)? else { return Ok(None) };
+            let (record, change) = sender.update_keys(request)?;
+            let Some(change) = change else { return Ok((record, None)) };
             let protocol = change.secrets.protocol().map_err(SendError::from)?;
-            return Ok(Some((change, protocol)));
+            return Ok((record, Some((change, protocol))));
         }
         let pdus = self.pdus.sender.as_mut().ok_or(WriteError::Closed)?;
-        let (change, protocol) = pdus.update_keys(request, pieces)?;
-        Ok(Some((change, Some(protocol))))
+        let (record, change, protocol) = pdus.update_keys(request)?;
+        Ok((record, Some((change, Some(protocol)))))
     }
 
     /// Says under the keys that nothing follows, where there are keys.
-    pub(super) fn vouch(&mut self, pieces: &mut Vec<Bytes>) -> Result<(), SendError> {
+    pub(super) fn vouch(&mut self) -> Result<Option<Span>, SendError> {
         let records = self.pdus.sender.as_mut().and_then(|pdus| pdus.records());
         match (&mut self.sender, records) {
-            (Some(sender), _) => sender.close(pieces),
-            (None, Some(records)) => records.close(pieces),
-            (None, None) => Ok(()),
+            (Some(sender), _) => sender.close().map(Some),
+            (None, Some(records)) => records.close().map(Some),
+            (None, None) => Ok(None),
         }
     }
 
@@ -226,7 +232,7 @@ impl Stack {
             Some(sender) => sender.write((pdu, data), records, &mut written),
             None => return Err(WriteError::Closed),
         };
-        let sent = made.map_err(WriteError::from).and_then(|()| self.send(id, &mut written));
+        let sent = made.map_err(WriteError::from).and_then(|()| self.send_all(id, &mut written));
         written.clear();
         self.written = written;
         sent

@@ -4,19 +4,19 @@
 
 use bytes::Bytes;
 use offload::software::sent::{Extent, Located, Sent};
-use offload::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, TAG_BYTES, Version};
+use offload::tls::{HEADER_BYTES, TAG_BYTES, Version};
 use offload::tx::{Found, Messages};
 use wire::SeqNumber;
 use wire::nvme::Pdu;
 
 use super::frame::{Framed, Framer};
 use super::send::{PDUS_MAX, found};
-use crate::driver::Source;
 use crate::queue::InnerRecovery;
+use crate::span::{ALERT, APPLICATION_DATA, HANDSHAKE, Span};
 use crate::tls::keys::{KeysError, Secrets, SoftKey};
 use crate::tls::send::{
-    ALERT, APPLICATION_DATA, CLOSE_NOTIFY, CONTENT_BYTES_MAX, Change, HANDSHAKE, KEY_UPDATE,
-    RECORDS_MAX, RECORDS_UNDER_KEY_MAX, SendError,
+    CLOSE_NOTIFY, CONTENT_BYTES_MAX, Change, KEY_UPDATE, RECORDS_MAX, RECORDS_UNDER_KEY_MAX,
+    SendError,
 };
 
 /// Octets of a data digest that may precede what ends a record.
@@ -101,10 +101,9 @@ impl Sealed {
     }
 
     fn header(&self, content_bytes: usize) -> [u8; HEADER_BYTES] {
-        let mut prefix = [0; HEADER_BYTES + EXPLICIT_NONCE_BYTES];
-        self.soft.prefix(self.number, APPLICATION_DATA, content_bytes, &mut prefix);
+        let (prefix, _) = self.soft.prefix(self.number, APPLICATION_DATA, content_bytes);
         let mut header = [0; HEADER_BYTES];
-        header.copy_from_slice(&prefix[..HEADER_BYTES]);
+        header.copy_from_slice(&prefix.to_le_bytes()[..HEADER_BYTES]);
         header
     }
 
@@ -121,7 +120,7 @@ impl Sealed {
         &mut self,
         framer: &mut Framer,
         (pdu, data): (&Pdu, Bytes),
-        pieces: &mut Vec<Bytes>,
+        pieces: &mut Vec<Span>,
     ) -> Result<(), SendError> {
         let most = Framer::bytes_max(data.len());
         self.room_for(most.div_ceil(CONTENT_BYTES_MAX))?;
@@ -133,7 +132,8 @@ impl Sealed {
         let mut start = 0;
         while start < pdu_bytes {
             let bytes = CONTENT_BYTES_MAX.min(pdu_bytes - start);
-            pieces.push(if start == 0 { first.clone() } else { self.header_piece(bytes) });
+            let header = if start == 0 { first.clone() } else { self.header_piece(bytes) };
+            pieces.push(Span::from(header));
             content(&framed, start, start + bytes, pieces);
             self.keep(content_at + start as u32, Content::Pdus { bytes })?;
             start += bytes;
@@ -149,42 +149,32 @@ impl Sealed {
         self.cached.1.clone()
     }
 
-    fn other(
-        &mut self,
-        content_type: u8,
-        octets: Bytes,
-        pieces: &mut Vec<Bytes>,
-    ) -> Result<(), SendError> {
+    fn other(&mut self, content_type: u8, octets: Bytes) -> Result<Span, SendError> {
         let mut record = self.header(octets.len()).to_vec();
         record.extend_from_slice(&octets);
         record.push(content_type);
         record.resize(record.len() + TAG_BYTES, 0);
         self.keep(self.pdus.next(), Content::Other { content_type, octets })?;
-        pieces.push(record.into());
-        Ok(())
+        Ok(Span::from(Bytes::from(record)))
     }
 
     /// Says that nothing follows.
     ///
     /// # Errors
     /// [`SendError::Full`].
-    pub fn close(&mut self, pieces: &mut Vec<Bytes>) -> Result<(), SendError> {
-        self.other(ALERT, Bytes::from_static(&CLOSE_NOTIFY), pieces)
+    pub fn close(&mut self) -> Result<Span, SendError> {
+        self.other(ALERT, Bytes::from_static(&CLOSE_NOTIFY))
     }
 
     /// Changes keys: the record that says so, and what the device needs.
-    pub(super) fn update_keys(
-        &mut self,
-        request: bool,
-        pieces: &mut Vec<Bytes>,
-    ) -> Result<Change, SendError> {
+    pub(super) fn update_keys(&mut self, request: bool) -> Result<(Span, Change), SendError> {
         let secrets = self.secrets.next()?;
         let soft = SoftKey::new(&secrets)?;
         let content = [&KEY_UPDATE[..], &[u8::from(request)]].concat();
-        self.other(HANDSHAKE, content.into(), pieces)?;
+        let record = self.other(HANDSHAKE, content.into())?;
         (self.secrets, self.soft, self.number) = (secrets.clone(), soft, 0);
         let (key, start) = self.records.change_key();
-        Ok(Change { key, start, secrets })
+        Ok((record, Change { key, start, secrets }))
     }
 
     /// Records that end before it are let go, and PDUs that no record is left of.
@@ -207,15 +197,15 @@ impl Sealed {
 
 /// Appends the octets of a PDU from `start` up to `end`, but for its header, and what ends the record.
 /// Room for a digest is one piece with that.
-fn content(framed: &Framed, start: usize, end: usize, pieces: &mut Vec<Bytes>) {
+fn content(framed: &Framed, start: usize, end: usize, pieces: &mut Vec<Span>) {
     let head_bytes = framed.head.len();
     let data_end = head_bytes + framed.data.len();
     let (from, until) = (start.max(head_bytes), end.min(data_end));
     if from < until {
-        pieces.push(framed.data.slice(from - head_bytes..until - head_bytes));
+        pieces.push(Span::from(framed.data.slice(from - head_bytes..until - head_bytes)));
     }
     let digest_bytes = end.saturating_sub(data_end.max(start));
-    pieces.push(Bytes::from_static(&SUFFIX_DATA[DIGEST_BYTES - digest_bytes..]));
+    pieces.push(Span::from(Bytes::from_static(&SUFFIX_DATA[DIGEST_BYTES - digest_bytes..])));
 }
 
 impl Messages for Sealed {
@@ -224,12 +214,13 @@ impl Messages for Sealed {
     }
 }
 
-impl Source for Sealed {
-    fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
+impl Sealed {
+    pub(super) fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
         self.records.under_one_key(seq, octets)
     }
 
-    fn copy(&self, start: SeqNumber, until: SeqNumber, out: &mut Vec<u8>) {
+    /// Appends the octets of the record that starts at `start`, up to `until`.
+    pub(super) fn copy(&self, start: SeqNumber, until: SeqNumber, out: &mut Vec<u8>) {
         let Located::Message(kept) = self.records.locate(start) else { return };
         let wanted = out.len() + until.since(start).max(0) as usize;
         let record = kept.held;
@@ -249,7 +240,8 @@ impl Source for Sealed {
         out.truncate(wanted);
     }
 
-    fn inner(&self, start: SeqNumber, out: &mut InnerRecovery) -> bool {
+    /// What is in the record that starts at `start`.
+    pub(super) fn inner(&self, start: SeqNumber, out: &mut InnerRecovery) -> bool {
         let Located::Message(kept) = self.records.locate(start) else { return false };
         let content_at = kept.held.content_at;
         (out.wanted, out.content_start) = (true, content_at);
@@ -268,9 +260,7 @@ impl Source for Sealed {
             _ => false,
         }
     }
-}
 
-impl Sealed {
     /// Appends `bytes` of the stream of PDUs from `at` on, which are of one.
     fn copy_pdu(&self, at: SeqNumber, bytes: usize, out: &mut Vec<u8>) {
         if let Located::Message(pdu) = self.pdus.locate(at) {

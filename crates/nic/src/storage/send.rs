@@ -21,6 +21,7 @@ use super::sealed::Sealed;
 use crate::driver::Source;
 use crate::flow::Protocol;
 use crate::queue::InnerRecovery;
+use crate::span::Span;
 use crate::tls::keys::KeysError;
 use crate::tls::send::{CONTENT_BYTES_MAX, Change, SendError, Sender};
 
@@ -121,7 +122,7 @@ impl PduSender {
         &mut self,
         (pdu, data): (&Pdu, Bytes),
         sender: Option<&mut Sender>,
-        pieces: &mut Vec<Bytes>,
+        pieces: &mut Vec<Span>,
     ) -> Result<(), SendError> {
         if data.len() > self.nvme.data_bytes_max as usize {
             return Err(SendError::TooLong);
@@ -150,16 +151,12 @@ impl PduSender {
     ///
     /// # Errors
     /// [`SendError`].
-    pub fn update_keys(
-        &mut self,
-        request: bool,
-        pieces: &mut Vec<Bytes>,
-    ) -> Result<(Change, Protocol), SendError> {
+    pub fn update_keys(&mut self, request: bool) -> Result<(Span, Change, Protocol), SendError> {
         let nvme = self.nvme;
         let sealed = self.records().ok_or(KeysError::NoSecret)?;
-        let change = sealed.update_keys(request, pieces)?;
+        let (record, change) = sealed.update_keys(request)?;
         let tls = change.secrets.tls()?;
-        Ok((change, Protocol::NvmeTls(Box::new(tls), nvme)))
+        Ok((record, change, Protocol::NvmeTls(Box::new(tls), nvme)))
     }
 
     /// Octets before `acknowledged` have arrived.
@@ -191,12 +188,13 @@ impl PduSender {
     }
 }
 
-fn push(framed: &Framed, pieces: &mut Vec<Bytes>) {
-    pieces.extend(framed.parts().into_iter().filter(|part| !part.is_empty()).cloned());
+fn push(framed: &Framed, pieces: &mut Vec<Span>) {
+    let parts = framed.parts().into_iter().filter(|part| !part.is_empty());
+    pieces.extend(parts.cloned().map(Span::from));
 }
 
 /// Makes records of a PDU. What is all data is given as it lies; what is not is put together.
-fn records(framed: &Framed, sender: &mut Sender, pieces: &mut Vec<Bytes>) -> Result<(), SendError> {
+fn records(framed: &Framed, sender: &mut Sender, pieces: &mut Vec<Span>) -> Result<(), SendError> {
     let pdu_bytes = framed.octets();
     sender.room_for(pdu_bytes.div_ceil(CONTENT_BYTES_MAX))?;
     let mut start = 0;
@@ -212,8 +210,9 @@ fn records(framed: &Framed, sender: &mut Sender, pieces: &mut Vec<Bytes>) -> Res
                 gathered.extend_from_slice(&part[from..until]);
             }
         });
-        let content = if content.is_empty() { gathered.freeze() } else { content };
-        sender.write(content, pieces)?;
+        let mut content = if content.is_empty() { gathered.freeze() } else { content };
+        let envelope = sender.write(&mut content)?;
+        pieces.push(Span::record(envelope, content));
         start = end;
     }
     Ok(())
@@ -252,16 +251,18 @@ impl Source for PduSender {
         }
     }
 
-    fn copy(&self, start: SeqNumber, until: SeqNumber, out: &mut Vec<u8>) {
+    fn gather(&mut self, start: SeqNumber, until: SeqNumber, out: &mut Vec<Span>) {
+        let mut octets = Vec::new();
         match &self.below {
             Below::Tcp | Below::Records => (),
             Below::Device(sent) => {
                 if let Located::Message(kept) = sent.locate(start) {
-                    kept.held.copy(0, until.since(start).max(0) as usize, out);
+                    kept.held.copy(0, until.since(start).max(0) as usize, &mut octets);
                 }
             }
-            Below::Sealed(sealed) => sealed.copy(start, until, out),
+            Below::Sealed(sealed) => sealed.copy(start, until, &mut octets),
         }
+        out.push(Span::from(Bytes::from(octets)));
     }
 
     fn inner(&self, start: SeqNumber, out: &mut InnerRecovery) -> bool {

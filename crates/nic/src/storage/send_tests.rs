@@ -27,10 +27,10 @@ fn pdu(bytes: usize) -> Pdu {
 }
 
 /// Octets of `pieces` that lie in `data`, where they must be in order.
-fn by_reference(pieces: &[Bytes], data: &Bytes) -> usize {
+fn by_reference(pieces: &[Span], data: &Bytes) -> usize {
     let all = data.as_ptr() as usize..data.as_ptr() as usize + data.len();
     let mut next = all.start;
-    for piece in pieces {
+    for piece in pieces.iter().flat_map(Span::parts) {
         let at = piece.as_ptr() as usize;
         if all.contains(&at) {
             assert_eq!(at, next);
@@ -38,6 +38,12 @@ fn by_reference(pieces: &[Bytes], data: &Bytes) -> usize {
         }
     }
     next - all.start
+}
+
+fn octets(pieces: &[Span]) -> Vec<u8> {
+    let mut octets = Vec::new();
+    pieces.iter().for_each(|piece| piece.copy(&mut octets));
+    octets
 }
 
 #[test]
@@ -49,7 +55,7 @@ fn data_is_sent_from_where_it_lies_until_it_has_arrived() {
             sender.write((&pdu(bytes), data.clone()), None, &mut pieces).unwrap();
             assert_eq!(by_reference(&pieces, &data), bytes);
             let (needed_bytes, needed_pieces) = sender.needs(bytes);
-            let sent_bytes: usize = pieces.iter().map(Bytes::len).sum();
+            let sent_bytes: usize = pieces.iter().map(Span::len).sum();
             assert!(sent_bytes <= needed_bytes && pieces.len() <= needed_pieces);
             drop(pieces);
             let end = START + sent_bytes as u32;
@@ -72,9 +78,10 @@ fn every_octet_of_a_record_can_be_sent_again() {
     for bytes in [20, 40_000, 16_384 - 32, 16_384 - 30] {
         sender.write((&pdu(bytes), data.slice(..bytes)), None, &mut pieces).unwrap();
     }
-    let (change, _) = sender.update_keys(false, &mut pieces).unwrap();
+    let (record, change, _) = sender.update_keys(false).unwrap();
+    pieces.push(record);
     sender.write((&pdu(8), data.slice(..8)), None, &mut pieces).unwrap();
-    let sent = pieces.concat();
+    let sent = octets(&pieces);
     let mut framer = Framer::new(Digests::BOTH, Fill::Device);
     let mut inner = Vec::new();
     for bytes in [20, 40_000, 16_384 - 32, 16_384 - 30, 8] {
@@ -86,14 +93,15 @@ fn every_octet_of_a_record_can_be_sent_again() {
         let Found::Message(message) = sender.find(seq) else { panic!("octet {at} is unknown") };
         let start = message.start.since(START) as usize;
         let mut before = Vec::new();
-        sender.copy(message.start, seq, &mut before);
-        assert_eq!(before, sent[start..at], "the record of octet {at}");
+        let (message_start, key) = (message.start, message.key);
+        sender.gather(message_start, seq, &mut before);
+        assert_eq!(octets(&before), sent[start..at], "the record of octet {at}");
         let mut recovery = InnerRecovery::default();
-        assert!(sender.inner(message.start, &mut recovery) && recovery.wanted);
+        assert!(sender.inner(message_start, &mut recovery) && recovery.wanted);
         let (from, until) = (recovery.start.0 as usize, recovery.content_start.0 as usize);
         assert_eq!(recovery.octets, inner[from..until], "before the record of octet {at}");
-        keys[usize::from(message.key)] += 1;
-        assert_eq!(message.key == change.key, !seq.before(change.start));
+        keys[usize::from(key)] += 1;
+        assert_eq!(key == change.key, !seq.before(change.start));
     }
     assert!(keys[0] > 0 && keys[1] > 0);
     assert!(matches!(sender.find(START + sent.len() as u32), Found::Unknown));

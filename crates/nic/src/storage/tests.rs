@@ -24,10 +24,10 @@ use crate::port::impair::{Impair, Impairment};
 use crate::port::memory::{self, MemoryPort};
 use crate::port::{Frame, Port};
 use crate::queue::{QueueConfig, pair};
-use random::{Random, cases};
 use crate::stack::{self, Stack};
 use crate::tls::Mode;
 use crate::tls::keys::{Secrets, Suite};
+use random::{Random, cases};
 
 const SERVER: &str = "10.0.0.2:4420";
 const CLIENT: &str = "10.0.0.1:40000";

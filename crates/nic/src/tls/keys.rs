@@ -187,22 +187,16 @@ impl SoftKey {
         TAG_BYTES + usize::from(self.version == Version::Tls13)
     }
 
-    /// Header and explicit nonce of record `number`, to `out`; returns how many octets they are.
-    /// The explicit nonce is the record's number, which no other record under the key has.
-    pub fn prefix(
-        &self,
-        number: u64,
-        content_type: u8,
-        content_bytes: usize,
-        out: &mut [u8; HEADER_BYTES + EXPLICIT_NONCE_BYTES],
-    ) -> usize {
+    /// Header and explicit nonce of record `number`, the first octet lowest, and how many octets they
+    /// are. The explicit nonce is the record's number, which no other record under the key has.
+    #[inline]
+    pub fn prefix(&self, number: u64, content_type: u8, content_bytes: usize) -> (u128, usize) {
         let prefix_bytes = self.prefix_bytes();
         let behind = prefix_bytes - HEADER_BYTES + content_bytes + self.suffix_bytes();
-        out[0] = if self.version == Version::Tls13 { 23 } else { content_type };
-        out[1..3].copy_from_slice(&[3, 3]);
-        out[3..5].copy_from_slice(&(behind as u16).to_be_bytes());
-        out[HEADER_BYTES..].copy_from_slice(&number.to_be_bytes());
-        prefix_bytes
+        let outer = if self.version == Version::Tls13 { 23 } else { content_type };
+        let length = (behind as u16).swap_bytes();
+        let header = u128::from(outer) | 0x0303 << 8 | u128::from(length) << 24;
+        (header | u128::from(number.swap_bytes()) << (8 * HEADER_BYTES), prefix_bytes)
     }
 
     fn nonce(&self, number: u64, explicit: &[u8]) -> Nonce {
@@ -244,8 +238,8 @@ impl SoftKey {
         content: &[u8],
         out: &mut [u8],
     ) -> Result<(), Forged> {
-        let mut prefix = [0; HEADER_BYTES + EXPLICIT_NONCE_BYTES];
-        let prefix_bytes = self.prefix(number, content_type, content.len(), &mut prefix);
+        let (prefix, prefix_bytes) = self.prefix(number, content_type, content.len());
+        let prefix = prefix.to_le_bytes();
         let (front, behind) = out.split_at_mut_checked(prefix_bytes).ok_or(Forged)?;
         front.copy_from_slice(&prefix[..prefix_bytes]);
         let (sealed, rest) = behind.split_at_mut_checked(content.len()).ok_or(Forged)?;

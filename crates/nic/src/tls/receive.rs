@@ -17,9 +17,9 @@ use zeroize::Zeroize;
 
 use super::Mode;
 use super::keys::{KeysError, Secrets, SoftKey};
-use super::send::{ALERT, APPLICATION_DATA, HANDSHAKE};
 use crate::flow::Protocol;
 use crate::piece::Piece;
+use crate::span::{ALERT, APPLICATION_DATA, HANDSHAKE};
 
 /// Most octets of handshake messages that are kept until one of them is complete.
 const HANDSHAKE_BYTES_MAX: usize = 1 << 17;

@@ -170,10 +170,10 @@ impl Basis {
 #[cfg(test)]
 mod tests {
     use super::{Basis, Doubt, Doubtful, UNKNOWNS_MAX, WAYS_MAX};
-    use random::Random;
     use crate::resync::{Extent, Pass, Worked};
     use crate::software::open::{Part, Position};
     use crate::tls::{TAG_BYTES, Tls, Version};
+    use random::Random;
     use wire::SeqNumber;
 
     const NUMBER: u64 = 3;

@@ -360,7 +360,8 @@ impl Records {
         let mut start = 0;
         let of_record =
             pieces.take_while(|(end, _)| std::mem::replace(&mut start, *end) < record.len());
-        let number = self.skip_offloaded(stats, record_bytes, of_record.map(|(_, worked)| worked))?;
+        let number =
+            self.skip_offloaded(stats, record_bytes, of_record.map(|(_, worked)| worked))?;
         let plaintext = &record[self.tls.sealed_range(record.len())];
         Some((Record { number, content_type: record[0], plaintext }, record.len()))
     }

@@ -11,7 +11,7 @@ use crate::rule::{Rule, holds};
 use crate::tx::{Found, MessageState, Messages};
 
 /// Most octets that a stream can have unacknowledged: the largest window of TCP (RFC 7323 §2.2).
-const WINDOW_BYTES_MAX: usize = 1 << 30;
+pub(super) const WINDOW_BYTES_MAX: usize = 1 << 30;
 
 /// There are too many messages, or octets in them, that are not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

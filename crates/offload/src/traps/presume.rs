@@ -4,12 +4,12 @@ use wire::SeqNumber;
 
 use crate::Stats;
 use crate::model::peer::{Secret, octets, plant_one};
-use random::Random;
 use crate::resync::{Request, Response, Worked};
 use crate::rule::{OFF, Rule};
 use crate::rx::{PRESUMED_BYTES_MAX, REPEATS_MIN, Received, Rx, State};
 use crate::software::records::{RecordError, Records};
 use crate::tls::{HEADER_BYTES, Progress, TAG_BYTES, Tls, Version};
+use random::Random;
 
 /// Octets of plaintext in the usual record, and of the record.
 const USUAL: usize = 300;

@@ -24,13 +24,27 @@ pub fn transport_checksum_parts(
     payload: &[u8],
 ) -> u16 {
     debug_assert!(header.len().is_multiple_of(2) || payload.is_empty(), "no word is in both parts");
+    let bytes = (header.len() + payload.len()) as u64;
+    fold(pseudo_header_words(source, destination) + bytes + sum(header) + sum(payload))
+}
+
+/// What the pseudo-header adds to the sum of a TCP segment's words, but for the segment's length.
+pub fn pseudo_header_words(source: IpAddr, destination: IpAddr) -> u64 {
     let address = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => sum(&ip.octets()),
         IpAddr::V6(ip) => sum(&ip.octets()),
     };
-    let pseudo = address(source) + address(destination);
-    let bytes = (header.len() + payload.len()) as u64;
-    fold(pseudo + u64::from(PROTOCOL_TCP) + bytes + sum(header) + sum(payload))
+    address(source) + address(destination) + u64::from(PROTOCOL_TCP)
+}
+
+/// The sum of the 16-bit words of `bytes` with its carries, for [`checksum_of`].
+pub fn words(bytes: &[u8]) -> u64 {
+    sum(bytes)
+}
+
+/// The checksum where the words of a buffer, or of several, have this sum.
+pub fn checksum_of(words: u64) -> u16 {
+    fold(words)
 }
 
 /// Octets that are summed at once.

@@ -16,7 +16,9 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 
-pub use checksum::{checksum, transport_checksum, transport_checksum_parts};
+pub use checksum::{
+    checksum, checksum_of, pseudo_header_words, transport_checksum, transport_checksum_parts, words,
+};
 pub use classify::{Classified, classify, classify_ip};
 pub use ethernet::{ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, EthernetRepr, EthernetView, VLAN_TAGS_MAX};
 pub use ipv4::{Ipv4Repr, Ipv4View};

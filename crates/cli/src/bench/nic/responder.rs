@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::controller::Controller;
 use nic::port::{Frame, Port};
 use nic::tls::keys::{Secrets, SoftKey};
-use wire::packet::{Direction, Segment, TcpFlags, TcpOptions, classify};
+use wire::packet::{Direction, Segment, TcpFlags, TcpOptions, classify, transport_checksum};
 use wire::{FlowKey, SeqNumber};
 
 /// Octets of a frame's headers, and a few.
@@ -22,6 +22,9 @@ pub struct Responder {
     spare: Vec<Frame>,
     out: VecDeque<Frame>,
     flow: Option<FlowKey>,
+    /// An acknowledgement, in which numbers are to be changed: a frame that is made from nothing
+    /// would cost the engine's core more than all that is measured of it.
+    acknowledgement: Vec<u8>,
     /// What the host sends next.
     next: SeqNumber,
     acknowledged: SeqNumber,
@@ -67,6 +70,7 @@ impl Responder {
             spare: Vec::new(),
             out: VecDeque::new(),
             flow: None,
+            acknowledgement: Vec::new(),
             next: SeqNumber(0),
             acknowledged: SeqNumber(0),
             stream: Vec::new(),
@@ -212,12 +216,22 @@ impl Responder {
     }
 
     fn acknowledge(&mut self) {
-        if let Some(flow) = self.flow {
-            self.acknowledged = self.next;
-            // Where TCP expects the next octet, or the acknowledgement does not count.
+        let Some(flow) = self.flow else { return };
+        self.acknowledged = self.next;
+        if self.acknowledgement.is_empty() {
             let frame = self.frame(flow, self.sent, TcpFlags::ACK, &[]);
-            self.out.push_back(frame);
+            self.acknowledgement = frame.as_slice().to_vec();
         }
+        let tcp = &mut self.acknowledgement[TCP_AT..];
+        // Where TCP expects the next octet, or the acknowledgement does not count.
+        tcp[4..8].copy_from_slice(&self.sent.0.to_be_bytes());
+        tcp[8..12].copy_from_slice(&self.next.0.to_be_bytes());
+        tcp[16..18].fill(0);
+        let sum = transport_checksum(flow.service.ip(), flow.client.ip(), tcp);
+        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+        let mut frame = self.empty();
+        assert!(frame.copy_from(&self.acknowledgement), "a frame that fits");
+        self.out.push_back(frame);
     }
 }
 
