@@ -583,12 +583,7 @@ fn a_packet_may_be_decrypted_from_the_middle_on() {
     let worked = |generation| vec![Some(Pass { key: 0, generation })];
     assert_eq!(
         told,
-        [
-            (lost as u64, worked(0)),
-            (found as u64, raw.clone()),
-            (fifth as u64, raw),
-            (sealed.len() as u64, worked(1)),
-        ]
+        [(lost as u64, worked(0)), (fifth as u64, raw), (sealed.len() as u64, worked(1)),]
     );
 }
 

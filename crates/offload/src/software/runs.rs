@@ -194,8 +194,8 @@ impl Messages for Runs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::cases;
     use crate::software::sent::{Located, Sent};
+    use random::cases;
 
     /// What [`Sent`] says of an octet, and what [`Runs`] does.
     fn told(sent: &Sent<Vec<u8>>, runs: &Runs, seq: SeqNumber) -> [String; 2] {
