@@ -11,19 +11,24 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use record::PLAINTEXT_BYTES_MAX;
 use rustix::fs::{Advice, fadvise};
+use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_cork;
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::Interest;
 
 use super::stream::{CROWDED_PAUSE, TlsWriter, WRITE_BYTES};
 use crate::bump::held::{Content, SplitRecord};
 
-/// Records of a caller's memory that are written to the socket at once.
+/// Records that are given to the socket at once.
 const RECORDS_AT_ONCE: usize = 4;
+/// Size of a pipe: as many pages as those records can touch, and some.
+const PIPE_BYTES: usize = 256 << 10;
 
 impl TlsWriter {
     /// Sends `bytes` octets of `file` from its octet `offset` on, or as many as it has; returns how
@@ -70,34 +75,113 @@ impl TlsWriter {
         Ok(bytes)
     }
 
-    /// Gives the kernel records whose content it takes from the file.
+    /// Gives the kernel records whose content it takes from the file: several in a pipe, and then all
+    /// of them to the socket at once, since it sends what it has at the end of each call.
     async fn link_file(&mut self, file: &Arc<File>, offset: u64, bytes: u64) -> io::Result<()> {
-        let (mut done, mut owed) = (0, Bytes::new());
+        let mut pipe = Pipe::new()?;
+        let mut done = 0;
         while done < bytes {
-            let content_bytes = (bytes - done).min(PLAINTEXT_BYTES_MAX as u64) as usize;
-            let framed = self.shared.layer().frame_elsewhere(content_bytes);
-            let (head, tail) = match framed {
-                Err(record::RecordError::OutputPending) => {
-                    // Behind the record before: with this it is whole.
-                    self.finish_record(&mut owed).await?;
-                    self.write_owed().await?;
-                    continue;
-                }
-                framed => framed?,
-            };
-            let (head, tail) = (Bytes::from(head), Bytes::from(tail));
-            let at = offset + done;
-            let content = Content::File { file: file.clone(), at, bytes: content_bytes };
-            let record = SplitRecord::new((head.clone(), tail.clone()), content);
-            self.acknowledge(owed.len())?;
-            self.announce(&record, owed.len()).await?;
-            self.torn = true;
-            self.put(&[&owed[..], &head].concat()).await?;
-            self.splice(file, offset + done, content_bytes).await?;
-            owed = tail;
-            done += content_bytes as u64;
+            self.acknowledge(0)?;
+            let mut announced = 0;
+            for _ in 0..RECORDS_AT_ONCE {
+                let content_bytes = (bytes - done).min(PLAINTEXT_BYTES_MAX as u64) as usize;
+                let framed = match content_bytes {
+                    0 => break,
+                    _ => self.shared.layer().frame_elsewhere(content_bytes),
+                };
+                let (head, tail) = match framed {
+                    Err(record::RecordError::OutputPending) => break,
+                    framed => framed?,
+                };
+                let around = (Bytes::from(head), Bytes::from(tail));
+                let at = offset + done;
+                let content = Content::File { file: file.clone(), at, bytes: content_bytes };
+                let record = SplitRecord::new(around.clone(), content);
+                self.announce(&record, announced).await?;
+                announced += record.octets();
+                self.torn = true;
+                self.pour(&mut pipe, &around.0).await?;
+                self.pour_file(&mut pipe, file, at..at + content_bytes as u64).await?;
+                self.pour(&mut pipe, &around.1).await?;
+                done += content_bytes as u64;
+            }
+            self.drain(&mut pipe).await?;
+            self.torn = false;
+            // Answers to the peer's KeyUpdates come between two records.
+            self.write_owed().await?;
         }
-        self.finish_record(&mut owed).await
+        Ok(())
+    }
+
+    /// Puts a few octets into the pipe.
+    async fn pour(&mut self, pipe: &mut Pipe, octets: &[u8]) -> io::Result<()> {
+        loop {
+            // So few are written whole, or not at all (pipe(7)).
+            match rustix::io::write(&pipe.writer, octets) {
+                Ok(written) => {
+                    pipe.octets += written;
+                    return Ok(());
+                }
+                Err(Errno::AGAIN) if pipe.octets > 0 => self.drain(pipe).await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Puts pages of the file into the pipe.
+    async fn pour_file(
+        &mut self,
+        pipe: &mut Pipe,
+        file: &File,
+        range: std::ops::Range<u64>,
+    ) -> io::Result<()> {
+        let mut at = range.start;
+        while at < range.end {
+            let left = (range.end - at) as usize;
+            match splice(file, Some(&mut at), &pipe.writer, None, left, SpliceFlags::NONBLOCK) {
+                Ok(0) => return Err(short()),
+                Ok(moved) => pipe.octets += moved,
+                Err(Errno::AGAIN) if pipe.octets > 0 => self.drain(pipe).await?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves all that is in the pipe to the socket.
+    async fn drain(&mut self, pipe: &mut Pipe) -> io::Result<()> {
+        let flags = SpliceFlags::NONBLOCK | SpliceFlags::MORE;
+        while pipe.octets > 0 {
+            let socket = self.half.as_ref();
+            let moved = || Ok(splice(&pipe.reader, None, socket, None, pipe.octets, flags)?);
+            let broken = async {
+                match &self.writer {
+                    Some(writer) => writer.broken().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let moved = tokio::select! {
+                biased;
+                () = broken => return Err(self.give_up()),
+                moved = socket.async_io(Interest::WRITABLE, moved) => moved?,
+            };
+            if moved == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            pipe.octets -= moved;
+        }
+        Ok(())
+    }
+
+    /// Announces a record, with so many octets of those before not written yet.
+    async fn announce(&mut self, record: &SplitRecord, unwritten: usize) -> io::Result<()> {
+        while let Some(writer) = &mut self.writer
+            && !writer.announce_split(record)
+        {
+            tokio::time::sleep(CROWDED_PAUSE).await;
+            self.acknowledge(unwritten)?;
+        }
+        Ok(())
     }
 
     /// Sends all of `content`, from where it lies: where a device seals records, nobody copies it
@@ -140,50 +224,22 @@ impl TlsWriter {
         }
         Ok(())
     }
+}
 
-    /// Writes what is behind the content of the record before.
-    async fn finish_record(&mut self, owed: &mut Bytes) -> io::Result<()> {
-        self.put(&std::mem::take(owed)).await?;
-        self.torn = false;
-        Ok(())
-    }
+/// Records on their way from a file to the socket.
+struct Pipe {
+    reader: OwnedFd,
+    writer: OwnedFd,
+    /// How much is in it.
+    octets: usize,
+}
 
-    /// Announces a record, with so many octets of those before not written yet.
-    async fn announce(&mut self, record: &SplitRecord, unwritten: usize) -> io::Result<()> {
-        while let Some(writer) = &mut self.writer
-            && !writer.announce_split(record)
-        {
-            tokio::time::sleep(CROWDED_PAUSE).await;
-            self.acknowledge(unwritten)?;
-        }
-        Ok(())
-    }
-
-    /// Has the kernel move octets from the file to the socket.
-    async fn splice(&mut self, file: &File, offset: u64, bytes: usize) -> io::Result<()> {
-        let (mut at, end) = (offset, offset + bytes as u64);
-        while at < end {
-            let socket = self.half.as_ref();
-            let mut moved = || {
-                let left = (end - at) as usize;
-                Ok(rustix::fs::sendfile(socket, file, Some(&mut at), left)?)
-            };
-            let broken = async {
-                match &self.writer {
-                    Some(writer) => writer.broken().await,
-                    None => std::future::pending().await,
-                }
-            };
-            let moved = tokio::select! {
-                biased;
-                () = broken => return Err(self.give_up()),
-                moved = socket.async_io(Interest::WRITABLE, &mut moved) => moved?,
-            };
-            if moved == 0 {
-                return Err(short());
-            }
-        }
-        Ok(())
+impl Pipe {
+    fn new() -> io::Result<Pipe> {
+        let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // A smaller one is emptied more often.
+        let _ = fcntl_setpipe_size(&writer, PIPE_BYTES);
+        Ok(Pipe { reader, writer, octets: 0 })
     }
 }
 
