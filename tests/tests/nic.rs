@@ -633,6 +633,11 @@ fn nginx_serves(mut net: Net) {
     }
     assert!(net.metric("rx_tls_decrypted_bytes") > 0);
     assert!(net.metric("records_offloaded") > 0);
+    // What is sent is a record a request: it takes some until one is lost.
+    net.until("a record is sent again", || {
+        assert!(get().stdout == body(6));
+        net.metric("tx_tls_ooo") > 0
+    });
     assert_impaired(&net);
 }
 
