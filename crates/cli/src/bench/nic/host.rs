@@ -15,8 +15,12 @@ use zeroize::Zeroizing;
 
 /// What the application writes from, again and again: iperf's message of 256 KiB.
 const CONTENT_BYTES: usize = 256 << 10;
-/// Records that are written between two looks at what came.
-const WRITES_AT_ONCE: usize = 4;
+/// Octets that the application writes at once: it waits until there is room for so many, as one does
+/// that is woken by a low-water mark. Records that are written one by one as acknowledgements come
+/// would leave in small segments.
+const BATCH_BYTES: usize = 256 << 10;
+/// Octets of a record beside its content, at most.
+const OVERHEAD_BYTES: usize = 64;
 /// TCP's buffers in each direction.
 const BUFFER_BYTES: u32 = 1 << 20;
 
@@ -111,13 +115,14 @@ impl Host {
         self.stack.secure(self.id, mode, keys(), keys()).context("securing the connection")
     }
 
-    /// Writes records until there are `until`, as far as there is room. Returns how many.
+    /// Writes records until there are `until`, once there is room for a batch of them. Returns how
+    /// many.
     pub fn write(&mut self, until: usize) -> usize {
-        for done in 0..WRITES_AT_ONCE {
-            let room_bytes = self.stack.write_room_bytes(self.id);
-            if self.written == until || room_bytes < self.record_bytes {
-                return done;
-            }
+        let batch = (BATCH_BYTES / self.record_bytes).max(1).min(until - self.written);
+        if self.stack.write_room_bytes(self.id) < batch * (self.record_bytes + OVERHEAD_BYTES) {
+            return 0;
+        }
+        for done in 0..batch {
             let at = self.written * self.record_bytes % CONTENT_BYTES;
             let content = self.content.slice(at..at + self.record_bytes);
             if self.stack.write(self.id, content).is_err() {
@@ -125,7 +130,7 @@ impl Host {
             }
             self.written += 1;
         }
-        WRITES_AT_ONCE
+        batch
     }
 
     /// Reads all that there is, without a look at it. Returns how much.

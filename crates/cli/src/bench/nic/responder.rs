@@ -10,8 +10,8 @@ use wire::{FlowKey, SeqNumber};
 
 /// Octets of a frame's headers, and a few.
 const HEADERS_BYTES: usize = 128;
-/// What it acknowledges at once.
-const ACKNOWLEDGED_BYTES: u32 = 32 << 10;
+/// What it acknowledges at once: what a receiver merges that does not count packets.
+const ACKNOWLEDGED_BYTES: u32 = 64 << 10;
 const WINDOW_SCALE: u8 = 8;
 const ISN: SeqNumber = SeqNumber(77);
 /// Where in a frame TCP begins: Ethernet and IPv4.
