@@ -40,6 +40,10 @@ def _plain(value):
     raise TypeError("Object of type %s is not JSON serializable" % type(value).__name__)
 
 
+def _refuse(value):
+    raise TypeError("Object of type %s is not JSON serializable" % type(value).__name__)
+
+
 class _Context:
     """What the scanner asks for."""
 
@@ -68,6 +72,10 @@ def _accelerated():
     plain = _json.make_scanner(_Context(None))
     special = _json.make_scanner(_Context(_special))
 
+    loose = _json.make_encoder(
+        markers, _refuse, _json.encode_basestring_ascii, None, ": ", ", ", False, False, True
+    )
+
     def encode(value):
         return "".join(encoder(value, 0))
 
@@ -77,7 +85,20 @@ def _accelerated():
         except StopIteration:
             raise ValueError("the host sent something that is not JSON") from None
 
-    return encode, decode
+    def dumps(value):
+        return "".join(loose(value, 0))
+
+    def loads(text):
+        stripped = text.strip(" \t\r\n")
+        try:
+            value, end = plain(stripped, 0)
+        except StopIteration as error:
+            raise ValueError("not JSON at octet %s" % error.value) from None
+        if end != len(stripped):
+            raise ValueError("not JSON behind octet %d" % end)
+        return value
+
+    return encode, decode, dumps, loads
 
 
 def _portable():
@@ -89,12 +110,12 @@ def _portable():
     def decode(text):
         return json.loads(text, object_hook=_special)
 
-    return encode, decode
+    return encode, decode, json.dumps, json.loads
 
 
 try:
-    encode, decode = _accelerated()
+    encode, decode, dumps, loads = _accelerated()
     if decode(encode({"a": [1, "\u00e9", None, 1.5]})) != {"a": [1, "\u00e9", None, 1.5]}:
         raise ValueError("another accelerator than expected")
 except (ImportError, AttributeError, TypeError, ValueError):
-    encode, decode = _portable()
+    encode, decode, dumps, loads = _portable()
