@@ -32,6 +32,7 @@ COMPLETION = struct.Struct("<QHHIIIIIQQ16x")
 MORE, PART = 1, 2
 UNKNOWN = (1 << 64) - 1
 META_UNIT = 64
+ROOM_SECONDS_MAX = 0.2
 
 
 def encoder(value):
@@ -306,8 +307,6 @@ class Session:
         """The next octets of a body into slots of the host."""
         wanted = self.piece_slots * SLOT_BYTES
         data = download.ahead if download.ahead is not None else read(download.body, wanted)
-        download.ahead = read(download.body, wanted) if len(data) == wanted else b""
-        more = bool(download.ahead)
         count = -(-len(data) // SLOT_BYTES)
         with self.room:
             first = 0
@@ -315,14 +314,25 @@ class Session:
                 first = self.slots.take(count)
                 if first >= 0:
                     break
-                self.room.wait()
+                if not self.room.wait(ROOM_SECONDS_MAX):
+                    download.ahead = data
+                    self.refuse(call, token, meta)
+                    return
             if count:
                 self.host(first, len(data))[:] = data
                 download.held = (first, count)
             if download.left is not None:
                 download.left -= len(data)
+        download.ahead = read(download.body, wanted) if len(data) == wanted else b""
+        more = bool(download.ahead)
         left = UNKNOWN if download.left is None else download.left
         self.complete(call, 0, MORE if more else 0, meta, (first, len(data)), token, left)
+
+    def refuse(self, call, token, meta):
+        """There is no room: the guest holds too much. A call is begun again, a READ too."""
+        if meta is not None:
+            self.tokens.pop(token)
+        self.push(call, 3, 0, 0, 0, 0, 0, 0, 0)
 
     def free(self, download):
         """Slots of the piece before."""
@@ -465,6 +475,8 @@ class BotoService:
             "request_id": metadata.get("RequestId"),
             "retries": metadata["RetryAttempts"],
         }
+        if "ChecksumAlgorithm" in metadata:
+            meta["checksum_algorithm"] = metadata["ChecksumAlgorithm"]
         streamed = next((n for n, v in found.items() if hasattr(v, "iter_chunks")), None)
         stream = found.pop(streamed) if streamed else None
         meta["result"] = found
@@ -493,7 +505,9 @@ def copy_source(text):
     from urllib.parse import unquote
 
     path, mark, version = text.partition("?versionId=")
-    bucket, _, key = path.partition("/")
+    bucket, slash, key = path.partition("/")
+    if not slash:
+        return unquote(text)
     out = {"Bucket": unquote(bucket), "Key": unquote(key)}
     if mark:
         out["VersionId"] = version
@@ -512,6 +526,12 @@ def failure(error):
             "headers": metadata.get("HTTPHeaders", {}),
             "request_id": metadata.get("RequestId"),
             "retries": metadata.get("RetryAttempts", 0),
+            "max_attempts_reached": metadata.get("MaxAttemptsReached", False),
+            "members": {
+                name: value
+                for name, value in error.response.items()
+                if name not in ("Error", "ResponseMetadata")
+            },
         },
     )
 

@@ -23,6 +23,7 @@ class Stream:
         self._channel = link
         self._piece(completion)
         if self._token:
+            Stream._make_room(link)
             Stream._open[id(self)] = ref(self)
 
     def _piece(self, completion):
@@ -61,7 +62,7 @@ class Stream:
     def advance(self, count):
         """`count` octets of the window were used."""
         self._at += count
-        if not self._more and self._at >= len(self._view):
+        if not self._more and self._view is not None and self._at >= len(self._view):
             self._finish()
 
     def _next(self):
@@ -85,17 +86,34 @@ class Stream:
         """Moves one body of another reader into the guest's own memory; whether there was one."""
         for found in list(cls._open.values()):
             stream = found()
-            if stream is None or stream._channel is not link or stream._more:
+            if stream is None or stream._channel is not link:
                 continue
             if stream.lock.acquire(False):
                 try:
-                    if stream._token and stream._view is not None:
-                        stream._view = memoryview(bytes(stream._view))
-                        stream._let_go()
+                    if stream._token:
+                        stream._spill()
                         return True
                 finally:
                     stream.lock.release()
         return False
+
+    def _spill(self):
+        view = self.window()
+        data = _gather(self, view, -1) if view is not None else b""
+        self._view = memoryview(data)
+        self._at = 0
+
+    @classmethod
+    def _make_room(cls, link):
+        """Unread bodies may have half of the host's slots."""
+        while len(cls._open) > 1:
+            held = 0
+            for found in list(cls._open.values()):
+                stream = found()
+                if stream is not None and stream._channel is link and stream._view is not None:
+                    held += -(-len(stream._view) // link.region.slot_bytes)
+            if held * 2 <= link.region.host_slots or not cls.spill_one(link):
+                return
 
     def close(self):
         """Drops what was not read."""
@@ -298,3 +316,11 @@ class StreamingBody(IOBase):
 
     def close(self):
         self._raw_stream.close()
+
+
+class StreamingChecksumBody(StreamingBody):
+    """A body whose checksum the host has compared, or compares while it is read."""
+
+
+StreamingBody.__module__ = "botocore.response"
+StreamingChecksumBody.__module__ = "botocore.httpchecksum"

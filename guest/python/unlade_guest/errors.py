@@ -183,9 +183,10 @@ def named(name):
     return found
 
 
-class ServiceExceptions:
+class S3Exceptions:
     """`client.exceptions`: the service's own exceptions, and the way from code to class."""
 
+    __module__ = FACTORY
     ClientError = ClientError
 
     def __init__(self, names):

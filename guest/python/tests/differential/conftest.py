@@ -82,6 +82,13 @@ class Worker:
     """A process that runs cases."""
 
     def __init__(self, mode, endpoint):
+        self.mode = mode
+        self.endpoint = endpoint
+        self.start()
+
+    def start(self):
+        """Starts the process, and its host."""
+        mode, endpoint = self.mode, self.endpoint
         env = environment(endpoint)
         self.host = None
         keep = ()
@@ -111,11 +118,16 @@ class Worker:
         assert self.process.stdout.readline().strip() == "ready"
 
     def run(self, name):
-        """What a case saw."""
+        """What a case saw. A worker that ended is started again for the next one."""
+        if self.process.poll() is not None:
+            self.close()
+            self.start()
         self.process.stdin.write(json.dumps(name) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
-        assert line, "the worker ended in %s" % name
+        if not line:
+            self.process.wait()
+            return {"seen": [], "broken": "the worker ended in %s" % name}
         return json.loads(line)
 
     def close(self):

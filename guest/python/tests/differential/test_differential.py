@@ -11,6 +11,24 @@ import registry  # noqa: E402
 
 CASES = registry.load()
 CASES_MIN = 400
+DIFFERENCES_SHOWN_MAX = 8
+
+
+def differences(stock, stub, path=""):
+    """Where two observations differ, as lines."""
+    if isinstance(stock, dict) and isinstance(stub, dict):
+        for name in sorted(set(stock) | set(stub)):
+            if name not in stock:
+                yield "%s.%s: only the stub has %.120r" % (path, name, stub[name])
+            elif name not in stub:
+                yield "%s.%s: only stock boto3 has %.120r" % (path, name, stock[name])
+            else:
+                yield from differences(stock[name], stub[name], "%s.%s" % (path, name))
+    elif isinstance(stock, list) and isinstance(stub, list) and len(stock) == len(stub):
+        for index, (one, other) in enumerate(zip(stock, stub)):
+            yield from differences(one, other, "%s[%d]" % (path, index))
+    elif stock != stub or type(stock) is not type(stub):
+        yield "%s:\n    stock %.900r\n    stub  %.900r" % (path, stock, stub)
 
 
 def test_there_are_enough_cases():
@@ -23,7 +41,10 @@ def test_case(name, server, workers):
     for mode, worker in workers.items():
         server.reset()
         results[mode] = worker.run(name)
-    assert "broken" not in results["stock"], results["stock"].get("broken")
-    assert "broken" not in results["stub"], results["stub"].get("broken")
-    assert results["stock"]["seen"], "the case saw nothing"
-    assert results["stub"]["seen"] == results["stock"]["seen"]
+    for mode in results:
+        assert "broken" not in results[mode], "%s:\n%s" % (mode, results[mode]["broken"])
+    stock, stub = results["stock"]["seen"], results["stub"]["seen"]
+    assert stock, "the case saw nothing"
+    found = list(differences(stock, stub))
+    if found:
+        pytest.fail("\n".join(found[:DIFFERENCES_SHOWN_MAX]), pytrace=False)

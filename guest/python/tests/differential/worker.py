@@ -3,6 +3,7 @@
     python worker.py stock|stub
 """
 
+import faulthandler
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import traceback
 
+CASE_SECONDS_MAX = 40  # a case that hangs ends its worker, and says where
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
@@ -115,8 +117,10 @@ def main():
     os.dup2(2, 1)
     print("ready", file=out, flush=True)
     for line in sys.stdin:
+        faulthandler.dump_traceback_later(CASE_SECONDS_MAX, exit=True)
         function, arguments = cases[json.loads(line)]
         print(json.dumps(run(function, arguments)), file=out, flush=True)
+        faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":

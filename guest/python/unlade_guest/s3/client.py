@@ -1,15 +1,15 @@
 """`boto3.client("s3")`: a method for each operation, one way for all of them."""
 
-from ..body import RawBody, StreamingBody
+from ..body import RawBody, StreamingBody, StreamingChecksumBody
 from ..calls import begin, collect
 from ..channel import DONE
-from ..errors import OperationNotPageableError, ServiceExceptions
+from ..errors import OperationNotPageableError, S3Exceptions
 from .. import source
 from . import customise, shape, validate
 from .meta import ClientMeta
 
 STREAMING = ("GetObject", "GetObjectTorrent", "GetObjectAnnotation")
-EXCEPTIONS = ServiceExceptions(shape.ERRORS)
+EXCEPTIONS = S3Exceptions(shape.ERRORS)
 TRANSFERS = ("upload_file", "download_file", "upload_fileobj", "download_fileobj", "copy")
 PAGES = (
     "ListBuckets",
@@ -88,7 +88,7 @@ class BaseClient:
 
     def can_paginate(self, operation_name):
         """Whether `get_paginator` knows a method."""
-        return shape.METHODS.get(operation_name) in PAGES
+        return shape.METHODS[operation_name] in PAGES
 
     def get_paginator(self, operation_name):
         """The paginator of a method."""
@@ -170,23 +170,42 @@ def client(config, region, endpoint, events):
 def response_of(answer):
     """The dictionary that boto gives for an answer."""
     said = answer.said
-    headers = said.get("headers", {})
-    metadata = {}
-    request = said.get("request_id")
-    if request:
-        metadata["RequestId"] = request
-    if "x-amz-id-2" in headers:
-        metadata["HostId"] = headers["x-amz-id-2"]
-    metadata["HTTPStatusCode"] = said.get("http_status", 200)
-    metadata["HTTPHeaders"] = headers
-    metadata["RetryAttempts"] = said.get("retries", 0)
+    metadata = _metadata(said)
     if answer.status != DONE:
-        return {"Error": said.get("error", {}), "ResponseMetadata": metadata}
+        response = {"Error": said.get("error", {}), "ResponseMetadata": metadata}
+        if said.get("operation") == "GetBucketLocation":
+            response["LocationConstraint"] = None
+        response.update(said.get("members", {}))
+        return response
     result = said.get("result", {})
     if answer.stream is not None:
-        raw = RawBody(answer.stream)
-        result["Body"] = StreamingBody(raw, headers.get("content-length"))
+        kind = StreamingBody
+        if "checksum_algorithm" in said:
+            kind = StreamingChecksumBody
+        length = metadata["HTTPHeaders"].get("content-length")
+        result["Body"] = kind(RawBody(answer.stream), length)
     return dict({"ResponseMetadata": metadata}, **result)
+
+
+def _metadata(said):
+    headers = said.get("headers", {})
+    status = said.get("http_status", 200)
+    request, host = said.get("request_id"), headers.get("x-amz-id-2")
+    if request is not None and said.get("error", {}).get("Code") == str(status):
+        host = host or ""  # the answer had no body: botocore makes its error of the head
+    metadata = {}
+    if request is not None:
+        metadata["RequestId"] = request
+    if host is not None:
+        metadata["HostId"] = host
+    metadata["HTTPStatusCode"] = status
+    metadata["HTTPHeaders"] = headers
+    metadata["RetryAttempts"] = said.get("retries", 0)
+    if said.get("max_attempts_reached"):
+        metadata["MaxAttemptsReached"] = True
+    if "checksum_algorithm" in said:
+        metadata["ChecksumAlgorithm"] = said["checksum_algorithm"]
+    return metadata
 
 
 def exception_of(response, operation_name):

@@ -62,16 +62,16 @@ class ServiceResource:
         inner = ("%s=%r" % (name, getattr(self, name)) for name in self.meta.identifiers)
         return "%s(%s)" % (self.__class__.__name__, ", ".join(inner))
 
-    def _key(self):
+    def _identity(self):
         return (type(self).__name__,) + tuple(getattr(self, n) for n in self.meta.identifiers)
 
     def __eq__(self, other):
         if type(other).__name__ != type(self).__name__:
             return False
-        return self._key() == other._key()
+        return self._identity() == other._identity()
 
     def __hash__(self):
-        return hash(self._key())
+        return hash(self._identity())
 
 
 ServiceResource.__module__ = "boto3.resources.base"
@@ -106,12 +106,13 @@ def _make(kind, table):
             members[snake(alias)] = members[name]
     for name, text in table.get("hasMany", {}).items():
         members[snake(name)] = _collection(kind, snake(name), text)
-    for name, text in table.get("has", {}).items():
+    has = _has(kind, table)
+    for name, text in has.items():
         if "=@" in text:
             members[snake(name)] = _reference(text)
         else:
             members[name] = _subresource(text)
-    names = sorted(n for n, text in table.get("has", {}).items() if "=@" not in text)
+    names = sorted(n for n, text in has.items() if "=@" not in text)
     members["get_available_subresources"] = lambda self: list(names)
     if "load" in table:
         members["load"] = members["reload"] = _load(table["load"])
@@ -120,9 +121,18 @@ def _make(kind, table):
     for name, text in table.get("waiters", {}).items():
         members["wait_until_" + snake(name)] = _waiter(text)
     members.update(ADDED.get(kind, {}))
-    if "load" in members:
-        members["reload"] = members["load"]
     return type("s3." + kind, (ServiceResource,), members)
+
+
+def _has(kind, table):
+    """Resources that one is the way to; the service is the way to every kind."""
+    if kind != "ServiceResource":
+        return table.get("has", {})
+    return {
+        name: ";;%s;%s" % (name, " ".join(n + "=?" for n in other["identifiers"].split()))
+        for name, other in RESOURCES.items()
+        if name != kind
+    }
 
 
 def _attribute(name):
@@ -163,7 +173,7 @@ def value_of(resource, source):
 
 def place(parameters, target, value, index=None):
     """Puts a value where `Delete.Objects[].Key` says."""
-    steps = target.split(".")
+    steps = target.replace("[*]", "[]").split(".")
     for step in steps[:-1]:
         if step.endswith("[]"):
             found = parameters.setdefault(step[:-2], [])

@@ -216,6 +216,8 @@ def download_fileobj(self, Bucket, Key, Fileobj, ExtraArgs=None, Callback=None, 
     extra = _extra(ExtraArgs, rules.ALLOWED_DOWNLOAD_ARGS)
     raw = _get(self, Bucket, Key, extra)
     try:
+        if _seekable(Fileobj):
+            Fileobj.seek(0)  # a file that can be written anywhere is written from its start
         for view in raw.windows():
             # Not the view: what an object keeps of it would change with the next piece.
             Fileobj.write(bytes(view))
@@ -224,6 +226,16 @@ def download_fileobj(self, Bucket, Key, Fileobj, ExtraArgs=None, Callback=None, 
     except BaseException:
         raw.close()
         raise
+
+
+def _seekable(file):
+    if hasattr(file, "seekable"):
+        return file.seekable()
+    try:
+        file.seek(0, os.SEEK_CUR)
+        return True
+    except (AttributeError, OSError):
+        return False
 
 
 def _get(client, bucket, key, extra):

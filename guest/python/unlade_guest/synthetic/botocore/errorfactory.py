@@ -1,7 +1,7 @@
 """botocore.errorfactory: where the service's own exceptions say that they are from."""
 
 from unlade_guest.errors import ClientError
-from unlade_guest.errors import ServiceExceptions as BaseClientExceptions
+from unlade_guest.errors import S3Exceptions as BaseClientExceptions
 
 __all__ = ["BaseClientExceptions", "ClientError"]
 
