@@ -76,7 +76,10 @@ class Zygote:
                 self.say(exited=child, status=os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1)
 
     def _serve(self, own):
-        data, descriptors = receive_descriptors(self._control)
+        try:
+            data, descriptors = receive_descriptors(self._control)
+        except ConnectionError:
+            return False
         if not data:
             return False
         name = None

@@ -74,7 +74,7 @@ def unseekable(t, size):
 
 CONFIGS = [
     {"multipart_threshold": 1}, {"multipart_threshold": 6 * MB, "multipart_chunksize": 5 * MB},
-    {"multipart_chunksize": 1, "multipart_threshold": 6 * MB}, {"use_threads": False},
+    {"multipart_chunksize": 2 * MB, "multipart_threshold": 6 * MB}, {"use_threads": False},
     {"max_concurrency": 1, "multipart_threshold": 6 * MB}, {"max_concurrency": 3},
     {"io_chunksize": 1000}, {"multipart_threshold": 100 * MB},
 ]
