@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import HERE, PACKAGE, Served, environment, run_guest
+from instances import HERE, PACKAGE, Served, environment, run_guest
 
 APP = '''
 import boto3, logging, os, random
@@ -256,3 +256,15 @@ def test_tables_are_those_of_the_pinned_botocore():
         [sys.executable, os.path.join(HERE, "tables.py")], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_channel_is_opened_again_by_its_path_only(tmp_path, monkeypatch):
+    from unlade_guest import current
+    from unlade_guest.channel import ChannelLost
+
+    monkeypatch.delenv("UNLADE_CHANNEL_FD", raising=False)
+    monkeypatch.delenv("UNLADE_CHANNEL_PATH", raising=False)
+    assert current.reconnect() is None
+    monkeypatch.setenv("UNLADE_CHANNEL_PATH", str(tmp_path / "none"))
+    with pytest.raises(ChannelLost, match="no channel at"):
+        current.reconnect()

@@ -5,7 +5,7 @@ from _weakref import ref
 from io import BytesIO, IOBase
 from time import sleep
 
-from . import channel as wire
+from . import descriptors as wire
 from .errors import IncompleteReadError, stream_error
 
 READ_BYTES_WANTED = 0  # as many as the host likes

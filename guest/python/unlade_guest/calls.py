@@ -2,8 +2,9 @@
 
 from time import sleep
 
-from . import channel as wire
+from . import descriptors as wire
 from .body import Stream
+from .channel import ChannelLost
 from .current import channel
 from .errors import host_error
 from .text import decode, encode
@@ -49,7 +50,7 @@ def begin(service, operation, parameters, body=None, region=None):
     """Submits a call, all of its body included; does not wait for its end."""
     try:
         return _begin(service, operation, parameters, body, region)
-    except wire.ChannelLost as error:
+    except ChannelLost as error:
         raise host_error("Lost", str(error), operation) from None
 
 
@@ -107,7 +108,7 @@ def collect(begun, streaming=False):
     """Waits for a call's end. Where the host has too much at once, makes it again."""
     try:
         return _collect(begun, streaming)
-    except wire.ChannelLost as error:
+    except ChannelLost as error:
         raise host_error("Lost", str(error), begun.operation) from None
 
 

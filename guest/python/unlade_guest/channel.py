@@ -6,62 +6,39 @@ interpreter's lock for longer than `SPIN_POLLS` looks at the ring.
 """
 
 import os
+from _collections import deque
 from _thread import allocate_lock
-from collections import deque
 from struct import Struct
 from time import sleep
 
 from . import region as memory
+from .descriptors import (
+    BODY,
+    CALL,
+    CANCEL,
+    COMPLETION,
+    MORE,
+    PART,
+    READ,
+    RELEASE,
+    SUBMISSION,
+    Call,
+    Completion,
+)
 from .frames import BELL, BYE, HELLO, INVOKE, REPLY, WELCOME, VERSION, Frames, receive_greeting
 from .region import DESCRIPTOR_BYTES, META_ALIGN_BYTES
+from .turns import Turns
 
-CALL, BODY, READ, RELEASE, CANCEL = 1, 2, 3, 4, 5
-MORE, PART, PREFETCHED, PENDING = 1, 2, 4, 8
-DONE, SERVICE_ERROR, HOST_ERROR, REFUSED = 0, 1, 2, 3
-
-SUBMISSION = Struct("<QHHIIIIIQ24x")
-COMPLETION = Struct("<QHHIIIIIQQ16x")
 SPIN_POLLS = 100
 RING_FULL_WAIT_S = 0.0002
 RELEASES_HELD_MAX = 8
-REFUSALS_MAX = 200
-REFUSED_WAIT_S = 0.005
 
 
 class ChannelLost(Exception):
     """The host is gone, or broke the protocol; every call in flight fails with this."""
 
 
-class Call:
-    """A submission that will be completed, and what it holds until then."""
-
-    __slots__ = ("number", "completion", "meta", "parts", "expected", "abandoned")
-
-    def __init__(self, number):
-        self.number = number
-        self.completion = None
-        self.meta = None
-        self.parts = deque()
-        self.expected = 0
-        self.abandoned = False
-
-
-class Completion:
-    """What came back: status, flags, meta's octets, the body's slots and token."""
-
-    __slots__ = ("status", "flags", "meta", "slot", "body_bytes", "token", "left")
-
-    def __init__(self, status, flags, meta, slot, body_bytes, token, left):
-        self.status = status
-        self.flags = flags
-        self.meta = meta
-        self.slot = slot
-        self.body_bytes = body_bytes
-        self.token = token
-        self.left = left
-
-
-class Channel:
+class Channel(Turns):
     """One instance's channel. It belongs to the process that said HELLO on it."""
 
     def __init__(self, descriptor, region=None):
@@ -71,11 +48,9 @@ class Channel:
         self.invocations = deque()
         self.dead = None
         self._frames = Frames(descriptor)
-        self._lock = allocate_lock()
+        super().__init__()
         self._fence = allocate_lock()
         self._sending = allocate_lock()
-        self._leading = False
-        self._followers = []
         self._calls = {}
         self._number = 0
         self._tail = 0
@@ -318,54 +293,12 @@ class Channel:
         self._wait(ready)
         return found
 
-    def _wait(self, ready):
-        """Returns when `ready()`, which is asked under the lock, and may take what it waits for."""
-        with self._lock:
-            led = False
-            try:
-                while not ready():
-                    self._check()
-                    if self._releases:
-                        self._flush()
-                        self._ring()
-                    if self._leading:
-                        self._follow()
-                    else:
-                        led = True
-                        self._lead()
-            finally:
-                if led:
-                    self._wake()
-
-    def _lead(self):
-        """One step for everybody."""
-        self._leading = True
-        self._lock.release()
-        try:
-            self._step()
-        finally:
-            self._lock.acquire()
-            self._leading = False
-            self._wake()
-
-    def _follow(self):
-        """Sleeps until the leader has made a step."""
-        mine = allocate_lock()
-        mine.acquire()
-        self._followers.append(mine)
-        self._lock.release()
-        try:
-            mine.acquire()
-        finally:
-            self._lock.acquire()
-            if mine in self._followers:
-                self._followers.remove(mine)
-
-    def _wake(self):
-        """Lets every follower ask again: only its own `ready` may take what it waits for."""
-        waiting, self._followers = self._followers, []
-        for mine in waiting:
-            mine.release()
+    def _before_wait(self):
+        """Nobody sleeps while the host waits for something that is held here."""
+        self._check()
+        if self._releases:
+            self._flush()
+            self._ring()
 
     def _step(self):
         """Takes what is there; sleeps in the channel where nothing is."""

@@ -25,7 +25,7 @@ def connect(descriptor):
 
 
 def channel():
-    """The channel, from `UNLADE_CHANNEL_FD` at the first call.
+    """The channel, from `UNLADE_CHANNEL_FD` or `UNLADE_CHANNEL_PATH` at the first call.
 
     Raises ChannelLost where there is none.
     """
@@ -34,13 +34,35 @@ def channel():
         return found
     with _Current.lock:
         if _Current.channel is None:
-            text = os.environ.get("UNLADE_CHANNEL_FD")
-            if text is None:
-                raise ChannelLost(
-                    "there is no channel to a host: UNLADE_CHANNEL_FD is not set in this process"
-                )
-            connect(int(text))
+            connect(_descriptor())
         return _Current.channel
+
+
+def _descriptor():
+    text = os.environ.get("UNLADE_CHANNEL_FD")
+    if text is not None:
+        return int(text)
+    path = os.environ.get("UNLADE_CHANNEL_PATH")
+    if path is None:
+        raise ChannelLost(
+            "there is no channel to a host: neither UNLADE_CHANNEL_FD nor UNLADE_CHANNEL_PATH "
+            "is set in this process"
+        )
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError as error:
+        raise ChannelLost("no channel at %s: %s" % (path, error)) from None
+
+
+def reconnect():
+    """Greets again where a channel's end can be opened again: a port of a virtual machine.
+
+    None in a process sandbox: such an instance is replaced.
+    """
+    if "UNLADE_CHANNEL_PATH" not in os.environ:
+        return None
+    drop()
+    return channel()
 
 
 def drop():
@@ -53,6 +75,7 @@ def _forked():
     """A child that the function made has its parent's descriptor, and must not use it."""
     drop()
     os.environ.pop("UNLADE_CHANNEL_FD", None)
+    os.environ.pop("UNLADE_CHANNEL_PATH", None)
 
 
 os.register_at_fork(after_in_child=_forked)

@@ -7,7 +7,7 @@ that the service's model has come out of botocore as ever.
 
 from .body import RawBody, StreamingBody
 from .calls import perform
-from .channel import DONE
+from .descriptors import DONE
 from .s3.client import response_of
 from .source import of as source_of
 

@@ -34,7 +34,22 @@ class Runtime:
                 self._answer(*self._event(content))
             except ChannelLost as error:
                 print("unlade: %s" % error, file=sys.__stderr__)
-                return
+                if not self._restored():
+                    return
+
+    def _restored(self):
+        """A machine that was restored from a snapshot has another channel: it greets anew."""
+        self._link.close()
+        try:
+            link = current.reconnect()
+        except ChannelLost as error:
+            print("unlade: %s" % error, file=sys.__stderr__)
+            return False
+        if link is None:
+            return False
+        self._link, self._lent = link, None
+        reseed()
+        return True
 
     def _event(self, content):
         text, _, event = content.partition(b"\0")

@@ -2,7 +2,7 @@
 
 from ..body import RawBody, StreamingBody, StreamingChecksumBody
 from ..calls import begin, collect
-from ..channel import DONE
+from ..descriptors import DONE
 from ..errors import OperationNotPageableError, S3Exceptions
 from .. import source
 from . import customise, shape, validate

@@ -1,7 +1,7 @@
 """Presigned URLs and forms: asked of the host, which has the credentials."""
 
 from ..calls import perform
-from ..channel import DONE
+from ..descriptors import DONE
 from ..errors import UnknownClientMethodError
 from . import customise, shape, validate
 from .client import exception_of, response_of

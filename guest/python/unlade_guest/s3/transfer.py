@@ -5,7 +5,7 @@ the configuration says. A download is one GET, whose octets go from the host's s
 """
 
 import os
-from collections import deque
+from _collections import deque
 
 from .. import source
 from ..boto_errors import S3UploadFailedError
