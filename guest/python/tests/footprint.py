@@ -14,7 +14,10 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKAGE = os.path.dirname(HERE)
-STUB = "import sys; sys.path.insert(0, %r)\nfrom unlade_guest import finder; finder.install()\n" % PACKAGE
+STUB = (
+    "import sys; sys.path.insert(0, %r)\nfrom unlade_guest import finder; finder.install()\n"
+    % PACKAGE
+)
 USE = 'import boto3; s3 = boto3.client("s3", region_name="us-east-1"); s3.get_object\n'
 MODES = {"bare": "", "stub": STUB + USE, "stock": USE}
 MEASURE = """

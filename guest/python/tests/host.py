@@ -125,9 +125,26 @@ class Session:
         self.view = memoryview(self.memory)
         self.words = self.view.cast("I")
         HEADER.pack_into(
-            self.view, 0, MAGIC, 1, 4096, self.epoch, at, places[0], ENTRIES, places[1], ENTRIES,
-            places[2], META_BYTES, places[3], META_BYTES, places[4], self.guest_slots, places[5],
-            self.host_slots, SLOT_BYTES,
+            self.view,
+            0,
+            MAGIC,
+            1,
+            4096,
+            self.epoch,
+            at,
+            places[0],
+            ENTRIES,
+            places[1],
+            ENTRIES,
+            places[2],
+            META_BYTES,
+            places[3],
+            META_BYTES,
+            places[4],
+            self.guest_slots,
+            places[5],
+            self.host_slots,
+            SLOT_BYTES,
         )
         self.places = places
         self.meta = Extents(META_BYTES // META_UNIT)
@@ -388,8 +405,18 @@ class Session:
             assert (self.tail - self.words[448 // 4]) & 0xFFFFFFFF < ENTRIES, "ring is full"
             at = self.places[1] + (self.tail & (ENTRIES - 1)) * 64
             COMPLETION.pack_into(
-                self.view, at, call, status, flags, self.epoch & 0xFFFFFFFF, meta, meta_bytes,
-                slot, body_bytes, token, left,
+                self.view,
+                at,
+                call,
+                status,
+                flags,
+                self.epoch & 0xFFFFFFFF,
+                meta,
+                meta_bytes,
+                slot,
+                body_bytes,
+                token,
+                left,
             )
             self.tail = (self.tail + 1) & 0xFFFFFFFF
             self.words[384 // 4] = self.tail

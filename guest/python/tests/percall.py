@@ -70,7 +70,11 @@ def main():
 
         stock = boto3.client("s3", region_name="us-east-1")
         stock.create_bucket(Bucket="percall-bucket")
-        print(json.dumps({"bench": "guest-percall", "mode": "stock", "metrics": measure(stock, calls)}))
+        print(
+            json.dumps(
+                {"bench": "guest-percall", "mode": "stock", "metrics": measure(stock, calls)}
+            )
+        )
     guest, child = serve()
     os.environ["UNLADE_CHANNEL_FD"] = str(guest.fileno())
     sys.path.insert(0, PACKAGE)

@@ -169,7 +169,9 @@ def resources_table():
     found = {"ServiceResource": resource(model["service"], shapes)}
     for name, entry in sorted(model["resources"].items()):
         found[name] = resource(entry, shapes)
-    text = '"""S3\'s resources. Made by tests/tables.py; see `resource.py` for how to read it."""\n\n'
+    text = (
+        '"""S3\'s resources. Made by tests/tables.py; see `resource.py` for how to read it."""\n\n'
+    )
     return text + "RESOURCES = " + literal(found, 0) + "\n"
 
 

@@ -70,9 +70,7 @@ def test_threads_share_the_channel(served, link, store):
 
 def test_unread_bodies_do_not_use_up_the_host(served, link):
     put("k", b"x" * 300_000)
-    answers = [
-        calls.perform("s3", "GetObject", {"Key": "k"}, streaming=True) for _ in range(40)
-    ]
+    answers = [calls.perform("s3", "GetObject", {"Key": "k"}, streaming=True) for _ in range(40)]
     assert all(len(RawBody(answer.stream).read()) == 300_000 for answer in answers)
     assert idle(served, link)
 
@@ -127,7 +125,9 @@ def test_a_source_that_ends_early_cancels_its_call(served, link):
             return super().readinto(target[:1000]) if self.tell() < 2_000_000 else 0
 
     with pytest.raises(EOFError):
-        calls.perform("s3", "PutObject", {"Key": "k"}, source.File(Short(b"x" * 3_000_000), 3_000_000))
+        calls.perform(
+            "s3", "PutObject", {"Key": "k"}, source.File(Short(b"x" * 3_000_000), 3_000_000)
+        )
     assert idle(served, link)
     put("k", b"after")
     assert get("k") == b"after"
@@ -159,7 +159,8 @@ def test_extents_against_a_bitmap():
 
 
 @pytest.mark.parametrize(
-    "value", [None, True, 0, -5, 1.5, "", "ü\0\"\\", [], {}, [1, [2, {"a": None}]], {"k": "v" * 9000}]
+    "value",
+    [None, True, 0, -5, 1.5, "", 'ü\0"\\', [], {}, [1, [2, {"a": None}]], {"k": "v" * 9000}],
 )
 def test_json_is_the_librarys(value):
     import json
@@ -180,3 +181,63 @@ def test_instants_and_octets():
     moment = datetime.datetime(2026, 1, 2, 3, 4, 5, 678000, datetime.timezone.utc)
     assert decode(encode({"a": moment, "b": b"\0\xff"})) == {"a": moment, "b": b"\0\xff"}
     assert decode('{"$instant": "2026-01-02T03:04:05Z"}').microsecond == 0
+
+
+def test_what_is_refused_is_made_again(served, link, store, monkeypatch):
+    refused = []
+    perform = served.session.perform
+
+    def refuse(call, upload):
+        if len(refused) < 3:
+            refused.append(call)
+            served.session.push(call, 3, 0, 0, 0, 0, 0, 0, 0)
+        else:
+            perform(call, upload)
+
+    monkeypatch.setattr(served.session, "perform", refuse)
+    data = random.Random(1).randbytes(3_000_000)
+    put("k", data)
+    assert len(refused) == 3 and store.objects["k"] == data
+    assert idle(served, link)
+
+
+def test_more_calls_than_the_rings_have_entries(served, link, store):
+    begun = [
+        calls.begin("s3", "PutObject", {"Key": str(n)}, source.Octets(b"x")) for n in range(600)
+    ]
+    for call in begun:
+        assert calls.collect(call).said["http_status"] == 200
+    assert len(store.objects) == 600
+    assert idle(served, link)
+
+
+def test_an_exception_of_a_signal_handler_leaves_the_channel_whole(served, link, store):
+    import signal
+
+    go_on = threading.Event()
+    get_object = store.get
+    store.get = lambda key: (go_on.wait(30), get_object(key))[1]
+    put("k", b"x" * 100_000)
+
+    def ring(*_):
+        raise TimeoutError("enough")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(TimeoutError, match="enough"):
+            get("k")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    go_on.set()
+    assert get("k") == b"x" * 100_000
+    assert idle(served, link)
+
+
+def test_a_completion_for_nobody_ends_the_channel(served, link):
+    from unlade_guest.errors import ConnectionClosedError
+
+    served.session.push(999, 0, 0, 0, 0, 0, 0, 0, 0)
+    with pytest.raises(ConnectionClosedError, match="a call that was not made"):
+        get("k")

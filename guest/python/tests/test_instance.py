@@ -9,7 +9,7 @@ import sys
 import pytest
 from instances import HERE, PACKAGE, Served, environment, run_guest
 
-APP = '''
+APP = """
 import boto3, logging, os, random
 s3 = boto3.client("s3")
 STARTED = os.getpid()
@@ -42,7 +42,7 @@ def leaves(event, context):
 def logs(event, context):
     logging.getLogger().setLevel("INFO")
     logging.getLogger("app").info("said %s", event)
-'''
+"""
 HEAD = {"handler": "app.echo", "function": "f", "deadline_ms": 1 << 45, "memory_mib": 256}
 
 
@@ -240,10 +240,18 @@ boto3.client("s3").get_object
 print(sorted(set(sys.modules) - before))
 """
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c",
-         "import sys; sys.path.insert(0, %r)\nfrom unlade_guest import finder; finder.install()\n"
-         % PACKAGE + code],
-        capture_output=True, text=True, timeout=60,
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            "import sys; sys.path.insert(0, %r)\nfrom unlade_guest import finder; finder.install()\n"
+            % PACKAGE
+            + code,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     names = done.stdout

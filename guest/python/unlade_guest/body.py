@@ -307,9 +307,7 @@ class StreamingBody(IOBase):
     def _verify_content_length(self):
         expected = self._content_length
         if expected is not None and self._amount_read != int(expected):
-            raise IncompleteReadError(
-                actual_bytes=self._amount_read, expected_bytes=int(expected)
-            )
+            raise IncompleteReadError(actual_bytes=self._amount_read, expected_bytes=int(expected))
 
     def tell(self):
         return self._raw_stream.tell()

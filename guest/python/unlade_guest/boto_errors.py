@@ -27,9 +27,9 @@ def _unknown_resource(self, service_name, available_services, has_low_level_clie
         "\n   - ".join(available_services),
     )
     if has_low_level_client:
-        text += (
-            "\nConsider using a boto3.client('%s') instead of a resource for '%s'"
-            % (service_name, service_name)
+        text += "\nConsider using a boto3.client('%s') instead of a resource for '%s'" % (
+            service_name,
+            service_name,
         )
     Boto3Error.__init__(self, text)
 

@@ -25,7 +25,18 @@ from .descriptors import (
     Call,
     Completion,
 )
-from .frames import BELL, BYE, HELLO, INVOKE, REPLY, WELCOME, VERSION, Frames, receive_greeting
+from .frames import (
+    BELL,
+    BYE,
+    HELLO,
+    INVOKE,
+    REPLY,
+    WELCOME,
+    VERSION,
+    Frames,
+    broken,
+    receive_greeting,
+)
 from .region import DESCRIPTOR_BYTES, META_ALIGN_BYTES
 from .turns import Turns
 
@@ -127,6 +138,8 @@ class Channel(Turns):
             try:
                 self._frames.send(kind, content)
             except OSError as error:
+                if not broken(error):
+                    raise
                 self._die("the host closed the channel (%s)" % error)
                 raise ChannelLost(self.dead) from None
 
@@ -320,6 +333,8 @@ class Channel(Turns):
         try:
             frames = self._frames.receive()
         except OSError as error:
+            if not broken(error):
+                raise  # a signal's handler raised it
             return self._die("the host closed the channel (%s)" % error)
         if frames is None:
             return self._die("the host closed the channel")

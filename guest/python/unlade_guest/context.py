@@ -21,7 +21,9 @@ class Context:
             "arn", "arn:aws:lambda:%s:000000000000:function:%s" % (region, name)
         )
         self.log_group_name = os.environ.get("AWS_LAMBDA_LOG_GROUP_NAME", "/aws/lambda/" + name)
-        self.log_stream_name = os.environ.get("AWS_LAMBDA_LOG_STREAM_NAME", "instance-%d" % os.getpid())
+        self.log_stream_name = os.environ.get(
+            "AWS_LAMBDA_LOG_STREAM_NAME", "instance-%d" % os.getpid()
+        )
         self._deadline_ms = head.get("deadline_ms", 0)
 
     def get_remaining_time_in_millis(self):

@@ -143,7 +143,7 @@ class HostError(BotoCoreError):
 
 
 HINTS = {
-    "Unsupported": "; this host has no such operation: call it outside the function, or extend the host",
+    "Unsupported": "; the host has no such operation: it has to be called outside the function",
     "TooLarge": "; send it as a multipart upload",
 }
 

@@ -5,7 +5,7 @@
 """
 
 import os
-from errno import ENOTSOCK
+from errno import EBADF, ECONNRESET, EIO, ENOTCONN, ENOTSOCK, EPIPE
 from struct import Struct
 
 HELLO, WELCOME, BELL, INVOKE, REPLY, BYE = 1, 2, 3, 4, 5, 6
@@ -17,6 +17,17 @@ DESCRIPTORS_MAX = 4
 
 class FrameError(OSError):
     """The other side sent what is no frame: it is at fault, and the channel ends."""
+
+
+def broken(error):
+    """Whether an OSError is the channel's; what a signal's handler raises may be one, too."""
+    return isinstance(error, FrameError) or error.errno in (
+        EBADF,
+        ECONNRESET,
+        EIO,
+        ENOTCONN,
+        EPIPE,
+    )
 
 
 class Frames:

@@ -1,6 +1,6 @@
 """The loop of an instance: INVOKE, handler, REPLY.
 
-    python -m unlade_guest.runtime      with UNLADE_CHANNEL_FD
+python -m unlade_guest.runtime      with UNLADE_CHANNEL_FD
 """
 
 import os

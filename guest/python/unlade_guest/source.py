@@ -27,7 +27,10 @@ class Octets:
 
 
 class File:
-    """A body in a file: `length` octets from `start`, or where it stands; `seen` hears of each piece."""
+    """A body in a file: `length` octets from `start`, or where it stands.
+
+    `seen` hears how many octets were read.
+    """
 
     __slots__ = ("length", "_file", "_start", "_seen", "_left")
 

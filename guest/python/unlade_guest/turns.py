@@ -1,7 +1,7 @@
 """Who of the threads that wait looks for all of them.
 
-One *leads*: it makes steps (takes what came, or sleeps until something comes), and after each lets the
-others ask whether theirs is there. When it has its own, another one leads.
+One *leads*: it makes steps (takes what came, or sleeps until something comes), and after each lets
+the others ask whether theirs is there. When it has its own, another one leads.
 """
 
 from _thread import allocate_lock

@@ -73,7 +73,9 @@ class Zygote:
             found, status = os.waitpid(child, os.WNOHANG)
             if found:
                 self._children.discard(child)
-                self.say(exited=child, status=os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1)
+                self.say(
+                    exited=child, status=os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1
+                )
 
     def _serve(self, own):
         try:

@@ -26,7 +26,9 @@ def free_port():
 def environment(endpoint=None):
     """What both workers have around them."""
     out = {
-        name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "UNLADE_"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("AWS_", "UNLADE_"))
     }
     out.update(
         AWS_ACCESS_KEY_ID="testing",

@@ -1,6 +1,6 @@
 """Runs cases by their names, with whichever boto3 this process has; answers in JSON lines.
 
-    python worker.py stock|stub
+python worker.py stock|stub
 """
 
 import faulthandler

@@ -117,9 +117,7 @@ class BaseClient:
 
         return url(self, ClientMethod, Params, ExpiresIn, HttpMethod)
 
-    def generate_presigned_post(
-        self, Bucket, Key, Fields=None, Conditions=None, ExpiresIn=3600
-    ):
+    def generate_presigned_post(self, Bucket, Key, Fields=None, Conditions=None, ExpiresIn=3600):
         """The URL and the fields of a form that uploads; the host signs it."""
         from .presign import post
 

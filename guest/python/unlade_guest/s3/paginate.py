@@ -9,33 +9,67 @@ from .query import compile, compile_for_caller
 # Input tokens, output tokens, more?, limit, results, and what is of the whole.
 KEYS = {
     "ListBuckets": (
-        "ContinuationToken", "ContinuationToken", None, "MaxBuckets", "Buckets", "Owner Prefix"
+        "ContinuationToken",
+        "ContinuationToken",
+        None,
+        "MaxBuckets",
+        "Buckets",
+        "Owner Prefix",
     ),
     "ListDirectoryBuckets": (
-        "ContinuationToken", "ContinuationToken", None, "MaxDirectoryBuckets", "Buckets", ""
+        "ContinuationToken",
+        "ContinuationToken",
+        None,
+        "MaxDirectoryBuckets",
+        "Buckets",
+        "",
     ),
     "ListMultipartUploads": (
-        "KeyMarker UploadIdMarker", "NextKeyMarker NextUploadIdMarker", "IsTruncated",
-        "MaxUploads", "Uploads CommonPrefixes", "RequestCharged Prefix",
+        "KeyMarker UploadIdMarker",
+        "NextKeyMarker NextUploadIdMarker",
+        "IsTruncated",
+        "MaxUploads",
+        "Uploads CommonPrefixes",
+        "RequestCharged Prefix",
     ),
     "ListObjectAnnotations": (
-        "ContinuationToken", "NextContinuationToken", None, "MaxAnnotationResults", "Annotations",
+        "ContinuationToken",
+        "NextContinuationToken",
+        None,
+        "MaxAnnotationResults",
+        "Annotations",
         "AnnotationCount AnnotationPrefix Bucket Key ObjectVersionId RequestCharged",
     ),
     "ListObjectVersions": (
-        "KeyMarker VersionIdMarker", "NextKeyMarker NextVersionIdMarker", "IsTruncated",
-        "MaxKeys", "Versions DeleteMarkers CommonPrefixes", "RequestCharged Prefix",
+        "KeyMarker VersionIdMarker",
+        "NextKeyMarker NextVersionIdMarker",
+        "IsTruncated",
+        "MaxKeys",
+        "Versions DeleteMarkers CommonPrefixes",
+        "RequestCharged Prefix",
     ),
     "ListObjects": (
-        "Marker", "NextMarker||Contents[-1].Key", "IsTruncated",
-        "MaxKeys", "Contents CommonPrefixes", "RequestCharged Prefix",
+        "Marker",
+        "NextMarker||Contents[-1].Key",
+        "IsTruncated",
+        "MaxKeys",
+        "Contents CommonPrefixes",
+        "RequestCharged Prefix",
     ),
     "ListObjectsV2": (
-        "ContinuationToken", "NextContinuationToken", "IsTruncated",
-        "MaxKeys", "Contents CommonPrefixes", "RequestCharged Prefix",
+        "ContinuationToken",
+        "NextContinuationToken",
+        "IsTruncated",
+        "MaxKeys",
+        "Contents CommonPrefixes",
+        "RequestCharged Prefix",
     ),
     "ListParts": (
-        "PartNumberMarker", "NextPartNumberMarker", "IsTruncated", "MaxParts", "Parts",
+        "PartNumberMarker",
+        "NextPartNumberMarker",
+        "IsTruncated",
+        "MaxParts",
+        "Parts",
         "ChecksumAlgorithm Initiator Owner StorageClass ChecksumType",
     ),
 }
@@ -159,9 +193,7 @@ class PageIterator:
         of = self._of
         if of._more is not None and not page.get(of._more):
             return {}
-        return {
-            name: output.search(page) or None for name, output in zip(of._inputs, of._outputs)
-        }
+        return {name: output.search(page) or None for name, output in zip(of._inputs, of._outputs)}
 
     def _starting(self):
         """The token to begin with, and how much of its page has been seen."""

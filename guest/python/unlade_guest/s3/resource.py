@@ -37,7 +37,7 @@ class ResourceMeta:
 
 
 class ServiceResource:
-    """The base of resources: identifiers, a client, and data that is loaded when it is asked for."""
+    """The base of resources: identifiers, a client, and data, loaded when they are asked for."""
 
     meta = None
 

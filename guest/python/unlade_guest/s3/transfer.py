@@ -1,4 +1,4 @@
-"""Managed transfers: files and file-like objects up, down and across, in parts where they are large.
+"""Managed transfers: files and file-like objects up, down and across, large ones in parts.
 
 There are no threads: a part is submitted while those before it are on their way, as many at once as
 the configuration says. A download is one GET, whose octets go from the host's slots to the file.
@@ -77,9 +77,7 @@ def _upload(client, file, size, bucket, key, extra, callback, config):
             for at in range(0, size, part)
         )
         return _multipart(client, bodies, bucket, key, extra, config)
-    parameters = dict(
-        _without(extra, ("ChecksumType", "MpuObjectSize")), Bucket=bucket, Key=key
-    )
+    parameters = dict(_without(extra, ("ChecksumType", "MpuObjectSize")), Bucket=bucket, Key=key)
     return client._result(client._start("PutObject", parameters, source.File(file, size, callback)))
 
 
@@ -140,9 +138,7 @@ def _multipart(client, bodies, bucket, key, extra, config):
     part_extra = _only(extra, rules.PART_ARGS)
 
     def start(number, upload, body):
-        parameters = dict(
-            part_extra, Bucket=bucket, Key=key, PartNumber=number, UploadId=upload
-        )
+        parameters = dict(part_extra, Bucket=bucket, Key=key, PartNumber=number, UploadId=upload)
         return client._start("UploadPart", parameters, body)
 
     complete = _only(
@@ -329,6 +325,14 @@ def _copy_parts(client, copy_source, bucket, key, extra, callback, config, found
     complete = _only(extra, rules.COMPLETE_ARGS)
     offsets = range(0, size, part)
     _parts(
-        client, bucket, key, create, complete, offsets, start, config,
-        lambda result: result["CopyPartResult"], done,
+        client,
+        bucket,
+        key,
+        create,
+        complete,
+        offsets,
+        start,
+        config,
+        lambda result: result["CopyPartResult"],
+        done,
     )

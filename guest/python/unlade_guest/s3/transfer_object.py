@@ -115,14 +115,18 @@ class TransferManager:
             lambda: method(self.client, bucket, key, fileobj, extra_args, callback, self.config)
         )
 
-    def copy(
-        self, copy_source, bucket, key, extra_args=None, subscribers=None, source_client=None
-    ):
+    def copy(self, copy_source, bucket, key, extra_args=None, subscribers=None, source_client=None):
         """Copies an object."""
         callback = _callback(subscribers)
         return Future(
             lambda: transfer.copy(
-                self.client, copy_source, bucket, key, extra_args, callback, source_client,
+                self.client,
+                copy_source,
+                bucket,
+                key,
+                extra_args,
+                callback,
+                source_client,
                 self.config,
             )
         )

@@ -34,9 +34,7 @@ def _name(path):
 def _structure(value, shape, path, reports):
     for name in shape.required:
         if name not in value:
-            reports.append(
-                'Missing required parameter in %s: "%s"' % (_name(path), name)
-            )
+            reports.append('Missing required parameter in %s: "%s"' % (_name(path), name))
     members = shape.members
     for name in value:
         if name not in members:

@@ -8,11 +8,19 @@ PAST = datetime.datetime(2001, 1, 1, tzinfo=datetime.timezone.utc)
 FUTURE = datetime.datetime(2100, 1, 1, tzinfo=datetime.timezone.utc)
 ETAG = '"5d41402abc4b2a76b9719d911017c592"'
 READ = [
-    {"IfMatch": ETAG}, {"IfMatch": ETAG.strip('"')}, {"IfMatch": '"no"'}, {"IfMatch": "*"},
-    {"IfNoneMatch": ETAG}, {"IfNoneMatch": '"no"'}, {"IfNoneMatch": "*"},
-    {"IfModifiedSince": PAST}, {"IfModifiedSince": FUTURE},
-    {"IfUnmodifiedSince": PAST}, {"IfUnmodifiedSince": FUTURE},
-    {"IfMatch": ETAG, "IfUnmodifiedSince": PAST}, {"IfNoneMatch": ETAG, "IfModifiedSince": PAST},
+    {"IfMatch": ETAG},
+    {"IfMatch": ETAG.strip('"')},
+    {"IfMatch": '"no"'},
+    {"IfMatch": "*"},
+    {"IfNoneMatch": ETAG},
+    {"IfNoneMatch": '"no"'},
+    {"IfNoneMatch": "*"},
+    {"IfModifiedSince": PAST},
+    {"IfModifiedSince": FUTURE},
+    {"IfUnmodifiedSince": PAST},
+    {"IfUnmodifiedSince": FUTURE},
+    {"IfMatch": ETAG, "IfUnmodifiedSince": PAST},
+    {"IfNoneMatch": ETAG, "IfModifiedSince": PAST},
 ]
 
 
@@ -32,8 +40,11 @@ def writing(t, given):
 
 
 COPY = [
-    {"CopySourceIfMatch": ETAG}, {"CopySourceIfMatch": '"no"'}, {"CopySourceIfNoneMatch": ETAG},
-    {"CopySourceIfNoneMatch": '"no"'}, {"CopySourceIfModifiedSince": PAST},
+    {"CopySourceIfMatch": ETAG},
+    {"CopySourceIfMatch": '"no"'},
+    {"CopySourceIfNoneMatch": ETAG},
+    {"CopySourceIfNoneMatch": '"no"'},
+    {"CopySourceIfModifiedSince": PAST},
     {"CopySourceIfUnmodifiedSince": FUTURE},
 ]
 
@@ -46,14 +57,22 @@ def copying(t, given):
 
 
 MISSING_KEY = [
-    ("get_object", {}), ("head_object", {}), ("delete_object", {}), ("get_object_acl", {}),
-    ("get_object_tagging", {}), ("put_object_tagging", {"Tagging": {"TagSet": []}}),
-    ("delete_object_tagging", {}), ("get_object_attributes", {"ObjectAttributes": ["ETag"]}),
-    ("list_parts", {"UploadId": "none"}), ("abort_multipart_upload", {"UploadId": "none"}),
+    ("get_object", {}),
+    ("head_object", {}),
+    ("delete_object", {}),
+    ("get_object_acl", {}),
+    ("get_object_tagging", {}),
+    ("put_object_tagging", {"Tagging": {"TagSet": []}}),
+    ("delete_object_tagging", {}),
+    ("get_object_attributes", {"ObjectAttributes": ["ETag"]}),
+    ("list_parts", {"UploadId": "none"}),
+    ("abort_multipart_upload", {"UploadId": "none"}),
     ("complete_multipart_upload", {"UploadId": "none"}),
     ("upload_part", {"UploadId": "none", "PartNumber": 1, "Body": b"x"}),
-    ("get_object_retention", {}), ("get_object_legal_hold", {}),
-    ("put_object_acl", {"ACL": "private"}), ("restore_object", {}),
+    ("get_object_retention", {}),
+    ("get_object_legal_hold", {}),
+    ("put_object_acl", {"ACL": "private"}),
+    ("restore_object", {}),
 ]
 
 
@@ -63,15 +82,30 @@ def no_such_key(t, method, given):
 
 
 MISSING_BUCKET = [
-    ("get_object", {"Key": "k"}), ("head_object", {"Key": "k"}), ("put_object", {"Key": "k"}),
-    ("delete_object", {"Key": "k"}), ("list_objects", {}), ("list_objects_v2", {}),
-    ("list_object_versions", {}), ("head_bucket", {}), ("delete_bucket", {}),
-    ("get_bucket_location", {}), ("get_bucket_acl", {}), ("get_bucket_tagging", {}),
-    ("list_multipart_uploads", {}), ("create_multipart_upload", {"Key": "k"}),
-    ("delete_objects", {"Delete": {"Objects": [{"Key": "k"}]}}), ("get_bucket_versioning", {}),
-    ("get_bucket_policy", {}), ("get_bucket_cors", {}), ("get_bucket_lifecycle_configuration", {}),
-    ("get_bucket_website", {}), ("get_bucket_encryption", {}), ("get_bucket_logging", {}),
-    ("copy_object", {"Key": "k", "CopySource": "nope/k"}), ("get_public_access_block", {}),
+    ("get_object", {"Key": "k"}),
+    ("head_object", {"Key": "k"}),
+    ("put_object", {"Key": "k"}),
+    ("delete_object", {"Key": "k"}),
+    ("list_objects", {}),
+    ("list_objects_v2", {}),
+    ("list_object_versions", {}),
+    ("head_bucket", {}),
+    ("delete_bucket", {}),
+    ("get_bucket_location", {}),
+    ("get_bucket_acl", {}),
+    ("get_bucket_tagging", {}),
+    ("list_multipart_uploads", {}),
+    ("create_multipart_upload", {"Key": "k"}),
+    ("delete_objects", {"Delete": {"Objects": [{"Key": "k"}]}}),
+    ("get_bucket_versioning", {}),
+    ("get_bucket_policy", {}),
+    ("get_bucket_cors", {}),
+    ("get_bucket_lifecycle_configuration", {}),
+    ("get_bucket_website", {}),
+    ("get_bucket_encryption", {}),
+    ("get_bucket_logging", {}),
+    ("copy_object", {"Key": "k", "CopySource": "nope/k"}),
+    ("get_public_access_block", {}),
     ("get_bucket_notification_configuration", {}),
 ]
 
@@ -82,9 +116,16 @@ def no_such_bucket(t, method, given):
 
 
 @case(
-    "get_bucket_policy", "get_bucket_cors", "get_bucket_lifecycle_configuration",
-    "get_bucket_website", "get_bucket_encryption", "get_bucket_tagging", "get_bucket_replication",
-    "get_bucket_ownership_controls", "get_public_access_block", "get_object_lock_configuration",
+    "get_bucket_policy",
+    "get_bucket_cors",
+    "get_bucket_lifecycle_configuration",
+    "get_bucket_website",
+    "get_bucket_encryption",
+    "get_bucket_tagging",
+    "get_bucket_replication",
+    "get_bucket_ownership_controls",
+    "get_public_access_block",
+    "get_object_lock_configuration",
 )
 def no_such_configuration(t, method):
     t.attempt(method, getattr(t.s3, method), Bucket=t.bucket)
@@ -132,8 +173,14 @@ def from_code(t):
 @case()
 def raising_by_hand(t):
     from botocore.exceptions import (
-        ClientError, EndpointConnectionError, NoCredentialsError, NoRegionError,
-        ParamValidationError, PartialCredentialsError, ReadTimeoutError, WaiterError,
+        ClientError,
+        EndpointConnectionError,
+        NoCredentialsError,
+        NoRegionError,
+        ParamValidationError,
+        PartialCredentialsError,
+        ReadTimeoutError,
+        WaiterError,
     )
 
     for make in (
@@ -147,7 +194,9 @@ def raising_by_hand(t):
         lambda: WaiterError(name="n", reason="r", last_response={}),
     ):
         error = make()
-        t.see("error", [type(error).__name__, str(error), [k.__name__ for k in type(error).__mro__]])
+        t.see(
+            "error", [type(error).__name__, str(error), [k.__name__ for k in type(error).__mro__]]
+        )
     for kind in (NoCredentialsError, NoRegionError, PartialCredentialsError, ReadTimeoutError):
         t.see("kind", kind.__name__)
 
@@ -158,8 +207,6 @@ def bucket_that_exists(t):
     t.attempt("again", t.s3.create_bucket, Bucket=t.bucket)
     other = t.boto3.client("s3", region_name="eu-west-1")
     where = {"LocationConstraint": "eu-west-1"}
-    t.attempt(
-        "elsewhere", other.create_bucket, Bucket=t.bucket, CreateBucketConfiguration=where
-    )
+    t.attempt("elsewhere", other.create_bucket, Bucket=t.bucket, CreateBucketConfiguration=where)
     t.put("k")
     t.attempt("not empty", t.s3.delete_bucket, Bucket=t.bucket)

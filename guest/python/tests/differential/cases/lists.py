@@ -4,16 +4,39 @@ from registry import case
 
 KEYS = ["a", "a/1", "a/2", "a/b/3", "b/1", "b/2", "c", "d e/f", "ü/ä", "z+z"]
 V2 = [
-    {}, {"Prefix": "a"}, {"Prefix": "a/"}, {"Prefix": "none"}, {"Prefix": "ü"}, {"Prefix": ""},
-    {"Delimiter": "/"}, {"Delimiter": "/", "Prefix": "a/"}, {"Delimiter": "1"}, {"MaxKeys": 3},
-    {"MaxKeys": 0}, {"MaxKeys": 1, "Delimiter": "/"}, {"StartAfter": "b"}, {"StartAfter": "zz"},
-    {"FetchOwner": True}, {"EncodingType": "url"}, {"EncodingType": "url", "Prefix": "d e"},
-    {"EncodingType": "url", "Delimiter": "/"}, {"MaxKeys": 1000}, {"Prefix": "z+"},
+    {},
+    {"Prefix": "a"},
+    {"Prefix": "a/"},
+    {"Prefix": "none"},
+    {"Prefix": "ü"},
+    {"Prefix": ""},
+    {"Delimiter": "/"},
+    {"Delimiter": "/", "Prefix": "a/"},
+    {"Delimiter": "1"},
+    {"MaxKeys": 3},
+    {"MaxKeys": 0},
+    {"MaxKeys": 1, "Delimiter": "/"},
+    {"StartAfter": "b"},
+    {"StartAfter": "zz"},
+    {"FetchOwner": True},
+    {"EncodingType": "url"},
+    {"EncodingType": "url", "Prefix": "d e"},
+    {"EncodingType": "url", "Delimiter": "/"},
+    {"MaxKeys": 1000},
+    {"Prefix": "z+"},
 ]
 V1 = [
-    {}, {"Prefix": "a"}, {"Prefix": "none"}, {"Delimiter": "/"}, {"Delimiter": "/", "Prefix": "a/"},
-    {"MaxKeys": 3}, {"MaxKeys": 2, "Delimiter": "/"}, {"Marker": "b/1"}, {"Marker": "ü"},
-    {"EncodingType": "url"}, {"Prefix": "ü"},
+    {},
+    {"Prefix": "a"},
+    {"Prefix": "none"},
+    {"Delimiter": "/"},
+    {"Delimiter": "/", "Prefix": "a/"},
+    {"MaxKeys": 3},
+    {"MaxKeys": 2, "Delimiter": "/"},
+    {"Marker": "b/1"},
+    {"Marker": "ü"},
+    {"EncodingType": "url"},
+    {"Prefix": "ü"},
 ]
 
 
@@ -37,8 +60,12 @@ def version_1(t, given):
 
 @case()
 def empty(t):
-    for method in (t.s3.list_objects, t.s3.list_objects_v2, t.s3.list_object_versions,
-                   t.s3.list_multipart_uploads):
+    for method in (
+        t.s3.list_objects,
+        t.s3.list_objects_v2,
+        t.s3.list_object_versions,
+        t.s3.list_multipart_uploads,
+    ):
         t.attempt("empty", method, Bucket=t.bucket)
 
 
@@ -68,9 +95,7 @@ def buckets(t):
 
 @case({}, {"Prefix": "a"}, {"Delimiter": "/"}, {"MaxKeys": 2}, {"EncodingType": "url"})
 def versions(t, given):
-    t.s3.put_bucket_versioning(
-        Bucket=t.bucket, VersioningConfiguration={"Status": "Enabled"}
-    )
+    t.s3.put_bucket_versioning(Bucket=t.bucket, VersioningConfiguration={"Status": "Enabled"})
     fill(t)
     t.put("a", b"again")
     t.attempt("delete", t.s3.delete_object, Bucket=t.bucket, Key="c")
@@ -80,21 +105,33 @@ def versions(t, given):
 def names(pages):
     """What is in pages."""
     return [
-        [[item["Key"] for item in page.get("Contents") or []],
-         [item["Prefix"] for item in page.get("CommonPrefixes") or []],
-         page.get("KeyCount")]
+        [
+            [item["Key"] for item in page.get("Contents") or []],
+            [item["Prefix"] for item in page.get("CommonPrefixes") or []],
+            page.get("KeyCount"),
+        ]
         for page in pages
     ]
 
 
 PAGES = [
-    {}, {"PageSize": 1}, {"PageSize": 3}, {"PageSize": 100}, {"MaxItems": 1}, {"MaxItems": 4},
-    {"MaxItems": 4, "PageSize": 3}, {"MaxItems": 6, "PageSize": 3}, {"MaxItems": 100},
-    {"MaxItems": "5", "PageSize": "2"}, {"MaxItems": 0},
+    {},
+    {"PageSize": 1},
+    {"PageSize": 3},
+    {"PageSize": 100},
+    {"MaxItems": 1},
+    {"MaxItems": 4},
+    {"MaxItems": 4, "PageSize": 3},
+    {"MaxItems": 6, "PageSize": 3},
+    {"MaxItems": 100},
+    {"MaxItems": "5", "PageSize": "2"},
+    {"MaxItems": 0},
 ]
 
 
-@case(*[(operation, config) for operation in ("list_objects", "list_objects_v2") for config in PAGES])
+@case(
+    *[(operation, config) for operation in ("list_objects", "list_objects_v2") for config in PAGES]
+)
 def paginating(t, operation, config):
     fill(t)
 
@@ -109,8 +146,10 @@ def paginating(t, operation, config):
 
 
 @case(
-    ("list_objects_v2", {"Delimiter": "/"}), ("list_objects_v2", {"Prefix": "a"}),
-    ("list_objects_v2", {"Delimiter": "/", "Prefix": "a/"}), ("list_objects", {"Delimiter": "/"}),
+    ("list_objects_v2", {"Delimiter": "/"}),
+    ("list_objects_v2", {"Prefix": "a"}),
+    ("list_objects_v2", {"Delimiter": "/", "Prefix": "a/"}),
+    ("list_objects", {"Delimiter": "/"}),
     ("list_objects_v2", {"Prefix": "nothing"}),
 )
 def paginating_parts(t, operation, given):
@@ -118,7 +157,8 @@ def paginating_parts(t, operation, given):
     paginator = t.s3.get_paginator(operation)
     config = {"PageSize": 2}
     t.attempt(
-        "pages", lambda: names(paginator.paginate(Bucket=t.bucket, PaginationConfig=config, **given))
+        "pages",
+        lambda: names(paginator.paginate(Bucket=t.bucket, PaginationConfig=config, **given)),
     )
     t.attempt("full", paginator.paginate(Bucket=t.bucket, **given).build_full_result)
 
@@ -142,20 +182,33 @@ def resuming(t, size):
 def bad_tokens(t, token):
     fill(t, ["a"])
     config = {"StartingToken": token}
-    pages = t.s3.get_paginator("list_objects").paginate(
-        Bucket=t.bucket, PaginationConfig=config
-    )
+    pages = t.s3.get_paginator("list_objects").paginate(Bucket=t.bucket, PaginationConfig=config)
     t.attempt("pages", lambda: names(pages))
 
 
 SEARCHES = [
-    "Contents[].Key", "Contents[].[Key, Size]", "Contents[].{K: Key, S: Size}", "Contents[0].Key",
-    "Contents[-1].Key", "Contents", "Contents[?Size > `2`].Key", "Contents[?Size > `2`][]",
-    "Contents[?Key == 'c'].Size | [0]", "Contents[?starts_with(Key, 'a')].Key", "KeyCount",
-    "Contents[?contains(Key, '/')].Key", "CommonPrefixes[].Prefix", "Contents[*].Size",
-    "length(Contents)", "Contents[?Size >= `1` && Size < `3`].Key", "[Contents[0].Key, Name]",
-    "Contents[?ends_with(Key, '1') || Key == 'c'].Key", "Contents[?!starts_with(Key, 'a')].Key",
-    "Contents[].Owner.ID", "Nothing", "Contents[?Size == `1`] | [].Key",
+    "Contents[].Key",
+    "Contents[].[Key, Size]",
+    "Contents[].{K: Key, S: Size}",
+    "Contents[0].Key",
+    "Contents[-1].Key",
+    "Contents",
+    "Contents[?Size > `2`].Key",
+    "Contents[?Size > `2`][]",
+    "Contents[?Key == 'c'].Size | [0]",
+    "Contents[?starts_with(Key, 'a')].Key",
+    "KeyCount",
+    "Contents[?contains(Key, '/')].Key",
+    "CommonPrefixes[].Prefix",
+    "Contents[*].Size",
+    "length(Contents)",
+    "Contents[?Size >= `1` && Size < `3`].Key",
+    "[Contents[0].Key, Name]",
+    "Contents[?ends_with(Key, '1') || Key == 'c'].Key",
+    "Contents[?!starts_with(Key, 'a')].Key",
+    "Contents[].Owner.ID",
+    "Nothing",
+    "Contents[?Size == `1`] | [].Key",
 ]
 
 
@@ -175,8 +228,9 @@ def other_paginators(t):
     t.put("k")
     upload = t.s3.create_multipart_upload(Bucket=t.bucket, Key="m")["UploadId"]
     for number in (1, 2, 3):
-        t.s3.upload_part(Bucket=t.bucket, Key="m", UploadId=upload, PartNumber=number,
-                         Body=octets(100))
+        t.s3.upload_part(
+            Bucket=t.bucket, Key="m", UploadId=upload, PartNumber=number, Body=octets(100)
+        )
     for name, extra in (
         ("list_parts", {"Key": "m", "UploadId": upload}),
         ("list_multipart_uploads", {}),

@@ -29,8 +29,14 @@ def whole(t, number):
     parts = [part(t, upload, index, octets(PART + index)) for index in range(1, number + 1)]
     t.attempt("list", t.s3.list_parts, Bucket=t.bucket, Key="m", UploadId=upload)
     t.attempt("uploads", t.s3.list_multipart_uploads, Bucket=t.bucket)
-    t.attempt("complete", t.s3.complete_multipart_upload, Bucket=t.bucket, Key="m",
-              UploadId=upload, MultipartUpload={"Parts": parts})
+    t.attempt(
+        "complete",
+        t.s3.complete_multipart_upload,
+        Bucket=t.bucket,
+        Key="m",
+        UploadId=upload,
+        MultipartUpload={"Parts": parts},
+    )
     t.see("body", t.s3.get_object(Bucket=t.bucket, Key="m")["Body"].read())
     t.attempt("head", t.s3.head_object, Bucket=t.bucket, Key="m")
     t.attempt("part of it", t.s3.get_object, Bucket=t.bucket, Key="m", PartNumber=1)
@@ -41,8 +47,14 @@ def more_than_100_mb(t):
     upload = begin(t)
     size = 15 * 1024 * 1024
     parts = [part(t, upload, index, octets(size + index)) for index in range(1, 8)]
-    t.attempt("complete", t.s3.complete_multipart_upload, Bucket=t.bucket, Key="m",
-              UploadId=upload, MultipartUpload={"Parts": parts})
+    t.attempt(
+        "complete",
+        t.s3.complete_multipart_upload,
+        Bucket=t.bucket,
+        Key="m",
+        UploadId=upload,
+        MultipartUpload={"Parts": parts},
+    )
     body = t.s3.get_object(Bucket=t.bucket, Key="m")["Body"]
     import hashlib
 
@@ -75,18 +87,35 @@ def completed_wrongly(t, how):
         parts = [one, {"PartNumber": 9, "ETag": one["ETag"]}]
     elif how == "empty":
         parts = []
-    t.attempt("complete", t.s3.complete_multipart_upload, Bucket=t.bucket, Key="m",
-              UploadId=upload, MultipartUpload={"Parts": parts})
+    t.attempt(
+        "complete",
+        t.s3.complete_multipart_upload,
+        Bucket=t.bucket,
+        Key="m",
+        UploadId=upload,
+        MultipartUpload={"Parts": parts},
+    )
 
 
-@case({"ContentType": "text/x"}, {"Metadata": {"a": "b"}}, {"ChecksumAlgorithm": "SHA256"},
-      {"Tagging": "a=b"}, {"StorageClass": "STANDARD_IA"})
+@case(
+    {"ContentType": "text/x"},
+    {"Metadata": {"a": "b"}},
+    {"ChecksumAlgorithm": "SHA256"},
+    {"Tagging": "a=b"},
+    {"StorageClass": "STANDARD_IA"},
+)
 def with_headers(t, given):
     upload = begin(t, **given)
     extra = {k: v for k, v in given.items() if k == "ChecksumAlgorithm"}
     parts = [part(t, upload, 1, octets(1000), **extra)]
-    t.attempt("complete", t.s3.complete_multipart_upload, Bucket=t.bucket, Key="m",
-              UploadId=upload, MultipartUpload={"Parts": parts})
+    t.attempt(
+        "complete",
+        t.s3.complete_multipart_upload,
+        Bucket=t.bucket,
+        Key="m",
+        UploadId=upload,
+        MultipartUpload={"Parts": parts},
+    )
     t.attempt("head", t.s3.head_object, Bucket=t.bucket, Key="m")
 
 
@@ -95,14 +124,30 @@ def part_copied(t, span):
     t.put("source ü", octets(PART + 5))
     upload = begin(t)
     extra = {"CopySourceRange": span} if span else {}
-    t.attempt("copy", t.s3.upload_part_copy, Bucket=t.bucket, Key="m", UploadId=upload, PartNumber=1,
-              CopySource={"Bucket": t.bucket, "Key": "source ü"}, **extra)
+    t.attempt(
+        "copy",
+        t.s3.upload_part_copy,
+        Bucket=t.bucket,
+        Key="m",
+        UploadId=upload,
+        PartNumber=1,
+        CopySource={"Bucket": t.bucket, "Key": "source ü"},
+        **extra
+    )
     t.attempt("parts", t.s3.list_parts, Bucket=t.bucket, Key="m", UploadId=upload)
 
 
 SOURCES = [
-    "{b}/k", "/{b}/k", {"Key": "k"}, {"Key": "ü +&?%"}, "{b}/ü +&%", {"Key": "none"}, "{b}/none",
-    "nobucket/k", "{b}", {"Key": "k", "VersionId": "null"},
+    "{b}/k",
+    "/{b}/k",
+    {"Key": "k"},
+    {"Key": "ü +&?%"},
+    "{b}/ü +&%",
+    {"Key": "none"},
+    "{b}/none",
+    "nobucket/k",
+    "{b}",
+    {"Key": "k", "VersionId": "null"},
 ]
 
 
@@ -120,9 +165,12 @@ def copied(t, source):
 
 
 @case(
-    {"MetadataDirective": "REPLACE", "Metadata": {"x": "y"}}, {"MetadataDirective": "COPY"},
-    {"MetadataDirective": "REPLACE", "ContentType": "text/z"}, {"StorageClass": "GLACIER"},
-    {"TaggingDirective": "REPLACE", "Tagging": "a=b"}, {"ACL": "public-read"},
+    {"MetadataDirective": "REPLACE", "Metadata": {"x": "y"}},
+    {"MetadataDirective": "COPY"},
+    {"MetadataDirective": "REPLACE", "ContentType": "text/z"},
+    {"StorageClass": "GLACIER"},
+    {"TaggingDirective": "REPLACE", "Tagging": "a=b"},
+    {"ACL": "public-read"},
 )
 def copied_with(t, given):
     t.put("k", b"hello", Metadata={"a": "b"}, Tagging="c=d")
@@ -158,19 +206,45 @@ CONFIGURATIONS = [
     ("versioning", "VersioningConfiguration", {"Status": "Enabled"}),
     ("versioning", "VersioningConfiguration", {"Status": "Suspended"}),
     ("tagging", "Tagging", {"TagSet": [{"Key": "a", "Value": "b"}]}),
-    ("cors", "CORSConfiguration",
-     {"CORSRules": [{"AllowedMethods": ["GET", "PUT"], "AllowedOrigins": ["*"],
-                     "MaxAgeSeconds": 5}]}),
-    ("website", "WebsiteConfiguration",
-     {"IndexDocument": {"Suffix": "i.html"}, "ErrorDocument": {"Key": "e.html"}}),
-    ("lifecycle_configuration", "LifecycleConfiguration",
-     {"Rules": [{"ID": "r", "Status": "Enabled", "Filter": {"Prefix": "a"},
-                 "Expiration": {"Days": 3}}]}),
-    ("encryption", "ServerSideEncryptionConfiguration",
-     {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}),
+    (
+        "cors",
+        "CORSConfiguration",
+        {
+            "CORSRules": [
+                {"AllowedMethods": ["GET", "PUT"], "AllowedOrigins": ["*"], "MaxAgeSeconds": 5}
+            ]
+        },
+    ),
+    (
+        "website",
+        "WebsiteConfiguration",
+        {"IndexDocument": {"Suffix": "i.html"}, "ErrorDocument": {"Key": "e.html"}},
+    ),
+    (
+        "lifecycle_configuration",
+        "LifecycleConfiguration",
+        {
+            "Rules": [
+                {
+                    "ID": "r",
+                    "Status": "Enabled",
+                    "Filter": {"Prefix": "a"},
+                    "Expiration": {"Days": 3},
+                }
+            ]
+        },
+    ),
+    (
+        "encryption",
+        "ServerSideEncryptionConfiguration",
+        {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]},
+    ),
     ("policy", "Policy", '{"Version": "2012-10-17", "Statement": []}'),
-    ("ownership_controls", "OwnershipControls",
-     {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]}),
+    (
+        "ownership_controls",
+        "OwnershipControls",
+        {"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
+    ),
     ("notification_configuration", "NotificationConfiguration", {}),
     ("accelerate_configuration", "AccelerateConfiguration", {"Status": "Enabled"}),
     ("logging", "BucketLoggingStatus", {}),
@@ -203,11 +277,15 @@ def versioned(t):
     first = t.put("k", b"one")["VersionId"]
     t.mask(first)
     t.mask(t.put("k", b"two")["VersionId"])
-    t.attempt("old", lambda: t.s3.get_object(Bucket=t.bucket, Key="k", VersionId=first)["Body"].read())
+    t.attempt(
+        "old", lambda: t.s3.get_object(Bucket=t.bucket, Key="k", VersionId=first)["Body"].read()
+    )
     t.attempt("head", t.s3.head_object, Bucket=t.bucket, Key="k", VersionId=first)
     t.attempt("delete", t.s3.delete_object, Bucket=t.bucket, Key="k")
     t.attempt("gone", t.s3.get_object, Bucket=t.bucket, Key="k")
-    t.attempt("still", lambda: t.s3.get_object(Bucket=t.bucket, Key="k", VersionId=first)["Body"].read())
+    t.attempt(
+        "still", lambda: t.s3.get_object(Bucket=t.bucket, Key="k", VersionId=first)["Body"].read()
+    )
     t.attempt("no such", t.s3.get_object, Bucket=t.bucket, Key="k", VersionId="nonsense")
     t.attempt("delete it", t.s3.delete_object, Bucket=t.bucket, Key="k", VersionId=first)
     source = {"Bucket": t.bucket, "Key": "k", "VersionId": first}
@@ -227,11 +305,17 @@ def object_lock(t):
     t.s3.create_bucket(Bucket="locked", ObjectLockEnabledForBucket=True)
     t.s3.put_object(Bucket="locked", Key="k", Body=b"x")
     until = datetime.datetime(2031, 1, 1, tzinfo=datetime.timezone.utc)
-    t.attempt("retention", t.s3.put_object_retention, Bucket="locked", Key="k",
-              Retention={"Mode": "GOVERNANCE", "RetainUntilDate": until})
+    t.attempt(
+        "retention",
+        t.s3.put_object_retention,
+        Bucket="locked",
+        Key="k",
+        Retention={"Mode": "GOVERNANCE", "RetainUntilDate": until},
+    )
     t.attempt("get", t.s3.get_object_retention, Bucket="locked", Key="k")
-    t.attempt("hold", t.s3.put_object_legal_hold, Bucket="locked", Key="k",
-              LegalHold={"Status": "ON"})
+    t.attempt(
+        "hold", t.s3.put_object_legal_hold, Bucket="locked", Key="k", LegalHold={"Status": "ON"}
+    )
     t.attempt("get hold", t.s3.get_object_legal_hold, Bucket="locked", Key="k")
     t.attempt("configuration", t.s3.get_object_lock_configuration, Bucket="locked")
     t.attempt("head", t.s3.head_object, Bucket="locked", Key="k")

@@ -7,19 +7,68 @@ import os
 from registry import case
 
 SIZES = [
-    0, 1, 5, 1023, 4095, 4096, 4097, 65535, 65536, 65537, 262144, 262145,
-    1048576, 1048577, 4194304, 5242883,
+    0,
+    1,
+    5,
+    1023,
+    4095,
+    4096,
+    4097,
+    65535,
+    65536,
+    65537,
+    262144,
+    262145,
+    1048576,
+    1048577,
+    4194304,
+    5242883,
 ]
 KEYS = [
-    "plain", "with space", "a/b/c", "/leading", "trailing/", "//double", "plus+and=equals", "a&b?c#d",
-    "percent%20", "percent%", "quote'\"s", "tilde~", "semi;colon,comma", "back\\slash", "a:b@c",
-    "ünïcödé", "日本語/キー", "emoji-😀", "ключ", "مفتاح", "e\u0301 combining", "dot.", "...",
-    "x" * 1024, "<xml>&amp;", "new\tTab", "star*", "(paren)", "[bracket]", "{brace}", "pipe|",
-    "^caret`", "$dollar!",
+    "plain",
+    "with space",
+    "a/b/c",
+    "/leading",
+    "trailing/",
+    "//double",
+    "plus+and=equals",
+    "a&b?c#d",
+    "percent%20",
+    "percent%",
+    "quote'\"s",
+    "tilde~",
+    "semi;colon,comma",
+    "back\\slash",
+    "a:b@c",
+    "ünïcödé",
+    "日本語/キー",
+    "emoji-😀",
+    "ключ",
+    "مفتاح",
+    "e\u0301 combining",
+    "dot.",
+    "...",
+    "x" * 1024,
+    "<xml>&amp;",
+    "new\tTab",
+    "star*",
+    "(paren)",
+    "[bracket]",
+    "{brace}",
+    "pipe|",
+    "^caret`",
+    "$dollar!",
 ]
 METADATA = [
-    {}, {"a": "b"}, {"Mixed-Case": "Value"}, {"a": ""}, {"a": "x" * 1500}, {"a": "1", "b": "2"},
-    {"with-dash": "semi;colon"}, {"spaces": "a  b"}, {"a": " padded "},
+    {},
+    {"a": "b"},
+    {"Mixed-Case": "Value"},
+    {"a": ""},
+    {"a": "x" * 1500},
+    {"a": "1", "b": "2"},
+    {"with-dash": "semi;colon"},
+    {"spaces": "a  b"},
+    {"a": " padded "},
 ]
 HEADERS = [
     {"ContentType": "text/plain"},
@@ -107,8 +156,13 @@ def keys(t, key):
     t.attempt("head", t.s3.head_object, Bucket=t.bucket, Key=key)
     t.attempt("list", t.s3.list_objects_v2, Bucket=t.bucket)
     t.attempt("list v1", t.s3.list_objects, Bucket=t.bucket)
-    t.attempt("copy", t.s3.copy_object, Bucket=t.bucket, Key="copy",
-              CopySource={"Bucket": t.bucket, "Key": key})
+    t.attempt(
+        "copy",
+        t.s3.copy_object,
+        Bucket=t.bucket,
+        Key="copy",
+        CopySource={"Bucket": t.bucket, "Key": key},
+    )
     t.attempt("delete", t.s3.delete_object, Bucket=t.bucket, Key=key)
 
 
@@ -133,9 +187,12 @@ def headers(t, given):
 
 
 @case(
-    {"ResponseContentType": "text/x"}, {"ResponseCacheControl": "no-store"},
-    {"ResponseContentDisposition": "inline"}, {"ResponseContentEncoding": "br"},
-    {"ResponseContentLanguage": "fr"}, {"ResponseExpires": "2031-01-01T00:00:00Z"},
+    {"ResponseContentType": "text/x"},
+    {"ResponseCacheControl": "no-store"},
+    {"ResponseContentDisposition": "inline"},
+    {"ResponseContentEncoding": "br"},
+    {"ResponseContentLanguage": "fr"},
+    {"ResponseExpires": "2031-01-01T00:00:00Z"},
 )
 def response_overrides(t, given):
     t.put("k", b"hello")

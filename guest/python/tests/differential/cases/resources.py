@@ -30,9 +30,22 @@ def buckets(t):
 
 
 ATTRIBUTES = [
-    "content_length", "content_type", "e_tag", "metadata", "cache_control", "storage_class",
-    "version_id", "parts_count", "expires", "delete_marker", "content_encoding", "checksum_crc32",
-    "server_side_encryption", "website_redirect_location", "accept_ranges", "missing_meta",
+    "content_length",
+    "content_type",
+    "e_tag",
+    "metadata",
+    "cache_control",
+    "storage_class",
+    "version_id",
+    "parts_count",
+    "expires",
+    "delete_marker",
+    "content_encoding",
+    "checksum_crc32",
+    "server_side_encryption",
+    "website_redirect_location",
+    "accept_ranges",
+    "missing_meta",
 ]
 
 
@@ -165,8 +178,19 @@ def transfers(t, method):
     t.see("keys", [[item.key, item.size] for item in bucket.objects.all()])
 
 
-@case("Acl", "Cors", "Lifecycle", "LifecycleConfiguration", "Logging", "Notification", "Policy",
-      "RequestPayment", "Tagging", "Versioning", "Website")
+@case(
+    "Acl",
+    "Cors",
+    "Lifecycle",
+    "LifecycleConfiguration",
+    "Logging",
+    "Notification",
+    "Policy",
+    "RequestPayment",
+    "Tagging",
+    "Versioning",
+    "Website",
+)
 def sub_resources(t, name):
     s3, bucket = resource(t)
     found = getattr(bucket, name)()
@@ -224,12 +248,27 @@ def identity(t):
     t.see("members", sorted(n for n in dir(s3.Object("a-b", "k")) if n[0] != "_"))
 
 
-@case("Bucket", "Object", "ObjectSummary", "ObjectVersion", "MultipartUpload", "BucketAcl",
-      "BucketPolicy", "BucketWebsite", "MultipartUploadPart")
+@case(
+    "Bucket",
+    "Object",
+    "ObjectSummary",
+    "ObjectVersion",
+    "MultipartUpload",
+    "BucketAcl",
+    "BucketPolicy",
+    "BucketWebsite",
+    "MultipartUploadPart",
+)
 def members(t, name):
     s3, bucket = resource(t)
-    number = {"Bucket": 1, "Object": 2, "ObjectSummary": 2, "ObjectVersion": 3,
-              "MultipartUpload": 3, "MultipartUploadPart": 4}.get(name, 1)
+    number = {
+        "Bucket": 1,
+        "Object": 2,
+        "ObjectSummary": 2,
+        "ObjectVersion": 3,
+        "MultipartUpload": 3,
+        "MultipartUploadPart": 4,
+    }.get(name, 1)
     thing = getattr(s3, name)(*["a-b", "k", "1", "2"][:number])
     t.see("members", sorted(n for n in dir(thing) if n[0] != "_"))
     t.see("repr", repr(thing))

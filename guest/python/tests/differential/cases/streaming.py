@@ -7,10 +7,26 @@ from registry import case
 from .objects import octets
 
 RANGES = [
-    "bytes=0-0", "bytes=0-9", "bytes=5-5", "bytes=10-", "bytes=-1", "bytes=-10", "bytes=0-99999",
-    "bytes=99999-", "bytes=99999-200000", "bytes=0-200000", "bytes=-200000", "bytes=65535-65536",
-    "bytes=1000-70000", "bytes=100000-", "bytes=100000-100001", "bytes=5-2", "bytes=-0", "bytes=",
-    "nonsense", "bytes=0-1,3-4",
+    "bytes=0-0",
+    "bytes=0-9",
+    "bytes=5-5",
+    "bytes=10-",
+    "bytes=-1",
+    "bytes=-10",
+    "bytes=0-99999",
+    "bytes=99999-",
+    "bytes=99999-200000",
+    "bytes=0-200000",
+    "bytes=-200000",
+    "bytes=65535-65536",
+    "bytes=1000-70000",
+    "bytes=100000-",
+    "bytes=100000-100001",
+    "bytes=5-2",
+    "bytes=-0",
+    "bytes=",
+    "nonsense",
+    "bytes=0-1,3-4",
 ]
 
 
@@ -83,8 +99,16 @@ def chunks_by_default(t):
 
 
 LINES = [
-    b"a\nb\nc", b"a\nb\nc\n", b"", b"\n", b"\n\n\n", b"a\r\nb\r\nc", b"a\rb\rc", b"no end",
-    b"x" * 5000 + b"\n" + b"y" * 5000, b"mixed\r\nends\nhere\r",
+    b"a\nb\nc",
+    b"a\nb\nc\n",
+    b"",
+    b"\n",
+    b"\n\n\n",
+    b"a\r\nb\r\nc",
+    b"a\rb\rc",
+    b"no end",
+    b"x" * 5000 + b"\n" + b"y" * 5000,
+    b"mixed\r\nends\nhere\r",
 ]
 
 

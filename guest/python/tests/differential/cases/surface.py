@@ -25,7 +25,10 @@ def sessions(t):
 def client_of(t):
     client = t.boto3.client("s3", region_name="us-east-1")
     t.see("class", type(client).__name__)
-    t.see("meta", [client.meta.region_name, client.meta.partition, client.meta.service_model.service_name])
+    t.see(
+        "meta",
+        [client.meta.region_name, client.meta.partition, client.meta.service_model.service_name],
+    )
     t.see("endpoint", client.meta.endpoint_url.startswith("http://127.0.0.1"))
     t.see("mapping", client.meta.method_to_api_mapping["list_objects_v2"])
     t.see("id", str(client.meta.service_model.service_id))
@@ -33,8 +36,12 @@ def client_of(t):
     t.attempt("close", client.close)
 
 
-LEFT_OUT = {"select_object_content", "write_get_object_response", "create_session",
-            "update_object_encryption"}
+LEFT_OUT = {
+    "select_object_content",
+    "write_get_object_response",
+    "create_session",
+    "update_object_encryption",
+}
 
 
 @case()
@@ -49,9 +56,13 @@ def configs(t):
     from botocore.config import Config
 
     config = Config(
-        region_name="eu-west-1", retries={"max_attempts": 3, "mode": "standard"},
-        read_timeout=5, connect_timeout=5, max_pool_connections=50,
-        s3={"addressing_style": "path"}, signature_version="s3v4",
+        region_name="eu-west-1",
+        retries={"max_attempts": 3, "mode": "standard"},
+        read_timeout=5,
+        connect_timeout=5,
+        max_pool_connections=50,
+        s3={"addressing_style": "path"},
+        signature_version="s3v4",
     )
     client = t.boto3.client("s3", config=config)
     t.see("region", client.meta.region_name)
@@ -92,7 +103,9 @@ def presigned(t, method):
     if method != "list_objects_v2":
         given["Key"] = "ü k"
     url = t.s3.generate_presigned_url(method, Params=given, ExpiresIn=60)
-    t.see("url", [urlsplit(url).path, sorted(p.split("=")[0] for p in urlsplit(url).query.split("&"))])
+    t.see(
+        "url", [urlsplit(url).path, sorted(p.split("=")[0] for p in urlsplit(url).query.split("&"))]
+    )
     if method == "get_object":
         import urllib.request
 
@@ -108,7 +121,11 @@ def presigned_wrongly(t):
     t.attempt("none", t.s3.generate_presigned_url, "list_buckets")
 
 
-@case({}, {"ExpiresIn": 10}, {"Fields": {"acl": "public-read"}, "Conditions": [{"acl": "public-read"}]})
+@case(
+    {},
+    {"ExpiresIn": 10},
+    {"Fields": {"acl": "public-read"}, "Conditions": [{"acl": "public-read"}]},
+)
 def presigned_form(t, given):
     found = t.s3.generate_presigned_post(t.bucket, "k", **given)
     t.see("url", found["url"].split("/")[-1])
@@ -222,6 +239,12 @@ def no_region(t):
 
 @case()
 def credentials_in_code(t):
-    client = t.boto3.client("s3", aws_access_key_id="a", aws_secret_access_key="b",
-                            region_name="us-east-1", use_ssl=False, verify=False)
+    client = t.boto3.client(
+        "s3",
+        aws_access_key_id="a",
+        aws_secret_access_key="b",
+        region_name="us-east-1",
+        use_ssl=False,
+        verify=False,
+    )
     t.see("works", client.list_buckets()["ResponseMetadata"]["HTTPStatusCode"])

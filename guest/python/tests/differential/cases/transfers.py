@@ -43,8 +43,9 @@ def file_up_and_down(t, size):
 @case(*SIZES)
 def object_up_and_down(t, size):
     seen = []
-    t.attempt("up", t.s3.upload_fileobj, io.BytesIO(octets(size)), t.bucket, "k",
-              Callback=seen.append)
+    t.attempt(
+        "up", t.s3.upload_fileobj, io.BytesIO(octets(size)), t.bucket, "k", Callback=seen.append
+    )
     t.see("progress", sum(seen))
     head(t)
     out = io.BytesIO()
@@ -67,16 +68,22 @@ class OnlyReads:
 @case(0, 1, 100_000, 8 * MB, 9 * MB)
 def unseekable(t, size):
     seen = []
-    t.attempt("up", t.s3.upload_fileobj, OnlyReads(octets(size)), t.bucket, "k", Callback=seen.append)
+    t.attempt(
+        "up", t.s3.upload_fileobj, OnlyReads(octets(size)), t.bucket, "k", Callback=seen.append
+    )
     t.see("progress", sum(seen))
     head(t)
 
 
 CONFIGS = [
-    {"multipart_threshold": 1}, {"multipart_threshold": 6 * MB, "multipart_chunksize": 5 * MB},
-    {"multipart_chunksize": 2 * MB, "multipart_threshold": 6 * MB}, {"use_threads": False},
-    {"max_concurrency": 1, "multipart_threshold": 6 * MB}, {"max_concurrency": 3},
-    {"io_chunksize": 1000}, {"multipart_threshold": 100 * MB},
+    {"multipart_threshold": 1},
+    {"multipart_threshold": 6 * MB, "multipart_chunksize": 5 * MB},
+    {"multipart_chunksize": 2 * MB, "multipart_threshold": 6 * MB},
+    {"use_threads": False},
+    {"max_concurrency": 1, "multipart_threshold": 6 * MB},
+    {"max_concurrency": 3},
+    {"io_chunksize": 1000},
+    {"multipart_threshold": 100 * MB},
 ]
 
 
@@ -105,9 +112,19 @@ def configuration(t):
     from boto3.s3.transfer import TransferConfig
 
     config = TransferConfig()
-    names = ("multipart_threshold", "max_concurrency", "multipart_chunksize", "io_chunksize",
-             "num_download_attempts", "max_io_queue", "use_threads", "max_bandwidth",
-             "max_request_concurrency", "max_io_queue_size", "preferred_transfer_client")
+    names = (
+        "multipart_threshold",
+        "max_concurrency",
+        "multipart_chunksize",
+        "io_chunksize",
+        "num_download_attempts",
+        "max_io_queue",
+        "use_threads",
+        "max_bandwidth",
+        "max_request_concurrency",
+        "max_io_queue_size",
+        "preferred_transfer_client",
+    )
     for name in names:
         t.see(name, getattr(config, name))
     config.max_concurrency = 3
@@ -115,10 +132,17 @@ def configuration(t):
 
 
 EXTRA = [
-    {"ContentType": "text/x"}, {"Metadata": {"a": "b"}}, {"ACL": "public-read"},
-    {"CacheControl": "no-cache"}, {"Tagging": "a=b"}, {"StorageClass": "STANDARD_IA"},
-    {"ChecksumAlgorithm": "SHA256"}, {"ServerSideEncryption": "AES256"},
-    {"ContentEncoding": "gzip", "ContentDisposition": "inline"}, {"Nonsense": 1}, {"Body": b"x"},
+    {"ContentType": "text/x"},
+    {"Metadata": {"a": "b"}},
+    {"ACL": "public-read"},
+    {"CacheControl": "no-cache"},
+    {"Tagging": "a=b"},
+    {"StorageClass": "STANDARD_IA"},
+    {"ChecksumAlgorithm": "SHA256"},
+    {"ServerSideEncryption": "AES256"},
+    {"ContentEncoding": "gzip", "ContentDisposition": "inline"},
+    {"Nonsense": 1},
+    {"Body": b"x"},
     {"ContentType": 5},
 ]
 
@@ -137,8 +161,9 @@ def wrongly(t, how):
     if how == "no-bucket":
         t.attempt("file", t.s3.upload_file, path, "there-is-no-such-bucket", "k")
         t.attempt("object", t.s3.upload_fileobj, io.BytesIO(b"x"), "there-is-no-such-bucket", "k")
-        t.attempt("large", t.s3.upload_fileobj, io.BytesIO(octets(9 * MB)),
-                  "there-is-no-such-bucket", "k")
+        t.attempt(
+            "large", t.s3.upload_fileobj, io.BytesIO(octets(9 * MB)), "there-is-no-such-bucket", "k"
+        )
     elif how == "no-file":
         t.attempt("up", t.s3.upload_file, os.path.join(t.folder, "none"), t.bucket, "k")
     elif how == "no-key":

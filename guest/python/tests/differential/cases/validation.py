@@ -66,7 +66,10 @@ WRONG = [
     ("upload_part", K),
     ("upload_part", dict(K, UploadId="u")),
     ("upload_part", dict(K, UploadId="u", PartNumber="1")),
-    ("complete_multipart_upload", dict(K, UploadId="u", MultipartUpload={"Parts": [{"Etag": "x"}]})),
+    (
+        "complete_multipart_upload",
+        dict(K, UploadId="u", MultipartUpload={"Parts": [{"Etag": "x"}]}),
+    ),
     ("complete_multipart_upload", dict(K, UploadId="u", MultipartUpload={"Parts": 5})),
     ("complete_multipart_upload", dict(K, UploadId="u", MultipartUpload=[])),
     ("put_object_tagging", dict(K, Tagging={"TagSet": [{"Key": "a"}]})),
@@ -104,8 +107,13 @@ def what_is_taken(t):
     t.attempt("str", lambda: t.s3.get_object(Bucket=Text(t.bucket), Key=Text("k"))["Body"].read())
     t.attempt("bool", t.s3.list_objects_v2, Bucket=t.bucket, MaxKeys=True)
     t.attempt("tuple", t.s3.delete_objects, Bucket=t.bucket, Delete={"Objects": ({"Key": "k"},)})
-    t.attempt("date", t.s3.get_object, Bucket=t.bucket, Key="k",
-              IfModifiedSince=datetime.datetime(2020, 1, 1))
+    t.attempt(
+        "date",
+        t.s3.get_object,
+        Bucket=t.bucket,
+        Key="k",
+        IfModifiedSince=datetime.datetime(2020, 1, 1),
+    )
     t.attempt("file", t.put, "f", io.BytesIO(b"x"))
 
 
@@ -120,8 +128,14 @@ def unknown_method(t):
 @case()
 def does_not_change_what_it_is_given(t):
     t.bucket
-    given = {"Bucket": t.bucket, "Key": "k", "Body": b"x", "Metadata": {"a": "b"},
-             "SSECustomerKey": "0" * 32, "SSECustomerAlgorithm": "AES256"}
+    given = {
+        "Bucket": t.bucket,
+        "Key": "k",
+        "Body": b"x",
+        "Metadata": {"a": "b"},
+        "SSECustomerKey": "0" * 32,
+        "SSECustomerAlgorithm": "AES256",
+    }
     before = {k: (dict(v) if isinstance(v, dict) else v) for k, v in given.items()}
     t.attempt("put", t.s3.put_object, **given)
     t.see("same", given == before)
