@@ -1,4 +1,4 @@
-"""`boto3.session.Session`. S3's clients and resources are made here, all others by the real boto3."""
+"""`boto3.session.Session`: S3 is served here, every other service by the real boto3."""
 
 import os
 from _thread import allocate_lock
