@@ -1,0 +1,278 @@
+"""The runtime, the zygote and the finder, as processes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from instances import HERE, PACKAGE, Served, environment, run_guest
+
+APP = """
+import boto3, logging, os, random
+s3 = boto3.client("s3")
+STARTED = os.getpid()
+
+def echo(event, context):
+    print("hello from", context.function_name)
+    return {"event": event, "id": context.aws_request_id, "memory": context.memory_limit_in_mb,
+            "left": context.get_remaining_time_in_millis() > 0, "pid": os.getpid(),
+            "started": STARTED, "dice": random.random()}
+
+def objects(event, context):
+    s3.put_object(Bucket="bucket", Key="out", Body=b"x" * event["size"])
+    return len(s3.get_object(Bucket="bucket", Key="out")["Body"].read())
+
+def fails(event, context):
+    raise KeyError("no luck")
+
+def missing(event, context):
+    s3.get_object(Bucket="bucket", Key="none")
+
+def large(event, context):
+    return "y" * event["size"]
+
+def odd(event, context):
+    return {1, 2}
+
+def leaves(event, context):
+    raise SystemExit(3)
+
+def logs(event, context):
+    logging.getLogger().setLevel("INFO")
+    logging.getLogger("app").info("said %s", event)
+"""
+HEAD = {"handler": "app.echo", "function": "f", "deadline_ms": 1 << 45, "memory_mib": 256}
+
+
+def invoke(session, handler, event, number=[0]):
+    """One invocation: the head of its reply, and its result."""
+    number[0] += 1
+    head = dict(HEAD, id="r-%d" % number[0], handler=handler)
+    session.invoke(head, json.dumps(event).encode())
+    found = session.replies.get(timeout=30)
+    assert found is not None, session.log
+    assert found[0]["id"] == head["id"] and found[0]["result_bytes"] == len(found[1])
+    return found[0], json.loads(found[1])
+
+
+@pytest.fixture
+def instance(store, tmp_path):
+    """A runtime in a process of its own."""
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "broken.py").write_text("def handler(:\n")
+    (tmp_path / "raises.py").write_text("import nothing_like_it\n")
+    served = Served(store)
+    descriptor = served.guest_end.fileno()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unlade_guest.runtime"],
+        pass_fds=[descriptor],
+        cwd=tmp_path,
+        env=environment(UNLADE_CHANNEL_FD=str(descriptor), LAMBDA_TASK_ROOT=str(tmp_path)),
+        stdout=subprocess.DEVNULL,
+    )
+    assert served.session.greeted.wait(30)
+    yield served.session
+    served.close()
+    assert process.wait(30) == 0
+
+
+def test_a_handler_answers(instance, store):
+    head, result = invoke(instance, "app.echo", {"a": "ü"})
+    assert head["status"] == "done" and head["log_tail"] == "hello from f\n"
+    assert result["event"] == {"a": "ü"} and result["memory"] == "256" and result["left"]
+    assert invoke(instance, "app.objects", {"size": 700_000})[1] == 700_000
+    assert store.objects["out"] == b"x" * 700_000
+
+
+@pytest.mark.parametrize(
+    "handler, kind, text",
+    [
+        ("app.fails", "KeyError", "'no luck'"),
+        ("app.missing", "NoSuchKey", "(NoSuchKey) when calling the GetObject operation: none"),
+        ("app.odd", "Runtime.MarshalError", "Object of type set is not JSON serializable"),
+        ("app.leaves", "Runtime.ExitError", "exit(3)"),
+        ("app.none", "Runtime.HandlerNotFound", "Handler 'none' missing on module 'app'"),
+        ("none.handler", "Runtime.ImportModuleError", "No module named 'none'"),
+        ("raises.handler", "Runtime.ImportModuleError", "nothing_like_it"),
+        ("broken.handler", "Runtime.UserCodeSyntaxError", "Syntax error in module 'broken'"),
+        ("nodot", "Runtime.MalformedHandlerName", "Bad handler 'nodot'"),
+    ],
+)
+def test_errors_have_lambdas_shape(instance, handler, kind, text):
+    head, result = invoke(instance, handler, {})
+    assert head["status"] == "error" and "[ERROR] " + kind in head["log_tail"]
+    assert result["errorType"] == kind and text in result["errorMessage"]
+    assert isinstance(result["stackTrace"], list)
+    if handler == "app.fails":
+        assert "in fails" in result["stackTrace"][-1] and len(result["stackTrace"]) == 1
+    assert invoke(instance, "app.echo", {})[0]["status"] == "done"
+
+
+def test_large_events_and_results(instance):
+    event = {"text": "z" * 900_000}
+    assert invoke(instance, "app.echo", event)[1]["event"] == event
+    for size in (40_000, 70_000, 3_000_000):
+        assert len(invoke(instance, "app.large", {"size": size})[1]) == size
+    head, result = invoke(instance, "app.large", {"size": 7 << 20})
+    assert head["status"] == "error" and result["errorType"] == "Function.ResponseSizeTooLarge"
+
+
+def test_log_records_carry_the_request(instance):
+    head, _ = invoke(instance, "app.logs", 5)
+    assert head["log_tail"].startswith("[INFO]\t") and "\tsaid 5\n" in head["log_tail"]
+    assert head["id"] in head["log_tail"]
+
+
+def test_the_zygote_forks_instances(store, tmp_path):
+    (tmp_path / "app.py").write_text(APP)
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    own.settimeout(30)
+    command = [sys.executable, "-m", "unlade_guest.zygote", "--control", str(other.fileno())]
+    zygote = subprocess.Popen(
+        command + ["--handler", "app.echo"],
+        pass_fds=[other.fileno()],
+        cwd=tmp_path,
+        env=environment(LAMBDA_TASK_ROOT=str(tmp_path)),
+        stdout=subprocess.DEVNULL,
+    )
+    other.close()
+    assert json.loads(own.recv(4096)) == {"ready": True}
+    results, all_ = [], []
+    for number in range(3):
+        served = Served(store)
+        all_.append(served)
+        request = json.dumps({"fork": "i%d" % number, "environment": {"N": str(number)}})
+        socket.send_fds(own, [request.encode()], [served.guest_end.fileno()])
+        said = json.loads(own.recv(4096))
+        assert said["forked"] == "i%d" % number
+        served.guest_end.close()
+        assert served.session.greeted.wait(30)
+        results.append(invoke(served.session, "app.echo", {})[1])
+        assert results[-1]["pid"] == said["pid"] and results[-1]["started"] == zygote.pid
+    assert len({result["dice"] for result in results}) == 3
+    assert invoke(all_[1].session, "app.objects", {"size": 100})[1] == 100
+    own.send(b'{"fork": "without"}')
+    assert "no channel" in json.loads(own.recv(4096))["error"]
+    for served in all_:
+        served.close()
+    ended = {json.loads(own.recv(4096))["exited"] for _ in all_}
+    assert ended == {result["pid"] for result in results}
+    own.close()
+    assert zygote.wait(30) == 0
+
+
+def test_a_vendored_boto3_is_not_used(served, tmp_path):
+    (tmp_path / "boto3").mkdir()
+    (tmp_path / "boto3" / "__init__.py").write_text("raise RuntimeError('vendored')")
+    code = "import sys; sys.path.insert(0, '.'); import boto3; print(boto3.__file__)"
+    assert "synthetic" in run_guest(served, code, cwd=tmp_path)
+
+
+def test_the_pth_file_works_in_an_isolated_interpreter(served, tmp_path):
+    import venv
+
+    venv.create(tmp_path / "v", with_pip=False, symlinks=True)
+    (site,) = (tmp_path / "v" / "lib").glob("python*/site-packages")
+    with open(os.path.join(PACKAGE, "unlade_guest.pth")) as file:
+        (site / "unlade_guest.pth").write_text(PACKAGE + "\n" + file.read())
+    descriptor = served.guest_end.fileno()
+    code = "import boto3; boto3.client('s3').put_object(Bucket='bucket', Key='k', Body=b'x')"
+    done = subprocess.run(
+        [str(tmp_path / "v" / "bin" / "python"), "-I", "-c", code],
+        pass_fds=[descriptor],
+        env=environment(UNLADE_CHANNEL_FD=str(descriptor)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert served.session.service.objects["k"] == b"x"
+
+
+def test_other_services_are_carried_by_the_real_boto3(served):
+    code = """
+import boto3, botocore.exceptions
+from botocore.exceptions import ClientError
+from boto3.dynamodb.types import TypeDeserializer
+s3 = boto3.client("s3")
+table = boto3.client("dynamodb", region_name="eu-west-1")
+print(table.get_item(TableName="t", Key={"id": {"S": "a"}})["Item"])
+print(boto3.resource("dynamodb", region_name="eu-west-1").Table("t").get_item(Key={"id": "a"})["Item"])
+from botocore.exceptions import ClientError as Later
+assert table.exceptions.ClientError is ClientError is Later is s3.exceptions.ClientError
+assert issubclass(table.exceptions.ResourceNotFoundException, ClientError)
+import boto3 as again
+assert again is boto3 and type(boto3.client("s3")) is type(s3)
+s3.put_object(Bucket="bucket", Key="k", Body=b"x")
+try:
+    boto3.client("sqs", region_name="eu-west-1").list_queues()
+except botocore.exceptions.BotoCoreError as error:
+    print(type(error).__name__, error)
+"""
+    out = run_guest(served, code)
+    assert "{'id': {'S': 'a'}, 'n': {'N': '5'}}" in out
+    assert "Decimal('5')" in out
+    assert "HostError" in out and "Unsupported" in out
+    assert served.session.service.objects["k"] == b"x"
+
+
+def test_without_the_real_boto3_it_is_said_what_to_do(served):
+    code = """
+import sys
+sys.path = [p for p in sys.path if "site-packages" not in p]
+import boto3
+try:
+    boto3.client("dynamodb")
+except ImportError as error:
+    print(error)
+"""
+    assert "Add boto3 to the package" in run_guest(served, code)
+
+
+def test_little_is_imported():
+    code = """
+import sys
+before = set(sys.modules)
+import boto3
+boto3.client("s3").get_object
+print(sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            "import sys; sys.path.insert(0, %r)\nfrom unlade_guest import finder; finder.install()\n"
+            % PACKAGE
+            + code,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    names = done.stdout
+    for heavy in ("'json'", "'re'", "'socket'", "'threading'", "'logging'", "'enum'", "'datetime'"):
+        assert heavy not in names, names
+
+
+def test_tables_are_those_of_the_pinned_botocore():
+    done = subprocess.run(
+        [sys.executable, os.path.join(HERE, "tables.py")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_channel_is_opened_again_by_its_path_only(tmp_path, monkeypatch):
+    from unlade_guest import current
+    from unlade_guest.channel import ChannelLost
+
+    monkeypatch.delenv("UNLADE_CHANNEL_FD", raising=False)
+    monkeypatch.delenv("UNLADE_CHANNEL_PATH", raising=False)
+    assert current.reconnect() is None
+    monkeypatch.setenv("UNLADE_CHANNEL_PATH", str(tmp_path / "none"))
+    with pytest.raises(ChannelLost, match="no channel at"):
+        current.reconnect()

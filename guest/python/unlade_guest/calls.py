@@ -1,0 +1,144 @@
+"""One call of a service: parameters out, body out, result, error or body back."""
+
+from time import sleep
+
+from . import descriptors as wire
+from .body import Stream
+from .channel import ChannelLost
+from .current import channel
+from .errors import host_error
+from .text import decode, encode
+
+INLINE_BYTES_MAX = 4096
+PIECE_SLOTS_MAX = 16
+
+
+class Answer:
+    """What the host said of a call. `stream` is its body, where it has one."""
+
+    __slots__ = ("status", "flags", "said", "stream")
+
+    def __init__(self, status, flags, said, stream):
+        self.status = status
+        self.flags = flags
+        self.said = said
+        self.stream = stream
+
+
+def perform(service, operation, parameters, body=None, streaming=False, region=None):
+    """Carries a call out and waits for its end. `body` has `length` and `fill` (see `source.py`).
+
+    Raises what `errors.host_error` makes of failures that are not the service's.
+    """
+    return collect(begin(service, operation, parameters, body, region), streaming)
+
+
+class Begun:
+    """A call in flight, and what it takes to make it again."""
+
+    __slots__ = ("channel", "call", "pieces", "body", "operation")
+
+    def __init__(self, link, pieces, body, operation):
+        self.channel = link
+        self.call = None
+        self.pieces = pieces
+        self.body = body
+        self.operation = operation
+
+
+def begin(service, operation, parameters, body=None, region=None):
+    """Submits a call, all of its body included; does not wait for its end."""
+    try:
+        return _begin(service, operation, parameters, body, region)
+    except ChannelLost as error:
+        raise host_error("Lost", str(error), operation) from None
+
+
+def _begin(service, operation, parameters, body, region):
+    link = channel()
+    meta = {"service": service, "operation": operation, "parameters": parameters}
+    if region is not None:
+        meta["region"] = region
+    pieces = []
+    if body is not None:
+        meta["body_bytes"] = body.length
+        if 0 < body.length <= INLINE_BYTES_MAX:
+            meta["inline"] = True
+            data = bytearray(body.length)
+            body.fill(memoryview(data))
+            pieces = [b"\0", data]
+            body = None
+        elif not body.length:
+            body = None
+    pieces.insert(0, encode(meta).encode())
+    begun = Begun(link, pieces, body, operation)
+    _send(begun)
+    return begun
+
+
+def _send(begun):
+    link, body = begun.channel, begun.body
+    if body is None:
+        begun.call = link.submit(begun.pieces)
+        return
+    slot_bytes = link.region.slot_bytes
+    left = body.length
+    call = None
+    while left:
+        extents = link.take_slots(min(-(-left // slot_bytes), PIECE_SLOTS_MAX), call)
+        if not extents[1]:
+            break
+        size = min(left, extents[1] * slot_bytes)
+        try:
+            body.fill(link.region.guest_view(extents[0], size))
+        except BaseException:
+            link.give_slots(extents)
+            if call is not None:
+                link.abandon(call)
+            raise
+        left -= size
+        if call is None:
+            call = link.submit(begun.pieces, extents, size, left > 0)
+        elif not link.submit_body(call, extents, size, left > 0):
+            break
+    begun.call = call
+
+
+def collect(begun, streaming=False):
+    """Waits for a call's end. Where the host has too much at once, makes it again."""
+    try:
+        return _collect(begun, streaming)
+    except ChannelLost as error:
+        raise host_error("Lost", str(error), begun.operation) from None
+
+
+def _collect(begun, streaming):
+    link = begun.channel
+    for attempt in range(wire.REFUSALS_MAX):
+        completion = link.finish(begun.call)
+        if completion.status != wire.REFUSED:
+            return _answer(link, begun.operation, completion, streaming)
+        _drop(link, completion)
+        if not Stream.spill_one(link):
+            sleep(wire.REFUSED_WAIT_S * min(attempt + 1, 20))
+        if begun.body is not None:
+            begun.body.rewind()
+        _send(begun)
+    raise host_error("Refused", "the host had too much to do at once", begun.operation)
+
+
+def _drop(link, completion):
+    if completion.token:
+        link.release(completion.token)
+
+
+def _answer(link, operation, completion, streaming):
+    said = decode(completion.meta.decode()) if completion.meta else {}
+    if completion.status == wire.HOST_ERROR:
+        _drop(link, completion)
+        error = said.get("error", {})
+        raise host_error(error.get("Code", "Unknown"), error.get("Message", ""), operation)
+    if completion.status == wire.DONE and streaming:
+        return Answer(wire.DONE, completion.flags, said, Stream(link, completion))
+    _drop(link, completion)
+    return Answer(completion.status, completion.flags, said, None)

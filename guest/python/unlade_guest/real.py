@@ -1,0 +1,172 @@
+"""The real boto3, loaded when something asks for what is not S3.
+
+It is loaded under its own names beside the synthetic modules, which functions have already: they
+stay what `import boto3` gives. Exceptions keep one identity: while the real `botocore.exceptions`
+is executed, classes of names that exist here already are these. Calls of its clients are cut before
+a request is sent, and carried to the host.
+"""
+
+import builtins
+import os
+import sys
+from importlib.machinery import PathFinder
+
+from . import errors
+from .finder import HERE, NAMES
+
+# After loading, these names mean the synthetic modules again.
+FACADES = ("boto3", "boto3.session")
+HOW = (
+    "%s is not in this function's package: S3 needs no boto3 here, other services do. "
+    "Add boto3 to the package, or to the image"
+)
+
+
+class _State:
+    """What was loaded in this process."""
+
+    loading = False
+    loaded = None
+    facades = None
+
+
+state = _State()
+
+
+def spec(name):
+    """The spec of a real module while the real packages are loaded."""
+    parent, _, _ = name.rpartition(".")
+    path = None
+    if parent:
+        path = [p for p in sys.modules[parent].__path__ if not p.startswith(HERE)]
+        path = path or _location(parent)
+    found = PathFinder.find_spec(name, path)
+    if found is not None and name == "botocore.exceptions":
+        found.loader = _Bridge(found.loader)
+    return found
+
+
+def _location(package):
+    """Where a real package is."""
+    path = None
+    location = None
+    for at, _ in enumerate(package.split("."), 1):
+        name = ".".join(package.split(".")[:at])
+        found = PathFinder.find_spec(name, path)
+        if found is None or not found.submodule_search_locations:
+            raise ModuleNotFoundError(HOW % name, name=name)
+        location = path = list(found.submodule_search_locations)
+    return location
+
+
+class _Bridge:
+    """Executes botocore.exceptions so that it has the classes that exist already."""
+
+    def __init__(self, loader):
+        self._loader = loader
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        make = builtins.__build_class__
+
+        def build(body, name, *bases, **keywords):
+            known = vars(errors).get(name)
+            if isinstance(known, type) and issubclass(known, Exception):
+                return known
+            return make(body, name, *bases, **keywords)
+
+        own = dict(vars(builtins), __build_class__=build)
+        module.__dict__["__builtins__"] = own
+        code = self._loader.get_code(module.__name__)
+        exec(code, module.__dict__)
+        for name, value in list(vars(module).items()):
+            if isinstance(value, type) and issubclass(value, Exception):
+                vars(errors).setdefault(name, value)
+
+
+def outside(name, light):
+    """A spec for a real module that has no synthetic one."""
+    if name in light and state.loaded is None:
+        parent = name.rpartition(".")[0]
+        return PathFinder.find_spec(name, _location(parent))
+    if state.loaded is None:
+        try:
+            load()
+        except ModuleNotFoundError:
+            return None
+    parent = name.rpartition(".")[0]
+    if name in sys.modules:
+        return sys.modules[name].__spec__
+    return PathFinder.find_spec(name, _location(parent) if parent else None)
+
+
+def load():
+    """Loads the real boto3. ModuleNotFoundError, which says what to do, where there is none."""
+    if state.loaded is not None:
+        return state.loaded
+    if PathFinder.find_spec("boto3") is None or PathFinder.find_spec("botocore") is None:
+        raise ModuleNotFoundError(HOW % "boto3", name="boto3")
+    own = {}
+    for name in list(sys.modules):
+        if name.partition(".")[0] in NAMES and _is_synthetic(sys.modules[name]):
+            own[name] = sys.modules.pop(name)
+    state.loading = True
+    try:
+        import boto3
+        import boto3.session
+        import botocore.session
+        import botocore.exceptions
+    except BaseException:
+        for name in [n for n in sys.modules if n.partition(".")[0] in NAMES]:
+            del sys.modules[name]
+        sys.modules.update(own)
+        raise
+    finally:
+        state.loading = False
+    state.loaded = boto3
+    for name in FACADES:
+        if name in own:
+            path = getattr(sys.modules[name], "__path__", None)
+            if path is not None:
+                own[name].__path__ = list(path)
+            sys.modules[name] = own[name]
+    return boto3
+
+
+def _is_synthetic(module):
+    return (getattr(module, "__file__", None) or "").startswith(HERE)
+
+
+def attribute(package, name):
+    """An attribute of a real package that the synthetic one has not."""
+    if name.startswith("__") or state.loading:
+        raise AttributeError("module %r has no attribute %r" % (package, name))
+    try:
+        real = load() if package == "boto3" else (load(), sys.modules[package])[1]
+    except ModuleNotFoundError:
+        raise AttributeError("module %r has no attribute %r" % (package, name)) from None
+    if not hasattr(real, name):
+        raise AttributeError("module %r has no attribute %r" % (package, name))
+    return getattr(real, name)
+
+
+def config(given):
+    """A synthetic `Config` as a real one; a real one as it is."""
+    from botocore.config import Config
+
+    if given is None or isinstance(given, Config):
+        return given
+    return Config(**given._user_provided_options)
+
+
+def session(region):
+    """A session of the real boto3 whose clients' calls go to the host."""
+    os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
+    real = load()
+    from .cut import install
+
+    made = real.session.Session(region_name=region)
+    install(made._session)
+    return made

@@ -1,0 +1,170 @@
+"""`boto3.session.Session`: S3 is served here, every other service by the real boto3."""
+
+import os
+from _thread import allocate_lock
+
+from .config import Config
+
+REGION_DEFAULT = "us-east-1"
+
+
+class Session:
+    """What boto3 calls a session. Credentials are the host's: those that are given are not used."""
+
+    def __init__(
+        self,
+        aws_access_key_id=None,
+        aws_secret_access_key=None,
+        aws_session_token=None,
+        region_name=None,
+        botocore_session=None,
+        profile_name=None,
+        aws_account_id=None,
+    ):
+        from .s3.meta import Events
+
+        self._region = region_name
+        self._profile = profile_name
+        self._events = Events()
+        self._given = {
+            "aws_access_key_id": aws_access_key_id,
+            "aws_secret_access_key": aws_secret_access_key,
+            "aws_session_token": aws_session_token,
+            "botocore_session": botocore_session,
+            "profile_name": profile_name,
+        }
+        self._other = None
+
+    def __repr__(self):
+        return "%s(region_name=%r)" % (type(self).__name__, self.region_name)
+
+    @property
+    def region_name(self):
+        """The region that clients begin with."""
+        return self._region or os.environ.get("AWS_DEFAULT_REGION")
+
+    @property
+    def profile_name(self):
+        """The profile's name; its file is not read."""
+        return self._profile or os.environ.get("AWS_PROFILE", "default")
+
+    @property
+    def events(self):
+        """Hooks for this session's clients."""
+        return self._events
+
+    @property
+    def available_profiles(self):
+        """There are none in a function."""
+        return []
+
+    def get_credentials(self):
+        """None: the host has them, and signs."""
+        return None
+
+    def get_available_services(self):
+        """Names that `client` takes, of the real boto3."""
+        return self._real().get_available_services()
+
+    def get_available_resources(self):
+        """Names that `resource` takes, of the real boto3."""
+        return self._real().get_available_resources()
+
+    def get_available_partitions(self):
+        """Partitions, of the real boto3."""
+        return self._real().get_available_partitions()
+
+    def get_available_regions(self, service_name, partition_name="aws", allow_non_regional=False):
+        """Regions of a service, of the real boto3."""
+        return self._real().get_available_regions(service_name, partition_name, allow_non_regional)
+
+    def client(
+        self,
+        service_name,
+        region_name=None,
+        api_version=None,
+        use_ssl=True,
+        verify=None,
+        endpoint_url=None,
+        aws_access_key_id=None,
+        aws_secret_access_key=None,
+        aws_session_token=None,
+        config=None,
+        aws_account_id=None,
+    ):
+        """A client of a service."""
+        if service_name != "s3":
+            real = self._real()
+            from .real import config as real_config
+
+            return real.client(
+                service_name,
+                region_name=region_name,
+                api_version=api_version,
+                config=real_config(config),
+            )
+        from .s3.client import client
+
+        config = config or Config()
+        region = region_name or config.region_name or self.region_name or REGION_DEFAULT
+        merged = config.merge(Config(region_name=region))
+        return client(merged, region, endpoint_url or _endpoint(region), self._events.copy())
+
+    def resource(self, service_name, *args, **kwargs):
+        """A resource of a service."""
+        if service_name != "s3":
+            return self._real().resource(service_name, *args, **kwargs)
+        from .s3.resource import service
+
+        return service(self.client(service_name, *args, **kwargs))
+
+    def _real(self):
+        """The real boto3's session with the same parameters."""
+        if self._other is None:
+            from .real import session
+
+            self._other = session(self.region_name or REGION_DEFAULT)
+        return self._other
+
+
+def _endpoint(region):
+    given = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if given:
+        return given
+    if region == REGION_DEFAULT:
+        return "https://s3.amazonaws.com"
+    return "https://s3.%s.amazonaws.com" % region
+
+
+Session.__module__ = "boto3.session"
+
+
+class _Default:
+    """The session of `boto3.client`."""
+
+    session = None
+    lock = allocate_lock()
+
+
+def setup_default_session(**kwargs):
+    """Makes the default session anew."""
+    _Default.session = Session(**kwargs)
+    return _Default.session
+
+
+def default_session():
+    """The default session, made when it is first needed."""
+    with _Default.lock:
+        if _Default.session is None:
+            _Default.session = Session()
+        return _Default.session
+
+
+def default_client(*args, **kwargs):
+    """`boto3.client`."""
+    return default_session().client(*args, **kwargs)
+
+
+def default_resource(*args, **kwargs):
+    """`boto3.resource`."""
+    return default_session().resource(*args, **kwargs)

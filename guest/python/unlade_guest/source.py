@@ -1,0 +1,110 @@
+"""Bodies to send: something with a length that fills memory, once or again."""
+
+import os
+
+UNSEEKABLE_CHUNK_BYTES = 1 << 20
+
+
+class Octets:
+    """A body in memory."""
+
+    __slots__ = ("length", "_view", "_at")
+
+    def __init__(self, data):
+        self._view = memoryview(data).cast("B") if data else memoryview(b"")
+        self.length = len(self._view)
+        self._at = 0
+
+    def fill(self, target):
+        """Copies the next octets, as many as `target` has."""
+        end = self._at + len(target)
+        target[:] = self._view[self._at : end]
+        self._at = end
+
+    def rewind(self):
+        """Begins again."""
+        self._at = 0
+
+
+class File:
+    """A body in a file: `length` octets from `start`, or where it stands.
+
+    `seen` hears how many octets were read.
+    """
+
+    __slots__ = ("length", "_file", "_start", "_seen", "_left")
+
+    def __init__(self, file, length, seen=None, start=None):
+        self._file = file
+        self.length = length
+        self._left = length
+        self._start = file.tell() if start is None else start
+        self._seen = seen
+
+    def fill(self, target):
+        """Reads exactly as many octets as `target` has."""
+        size = len(target)
+        at = 0
+        if self._left == self.length and self._file.tell() != self._start:
+            self._file.seek(self._start)
+        while at < size:
+            number = _read_into(self._file, target[at:] if at else target)
+            if not number:
+                raise EOFError("the body ended %d octets early" % (self._left - at))
+            at += number
+        self._left -= size
+        if self._seen is not None:
+            self._seen(size)
+
+    def rewind(self):
+        """Begins again."""
+        if self._seen is not None:
+            self._seen(self._left - self.length)
+        self._file.seek(self._start)
+        self._left = self.length
+
+
+def _read_into(file, target):
+    """Reads into memory where the file can, through an object where it cannot."""
+    into = getattr(file, "readinto", None)
+    if into is not None:
+        try:
+            return into(target) or 0
+        except (NotImplementedError, AttributeError):
+            pass  # what only looks like a file has the method, and no way to do it
+    data = file.read(len(target))
+    if isinstance(data, str):
+        data = data.encode()
+    if len(data) > len(target):
+        raise ValueError("read() gave more octets than were asked for")
+    target[: len(data)] = data
+    return len(data)
+
+
+def length_of(file):
+    """Octets between where a file stands and its end; None where it cannot say."""
+    try:
+        here = file.tell()
+        file.seek(0, os.SEEK_END)
+        end = file.tell()
+        file.seek(here)
+        return end - here
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def of(value):
+    """The body that a caller's `Body` is."""
+    if isinstance(value, str):
+        return Octets(value.encode())
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return Octets(value)
+    length = length_of(value)
+    if length is not None:
+        return File(value, length)
+    pieces = []
+    while True:
+        piece = value.read(UNSEEKABLE_CHUNK_BYTES)
+        if not piece:
+            return Octets(b"".join(pieces))
+        pieces.append(piece.encode() if isinstance(piece, str) else piece)

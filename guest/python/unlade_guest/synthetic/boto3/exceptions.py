@@ -1,0 +1,3 @@
+"""boto3.exceptions."""
+
+from unlade_guest.boto_errors import *  # noqa: F403

@@ -1,0 +1,5 @@
+"""boto3.session."""
+
+from unlade_guest.session import Session
+
+__all__ = ["Session"]

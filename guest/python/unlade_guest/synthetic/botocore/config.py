@@ -1,0 +1,5 @@
+"""botocore.config."""
+
+from unlade_guest.config import Config
+
+__all__ = ["Config"]
