@@ -238,7 +238,7 @@ mod tests {
     fn what_has_another_shape_is_named() {
         let (root, members) = shape_of("DeleteObjects", "Delete");
         let wrong = json!({"Objects": [{"Key": 5}]});
-        assert_eq!(write(root, members, &wrong).unwrap_err(), "Objects");
+        assert_eq!(write(root, members, &wrong).unwrap_err(), "Key");
         let unknown = json!({"Objects": [], "Loud": true});
         assert_eq!(write(root, members, &unknown).unwrap_err(), "Loud");
     }
