@@ -263,7 +263,8 @@ impl Caller {
         let (bucket, key) = (text("Bucket"), text("Key"));
         // The holder chooses the end of the name: the role must allow all of them.
         let starts = key.strip_suffix("${filename}");
-        let asked = json!({"Bucket": bucket, "Key": starts.map_or(key.to_owned(), |s| format!("{s}*"))});
+        let asked =
+            json!({"Bucket": bucket, "Key": starts.map_or(key.to_owned(), |s| format!("{s}*"))});
         let asked = asked.as_object().cloned().unwrap_or_default();
         self.request("PutObject", &asked)?;
         let (none, empty) = (Vec::new(), Map::new());

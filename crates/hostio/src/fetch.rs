@@ -121,10 +121,7 @@ pub struct First {
 ///
 /// # Errors
 /// Outer: the connection broke. Inner nothing: the guest has all slots, and releases none.
-pub async fn first(
-    life: &Rc<Life>,
-    mut flow: Flow,
-) -> Result<Option<First>, TransportError> {
+pub async fn first(life: &Rc<Life>, mut flow: Flow) -> Result<Option<First>, TransportError> {
     if flow.left_bytes() == Some(0) {
         return Ok(Some(First { flow, piece: None }));
     }
@@ -173,12 +170,7 @@ fn give(
     let body = slots.as_ref().map_or(Extent { first_slot: 0, bytes: 0 }, |s| s.extent(bytes));
     let place = meta.as_ref().map_or((0, 0), |(_, place)| *place);
     let rest = (left > 0).then(|| read_ahead(life, flow));
-    let held = Held {
-        _meta: meta.map(|(meta, _)| meta),
-        _slots: slots,
-        rest,
-        is_body: true,
-    };
+    let held = Held { _meta: meta.map(|(meta, _)| meta), _slots: slots, rest, is_body: true };
     life.tokens.borrow_mut().insert(token, held);
     life.complete(&Completion {
         flags: flags | if left > 0 { MORE } else { 0 },

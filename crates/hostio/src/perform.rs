@@ -110,9 +110,9 @@ pub async fn perform(
 /// There is none.
 pub async fn wait(tenant: &Tenant, attempts: &mut Attempts, failed: Failed) -> Result<(), Failed> {
     let dice = tenant.dice();
-    let wait = failed.as_failure().and_then(|failure| {
-        attempts.failed(failure, &mut tenant.retries.borrow_mut(), dice)
-    });
+    let wait = failed
+        .as_failure()
+        .and_then(|failure| attempts.failed(failure, &mut tenant.retries.borrow_mut(), dice));
     match wait {
         None => Err(failed),
         Some(wait) => {

@@ -35,11 +35,7 @@ enum State {
     /// No answer yet.
     Asked,
     /// The answer's head is there; its body comes.
-    Coming {
-        result: Map<String, Value>,
-        head: Head,
-        body_bytes: u64,
-    },
+    Coming { result: Map<String, Value>, head: Head, body_bytes: u64 },
     /// It came to nothing.
     Failed,
 }

@@ -227,11 +227,8 @@ impl Region {
     /// # Errors
     /// They are not in it.
     pub fn guest_meta(&self, offset: u32, bytes: u32) -> Result<Vec<u8>, Nonsense> {
-        let outside = Nonsense::Outside {
-            arena: "meta",
-            offset: offset.into(),
-            bytes: bytes.into(),
-        };
+        let outside =
+            Nonsense::Outside { arena: "meta", offset: offset.into(), bytes: bytes.into() };
         let end = u64::from(offset) + u64::from(bytes);
         if end > u64::from(self.header.guest_meta_bytes) {
             return Err(outside);
@@ -301,14 +298,13 @@ impl Region {
         self.meta.give(run.first, run.count);
     }
 
-    /// Gives the memory of free slots back to the machine; all of the guest's count as free.
+    /// Gives the memory of the host's slots back to the machine, where none is taken. The guest's
+    /// own are its own: a thread of it may be filling one.
     pub fn discard_idle(&mut self) {
-        let slot = SLOT_BYTES as usize;
-        let (at, bytes) = (self.header.guest_slots_offset as usize, self.header.guest_slots);
-        let _ = self.arena.discard(at, bytes as usize * slot);
-        // What is taken has octets that somebody will read.
         if self.slots.free() == self.header.host_slots as usize {
-            let _ = self.arena.discard(self.slot_offset(0), self.slots.free() * slot);
+            let bytes = self.slots.free() * SLOT_BYTES as usize;
+            // Memory that stays is not a fault.
+            let _ = self.arena.discard(self.slot_offset(0), bytes);
         }
     }
 }

@@ -66,7 +66,8 @@ mod tests {
                     runs.give(first, count);
                 } else {
                     let count = 1 + random.below(9) as u32;
-                    let is_free = |unit: u32| !held.iter().any(|(f, c)| (*f..f + c).contains(&unit));
+                    let is_free =
+                        |unit: u32| !held.iter().any(|(f, c)| (*f..f + c).contains(&unit));
                     let fits = (0..=COUNT - count).any(|first| (first..first + count).all(is_free));
                     let taken = runs.take(count);
                     assert_eq!(taken.is_some(), fits);

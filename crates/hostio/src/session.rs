@@ -273,9 +273,7 @@ impl Session {
         };
         self.gateway.say_with(said, result);
         // What is not lent costs nothing until the next invocation.
-        if life.calls.borrow().is_empty() {
-            life.region.borrow_mut().discard_idle();
-        }
+        life.region.borrow_mut().discard_idle();
         Ok(())
     }
 

@@ -123,9 +123,8 @@ impl WriteBack {
         held: &mut Option<HeldBytes>,
     ) -> Option<Acknowledged> {
         let Candidate { request, parameters, body, invocation, mode } = candidate;
-        let plain = |(name, value): (&String, &Value)| {
-            value.is_null() || PLAIN.contains(&name.as_str())
-        };
+        let plain =
+            |(name, value): (&String, &Value)| value.is_null() || PLAIN.contains(&name.as_str());
         let early = mode == WriteMode::EarlyReply;
         let may = request.operation.name == "PutObject"
             && mode != WriteMode::Sync

@@ -160,8 +160,10 @@ mod tests {
 
     #[test]
     fn no_event_names_more_than_the_limit() {
-        let record = |key: usize| json!({"s3": {"bucket": {"name": "b"},
-            "object": {"key": key.to_string()}}});
+        let record = |key: usize| {
+            json!({"s3": {"bucket": {"name": "b"},
+            "object": {"key": key.to_string()}}})
+        };
         let records: Vec<Value> = (0..100).map(record).collect();
         assert_eq!(names(json!({ "Records": records })).len(), OBJECTS_MAX);
     }

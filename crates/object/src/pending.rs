@@ -266,7 +266,10 @@ mod tests {
                 let count = slow.iter().filter(|write| write.invocation == "i1").count();
                 assert_eq!(pending.of_invocation("i1"), count);
                 assert_eq!(pending.len(), slow.len());
-                assert_eq!(pending.dirty_bytes(), slow.iter().map(|write| write.bytes).sum::<u64>());
+                assert_eq!(
+                    pending.dirty_bytes(),
+                    slow.iter().map(|write| write.bytes).sum::<u64>()
+                );
             }
         });
     }

@@ -130,7 +130,8 @@ impl Policy {
             let meant = |pattern: &String| {
                 let pattern = pattern.strip_prefix("arn:aws:s3:::").unwrap_or(pattern);
                 matches(pattern, &question.resource)
-                    || (allows && question.covers.as_deref().is_some_and(|all| covers(pattern, all)))
+                    || (allows
+                        && question.covers.as_deref().is_some_and(|all| covers(pattern, all)))
             };
             match (statement.resources.iter().any(meant), allows) {
                 (true, false) => return Decision::Denied,
@@ -340,10 +341,8 @@ mod tests {
         cases(5000, |random| {
             let pattern = word(random, &['a', 'b', '/', '*', '?']);
             let text = word(random, &['a', 'b', '/']);
-            let due = oracle(
-                &pattern.chars().collect::<Vec<_>>(),
-                &text.chars().collect::<Vec<_>>(),
-            );
+            let due =
+                oracle(&pattern.chars().collect::<Vec<_>>(), &text.chars().collect::<Vec<_>>());
             assert_eq!(matches(&pattern, &text), due, "{pattern} {text}");
             if covers(&pattern, &text) {
                 let longer = text + &word(random, &['a', 'b', '/']);

@@ -131,7 +131,8 @@ impl Request {
 
     fn header(&mut self, name: &str, header: &str, value: String) -> Result<(), RequestError> {
         let refuse = |why| Err(RequestError::Value { parameter: name.to_owned(), why });
-        let token = |octet: u8| octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&octet);
+        let token =
+            |octet: u8| octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&octet);
         if header.is_empty() || !header.bytes().all(token) {
             return refuse("its name is no name of a header field");
         }
@@ -307,7 +308,9 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         let unknown = request("GetObject", json!({"Bucket": "b", "Key": "k", "Colour": "red"}));
-        assert!(matches!(unknown, Err(RequestError::Unknown { parameter, .. }) if parameter == "Colour"));
+        assert!(
+            matches!(unknown, Err(RequestError::Unknown { parameter, .. }) if parameter == "Colour")
+        );
         let missing = request("UploadPart", json!({"Bucket": "b", "Key": "k", "PartNumber": 1}));
         assert!(matches!(missing, Err(RequestError::Missing { parameter: "UploadId", .. })));
         let service = request("ListBuckets", json!({"Bucket": "b"}));

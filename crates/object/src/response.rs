@@ -4,8 +4,9 @@ use serde_json::{Map, Value, json};
 
 use crate::encode::unpercent;
 use crate::failure::ServiceError;
-use crate::operation::{Found, Kind, Output};
+use crate::operation::{Found, Output};
 use crate::request::Request;
+use crate::retry::{ATTEMPTS_MAX, Failure};
 use crate::{value, xml};
 
 /// Status and header fields of an answer.
@@ -134,23 +135,22 @@ pub fn done_meta(result: &Map<String, Value>, head: &Head, retries: u32) -> Vec<
     .into_bytes()
 }
 
-/// The meta of a completion that is an error of the service.
+/// The meta of a completion that is an error of the service. SDKs say of one that might have passed
+/// that it was tried as often as it may be.
 pub fn error_meta(operation: &str, error: &ServiceError, head: &Head, retries: u32) -> Vec<u8> {
-    json!({
+    let failure = Failure::Service { status: error.status, code: error.code() };
+    let mut meta = json!({
         "error": error.error,
         "operation": operation,
         "http_status": error.status,
         "headers": head.headers_json(),
         "request_id": head.request_id(),
         "retries": retries,
-    })
-    .to_string()
-    .into_bytes()
-}
-
-/// A result of header fields alone, for answers that this end makes itself.
-pub fn header_value(name: &str, kind: Kind, text: &str) -> Option<(String, Value)> {
-    value::from_text(text, kind).map(|value| (name.to_owned(), value))
+    });
+    if failure.is_retryable() && retries + 1 >= ATTEMPTS_MAX {
+        meta["max_attempts_reached"] = true.into();
+    }
+    meta.to_string().into_bytes()
 }
 
 #[cfg(test)]
@@ -198,7 +198,9 @@ mod tests {
             <CommonPrefixes><Prefix>a%2Fd%2F</Prefix></CommonPrefixes></R>";
         let answer = |parameters| {
             let request = request("ListObjectsV2", parameters);
-            let Answer::Done(result) = understand(&request, &head(200, &[]), body) else { panic!() };
+            let Answer::Done(result) = understand(&request, &head(200, &[]), body) else {
+                panic!()
+            };
             Value::Object(result)
         };
         let decoded = answer(json!({"Bucket": "b"}));
@@ -240,7 +242,10 @@ mod tests {
         let request = request("GetBucketLocation", json!({"Bucket": "b"}));
         let answer = |body: &[u8]| understand(&request, &head(200, &[]), body);
         let none = answer(b"<LocationConstraint/>");
-        assert_eq!(none, Answer::Done(Map::from_iter([("LocationConstraint".into(), Value::Null)])));
+        assert_eq!(
+            none,
+            Answer::Done(Map::from_iter([("LocationConstraint".into(), Value::Null)]))
+        );
         let some = answer(b"<LocationConstraint>eu</LocationConstraint>");
         assert!(matches!(some, Answer::Done(result) if result["LocationConstraint"] == "eu"));
     }

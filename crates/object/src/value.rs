@@ -14,12 +14,8 @@ use crate::operation::Kind;
 pub fn to_text(value: &Value, kind: Kind) -> Option<String> {
     match (kind, value) {
         (Kind::Text, Value::String(text)) => Some(text.clone()),
-        (Kind::Text, Value::Object(_)) => {
-            STANDARD.encode(octets(value)?).into()
-        }
-        (Kind::Integer, Value::Number(number)) => {
-            number.as_i64().map(|number| number.to_string())
-        }
+        (Kind::Text, Value::Object(_)) => STANDARD.encode(octets(value)?).into(),
+        (Kind::Integer, Value::Number(number)) => number.as_i64().map(|number| number.to_string()),
         (Kind::Boolean, Value::Bool(flag)) => Some(flag.to_string()),
         (Kind::HttpDate, Value::String(text)) => Some(text.clone()),
         (Kind::HttpDate, _) => {

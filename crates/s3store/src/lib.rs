@@ -69,8 +69,7 @@ impl Store {
         root: &Path,
         keys: Option<Keys>,
     ) -> Result<Store, StoreError> {
-        let failed =
-            |why: String| StoreError::Directory { path: root.to_owned(), why };
+        let failed = |why: String| StoreError::Directory { path: root.to_owned(), why };
         std::fs::create_dir_all(root).map_err(|error| failed(error.to_string()))?;
         let files = FileSystem::new(root).map_err(|error| failed(format!("{error:?}")))?;
         let mut builder = S3ServiceBuilder::new(files);

@@ -136,7 +136,12 @@ impl HttpStore {
     }
 
     /// The head of a request, signed.
-    fn head(&self, request: &Request, body: &Body, place: &Place) -> Result<Vec<u8>, TransportError> {
+    fn head(
+        &self,
+        request: &Request,
+        body: &Body,
+        place: &Place,
+    ) -> Result<Vec<u8>, TransportError> {
         let method = method_name(request.operation.method);
         let mut headers = request.headers.clone();
         if request.wants_digest() {

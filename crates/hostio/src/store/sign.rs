@@ -248,7 +248,8 @@ mod tests {
         let made = signer().form(form, then());
         let field = |name: &str| &made.iter().find(|(found, _)| found == name).unwrap().1;
         assert_eq!(field("x-amz-date"), "20130524T000000Z");
-        let policy: Value = serde_json::from_slice(&STANDARD.decode(field("policy")).unwrap()).unwrap();
+        let policy: Value =
+            serde_json::from_slice(&STANDARD.decode(field("policy")).unwrap()).unwrap();
         assert_eq!(policy["expiration"], "2013-05-24T01:00:00Z");
         let conditions = policy["conditions"].as_array().unwrap();
         assert!(conditions.contains(&json!(["starts-with", "$key", "up/"])));

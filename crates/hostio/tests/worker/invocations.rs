@@ -33,9 +33,8 @@ fn an_instance_runs_one_invocation_at_a_time() {
     bed.gateway.invoke(&guest, "first", WriteMode::Sync, b"{}");
     assert_eq!(guest.invoked().0.id, "first");
     bed.gateway.invoke(&guest, "second", WriteMode::Sync, b"{}");
-    let second = |said: &Said| {
-        matches!(said, Said::Refused { invocation: Some(id), .. } if id == "second")
-    };
+    let second =
+        |said: &Said| matches!(said, Said::Refused { invocation: Some(id), .. } if id == "second");
     bed.gateway.expect(second);
     guest.reply("first", b"1");
     assert_eq!(bed.gateway.replied("first").octets, b"1");
@@ -45,14 +44,14 @@ fn an_instance_runs_one_invocation_at_a_time() {
 fn a_role_decides_what_its_instances_may_do() {
     let mut bed = Bed::new();
     let mut owner = bed.guest();
-    for bucket in ["in", "out"] {
+    for bucket in ["input", "output"] {
         owner.call("CreateBucket", json!({"Bucket": bucket}), b"").done();
     }
-    owner.call("PutObject", json!({"Bucket": "in", "Key": "a/1"}), b"one").done();
-    owner.call("PutObject", json!({"Bucket": "in", "Key": "b/1"}), b"two").done();
+    owner.call("PutObject", json!({"Bucket": "input", "Key": "a/1"}), b"one").done();
+    owner.call("PutObject", json!({"Bucket": "input", "Key": "b/1"}), b"two").done();
     let policy = json!({"statements": [
-        {"effect": "allow", "actions": ["s3:GetObject"], "resources": ["in/a/*"]},
-        {"effect": "allow", "actions": ["s3:PutObject"], "resources": ["out/*"]}]});
+        {"effect": "allow", "actions": ["s3:GetObject"], "resources": ["input/a/*"]},
+        {"effect": "allow", "actions": ["s3:PutObject"], "resources": ["output/*"]}]});
     bed.gateway.role(2, policy);
     let mut guest = bed.gateway.attach(2);
     let mut code = |operation: &str, parameters, body: &[u8]| {
@@ -62,19 +61,19 @@ fn a_role_decides_what_its_instances_may_do() {
             _ => came.code().to_owned(),
         }
     };
-    assert_eq!(code("GetObject", json!({"Bucket": "in", "Key": "a/1"}), b""), "done");
-    assert_eq!(code("GetObject", json!({"Bucket": "in", "Key": "b/1"}), b""), "AccessDenied");
-    let copy = |source: &str| json!({"Bucket": "out", "Key": "c", "CopySource": source});
-    assert_eq!(code("CopyObject", copy("in/a/1"), b""), "done");
-    assert_eq!(code("CopyObject", copy("in/b/1"), b""), "AccessDenied");
-    assert_eq!(code("DeleteObject", json!({"Bucket": "out", "Key": "c"}), b""), "AccessDenied");
-    let sneaky = json!({"Bucket": "in", "Key": "a/../b/1"});
+    assert_eq!(code("GetObject", json!({"Bucket": "input", "Key": "a/1"}), b""), "done");
+    assert_eq!(code("GetObject", json!({"Bucket": "input", "Key": "b/1"}), b""), "AccessDenied");
+    let copy = |source: &str| json!({"Bucket": "output", "Key": "c", "CopySource": source});
+    assert_eq!(code("CopyObject", copy("input/a/1"), b""), "done");
+    assert_eq!(code("CopyObject", copy("input/b/1"), b""), "AccessDenied");
+    assert_eq!(code("DeleteObject", json!({"Bucket": "output", "Key": "c"}), b""), "AccessDenied");
+    let sneaky = json!({"Bucket": "input", "Key": "a/../b/1"});
     assert_eq!(code("GetObject", sneaky, b""), "Invalid");
     let signed = json!({"Operation": "GetObject",
-        "Parameters": {"Bucket": "in", "Key": "b/1"}, "ExpiresIn": 60});
+        "Parameters": {"Bucket": "input", "Key": "b/1"}, "ExpiresIn": 60});
     assert_eq!(code("GeneratePresignedUrl", signed, b""), "AccessDenied");
     // A large body that is not allowed is not waited for.
-    let put = json!({"Bucket": "in", "Key": "a/2"});
+    let put = json!({"Bucket": "input", "Key": "a/2"});
     assert_eq!(code("PutObject", put, &octets(300_000)), "AccessDenied");
 }
 

@@ -80,10 +80,13 @@ fn errors_are_those_that_an_sdk_raises() {
     guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
     let missing = guest.call("GetObject", object("none"), b"");
     assert_eq!((missing.status, missing.code()), (Status::ServiceError, "NoSuchKey"));
-    assert_eq!((&missing.meta["http_status"], &missing.meta["operation"]), (&json!(404), &json!("GetObject")));
+    assert_eq!(
+        (&missing.meta["http_status"], &missing.meta["operation"]),
+        (&json!(404), &json!("GetObject"))
+    );
     let head = guest.call("HeadObject", object("none"), b"");
     assert_eq!((head.code(), &head.meta["error"]["Message"]), ("404", &json!("Not Found")));
-    let bucket = guest.call("GetObject", json!({"Bucket": "other", "Key": "k"}), b"");
+    let bucket = guest.call("ListObjectsV2", json!({"Bucket": "other"}), b"");
     assert_eq!(bucket.code(), "NoSuchBucket");
     guest.call("PutObject", object("k"), b"abc").done();
     let beyond = guest.call("GetObject", with(object("k"), json!({"Range": "bytes=9-"})), b"");
@@ -101,7 +104,7 @@ fn lists_come_in_pages_with_keys_as_they_are() {
     let mut bed = Bed::new();
     let mut guest = bed.guest();
     guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
-    let mut keys = vec!["a b", "a+c", "d/e", "d/f", "ü", "z&<"];
+    let mut keys = vec!["a b", "a%c", "d/e", "d/f", "ü", "z&<"];
     for key in &keys {
         guest.call("PutObject", object(key), b"x").done();
     }

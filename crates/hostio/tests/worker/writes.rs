@@ -44,7 +44,10 @@ fn a_write_is_acknowledged_early_seen_at_once_and_durable_when_settled() {
     assert_eq!(early.done(), sync);
     assert!(guest.call("GetObject", name("a"), b"").body == body);
     let head = guest.call("HeadObject", name("b"), b"").done();
-    assert_eq!((&head["ContentLength"], &head["ContentType"]), (&json!(100_000), &json!("text/plain")));
+    assert_eq!(
+        (&head["ContentLength"], &head["ContentType"]),
+        (&json!(100_000), &json!("text/plain"))
+    );
     // A list waits until everything that it may show is durable.
     let list = guest.call("ListObjectsV2", json!({"Bucket": "box"}), b"");
     assert_eq!(list.done()["KeyCount"], 5);

@@ -279,11 +279,7 @@ const ENCRYPTED: &[Found] = &[
     found("SSECustomerKeyMD5", "x-amz-server-side-encryption-customer-key-MD5"),
     found("SSEKMSKeyId", "x-amz-server-side-encryption-aws-kms-key-id"),
     found("SSEKMSEncryptionContext", "x-amz-server-side-encryption-context"),
-    found_as(
-        Kind::Boolean,
-        "BucketKeyEnabled",
-        "x-amz-server-side-encryption-bucket-key-enabled",
-    ),
+    found_as(Kind::Boolean, "BucketKeyEnabled", "x-amz-server-side-encryption-bucket-key-enabled"),
 ];
 /// Checksums that an answer states.
 const CHECKSUMS: &[Found] = &[

@@ -133,11 +133,7 @@ pub(super) const TABLE: &[Operation] = &[
             CUSTOMER_KEY,
             UPLOAD,
             &[
-                field(
-                    "MultipartUpload",
-                    Place::Xml("CompleteMultipartUpload", PARTS),
-                    Kind::Text,
-                ),
+                field("MultipartUpload", Place::Xml("CompleteMultipartUpload", PARTS), Kind::Text),
                 header("ChecksumCRC32", "x-amz-checksum-crc32"),
                 header("ChecksumCRC32C", "x-amz-checksum-crc32c"),
                 header("ChecksumCRC64NVME", "x-amz-checksum-crc64nvme"),
@@ -150,10 +146,7 @@ pub(super) const TABLE: &[Operation] = &[
             ],
         ],
         found: &[
-            &[
-                found("Expiration", "x-amz-expiration"),
-                found("VersionId", "x-amz-version-id"),
-            ],
+            &[found("Expiration", "x-amz-expiration"), found("VersionId", "x-amz-version-id")],
             ENCRYPTED,
             CHARGED,
         ],
@@ -181,10 +174,7 @@ pub(super) const TABLE: &[Operation] = &[
         input: &[
             COMMON,
             UPLOAD,
-            &[of(
-                Kind::HttpDate,
-                header("IfMatchInitiatedTime", "x-amz-if-match-initiated-time"),
-            )],
+            &[of(Kind::HttpDate, header("IfMatchInitiatedTime", "x-amz-if-match-initiated-time"))],
         ],
         found: &[CHARGED],
         ..BASE

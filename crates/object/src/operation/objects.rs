@@ -46,10 +46,7 @@ pub(super) const DESCRIPTION: &[Field] = &[
     header("WebsiteRedirectLocation", "x-amz-website-redirect-location"),
     header("Tagging", "x-amz-tagging"),
     header("ObjectLockMode", "x-amz-object-lock-mode"),
-    of(
-        Kind::Timestamp,
-        header("ObjectLockRetainUntilDate", "x-amz-object-lock-retain-until-date"),
-    ),
+    of(Kind::Timestamp, header("ObjectLockRetainUntilDate", "x-amz-object-lock-retain-until-date")),
     header("ObjectLockLegalHoldStatus", "x-amz-object-lock-legal-hold"),
     header("ServerSideEncryption", "x-amz-server-side-encryption"),
     header("SSEKMSKeyId", "x-amz-server-side-encryption-aws-kms-key-id"),
@@ -65,10 +62,7 @@ pub(super) const SOURCE: &[Field] = &[
     required(header("CopySource", "x-amz-copy-source")),
     header("CopySourceIfMatch", "x-amz-copy-source-if-match"),
     header("CopySourceIfNoneMatch", "x-amz-copy-source-if-none-match"),
-    of(
-        Kind::HttpDate,
-        header("CopySourceIfModifiedSince", "x-amz-copy-source-if-modified-since"),
-    ),
+    of(Kind::HttpDate, header("CopySourceIfModifiedSince", "x-amz-copy-source-if-modified-since")),
     of(
         Kind::HttpDate,
         header("CopySourceIfUnmodifiedSince", "x-amz-copy-source-if-unmodified-since"),
@@ -77,10 +71,7 @@ pub(super) const SOURCE: &[Field] = &[
         "CopySourceSSECustomerAlgorithm",
         "x-amz-copy-source-server-side-encryption-customer-algorithm",
     ),
-    header(
-        "CopySourceSSECustomerKey",
-        "x-amz-copy-source-server-side-encryption-customer-key",
-    ),
+    header("CopySourceSSECustomerKey", "x-amz-copy-source-server-side-encryption-customer-key"),
     header(
         "CopySourceSSECustomerKeyMD5",
         "x-amz-copy-source-server-side-encryption-customer-key-MD5",
@@ -114,11 +105,7 @@ const OBJECT: &[Found] = &[
     found_as(Kind::Integer, "PartsCount", "x-amz-mp-parts-count"),
     found_as(Kind::Integer, "TagCount", "x-amz-tagging-count"),
     found("ObjectLockMode", "x-amz-object-lock-mode"),
-    found_as(
-        Kind::Timestamp,
-        "ObjectLockRetainUntilDate",
-        "x-amz-object-lock-retain-until-date",
-    ),
+    found_as(Kind::Timestamp, "ObjectLockRetainUntilDate", "x-amz-object-lock-retain-until-date"),
     found("ObjectLockLegalHoldStatus", "x-amz-object-lock-legal-hold"),
 ];
 
@@ -164,10 +151,8 @@ const GRANTEE: &[Member] = &[
 const GRANT: Shape =
     Shape::Structure(&[within("Grantee", Shape::Structure(GRANTEE)), text("Permission")]);
 /// Who may do what.
-pub(super) const ACL: &[Member] = &[
-    within("Owner", OWNER),
-    named("Grants", "AccessControlList", Shape::List("Grant", &GRANT)),
-];
+pub(super) const ACL: &[Member] =
+    &[within("Owner", OWNER), named("Grants", "AccessControlList", Shape::List("Grant", &GRANT))];
 /// How an ACL is set by header fields.
 pub(super) const ACL_FIELDS: &[Field] = &[
     header("ACL", "x-amz-acl"),

@@ -76,6 +76,23 @@ impl Gateway {
         }
     }
 
+    /// What is said until the worker has gone.
+    pub fn rest(&mut self) -> Vec<Message> {
+        let mut buffer = [0; 65536];
+        loop {
+            match self.socket.read(&mut buffer) {
+                Ok(0) | Err(_) => break,
+                Ok(read) => self.input.extend_from_slice(&buffer[..read]),
+            }
+        }
+        let mut rest: Vec<Message> = self.unread.drain(..).collect();
+        while let Some((message, taken)) = Message::decode(&self.input).unwrap() {
+            self.input.drain(..taken);
+            rest.push(message);
+        }
+        rest
+    }
+
     pub fn hint(&mut self, invocation: &str, role: u64, objects: Vec<ObjectName>, event: &[u8]) {
         let said = Said::Hint { invocation: invocation.into(), role, objects };
         self.say(Message { said, octets: event.to_vec() });

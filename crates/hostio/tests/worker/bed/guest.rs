@@ -89,7 +89,8 @@ impl Guest {
 
     fn read_frames(&mut self) {
         let (mut octets, mut none) = (Vec::new(), VecDeque::new());
-        let read = receive(&self.socket, &mut octets, &mut none).expect("the worker says something");
+        let read =
+            receive(&self.socket, &mut octets, &mut none).expect("the worker says something");
         assert!(read > 0, "the worker has closed the channel");
         self.deframer.push(&octets);
         while let Some(frame) = self.deframer.next_frame().unwrap() {

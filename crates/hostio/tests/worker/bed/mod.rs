@@ -1,6 +1,5 @@
 //! A store, a worker, a gateway and a guest, in one process.
 
-
 pub mod gateway;
 pub mod guest;
 pub mod script;
@@ -62,8 +61,7 @@ pub fn store_at(root: &Path, address: SocketAddr) -> (Running, SocketAddr) {
     let (said, address_of) = mpsc::channel();
     let root = root.to_owned();
     let running = start(move || async move {
-        let keys =
-            s3store::Keys { access_key_id: ID.into(), secret_access_key: SECRET.into() };
+        let keys = s3store::Keys { access_key_id: ID.into(), secret_access_key: SECRET.into() };
         let store = s3store::Store::listen(address, &root, Some(keys)).await.unwrap();
         said.send(store.address().unwrap()).unwrap();
         store.serve().await.unwrap();

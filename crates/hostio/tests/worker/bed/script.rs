@@ -23,7 +23,10 @@ pub struct Asked {
 /// A response with a body, and perhaps header lines.
 pub fn response(status: u16, lines: &str, body: &str) -> Answer {
     let length = body.len();
-    Answer::Say(format!("HTTP/1.1 {status} X\r\n{lines}content-length: {length}\r\n\r\n{body}"), false)
+    Answer::Say(
+        format!("HTTP/1.1 {status} X\r\n{lines}content-length: {length}\r\n\r\n{body}"),
+        false,
+    )
 }
 
 /// Starts the store; requests are told in the order in which they came.
@@ -42,7 +45,11 @@ pub fn script(answers: Vec<Answer>) -> (SocketAddr, mpsc::Receiver<Asked>) {
     (address, asked)
 }
 
-fn serve(stream: TcpStream, answers: &mut impl Iterator<Item = Answer>, said: &mpsc::Sender<Asked>) {
+fn serve(
+    stream: TcpStream,
+    answers: &mut impl Iterator<Item = Answer>,
+    said: &mpsc::Sender<Asked>,
+) {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut writer = stream;
