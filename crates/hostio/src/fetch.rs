@@ -26,8 +26,11 @@ pub struct Held {
 /// The rest of a body: being read ahead, or where it was left.
 enum Rest {
     Here(Box<Flow>),
-    Ahead(Abort<(Box<Flow>, Result<Option<Piece>, TransportError>)>),
+    Ahead(Abort<Ahead>),
 }
+
+/// What reading ahead gives: nothing is the end.
+type Ahead = (Box<Flow>, Result<Option<Piece>, TransportError>);
 
 impl std::fmt::Debug for Rest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -247,13 +250,12 @@ trait Cut {
 impl Cut for Next {
     /// Keeps what is beyond the limit for the next time.
     fn cut(mut self, life: &Rc<Life>, limit: usize) -> Next {
-        if let Ok(Some(Some(piece))) = &mut self.1 {
-            if piece.bytes > limit {
-                let (at, more) = (piece.slots.offset() + limit, piece.bytes - limit);
-                // They lie within the piece's own slots.
-                let _ = life.region.borrow().arena().append_to(at, more, &mut self.0.carry);
-                piece.bytes = limit;
-            }
+        let Ok(Some(Some(piece))) = &mut self.1 else { return self };
+        if piece.bytes > limit {
+            let (at, more) = (piece.slots.offset() + limit, piece.bytes - limit);
+            // They lie within the piece's own slots.
+            let _ = life.region.borrow().arena().append_to(at, more, &mut self.0.carry);
+            piece.bytes = limit;
         }
         self
     }

@@ -197,6 +197,10 @@ impl Fetch {
         fetch
     }
 
+    fn came_bytes(&self) -> usize {
+        self.octets.borrow().len()
+    }
+
     /// The head has come: whether the body is wanted.
     fn came(&self, tenant: &Tenant, performed: Option<Performed>) -> Option<Box<dyn Reader>> {
         let wanted = performed.and_then(|performed| {
@@ -268,23 +272,21 @@ impl Octets {
         let broken = |why: &str| {
             Err(TransportError::Broken { host: "the store".to_owned(), why: why.to_owned() })
         };
-        loop {
-            let (fetch, changed) = match &self.from {
-                From::Body(body) => {
-                    let moved = put(to, &body.octets()[self.at..], bytes_max);
-                    self.at += moved;
-                    return Ok(moved);
-                }
-                From::Fetch(fetch) => (fetch, fetch.changed.notified()),
-            };
-            let octets = fetch.octets.borrow();
-            if octets.len() > self.at {
-                let moved = put(to, &octets[self.at..], bytes_max);
-                drop(octets);
+        let fetch = match &self.from {
+            From::Body(body) => {
+                let moved = put(to, &body.octets()[self.at..], bytes_max);
                 self.at += moved;
                 return Ok(moved);
             }
-            drop(octets);
+            From::Fetch(fetch) => fetch.clone(),
+        };
+        loop {
+            let changed = fetch.changed.notified();
+            if fetch.came_bytes() > self.at {
+                let moved = put(to, &fetch.octets.borrow()[self.at..], bytes_max);
+                self.at += moved;
+                return Ok(moved);
+            }
             match fetch.ended.get() {
                 Some(_) if self.at as u64 == self.bytes => return Ok(0),
                 Some(_) => return broken("it ended within a body that was fetched ahead"),

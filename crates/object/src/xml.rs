@@ -83,12 +83,12 @@ fn one(
         }
         Shape::Structure(members) => {
             out.push_str(&format!("<{element}"));
-            if let Some(member) = members.iter().find(|m| matches!(m.shape, Shape::XsiType)) {
-                if let Some(kind) = value.get(member.name).and_then(Value::as_str) {
-                    out.push_str(&format!(" xmlns:xsi=\"{XSI}\" xsi:type=\""));
-                    escape(kind, out);
-                    out.push('"');
-                }
+            let named = members.iter().find(|m| matches!(m.shape, Shape::XsiType));
+            let kind = named.and_then(|member| value.get(member.name)).and_then(Value::as_str);
+            if let Some(kind) = kind {
+                out.push_str(&format!(" xmlns:xsi=\"{XSI}\" xsi:type=\""));
+                escape(kind, out);
+                out.push('"');
             }
             out.push('>');
             structure(members, value, name, out)?;

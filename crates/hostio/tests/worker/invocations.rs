@@ -99,3 +99,16 @@ fn an_instance_that_is_detached_is_told_and_gone() {
     bed.gateway.say(Said::Detach { instance: 77 });
     bed.gateway.expect(|said| matches!(said, Said::Refused { instance: Some(77), .. }));
 }
+
+#[test]
+fn octets_that_are_no_message_end_a_gateway_and_no_other() {
+    let mut bed = Bed::new();
+    let mut other = crate::bed::gateway::Gateway::connect(&bed.config.control);
+    other.role(1, crate::bed::everything());
+    let guest = other.attach(1);
+    other.say_octets(&[0xff; 16]);
+    assert_eq!(other.rest(), []);
+    drop(guest);
+    let mut guest = bed.guest();
+    guest.call("ListBuckets", json!({}), b"").done();
+}

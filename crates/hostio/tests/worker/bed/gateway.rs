@@ -33,6 +33,10 @@ impl Gateway {
         self.socket.write_all(&octets).unwrap();
     }
 
+    pub fn say_octets(&mut self, octets: &[u8]) {
+        self.socket.write_all(octets).unwrap();
+    }
+
     pub fn role(&mut self, role: u64, policy: Value) {
         self.say(Said::Role { role, policy });
     }
