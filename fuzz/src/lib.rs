@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bump;
+mod guest;
 mod initiator;
 mod lines;
 mod nvme;

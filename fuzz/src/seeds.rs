@@ -47,6 +47,9 @@ pub fn all() -> Vec<Seed> {
     for (name, text) in BODIES {
         add("chunked", name, text.as_bytes().to_vec());
     }
+    for (target, name, content) in super::guest::seeds() {
+        add(target, name, content);
+    }
     for (target, name, content) in super::tcp::seeds() {
         add(target, name, content);
     }

@@ -16,6 +16,7 @@ use wire::packet::{
 use wire::snapshot::Snapshot;
 
 pub use super::bump::bump;
+pub use super::guest::guest;
 pub use super::initiator::{nvme_initiator, psk};
 pub use super::lines::copyd_lines;
 pub use super::nvme::nvme_pdu;
@@ -54,6 +55,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("offload_rx", offload_rx),
     ("bump", bump),
     ("nic_storage", nic_storage),
+    ("guest", guest),
 ];
 
 /// What is said on a channel's socket means one thing.

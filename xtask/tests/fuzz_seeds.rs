@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 #[path = "../../fuzz/src/bump.rs"]
 mod bump;
+#[path = "../../fuzz/src/guest.rs"]
+mod guest;
 #[path = "../../fuzz/src/initiator.rs"]
 mod initiator;
 #[path = "../../fuzz/src/lines.rs"]

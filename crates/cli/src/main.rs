@@ -4,6 +4,7 @@
 mod bench;
 mod copyd;
 mod doctor;
+mod function;
 mod input;
 mod lab;
 mod load;
@@ -57,6 +58,8 @@ enum Command {
     Nvme(nvme::NvmeArgs),
     /// A software NIC: TLS over the host's TCP, its crypto on another core
     Nic(nic::NicArgs),
+    #[command(hide = true)]
+    Fn(function::FnArgs),
     /// Build, use and remove a one-machine cluster in network namespaces
     Lab(lab::LabArgs),
     /// Measure, always beside the baselines of the same run
@@ -85,6 +88,7 @@ fn main() -> ExitCode {
         Command::Copyd(args) => copyd::run(&args),
         Command::Nvme(args) => nvme::run(&args),
         Command::Nic(args) => nic::run(args),
+        Command::Fn(args) => function::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Doctor(args) => doctor::run(&args),

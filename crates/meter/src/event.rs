@@ -2,8 +2,8 @@
 
 use crate::Family;
 use crate::label::{
-    AdoptionRefusal, Fallback, Health, Label, Mode, OffloadRefusal, RefusedConnection, StatusClass,
-    Trigger, UpstreamFailure,
+    AdoptionRefusal, CallEnd, Fallback, Health, Label, Mode, OffloadRefusal, PrefetchEnd,
+    RefusedConnection, StatusClass, Trigger, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.
@@ -290,6 +290,44 @@ events! {
     /// Bytes of objects received
     ObjectBytesStored => "unlade_backend_stored_bytes",
         "Bytes of objects received and stored.";
+
+    // The I/O worker of a tenant's functions.
+    /// A call of a function was completed
+    HostioCall(end: CallEnd) => "unlade_hostio_calls",
+        "Calls of functions, by how they ended.";
+    /// A request was sent to the store
+    HostioRequest => "unlade_hostio_requests",
+        "Requests sent to the store, repeated ones included.";
+    /// A request was made again
+    HostioRetry => "unlade_hostio_retries",
+        "Requests made again after a failure.";
+    /// Bytes received from the store for functions
+    HostioBytesIn => "unlade_hostio_received_bytes",
+        "Bytes of bodies received from the store and given to functions.";
+    /// Bytes sent to the store for functions
+    HostioBytesOut => "unlade_hostio_sent_bytes",
+        "Bytes of bodies sent to the store.";
+    /// A fetch ahead of a function's request ended
+    HostioPrefetch(end: PrefetchEnd) => "unlade_hostio_prefetches",
+        "Objects fetched before they were asked for, by what became of them.";
+    /// A write was acknowledged before it was durable
+    HostioWritePending => "unlade_hostio_writes_pending",
+        "Writes acknowledged before the store had them.";
+    /// A pending write became durable
+    HostioWriteDurable => "unlade_hostio_writes_durable",
+        "Pending writes that became durable.";
+    /// A pending write failed for good
+    HostioWriteLost => "unlade_hostio_writes_lost",
+        "Pending writes that failed; their invocations failed with them.";
+    /// A read was answered from a pending write
+    HostioOverlay => "unlade_hostio_overlay_reads",
+        "Reads answered from a write that was not durable yet.";
+    /// A session ended because its guest did what no guest does
+    HostioNonsense => "unlade_hostio_sessions_refused",
+        "Sessions ended because the guest broke the protocol.";
+    /// A guest greeted
+    HostioGreeting => "unlade_hostio_greetings",
+        "Greetings of guests: new and restored instances.";
 }
 
 /// Where each family's counters begin.

@@ -46,6 +46,36 @@ macro_rules! labels {
 }
 
 labels! {
+    /// How a function's call ended.
+    CallEnd: "end" {
+        /// Done.
+        Done => "done",
+        /// The service said no.
+        Service => "service_error",
+        /// The host could not.
+        Host => "host_error",
+        /// Too much at once.
+        Refused => "refused",
+        /// The role does not allow it.
+        Denied => "denied",
+    }
+}
+
+labels! {
+    /// What became of an object that was fetched before it was asked for.
+    PrefetchEnd: "end" {
+        /// A GET took it over.
+        Used => "used",
+        /// Nobody asked.
+        Unused => "unused",
+        /// It could not be fetched, or there was no room.
+        Failed => "failed",
+        /// The role does not allow it.
+        Denied => "denied",
+    }
+}
+
+labels! {
     /// How a request was answered.
     Mode: "mode" {
         /// Through the balancer.

@@ -17,14 +17,18 @@ pub enum Role {
     Balancer,
     /// Those of a server, and those that both have.
     Backend,
+    /// Those of the I/O worker of a tenant's functions.
+    Worker,
 }
 
 impl Role {
     pub(crate) fn shows(self, family: &str) -> bool {
+        let starts = |of: &[&str]| of.iter().any(|start| family.starts_with(start));
         match self {
             Role::Any => true,
-            Role::Balancer => !family.starts_with("unlade_backend_"),
-            Role::Backend => !family.starts_with("unlade_lb_"),
+            Role::Balancer => !starts(&["unlade_backend_", "unlade_hostio_"]),
+            Role::Backend => !starts(&["unlade_lb_", "unlade_hostio_"]),
+            Role::Worker => starts(&["unlade_hostio_"]),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! trust each other. Stages in the order in which a task meets them:
 //!
 //! - [`memory`]: where the lines live, and plain byte regions for a daemon;
+//! - [`shared`]: octets of such a region, copied in and out;
 //! - [`layout`]: the header, which offset is what, what an attach believes;
 //! - [`ticket`]: a task's place in the order, and in the ring;
 //! - [`segment`]: bytes of a task as at most 32 segments;
@@ -39,8 +40,8 @@
 //! write outside the memory, panic, or loop without end. All shared words are atomics, which is
 //! what makes references to them sound.
 //!
-//! **Unsafe** is in two files only: `memory.rs` (allocation, mapping) and `sections.rs` (from bytes
-//! to lines).
+//! **Unsafe** is in three files only: `memory.rs` (allocation, mapping), `shared.rs` (copies of bytes
+//! that a peer may be changing) and `sections.rs` (from bytes to lines).
 #![deny(unsafe_code)]
 
 mod atomic;
@@ -57,6 +58,8 @@ pub mod queue;
 #[cfg_attr(feature = "loom", path = "sections_model.rs")]
 mod sections;
 pub mod segment;
+#[allow(unsafe_code)]
+pub mod shared;
 pub mod sync;
 pub mod task;
 pub mod ticket;

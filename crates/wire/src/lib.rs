@@ -6,7 +6,8 @@
 //! - [`http`]: strict HTTP/1.1 heads and body framing;
 //! - [`snapshot`]: the state of one connection between two owners;
 //! - [`frame`]: the control channel between balancer and server;
-//! - [`nvme`]: NVMe over TCP.
+//! - [`nvme`]: NVMe over TCP;
+//! - [`guest`]: between a function instance, its host and the gateway.
 //!
 //! Everything decoded here is hostile: a decoder returns an error, never panics, and allocates
 //! no more than its named limits.
@@ -15,6 +16,7 @@
 pub mod codec;
 pub mod flow;
 pub mod frame;
+pub mod guest;
 pub mod http;
 pub mod nvme;
 pub mod packet;

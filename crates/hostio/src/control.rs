@@ -1,0 +1,244 @@
+//! The socket where the gateway attaches instances, hints, invokes and settles.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use object::{Policy, hint};
+use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use wire::guest::InvokeHead;
+use wire::guest::control::{Message, Said};
+
+use crate::channel::receive;
+use crate::session::{Order, Session};
+use crate::tenant::Tenant;
+
+/// Most roles that a gateway names.
+pub const ROLES_MAX: usize = 4096;
+/// Most instances of a worker.
+pub const INSTANCES_MAX: usize = 16 * 1024;
+
+/// The way back to a gateway.
+#[derive(Clone, Debug)]
+pub struct Gateway {
+    messages: mpsc::UnboundedSender<Message>,
+}
+
+impl Gateway {
+    /// A gateway, and what is said to it. Messages are few for each instance, and instances are
+    /// limited.
+    pub fn new() -> (Gateway, mpsc::UnboundedReceiver<Message>) {
+        let (messages, said) = mpsc::unbounded_channel();
+        (Gateway { messages }, said)
+    }
+
+    /// Says something; to nobody, where the gateway has gone.
+    pub fn say(&self, said: Said) {
+        let _ = self.messages.send(said.into());
+    }
+
+    /// Says something, with octets.
+    pub fn say_with(&self, said: Said, octets: Vec<u8>) {
+        let _ = self.messages.send(Message { said, octets });
+    }
+}
+
+/// What a gateway has told a worker.
+struct Connection {
+    tenant: Rc<Tenant>,
+    gateway: Gateway,
+    roles: HashMap<u64, Rc<Policy>>,
+    instances: Rc<RefCell<HashMap<u64, mpsc::UnboundedSender<Order>>>>,
+}
+
+/// Serves gateways: those of this process's own user, and root.
+///
+/// # Errors
+/// The system's.
+pub async fn serve(tenant: Rc<Tenant>, listener: UnixListener) -> io::Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    loop {
+        let (stream, _) = listener.accept().await?;
+        let peer = stream.peer_cred()?.uid();
+        if peer != own && peer != 0 {
+            tracing::warn!(uid = peer, "control: a user who is not served");
+            continue;
+        }
+        let tenant = tenant.clone();
+        tokio::task::spawn_local(async move {
+            if let Err(error) = converse(tenant, stream).await {
+                tracing::warn!(%error, "control: the gateway is gone");
+            }
+        });
+    }
+}
+
+/// Speaks with a gateway until it goes. Its instances go with it.
+///
+/// # Errors
+/// The system's, or messages that are none.
+pub async fn converse(tenant: Rc<Tenant>, stream: UnixStream) -> io::Result<()> {
+    let (gateway, said) = Gateway::new();
+    let (reading, writing) = stream.into_split();
+    let writer = tokio::task::spawn_local(write(writing, said));
+    let (roles, instances) = (HashMap::new(), Rc::default());
+    let mut connection = Connection { tenant, gateway, roles, instances };
+    let read = connection.read(reading).await;
+    drop(connection);
+    writer.abort();
+    read
+}
+
+async fn write(
+    mut socket: OwnedWriteHalf,
+    mut said: mpsc::UnboundedReceiver<Message>,
+) -> io::Result<()> {
+    while let Some(message) = said.recv().await {
+        let mut octets = Vec::new();
+        message.encode(&mut octets).map_err(io::Error::other)?;
+        socket.write_all(&octets).await?;
+    }
+    Ok(())
+}
+
+impl Connection {
+    async fn read(&mut self, socket: OwnedReadHalf) -> io::Result<()> {
+        let mut input = Vec::new();
+        let mut descriptors = VecDeque::new();
+        loop {
+            let mut taken = 0;
+            while let Some((message, bytes)) =
+                Message::decode(&input[taken..]).map_err(io::Error::other)?
+            {
+                taken += bytes;
+                self.on_message(message, &mut descriptors);
+            }
+            input.drain(..taken);
+            let stream: &UnixStream = socket.as_ref();
+            let read = || receive(stream, &mut input, &mut descriptors);
+            if stream.async_io(Interest::READABLE, read).await? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn on_message(&mut self, message: Message, descriptors: &mut VecDeque<OwnedFd>) {
+        let Message { said, octets } = message;
+        let (instance, invocation) = about(&said);
+        if let Err(reason) = self.obey(said, octets, descriptors) {
+            self.gateway.say(Said::Refused { instance, invocation, reason });
+        }
+    }
+
+    fn obey(
+        &mut self,
+        said: Said,
+        octets: Vec<u8>,
+        descriptors: &mut VecDeque<OwnedFd>,
+    ) -> Result<(), String> {
+        match said {
+            Said::Role { role, policy } => {
+                if self.roles.len() >= ROLES_MAX {
+                    return Err(format!("more than {ROLES_MAX} roles"));
+                }
+                let policy = Policy::from_value(&policy).map_err(|error| error.to_string())?;
+                self.roles.insert(role, Rc::new(policy));
+            }
+            Said::Attach { instance, role, .. } => {
+                let channel = descriptors.pop_front().ok_or("no channel came with it")?;
+                let policy = self.role(role)?;
+                self.attach(instance, policy, channel)?;
+            }
+            Said::Hint { invocation, role, mut objects } => {
+                let policy = self.role(role)?;
+                objects.extend(hint::of_event(&octets));
+                let tenant = &self.tenant;
+                tenant.prefetches.begin(tenant, &invocation, &policy, objects);
+            }
+            Said::Invoke {
+                instance,
+                invocation,
+                handler,
+                function,
+                deadline_ms,
+                memory_mib,
+                writes,
+            } => {
+                let event_bytes = u32::try_from(octets.len()).map_err(|e| e.to_string())?;
+                let head = InvokeHead {
+                    id: invocation,
+                    handler,
+                    function,
+                    deadline_ms,
+                    memory_mib,
+                    event_bytes,
+                    event_slot: None,
+                };
+                self.order(instance, Order::Invoke(head, writes, octets))?;
+            }
+            Said::Settle { invocation } => self.settle(invocation),
+            Said::Detach { instance } => self.order(instance, Order::Detach)?,
+            _ => return Err("a gateway does not say this".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn role(&self, role: u64) -> Result<Rc<Policy>, String> {
+        self.roles.get(&role).cloned().ok_or_else(|| format!("the role {role} was not said"))
+    }
+
+    fn order(&self, instance: u64, order: Order) -> Result<(), String> {
+        let instances = self.instances.borrow();
+        let orders = instances.get(&instance).ok_or("there is no such instance")?;
+        orders.send(order).map_err(|_| "the instance has ended".to_owned())
+    }
+
+    fn attach(
+        &mut self,
+        instance: u64,
+        policy: Rc<Policy>,
+        channel: OwnedFd,
+    ) -> Result<(), String> {
+        let mut instances = self.instances.borrow_mut();
+        if instances.len() >= INSTANCES_MAX || instances.contains_key(&instance) {
+            return Err("the instance is there already, or there are too many".to_owned());
+        }
+        let (tenant, gateway) = (self.tenant.clone(), self.gateway.clone());
+        let session = Session::new(tenant, policy, gateway, instance, channel);
+        let session = session.map_err(|error| error.to_string())?;
+        let (orders, obeyed) = mpsc::unbounded_channel();
+        instances.insert(instance, orders);
+        let all = Rc::downgrade(&self.instances);
+        tokio::task::spawn_local(async move {
+            session.run(obeyed).await;
+            if let Some(all) = all.upgrade() {
+                all.borrow_mut().remove(&instance);
+            }
+        });
+        Ok(())
+    }
+
+    fn settle(&self, invocation: String) {
+        let (tenant, gateway) = (self.tenant.clone(), self.gateway.clone());
+        tokio::task::spawn_local(async move {
+            let failed = tenant.writeback.settle(&invocation).await;
+            gateway.say(Said::Settled { invocation, failed });
+        });
+    }
+}
+
+fn about(said: &Said) -> (Option<u64>, Option<String>) {
+    match said {
+        Said::Attach { instance, .. } | Said::Detach { instance } => (Some(*instance), None),
+        Said::Invoke { instance, invocation, .. } => (Some(*instance), Some(invocation.clone())),
+        Said::Hint { invocation, .. } | Said::Settle { invocation } => {
+            (None, Some(invocation.clone()))
+        }
+        _ => (None, None),
+    }
+}

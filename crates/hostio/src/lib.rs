@@ -1,0 +1,48 @@
+//! The I/O worker of a tenant: SDK, TLS and TCP of its functions, run once on the host.
+//!
+//! An instance submits calls in memory that it shares with the worker (`docs/guest-protocol.md`);
+//! the worker decides, asks the store, and puts what comes straight where the function reads it.
+//! Credentials are here only.
+//!
+//! Stages, in the order a call meets them:
+//! - [`worker`]: the process; [`config`]: what it is told; [`control`]: where the gateway attaches
+//!   instances;
+//! - [`tenant`]: what all instances share; [`quota`]: how much of it they use;
+//! - [`session`]: one instance; [`channel`]: its stream; [`life`]: its epoch; [`region`]: its memory,
+//!   with [`runs`] of slots;
+//! - [`stage`]: the body of a call, copied before anything else;
+//! - [`call`]: policy, what can be answered here, or the store: [`perform`];
+//! - [`prefetch`]: objects fetched before they are asked for;
+//! - [`writeback`]: writes acknowledged before they are durable; [`journal`]: those that outlive the
+//!   worker;
+//! - [`store`]: requests over HTTP;
+//! - [`fetch`]: an object on its way into slots.
+//!
+//! A guest is hostile: what it writes is read once, copied, checked; what no guest does ends its
+//! channel. It can spoil its own results, and use up its own share.
+//!
+//! What is absent: threads (a worker has one; a tenant that needs more has more workers), bodies
+//! larger than the worker may hold.
+#![forbid(unsafe_code)]
+
+pub mod call;
+pub mod channel;
+pub mod config;
+pub mod control;
+pub mod fetch;
+pub mod journal;
+pub mod life;
+pub mod perform;
+pub mod prefetch;
+pub mod quota;
+pub mod region;
+pub mod runs;
+pub mod session;
+pub mod stage;
+pub mod store;
+pub mod tenant;
+pub mod worker;
+pub mod writeback;
+
+pub use config::{ConfigError, WorkerConfig};
+pub use worker::{WorkerError, run};

@@ -1,0 +1,99 @@
+//! How much of the worker a tenant's functions use at a time.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Limits over all instances of the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Calls in flight.
+    pub calls_max: usize,
+    /// Octets of bodies that the worker holds: staged, prefetched and pending.
+    pub held_bytes_max: u64,
+}
+
+/// What is used.
+#[derive(Debug)]
+pub struct Quota {
+    limits: Limits,
+    calls: Cell<usize>,
+    held_bytes: Cell<u64>,
+}
+
+impl Quota {
+    /// Nothing is used.
+    pub fn new(limits: Limits) -> Rc<Quota> {
+        Rc::new(Quota { limits, calls: Cell::new(0), held_bytes: Cell::new(0) })
+    }
+
+    /// Room for a call; nothing where there are too many.
+    pub fn call(self: &Rc<Quota>) -> Option<CallRoom> {
+        if self.calls.get() >= self.limits.calls_max {
+            return None;
+        }
+        self.calls.set(self.calls.get() + 1);
+        Some(CallRoom { quota: self.clone() })
+    }
+
+    /// Room for octets; nothing where there are too many.
+    pub fn hold(self: &Rc<Quota>, bytes: u64) -> Option<HeldBytes> {
+        let held = self.held_bytes.get().checked_add(bytes)?;
+        if held > self.limits.held_bytes_max {
+            return None;
+        }
+        self.held_bytes.set(held);
+        Some(HeldBytes { quota: self.clone(), bytes })
+    }
+
+    /// Octets that are held.
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes.get()
+    }
+}
+
+/// A call's place, until this is dropped.
+#[derive(Debug)]
+pub struct CallRoom {
+    quota: Rc<Quota>,
+}
+
+impl Drop for CallRoom {
+    fn drop(&mut self) {
+        self.quota.calls.set(self.quota.calls.get() - 1);
+    }
+}
+
+/// Room for octets, until this is dropped.
+#[derive(Debug)]
+pub struct HeldBytes {
+    quota: Rc<Quota>,
+    bytes: u64,
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        self.quota.held_bytes.set(self.quota.held_bytes.get() - self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_dropped_is_free_again() {
+        let quota = Quota::new(Limits { calls_max: 1, held_bytes_max: 10 });
+        let call = quota.call();
+        assert!(call.is_some() && quota.call().is_none());
+        drop(call);
+        assert!(quota.call().is_some());
+        let six = quota.hold(6).unwrap();
+        assert!(quota.hold(5).is_none());
+        assert!(quota.hold(u64::MAX).is_none());
+        let four = quota.hold(4).unwrap();
+        drop(six);
+        assert_eq!(quota.held_bytes(), 4);
+        drop(four);
+        assert!(quota.hold(10).is_some());
+    }
+}

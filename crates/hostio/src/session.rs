@@ -1,0 +1,438 @@
+//! One instance: its channel, its region, its calls.
+
+use std::cell::Cell;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use meter::{CallEnd, Event};
+use object::failure::HostCode;
+use object::{Call, Policy};
+use tokio::sync::mpsc;
+use wire::guest::control::{Said, WriteMode};
+use wire::guest::descriptor::PART;
+use wire::guest::region::SLOT_BYTES;
+use wire::guest::{Completion, Frame, InvokeHead, Operation, ReplyHead, Status, Submission};
+
+use crate::call::Caller;
+use crate::channel::{Channel, ChannelError};
+use crate::control::Gateway;
+use crate::fetch;
+use crate::life::{Flight, Life, Slots};
+use crate::region::{Nonsense, Region};
+use crate::stage::Upload;
+use crate::tenant::Tenant;
+
+/// Octets of an event that go into a frame; larger ones go into slots.
+const INLINE_EVENT_BYTES: usize = 48 * 1024;
+/// How often a full completion ring is looked at.
+const RING_PAUSE: Duration = Duration::from_millis(1);
+/// Submissions that are taken before others have their turn.
+const BATCH: usize = 256;
+
+/// What the gateway tells a session.
+#[derive(Debug)]
+pub enum Order {
+    /// Run this, with the event's octets.
+    Invoke(InvokeHead, WriteMode, Vec<u8>),
+    /// End.
+    Detach,
+}
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("{0}")]
+    Channel(#[from] ChannelError),
+    #[error("{0}")]
+    Nonsense(#[from] Nonsense),
+    #[error("the guest said goodbye: {0}")]
+    Bye(String),
+    #[error("detached")]
+    Detached,
+    #[error("there is no memory for a region: {0}")]
+    Memory(#[from] ring::MemoryError),
+}
+
+/// An invocation that is running.
+struct Running {
+    id: Rc<str>,
+    writes: WriteMode,
+    /// Where a large event is, until the REPLY.
+    _event: Option<Slots>,
+}
+
+/// See the [module](self).
+pub struct Session {
+    tenant: Rc<Tenant>,
+    policy: Rc<Policy>,
+    gateway: Gateway,
+    instance: u64,
+    channel: Channel,
+    life: Option<Rc<Life>>,
+    running: Option<Running>,
+    /// Calls in flight, over all epochs of the instance.
+    calls: Rc<Cell<usize>>,
+}
+
+impl Session {
+    /// A session over an instance's channel.
+    ///
+    /// # Errors
+    /// The system's: it is no socket.
+    pub fn new(
+        tenant: Rc<Tenant>,
+        policy: Rc<Policy>,
+        gateway: Gateway,
+        instance: u64,
+        socket: OwnedFd,
+    ) -> std::io::Result<Session> {
+        let channel = Channel::new(socket)?;
+        let calls = Rc::default();
+        let (life, running) = (None, None);
+        Ok(Session { tenant, policy, gateway, instance, channel, life, running, calls })
+    }
+
+    /// Serves the instance until its channel ends.
+    pub async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+        let end = loop {
+            match self.turn(&mut orders).await {
+                Ok(()) => {}
+                Err(end) => break end,
+            }
+        };
+        if matches!(end, End::Nonsense(_) | End::Channel(ChannelError::Frame(_))) {
+            self.tenant.meter.add(Event::HostioNonsense);
+            tracing::warn!(instance = self.instance, %end, "the guest broke the protocol");
+        }
+        let reason = end.to_string();
+        let _ = self.channel.send(&Frame::Bye(reason.clone()));
+        self.leave();
+        self.gateway.say(Said::Gone { instance: self.instance, reason });
+    }
+
+    /// What the epoch had is dropped; calls that are in flight end with nobody to tell.
+    fn leave(&mut self) {
+        if let Some(running) = self.running.take() {
+            self.tenant.prefetches.end(&self.tenant, &running.id);
+        }
+        if let Some(life) = self.life.take() {
+            for (_, flight) in life.calls.borrow_mut().drain() {
+                if let Flight::Running(task) = flight {
+                    task.abort();
+                }
+            }
+            let lent = std::mem::take(&mut *life.tokens.borrow_mut());
+            drop(lent);
+        }
+    }
+
+    async fn turn(&mut self, orders: &mut mpsc::UnboundedReceiver<Order>) -> Result<(), End> {
+        let Some(life) = self.life.clone() else {
+            return tokio::select! {
+                frame = self.channel.next() => self.on_frame(frame?).await,
+                order = orders.recv() => self.on_order(order),
+            };
+        };
+        if let Some(nonsense) = life.nonsense() {
+            return Err(nonsense.into());
+        }
+        if life.take_bell() {
+            self.channel.send(&Frame::Bell)?;
+        }
+        life.region.borrow().sleeps(false);
+        if self.drain(&life)? {
+            // Others have their turn before the next batch.
+            tokio::task::yield_now().await;
+            return Ok(());
+        }
+        life.region.borrow().sleeps(true);
+        // It may have submitted before it saw the word.
+        if self.drain(&life)? {
+            return Ok(());
+        }
+        let is_full = life.region.borrow().is_full();
+        tokio::select! {
+            frame = self.channel.next() => self.on_frame(frame?).await,
+            order = orders.recv() => self.on_order(order),
+            () = life.attention.notified() => Ok(()),
+            () = tokio::time::sleep(RING_PAUSE), if is_full => {
+                life.flush();
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes submissions; whether there were any.
+    fn drain(&mut self, life: &Rc<Life>) -> Result<bool, End> {
+        for taken in 0..BATCH {
+            let submission = life.region.borrow_mut().poll_submission()?;
+            let Some(submission) = submission else { return Ok(taken > 0) };
+            self.on_submission(life, submission)?;
+        }
+        Ok(true)
+    }
+
+    async fn on_frame(&mut self, frame: Frame) -> Result<(), End> {
+        match frame {
+            Frame::Hello { nonce } => self.on_hello(nonce).await,
+            Frame::Bell => Ok(()),
+            Frame::Reply(head, octets) => self.on_reply(head, octets),
+            Frame::Bye(why) => Err(End::Bye(why)),
+            Frame::Welcome { .. } | Frame::Invoke(..) => {
+                Err(Nonsense::Turn("a guest does not say this").into())
+            }
+        }
+    }
+
+    async fn on_hello(&mut self, nonce: u64) -> Result<(), End> {
+        if let Some(running) = &self.running {
+            let invocation = Some(running.id.to_string());
+            let reason = "the instance greeted again before it replied".to_owned();
+            self.gateway.say(Said::Refused { instance: Some(self.instance), invocation, reason });
+        }
+        self.leave();
+        self.tenant.meter.add(Event::HostioGreeting);
+        let epoch = self.tenant.next_epoch();
+        let region = Region::create(self.tenant.limits.layout, epoch)?;
+        let region_bytes = region.header().region_bytes;
+        let welcome = Frame::Welcome { nonce, epoch, region_bytes };
+        self.channel.welcome(&welcome, region.fd()).await?;
+        self.life = Some(Life::new(region));
+        self.gateway.say(Said::Ready { instance: self.instance, epoch });
+        Ok(())
+    }
+
+    fn on_order(&mut self, order: Option<Order>) -> Result<(), End> {
+        match order {
+            None | Some(Order::Detach) => Err(End::Detached),
+            Some(Order::Invoke(head, writes, event)) => {
+                if let Err(reason) = self.invoke(head.clone(), writes, event)? {
+                    let (instance, invocation) = (Some(self.instance), Some(head.id));
+                    let reason = reason.to_owned();
+                    self.gateway.say(Said::Refused { instance, invocation, reason });
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Hands an invocation to the instance. An inner error is the gateway's fault.
+    fn invoke(
+        &mut self,
+        mut head: InvokeHead,
+        writes: WriteMode,
+        event: Vec<u8>,
+    ) -> Result<Result<(), &'static str>, End> {
+        let Some(life) = &self.life else { return Ok(Err("the instance has not greeted")) };
+        if self.running.is_some() {
+            return Ok(Err("the instance is running another invocation"));
+        }
+        let mut slots = None;
+        let mut inline = Vec::new();
+        if event.len() <= INLINE_EVENT_BYTES {
+            inline = event;
+        } else {
+            let count = event.len().div_ceil(SLOT_BYTES as usize);
+            let Some(lent) = life.try_slots_exactly(count as u32) else {
+                return Ok(Err("the event does not fit into the instance's region"));
+            };
+            // The slots were lent for it.
+            let _ = life.arena().copy_in(lent.offset(), &event);
+            head.event_slot = Some(lent.extent(event.len()).first_slot);
+            slots = Some(lent);
+        }
+        let id = Rc::from(head.id.as_str());
+        let sent = self.channel.send(&Frame::Invoke(head, inline));
+        if matches!(sent, Err(ChannelError::Frame(_))) {
+            return Ok(Err("the invocation's head is too long"));
+        }
+        sent?;
+        self.running = Some(Running { id, writes, _event: slots });
+        Ok(Ok(()))
+    }
+
+    fn on_reply(&mut self, head: ReplyHead, octets: Vec<u8>) -> Result<(), End> {
+        let is_running = self.running.as_ref().is_some_and(|running| *running.id == *head.id);
+        let (Some(life), true) = (&self.life, is_running) else {
+            return Err(Nonsense::Turn("a REPLY to what is not running").into());
+        };
+        let mut result = octets;
+        if let Some(slots) = head.slots() {
+            life.region.borrow().guest_body(slots, &mut result)?;
+        }
+        self.running = None;
+        self.tenant.prefetches.end(&self.tenant, &head.id);
+        let pending = self.tenant.writeback.of_invocation(&head.id);
+        let said = Said::Replied {
+            instance: self.instance,
+            invocation: head.id,
+            status: head.status,
+            log_tail: head.log_tail,
+            pending_writes: u32::try_from(pending).unwrap_or(u32::MAX),
+        };
+        self.gateway.say_with(said, result);
+        // What is not lent costs nothing until the next invocation.
+        life.region.borrow_mut().discard_idle();
+        Ok(())
+    }
+
+    fn on_submission(&mut self, life: &Rc<Life>, submission: Submission) -> Result<(), End> {
+        let number = submission.call;
+        match submission.operation {
+            Operation::Call => self.on_call(life, &submission)?,
+            Operation::Body => self.on_body(life, &submission)?,
+            Operation::Read => {
+                let (tenant, life) = (self.tenant.clone(), life.clone());
+                let Some(flying) = self.fly() else {
+                    refuse(&self.tenant, &life, number);
+                    return Ok(());
+                };
+                tokio::task::spawn_local(async move {
+                    let _flying = flying;
+                    let wanted = submission.body.bytes;
+                    fetch::read(&tenant, &life, number, submission.token, wanted).await;
+                });
+            }
+            Operation::Release => {
+                let released = life.tokens.borrow_mut().remove(&submission.token);
+                drop(released);
+            }
+            Operation::Cancel => self.on_cancel(life, number),
+        }
+        Ok(())
+    }
+
+    fn on_call(&mut self, life: &Rc<Life>, submission: &Submission) -> Result<(), End> {
+        let number = submission.call;
+        if life.calls.borrow().contains_key(&number) {
+            return Err(Nonsense::Number(number).into());
+        }
+        let meta = (submission.meta_offset, submission.meta_bytes);
+        let text = life.region.borrow().guest_meta(meta.0, meta.1)?;
+        let (call, inline) = match Call::decode(&text) {
+            Ok(decoded) => decoded,
+            Err(error) => {
+                complain(life, number, HostCode::Invalid, error.to_string());
+                return Ok(());
+            }
+        };
+        let most = self.tenant.limits.body_bytes_max;
+        if call.body_bytes > most {
+            let why = format!("a body of {} octets, {most} at most", call.body_bytes);
+            complain(life, number, HostCode::TooLarge, why);
+            return Ok(());
+        }
+        let rooms = (self.tenant.quota.call(), self.tenant.quota.hold(call.body_bytes));
+        let (Some(room), Some(held)) = rooms else {
+            refuse(&self.tenant, life, number);
+            return Ok(());
+        };
+        if self.calls.get() >= self.tenant.limits.calls_max {
+            refuse(&self.tenant, life, number);
+            return Ok(());
+        }
+        let mut upload = Upload::new(call, inline, room, held);
+        let taken = upload.take(&life.region.borrow(), submission)?;
+        if let Err(error) = taken {
+            complain(life, number, HostCode::Invalid, error.to_string());
+            return Ok(());
+        }
+        self.go_on(life, submission, upload);
+        Ok(())
+    }
+
+    fn on_body(&mut self, life: &Rc<Life>, submission: &Submission) -> Result<(), End> {
+        let number = submission.call;
+        let flight = {
+            let mut calls = life.calls.borrow_mut();
+            match calls.get(&number) {
+                Some(Flight::Uploading(_)) => calls.remove(&number),
+                // It has ended already; or its body had.
+                _ => None,
+            }
+        };
+        let Some(Flight::Uploading(mut upload)) = flight else { return Ok(()) };
+        let taken = upload.take(&life.region.borrow(), submission)?;
+        match taken {
+            Ok(()) => self.go_on(life, submission, *upload),
+            Err(error) => complain(life, number, HostCode::Invalid, error.to_string()),
+        }
+        Ok(())
+    }
+
+    /// The slots of a descriptor have been copied: more is to come, or the call begins.
+    fn go_on(&mut self, life: &Rc<Life>, submission: &Submission, upload: Upload) {
+        let number = submission.call;
+        let is_part = submission.more || submission.operation == Operation::Body;
+        if is_part && submission.body.bytes > 0 {
+            let part = Completion::bare(number, Status::Done, life.epoch_low());
+            life.complete(&Completion { flags: PART, ..part });
+        }
+        if submission.more {
+            life.calls.borrow_mut().insert(number, Flight::Uploading(Box::new(upload)));
+            return;
+        }
+        let staged = match upload.finish() {
+            Ok(staged) => staged,
+            Err(error) => return complain(life, number, HostCode::Invalid, error.to_string()),
+        };
+        let caller = self.caller(life);
+        let Some(flying) = self.fly() else { return refuse(&self.tenant, life, number) };
+        let task = tokio::task::spawn_local(async move {
+            let _flying = flying;
+            caller.run(number, staged).await;
+        });
+        life.calls.borrow_mut().insert(number, Flight::Running(task.abort_handle()));
+    }
+
+    fn caller(&self, life: &Rc<Life>) -> Caller {
+        let (invocation, writes) = match &self.running {
+            Some(running) => (running.id.clone(), running.writes),
+            None => (Rc::from(""), WriteMode::Sync),
+        };
+        let (tenant, policy, life) = (self.tenant.clone(), self.policy.clone(), life.clone());
+        Caller { tenant, policy, life, invocation, writes }
+    }
+
+    fn on_cancel(&mut self, life: &Rc<Life>, number: u64) {
+        let flight = life.calls.borrow_mut().remove(&number);
+        match flight {
+            // It has been completed, or was never made.
+            None => return,
+            Some(Flight::Running(task)) => task.abort(),
+            Some(Flight::Uploading(upload)) => drop(upload),
+        }
+        complain(life, number, HostCode::Ending, "cancelled; it may have happened".to_owned());
+    }
+
+    /// A place among the instance's calls.
+    fn fly(&self) -> Option<Flying> {
+        if self.calls.get() >= self.tenant.limits.calls_max {
+            return None;
+        }
+        self.calls.set(self.calls.get() + 1);
+        Some(Flying(self.calls.clone()))
+    }
+}
+
+/// A place among an instance's calls, until this is dropped.
+struct Flying(Rc<Cell<usize>>);
+
+impl Drop for Flying {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+fn refuse(tenant: &Tenant, life: &Life, number: u64) {
+    tenant.meter.add(Event::HostioCall(CallEnd::Refused));
+    life.complete(&Completion::bare(number, Status::Refused, life.epoch_low()));
+}
+
+fn complain(life: &Rc<Life>, number: u64, code: HostCode, message: String) {
+    let life = life.clone();
+    tokio::task::spawn_local(async move {
+        fetch::complain(&life, number, code, &message).await;
+    });
+}

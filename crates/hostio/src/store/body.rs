@@ -1,0 +1,73 @@
+//! Octets that are sent, and their digests.
+
+use std::cell::OnceCell;
+use std::fmt::Write as _;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use crc_fast::{CrcAlgorithm, checksum};
+use md5::{Digest as _, Md5};
+
+/// The body of a request: the worker's own copy, which nobody changes.
+#[derive(Debug, Default)]
+pub struct Body {
+    octets: Vec<u8>,
+    crc32: OnceCell<String>,
+    sha256: OnceCell<String>,
+    md5: OnceCell<String>,
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(octets: Vec<u8>) -> Body {
+        Body { octets, ..Body::default() }
+    }
+}
+
+impl Body {
+    /// The octets.
+    pub fn octets(&self) -> &[u8] {
+        &self.octets
+    }
+
+    /// CRC-32 in base64, as `x-amz-checksum-crc32` wants it.
+    pub fn crc32(&self) -> &str {
+        self.crc32.get_or_init(|| {
+            let sum = checksum(CrcAlgorithm::Crc32IsoHdlc, &self.octets) as u32;
+            STANDARD.encode(sum.to_be_bytes())
+        })
+    }
+
+    /// SHA-256 in hexadecimal, as a signature wants it.
+    pub fn sha256(&self) -> &str {
+        self.sha256.get_or_init(|| hex(digest(&SHA256, &self.octets).as_ref()))
+    }
+
+    /// MD5 in hexadecimal: what stores take for an entity tag where nothing is encrypted.
+    pub fn md5(&self) -> &str {
+        self.md5.get_or_init(|| hex(&Md5::digest(&self.octets)))
+    }
+}
+
+pub(crate) fn hex(octets: &[u8]) -> String {
+    octets.iter().fold(String::with_capacity(octets.len() * 2), |mut text, octet| {
+        let _ = write!(text, "{octet:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_are_the_known_ones() {
+        let body = Body::from(b"123456789".to_vec());
+        // The check value of CRC-32 is cbf43926.
+        assert_eq!(body.crc32(), STANDARD.encode([0xcb, 0xf4, 0x39, 0x26]));
+        assert_eq!(body.md5(), "25f9e794323b453885f5181f1b624d0b");
+        let none = Body::default();
+        let due = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(none.sha256(), due);
+    }
+}

@@ -1,0 +1,185 @@
+//! One connection to the store, plain or TLS, and the octets that came too early.
+
+use std::io::{self, IoSlice};
+use std::time::Duration;
+
+use ring::Arena;
+use rustix::net::RecvFlags;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use super::{Into, TransportError};
+
+/// Octets that are read at once where their end is not known, such as a head with what follows.
+const READ_BYTES: usize = 16 * 1024;
+
+/// The stream of a connection.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// A connection that carries one exchange at a time.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) stream: Stream,
+    pub(super) host: String,
+    /// Octets that came and were not taken.
+    buffer: Vec<u8>,
+    taken: usize,
+    timeout: Duration,
+}
+
+impl Connection {
+    pub(super) fn new(stream: Stream, host: String, timeout: Duration) -> Connection {
+        Connection { stream, host, buffer: Vec::new(), taken: 0, timeout }
+    }
+
+    /// What came and was not taken.
+    pub(super) fn held(&self) -> &[u8] {
+        &self.buffer[self.taken..]
+    }
+
+    /// Takes octets of [`Connection::held`].
+    pub(super) fn take(&mut self, bytes: usize) {
+        self.taken = (self.taken + bytes).min(self.buffer.len());
+        if self.taken == self.buffer.len() {
+            self.buffer.clear();
+            self.taken = 0;
+        }
+    }
+
+    /// Whether the other end has been silent since the last exchange, and has not closed.
+    pub(super) fn is_quiet(&self) -> bool {
+        let tcp = match &self.stream {
+            Stream::Plain(tcp) => tcp,
+            Stream::Tls(tls) => tls.get_ref().0,
+        };
+        let mut octet = [0];
+        // It would be the end, or what nobody asked for. The reactor is not asked: it may not have
+        // heard yet.
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let looked = rustix::net::recv(tcp, &mut octet, flags).map_err(io::Error::from);
+        self.held().is_empty() && matches!(looked, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Sends a head and a body.
+    pub(super) async fn send(&mut self, head: &[u8], body: &[u8]) -> Result<(), TransportError> {
+        let (mut head, mut body) = (head, body);
+        while !head.is_empty() || !body.is_empty() {
+            let parts = [IoSlice::new(head), IoSlice::new(body)];
+            let work = async {
+                match &mut self.stream {
+                    Stream::Plain(tcp) => tcp.write_vectored(&parts).await,
+                    Stream::Tls(tls) => tls.write_vectored(&parts).await,
+                }
+            };
+            let sent = within(self.timeout, &self.host, work).await?;
+            if sent == 0 {
+                return Err(broken(&self.host, "it takes no more"));
+            }
+            let of_head = sent.min(head.len());
+            head = &head[of_head..];
+            body = &body[sent - of_head..];
+        }
+        if let Stream::Tls(tls) = &mut self.stream {
+            let work = tls.flush();
+            within(self.timeout, &self.host, work).await?;
+        }
+        Ok(())
+    }
+
+    /// Reads more behind what is held; how many octets, 0 at the end.
+    pub(super) async fn fill(&mut self) -> Result<usize, TransportError> {
+        self.buffer.reserve(READ_BYTES);
+        let work = async {
+            match &mut self.stream {
+                Stream::Plain(tcp) => tcp.read_buf(&mut self.buffer).await,
+                Stream::Tls(tls) => tls.read_buf(&mut self.buffer).await,
+            }
+        };
+        within(self.timeout, &self.host, work).await
+    }
+
+    /// Reads octets of a body to where they belong, past the buffer where that can be: at most
+    /// `bytes_max`, 0 at the end.
+    pub(super) async fn read(
+        &mut self,
+        to: Into<'_>,
+        bytes_max: usize,
+    ) -> Result<usize, TransportError> {
+        if bytes_max == 0 {
+            return Ok(0);
+        }
+        match to {
+            Into::Memory(out) if self.held().is_empty() => {
+                let work = async {
+                    let limit = bytes_max as u64;
+                    match &mut self.stream {
+                        Stream::Plain(tcp) => tcp.take(limit).read_buf(out).await,
+                        Stream::Tls(tls) => tls.take(limit).read_buf(out).await,
+                    }
+                };
+                within(self.timeout, &self.host, work).await
+            }
+            Into::Region(region, at) if self.held().is_empty() => {
+                self.read_to_region(region, at, bytes_max).await
+            }
+            to => self.deliver(to, bytes_max),
+        }
+    }
+
+    async fn read_to_region(
+        &mut self,
+        region: &Arena,
+        at: usize,
+        bytes_max: usize,
+    ) -> Result<usize, TransportError> {
+        if let Stream::Plain(tcp) = &self.stream {
+            let work = tcp.async_io(Interest::READABLE, || region.receive(tcp, at, bytes_max));
+            return within(self.timeout, &self.host, work).await;
+        }
+        // A record is opened in memory of this process.
+        if self.fill().await? == 0 {
+            return Ok(0);
+        }
+        self.deliver(Into::Region(region, at), bytes_max)
+    }
+
+    /// Moves octets that are held.
+    fn deliver(&mut self, to: Into<'_>, bytes_max: usize) -> Result<usize, TransportError> {
+        let bytes = self.held().len().min(bytes_max);
+        put(to, &self.held()[..bytes]).map_err(|why| broken(&self.host, why))?;
+        self.take(bytes);
+        Ok(bytes)
+    }
+}
+
+/// Puts octets where they belong.
+pub(super) fn put(to: Into<'_>, octets: &[u8]) -> Result<(), ring::shared::OutOfRegion> {
+    match to {
+        Into::Region(region, at) => region.copy_in(at, octets),
+        Into::Memory(out) => {
+            out.extend_from_slice(octets);
+            Ok(())
+        }
+    }
+}
+
+pub(super) fn broken(host: &str, why: impl std::fmt::Display) -> TransportError {
+    TransportError::Broken { host: host.to_owned(), why: why.to_string() }
+}
+
+/// Waits for work, not longer than a while.
+pub(super) async fn within<T>(
+    limit: Duration,
+    host: &str,
+    work: impl Future<Output = io::Result<T>>,
+) -> Result<T, TransportError> {
+    match tokio::time::timeout(limit, work).await {
+        Ok(done) => done.map_err(|error| broken(host, error)),
+        Err(_) => Err(TransportError::Timeout { host: host.to_owned(), after: limit }),
+    }
+}

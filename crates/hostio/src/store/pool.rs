@@ -1,0 +1,46 @@
+//! Connections that are kept for the next request to the same host.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::connection::Connection;
+
+/// Connections without an exchange, by host.
+#[derive(Debug)]
+pub(super) struct Pool {
+    idle: RefCell<HashMap<String, Vec<(Instant, Connection)>>>,
+    idle_max: usize,
+    idle_timeout: Duration,
+}
+
+impl Pool {
+    pub(super) fn new(idle_max: usize, idle_timeout: Duration) -> Pool {
+        Pool { idle: RefCell::default(), idle_max, idle_timeout }
+    }
+
+    /// The connection to a host that was used last, if it still lives.
+    pub(super) fn take(&self, host: &str) -> Option<Connection> {
+        let mut idle = self.idle.borrow_mut();
+        let kept = idle.get_mut(host)?;
+        while let Some((since, connection)) = kept.pop() {
+            if since.elapsed() < self.idle_timeout && connection.is_quiet() {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection, unless there are enough.
+    pub(super) fn keep(&self, connection: Connection) {
+        let mut idle = self.idle.borrow_mut();
+        let now = Instant::now();
+        for kept in idle.values_mut() {
+            kept.retain(|(since, _)| now - *since < self.idle_timeout);
+        }
+        idle.retain(|_, kept| !kept.is_empty());
+        if idle.values().map(Vec::len).sum::<usize>() < self.idle_max {
+            idle.entry(connection.host.clone()).or_default().push((now, connection));
+        }
+    }
+}

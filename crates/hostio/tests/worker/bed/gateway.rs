@@ -1,0 +1,141 @@
+//! The gateway's side of the control socket.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use hostio::channel::send_with;
+use serde_json::Value;
+use wire::guest::control::{FailedWrite, Message, ObjectName, Said, WriteMode};
+
+use super::guest::Guest;
+
+pub struct Gateway {
+    socket: UnixStream,
+    input: Vec<u8>,
+    unread: VecDeque<Message>,
+    next_instance: u64,
+}
+
+impl Gateway {
+    pub fn connect(control: &Path) -> Gateway {
+        let socket = UnixStream::connect(control).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Gateway { socket, input: Vec::new(), unread: VecDeque::new(), next_instance: 1 }
+    }
+
+    pub fn say(&mut self, message: impl Into<Message>) {
+        let mut octets = Vec::new();
+        message.into().encode(&mut octets).unwrap();
+        self.socket.write_all(&octets).unwrap();
+    }
+
+    pub fn say_octets(&mut self, octets: &[u8]) {
+        self.socket.write_all(octets).unwrap();
+    }
+
+    pub fn role(&mut self, role: u64, policy: Value) {
+        self.say(Said::Role { role, policy });
+    }
+
+    /// Attaches an instance; its number is the guest's `instance`.
+    pub fn attach(&mut self, role: u64) -> Guest {
+        let instance = self.next_instance;
+        self.next_instance += 1;
+        let (own, channel) = UnixStream::pair().unwrap();
+        let mut octets = Vec::new();
+        let said = Said::Attach { instance, role, function: "f".into() };
+        Message::from(said).encode(&mut octets).unwrap();
+        let sent = send_with(&self.socket, &octets, channel.as_fd()).unwrap();
+        assert_eq!(sent, octets.len());
+        drop(channel);
+        let guest = Guest::greet(own, instance);
+        let epoch = guest.epoch();
+        self.expect(|said| {
+            matches!(said, Said::Ready { instance: i, epoch: e } if *i == instance && *e == epoch)
+        });
+        guest
+    }
+
+    /// The next message of which this is true; others stay for later.
+    pub fn expect(&mut self, wanted: impl Fn(&Said) -> bool) -> Message {
+        if let Some(at) = self.unread.iter().position(|message| wanted(&message.said)) {
+            return self.unread.remove(at).unwrap();
+        }
+        loop {
+            while let Some((message, taken)) = Message::decode(&self.input).unwrap() {
+                self.input.drain(..taken);
+                if wanted(&message.said) {
+                    return message;
+                }
+                self.unread.push_back(message);
+            }
+            let mut buffer = [0; 65536];
+            let read = self.socket.read(&mut buffer).expect("the worker says something");
+            assert!(read > 0, "the worker has gone; it had said {:?}", self.unread);
+            self.input.extend_from_slice(&buffer[..read]);
+        }
+    }
+
+    /// What is said until the worker has gone.
+    pub fn rest(&mut self) -> Vec<Message> {
+        let mut buffer = [0; 65536];
+        loop {
+            match self.socket.read(&mut buffer) {
+                Ok(0) | Err(_) => break,
+                Ok(read) => self.input.extend_from_slice(&buffer[..read]),
+            }
+        }
+        let mut rest: Vec<Message> = self.unread.drain(..).collect();
+        while let Some((message, taken)) = Message::decode(&self.input).unwrap() {
+            self.input.drain(..taken);
+            rest.push(message);
+        }
+        rest
+    }
+
+    pub fn hint(&mut self, invocation: &str, role: u64, objects: Vec<ObjectName>, event: &[u8]) {
+        let said = Said::Hint { invocation: invocation.into(), role, objects };
+        self.say(Message { said, octets: event.to_vec() });
+    }
+
+    pub fn invoke(&mut self, guest: &Guest, invocation: &str, writes: WriteMode, event: &[u8]) {
+        let said = Said::Invoke {
+            instance: guest.instance,
+            invocation: invocation.into(),
+            handler: "app.handler".into(),
+            function: "f".into(),
+            deadline_ms: 0,
+            memory_mib: 128,
+            writes,
+        };
+        self.say(Message { said, octets: event.to_vec() });
+    }
+
+    pub fn replied(&mut self, id: &str) -> Message {
+        self.expect(|said| matches!(said, Said::Replied { invocation, .. } if invocation == id))
+    }
+
+    pub fn settle(&mut self, id: &str) -> Vec<FailedWrite> {
+        self.say(Said::Settle { invocation: id.into() });
+        let message = self
+            .expect(|said| matches!(said, Said::Settled { invocation, .. } if invocation == id));
+        match message.said {
+            Said::Settled { failed, .. } => failed,
+            _ => unreachable!(),
+        }
+    }
+
+    pub fn gone(&mut self, guest: &Guest) -> String {
+        let due = guest.instance;
+        let message =
+            self.expect(|said| matches!(said, Said::Gone { instance, .. } if *instance == due));
+        match message.said {
+            Said::Gone { reason, .. } => reason,
+            _ => unreachable!(),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Objects that are fetched before the function asks.
+
+use serde_json::json;
+use wire::guest::control::{ObjectName, WriteMode};
+use wire::guest::descriptor::PREFETCHED;
+
+use crate::bed::script::{response, script};
+use crate::bed::{Bed, octets};
+
+fn named(bucket: &str, key: &str) -> ObjectName {
+    ObjectName { bucket: bucket.into(), key: key.into(), version: None, range: None }
+}
+
+fn event(key: &str) -> Vec<u8> {
+    json!({"Records": [{"eventName": "ObjectCreated:Put",
+        "s3": {"bucket": {"name": "input"}, "object": {"key": key}}}]})
+    .to_string()
+    .into_bytes()
+}
+
+#[test]
+fn an_event_brings_its_object_along_once() {
+    let mut bed = Bed::new();
+    let mut guest = bed.guest();
+    guest.call("CreateBucket", json!({"Bucket": "input"}), b"").done();
+    let body = octets(3_000_000);
+    let name = json!({"Bucket": "input", "Key": "a b"});
+    guest.call("PutObject", name.clone(), &body).done();
+    let cold = guest.call("GetObject", name.clone(), b"");
+    assert_eq!(cold.flags & PREFETCHED, 0);
+    bed.gateway.hint("i", 1, Vec::new(), &event("a+b"));
+    bed.gateway.invoke(&guest, "i", WriteMode::Sync, &event("a+b"));
+    guest.invoked();
+    let warm = guest.call("GetObject", name.clone(), b"");
+    assert_eq!(warm.flags, PREFETCHED);
+    assert!(warm.body == body);
+    assert_eq!(warm.done(), cold.done());
+    assert_eq!(guest.call("GetObject", name, b"").flags & PREFETCHED, 0);
+    guest.reply("i", b"");
+}
+
+#[test]
+fn what_was_fetched_is_not_for_others_nor_for_later_nor_older_than_a_write() {
+    let mut bed = Bed::new();
+    let mut guest = bed.guest();
+    guest.call("CreateBucket", json!({"Bucket": "input"}), b"").done();
+    let name = json!({"Bucket": "input", "Key": "k"});
+    guest.call("PutObject", name.clone(), b"old").done();
+    let mut flags_of = |bed: &mut Bed, hinted: &str, run: &str, write: bool| {
+        bed.gateway.hint(hinted, 1, vec![named("input", "k")], b"");
+        bed.gateway.invoke(&guest, run, WriteMode::Sync, b"{}");
+        guest.invoked();
+        if write {
+            guest.call("PutObject", name.clone(), b"new").done();
+        }
+        let got = guest.call("GetObject", name.clone(), b"");
+        assert_eq!(got.body, if write { b"new" } else { b"old" });
+        guest.reply(run, b"");
+        bed.gateway.replied(run);
+        got.flags & PREFETCHED
+    };
+    assert_eq!(flags_of(&mut bed, "a", "a", false), PREFETCHED);
+    assert_eq!(flags_of(&mut bed, "b", "c", false), 0);
+    assert_eq!(flags_of(&mut bed, "d", "d", true), 0);
+}
+
+#[test]
+fn a_hint_has_no_more_rights_than_the_role_and_a_wrong_one_is_no_error() {
+    let (address, asked) = script(vec![
+        response(404, "", "<Error><Code>NoSuchKey</Code></Error>"),
+        response(200, "", "there"),
+    ]);
+    let mut bed = Bed::with(|config| {
+        config.store.endpoint = Some(format!("http://{address}"));
+    });
+    bed.gateway.role(
+        2,
+        json!({"statements": [
+        {"effect": "allow", "actions": ["s3:GetObject"], "resources": ["input/mine/*"]}]}),
+    );
+    let mut guest = bed.gateway.attach(2);
+    bed.gateway.hint("i", 2, vec![named("input", "secret"), named("input", "mine/k")], b"{");
+    bed.gateway.invoke(&guest, "i", WriteMode::Sync, b"{}");
+    guest.invoked();
+    let first = asked.recv().unwrap();
+    assert!(first.head.starts_with("GET /input/mine/k "), "{}", first.head);
+    let got = guest.call("GetObject", json!({"Bucket": "input", "Key": "mine/k"}), b"");
+    assert_eq!((got.flags, got.body.as_slice()), (0, &b"there"[..]));
+    let second = asked.recv().unwrap();
+    assert!(second.head.starts_with("GET /input/mine/k "), "{}", second.head);
+    let denied = guest.call("GetObject", json!({"Bucket": "input", "Key": "secret"}), b"");
+    assert_eq!(denied.code(), "AccessDenied");
+    assert!(asked.try_recv().is_err());
+}

@@ -1,0 +1,94 @@
+//! The text of a CALL (`docs/guest-protocol.md`): which operation, which parameters.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// Most octets of a body behind the text.
+pub const INLINE_BYTES_MAX: usize = 4096;
+/// Most octets of the text of a CALL.
+pub const TEXT_BYTES_MAX: usize = 64 * 1024;
+
+/// Why a CALL's text was not understood. The guest is at fault.
+#[derive(Debug, thiserror::Error)]
+pub enum CallError {
+    /// It is no JSON of this form.
+    #[error("the call's text: {0}")]
+    Text(#[from] serde_json::Error),
+    /// It is longer than [`TEXT_BYTES_MAX`].
+    #[error("the call's text has {0} octets, more than {TEXT_BYTES_MAX}")]
+    TooLong(usize),
+    /// The body behind the text is not as long as the text says, or too long to be there.
+    #[error("{found} octets behind the call's text, {due} announced")]
+    Inline {
+        /// What is there.
+        found: usize,
+        /// What should be.
+        due: u64,
+    },
+}
+
+/// What a guest asks for.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Call {
+    /// `s3`.
+    pub service: String,
+    /// `GetObject`.
+    pub operation: String,
+    /// By the names of the API.
+    #[serde(default)]
+    pub parameters: Map<String, Value>,
+    /// Octets of the whole body.
+    #[serde(default)]
+    pub body_bytes: u64,
+    /// The body is behind the text.
+    #[serde(default)]
+    pub inline: bool,
+    /// The region that the function's client was made for.
+    #[serde(default)]
+    pub region: Option<String>,
+}
+
+impl Call {
+    /// Understands the meta of a CALL: the call, and the body behind its text.
+    ///
+    /// # Errors
+    /// The guest is at fault; the call is refused.
+    pub fn decode(meta: &[u8]) -> Result<(Call, &[u8]), CallError> {
+        let (text, inline) = match meta.iter().position(|&octet| octet == 0) {
+            Some(at) => (&meta[..at], &meta[at + 1..]),
+            None => (meta, &[][..]),
+        };
+        if text.len() > TEXT_BYTES_MAX {
+            return Err(CallError::TooLong(text.len()));
+        }
+        let call: Call = serde_json::from_slice(text)?;
+        let due = if call.inline { call.body_bytes } else { 0 };
+        if inline.len() as u64 != due || inline.len() > INLINE_BYTES_MAX {
+            return Err(CallError::Inline { found: inline.len(), due });
+        }
+        Ok((call, inline))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_behind_the_text_or_nowhere() {
+        let text = |more: &str| {
+            format!(r#"{{"service":"s3","operation":"PutObject","parameters":{{}}{more}}}"#)
+        };
+        let inline = text(r#","inline":true,"body_bytes":3"#) + "\0abc";
+        let (call, body) = Call::decode(inline.as_bytes()).unwrap();
+        assert_eq!((call.operation.as_str(), body), ("PutObject", &b"abc"[..]));
+        let short = text(r#","inline":true,"body_bytes":4"#) + "\0abc";
+        assert!(Call::decode(short.as_bytes()).is_err());
+        let without = text(r#","body_bytes":70000"#);
+        assert_eq!(Call::decode(without.as_bytes()).unwrap().0.body_bytes, 70000);
+        assert!(Call::decode((without + "\0abc").as_bytes()).is_err());
+        assert!(Call::decode(text(r#","other":1"#).as_bytes()).is_err());
+        assert!(Call::decode(b"\0").is_err());
+    }
+}

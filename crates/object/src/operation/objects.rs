@@ -1,0 +1,376 @@
+//! Operations on one object.
+
+use super::*;
+
+/// Conditions of a request (RFC 9110 §13.1).
+const CONDITIONS: &[Field] = &[
+    header("IfMatch", "If-Match"),
+    header("IfNoneMatch", "If-None-Match"),
+    of(Kind::HttpDate, header("IfModifiedSince", "If-Modified-Since")),
+    of(Kind::HttpDate, header("IfUnmodifiedSince", "If-Unmodified-Since")),
+];
+
+/// Which object, and which part of it.
+const WHICH: &[Field] = &[
+    header("Range", "Range"),
+    query("VersionId", "versionId"),
+    of(Kind::Integer, query("PartNumber", "partNumber")),
+    header("ChecksumMode", "x-amz-checksum-mode"),
+];
+
+/// Header fields of the answer that the request decides.
+const OVERRIDES: &[Field] = &[
+    query("ResponseCacheControl", "response-cache-control"),
+    query("ResponseContentDisposition", "response-content-disposition"),
+    query("ResponseContentEncoding", "response-content-encoding"),
+    query("ResponseContentLanguage", "response-content-language"),
+    query("ResponseContentType", "response-content-type"),
+    of(Kind::HttpDate, query("ResponseExpires", "response-expires")),
+];
+
+/// What is stored beside an object.
+pub(super) const DESCRIPTION: &[Field] = &[
+    header("ACL", "x-amz-acl"),
+    header("CacheControl", "Cache-Control"),
+    header("ContentDisposition", "Content-Disposition"),
+    header("ContentEncoding", "Content-Encoding"),
+    header("ContentLanguage", "Content-Language"),
+    header("ContentType", "Content-Type"),
+    of(Kind::HttpDate, header("Expires", "Expires")),
+    header("GrantFullControl", "x-amz-grant-full-control"),
+    header("GrantRead", "x-amz-grant-read"),
+    header("GrantReadACP", "x-amz-grant-read-acp"),
+    header("GrantWriteACP", "x-amz-grant-write-acp"),
+    field("Metadata", Place::Headers("x-amz-meta-"), Kind::Text),
+    header("StorageClass", "x-amz-storage-class"),
+    header("WebsiteRedirectLocation", "x-amz-website-redirect-location"),
+    header("Tagging", "x-amz-tagging"),
+    header("ObjectLockMode", "x-amz-object-lock-mode"),
+    of(Kind::Timestamp, header("ObjectLockRetainUntilDate", "x-amz-object-lock-retain-until-date")),
+    header("ObjectLockLegalHoldStatus", "x-amz-object-lock-legal-hold"),
+    header("ServerSideEncryption", "x-amz-server-side-encryption"),
+    header("SSEKMSKeyId", "x-amz-server-side-encryption-aws-kms-key-id"),
+    header("SSEKMSEncryptionContext", "x-amz-server-side-encryption-context"),
+    of(
+        Kind::Boolean,
+        header("BucketKeyEnabled", "x-amz-server-side-encryption-bucket-key-enabled"),
+    ),
+];
+
+/// Of a copy's source.
+pub(super) const SOURCE: &[Field] = &[
+    required(header("CopySource", "x-amz-copy-source")),
+    header("CopySourceIfMatch", "x-amz-copy-source-if-match"),
+    header("CopySourceIfNoneMatch", "x-amz-copy-source-if-none-match"),
+    of(Kind::HttpDate, header("CopySourceIfModifiedSince", "x-amz-copy-source-if-modified-since")),
+    of(
+        Kind::HttpDate,
+        header("CopySourceIfUnmodifiedSince", "x-amz-copy-source-if-unmodified-since"),
+    ),
+    header(
+        "CopySourceSSECustomerAlgorithm",
+        "x-amz-copy-source-server-side-encryption-customer-algorithm",
+    ),
+    header("CopySourceSSECustomerKey", "x-amz-copy-source-server-side-encryption-customer-key"),
+    header(
+        "CopySourceSSECustomerKeyMD5",
+        "x-amz-copy-source-server-side-encryption-customer-key-MD5",
+    ),
+    header("ExpectedSourceBucketOwner", "x-amz-source-expected-bucket-owner"),
+];
+
+/// What GET and HEAD say of an object.
+const OBJECT: &[Found] = &[
+    found_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
+    found("AcceptRanges", "accept-ranges"),
+    found("Expiration", "x-amz-expiration"),
+    found("Restore", "x-amz-restore"),
+    found_as(Kind::HttpDate, "LastModified", "last-modified"),
+    found_as(Kind::Integer, "ContentLength", "content-length"),
+    found("ETag", "etag"),
+    found_as(Kind::Integer, "MissingMeta", "x-amz-missing-meta"),
+    found("VersionId", "x-amz-version-id"),
+    found("CacheControl", "cache-control"),
+    found("ContentDisposition", "content-disposition"),
+    found("ContentEncoding", "content-encoding"),
+    found("ContentLanguage", "content-language"),
+    found("ContentRange", "content-range"),
+    found("ContentType", "content-type"),
+    found_as(Kind::HttpDate, "Expires", "expires"),
+    found("ExpiresString", "expires"),
+    found("WebsiteRedirectLocation", "x-amz-website-redirect-location"),
+    found("Metadata", "x-amz-meta-*"),
+    found("StorageClass", "x-amz-storage-class"),
+    found("ReplicationStatus", "x-amz-replication-status"),
+    found_as(Kind::Integer, "PartsCount", "x-amz-mp-parts-count"),
+    found_as(Kind::Integer, "TagCount", "x-amz-tagging-count"),
+    found("ObjectLockMode", "x-amz-object-lock-mode"),
+    found_as(Kind::Timestamp, "ObjectLockRetainUntilDate", "x-amz-object-lock-retain-until-date"),
+    found("ObjectLockLegalHoldStatus", "x-amz-object-lock-legal-hold"),
+];
+
+const HEAD_ONLY: &[Found] = &[found("ArchiveStatus", "x-amz-archive-status")];
+
+const WRITTEN: &[Found] = &[
+    found("Expiration", "x-amz-expiration"),
+    found("ETag", "etag"),
+    found("VersionId", "x-amz-version-id"),
+    found_as(Kind::Integer, "Size", "x-amz-object-size"),
+];
+
+const PUT: &[Field] = &[
+    header("IfMatch", "If-Match"),
+    header("IfNoneMatch", "If-None-Match"),
+    of(Kind::Integer, header("WriteOffsetBytes", "x-amz-write-offset-bytes")),
+    field("ContentLength", Place::Nowhere, Kind::Integer),
+];
+
+/// What a copy says of the object that it made.
+pub(super) const COPIED: &[Member] = &[
+    text("ETag"),
+    leaf("LastModified", Kind::Timestamp),
+    text("ChecksumType"),
+    text("ChecksumCRC32"),
+    text("ChecksumCRC32C"),
+    text("ChecksumCRC64NVME"),
+    text("ChecksumSHA1"),
+    text("ChecksumSHA256"),
+];
+
+const TAG: Shape = Shape::Structure(&[text("Key"), text("Value")]);
+/// Tags of an object or bucket.
+pub(super) const TAGS: &[Member] = &[within("TagSet", Shape::List("Tag", &TAG))];
+
+const GRANTEE: &[Member] = &[
+    text("DisplayName"),
+    text("EmailAddress"),
+    text("ID"),
+    named("Type", "", Shape::XsiType),
+    text("URI"),
+];
+const GRANT: Shape =
+    Shape::Structure(&[within("Grantee", Shape::Structure(GRANTEE)), text("Permission")]);
+/// Who may do what.
+pub(super) const ACL: &[Member] =
+    &[within("Owner", OWNER), named("Grants", "AccessControlList", Shape::List("Grant", &GRANT))];
+/// How an ACL is set by header fields.
+pub(super) const ACL_FIELDS: &[Field] = &[
+    header("ACL", "x-amz-acl"),
+    header("GrantFullControl", "x-amz-grant-full-control"),
+    header("GrantRead", "x-amz-grant-read"),
+    header("GrantReadACP", "x-amz-grant-read-acp"),
+    header("GrantWrite", "x-amz-grant-write"),
+    header("GrantWriteACP", "x-amz-grant-write-acp"),
+    header("ContentMD5", "Content-MD5"),
+    header("ChecksumAlgorithm", "x-amz-sdk-checksum-algorithm"),
+    field("AccessControlPolicy", Place::Xml("AccessControlPolicy", ACL), Kind::Text),
+];
+
+const VERSION: &[Field] = &[query("VersionId", "versionId")];
+const PARTS_OF: &[Member] = &[
+    named("TotalPartsCount", "PartsCount", Shape::Leaf(Kind::Integer)),
+    leaf("PartNumberMarker", Kind::Integer),
+    leaf("NextPartNumberMarker", Kind::Integer),
+    leaf("MaxParts", Kind::Integer),
+    leaf("IsTruncated", Kind::Boolean),
+];
+const CHECKSUM_MEMBERS: &[Member] = &[
+    text("ChecksumCRC32"),
+    text("ChecksumCRC32C"),
+    text("ChecksumCRC64NVME"),
+    text("ChecksumSHA1"),
+    text("ChecksumSHA256"),
+    text("ChecksumType"),
+];
+
+pub(super) const TABLE: &[Operation] = &[
+    Operation {
+        name: "GetObject",
+        action: "s3:GetObject",
+        target: Target::Object,
+        effect: Effect::ReadObject,
+        input: &[COMMON, CUSTOMER_KEY, CONDITIONS, WHICH, OVERRIDES],
+        found: &[OBJECT, ENCRYPTED, CHECKSUMS, CHARGED],
+        output: Output::Object,
+        ..BASE
+    },
+    Operation {
+        name: "HeadObject",
+        action: "s3:GetObject",
+        method: Method::Head,
+        target: Target::Object,
+        effect: Effect::ReadObject,
+        input: &[COMMON, CUSTOMER_KEY, CONDITIONS, WHICH, OVERRIDES],
+        found: &[OBJECT, HEAD_ONLY, ENCRYPTED, CHECKSUMS, CHARGED],
+        ..BASE
+    },
+    Operation {
+        name: "PutObject",
+        action: "s3:PutObject",
+        method: Method::Put,
+        target: Target::Object,
+        effect: Effect::ChangeObject,
+        input: &[COMMON, CUSTOMER_KEY, DESCRIPTION, CHECKSUM_FIELDS, PUT],
+        has_body: true,
+        digest: Digest::Crc32,
+        found: &[WRITTEN, ENCRYPTED, CHECKSUMS, CHARGED],
+        ..BASE
+    },
+    Operation {
+        name: "DeleteObject",
+        action: "s3:DeleteObject",
+        method: Method::Delete,
+        target: Target::Object,
+        effect: Effect::ChangeObject,
+        input: &[
+            COMMON,
+            VERSION,
+            &[
+                header("MFA", "x-amz-mfa"),
+                of(
+                    Kind::Boolean,
+                    header("BypassGovernanceRetention", "x-amz-bypass-governance-retention"),
+                ),
+                header("IfMatch", "If-Match"),
+            ],
+        ],
+        found: &[
+            &[
+                found_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
+                found("VersionId", "x-amz-version-id"),
+            ],
+            CHARGED,
+        ],
+        ..BASE
+    },
+    Operation {
+        name: "CopyObject",
+        action: "s3:PutObject",
+        method: Method::Put,
+        target: Target::Object,
+        effect: Effect::ChangeObject,
+        input: &[
+            COMMON,
+            CUSTOMER_KEY,
+            DESCRIPTION,
+            SOURCE,
+            &[
+                header("ChecksumAlgorithm", "x-amz-checksum-algorithm"),
+                header("MetadataDirective", "x-amz-metadata-directive"),
+                header("TaggingDirective", "x-amz-tagging-directive"),
+                header("IfMatch", "If-Match"),
+                header("IfNoneMatch", "If-None-Match"),
+            ],
+        ],
+        found: &[
+            &[
+                found("Expiration", "x-amz-expiration"),
+                found("CopySourceVersionId", "x-amz-copy-source-version-id"),
+                found("VersionId", "x-amz-version-id"),
+            ],
+            ENCRYPTED,
+            CHARGED,
+        ],
+        output: Output::Xml(&[named("CopyObjectResult", "", Shape::Structure(COPIED))]),
+        may_fail_late: true,
+        ..BASE
+    },
+    Operation {
+        name: "GetObjectAttributes",
+        action: "s3:GetObjectAttributes",
+        target: Target::Object,
+        effect: Effect::ReadObject,
+        query: &[("attributes", "")],
+        input: &[
+            COMMON,
+            CUSTOMER_KEY,
+            VERSION,
+            &[
+                of(Kind::Integer, header("MaxParts", "x-amz-max-parts")),
+                of(Kind::Integer, header("PartNumberMarker", "x-amz-part-number-marker")),
+                required(of(Kind::Names, header("ObjectAttributes", "x-amz-object-attributes"))),
+            ],
+        ],
+        found: &[
+            &[
+                found_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
+                found_as(Kind::HttpDate, "LastModified", "last-modified"),
+                found("VersionId", "x-amz-version-id"),
+            ],
+            CHARGED,
+        ],
+        output: Output::Xml(&[
+            text("ETag"),
+            within("Checksum", Shape::Structure(CHECKSUM_MEMBERS)),
+            within("ObjectParts", Shape::Structure(PARTS_OF)),
+            text("StorageClass"),
+            leaf("ObjectSize", Kind::Integer),
+        ]),
+        ..BASE
+    },
+    Operation {
+        name: "GetObjectTagging",
+        action: "s3:GetObjectTagging",
+        target: Target::Object,
+        effect: Effect::ReadObject,
+        query: &[("tagging", "")],
+        input: &[COMMON, VERSION],
+        found: &[&[found("VersionId", "x-amz-version-id")]],
+        output: Output::Xml(TAGS),
+        ..BASE
+    },
+    Operation {
+        name: "PutObjectTagging",
+        action: "s3:PutObjectTagging",
+        method: Method::Put,
+        target: Target::Object,
+        effect: Effect::ChangeObject,
+        query: &[("tagging", "")],
+        input: &[
+            COMMON,
+            VERSION,
+            &[
+                header("ContentMD5", "Content-MD5"),
+                header("ChecksumAlgorithm", "x-amz-sdk-checksum-algorithm"),
+                required(field("Tagging", Place::Xml("Tagging", TAGS), Kind::Text)),
+            ],
+        ],
+        digest: Digest::Crc32,
+        found: &[&[found("VersionId", "x-amz-version-id")]],
+        ..BASE
+    },
+    Operation {
+        name: "DeleteObjectTagging",
+        action: "s3:DeleteObjectTagging",
+        method: Method::Delete,
+        target: Target::Object,
+        effect: Effect::ChangeObject,
+        query: &[("tagging", "")],
+        input: &[COMMON, VERSION],
+        found: &[&[found("VersionId", "x-amz-version-id")]],
+        ..BASE
+    },
+    Operation {
+        name: "GetObjectAcl",
+        action: "s3:GetObjectAcl",
+        target: Target::Object,
+        effect: Effect::ReadObject,
+        query: &[("acl", "")],
+        input: &[COMMON, VERSION],
+        found: &[CHARGED],
+        output: Output::Xml(ACL),
+        ..BASE
+    },
+    Operation {
+        name: "PutObjectAcl",
+        action: "s3:PutObjectAcl",
+        method: Method::Put,
+        target: Target::Object,
+        effect: Effect::ChangeObject,
+        query: &[("acl", "")],
+        input: &[COMMON, VERSION, ACL_FIELDS],
+        digest: Digest::Crc32,
+        found: &[CHARGED],
+        ..BASE
+    },
+];

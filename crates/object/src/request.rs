@@ -1,0 +1,321 @@
+//! Parameters of an operation as a request of the S3 REST API.
+
+use serde_json::{Map, Value};
+
+use crate::encode::percent;
+use crate::operation::{Digest, Kind, Operation, Place, Target};
+use crate::{value, xml};
+
+/// Most octets of a key that is sent. S3 has a limit of 1024, and says so itself.
+pub const KEY_BYTES_MAX: usize = 4096;
+/// Most octets of what becomes header fields.
+pub const HEADERS_BYTES_MAX: usize = 8 * 1024;
+
+/// Why parameters are no request. The function is at fault, or its guest.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// A parameter that the operation does not have.
+    #[error("{operation} has no parameter {parameter}")]
+    Unknown {
+        /// The operation.
+        operation: &'static str,
+        /// The parameter.
+        parameter: String,
+    },
+    /// A parameter that the operation cannot be without.
+    #[error("{operation} needs {parameter}")]
+    Missing {
+        /// The operation.
+        operation: &'static str,
+        /// The parameter.
+        parameter: &'static str,
+    },
+    /// A parameter whose value is of another type.
+    #[error("{parameter} has a value of another type")]
+    Type {
+        /// The parameter.
+        parameter: String,
+    },
+    /// A value that a request cannot carry.
+    #[error("{parameter} cannot be sent: {why}")]
+    Value {
+        /// The parameter.
+        parameter: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+/// A request without its body, address and signature.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// What it asks for.
+    pub operation: &'static Operation,
+    /// Where.
+    pub bucket: Option<String>,
+    /// Which object.
+    pub key: Option<String>,
+    /// Fields of the query, not encoded.
+    pub query: Vec<(&'static str, String)>,
+    /// Header fields, names in lower case.
+    pub headers: Vec<(String, String)>,
+    /// The body, where it is not the caller's.
+    pub xml: Option<Vec<u8>>,
+    /// The answer's keys come encoded because this end asked for that.
+    pub decodes: bool,
+}
+
+impl Request {
+    /// Makes a request of parameters.
+    ///
+    /// # Errors
+    /// Which parameter is wrong, and how.
+    pub fn new(
+        operation: &'static Operation,
+        parameters: &Map<String, Value>,
+    ) -> Result<Request, RequestError> {
+        let mut request = Request {
+            operation,
+            bucket: None,
+            key: None,
+            query: operation.query.iter().map(|(k, v)| (*k, (*v).to_owned())).collect(),
+            headers: Vec::new(),
+            xml: None,
+            decodes: false,
+        };
+        for (name, value) in parameters.iter().filter(|(_, value)| !value.is_null()) {
+            request.take(name, value)?;
+        }
+        request.complete(parameters)?;
+        Ok(request)
+    }
+
+    fn take(&mut self, name: &str, value: &Value) -> Result<(), RequestError> {
+        let wrong = || RequestError::Type { parameter: name.to_owned() };
+        match (name, self.operation.target) {
+            ("Bucket", Target::Bucket | Target::Object) => {
+                self.bucket = Some(checked_bucket(value.as_str().ok_or_else(wrong)?)?);
+                return Ok(());
+            }
+            ("Key", Target::Object) => {
+                self.key = Some(checked_key(value.as_str().ok_or_else(wrong)?)?);
+                return Ok(());
+            }
+            _ => {}
+        }
+        let field = self.operation.field(name).ok_or_else(|| RequestError::Unknown {
+            operation: self.operation.name,
+            parameter: name.to_owned(),
+        })?;
+        let text = || value::to_text(value, field.kind).ok_or_else(wrong);
+        match field.place {
+            Place::Header(header) => {
+                // A customer's key may come as octets; the field wants base64.
+                self.header(name, header, text()?)?;
+            }
+            Place::Query(key) => self.query.push((key, text()?)),
+            Place::Headers(prefix) => {
+                for (entry, value) in value.as_object().ok_or_else(wrong)? {
+                    let text = value::to_text(value, Kind::Text).ok_or_else(wrong)?;
+                    self.header(name, &format!("{prefix}{entry}"), text)?;
+                }
+            }
+            Place::Xml(root, members) => {
+                let written = xml::write(root, members, value);
+                self.xml = Some(written.map_err(|parameter| RequestError::Type { parameter })?);
+            }
+            Place::Nowhere => {}
+        }
+        Ok(())
+    }
+
+    fn header(&mut self, name: &str, header: &str, value: String) -> Result<(), RequestError> {
+        let refuse = |why| Err(RequestError::Value { parameter: name.to_owned(), why });
+        let token =
+            |octet: u8| octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&octet);
+        if header.is_empty() || !header.bytes().all(token) {
+            return refuse("its name is no name of a header field");
+        }
+        if value.bytes().any(|octet| (octet < 0x20 && octet != b'\t') || octet == 0x7f) {
+            return refuse("it has control characters");
+        }
+        let held: usize = self.headers.iter().map(|(n, v)| n.len() + v.len()).sum();
+        if held + header.len() + value.len() > HEADERS_BYTES_MAX {
+            return refuse("the header fields are too long");
+        }
+        self.headers.push((header.to_ascii_lowercase(), value.trim().to_owned()));
+        Ok(())
+    }
+
+    fn complete(&mut self, parameters: &Map<String, Value>) -> Result<(), RequestError> {
+        let operation = self.operation;
+        let missing = |parameter| RequestError::Missing { operation: operation.name, parameter };
+        if operation.target != Target::Service && self.bucket.is_none() {
+            return Err(missing("Bucket"));
+        }
+        if operation.target == Target::Object && self.key.is_none() {
+            return Err(missing("Key"));
+        }
+        let is_there = |name: &str| parameters.get(name).is_some_and(|value| !value.is_null());
+        for field in operation.input.iter().copied().flatten() {
+            if field.required && !is_there(field.name) {
+                return Err(missing(field.name));
+            }
+        }
+        let lists = operation.field("EncodingType").is_some() && !operation.encoded.is_empty();
+        if lists && !is_there("EncodingType") {
+            self.query.push(("encoding-type", "url".to_owned()));
+            self.decodes = true;
+        }
+        if operation.name == "GetObject" && !is_there("ChecksumMode") {
+            self.headers.push(("x-amz-checksum-mode".to_owned(), "ENABLED".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Whether the sender has to add a checksum of the body: one is due, and none was given.
+    pub fn wants_digest(&self) -> bool {
+        let given = |(name, _): &(String, String)| {
+            name == "content-md5"
+                || name == "x-amz-sdk-checksum-algorithm"
+                || name.starts_with("x-amz-checksum-")
+        };
+        let has_body = self.operation.has_body || self.xml.is_some();
+        self.operation.digest == Digest::Crc32 && has_body && !self.headers.iter().any(given)
+    }
+
+    /// The value of a header field.
+    pub fn header_value(&self, name: &str) -> Option<&str> {
+        let mut all = self.headers.iter();
+        all.find(|(found, _)| found == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The path, encoded; with the bucket in front where the address does not name it.
+    pub fn path(&self, with_bucket: bool) -> String {
+        let mut path = String::from("/");
+        if let (Some(bucket), true) = (&self.bucket, with_bucket) {
+            path.push_str(bucket);
+            if self.key.is_some() {
+                path.push('/');
+            }
+        }
+        if let Some(key) = &self.key {
+            path.push_str(&percent(key, b"/"));
+        }
+        path
+    }
+
+    /// The query, encoded, without the question mark.
+    pub fn query_text(&self) -> String {
+        let field = |(key, value): &(&str, String)| match value.is_empty() {
+            true if self.operation.query.iter().any(|(fixed, _)| fixed == key) => (*key).to_owned(),
+            _ => format!("{key}={}", percent(value, b"")),
+        };
+        self.query.iter().map(field).collect::<Vec<_>>().join("&")
+    }
+}
+
+/// A name that cannot mean another place: it is what a policy was asked about.
+fn checked_bucket(name: &str) -> Result<String, RequestError> {
+    let known = |octet: u8| octet.is_ascii_alphanumeric() || b"._-".contains(&octet);
+    let fine = (1..=255).contains(&name.len())
+        && name.bytes().all(known)
+        && name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric());
+    match fine {
+        true => Ok(name.to_owned()),
+        false => Err(RequestError::Value {
+            parameter: "Bucket".to_owned(),
+            why: "a bucket has letters, digits, dots, hyphens and underscores",
+        }),
+    }
+}
+
+/// A key that nobody on the way takes for another one, or for another bucket's.
+fn checked_key(key: &str) -> Result<String, RequestError> {
+    let refuse = |why| Err(RequestError::Value { parameter: "Key".to_owned(), why });
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        return refuse("a key has 1 to 4096 octets");
+    }
+    if key.split('/').any(|part| part == "." || part == "..") {
+        return refuse("a part of it is . or .., which servers resolve differently");
+    }
+    Ok(key.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::find;
+    use serde_json::json;
+
+    fn request(operation: &str, parameters: Value) -> Result<Request, RequestError> {
+        Request::new(find(operation).unwrap(), parameters.as_object().unwrap())
+    }
+
+    #[test]
+    fn parameters_go_where_the_tables_say() {
+        let made = request(
+            "PutObject",
+            json!({"Bucket": "b", "Key": "a b/ü", "Metadata": {"Who": "me"}, "ContentType": "x/y",
+                "BucketKeyEnabled": true, "ContentLength": 5, "ACL": null}),
+        )
+        .unwrap();
+        assert_eq!(made.path(true), "/b/a%20b/%C3%BC");
+        assert_eq!(made.path(false), "/a%20b/%C3%BC");
+        assert_eq!(made.header_value("x-amz-meta-who"), Some("me"));
+        assert_eq!(made.header_value("content-type"), Some("x/y"));
+        let flag = "x-amz-server-side-encryption-bucket-key-enabled";
+        assert_eq!(made.header_value(flag), Some("true"));
+        assert_eq!(made.header_value("x-amz-acl"), None);
+        assert!(made.wants_digest());
+        let part = json!({"Bucket": "b", "Key": "k", "UploadId": "u/1", "PartNumber": 3});
+        let part = request("UploadPart", part).unwrap();
+        assert!(part.query_text().contains("uploadId=u%2F1"));
+        assert!(part.query_text().contains("partNumber=3"));
+    }
+
+    #[test]
+    fn lists_are_asked_for_encoded_unless_the_function_does() {
+        let asked = request("ListObjectsV2", json!({"Bucket": "b", "Prefix": ""})).unwrap();
+        assert_eq!(asked.query_text(), "list-type=2&prefix=&encoding-type=url");
+        assert!(asked.decodes);
+        let own = json!({"Bucket": "b", "EncodingType": "url"});
+        assert!(!request("ListObjectsV2", own).unwrap().decodes);
+        let uploads = request("ListMultipartUploads", json!({"Bucket": "b"})).unwrap();
+        assert_eq!(uploads.query_text(), "uploads");
+    }
+
+    #[test]
+    fn nothing_is_smuggled() {
+        let put = |more: Value| {
+            let mut parameters = json!({"Bucket": "b", "Key": "k"});
+            parameters.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            request("PutObject", parameters)
+        };
+        assert!(put(json!({"ContentType": "a\r\nx-amz-acl: public-read"})).is_err());
+        assert!(put(json!({"Metadata": {"a: b\r\nc": "d"}})).is_err());
+        assert!(put(json!({"Metadata": {"a": "é"}})).is_ok());
+        assert!(put(json!({"Metadata": {"a": "x".repeat(HEADERS_BYTES_MAX)}})).is_err());
+        for bucket in ["", "..", ".", "a/b", "a?b", "a b", "a%2f", "-a"] {
+            assert!(put(json!({"Bucket": bucket})).is_err(), "{bucket}");
+        }
+        for key in ["", "../b/k", "a/../../b", "./a", "a/.."] {
+            assert!(put(json!({"Key": key})).is_err(), "{key}");
+        }
+        assert!(put(json!({"Key": "a/...b/..c"})).is_ok());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let unknown = request("GetObject", json!({"Bucket": "b", "Key": "k", "Colour": "red"}));
+        assert!(
+            matches!(unknown, Err(RequestError::Unknown { parameter, .. }) if parameter == "Colour")
+        );
+        let missing = request("UploadPart", json!({"Bucket": "b", "Key": "k", "PartNumber": 1}));
+        assert!(matches!(missing, Err(RequestError::Missing { parameter: "UploadId", .. })));
+        let service = request("ListBuckets", json!({"Bucket": "b"}));
+        assert!(matches!(service, Err(RequestError::Unknown { .. })));
+        let wrong = request("ListParts", json!({"Bucket": "b", "Key": "k", "UploadId": 1}));
+        assert!(matches!(wrong, Err(RequestError::Type { .. })));
+    }
+}

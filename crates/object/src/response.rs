@@ -1,0 +1,252 @@
+//! An answer of the store as what an SDK returns.
+
+use serde_json::{Map, Value, json};
+
+use crate::encode::unpercent;
+use crate::failure::ServiceError;
+use crate::operation::{Found, Output};
+use crate::request::Request;
+use crate::retry::{ATTEMPTS_MAX, Failure};
+use crate::{value, xml};
+
+/// Status and header fields of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    /// The status.
+    pub status: u16,
+    /// Names as they were sent, and values.
+    pub headers: Vec<(String, String)>,
+}
+
+impl Head {
+    /// The value of the first field of this name, in any case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut all = self.headers.iter();
+        all.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+
+    fn request_id(&self) -> &str {
+        self.header("x-amz-request-id").unwrap_or_default()
+    }
+
+    /// All fields, names in lower case; several of one name are joined (RFC 9110 §5.3).
+    fn headers_json(&self) -> Map<String, Value> {
+        let mut map = Map::new();
+        for (name, value) in &self.headers {
+            let entry = map.entry(name.to_ascii_lowercase());
+            entry
+                .and_modify(|held| {
+                    *held = format!("{}, {value}", held.as_str().unwrap_or_default()).into();
+                })
+                .or_insert_with(|| value.as_str().into());
+        }
+        map
+    }
+}
+
+/// What an answer means.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// Done; the result's members.
+    Done(Map<String, Value>),
+    /// The service says no.
+    Failed(ServiceError),
+    /// A good status with a body that cannot be understood.
+    Garbled,
+}
+
+/// Understands an answer; `body` is empty where it is the object's.
+pub fn understand(request: &Request, head: &Head, body: &[u8]) -> Answer {
+    if !(200..300).contains(&head.status) {
+        return Answer::Failed(ServiceError::read(head, body));
+    }
+    let operation = request.operation;
+    if operation.may_fail_late && xml::read_error(body).is_some() {
+        let late = ServiceError::read(head, body);
+        return Answer::Failed(ServiceError { status: 500, ..late });
+    }
+    let mut result = match operation.output {
+        Output::None | Output::Object => Map::new(),
+        Output::Text(name) => match xml::root_text(body) {
+            Some(text) => Map::from_iter([(name.to_owned(), text.into())]),
+            None => return Answer::Garbled,
+        },
+        Output::Xml(members) => match xml::read(body, members) {
+            Some(result) => result,
+            None => return Answer::Garbled,
+        },
+    };
+    for found in operation.found.iter().copied().flatten() {
+        if let Some(value) = field(head, found) {
+            result.insert(found.name.to_owned(), value);
+        }
+    }
+    // SDKs always give the entries of an object, none where there are none.
+    if operation.found.iter().copied().flatten().any(|found| found.name == "Metadata") {
+        result.entry("Metadata").or_insert_with(|| Map::new().into());
+    }
+    let encoded = result.get("EncodingType").and_then(Value::as_str) == Some("url");
+    if request.decodes && encoded {
+        operation.encoded.iter().for_each(|path| decode(&mut result, path));
+    }
+    Answer::Done(result)
+}
+
+fn field(head: &Head, found: &Found) -> Option<Value> {
+    let Some(prefix) = found.header.strip_suffix('*') else {
+        return value::from_text(head.header(found.header)?, found.kind);
+    };
+    let mut map = Map::new();
+    for (name, value) in &head.headers {
+        let Some((start, rest)) = name.split_at_checked(prefix.len()) else { continue };
+        if start.eq_ignore_ascii_case(prefix) {
+            map.insert(rest.to_owned(), value.as_str().into());
+        }
+    }
+    (!map.is_empty()).then(|| map.into())
+}
+
+/// Undoes the encoding of `Prefix`, or of `Contents.Key` in every entry.
+fn decode(result: &mut Map<String, Value>, path: &str) {
+    let undo = |value: &mut Value| {
+        if let Some(text) = value.as_str() {
+            *value = unpercent(text, true).into();
+        }
+    };
+    match path.split_once('.') {
+        None => result.get_mut(path).map(undo).unwrap_or_default(),
+        Some((list, member)) => {
+            let entries = result.get_mut(list).and_then(Value::as_array_mut);
+            entries.into_iter().flatten().filter_map(|entry| entry.get_mut(member)).for_each(undo);
+        }
+    }
+}
+
+/// The meta of a completion that is done.
+pub fn done_meta(result: &Map<String, Value>, head: &Head, retries: u32) -> Vec<u8> {
+    json!({
+        "result": result,
+        "headers": head.headers_json(),
+        "http_status": head.status,
+        "request_id": head.request_id(),
+        "retries": retries,
+    })
+    .to_string()
+    .into_bytes()
+}
+
+/// The meta of a completion that is an error of the service. SDKs say of one that might have passed
+/// that it was tried as often as it may be.
+pub fn error_meta(operation: &str, error: &ServiceError, head: &Head, retries: u32) -> Vec<u8> {
+    let failure = Failure::Service { status: error.status, code: error.code() };
+    let mut meta = json!({
+        "error": error.error,
+        "operation": operation,
+        "http_status": error.status,
+        "headers": head.headers_json(),
+        "request_id": head.request_id(),
+        "retries": retries,
+    });
+    if failure.is_retryable() && retries + 1 >= ATTEMPTS_MAX {
+        meta["max_attempts_reached"] = true.into();
+    }
+    meta.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::find;
+
+    fn head(status: u16, headers: &[(&str, &str)]) -> Head {
+        let own = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Head { status, headers: headers.iter().map(own).collect() }
+    }
+
+    fn request(operation: &str, parameters: Value) -> Request {
+        Request::new(find(operation).unwrap(), parameters.as_object().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_object_is_described_by_its_fields() {
+        let request = request("GetObject", json!({"Bucket": "b", "Key": "k"}));
+        let head = head(
+            200,
+            &[
+                ("Content-Length", "3"),
+                ("ETag", "\"e\""),
+                ("x-amz-meta-Who", "me"),
+                ("Last-Modified", "Fri, 02 Jan 2026 03:04:05 GMT"),
+                ("Expires", "never"),
+                ("X-Amz-Request-Id", "r"),
+            ],
+        );
+        let Answer::Done(result) = understand(&request, &head, b"") else { panic!() };
+        let due = json!({"ContentLength": 3, "ETag": "\"e\"", "Metadata": {"Who": "me"},
+            "ExpiresString": "never",
+            "LastModified": {"$instant": "2026-01-02T03:04:05.000Z"}});
+        assert_eq!(Value::Object(result.clone()), due);
+        let meta: Value = serde_json::from_slice(&done_meta(&result, &head, 1)).unwrap();
+        assert_eq!(meta["headers"]["x-amz-meta-who"], "me");
+        assert_eq!((&meta["request_id"], &meta["retries"]), (&json!("r"), &json!(1)));
+    }
+
+    #[test]
+    fn lists_come_decoded_where_this_end_asked_for_encoding() {
+        let body = b"<R><EncodingType>url</EncodingType><Prefix>a%2F</Prefix>
+            <Contents><Key>a%2Fb+c</Key></Contents>
+            <CommonPrefixes><Prefix>a%2Fd%2F</Prefix></CommonPrefixes></R>";
+        let answer = |parameters| {
+            let request = request("ListObjectsV2", parameters);
+            let Answer::Done(result) = understand(&request, &head(200, &[]), body) else {
+                panic!()
+            };
+            Value::Object(result)
+        };
+        let decoded = answer(json!({"Bucket": "b"}));
+        assert_eq!(decoded["Contents"][0]["Key"], "a/b c");
+        assert_eq!(decoded["CommonPrefixes"][0]["Prefix"], "a/d/");
+        assert_eq!(decoded["Prefix"], "a/");
+        let raw = answer(json!({"Bucket": "b", "EncodingType": "url"}));
+        assert_eq!(raw["Contents"][0]["Key"], "a%2Fb+c");
+    }
+
+    #[test]
+    fn errors_are_those_of_sdks() {
+        let get = request("GetObject", json!({"Bucket": "b", "Key": "k"}));
+        let body = b"<Error><Code>NoSuchKey</Code><Message>none</Message><Key>k</Key>
+            <RequestId>r</RequestId></Error>";
+        let Answer::Failed(error) = understand(&get, &head(404, &[]), body) else { panic!() };
+        assert_eq!((error.code(), error.message(), error.status), ("NoSuchKey", "none", 404));
+        assert!(!error.error.contains_key("RequestId"));
+        let heading = request("HeadObject", json!({"Bucket": "b", "Key": "k"}));
+        let Answer::Failed(error) = understand(&heading, &head(404, &[]), b"") else { panic!() };
+        assert_eq!((error.code(), error.message()), ("404", "Not Found"));
+    }
+
+    #[test]
+    fn a_good_status_can_hide_an_error_or_nonsense() {
+        let copy = json!({"Bucket": "b", "Key": "k", "CopySource": "b/o"});
+        let copy = request("CopyObject", copy);
+        let late = b"<Error><Code>InternalError</Code></Error>";
+        let answer = understand(&copy, &head(200, &[]), late);
+        assert!(matches!(answer, Answer::Failed(error) if error.status == 500));
+        assert_eq!(understand(&copy, &head(200, &[]), b"<half"), Answer::Garbled);
+        let good = b"<CopyObjectResult><ETag>e</ETag></CopyObjectResult>";
+        let Answer::Done(result) = understand(&copy, &head(200, &[]), good) else { panic!() };
+        assert_eq!(result["CopyObjectResult"]["ETag"], "e");
+    }
+
+    #[test]
+    fn a_location_may_be_nothing() {
+        let request = request("GetBucketLocation", json!({"Bucket": "b"}));
+        let answer = |body: &[u8]| understand(&request, &head(200, &[]), body);
+        let none = answer(b"<LocationConstraint/>");
+        assert_eq!(
+            none,
+            Answer::Done(Map::from_iter([("LocationConstraint".into(), Value::Null)]))
+        );
+        let some = answer(b"<LocationConstraint>eu</LocationConstraint>");
+        assert!(matches!(some, Answer::Done(result) if result["LocationConstraint"] == "eu"));
+    }
+}

@@ -1,0 +1,114 @@
+//! Values of parameters and results: JSON on the side of the guest, text on the side of the store.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::operation::Kind;
+
+/// A value as text of a kind; nothing where it is not of that kind.
+pub fn to_text(value: &Value, kind: Kind) -> Option<String> {
+    match (kind, value) {
+        (Kind::Text, Value::String(text)) => Some(text.clone()),
+        (Kind::Text, Value::Object(_)) => STANDARD.encode(octets(value)?).into(),
+        (Kind::Integer, Value::Number(number)) => number.as_i64().map(|number| number.to_string()),
+        (Kind::Boolean, Value::Bool(flag)) => Some(flag.to_string()),
+        (Kind::HttpDate, Value::String(text)) => Some(text.clone()),
+        (Kind::HttpDate, _) => {
+            let seconds = instant(value)?.unix_timestamp();
+            let time = UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).ok()?);
+            Some(httpdate::fmt_http_date(time))
+        }
+        (Kind::Timestamp, Value::String(text)) => Some(text.clone()),
+        (Kind::Timestamp, _) => Some(timestamp(instant(value)?)),
+        (Kind::Names, Value::Array(names)) => {
+            let names: Option<Vec<&str>> = names.iter().map(Value::as_str).collect();
+            names.map(|names| names.join(","))
+        }
+        _ => None,
+    }
+}
+
+/// Text of a kind as a value; nothing where it is not of that kind.
+pub fn from_text(text: &str, kind: Kind) -> Option<Value> {
+    match kind {
+        Kind::Text => Some(text.into()),
+        Kind::Integer => text.trim().parse::<i64>().ok().map(Value::from),
+        Kind::Boolean => Some(text.trim().eq_ignore_ascii_case("true").into()),
+        Kind::HttpDate => {
+            let time = httpdate::parse_http_date(text.trim()).ok()?;
+            let seconds = time.duration_since(UNIX_EPOCH).ok()?.as_secs();
+            let instant = OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).ok()?).ok()?;
+            Some(json!({ "$instant": timestamp(instant) }))
+        }
+        Kind::Timestamp => {
+            let instant = OffsetDateTime::parse(text.trim(), &Rfc3339).ok()?;
+            Some(json!({ "$instant": timestamp(instant.to_offset(time::UtcOffset::UTC)) }))
+        }
+        Kind::Names => Some(text.split(',').map(|name| Value::from(name.trim())).collect()),
+    }
+}
+
+/// The instant that `{"$instant": …}` is.
+pub fn instant(value: &Value) -> Option<OffsetDateTime> {
+    let text = value.get("$instant")?.as_str()?;
+    let instant = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+    Some(instant.to_offset(time::UtcOffset::UTC))
+}
+
+/// The octets that `{"$octets": …}` is.
+pub fn octets(value: &Value) -> Option<Vec<u8>> {
+    STANDARD.decode(value.get("$octets")?.as_str()?).ok()
+}
+
+/// `2026-01-02T03:04:05.678Z`.
+fn timestamp(at: OffsetDateTime) -> String {
+    format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
+        at.year(),
+        u8::from(at.month()),
+        at.day(),
+        at.hour(),
+        at.minute(),
+        at.second(),
+        at.millisecond()
+    )
+}
+
+/// A time as `{"$instant": …}`, and as a field of HTTP.
+pub fn of_time(time: SystemTime) -> (Value, String) {
+    let whole = OffsetDateTime::from(time);
+    (json!({ "$instant": timestamp(whole) }), httpdate::fmt_http_date(time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instants_are_written_as_their_place_wants() {
+        let value = json!({"$instant": "2026-01-02T05:04:05+02:00"});
+        let date = "Fri, 02 Jan 2026 03:04:05 GMT";
+        assert_eq!(to_text(&value, Kind::HttpDate).as_deref(), Some(date));
+        let zulu = "2026-01-02T03:04:05.000Z";
+        assert_eq!(to_text(&value, Kind::Timestamp).as_deref(), Some(zulu));
+        assert_eq!(from_text(date, Kind::HttpDate), Some(json!({ "$instant": zulu })));
+        assert_eq!(from_text(zulu, Kind::Timestamp), Some(json!({ "$instant": zulu })));
+        assert_eq!(from_text("yesterday", Kind::HttpDate), None);
+        assert_eq!(to_text(&json!({"$instant": 5}), Kind::HttpDate), None);
+    }
+
+    #[test]
+    fn other_kinds_are_not_taken_for_each_other() {
+        assert_eq!(to_text(&json!(5), Kind::Text), None);
+        assert_eq!(to_text(&json!(5.5), Kind::Integer), None);
+        assert_eq!(to_text(&json!("true"), Kind::Boolean), None);
+        assert_eq!(to_text(&json!({"$octets": "AAE="}), Kind::Text).as_deref(), Some("AAE="));
+        assert_eq!(to_text(&json!(["a", "b"]), Kind::Names).as_deref(), Some("a,b"));
+        assert_eq!(from_text("17", Kind::Integer), Some(json!(17)));
+    }
+}

@@ -1,0 +1,259 @@
+//! Octets of an [`Arena`] that another process may be changing: copied in and out, never borrowed.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::mm::Advice;
+
+use crate::memory::Arena;
+
+/// A range that does not lie within the region, or a word that is not aligned. The caller's fault,
+/// who is to check what a peer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{bytes} bytes at {offset}: not within the region, or not aligned")]
+pub struct OutOfRegion {
+    /// Where it begins.
+    pub offset: usize,
+    /// How long it is.
+    pub bytes: usize,
+}
+
+impl Arena {
+    /// Copies octets of the region to memory of this process.
+    ///
+    /// # Errors
+    /// [`OutOfRegion`], and nothing is copied.
+    pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result<(), OutOfRegion> {
+        let from = self.at(offset, to.len())?;
+        // SAFETY: `from` has as many octets within the mapping, which lives as long as `self`; `to`
+        // is a slice of this process, and no mapping of the region is ever lent as a slice.
+        unsafe { copy(from, to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    /// Copies octets of the region to the end of a vector.
+    ///
+    /// # Errors
+    /// [`OutOfRegion`], and nothing is copied.
+    pub fn append_to(
+        &self,
+        offset: usize,
+        bytes: usize,
+        to: &mut Vec<u8>,
+    ) -> Result<(), OutOfRegion> {
+        let from = self.at(offset, bytes)?;
+        to.reserve(bytes);
+        // SAFETY: `from` as above. The vector has room for as many octets behind its length, which
+        // are written by the copy before the length says so.
+        unsafe {
+            copy(from, to.as_mut_ptr().add(to.len()), bytes);
+            to.set_len(to.len() + bytes);
+        }
+        Ok(())
+    }
+
+    /// Copies octets of this process into the region.
+    ///
+    /// # Errors
+    /// [`OutOfRegion`], and nothing is copied.
+    pub fn copy_in(&self, offset: usize, from: &[u8]) -> Result<(), OutOfRegion> {
+        let to = self.at(offset, from.len())?;
+        // SAFETY: as in `copy_out`, the other way.
+        unsafe { copy(from.as_ptr(), to, from.len()) };
+        Ok(())
+    }
+
+    /// Receives octets of a socket, a pipe or a file straight into the region, as `read` does.
+    ///
+    /// # Errors
+    /// What the kernel says; [`io::ErrorKind::InvalidInput`] for a range outside the region.
+    pub fn receive(&self, from: impl AsFd, offset: usize, bytes: usize) -> io::Result<usize> {
+        let to = self.at(offset, bytes);
+        let to = to.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let fd = from.as_fd().as_raw_fd();
+        // SAFETY: the kernel writes at most `bytes` octets from `to` on, all within the mapping,
+        // which lives as long as `self` and to which there is no reference but to atomics.
+        let received = unsafe { libc::read(fd, to.cast(), bytes) };
+        usize::try_from(received).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// The word at an offset.
+    ///
+    /// # Errors
+    /// [`OutOfRegion`], also where it is not aligned to four octets.
+    pub fn load(&self, offset: usize, order: Ordering) -> Result<u32, OutOfRegion> {
+        self.word(offset).map(|word| word.load(order))
+    }
+
+    /// Sets the word at an offset.
+    ///
+    /// # Errors
+    /// [`OutOfRegion`], also where it is not aligned to four octets.
+    pub fn store(&self, offset: usize, value: u32, order: Ordering) -> Result<(), OutOfRegion> {
+        self.word(offset).map(|word| word.store(value, order))
+    }
+
+    /// Gives memory back to the machine: whole pages within the range are zeros from now on, in
+    /// every mapping, until somebody writes.
+    ///
+    /// # Errors
+    /// What the kernel says; [`io::ErrorKind::InvalidInput`] for a range outside the region.
+    pub fn discard(&self, offset: usize, bytes: usize) -> io::Result<()> {
+        let at = self.at(offset, bytes);
+        let at = at.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let page = crate::memory::BASE_ALIGN_BYTES;
+        let skip = at.align_offset(page).min(bytes);
+        let whole = (bytes - skip) / page * page;
+        if whole == 0 {
+            return Ok(());
+        }
+        // SAFETY: the pages lie within the mapping. Their content changes to zeros, which is
+        // allowed at any time: other processes may write there, and no reference but to atomics
+        // exists.
+        unsafe { rustix::mm::madvise(at.add(skip).cast(), whole, Advice::LinuxRemove) }?;
+        Ok(())
+    }
+
+    fn at(&self, offset: usize, bytes: usize) -> Result<*mut u8, OutOfRegion> {
+        match offset.checked_add(bytes) {
+            // SAFETY: the offset is at most the length of the mapping.
+            Some(end) if end <= self.len_bytes() => Ok(unsafe { self.as_ptr().add(offset) }),
+            _ => Err(OutOfRegion { offset, bytes }),
+        }
+    }
+
+    fn word(&self, offset: usize) -> Result<&AtomicU32, OutOfRegion> {
+        let at = self.at(offset, size_of::<u32>())?;
+        match at.cast::<u32>().is_aligned() {
+            // SAFETY: aligned, within the mapping, which lives as long as `self`; any bits are a
+            // value of an atomic integer, and other accesses in this process are by `copy`, whose
+            // loads and stores are the machine's own, or atomic.
+            true => Ok(unsafe { AtomicU32::from_ptr(at.cast()) }),
+            false => Err(OutOfRegion { offset, bytes: size_of::<u32>() }),
+        }
+    }
+}
+
+/// Copies octets of which another process may be changing some. What arrives is then any mixture,
+/// which is for the caller to check.
+///
+/// # Safety
+/// Both ranges are valid for as many octets and do not overlap.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+    // SAFETY: the instruction reads and writes exactly the two ranges. The compiler knows nothing
+    // of how, so that a concurrent write elsewhere is no data race of its memory model. The
+    // direction flag is clear, as the ABI wants.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") bytes => _,
+            inout("rsi") from => _,
+            inout("rdi") to => _,
+            options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// Copies octets of which another process may be changing some.
+///
+/// # Safety
+/// Both ranges are valid for as many octets and do not overlap.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+    use std::ptr::{read_volatile, write_volatile};
+    const WORD: usize = size_of::<u64>();
+    let mut done = 0;
+    // SAFETY: every access lies within the ranges; the wide ones are aligned on both sides.
+    unsafe {
+        if from.addr() % WORD == to.addr() % WORD {
+            while done < bytes && (from.addr() + done) % WORD != 0 {
+                write_volatile(to.add(done), read_volatile(from.add(done)));
+                done += 1;
+            }
+            while done + WORD <= bytes {
+                let word = read_volatile(from.add(done).cast::<u64>());
+                write_volatile(to.add(done).cast::<u64>(), word);
+                done += WORD;
+            }
+        }
+        while done < bytes {
+            write_volatile(to.add(done), read_volatile(from.add(done)));
+            done += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    const PAGE: usize = 4096;
+
+    fn arena() -> Arena {
+        Arena::create("shared-test", 4 * PAGE).unwrap()
+    }
+
+    #[test]
+    fn octets_go_in_and_out_at_any_offset_and_length() {
+        let arena = arena();
+        let octets: Vec<u8> = (0..600).map(|n| n as u8).collect();
+        for (offset, bytes) in [(0, 0), (1, 1), (7, 13), (4090, 600), (4 * PAGE - 600, 600)] {
+            arena.copy_in(offset, &octets[..bytes]).unwrap();
+            let mut out = vec![0; bytes];
+            arena.copy_out(offset, &mut out).unwrap();
+            assert_eq!(out, octets[..bytes]);
+            let mut more = b"x".to_vec();
+            arena.append_to(offset, bytes, &mut more).unwrap();
+            assert_eq!(more[1..], octets[..bytes]);
+        }
+    }
+
+    #[test]
+    fn nothing_is_reached_behind_the_end() {
+        let arena = arena();
+        let end = arena.len_bytes();
+        for (offset, bytes) in [(end, 1), (end - 1, 2), (usize::MAX, 2), (end + 1, 0)] {
+            let mut out = vec![7; bytes];
+            assert_eq!(arena.copy_out(offset, &mut out), Err(OutOfRegion { offset, bytes }));
+            assert!(arena.copy_in(offset, &out).is_err());
+            assert!(arena.append_to(offset, bytes, &mut out).is_err());
+            assert!(arena.discard(offset, bytes).is_err());
+            assert!(out.iter().all(|&octet| octet == 7));
+        }
+        assert!(arena.load(end - 3, Ordering::Relaxed).is_err());
+        assert!(arena.store(2, 1, Ordering::Relaxed).is_err());
+    }
+
+    #[test]
+    fn another_mapping_sees_words_and_what_was_received() {
+        let arena = arena();
+        let other = Arena::attach(arena.fd().try_clone_to_owned().unwrap()).unwrap();
+        arena.store(256, 77, Ordering::Release).unwrap();
+        assert_eq!(other.load(256, Ordering::Acquire), Ok(77));
+        let (mut one, two) = std::os::unix::net::UnixStream::pair().unwrap();
+        one.write_all(b"straight").unwrap();
+        assert_eq!(arena.receive(&two, 5000, 100).unwrap(), 8);
+        let mut out = [0; 8];
+        other.copy_out(5000, &mut out).unwrap();
+        assert_eq!(&out, b"straight");
+        drop(one);
+        assert_eq!(arena.receive(&two, 5000, 100).unwrap(), 0);
+        let outside = arena.receive(&two, 4 * PAGE, 1).unwrap_err();
+        assert_eq!(outside.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn what_is_discarded_is_zeros_and_its_neighbours_stay() {
+        let arena = arena();
+        arena.copy_in(0, &vec![9; 4 * PAGE]).unwrap();
+        arena.discard(PAGE - 1, PAGE + 2).unwrap();
+        let mut out = vec![1; 4 * PAGE];
+        arena.copy_out(0, &mut out).unwrap();
+        assert!(out[..PAGE].iter().all(|&octet| octet == 9));
+        assert!(out[PAGE..2 * PAGE].iter().all(|&octet| octet == 0));
+        assert!(out[2 * PAGE..].iter().all(|&octet| octet == 9));
+    }
+}

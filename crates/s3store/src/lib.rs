@@ -1,0 +1,124 @@
+//! An S3 server over a directory: for demonstrations, tests, and functions on a single machine.
+//!
+//! Requests are understood by `s3s`, objects are files of `s3s-fs`: a directory a bucket, and files
+//! beside them for what is said of an object. No versions, no ACLs, no encryption. It is not meant
+//! to face a network that is not trusted.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use s3s::auth::SimpleAuth;
+use s3s::service::{S3Service, S3ServiceBuilder};
+use s3s_fs::FileSystem;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+/// Connections at a time; more wait in the kernel's backlog.
+pub const CONNECTIONS_MAX: usize = 1024;
+
+/// Why there is no server. The operator's fault, or the machine's.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The directory.
+    #[error("{path}: {why}; is it a directory that can be written?")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        why: String,
+    },
+    /// The address.
+    #[error("{address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Keys that requests are signed with.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    /// The access key.
+    pub access_key_id: String,
+    /// The secret.
+    pub secret_access_key: String,
+}
+
+/// A server that listens.
+pub struct Store {
+    listener: TcpListener,
+    service: S3Service,
+}
+
+impl Store {
+    /// Listens on an address; port 0 is one that the kernel chooses. Where there are keys, requests
+    /// must be signed with them.
+    ///
+    /// # Errors
+    /// The directory or the address.
+    pub async fn listen(
+        address: SocketAddr,
+        root: &Path,
+        keys: Option<Keys>,
+    ) -> Result<Store, StoreError> {
+        let failed = |why: String| StoreError::Directory { path: root.to_owned(), why };
+        std::fs::create_dir_all(root).map_err(|error| failed(error.to_string()))?;
+        let files = FileSystem::new(root).map_err(|error| failed(format!("{error:?}")))?;
+        let mut builder = S3ServiceBuilder::new(files);
+        if let Some(keys) = keys {
+            builder.set_auth(SimpleAuth::from_single(keys.access_key_id, keys.secret_access_key));
+        }
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.map_err(|source| StoreError::Listen { address, source })?;
+        Ok(Store { listener, service: builder.build() })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until it is dropped.
+    ///
+    /// # Errors
+    /// The system's, of the listener.
+    pub async fn serve(self) -> io::Result<()> {
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        // Every connection ends with this.
+        let mut connections = tokio::task::JoinSet::new();
+        loop {
+            let Ok(place) = places.clone().acquire_owned().await else { return Ok(()) };
+            let (stream, _) = self.listener.accept().await?;
+            while connections.try_join_next().is_some() {}
+            let service = self.service.clone();
+            connections.spawn(async move {
+                let _place = place;
+                if let Err(error) = answer(stream, service).await {
+                    tracing::debug!(%error, "store: a connection");
+                }
+            });
+        }
+    }
+}
+
+async fn answer(
+    stream: TcpStream,
+    service: S3Service,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    // Head and body are written apart; the second would wait for the acknowledgement of the first.
+    stream.set_nodelay(true)?;
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new());
+    Ok(builder.serve_connection(TokioIo::new(stream), service).await?)
+}
