@@ -5,7 +5,7 @@
 //! - [`devices`]: the TAP device, its addresses, the wire;
 //! - [`handshake`]: either side's, over a socket, counting octets;
 //! - [`stream`]: an established connection, offloaded or not;
-//! - [`file`]: what such a connection sends of a file, without a copy;
+//! - [`mod@file`]: what such a connection sends of a file, without a copy;
 //! - [`relay`]: between it and a plain one;
 //! - [`metrics`]: what is counted;
 //! - [`run`](mod@run): the process.
