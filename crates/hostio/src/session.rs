@@ -364,8 +364,7 @@ impl Session {
     /// The slots of a descriptor have been copied: more is to come, or the call begins.
     fn go_on(&mut self, life: &Rc<Life>, submission: &Submission, upload: Upload) {
         let number = submission.call;
-        let is_part = submission.more || submission.operation == Operation::Body;
-        if is_part && submission.body.bytes > 0 {
+        if submission.more || submission.operation == Operation::Body {
             let part = Completion::bare(number, Status::Done, life.epoch_low());
             life.complete(&Completion { flags: PART, ..part });
         }

@@ -4,7 +4,7 @@ use serde_json::json;
 use wire::guest::Status;
 
 use crate::bed::Bed;
-use crate::bed::script::{Answer, Asked, response, script};
+use crate::bed::script::{Answer, Asked, response, script, script_tls};
 
 fn bed(answers: Vec<Answer>) -> (Bed, std::sync::mpsc::Receiver<Asked>) {
     let (address, asked) = script(answers);
@@ -115,4 +115,40 @@ fn a_store_that_is_not_there_is_named() {
     assert_eq!((got.status, got.code()), (Status::HostError, "Unavailable"));
     let message = got.meta["error"]["Message"].as_str().unwrap();
     assert!(message.contains("cannot be reached"), "{message}");
+}
+
+#[test]
+fn tls_is_spoken_with_a_store_that_is_trusted_and_no_other() {
+    let large = "x".repeat(300_000);
+    // The last one is for whoever comes without trust, and is never given.
+    let answers =
+        vec![response(200, "", ""), response(200, "", &large), response(200, "", "never")];
+    let (address, asked, pem) = script_tls(answers);
+    let dir = tempfile::tempdir().unwrap();
+    let trusted = dir.path().join("ca.pem");
+    std::fs::write(&trusted, pem).unwrap();
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let untrusted = dir.path().join("other.pem");
+    std::fs::write(&untrusted, other.cert.pem()).unwrap();
+    let with = |ca: &std::path::Path| {
+        Bed::with(|config| {
+            config.store.endpoint = Some(format!("https://localhost:{}", address.port()));
+            config.store.ca = Some(ca.to_owned());
+        })
+    };
+    let mut bed = with(&trusted);
+    let mut guest = bed.guest();
+    guest.call("PutObject", name(), b"secret").done();
+    let put = asked.recv().unwrap();
+    assert_eq!(put.body, b"secret");
+    // The record layer protects the body: it is not hashed once more.
+    assert!(put.head.contains("x-amz-content-sha256: UNSIGNED-PAYLOAD"), "{}", put.head);
+    let got = guest.call("GetObject", name(), b"");
+    assert!(got.body == large.as_bytes());
+    // Its connection ends with it, and the store turns to the next one.
+    drop(bed);
+    let mut bed = with(&untrusted);
+    let mut guest = bed.guest();
+    let refused = guest.call("GetObject", name(), b"");
+    assert_eq!((refused.status, refused.code()), (Status::HostError, "Unavailable"));
 }

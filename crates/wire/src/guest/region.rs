@@ -171,6 +171,11 @@ impl Header {
         if version != u32::from(super::VERSION) {
             return Err(DecodeError::Version(version.min(u16::MAX.into()) as u16));
         }
+        let header_bytes = u32_at(input, 12)?;
+        if header_bytes != HEADER_BYTES {
+            let value = header_bytes.into();
+            return Err(DecodeError::Undefined { what: "header bytes", value });
+        }
         let word = |index: usize| u32_at(input, 32 + 4 * index);
         let header = Header {
             epoch: u64_at(input, 16)?,

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// What the store does with a request.
@@ -31,6 +31,35 @@ pub fn response(status: u16, lines: &str, body: &str) -> Answer {
 
 /// Starts the store; requests are told in the order in which they came.
 pub fn script(answers: Vec<Answer>) -> (SocketAddr, mpsc::Receiver<Asked>) {
+    start(answers, |stream, answers, said| serve(BufReader::new(stream), answers, said))
+}
+
+/// The same over TLS, for `localhost`; the certificate in PEM.
+pub fn script_tls(answers: Vec<Answer>) -> (SocketAddr, mpsc::Receiver<Asked>, String) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (certificate, pem) = (made.cert.der().clone(), made.cert.pem());
+    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .unwrap();
+    let config = Arc::new(config);
+    let (address, asked) = start(answers, move |stream, answers, said| {
+        let connection = rustls::ServerConnection::new(config.clone()).unwrap();
+        serve(BufReader::new(rustls::StreamOwned::new(connection, stream)), answers, said);
+    });
+    (address, asked, pem)
+}
+
+type Answers = std::vec::IntoIter<Answer>;
+
+fn start(
+    answers: Vec<Answer>,
+    serve: impl Fn(TcpStream, &mut Answers, &mpsc::Sender<Asked>) + Send + 'static,
+) -> (SocketAddr, mpsc::Receiver<Asked>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (said, asked) = mpsc::channel();
@@ -39,6 +68,7 @@ pub fn script(answers: Vec<Answer>) -> (SocketAddr, mpsc::Receiver<Asked>) {
         // It ends with its last answer; the process ends it where a test fails before.
         while answers.len() > 0 {
             let Ok((stream, _)) = listener.accept() else { return };
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             serve(stream, &mut answers, &said);
         }
     });
@@ -46,18 +76,17 @@ pub fn script(answers: Vec<Answer>) -> (SocketAddr, mpsc::Receiver<Asked>) {
 }
 
 fn serve(
-    stream: TcpStream,
-    answers: &mut impl Iterator<Item = Answer>,
+    mut stream: BufReader<impl Read + Write>,
+    answers: &mut Answers,
     said: &mpsc::Sender<Asked>,
 ) {
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
-    let mut writer = stream;
-    while let Some(asked) = request(&mut reader) {
+    while let Some(asked) = request(&mut stream) {
         let _ = said.send(asked);
         match answers.next() {
             Some(Answer::Say(text, close)) => {
-                if writer.write_all(text.as_bytes()).is_err() || close {
+                let writer = stream.get_mut();
+                let written = writer.write_all(text.as_bytes()).and_then(|()| writer.flush());
+                if written.is_err() || close {
                     return;
                 }
             }
@@ -66,15 +95,15 @@ fn serve(
     }
 }
 
-fn request(reader: &mut BufReader<TcpStream>) -> Option<Asked> {
+fn request(stream: &mut impl BufRead) -> Option<Asked> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
-        if reader.read_line(&mut head).ok()? == 0 {
+        if stream.read_line(&mut head).ok()? == 0 {
             return None;
         }
     }
     let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
     let mut body = vec![0; length.map_or(0, |length| length.trim().parse().unwrap())];
-    reader.read_exact(&mut body).ok()?;
+    stream.read_exact(&mut body).ok()?;
     Some(Asked { head, body })
 }
