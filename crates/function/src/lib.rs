@@ -1,0 +1,11 @@
+//! What a function is, and which of its instances serves which invocation. No clock, no thread, no
+//! I/O.
+//!
+//! - [`manifest`]: what a function's author says of it;
+//! - [`isolation`]: what an instance runs in, as a trait: processes, virtual machines.
+#![forbid(unsafe_code)]
+
+pub mod isolation;
+pub mod manifest;
+
+pub use manifest::{Manifest, ManifestError};
