@@ -76,6 +76,10 @@ pub enum Said {
         role: u64,
         /// Whose instance it is.
         function: String,
+        /// The octets of the memory that comes as a second descriptor, where what the instance
+        /// runs in provides it; 0: the worker makes it.
+        #[serde(default)]
+        region_bytes: u64,
     },
     /// Gateway: an invocation will come that reads these objects, and those its event names (the
     /// octets).
@@ -234,7 +238,7 @@ mod tests {
         let invocation = || "i-1".to_owned();
         vec![
             Said::Role { role: 1, policy: serde_json::json!({"allow": []}) }.into(),
-            Said::Attach { instance: 3, role: 1, function: "f".into() }.into(),
+            Said::Attach { instance: 3, role: 1, function: "f".into(), region_bytes: 0 }.into(),
             Message {
                 said: Said::Hint { invocation: invocation(), role: 1, objects: vec![object] },
                 octets: b"{}\0x".to_vec(),

@@ -47,7 +47,7 @@ impl Gateway {
         self.next_instance += 1;
         let (own, channel) = UnixStream::pair().unwrap();
         let mut octets = Vec::new();
-        let said = Said::Attach { instance, role, function: "f".into() };
+        let said = Said::Attach { instance, role, function: "f".into(), region_bytes: 0 };
         Message::from(said).encode(&mut octets).unwrap();
         let sent = send_with(&self.socket, &octets, channel.as_fd()).unwrap();
         assert_eq!(sent, octets.len());
