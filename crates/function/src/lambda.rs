@@ -1,6 +1,8 @@
 //! The vocabulary of Lambda's Invoke API: what a caller asks, how a refusal is said, how a
 //! function's failure is said (AWS Lambda API reference, *Invoke*; developer guide, *Error handling*).
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use crate::manifest::is_name;
@@ -179,8 +181,8 @@ pub fn function_name(text: &str, qualifier: Option<&str>) -> Result<String, Refu
 pub enum Failure {
     /// It took longer than it may.
     TimedOut {
-        /// In seconds.
-        after_s: f64,
+        /// What it may take.
+        after: Duration,
     },
     /// Its process or machine ended.
     Exited {
@@ -200,7 +202,8 @@ impl Failure {
     /// The result, in the form of a function's error.
     pub fn result(&self, invocation: &str) -> Vec<u8> {
         let (kind, message) = match self {
-            Failure::TimedOut { after_s } => {
+            Failure::TimedOut { after } => {
+                let after_s = after.as_secs_f64();
                 ("Sandbox.Timedout", format!("Task timed out after {after_s:.2} seconds"))
             }
             Failure::Exited { why } => {
@@ -257,7 +260,7 @@ mod tests {
 
     #[test]
     fn failures_have_the_form_of_errors() {
-        let failure = Failure::TimedOut { after_s: 3.0 };
+        let failure = Failure::TimedOut { after: Duration::from_secs(3) };
         let result: serde_json::Value = serde_json::from_slice(&failure.result("i-1")).unwrap();
         assert_eq!(
             result["errorMessage"],
