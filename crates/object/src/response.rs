@@ -27,7 +27,8 @@ impl Head {
 
     /// Puts the id into a meta, where there is one.
     fn identify(&self, meta: &mut Value) {
-        if let Some(id) = self.header("x-amz-request-id") {
+        let id = self.header("x-amzn-requestid").or_else(|| self.header("x-amz-request-id"));
+        if let Some(id) = id {
             meta["request_id"] = id.into();
         }
     }

@@ -160,14 +160,13 @@ impl HttpStore {
     ) -> Result<Vec<u8>, TransportError> {
         let method = method_name(request.operation.method);
         let mut headers = request.headers.clone();
-        if let Some(algorithm) = request.wanted_digest() {
-            if let Some(sum) = body.checksum(algorithm) {
-                let name = "x-amz-sdk-checksum-algorithm";
-                headers.retain(|(found, _)| found != name);
-                headers.push((name.to_owned(), algorithm.to_owned()));
-                let algorithm = algorithm.to_ascii_lowercase();
-                headers.push((format!("x-amz-checksum-{algorithm}"), sum));
-            }
+        let digest = request.wanted_digest().and_then(|name| Some((name, body.checksum(name)?)));
+        if let Some((algorithm, sum)) = digest {
+            let name = "x-amz-sdk-checksum-algorithm";
+            headers.retain(|(found, _)| found != name);
+            headers.push((name.to_owned(), algorithm.to_owned()));
+            let algorithm = algorithm.to_ascii_lowercase();
+            headers.push((format!("x-amz-checksum-{algorithm}"), sum));
         }
         if matches!(request.operation.method, Method::Put | Method::Post) {
             headers.push(("content-length".to_owned(), body.octets().len().to_string()));
