@@ -77,7 +77,9 @@ pub enum Said {
         /// Whose instance it is.
         function: String,
         /// The octets of the memory that comes as a second descriptor, where what the instance
-        /// runs in provides it; 0: the worker makes it.
+        /// runs in provides it: a memfd of at least this size, sealed against shrinking, growing
+        /// and more seals, so that no page of it can go away under the worker. 0: the worker makes
+        /// it.
         #[serde(default)]
         region_bytes: u64,
     },
