@@ -112,14 +112,14 @@ class Functions(unittest.TestCase):
         import boto3
 
         with store() as endpoint:
+            imported("template", endpoint)  # the environment of clients
+            client = boto3.client("s3")
+            for bucket in (inputs.INPUTS, inputs.OUTPUTS):
+                client.create_bucket(Bucket=bucket)
             for case in inputs.cases(SEED):
                 with self.subTest(case.name):
                     module = imported(case.name, endpoint)
                     self.assertTrue(module.s3.__class__.__module__.startswith("botocore."))
-                    client = boto3.client("s3", endpoint_url=endpoint)
-                    for bucket in (inputs.INPUTS, inputs.OUTPUTS):
-                        with contextlib.suppress(client.exceptions.BucketAlreadyOwnedByYou):
-                            client.create_bucket(Bucket=bucket)
                     for key, octets in case.contents.items():
                         client.put_object(Bucket=inputs.INPUTS, Key=key, Body=octets)
                     module.handler(case.event, None)
