@@ -69,12 +69,7 @@ impl Process {
     /// A backend; `launcher` is the executable that ends in [`launch::run`].
     pub fn new(config: ProcessConfig, launcher: Launcher) -> Process {
         groups::sweep(&config.cgroup);
-        Process {
-            config,
-            launcher,
-            interpreters: RefCell::default(),
-            templates: Cell::new(0),
-        }
+        Process { config, launcher, interpreters: RefCell::default(), templates: Cell::new(0) }
     }
 
     /// What an interpreter needs: asked once.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use function::isolation::{Instance, Local, Usage};
 use rustix::process::{Pid, Signal};
-use tokio::sync::oneshot;
+use tokio::sync::{Mutex, oneshot};
 
 use super::groups::{self, Account};
 use super::template::Held;
@@ -19,7 +19,7 @@ pub struct Sandboxed {
     pid: Pid,
     process: OwnedFd,
     account: Account,
-    end: End,
+    end: Mutex<End>,
 }
 
 enum End {
@@ -37,11 +37,12 @@ impl Sandboxed {
         ended: oneshot::Receiver<String>,
     ) -> Sandboxed {
         let account = held.account(&groups::of_instance(slot));
-        Sandboxed { held, slot, pid, process, account, end: End::Waited(ended) }
+        Sandboxed { held, slot, pid, process, account, end: Mutex::new(End::Waited(ended)) }
     }
 
-    async fn end(&mut self) -> String {
-        if let End::Waited(ended) = &mut self.end {
+    async fn end(&self) -> String {
+        let mut end = self.end.lock().await;
+        if let End::Waited(ended) = &mut *end {
             let how = ended.await.unwrap_or_else(|_| "its template was lost".to_owned());
             let how = match self.account.killed() {
                 0 => how,
@@ -50,9 +51,9 @@ impl Sandboxed {
                     self.held.limits.memory_bytes >> 20
                 ),
             };
-            self.end = End::Known(how);
+            *end = End::Known(how);
         }
-        match &self.end {
+        match &*end {
             End::Known(how) => how.clone(),
             End::Waited(_) => String::new(),
         }
@@ -60,7 +61,7 @@ impl Sandboxed {
 }
 
 impl Instance for Sandboxed {
-    fn ended(&mut self) -> Local<'_, String> {
+    fn ended(&self) -> Local<'_, String> {
         Box::pin(self.end())
     }
 
@@ -72,7 +73,7 @@ impl Instance for Sandboxed {
         usage::of(&pids, self.account.cpu())
     }
 
-    fn kill(&mut self) {
+    fn kill(&self) {
         // One that has ended already has nobody to be killed.
         let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
     }

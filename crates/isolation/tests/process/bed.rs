@@ -50,10 +50,8 @@ pub fn bed_with(change: impl FnOnce(&mut ProcessConfig)) -> Option<Bed> {
     let mut config = ProcessConfig { cgroup: format!("unlade-{name}"), ..Default::default() };
     change(&mut config);
     let group = config.cgroup.clone();
-    let launcher = Launcher {
-        program: env!("CARGO_BIN_EXE_sandbox-launcher").into(),
-        arguments: Vec::new(),
-    };
+    let launcher =
+        Launcher { program: env!("CARGO_BIN_EXE_sandbox-launcher").into(), arguments: Vec::new() };
     let process = Process::new(config, launcher);
     if let Err(error) = process.probe() {
         println!("skipped: {error}");
