@@ -384,7 +384,8 @@ mod tests {
 
     #[test]
     fn members_are_numbers() {
-        let found: Vec<i32> = pids("12\nx\n0\n7\n").iter().map(|pid| pid.as_raw_nonzero().get()).collect();
+        let found: Vec<i32> =
+            pids("12\nx\n0\n7\n").iter().map(|pid| pid.as_raw_nonzero().get()).collect();
         assert_eq!(found, [12, 7]);
     }
 }

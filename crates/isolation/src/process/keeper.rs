@@ -74,9 +74,7 @@ impl Keeper {
         let groups = Groups::make(&spec.hierarchies, &spec.group)
             .map_err(|error| Error::new(error.kind(), format!("making cgroups: {error}")))?;
         match launched(spec, &groups, &control) {
-            Ok(zygote) => {
-                Ok(Keeper { spec: spec.clone(), groups, zygote, leaving: Vec::new() })
-            }
+            Ok(zygote) => Ok(Keeper { spec: spec.clone(), groups, zygote, leaving: Vec::new() }),
             Err(error) => {
                 groups.clear();
                 Err(error)
@@ -208,8 +206,7 @@ fn launched(spec: &Spec, groups: &Groups, control: &OwnedFd) -> Result<Zygote> {
     if !spec.network {
         namespaces.push(Namespace::Network);
     }
-    unshare(&namespaces)
-        .map_err(|error| Error::other(format!("new namespaces: {error}")))?;
+    unshare(&namespaces).map_err(|error| Error::other(format!("new namespaces: {error}")))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let kind = SocketType::SEQPACKET;
     let (socket, other) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;

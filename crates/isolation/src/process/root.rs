@@ -135,8 +135,7 @@ fn directory(path: &Path) -> Result<()> {
 
 fn memory(at: &Path, mode: u32, bytes: u64, user: u32) -> Result<()> {
     let files = (bytes >> 20).max(4) * FILES_OF_MIB;
-    let options =
-        format!("mode={mode:o},size={bytes},nr_inodes={files},uid={user},gid={user}");
+    let options = format!("mode={mode:o},size={bytes},nr_inodes={files},uid={user},gid={user}");
     let options = std::ffi::CString::new(options).map_err(Error::other)?;
     tried("mounting memory at", at, mount("tmpfs", at, "tmpfs", INERT, &*options))
 }

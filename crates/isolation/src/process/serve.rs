@@ -236,17 +236,16 @@ impl Slots {
         let _ = self.outbox.send(ToKeeper::Remove { slot });
     }
 
-    fn made(&mut self, made: Made) {
+    fn made(&mut self, mut made: Made) {
         self.making = self.making.saturating_sub(1);
-        let mut made = Some(made);
-        while let (Some(one), Some(waiting)) = (made.take(), self.waiting.pop_front()) {
+        while let Some(waiting) = self.waiting.pop_front() {
             // Who has given up meanwhile leaves it to the next.
-            made = waiting.send(one).err();
-            if made.is_none() {
-                return;
+            match waiting.send(made) {
+                Ok(()) => return,
+                Err(back) => made = back,
             }
         }
-        if let Some(Ok(spare)) = made {
+        if let Ok(spare) = made {
             self.spares.push_back(spare);
         }
     }

@@ -268,7 +268,10 @@ mod tests {
         assert_eq!(spec.environment["HOME"], "/x", "the function's to say");
         assert_eq!(spec.environment["PYTHONPATH"], "/opt/unlade", "not the function's");
         let said = spec.arguments.join(" ");
-        assert_eq!(said, "-s -m unlade_guest.zygote --sdk stub --handler app.handler --import json");
+        assert_eq!(
+            said,
+            "-s -m unlade_guest.zygote --sdk stub --handler app.handler --import json"
+        );
         let targets: Vec<_> = spec.binds.iter().map(|bind| bind.target.to_str().unwrap()).collect();
         assert!(targets.contains(&"/home/u/venv") && !targets.contains(&"/home/u/venv/lib"));
         assert!(targets.contains(&"/var/task") && targets.contains(&"/opt/unlade/unlade_guest"));

@@ -19,8 +19,7 @@ const NAMESPACES: u64 = 0x7e02_0000;
 
 const FAMILY: u8 = 0;
 const LOCAL: [libc::c_int; 1] = [libc::AF_UNIX];
-const NETWORK: [libc::c_int; 4] =
-    [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+const NETWORK: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
 
 macro_rules! calls {
     ($($name:ident)*) => { &[$(libc::$name),*] };
@@ -135,11 +134,7 @@ fn programs(network: bool) -> Result<[BpfProgram; 3]> {
     Ok([
         made(allowed(), refusal(libc::ENOSYS), SeccompAction::Allow)?,
         made(refused().map_err(wrong)?, SeccompAction::Allow, refusal(libc::EPERM))?,
-        made(
-            families(network).map_err(wrong)?,
-            SeccompAction::Allow,
-            refusal(libc::EAFNOSUPPORT),
-        )?,
+        made(families(network).map_err(wrong)?, SeccompAction::Allow, refusal(libc::EAFNOSUPPORT))?,
     ])
 }
 

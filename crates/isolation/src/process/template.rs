@@ -94,9 +94,9 @@ impl Zygote {
         let mut command = Command::new(&launcher.program);
         command.args(&launcher.arguments).env_clear();
         command.stdin(Stdio::from(keepers)).stdout(Stdio::from(print)).stderr(Stdio::from(also));
-        let child = command.spawn().map_err(|source| {
-            system(format!("starting {}", launcher.program.display()), source)
-        })?;
+        let child = command
+            .spawn()
+            .map_err(|source| system(format!("starting {}", launcher.program.display()), source))?;
         // Its copies of the descriptors.
         drop(command);
         packet::send(&keeper, &spec, &[zygotes.as_fd()])
@@ -163,19 +163,16 @@ impl Held {
     async fn end(&self) -> Ending {
         let mut ended = self.ended.clone();
         let found = ended.wait_for(Option::is_some).await;
-        found.ok().and_then(|found| found.clone()).unwrap_or_else(|| Ending {
-            of_function: false,
-            why: "its keeper was lost".to_owned(),
-        })
+        found
+            .ok()
+            .and_then(|found| found.clone())
+            .unwrap_or_else(|| Ending { of_function: false, why: "its keeper was lost".to_owned() })
     }
 
     fn failure(&self, end: Ending) -> IsolationError {
         match end.of_function {
             true => self.function(end.why),
-            false => system(
-                format!("the sandbox of {}", self.function),
-                io::Error::other(end.why),
-            ),
+            false => system(format!("the sandbox of {}", self.function), io::Error::other(end.why)),
         }
     }
 
@@ -300,7 +297,9 @@ impl Held {
         match joined.await {
             Ok(None) => Ok(()),
             Ok(Some(why)) => Err(system("joining control groups", io::Error::other(why))),
-            Err(_) => Err(system("joining control groups", io::Error::other("the keeper was lost"))),
+            Err(_) => {
+                Err(system("joining control groups", io::Error::other("the keeper was lost")))
+            }
         }
     }
 

@@ -64,9 +64,8 @@ mod tests {
         assert_eq!(kibibytes(text, &["Pss:"]), 300 * 1024);
         assert_eq!(kibibytes(text, &["Private_Clean:", "Private_Dirty:"]), 100 * 1024);
         let stat = "7 (a ) b) S 1 7 7 0 -1 4194304 1 2 3 4 100 50 25 25 20 0 1 0 5 6 7";
-        let second = Duration::from_micros(
-            200 * 1_000_000 / rustix::param::clock_ticks_per_second(),
-        );
+        let second =
+            Duration::from_micros(200 * 1_000_000 / rustix::param::clock_ticks_per_second());
         assert_eq!(processor(stat), second);
         assert_eq!(processor("nothing"), Duration::ZERO);
     }
