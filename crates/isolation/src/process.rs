@@ -112,6 +112,18 @@ impl Isolation for Process {
     }
 }
 
+/// What instances can be limited by on this machine: controllers, and of which version of control
+/// groups they are.
+pub fn limits() -> Vec<(String, u8)> {
+    let hierarchies = groups::hierarchies();
+    let of = |hierarchy: &groups::Hierarchy| {
+        let version = if hierarchy.unified { 2 } else { 1 };
+        let names = hierarchy.controllers.iter().cloned();
+        names.map(|name| (name, version)).collect::<Vec<_>>()
+    };
+    hierarchies.iter().flat_map(of).collect()
+}
+
 /// An error of the machine's.
 fn system(what: impl Into<String>, source: impl Into<std::io::Error>) -> IsolationError {
     IsolationError::System { what: what.into(), source: source.into() }

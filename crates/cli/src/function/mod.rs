@@ -1,6 +1,7 @@
 //! `unlade fn`: functions, and what they need on their host.
 
 mod client;
+mod sandbox;
 mod serve;
 mod store;
 mod worker;
@@ -52,6 +53,9 @@ enum FnCommand {
     Worker(worker::WorkerArgs),
     /// Serve a directory as an S3 store
     Store(store::StoreArgs),
+    /// Make a sandbox
+    #[command(hide = true)]
+    Sandbox(sandbox::SandboxArgs),
 }
 
 /// Runs `unlade fn`.
@@ -68,6 +72,7 @@ pub fn run(args: FnArgs) -> Result<ExitCode> {
         FnCommand::Env(args) => client::env(&args)?,
         FnCommand::Worker(args) => worker::run(&args)?,
         FnCommand::Store(args) => store::run(args)?,
+        FnCommand::Sandbox(args) => sandbox::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Stdio;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::config::{Launcher, ProcessConfig};
 use super::groups::{self, Account, Hierarchy};
-use super::instance::Sandboxed;
+use super::instance::{self, Sandboxed};
 use super::output::{self, Tail};
 use super::serve::{self, Ending, Forked, Parties, Slots, Spare, State};
 use super::spec::{Limits, Spec};
@@ -219,7 +220,7 @@ impl Held {
             channel,
             region: None,
             origin: self.origin,
-            instance: Box::new(Sandboxed::new(self.clone(), slot, pid, process, ended)),
+            instance: Rc::new(Sandboxed::new(self.clone(), slot, pid, process, ended)),
         })
     }
 
@@ -267,13 +268,12 @@ impl Held {
         channel: &UnixStream,
         spare: &Spare,
         forked: Forked,
-    ) -> Result<(Pid, oneshot::Receiver<String>), IsolationError> {
+    ) -> Result<(Pid, watch::Receiver<Option<String>>), IsolationError> {
         let Forked { pid: inner, mut ended } = forked;
         let sender = tokio::select! {
             sender = channel.async_io(Interest::READABLE, || Ok(serve::sender(channel)?)) =>
                 sender.map_err(|source| system("the instance's greeting", source))?,
-            how = &mut ended => {
-                let how = how.unwrap_or_else(|_| "it ended".to_owned());
+            how = instance::known(&mut ended) => {
                 return Err(self.function(format!("before it greeted, {how}. {}", self.tail.text())));
             }
         };

@@ -175,7 +175,7 @@ pub fn descendants() -> Vec<i32> {
 /// An instance that was greeted.
 pub struct Guest {
     /// The instance.
-    pub instance: Box<dyn Instance>,
+    pub instance: Rc<dyn Instance>,
     /// How it came to be.
     pub origin: Origin,
     channel: UnixStream,
