@@ -9,6 +9,7 @@
 //! - [`vnet`]: a TAP device that leaves segmentation and checksums to this process;
 //! - [`packet`]: the frames of an interface;
 //! - [`usage`]: what a thread, or the process, has used;
+//! - [`child`]: processes that end with this one, and keep descriptors of it;
 //! - [`fault`]: page faults that a program handles itself;
 //! - [`raw`]: whole IP packets from user space;
 //! - [`shared`]: memory that outlives the process;
@@ -18,6 +19,7 @@
 //! `unsafe` is confined to system calls whose arguments are built in the same function.
 
 pub mod cgroup;
+pub mod child;
 pub mod fault;
 pub mod info;
 pub mod ktls;
