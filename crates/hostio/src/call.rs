@@ -20,6 +20,7 @@ use crate::life::Life;
 use crate::perform::{Failed, Performed, perform, wait};
 use crate::prefetch::Octets;
 use crate::stage::Staged;
+use crate::store::checked;
 use crate::store::sign::Form;
 use crate::store::{Body, Reader};
 use crate::tenant::Tenant;
@@ -73,12 +74,13 @@ impl Caller {
         let (life, meter) = (&self.life, &self.tenant.meter);
         let end = match done {
             Ok(Done::Result { result, head, flags }) => {
-                let text = done_meta(&result, &head, retries);
+                let text = done_meta(&result, &head, retries, None);
                 fetch::say(life, number, Status::Done, &text, flags).await;
                 CallEnd::Done
             }
             Ok(Done::Object { result, head, first, flags }) => {
-                let text = done_meta(&result, &head, retries);
+                let algorithm = checked::stated(&head).map(|_| "crc32");
+                let text = done_meta(&result, &head, retries, algorithm);
                 deliver(&self.tenant, life, number, &text, first, flags).await;
                 CallEnd::Done
             }
@@ -112,7 +114,9 @@ impl Caller {
             "GeneratePresignedPost" => return self.presign_post(parameters),
             _ => {}
         }
-        let (operation, request) = self.request(&call.operation, parameters)?;
+        let (operation, mut request) = self.request(&call.operation, parameters)?;
+        request.in_region(call.region.as_deref()).map_err(|e| invalid(&e.to_string()))?;
+        let request = Rc::new(request);
         if !operation.has_body && !body.octets().is_empty() {
             return Err(invalid(&format!("{} has no body", operation.name)));
         }
@@ -140,14 +144,14 @@ impl Caller {
         &self,
         operation: &str,
         parameters: &Map<String, Value>,
-    ) -> Result<(&'static Operation, Rc<Request>), Failed> {
+    ) -> Result<(&'static Operation, Request), Failed> {
         let operation = find(operation)
             .ok_or_else(|| unsupported(&format!("the operation {operation} of s3")))?;
         let request = Request::new(operation, parameters).map_err(|e| invalid(&e.to_string()))?;
         if self.policy.decide(operation, parameters) != Decision::Allowed {
             return Err(Failed::Service { error: ServiceError::denied(), head: denied_head() });
         }
-        Ok((operation, Rc::new(request)))
+        Ok((operation, request))
     }
 
     /// What was fetched ahead of what is being written is old; so is what was learnt of a bucket

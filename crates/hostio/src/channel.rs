@@ -19,7 +19,7 @@ pub const OUTBOX_BYTES_MAX: usize = 1024 * 1024;
 /// Octets that are read at once.
 const READ_BYTES: usize = 64 * 1024;
 /// Descriptors that come with one message.
-const DESCRIPTORS_MAX: usize = 4;
+pub const DESCRIPTORS_MAX: usize = 4;
 
 /// Receives octets, and the descriptors that come beside them.
 ///
@@ -44,20 +44,20 @@ pub fn receive(
     Ok(received.bytes)
 }
 
-/// Sends octets with a descriptor beside them; how many went.
+/// Sends octets with descriptors beside them, [`DESCRIPTORS_MAX`] at most; how many octets went.
 ///
 /// # Errors
 /// The system's.
 pub fn send_with(
     socket: impl AsFd,
     octets: &[u8],
-    descriptor: BorrowedFd<'_>,
+    descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [descriptor];
-    // There is room for one.
-    let _ = control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     Ok(sendmsg(socket, &[IoSlice::new(octets)], &mut control, SendFlags::NOSIGNAL)?)
 }
 
@@ -156,7 +156,7 @@ impl Channel {
             self.flush()?;
         }
         let stream = &self.stream;
-        let send = || send_with(stream, &octets, region);
+        let send = || send_with(stream, &octets, &[region]);
         let sent = stream.async_io(Interest::WRITABLE, send).await?;
         self.outbox.extend_from_slice(octets.get(sent..).unwrap_or_default());
         self.flush()

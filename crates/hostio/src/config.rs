@@ -289,6 +289,7 @@ impl StoreConfig {
         };
         Ok(Endpoint {
             host,
+            by_region: self.endpoint.is_none(),
             port,
             tls: if tls { Some(self.tls()?) } else { None },
             addressing,

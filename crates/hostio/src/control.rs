@@ -15,7 +15,7 @@ use wire::guest::InvokeHead;
 use wire::guest::control::{Message, Said};
 
 use crate::channel::receive;
-use crate::session::{Order, Session};
+use crate::session::{Memory, Order, Session};
 use crate::tenant::Tenant;
 
 /// Most roles that a gateway names.
@@ -149,10 +149,17 @@ impl Connection {
                 let policy = Policy::from_value(&policy).map_err(|error| error.to_string())?;
                 self.roles.insert(role, Rc::new(policy));
             }
-            Said::Attach { instance, role, .. } => {
-                let channel = descriptors.pop_front().ok_or("no channel came with it")?;
+            Said::Attach { instance, role, region_bytes, .. } => {
+                let channel = descriptors.pop_front();
+                let memory = (region_bytes > 0).then(|| descriptors.pop_front());
+                let channel = channel.ok_or("no channel came with it")?;
+                let layout = &self.tenant.limits.layout;
+                let memory = memory.map(|file| {
+                    let file = file.ok_or("no memory came with it")?;
+                    Memory::attach(file, region_bytes, layout)
+                });
                 let policy = self.role(role)?;
-                self.attach(instance, policy, channel)?;
+                self.attach(instance, policy, channel, memory.transpose()?)?;
             }
             Said::Hint { invocation, role, mut objects } => {
                 let policy = self.role(role)?;
@@ -203,13 +210,14 @@ impl Connection {
         instance: u64,
         policy: Rc<Policy>,
         channel: OwnedFd,
+        memory: Option<Memory>,
     ) -> Result<(), String> {
         let mut instances = self.instances.borrow_mut();
         if instances.len() >= INSTANCES_MAX || instances.contains_key(&instance) {
             return Err("the instance is there already, or there are too many".to_owned());
         }
         let (tenant, gateway) = (self.tenant.clone(), self.gateway.clone());
-        let session = Session::new(tenant, policy, gateway, instance, channel);
+        let session = Session::new(tenant, policy, gateway, instance, channel, memory);
         let session = session.map_err(|error| error.to_string())?;
         let (orders, obeyed) = mpsc::unbounded_channel();
         instances.insert(instance, orders);
@@ -225,6 +233,8 @@ impl Connection {
 
     fn settle(&self, invocation: String) {
         let (tenant, gateway) = (self.tenant.clone(), self.gateway.clone());
+        // One that was hinted at, and never ran.
+        tenant.prefetches.end(&tenant, &invocation);
         tokio::task::spawn_local(async move {
             let failed = tenant.writeback.settle(&invocation).await;
             gateway.say(Said::Settled { invocation, failed });

@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use meter::Event;
 use object::failure::{HostCode, host_meta};
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 use wire::guest::descriptor::{LEFT_UNKNOWN, MORE};
 use wire::guest::{Completion, Extent, Status};
 
@@ -38,8 +39,8 @@ impl std::fmt::Debug for Rest {
     }
 }
 
-/// A task that ends with whoever waits for it.
-struct Abort<T>(JoinHandle<T>);
+/// A task that ends with whoever waits for it, and what it gives.
+struct Abort<T>(AbortHandle, oneshot::Receiver<T>);
 
 impl<T> Drop for Abort<T> {
     fn drop(&mut self) {
@@ -189,14 +190,14 @@ fn give(
 /// Begins to fill the next piece, where there are slots for it now.
 fn read_ahead(life: &Rc<Life>, mut flow: Flow) -> Rest {
     let Some(slots) = life.try_slots(flow.slots_due()) else { return Rest::Here(Box::new(flow)) };
-    let life = Rc::downgrade(life);
-    Rest::Ahead(Abort(tokio::task::spawn_local(async move {
-        let piece = match life.upgrade() {
-            Some(life) => flow.fill(&life, slots, usize::MAX).await,
-            None => Ok(None),
-        };
-        (Box::new(flow), piece)
-    })))
+    let (give, given) = oneshot::channel();
+    let own = life.clone();
+    let task = life.spawn(async move {
+        let piece = flow.fill(&own, slots, usize::MAX).await;
+        // Nobody takes it where the body was dropped.
+        let _ = give.send((Box::new(flow), piece));
+    });
+    Rest::Ahead(Abort(task, given))
 }
 
 /// Carries out a READ: gives the next piece under the same token.
@@ -227,7 +228,7 @@ type Next = (Box<Flow>, Result<Option<Option<Piece>>, TransportError>);
 async fn next(life: &Rc<Life>, rest: Rest, limit: usize) -> Next {
     let mut flow = match rest {
         Rest::Here(flow) => flow,
-        Rest::Ahead(mut ahead) => match (&mut ahead.0).await {
+        Rest::Ahead(mut ahead) => match (&mut ahead.1).await {
             Ok((flow, Ok(Some(piece)))) => return (flow, Ok(Some(Some(piece)))).cut(life, limit),
             Ok((flow, other)) => return (flow, other.map(Some)),
             // The task is aborted only with its handle.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ring::Arena;
 use tokio::sync::Notify;
+use tokio::task::{AbortHandle, JoinSet};
 use wire::guest::{Completion, Extent};
 
 use crate::fetch::Held;
@@ -16,8 +17,8 @@ use crate::stage::Upload;
 /// How long a call waits for the guest to release something.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An epoch of a session. Tasks hold it: what outlives its epoch writes into memory that nobody
-/// looks at.
+/// An epoch of a session. What is done in its memory are tasks of its own, which end with it: the
+/// memory may be that of the next epoch, too.
 #[derive(Debug)]
 pub struct Life {
     /// The epoch.
@@ -34,6 +35,7 @@ pub struct Life {
     nonsense: RefCell<Option<Nonsense>>,
     room: Notify,
     next_token: Cell<u64>,
+    tasks: RefCell<JoinSet<()>>,
 }
 
 /// A call that has not been completed.
@@ -42,7 +44,7 @@ pub enum Flight {
     /// More of its body is to come.
     Uploading(Box<Upload>),
     /// It is being carried out.
-    Running(tokio::task::AbortHandle),
+    Running(AbortHandle),
 }
 
 impl Life {
@@ -58,7 +60,23 @@ impl Life {
             nonsense: RefCell::default(),
             room: Notify::new(),
             next_token: Cell::new(1),
+            tasks: RefCell::default(),
         })
+    }
+
+    /// Does something that may write into the memory, at most until the epoch ends.
+    pub fn spawn(&self, work: impl Future<Output = ()> + 'static) -> AbortHandle {
+        let mut tasks = self.tasks.borrow_mut();
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_local(work)
+    }
+
+    /// The epoch has ended: no task of it makes another step, nothing is lent.
+    pub fn end(&self) {
+        self.tasks.borrow_mut().abort_all();
+        let calls = std::mem::take(&mut *self.calls.borrow_mut());
+        let lent = std::mem::take(&mut *self.tokens.borrow_mut());
+        drop((calls, lent));
     }
 
     /// The memory itself, which stays as long as somebody fills it.

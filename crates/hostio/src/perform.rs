@@ -10,6 +10,7 @@ use object::retry::{Attempts, Failure};
 use object::{Head, Request};
 use serde_json::{Map, Value};
 
+use crate::store::checked::{self, Checked};
 use crate::store::{Body, Incoming, Reader, TransportError, read_all};
 use crate::tenant::Tenant;
 
@@ -135,7 +136,12 @@ async fn attempt(
     let is_object = matches!(request.operation.output, Output::Object);
     if is_object && (200..300).contains(&head.status) {
         return match understand(request, &head, &[]) {
-            Answer::Done(result) => Ok(Performed { result, head, object: Some(incoming) }),
+            Answer::Done(result) => {
+                if let Some(sum) = checked::stated(&head) {
+                    incoming = Box::new(Checked::new(incoming, sum));
+                }
+                Ok(Performed { result, head, object: Some(incoming) })
+            }
             _ => Err(garbled()),
         };
     }

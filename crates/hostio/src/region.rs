@@ -13,7 +13,7 @@ use ring::memory::MemoryError;
 use ring::shared::OutOfRegion;
 use wire::codec::DecodeError;
 use wire::guest::descriptor::DESCRIPTOR_BYTES;
-use wire::guest::region::{ENTRY_BYTES, SLOT_BYTES, word};
+use wire::guest::region::{ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES, word};
 use wire::guest::{Completion, Extent, Header, Layout, Submission};
 
 use crate::runs::Runs;
@@ -98,7 +98,25 @@ impl Region {
         let header = layout.header(epoch).map_err(|_| MemoryError::Size { bytes: 0 })?;
         let bytes = usize::try_from(header.region_bytes)
             .map_err(|_| MemoryError::Size { bytes: header.region_bytes })?;
-        let arena = Rc::new(Arena::create("unlade-region", bytes)?);
+        Ok(Region::begin(Rc::new(Arena::create("unlade-region", bytes)?), header))
+    }
+
+    /// A region in memory that the instance has already, and perhaps used in an epoch before. The
+    /// layout must fit into it. Nothing of that epoch may write there any more.
+    ///
+    /// # Errors
+    /// The layout is none, or does not fit.
+    pub fn over(arena: Rc<Arena>, layout: Layout, epoch: u64) -> Result<Region, MemoryError> {
+        let header = layout.header(epoch).map_err(|_| MemoryError::Size { bytes: 0 })?;
+        if header.region_bytes > arena.len_bytes() as u64 {
+            return Err(MemoryError::Size { bytes: header.region_bytes });
+        }
+        let region = Region::begin(arena, header);
+        region.discard_idle();
+        Ok(region)
+    }
+
+    fn begin(arena: Rc<Arena>, header: Header) -> Region {
         let region = Region {
             arena,
             header,
@@ -108,8 +126,10 @@ impl Region {
             slots: Runs::new(header.host_slots),
             meta: Runs::new(header.host_meta_bytes / META_BYTES),
         };
+        // Words of an epoch before are none of this one.
+        region.within(region.arena.copy_in(0, &[0; HEADER_BYTES as usize]));
         region.within(region.arena.copy_in(0, &header.encode()));
-        Ok(region)
+        region
     }
 
     /// Ranges of the host's own are within the region, which was made for them.
@@ -300,7 +320,7 @@ impl Region {
 
     /// Gives the memory of the host's slots back to the machine, where none is taken. The guest's
     /// own are its own: a thread of it may be filling one.
-    pub fn discard_idle(&mut self) {
+    pub fn discard_idle(&self) {
         if self.slots.free() == self.header.host_slots as usize {
             let bytes = self.slots.free() * SLOT_BYTES as usize;
             // Memory that stays is not a fault.

@@ -8,11 +8,14 @@ use std::time::Duration;
 use meter::{CallEnd, Event};
 use object::failure::HostCode;
 use object::{Call, Policy};
+use ring::Arena;
 use tokio::sync::mpsc;
 use wire::guest::control::{Said, WriteMode};
 use wire::guest::descriptor::PART;
 use wire::guest::region::SLOT_BYTES;
-use wire::guest::{Completion, Frame, InvokeHead, Operation, ReplyHead, Status, Submission};
+use wire::guest::{
+    Completion, Frame, InvokeHead, Layout, Operation, ReplyHead, Status, Submission,
+};
 
 use crate::call::Caller;
 use crate::channel::{Channel, ChannelError};
@@ -62,6 +65,30 @@ struct Running {
     _event: Option<Slots>,
 }
 
+/// Memory that an instance brings: every epoch is in it.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    arena: Rc<Arena>,
+    layout: Layout,
+}
+
+impl Memory {
+    /// Memory of `region_bytes` in a sealed memfd, with as much of a layout as fits.
+    ///
+    /// # Errors
+    /// Why it is refused: the gateway's fault.
+    pub fn attach(file: OwnedFd, region_bytes: u64, layout: &Layout) -> Result<Memory, String> {
+        let arena = Arena::attach(file).map_err(|error| error.to_string())?;
+        let found = arena.len_bytes() as u64;
+        if found < region_bytes {
+            return Err(format!("the region has {found} octets, {region_bytes} were said"));
+        }
+        let layout = layout.within(region_bytes);
+        let layout = layout.ok_or_else(|| format!("{region_bytes} octets are no region"))?;
+        Ok(Memory { arena: Rc::new(arena), layout })
+    }
+}
+
 /// See the [module](self).
 pub struct Session {
     tenant: Rc<Tenant>,
@@ -69,6 +96,8 @@ pub struct Session {
     gateway: Gateway,
     instance: u64,
     channel: Channel,
+    /// Where the instance brought its memory.
+    memory: Option<Memory>,
     life: Option<Rc<Life>>,
     running: Option<Running>,
     /// Calls in flight, over all epochs of the instance.
@@ -76,7 +105,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session over an instance's channel.
+    /// A session over an instance's channel, in its memory where it brings some.
     ///
     /// # Errors
     /// The system's: it is no socket.
@@ -86,11 +115,12 @@ impl Session {
         gateway: Gateway,
         instance: u64,
         socket: OwnedFd,
+        memory: Option<Memory>,
     ) -> std::io::Result<Session> {
         let channel = Channel::new(socket)?;
         let calls = Rc::default();
         let (life, running) = (None, None);
-        Ok(Session { tenant, policy, gateway, instance, channel, life, running, calls })
+        Ok(Session { tenant, policy, gateway, instance, channel, memory, life, running, calls })
     }
 
     /// Serves the instance until its channel ends.
@@ -117,13 +147,7 @@ impl Session {
             self.tenant.prefetches.end(&self.tenant, &running.id);
         }
         if let Some(life) = self.life.take() {
-            for (_, flight) in life.calls.borrow_mut().drain() {
-                if let Flight::Running(task) = flight {
-                    task.abort();
-                }
-            }
-            let lent = std::mem::take(&mut *life.tokens.borrow_mut());
-            drop(lent);
+            life.end();
         }
     }
 
@@ -194,10 +218,16 @@ impl Session {
         self.leave();
         self.tenant.meter.add(Event::HostioGreeting);
         let epoch = self.tenant.next_epoch();
-        let region = Region::create(self.tenant.limits.layout, epoch)?;
+        let region = match &self.memory {
+            None => Region::create(self.tenant.limits.layout, epoch)?,
+            Some(memory) => Region::over(memory.arena.clone(), memory.layout, epoch)?,
+        };
         let region_bytes = region.header().region_bytes;
         let welcome = Frame::Welcome { nonce, epoch, region_bytes };
-        self.channel.welcome(&welcome, region.fd()).await?;
+        match self.memory {
+            None => self.channel.welcome(&welcome, region.fd()).await?,
+            Some(_) => self.channel.send(&welcome)?,
+        }
         self.life = Some(Life::new(region));
         self.gateway.say(Said::Ready { instance: self.instance, epoch });
         Ok(())
@@ -263,7 +293,7 @@ impl Session {
         }
         self.running = None;
         self.tenant.prefetches.end(&self.tenant, &head.id);
-        let pending = self.tenant.writeback.of_invocation(&head.id);
+        let pending = self.tenant.writeback.unsettled(&head.id);
         let said = Said::Replied {
             instance: self.instance,
             invocation: head.id,
@@ -288,7 +318,8 @@ impl Session {
                     refuse(&self.tenant, &life, number);
                     return Ok(());
                 };
-                tokio::task::spawn_local(async move {
+                let owner = life.clone();
+                owner.spawn(async move {
                     let _flying = flying;
                     let wanted = submission.body.bytes;
                     fetch::read(&tenant, &life, number, submission.token, wanted).await;
@@ -378,11 +409,11 @@ impl Session {
         };
         let caller = self.caller(life);
         let Some(flying) = self.fly() else { return refuse(&self.tenant, life, number) };
-        let task = tokio::task::spawn_local(async move {
+        let task = life.spawn(async move {
             let _flying = flying;
             caller.run(number, staged).await;
         });
-        life.calls.borrow_mut().insert(number, Flight::Running(task.abort_handle()));
+        life.calls.borrow_mut().insert(number, Flight::Running(task));
     }
 
     fn caller(&self, life: &Rc<Life>) -> Caller {
@@ -430,8 +461,9 @@ fn refuse(tenant: &Tenant, life: &Life, number: u64) {
 }
 
 fn complain(life: &Rc<Life>, number: u64, code: HostCode, message: String) {
+    let owner = life.clone();
     let life = life.clone();
-    tokio::task::spawn_local(async move {
+    owner.spawn(async move {
         fetch::complain(&life, number, code, &message).await;
     });
 }

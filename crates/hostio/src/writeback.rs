@@ -309,6 +309,12 @@ impl WriteBack {
         self.pending.borrow().of_invocation(invocation)
     }
 
+    /// Writes of an invocation that are pending, or have failed and were not told.
+    pub fn unsettled(&self, invocation: &str) -> usize {
+        let failed = self.failed.borrow().get(invocation).map_or(0, Vec::len);
+        self.of_invocation(invocation) + failed
+    }
+
     /// What a GET or HEAD of an object sees that has a pending write; nothing where there is none,
     /// or where the store has to be asked.
     pub fn overlay(
@@ -326,12 +332,11 @@ impl WriteBack {
         let name = (request.bucket.clone()?, request.key.clone()?);
         let pending = self.pending.borrow();
         let write = pending.newest(&name)?;
-        let Answers::Foretold { constant, .. } = self.buckets.borrow().get(&name.0)?.clone() else {
-            return None;
-        };
+        let answers = self.buckets.borrow().get(&name.0)?.clone();
+        let Answers::Foretold { constant, has_crc32 } = answers else { return None };
         // What a store makes of an object without a type, stores disagree about.
         write.request.header_value("content-type")?;
-        let head = described(write, &constant);
+        let head = described(write, &constant, has_crc32);
         match understand(request, &head, &[]) {
             Answer::Done(result) => Some((Acknowledged { result, head }, write.body.clone())),
             _ => None,
@@ -400,9 +405,11 @@ fn foretell(
 }
 
 /// What a GET of a write says, beside its body.
-fn described(write: &Write, constant: &[(String, String)]) -> Head {
+fn described(write: &Write, constant: &[(String, String)], has_crc32: bool) -> Head {
     let mut headers = constant.to_vec();
-    headers.retain(|(name, _)| !name.eq_ignore_ascii_case("x-amz-checksum-type"));
+    if has_crc32 {
+        headers.push(("x-amz-checksum-crc32".to_owned(), write.body.crc32().to_owned()));
+    }
     let (_, date) = object::value::of_time(write.at);
     for (name, value) in [
         ("accept-ranges", "bytes".to_owned()),

@@ -63,6 +63,8 @@ pub struct Request {
     pub xml: Option<Vec<u8>>,
     /// The answer's keys come encoded because this end asked for that.
     pub decodes: bool,
+    /// The region that the function's client is for.
+    pub region: Option<String>,
 }
 
 impl Request {
@@ -82,6 +84,7 @@ impl Request {
             headers: Vec::new(),
             xml: None,
             decodes: false,
+            region: None,
         };
         for (name, value) in parameters.iter().filter(|(_, value)| !value.is_null()) {
             request.take(name, value)?;
@@ -143,7 +146,7 @@ impl Request {
         if held + header.len() + value.len() > HEADERS_BYTES_MAX {
             return refuse("the header fields are too long");
         }
-        self.headers.push((header.to_ascii_lowercase(), value.trim().to_owned()));
+        self.headers.push((header.to_ascii_lowercase(), value));
         Ok(())
     }
 
@@ -173,15 +176,31 @@ impl Request {
         Ok(())
     }
 
-    /// Whether the sender has to add a checksum of the body: one is due, and none was given.
-    pub fn wants_digest(&self) -> bool {
+    /// Says for which region the function's client is; none: the worker's own.
+    ///
+    /// # Errors
+    /// It is no name of a region.
+    pub fn in_region(&mut self, region: Option<&str>) -> Result<(), RequestError> {
+        let Some(region) = region.filter(|region| !region.is_empty()) else { return Ok(()) };
+        let known =
+            |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || octet == b'-';
+        if region.len() > 32 || !region.bytes().all(known) {
+            let why = "a region has small letters, digits and hyphens";
+            return Err(RequestError::Value { parameter: "region".to_owned(), why });
+        }
+        self.region = Some(region.to_owned());
+        Ok(())
+    }
+
+    /// The algorithm of the checksum that the sender has to add: one is due, and none was given.
+    pub fn wanted_digest(&self) -> Option<&str> {
         let given = |(name, _): &(String, String)| {
-            name == "content-md5"
-                || name == "x-amz-sdk-checksum-algorithm"
-                || name.starts_with("x-amz-checksum-")
+            name == "content-md5" || name.starts_with("x-amz-checksum-")
         };
-        let has_body = self.operation.has_body || self.xml.is_some();
-        self.operation.digest == Digest::Crc32 && has_body && !self.headers.iter().any(given)
+        if self.operation.digest == Digest::None || self.headers.iter().any(given) {
+            return None;
+        }
+        self.header_value("x-amz-sdk-checksum-algorithm").or(Some("CRC32"))
     }
 
     /// The value of a header field.
@@ -267,7 +286,7 @@ mod tests {
         let flag = "x-amz-server-side-encryption-bucket-key-enabled";
         assert_eq!(made.header_value(flag), Some("true"));
         assert_eq!(made.header_value("x-amz-acl"), None);
-        assert!(made.wants_digest());
+        assert_eq!(made.wanted_digest(), Some("CRC32"));
         let part = json!({"Bucket": "b", "Key": "k", "UploadId": "u/1", "PartNumber": 3});
         let part = request("UploadPart", part).unwrap();
         assert!(part.query_text().contains("uploadId=u%2F1"));

@@ -25,8 +25,12 @@ impl Head {
         all.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    fn request_id(&self) -> &str {
-        self.header("x-amz-request-id").unwrap_or_default()
+    /// Puts the id into a meta, where there is one.
+    fn identify(&self, meta: &mut Value) {
+        let id = self.header("x-amzn-requestid").or_else(|| self.header("x-amz-request-id"));
+        if let Some(id) = id {
+            meta["request_id"] = id.into();
+        }
     }
 
     /// All fields, names in lower case; several of one name are joined (RFC 9110 §5.3).
@@ -122,17 +126,25 @@ fn decode(result: &mut Map<String, Value>, path: &str) {
     }
 }
 
-/// The meta of a completion that is done.
-pub fn done_meta(result: &Map<String, Value>, head: &Head, retries: u32) -> Vec<u8> {
-    json!({
+/// The meta of a completion that is done; `checked` is the algorithm by which the body is compared
+/// with its checksum.
+pub fn done_meta(
+    result: &Map<String, Value>,
+    head: &Head,
+    retries: u32,
+    checked: Option<&str>,
+) -> Vec<u8> {
+    let mut meta = json!({
         "result": result,
         "headers": head.headers_json(),
         "http_status": head.status,
-        "request_id": head.request_id(),
         "retries": retries,
-    })
-    .to_string()
-    .into_bytes()
+    });
+    head.identify(&mut meta);
+    if let Some(algorithm) = checked {
+        meta["checksum_algorithm"] = algorithm.into();
+    }
+    meta.to_string().into_bytes()
 }
 
 /// The meta of a completion that is an error of the service. SDKs say of one that might have passed
@@ -144,13 +156,28 @@ pub fn error_meta(operation: &str, error: &ServiceError, head: &Head, retries: u
         "operation": operation,
         "http_status": error.status,
         "headers": head.headers_json(),
-        "request_id": head.request_id(),
         "retries": retries,
     });
+    head.identify(&mut meta);
+    let members: Map<String, Value> = modelled(error.code())
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), error.error.get(*name)?.clone())))
+        .collect();
+    if !members.is_empty() {
+        meta["members"] = members.into();
+    }
     if failure.is_retryable() && retries + 1 >= ATTEMPTS_MAX {
         meta["max_attempts_reached"] = true.into();
     }
     meta.to_string().into_bytes()
+}
+
+/// What an error has beside its code and message, by the service's model.
+fn modelled(code: &str) -> &'static [&'static str] {
+    match code {
+        "InvalidObjectState" => &["StorageClass", "AccessTier"],
+        _ => &[],
+    }
 }
 
 #[cfg(test)]
@@ -186,7 +213,7 @@ mod tests {
             "ExpiresString": "never",
             "LastModified": {"$instant": "2026-01-02T03:04:05.000Z"}});
         assert_eq!(Value::Object(result.clone()), due);
-        let meta: Value = serde_json::from_slice(&done_meta(&result, &head, 1)).unwrap();
+        let meta: Value = serde_json::from_slice(&done_meta(&result, &head, 1, None)).unwrap();
         assert_eq!(meta["headers"]["x-amz-meta-who"], "me");
         assert_eq!((&meta["request_id"], &meta["retries"]), (&json!("r"), &json!(1)));
     }

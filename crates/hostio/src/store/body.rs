@@ -3,7 +3,7 @@
 use std::cell::OnceCell;
 use std::fmt::Write as _;
 
-use aws_lc_rs::digest::{SHA256, digest};
+use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use crc_fast::{CrcAlgorithm, checksum};
@@ -32,9 +32,21 @@ impl Body {
 
     /// CRC-32 in base64, as `x-amz-checksum-crc32` wants it.
     pub fn crc32(&self) -> &str {
-        self.crc32.get_or_init(|| {
-            let sum = checksum(CrcAlgorithm::Crc32IsoHdlc, &self.octets) as u32;
-            STANDARD.encode(sum.to_be_bytes())
+        self.crc32
+            .get_or_init(|| crc32_text(checksum(CrcAlgorithm::Crc32IsoHdlc, &self.octets) as u32))
+    }
+
+    /// The checksum of an algorithm by its name in the API, in base64; none of one that is not
+    /// known.
+    pub fn checksum(&self, algorithm: &str) -> Option<String> {
+        let crc = |kind| checksum(kind, &self.octets);
+        Some(match algorithm {
+            "CRC32" => self.crc32().to_owned(),
+            "CRC32C" => crc32_text(crc(CrcAlgorithm::Crc32Iscsi) as u32),
+            "CRC64NVME" => STANDARD.encode(crc(CrcAlgorithm::Crc64Nvme).to_be_bytes()),
+            "SHA1" => STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &self.octets)),
+            "SHA256" => STANDARD.encode(digest(&SHA256, &self.octets)),
+            _ => return None,
         })
     }
 
@@ -47,6 +59,11 @@ impl Body {
     pub fn md5(&self) -> &str {
         self.md5.get_or_init(|| hex(&Md5::digest(&self.octets)))
     }
+}
+
+/// A CRC of 32 bits as header fields have it.
+pub(crate) fn crc32_text(sum: u32) -> String {
+    STANDARD.encode(sum.to_be_bytes())
 }
 
 pub(crate) fn hex(octets: &[u8]) -> String {
@@ -65,6 +82,14 @@ mod tests {
         let body = Body::from(b"123456789".to_vec());
         // The check value of CRC-32 is cbf43926.
         assert_eq!(body.crc32(), STANDARD.encode([0xcb, 0xf4, 0x39, 0x26]));
+        // Those of CRC-32C and CRC-64/NVME are e3069283 and ae8b14860a799888.
+        let due = STANDARD.encode([0xe3, 0x06, 0x92, 0x83]);
+        assert_eq!(body.checksum("CRC32C"), Some(due));
+        let due = STANDARD.encode(0xae8b_1486_0a79_9888_u64.to_be_bytes());
+        assert_eq!(body.checksum("CRC64NVME"), Some(due));
+        let due = "98O8HYCOBHMq32eZZczDTKeuNEE=";
+        assert_eq!(body.checksum("SHA1").as_deref(), Some(due));
+        assert_eq!(body.checksum("MD4"), None);
         assert_eq!(body.md5(), "25f9e794323b453885f5181f1b624d0b");
         let none = Body::default();
         let due = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";

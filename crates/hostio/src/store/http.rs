@@ -37,6 +37,8 @@ pub enum Addressing {
 pub struct Endpoint {
     /// Its name, without a port.
     pub host: String,
+    /// Whether each region has a name of its own: `s3.REGION.amazonaws.com`.
+    pub by_region: bool,
     /// Its port.
     pub port: u16,
     /// How to speak TLS; not at all where there is nothing.
@@ -94,14 +96,28 @@ impl HttpStore {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    fn place(&self, bucket: Option<&str>, path: impl FnOnce(bool) -> String) -> Place {
+    /// The region of a request: its own, or the one of the configuration.
+    fn region<'a>(&'a self, request: &'a Request) -> &'a str {
+        let own = self.endpoint.signer.as_ref().map_or("", Signer::region);
+        request.region.as_deref().unwrap_or(own)
+    }
+
+    fn place(
+        &self,
+        bucket: Option<&str>,
+        region: Option<&str>,
+        path: impl FnOnce(bool) -> String,
+    ) -> Place {
         let endpoint = &self.endpoint;
+        let named = region.filter(|_| endpoint.by_region);
+        let base = named.map(|region| format!("s3.{region}.amazonaws.com"));
+        let base = base.unwrap_or_else(|| endpoint.host.clone());
         // A certificate of a wildcard covers one label.
         let fits = |bucket: &&str| self.tls.is_none() || !bucket.contains('.');
         let virtual_host = endpoint.addressing == Addressing::VirtualHost;
         let (host, path) = match bucket.filter(|bucket| virtual_host && fits(bucket)) {
-            Some(bucket) => (format!("{bucket}.{}", endpoint.host), path(false)),
-            None => (endpoint.host.clone(), path(true)),
+            Some(bucket) => (format!("{bucket}.{base}"), path(false)),
+            None => (base, path(true)),
         };
         let usual = if self.tls.is_some() { 443 } else { 80 };
         let authority = match endpoint.port == usual {
@@ -144,9 +160,13 @@ impl HttpStore {
     ) -> Result<Vec<u8>, TransportError> {
         let method = method_name(request.operation.method);
         let mut headers = request.headers.clone();
-        if request.wants_digest() {
-            headers.push(("x-amz-sdk-checksum-algorithm".to_owned(), "CRC32".to_owned()));
-            headers.push(("x-amz-checksum-crc32".to_owned(), body.crc32().to_owned()));
+        let digest = request.wanted_digest().and_then(|name| Some((name, body.checksum(name)?)));
+        if let Some((algorithm, sum)) = digest {
+            let name = "x-amz-sdk-checksum-algorithm";
+            headers.retain(|(found, _)| found != name);
+            headers.push((name.to_owned(), algorithm.to_owned()));
+            let algorithm = algorithm.to_ascii_lowercase();
+            headers.push((format!("x-amz-checksum-{algorithm}"), sum));
         }
         if matches!(request.operation.method, Method::Put | Method::Post) {
             headers.push(("content-length".to_owned(), body.octets().len().to_string()));
@@ -160,7 +180,10 @@ impl HttpStore {
                 true => Payload::Sha256(body.sha256()),
                 false => Payload::Unsigned,
             };
-            let signed = signer.headers(method, &url, &headers, payload, SystemTime::now())?;
+            let signed = {
+                let (region, now) = (self.region(request), SystemTime::now());
+                signer.headers(method, &url, &headers, payload, region, now)?
+            };
             headers.extend(signed);
         }
         let mut head = format!("{method} {target} HTTP/1.1\r\nhost: {}\r\n", place.authority);
@@ -232,7 +255,9 @@ impl Transport for HttpStore {
         body: Rc<Body>,
     ) -> Local<'_, Result<Incoming, TransportError>> {
         Box::pin(async move {
-            let place = self.place(request.bucket.as_deref(), |bucket| request.path(bucket));
+            let region = request.region.as_deref();
+            let bucket = request.bucket.as_deref();
+            let place = self.place(bucket, region, |bucket| request.path(bucket));
             let head = self.head(&request, &body, &place)?;
             // A kept connection may end at the moment when it is used again: what can be said
             // twice is then said on a new one.
@@ -249,7 +274,8 @@ impl Transport for HttpStore {
     }
 
     fn presign(&self, request: &Request, expires: Duration) -> Result<String, TransportError> {
-        let place = self.place(request.bucket.as_deref(), |bucket| request.path(bucket));
+        let (bucket, region) = (request.bucket.as_deref(), request.region.as_deref());
+        let place = self.place(bucket, region, |bucket| request.path(bucket));
         let query = request.query_text();
         let mark = if query.is_empty() { "" } else { "?" };
         let mut url = format!("{}://{}{}{mark}{query}", self.scheme(), place.authority, place.path);
@@ -259,7 +285,9 @@ impl Transport for HttpStore {
         let headers = request.headers.iter().filter(|(name, _)| name != "x-amz-checksum-mode");
         let headers: Vec<_> = headers.cloned().collect();
         let now = SystemTime::now();
-        for (key, value) in signer.query(method, &url, &headers, expires, now)? {
+        for (key, value) in
+            signer.query(method, &url, &headers, expires, self.region(request), now)?
+        {
             url.push(if url.contains('?') { '&' } else { '?' });
             url.push_str(&format!("{key}={}", percent(&value, b"")));
         }
@@ -270,7 +298,7 @@ impl Transport for HttpStore {
         &self,
         form: Form<'_>,
     ) -> Result<(String, Vec<(String, String)>), TransportError> {
-        let place = self.place(Some(form.bucket), |bucket| match bucket {
+        let place = self.place(Some(form.bucket), None, |bucket| match bucket {
             true => format!("/{}", form.bucket),
             false => "/".to_owned(),
         });

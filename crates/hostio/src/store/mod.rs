@@ -1,6 +1,7 @@
 //! The way to the store: a request and a body in, an answer whose body is read as it comes.
 //!
 //! - [`body`]: octets that are sent, and their digests, each computed once;
+//! - [`checked`]: a body that is compared with its checksum;
 //! - [`credentials`]: keys, which never leave the worker;
 //! - [`sign`]: Signature Version 4;
 //! - [`connection`]: one connection, plain or TLS;
@@ -8,6 +9,7 @@
 //! - [`http`]: the transport over HTTP/1.1.
 
 pub mod body;
+pub mod checked;
 pub mod connection;
 pub mod credentials;
 pub mod http;

@@ -65,6 +65,11 @@ impl Signer {
         Signer { keys, credentials, region: region.to_owned() }
     }
 
+    /// The region that is named where a request names none.
+    pub fn region(&self) -> &str {
+        &self.region
+    }
+
     /// The header fields that a request needs beside its own.
     ///
     /// # Errors
@@ -75,6 +80,7 @@ impl Signer {
         url: &str,
         headers: &[(String, String)],
         payload: Payload<'_>,
+        region: &str,
         now: SystemTime,
     ) -> Result<Vec<(String, String)>, TransportError> {
         let mut settings = settings();
@@ -83,7 +89,8 @@ impl Signer {
             Payload::Sha256(hex) => SignableBody::Precomputed(hex.to_owned()),
             Payload::Unsigned => SignableBody::UnsignedPayload,
         };
-        let made = self.sign(method, url, headers, body, settings, now)?;
+        let request = (method, url, headers);
+        let made = self.sign(request, body, settings, region, now)?;
         let (headers, _) = made.into_parts();
         Ok(headers.iter().map(|h| (h.name().to_owned(), h.value().to_owned())).collect())
     }
@@ -98,30 +105,31 @@ impl Signer {
         url: &str,
         headers: &[(String, String)],
         expires: Duration,
+        region: &str,
         now: SystemTime,
     ) -> Result<Vec<(String, String)>, TransportError> {
         let mut settings = settings();
         settings.signature_location = SignatureLocation::QueryParams;
         settings.expires_in = Some(expires);
         let body = SignableBody::UnsignedPayload;
-        let made = self.sign(method, url, headers, body, settings, now)?;
+        let request = (method, url, headers);
+        let made = self.sign(request, body, settings, region, now)?;
         let (_, fields) = made.into_parts();
         Ok(fields.into_iter().map(|(key, value)| (key.to_owned(), value.into_owned())).collect())
     }
 
     fn sign(
         &self,
-        method: &str,
-        url: &str,
-        headers: &[(String, String)],
+        (method, url, headers): (&str, &str, &[(String, String)]),
         body: SignableBody<'_>,
         settings: SigningSettings,
+        region: &str,
         now: SystemTime,
     ) -> Result<aws_sigv4::http_request::SigningInstructions, TransportError> {
         let identity = self.credentials.clone().into();
         let params = v4::SigningParams::builder()
             .identity(&identity)
-            .region(&self.region)
+            .region(region)
             .name("s3")
             .time(now)
             .settings(settings)
@@ -218,7 +226,7 @@ mod tests {
         let empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
         let url = "https://examplebucket.s3.amazonaws.com/test.txt";
         let payload = Payload::Sha256(empty);
-        let fields = signer().headers("GET", url, &range, payload, then()).unwrap();
+        let fields = signer().headers("GET", url, &range, payload, "us-east-1", then()).unwrap();
         let authorization = fields.iter().find(|(name, _)| name == "authorization").unwrap();
         let due = "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41";
         assert!(authorization.1.ends_with(due), "{}", authorization.1);
@@ -229,7 +237,7 @@ mod tests {
     fn an_address_is_signed_as_published() {
         let url = "https://examplebucket.s3.amazonaws.com/test.txt";
         let day = Duration::from_secs(86_400);
-        let fields = signer().query("GET", url, &[], day, then()).unwrap();
+        let fields = signer().query("GET", url, &[], day, "us-east-1", then()).unwrap();
         let signature = fields.iter().find(|(name, _)| name == "X-Amz-Signature").unwrap();
         let due = "aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404";
         assert_eq!(signature.1, due);

@@ -152,3 +152,16 @@ fn tls_is_spoken_with_a_store_that_is_trusted_and_no_other() {
     let refused = guest.call("GetObject", name(), b"");
     assert_eq!((refused.status, refused.code()), (Status::HostError, "Unavailable"));
 }
+
+#[test]
+fn a_body_is_compared_with_its_checksum() {
+    // The CRC-32 of 123456789 is cbf43926.
+    let sum = "x-amz-checksum-crc32: y/Q5Jg==\r\n";
+    let (mut bed, _asked) =
+        bed(vec![response(200, sum, "123456780"), response(200, sum, "123456789")]);
+    let mut guest = bed.guest();
+    let got = guest.call("GetObject", name(), b"");
+    assert_eq!(got.body, b"123456789");
+    assert_eq!(got.meta["checksum_algorithm"], "crc32");
+    assert_eq!(got.meta["retries"], 1);
+}

@@ -2,6 +2,7 @@
 //! `docs/guest-protocol.md`, the store is the embedded one, or one that follows a script.
 
 mod bed;
+mod brought;
 mod failures;
 mod hostile;
 mod invocations;

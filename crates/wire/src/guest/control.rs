@@ -77,7 +77,9 @@ pub enum Said {
         /// Whose instance it is.
         function: String,
         /// The octets of the memory that comes as a second descriptor, where what the instance
-        /// runs in provides it; 0: the worker makes it.
+        /// runs in provides it: a memfd of at least this size, sealed against shrinking, growing
+        /// and more seals, so that no page of it can go away under the worker. 0: the worker makes
+        /// it.
         #[serde(default)]
         region_bytes: u64,
     },
@@ -137,7 +139,7 @@ pub enum Said {
         status: Outcome,
         /// The last of what it printed.
         log_tail: String,
-        /// Acknowledged writes that are not durable yet.
+        /// Acknowledged writes that are not durable yet, or have failed: something to settle.
         pending_writes: u32,
     },
     /// Worker: every write of the invocation has ended.

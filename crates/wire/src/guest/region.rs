@@ -99,6 +99,31 @@ impl Layout {
         header.check()?;
         Ok(header)
     }
+
+    /// The largest layout, no larger than this one, that fits into memory of `region_bytes`;
+    /// nothing where that is not of use. Slots are what is given up, in proportion; meta arenas
+    /// beyond an eighth of the memory.
+    pub fn within(&self, region_bytes: u64) -> Option<Layout> {
+        if self.header(0).ok()?.region_bytes <= region_bytes {
+            return Some(*self);
+        }
+        let page = u64::from(HEADER_BYTES);
+        let meta_bytes = u64::from(self.meta_bytes).min(region_bytes / 8 / page * page);
+        let rings = 2 * (u64::from(self.ring_entries) * u64::from(ENTRY_BYTES));
+        let fixed = page + rings.next_multiple_of(2 * page) + 2 * meta_bytes;
+        let slots = region_bytes.checked_sub(fixed)? / u64::from(SLOT_BYTES);
+        let both = u64::from(self.guest_slots) + u64::from(self.host_slots);
+        // Each side has one at least.
+        let guest_slots = (slots * u64::from(self.guest_slots) / both.max(1)).max(1);
+        let fits = Layout {
+            meta_bytes: meta_bytes as u32,
+            guest_slots: guest_slots as u32,
+            host_slots: slots.checked_sub(guest_slots)? as u32,
+            ..*self
+        };
+        let useful = meta_bytes > 0 && fits.host_slots > 0;
+        (useful && fits.header(0).ok()?.region_bytes <= region_bytes).then_some(fits)
+    }
 }
 
 /// The header: written by the host, read by the guest.
@@ -252,6 +277,23 @@ mod tests {
         assert!(Layout { ring_entries: 0, ..LAYOUT }.header(1).is_err());
         assert!(Layout { host_slots: 1 << 15, ..LAYOUT }.header(1).is_err());
         assert!(Layout { host_slots: u32::MAX, ..LAYOUT }.header(1).is_err());
+    }
+
+    #[test]
+    fn memory_that_is_there_is_used_as_far_as_it_goes() {
+        let whole = LAYOUT.header(0).unwrap().region_bytes;
+        assert_eq!(LAYOUT.within(whole), Some(LAYOUT));
+        assert_eq!(LAYOUT.within(whole + 1), Some(LAYOUT));
+        let less = LAYOUT.within(whole - 1).unwrap();
+        assert!(less.guest_slots + less.host_slots >= 22, "{less:?}");
+        for kib in (0..2048).step_by(4) {
+            let Some(fits) = LAYOUT.within(kib * 1024) else { continue };
+            assert!(fits.header(1).unwrap().region_bytes <= kib * 1024);
+            assert!(fits.guest_slots > 0 && fits.host_slots >= fits.guest_slots);
+        }
+        assert_eq!(LAYOUT.within(128 * 1024), None);
+        assert_eq!(LAYOUT.within(0), None);
+        assert!(LAYOUT.within(512 * 1024).is_some());
     }
 
     proptest! {

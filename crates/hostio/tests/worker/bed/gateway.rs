@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -43,16 +43,41 @@ impl Gateway {
 
     /// Attaches an instance; its number is the guest's `instance`.
     pub fn attach(&mut self, role: u64) -> Guest {
+        let (own, instance) = self.say_attach(role, 0, None);
+        let guest = Guest::greet(own, instance, None);
+        self.ready(guest)
+    }
+
+    /// Attaches an instance that brings its memory.
+    pub fn attach_with(&mut self, role: u64, memory: OwnedFd, region_bytes: u64) -> Guest {
+        let own_memory = memory.try_clone().unwrap();
+        let (own, instance) = self.say_attach(role, region_bytes, Some(memory));
+        let guest = Guest::greet(own, instance, Some(own_memory));
+        self.ready(guest)
+    }
+
+    /// Says that an instance is to be attached: its end of the channel, and its number.
+    pub fn say_attach(
+        &mut self,
+        role: u64,
+        region_bytes: u64,
+        memory: Option<OwnedFd>,
+    ) -> (UnixStream, u64) {
         let instance = self.next_instance;
         self.next_instance += 1;
         let (own, channel) = UnixStream::pair().unwrap();
         let mut octets = Vec::new();
-        let said = Said::Attach { instance, role, function: "f".into(), region_bytes: 0 };
+        let said = Said::Attach { instance, role, function: "f".into(), region_bytes };
         Message::from(said).encode(&mut octets).unwrap();
-        let sent = send_with(&self.socket, &octets, channel.as_fd()).unwrap();
+        let mut beside = vec![channel.as_fd()];
+        beside.extend(memory.as_ref().map(AsFd::as_fd));
+        let sent = send_with(&self.socket, &octets, &beside).unwrap();
         assert_eq!(sent, octets.len());
-        drop(channel);
-        let guest = Guest::greet(own, instance);
+        (own, instance)
+    }
+
+    fn ready(&mut self, guest: Guest) -> Guest {
+        let instance = guest.instance;
         let epoch = guest.epoch();
         self.expect(|said| {
             matches!(said, Said::Ready { instance: i, epoch: e } if *i == instance && *e == epoch)

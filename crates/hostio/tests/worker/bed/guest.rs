@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,6 +19,8 @@ use wire::guest::{
 
 pub struct Guest {
     pub instance: u64,
+    /// What the instance brought.
+    pub memory: Option<OwnedFd>,
     pub socket: UnixStream,
     pub arena: Arena,
     pub header: Header,
@@ -55,12 +58,13 @@ impl Came {
 
 impl Guest {
     /// Greets, and attaches the region.
-    pub fn greet(socket: UnixStream, instance: u64) -> Guest {
+    pub fn greet(socket: UnixStream, instance: u64, memory: Option<OwnedFd>) -> Guest {
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let (arena, header) = hello(&socket, 0x1234);
+        let (arena, header) = hello(&socket, 0x1234, memory.as_ref());
         Guest {
             instance,
             socket,
+            memory,
             arena,
             header,
             deframer: Deframer::default(),
@@ -73,7 +77,7 @@ impl Guest {
 
     /// Greets again, as after a restore.
     pub fn greet_again(&mut self) {
-        (self.arena, self.header) = hello(&self.socket, 0x5678);
+        (self.arena, self.header) = hello(&self.socket, 0x5678, self.memory.as_ref());
         (self.submissions, self.completions) = (0, 0);
     }
 
@@ -315,7 +319,7 @@ impl Guest {
     }
 }
 
-fn hello(socket: &UnixStream, due: u64) -> (Arena, Header) {
+fn hello(socket: &UnixStream, due: u64, memory: Option<&OwnedFd>) -> (Arena, Header) {
     let mut octets = Vec::new();
     Frame::Hello { nonce: due }.encode(&mut octets).unwrap();
     (&*socket).write_all(&octets).unwrap();
@@ -329,12 +333,16 @@ fn hello(socket: &UnixStream, due: u64) -> (Arena, Header) {
                 assert_eq!((nonce, taken), (due, input.len()));
                 break (epoch, region_bytes);
             }
+            // What an epoch before had to say.
             Some((Frame::Bell, taken)) => drop(input.drain(..taken)),
             Some((other, _)) => panic!("{other:?}"),
         }
     };
-    let arena = Arena::attach(descriptors.pop_front().expect("a region")).unwrap();
-    assert_eq!(arena.len_bytes() as u64, region_bytes);
+    let came = descriptors.pop_front();
+    assert_eq!(came.is_none(), memory.is_some(), "one memory, of one of the two");
+    let file = came.unwrap_or_else(|| memory.unwrap().try_clone().unwrap());
+    let arena = Arena::attach(file).unwrap();
+    assert!(arena.len_bytes() as u64 >= region_bytes);
     let mut head = [0; wire::guest::region::HEADER_USED_BYTES];
     arena.copy_out(0, &mut head).unwrap();
     let header = Header::decode(&head).unwrap();
