@@ -1,18 +1,14 @@
 //! Child processes that end with their parent, and keep descriptors of it.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::Command;
 
-/// Starts a process that is killed when the calling thread ends, for whatever reason
-/// (`PR_SET_PDEATHSIG`), and that has `inherited` under the numbers that they have here. They are
-/// closed here.
-///
-/// # Errors
-/// The system's; [`io::ErrorKind::NotFound`] where there is no such program.
-pub fn spawn(command: &mut Command, inherited: Vec<OwnedFd>) -> io::Result<Child> {
-    let numbers: Vec<RawFd> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
+/// What the command starts is killed when the thread that starts it ends, for whatever reason
+/// (`PR_SET_PDEATHSIG`), and has `inherited` under the numbers that they have here. They are closed
+/// here when the command is dropped.
+pub fn prepare(command: &mut Command, inherited: Vec<OwnedFd>) {
     let parent = rustix::process::getpid();
     let prepare = move || {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
@@ -20,21 +16,14 @@ pub fn spawn(command: &mut Command, inherited: Vec<OwnedFd>) -> io::Result<Child
         if rustix::process::getppid() != Some(parent) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
-        for number in &numbers {
-            // SAFETY: fcntl(2) of a number changes no memory. The descriptor is open: `inherited`
-            // lives until the process was started.
-            if unsafe { libc::fcntl(*number, libc::F_SETFD, 0) } != 0 {
-                return Err(io::Error::last_os_error());
-            }
+        for descriptor in &inherited {
+            rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::empty())?;
         }
         Ok(())
     };
     // SAFETY: between fork and exec only system calls are made; nothing is allocated, no lock is
     // taken. An error is a number: `io::Error` of the system's does not allocate.
     unsafe { command.pre_exec(prepare) };
-    let child = command.spawn();
-    drop(inherited);
-    child
 }
 
 #[cfg(test)]
@@ -42,7 +31,13 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::io::{Read, Write};
-    use std::process::Stdio;
+    use std::os::fd::AsRawFd;
+    use std::process::{Child, Stdio};
+
+    fn spawn(mut command: Command, inherited: Vec<OwnedFd>) -> io::Result<Child> {
+        prepare(&mut command, inherited);
+        command.spawn()
+    }
 
     #[test]
     fn descriptors_keep_their_numbers_and_are_closed_here() {
@@ -50,7 +45,7 @@ mod tests {
         let writer = OwnedFd::from(writer);
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(format!("echo here >&{}", writer.as_raw_fd()));
-        let mut child = spawn(&mut command, vec![writer]).unwrap();
+        let mut child = spawn(command, vec![writer]).unwrap();
         let mut said = String::new();
         // It ends, as the writing end is closed here and in the child.
         reader.read_to_string(&mut said).unwrap();
@@ -63,7 +58,7 @@ mod tests {
         let file = File::open("/dev/null").unwrap();
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(format!("test -e /proc/self/fd/{}", file.as_raw_fd()));
-        assert!(!spawn(&mut command, Vec::new()).unwrap().wait().unwrap().success());
+        assert!(!spawn(command, Vec::new()).unwrap().wait().unwrap().success());
     }
 
     #[test]
@@ -71,7 +66,7 @@ mod tests {
         let thread = std::thread::spawn(|| {
             let mut command = Command::new("/bin/cat");
             command.stdin(Stdio::piped());
-            spawn(&mut command, Vec::new()).unwrap()
+            spawn(command, Vec::new()).unwrap()
         });
         let mut child = thread.join().unwrap();
         // Its input stays open: nothing but the signal ends it.

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
+use tokio::sync::watch;
 
 /// What is kept.
 pub(super) const KEPT_BYTES: usize = 4096;
@@ -16,8 +17,11 @@ const LINE_BYTES_MAX: usize = 1024;
 const READ_BYTES: usize = 4096;
 
 /// The end of what was said.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Console(Rc<RefCell<VecDeque<u8>>>);
+#[derive(Clone, Debug)]
+pub(super) struct Console {
+    kept: Rc<RefCell<VecDeque<u8>>>,
+    closed: watch::Receiver<()>,
+}
 
 impl Console {
     /// Listens until the machine has gone. Belongs to the thread's own set of tasks.
@@ -27,22 +31,31 @@ impl Console {
     pub fn listen(socket: Socket, name: &str) -> io::Result<Console> {
         socket.set_nonblocking(true)?;
         let mut stream = UnixStream::from_std(socket)?;
-        let (console, name) = (Console::default(), name.to_owned());
-        let kept = console.clone();
+        let (closing, closed) = watch::channel(());
+        let console = Console { kept: Rc::default(), closed };
+        let (listening, name) = (console.clone(), name.to_owned());
         tokio::task::spawn_local(async move {
             let mut line = Vec::new();
             let mut octets = [0; READ_BYTES];
             while let Ok(bytes @ 1..) = stream.read(&mut octets).await {
                 let octets = octets.get(..bytes).unwrap_or_default();
-                kept.keep(octets);
+                listening.keep(octets);
                 log(&name, &mut line, octets);
             }
+            drop(closing);
         });
         Ok(console)
     }
 
+    /// Waits until there is nothing more to be heard.
+    pub async fn closed(&self) {
+        let mut closed = self.closed.clone();
+        // Nothing is ever sent: it ends with its sender.
+        let _ = closed.changed().await;
+    }
+
     fn keep(&self, octets: &[u8]) {
-        let mut kept = self.0.borrow_mut();
+        let mut kept = self.kept.borrow_mut();
         kept.extend(octets);
         let excess = kept.len().saturating_sub(KEPT_BYTES);
         kept.drain(..excess);
@@ -50,7 +63,7 @@ impl Console {
 
     /// What was said last, as text.
     pub fn tail(&self) -> String {
-        let kept: Vec<u8> = self.0.borrow().iter().copied().collect();
+        let kept: Vec<u8> = self.kept.borrow().iter().copied().collect();
         String::from_utf8_lossy(&kept).trim().to_owned()
     }
 
@@ -90,9 +103,7 @@ mod tests {
             theirs.write_all(&[b'x'; 2 * KEPT_BYTES]).unwrap();
             theirs.write_all(b"\nlast words\r\n").unwrap();
             drop(theirs);
-            while !console.tail().ends_with("words") {
-                tokio::task::yield_now().await;
-            }
+            console.closed().await;
             assert!(console.tail().len() <= KEPT_BYTES);
             assert_eq!(console.last_line(), "last words");
         });

@@ -5,15 +5,16 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream as Socket;
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
+use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::MemfdFlags;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use serde_json::json;
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::sync::{Notify, watch};
 
 use super::command::{Accelerator, Beginning, Numbers, command};
 use super::console::Console;
@@ -60,12 +61,12 @@ pub(super) struct Files<'a> {
 
 /// A machine; it is killed when dropped.
 pub(super) struct Machine {
-    child: Option<Child>,
-    process: AsyncFd<OwnedFd>,
     number: u32,
     control: UnixStream,
     /// What it said.
     pub console: Console,
+    stop: Rc<Notify>,
+    ended: watch::Receiver<Option<String>>,
 }
 
 /// What a machine is started with, and is not its own.
@@ -83,8 +84,18 @@ pub(super) struct Ends {
 /// # Errors
 /// The system's.
 pub(super) fn memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
-    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&file, bytes)?;
+    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&file, bytes)?;
+    Ok(file)
+}
+
+/// Likewise, of a size that nobody changes.
+///
+/// # Errors
+/// The system's.
+pub(super) fn sealed_memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    let file = memory(name, bytes)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
 }
 
@@ -136,24 +147,19 @@ impl Machine {
         inherited.extend(disks.map(OwnedFd::from));
         let sockets = [monitor_end, console_end, control_end, channel_end];
         inherited.extend(sockets.map(OwnedFd::from));
-        let child = linux::child::spawn(&mut command, inherited)?;
-        // Its copies of the console's end would keep the console open.
-        drop(command);
-        let machine = Machine::of_child(child, control, Console::listen(console, name)?)?;
-        Ok((machine, ends))
+        linux::child::prepare(&mut command, inherited);
+        let child = Command::from(command).kill_on_drop(true).spawn()?;
+        Ok((Machine::of_child(child, control, Console::listen(console, name)?)?, ends))
     }
 
     fn of_child(child: Child, control: Socket, console: Console) -> io::Result<Machine> {
-        let number = child.id();
-        // From here on the machine ends with this value.
-        let mut guard = Reaper(Some(child));
-        let id = i32::try_from(number).ok().and_then(Pid::from_raw);
-        let id = id.ok_or_else(|| io::Error::other("a process without a number"))?;
-        let process = pidfd_open(id, PidfdFlags::empty())?;
-        let process = AsyncFd::register_with_interest(process, Interest::READABLE)?;
+        let number = child.id().ok_or_else(|| io::Error::other("a process without a number"))?;
         control.set_nonblocking(true)?;
         let control = UnixStream::from_std(control)?;
-        Ok(Machine { child: guard.0.take(), process, number, control, console })
+        let (say, ended) = watch::channel(None);
+        let stop = Rc::new(Notify::new());
+        tokio::task::spawn_local(attend(child, stop.clone(), console.clone(), say));
+        Ok(Machine { number, control, console, stop, ended })
     }
 
     /// The process's number.
@@ -214,54 +220,47 @@ impl Machine {
     }
 
     /// Waits until it has ended; why.
-    pub async fn ended(&mut self) -> String {
-        // The number stays readable once the process has ended.
-        if let Err(error) = self.process.readable().await {
-            return error.to_string();
-        }
-        let status = match self.child.as_mut().map(Child::try_wait) {
-            Some(Ok(Some(status))) => {
-                self.child = None;
-                status.to_string()
-            }
-            _ => "the machine was reaped".to_owned(),
-        };
-        // What it said last may still be in its socket.
-        tokio::task::yield_now().await;
-        match self.console.last_line() {
-            line if line.is_empty() => status,
-            line => format!("{status}; it said last: {line}"),
+    pub async fn ended(&self) -> String {
+        let mut ended = self.ended.clone();
+        match ended.wait_for(Option::is_some).await {
+            Ok(why) => why.clone().unwrap_or_default(),
+            Err(_) => "nobody attends to it any more".to_owned(),
         }
     }
 
     /// Ends it.
-    pub fn kill(&mut self) {
-        if let Some(child) = &mut self.child {
-            // It may have ended already.
-            let _ = child.kill();
-        }
+    pub fn kill(&self) {
+        self.stop.notify_one();
     }
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        drop(Reaper(self.child.take()));
+        self.kill();
     }
 }
 
-/// Ends a process, and waits for it where nothing else waits.
-struct Reaper(Option<Child>);
-
-impl Drop for Reaper {
-    fn drop(&mut self) {
-        let Some(mut child) = self.0.take() else { return };
-        let _ = child.kill();
-        if matches!(child.try_wait(), Ok(Some(_))) {
-            return;
+/// Waits for a process, and kills it where it is told to.
+async fn attend(
+    mut child: Child,
+    stop: Rc<Notify>,
+    console: Console,
+    say: watch::Sender<Option<String>>,
+) {
+    let status = tokio::select! {
+        status = child.wait() => status,
+        () = stop.notified() => {
+            // It may have ended already.
+            let _ = child.start_kill();
+            child.wait().await
         }
-        let wait = move || child.wait();
-        if let Err(error) = std::thread::Builder::new().spawn(wait) {
-            tracing::warn!(%error, "qemu: a process that ended is not reaped");
-        }
-    }
+    };
+    let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+    // What it said last may still be in its socket.
+    console.closed().await;
+    let why = match console.last_line() {
+        line if line.is_empty() => status,
+        line => format!("{status}; it said last: {line}"),
+    };
+    let _ = say.send(Some(why));
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use function::isolation::{Instance, IsolationError, Local, Origin, Started, Template, Usage};
 
 use super::config::QemuConfig;
-use super::machine::{Files, From, Machine, Plan, memory};
+use super::machine::{Files, From, Machine, Plan, memory, sealed_memory};
 use super::{system, usage};
 
 const REGION: &str = "unlade-region";
@@ -54,7 +54,7 @@ impl QemuTemplate {
 
     async fn save(&self) -> io::Result<Snapshot> {
         let ram = memory(usage::RAM, self.plan.memory.ram_bytes())?;
-        let region = memory(REGION, self.plan.memory.region_bytes)?;
+        let region = sealed_memory(REGION, self.plan.memory.region_bytes)?;
         let state = memory(STATE, 0)?;
         let files = Files { ram: &ram, region: &region, state: Some(&state) };
         let (mut machine, ends) = Machine::start(&self.plan, "template", From::Kernel, files)?;
@@ -67,7 +67,7 @@ impl QemuTemplate {
     }
 
     async fn restore(&self, name: &str, snapshot: &Snapshot) -> io::Result<Started> {
-        let region = memory(REGION, self.plan.memory.region_bytes)?;
+        let region = sealed_memory(REGION, self.plan.memory.region_bytes)?;
         let state = Some(&snapshot.state);
         let files = Files { ram: &snapshot.ram, region: &region, state };
         let (mut machine, ends) = Machine::start(&self.plan, name, From::State, files)?;
@@ -79,7 +79,7 @@ impl QemuTemplate {
 
     async fn boot(&self, name: &str) -> io::Result<Started> {
         let ram = memory(usage::RAM, self.plan.memory.ram_bytes())?;
-        let region = memory(REGION, self.plan.memory.region_bytes)?;
+        let region = sealed_memory(REGION, self.plan.memory.region_bytes)?;
         let files = Files { ram: &ram, region: &region, state: None };
         let (mut machine, ends) = Machine::start(&self.plan, name, From::Kernel, files)?;
         let booted = within(self.config.boot_timeout, machine.ready()).await;
@@ -96,7 +96,7 @@ impl QemuTemplate {
         origin: Origin,
     ) -> Started {
         self.machines.borrow_mut().insert(machine.number());
-        let instance = Box::new(QemuInstance { machine, machines: self.machines.clone() });
+        let instance = Rc::new(QemuInstance { machine, machines: self.machines.clone() });
         Started { channel, region: Some(region), origin, instance }
     }
 }
@@ -135,7 +135,7 @@ struct QemuInstance {
 }
 
 impl Instance for QemuInstance {
-    fn ended(&mut self) -> Local<'_, String> {
+    fn ended(&self) -> Local<'_, String> {
         Box::pin(async move {
             let why = self.machine.ended().await;
             self.machines.borrow_mut().remove(&self.machine.number());
@@ -147,7 +147,7 @@ impl Instance for QemuInstance {
         usage::of_process(self.machine.number()).map(|found| found.usage)
     }
 
-    fn kill(&mut self) {
+    fn kill(&self) {
         self.machine.kill();
     }
 }
