@@ -72,8 +72,11 @@ pub(super) fn command(
     memory: Memory,
     numbers: Numbers,
     beginning: Beginning<'_>,
+    name: &str,
 ) -> Command {
     let mut command = Command::new(&parts.qemu);
+    // Commas are doubled: one begins another option.
+    command.arg("-name").arg(name.replace(',', ",,"));
     command.env_clear().env("LD_LIBRARY_PATH", &parts.libraries);
     for directory in &parts.firmware {
         command.arg("-L").arg(directory);
@@ -178,7 +181,7 @@ mod tests {
             channel: 10,
         };
         let memory = Memory::new(1 << 27, 0).unwrap();
-        let command = command(&parts, Accelerator::Tcg, memory, numbers, beginning);
+        let command = command(&parts, Accelerator::Tcg, memory, numbers, beginning, "f/m,1");
         command.get_args().map(|word| word.to_string_lossy().into_owned()).collect()
     }
 
@@ -194,6 +197,7 @@ mod tests {
         };
         assert_eq!(devices(&boots).len(), 9);
         assert_eq!(devices(&boots), devices(&restores));
+        assert_eq!(restores[..2], ["-name", "f/m,,1"]);
         assert!(restores.contains(&"-incoming".to_owned()));
         assert!(!restores.contains(&"-kernel".to_owned()));
         assert!(boots.last().unwrap().ends_with("UNLADE_PYTHON=/usr/bin/python3.11"));

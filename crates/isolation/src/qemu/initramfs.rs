@@ -8,7 +8,8 @@ use super::cpio::Cpio;
 use super::parts::Parts;
 
 /// What a machine needs that may be a module.
-const MODULES: [&str; 3] = ["virtio_pci", "virtio_blk", "ext4"];
+/// ext4 wants the checksum although the disks have none.
+const MODULES: [&str; 4] = ["virtio_pci", "virtio_blk", "crc32c_generic", "ext4"];
 
 /// Mounts the disks, and becomes the first process of Python. The kernel gives it words of its
 /// command line as variables.

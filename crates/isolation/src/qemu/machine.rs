@@ -30,6 +30,8 @@ const ENTROPY_BYTES: usize = 64;
 /// What all machines of a template have.
 #[derive(Debug)]
 pub(super) struct Plan {
+    /// The function's name.
+    pub function: String,
     pub parts: Parts,
     pub accelerator: Accelerator,
     pub memory: Memory,
@@ -110,6 +112,7 @@ impl Machine {
         from: From,
         files: Files<'_>,
     ) -> io::Result<(Machine, Ends)> {
+        let name = format!("{}/{name}", plan.function);
         let (ram, region) = (files.ram.try_clone()?, files.region.try_clone()?);
         let state = files.state.map(OwnedFd::try_clone).transpose()?;
         let disks = [plan.disks[0].try_clone()?, plan.disks[1].try_clone()?];
@@ -134,7 +137,8 @@ impl Machine {
                 scratch_bytes: plan.scratch_bytes,
             },
         };
-        let mut command = command(&plan.parts, plan.accelerator, plan.memory, numbers, beginning);
+        let mut command =
+            command(&plan.parts, plan.accelerator, plan.memory, numbers, beginning, &name);
         let said = || console_end.try_clone().map(OwnedFd::from).map(Stdio::from);
         command.stdin(Stdio::null()).stdout(said()?).stderr(said()?);
         let ends = Ends {
@@ -149,7 +153,7 @@ impl Machine {
         inherited.extend(sockets.map(OwnedFd::from));
         linux::child::prepare(&mut command, inherited);
         let child = Command::from(command).kill_on_drop(true).spawn()?;
-        Ok((Machine::of_child(child, control, Console::listen(console, name)?)?, ends))
+        Ok((Machine::of_child(child, control, Console::listen(console, &name)?)?, ends))
     }
 
     fn of_child(child: Child, control: Socket, console: Console) -> io::Result<Machine> {

@@ -176,6 +176,7 @@ async fn plan(
         let function = function_disk::build(&image, &python, &memory.place(), &cache)
             .map_err(system(format!("the disk of {}", image.function)))?;
         Ok(Plan {
+            function: image.function,
             parts,
             accelerator,
             memory,

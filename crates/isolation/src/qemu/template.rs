@@ -63,6 +63,8 @@ impl QemuTemplate {
         let saved = within(self.config.boot_timeout, machine.save(ends)).await;
         said_before(&machine, saved)?;
         let cpu = usage::cpu_of_process(machine.number())?;
+        machine.kill();
+        machine.ended().await;
         Ok(Snapshot { ram, state, cpu })
     }
 
