@@ -67,9 +67,11 @@ impl Console {
         String::from_utf8_lossy(&kept).trim().to_owned()
     }
 
-    /// The last line.
+    /// The last line that is not the kernel's: those begin with their time.
     pub fn last_line(&self) -> String {
-        self.tail().lines().last().unwrap_or_default().to_owned()
+        let tail = self.tail();
+        let mut lines = tail.lines().map(str::trim).filter(|line| !line.is_empty());
+        lines.rfind(|line| !line.starts_with('[')).unwrap_or_default().to_owned()
     }
 }
 
@@ -101,7 +103,7 @@ mod tests {
             let (ours, mut theirs) = Socket::pair().unwrap();
             let console = Console::listen(ours, "m").unwrap();
             theirs.write_all(&[b'x'; 2 * KEPT_BYTES]).unwrap();
-            theirs.write_all(b"\nlast words\r\n").unwrap();
+            theirs.write_all(b"\nlast words\r\n[ 1.2] the kernel's\r\n").unwrap();
             drop(theirs);
             console.closed().await;
             assert!(console.tail().len() <= KEPT_BYTES);

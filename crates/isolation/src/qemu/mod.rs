@@ -12,7 +12,7 @@
 //! - `python`: the disk with the interpreter, built once; `function_disk`: that of a function;
 //! - `memory`, `command`: the machine's memory, QEMU's command line;
 //! - `machine`: its process, with `console` and `monitor`;
-//! - `template`: boots, saves, restores;
+//! - `template`: boots, saves, restores; `holes`: what is not kept;
 //! - `usage`: what an instance has used.
 
 pub mod config;
@@ -22,6 +22,7 @@ mod console;
 mod cpio;
 mod disk;
 mod function_disk;
+mod holes;
 mod initramfs;
 mod machine;
 mod memory;

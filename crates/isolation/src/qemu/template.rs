@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::future::{Future, pending};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,7 +13,7 @@ use function::isolation::{Instance, IsolationError, Local, Origin, Started, Temp
 
 use super::config::QemuConfig;
 use super::machine::{Files, From, Machine, Plan, memory, sealed_memory};
-use super::{system, usage};
+use super::{holes, system, usage};
 
 const REGION: &str = "unlade-region";
 const STATE: &str = "unlade-state";
@@ -65,6 +66,10 @@ impl QemuTemplate {
         let cpu = usage::cpu_of_process(machine.number())?;
         machine.kill();
         machine.ended().await;
+        let file = File::from(ram);
+        let freed_bytes = holes::punch(&file)?;
+        tracing::debug!(freed_bytes, "qemu: zero pages of a snapshot");
+        let ram = OwnedFd::from(file);
         Ok(Snapshot { ram, state, cpu })
     }
 

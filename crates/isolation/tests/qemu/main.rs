@@ -116,7 +116,8 @@ fn instances_of_one_snapshot_differ_in_what_they_must_and_move_objects() {
         bed.gone(2).await;
         drop(instances);
         assert_eq!(machines_of("several"), Vec::<String>::new());
-        assert_eq!(template.usage().unwrap().pss_bytes, held.pss_bytes);
+        // What was read where the snapshot has nothing is a page of it now.
+        assert!(template.usage().unwrap().pss_bytes >= held.pss_bytes);
     });
 }
 
