@@ -269,9 +269,7 @@ impl Octets {
     }
 
     async fn step(&mut self, to: Into<'_>, bytes_max: usize) -> Result<usize, TransportError> {
-        let broken = |why: &str| {
-            Err(TransportError::Broken { host: "the store".to_owned(), why: why.to_owned() })
-        };
+        let broken = |why: &str| Err(TransportError::broken("the store", why));
         let fetch = match &self.from {
             From::Body(body) => {
                 let moved = put(to, &body.octets()[self.at..], bytes_max);

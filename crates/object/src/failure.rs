@@ -55,8 +55,10 @@ impl ServiceError {
 pub enum HostCode {
     /// The store did not answer in time.
     Timeout,
-    /// The store cannot be reached, or the connection broke.
+    /// The store cannot be reached.
     Unavailable,
+    /// The connection broke before the answer was complete.
+    Broken,
     /// The body, or what came, is more than the host holds.
     TooLarge,
     /// The host does not carry this operation.
@@ -75,6 +77,7 @@ impl HostCode {
         match self {
             HostCode::Timeout => "Timeout",
             HostCode::Unavailable => "Unavailable",
+            HostCode::Broken => "Broken",
             HostCode::TooLarge => "TooLarge",
             HostCode::Unsupported => "Unsupported",
             HostCode::Invalid => "Invalid",
@@ -85,8 +88,8 @@ impl HostCode {
 }
 
 /// The meta of a completion whose status is an error of the host.
-pub fn host_meta(code: HostCode, message: &str) -> Vec<u8> {
-    json!({"error": {"Code": code.name(), "Message": message}}).to_string().into_bytes()
+pub fn host_meta(code: &str, message: &str) -> Vec<u8> {
+    json!({"error": {"Code": code, "Message": message}}).to_string().into_bytes()
 }
 
 /// The reason phrase of a status (RFC 9110 §15).

@@ -6,7 +6,7 @@ use crate::encode::unpercent;
 use crate::failure::ServiceError;
 use crate::operation::{Found, Output};
 use crate::request::Request;
-use crate::retry::{ATTEMPTS_MAX, Failure};
+use crate::retry::ATTEMPTS_MAX;
 use crate::{value, xml};
 
 /// Status and header fields of an answer.
@@ -69,13 +69,19 @@ pub fn understand(request: &Request, head: &Head, body: &[u8]) -> Answer {
         let late = ServiceError::read(head, body);
         return Answer::Failed(ServiceError { status: 500, ..late });
     }
+    // SDKs take no body for a document without members.
+    let document = if body.is_empty() { b"<none/>" } else { body };
     let mut result = match operation.output {
         Output::None | Output::Object => Map::new(),
-        Output::Text(name) => match xml::root_text(body) {
+        Output::Text(name) => match xml::root_text(document) {
             Some(text) => Map::from_iter([(name.to_owned(), text.into())]),
             None => return Answer::Garbled,
         },
-        Output::Xml(members) => match xml::read(body, members) {
+        Output::Raw(name) => match std::str::from_utf8(body) {
+            Ok(text) => Map::from_iter([(name.to_owned(), text.into())]),
+            Err(_) => return Answer::Garbled,
+        },
+        Output::Xml(members) => match xml::read(document, members) {
             Some(result) => result,
             None => return Answer::Garbled,
         },
@@ -144,13 +150,19 @@ pub fn done_meta(
     if let Some(algorithm) = checked {
         meta["checksum_algorithm"] = algorithm.into();
     }
+    count(&mut meta, retries);
     meta.to_string().into_bytes()
 }
 
-/// The meta of a completion that is an error of the service. SDKs say of one that might have passed
-/// that it was tried as often as it may be.
+/// SDKs say of the last attempt that there is none behind it, however it ended.
+fn count(meta: &mut Value, retries: u32) {
+    if retries + 1 >= ATTEMPTS_MAX {
+        meta["max_attempts_reached"] = true.into();
+    }
+}
+
+/// The meta of a completion that is an error of the service.
 pub fn error_meta(operation: &str, error: &ServiceError, head: &Head, retries: u32) -> Vec<u8> {
-    let failure = Failure::Service { status: error.status, code: error.code() };
     let mut meta = json!({
         "error": error.error,
         "operation": operation,
@@ -166,9 +178,7 @@ pub fn error_meta(operation: &str, error: &ServiceError, head: &Head, retries: u
     if !members.is_empty() {
         meta["members"] = members.into();
     }
-    if failure.is_retryable() && retries + 1 >= ATTEMPTS_MAX {
-        meta["max_attempts_reached"] = true.into();
-    }
+    count(&mut meta, retries);
     meta.to_string().into_bytes()
 }
 

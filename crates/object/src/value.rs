@@ -16,6 +16,8 @@ pub fn to_text(value: &Value, kind: Kind) -> Option<String> {
         (Kind::Text, Value::String(text)) => Some(text.clone()),
         (Kind::Text, Value::Object(_)) => STANDARD.encode(octets(value)?).into(),
         (Kind::Integer, Value::Number(number)) => number.as_i64().map(|number| number.to_string()),
+        // Where a language takes a truth for a number, SDKs write its word.
+        (Kind::Integer, Value::Bool(flag)) => Some(if *flag { "True" } else { "False" }.to_owned()),
         (Kind::Boolean, Value::Bool(flag)) => Some(flag.to_string()),
         (Kind::HttpDate, Value::String(text)) => Some(text.clone()),
         (Kind::HttpDate, _) => {
