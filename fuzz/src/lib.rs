@@ -17,3 +17,4 @@ mod storage;
 pub mod targets;
 mod tcp;
 mod tls;
+mod traces;

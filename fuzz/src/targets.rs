@@ -26,6 +26,7 @@ pub use super::presume::offload_presume;
 pub use super::storage::nic_storage;
 pub use super::tcp::{tcp_connection, tcp_header};
 pub use super::tls::record;
+pub use super::traces::trace_rows;
 
 /// A target.
 pub type Target = fn(&[u8]);
@@ -56,6 +57,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("bump", bump),
     ("nic_storage", nic_storage),
     ("guest", guest),
+    ("trace_rows", trace_rows),
 ];
 
 /// What is said on a channel's socket means one thing.

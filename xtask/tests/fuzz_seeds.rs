@@ -32,6 +32,8 @@ mod targets;
 mod tcp;
 #[path = "../../fuzz/src/tls.rs"]
 mod tls;
+#[path = "../../fuzz/src/traces.rs"]
+mod traces;
 
 fn directory(target: &str) -> PathBuf {
     xtask::root().join("fuzz/seeds").join(target)
@@ -100,12 +102,25 @@ fn seeds_reach_behind_the_first_check() {
         "nvme_pdu" => wire::nvme::CommonHeader::parse(content)
             .and_then(|common| wire::nvme::Pdu::parse(&common, content))
             .is_ok(),
+        "trace_rows" => is_trace(content),
         _ => true,
     };
     for (target, name, content) in seeds::all() {
         let meant_to_fail = ["te-cl", "fold"].contains(&name.as_str());
         assert_eq!(accepted(target, &content), !meant_to_fail, "{target}/{name}");
     }
+}
+
+/// Whether it is a file of one of the four kinds.
+fn is_trace(content: &[u8]) -> bool {
+    use trace::azure2019::{Durations, Invocations, Memory};
+    fn all<R: trace::Row>(content: &[u8]) -> bool {
+        trace::Rows::<R>::of(content).is_ok_and(|mut rows| rows.all(|row| row.is_ok()))
+    }
+    all::<Invocations>(content)
+        || all::<Durations>(content)
+        || all::<Memory>(content)
+        || all::<trace::azure2021::Call>(content)
 }
 
 /// Targets hold on inputs near the seeds: a fuzzer's first seconds, replayable.

@@ -198,13 +198,13 @@ pub struct Started {
     /// How it came to be.
     pub origin: Origin,
     /// The instance.
-    pub instance: Box<dyn Instance>,
+    pub instance: Rc<dyn Instance>,
 }
 
 /// A living instance; killed when dropped.
 pub trait Instance {
     /// Ends when the instance has ended; says why.
-    fn ended(&mut self) -> Local<'_, String>;
+    fn ended(&self) -> Local<'_, String>;
 
     /// What it has used.
     ///
@@ -213,5 +213,5 @@ pub trait Instance {
     fn usage(&self) -> io::Result<Usage>;
 
     /// Kills it; [`Instance::ended`] follows.
-    fn kill(&mut self);
+    fn kill(&self);
 }

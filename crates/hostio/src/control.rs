@@ -233,6 +233,8 @@ impl Connection {
 
     fn settle(&self, invocation: String) {
         let (tenant, gateway) = (self.tenant.clone(), self.gateway.clone());
+        // One that was hinted at, and never ran.
+        tenant.prefetches.end(&tenant, &invocation);
         tokio::task::spawn_local(async move {
             let failed = tenant.writeback.settle(&invocation).await;
             gateway.say(Said::Settled { invocation, failed });

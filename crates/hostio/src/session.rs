@@ -293,7 +293,7 @@ impl Session {
         }
         self.running = None;
         self.tenant.prefetches.end(&self.tenant, &head.id);
-        let pending = self.tenant.writeback.of_invocation(&head.id);
+        let pending = self.tenant.writeback.unsettled(&head.id);
         let said = Said::Replied {
             instance: self.instance,
             invocation: head.id,

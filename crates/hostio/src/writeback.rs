@@ -309,6 +309,12 @@ impl WriteBack {
         self.pending.borrow().of_invocation(invocation)
     }
 
+    /// Writes of an invocation that are pending, or have failed and were not told.
+    pub fn unsettled(&self, invocation: &str) -> usize {
+        let failed = self.failed.borrow().get(invocation).map_or(0, Vec::len);
+        self.of_invocation(invocation) + failed
+    }
+
     /// What a GET or HEAD of an object sees that has a pending write; nothing where there is none,
     /// or where the store has to be asked.
     pub fn overlay(

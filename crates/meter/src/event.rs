@@ -328,6 +328,32 @@ events! {
     /// A guest greeted
     HostioGreeting => "unlade_hostio_greetings",
         "Greetings of guests: new and restored instances.";
+
+    // Functions, at their gateway.
+    /// An invocation was answered with its function's result
+    FnInvoked => "unlade_fn_invocations",
+        "Invocations answered with their function's result.";
+    /// An invocation was answered with an error
+    FnFailed => "unlade_fn_invocations_failed",
+        "Invocations answered with an error: of the function, its time, its instance, its writes.";
+    /// An invocation was not made, or came to no end
+    FnUnanswered => "unlade_fn_invocations_unanswered",
+        "Invocations that were refused, or whose end is not known.";
+    /// An invocation found no instance
+    FnRefused => "unlade_fn_invocations_refused",
+        "Invocations that found no place.";
+    /// An accepted event failed for good
+    FnEventLost => "unlade_fn_events_lost",
+        "Accepted events given up after their last attempt.";
+    /// An instance was started from nothing
+    FnStartCold => "unlade_fn_starts_cold",
+        "Instances started from nothing.";
+    /// An instance was restored
+    FnStartRestored => "unlade_fn_starts_restored",
+        "Instances restored from a zygote or a snapshot.";
+    /// An instance did not start
+    FnStartFailed => "unlade_fn_starts_failed",
+        "Instances that did not start.";
 }
 
 /// Where each family's counters begin.

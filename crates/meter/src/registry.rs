@@ -19,6 +19,8 @@ pub enum Role {
     Backend,
     /// Those of the I/O worker of a tenant's functions.
     Worker,
+    /// Those of the gateway of functions.
+    Gateway,
 }
 
 impl Role {
@@ -26,9 +28,10 @@ impl Role {
         let starts = |of: &[&str]| of.iter().any(|start| family.starts_with(start));
         match self {
             Role::Any => true,
-            Role::Balancer => !starts(&["unlade_backend_", "unlade_hostio_"]),
-            Role::Backend => !starts(&["unlade_lb_", "unlade_hostio_"]),
+            Role::Balancer => !starts(&["unlade_backend_", "unlade_hostio_", "unlade_fn_"]),
+            Role::Backend => !starts(&["unlade_lb_", "unlade_hostio_", "unlade_fn_"]),
             Role::Worker => starts(&["unlade_hostio_"]),
+            Role::Gateway => starts(&["unlade_fn_"]),
         }
     }
 }

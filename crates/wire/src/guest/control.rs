@@ -139,7 +139,7 @@ pub enum Said {
         status: Outcome,
         /// The last of what it printed.
         log_tail: String,
-        /// Acknowledged writes that are not durable yet.
+        /// Acknowledged writes that are not durable yet, or have failed: something to settle.
         pending_writes: u32,
     },
     /// Worker: every write of the invocation has ended.

@@ -1,0 +1,271 @@
+//! The vocabulary of Lambda's Invoke API: what a caller asks, how a refusal is said, how a
+//! function's failure is said (AWS Lambda API reference, *Invoke*; developer guide, *Error handling*).
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::manifest::is_name;
+use crate::pool::Refused;
+
+/// Most octets of an event, and of a result.
+pub const EVENT_BYTES_MAX: usize = 6 * 1024 * 1024;
+/// Most octets of an event that nobody waits for.
+pub const ASYNC_EVENT_BYTES_MAX: usize = 1024 * 1024;
+/// The only version that there is.
+pub const LATEST: &str = "$LATEST";
+/// What a result is preceded by where the function failed.
+pub const UNHANDLED: &str = "Unhandled";
+
+/// `X-Amz-Invocation-Type`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InvocationType {
+    /// The caller waits for the result.
+    #[default]
+    RequestResponse,
+    /// The caller does not wait.
+    Event,
+    /// Only whether it could be invoked.
+    DryRun,
+}
+
+impl InvocationType {
+    /// Understands the header.
+    ///
+    /// # Errors
+    /// It is another word.
+    pub fn parse(text: Option<&str>) -> Result<InvocationType, Refusal> {
+        match text {
+            None | Some("RequestResponse") => Ok(InvocationType::RequestResponse),
+            Some("Event") => Ok(InvocationType::Event),
+            Some("DryRun") => Ok(InvocationType::DryRun),
+            Some(other) => Err(Refusal::Parameter(format!(
+                "InvocationType {other:?} is none of RequestResponse, Event, DryRun"
+            ))),
+        }
+    }
+}
+
+/// Why an invocation, or another request, is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such function.
+    NotFound(String),
+    /// Too much at once: why.
+    Throttled(Refused),
+    /// The event is too long: its limit in octets.
+    TooLarge(usize),
+    /// The event is no JSON: what is wrong.
+    Content(String),
+    /// Another parameter.
+    Parameter(String),
+    /// The function cannot be changed now.
+    Conflict(String),
+    /// What is asked is not done here.
+    Unsupported(String),
+    /// The host's fault.
+    Service(String),
+}
+
+impl Refusal {
+    /// The HTTP status.
+    pub fn status(&self) -> u16 {
+        match self {
+            Refusal::NotFound(_) => 404,
+            Refusal::Throttled(Refused::Start(_)) => 502,
+            Refusal::Throttled(Refused::Removed) => 404,
+            Refusal::Throttled(_) => 429,
+            Refusal::TooLarge(_) => 413,
+            Refusal::Content(_) | Refusal::Parameter(_) => 400,
+            Refusal::Conflict(_) => 409,
+            Refusal::Unsupported(_) => 501,
+            Refusal::Service(_) => 500,
+        }
+    }
+
+    /// The name that SDKs make an exception of.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Refusal::NotFound(_) | Refusal::Throttled(Refused::Removed) => {
+                "ResourceNotFoundException"
+            }
+            Refusal::Throttled(Refused::Start(_)) => "InvalidRuntimeException",
+            Refusal::Throttled(_) => "TooManyRequestsException",
+            Refusal::TooLarge(_) => "RequestTooLargeException",
+            Refusal::Content(_) => "InvalidRequestContentException",
+            Refusal::Parameter(_) => "InvalidParameterValueException",
+            Refusal::Conflict(_) => "ResourceConflictException",
+            Refusal::Unsupported(_) => "NotImplementedException",
+            Refusal::Service(_) => "ServiceException",
+        }
+    }
+
+    /// What it says to people.
+    pub fn message(&self) -> String {
+        match self {
+            Refusal::NotFound(name) => format!("Function not found: {name}"),
+            Refusal::Throttled(why) => match why {
+                Refused::Concurrency => {
+                    "Rate Exceeded. The function has as many instances as it may have, and others \
+                     wait; raise its concurrency, or try again"
+                        .to_owned()
+                }
+                Refused::Memory => {
+                    "Rate Exceeded. There is no memory for another instance; raise memory_max, or \
+                     lower the function's memory"
+                        .to_owned()
+                }
+                Refused::Waited => {
+                    "Rate Exceeded. No instance was free in time; try again".to_owned()
+                }
+                Refused::Start(why) => format!("The function did not start: {why}"),
+                Refused::Removed => "The function was removed".to_owned(),
+            },
+            Refusal::TooLarge(limit) => format!("Request must be smaller than {limit} bytes"),
+            Refusal::Content(why) => {
+                format!("Could not parse request body into json: {why}")
+            }
+            Refusal::Parameter(why)
+            | Refusal::Conflict(why)
+            | Refusal::Unsupported(why)
+            | Refusal::Service(why) => why.clone(),
+        }
+    }
+
+    /// The body, as SDKs read it.
+    pub fn body(&self) -> String {
+        let kind = if self.status() < 500 { "User" } else { "Service" };
+        let mut body = json!({"Type": kind, "message": self.message(), "Message": self.message()});
+        if let Refusal::Throttled(why) = self {
+            let reason = match why {
+                Refused::Memory => "CallerRateLimitExceeded",
+                _ => "ConcurrentInvocationLimitExceeded",
+            };
+            body["Reason"] = reason.into();
+        }
+        body.to_string()
+    }
+}
+
+/// The function's name out of a name, or a partial or whole ARN, with or without a qualifier.
+///
+/// # Errors
+/// It is none, or another version is asked for than [`LATEST`].
+pub fn function_name(text: &str, qualifier: Option<&str>) -> Result<String, Refusal> {
+    let wrong = || {
+        Refusal::Parameter(format!(
+            "{text:?} is no function: NAME, NAME:$LATEST or arn:aws:lambda:REGION:ACCOUNT:function:NAME"
+        ))
+    };
+    let parts: Vec<&str> = text.split(':').collect();
+    let (name, version) = match parts.as_slice() {
+        [name] => (*name, None),
+        [name, version] => (*name, Some(*version)),
+        ["arn", _, "lambda", _, _, "function", name] | [_, "function", name] => (*name, None),
+        ["arn", _, "lambda", _, _, "function", name, version] | [_, "function", name, version] => {
+            (*name, Some(*version))
+        }
+        _ => return Err(wrong()),
+    };
+    if !is_name(name) {
+        return Err(wrong());
+    }
+    match version.or(qualifier) {
+        None | Some(LATEST) => Ok(name.to_owned()),
+        Some(other) => Err(Refusal::NotFound(format!("{name}:{other}"))),
+    }
+}
+
+/// How an invocation failed in its instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It took longer than it may.
+    TimedOut {
+        /// What it may take.
+        after: Duration,
+    },
+    /// Its process or machine ended.
+    Exited {
+        /// What is known of it.
+        why: String,
+    },
+    /// A write that was acknowledged did not become durable.
+    WriteFailed {
+        /// Which, and what the store said.
+        what: Vec<String>,
+    },
+    /// The I/O worker ended: whether its writes are durable is not known.
+    WorkerLost,
+}
+
+impl Failure {
+    /// The result, in the form of a function's error.
+    pub fn result(&self, invocation: &str) -> Vec<u8> {
+        let (kind, message) = match self {
+            Failure::TimedOut { after } => {
+                let after_s = after.as_secs_f64();
+                ("Sandbox.Timedout", format!("Task timed out after {after_s:.2} seconds"))
+            }
+            Failure::Exited { why } => {
+                ("Runtime.ExitError", format!("Runtime exited without providing a reason: {why}"))
+            }
+            Failure::WriteFailed { what } => (
+                "Unlade.WriteFailed",
+                format!("acknowledged writes are not durable: {}", what.join("; ")),
+            ),
+            Failure::WorkerLost => (
+                "Unlade.WorkerLost",
+                "the I/O worker ended; whether the invocation's writes are durable is not known, \
+                 invoke again"
+                    .to_owned(),
+            ),
+        };
+        let message = format!("RequestId: {invocation} Error: {message}");
+        json!({"errorType": kind, "errorMessage": message}).to_string().into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_in_arns() {
+        for text in [
+            "f-1",
+            "f-1:$LATEST",
+            "arn:aws:lambda:us-east-1:123456789012:function:f-1",
+            "arn:aws:lambda:us-east-1:123456789012:function:f-1:$LATEST",
+            "123456789012:function:f-1",
+        ] {
+            assert_eq!(function_name(text, None).unwrap(), "f-1", "{text}");
+        }
+        for text in ["", "../etc", "a:b:c", "arn:aws:s3:::bucket", "f/1"] {
+            assert_eq!(function_name(text, None).unwrap_err().status(), 400, "{text}");
+        }
+        assert_eq!(function_name("f:7", None).unwrap_err().status(), 404);
+        assert_eq!(function_name("f", Some("prod")).unwrap_err().status(), 404);
+    }
+
+    #[test]
+    fn refusals_have_lambdas_names() {
+        let throttled = Refusal::Throttled(Refused::Concurrency);
+        assert_eq!((throttled.status(), throttled.code()), (429, "TooManyRequestsException"));
+        let body: serde_json::Value = serde_json::from_str(&throttled.body()).unwrap();
+        assert_eq!(body["Reason"], "ConcurrentInvocationLimitExceeded");
+        assert_eq!(Refusal::TooLarge(5).status(), 413);
+        assert!(InvocationType::parse(Some("event")).is_err());
+        assert_eq!(InvocationType::parse(Some("Event")), Ok(InvocationType::Event));
+    }
+
+    #[test]
+    fn failures_have_the_form_of_errors() {
+        let failure = Failure::TimedOut { after: Duration::from_secs(3) };
+        let result: serde_json::Value = serde_json::from_slice(&failure.result("i-1")).unwrap();
+        assert_eq!(
+            result["errorMessage"],
+            "RequestId: i-1 Error: Task timed out after 3.00 seconds"
+        );
+        assert_eq!(result["errorType"], "Sandbox.Timedout");
+    }
+}

@@ -1,0 +1,242 @@
+//! The configuration of a gateway. Everything not said has a safe default.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use function::manifest::is_name;
+use function::pool::Limits;
+use serde::Deserialize;
+use service::logs::LogConfig;
+use settings::{ByteSize, SettingsError};
+
+/// The tenant that a function has where it says none.
+pub const DEFAULT_TENANT: &str = "default";
+/// Longest path of a socket (unix(7)), without its final zero.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Why a configuration is none. The operator's fault.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// A value that cannot be.
+    #[error("{key}: {why}")]
+    Value {
+        /// Which.
+        key: &'static str,
+        /// What it should be.
+        why: String,
+    },
+}
+
+/// The file given to `unlade fn serve --config`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GatewayConfig {
+    /// Where callers connect.
+    pub listen: SocketAddr,
+    /// Whether callers of other machines may: they are not authenticated.
+    pub allow_remote: bool,
+    /// Where `/metrics` and `/healthz` are served.
+    pub admin: Option<SocketAddr>,
+    /// Where everything is kept.
+    pub state: PathBuf,
+    /// A directory of functions that are served from where they lie.
+    pub functions: Option<PathBuf>,
+    /// What all instances may use together; three quarters of the machine's where it is not said.
+    pub memory_max: Option<ByteSize>,
+    /// Most instances.
+    pub instances_max: usize,
+    /// Most invocations of one function that wait for an instance.
+    pub waiting_max: usize,
+    /// How long one waits.
+    #[serde(with = "settings::duration")]
+    pub waiting_timeout: Duration,
+    /// Instances of a function that start at a time.
+    pub starting_max: usize,
+    /// How long the start of an instance may take.
+    #[serde(with = "settings::duration")]
+    pub start_timeout: Duration,
+    /// How long writes may take to become durable once the handler has returned.
+    #[serde(with = "settings::duration")]
+    pub settle_timeout: Duration,
+    /// How long a drain may take.
+    #[serde(with = "settings::duration")]
+    pub drain_timeout: Duration,
+    /// The interpreter of functions that name none.
+    pub python: PathBuf,
+    /// Directories of packages that all functions have.
+    pub packages: Vec<PathBuf>,
+    /// What functions may write, in memory.
+    pub scratch: ByteSize,
+    /// Where objects are, as in a worker's configuration; else the built-in store.
+    pub store: Option<toml::Table>,
+    /// Where the built-in store listens.
+    pub store_listen: SocketAddr,
+    /// Tenants, by name.
+    pub tenant: BTreeMap<String, TenantConfig>,
+    /// What instances run in, by name.
+    pub isolation: toml::Table,
+    /// Format and level of the log.
+    pub log: LogConfig,
+}
+
+/// A tenant: what its worker is told.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TenantConfig {
+    /// Where its objects are, and its credentials.
+    pub store: Option<toml::Table>,
+    /// `[instance]` of its worker.
+    pub instance: Option<toml::Table>,
+    /// `[tenant]` of its worker.
+    pub limits: Option<toml::Table>,
+    /// Where its worker serves `/metrics`.
+    pub admin: Option<SocketAddr>,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> GatewayConfig {
+        let local = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+        let python = ["/usr/bin/python3", "/usr/local/bin/python3"].map(PathBuf::from);
+        let found = python.iter().find(|path| path.exists());
+        GatewayConfig {
+            listen: local(9001),
+            allow_remote: false,
+            admin: None,
+            state: PathBuf::from("/var/lib/unlade/fn"),
+            functions: None,
+            memory_max: None,
+            instances_max: 1000,
+            waiting_max: 1000,
+            waiting_timeout: Duration::from_secs(10),
+            starting_max: 8,
+            start_timeout: Duration::from_secs(60),
+            settle_timeout: Duration::from_secs(60),
+            drain_timeout: Duration::from_secs(30),
+            python: found.unwrap_or(&python[0]).clone(),
+            packages: Vec::new(),
+            scratch: ByteSize(512 << 20),
+            store: None,
+            store_listen: local(9000),
+            tenant: BTreeMap::new(),
+            isolation: toml::Table::new(),
+            log: LogConfig::default(),
+        }
+    }
+}
+
+fn value(key: &'static str, why: impl ToString) -> ConfigError {
+    ConfigError::Value { key, why: why.to_string() }
+}
+
+impl GatewayConfig {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// What is wrong in it, with file, line and key.
+    pub fn load(path: &Path) -> Result<GatewayConfig, ConfigError> {
+        let config: GatewayConfig = settings::load(path)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Refuses values that cannot be.
+    ///
+    /// # Errors
+    /// The first that cannot.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if !self.listen.ip().is_loopback() && !self.allow_remote {
+            let why = "callers are not authenticated: an address that is not of this machine needs \
+                       allow_remote = true";
+            return Err(value("listen", why));
+        }
+        if self.store.is_none() && !self.store_listen.ip().is_loopback() && !self.allow_remote {
+            return Err(value("store_listen", "must be of this machine, or set allow_remote"));
+        }
+        let control = self.tenant_dir("").join("control");
+        for name in self.tenant.keys().map(String::as_str).chain([DEFAULT_TENANT]) {
+            if !is_name(name) {
+                return Err(value("[tenant]", format!("{name:?} is no name")));
+            }
+            let length = control.as_os_str().len() + name.len();
+            if length > SOCKET_PATH_BYTES_MAX {
+                let why = format!(
+                    "{} is too long for the sockets in it by {} octets",
+                    self.state.display(),
+                    length - SOCKET_PATH_BYTES_MAX
+                );
+                return Err(value("state", why));
+            }
+        }
+        for (key, number) in [
+            ("instances_max", self.instances_max),
+            ("waiting_max", self.waiting_max),
+            ("starting_max", self.starting_max),
+        ] {
+            if number == 0 {
+                return Err(value(key, "must be 1 at least"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Limits of the pool.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            memory_bytes_max: self.memory_max.map_or_else(three_quarters_bytes, |size| size.0),
+            instances_max: self.instances_max,
+            waiting_max: self.waiting_max,
+            waiting_timeout: self.waiting_timeout,
+            starting_max: self.starting_max,
+        }
+    }
+
+    /// Where a tenant's things are.
+    pub fn tenant_dir(&self, tenant: &str) -> PathBuf {
+        self.state.join("tenants").join(tenant)
+    }
+}
+
+/// Three quarters of the machine's memory.
+fn three_quarters_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    system.totalram as u64 * u64::from(system.mem_unit) / 4 * 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<GatewayConfig, ConfigError> {
+        let config: GatewayConfig = settings::parse(text, "fn.toml")?;
+        config.check()?;
+        Ok(config)
+    }
+
+    #[test]
+    fn nothing_has_to_be_said() {
+        let config = parsed("").unwrap();
+        assert_eq!(config.listen.to_string(), "127.0.0.1:9001");
+        assert!(config.limits().memory_bytes_max > 0);
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        for wrong in [
+            "listen = \"0.0.0.0:9001\"",
+            "store_listen = \"0.0.0.0:9000\"",
+            "instances_max = 0",
+            "[tenant.\"a/b\"]",
+            "lisen = \"127.0.0.1:1\"",
+        ] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+        let long = format!("state = \"/{}\"", "x".repeat(100));
+        assert!(parsed(&long).unwrap_err().to_string().contains("too long"));
+        assert!(parsed("listen = \"0.0.0.0:9001\"\nallow_remote = true").is_ok());
+    }
+}

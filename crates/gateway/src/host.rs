@@ -1,0 +1,407 @@
+//! Functions, and the pool's actions carried out.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use function::isolation::{Image, Isolation, Mode, Template};
+use function::manifest::Backend;
+use function::pool::{Action, FunctionId, InstanceId, InvocationId, Pool, Refused, Share};
+use function::{Manifest, ManifestError};
+use meter::{Event, Meter};
+use object::hint;
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use crate::config::GatewayConfig;
+use crate::member::{self, Member};
+use crate::store::Access;
+use crate::tenant::Tenant;
+
+/// How often idle instances are looked at.
+const TICK: Duration = Duration::from_millis(500);
+/// How often what instances use is measured.
+const MEASURE: Duration = Duration::from_secs(5);
+/// What an instance is charged with at least.
+const CHARGE_BYTES_MIN: u64 = 4 << 20;
+
+/// A function, as it was deployed. Another deployment is another one.
+pub struct Function {
+    /// The pool's number.
+    pub id: FunctionId,
+    /// Its name.
+    pub name: String,
+    /// What its author says.
+    pub manifest: Manifest,
+    /// Its files.
+    pub code: PathBuf,
+    /// The number of its role, which its next deployments have too.
+    pub role: u64,
+    /// Its tenant.
+    pub tenant: Rc<Tenant>,
+    hints: Vec<hint::Template>,
+    template: tokio::sync::Mutex<Option<Rc<dyn Template>>>,
+    /// Whether it was removed, or replaced.
+    pub is_removed: Cell<bool>,
+}
+
+/// An instance that was given to an invocation.
+pub struct Assigned {
+    /// The instance.
+    pub member: Rc<Member>,
+    /// Whether it is its first.
+    pub is_first: bool,
+}
+
+/// Everything of a gateway.
+pub struct Host {
+    /// What the operator says.
+    pub config: GatewayConfig,
+    /// Where the built-in store is, or that of the configuration, as far as it is said.
+    pub access: Option<Access>,
+    /// The directory that has the guest's package.
+    pub guest: PathBuf,
+    /// What is counted.
+    pub meter: Arc<Meter>,
+    backends: HashMap<Backend, Rc<dyn Isolation>>,
+    pool: RefCell<Pool>,
+    functions: RefCell<BTreeMap<String, Rc<Function>>>,
+    by_id: RefCell<HashMap<FunctionId, Rc<Function>>>,
+    members: RefCell<BTreeMap<InstanceId, Rc<Member>>>,
+    waiting: RefCell<HashMap<InvocationId, oneshot::Sender<Result<Assigned, Refused>>>>,
+    tenants: RefCell<BTreeMap<String, Rc<Tenant>>>,
+    roles: RefCell<HashMap<String, u64>>,
+    next: Cell<u64>,
+    /// Invocations that have not been answered.
+    pub running: Cell<usize>,
+}
+
+impl Host {
+    /// A host without functions.
+    pub fn new(
+        config: GatewayConfig,
+        backends: HashMap<Backend, Rc<dyn Isolation>>,
+        tenants: BTreeMap<String, Rc<Tenant>>,
+        access: Option<Access>,
+        guest: PathBuf,
+        meter: Arc<Meter>,
+    ) -> Rc<Host> {
+        let pool = RefCell::new(Pool::new(config.limits()));
+        Rc::new(Host {
+            config,
+            access,
+            guest,
+            meter,
+            backends,
+            pool,
+            functions: RefCell::default(),
+            by_id: RefCell::default(),
+            members: RefCell::default(),
+            waiting: RefCell::default(),
+            tenants: RefCell::new(tenants),
+            roles: RefCell::default(),
+            next: Cell::new(1),
+            running: Cell::new(0),
+        })
+    }
+
+    fn next(&self) -> u64 {
+        let next = self.next.get();
+        self.next.set(next + 1);
+        next
+    }
+
+    /// The function of a name.
+    pub fn function(&self, name: &str) -> Option<Rc<Function>> {
+        self.functions.borrow().get(name).cloned()
+    }
+
+    /// All functions.
+    pub fn functions(&self) -> Vec<Rc<Function>> {
+        self.functions.borrow().values().cloned().collect()
+    }
+
+    /// Its tenants.
+    pub fn tenants(&self) -> Vec<Rc<Tenant>> {
+        self.tenants.borrow().values().cloned().collect()
+    }
+
+    /// Adds a function, or replaces the one of that name: its instances finish what they do.
+    ///
+    /// # Errors
+    /// The manifest's.
+    pub fn add(
+        &self,
+        name: &str,
+        manifest: Manifest,
+        code: PathBuf,
+    ) -> Result<Rc<Function>, ManifestError> {
+        manifest.check()?;
+        let wrong = |key: &str, why: String| ManifestError { key: key.to_owned(), why };
+        let tenant = self.tenants.borrow().get(&manifest.tenant).cloned();
+        let tenant = tenant.ok_or_else(|| {
+            let why = format!("{:?} is not in the gateway's configuration", manifest.tenant);
+            wrong("tenant", why)
+        })?;
+        if !self.backends.contains_key(&manifest.isolation) {
+            let why = format!("{:?} is not offered by this gateway", manifest.isolation);
+            return Err(wrong("isolation", why));
+        }
+        let role = *self.roles.borrow_mut().entry(name.to_owned()).or_insert_with(|| self.next());
+        let everything =
+            json!({"statements": [{"effect": "allow", "actions": ["*"], "resources": ["*"]}]});
+        tenant.role(role, manifest.role.clone().unwrap_or(everything));
+        let share = Share {
+            concurrency: manifest.concurrency as usize,
+            keep_alive: manifest.keep_alive,
+            charge_bytes: manifest.memory.0,
+        };
+        let function = Rc::new(Function {
+            id: self.next(),
+            name: name.to_owned(),
+            hints: manifest.templates()?,
+            manifest,
+            code,
+            role,
+            tenant,
+            template: tokio::sync::Mutex::default(),
+            is_removed: Cell::new(false),
+        });
+        self.pool.borrow_mut().set(function.id, share);
+        self.by_id.borrow_mut().insert(function.id, function.clone());
+        let before = self.functions.borrow_mut().insert(name.to_owned(), function.clone());
+        self.retire(before);
+        Ok(function)
+    }
+
+    /// Removes a function; whether there was one.
+    pub fn remove(self: &Rc<Host>, name: &str) -> bool {
+        let found = self.functions.borrow_mut().remove(name);
+        let there_was = found.is_some();
+        self.retire(found);
+        there_was
+    }
+
+    fn retire(&self, function: Option<Rc<Function>>) {
+        let Some(function) = function else { return };
+        function.is_removed.set(true);
+        let actions = self.pool.borrow_mut().remove(function.id);
+        for action in actions {
+            match action {
+                Action::Stop { instance } => self.stop(instance),
+                Action::Refuse { invocation, why } => self.tell(invocation, Err(why)),
+                // A function that goes starts nothing.
+                Action::Start { .. } | Action::Run { .. } => {}
+            }
+        }
+        self.by_id.borrow_mut().remove(&function.id);
+    }
+
+    /// The template of a function, made where there is none. Others wait meanwhile.
+    ///
+    /// # Errors
+    /// Why there is none, for people.
+    pub async fn template(
+        self: &Rc<Host>,
+        function: &Rc<Function>,
+    ) -> Result<Rc<dyn Template>, String> {
+        let mut slot = function.template.lock().await;
+        if let Some(template) = &*slot {
+            return Ok(template.clone());
+        }
+        let backend = self.backends.get(&function.manifest.isolation).ok_or("no isolation")?;
+        let image = self.image(function);
+        let template = backend.prepare(&image).await.map_err(|error| error.to_string())?;
+        *slot = Some(template.clone());
+        let (weak, function) = (Rc::downgrade(&template), Rc::downgrade(function));
+        drop(template);
+        tokio::task::spawn_local(async move {
+            let Some(template) = weak.upgrade() else { return };
+            let why = template.ended().await;
+            if let Some(function) = function.upgrade().filter(|f| !f.is_removed.get()) {
+                tracing::warn!(function = %function.name, why, "its template has ended");
+                let mut slot = function.template.lock().await;
+                if slot.as_ref().is_some_and(|found| Rc::ptr_eq(found, &template)) {
+                    *slot = None;
+                }
+            }
+        });
+        slot.clone().ok_or_else(|| "no template".to_owned())
+    }
+
+    fn image(&self, function: &Function) -> Image {
+        let manifest = &function.manifest;
+        let mut environment = BTreeMap::new();
+        let mut set = |name: &str, value: &str| {
+            environment.insert(name.to_owned(), value.to_owned());
+        };
+        set("AWS_LAMBDA_FUNCTION_NAME", &function.name);
+        set("AWS_LAMBDA_FUNCTION_VERSION", function::lambda::LATEST);
+        set("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", &(manifest.memory.0 >> 20).to_string());
+        set("_HANDLER", &manifest.handler);
+        set("TZ", ":UTC");
+        let region = self.access.as_ref().map_or(crate::store::REGION, |access| &access.region);
+        set("AWS_REGION", region);
+        set("AWS_DEFAULT_REGION", region);
+        if let (false, Some(access)) = (manifest.mode.is_offloaded(), &self.access) {
+            // The baselines have what functions have elsewhere: keys, and a way to the store.
+            set("AWS_ENDPOINT_URL_S3", &access.endpoint);
+            set("AWS_ACCESS_KEY_ID", &access.access_key_id);
+            set("AWS_SECRET_ACCESS_KEY", &access.secret_access_key);
+            set("AWS_EC2_METADATA_DISABLED", "true");
+        }
+        environment.extend(manifest.environment.clone());
+        let python = manifest.python.as_ref().unwrap_or(&self.config.python);
+        let relay = self.config.tenant_dir(&manifest.tenant).join("relay");
+        Image {
+            function: function.name.clone(),
+            handler: manifest.handler.clone(),
+            code: function.code.clone(),
+            guest: self.guest.clone(),
+            python: python.clone(),
+            packages: [manifest.packages.clone(), self.config.packages.clone()].concat(),
+            environment,
+            memory_bytes: manifest.memory.0,
+            scratch_bytes: self.config.scratch.0,
+            mode: manifest.mode,
+            preload: manifest.preload.clone(),
+            relay: (manifest.mode == Mode::Tcp).then_some(relay),
+            network: manifest.mode == Mode::Stock,
+            region_bytes: member::REGION_BYTES,
+        }
+    }
+
+    /// Objects that the function's manifest says it will read.
+    pub fn hints(function: &Function, event: &[u8]) -> Vec<wire::guest::control::ObjectName> {
+        if function.hints.is_empty() || event.len() > hint::EVENT_BYTES_MAX {
+            return Vec::new();
+        }
+        let Ok(event) = serde_json::from_slice(event) else { return Vec::new() };
+        function.hints.iter().filter_map(|template| template.fill(&event)).collect()
+    }
+
+    /// An instance for an invocation.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn assign(self: &Rc<Host>, function: &Function) -> Result<Assigned, Refused> {
+        let invocation = self.next();
+        let (sender, receiver) = oneshot::channel();
+        self.waiting.borrow_mut().insert(invocation, sender);
+        let actions = self.pool.borrow_mut().arrive(function.id, invocation, Instant::now());
+        self.act(actions);
+        receiver.await.unwrap_or(Err(Refused::Removed))
+    }
+
+    /// The instance can be invoked.
+    pub fn ready(self: &Rc<Host>, instance: InstanceId) {
+        let actions = self.pool.borrow_mut().ready(instance, Instant::now());
+        self.act(actions);
+    }
+
+    /// The instance is no more.
+    pub fn gone(self: &Rc<Host>, instance: InstanceId, why: Option<&str>) {
+        self.members.borrow_mut().remove(&instance);
+        let actions = self.pool.borrow_mut().gone(instance, why);
+        self.act(actions);
+    }
+
+    /// An instance that has started.
+    pub fn admit(&self, member: Rc<Member>) {
+        self.members.borrow_mut().insert(member.id, member);
+    }
+
+    /// All instances.
+    pub fn members(&self) -> Vec<Rc<Member>> {
+        self.members.borrow().values().cloned().collect()
+    }
+
+    /// How many there are.
+    pub fn census(&self) -> function::pool::Census {
+        self.pool.borrow().census()
+    }
+
+    /// Stops what is idle, for a drain.
+    pub fn stop_idle(self: &Rc<Host>) {
+        let actions = self.pool.borrow_mut().stop_idle();
+        self.act(actions);
+    }
+
+    fn stop(&self, instance: InstanceId) {
+        if let Some(member) = self.members.borrow().get(&instance) {
+            member.stop.notify_one();
+        }
+    }
+
+    fn tell(&self, invocation: InvocationId, what: Result<Assigned, Refused>) {
+        if let Some(sender) = self.waiting.borrow_mut().remove(&invocation) {
+            let _ = sender.send(what);
+        }
+    }
+
+    fn act(self: &Rc<Host>, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Start { instance, function } => {
+                    let found = self.by_id.borrow().get(&function).cloned();
+                    let host = self.clone();
+                    tokio::task::spawn_local(async move {
+                        match found {
+                            Some(function) => member::live(host, instance, function).await,
+                            None => host.gone(instance, Some("the function was removed")),
+                        }
+                    });
+                }
+                Action::Run { instance, invocation, is_first } => {
+                    let member = self.members.borrow().get(&instance).cloned();
+                    // The pool has it until the member says that it is gone.
+                    let Some(member) = member else { continue };
+                    self.tell(invocation, Ok(Assigned { member, is_first }));
+                }
+                Action::Stop { instance } => self.stop(instance),
+                Action::Refuse { invocation, why } => {
+                    self.meter.add(Event::FnRefused);
+                    self.tell(invocation, Err(why));
+                }
+            }
+        }
+    }
+
+    /// Lets time pass: old instances end, what instances use is measured.
+    pub async fn tick(self: Rc<Host>) {
+        let mut measured = Instant::now();
+        loop {
+            tokio::time::sleep(TICK).await;
+            let actions = self.pool.borrow_mut().tick(Instant::now());
+            self.act(actions);
+            if measured.elapsed() >= MEASURE {
+                measured = Instant::now();
+                self.measure();
+            }
+        }
+    }
+
+    /// Charges each function with what its largest idle instance has, and a quarter more.
+    fn measure(&self) {
+        let mut most: HashMap<FunctionId, (u64, u64)> = HashMap::new();
+        for member in self.members.borrow().values() {
+            let Some(usage) = member.usage() else { continue };
+            let (bytes, limit) = most.entry(member.function.id).or_default();
+            *bytes = (*bytes).max(usage.private_bytes / 4 * 5);
+            *limit = member.function.manifest.memory.0;
+        }
+        for (function, (bytes, limit)) in most {
+            let charge = bytes.max(CHARGE_BYTES_MIN).min(limit);
+            self.pool.borrow_mut().charge(function, charge);
+        }
+    }
+
+    /// What the template of a function holds, if there is one.
+    pub fn template_usage(function: &Function) -> Option<function::isolation::Usage> {
+        let slot = function.template.try_lock().ok()?;
+        slot.as_ref().and_then(|template| template.usage().ok())
+    }
+}

@@ -1,0 +1,32 @@
+//! The invocation gateway: callers speak AWS Lambda's Invoke API to it.
+//!
+//! Stages, in the order an invocation meets them:
+//! - [`serve`]: the process: its children, its listener, its drain; [`config`]: what it is told;
+//! - [`api`]: HTTP;
+//! - [`invoke`]: the life of one invocation: hint, instance, handler, settled writes, answer;
+//!   [`events`]: those that nobody waits for;
+//! - [`host`]: functions, the pool's actions carried out; [`member`]: the life of one instance;
+//! - [`tenant`]: a tenant's worker, started again where it ends; [`link`]: what is said to it;
+//! - [`deploy`]: functions that come and go; [`guest`]: the package that instances import;
+//! - [`store`]: the built-in store; [`child`]: a process that is one's own.
+//!
+//! What is absent: isolation itself, which is given as a trait, and everything of the objects,
+//! which is the worker's.
+#![forbid(unsafe_code)]
+
+pub mod api;
+pub mod child;
+pub mod config;
+pub mod deploy;
+pub mod events;
+pub mod guest;
+pub mod host;
+pub mod invoke;
+pub mod link;
+pub mod member;
+pub mod serve;
+pub mod store;
+pub mod tenant;
+
+pub use config::{ConfigError, GatewayConfig};
+pub use serve::{GatewayError, run};

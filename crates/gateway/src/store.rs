@@ -1,0 +1,176 @@
+//! The built-in store: a process of its own, with keys that are made once.
+
+use std::cell::Cell;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Child;
+
+use crate::child;
+use crate::tenant::write_private;
+
+/// The access key of the built-in store.
+const ACCESS_KEY_ID: &str = "unlade";
+/// What signatures name.
+pub const REGION: &str = "us-east-1";
+/// How long a store may take to listen.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Before a store is started again.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How long it may take to end.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How a store is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// `http://127.0.0.1:9000`.
+    pub endpoint: String,
+    /// What signatures name.
+    pub region: String,
+    /// The key.
+    pub access_key_id: String,
+    /// The secret.
+    pub secret_access_key: String,
+}
+
+impl Access {
+    /// `[store]` of a worker's configuration.
+    pub fn table(&self) -> toml::Table {
+        let text = |text: &str| toml::Value::from(text.to_owned());
+        let mut credentials = toml::Table::new();
+        credentials.insert("from".to_owned(), text("keys"));
+        credentials.insert("access_key_id".to_owned(), text(&self.access_key_id));
+        credentials.insert("secret_access_key".to_owned(), text(&self.secret_access_key));
+        let mut table = toml::Table::new();
+        table.insert("endpoint".to_owned(), text(&self.endpoint));
+        table.insert("region".to_owned(), text(&self.region));
+        table.insert("credentials".to_owned(), credentials.into());
+        table
+    }
+}
+
+/// The built-in store.
+pub struct Store {
+    /// How it is reached.
+    pub access: Access,
+    executable: PathBuf,
+    directory: PathBuf,
+    secret_file: PathBuf,
+    pid: Cell<Option<u32>>,
+    is_draining: Cell<bool>,
+}
+
+impl Store {
+    /// Starts it; the process is to be given to [`Store::supervise`].
+    ///
+    /// # Errors
+    /// The system's; or it does not listen, as it says on standard error.
+    pub async fn start(
+        executable: &Path,
+        state: &Path,
+        listen: SocketAddr,
+    ) -> io::Result<(Store, Child)> {
+        let secret_file = state.join("store.key");
+        let secret = match fs::read_to_string(&secret_file) {
+            Ok(text) => text.trim_end().to_owned(),
+            Err(_) => {
+                let secret = secret()?;
+                write_private(&secret_file, &secret)?;
+                secret
+            }
+        };
+        let mut store = Store {
+            access: Access {
+                endpoint: String::new(),
+                region: REGION.to_owned(),
+                access_key_id: ACCESS_KEY_ID.to_owned(),
+                secret_access_key: secret,
+            },
+            executable: executable.to_owned(),
+            directory: state.join("objects"),
+            secret_file,
+            pid: Cell::new(None),
+            is_draining: Cell::new(false),
+        };
+        let (child, endpoint) = store.spawn(&listen.to_string()).await?;
+        store.access.endpoint = endpoint;
+        Ok((store, child))
+    }
+
+    async fn spawn(&self, listen: &str) -> io::Result<(Child, String)> {
+        let arguments: [&OsStr; 10] = [
+            "fn".as_ref(),
+            "store".as_ref(),
+            "--dir".as_ref(),
+            self.directory.as_ref(),
+            "--listen".as_ref(),
+            listen.as_ref(),
+            "--access-key".as_ref(),
+            ACCESS_KEY_ID.as_ref(),
+            "--secret-key-file".as_ref(),
+            self.secret_file.as_ref(),
+        ];
+        let mut child = child::start(&self.executable, &arguments, Stdio::piped())?;
+        let stdout = child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
+        let mut line = String::new();
+        let mut reader = BufReader::new(stdout);
+        let read = tokio::time::timeout(LISTEN_TIMEOUT, reader.read_line(&mut line)).await;
+        let endpoint = line.trim_end().to_owned();
+        match read {
+            Ok(Ok(_)) if endpoint.starts_with("http") => {}
+            _ => return Err(io::Error::other("the built-in store does not listen; see above")),
+        }
+        self.pid.set(child.id());
+        Ok((child, endpoint))
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> Option<u32> {
+        self.pid.get()
+    }
+
+    /// Starts it again where it ends, at the same address, until [`Store::drain`].
+    pub async fn supervise(&self, mut child: Child) {
+        let listen = self.access.endpoint.trim_start_matches("http://").to_owned();
+        loop {
+            let status = child.wait().await;
+            self.pid.set(None);
+            if self.is_draining.get() {
+                return;
+            }
+            tracing::error!(?status, "the built-in store has ended and is started again");
+            child = loop {
+                tokio::time::sleep(PAUSE).await;
+                match self.spawn(&listen).await {
+                    Ok((child, _)) => break child,
+                    Err(error) => tracing::error!(%error, "the built-in store"),
+                }
+            };
+        }
+    }
+
+    /// It ends, when nobody needs it any more.
+    pub fn drain(&self) {
+        self.is_draining.set(true);
+        let pid = self.pid.get().and_then(|pid| rustix::process::Pid::from_raw(pid as i32));
+        if let Some(pid) = pid {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+    }
+
+    /// How long its end may take.
+    pub const END_TIMEOUT: Duration = END_TIMEOUT;
+}
+
+/// 160 random bits, as text.
+fn secret() -> io::Result<String> {
+    let mut octets = [0; 20];
+    rustix::rand::getrandom(&mut octets, rustix::rand::GetRandomFlags::empty())?;
+    Ok(octets.iter().map(|octet| format!("{octet:02x}")).collect())
+}

@@ -1,0 +1,328 @@
+//! Rows of a file of comma-separated values: a header that names its columns, one row a line.
+//! Neither quotes nor escapes: the data sets have none, and a quote is part of a name.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+/// Most octets of a line: 1440 counts of eleven digits fit.
+pub const LINE_BYTES_MAX: usize = 64 * 1024;
+/// Most octets of an identifier; those of the data sets have 64.
+pub const NAME_BYTES_MAX: usize = 256;
+/// Most rows of a file.
+pub const ROWS_MAX: u64 = 1 << 24;
+
+/// What is wrong with a line. The file's fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Why {
+    /// There is nothing, not even a header.
+    #[error("the file is empty; its first line must name the columns")]
+    Empty,
+    /// The header is another.
+    #[error("the column {found:?} should be {due:?}; is it a file of another kind?")]
+    Header {
+        /// What is there.
+        found: String,
+        /// What should be.
+        due: String,
+    },
+    /// Too few fields.
+    #[error("{found} fields instead of {due}")]
+    Fields {
+        /// How many there are.
+        found: usize,
+        /// How many columns the header names.
+        due: usize,
+    },
+    /// Not a count.
+    #[error("{0:?} is no whole number from 0 on")]
+    Count(String),
+    /// Not an amount.
+    #[error("{0:?} is no finite number from 0 on")]
+    Amount(String),
+    /// Not an identifier.
+    #[error("an identifier has from 1 to {NAME_BYTES_MAX} octets")]
+    Name,
+    /// Not one of the seven kinds of triggers.
+    #[error("{0:?} is no trigger: http, timer, event, queue, storage, orchestration, others")]
+    Trigger(String),
+    /// Too long.
+    #[error("a line has {LINE_BYTES_MAX} octets at most")]
+    Long,
+    /// Not text.
+    #[error("not UTF-8")]
+    Text,
+    /// Too many.
+    #[error("a file has {ROWS_MAX} rows at most")]
+    Rows,
+}
+
+/// What is wrong, and where. The file's fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceError {
+    /// Counted from 1; the header is line 1.
+    pub line: u64,
+    /// Counted from 1; 0 where it is about the whole line.
+    pub field: usize,
+    /// What.
+    pub why: Why,
+}
+
+impl fmt::Display for TraceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.field {
+            0 => write!(f, "line {}: {}", self.line, self.why),
+            field => write!(f, "line {}, field {field}: {}", self.line, self.why),
+        }
+    }
+}
+
+impl std::error::Error for TraceError {}
+
+/// Longest piece of a line that an error repeats.
+const SHOWN_CHARS_MAX: usize = 40;
+
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS_MAX).collect()
+}
+
+/// The fields of a line, taken one after the other.
+#[derive(Debug)]
+pub struct Fields<'a> {
+    rest: Option<&'a str>,
+    line: u64,
+    taken: usize,
+}
+
+impl<'a> Fields<'a> {
+    fn of(text: &'a str, line: u64) -> Fields<'a> {
+        Fields { rest: Some(text), line, taken: 0 }
+    }
+
+    fn wrong(&self, why: Why) -> TraceError {
+        TraceError { line: self.line, field: self.taken, why }
+    }
+
+    /// The next one.
+    ///
+    /// # Errors
+    /// There is none.
+    fn next(&mut self, due: usize) -> Result<&'a str, TraceError> {
+        let Some(rest) = self.rest else {
+            let why = Why::Fields { found: self.taken, due };
+            return Err(TraceError { line: self.line, field: 0, why });
+        };
+        let (field, rest) = match rest.split_once(',') {
+            Some((field, rest)) => (field, Some(rest)),
+            None => (rest, None),
+        };
+        self.rest = rest;
+        self.taken += 1;
+        Ok(field)
+    }
+
+    fn end(&self, due: usize) -> Result<(), TraceError> {
+        let Some(rest) = self.rest else { return Ok(()) };
+        let found = self.taken + 1 + rest.matches(',').count();
+        Err(TraceError { line: self.line, field: 0, why: Why::Fields { found, due } })
+    }
+}
+
+/// The fields of a row, by their kinds.
+#[derive(Debug)]
+pub struct Reader<'a, 'f> {
+    fields: &'f mut Fields<'a>,
+    columns: usize,
+}
+
+impl<'a> Reader<'a, '_> {
+    /// How many columns the header names.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    fn text(&mut self) -> Result<&'a str, TraceError> {
+        self.fields.next(self.columns)
+    }
+
+    /// An identifier.
+    ///
+    /// # Errors
+    /// [`Why::Name`], [`Why::Fields`].
+    pub fn name(&mut self) -> Result<String, TraceError> {
+        let text = self.text()?;
+        match (1..=NAME_BYTES_MAX).contains(&text.len()) {
+            true => Ok(text.to_owned()),
+            false => Err(self.fields.wrong(Why::Name)),
+        }
+    }
+
+    /// A count.
+    ///
+    /// # Errors
+    /// [`Why::Count`], [`Why::Fields`].
+    pub fn count<N: std::str::FromStr>(&mut self) -> Result<N, TraceError> {
+        let text = self.text()?;
+        let digits = text.bytes().all(|octet| octet.is_ascii_digit());
+        let count = if digits { text.parse().ok() } else { None };
+        count.ok_or_else(|| self.fields.wrong(Why::Count(shown(text))))
+    }
+
+    /// An amount: finite, not negative.
+    ///
+    /// # Errors
+    /// [`Why::Amount`], [`Why::Fields`].
+    pub fn amount(&mut self) -> Result<f64, TraceError> {
+        let text = self.text()?;
+        let amount = text.parse::<f64>().ok().filter(|amount| amount.is_finite());
+        match amount.filter(|amount| *amount >= 0.0) {
+            // No negative zero: it would be written back.
+            Some(amount) => Ok(amount + 0.0),
+            None => Err(self.fields.wrong(Why::Amount(shown(text)))),
+        }
+    }
+
+    /// Whatever `parse` understands.
+    ///
+    /// # Errors
+    /// What it makes of the rest, [`Why::Fields`].
+    pub fn parsed<T>(
+        &mut self,
+        parse: impl FnOnce(&str) -> Option<T>,
+        why: impl FnOnce(String) -> Why,
+    ) -> Result<T, TraceError> {
+        let text = self.text()?;
+        parse(text).ok_or_else(|| self.fields.wrong(why(shown(text))))
+    }
+}
+
+/// A row of one kind of file.
+pub trait Row: Sized {
+    /// The columns that every file of this kind has.
+    const COLUMNS: &'static [&'static str];
+    /// How many columns may follow that are named `1`, `2`, `3`, …
+    const NUMBERED_MAX: usize = 0;
+
+    /// Reads a row.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    fn read(reader: &mut Reader<'_, '_>) -> Result<Self, TraceError>;
+
+    /// Appends the row, without the end of its line.
+    fn write(&self, out: &mut String);
+
+    /// How many numbered columns this row has.
+    fn numbered(&self) -> usize {
+        0
+    }
+}
+
+/// The rows of a file. A row that is wrong is an error, and the next one follows; after what makes
+/// the rest unreadable there is none.
+#[derive(Debug)]
+pub struct Rows<'a, R> {
+    rest: &'a [u8],
+    line: u64,
+    columns: usize,
+    ended: bool,
+    kind: PhantomData<R>,
+}
+
+impl<'a, R: Row> Rows<'a, R> {
+    /// Reads the header.
+    ///
+    /// # Errors
+    /// It is that of another kind of file.
+    pub fn of(octets: &'a [u8]) -> Result<Rows<'a, R>, TraceError> {
+        let mut rows: Rows<'a, R> =
+            Rows { rest: octets, line: 0, columns: 0, ended: false, kind: PhantomData };
+        let Some(text) = rows.next_line() else {
+            return Err(TraceError { line: 1, field: 0, why: Why::Empty });
+        };
+        let mut fields = Fields::of(text?, 1);
+        for due in R::COLUMNS {
+            let found = fields.next(R::COLUMNS.len())?;
+            if found != *due {
+                let (found, due) = (shown(found), (*due).to_owned());
+                return Err(fields.wrong(Why::Header { found, due }));
+            }
+        }
+        let mut numbered = 0;
+        while fields.rest.is_some() {
+            let due = numbered + 1;
+            let found = fields.next(0)?;
+            if due > R::NUMBERED_MAX || found != due.to_string() {
+                let due = if due > R::NUMBERED_MAX { "the last".into() } else { due.to_string() };
+                return Err(fields.wrong(Why::Header { found: shown(found), due }));
+            }
+            numbered = due;
+        }
+        rows.columns = R::COLUMNS.len() + numbered;
+        Ok(rows)
+    }
+
+    /// The text of the next line, without its end.
+    fn next_line(&mut self) -> Option<Result<&'a str, TraceError>> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        self.line += 1;
+        let wrong = |line, why| Some(Err(TraceError { line, field: 0, why }));
+        let window = &self.rest[..self.rest.len().min(LINE_BYTES_MAX + 1)];
+        let (line, rest) = match window.iter().position(|octet| *octet == b'\n') {
+            Some(at) => (&self.rest[..at], &self.rest[at + 1..]),
+            None if window.len() > LINE_BYTES_MAX => {
+                // Where the next line begins is not looked for: there is no end to that.
+                self.ended = true;
+                return wrong(self.line, Why::Long);
+            }
+            None => (self.rest, &self.rest[self.rest.len()..]),
+        };
+        self.rest = rest;
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        match std::str::from_utf8(line) {
+            Ok(text) => Some(Ok(text)),
+            Err(_) => wrong(self.line, Why::Text),
+        }
+    }
+
+    fn row(&self, text: &str) -> Result<R, TraceError> {
+        let mut fields = Fields::of(text, self.line);
+        let row = R::read(&mut Reader { fields: &mut fields, columns: self.columns })?;
+        fields.end(self.columns)?;
+        Ok(row)
+    }
+}
+
+impl<R: Row> Iterator for Rows<'_, R> {
+    type Item = Result<R, TraceError>;
+
+    fn next(&mut self) -> Option<Result<R, TraceError>> {
+        if self.ended {
+            return None;
+        }
+        let text = self.next_line()?;
+        if self.line > ROWS_MAX + 1 {
+            self.ended = true;
+            return Some(Err(TraceError { line: self.line, field: 0, why: Why::Rows }));
+        }
+        Some(text.and_then(|text| self.row(text)))
+    }
+}
+
+/// A file of these rows.
+pub fn write<R: Row>(rows: &[R]) -> String {
+    let mut text = R::COLUMNS.join(",");
+    for number in 1..=rows.first().map_or(0, Row::numbered) {
+        text.push_str(&format!(",{number}"));
+    }
+    text.push('\n');
+    for row in rows {
+        row.write(&mut text);
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;
