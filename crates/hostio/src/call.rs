@@ -188,7 +188,8 @@ impl Caller {
             return self.object(result, head, reader, PENDING).await.map(Some);
         }
         if request.operation.name == "GetObject" {
-            let taken = self.tenant.prefetches.take(&self.invocation, parameters).await;
+            let taken =
+                self.tenant.prefetches.take(&self.tenant, &self.invocation, parameters).await;
             if let Some(taken) = taken {
                 let done = self.object(taken.result, taken.head, taken.reader, PREFETCHED).await;
                 // A fetch that broke off is no error: the object is asked for again.

@@ -65,9 +65,14 @@ pub fn understand(request: &Request, head: &Head, body: &[u8]) -> Answer {
         return Answer::Failed(ServiceError::read(head, body));
     }
     let operation = request.operation;
-    if operation.may_fail_late && xml::read_error(body).is_some() {
-        let late = ServiceError::read(head, body);
-        return Answer::Failed(ServiceError { status: 500, ..late });
+    let is_document = matches!(operation.output, Output::Xml(_) | Output::Text(_));
+    let may_fail_late = operation.may_fail_late || (is_document && head.status == 200);
+    if may_fail_late && xml::read_error(body).is_some() {
+        return Answer::Failed(ServiceError::late(body));
+    }
+    // Nor does an SDK take for an answer what is no document: it is asked for again.
+    if is_document && head.status == 200 && !body.is_empty() && !xml::is_document(body) {
+        return Answer::Failed(ServiceError::late(body));
     }
     // SDKs take no body for a document without members.
     let document = if body.is_empty() { b"<none/>" } else { body };
@@ -170,6 +175,9 @@ pub fn error_meta(operation: &str, error: &ServiceError, head: &Head, retries: u
         "headers": head.headers_json(),
         "retries": retries,
     });
+    if error.of_status {
+        meta["request_id"] = "".into();
+    }
     head.identify(&mut meta);
     let members: Map<String, Value> = modelled(error.code())
         .iter()
@@ -259,6 +267,16 @@ mod tests {
         let heading = request("HeadObject", json!({"Bucket": "b", "Key": "k"}));
         let Answer::Failed(error) = understand(&heading, &head(404, &[]), b"") else { panic!() };
         assert_eq!((error.code(), error.message()), ("404", "Not Found"));
+        // SDKs have ids of it, if empty ones, unless something on the way has answered.
+        let meta = |status, body: &[u8]| {
+            let error = ServiceError::read(&head(status, &[]), body);
+            let text = error_meta("HeadObject", &error, &head(status, &[]), 0);
+            serde_json::from_slice::<Value>(&text).unwrap()
+        };
+        assert_eq!(meta(404, b"")["request_id"], "");
+        assert_eq!(meta(500, b"what")["request_id"], "");
+        assert!(meta(503, b"").get("request_id").is_none());
+        assert!(meta(502, b" <html>").get("request_id").is_none());
     }
 
     #[test]
@@ -268,7 +286,12 @@ mod tests {
         let late = b"<Error><Code>InternalError</Code></Error>";
         let answer = understand(&copy, &head(200, &[]), late);
         assert!(matches!(answer, Answer::Failed(error) if error.status == 500));
-        assert_eq!(understand(&copy, &head(200, &[]), b"<half"), Answer::Garbled);
+        // No document counts as one, too; no body at all has no members.
+        let answer = understand(&copy, &head(200, &[]), b"<half");
+        assert!(matches!(answer, Answer::Failed(error) if error.status == 500 && error.of_status));
+        assert_eq!(understand(&copy, &head(204, &[]), b"<half"), Answer::Garbled);
+        let none = understand(&copy, &head(200, &[]), b"");
+        assert!(matches!(none, Answer::Done(_)));
         let good = b"<CopyObjectResult><ETag>e</ETag></CopyObjectResult>";
         let Answer::Done(result) = understand(&copy, &head(200, &[]), good) else { panic!() };
         assert_eq!(result["CopyObjectResult"]["ETag"], "e");

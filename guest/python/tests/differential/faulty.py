@@ -121,6 +121,16 @@ class Faulty:
         self.objects = {}
         self.asked = {}
 
+    @staticmethod
+    def lacks(_):
+        """It has what its cases ask for."""
+        return False
+
+    @staticmethod
+    def plain(seen):
+        """It does the same each time."""
+        return seen
+
     def fails(self, path, method, times):
         """Whether this request is one of the first `times`."""
         with self.lock:

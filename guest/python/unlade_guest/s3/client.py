@@ -189,9 +189,8 @@ def _metadata(said):
     headers = said.get("headers", {})
     status = said.get("http_status", 200)
     request, host = said.get("request_id"), headers.get("x-amz-id-2")
-    if said.get("error", {}).get("Code") == str(status):
-        # The answer had no body: botocore makes its error of the head.
-        request, host = request or "", host or ""
+    if request is not None and said.get("error", {}).get("Code") == str(status):
+        host = host or ""  # the answer had no body: botocore makes its error of the head
     metadata = {}
     if request is not None:
         metadata["RequestId"] = request
