@@ -216,6 +216,7 @@ fn pending_writes_survive_their_instance() {
     assert_eq!(answer.error(), "Runtime.ExitError");
     assert!(bed.gateway.object("box", "kept").is_none());
     signal(bed.gateway.store(), "CONT");
-    let kept = until("it is written", || bed.gateway.object("box", "kept").filter(|o| o.len() > 999));
+    let kept =
+        until("it is written", || bed.gateway.object("box", "kept").filter(|o| o.len() > 999));
     assert_eq!(kept, b"t".repeat(1000));
 }
