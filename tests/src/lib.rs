@@ -7,6 +7,7 @@
 
 pub mod client;
 pub mod counters;
+pub mod functions;
 pub mod play;
 pub mod session;
 pub mod variables;

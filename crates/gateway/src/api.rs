@@ -188,12 +188,11 @@ fn find(api: &Api, text: &str, qualifier: Option<&str>) -> Result<Rc<Function>, 
 
 async fn collect(body: Incoming, bytes_max: usize) -> Result<Bytes, Refusal> {
     let collected = Limited::new(body, bytes_max).collect().await;
-    let collected = collected.map_err(|error| {
-        match error.is::<http_body_util::LengthLimitError>() {
+    let collected =
+        collected.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
             true => Refusal::TooLarge(bytes_max),
             false => Refusal::Content(error.to_string()),
-        }
-    })?;
+        })?;
     Ok(collected.to_bytes())
 }
 
@@ -325,7 +324,9 @@ async fn deployment(
     let function = added.map_err(|error| Refusal::Parameter(error.to_string()))?;
     // What cannot start is said now, not to the first caller.
     let made = api.host.template(&function).await;
-    made.map_err(|why| Refusal::Parameter(format!("{name} is deployed and does not start: {why}")))?;
+    made.map_err(|why| {
+        Refusal::Parameter(format!("{name} is deployed and does not start: {why}"))
+    })?;
     deploy::commit(&revision).map_err(refusal)?;
     deploy::clean(&state, name, Some(&revision.code)).map_err(refusal)?;
     Ok(json_reply(200, configuration(&function).to_string()))

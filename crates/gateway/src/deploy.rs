@@ -192,7 +192,8 @@ fn extract(code: &Path, archive: impl Read) -> Result<(), DeployError> {
     for entry in archive.entries().map_err(|error| wrong(error.to_string()))? {
         let mut entry = entry.map_err(|error| wrong(error.to_string()))?;
         let name = entry.path().map_err(|error| wrong(error.to_string()))?.into_owned();
-        let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
+        let is_plain =
+            |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
         if !name.components().all(is_plain) {
             return Err(wrong(format!("{} leads out of it", name.display())));
         }

@@ -106,9 +106,9 @@ impl Events {
             };
             match invoke(host, &found, event.clone(), Vec::new()).await {
                 Ok(answer) if !answer.is_error => break,
-                Err(Refusal::Throttled(Refused::Concurrency | Refused::Waited | Refused::Memory))
-                    if throttled < THROTTLED_MAX =>
-                {
+                Err(Refusal::Throttled(
+                    Refused::Concurrency | Refused::Waited | Refused::Memory,
+                )) if throttled < THROTTLED_MAX => {
                     throttled += 1;
                     tokio::time::sleep(THROTTLED_PAUSE).await;
                     continue;

@@ -384,17 +384,17 @@ impl Host {
         }
     }
 
-    /// Charges each function with what its largest idle instance has, and a quarter more.
+    /// Charges each function with what its oldest instance has, and a quarter more: measuring one is
+    /// dear, and one that has served for long has grown to its size.
     fn measure(&self) {
-        let mut most: HashMap<FunctionId, (u64, u64)> = HashMap::new();
+        let mut oldest: HashMap<FunctionId, Rc<Member>> = HashMap::new();
         for member in self.members.borrow().values() {
-            let Some(usage) = member.usage() else { continue };
-            let (bytes, limit) = most.entry(member.function.id).or_default();
-            *bytes = (*bytes).max(usage.private_bytes / 4 * 5);
-            *limit = member.function.manifest.memory.0;
+            oldest.entry(member.function.id).or_insert_with(|| member.clone());
         }
-        for (function, (bytes, limit)) in most {
-            let charge = bytes.max(CHARGE_BYTES_MIN).min(limit);
+        for (function, member) in oldest {
+            let Some(usage) = member.usage() else { continue };
+            let bytes = usage.private_bytes / 4 * 5;
+            let charge = bytes.max(CHARGE_BYTES_MIN).min(member.function.manifest.memory.0);
             self.pool.borrow_mut().charge(function, charge);
         }
     }

@@ -135,6 +135,7 @@ impl Tenant {
         while !self.is_draining.get() {
             let begin = Instant::now();
             match self.work().await {
+                Ok(_) if self.is_draining.get() => return self.pid.set(None),
                 Ok(why) => tracing::warn!(tenant = %self.name, why, "the I/O worker has ended"),
                 Err(error) => {
                     tracing::error!(tenant = %self.name, %error, "the I/O worker does not run");

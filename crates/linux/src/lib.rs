@@ -11,6 +11,7 @@
 //! - [`usage`]: what a thread, or the process, has used;
 //! - [`fault`]: page faults that a program handles itself;
 //! - [`raw`]: whole IP packets from user space;
+//! - [`namespaces`]: namespaces that a thread leaves for new ones;
 //! - [`shared`]: memory that outlives the process;
 //! - [`signals`]: signals that are read like a file;
 //! - [`link`]: interfaces, their numbers and hardware addresses.
@@ -22,6 +23,7 @@ pub mod fault;
 pub mod info;
 pub mod ktls;
 pub mod link;
+pub mod namespaces;
 pub mod packet;
 pub mod raw;
 pub mod repair;

@@ -7,7 +7,8 @@ The control socket is an AF_UNIX one of sequential packets. A request is JSON: `
 are given, its standard output and standard error. Answers: `{"ready": true}` once at the start,
 `{"forked": "name", "pid": N}`, `{"exited": N, "status": N}`, `{"error": "...", "fork": "name"}`.
 A child says HELLO on its channel, and waits for WELCOME: so it can be put where it belongs (cgroup,
-limits) before it runs.
+limits) before it runs. A request may name a `root` for it and a `user`, and the last `groups` of its
+descriptors are files of control groups: it goes there before it says HELLO.
 """
 
 import os
@@ -69,9 +70,15 @@ class Zygote:
                     return
 
     def _reap(self):
-        for child in list(self._children):
-            found, status = os.waitpid(child, os.WNOHANG)
-            if found:
+        # As the first process of a namespace it has the orphans of its children as well.
+        while True:
+            try:
+                child, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not child:
+                return
+            if child in self._children:
                 self._children.discard(child)
                 self.say(
                     exited=child, status=os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1
@@ -112,6 +119,7 @@ class Zygote:
             _signal.signal(SIGCHLD, _signal.SIG_DFL)
             for descriptor in (self._control,) + own:
                 os.close(descriptor)
+            descriptors = settle(said, descriptors)
             for target, descriptor in zip((1, 2), descriptors[1:]):
                 os.dup2(descriptor, target)
                 os.close(descriptor)
@@ -130,9 +138,31 @@ class Zygote:
             os._exit(status)
 
 
+def settle(said, descriptors):
+    """Goes where a child belongs: its control groups, root and user; the other descriptors.
+
+    The user comes last: it has no right to any of this.
+    """
+    count = said.get("groups", 0)
+    rest, groups = descriptors[: len(descriptors) - count], descriptors[len(descriptors) - count :]
+    for descriptor in groups:
+        os.write(descriptor, b"0")
+        os.close(descriptor)
+    if "root" in said:
+        directory = os.getcwd()
+        os.chroot(said["root"])
+        os.chdir(directory)
+    if "user" in said:
+        user = said["user"]
+        os.setgroups(())
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    return rest
+
+
 def main(arguments):
     """Reads the arguments, warms up, serves."""
-    control, handler, modules = None, None, []
+    control, handler, modules, sdk = None, None, [], "stub"
     words = iter(arguments)
     for word in words:
         value = next(words, None)
@@ -140,6 +170,8 @@ def main(arguments):
             control = int(value)
         elif word == "--handler" and value:
             handler = value
+        elif word == "--sdk" and value:
+            sdk = value
         elif word == "--import" and value:
             modules.append(value)
         else:

@@ -1,0 +1,136 @@
+//! `unlade fn serve`: the gateway.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use function::isolation::Isolation;
+use function::manifest::Backend;
+use gateway::GatewayConfig;
+use gateway::serve::Parts;
+use isolation::process::{Launcher, Process, ProcessConfig};
+use serde::Deserialize;
+use service::logs;
+
+use crate::output::line;
+
+pub(super) const LONG: &str = "\
+Serves functions until SIGTERM or SIGINT; then nothing is accepted, what runs ends, and what is \
+acknowledged is made durable first. Everything not said has a default: without a configuration, \
+functions are kept in /var/lib/unlade/fn, and so are the objects of the built-in S3 store. The \
+gateway's address is printed when callers can come.";
+
+pub(super) const HELP: &str = "\
+An fn.toml, with the defaults:
+  listen = \"127.0.0.1:9001\"       # callers are not authenticated: other machines need allow_remote
+  admin = \"127.0.0.1:9902\"        # /metrics, /healthz, /version; none where not said
+  state = \"/var/lib/unlade/fn\"
+  functions = \"./functions\"       # each directory with a function.toml; none where not said
+  memory_max = \"12GiB\"            # of all instances; three quarters of the machine's
+  instances_max = 1000
+  waiting_max = 1000                # invocations of a function that wait for an instance
+  waiting_timeout = \"10s\"
+  start_timeout = \"1m\"
+  settle_timeout = \"1m\"           # until acknowledged writes are durable
+  drain_timeout = \"30s\"
+  python = \"/usr/bin/python3\"
+  packages = []                     # directories that all functions have on sys.path
+  scratch = \"512MiB\"              # /tmp of an instance, in memory
+  store_listen = \"127.0.0.1:9000\" # the built-in store
+  [store]                           # another one: as in `unlade fn worker --help`
+  endpoint = \"https://s3.example\"
+  [tenant.NAME]                     # besides `default`; with its own [tenant.NAME.store],
+                                    # [tenant.NAME.limits] and [tenant.NAME.instance]
+  [isolation.process]
+  cgroup = \"unlade\"
+  processes_max = 256               # of an instance
+  files_max = 1024
+
+A function.toml; only the handler must be there:
+  handler = \"app.handler\"
+  tenant = \"default\"
+  memory = \"128MiB\"
+  timeout = \"30s\"
+  isolation = \"process\"           # or \"qemu\": `unlade doctor` says what works
+  mode = \"offload\"                # or \"prefetch\", \"sdk\", and without offload \"tcp\", \"stock\"
+  writes = \"durable-reply\"        # or \"sync\", \"early-reply\"
+  concurrency = 100
+  keep_alive = \"10m\"
+  hints = [\"models/{/name}.bin\"]  # objects it will read; {/POINTER} into the event
+  packages = []
+  [preload]                         # into the template that instances start from
+  handler = true
+  modules = []
+  [environment]
+  NAME = \"value\"
+  [[role.statements]]               # all of the tenant's store where nothing is said
+  effect = \"allow\"
+  actions = [\"s3:GetObject\", \"s3:PutObject\"]
+  resources = [\"photos/*\"]";
+
+/// Arguments of `unlade fn serve`.
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    /// The configuration
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where callers connect, instead of the configuration's; port 0 is one that is free
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Where everything is kept, instead of the configuration's
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Where the built-in store listens, instead of the configuration's
+    #[arg(long, value_name = "ADDRESS")]
+    store_listen: Option<SocketAddr>,
+    /// Say whether the configuration is valid, and exit
+    #[arg(long)]
+    check: bool,
+}
+
+/// `[isolation]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct IsolationConfig {
+    process: ProcessConfig,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// The configuration, or what stopped it.
+pub(super) fn run(args: ServeArgs) -> Result<()> {
+    let mut config = match &args.config {
+        Some(path) => GatewayConfig::load(path)?,
+        None => GatewayConfig::default(),
+    };
+    config.listen = args.listen.unwrap_or(config.listen);
+    config.store_listen = args.store_listen.unwrap_or(config.store_listen);
+    let state = args.state.unwrap_or(config.state);
+    config.state = std::path::absolute(&state).context("the directory of --state")?;
+    config.check()?;
+    let isolation = config.isolation.clone().try_into().context("[isolation]")?;
+    if args.check {
+        return line(format_args!("the configuration is valid"));
+    }
+    logs::init(&config.log)?;
+    let executable = std::env::current_exe().context("where this program is")?;
+    let backends = backends(isolation, &executable);
+    let parts = Parts { backends, executable };
+    Ok(gateway::run(config, parts, |address| {
+        line(format_args!("http://{address}")).map_err(std::io::Error::other)
+    })?)
+}
+
+fn backends(
+    config: IsolationConfig,
+    executable: &std::path::Path,
+) -> HashMap<Backend, Rc<dyn Isolation>> {
+    let arguments = ["fn", "sandbox"].map(str::to_owned).to_vec();
+    let launcher = Launcher { program: executable.to_owned(), arguments };
+    let process: Rc<dyn Isolation> = Rc::new(Process::new(config.process, launcher));
+    HashMap::from([(Backend::Process, process)])
+}

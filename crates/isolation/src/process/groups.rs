@@ -1,0 +1,391 @@
+//! Control groups: what templates and instances may use, and have used.
+//!
+//! A template has one group in each hierarchy, and in it `zygote` and one for each instance. With
+//! version 1 a process goes there by itself: a thread that writes `0` to `tasks` moves at once, while
+//! to move another one the kernel waits for every processor (5 ms and more).
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::{Deserialize, Serialize};
+
+use super::spec::Limits;
+
+/// What limits and accounts are wanted of.
+const WANTED: [&str; 4] = ["memory", "cpu", "cpuacct", "pids"];
+/// Most octets of one of their files.
+const FILE_BYTES_MAX: usize = 64 * 1024;
+
+/// A hierarchy of control groups.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hierarchy {
+    /// Where it is mounted.
+    pub mount: PathBuf,
+    /// Whether it is of version 2.
+    pub unified: bool,
+    /// Those of its controllers that are wanted.
+    pub controllers: BTreeSet<String>,
+}
+
+/// The hierarchies of this machine that have a controller that is wanted.
+pub fn hierarchies() -> Vec<Hierarchy> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let available = |mount: &Path| {
+        std::fs::read_to_string(mount.join("cgroup.controllers")).unwrap_or_default()
+    };
+    of_mounts(&text, available)
+}
+
+fn of_mounts(mounts: &str, available: impl Fn(&Path) -> String) -> Vec<Hierarchy> {
+    let mut found: Vec<Hierarchy> = Vec::new();
+    for line in mounts.lines() {
+        let Some((place, kind)) = line.split_once(" - ") else { continue };
+        let mut place = place.split(' ').skip(3);
+        let (Some(root), Some(mount)) = (place.next(), place.next()) else { continue };
+        let mount = PathBuf::from(mount);
+        let mut kind = kind.split(' ');
+        let (unified, names) = match (kind.next(), kind.nth(1)) {
+            (Some("cgroup"), Some(options)) => (false, options.replace(',', " ")),
+            (Some("cgroup2"), _) => (true, available(&mount)),
+            _ => continue,
+        };
+        let taken = |name: &&str| found.iter().any(|other| other.controllers.contains(*name));
+        let controllers: BTreeSet<String> = names
+            .split_whitespace()
+            .filter(|name| WANTED.contains(name) && !taken(name))
+            .map(str::to_owned)
+            .collect();
+        if root == "/" && !controllers.is_empty() {
+            found.push(Hierarchy { mount, unified, controllers });
+        }
+    }
+    found
+}
+
+/// The group of a template: whose it is can be told from its name.
+pub fn of_template(parent: &str, number: u32, function: &str) -> String {
+    format!("{parent}/{}-{number}-{function}", std::process::id())
+}
+
+/// The name of an instance's group in its template's.
+pub fn of_instance(slot: u32) -> String {
+    format!("instance-{slot}")
+}
+
+/// Removes groups of gateways that have gone, where nothing is in them any more.
+pub fn sweep(parent: &str) {
+    for hierarchy in hierarchies() {
+        let Ok(groups) = std::fs::read_dir(hierarchy.mount.join(parent)) else { continue };
+        for group in groups.flatten() {
+            let name = group.file_name();
+            let owner = name.to_str().and_then(|name| name.split('-').next()?.parse::<u32>().ok());
+            if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+                for inner in std::fs::read_dir(group.path()).into_iter().flatten().flatten() {
+                    let _ = std::fs::remove_dir(inner.path());
+                }
+                let _ = std::fs::remove_dir(group.path());
+            }
+        }
+    }
+}
+
+/// The groups of a template, as directories that are held open: the keeper has another root later.
+pub struct Groups {
+    template: Vec<(Hierarchy, OwnedFd)>,
+    parents: Vec<(OwnedFd, String)>,
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+impl Groups {
+    /// Makes those of a template.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn make(hierarchies: &[Hierarchy], group: &str) -> io::Result<Groups> {
+        let mut made = Groups { template: Vec::new(), parents: Vec::new() };
+        let (parent, name) = group.rsplit_once('/').unwrap_or(("", group));
+        for hierarchy in hierarchies {
+            let mut directory = rustix::fs::open(&hierarchy.mount, DIRECTORY, Mode::empty())?;
+            for part in parent.split('/').filter(|part| !part.is_empty()) {
+                delegate(hierarchy, &directory);
+                directory = entered(&directory, part)?;
+            }
+            delegate(hierarchy, &directory);
+            let template = entered(&directory, name)?;
+            delegate(hierarchy, &template);
+            made.parents.push((directory, name.to_owned()));
+            made.template.push((hierarchy.clone(), template));
+        }
+        Ok(made)
+    }
+
+    /// Makes a group in all of them, with limits; the files by which a process goes there, where it
+    /// can do so by itself.
+    ///
+    /// # Errors
+    /// The system's: what was made is removed.
+    pub fn add(&self, name: &str, limits: &Limits) -> io::Result<Vec<OwnedFd>> {
+        let mut files = Vec::new();
+        for (hierarchy, directory) in &self.template {
+            let added = entered(directory, name).and_then(|group| {
+                limit(hierarchy, &group, limits);
+                if !hierarchy.unified {
+                    files.push(opened(&group, "tasks")?);
+                }
+                Ok(())
+            });
+            if let Err(error) = added {
+                let _ = self.remove(name);
+                return Err(error);
+            }
+        }
+        Ok(files)
+    }
+
+    /// Puts a process into a group; the kernel may take long.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn join(&self, name: &str, pid: i32) -> io::Result<()> {
+        for (_, directory) in &self.template {
+            let file = opened(directory, &format!("{name}/cgroup.procs"))?;
+            rustix::io::write(file, pid.to_string().as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Kills what is in a group.
+    pub fn kill(&self, name: &str) {
+        if let Some((_, directory)) = self.template.first() {
+            let members = || members(directory, name);
+            let held: Vec<_> = members()
+                .into_iter()
+                .filter_map(|pid| {
+                    Some((pid, rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?))
+                })
+                .collect();
+            // A number that is still a member after its process was opened is that process.
+            let still = members();
+            for (_, process) in held.iter().filter(|(pid, _)| still.contains(pid)) {
+                let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
+            }
+        }
+    }
+
+    /// Removes a group.
+    ///
+    /// # Errors
+    /// EBUSY while a process is in it.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        for (_, directory) in &self.template {
+            match rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR) {
+                Err(error) if error != rustix::io::Errno::NOENT => return Err(error.into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes everything: nothing runs any more.
+    pub fn clear(&self) {
+        for (_, directory) in &self.template {
+            let Ok(entries) = rustix::fs::Dir::read_from(directory) else { continue };
+            for entry in entries.flatten() {
+                let name = entry.file_name();
+                if !matches!(name.to_bytes(), b"." | b"..") {
+                    let _ = rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR);
+                }
+            }
+        }
+        for (parent, name) in &self.parents {
+            let _ = rustix::fs::unlinkat(parent, name.as_str(), AtFlags::REMOVEDIR);
+        }
+    }
+}
+
+/// Makes a directory where it is not there, and opens it.
+fn entered(directory: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    match rustix::fs::mkdirat(directory, name, Mode::from_raw_mode(0o755)) {
+        Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
+        _ => {}
+    }
+    Ok(rustix::fs::openat(directory, name, DIRECTORY, Mode::empty())?)
+}
+
+fn opened(directory: impl AsFd, name: &str) -> io::Result<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(directory, name, flags, Mode::empty())?)
+}
+
+fn written(directory: impl AsFd, name: &str, value: &str) -> io::Result<()> {
+    rustix::io::write(opened(directory, name)?, value.as_bytes())?;
+    Ok(())
+}
+
+/// With version 2 a group's children have the controllers that it gives them.
+fn delegate(hierarchy: &Hierarchy, directory: &OwnedFd) {
+    if hierarchy.unified {
+        for controller in hierarchy.controllers.iter().filter(|name| *name != "cpuacct") {
+            // Where it cannot be given the limit's file is missing, and that is told.
+            let _ = written(directory, "cgroup.subtree_control", &format!("+{controller}"));
+        }
+    }
+}
+
+/// Sets what there is a file for.
+fn limit(hierarchy: &Hierarchy, group: &OwnedFd, limits: &Limits) {
+    let memory = limits.memory_bytes.to_string();
+    let pids = limits.processes.to_string();
+    // As on Lambda a processor's share goes with memory: a whole one at 1769 MiB.
+    let share = limits.memory_bytes / (1 << 20) * 1024 / 1769;
+    let (shares, weight) = (share.clamp(2, 1 << 18).to_string(), share / 10);
+    let weight = weight.clamp(1, 10_000).to_string();
+    let files: [(&str, &str, &str); 4] = match hierarchy.unified {
+        false => [
+            ("memory", "memory.limit_in_bytes", &memory),
+            ("memory", "memory.memsw.limit_in_bytes", &memory),
+            ("pids", "pids.max", &pids),
+            ("cpu", "cpu.shares", &shares),
+        ],
+        true => [
+            ("memory", "memory.max", &memory),
+            ("memory", "memory.swap.max", "0"),
+            ("pids", "pids.max", &pids),
+            ("cpu", "cpu.weight", &weight),
+        ],
+    };
+    for (controller, file, value) in files {
+        if !hierarchy.controllers.contains(controller) {
+            continue;
+        }
+        if let Err(error) = written(group, file, value) {
+            // A kernel may account for no swap.
+            if !file.contains("sw") {
+                eprintln!("unlade: {file} = {value}: {error}");
+            }
+        }
+    }
+}
+
+fn members(directory: &OwnedFd, name: &str) -> Vec<Pid> {
+    let file = format!("{name}/cgroup.procs");
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let mut text = vec![0; FILE_BYTES_MAX];
+    let read = rustix::fs::openat(directory, file, flags, Mode::empty())
+        .and_then(|file| rustix::io::read(file, &mut text))
+        .unwrap_or_default();
+    pids(&String::from_utf8_lossy(&text[..read]))
+}
+
+fn pids(text: &str) -> Vec<Pid> {
+    text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect()
+}
+
+/// A group of an instance's, to be read by the gateway.
+#[derive(Clone, Debug)]
+pub struct Account {
+    hierarchies: Vec<Hierarchy>,
+    group: String,
+}
+
+impl Account {
+    /// That of `name` in a template's group.
+    pub fn new(hierarchies: &[Hierarchy], group: &str, name: &str) -> Account {
+        Account { hierarchies: hierarchies.to_vec(), group: format!("{group}/{name}") }
+    }
+
+    fn read(&self, controller: &str, v1: &str, v2: &str) -> Option<String> {
+        let found = self.hierarchies.iter().find(|h| h.controllers.contains(controller))?;
+        let file = if found.unified { v2 } else { v1 };
+        std::fs::read_to_string(found.mount.join(&self.group).join(file)).ok()
+    }
+
+    /// Who is in it; nobody where there are no control groups.
+    pub fn members(&self) -> Vec<Pid> {
+        let Some(first) = self.hierarchies.first() else { return Vec::new() };
+        let file = first.mount.join(&self.group).join("cgroup.procs");
+        pids(&std::fs::read_to_string(file).unwrap_or_default())
+    }
+
+    /// Whether a process is in it, in every hierarchy.
+    pub fn has(&self, pid: Pid) -> bool {
+        let file = format!("/proc/{}/cgroup", pid.as_raw_nonzero());
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let wanted = |hierarchy: &Hierarchy| {
+            text.lines().any(|line| {
+                let mut parts = line.splitn(3, ':').skip(1);
+                let controllers = parts.next().unwrap_or_default();
+                let is_it = match hierarchy.unified {
+                    true => controllers.is_empty(),
+                    false => {
+                        controllers.split(',').any(|name| hierarchy.controllers.contains(name))
+                    }
+                };
+                let path = parts.next().unwrap_or_default();
+                is_it && path.trim_start_matches('/') == self.group.trim_start_matches('/')
+            })
+        };
+        self.hierarchies.iter().all(wanted)
+    }
+
+    /// Processor time, with that of processes that have ended.
+    pub fn cpu(&self) -> Option<std::time::Duration> {
+        if let Some(text) = self.read("cpuacct", "cpuacct.usage", "cpu.stat") {
+            if let Ok(nanoseconds) = text.trim().parse() {
+                return Some(std::time::Duration::from_nanos(nanoseconds));
+            }
+        }
+        let text = self.read("cpu", "cpu.stat", "cpu.stat")?;
+        value(&text, "usage_usec").map(std::time::Duration::from_micros)
+    }
+
+    /// How often the memory's limit killed a process.
+    pub fn killed(&self) -> u64 {
+        self.read("memory", "memory.oom_control", "memory.events")
+            .and_then(|text| value(&text, "oom_kill"))
+            .unwrap_or(0)
+    }
+}
+
+fn value(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.split(' ').next() == Some(name))?;
+    line.split(' ').nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_are_understood() {
+        let text = "30 29 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n\
+            31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw,nosuid - cgroup cgroup rw,cpu,cpuacct\n\
+            32 30 0:28 /docker/x /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n\
+            33 30 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
+            34 30 0:30 / /sys/fs/cgroup/freezer rw - cgroup cgroup rw,freezer\n";
+        let found = of_mounts(text, |_| "cpu memory io\n".to_owned());
+        let names = |one: &Hierarchy| one.controllers.iter().cloned().collect::<Vec<_>>().join(" ");
+        assert_eq!(found.iter().map(names).collect::<Vec<_>>(), ["cpu cpuacct", "memory"]);
+        assert!(!found[0].unified && found[1].unified);
+        assert!(of_mounts("nothing\n", |_| String::new()).is_empty());
+    }
+
+    #[test]
+    fn values_are_found_by_whole_names() {
+        let text = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n";
+        assert_eq!(value(text, "oom_kill"), Some(3));
+        assert_eq!(value(text, "oom"), None);
+    }
+
+    #[test]
+    fn members_are_numbers() {
+        let found: Vec<i32> =
+            pids("12\nx\n0\n7\n").iter().map(|pid| pid.as_raw_nonzero().get()).collect();
+        assert_eq!(found, [12, 7]);
+    }
+}

@@ -1,0 +1,107 @@
+//! Packets of a Unix socket that keeps their bounds, with descriptors beside them.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Longest packet: a specification, with its function's environment.
+pub const PACKET_BYTES_MAX: usize = 128 * 1024;
+/// Most descriptors beside one.
+pub const DESCRIPTORS_MAX: usize = 12;
+
+/// Sends a value as JSON.
+///
+/// # Errors
+/// The socket's; E2BIG where it is too long.
+pub fn send(
+    socket: impl AsFd,
+    value: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let text = serde_json::to_vec(value).map_err(|_| io::Errno::INVAL)?;
+    send_octets(socket, &text, descriptors)
+}
+
+/// Sends octets.
+///
+/// # Errors
+/// The socket's; E2BIG where there is too much.
+pub fn send_octets(
+    socket: impl AsFd,
+    octets: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    if octets.len() > PACKET_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
+        return Err(io::Errno::TOOBIG);
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Errno::TOOBIG);
+    }
+    let parts = [IoSlice::new(octets)];
+    rustix::net::sendmsg(socket, &parts, &mut beside, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives a packet; none at the end.
+///
+/// # Errors
+/// The socket's.
+pub fn receive_octets(socket: impl AsFd) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    let mut octets = vec![0; PACKET_BYTES_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut octets)];
+    let got = rustix::net::recvmsg(socket, &mut parts, &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+    let mut descriptors = Vec::new();
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(found) = message {
+            descriptors.extend(found);
+        }
+    }
+    octets.truncate(got.bytes);
+    Ok((got.bytes > 0).then_some((octets, descriptors)))
+}
+
+/// Receives a value.
+///
+/// # Errors
+/// The socket's; EBADMSG where it is none of these.
+pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    let Some((octets, descriptors)) = receive_octets(socket)? else { return Ok(None) };
+    let value = serde_json::from_slice(&octets).map_err(|_| io::Errno::BADMSG)?;
+    Ok(Some((value, descriptors)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn packets_keep_their_bounds_and_descriptors() {
+        let kind = SocketType::SEQPACKET;
+        let (one, other) =
+            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        send(&one, &"first", &[one.as_fd(), other.as_fd()]).unwrap();
+        send(&one, &2, &[]).unwrap();
+        let (first, beside) = receive::<String>(&other).unwrap().unwrap();
+        assert_eq!((first.as_str(), beside.len()), ("first", 2));
+        assert_eq!(receive::<u32>(&other).unwrap().unwrap().0, 2);
+        send(&one, &3, &[]).unwrap();
+        assert_eq!(receive::<String>(&other).unwrap_err(), io::Errno::BADMSG);
+        let long = vec![0; PACKET_BYTES_MAX + 1];
+        assert_eq!(send_octets(&one, &long, &[]).unwrap_err(), io::Errno::TOOBIG);
+        drop((one, beside));
+        assert!(receive::<u32>(&other).unwrap().is_none());
+    }
+}

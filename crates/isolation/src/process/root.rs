@@ -1,0 +1,210 @@
+//! The files that a sandbox sees: a small tree in memory, on which those of the host's are mounted,
+//! read-only. Instances have a copy of the tree's mounts each, with a `/tmp` of their own.
+
+use std::fs;
+use std::io::{Error, Result};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive,
+    mount_change, mount_remount, unmount,
+};
+
+use super::config::IDS_OF_TEMPLATE;
+use super::spec::{Bind, Limits, Spec};
+
+/// Where the tree is built: a directory that every system has.
+const BUILT: &str = "/tmp";
+/// Where the roots of instances are; no instance sees them.
+const ROOTS: &str = "/roots";
+/// What the tree itself may hold: small files of text.
+const TREE_BYTES_MAX: u64 = 4 << 20;
+/// Files in `/tmp`, for each MiB of it.
+const FILES_OF_MIB: u64 = 256;
+/// Devices without a state.
+const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+const DEVICE_LINKS: [(&str, &str); 4] = [
+    ("dev/fd", "/proc/self/fd"),
+    ("dev/stdin", "/proc/self/fd/0"),
+    ("dev/stdout", "/proc/self/fd/1"),
+    ("dev/stderr", "/proc/self/fd/2"),
+];
+
+const INERT: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
+
+/// Says what was tried.
+fn tried<T>(what: &str, path: &Path, outcome: rustix::io::Result<T>) -> Result<T> {
+    outcome.map_err(|error| said(what, path, error.into()))
+}
+
+fn said(what: &str, path: &Path, error: Error) -> Error {
+    Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
+}
+
+/// Where the root of an instance is, as the zygote names it.
+pub fn of_instance(slot: u32) -> PathBuf {
+    Path::new(ROOTS).join(slot.to_string())
+}
+
+/// Builds the tree, and makes it the root of everything in this mount namespace.
+///
+/// # Errors
+/// What was tried, and what the system said.
+pub fn build(spec: &Spec) -> Result<()> {
+    let devices = DEVICES.map(|name| Bind {
+        source: Path::new("/dev").join(name),
+        target: Path::new("/dev").join(name),
+    });
+    // The tree hides what is at its place: so everything is opened before.
+    let sources = opened(&spec.binds)?;
+    let devices = opened(&devices)?;
+    let tree = Path::new(BUILT);
+    memory(tree, 0o755, TREE_BYTES_MAX, 0)?;
+    for (source, bind) in &sources {
+        seen(tree, source, bind, INERT | MountFlags::RDONLY)?;
+    }
+    for (source, bind) in &devices {
+        seen(tree, source, bind, MountFlags::NOSUID | MountFlags::NOEXEC | MountFlags::RDONLY)?;
+    }
+    let links = spec.links.iter().map(|(link, to)| (link.as_path(), to.as_path()));
+    let links = links.chain(DEVICE_LINKS.iter().map(|(link, to)| (Path::new(link), Path::new(to))));
+    for (link, to) in links {
+        let link = inside(tree, link);
+        symlink(to, &link).map_err(|error| said("linking", &link, error))?;
+    }
+    written(tree, spec)?;
+    processes(tree)?;
+    scratch(tree, &spec.limits, spec.ids_first)?;
+    // Copies of the tree are to be without these.
+    for own in ["tmp", "dev/shm"] {
+        let own = tree.join(own);
+        tried("setting apart", &own, mount_change(&own, MountPropagationFlags::UNBINDABLE))?;
+    }
+    let roots = inside(tree, Path::new(ROOTS));
+    directory(&roots)?;
+    memory(&roots, 0o711, TREE_BYTES_MAX, 0)?;
+    tried("setting apart", &roots, mount_change(&roots, MountPropagationFlags::UNBINDABLE))?;
+    let flags = MountFlags::BIND | INERT | MountFlags::RDONLY;
+    tried("fixing", tree, mount_remount(tree, flags, ""))?;
+    enter(tree)
+}
+
+/// Makes the root of an instance, whose users is `user` as the host counts.
+///
+/// # Errors
+/// What was tried, and what the system said: nothing is left.
+pub fn add(slot: u32, limits: &Limits, user: u32) -> Result<()> {
+    let root = of_instance(slot);
+    directory(&root)?;
+    tried("copying the root to", &root, mount_bind_recursive("/", &root))?;
+    scratch(&root, limits, user).inspect_err(|_| {
+        let _ = remove(slot);
+    })
+}
+
+/// Removes the root of an instance.
+///
+/// # Errors
+/// What was tried, and what the system said.
+pub fn remove(slot: u32) -> Result<()> {
+    let root = of_instance(slot);
+    tried("unmounting", &root, unmount(&root, UnmountFlags::DETACH))
+}
+
+fn opened(binds: &[Bind]) -> Result<Vec<(OwnedFd, &Bind)>> {
+    let open = |bind| {
+        let Bind { source, .. }: &Bind = bind;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        Ok((tried("opening", source, rustix::fs::open(source, flags, Mode::empty()))?, bind))
+    };
+    binds.iter().map(open).collect()
+}
+
+/// A path of the tree's.
+fn inside(tree: &Path, path: &Path) -> PathBuf {
+    tree.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+fn directory(path: &Path) -> Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
+    made.map_err(|error| said("making", path, error))
+}
+
+fn memory(at: &Path, mode: u32, bytes: u64, user: u32) -> Result<()> {
+    let files = (bytes >> 20).max(4) * FILES_OF_MIB;
+    let options = format!("mode={mode:o},size={bytes},nr_inodes={files},uid={user},gid={user}");
+    let options = std::ffi::CString::new(options).map_err(Error::other)?;
+    tried("mounting memory at", at, mount("tmpfs", at, "tmpfs", INERT, &*options))
+}
+
+/// `/tmp`, and shared memory in it: they have one limit.
+fn scratch(root: &Path, limits: &Limits, user: u32) -> Result<()> {
+    let (temporary, shared) = (root.join("tmp"), root.join("dev/shm"));
+    if root == Path::new(BUILT) {
+        directory(&temporary)?;
+        directory(&shared)?;
+    }
+    memory(&temporary, 0o700, limits.scratch_bytes, user)?;
+    tried("mounting", &shared, mount_bind(&temporary, &shared))
+}
+
+/// Mounts what was opened.
+fn seen(tree: &Path, source: &OwnedFd, bind: &Bind, flags: MountFlags) -> Result<()> {
+    let target = inside(tree, &bind.target);
+    let kind = tried("looking at", &bind.source, rustix::fs::fstat(source))?.st_mode;
+    if rustix::fs::FileType::from_raw_mode(kind).is_dir() {
+        directory(&target)?;
+    } else {
+        directory(target.parent().unwrap_or(tree))?;
+        fs::write(&target, "").map_err(|error| said("making", &target, error))?;
+    }
+    let held = format!("/proc/self/fd/{}", source.as_raw_fd());
+    tried("mounting", &bind.source, mount_bind(held.as_str(), &target))?;
+    tried("fixing", &target, mount_remount(&target, MountFlags::BIND | flags, ""))
+}
+
+/// Files of `/etc` that say who is who.
+fn written(tree: &Path, spec: &Spec) -> Result<()> {
+    directory(&tree.join("etc"))?;
+    let hosts = format!("127.0.0.1 localhost {0}\n::1 localhost {0}\n", spec.host);
+    let users = (1..IDS_OF_TEMPLATE)
+        .map(|user| format!("function{user}:x:{user}:{user}::/tmp:/usr/sbin/nologin\n"))
+        .collect::<String>();
+    let groups = (1..IDS_OF_TEMPLATE)
+        .map(|group| format!("function{group}:x:{group}:\n"))
+        .collect::<String>();
+    for (name, text) in [
+        ("passwd", format!("root:x:0:0:root:/tmp:/usr/sbin/nologin\n{users}")),
+        ("group", format!("root:x:0:\n{groups}")),
+        ("nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n".to_owned()),
+        ("hosts", hosts),
+    ] {
+        let path = tree.join("etc").join(name);
+        // One of the host's may be mounted there.
+        if !path.exists() {
+            fs::write(&path, text).map_err(|error| said("writing", &path, error))?;
+        }
+    }
+    Ok(())
+}
+
+/// `/proc` of this PID namespace: a user sees its own processes only.
+fn processes(tree: &Path) -> Result<()> {
+    let at = tree.join("proc");
+    directory(&at)?;
+    let flags = INERT | MountFlags::NOEXEC | MountFlags::RDONLY;
+    tried("mounting", &at, mount("proc", &at, "proc", flags, c"hidepid=2"))
+}
+
+/// Leaves the host's root for good.
+fn enter(tree: &Path) -> Result<()> {
+    let moved = rustix::process::chdir(tree)
+        // The old root is then over the new one, and is unmounted where it lies.
+        .and_then(|()| rustix::process::pivot_root(".", "."))
+        .and_then(|()| unmount(".", UnmountFlags::DETACH))
+        .and_then(|()| rustix::process::chdir("/"));
+    tried("going into", tree, moved)
+}

@@ -1,0 +1,269 @@
+//! `unlade fn serve` as its callers see it.
+
+use std::time::Duration;
+
+use serde_json::json;
+use system_tests::functions::{Gateway, ask, signal, skip_reason, until};
+
+macro_rules! needs_functions {
+    () => {
+        if let Some(reason) = skip_reason() {
+            println!("skipped: {}: {reason}", module_path!());
+            return;
+        }
+    };
+}
+
+/// Reads an object, writes its copy in capitals.
+const UPPER: &str = r#"
+import boto3
+s3 = boto3.client("s3")
+
+def handler(event, context):
+    body = s3.get_object(Bucket="box", Key=event["key"])["Body"].read()
+    s3.put_object(Bucket="box", Key=event["key"] + ".up", Body=body.upper())
+    print("hello from", context.function_name)
+    return {"bytes": len(body), "left_ms": context.get_remaining_time_in_millis() > 0}
+"#;
+
+/// Does what it is told.
+const OBEDIENT: &str = r#"
+import os, sys, time
+import boto3
+s3 = boto3.client("s3")
+calls = 0
+
+def handler(event, context):
+    global calls
+    calls += 1
+    for step in event.get("steps", []):
+        name, value = step
+        if name == "sleep":
+            time.sleep(value)
+        elif name == "put":
+            s3.put_object(Bucket="box", Key=value, Body=value.encode())
+        elif name == "exit":
+            os._exit(value)
+        elif name == "raise":
+            raise ValueError(value)
+        elif name == "fail_until":
+            if s3.get_object(Bucket="box", Key=value)["Body"].read() != b"go":
+                raise ValueError("not yet")
+    return {"calls": calls, "big": "x" * event.get("big", 0), "variable": os.environ.get("V")}
+"#;
+
+#[test]
+fn a_function_is_deployed_invoked_and_removed() {
+    needs_functions!();
+    let gateway = Gateway::start("");
+    gateway.bucket("box");
+    gateway.put("box", "a.txt", b"hello");
+    gateway.deploy("upper", "", UPPER);
+    let event = json!({"key": "a.txt"});
+    let answer = gateway.try_invoke("upper", &event, &[("x-amz-log-type", "Tail")]).unwrap();
+    assert!(answer.is_success(), "{answer:?}");
+    assert_eq!(answer.json(), json!({"bytes": 5, "left_ms": true}));
+    assert_eq!(gateway.object("box", "a.txt.up").as_deref(), Some(b"HELLO".as_slice()));
+    assert_eq!(answer.header("x-unlade-origin"), Some("restored"));
+    assert_eq!(answer.header("x-amz-executed-version"), Some("$LATEST"));
+    assert!(answer.header("x-amz-log-result").is_some());
+    let again = gateway.invoke("upper", &event);
+    assert_eq!(again.header("x-unlade-origin"), Some("warm"));
+    let missing = gateway.invoke("upper", &json!({"key": "nothing"}));
+    assert!(!missing.is_success());
+    assert_eq!(missing.error(), "NoSuchKey");
+    let list = ask(gateway.address, "GET", "/2015-03-31/functions/", &[], b"").unwrap();
+    assert_eq!(list.json()["Functions"][0]["FunctionName"], "upper");
+    let gone = ask(gateway.address, "DELETE", "/2015-03-31/functions/upper", &[], b"").unwrap();
+    assert_eq!(gone.status, 204);
+    let answer = gateway.invoke("upper", &event);
+    assert_eq!((answer.status, answer.error().as_str()), (404, "ResourceNotFoundException"));
+}
+
+#[test]
+fn what_cannot_be_invoked_is_refused_as_by_lambda() {
+    needs_functions!();
+    let gateway = Gateway::start("waiting_max = 1\n");
+    gateway.bucket("box");
+    gateway.deploy("obedient", "concurrency = 1\ntimeout = \"2s\"\n", OBEDIENT);
+    let path = "/2015-03-31/functions/obedient/invocations";
+    let post = |headers: &[(&str, &str)], body: &[u8]| {
+        let answer = ask(gateway.address, "POST", path, headers, body).unwrap();
+        (answer.status, answer.error())
+    };
+    assert_eq!(post(&[], b"{"), (400, "InvalidRequestContentException".to_owned()));
+    let kind = [("x-amz-invocation-type", "Wrong")];
+    assert_eq!(post(&kind, b"{}"), (400, "InvalidParameterValueException".to_owned()));
+    assert_eq!(post(&[("x-amz-invocation-type", "DryRun")], b"{}").0, 204);
+    let large = vec![b' '; 6 * 1024 * 1024 + 1];
+    assert_eq!(post(&[], &large), (413, "RequestTooLargeException".to_owned()));
+    assert_eq!(post(&[("origin", "http://page.example")], b"{}").0, 501);
+    let other = ask(gateway.address, "POST", &path.replace("obedient", "o:7"), &[], b"{}").unwrap();
+    assert_eq!(other.status, 404);
+    std::thread::scope(|scope| {
+        let sleep = json!({"steps": [["sleep", 1.0]]});
+        let calls: Vec<_> =
+            (0..4).map(|_| scope.spawn(|| gateway.invoke("obedient", &sleep))).collect();
+        let answers: Vec<_> = calls.into_iter().map(|call| call.join().unwrap()).collect();
+        let throttled = answers.iter().filter(|answer| answer.status == 429).count();
+        assert_eq!(throttled, 2, "one runs, one waits: {answers:?}");
+        assert_eq!(answers.iter().filter(|answer| answer.is_success()).count(), 2);
+    });
+}
+
+#[test]
+fn failures_of_functions_are_errors_that_say_what_happened() {
+    needs_functions!();
+    let gateway = Gateway::start("");
+    gateway.bucket("box");
+    gateway.deploy("obedient", "timeout = \"1s\"\n[environment]\nV = \"v\"\n", OBEDIENT);
+    let invoke = |steps: serde_json::Value| gateway.invoke("obedient", &json!({ "steps": steps }));
+    let raised = invoke(json!([["raise", "why"]]));
+    assert_eq!(raised.error(), "ValueError");
+    assert_eq!(raised.json()["errorMessage"], "why");
+    let late = invoke(json!([["sleep", 30]]));
+    assert_eq!(late.error(), "Sandbox.Timedout");
+    let message = late.json()["errorMessage"].as_str().unwrap().to_owned();
+    assert!(message.ends_with("Task timed out after 1.00 seconds"), "{message}");
+    assert_eq!(invoke(json!([["exit", 3]])).error(), "Runtime.ExitError");
+    let fine = invoke(json!([]));
+    assert_eq!(fine.json(), json!({"calls": 1, "big": "", "variable": "v"}), "a fresh instance");
+    assert_eq!(fine.header("x-unlade-origin"), Some("restored"));
+    let large = gateway.invoke("obedient", &json!({"big": 5_000_000}));
+    assert_eq!(large.json()["big"].as_str().map(str::len), Some(5_000_000));
+    let too_large = gateway.invoke("obedient", &json!({"big": 7_000_000}));
+    assert_eq!(too_large.error(), "Function.ResponseSizeTooLarge");
+}
+
+#[test]
+fn a_function_that_does_not_start_is_told_when_it_is_deployed() {
+    needs_functions!();
+    let gateway = Gateway::start("");
+    let output = gateway.try_deploy("f", "mod = \"sdk\"\n", UPPER);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("mode"), "{said}");
+    let output = gateway.try_deploy("f", "tenant = \"nobody\"\n", UPPER);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("nobody"), "{said}");
+}
+
+#[test]
+fn another_deployment_takes_over_without_a_failure() {
+    needs_functions!();
+    let gateway = Gateway::start("");
+    let code = |number: u32| format!("def handler(event, context):\n    return {number}\n");
+    gateway.deploy("f", "", &code(0));
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| {
+            let mut seen = Vec::new();
+            while seen.last() != Some(&3) {
+                let answer = gateway.invoke("f", &json!({}));
+                assert!(answer.is_success(), "{answer:?}");
+                seen.push(answer.json().as_u64().unwrap());
+            }
+            seen
+        });
+        for number in 1..=3 {
+            gateway.deploy("f", "", &code(number));
+        }
+        let seen = caller.join().unwrap();
+        assert!(seen.is_sorted(), "no old one after a new one: {seen:?}");
+    });
+    let mut gateway = gateway;
+    gateway.restart();
+    assert_eq!(gateway.invoke("f", &json!({})).json(), 3, "it is kept");
+}
+
+#[test]
+fn an_accepted_event_is_made_also_when_the_gateway_is_killed() {
+    needs_functions!();
+    let mut gateway = Gateway::start("");
+    gateway.bucket("box");
+    gateway.put("box", "gate", b"wait");
+    gateway.deploy("obedient", "", OBEDIENT);
+    let event = json!({"steps": [["fail_until", "gate"], ["put", "made"]]});
+    let kind = [("x-amz-invocation-type", "Event")];
+    let accepted = gateway.try_invoke("obedient", &event, &kind).unwrap();
+    assert_eq!(accepted.status, 202);
+    signal(gateway.pid(), "KILL");
+    gateway.ended();
+    assert!(gateway.object("box", "made").is_none());
+    gateway.put("box", "gate", b"go");
+    gateway.restart();
+    until("the event is made", || gateway.object("box", "made"));
+    let events = gateway.dir.path().join("events");
+    until("it is forgotten", || (std::fs::read_dir(&events).unwrap().count() == 0).then_some(()));
+}
+
+#[test]
+fn a_role_is_all_that_a_function_may_do_and_hints_cannot_borrow_another() {
+    needs_functions!();
+    let gateway = Gateway::start("[tenant.other]\n");
+    gateway.bucket("box");
+    gateway.bucket("secret");
+    gateway.put("box", "a.txt", b"a");
+    gateway.put("secret", "s.txt", b"s");
+    let role = "[[role.statements]]\neffect = \"allow\"\nactions = [\"s3:GetObject\"]\n\
+                resources = [\"box/*\"]\n";
+    let code = "import boto3\ns3 = boto3.client('s3')\ndef handler(event, context):\n    \
+                return s3.get_object(**event)['Body'].read().decode()\n";
+    gateway.deploy("reader", &format!("tenant = \"other\"\n{role}"), code);
+    let read = |bucket: &str, key: &str, hint: &str| {
+        let event = json!({"Bucket": bucket, "Key": key});
+        gateway.try_invoke("reader", &event, &[("x-unlade-hint", hint)]).unwrap()
+    };
+    assert_eq!(read("box", "a.txt", "box/a.txt").json(), "a");
+    for hint in ["secret/s.txt", "box/a.txt"] {
+        let denied = read("secret", "s.txt", hint);
+        let said = denied.json()["errorMessage"].as_str().unwrap_or_default().to_owned();
+        assert!(said.contains("AccessDenied"), "{denied:?}");
+    }
+}
+
+#[test]
+fn what_runs_ends_before_the_gateway_does() {
+    needs_functions!();
+    let mut gateway = Gateway::start("");
+    gateway.bucket("box");
+    gateway.deploy("obedient", "", OBEDIENT);
+    let pids = [gateway.worker("default"), gateway.store()];
+    let address = gateway.address;
+    let event = json!({"steps": [["sleep", 0.5], ["put", "late"]]});
+    let running = std::thread::spawn(move || {
+        system_tests::functions::invoke(address, "obedient", &event, &[]).unwrap()
+    });
+    let busy = || {
+        let state = gateway.state();
+        let instances = state["instances"].as_array()?;
+        instances.iter().any(|instance| instance["state"] == "busy").then_some(())
+    };
+    until("it runs", busy);
+    signal(gateway.pid(), "TERM");
+    assert_eq!(gateway.ended(), Some(0));
+    assert!(running.join().unwrap().is_success());
+    assert_eq!(gateway.object("box", "late").as_deref(), Some(b"late".as_slice()));
+    for pid in pids {
+        let gone = || (!std::path::Path::new(&format!("/proc/{pid}/cwd")).exists()).then_some(());
+        until("its processes are gone", gone);
+    }
+}
+
+#[test]
+fn idle_instances_end_and_memory_is_shared_by_need() {
+    needs_functions!();
+    let gateway = Gateway::start("memory_max = \"256MiB\"\n");
+    let code = "def handler(event, context):\n    return 1\n";
+    gateway.deploy("first", "keep_alive = \"1s\"\n", code);
+    gateway.deploy("second", "memory = \"256MiB\"\n", code);
+    gateway.deploy("third", "memory = \"257MiB\"\n", code);
+    assert!(gateway.invoke("first", &json!({})).is_success());
+    assert!(gateway.invoke("second", &json!({})).is_success(), "the first one makes room");
+    let refused = gateway.invoke("third", &json!({}));
+    assert_eq!((refused.status, refused.error().as_str()), (429, "TooManyRequestsException"));
+    assert!(gateway.invoke("first", &json!({})).is_success());
+    let count = || gateway.state()["instances"].as_array().map(Vec::len);
+    until("they have grown old", || {
+        std::thread::sleep(Duration::from_millis(100));
+        count().filter(|count| *count == 0)
+    });
+}

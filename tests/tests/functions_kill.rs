@@ -1,0 +1,222 @@
+//! Everything that belongs to functions is killed, at every stage of an invocation: no success
+//! without its object, every failure a clear error, no tenant's octets with another.
+//!
+//! `UNLADE_KILL_RUNS` is the number of runs a stage.
+
+use std::time::Duration;
+
+use random::Random;
+use serde_json::{Value, json};
+use system_tests::functions::{Answer, Gateway, invoke, signal, skip_reason, until};
+
+/// Reads a token, writes a token; pauses, or dies, where it is told.
+const TOKEN: &str = r#"
+import os, time
+import boto3
+s3 = boto3.client("s3")
+
+def at(event, stage):
+    if event.get("die") == stage:
+        os.kill(os.getpid(), 9)
+    if event.get("pause") == stage:
+        time.sleep(0.02)
+
+def handler(event, context):
+    at(event, "begin")
+    if "in" in event:
+        body = s3.get_object(Bucket=event["bucket"], Key=event["in"])["Body"].read()
+        if body != event["bucket"].encode() * 5000:
+            raise AssertionError("other octets")
+    at(event, "read")
+    s3.put_object(Bucket=event["bucket"], Key=event["out"], Body=event["token"].encode() * 1000)
+    at(event, "written")
+    return event["token"]
+"#;
+/// What a caller may be told where something was killed.
+const ERRORS: [&str; 9] = [
+    "Runtime.ExitError",
+    "Unlade.WorkerLost",
+    "Unlade.WriteFailed",
+    "ServiceException",
+    "InvalidRuntimeException",
+    "TooManyRequestsException",
+    // What botocore raises where a store is not there.
+    "EndpointConnectionError",
+    "ConnectionClosedError",
+    "ClientError",
+];
+const STAGES: [&str; 4] = ["begin", "read", "written", "settling"];
+const VICTIMS: [&str; 4] = ["instance", "worker", "store", "gateway"];
+
+struct Bed {
+    gateway: Gateway,
+    random: Random,
+    runs: u64,
+    successes: u64,
+    failures: u64,
+}
+
+impl Bed {
+    fn new(random: Random) -> Bed {
+        let gateway = Gateway::start("[tenant.other]\n");
+        for (bucket, tenant) in [("box", "default"), ("others", "other")] {
+            gateway.bucket(bucket);
+            gateway.put(bucket, "in", bucket.repeat(5000).as_bytes());
+            let manifest = format!("tenant = \"{tenant}\"\nhints = [\"{bucket}/in\"]\n");
+            gateway.deploy(bucket, &manifest, TOKEN);
+            // A worker learns how a bucket answers.
+            let event = json!({"bucket": bucket, "out": "first", "token": "t"});
+            assert!(gateway.invoke(bucket, &event).is_success());
+        }
+        Bed { gateway, random, runs: 0, successes: 0, failures: 0 }
+    }
+
+    /// One kill; what the caller heard is compared with what the store has.
+    fn run(&mut self, stage: &str, victim: &str) {
+        self.runs += 1;
+        let token = format!("{:016x}", self.random.next());
+        let out = format!("out-{token}");
+        let mut event = json!({"bucket": "box", "out": out, "token": token});
+        match (stage, victim) {
+            ("settling", _) => {}
+            (_, "instance") => {
+                event["in"] = "in".into();
+                event["die"] = stage.into();
+            }
+            _ => {
+                event["in"] = "in".into();
+                event["pause"] = stage.into();
+            }
+        }
+        let address = self.gateway.address;
+        if stage == "settling" {
+            signal(self.gateway.store(), "STOP");
+        }
+        let caller = std::thread::spawn(move || invoke(address, "box", &event, &[]));
+        let delay = Duration::from_micros(self.random.below(30_000));
+        std::thread::sleep(delay);
+        let stopped = (stage == "settling").then(|| self.gateway.store());
+        self.kill(stage, victim);
+        if let Some(pid) = stopped.filter(|_| victim != "store") {
+            // It was told to end where the gateway was killed.
+            let _ = std::process::Command::new("kill").args(["-CONT", &pid.to_string()]).output();
+        }
+        if victim == "gateway" {
+            self.gateway.ended();
+            self.gateway.restart();
+        }
+        let answer = caller.join().expect("the caller lives").ok();
+        self.judge(stage, victim, answer.as_ref(), &token, &out);
+        self.others();
+    }
+
+    fn kill(&mut self, stage: &str, victim: &str) {
+        match victim {
+            "worker" => signal(self.gateway.worker("default"), "KILL"),
+            "store" => signal(self.gateway.store(), "KILL"),
+            "gateway" => signal(self.gateway.pid(), "KILL"),
+            // It has done so itself; or has ended its work.
+            _ if stage != "settling" => {}
+            _ => {}
+        }
+    }
+
+    fn judge(
+        &mut self,
+        stage: &str,
+        victim: &str,
+        answer: Option<&Answer>,
+        token: &str,
+        out: &str,
+    ) {
+        let context = format!("{victim} killed at {stage}, run {}: {answer:?}", self.runs);
+        let object = self.gateway.object("box", out);
+        match answer {
+            Some(answer) if answer.is_success() => {
+                self.successes += 1;
+                assert_eq!(answer.json(), token, "{context}");
+                let due = token.repeat(1000).into_bytes();
+                assert!(object.is_some_and(|found| found == due), "no object: {context}");
+            }
+            Some(answer) => {
+                self.failures += 1;
+                assert!(ERRORS.contains(&answer.error().as_str()), "{context}");
+            }
+            // A connection that broke off is an error of its own.
+            None => {
+                self.failures += 1;
+                assert_eq!(victim, "gateway", "{context}");
+            }
+        }
+    }
+
+    /// Another tenant's function works, as soon as all is there again, and sees its own octets.
+    fn others(&mut self) {
+        let token = format!("{:016x}", self.random.next());
+        let event = json!({"bucket": "others", "in": "in", "out": "o", "token": token});
+        let answer = until("the others are served", || {
+            let answer = self.gateway.try_invoke("others", &event, &[]).ok()?;
+            let seen = String::from_utf8_lossy(&answer.body).into_owned();
+            assert!(!seen.contains("other octets"), "{seen}");
+            answer.is_success().then_some(answer)
+        });
+        assert_eq!(answer.json(), Value::from(token));
+    }
+}
+
+fn runs() -> u64 {
+    std::env::var("UNLADE_KILL_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(16)
+}
+
+fn kill_at(stage: &str) {
+    if let Some(reason) = skip_reason() {
+        println!("skipped: {}: {reason}", module_path!());
+        return;
+    }
+    let mut bed = Bed::new(Random::new(random::seed()));
+    for run in 0..runs() {
+        let victim = VICTIMS[run as usize % VICTIMS.len()];
+        bed.run(stage, victim);
+    }
+    println!("{stage}: {} runs, {} successes, {} errors", bed.runs, bed.successes, bed.failures);
+    assert!(bed.runs < 8 || bed.failures > 0, "nothing was hit");
+}
+
+#[test]
+fn no_success_without_its_object_when_killed_at_the_beginning() {
+    kill_at(STAGES[0]);
+}
+
+#[test]
+fn no_success_without_its_object_when_killed_behind_a_read() {
+    kill_at(STAGES[1]);
+}
+
+#[test]
+fn no_success_without_its_object_when_killed_behind_a_write() {
+    kill_at(STAGES[2]);
+}
+
+#[test]
+fn no_success_without_its_object_when_killed_while_settling() {
+    kill_at(STAGES[3]);
+}
+
+#[test]
+fn pending_writes_survive_their_instance() {
+    if let Some(reason) = skip_reason() {
+        println!("skipped: {}: {reason}", module_path!());
+        return;
+    }
+    let bed = Bed::new(Random::new(random::seed()));
+    let address = bed.gateway.address;
+    signal(bed.gateway.store(), "STOP");
+    let event = json!({"bucket": "box", "out": "kept", "token": "t", "die": "written"});
+    let answer = invoke(address, "box", &event, &[]).unwrap();
+    assert_eq!(answer.error(), "Runtime.ExitError");
+    assert!(bed.gateway.object("box", "kept").is_none());
+    signal(bed.gateway.store(), "CONT");
+    let kept =
+        until("it is written", || bed.gateway.object("box", "kept").filter(|o| o.len() > 999));
+    assert_eq!(kept, b"t".repeat(1000));
+}
