@@ -57,9 +57,6 @@ pub const WORKLOADS: [Workload; 12] = [
     compute("compression", &["gzip", "urllib.parse"]),
 ];
 
-/// The function whose input may have any size.
-pub const SIZED: &str = "aes";
-
 /// The workload of a directory.
 ///
 /// # Errors
@@ -220,7 +217,6 @@ mod tests {
         assert_eq!(found, listed);
         let io = WORKLOADS.iter().filter(|workload| workload.half == Half::Io).count();
         assert_eq!(io * 2, WORKLOADS.len());
-        assert!(workload(SIZED).is_ok());
     }
 
     #[test]
