@@ -255,7 +255,7 @@ fn open(
 ) -> Result<(Node, Objects)> {
     let functions =
         place.functions(&format!("{name}-functions"), wanted, args.backend.name(), keep_alive)?;
-    let node = Node::start(&place.directory(name)?, &functions, &place.packages)?;
+    let node = Node::start(&place.directory(name)?, &functions, place)?;
     let objects = Objects::of(&node.access()?)?;
     objects.fill(place, subjects)?;
     Ok((node, objects))

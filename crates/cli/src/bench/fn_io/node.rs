@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use super::catalogue::Mode;
 use super::http::{Answer, Caller};
+use super::place::Place;
 use crate::lab::process::{cpu_ns, log_tail};
 
 /// How long a drain may take.
@@ -136,10 +137,10 @@ impl Node {
     ///
     /// # Errors
     /// It does not start; with what it said.
-    pub fn start(home: &Path, functions: &Path, packages: &Path) -> Result<Node> {
+    pub fn start(home: &Path, functions: &Path, place: &Place) -> Result<Node> {
         let state = home.join("state");
         let config = home.join("fn.toml");
-        fs::write(&config, settings_text(&state, functions, packages))?;
+        fs::write(&config, settings_text(&state, functions, &place.interpreter, &place.packages))?;
         let log = home.join("log");
         let file = fs::File::create(&log)?;
         let executable = std::env::current_exe().context("this program's own path")?;
@@ -229,13 +230,14 @@ impl Drop for Node {
     }
 }
 
-fn settings_text(state: &Path, functions: &Path, packages: &Path) -> String {
+fn settings_text(state: &Path, functions: &Path, python: &Path, packages: &Path) -> String {
     let quoted = |path: &Path| toml::Value::from(path.display().to_string()).to_string();
     let mut text = format!(
-        "listen = \"127.0.0.1:0\"\nstore_listen = \"127.0.0.1:0\"\nstate = {}\nfunctions = {}\n\
+        "listen = \"127.0.0.1:0\"\nstore_listen = \"127.0.0.1:0\"\nstate = {}\nfunctions = {}\npython = {}\n\
          packages = [{}]\nmemory_max = \"1TiB\"\ninstances_max = 10000\n[log]\nlevel = \"warn\"\n",
         quoted(state),
         quoted(functions),
+        quoted(python),
         quoted(packages),
     );
     for mode in Mode::ALL {
@@ -346,7 +348,8 @@ mod tests {
                     export AWS_SECRET_ACCESS_KEY=b\n";
         assert_eq!(access(text).unwrap().endpoint, "http://127.0.0.1:9");
         assert_eq!(access("export A=b\n"), None);
-        let text = settings_text(Path::new("/s"), Path::new("/f"), Path::new("/p"));
+        let text =
+            settings_text(Path::new("/s"), Path::new("/f"), Path::new("/y"), Path::new("/p"));
         let config: gateway::GatewayConfig = settings::parse(&text, "fn.toml").unwrap();
         config.check().unwrap();
         assert_eq!(config.tenant.len(), Mode::ALL.len());

@@ -23,6 +23,8 @@ pub struct Place {
     workloads: PathBuf,
     /// The interpreter of the environment that has their packages.
     python: PathBuf,
+    /// The interpreter that it was made of, which instances have.
+    pub interpreter: PathBuf,
     /// Where the packages are.
     pub packages: PathBuf,
     /// What `inputs.py` says.
@@ -47,12 +49,17 @@ impl Place {
         let venv = said(Command::new(workloads.join("prepare")))?;
         let venv = PathBuf::from(venv.trim());
         let python = venv.join("bin/python");
-        let mut asked = Command::new(&python);
-        asked.args(["-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]);
-        let packages = PathBuf::from(said(asked)?.trim());
+        let asked = |expression: &str| -> Result<PathBuf> {
+            let mut command = Command::new(&python);
+            command.args(["-c", &format!("import os, sys, sysconfig; print({expression})")]);
+            Ok(PathBuf::from(said(command)?.trim()))
+        };
+        let interpreter = asked("os.path.realpath(sys.executable)")?;
+        let packages = asked("sysconfig.get_path('purelib')")?;
         let root = std::env::temp_dir().join(format!("unlade-bench-fn-{}", std::process::id()));
         fs::create_dir_all(&root).with_context(|| root.display().to_string())?;
-        let mut place = Place { root, workloads, python, packages, description: Value::Null };
+        let mut place =
+            Place { root, workloads, python, interpreter, packages, description: Value::Null };
         let mut make = Command::new(&place.python);
         make.arg(place.workloads.join("inputs.py")).arg("--out").arg(place.inputs());
         said({
