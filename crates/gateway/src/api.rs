@@ -257,11 +257,13 @@ fn answered(answer: Answer, function: &Function, wants_log: bool) -> Reply {
     set(&mut reply, "x-amz-executed-version", LATEST);
     set(&mut reply, "x-unlade-origin", served.name());
     let text = format!(
-        "queued_us={},start_us={},handler_us={},settled_us={}",
+        "queued_us={},start_us={},handler_us={},settled_us={},prefetch_us={},prefetch_waited_us={}",
         timings.queued.as_micros(),
         timings.start.as_micros(),
         timings.handler.as_micros(),
-        timings.settled.as_micros()
+        timings.settled.as_micros(),
+        timings.prefetch.as_micros(),
+        timings.prefetch_waited.as_micros()
     );
     set(&mut reply, "x-unlade-timings", &text);
     if is_error {

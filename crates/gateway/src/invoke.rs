@@ -44,6 +44,10 @@ pub struct Timings {
     pub handler: Duration,
     /// Until its writes were durable.
     pub settled: Duration,
+    /// What fetching its objects ahead took.
+    pub prefetch: Duration,
+    /// Of that, what its GETs waited for.
+    pub prefetch_waited: Duration,
 }
 
 /// What a caller gets.
@@ -124,7 +128,16 @@ async fn attempt(
             let begin = Instant::now();
             let settled = settle(host, &member.link, invocation, reply.pending_writes).await;
             let start = if is_first { member.start } else { Duration::ZERO };
-            let timings = Timings { queued, start, handler, settled: begin.elapsed() };
+            let settled_in = begin.elapsed();
+            let (prefetch, prefetch_waited) = reply.prefetch_us;
+            let timings = Timings {
+                queued,
+                start,
+                handler,
+                settled: settled_in,
+                prefetch: Duration::from_micros(prefetch),
+                prefetch_waited: Duration::from_micros(prefetch_waited),
+            };
             let served = if is_first { Served::Fresh(member.origin) } else { Served::Warm };
             return Ok(answer(invocation, reply, settled, served, timings));
         }

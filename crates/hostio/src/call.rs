@@ -22,7 +22,7 @@ use crate::prefetch::Octets;
 use crate::stage::Staged;
 use crate::store::checked;
 use crate::store::sign::Form;
-use crate::store::{Body, Reader};
+use crate::store::{Body, Reader, Version};
 use crate::tenant::Tenant;
 use crate::writeback::{Acknowledged, Candidate};
 
@@ -79,7 +79,7 @@ impl Caller {
                 CallEnd::Done
             }
             Ok(Done::Object { result, head, first, flags }) => {
-                let algorithm = checked::stated(&head).map(|_| "crc32");
+                let algorithm = checked::stated(&head).map(|(algorithm, _)| algorithm);
                 let text = done_meta(&result, &head, retries, algorithm);
                 deliver(&self.tenant, life, number, &text, first, flags).await;
                 CallEnd::Done
@@ -93,7 +93,7 @@ impl Caller {
                 fetch::say(life, number, Status::ServiceError, &text, 0).await;
                 if error == ServiceError::denied() { CallEnd::Denied } else { CallEnd::Service }
             }
-            Err(Failed::Host { code, message }) => {
+            Err(Failed::Host { code, message, .. }) => {
                 fetch::complain(life, number, code, &message).await;
                 CallEnd::Host
             }
@@ -110,8 +110,10 @@ impl Caller {
     ) -> Result<Done, Failed> {
         let parameters = &call.parameters;
         match call.operation.as_str() {
-            "GeneratePresignedUrl" => return self.presign(parameters),
-            "GeneratePresignedPost" => return self.presign_post(parameters),
+            "GeneratePresignedUrl" => return self.presign(parameters, call.region.as_deref()),
+            "GeneratePresignedPost" => {
+                return self.presign_post(parameters, call.region.as_deref());
+            }
             _ => {}
         }
         let (operation, mut request) = self.request(&call.operation, parameters)?;
@@ -186,7 +188,8 @@ impl Caller {
             return self.object(result, head, reader, PENDING).await.map(Some);
         }
         if request.operation.name == "GetObject" {
-            let taken = self.tenant.prefetches.take(&self.invocation, parameters).await;
+            let taken =
+                self.tenant.prefetches.take(&self.tenant, &self.invocation, parameters).await;
             if let Some(taken) = taken {
                 let done = self.object(taken.result, taken.head, taken.reader, PREFETCHED).await;
                 // A fetch that broke off is no error: the object is asked for again.
@@ -253,16 +256,26 @@ impl Caller {
         }
     }
 
-    fn presign(&self, parameters: &Map<String, Value>) -> Result<Done, Failed> {
+    fn presign(
+        &self,
+        parameters: &Map<String, Value>,
+        region: Option<&str>,
+    ) -> Result<Done, Failed> {
         let empty = Map::new();
         let inner = parameters.get("Parameters").and_then(Value::as_object).unwrap_or(&empty);
         let name = parameters.get("Operation").and_then(Value::as_str).unwrap_or_default();
-        let (_, request) = self.request(name, inner)?;
-        let url = self.tenant.transport.presign(&request, expires(parameters)?)?;
+        let (_, mut request) = self.request(name, inner)?;
+        request.in_region(region).map_err(|e| invalid(&e.to_string()))?;
+        let version = version(parameters)?;
+        let url = self.tenant.transport.presign(&request, expires(parameters)?, version)?;
         Ok(made_here(json!({ "Url": url })))
     }
 
-    fn presign_post(&self, parameters: &Map<String, Value>) -> Result<Done, Failed> {
+    fn presign_post(
+        &self,
+        parameters: &Map<String, Value>,
+        region: Option<&str>,
+    ) -> Result<Done, Failed> {
         let text = |name: &str| parameters.get(name).and_then(Value::as_str).unwrap_or_default();
         let (bucket, key) = (text("Bucket"), text("Key"));
         // The holder chooses the end of the name: the role must allow all of them.
@@ -270,12 +283,14 @@ impl Caller {
         let asked =
             json!({"Bucket": bucket, "Key": starts.map_or(key.to_owned(), |s| format!("{s}*"))});
         let asked = asked.as_object().cloned().unwrap_or_default();
-        self.request("PutObject", &asked)?;
+        let (_, mut request) = self.request("PutObject", &asked)?;
+        request.in_region(region).map_err(|e| invalid(&e.to_string()))?;
         let (none, empty) = (Vec::new(), Map::new());
         let fields = parameters.get("Fields").and_then(Value::as_object).unwrap_or(&empty);
         let conditions = parameters.get("Conditions").and_then(Value::as_array).unwrap_or(&none);
         let expires = expires(parameters)?;
-        let form = Form { bucket, key, fields, conditions, expires };
+        let version = version(parameters)?;
+        let form = Form { bucket, key, fields, conditions, expires, region, version };
         let (url, fields) = self.tenant.transport.presign_post(form)?;
         let fields: Map<String, Value> = fields.into_iter().map(|(k, v)| (k, v.into())).collect();
         Ok(made_here(json!({"url": url, "fields": fields})))
@@ -286,6 +301,16 @@ fn expires(parameters: &Map<String, Value>) -> Result<Duration, Failed> {
     let seconds = parameters.get("ExpiresIn").map_or(Some(3600), Value::as_u64);
     let expires = seconds.map(Duration::from_secs).filter(|expires| *expires <= EXPIRES_MAX);
     expires.ok_or_else(|| invalid("ExpiresIn is at most seven days, in seconds"))
+}
+
+/// The rules that the function has named, by the name that SDKs give them.
+fn version(parameters: &Map<String, Value>) -> Result<Option<Version>, Failed> {
+    match parameters.get("SignatureVersion").map(Value::as_str) {
+        None => Ok(None),
+        Some(Some("s3")) => Ok(Some(Version::Two)),
+        Some(Some("v4" | "s3v4")) => Ok(Some(Version::Four)),
+        Some(_) => Err(invalid("SignatureVersion is s3 or s3v4")),
+    }
 }
 
 fn made_here(result: Value) -> Done {

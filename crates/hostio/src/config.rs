@@ -12,6 +12,7 @@ use service::logs::LogConfig;
 use settings::{ByteSize, SettingsError};
 use wire::guest::Layout;
 
+use crate::relay::Route;
 use crate::store::credentials::{CredentialsConfig, CredentialsError};
 use crate::store::http::{Addressing, Endpoint};
 use crate::store::sign::Signer;
@@ -38,6 +39,9 @@ pub struct WorkerConfig {
     /// What all instances have together.
     #[serde(default)]
     pub tenant: TenantConfig,
+    /// Where instances with an SDK of their own connect; nowhere where it is not said.
+    #[serde(default)]
+    pub relay: Option<RelayConfig>,
     /// How long a drain may take.
     #[serde(default = "drain_timeout", with = "settings::duration")]
     pub drain_timeout: Duration,
@@ -48,6 +52,21 @@ pub struct WorkerConfig {
 
 fn drain_timeout() -> Duration {
     Duration::from_secs(60)
+}
+
+/// TCP for instances with an SDK of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RelayConfig {
+    /// The socket's file.
+    pub path: PathBuf,
+    /// Connections at a time.
+    #[serde(default = "relayed_connections")]
+    pub connections_max: usize,
+}
+
+fn relayed_connections() -> usize {
+    1024
 }
 
 /// Where the objects are.
@@ -232,6 +251,17 @@ impl WorkerConfig {
             return Err(value("[instance] window_slots", "1 to host_slots"));
         }
         self.store.parse().map(|_| ())
+    }
+
+    /// What the relay does, where there is one.
+    ///
+    /// # Errors
+    /// The store's address is none.
+    pub fn route(&self) -> Result<Option<Route>, ConfigError> {
+        let Some(relay) = &self.relay else { return Ok(None) };
+        let (host, port, _) = self.store.parse()?;
+        let (path, connections_max) = (relay.path.clone(), relay.connections_max);
+        Ok(Some(Route { path, host, port, connections_max }))
     }
 
     /// Limits of an instance.

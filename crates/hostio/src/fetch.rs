@@ -10,6 +10,7 @@ use wire::guest::descriptor::{LEFT_UNKNOWN, MORE};
 use wire::guest::{Completion, Extent, Status};
 
 use crate::life::{Life, Meta, Slots};
+use crate::perform::Failed;
 use crate::store::{Into, Reader, TransportError};
 use crate::tenant::Tenant;
 
@@ -218,7 +219,11 @@ pub async fn read(tenant: &Tenant, life: &Rc<Life>, call: u64, token: u64, wante
     match piece {
         Ok(Some(piece)) => give(tenant, life, call, token, None, *flow, piece, 0),
         Ok(None) => life.complete(&Completion::bare(call, Status::Refused, life.epoch_low())),
-        Err(error) => complain(life, call, HostCode::Unavailable, &error.to_string()).await,
+        Err(error) => {
+            let failed = Failed::from(error);
+            let (code, message) = failed.said();
+            say(life, call, Status::HostError, &host_meta(code, message), 0).await;
+        }
     }
 }
 
@@ -233,7 +238,7 @@ async fn next(life: &Rc<Life>, rest: Rest, limit: usize) -> Next {
             Ok((flow, other)) => return (flow, other.map(Some)),
             // The task is aborted only with its handle.
             Err(_) => {
-                let broken = TransportError::Broken { host: String::new(), why: "dropped".into() };
+                let broken = TransportError::broken("the store", "dropped");
                 let none = Box::new(crate::prefetch::Octets::empty());
                 return (Box::new(Flow::new(none, 1)), Err(broken));
             }
@@ -279,5 +284,5 @@ pub async fn say(life: &Rc<Life>, call: u64, status: Status, text: &[u8], flags:
 
 /// Completes a call with an error of the host.
 pub async fn complain(life: &Rc<Life>, call: u64, code: HostCode, message: &str) {
-    say(life, call, Status::HostError, &host_meta(code, message), 0).await;
+    say(life, call, Status::HostError, &host_meta(code.name(), message), 0).await;
 }

@@ -36,6 +36,7 @@ pub mod perform;
 pub mod prefetch;
 pub mod quota;
 pub mod region;
+pub mod relay;
 pub mod runs;
 pub mod session;
 pub mod stage;

@@ -43,20 +43,22 @@ pub enum Failed {
         code: HostCode,
         /// For people.
         message: String,
+        /// Another attempt need not wait.
+        at_once: bool,
     },
 }
 
 impl Failed {
     /// The host could not.
     pub fn host(code: HostCode, message: impl std::fmt::Display) -> Failed {
-        Failed::Host { code, message: message.to_string() }
+        Failed::Host { code, message: message.to_string(), at_once: false }
     }
 
     /// The code, and what is said to people.
     pub fn said(&self) -> (&str, &str) {
         match self {
             Failed::Service { error, .. } => (error.code(), error.message()),
-            Failed::Host { code, message } => (code.name(), message),
+            Failed::Host { code, message, .. } => (code.name(), message),
         }
     }
 
@@ -66,7 +68,9 @@ impl Failed {
                 Some(Failure::Service { status: error.status, code: error.code() })
             }
             Failed::Host { code: HostCode::Timeout, .. } => Some(Failure::Timeout),
-            Failed::Host { code: HostCode::Unavailable, .. } => Some(Failure::Connection),
+            Failed::Host { code: HostCode::Unavailable | HostCode::Broken, .. } => {
+                Some(Failure::Connection)
+            }
             Failed::Host { .. } => None,
         }
     }
@@ -76,10 +80,12 @@ impl From<TransportError> for Failed {
     fn from(error: TransportError) -> Failed {
         let code = match &error {
             TransportError::Timeout { .. } => HostCode::Timeout,
-            TransportError::Connect { .. } | TransportError::Broken { .. } => HostCode::Unavailable,
+            TransportError::Connect { .. } => HostCode::Unavailable,
+            TransportError::Broken { .. } => HostCode::Broken,
             TransportError::Sign(_) => HostCode::NoCredentials,
         };
-        Failed::Host { code, message: error.to_string() }
+        let at_once = matches!(error, TransportError::Broken { was_kept: true, .. });
+        Failed::Host { code, message: error.to_string(), at_once }
     }
 }
 
@@ -111,6 +117,7 @@ pub async fn perform(
 /// There is none.
 pub async fn wait(tenant: &Tenant, attempts: &mut Attempts, failed: Failed) -> Result<(), Failed> {
     let dice = tenant.dice();
+    let at_once = matches!(failed, Failed::Host { at_once: true, .. });
     let wait = failed
         .as_failure()
         .and_then(|failure| attempts.failed(failure, &mut tenant.retries.borrow_mut(), dice));
@@ -118,7 +125,9 @@ pub async fn wait(tenant: &Tenant, attempts: &mut Attempts, failed: Failed) -> R
         None => Err(failed),
         Some(wait) => {
             tenant.meter.add(Event::HostioRetry);
-            tokio::time::sleep(wait).await;
+            if !at_once {
+                tokio::time::sleep(wait).await;
+            }
             Ok(())
         }
     }
@@ -137,8 +146,8 @@ async fn attempt(
     if is_object && (200..300).contains(&head.status) {
         return match understand(request, &head, &[]) {
             Answer::Done(result) => {
-                if let Some(sum) = checked::stated(&head) {
-                    incoming = Box::new(Checked::new(incoming, sum));
+                if let Some((algorithm, sum)) = checked::stated(&head) {
+                    incoming = Box::new(Checked::new(incoming, algorithm, sum));
                 }
                 Ok(Performed { result, head, object: Some(incoming) })
             }

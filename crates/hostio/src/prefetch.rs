@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use meter::{Event, PrefetchEnd};
 use object::operation::find;
@@ -49,6 +50,21 @@ pub struct Fetch {
     changed: Notify,
     held: RefCell<Option<HeldBytes>>,
     task: RefCell<Option<tokio::task::AbortHandle>>,
+    started: Instant,
+    /// When the last octet came.
+    whole: Cell<Option<Instant>>,
+    /// When the function asked.
+    asked: Cell<Option<Instant>>,
+    timings: Rc<Cell<Timings>>,
+}
+
+/// How well the fetches of an invocation were hidden: those that were used, and have come whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// From their start to their last octet, together.
+    pub total: Duration,
+    /// Of that, what came after the function had asked.
+    pub waited: Duration,
 }
 
 impl Drop for Fetch {
@@ -62,7 +78,13 @@ impl Drop for Fetch {
 /// Fetches by invocation.
 #[derive(Debug, Default)]
 pub struct Prefetches {
-    fetches: RefCell<HashMap<String, HashMap<ObjectName, Rc<Fetch>>>>,
+    fetches: RefCell<HashMap<String, Invocation>>,
+}
+
+#[derive(Debug, Default)]
+struct Invocation {
+    fetches: HashMap<ObjectName, Rc<Fetch>>,
+    timings: Rc<Cell<Timings>>,
 }
 
 /// What a GET takes over.
@@ -94,16 +116,24 @@ impl Prefetches {
             };
             let mut fetches = self.fetches.borrow_mut();
             let own = fetches.entry(invocation.to_owned()).or_default();
-            if own.len() < FETCHES_MAX && !own.contains_key(&name) {
-                own.insert(name, Fetch::start(tenant, request));
+            if own.fetches.len() < FETCHES_MAX && !own.fetches.contains_key(&name) {
+                let fetch = Fetch::start(tenant, request, own.timings.clone());
+                own.fetches.insert(name, fetch);
             }
         }
     }
 
     /// Takes the fetch that answers a GET, and waits for its head; nothing where there is none.
-    pub async fn take(&self, invocation: &str, parameters: &Map<String, Value>) -> Option<Taken> {
+    pub async fn take(
+        &self,
+        tenant: &Tenant,
+        invocation: &str,
+        parameters: &Map<String, Value>,
+    ) -> Option<Taken> {
         let name = asked(parameters)?;
-        let fetch = self.fetches.borrow_mut().get_mut(invocation)?.remove(&name)?;
+        let fetch = self.fetches.borrow_mut().get_mut(invocation)?.fetches.remove(&name)?;
+        fetch.asked.set(Some(Instant::now()));
+        fetch.account(tenant);
         loop {
             let changed = fetch.changed.notified();
             match &*fetch.state.borrow() {
@@ -122,6 +152,7 @@ impl Prefetches {
     /// An object is being written: what was fetched of it is old.
     pub fn forget(&self, tenant: &Tenant, bucket: &str, key: Option<&str>) {
         for own in self.fetches.borrow_mut().values_mut() {
+            let own = &mut own.fetches;
             let before = own.len();
             own.retain(|name, _| name.bucket != bucket || key.is_some_and(|key| name.key != key));
             let gone = (before - own.len()) as u64;
@@ -130,10 +161,11 @@ impl Prefetches {
     }
 
     /// The invocation has ended.
-    pub fn end(&self, tenant: &Tenant, invocation: &str) {
-        let own = self.fetches.borrow_mut().remove(invocation);
-        let unused = own.map_or(0, |own| own.len() as u64);
+    pub fn end(&self, tenant: &Tenant, invocation: &str) -> Timings {
+        let own = self.fetches.borrow_mut().remove(invocation).unwrap_or_default();
+        let unused = own.fetches.len() as u64;
         tenant.meter.add_n(Event::HostioPrefetch(PrefetchEnd::Unused), unused);
+        own.timings.get()
     }
 }
 
@@ -169,7 +201,7 @@ fn asked(parameters: &Map<String, Value>) -> Option<ObjectName> {
 }
 
 impl Fetch {
-    fn start(tenant: &Rc<Tenant>, request: Rc<Request>) -> Rc<Fetch> {
+    fn start(tenant: &Rc<Tenant>, request: Rc<Request>, timings: Rc<Cell<Timings>>) -> Rc<Fetch> {
         let fetch = Rc::new(Fetch {
             state: RefCell::new(State::Asked),
             octets: RefCell::default(),
@@ -177,6 +209,10 @@ impl Fetch {
             changed: Notify::new(),
             held: RefCell::default(),
             task: RefCell::default(),
+            started: Instant::now(),
+            whole: Cell::new(None),
+            asked: Cell::new(None),
+            timings,
         });
         let (weak, tenant) = (Rc::downgrade(&fetch), tenant.clone());
         let task = tokio::task::spawn_local(async move {
@@ -189,12 +225,26 @@ impl Fetch {
                 let whole = pull(&weak, &mut *reader).await;
                 if let Some(fetch) = weak.upgrade() {
                     fetch.ended.set(Some(whole));
+                    fetch.whole.set(whole.then(Instant::now));
+                    fetch.account(&tenant);
                     fetch.changed.notify_waiters();
                 }
             }
         });
         *fetch.task.borrow_mut() = Some(task.abort_handle());
         fetch
+    }
+
+    /// Counts how long it took, once it has come and was asked for.
+    fn account(&self, tenant: &Tenant) {
+        let (Some(whole), Some(asked)) = (self.whole.get(), self.asked.get()) else { return };
+        let total = whole.duration_since(self.started);
+        let waited = whole.saturating_duration_since(asked);
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        tenant.meter.add_n(Event::HostioPrefetchTime, nanoseconds(total));
+        tenant.meter.add_n(Event::HostioPrefetchWait, nanoseconds(waited));
+        let before = self.timings.get();
+        self.timings.set(Timings { total: before.total + total, waited: before.waited + waited });
     }
 
     fn came_bytes(&self) -> usize {
@@ -269,9 +319,7 @@ impl Octets {
     }
 
     async fn step(&mut self, to: Into<'_>, bytes_max: usize) -> Result<usize, TransportError> {
-        let broken = |why: &str| {
-            Err(TransportError::Broken { host: "the store".to_owned(), why: why.to_owned() })
-        };
+        let broken = |why: &str| Err(TransportError::broken("the store", why));
         let fetch = match &self.from {
             From::Body(body) => {
                 let moved = put(to, &body.octets()[self.at..], bytes_max);

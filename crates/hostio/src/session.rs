@@ -292,7 +292,8 @@ impl Session {
             life.region.borrow().guest_body(slots, &mut result)?;
         }
         self.running = None;
-        self.tenant.prefetches.end(&self.tenant, &head.id);
+        let timings = self.tenant.prefetches.end(&self.tenant, &head.id);
+        let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let pending = self.tenant.writeback.unsettled(&head.id);
         let said = Said::Replied {
             instance: self.instance,
@@ -300,6 +301,8 @@ impl Session {
             status: head.status,
             log_tail: head.log_tail,
             pending_writes: u32::try_from(pending).unwrap_or(u32::MAX),
+            prefetch_us: microseconds(timings.total),
+            prefetch_waited_us: microseconds(timings.waited),
         };
         self.gateway.say_with(said, result);
         // What is not lent costs nothing until the next invocation.

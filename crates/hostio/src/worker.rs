@@ -18,6 +18,7 @@ use crate::config::{ConfigError, WorkerConfig};
 use crate::control;
 use crate::journal::Journal;
 use crate::quota::{self, Quota};
+use crate::relay;
 use crate::store::HttpStore;
 use crate::tenant::Tenant;
 use crate::writeback::WriteBack;
@@ -111,6 +112,16 @@ async fn serve(config: &WorkerConfig) -> Result<(), WorkerError> {
             Some(admin::start(address, Routes::new(meter, health, "unlade", version))?)
         }
     };
+    if let Some(route) = config.route()? {
+        let what = || format!("the relay's socket {}", route.path.display());
+        let listener = relay::listen(&route.path).map_err(|error| system(what())(error))?;
+        let tenant = tenant.clone();
+        tokio::task::spawn_local(async move {
+            if let Err(error) = relay::serve(tenant, listener, route).await {
+                tracing::error!(%error, "the relay has ended");
+            }
+        });
+    }
     let (listener, _socket) = listen(&config.control)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(system("SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("SIGINT"))?;

@@ -9,6 +9,7 @@
 //! - [`vnet`]: a TAP device that leaves segmentation and checksums to this process;
 //! - [`packet`]: the frames of an interface;
 //! - [`usage`]: what a thread, or the process, has used;
+//! - [`descriptors`]: what children are not to have;
 //! - [`child`]: processes that end with this one, and keep descriptors of it;
 //! - [`fault`]: page faults that a program handles itself;
 //! - [`raw`]: whole IP packets from user space;
@@ -21,6 +22,7 @@
 
 pub mod cgroup;
 pub mod child;
+pub mod descriptors;
 pub mod fault;
 pub mod info;
 pub mod ktls;

@@ -310,6 +310,18 @@ events! {
     /// A fetch ahead of a function's request ended
     HostioPrefetch(end: PrefetchEnd) => "unlade_hostio_prefetches",
         "Objects fetched before they were asked for, by what became of them.";
+    /// How long fetches that were used took, from their start to their last octet
+    HostioPrefetchTime => "unlade_hostio_prefetch_nanoseconds",
+        "Nanoseconds of fetches ahead that were used, from their start to their last byte.";
+    /// How much of that time the function had already asked
+    HostioPrefetchWait => "unlade_hostio_prefetch_waited_nanoseconds",
+        "Nanoseconds from a function's request to the last byte of the fetch that it took over.";
+    /// A connection of an instance that has an SDK of its own was carried to the store
+    HostioRelayed => "unlade_hostio_relayed_connections",
+        "Connections of instances carried to the store as they are.";
+    /// One that was not
+    HostioRelayRefused => "unlade_hostio_relays_refused",
+        "Connections of instances closed since there were too many, or no store.";
     /// A write was acknowledged before it was durable
     HostioWritePending => "unlade_hostio_writes_pending",
         "Writes acknowledged before the store had them.";

@@ -12,6 +12,8 @@ pub struct ServiceError {
     pub error: Map<String, Value>,
     /// The status, where it differs from the answer's: an error that came with 200 counts as 500.
     pub status: u16,
+    /// It was made of the status, as the body said nothing: SDKs then have an id, if an empty one.
+    pub of_status: bool,
 }
 
 impl ServiceError {
@@ -27,26 +29,39 @@ impl ServiceError {
 
     /// What an answer of a status above 299 says.
     pub fn read(head: &Head, body: &[u8]) -> ServiceError {
+        ServiceError::of(head.status, body)
+    }
+
+    /// What a body of a good status says that is none: an error, or no document at all.
+    pub fn late(body: &[u8]) -> ServiceError {
+        ServiceError::of(500, body)
+    }
+
+    fn of(status: u16, body: &[u8]) -> ServiceError {
+        // What something on the way has said, and not the service.
+        let trimmed = body.trim_ascii();
+        let is_generic = status >= 500 && (trimmed.is_empty() || trimmed.starts_with(b"<html>"));
         let said = xml::read_error(body).map(|mut said| {
             // They are told beside the error.
             said.remove("RequestId");
             said.remove("HostId");
             said
         });
+        let of_status = said.is_none() && !is_generic;
         let error = said.unwrap_or_else(|| {
             let mut error = Map::new();
-            error.insert("Code".to_owned(), head.status.to_string().into());
-            error.insert("Message".to_owned(), reason(head.status).into());
+            error.insert("Code".to_owned(), status.to_string().into());
+            error.insert("Message".to_owned(), reason(status).into());
             error
         });
-        ServiceError { error, status: head.status }
+        ServiceError { error, status, of_status }
     }
 
     /// What the service would say of an operation that the role does not allow.
     pub fn denied() -> ServiceError {
         let error = json!({"Code": "AccessDenied", "Message": "Access Denied"});
         let Value::Object(error) = error else { unreachable!("it was written as an object") };
-        ServiceError { error, status: 403 }
+        ServiceError { error, status: 403, of_status: false }
     }
 }
 
@@ -55,8 +70,10 @@ impl ServiceError {
 pub enum HostCode {
     /// The store did not answer in time.
     Timeout,
-    /// The store cannot be reached, or the connection broke.
+    /// The store cannot be reached.
     Unavailable,
+    /// The connection broke before the answer was complete.
+    Broken,
     /// The body, or what came, is more than the host holds.
     TooLarge,
     /// The host does not carry this operation.
@@ -75,6 +92,7 @@ impl HostCode {
         match self {
             HostCode::Timeout => "Timeout",
             HostCode::Unavailable => "Unavailable",
+            HostCode::Broken => "Broken",
             HostCode::TooLarge => "TooLarge",
             HostCode::Unsupported => "Unsupported",
             HostCode::Invalid => "Invalid",
@@ -85,8 +103,8 @@ impl HostCode {
 }
 
 /// The meta of a completion whose status is an error of the host.
-pub fn host_meta(code: HostCode, message: &str) -> Vec<u8> {
-    json!({"error": {"Code": code.name(), "Message": message}}).to_string().into_bytes()
+pub fn host_meta(code: &str, message: &str) -> Vec<u8> {
+    json!({"error": {"Code": code, "Message": message}}).to_string().into_bytes()
 }
 
 /// The reason phrase of a status (RFC 9110 §15).

@@ -173,6 +173,14 @@ fn questions<'a>(operation: &'a Operation, parameters: &Map<String, Value>) -> V
             all.push(Question { action: operation.action, resource: bucket.to_owned(), covers });
         }
     }
+    // What is restored by a query goes to an object of its own.
+    let location = parameters.get("RestoreRequest").and_then(|value| value.get("OutputLocation"));
+    if let Some(place) = location.and_then(|location| location.get("S3")) {
+        let text = |name: &str| place.get(name).and_then(Value::as_str).unwrap_or_default();
+        let start = format!("{}/{}", text("BucketName"), text("Prefix"));
+        let resource = format!("{start}*");
+        all.push(Question { action: "s3:PutObject", covers: Some(start), resource });
+    }
     if operation.field("CopySource").is_some() {
         let source = unpercent(text("CopySource"), false);
         let source = source.strip_prefix('/').unwrap_or(&source);

@@ -127,6 +127,7 @@ impl Request {
                 let written = xml::write(root, members, value);
                 self.xml = Some(written.map_err(|parameter| RequestError::Type { parameter })?);
             }
+            Place::Text => self.xml = Some(text()?.into_bytes()),
             Place::Nowhere => {}
         }
         Ok(())
@@ -194,9 +195,7 @@ impl Request {
 
     /// The algorithm of the checksum that the sender has to add: one is due, and none was given.
     pub fn wanted_digest(&self) -> Option<&str> {
-        let given = |(name, _): &(String, String)| {
-            name == "content-md5" || name.starts_with("x-amz-checksum-")
-        };
+        let given = |(name, _): &(String, String)| name.starts_with("x-amz-checksum-");
         if self.operation.digest == Digest::None || self.headers.iter().any(given) {
             return None;
         }

@@ -6,7 +6,7 @@ use crate::encode::unpercent;
 use crate::failure::ServiceError;
 use crate::operation::{Found, Output};
 use crate::request::Request;
-use crate::retry::{ATTEMPTS_MAX, Failure};
+use crate::retry::ATTEMPTS_MAX;
 use crate::{value, xml};
 
 /// Status and header fields of an answer.
@@ -65,17 +65,28 @@ pub fn understand(request: &Request, head: &Head, body: &[u8]) -> Answer {
         return Answer::Failed(ServiceError::read(head, body));
     }
     let operation = request.operation;
-    if operation.may_fail_late && xml::read_error(body).is_some() {
-        let late = ServiceError::read(head, body);
-        return Answer::Failed(ServiceError { status: 500, ..late });
+    let is_document = matches!(operation.output, Output::Xml(_) | Output::Text(_));
+    let may_fail_late = operation.may_fail_late || (is_document && head.status == 200);
+    if may_fail_late && xml::read_error(body).is_some() {
+        return Answer::Failed(ServiceError::late(body));
     }
+    // Nor does an SDK take for an answer what is no document: it is asked for again.
+    if is_document && head.status == 200 && !body.is_empty() && !xml::is_document(body) {
+        return Answer::Failed(ServiceError::late(body));
+    }
+    // SDKs take no body for a document without members.
+    let document = if body.is_empty() { b"<none/>" } else { body };
     let mut result = match operation.output {
         Output::None | Output::Object => Map::new(),
-        Output::Text(name) => match xml::root_text(body) {
+        Output::Text(name) => match xml::root_text(document) {
             Some(text) => Map::from_iter([(name.to_owned(), text.into())]),
             None => return Answer::Garbled,
         },
-        Output::Xml(members) => match xml::read(body, members) {
+        Output::Raw(name) => match std::str::from_utf8(body) {
+            Ok(text) => Map::from_iter([(name.to_owned(), text.into())]),
+            Err(_) => return Answer::Garbled,
+        },
+        Output::Xml(members) => match xml::read(document, members) {
             Some(result) => result,
             None => return Answer::Garbled,
         },
@@ -144,13 +155,19 @@ pub fn done_meta(
     if let Some(algorithm) = checked {
         meta["checksum_algorithm"] = algorithm.into();
     }
+    count(&mut meta, retries);
     meta.to_string().into_bytes()
 }
 
-/// The meta of a completion that is an error of the service. SDKs say of one that might have passed
-/// that it was tried as often as it may be.
+/// SDKs say of the last attempt that there is none behind it, however it ended.
+fn count(meta: &mut Value, retries: u32) {
+    if retries + 1 >= ATTEMPTS_MAX {
+        meta["max_attempts_reached"] = true.into();
+    }
+}
+
+/// The meta of a completion that is an error of the service.
 pub fn error_meta(operation: &str, error: &ServiceError, head: &Head, retries: u32) -> Vec<u8> {
-    let failure = Failure::Service { status: error.status, code: error.code() };
     let mut meta = json!({
         "error": error.error,
         "operation": operation,
@@ -158,6 +175,9 @@ pub fn error_meta(operation: &str, error: &ServiceError, head: &Head, retries: u
         "headers": head.headers_json(),
         "retries": retries,
     });
+    if error.of_status {
+        meta["request_id"] = "".into();
+    }
     head.identify(&mut meta);
     let members: Map<String, Value> = modelled(error.code())
         .iter()
@@ -166,9 +186,7 @@ pub fn error_meta(operation: &str, error: &ServiceError, head: &Head, retries: u
     if !members.is_empty() {
         meta["members"] = members.into();
     }
-    if failure.is_retryable() && retries + 1 >= ATTEMPTS_MAX {
-        meta["max_attempts_reached"] = true.into();
-    }
+    count(&mut meta, retries);
     meta.to_string().into_bytes()
 }
 
@@ -249,6 +267,16 @@ mod tests {
         let heading = request("HeadObject", json!({"Bucket": "b", "Key": "k"}));
         let Answer::Failed(error) = understand(&heading, &head(404, &[]), b"") else { panic!() };
         assert_eq!((error.code(), error.message()), ("404", "Not Found"));
+        // SDKs have ids of it, if empty ones, unless something on the way has answered.
+        let meta = |status, body: &[u8]| {
+            let error = ServiceError::read(&head(status, &[]), body);
+            let text = error_meta("HeadObject", &error, &head(status, &[]), 0);
+            serde_json::from_slice::<Value>(&text).unwrap()
+        };
+        assert_eq!(meta(404, b"")["request_id"], "");
+        assert_eq!(meta(500, b"what")["request_id"], "");
+        assert!(meta(503, b"").get("request_id").is_none());
+        assert!(meta(502, b" <html>").get("request_id").is_none());
     }
 
     #[test]
@@ -258,7 +286,12 @@ mod tests {
         let late = b"<Error><Code>InternalError</Code></Error>";
         let answer = understand(&copy, &head(200, &[]), late);
         assert!(matches!(answer, Answer::Failed(error) if error.status == 500));
-        assert_eq!(understand(&copy, &head(200, &[]), b"<half"), Answer::Garbled);
+        // No document counts as one, too; no body at all has no members.
+        let answer = understand(&copy, &head(200, &[]), b"<half");
+        assert!(matches!(answer, Answer::Failed(error) if error.status == 500 && error.of_status));
+        assert_eq!(understand(&copy, &head(204, &[]), b"<half"), Answer::Garbled);
+        let none = understand(&copy, &head(200, &[]), b"");
+        assert!(matches!(none, Answer::Done(_)));
         let good = b"<CopyObjectResult><ETag>e</ETag></CopyObjectResult>";
         let Answer::Done(result) = understand(&copy, &head(200, &[]), good) else { panic!() };
         assert_eq!(result["CopyObjectResult"]["ETag"], "e");

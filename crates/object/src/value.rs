@@ -16,6 +16,8 @@ pub fn to_text(value: &Value, kind: Kind) -> Option<String> {
         (Kind::Text, Value::String(text)) => Some(text.clone()),
         (Kind::Text, Value::Object(_)) => STANDARD.encode(octets(value)?).into(),
         (Kind::Integer, Value::Number(number)) => number.as_i64().map(|number| number.to_string()),
+        // Where a language takes a truth for a number, SDKs write its word.
+        (Kind::Integer, Value::Bool(flag)) => Some(if *flag { "True" } else { "False" }.to_owned()),
         (Kind::Boolean, Value::Bool(flag)) => Some(flag.to_string()),
         (Kind::HttpDate, Value::String(text)) => Some(text.clone()),
         (Kind::HttpDate, _) => {
@@ -24,7 +26,7 @@ pub fn to_text(value: &Value, kind: Kind) -> Option<String> {
             Some(httpdate::fmt_http_date(time))
         }
         (Kind::Timestamp, Value::String(text)) => Some(text.clone()),
-        (Kind::Timestamp, _) => Some(timestamp(instant(value)?)),
+        (Kind::Timestamp, _) => Some(sent_timestamp(instant(value)?)),
         (Kind::Names, Value::Array(names)) => {
             let names: Option<Vec<&str>> = names.iter().map(Value::as_str).collect();
             names.map(|names| names.join(","))
@@ -65,6 +67,17 @@ pub fn octets(value: &Value) -> Option<Vec<u8>> {
     STANDARD.decode(value.get("$octets")?.as_str()?).ok()
 }
 
+/// `2026-01-02T03:04:05Z`, or with six digits behind the second where they are not zeros: as SDKs
+/// write it.
+fn sent_timestamp(at: OffsetDateTime) -> String {
+    let whole = timestamp(at.replace_millisecond(0).unwrap_or(at));
+    let whole = whole.trim_end_matches(".000Z");
+    match at.microsecond() {
+        0 => format!("{whole}Z"),
+        some => format!("{whole}.{some:06}Z"),
+    }
+}
+
 /// `2026-01-02T03:04:05.678Z`.
 fn timestamp(at: OffsetDateTime) -> String {
     format!(
@@ -94,8 +107,11 @@ mod tests {
         let value = json!({"$instant": "2026-01-02T05:04:05+02:00"});
         let date = "Fri, 02 Jan 2026 03:04:05 GMT";
         assert_eq!(to_text(&value, Kind::HttpDate).as_deref(), Some(date));
+        assert_eq!(to_text(&value, Kind::Timestamp).as_deref(), Some("2026-01-02T03:04:05Z"));
+        let fine = json!({"$instant": "2026-01-02T03:04:05.006007Z"});
+        let due = "2026-01-02T03:04:05.006007Z";
+        assert_eq!(to_text(&fine, Kind::Timestamp).as_deref(), Some(due));
         let zulu = "2026-01-02T03:04:05.000Z";
-        assert_eq!(to_text(&value, Kind::Timestamp).as_deref(), Some(zulu));
         assert_eq!(from_text(date, Kind::HttpDate), Some(json!({ "$instant": zulu })));
         assert_eq!(from_text(zulu, Kind::Timestamp), Some(json!({ "$instant": zulu })));
         assert_eq!(from_text("yesterday", Kind::HttpDate), None);

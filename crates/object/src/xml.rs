@@ -147,6 +147,11 @@ pub fn read_error(text: &[u8]) -> Option<Map<String, Value>> {
     })?
 }
 
+/// Whether it is XML at all.
+pub fn is_document(text: &[u8]) -> bool {
+    with_root(text, |_| ()).is_some()
+}
+
 fn with_root<T>(text: &[u8], then: impl FnOnce(Node<'_, '_>) -> T) -> Option<T> {
     let text = std::str::from_utf8(text).ok()?;
     let options = ParsingOptions { allow_dtd: false, nodes_limit: NODES_MAX, ..Default::default() };

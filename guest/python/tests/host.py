@@ -479,6 +479,8 @@ class BotoService:
             return host_failure("Timeout", error)
         except exceptions.EndpointConnectionError as error:
             return host_failure("Unavailable", error)
+        except exceptions.ConnectionClosedError as error:
+            return host_failure("Broken", error)
         except exceptions.BotoCoreError as error:
             return host_failure("Rejected", error)
 
@@ -501,6 +503,7 @@ class BotoService:
             "http_status": metadata["HTTPStatusCode"],
             "request_id": metadata.get("RequestId"),
             "retries": metadata["RetryAttempts"],
+            "max_attempts_reached": metadata.get("MaxAttemptsReached", False),
         }
         if "ChecksumAlgorithm" in metadata:
             meta["checksum_algorithm"] = metadata["ChecksumAlgorithm"]

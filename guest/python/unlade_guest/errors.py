@@ -155,7 +155,7 @@ def host_error(code, message, operation):
         return ReadTimeoutError(endpoint_url=endpoint, error=message)
     if code == "Unavailable":
         return EndpointConnectionError(endpoint_url="%s: %s" % (endpoint, message), error=message)
-    if code == "Lost":
+    if code in ("Broken", "Lost"):
         return ConnectionClosedError(endpoint_url="%s: %s" % (endpoint, message), error=message)
     return HostError(code=code, message=message + HINTS.get(code, ""), operation=operation)
 

@@ -52,6 +52,12 @@ def synthetic(name):
     return None
 
 
+def remove():
+    """Takes the finder away, before anything of it was imported: the real packages are found."""
+    if Finder in sys.meta_path:
+        sys.meta_path.remove(Finder)
+
+
 def install():
     """Puts the finder first. Once is enough."""
     os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")

@@ -1,13 +1,13 @@
 """The loop of an instance: INVOKE, handler, REPLY.
 
-python -m unlade_guest.runtime      with UNLADE_CHANNEL_FD
+python -m unlade_guest.runtime [--sdk stub|stock|tcp]      with UNLADE_CHANNEL_FD
 """
 
 import os
 import sys
 
 from . import context as contexts
-from . import current, finder, tail
+from . import current, sdk, tail
 from .channel import ChannelLost
 from .frames import FRAME_BYTES_MAX
 from .handler import Failure, failure_of, find
@@ -154,9 +154,18 @@ def preload(name):
         print("unlade: not preloaded: %s" % failure.message, file=sys.stderr)
 
 
-def main():
+def main(arguments):
     """Runs an instance on the channel of the environment."""
-    finder.install()
+    if arguments[:1] == ["--sdk"] and len(arguments) == 2:
+        name = arguments[1]
+    elif not arguments:
+        name = sdk.STUB
+    else:
+        sys.exit("usage: runtime [--sdk stub|stock|tcp]")
+    try:
+        sdk.install(name)
+    except ValueError as error:
+        sys.exit("unlade: %s" % error)
     try:
         link = current.channel()
     except ChannelLost as error:
@@ -165,4 +174,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,6 +1,7 @@
 """Forks instances of a function that was imported once.
 
-    python -m unlade_guest.zygote --control FD [--handler app.handler] [--import MODULE]...
+    python -m unlade_guest.zygote --control FD [--sdk stub|stock|tcp] [--handler app.handler]
+        [--import MODULE]...
 
 The control socket is an AF_UNIX one of sequential packets. A request is JSON: `{"fork": "name",
 "environment": {...}}`, with the instance's channel beside it (SCM_RIGHTS), and after it, where they
@@ -14,19 +15,17 @@ descriptors are files of control groups: it goes there before it says HELLO.
 import os
 import sys
 
-from . import current, finder, runtime
+from . import current, runtime, sdk
 from .channel import ChannelLost
 from .frames import receive_descriptors
 from .text import dumps, loads
 
 SIGCHLD = 17
-# What an instance needs at once, and is better shared.
-SHARED = ("boto3", "botocore.exceptions", "unlade_guest.s3.client")
 
 
 def warm(handler, modules):
     """Imports what every instance would import."""
-    for name in SHARED + tuple(modules):
+    for name in modules:
         __import__(name)
     if handler:
         runtime.preload(handler)
@@ -162,7 +161,7 @@ def settle(said, descriptors):
 
 def main(arguments):
     """Reads the arguments, warms up, serves."""
-    control, handler, modules, sdk = None, None, [], "stub"
+    control, handler, modules, which = None, None, [], sdk.STUB
     words = iter(arguments)
     for word in words:
         value = next(words, None)
@@ -170,16 +169,19 @@ def main(arguments):
             control = int(value)
         elif word == "--handler" and value:
             handler = value
-        elif word == "--sdk" and value:
-            sdk = value
         elif word == "--import" and value:
             modules.append(value)
+        elif word == "--sdk" and value:
+            which = value
         else:
-            sys.exit("usage: zygote --control FD [--handler H] [--import MODULE]...")
+            sys.exit("usage: zygote --control FD [--sdk S] [--handler H] [--import MODULE]...")
     if control is None:
         sys.exit("zygote: --control FD is missing")
-    finder.install()
-    warm(handler, modules)
+    try:
+        sdk.install(which)
+    except ValueError as error:
+        sys.exit("zygote: %s" % error)
+    warm(handler, list(sdk.shared(which)) + modules)
     Zygote(control).run()
 
 

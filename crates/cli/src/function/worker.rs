@@ -21,6 +21,8 @@ A worker.toml; only `control` and `[store]` must be there, the rest are the defa
   control = \"/run/unlade/tenant.sock\"   # only the worker's own user and root are served
   admin = \"127.0.0.1:9902\"              # /metrics, /healthz, /version; none where not said
   drain_timeout = \"1m\"
+  relay = { path = \"/run/unlade/relay\" } # where instances with an SDK of their own reach the
+                                        # store; nowhere where not said
   [store]
   endpoint = \"https://s3.example\"       # AWS in `region` where not said
   region = \"us-east-1\"

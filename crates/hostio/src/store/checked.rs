@@ -1,6 +1,9 @@
 //! A body that is compared with the checksum its head states.
 
-use crc_fast::{CrcAlgorithm, Digest};
+use aws_lc_rs::digest::{self, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use crc_fast::CrcAlgorithm;
 use object::Head;
 
 use super::body::crc32_text;
@@ -8,11 +11,44 @@ use super::{Into, Local, Reader, TransportError};
 
 /// Octets of a region that are looked at together.
 const LOOK_BYTES: usize = 16 * 1024;
+/// Algorithms that SDKs compare, by their names in header fields, in their order.
+const ALGORITHMS: &[&str] = &["crc32", "sha256", "sha1"];
 
-/// The checksum of a whole body that a head states, where this end compares it.
-pub fn stated(head: &Head) -> Option<&str> {
+/// The checksum of a whole body that a head states, where this end compares it: the algorithm's
+/// name, and the sum in base64.
+pub fn stated(head: &Head) -> Option<(&'static str, &str)> {
     // One of parts is a checksum of checksums, and ends with their number.
-    head.header("x-amz-checksum-crc32").filter(|sum| !sum.contains('-'))
+    let sum = |name: &str| head.header(&format!("x-amz-checksum-{name}"));
+    ALGORITHMS.iter().find_map(|name| Some((*name, sum(name).filter(|sum| !sum.contains('-'))?)))
+}
+
+enum Digest {
+    Crc32(crc_fast::Digest),
+    Other(digest::Context),
+}
+
+impl Digest {
+    fn new(algorithm: &str) -> Digest {
+        match algorithm {
+            "sha256" => Digest::Other(digest::Context::new(&SHA256)),
+            "sha1" => Digest::Other(digest::Context::new(&SHA1_FOR_LEGACY_USE_ONLY)),
+            _ => Digest::Crc32(crc_fast::Digest::new(CrcAlgorithm::Crc32IsoHdlc)),
+        }
+    }
+
+    fn update(&mut self, octets: &[u8]) {
+        match self {
+            Digest::Crc32(digest) => digest.update(octets),
+            Digest::Other(context) => context.update(octets),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Digest::Crc32(digest) => crc32_text(digest.finalize() as u32),
+            Digest::Other(context) => STANDARD.encode(context.clone().finish()),
+        }
+    }
 }
 
 /// See the [module](self).
@@ -23,13 +59,13 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// A body, and its checksum.
-    pub fn new(reader: Box<dyn Reader>, due: &str) -> Checked {
-        let digest = Digest::new(CrcAlgorithm::Crc32IsoHdlc);
+    /// A body, its algorithm and its checksum.
+    pub fn new(reader: Box<dyn Reader>, algorithm: &str, due: &str) -> Checked {
+        let digest = Digest::new(algorithm);
         let mut checked = Checked { reader, digest, due: due.to_owned() };
         // What is empty is never read.
         if checked.reader.left_bytes() == Some(0) {
-            checked.due = crc32_text(0);
+            checked.due = checked.digest.text();
         }
         checked
     }
@@ -59,7 +95,7 @@ impl Checked {
             }
         };
         let ended = self.reader.left_bytes() == Some(0) || (read == 0 && bytes_max > 0);
-        match ended && crc32_text(self.digest.finalize() as u32) != self.due {
+        match ended && self.digest.text() != self.due {
             true => Err(self.differs()),
             false => Ok(read),
         }
@@ -67,7 +103,7 @@ impl Checked {
 
     fn differs(&self) -> TransportError {
         let why = format!("the body is not that of its checksum {}", self.due);
-        TransportError::Broken { host: "the store".to_owned(), why }
+        TransportError::broken("the store", why)
     }
 }
 

@@ -169,7 +169,7 @@ pub(super) fn put(to: Into<'_>, octets: &[u8]) -> Result<(), ring::shared::OutOf
 }
 
 pub(super) fn broken(host: &str, why: impl std::fmt::Display) -> TransportError {
-    TransportError::Broken { host: host.to_owned(), why: why.to_string() }
+    TransportError::broken(host, why)
 }
 
 /// Waits for work, not longer than a while.

@@ -15,7 +15,7 @@ use super::body::Body;
 use super::connection::{Connection, Stream, broken, put};
 use super::pool::Pool;
 use super::sign::{Form, Payload, Signer};
-use super::{Incoming, Into, Local, Reader, Transport, TransportError};
+use super::{Incoming, Into, Local, Reader, Transport, TransportError, Version, v2};
 
 /// What a store may send before the body.
 const LIMITS: HeadLimits =
@@ -233,7 +233,7 @@ impl HttpStore {
                 }
                 continue;
             };
-            let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+            let text = |value: &[u8]| String::from_utf8_lossy(padded(held, value)).into_owned();
             let fields = parsed.headers(held).map(|(name, value)| (name.to_owned(), text(value)));
             let head = Head { status: parsed.status(), headers: fields.collect() };
             connection.take(parsed.head_bytes());
@@ -259,21 +259,27 @@ impl Transport for HttpStore {
             let bucket = request.bucket.as_deref();
             let place = self.place(bucket, region, |bucket| request.path(bucket));
             let head = self.head(&request, &body, &place)?;
-            // A kept connection may end at the moment when it is used again: what can be said
-            // twice is then said on a new one.
-            let repeats = request.operation.method != Method::Post;
             if let Some(kept) = self.pool.take(&place.host) {
-                match self.attempt(kept, &head, &request, &body).await {
-                    Err(TransportError::Broken { .. }) if repeats => {}
-                    other => return other,
-                }
+                let answered = self.attempt(kept, &head, &request, &body).await;
+                // It may end at the moment when it is used again.
+                return answered.map_err(|error| match error {
+                    TransportError::Broken { host, why, .. } => {
+                        TransportError::Broken { host, why, was_kept: true }
+                    }
+                    other => other,
+                });
             }
             let connection = self.connect(&place.host).await?;
             self.attempt(connection, &head, &request, &body).await
         })
     }
 
-    fn presign(&self, request: &Request, expires: Duration) -> Result<String, TransportError> {
+    fn presign(
+        &self,
+        request: &Request,
+        expires: Duration,
+        version: Option<Version>,
+    ) -> Result<String, TransportError> {
         let (bucket, region) = (request.bucket.as_deref(), request.region.as_deref());
         let place = self.place(bucket, region, |bucket| request.path(bucket));
         let query = request.query_text();
@@ -284,10 +290,15 @@ impl Transport for HttpStore {
         // Whoever holds the address sends what he likes: only what must be the same is signed.
         let headers = request.headers.iter().filter(|(name, _)| name != "x-amz-checksum-mode");
         let headers: Vec<_> = headers.cloned().collect();
-        let now = SystemTime::now();
-        for (key, value) in
-            signer.query(method, &url, &headers, expires, self.region(request), now)?
-        {
+        let (now, region) = (SystemTime::now(), self.region(request));
+        let fields = match version.unwrap_or_else(|| v2::usual(region)) {
+            Version::Four => signer.query(method, &url, &headers, expires, region, now)?,
+            Version::Two => {
+                let asked = v2::Asked { method, path: request.path(true), query: &request.query };
+                v2::query(signer.keys(), &asked, &headers, now + expires)
+            }
+        };
+        for (key, value) in fields {
             url.push(if url.contains('?') { '&' } else { '?' });
             url.push_str(&format!("{key}={}", percent(&value, b"")));
         }
@@ -298,15 +309,29 @@ impl Transport for HttpStore {
         &self,
         form: Form<'_>,
     ) -> Result<(String, Vec<(String, String)>), TransportError> {
-        let place = self.place(Some(form.bucket), None, |bucket| match bucket {
+        let place = self.place(Some(form.bucket), form.region, |bucket| match bucket {
             true => format!("/{}", form.bucket),
             false => "/".to_owned(),
         });
         let url = format!("{}://{}{}", self.scheme(), place.authority, place.path);
         let missing = || TransportError::Sign("there are no credentials".to_owned());
         let signer = self.endpoint.signer.as_ref().ok_or_else(missing)?;
-        Ok((url, signer.form(form, SystemTime::now())))
+        let region = form.region.unwrap_or(signer.region());
+        let fields = match form.version.unwrap_or_else(|| v2::usual(region)) {
+            Version::Four => signer.form(form, SystemTime::now()),
+            Version::Two => v2::form(signer.keys(), form, SystemTime::now()),
+        };
+        Ok((url, fields))
     }
+}
+
+/// A field's value with the blanks behind it, which SDKs leave to the function.
+fn padded<'a>(held: &'a [u8], value: &'a [u8]) -> &'a [u8] {
+    let start = value.as_ptr().addr().wrapping_sub(held.as_ptr().addr());
+    let Some(rest) = held.get(start..) else { return value };
+    let behind = rest.get(value.len()..).unwrap_or_default();
+    let blanks = behind.iter().take_while(|octet| matches!(octet, b' ' | b'\t')).count();
+    &rest[..value.len() + blanks]
 }
 
 fn method_name(method: Method) -> &'static str {

@@ -15,6 +15,7 @@ pub mod credentials;
 pub mod http;
 pub mod pool;
 pub mod sign;
+pub mod v2;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -48,6 +49,9 @@ pub enum TransportError {
         host: String,
         /// What the system said, or what was wrong with what came.
         why: String,
+        /// It had been kept since an exchange before, and gave no answer: there is no reason to
+        /// wait before the next attempt.
+        was_kept: bool,
     },
     /// No octet came, or could be sent, for too long.
     #[error("{host} was silent for {after:?}")]
@@ -60,6 +64,23 @@ pub enum TransportError {
     /// The operator's: the request cannot be signed.
     #[error("the request cannot be signed: {0}")]
     Sign(String),
+}
+
+impl TransportError {
+    /// A connection that broke.
+    pub fn broken(host: &str, why: impl std::fmt::Display) -> TransportError {
+        TransportError::Broken { host: host.to_owned(), why: why.to_string(), was_kept: false }
+    }
+}
+
+/// Which rules an address or form is signed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// HMAC-SHA1 over the request's line (S3 API reference, "Authenticating requests (AWS Signature
+    /// Version 2)"): what SDKs still use for addresses in old regions.
+    Two,
+    /// Signature Version 4.
+    Four,
 }
 
 /// Where octets of an answer go.
@@ -101,11 +122,17 @@ pub trait Transport {
         body: Rc<Body>,
     ) -> Local<'_, Result<Incoming, TransportError>>;
 
-    /// An address that lets its holder make the request, for a while.
+    /// An address that lets its holder make the request, for a while. Where no version is named it
+    /// is the one that SDKs take in that region.
     ///
     /// # Errors
     /// [`TransportError::Sign`].
-    fn presign(&self, request: &Request, expires: Duration) -> Result<String, TransportError>;
+    fn presign(
+        &self,
+        request: &Request,
+        expires: Duration,
+        version: Option<Version>,
+    ) -> Result<String, TransportError>;
 
     /// An address and the fields of a form that let its holder upload an object, for a while.
     ///

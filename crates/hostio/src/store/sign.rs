@@ -12,8 +12,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
-use super::TransportError;
 use super::credentials::Keys;
+use super::{TransportError, Version};
 
 /// Signs for one region with one pair of keys.
 pub struct Signer {
@@ -41,6 +41,36 @@ pub struct Form<'a> {
     pub conditions: &'a [Value],
     /// For how long.
     pub expires: Duration,
+    /// That of the function's client; none: the worker's own.
+    pub region: Option<&'a str>,
+    /// The rules; none: those that SDKs take in that region.
+    pub version: Option<Version>,
+}
+
+impl Form<'_> {
+    /// What the holder may do, in base64: conditions of the caller, those of bucket and key, and
+    /// those of a kind of signature.
+    pub(super) fn policy(&self, of_signature: Vec<Value>, now: SystemTime) -> String {
+        let mut conditions = self.conditions.to_vec();
+        conditions.push(json!({"bucket": self.bucket}));
+        conditions.push(match self.key.strip_suffix("${filename}") {
+            Some(start) => json!(["starts-with", "$key", start]),
+            None => json!({"key": self.key}),
+        });
+        conditions.extend(of_signature);
+        let (end, _) = object::value::of_time(now + self.expires);
+        // To the second, as the service documents it.
+        let end = end["$instant"].as_str().unwrap_or_default().replace(".000Z", "Z");
+        let policy = json!({"expiration": end, "conditions": conditions}).to_string();
+        STANDARD.encode(policy)
+    }
+
+    /// The caller's fields, and the key.
+    pub(super) fn own_fields(&self) -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let fields = self.fields.iter().map(|(name, value)| (name.clone(), text(value)));
+        fields.chain([("key".to_owned(), self.key.to_owned())]).collect()
+    }
 }
 
 /// What is hashed of a body.
@@ -63,6 +93,11 @@ impl Signer {
         let (id, secret) = (keys.access_key_id.clone(), keys.secret_access_key.0.clone());
         let credentials = Credentials::new(id, secret, token, None, "unlade");
         Signer { keys, credentials, region: region.to_owned() }
+    }
+
+    /// The keys.
+    pub fn keys(&self) -> &Keys {
+        &self.keys
     }
 
     /// The region that is named where a request names none.
@@ -146,35 +181,22 @@ impl Signer {
         let stamp = timestamp(now);
         let day = stamp.get(..8).unwrap_or_default();
         let id = &self.keys.access_key_id;
-        let credential = format!("{id}/{day}/{}/s3/aws4_request", self.region);
-        let mut fields: Vec<(String, String)> = Vec::new();
-        for (name, value) in form.fields {
-            fields.push((name.clone(), value.as_str().unwrap_or_default().to_owned()));
-        }
-        fields.push(("key".to_owned(), form.key.to_owned()));
-        fields.push(("x-amz-algorithm".to_owned(), "AWS4-HMAC-SHA256".to_owned()));
-        fields.push(("x-amz-credential".to_owned(), credential.clone()));
-        fields.push(("x-amz-date".to_owned(), stamp.clone()));
-        let mut conditions = form.conditions.to_vec();
-        conditions.push(json!({"bucket": form.bucket}));
-        conditions.push(match form.key.strip_suffix("${filename}") {
-            Some(start) => json!(["starts-with", "$key", start]),
-            None => json!({"key": form.key}),
-        });
-        conditions.push(json!({"x-amz-algorithm": "AWS4-HMAC-SHA256"}));
-        conditions.push(json!({"x-amz-credential": credential}));
-        conditions.push(json!({"x-amz-date": stamp}));
+        let region = form.region.unwrap_or(&self.region);
+        let credential = format!("{id}/{day}/{region}/s3/aws4_request");
+        let mut fields = form.own_fields();
+        let mut own = vec![
+            ("x-amz-algorithm", "AWS4-HMAC-SHA256"),
+            ("x-amz-credential", &credential),
+            ("x-amz-date", &stamp),
+        ];
         if let Some(token) = &self.keys.session_token {
-            fields.push(("x-amz-security-token".to_owned(), token.0.clone()));
-            conditions.push(json!({"x-amz-security-token": token.0}));
+            own.push(("x-amz-security-token", &token.0));
         }
-        let (end, _) = object::value::of_time(now + form.expires);
-        // To the second, as the service documents it.
-        let end = end["$instant"].as_str().unwrap_or_default().replace(".000Z", "Z");
-        let policy = json!({"expiration": end, "conditions": conditions}).to_string();
-        let policy = STANDARD.encode(policy);
+        fields.extend(own.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        let conditions = own.iter().map(|(name, value)| json!({ *name: value })).collect();
+        let policy = form.policy(conditions, now);
         let secret = &self.keys.secret_access_key.0;
-        let key = generate_signing_key(secret, now, &self.region, "s3");
+        let key = generate_signing_key(secret, now, region, "s3");
         fields.push(("x-amz-signature".to_owned(), calculate_signature(key, policy.as_bytes())));
         fields.push(("policy".to_owned(), policy));
         fields
@@ -252,6 +274,8 @@ mod tests {
             fields: &fields,
             conditions: &[json!({"acl": "private"})],
             expires: Duration::from_secs(3600),
+            region: None,
+            version: None,
         };
         let made = signer().form(form, then());
         let field = |name: &str| &made.iter().find(|(found, _)| found == name).unwrap().1;

@@ -27,8 +27,9 @@ fn what_may_pass_is_tried_again_and_said() {
     ]);
     let mut guest = bed.guest();
     let put = guest.call("PutObject", name(), b"body");
-    // The second one broke off on a kept connection: that it is repeated on a new one is no retry.
-    assert_eq!((&put.meta["retries"], &put.meta["request_id"]), (&json!(1), &json!("r3")));
+    // The second one broke off on a kept connection: it is repeated at once, and counts.
+    assert_eq!((&put.meta["retries"], &put.meta["request_id"]), (&json!(2), &json!("r3")));
+    assert_eq!(put.meta["max_attempts_reached"], true);
     assert_eq!(put.done()["ETag"], "\"e\"");
     for _ in 0..3 {
         let asked = asked.recv().unwrap();
@@ -58,7 +59,7 @@ fn a_body_that_breaks_off_is_asked_for_again_or_told() {
     let (mut broken, _asked) = bed(vec![torn(), torn(), torn()]);
     let mut guest = broken.guest();
     let got = guest.call("GetObject", name(), b"");
-    assert_eq!((got.status, got.code()), (Status::HostError, "Unavailable"));
+    assert_eq!((got.status, got.code()), (Status::HostError, "Broken"));
 }
 
 #[test]
@@ -100,7 +101,7 @@ fn nonsense_of_the_store_is_an_error_and_no_more() {
         response(200, "", "fine"),
     ]);
     let mut guest = bed.guest();
-    assert_eq!(guest.call("GetObject", name(), b"").code(), "Unavailable");
+    assert_eq!(guest.call("GetObject", name(), b"").code(), "Broken");
     // An answer that is no XML is tried again as if it had broken off.
     let list = guest.call("ListObjectsV2", json!({"Bucket": "box"}), b"");
     assert_eq!(list.status, Status::HostError);

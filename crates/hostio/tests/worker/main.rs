@@ -8,4 +8,5 @@ mod hostile;
 mod invocations;
 mod objects;
 mod prefetch;
+mod relay;
 mod writes;

@@ -335,10 +335,9 @@ impl Account {
 
     /// Processor time, with that of processes that have ended.
     pub fn cpu(&self) -> Option<std::time::Duration> {
-        if let Some(text) = self.read("cpuacct", "cpuacct.usage", "cpu.stat") {
-            if let Ok(nanoseconds) = text.trim().parse() {
-                return Some(std::time::Duration::from_nanos(nanoseconds));
-            }
+        let nanoseconds = self.read("cpuacct", "cpuacct.usage", "cpu.stat");
+        if let Some(nanoseconds) = nanoseconds.and_then(|text| text.trim().parse().ok()) {
+            return Some(std::time::Duration::from_nanos(nanoseconds));
         }
         let text = self.read("cpu", "cpu.stat", "cpu.stat")?;
         value(&text, "usage_usec").map(std::time::Duration::from_micros)

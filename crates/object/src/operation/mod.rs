@@ -5,6 +5,7 @@
 
 mod buckets;
 mod listing;
+mod made;
 mod multipart;
 mod objects;
 
@@ -38,6 +39,8 @@ pub enum Place {
     Headers(&'static str),
     /// The XML body, under this root.
     Xml(&'static str, &'static [Member]),
+    /// The body, as it is.
+    Text,
     /// Known, but nothing that is sent.
     Nowhere,
 }
@@ -103,6 +106,8 @@ pub enum Output {
     Object,
     /// XML whose root has text, or none.
     Text(&'static str),
+    /// Text as it is.
+    Raw(&'static str),
 }
 
 /// What an operation is about.
@@ -194,7 +199,7 @@ pub fn find(name: &str) -> Option<&'static Operation> {
 /// Every operation.
 pub fn all() -> impl Iterator<Item = &'static Operation> {
     let groups = [objects::TABLE, listing::TABLE, multipart::TABLE, buckets::TABLE];
-    groups.into_iter().flatten()
+    groups.into_iter().chain(made::TABLES).flatten()
 }
 
 impl Operation {

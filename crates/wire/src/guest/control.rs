@@ -141,6 +141,12 @@ pub enum Said {
         log_tail: String,
         /// Acknowledged writes that are not durable yet, or have failed: something to settle.
         pending_writes: u32,
+        /// How long fetches ahead took that the function used, in microseconds, together.
+        #[serde(default)]
+        prefetch_us: u64,
+        /// Of that, what passed after the function had asked: not hidden.
+        #[serde(default)]
+        prefetch_waited_us: u64,
     },
     /// Worker: every write of the invocation has ended.
     Settled {
@@ -253,6 +259,8 @@ mod tests {
                     status: Outcome::Error,
                     log_tail: "\0".into(),
                     pending_writes: 2,
+                    prefetch_us: 40,
+                    prefetch_waited_us: 3,
                 },
                 octets: vec![0; 9],
             },

@@ -25,6 +25,7 @@ class Trial:
         self.boto3 = boto3
         self.seen = []
         self.bucket_name = "differential"
+        self.keeps_files = "DIFFERENTIAL_FILES" in os.environ
         self._bucket = False
         self._s3 = None
         self._folder = None

@@ -38,6 +38,9 @@ def post(client, bucket, key, fields, conditions, expires_in):
 
 
 def _ask(client, operation, asked):
+    version = client.meta.config.signature_version
+    if isinstance(version, str):
+        asked["SignatureVersion"] = version
     answer = perform("s3", operation, asked, region=client.meta.region_name)
     if answer.status != DONE:
         raise exception_of(response_of(answer), operation)

@@ -81,6 +81,7 @@ pub fn config(dir: &Path, store: SocketAddr) -> WorkerConfig {
     WorkerConfig {
         control: dir.join("control"),
         admin: None,
+        relay: None,
         store,
         instance: InstanceConfig { guest_slots: 16, host_slots: 32, ..InstanceConfig::default() },
         tenant: TenantConfig::default(),
@@ -98,6 +99,10 @@ pub fn worker(config: WorkerConfig) -> (Running, PathBuf) {
     let running = start(move || async move {
         let meter = std::sync::Arc::new(meter::Meter::new());
         let tenant = hostio::worker::tenant(&config, meter).unwrap();
+        if let Some(route) = config.route().unwrap() {
+            let listener = hostio::relay::listen(&route.path).unwrap();
+            tokio::task::spawn_local(hostio::relay::serve(tenant.clone(), listener, route));
+        }
         let listener = tokio::net::UnixListener::bind(&path).unwrap();
         said.send(()).unwrap();
         hostio::control::serve(tenant, listener).await.unwrap();

@@ -1,0 +1,277 @@
+"""Makes the host's tables of the operations on configurations out of botocore's description of S3.
+
+    python tests/rust_tables.py           compares crates/object/src/operation/made/*.rs with it
+    python tests/rust_tables.py --write   writes them
+
+Operations on objects, lists and parts are written by hand there; these are all others. Tables hold
+names, places and kinds only.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+from tables import LEFT_OUT, data, snake
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+OPERATIONS = os.path.join(HERE, "..", "..", "..", "crates", "object", "src", "operation")
+MADE = os.path.join(OPERATIONS, "made")
+KINDS = {"string": "Text", "integer": "Integer", "long": "Integer", "boolean": "Boolean"}
+WORDS = {"read": "read", "put": "set", "remove": "make and remove"}
+# Reads a second object, which the host's policy does not know.
+UNSAFE = {"RenameObject"}
+COMMON = ("ExpectedBucketOwner", "RequestPayer")
+# Where a policy's action is not named as its operation is.
+ACTIONS = {
+    "CreateBucketMetadataConfiguration": "CreateBucketMetadataTableConfiguration",
+    "DeleteBucketMetadataConfiguration": "DeleteBucketMetadataTableConfiguration",
+    "DeleteBucketReplication": "PutReplicationConfiguration",
+    "DeletePublicAccessBlock": "PutBucketPublicAccessBlock",
+    "GetBucketMetadataConfiguration": "GetBucketMetadataTableConfiguration",
+    "GetBucketReplication": "GetReplicationConfiguration",
+    "GetObjectLockConfiguration": "GetBucketObjectLockConfiguration",
+    "GetPublicAccessBlock": "GetBucketPublicAccessBlock",
+    "ListDirectoryBuckets": "ListAllMyDirectoryBuckets",
+    "PutBucketReplication": "PutReplicationConfiguration",
+    "PutObjectLockConfiguration": "PutBucketObjectLockConfiguration",
+    "PutPublicAccessBlock": "PutBucketPublicAccessBlock",
+}
+OF_BUCKETS = {
+    "AccelerateConfiguration": "AccelerateConfiguration",
+    "AnalyticsConfiguration": "AnalyticsConfiguration",
+    "AnalyticsConfigurations": "AnalyticsConfiguration",
+    "Cors": "BucketCORS",
+    "Encryption": "EncryptionConfiguration",
+    "IntelligentTieringConfiguration": "IntelligentTieringConfiguration",
+    "IntelligentTieringConfigurations": "IntelligentTieringConfiguration",
+    "InventoryConfiguration": "InventoryConfiguration",
+    "InventoryConfigurations": "InventoryConfiguration",
+    "Lifecycle": "LifecycleConfiguration",
+    "LifecycleConfiguration": "LifecycleConfiguration",
+    "MetricsConfiguration": "MetricsConfiguration",
+    "MetricsConfigurations": "MetricsConfiguration",
+    "NotificationConfiguration": "BucketNotification",
+}
+# A delete is a put of nothing for these.
+PUT_AS_DELETE = ("Cors", "Encryption", "Lifecycle", "OwnershipControls") + tuple(
+    name for name in OF_BUCKETS if name.endswith("Configuration")
+)
+
+
+def action(name):
+    """What a policy allows or forbids."""
+    if name in ACTIONS:
+        return "s3:" + ACTIONS[name]
+    verb, _, rest = re.sub(r"^(Get|Put|Delete|List)Bucket", r"\1 ", name).partition(" ")
+    if not rest:
+        return "s3:" + name
+    if verb == "Delete" and rest in PUT_AS_DELETE:
+        verb = "Put"
+    if verb == "List":
+        verb = "Get"
+    return "s3:" + verb + OF_BUCKETS.get(rest, "Bucket" + rest)
+
+
+def by_hand():
+    """Operations that the tables beside these have."""
+    found = set()
+    for name in ("buckets", "listing", "multipart", "objects"):
+        with open(os.path.join(OPERATIONS, name + ".rs")) as file:
+            found |= set(re.findall(r'^        name: "(\w+)"', file.read(), re.M))
+    return found
+
+
+class Maker:
+    """The texts of the tables."""
+
+    def __init__(self):
+        model = data("botocore", "service-2")
+        self.shapes = model["shapes"]
+        self.operations = model["operations"]
+        self.structures = {}
+
+    def kind(self, shape, target, default):
+        """The kind of text that a leaf is."""
+        if shape["type"] == "timestamp":
+            form = target.get("timestampFormat") or shape.get("timestampFormat") or default
+            return {"rfc822": "HttpDate", "iso8601": "Timestamp"}[form]
+        return "Names" if shape["type"] == "list" else KINDS[shape["type"]]
+
+    def shape(self, name, target):
+        """An element's content."""
+        shape = self.shapes[name]
+        if shape["type"] == "structure":
+            return "Shape::Structure(%s)" % self.structure(name)
+        if shape["type"] == "list":
+            member = shape["member"]
+            inner = self.shape(member["shape"], member)
+            if shape.get("flattened") or target.get("flattened"):
+                return "Shape::Flat(&%s)" % inner
+            return 'Shape::List("%s", &%s)' % (member.get("locationName", "member"), inner)
+        kind = self.kind(shape, target, "iso8601")
+        return "TEXT" if kind == "Text" else "Shape::Leaf(Kind::%s)" % kind
+
+    def structure(self, name):
+        """The constant that has a structure's members."""
+        constant = snake(name).upper()
+        if name not in self.structures:
+            self.structures[name] = None
+            members = self.shapes[name]["members"].items()
+            self.structures[name] = "".join(self.member(m, t) for m, t in members)
+        return "shapes::" + constant
+
+    def member(self, name, target):
+        """A member of a structure."""
+        element = target.get("locationName", name)
+        if target.get("xmlAttribute"):
+            return 'named("%s", "%s", Shape::XsiType),\n' % (name, element)
+        shape = self.shape(target["shape"], target)
+        if element != name:
+            return 'named("%s", "%s", %s),\n' % (name, element, shape)
+        if shape == "TEXT":
+            return 'text("%s"),\n' % name
+        leaf = re.fullmatch(r"Shape::Leaf\((.*)\)", shape)
+        if leaf:
+            return 'leaf("%s", %s),\n' % (name, leaf.group(1))
+        return 'within("%s", %s),\n' % (name, shape)
+
+    def field(self, name, target, required, payload):
+        """A parameter."""
+        shape = self.shapes[target["shape"]]
+        place = target.get("locationName", name)
+        if payload and shape["type"] == "structure":
+            root = 'Place::Xml("%s", %s)' % (place, self.structure(target["shape"]))
+            out = 'field("%s", %s, Kind::Text)' % (name, root)
+        elif payload:
+            out = 'field("%s", Place::Text, Kind::Text)' % name
+        else:
+            way = {"header": "header", "querystring": "query"}[target["location"]]
+            out = '%s("%s", "%s")' % (way, name, place)
+            default = "rfc822" if way == "header" else "iso8601"
+            kind = self.kind(shape, target, default)
+            if kind != "Text":
+                out = "of(Kind::%s, %s)" % (kind, out)
+        return "required(%s),\n" % out if required else out + ",\n"
+
+    def found(self, target_name, target):
+        """A header field of the answer."""
+        kind = self.kind(self.shapes[target["shape"]], target, "rfc822")
+        name = '"%s", "%s"' % (target_name, target["locationName"].lower())
+        return "found(%s),\n" % name if kind == "Text" else "found_as(Kind::%s, %s),\n" % (kind, name)
+
+    def input(self, operation):
+        """The parameters, and whether the body is the caller's."""
+        shape = self.shapes[operation["input"]["shape"]]
+        out, has_body = "", False
+        for name, target in shape.get("members", {}).items():
+            payload = shape.get("payload") == name
+            if name in COMMON or target.get("location") == "uri":
+                continue
+            if payload and self.shapes[target["shape"]]["type"] == "blob":
+                has_body = True
+                continue
+            out += self.field(name, target, name in shape.get("required", []), payload)
+        return out, has_body
+
+    def output(self, operation):
+        """The header fields, and the body."""
+        if "output" not in operation:
+            return "", "Output::None"
+        shape = self.shapes[operation["output"]["shape"]]
+        headers, members, body = "", "", None
+        for name, target in shape.get("members", {}).items():
+            if target.get("location") == "header":
+                headers += self.found(name, target)
+            elif shape.get("payload") == name:
+                inner = self.shapes[target["shape"]]
+                if inner["type"] == "structure":
+                    own = self.shape(target["shape"], target)
+                    members += 'named("%s", "", %s),\n' % (name, own)
+                else:
+                    raw = inner["type"] == "string"
+                    body = 'Output::Raw("%s")' % name if raw else "Output::Object"
+            else:
+                members += self.member(name, target)
+        if members:
+            body = "Output::Xml(&[\n%s])" % members
+        return headers, body or "Output::None"
+
+    def operation(self, name):
+        """An entry of the table."""
+        operation = self.operations[name]
+        method = operation["http"]["method"].title()
+        path, _, query = operation["http"]["requestUri"].partition("?")
+        target = "Object" if "Key" in path else "Bucket" if "Bucket" in path else "Service"
+        given, has_body = self.input(operation)
+        headers, body = self.output(operation)
+        reads = method in ("Get", "Head")
+        about = "Object" if target == "Object" else "Bucket"
+        lines = ['name: "%s"' % name, 'action: "%s"' % action(name)]
+        lines += ["method: Method::" + method] if method != "Get" else []
+        lines += ["target: Target::" + target] if target != "Bucket" else []
+        effect = ("Read" if reads else "Change") + about
+        lines += ["effect: Effect::" + effect] if effect != "ReadBucket" else []
+        if query:
+            lines.append("query: &[%s]" % ", ".join('("%s", "")' % q for q in query.split("&")))
+        lines.append("input: &[COMMON%s]" % (", &[\n%s]" % given if given else ""))
+        checksum = operation.get("httpChecksum", {})
+        if has_body:
+            lines.append("has_body: true")
+        if checksum.get("requestChecksumRequired") or (has_body and checksum):
+            lines.append("digest: Digest::Crc32")
+        if headers:
+            lines.append("found: &[&[\n%s]]" % headers)
+        if body != "Output::None":
+            lines.append("output: " + body)
+        return "Operation {\n%s,\n..BASE\n},\n" % ",\n".join(lines)
+
+    def files(self):
+        """Every file: name and text before it is formatted."""
+        head = "//! %s Made by guest/python/tests/rust_tables.py.\n\nuse super::super::*;\n%s\n"
+        left = sorted(set(self.operations) - LEFT_OUT - UNSAFE - by_hand())
+        groups = {"read": "", "put": "", "remove": ""}
+        for name in left:
+            method = self.operations[name]["http"]["method"]
+            groups[{"GET": "read", "PUT": "put"}.get(method, "remove")] += self.operation(name)
+        out = {}
+        for kind, text in groups.items():
+            what = "Operations that %s configurations." % WORDS[kind]
+            table = "pub(in crate::operation) const TABLE: &[Operation] = &[\n%s];\n" % text
+            out[kind + ".rs"] = head % (what, "use super::shapes;\n") + table
+        structures = "".join(
+            "pub(super) const %s: &[Member] = &[\n%s];\n" % (snake(name).upper(), members)
+            for name, members in sorted(self.structures.items())
+        ).replace("shapes::", "")
+        out["shapes.rs"] = head % ("Structures of configurations.", "") + structures
+        return out
+
+
+def plain(text):
+    """A text without what the formatter decides."""
+    return re.sub(r",(?=[\])}])", "", re.sub(r"\s+", "", text))
+
+
+def main():
+    """Compares or writes."""
+    if not os.path.isdir(OPERATIONS):
+        return
+    for name, text in Maker().files().items():
+        path = os.path.join(MADE, name)
+        if "--write" in sys.argv:
+            os.makedirs(MADE, exist_ok=True)
+            with open(path, "w") as file:
+                file.write(text)
+            if shutil.which("rustfmt"):
+                config = os.path.join(HERE, "..", "..", "..", "rustfmt.toml")
+                options = ["--edition", "2024", "--config-path", config, path]
+                subprocess.run(["rustfmt"] + options, check=True)
+            continue
+        with open(path) as file:
+            if plain(file.read()) != plain(text):
+                sys.exit("%s differs: run tests/rust_tables.py --write" % path)
+
+
+if __name__ == "__main__":
+    main()
