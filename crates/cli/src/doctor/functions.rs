@@ -4,6 +4,7 @@ use std::process::{Command, Stdio};
 
 use function::isolation::{Isolation, IsolationError};
 use isolation::process::{Launcher, Process, ProcessConfig, limits};
+use isolation::qemu::{Qemu, QemuConfig};
 
 use super::{Finding, Outcome, Part};
 
@@ -11,7 +12,7 @@ const PART: Part = Part::Functions;
 
 /// Everything about functions.
 pub fn all() -> Vec<Finding> {
-    vec![process(), groups(), python()]
+    vec![process(), groups(), machines(), python()]
 }
 
 fn found(feature: &'static str, outcome: Outcome, detail: impl Into<String>) -> Finding {
@@ -50,6 +51,22 @@ fn groups() -> Finding {
                        are by their user";
             found(feature, Outcome::FallsBack, format!("{why}; there is: {there}"))
         }
+    }
+}
+
+/// Virtual machines.
+fn machines() -> Finding {
+    let feature = "virtual machines";
+    let qemu = Qemu::new(QemuConfig::default());
+    match (qemu.probe(), qemu.found()) {
+        (Ok(()), Some(parts)) => found(feature, Outcome::Works, parts),
+        (Ok(()), None) => {
+            let detail = "QEMU and a kernel are fetched from Debian with the first function that \
+                          wants one (about 130 MB, once)";
+            found(feature, Outcome::FallsBack, detail)
+        }
+        (Err(IsolationError::Unusable { why, .. }), _) => found(feature, Outcome::Missing, why),
+        (Err(error), _) => found(feature, Outcome::Missing, error.to_string()),
     }
 }
 

@@ -76,6 +76,16 @@ impl Qemu {
         self.accelerator.get()
     }
 
+    /// What machines are made of, for people; nothing where it is still to be fetched.
+    pub fn found(&self) -> Option<String> {
+        let parts = Parts::find(&self.config).ok()?;
+        let kvm = match self.accelerators().first() {
+            Some(Accelerator::Kvm) => "KVM is tried, else software",
+            _ => "in software: slow",
+        };
+        Some(format!("Linux {} by {}; {kvm}", parts.version, parts.qemu.display()))
+    }
+
     /// Builds what all functions share: the parts, the first root, the interpreter's disk. Blocks;
     /// the first time for about a minute where QEMU has to be fetched.
     ///
