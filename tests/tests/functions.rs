@@ -100,8 +100,8 @@ fn what_cannot_be_invoked_is_refused_as_by_lambda() {
     assert_eq!(post(&[("origin", "http://page.example")], b"{}").0, 501);
     let other = ask(gateway.address, "POST", &path.replace("obedient", "o:7"), &[], b"{}").unwrap();
     assert_eq!(other.status, 404);
+    let sleep = json!({"steps": [["sleep", 1.0]]});
     std::thread::scope(|scope| {
-        let sleep = json!({"steps": [["sleep", 1.0]]});
         let calls: Vec<_> =
             (0..4).map(|_| scope.spawn(|| gateway.invoke("obedient", &sleep))).collect();
         let answers: Vec<_> = calls.into_iter().map(|call| call.join().unwrap()).collect();

@@ -231,7 +231,8 @@ impl Pool {
             self.run(instance, invocation, &mut actions);
             return actions;
         }
-        if family.waiting.len() >= self.limits.waiting_max {
+        // Those whose instance is starting do not wait for another's end.
+        if family.waiting.len() >= self.limits.waiting_max + family.starting {
             return refuse(Refused::Concurrency);
         }
         let until = now + self.limits.waiting_timeout;

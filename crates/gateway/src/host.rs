@@ -129,11 +129,11 @@ impl Host {
         self.tenants.borrow().values().cloned().collect()
     }
 
-    /// Adds a function, or replaces the one of that name: its instances finish what they do.
+    /// A function that is not served yet.
     ///
     /// # Errors
     /// The manifest's.
-    pub fn add(
+    pub fn make(
         &self,
         name: &str,
         manifest: Manifest,
@@ -151,15 +151,7 @@ impl Host {
             return Err(wrong("isolation", why));
         }
         let role = *self.roles.borrow_mut().entry(name.to_owned()).or_insert_with(|| self.next());
-        let everything =
-            json!({"statements": [{"effect": "allow", "actions": ["*"], "resources": ["*"]}]});
-        tenant.role(role, manifest.role.clone().unwrap_or(everything));
-        let share = Share {
-            concurrency: manifest.concurrency as usize,
-            keep_alive: manifest.keep_alive,
-            charge_bytes: manifest.memory.0,
-        };
-        let function = Rc::new(Function {
+        Ok(Rc::new(Function {
             id: self.next(),
             name: name.to_owned(),
             hints: manifest.templates()?,
@@ -169,12 +161,26 @@ impl Host {
             tenant,
             template: tokio::sync::Mutex::default(),
             is_removed: Cell::new(false),
-        });
+        }))
+    }
+
+    /// Serves a function, instead of the one of that name: its instances finish what they do.
+    pub fn publish(&self, function: &Rc<Function>) {
+        let manifest = &function.manifest;
+        let everything =
+            json!({"statements": [{"effect": "allow", "actions": ["*"], "resources": ["*"]}]});
+        let policy = manifest.role.clone().unwrap_or(everything);
+        function.tenant.role(function.role, policy);
+        let share = Share {
+            concurrency: manifest.concurrency as usize,
+            keep_alive: manifest.keep_alive,
+            charge_bytes: manifest.memory.0,
+        };
         self.pool.borrow_mut().set(function.id, share);
         self.by_id.borrow_mut().insert(function.id, function.clone());
-        let before = self.functions.borrow_mut().insert(name.to_owned(), function.clone());
+        let name = function.name.clone();
+        let before = self.functions.borrow_mut().insert(name, function.clone());
         self.retire(before);
-        Ok(function)
     }
 
     /// Removes a function; whether there was one.

@@ -42,6 +42,8 @@ pub struct Reply {
     pub log_tail: String,
     /// Writes whose end the worker has not told.
     pub pending_writes: u32,
+    /// What fetching its objects ahead took, in microseconds, and what its GETs still waited for.
+    pub prefetch_us: (u64, u64),
     /// The result.
     pub result: Vec<u8>,
 }
@@ -159,9 +161,19 @@ impl Link {
         };
         match said {
             Said::Ready { instance, .. } => tell(instance, Heard::Ready),
-            Said::Replied { instance, invocation, status, log_tail, pending_writes, .. } => {
+            Said::Replied {
+                instance,
+                invocation,
+                status,
+                log_tail,
+                pending_writes,
+                prefetch_us,
+                prefetch_waited_us,
+            } => {
+                let prefetch_us = (prefetch_us, prefetch_waited_us);
                 let result = octets;
-                let reply = Reply { invocation, status, log_tail, pending_writes, result };
+                let reply =
+                    Reply { invocation, status, log_tail, pending_writes, prefetch_us, result };
                 tell(instance, Heard::Replied(reply));
             }
             Said::Gone { instance, reason } => tell(instance, Heard::Gone(reason)),

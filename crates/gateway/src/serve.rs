@@ -241,7 +241,7 @@ fn load(host: &Rc<Host>) -> Result<(), GatewayError> {
     }
     for (name, revision) in found {
         let code = fs::canonicalize(&revision.code).unwrap_or(revision.code);
-        host.add(&name, revision.manifest, code).map_err(DeployError::from)?;
+        host.publish(&host.make(&name, revision.manifest, code).map_err(DeployError::from)?);
     }
     Ok(())
 }

@@ -77,6 +77,9 @@ impl Tenant {
         if let Some(limits) = limits.as_table_mut() {
             limits.entry("journal").or_insert_with(|| path(&dir.join("journal")));
         }
+        let mut relay = toml::Table::new();
+        relay.insert("path".to_owned(), path(&dir.join("relay")));
+        table.insert("relay".to_owned(), relay.into());
         let config = dir.join("worker.toml");
         write_private(&config, &table.to_string())?;
         let tenant = Rc::new(Tenant {

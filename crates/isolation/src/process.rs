@@ -43,10 +43,11 @@ mod syscalls;
 mod template;
 mod usage;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use function::isolation::{Image, Isolation, IsolationError, Local, Template};
 
@@ -57,19 +58,21 @@ use interpreter::Interpreter;
 /// The backend's name.
 pub const NAME: &str = "process";
 
+/// Templates that this process has made: their groups and users are not another one's.
+static TEMPLATES: AtomicU32 = AtomicU32::new(0);
+
 /// Sandboxed processes.
 pub struct Process {
     config: ProcessConfig,
     launcher: Launcher,
     interpreters: RefCell<HashMap<PathBuf, Rc<Interpreter>>>,
-    templates: Cell<u32>,
 }
 
 impl Process {
     /// A backend; `launcher` is the executable that ends in [`launch::run`].
     pub fn new(config: ProcessConfig, launcher: Launcher) -> Process {
         groups::sweep(&config.cgroup);
-        Process { config, launcher, interpreters: RefCell::default(), templates: Cell::new(0) }
+        Process { config, launcher, interpreters: RefCell::default() }
     }
 
     /// What an interpreter needs: asked once.
@@ -85,8 +88,7 @@ impl Process {
     async fn prepared(&self, image: &Image) -> Result<Rc<dyn Template>, IsolationError> {
         self.probe()?;
         let interpreter = self.interpreter(&image.python).await?;
-        let number = self.templates.get();
-        self.templates.set(number.wrapping_add(1));
+        let number = TEMPLATES.fetch_add(1, Ordering::Relaxed);
         let spec = spec::of(image, &interpreter, &self.config, number)?;
         let template = template::Zygote::start(image, spec, &self.config, &self.launcher).await?;
         Ok(Rc::new(template))
@@ -108,6 +110,18 @@ impl Isolation for Process {
     ) -> Local<'a, Result<Rc<dyn Template>, IsolationError>> {
         Box::pin(self.prepared(image))
     }
+}
+
+/// What instances can be limited by on this machine: controllers, and of which version of control
+/// groups they are.
+pub fn limits() -> Vec<(String, u8)> {
+    let hierarchies = groups::hierarchies();
+    let of = |hierarchy: &groups::Hierarchy| {
+        let version = if hierarchy.unified { 2 } else { 1 };
+        let names = hierarchy.controllers.iter().cloned();
+        names.map(|name| (name, version)).collect::<Vec<_>>()
+    };
+    hierarchies.iter().flat_map(of).collect()
 }
 
 /// An error of the machine's.

@@ -9,6 +9,8 @@
 //! - [`vnet`]: a TAP device that leaves segmentation and checksums to this process;
 //! - [`packet`]: the frames of an interface;
 //! - [`usage`]: what a thread, or the process, has used;
+//! - [`descriptors`]: what children are not to have;
+//! - [`child`]: processes that end with this one, and keep descriptors of it;
 //! - [`fault`]: page faults that a program handles itself;
 //! - [`raw`]: whole IP packets from user space;
 //! - [`namespaces`]: namespaces that a thread leaves for new ones;
@@ -19,6 +21,8 @@
 //! `unsafe` is confined to system calls whose arguments are built in the same function.
 
 pub mod cgroup;
+pub mod child;
+pub mod descriptors;
 pub mod fault;
 pub mod info;
 pub mod ktls;

@@ -176,15 +176,38 @@ def map_descriptor(descriptor, size):
         os.close(descriptor)
 
 
-def map_physical(place, size):
-    """The region at `phys:ADDRESS:BYTES`, in a virtual machine."""
-    kind, _, rest = place.partition(":")
+class _Adopted:
+    """The region's mapping, where it was made before this process lost the right to make it."""
+
+    mapping = None
+
+
+def adopt(mapping):
+    """Uses `mapping` of `UNLADE_REGION` from now on."""
+    _Adopted.mapping = mapping
+
+
+def _place(text):
+    kind, _, rest = text.partition(":")
     address, _, length = rest.partition(":")
-    if kind != "phys" or int(length, 0) < size:
-        raise RegionError("UNLADE_REGION must be phys:ADDRESS:BYTES, of at least %d" % size)
+    if kind != "phys" or not length:
+        raise RegionError("UNLADE_REGION must be phys:ADDRESS:BYTES, not %r" % text)
+    return int(address, 0), int(length, 0)
+
+
+def map_device(place):
+    """All of the memory at `phys:ADDRESS:BYTES`, in a virtual machine. Wants its root's rights."""
+    address, length = _place(place)
     descriptor = os.open("/dev/mem", os.O_RDWR | os.O_CLOEXEC)
     try:
-        mapping = mmap.mmap(descriptor, size, mmap.MAP_SHARED, offset=int(address, 0))
+        # Without O_SYNC: it is memory, and is to be cached.
+        return mmap.mmap(descriptor, length, mmap.MAP_SHARED, offset=address)
     finally:
         os.close(descriptor)
-    return Region(mapping, size)
+
+
+def map_physical(place, size):
+    """The region at `phys:ADDRESS:BYTES`: the mapping that was adopted, or a new one."""
+    if _place(place)[1] < size:
+        raise RegionError("the region is larger than UNLADE_REGION: %d octets" % size)
+    return Region(_Adopted.mapping or map_device(place), size)

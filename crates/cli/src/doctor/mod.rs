@@ -1,7 +1,9 @@
 //! `unlade doctor`: what works on this machine, what falls back, and why. Nothing is concluded
-//! from version numbers: every probe does, small, what the real thing does ([`probes`], [`copy`], [`nic`]).
+//! from version numbers: every probe does, small, what the real thing does ([`probes`], [`copy`], [`nic`],
+//! [`functions`]).
 
 mod copy;
+mod functions;
 mod nic;
 mod probes;
 
@@ -17,7 +19,7 @@ afterwards. `works` was tried and did; `falls back` says what happens instead; `
 the named feature from being used at all.
 
 Copies need nothing of the machine but a second core: what `falls back` there costs time. A device \
-for TLS needs a TAP device; NVMe/TCP needs nothing.
+for TLS needs a TAP device; NVMe/TCP needs nothing. Functions need root and Python.
 
 Ends with status 0 when connections can be handed over, 1 when they can only be proxied.";
 
@@ -47,6 +49,8 @@ enum Part {
     CopyOffload,
     /// What a device works with, and where its packets come from.
     ProtocolOffload,
+    /// What function instances run in.
+    Functions,
     /// Labs and experiments.
     Lab,
 }
@@ -73,8 +77,7 @@ struct Finding {
 /// # Errors
 /// Standard output cannot be written.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
-    let findings: Vec<Finding> =
-        probes::all().into_iter().chain(copy::all()).chain(nic::all()).collect();
+    let findings = all();
     match args.json {
         true => line(serde_json::to_string(&findings)?)?,
         false => print(&findings)?,
@@ -94,12 +97,18 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     Ok(if offload { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn all() -> Vec<Finding> {
+    let connections = probes::all().into_iter();
+    connections.chain(copy::all()).chain(nic::all()).chain(functions::all()).collect()
+}
+
 fn print(findings: &[Finding]) -> Result<()> {
     for (part, title) in [
         (Part::ConnectionOffload, "connection offload"),
         (Part::Better, "makes it better"),
         (Part::CopyOffload, "copy offload"),
         (Part::ProtocolOffload, "protocol offload"),
+        (Part::Functions, "functions"),
         (Part::Lab, "labs and experiments"),
     ] {
         line(format_args!("{title}"))?;
@@ -121,13 +130,13 @@ mod tests {
 
     #[test]
     fn every_part_is_probed_and_explained() {
-        let findings: Vec<Finding> =
-            probes::all().into_iter().chain(copy::all()).chain(nic::all()).collect();
+        let findings = all();
         for part in [
             Part::ConnectionOffload,
             Part::Better,
             Part::CopyOffload,
             Part::ProtocolOffload,
+            Part::Functions,
             Part::Lab,
         ] {
             assert!(findings.iter().any(|finding| finding.part == part), "{part:?}");

@@ -1,4 +1,5 @@
-//! `unlade fn sandbox`: what a gateway starts for each template of sandboxed processes.
+//! `unlade fn sandbox`: what `unlade fn serve` starts for each template, and that starts itself again
+//! inside.
 
 use anyhow::Result;
 use clap::Args;
@@ -7,15 +8,23 @@ use isolation::process::launch;
 /// Arguments of `unlade fn sandbox`.
 #[derive(Debug, Args)]
 pub(super) struct SandboxArgs {
-    /// The second start
+    /// It is inside
     #[arg(long)]
     confined: bool,
 }
 
-/// Makes a sandbox; returns when it has ended.
+/// Runs it; standard input is the gateway's socket.
 ///
 /// # Errors
-/// Why there is none.
+/// Why there is no sandbox.
 pub(super) fn run(args: &SandboxArgs) -> Result<()> {
     Ok(launch::run(args.confined)?)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_argument_is_the_launchers() {
+        assert_eq!(isolation::process::launch::CONFINED, "--confined");
+    }
 }

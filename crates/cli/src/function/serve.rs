@@ -12,6 +12,7 @@ use function::manifest::Backend;
 use gateway::GatewayConfig;
 use gateway::serve::Parts;
 use isolation::process::{Launcher, Process, ProcessConfig};
+use isolation::qemu::{Qemu, QemuConfig};
 use serde::Deserialize;
 use service::logs;
 
@@ -48,6 +49,14 @@ An fn.toml, with the defaults:
   cgroup = \"unlade\"
   processes_max = 256               # of an instance
   files_max = 1024
+  [isolation.qemu]
+  accelerator = \"auto\"            # or \"kvm\", \"tcg\": software
+  fetch = true                      # QEMU and a kernel from Debian, once, where they are not there
+  root = \"/\"                      # or where they are, laid out as Debian's packages
+  cache = \"~/.cache/unlade\"
+  boot_timeout = \"2m\"             # of a template; its instances are restored
+  restore_timeout = \"30s\"
+  snapshot = true                   # false: every instance boots
 
 A function.toml; only the handler must be there:
   handler = \"app.handler\"
@@ -96,6 +105,7 @@ pub(super) struct ServeArgs {
 #[serde(deny_unknown_fields, default)]
 struct IsolationConfig {
     process: ProcessConfig,
+    qemu: QemuConfig,
 }
 
 /// Runs it.
@@ -132,5 +142,6 @@ fn backends(
     let arguments = ["fn", "sandbox"].map(str::to_owned).to_vec();
     let launcher = Launcher { program: executable.to_owned(), arguments };
     let process: Rc<dyn Isolation> = Rc::new(Process::new(config.process, launcher));
-    HashMap::from([(Backend::Process, process)])
+    let qemu: Rc<dyn Isolation> = Rc::new(Qemu::new(config.qemu));
+    HashMap::from([(Backend::Process, process), (Backend::Qemu, qemu)])
 }

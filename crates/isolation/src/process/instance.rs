@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use function::isolation::{Instance, Local, Usage};
 use rustix::process::{Pid, Signal};
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::watch;
 
 use super::groups::{self, Account};
 use super::template::Held;
@@ -19,12 +19,13 @@ pub struct Sandboxed {
     pid: Pid,
     process: OwnedFd,
     account: Account,
-    end: Mutex<End>,
+    ended: watch::Receiver<Option<String>>,
 }
 
-enum End {
-    Waited(oneshot::Receiver<String>),
-    Known(String),
+/// Waits until it is known how one has ended.
+pub async fn known(ended: &mut watch::Receiver<Option<String>>) -> String {
+    let how = ended.wait_for(Option::is_some).await.ok().and_then(|how| how.clone());
+    how.unwrap_or_else(|| "its template was lost".to_owned())
 }
 
 impl Sandboxed {
@@ -34,28 +35,20 @@ impl Sandboxed {
         slot: u32,
         pid: Pid,
         process: OwnedFd,
-        ended: oneshot::Receiver<String>,
+        ended: watch::Receiver<Option<String>>,
     ) -> Sandboxed {
         let account = held.account(&groups::of_instance(slot));
-        Sandboxed { held, slot, pid, process, account, end: Mutex::new(End::Waited(ended)) }
+        Sandboxed { held, slot, pid, process, account, ended }
     }
 
     async fn end(&self) -> String {
-        let mut end = self.end.lock().await;
-        if let End::Waited(ended) = &mut *end {
-            let how = ended.await.unwrap_or_else(|_| "its template was lost".to_owned());
-            let how = match self.account.killed() {
-                0 => how,
-                _ => format!(
-                    "{how}: it met its memory limit of {} MiB",
-                    self.held.limits.memory_bytes >> 20
-                ),
-            };
-            *end = End::Known(how);
-        }
-        match &*end {
-            End::Known(how) => how.clone(),
-            End::Waited(_) => String::new(),
+        let how = known(&mut self.ended.clone()).await;
+        match self.account.killed() {
+            0 => how,
+            _ => {
+                let limit_mib = self.held.limits.memory_bytes >> 20;
+                format!("{how}: it met its memory limit of {limit_mib} MiB")
+            }
         }
     }
 }

@@ -26,6 +26,8 @@ pub fn run(confined: bool) -> Result<()> {
     if input.is_terminal() || kind != Ok(SocketType::SEQPACKET) {
         return Err(wrong());
     }
+    // Whoever started the gateway may have left something open, which is not for functions.
+    linux::descriptors::close_on_exec(3)?;
     let socket = input.as_fd().try_clone_to_owned()?;
     match confined {
         false => keeper::run(socket),

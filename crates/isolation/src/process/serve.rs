@@ -40,8 +40,8 @@ pub struct Ending {
 pub struct Forked {
     /// Its process, as its namespace counts.
     pub pid: i32,
-    /// Says how it ended.
-    pub ended: oneshot::Receiver<String>,
+    /// Says how it ended, when it has.
+    pub ended: watch::Receiver<Option<String>>,
 }
 
 /// Root and groups that no instance has yet.
@@ -64,7 +64,7 @@ pub struct State {
 #[derive(Default)]
 struct Asked {
     forks: HashMap<String, oneshot::Sender<Result<Forked, String>>>,
-    living: HashMap<i32, oneshot::Sender<String>>,
+    living: HashMap<i32, watch::Sender<Option<String>>>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -117,7 +117,7 @@ impl State {
         match packet {
             FromZygote { forked: Some(name), pid: Some(pid), .. } => {
                 let Some(answer) = asked.forks.remove(&name) else { return };
-                let (end, ended) = oneshot::channel();
+                let (end, ended) = watch::channel(None);
                 if answer.send(Ok(Forked { pid, ended })).is_ok() {
                     asked.living.insert(pid, end);
                 }
@@ -129,10 +129,10 @@ impl State {
             }
             FromZygote { exited: Some(pid), status, .. } => {
                 if let Some(end) = asked.living.remove(&pid) {
-                    let _ = end.send(match status {
+                    end.send_replace(Some(match status {
                         Some(status) if status >= 0 => format!("it ended with status {status}"),
                         _ => "a signal ended it".to_owned(),
-                    });
+                    }));
                 }
             }
             _ => {}
@@ -147,7 +147,7 @@ impl State {
             let _ = answer.send(Err(how.to_owned()));
         }
         for (_, end) in asked.living.drain() {
-            let _ = end.send(format!("its template ended: {how}"));
+            end.send_replace(Some(format!("its template ended: {how}")));
         }
         self.slots().end(how);
     }
@@ -236,17 +236,16 @@ impl Slots {
         let _ = self.outbox.send(ToKeeper::Remove { slot });
     }
 
-    fn made(&mut self, made: Made) {
+    fn made(&mut self, mut made: Made) {
         self.making = self.making.saturating_sub(1);
-        let mut made = Some(made);
-        while let (Some(one), Some(waiting)) = (made.take(), self.waiting.pop_front()) {
+        while let Some(waiting) = self.waiting.pop_front() {
             // Who has given up meanwhile leaves it to the next.
-            made = waiting.send(one).err();
-            if made.is_none() {
-                return;
+            match waiting.send(made) {
+                Ok(()) => return,
+                Err(back) => made = back,
             }
         }
-        if let Some(Ok(spare)) = made {
+        if let Ok(spare) = made {
             self.spares.push_back(spare);
         }
     }
@@ -482,11 +481,11 @@ mod tests {
         let mut answer = state.fork("one").unwrap();
         assert!(state.fork("one").is_none(), "the name is taken");
         said(r#"{"forked": "one", "pid": 6}"#);
-        let mut forked = answer.try_recv().unwrap().unwrap();
+        let forked = answer.try_recv().unwrap().unwrap();
         said(r#"{"exited": 5, "status": 0}"#);
-        assert!(forked.ended.try_recv().is_err());
+        assert!(forked.ended.borrow().is_none());
         said(r#"{"exited": 6, "status": -1}"#);
-        assert_eq!(forked.ended.try_recv().unwrap(), "a signal ended it");
+        assert_eq!(forked.ended.borrow().as_deref(), Some("a signal ended it"));
         let mut late = state.fork("two").unwrap();
         state.end("over");
         assert_eq!(late.try_recv().unwrap().unwrap_err(), "over");

@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::config::{Launcher, ProcessConfig};
 use super::groups::{self, Account, Hierarchy};
-use super::instance::Sandboxed;
+use super::instance::{self, Sandboxed};
 use super::output::{self, Tail};
 use super::serve::{self, Ending, Forked, Parties, Slots, Spare, State};
 use super::spec::{Limits, Spec};
@@ -268,13 +268,12 @@ impl Held {
         channel: &UnixStream,
         spare: &Spare,
         forked: Forked,
-    ) -> Result<(Pid, oneshot::Receiver<String>), IsolationError> {
+    ) -> Result<(Pid, watch::Receiver<Option<String>>), IsolationError> {
         let Forked { pid: inner, mut ended } = forked;
         let sender = tokio::select! {
             sender = channel.async_io(Interest::READABLE, || Ok(serve::sender(channel)?)) =>
                 sender.map_err(|source| system("the instance's greeting", source))?,
-            how = &mut ended => {
-                let how = how.unwrap_or_else(|_| "it ended".to_owned());
+            how = instance::known(&mut ended) => {
                 return Err(self.function(format!("before it greeted, {how}. {}", self.tail.text())));
             }
         };

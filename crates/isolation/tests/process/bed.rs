@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use function::isolation::{
@@ -34,7 +35,6 @@ pub struct Bed {
     pub process: Process,
     /// What templates are made of.
     pub image: Image,
-    group: String,
 }
 
 /// A bed, or the reason why there is none, which has been printed.
@@ -46,10 +46,10 @@ pub fn bed() -> Option<Bed> {
 pub fn bed_with(change: impl FnOnce(&mut ProcessConfig)) -> Option<Bed> {
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let name = directory.path().file_name().unwrap().to_str().unwrap().trim_matches('.');
-    let mut config = ProcessConfig { cgroup: format!("unlade-{name}"), ..Default::default() };
+    static BEDS: AtomicU32 = AtomicU32::new(0);
+    let function = format!("tested-{}", BEDS.fetch_add(1, Ordering::Relaxed));
+    let mut config = ProcessConfig::default();
     change(&mut config);
-    let group = config.cgroup.clone();
     let launcher =
         Launcher { program: env!("CARGO_BIN_EXE_sandbox-launcher").into(), arguments: Vec::new() };
     let process = Process::new(config, launcher);
@@ -64,7 +64,7 @@ pub fn bed_with(change: impl FnOnce(&mut ProcessConfig)) -> Option<Bed> {
     }
     let code = code(directory.path(), "code", APP);
     let image = Image {
-        function: "tested".to_owned(),
+        function,
         handler: "app.handler".to_owned(),
         code,
         guest: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest/python"),
@@ -79,7 +79,7 @@ pub fn bed_with(change: impl FnOnce(&mut ProcessConfig)) -> Option<Bed> {
         network: false,
         region_bytes: 0,
     };
-    Some(Bed { directory, process, image, group })
+    Some(Bed { directory, process, image })
 }
 
 /// A function's directory, with this text as its `app.py`.
@@ -115,14 +115,16 @@ impl Bed {
         limited
     }
 
-    /// Whether a control group is this bed's.
-    pub fn is_group(&self, name: &str) -> bool {
-        name == self.group
-    }
-
-    fn groups(&self, controller: &str) -> Vec<PathBuf> {
+    /// The control groups of its templates.
+    pub fn groups(&self, controller: &str) -> Vec<PathBuf> {
         let roots = [Path::new("/sys/fs/cgroup").join(controller), "/sys/fs/cgroup".into()];
-        roots.into_iter().map(|root| root.join(&self.group)).filter(|path| path.is_dir()).collect()
+        let whose = format!("{}-", std::process::id());
+        let own = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with(&whose) && name.ends_with(&self.image.function)
+        };
+        let templates = roots.iter().flat_map(|root| std::fs::read_dir(root.join("unlade")));
+        templates.flatten().flatten().map(|group| group.path()).filter(own).collect()
     }
 
     /// Waits until nothing is left of any sandbox: processes, control groups, mounts.
@@ -140,25 +142,12 @@ impl Bed {
         let mut left: Vec<String> =
             descendants().iter().map(|pid| format!("process {pid}: {}", command(*pid))).collect();
         for controller in ["memory", "cpu", "cpuacct", "pids", "unified"] {
-            for group in self.groups(controller) {
-                let inner = std::fs::read_dir(group).unwrap().flatten();
-                left.extend(inner.filter(|one| one.path().is_dir()).map(|one| format!("{one:?}")));
-            }
+            left.extend(self.groups(controller).iter().map(|group| format!("{group:?}")));
         }
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
         let own = self.directory.path().to_str().unwrap();
         left.extend(mounts.lines().filter(|line| line.contains(own)).map(str::to_owned));
         left
-    }
-}
-
-impl Drop for Bed {
-    fn drop(&mut self) {
-        for controller in ["memory", "cpu", "cpuacct", "pids", "unified"] {
-            for group in self.groups(controller) {
-                let _ = std::fs::remove_dir(group);
-            }
-        }
     }
 }
 
@@ -186,7 +175,7 @@ pub fn descendants() -> Vec<i32> {
 /// An instance that was greeted.
 pub struct Guest {
     /// The instance.
-    pub instance: Box<dyn Instance>,
+    pub instance: Rc<dyn Instance>,
     /// How it came to be.
     pub origin: Origin,
     channel: UnixStream,

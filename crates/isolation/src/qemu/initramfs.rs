@@ -1,0 +1,106 @@
+//! The first root of a machine: busybox, what finds its disks, and a script that changes over.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+
+use super::cpio::Cpio;
+use super::parts::Parts;
+
+/// What a machine needs that may be a module.
+/// ext4 wants the checksum although the disks have none.
+const MODULES: [&str; 4] = ["virtio_pci", "virtio_blk", "crc32c_generic", "ext4"];
+
+/// Mounts the disks, and becomes the first process of Python. The kernel gives it words of its
+/// command line as variables.
+const INIT: &str = "#!/bin/busybox sh
+/bin/busybox --install -s /bin
+mount -t proc -o nosuid,nodev,noexec proc /proc
+mount -t sysfs -o nosuid,nodev,noexec sys /sys
+mount -t devtmpfs -o nosuid dev /dev
+exec </dev/null >/dev/hvc0 2>&1
+while read -r module; do insmod \"/modules/$module\"; done </modules/order
+mount -t ext4 -o ro,noload,noatime,nodev,nosuid /dev/vda /base
+mount -t ext4 -o ro,noload,noatime,nodev,nosuid /dev/vdb /base/function
+mount -t tmpfs -o \"size=$UNLADE_SCRATCH,mode=1777,nosuid,nodev\" tmpfs /base/tmp
+mkdir -p /dev/shm
+mount -t tmpfs -o \"size=$UNLADE_SCRATCH,mode=1777,nosuid,nodev\" tmpfs /dev/shm
+ifconfig lo 127.0.0.1 up
+mount --move /dev /base/dev
+mount --move /proc /base/proc
+mount --move /sys /base/sys
+exec switch_root /base \"$UNLADE_PYTHON\" -I -c \"
+import sys
+sys.path.insert(0, '/function/guest')
+from unlade_guest.machine import main
+main('/function/start.json')
+# At once, and without the kernel's complaint about the end of its first process.
+open('/proc/sysrq-trigger', 'w').write('b')\"
+";
+
+/// The archive.
+///
+/// # Errors
+/// The system's: a module or busybox cannot be read.
+pub(super) fn build(parts: &Parts) -> io::Result<Vec<u8>> {
+    let mut archive = Cpio::default();
+    for name in ["bin", "proc", "sys", "dev", "base", "modules"] {
+        archive.directory(name);
+    }
+    archive.device("dev/console", 5, 1);
+    archive.file("bin/busybox", 0o755, &fs::read(&parts.busybox)?);
+    archive.file("init", 0o755, INIT.as_bytes());
+    let dependencies = fs::read_to_string(parts.modules.join("modules.dep"))?;
+    let mut order = String::new();
+    for path in needed(&dependencies, &MODULES) {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        archive.file(&format!("modules/{name}"), 0o644, &fs::read(parts.modules.join(path))?);
+        order.push_str(name);
+        order.push('\n');
+    }
+    archive.file("modules/order", 0o644, order.as_bytes());
+    Ok(archive.finish())
+}
+
+/// Files of modules with those that they need, in the order in which they are loaded. A module that
+/// is not in the list is a part of the kernel.
+fn needed<'a>(dependencies: &'a str, names: &[&str]) -> Vec<&'a str> {
+    let mut found = Vec::new();
+    let mut seen = HashSet::new();
+    for name in names {
+        let is_named = |path: &str| {
+            let file = path.rsplit('/').next().unwrap_or(path);
+            file.split('.').next().unwrap_or_default().replace('-', "_") == *name
+        };
+        let mut lines = dependencies.lines().filter_map(|line| line.split_once(':'));
+        let Some((path, before)) = lines.find(|(path, _)| is_named(path)) else { continue };
+        // depmod(8) writes what is loaded first last.
+        for path in before.split_whitespace().rev().chain([path]) {
+            if seen.insert(path) {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_come_after_those_that_they_need_and_once() {
+        let list = "kernel/fs/ext4/ext4.ko.xz: kernel/fs/mbcache.ko.xz kernel/lib/crc16.ko.xz\n\
+            kernel/drivers/block/virtio_blk.ko: kernel/lib/crc16.ko.xz\n\
+            kernel/fs/ext2/ext2.ko:\n";
+        assert_eq!(
+            needed(list, &["virtio_pci", "virtio_blk", "ext4"]),
+            [
+                "kernel/lib/crc16.ko.xz",
+                "kernel/drivers/block/virtio_blk.ko",
+                "kernel/fs/mbcache.ko.xz",
+                "kernel/fs/ext4/ext4.ko.xz"
+            ]
+        );
+    }
+}

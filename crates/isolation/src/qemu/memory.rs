@@ -1,0 +1,81 @@
+//! A machine's memory: its RAM in two pieces, and between them the region shared with the worker.
+//!
+//! The firmware puts tables at the end of RAM; so the region, which is another one in each instance,
+//! is not there.
+
+/// Where the region starts.
+const REGION_ADDRESS: u64 = 128 << 20;
+/// RAM behind the region, at least: tables of the firmware, the first root.
+const HIGH_BYTES_MIN: u64 = 48 << 20;
+/// What the kernel and the interpreter have beside the function.
+const SYSTEM_BYTES: u64 = 64 << 20;
+/// Of everything, and of a region that nobody asked for.
+const ALIGN_BYTES: u64 = 2 << 20;
+const REGION_BYTES: u64 = 16 << 20;
+/// The largest region: as the guest's (`REGION_BYTES_MAX`).
+const REGION_BYTES_MAX: u64 = 1 << 31;
+
+/// Sizes of the pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Memory {
+    pub low_bytes: u64,
+    pub region_bytes: u64,
+    pub high_bytes: u64,
+}
+
+impl Memory {
+    /// For a function that may use so much, and a region of that size (0: one that suffices).
+    ///
+    /// # Errors
+    /// The region is too large.
+    pub fn new(function_bytes: u64, region_bytes: u64) -> Result<Memory, String> {
+        if region_bytes > REGION_BYTES_MAX {
+            return Err(format!("a region of {region_bytes} octets: {REGION_BYTES_MAX} at most"));
+        }
+        let region_bytes = if region_bytes == 0 { REGION_BYTES } else { region_bytes };
+        let behind = (function_bytes + SYSTEM_BYTES).saturating_sub(REGION_ADDRESS);
+        Ok(Memory {
+            low_bytes: REGION_ADDRESS,
+            region_bytes: region_bytes.next_multiple_of(ALIGN_BYTES),
+            high_bytes: behind.max(HIGH_BYTES_MIN).next_multiple_of(ALIGN_BYTES),
+        })
+    }
+
+    /// Of the machine's own memory.
+    pub fn ram_bytes(self) -> u64 {
+        self.low_bytes + self.high_bytes
+    }
+
+    /// All, in MiB.
+    pub fn all_mib(self) -> u64 {
+        (self.ram_bytes() + self.region_bytes) >> 20
+    }
+
+    /// As the guest reads it.
+    pub fn place(self) -> String {
+        format!("phys:{:#x}:{}", self.low_bytes, self.region_bytes)
+    }
+
+    /// What tells the kernel that the region is no RAM, and may be mapped.
+    pub fn kernel_words(self) -> String {
+        format!("memmap={}${:#x} iomem=relaxed", self.region_bytes, self.low_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_add_up() {
+        let small = Memory::new(16 << 20, 0).unwrap();
+        assert_eq!(small.ram_bytes(), 176 << 20);
+        assert_eq!(small.all_mib(), 192);
+        assert_eq!(small.place(), "phys:0x8000000:16777216");
+        let large = Memory::new(1 << 30, (14 << 20) + 4096).unwrap();
+        assert_eq!(large.ram_bytes(), (1 << 30) + (64 << 20));
+        assert_eq!(large.region_bytes, 16 << 20);
+        assert_eq!(large.kernel_words(), "memmap=16777216$0x8000000 iomem=relaxed");
+        assert!(Memory::new(1 << 30, 1 << 40).is_err());
+    }
+}

@@ -1,0 +1,152 @@
+"""The first process of a virtual machine: becomes an instance each time its snapshot is restored.
+
+    python -m unlade_guest.machine /function/start.json
+
+It starts a process without privileges that imports the function, and says on the control port that
+the machine may be saved. What is read there next is said to a restored machine: the time, and
+octets that no other one has. Then the instance says HELLO on its channel.
+
+The file: `{"control": PATH, "channel": PATH, "region": "phys:ADDRESS:BYTES", "user": N, "handler":
+TEXT or null, "modules": [...], "path": [...], "environment": {...}}`.
+"""
+
+import os
+import sys
+
+from .text import loads
+
+LINE_BYTES_MAX = 4096
+ENTROPY_BYTES_MIN = 32
+READY = b"ready\n"
+RNDADDENTROPY = 0x40085203
+RNDRESEEDCRNG = 0x5207
+
+
+def read_line(descriptor):
+    """Octets up to a newline; what comes behind it is left alone by who writes."""
+    found = b""
+    while not found.endswith(b"\n"):
+        data = os.read(descriptor, LINE_BYTES_MAX - len(found))
+        if not data:
+            raise EOFError("the host closed the control port")
+        found += data
+        if len(found) >= LINE_BYTES_MAX:
+            raise ValueError("the host said too much")
+    return found
+
+
+def resume(said):
+    """What a restored machine must not have of the one that was saved: its time, its randomness."""
+    import time
+    from fcntl import ioctl
+    from struct import pack
+
+    time.clock_settime_ns(time.CLOCK_REALTIME, said["time_ns"])
+    entropy = bytes.fromhex(said["entropy"])
+    if len(entropy) < ENTROPY_BYTES_MIN:
+        raise ValueError("the host gave too little entropy")
+    random = os.open("/dev/urandom", os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        ioctl(random, RNDADDENTROPY, pack("ii", len(entropy) * 8, len(entropy)) + entropy)
+        ioctl(random, RNDRESEEDCRNG)
+    finally:
+        os.close(random)
+
+
+def forget(spared_bytes=8 << 20):
+    """Fills free memory with zeros, which the host does not keep.
+
+    Linux gives a process nothing but zeros; what it was given stays zero when it is free again.
+    """
+    import mmap
+
+    with open("/proc/sys/vm/drop_caches", "w", encoding="ascii") as file:
+        file.write("3")
+    with open("/proc/meminfo", encoding="ascii") as file:
+        free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemFree:"))
+    if free > spared_bytes:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+        mmap.mmap(-1, free - spared_bytes, flags=flags).close()
+
+
+def instance(said, mapping, ready, resumed):
+    """The process of the function: imports it, waits until the machine was restored, serves."""
+    from . import current, finder, region, runtime, zygote
+
+    os.environ.clear()
+    os.environ.update(said["environment"])
+    os.environ["UNLADE_CHANNEL_PATH"] = said["channel"]
+    os.environ["UNLADE_REGION"] = said["region"]
+    sys.path[:] = said["path"]
+    region.adopt(mapping)
+    finder.install()
+    zygote.warm(said["handler"], said["modules"])
+    os.write(ready, b"1")
+    os.close(ready)
+    if os.read(resumed, 1) != b"1":
+        raise EOFError("the machine was not restored")
+    os.close(resumed)
+    runtime.reseed()
+    runtime.Runtime(current.channel()).run()
+
+
+def unprivileged(user, paths):
+    """No rights but to these devices."""
+    for path in paths:
+        os.chown(path, user, user)
+        os.chmod(path, 0o600)
+    os.setsid()
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+
+
+def start(said, mapping, control):
+    """Forks the instance; its process, a pipe that says that it is ready, one that lets it go on."""
+    ready, ready_end = os.pipe()
+    resumed_end, resumed = os.pipe()
+    process = os.fork()
+    if process:
+        os.close(ready_end)
+        os.close(resumed_end)
+        return process, ready, resumed
+    status = 1
+    try:
+        for descriptor in (control, ready, resumed):
+            os.close(descriptor)
+        unprivileged(said["user"], [said["channel"]])
+        instance(said, mapping, ready_end, resumed_end)
+        status = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def main(path):
+    """Runs one machine to the end of its instance."""
+    from .region import map_device
+
+    with open(path, encoding="utf-8") as file:
+        said = loads(file.read())
+    # The instance has the memory, and nothing with which it could reach other addresses.
+    mapping = map_device(said["region"])
+    control = os.open(said["control"], os.O_RDWR | os.O_CLOEXEC)
+    process, ready, resumed = start(said, mapping, control)
+    if os.read(ready, 1):
+        forget()
+        os.write(control, READY)
+        resume(loads(read_line(control).decode()))
+        os.write(resumed, b"1")
+    while True:
+        # The first process has the orphans of all.
+        found, status = os.wait()
+        if found == process:
+            print("unlade: the instance has ended: %d" % os.waitstatus_to_exitcode(status))
+            return
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
