@@ -42,10 +42,10 @@ impl Objects {
             file = File::open(path).await.ok();
         }
         let mut response = self.files.get_object(req).await?;
-        if let (Some(path), Some(file)) = (path, file) {
-            if let Some(body) = body(&path, file, &response.output).await {
-                response.output.body = Some(body);
-            }
+        if let (Some(path), Some(file)) = (path, file)
+            && let Some(body) = body(&path, file, &response.output).await
+        {
+            response.output.body = Some(body);
         }
         Ok(response)
     }
@@ -154,7 +154,8 @@ mod tests {
         let open = async || File::open(&path).await.unwrap();
         let answer = |start: usize, end: usize| GetObjectOutput {
             content_length: Some((end - start) as i64),
-            content_range: (start > 0).then(|| format!("bytes {start}-{}/{}", end - 1, whole.len())),
+            content_range: (start > 0)
+                .then(|| format!("bytes {start}-{}/{}", end - 1, whole.len())),
             ..GetObjectOutput::default()
         };
         for (start, end) in [(0, whole.len()), (0, 0), (5, 9), (9, whole.len())] {
@@ -172,7 +173,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let objects = Objects::new(FileSystem::new(dir.path()).unwrap(), dir.path());
         assert_eq!(objects.path("b", "a/c d"), Some(dir.path().join("b/a/c d")));
-        for (bucket, key) in [("b", "../k"), ("b", "a/../k"), ("b", "/k"), ("..", "k"), ("a/b", "k")] {
+        for (bucket, key) in
+            [("b", "../k"), ("b", "a/../k"), ("b", "/k"), ("..", "k"), ("a/b", "k")]
+        {
             assert_eq!(objects.path(bucket, key), None, "{bucket} {key}");
         }
     }
