@@ -26,6 +26,8 @@ const STARTING: usize = 8;
 const BURSTS_MAX: usize = 60;
 /// One in so many outputs is compared.
 const COMPARED_EVERY: usize = 4;
+/// A 99th percentile needs so many invocations; small populations are watched for longer.
+const INVOCATIONS_MIN: f64 = 300.0;
 /// An invocation may take so many times what an unloaded stock one takes.
 pub const SLO_FACTOR: f64 = 5.0;
 
@@ -39,7 +41,7 @@ pub struct Growth {
     pub last: usize,
     /// Each next one is so many times as large.
     pub factor: f64,
-    /// How long each is watched.
+    /// How long each is watched at least.
     pub window: Duration,
     /// Invocations of each instance a second, on average.
     pub rate_per_s: f64,
@@ -213,7 +215,9 @@ fn schedule(growth: &Growth, population: usize, subjects: usize) -> Result<Vec<(
     let stretch = made.len() as f64 / plan.invocations_per_minute;
     let due = |at_us: u64| Duration::from_micros((at_us as f64 * stretch) as u64);
     let all = made.iter().map(|arrival| (due(arrival.at_us), arrival.row as usize % subjects));
-    let window = growth.window.min(Duration::from_micros(MINUTE_US));
+    let enough_s = INVOCATIONS_MIN / (growth.rate_per_s * population as f64);
+    let window = growth.window.max(Duration::try_from_secs_f64(enough_s).unwrap_or_default());
+    let window = window.min(Duration::from_micros(MINUTE_US));
     Ok(all.take_while(|(at, _)| *at < window).collect())
 }
 
@@ -351,5 +355,7 @@ mod tests {
         assert!(made.is_sorted_by_key(|(at, _)| *at));
         assert!(made.iter().all(|(at, which)| *at < growth.window && *which < 12));
         assert_eq!(made, schedule(&growth, 50, 12).unwrap(), "the same for every mode");
+        let few = schedule(&growth, 6, 12).unwrap();
+        assert!(few.last().unwrap().0 > growth.window, "few instances are watched for longer");
     }
 }

@@ -20,6 +20,9 @@ pub struct Figures {
     pub instance_cpu_us: Option<f64>,
     pub worker_cpu_us: Option<f64>,
     pub gateway_cpu_us: Option<f64>,
+    /// Of starts: from a prefetch's begin to its last octet, and how long it was waited for.
+    pub prefetch_p50_us: Option<f64>,
+    pub prefetch_waited_p50_us: Option<f64>,
     pub prefetch_hidden: Option<f64>,
     pub warm_invocations: usize,
     pub cold_invocations: usize,
@@ -76,12 +79,17 @@ impl Figures {
         let timing = |name: &str| middle(warm().filter_map(|it| it.timings.get(name).copied()));
         let mut all: Vec<f64> = warm().map(|invoked| invoked.took_us).collect();
         let colds: Vec<_> = windows.iter().filter_map(|window| window.cold.as_ref()).collect();
-        let starts = colds.iter().filter_map(|it| it.timings.get("start_us").copied());
+        let cold = |name: &str| {
+            let values = colds.iter().filter_map(|it| it.timings.get(name).copied());
+            // A mode that does not prefetch says 0.
+            middle(values).filter(|us| name == "start_us" || *us > 0.0)
+        };
+        let prefetch = cold("prefetch_us");
         Figures {
             warm_p50_us: each(warm_us),
             warm_p99_us: percentile(&mut all, 99.0),
             cold_p50_us: each(cold_us),
-            start_p50_us: middle(starts),
+            start_p50_us: cold("start_us"),
             handler_p50_us: timing("handler_us"),
             settled_p50_us: timing("settled_us"),
             private_bytes: each(private_bytes),
@@ -90,6 +98,8 @@ impl Figures {
             instance_cpu_us: each(|window| window.cpu.map(|cpu| cpu.instance_us)),
             worker_cpu_us: each(|window| window.cpu.map(|cpu| cpu.worker_us)),
             gateway_cpu_us: each(|window| window.cpu.map(|cpu| cpu.gateway_us)),
+            prefetch_p50_us: prefetch,
+            prefetch_waited_p50_us: prefetch.map(|_| cold("prefetch_waited_us").unwrap_or(0.0)),
             prefetch_hidden: prefetch_hidden(windows),
             warm_invocations: all.len(),
             cold_invocations: colds.len(),
@@ -110,6 +120,8 @@ impl Figures {
             "instance_cpu_us_per_invocation": self.instance_cpu_us,
             "worker_cpu_us_per_invocation": self.worker_cpu_us,
             "gateway_cpu_us_per_invocation": self.gateway_cpu_us,
+            "prefetch_p50_us": self.prefetch_p50_us,
+            "prefetch_waited_p50_us": self.prefetch_waited_p50_us,
             "prefetch_hidden_fraction": self.prefetch_hidden,
             "warm_invocations": self.warm_invocations,
             "cold_invocations": self.cold_invocations,
@@ -244,6 +256,10 @@ mod tests {
         assert_eq!(figures.start_p50_us, Some(9.0));
         assert_eq!((figures.private_bytes, figures.node_cpu_us), (Some(200.0), Some(8.0)));
         assert_eq!(figures.prefetch_hidden, Some(0.9));
+        assert_eq!(
+            (figures.prefetch_p50_us, figures.prefetch_waited_p50_us),
+            (Some(50.0), Some(5.0))
+        );
         assert_eq!((figures.warm_invocations, figures.cold_invocations), (27, 3));
         assert_eq!(Figures::of(&[]).metrics().get("warm_latency_p50_us"), None);
     }

@@ -210,7 +210,7 @@ pub fn sizes(
     windows: &Windows,
     sink: &mut Sink,
 ) -> Result<()> {
-    line(head(&["cold ms", "no fetch", "hidden"]))?;
+    line(head(&["cold ms", "no fetch", "fetch ms", "waited ms", "hidden"]))?;
     for subject in subjects.iter().filter(|subject| subject.is_sized) {
         let of = |mode| windows.get(&(subject.name.clone(), mode)).map(|seen| Figures::of(seen));
         for mode in [Mode::Sdk, Mode::Offload] {
@@ -225,7 +225,10 @@ pub fn sizes(
             sink.write(about.of_subject(subject, fields), "ratio", present(metrics))?;
         }
         let name = format!("input {} KiB", subject.input_bytes >> 10);
-        line(row(&name, [cold(Mode::Offload), cold(Mode::Sdk), hidden]))?;
+        let own = of(Mode::Offload).unwrap_or_default();
+        let [fetch, waited] =
+            [own.prefetch_p50_us, own.prefetch_waited_p50_us].map(|us| us.map(|us| us / 1e3));
+        line(row(&name, [cold(Mode::Offload), cold(Mode::Sdk), fetch, waited, hidden]))?;
     }
     Ok(())
 }
