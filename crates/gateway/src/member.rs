@@ -16,6 +16,9 @@ use crate::link::{Heard, Link, Reply};
 /// Memory that an instance shares with its worker, where what it runs in provides it.
 pub const REGION_BYTES: u64 = 16 << 20;
 
+/// How long an instance whose channel has closed may take to end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// How an invocation ended in its instance.
 #[derive(Debug)]
 pub enum Ended {
@@ -162,7 +165,11 @@ async fn serve(host: &Rc<Host>, member: &Member, mut heard: Heards) -> String {
         match heard {
             Some(Heard::Replied(reply)) => member.end(Ended::Replied(reply)),
             Some(Heard::Refused(why)) => member.end(Ended::Refused(why)),
-            Some(Heard::Gone(why)) => return why,
+            Some(Heard::Gone(why)) if member.link.is_lost() => return why,
+            // How its process ended says more than that its channel did.
+            Some(Heard::Gone(why)) => {
+                return tokio::time::timeout(LAST_WORDS, &mut ended).await.unwrap_or(why);
+            }
             None => return "the I/O worker is gone".to_owned(),
             Some(Heard::Ready) => continue,
         }
