@@ -14,7 +14,7 @@ use function::{Manifest, ManifestError};
 use meter::{Event, Meter};
 use object::hint;
 use serde_json::json;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::config::GatewayConfig;
 use crate::member::{self, Member};
@@ -46,6 +46,8 @@ pub struct Function {
     template: tokio::sync::Mutex<Option<Rc<dyn Template>>>,
     /// Whether it was removed, or replaced.
     pub is_removed: Cell<bool>,
+    /// Told when it is.
+    retired: Rc<Notify>,
 }
 
 /// An instance that was given to an invocation.
@@ -169,6 +171,7 @@ impl Host {
             tenant,
             template: tokio::sync::Mutex::default(),
             is_removed: Cell::new(false),
+            retired: Rc::default(),
         });
         self.pool.borrow_mut().set(function.id, share);
         self.by_id.borrow_mut().insert(function.id, function.clone());
@@ -188,6 +191,7 @@ impl Host {
     fn retire(&self, function: Option<Rc<Function>>) {
         let Some(function) = function else { return };
         function.is_removed.set(true);
+        function.retired.notify_one();
         let actions = self.pool.borrow_mut().remove(function.id);
         for action in actions {
             match action {
@@ -216,11 +220,16 @@ impl Host {
         let image = self.image(function);
         let template = backend.prepare(&image).await.map_err(|error| error.to_string())?;
         *slot = Some(template.clone());
+        let retired = function.retired.clone();
         let (weak, function) = (Rc::downgrade(&template), Rc::downgrade(function));
         drop(template);
         tokio::task::spawn_local(async move {
             let Some(template) = weak.upgrade() else { return };
-            let why = template.ended().await;
+            // Whoever waits for its end keeps it: a function that is removed needs none.
+            let why = tokio::select! {
+                why = template.ended() => why,
+                () = retired.notified() => return,
+            };
             if let Some(function) = function.upgrade().filter(|f| !f.is_removed.get()) {
                 tracing::warn!(function = %function.name, why, "its template has ended");
                 let mut slot = function.template.lock().await;
