@@ -1,8 +1,8 @@
 """Says whether outputs are right, by other means than the functions'.
 
-    python check.py --inputs DIRECTORY --outputs DIRECTORY
+    python check.py --inputs DIRECTORY --outputs DIRECTORY [--only NAME...]
 
-reads what inputs.py wrote, and the outputs of every workload: DIRECTORY/KEY for each of its keys.
+reads what inputs.py wrote, and the outputs of workloads: DIRECTORY/KEY for each of its keys.
 Exit 1, and what is wrong, where one is.
 """
 
@@ -219,11 +219,14 @@ def main():
     parser = argparse.ArgumentParser(description="Says whether outputs are right.")
     parser.add_argument("--inputs", required=True, metavar="DIRECTORY")
     parser.add_argument("--outputs", required=True, metavar="DIRECTORY")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="these, instead of all")
     arguments = parser.parse_args()
     with open(os.path.join(arguments.inputs, "inputs.json"), encoding="utf-8") as file:
         description = json.load(file)
     wrong = 0
     for case in description["workloads"]:
+        if arguments.only is not None and case["name"] not in arguments.only:
+            continue
         objects = [(each["bucket"], each["key"]) for each in case["objects"]]
         try:
             inputs = {

@@ -73,3 +73,53 @@ fn a_tiny_server_bench_has_nginx_beside() {
     let ratio = records.last().unwrap()["metrics"]["throughput_ratio_vs_nginx"].as_f64();
     assert!(ratio.is_some_and(|ratio| ratio > 0.0), "{ratio:?}");
 }
+
+#[test]
+fn a_tiny_fn_bench_has_every_field_and_right_outputs() {
+    if let Some(reason) = system_tests::functions::skip_reason() {
+        println!("skipped: {}: {reason}", module_path!());
+        return;
+    }
+    let prepare = concat!(env!("CARGO_MANIFEST_DIR"), "/../workloads/prepare");
+    let prepared = std::process::Command::new(prepare).output().unwrap();
+    if !prepared.status.success() {
+        let reason = String::from_utf8_lossy(&prepared.stderr);
+        println!("skipped: {}: {}", module_path!(), reason.trim());
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("fn.jsonl");
+    let file_text = file.display().to_string();
+    let tiny = ["--quick", "--only", "log-filter", "--rounds", "1", "--warm", "2", "--no-density"];
+    let output = run(["bench", "fn", "--json", &file_text].iter().chain(&tiny));
+    assert!(output.status.success(), "{}", said(&output));
+    // Six first ones; of each start one, one that is not measured, two that are.
+    assert!(said(&output).contains(&format!("{} outputs were compared", 6 + 6 * 4)));
+    let records = records(&file);
+    for mode in ["stock", "stock-preimported", "tcp", "sdk", "prefetch", "offload"] {
+        let record = records.iter().find(|record| record["mode"] == mode);
+        let record = record.unwrap_or_else(|| panic!("no record of {mode}: {}", said(&output)));
+        assert_eq!((&record["bench"], &record["case"]["half"]), (&"fn".into(), &"io".into()));
+        assert_eq!(record["case"]["scope"], "instance");
+        assert_eq!(record["case"]["isolation"], "process");
+        for metric in ["warm_latency_p50_us", "cold_latency_p50_us", "private_bytes", "pss_bytes"] {
+            assert!(record["metrics"][metric].as_f64().unwrap() > 0.0, "{mode} {metric}");
+        }
+    }
+    for baseline in ["stock", "stock-preimported"] {
+        let of = |scope: &'static str| {
+            records.iter().find(move |record| {
+                let case = &record["case"];
+                record["mode"] == "ratio"
+                    && case["scope"] == scope
+                    && case["baseline"] == baseline
+                    && case["compared"] == "offload"
+            })
+        };
+        let instance = of("instance").unwrap();
+        for ratio in ["memory_ratio", "cpu_ratio", "warm_latency_ratio", "cold_latency_ratio"] {
+            assert!(instance["metrics"][ratio].as_f64().unwrap() > 0.0, "{baseline} {ratio}");
+        }
+        assert!(of("node").unwrap()["metrics"]["cpu_ratio"].as_f64().unwrap() > 0.0);
+    }
+}

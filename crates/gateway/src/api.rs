@@ -322,16 +322,27 @@ async fn deployment(
     let unpacked = tokio::task::spawn_blocking(unpack).await;
     let revision = unpacked.map_err(|error| Refusal::Service(error.to_string()))?;
     let revision = revision.map_err(refusal)?;
-    let added = api.host.add(name, revision.manifest.clone(), revision.code.clone());
-    let function = added.map_err(|error| Refusal::Parameter(error.to_string()))?;
-    // What cannot start is said now, not to the first caller.
-    let made = api.host.template(&function).await;
-    made.map_err(|why| {
-        Refusal::Parameter(format!("{name} is deployed and does not start: {why}"))
-    })?;
-    deploy::commit(&revision).map_err(refusal)?;
-    deploy::clean(&state, name, Some(&revision.code)).map_err(refusal)?;
-    Ok(json_reply(200, configuration(&function).to_string()))
+    let deployed = publish(api, name, &revision).await;
+    match &deployed {
+        Ok(_) => deploy::clean(&state, name, Some(&revision.code)).map_err(refusal)?,
+        Err(_) => deploy::discard(&revision),
+    }
+    Ok(json_reply(200, configuration(&*deployed?).to_string()))
+}
+
+/// What cannot start is said now, not to the first caller; what is there goes on.
+async fn publish(
+    api: &Rc<Api>,
+    name: &str,
+    revision: &deploy::Revision,
+) -> Result<Rc<Function>, Refusal> {
+    let made = api.host.make(name, revision.manifest.clone(), revision.code.clone());
+    let function = made.map_err(|error| Refusal::Parameter(error.to_string()))?;
+    let template = api.host.template(&function).await;
+    template.map_err(|why| Refusal::Parameter(format!("{name} does not start: {why}")))?;
+    deploy::commit(revision).map_err(|error| Refusal::Service(error.to_string()))?;
+    api.host.publish(&function);
+    Ok(function)
 }
 
 fn state(api: &Api) -> Value {

@@ -105,6 +105,13 @@ pub fn commit(revision: &Revision) -> Result<(), DeployError> {
     fs::rename(&fresh, home.join(CURRENT)).map_err(system(home))
 }
 
+/// Forgets a revision that is not to be.
+pub fn discard(revision: &Revision) {
+    if let Err(error) = fs::remove_dir_all(&revision.code) {
+        tracing::warn!(%error, path = %revision.code.display(), "is left behind");
+    }
+}
+
 /// Removes a function's revisions but the current one; all where there is none.
 ///
 /// # Errors

@@ -45,9 +45,8 @@ pub struct Function {
     hints: Vec<hint::Template>,
     template: tokio::sync::Mutex<Option<Rc<dyn Template>>>,
     /// Whether it was removed, or replaced.
-    pub is_removed: Cell<bool>,
-    /// Told when it is.
-    retired: Rc<Notify>,
+    is_removed: Cell<bool>,
+    removed: Rc<Notify>,
 }
 
 /// An instance that was given to an invocation.
@@ -131,11 +130,11 @@ impl Host {
         self.tenants.borrow().values().cloned().collect()
     }
 
-    /// Adds a function, or replaces the one of that name: its instances finish what they do.
+    /// A function that is not served yet.
     ///
     /// # Errors
     /// The manifest's.
-    pub fn add(
+    pub fn make(
         &self,
         name: &str,
         manifest: Manifest,
@@ -153,15 +152,7 @@ impl Host {
             return Err(wrong("isolation", why));
         }
         let role = *self.roles.borrow_mut().entry(name.to_owned()).or_insert_with(|| self.next());
-        let everything =
-            json!({"statements": [{"effect": "allow", "actions": ["*"], "resources": ["*"]}]});
-        tenant.role(role, manifest.role.clone().unwrap_or(everything));
-        let share = Share {
-            concurrency: manifest.concurrency as usize,
-            keep_alive: manifest.keep_alive,
-            charge_bytes: manifest.memory.0,
-        };
-        let function = Rc::new(Function {
+        Ok(Rc::new(Function {
             id: self.next(),
             name: name.to_owned(),
             hints: manifest.templates()?,
@@ -171,13 +162,33 @@ impl Host {
             tenant,
             template: tokio::sync::Mutex::default(),
             is_removed: Cell::new(false),
-            retired: Rc::default(),
-        });
+            removed: Rc::default(),
+        }))
+    }
+
+    /// Serves a function, instead of the one of that name: its instances finish what they do.
+    pub fn publish(&self, function: &Rc<Function>) {
+        let manifest = &function.manifest;
+        let everything =
+            json!({"statements": [{"effect": "allow", "actions": ["*"], "resources": ["*"]}]});
+        let policy = manifest.role.clone().unwrap_or(everything);
+        function.tenant.role(function.role, policy);
+        let share = Share {
+            concurrency: manifest.concurrency as usize,
+            keep_alive: manifest.keep_alive,
+            charge_bytes: manifest.memory.0,
+        };
         self.pool.borrow_mut().set(function.id, share);
         self.by_id.borrow_mut().insert(function.id, function.clone());
-        let before = self.functions.borrow_mut().insert(name.to_owned(), function.clone());
+        let name = function.name.clone();
+        let before = self.functions.borrow_mut().insert(name, function.clone());
         self.retire(before);
-        Ok(function)
+    }
+
+    /// Other limits, from now on.
+    pub fn limit(self: &Rc<Host>, limits: function::pool::Limits) {
+        let actions = self.pool.borrow_mut().limit(limits);
+        self.act(actions);
     }
 
     /// Removes a function; whether there was one.
@@ -191,7 +202,7 @@ impl Host {
     fn retire(&self, function: Option<Rc<Function>>) {
         let Some(function) = function else { return };
         function.is_removed.set(true);
-        function.retired.notify_one();
+        function.removed.notify_one();
         let actions = self.pool.borrow_mut().remove(function.id);
         for action in actions {
             match action {
@@ -220,25 +231,23 @@ impl Host {
         let image = self.image(function);
         let template = backend.prepare(&image).await.map_err(|error| error.to_string())?;
         *slot = Some(template.clone());
-        let retired = function.retired.clone();
-        let (weak, function) = (Rc::downgrade(&template), Rc::downgrade(function));
-        drop(template);
+        drop(slot);
+        let (watched, weak) = (template.clone(), Rc::downgrade(function));
+        let removed = function.removed.clone();
         tokio::task::spawn_local(async move {
-            let Some(template) = weak.upgrade() else { return };
-            // Whoever waits for its end keeps it: a function that is removed needs none.
+            // With its function a template ends when the last instance has.
             let why = tokio::select! {
-                why = template.ended() => why,
-                () = retired.notified() => return,
+                why = watched.ended() => why,
+                () = removed.notified() => return,
             };
-            if let Some(function) = function.upgrade().filter(|f| !f.is_removed.get()) {
-                tracing::warn!(function = %function.name, why, "its template has ended");
-                let mut slot = function.template.lock().await;
-                if slot.as_ref().is_some_and(|found| Rc::ptr_eq(found, &template)) {
-                    *slot = None;
-                }
+            let Some(function) = weak.upgrade() else { return };
+            tracing::warn!(function = %function.name, why, "its template has ended");
+            let mut slot = function.template.lock().await;
+            if slot.as_ref().is_some_and(|found| Rc::ptr_eq(found, &watched)) {
+                *slot = None;
             }
         });
-        slot.clone().ok_or_else(|| "no template".to_owned())
+        Ok(template)
     }
 
     fn image(&self, function: &Function) -> Image {

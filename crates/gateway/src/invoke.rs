@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use function::isolation::Origin;
 use function::lambda::{Failure, Refusal};
+use function::pool::Refused;
 use meter::Event;
 use wire::guest::Outcome;
 use wire::guest::control::{FailedWrite, ObjectName, Said};
@@ -111,7 +112,8 @@ async fn attempt(
     let begin = Instant::now();
     // The fetches begin while the instance is being restored.
     let hinted = hint(function, invocation, &event, objects);
-    let assigned = match host.assign(function).await {
+    let mut function = function.clone();
+    let assigned = match assign(host, &mut function).await {
         Ok(assigned) => assigned,
         Err(why) => {
             if let Some(link) = hinted {
@@ -121,7 +123,7 @@ async fn attempt(
         }
     };
     let queued = begin.elapsed();
-    let (ended, handler) = run(&assigned, function, invocation, event).await;
+    let (ended, handler) = run(&assigned, &function, invocation, event).await;
     let Assigned { member, is_first } = assigned;
     let failure = match ended {
         Some(Ended::Replied(reply)) => {
@@ -156,6 +158,20 @@ async fn attempt(
     let timings = Timings { queued, handler, ..Timings::default() };
     let (invocation, log_tail) = (invocation.to_owned(), String::new());
     Ok(Answer { invocation, result, is_error: true, log_tail, served, timings })
+}
+
+/// An instance of a function, or of what it was replaced with meanwhile.
+async fn assign(host: &Rc<Host>, function: &mut Rc<Function>) -> Result<Assigned, Refused> {
+    loop {
+        let why = match host.assign(function).await {
+            Err(Refused::Removed) => Refused::Removed,
+            assigned => return assigned,
+        };
+        match host.function(&function.name).filter(|found| found.id != function.id) {
+            Some(found) => *function = found,
+            None => return Err(why),
+        }
+    }
 }
 
 fn hint(

@@ -1,7 +1,7 @@
 //! A call, from its text to its completion.
 
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use meter::{CallEnd, Event, PrefetchEnd};
 use object::failure::{HostCode, ServiceError};
@@ -181,6 +181,7 @@ impl Caller {
         if let Some((seen, body)) = self.tenant.writeback.overlay(request, parameters) {
             self.tenant.meter.add(Event::HostioOverlay);
             let Acknowledged { result, head } = seen;
+            let head = identified(&self.tenant, head);
             if request.operation.name != "GetObject" {
                 return Ok(Some(Done::Result { result, head, flags: PENDING }));
             }
@@ -229,6 +230,7 @@ impl Caller {
         let writeback = &self.tenant.writeback;
         let Acknowledged { result, head } =
             writeback.acknowledge(&self.tenant, candidate, held).await?;
+        let head = identified(&self.tenant, head);
         Some(Done::Result { result, head, flags: PENDING })
     }
 
@@ -311,6 +313,16 @@ fn version(parameters: &Map<String, Value>) -> Result<Option<Version>, Failed> {
         Some(Some("v4" | "s3v4")) => Ok(Some(Version::Four)),
         Some(_) => Err(invalid("SignatureVersion is s3 or s3v4")),
     }
+}
+
+/// The head of an answer that the host gives in the store's place: functions expect its date, and
+/// an id to log.
+fn identified(tenant: &Tenant, mut head: Head) -> Head {
+    let (_, date) = object::value::of_time(SystemTime::now());
+    let id = format!("{:08X}{:08X}", tenant.dice(), tenant.dice());
+    head.headers.push(("date".to_owned(), date));
+    head.headers.push(("x-amz-request-id".to_owned(), id));
+    head
 }
 
 fn made_here(result: Value) -> Done {

@@ -157,7 +157,8 @@ impl Default for InstanceConfig {
         InstanceConfig {
             ring_entries: 256,
             meta_bytes: ByteSize(512 * 1024),
-            guest_slots: 64,
+            // A result has 6 MiB at most, and writes go beside it.
+            guest_slots: 104,
             host_slots: 128,
             window_slots: 16,
             calls_max: 128,

@@ -5,6 +5,8 @@
 //! to face a network that is not trusted.
 #![forbid(unsafe_code)]
 
+mod objects;
+
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,6 +19,8 @@ use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s_fs::FileSystem;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+
+pub use objects::Objects;
 
 /// Connections at a time; more wait in the kernel's backlog.
 pub const CONNECTIONS_MAX: usize = 1024;
@@ -72,7 +76,8 @@ impl Store {
         let failed = |why: String| StoreError::Directory { path: root.to_owned(), why };
         std::fs::create_dir_all(root).map_err(|error| failed(error.to_string()))?;
         let files = FileSystem::new(root).map_err(|error| failed(format!("{error:?}")))?;
-        let mut builder = S3ServiceBuilder::new(files);
+        let whole = std::fs::canonicalize(root).map_err(|error| failed(error.to_string()))?;
+        let mut builder = S3ServiceBuilder::new(Objects::new(files, &whole));
         if let Some(keys) = keys {
             builder.set_auth(SimpleAuth::from_single(keys.access_key_id, keys.secret_access_key));
         }

@@ -159,7 +159,9 @@ class Maker:
         """A header field of the answer."""
         kind = self.kind(self.shapes[target["shape"]], target, "rfc822")
         name = '"%s", "%s"' % (target_name, target["locationName"].lower())
-        return "found(%s),\n" % name if kind == "Text" else "found_as(Kind::%s, %s),\n" % (kind, name)
+        return (
+            "found(%s),\n" % name if kind == "Text" else "found_as(Kind::%s, %s),\n" % (kind, name)
+        )
 
     def input(self, operation):
         """The parameters, and whether the body is the caller's."""

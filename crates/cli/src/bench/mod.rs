@@ -12,6 +12,8 @@
 //! [`copy`] and [`nic`] need no lab: copies by the copy service, and protocols by a NIC's engine,
 //! beside the fastest without them. Both are tables of [`parts`]; [`samples`] and [`process`] make
 //! their figures, [`losses`] looks at the ratios of all.
+//!
+//! [`fn_io`] needs no lab either: functions whose I/O is the host's, beside functions with their own.
 
 pub mod compare;
 pub mod copy;
@@ -19,6 +21,7 @@ pub mod cpu;
 pub mod drive;
 pub mod figures;
 pub mod floor;
+pub mod fn_io;
 pub mod guard;
 pub mod handoff;
 pub mod helper;
@@ -51,7 +54,7 @@ Experiments. Each runs its baselines interleaved with what is measured, prints a
   {\"bench\": …, \"case\": {…}, \"mode\": \"offload\", \"metrics\": {…}, \"seed\": …, \"host\": {…}}
 
 Ratios are lines of their own with mode `ratio`. Units are the last part of every name. \
-All but `copy` and `nic` bring their own lab up, which needs root.";
+All but `copy`, `nic` and `fn` bring their own lab up, which needs root.";
 
 /// Measure, always beside the baselines of the same run
 #[derive(Debug, Args)]
@@ -70,6 +73,7 @@ enum BenchCommand {
     Compare(compare::CompareArgs),
     Copy(copy::CopyArgs),
     Nic(nic::NicArgs),
+    Fn(fn_io::FnArgs),
     Report(report::ReportArgs),
 }
 
@@ -86,6 +90,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
         BenchCommand::Compare(args) => compare::run(&args)?,
         BenchCommand::Copy(args) => copy::run(&args)?,
         BenchCommand::Nic(args) => nic::run(&args)?,
+        BenchCommand::Fn(args) => fn_io::run(&args)?,
         BenchCommand::Report(args) => report::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -53,7 +53,7 @@ enum FnCommand {
     Worker(worker::WorkerArgs),
     /// Serve a directory as an S3 store
     Store(store::StoreArgs),
-    /// Make a sandbox
+    /// Make the sandbox of a function: for a gateway to start, not for people
     #[command(hide = true)]
     Sandbox(sandbox::SandboxArgs),
 }

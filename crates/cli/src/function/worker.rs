@@ -31,7 +31,7 @@ A worker.toml; only `control` and `[store]` must be there, the rest are the defa
                                         # { from = \"keys\", access_key_id = \"…\", … },
                                         # { from = \"anonymous\" }
   [instance]                            # of each function instance
-  guest_slots = 64                      # of 64 KiB: what it can be sending
+  guest_slots = 104                     # of 64 KiB: what it can be sending
   host_slots = 128                      # what it can be receiving
   window_slots = 16                     # of one body at once
   [tenant]                              # of all instances together

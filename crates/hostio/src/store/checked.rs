@@ -23,7 +23,7 @@ pub fn stated(head: &Head) -> Option<(&'static str, &str)> {
 }
 
 enum Digest {
-    Crc32(crc_fast::Digest),
+    Crc32(Box<crc_fast::Digest>),
     Other(digest::Context),
 }
 
@@ -32,7 +32,7 @@ impl Digest {
         match algorithm {
             "sha256" => Digest::Other(digest::Context::new(&SHA256)),
             "sha1" => Digest::Other(digest::Context::new(&SHA1_FOR_LEGACY_USE_ONLY)),
-            _ => Digest::Crc32(crc_fast::Digest::new(CrcAlgorithm::Crc32IsoHdlc)),
+            _ => Digest::Crc32(Box::new(crc_fast::Digest::new(CrcAlgorithm::Crc32IsoHdlc))),
         }
     }
 

@@ -36,6 +36,9 @@ fn a_write_is_acknowledged_early_seen_at_once_and_durable_when_settled() {
     for key in ["a", "a", "b"] {
         let put = guest.call("PutObject", object(key), &body);
         assert_eq!(put.flags, PENDING);
+        // Functions log these.
+        assert_eq!(put.meta["request_id"].as_str().map(str::len), Some(16));
+        assert!(put.meta["headers"]["date"].is_string());
         put.done();
     }
     // What is foretold is what the store says itself.

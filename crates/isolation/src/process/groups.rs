@@ -76,6 +76,9 @@ pub fn of_instance(slot: u32) -> String {
     format!("instance-{slot}")
 }
 
+/// The name of the zygote's.
+pub const ZYGOTE: &str = "zygote";
+
 /// Removes groups of gateways that have gone, where nothing is in them any more.
 pub fn sweep(parent: &str) {
     for hierarchy in hierarchies() {
@@ -114,6 +117,7 @@ impl Groups {
             for part in parent.split('/').filter(|part| !part.is_empty()) {
                 delegate(hierarchy, &directory);
                 directory = entered(&directory, part)?;
+                weigh(hierarchy, &directory, cores());
             }
             delegate(hierarchy, &directory);
             let template = entered(&directory, name)?;
@@ -134,6 +138,11 @@ impl Groups {
         for (hierarchy, directory) in &self.template {
             let added = entered(directory, name).and_then(|group| {
                 limit(hierarchy, &group, limits);
+                match name {
+                    // Everybody waits for it.
+                    ZYGOTE => weigh(hierarchy, &group, 1),
+                    _ => share(hierarchy, &group, limits),
+                }
                 if !hierarchy.unified {
                     files.push(opened(&group, "tasks")?);
                 }
@@ -241,22 +250,16 @@ fn delegate(hierarchy: &Hierarchy, directory: &OwnedFd) {
 fn limit(hierarchy: &Hierarchy, group: &OwnedFd, limits: &Limits) {
     let memory = limits.memory_bytes.to_string();
     let pids = limits.processes.to_string();
-    // As on Lambda a processor's share goes with memory: a whole one at 1769 MiB.
-    let share = limits.memory_bytes / (1 << 20) * 1024 / 1769;
-    let (shares, weight) = (share.clamp(2, 1 << 18).to_string(), share / 10);
-    let weight = weight.clamp(1, 10_000).to_string();
-    let files: [(&str, &str, &str); 4] = match hierarchy.unified {
+    let files: [(&str, &str, &str); 3] = match hierarchy.unified {
         false => [
             ("memory", "memory.limit_in_bytes", &memory),
             ("memory", "memory.memsw.limit_in_bytes", &memory),
             ("pids", "pids.max", &pids),
-            ("cpu", "cpu.shares", &shares),
         ],
         true => [
             ("memory", "memory.max", &memory),
             ("memory", "memory.swap.max", "0"),
             ("pids", "pids.max", &pids),
-            ("cpu", "cpu.weight", &weight),
         ],
     };
     for (controller, file, value) in files {
@@ -269,6 +272,34 @@ fn limit(hierarchy: &Hierarchy, group: &OwnedFd, limits: &Limits) {
                 eprintln!("unlade: {file} = {value}: {error}");
             }
         }
+    }
+}
+
+/// Functions together are to have as much of the processors as that many other busy processes.
+fn cores() -> u64 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64)
+}
+
+/// As on Lambda an instance's share of them goes with its memory: a whole one at 1769 MiB.
+fn share(hierarchy: &Hierarchy, group: &OwnedFd, limits: &Limits) {
+    let (v1, v2) = (limits.memory_bytes * 1024, limits.memory_bytes * 100);
+    let whole = 1769 << 20;
+    weight(hierarchy, group, v1 / whole, v2 / whole);
+}
+
+fn weigh(hierarchy: &Hierarchy, group: &OwnedFd, processes: u64) {
+    weight(hierarchy, group, 1024 * processes, 100 * processes);
+}
+
+fn weight(hierarchy: &Hierarchy, group: &OwnedFd, v1: u64, v2: u64) {
+    let (file, value) = match hierarchy.unified {
+        false => ("cpu.shares", v1.clamp(2, 1 << 18)),
+        true => ("cpu.weight", v2.clamp(1, 10_000)),
+    };
+    if hierarchy.controllers.contains("cpu")
+        && let Err(error) = written(group, file, &value.to_string())
+    {
+        eprintln!("unlade: {file} = {value}: {error}");
     }
 }
 

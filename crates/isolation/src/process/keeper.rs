@@ -201,7 +201,7 @@ fn launched(spec: &Spec, groups: &Groups, control: &OwnedFd) -> Result<Zygote> {
     // The way to the host's processes, for when the root is another one.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let processes = rustix::fs::open("/proc", flags, Mode::empty())?;
-    let files = groups.add("zygote", &spec.limits)?;
+    let files = groups.add(groups::ZYGOTE, &spec.limits)?;
     let mut namespaces = vec![Namespace::Mount, Namespace::Pid, Namespace::Ipc, Namespace::Uts];
     if !spec.network {
         namespaces.push(Namespace::Network);
@@ -222,7 +222,7 @@ fn launched(spec: &Spec, groups: &Groups, control: &OwnedFd) -> Result<Zygote> {
     beside.extend(files.iter().map(AsFd::as_fd));
     packet::send(&zygote.socket, spec, &beside)?;
     if files.is_empty() {
-        groups.join("zygote", pid.as_raw_nonzero().get())?;
+        groups.join(groups::ZYGOTE, pid.as_raw_nonzero().get())?;
     }
     match packet::receive::<FromZygote>(&zygote.socket)? {
         Some((FromZygote::Unmapped, _)) => {}

@@ -313,7 +313,7 @@ except OSError as error:
 async fn the_death_of_a_template_is_told() {
     let Some(bed) = bed() else { return };
     let template = bed.template().await;
-    let mut one = guest(&template, "one").await;
+    let one = guest(&template, "one").await;
     let zygote = descendants()[1];
     let zygote = rustix::process::Pid::from_raw(zygote).unwrap();
     rustix::process::kill_process(zygote, rustix::process::Signal::KILL).unwrap();
@@ -330,7 +330,7 @@ async fn the_death_of_a_template_is_told() {
 async fn the_death_of_a_keeper_ends_everything() {
     let Some(bed) = bed() else { return };
     let template = bed.template().await;
-    let mut one = guest(&template, "one").await;
+    let one = guest(&template, "one").await;
     let keeper = rustix::process::Pid::from_raw(descendants()[0]).unwrap();
     rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
     let how = template.ended().await;

@@ -36,11 +36,6 @@ class Store:
         """Whether a case broke since the store has no such operation."""
         return False
 
-    @staticmethod
-    def plain(seen):
-        """What was seen, without what the store itself does differently each time."""
-        return seen
-
 
 class Moto(Store):
     """moto, as a server of its own."""
@@ -98,19 +93,6 @@ class BuiltIn(Store):
     def lacks(trace):
         """Whether a case broke since the store has no such operation."""
         return "(NotImplemented)" in trace
-
-    @staticmethod
-    def plain(seen):
-        """What was seen, without what the store itself does differently each time: its lists of
-        parts are in no order."""
-        if isinstance(seen, dict):
-            out = {name: BuiltIn.plain(value) for name, value in seen.items()}
-            if isinstance(out.get("Parts"), list):
-                out["Parts"].sort(key=lambda part: json.dumps(part, sort_keys=True))
-            return out
-        if isinstance(seen, list):
-            return [BuiltIn.plain(item) for item in seen]
-        return seen
 
     def reset(self):
         """Forgets everything."""
@@ -206,7 +188,7 @@ class Bench:
             return self.stock[case]
         runner = self.runner(who)
         self.store.reset()
-        seen = self.store.plain(runner.run(case))
+        seen = runner.run(case)
         if runner.host is not None and getattr(runner.host, "writes", None):
             # What is pending belongs to this case, and not to the next one's empty store.
             runner.host.settle()

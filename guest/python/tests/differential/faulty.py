@@ -126,11 +126,6 @@ class Faulty:
         """It has what its cases ask for."""
         return False
 
-    @staticmethod
-    def plain(seen):
-        """It does the same each time."""
-        return seen
-
     def fails(self, path, method, times):
         """Whether this request is one of the first `times`."""
         with self.lock:

@@ -1,0 +1,182 @@
+//! The operations of `s3s-fs`, two of them mended: objects are read in large pieces (it hands every
+//! 4 KiB from thread to thread), and parts are listed in their order.
+
+use std::io::SeekFrom;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+
+use s3s::dto::*;
+use s3s::{S3, S3Request, S3Response, S3Result};
+use s3s_fs::FileSystem;
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tokio_util::io::ReaderStream;
+
+/// Octets of an object that are read at once.
+const PIECE_BYTES: u64 = 512 * 1024;
+
+/// See the [module](self).
+pub struct Objects {
+    files: FileSystem,
+    root: PathBuf,
+}
+
+impl Objects {
+    /// Objects that are files below `root`.
+    pub fn new(files: FileSystem, root: &Path) -> Objects {
+        Objects { files, root: root.to_owned() }
+    }
+
+    /// The file of an object, where its name can be no other's.
+    fn path(&self, bucket: &str, key: &str) -> Option<PathBuf> {
+        let plain = |part: &str| !matches!(part, "" | "." | "..");
+        (plain(bucket) && !bucket.contains('/') && key.split('/').all(plain))
+            .then(|| self.root.join(bucket).join(key))
+    }
+
+    async fn get(&self, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
+        let path = self.path(&req.input.bucket, &req.input.key);
+        let mut file = None;
+        if let Some(path) = &path {
+            file = File::open(path).await.ok();
+        }
+        let mut response = self.files.get_object(req).await?;
+        if let (Some(path), Some(file)) = (path, file)
+            && let Some(body) = body(&path, file, &response.output).await
+        {
+            response.output.body = Some(body);
+        }
+        Ok(response)
+    }
+
+    async fn parts(&self, req: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {
+        let mut response = self.files.list_parts(req).await?;
+        if let Some(parts) = &mut response.output.parts {
+            parts.sort_by_key(|part| part.part_number);
+        }
+        Ok(response)
+    }
+}
+
+/// The octets that an answer announces; nothing where the file is no longer the object's. An object
+/// is replaced by another file: while this one is open no other has its number, so that the answer
+/// is about this one if the path still leads to it.
+async fn body(path: &Path, mut file: File, answer: &GetObjectOutput) -> Option<StreamingBlob> {
+    let own = file.metadata().await.ok()?;
+    let now = tokio::fs::metadata(path).await.ok()?;
+    if (own.dev(), own.ino()) != (now.dev(), now.ino()) {
+        return None;
+    }
+    let bytes = u64::try_from(answer.content_length?).ok()?;
+    // `bytes 5-9/100`
+    let range = answer.content_range.as_deref();
+    let start = match range {
+        None => 0,
+        Some(range) => range.strip_prefix("bytes ")?.split('-').next()?.parse().ok()?,
+    };
+    if start > 0 {
+        file.seek(SeekFrom::Start(start)).await.ok()?;
+    }
+    let piece = usize::try_from(bytes.clamp(1, PIECE_BYTES)).ok()?;
+    Some(StreamingBlob::wrap(ReaderStream::with_capacity(file.take(bytes), piece)))
+}
+
+type Answer<'a, T> = Pin<Box<dyn Future<Output = S3Result<S3Response<T>>> + Send + 'a>>;
+
+/// Operations that are answered by the files' own.
+macro_rules! pass {
+    ($($name:ident: $input:ident => $output:ident,)*) => {
+        $(fn $name<'a, 'b>(&'a self, req: S3Request<$input>) -> Answer<'b, $output>
+        where
+            'a: 'b,
+            Self: 'b,
+        {
+            self.files.$name(req)
+        })*
+    };
+}
+
+impl S3 for Objects {
+    fn get_object<'a, 'b>(&'a self, req: S3Request<GetObjectInput>) -> Answer<'b, GetObjectOutput>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        Box::pin(self.get(req))
+    }
+
+    fn list_parts<'a, 'b>(&'a self, req: S3Request<ListPartsInput>) -> Answer<'b, ListPartsOutput>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        Box::pin(self.parts(req))
+    }
+
+    pass! {
+        create_bucket: CreateBucketInput => CreateBucketOutput,
+        copy_object: CopyObjectInput => CopyObjectOutput,
+        delete_bucket: DeleteBucketInput => DeleteBucketOutput,
+        delete_object: DeleteObjectInput => DeleteObjectOutput,
+        delete_objects: DeleteObjectsInput => DeleteObjectsOutput,
+        get_bucket_location: GetBucketLocationInput => GetBucketLocationOutput,
+        head_bucket: HeadBucketInput => HeadBucketOutput,
+        head_object: HeadObjectInput => HeadObjectOutput,
+        list_buckets: ListBucketsInput => ListBucketsOutput,
+        list_objects: ListObjectsInput => ListObjectsOutput,
+        list_objects_v2: ListObjectsV2Input => ListObjectsV2Output,
+        put_object: PutObjectInput => PutObjectOutput,
+        create_multipart_upload: CreateMultipartUploadInput => CreateMultipartUploadOutput,
+        upload_part: UploadPartInput => UploadPartOutput,
+        upload_part_copy: UploadPartCopyInput => UploadPartCopyOutput,
+        complete_multipart_upload: CompleteMultipartUploadInput => CompleteMultipartUploadOutput,
+        abort_multipart_upload: AbortMultipartUploadInput => AbortMultipartUploadOutput,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use s3s::Body;
+
+    async fn octets(path: &Path, file: File, answer: &GetObjectOutput) -> Option<Vec<u8>> {
+        let blob = body(path, file, answer).await?;
+        Some(Body::from(blob).store_all_limited(1 << 20).await.unwrap().to_vec())
+    }
+
+    #[tokio::test]
+    async fn a_body_is_of_the_file_that_the_answer_is_about() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("k");
+        let whole: Vec<u8> = (0..PIECE_BYTES + 10).map(|at| at as u8).collect();
+        std::fs::write(&path, &whole).unwrap();
+        let open = async || File::open(&path).await.unwrap();
+        let answer = |start: usize, end: usize| GetObjectOutput {
+            content_length: Some((end - start) as i64),
+            content_range: (start > 0)
+                .then(|| format!("bytes {start}-{}/{}", end - 1, whole.len())),
+            ..GetObjectOutput::default()
+        };
+        for (start, end) in [(0, whole.len()), (0, 0), (5, 9), (9, whole.len())] {
+            let found = octets(&path, open().await, &answer(start, end)).await;
+            assert!(found.is_some_and(|found| found == whole[start..end]), "{start} {end}");
+        }
+        let old = open().await;
+        std::fs::write(dir.path().join("new"), b"another").unwrap();
+        std::fs::rename(dir.path().join("new"), &path).unwrap();
+        assert!(octets(&path, old, &answer(0, 7)).await.is_none());
+    }
+
+    #[test]
+    fn only_plain_names_are_paths() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = Objects::new(FileSystem::new(dir.path()).unwrap(), dir.path());
+        assert_eq!(objects.path("b", "a/c d"), Some(dir.path().join("b/a/c d")));
+        for (bucket, key) in
+            [("b", "../k"), ("b", "a/../k"), ("b", "/k"), ("..", "k"), ("a/b", "k")]
+        {
+            assert_eq!(objects.path(bucket, key), None, "{bucket} {key}");
+        }
+    }
+}
