@@ -37,7 +37,7 @@ pub struct Gateway {
 }
 
 /// What a gateway answered.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Answer {
     /// Its status.
     pub status: u16,
@@ -45,6 +45,14 @@ pub struct Answer {
     pub headers: Vec<(String, String)>,
     /// Its body.
     pub body: Vec<u8>,
+}
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let body = String::from_utf8_lossy(&self.body);
+        let start: String = body.chars().take(2000).collect();
+        write!(f, "{} {:?} {start}", self.status, self.headers)
+    }
 }
 
 impl Answer {

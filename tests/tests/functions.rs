@@ -267,3 +267,28 @@ fn idle_instances_end_and_memory_is_shared_by_need() {
         count().filter(|count| *count == 0)
     });
 }
+
+#[test]
+fn a_directory_of_functions_is_read_anew_at_sighup() {
+    needs_functions!();
+    let source = tempfile::tempdir().unwrap();
+    let write = |name: &str, number: u32| {
+        let directory = source.path().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("function.toml"), "handler = \"app.handler\"\n").unwrap();
+        let code = format!("def handler(event, context):\n    return {number}\n");
+        std::fs::write(directory.join("app.py"), code).unwrap();
+    };
+    write("first", 1);
+    let gateway = Gateway::start(&format!("functions = \"{}\"\n", source.path().display()));
+    assert_eq!(gateway.invoke("first", &json!({})).json(), 1);
+    assert_eq!(gateway.invoke("second", &json!({})).status, 404);
+    write("first", 10);
+    write("second", 2);
+    signal(gateway.pid(), "HUP");
+    let read = |name: &str| gateway.invoke(name, &json!({})).json();
+    until("both are new", || (read("first") == 10 && read("second") == 2).then_some(()));
+    std::fs::remove_dir_all(source.path().join("second")).unwrap();
+    signal(gateway.pid(), "HUP");
+    until("it is gone", || (gateway.invoke("second", &json!({})).status == 404).then_some(()));
+}

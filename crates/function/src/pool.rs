@@ -183,6 +183,14 @@ impl Pool {
         family.is_removed = false;
     }
 
+    /// Other limits from now on. What is there stays until it is idle and others need its place.
+    pub fn limit(&mut self, limits: Limits) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.limits = limits;
+        self.feed_all(&mut actions);
+        actions
+    }
+
     /// What an instance of a function is charged with from now on: those that are there, too.
     pub fn charge(&mut self, function: FunctionId, charge_bytes: u64) {
         let Some(family) = self.families.get_mut(&function) else { return };

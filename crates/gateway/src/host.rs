@@ -14,7 +14,7 @@ use function::{Manifest, ManifestError};
 use meter::{Event, Meter};
 use object::hint;
 use serde_json::json;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::config::GatewayConfig;
 use crate::member::{self, Member};
@@ -45,7 +45,8 @@ pub struct Function {
     hints: Vec<hint::Template>,
     template: tokio::sync::Mutex<Option<Rc<dyn Template>>>,
     /// Whether it was removed, or replaced.
-    pub is_removed: Cell<bool>,
+    is_removed: Cell<bool>,
+    removed: Rc<Notify>,
 }
 
 /// An instance that was given to an invocation.
@@ -161,6 +162,7 @@ impl Host {
             tenant,
             template: tokio::sync::Mutex::default(),
             is_removed: Cell::new(false),
+            removed: Rc::default(),
         }))
     }
 
@@ -183,6 +185,12 @@ impl Host {
         self.retire(before);
     }
 
+    /// Other limits, from now on.
+    pub fn limit(self: &Rc<Host>, limits: function::pool::Limits) {
+        let actions = self.pool.borrow_mut().limit(limits);
+        self.act(actions);
+    }
+
     /// Removes a function; whether there was one.
     pub fn remove(self: &Rc<Host>, name: &str) -> bool {
         let found = self.functions.borrow_mut().remove(name);
@@ -194,6 +202,7 @@ impl Host {
     fn retire(&self, function: Option<Rc<Function>>) {
         let Some(function) = function else { return };
         function.is_removed.set(true);
+        function.removed.notify_one();
         let actions = self.pool.borrow_mut().remove(function.id);
         for action in actions {
             match action {
@@ -222,20 +231,23 @@ impl Host {
         let image = self.image(function);
         let template = backend.prepare(&image).await.map_err(|error| error.to_string())?;
         *slot = Some(template.clone());
-        let (weak, function) = (Rc::downgrade(&template), Rc::downgrade(function));
-        drop(template);
+        drop(slot);
+        let (watched, weak) = (template.clone(), Rc::downgrade(function));
+        let removed = function.removed.clone();
         tokio::task::spawn_local(async move {
-            let Some(template) = weak.upgrade() else { return };
-            let why = template.ended().await;
-            if let Some(function) = function.upgrade().filter(|f| !f.is_removed.get()) {
-                tracing::warn!(function = %function.name, why, "its template has ended");
-                let mut slot = function.template.lock().await;
-                if slot.as_ref().is_some_and(|found| Rc::ptr_eq(found, &template)) {
-                    *slot = None;
-                }
+            // With its function a template ends when the last instance has.
+            let why = tokio::select! {
+                why = watched.ended() => why,
+                () = removed.notified() => return,
+            };
+            let Some(function) = weak.upgrade() else { return };
+            tracing::warn!(function = %function.name, why, "its template has ended");
+            let mut slot = function.template.lock().await;
+            if slot.as_ref().is_some_and(|found| Rc::ptr_eq(found, &watched)) {
+                *slot = None;
             }
         });
-        slot.clone().ok_or_else(|| "no template".to_owned())
+        Ok(template)
     }
 
     fn image(&self, function: &Function) -> Image {

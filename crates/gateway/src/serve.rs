@@ -62,6 +62,8 @@ pub struct Parts {
     pub backends: HashMap<Backend, Rc<dyn Isolation>>,
     /// This program: workers and the store are other commands of it.
     pub executable: std::path::PathBuf,
+    /// Reads the configuration anew, at SIGHUP.
+    pub reload: Box<dyn Fn() -> Result<GatewayConfig, ConfigError>>,
 }
 
 /// Runs a gateway until SIGTERM or SIGINT; then nothing is accepted, what runs ends, what is
@@ -92,6 +94,7 @@ async fn serve(
     let _lock = lock(&state)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(system("SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("SIGINT"))?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(system("SIGHUP"))?;
     let listener = TcpListener::bind(config.listen).await;
     let listener = listener.map_err(system(format!("listen on {}", config.listen)))?;
     let address = listener.local_addr().map_err(system("the listener"))?;
@@ -129,9 +132,12 @@ async fn serve(
     let accepting = tokio::task::spawn_local(api::serve(api, listener));
     told(address).map_err(system("standard output"))?;
     tracing::info!(%address, functions = host.functions().len(), "gateway");
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hangup.recv() => reload(&host, &*parts.reload),
+        }
     }
     tracing::info!("draining");
     draining.store(true, Ordering::Relaxed);
@@ -244,6 +250,37 @@ fn load(host: &Rc<Host>) -> Result<(), GatewayError> {
         host.publish(&host.make(&name, revision.manifest, code).map_err(DeployError::from)?);
     }
     Ok(())
+}
+
+/// Limits, and functions of the directory `functions`, as the configuration says now. The rest of it
+/// needs another start.
+fn reload(host: &Rc<Host>, read: &dyn Fn() -> Result<GatewayConfig, ConfigError>) {
+    let config = match read() {
+        Ok(config) => config,
+        Err(error) => return tracing::error!(%error, "not reloaded; all stays as it was"),
+    };
+    host.limit(config.limits());
+    let Some(directory) = &config.functions else { return };
+    let found = match deploy::of_directory(directory) {
+        Ok(found) => found,
+        Err(error) => return tracing::error!(%error, "functions are not reloaded"),
+    };
+    let deployed = host.config.state.join("functions");
+    for function in host.functions() {
+        let is_there = found.iter().any(|(name, _)| *name == function.name);
+        if !is_there && !function.code.starts_with(&deployed) {
+            host.remove(&function.name);
+        }
+    }
+    let count = found.len();
+    for (name, revision) in found {
+        let code = fs::canonicalize(&revision.code).unwrap_or(revision.code);
+        match host.make(&name, revision.manifest, code) {
+            Ok(function) => host.publish(&function),
+            Err(error) => tracing::error!(function = name, %error, "stays as it was"),
+        }
+    }
+    tracing::info!(functions = count, "reloaded");
 }
 
 fn about(store: Option<Rc<Store>>) -> Box<dyn Fn() -> serde_json::Value> {

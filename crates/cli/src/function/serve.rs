@@ -20,7 +20,7 @@ use crate::output::line;
 
 pub(super) const LONG: &str = "\
 Serves functions until SIGTERM or SIGINT; then nothing is accepted, what runs ends, and what is \
-acknowledged is made durable first. Everything not said has a default: without a configuration, \
+acknowledged is made durable first. SIGHUP reads limits and the directory `functions` anew. Everything not said has a default: without a configuration, \
 functions are kept in /var/lib/unlade/fn, and so are the objects of the built-in S3 store. The \
 gateway's address is printed when callers can come.";
 
@@ -129,7 +129,12 @@ pub(super) fn run(args: ServeArgs) -> Result<()> {
     logs::init(&config.log)?;
     let executable = std::env::current_exe().context("where this program is")?;
     let backends = backends(isolation, &executable);
-    let parts = Parts { backends, executable };
+    let (path, used) = (args.config, config.clone());
+    let reload = Box::new(move || match &path {
+        Some(path) => GatewayConfig::load(path),
+        None => Ok(used.clone()),
+    });
+    let parts = Parts { backends, executable, reload };
     Ok(gateway::run(config, parts, |address| {
         line(format_args!("http://{address}")).map_err(std::io::Error::other)
     })?)
