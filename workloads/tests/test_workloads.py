@@ -151,6 +151,24 @@ class Functions(unittest.TestCase):
                 self.assertNotEqual(run(first), run(second))
 
 
+class WebAssembly(unittest.TestCase):
+    def test_it_does_what_the_function_does(self):
+        import wasmtime
+
+        sys.path.insert(0, os.path.join(ROOT, "wasm"))
+        import serve
+
+        engine = wasmtime.Engine()
+        with open(os.path.join(ROOT, "wasm", "log_filter.wat"), encoding="utf-8") as file:
+            module = wasmtime.Module(engine, file.read())
+        for seed in (SEED, SEED + 1):
+            (case,) = [case for case in inputs.cases(seed) if case.name == "log-filter"]
+            (log,) = case.contents.values()
+            for octets in (log, log[:1000], b"", b'no" 5', b'a" 5\n\nb\n" 6" 5'):
+                case.contents = {key: octets for key in case.contents}
+                self.assertEqual(serve.Filter(engine, module).run(octets), run(case)[""])
+
+
 class Inputs(unittest.TestCase):
     def test_the_same_seed_makes_the_same_octets(self):
         for first, second in zip(inputs.cases(SEED), inputs.cases(SEED)):

@@ -29,7 +29,7 @@ pub struct Figures {
 }
 
 /// The middle; nothing of nothing.
-fn middle(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+pub fn middle(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let values: Vec<f64> = values.into_iter().collect();
     (!values.is_empty()).then(|| median(values))
 }

@@ -9,6 +9,7 @@ use super::catalogue::{Half, Mode, Subject};
 use super::density::{Growth, Step, density};
 use super::figures::{Figures, Ratio, present, sum_ratio};
 use super::measure::Windows;
+use super::wasm::Seen;
 use crate::bench::record::Sink;
 use crate::output::line;
 
@@ -198,6 +199,32 @@ fn of_halves(
         sink.write(about.case("node", fields), "ratio", present(metrics))?;
     }
     Ok(())
+}
+
+/// One function as WebAssembly, and ours beside it.
+///
+/// # Errors
+/// Results cannot be written.
+pub fn wasm(about: About<'_>, subject: &Subject, seen: &Seen, sink: &mut Sink) -> Result<()> {
+    let other = About { isolation: "wasmtime" };
+    let metrics = json!({
+        "warm_latency_p50_us": seen.latency_p50_us,
+        "node_cpu_us_per_invocation": seen.cpu_us,
+        "private_bytes": seen.instance_bytes,
+    });
+    sink.write(other.of_subject(subject, json!({})), "wasm", present(metrics))?;
+    let metrics = json!({"warm_latency_ratio": seen.latency_ratio, "cpu_ratio": seen.cpu_ratio});
+    let fields = json!({"baseline": "wasm", "compared": "offload"});
+    sink.write(about.of_subject(subject, fields), "ratio", present(metrics))?;
+    line(head(&["warm p50", "CPU ms", "MiB each", "ours: warm", "ours: CPU"]))?;
+    let cells = [
+        seen.latency_p50_us.map(|us| us / 1e3),
+        seen.cpu_us.map(|us| us / 1e3),
+        seen.instance_bytes.map(|bytes| bytes / 1_048_576.0),
+        seen.latency_ratio,
+        seen.cpu_ratio,
+    ];
+    line(row(&format!("{} as wasm", subject.name), cells))
 }
 
 /// Starts with inputs of several sizes.

@@ -157,7 +157,11 @@ pub fn rounds(
     Ok(windows)
 }
 
-fn window(
+/// One window of a function in a mode.
+///
+/// # Errors
+/// An invocation fails, or an output is wrong.
+pub fn window(
     field: &mut Field<'_>,
     caller: &mut Caller,
     subject: &Subject,

@@ -5,6 +5,7 @@
 //! - [`node`]: a gateway as a child process, and what it says of itself; [`http`]: its caller;
 //! - [`objects`]: inputs are put, every output is compared;
 //! - [`measure`]: rounds of starts and warm invocations; [`figures`]: medians and ratios;
+//! - [`wasm`]: one function as WebAssembly, beside ours;
 //! - [`density`]: how many instances a node carries, under the load of a synthetic trace;
 //! - [`lines`]: results.
 
@@ -17,6 +18,7 @@ pub mod measure;
 pub mod node;
 pub mod objects;
 pub mod place;
+pub mod wasm;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -34,6 +36,7 @@ use self::measure::{Field, Rounds, Windows};
 use self::node::Node;
 use self::objects::{Expected, Objects};
 use self::place::{LONG_KEEP_ALIVE, Place, SHORT_KEEP_ALIVE};
+use self::wasm::Seen;
 use super::record::Sink;
 use crate::output::line;
 
@@ -43,7 +46,8 @@ stock (boto3 in the instance; its zygote has imported what the function needs be
 stock-preimported (the zygote has imported boto3 and the handler as well), tcp (the instance's \
 connections are the host's), sdk (boto3 is the stub), prefetch (and inputs are fetched ahead), \
 offload (and outputs are written back). All start from a zygote, all use the same store, and every \
-output is compared with the stock function's, which is checked by other means.
+output is compared with the stock function's, which is checked by other means. One function is \
+shown as WebAssembly as well, whose host does its I/O with boto3.
 
 Node figures count instances, templates and the gateway, and the worker wherever the mode needs one; \
 the store is in no side. Then a node for each of stock and offload takes more and more instances, \
@@ -162,10 +166,13 @@ pub fn run(args: &FnArgs) -> Result<()> {
     let mut sink = Sink::new("fn", args.json.as_deref(), args.seed)?;
     let about = About { isolation: args.backend.name() };
     let mut expected = Expected::default();
-    let windows = interleaved(args, &effort, &place, &subjects, &modes, &mut expected)?;
+    let (windows, wasm) = interleaved(args, &effort, &place, &subjects, &modes, &mut expected)?;
     lines::instances(about, &subjects, &windows, &mut sink)?;
     lines::ratios(about, &subjects, &windows, &mut sink)?;
     lines::sizes(about, &subjects, &windows, &mut sink)?;
+    if let Some((subject, seen)) = wasm {
+        lines::wasm(about, subject, &seen, &mut sink)?;
+    }
     if !args.no_density {
         let slo_us = objectives(&subjects, &windows);
         let grown = populations(
@@ -214,14 +221,14 @@ fn bar(length: usize) -> ProgressBar {
 }
 
 /// One node with every function in every mode; starts and warm invocations in rounds.
-fn interleaved(
+fn interleaved<'s>(
     args: &FnArgs,
     effort: &Effort,
     place: &Place,
-    subjects: &[Subject],
+    subjects: &'s [Subject],
     modes: &[Mode],
     expected: &mut Expected,
-) -> Result<Windows> {
+) -> Result<(Windows, Option<(&'s Subject, Seen)>)> {
     let of = |subject| -> Vec<(&Subject, Mode)> {
         let own = Subject::modes(subject).iter().filter(|mode| modes.contains(mode));
         own.map(|mode| (subject, *mode)).collect()
@@ -240,8 +247,17 @@ fn interleaved(
     let windows = measure::rounds(&mut field, &usable, effort.rounds, &progress);
     progress.finish_and_clear();
     let windows = windows.with_context(|| format!("the gateway's log: {}", node.said()))?;
+    let twice = |(subject, mode): &&(&Subject, Mode)| {
+        subject.name == wasm::FUNCTION && *mode == Mode::Offload
+    };
+    let wasm = match usable.iter().find(twice) {
+        Some((subject, _)) => {
+            Some((*subject, wasm::measure(&mut field, place, subject, effort.rounds)?))
+        }
+        None => None,
+    };
     node.end()?;
-    Ok(windows)
+    Ok((windows, wasm))
 }
 
 /// A node with functions, its store filled.

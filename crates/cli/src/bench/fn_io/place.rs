@@ -81,6 +81,16 @@ impl Place {
         Ok(path)
     }
 
+    /// The interpreter of the environment that has the packages.
+    pub fn python(&self) -> &Path {
+        &self.python
+    }
+
+    /// The directory `workloads`.
+    pub fn workloads(&self) -> &Path {
+        &self.workloads
+    }
+
     fn inputs(&self) -> PathBuf {
         self.root.join("inputs")
     }
