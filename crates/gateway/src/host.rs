@@ -261,6 +261,10 @@ impl Host {
         set("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", &(manifest.memory.0 >> 20).to_string());
         set("_HANDLER", &manifest.handler);
         set("TZ", ":UTC");
+        // glibc would give the top of the heap back after each invocation, and fault it in again in
+        // the next one (mallopt(3)).
+        set("MALLOC_MMAP_THRESHOLD_", "33554432");
+        set("MALLOC_TRIM_THRESHOLD_", "67108864");
         let region = self.access.as_ref().map_or(crate::store::REGION, |access| &access.region);
         set("AWS_REGION", region);
         set("AWS_DEFAULT_REGION", region);
