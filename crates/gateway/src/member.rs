@@ -46,13 +46,18 @@ pub struct Member {
     pub stop: Notify,
     instance: Rc<dyn Instance>,
     running: RefCell<Option<oneshot::Sender<Ended>>>,
+    gone: RefCell<Option<String>>,
 }
 
 impl Member {
     /// An invocation begins; its end comes once.
     pub fn begin(&self) -> oneshot::Receiver<Ended> {
         let (sender, receiver) = oneshot::channel();
-        *self.running.borrow_mut() = Some(sender);
+        match &*self.gone.borrow() {
+            // It ended between being given and being used.
+            Some(why) => drop(sender.send(Ended::Gone(why.clone()))),
+            None => *self.running.borrow_mut() = Some(sender),
+        }
         receiver
     }
 
@@ -97,6 +102,7 @@ pub async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
     member.instance.kill();
     member.link.say(Said::Detach { instance: id });
     member.link.forget(id);
+    *member.gone.borrow_mut() = Some(why.clone());
     member.end(Ended::Gone(why));
     // Its memory is free when it has really gone.
     let _ = tokio::time::timeout(patience, member.instance.ended()).await;
@@ -148,6 +154,7 @@ async fn start(
         stop: Notify::new(),
         instance,
         running: RefCell::default(),
+        gone: RefCell::default(),
     };
     Ok((Rc::new(member), heard))
 }
