@@ -246,12 +246,7 @@ impl Pool {
         let until = now + self.limits.waiting_timeout;
         family.waiting.push_back(Waiting { invocation, until });
         self.hungry.insert(function);
-        if let Err(why) = self.feed(function, &mut actions) {
-            // Where instances are there, one of them will be free some time.
-            if self.families.get(&function).is_some_and(|family| family.instances == 0) {
-                self.starve(function, why, &mut actions);
-            }
-        }
+        self.feed_or_starve(function, &mut actions);
         actions
     }
 
@@ -394,11 +389,15 @@ impl Pool {
     /// Starts instances for every function whose invocations wait.
     fn feed_all(&mut self, actions: &mut Vec<Action>) {
         for function in self.hungry.clone() {
-            if let Err(why) = self.feed(function, actions) {
-                if self.families.get(&function).is_some_and(|family| family.instances == 0) {
-                    self.starve(function, why, actions);
-                }
-            }
+            self.feed_or_starve(function, actions);
+        }
+    }
+
+    /// Where instances are there, one of them will be free some time; else it may be hopeless.
+    fn feed_or_starve(&mut self, function: FunctionId, actions: &mut Vec<Action>) {
+        let Err(why) = self.feed(function, actions) else { return };
+        if self.families.get(&function).is_some_and(|family| family.instances == 0) {
+            self.starve(function, why, actions);
         }
     }
 
