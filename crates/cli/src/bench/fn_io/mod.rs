@@ -130,7 +130,7 @@ impl Effort {
             (Backend::Qemu, false) => (4, 6, 1.3, 20),
         };
         let (first, last) = match args.backend {
-            Backend::Process => (48, 600),
+            Backend::Process => (36, 600),
             Backend::Qemu => (12, 24),
         };
         let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
