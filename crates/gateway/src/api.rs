@@ -296,9 +296,9 @@ fn remove(api: &Api, function: &Function) -> Result<Reply, Refusal> {
         let why = "it is served from the directory `functions`: remove it there, and restart";
         return Err(Refusal::Conflict(why.to_owned()));
     }
+    let forgotten = deploy::forget(state, &function.name);
+    forgotten.map_err(|error| Refusal::Service(error.to_string()))?;
     api.host.remove(&function.name);
-    let removed = deploy::clean(state, &function.name, None);
-    removed.map_err(|error| Refusal::Service(error.to_string()))?;
     Ok(json_reply(204, ""))
 }
 
@@ -323,11 +323,11 @@ async fn deployment(
     let revision = unpacked.map_err(|error| Refusal::Service(error.to_string()))?;
     let revision = revision.map_err(refusal)?;
     let deployed = publish(api, name, &revision).await;
-    match &deployed {
-        Ok(_) => deploy::clean(&state, name, Some(&revision.code)).map_err(refusal)?,
-        Err(_) => deploy::discard(&revision),
+    if deployed.is_err() {
+        deploy::discard(&revision.code);
     }
-    Ok(json_reply(200, configuration(&*deployed?).to_string()))
+    let function = deployed?;
+    Ok(json_reply(200, configuration(&function).to_string()))
 }
 
 /// What cannot start is said now, not to the first caller; what is there goes on.

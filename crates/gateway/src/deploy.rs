@@ -105,29 +105,41 @@ pub fn commit(revision: &Revision) -> Result<(), DeployError> {
     fs::rename(&fresh, home.join(CURRENT)).map_err(system(home))
 }
 
-/// Forgets a revision that is not to be.
-pub fn discard(revision: &Revision) {
-    if let Err(error) = fs::remove_dir_all(&revision.code) {
-        tracing::warn!(%error, path = %revision.code.display(), "is left behind");
+/// Removes a revision's files: it is not to be, or its last instance has gone.
+pub fn discard(code: &Path) {
+    if let Err(error) = fs::remove_dir_all(code) {
+        tracing::warn!(%error, path = %code.display(), "is left behind");
     }
 }
 
-/// Removes a function's revisions but the current one; all where there is none.
+/// A function has no current revision any more. Instances may still run the last one.
 ///
 /// # Errors
 /// The system's.
-pub fn clean(state: &Path, name: &str, keep: Option<&Path>) -> Result<(), DeployError> {
-    let home = state.join("functions").join(name);
-    if keep.is_none() {
-        return match fs::remove_dir_all(&home) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(system(&home)(error)),
-            _ => Ok(()),
-        };
+pub fn forget(state: &Path, name: &str) -> Result<(), DeployError> {
+    let current = state.join("functions").join(name).join(CURRENT);
+    match fs::remove_file(&current) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(system(&current)(error)),
+        _ => Ok(()),
     }
-    for number in revisions(&home).map_err(system(&home))? {
-        let code = home.join(number.to_string());
-        if keep != Some(&code) {
-            fs::remove_dir_all(&code).map_err(system(&code))?;
+}
+
+/// Removes what is not current, and was left behind by a gateway before.
+///
+/// # Errors
+/// The system's.
+pub fn sweep(state: &Path) -> Result<(), DeployError> {
+    let directory = state.join("functions");
+    for name in names(&directory)? {
+        let home = directory.join(&name);
+        let Ok(current) = fs::read_to_string(home.join(CURRENT)) else {
+            discard(&home);
+            continue;
+        };
+        for number in revisions(&home).map_err(system(&home))? {
+            if current.trim() != number.to_string() {
+                discard(&home.join(number.to_string()));
+            }
         }
     }
     Ok(())
@@ -156,6 +168,7 @@ pub fn deployed(state: &Path) -> Result<Vec<(String, Revision)>, DeployError> {
 /// # Errors
 /// The system's; a function that is none.
 pub fn of_directory(directory: &Path) -> Result<Vec<(String, Revision)>, DeployError> {
+    let directory = &fs::canonicalize(directory).map_err(system(directory))?;
     let mut found = Vec::new();
     for name in names(directory)? {
         let code = directory.join(&name);
@@ -301,10 +314,12 @@ mod tests {
         assert!(found[0].1.code.join("lib/tool.py").exists());
         assert!(!found[0].1.code.join("__pycache__").exists());
         commit(&again).unwrap();
-        clean(state.path(), "f", Some(&again.code)).unwrap();
+        sweep(state.path()).unwrap();
         assert!(!revision.code.exists() && again.code.exists());
-        clean(state.path(), "f", None).unwrap();
-        assert!(deployed(state.path()).unwrap().is_empty());
+        forget(state.path(), "f").unwrap();
+        assert!(deployed(state.path()).unwrap().is_empty() && again.code.exists());
+        sweep(state.path()).unwrap();
+        assert!(!again.code.exists());
     }
 
     #[test]

@@ -17,6 +17,7 @@ use serde_json::json;
 use tokio::sync::{Notify, oneshot};
 
 use crate::config::GatewayConfig;
+use crate::deploy;
 use crate::member::{self, Member};
 use crate::store::Access;
 use crate::tenant::Tenant;
@@ -47,6 +48,17 @@ pub struct Function {
     /// Whether it was removed, or replaced.
     is_removed: Cell<bool>,
     removed: Rc<Notify>,
+    /// Whether its files are the gateway's.
+    owns_code: bool,
+}
+
+impl Drop for Function {
+    /// Its last instance has gone.
+    fn drop(&mut self) {
+        if self.is_removed.get() && self.owns_code {
+            deploy::discard(&self.code);
+        }
+    }
 }
 
 /// An instance that was given to an invocation.
@@ -153,6 +165,7 @@ impl Host {
         }
         let role = *self.roles.borrow_mut().entry(name.to_owned()).or_insert_with(|| self.next());
         Ok(Rc::new(Function {
+            owns_code: code.starts_with(self.config.state.join("functions")),
             id: self.next(),
             name: name.to_owned(),
             hints: manifest.templates()?,
@@ -261,6 +274,10 @@ impl Host {
         set("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", &(manifest.memory.0 >> 20).to_string());
         set("_HANDLER", &manifest.handler);
         set("TZ", ":UTC");
+        // glibc would give the top of the heap back after each invocation, and fault it in again in
+        // the next one (mallopt(3)).
+        set("MALLOC_MMAP_THRESHOLD_", "33554432");
+        set("MALLOC_TRIM_THRESHOLD_", "67108864");
         let region = self.access.as_ref().map_or(crate::store::REGION, |access| &access.region);
         set("AWS_REGION", region);
         set("AWS_DEFAULT_REGION", region);

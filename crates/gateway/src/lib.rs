@@ -2,7 +2,7 @@
 //!
 //! Stages, in the order an invocation meets them:
 //! - [`serve`]: the process: its children, its listener, its drain; [`config`]: what it is told;
-//! - [`api`]: HTTP;
+//! - [`api`]: what callers say over HTTP;
 //! - [`invoke`]: the life of one invocation: hint, instance, handler, settled writes, answer;
 //!   [`events`]: those that nobody waits for;
 //! - [`host`]: functions, the pool's actions carried out; [`member`]: the life of one instance;

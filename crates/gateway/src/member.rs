@@ -16,6 +16,9 @@ use crate::link::{Heard, Link, Reply};
 /// Memory that an instance shares with its worker, where what it runs in provides it.
 pub const REGION_BYTES: u64 = 16 << 20;
 
+/// How long an instance whose channel has closed may take to end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 /// How an invocation ended in its instance.
 #[derive(Debug)]
 pub enum Ended {
@@ -43,13 +46,18 @@ pub struct Member {
     pub stop: Notify,
     instance: Rc<dyn Instance>,
     running: RefCell<Option<oneshot::Sender<Ended>>>,
+    gone: RefCell<Option<String>>,
 }
 
 impl Member {
     /// An invocation begins; its end comes once.
     pub fn begin(&self) -> oneshot::Receiver<Ended> {
         let (sender, receiver) = oneshot::channel();
-        *self.running.borrow_mut() = Some(sender);
+        match &*self.gone.borrow() {
+            // It ended between being given and being used.
+            Some(why) => drop(sender.send(Ended::Gone(why.clone()))),
+            None => *self.running.borrow_mut() = Some(sender),
+        }
         receiver
     }
 
@@ -94,6 +102,7 @@ pub async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
     member.instance.kill();
     member.link.say(Said::Detach { instance: id });
     member.link.forget(id);
+    *member.gone.borrow_mut() = Some(why.clone());
     member.end(Ended::Gone(why));
     // Its memory is free when it has really gone.
     let _ = tokio::time::timeout(patience, member.instance.ended()).await;
@@ -145,6 +154,7 @@ async fn start(
         stop: Notify::new(),
         instance,
         running: RefCell::default(),
+        gone: RefCell::default(),
     };
     Ok((Rc::new(member), heard))
 }
@@ -162,7 +172,11 @@ async fn serve(host: &Rc<Host>, member: &Member, mut heard: Heards) -> String {
         match heard {
             Some(Heard::Replied(reply)) => member.end(Ended::Replied(reply)),
             Some(Heard::Refused(why)) => member.end(Ended::Refused(why)),
-            Some(Heard::Gone(why)) => return why,
+            Some(Heard::Gone(why)) if member.link.is_lost() => return why,
+            // How its process ended says more than that its channel did.
+            Some(Heard::Gone(why)) => {
+                return tokio::time::timeout(LAST_WORDS, &mut ended).await.unwrap_or(why);
+            }
             None => return "the I/O worker is gone".to_owned(),
             Some(Heard::Ready) => continue,
         }

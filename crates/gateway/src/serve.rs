@@ -241,13 +241,15 @@ fn worker_table(
 }
 
 fn load(host: &Rc<Host>) -> Result<(), GatewayError> {
+    deploy::sweep(&host.config.state)?;
     let mut found = deploy::deployed(&host.config.state)?;
     if let Some(directory) = &host.config.functions {
         found.extend(deploy::of_directory(directory)?);
     }
     for (name, revision) in found {
-        let code = fs::canonicalize(&revision.code).unwrap_or(revision.code);
-        host.publish(&host.make(&name, revision.manifest, code).map_err(DeployError::from)?);
+        host.publish(
+            &host.make(&name, revision.manifest, revision.code).map_err(DeployError::from)?,
+        );
     }
     Ok(())
 }
@@ -274,8 +276,7 @@ fn reload(host: &Rc<Host>, read: &dyn Fn() -> Result<GatewayConfig, ConfigError>
     }
     let count = found.len();
     for (name, revision) in found {
-        let code = fs::canonicalize(&revision.code).unwrap_or(revision.code);
-        match host.make(&name, revision.manifest, code) {
+        match host.make(&name, revision.manifest, revision.code) {
             Ok(function) => host.publish(&function),
             Err(error) => tracing::error!(function = name, %error, "stays as it was"),
         }

@@ -71,7 +71,7 @@ def forget(spared_bytes=8 << 20):
 
 def instance(said, mapping, ready, resumed):
     """The process of the function: imports it, waits until the machine was restored, serves."""
-    from . import current, finder, region, runtime, zygote
+    from . import current, region, runtime, sdk, zygote
 
     os.environ.clear()
     os.environ.update(said["environment"])
@@ -79,8 +79,8 @@ def instance(said, mapping, ready, resumed):
     os.environ["UNLADE_REGION"] = said["region"]
     sys.path[:] = said["path"]
     region.adopt(mapping)
-    finder.install()
-    zygote.warm(said["handler"], said["modules"])
+    sdk.install(sdk.STUB)
+    zygote.warm(said["handler"], list(sdk.shared(sdk.STUB)) + said["modules"])
     os.write(ready, b"1")
     os.close(ready)
     if os.read(resumed, 1) != b"1":

@@ -23,9 +23,9 @@ from .text import dumps, loads
 SIGCHLD = 17
 
 
-def warm(handler, modules):
-    """Imports what every instance would import."""
-    for name in modules:
+def warm(handler, modules, which=sdk.STUB):
+    """Imports what every instance would import, with the SDK that was installed."""
+    for name in sdk.shared(which) + tuple(modules):
         __import__(name)
     if handler:
         runtime.preload(handler)
@@ -181,7 +181,7 @@ def main(arguments):
         sdk.install(which)
     except ValueError as error:
         sys.exit("zygote: %s" % error)
-    warm(handler, list(sdk.shared(which)) + modules)
+    warm(handler, modules, which)
     Zygote(control).run()
 
 

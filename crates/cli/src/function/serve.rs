@@ -53,10 +53,11 @@ An fn.toml, with the defaults:
   accelerator = \"auto\"            # or \"kvm\", \"tcg\": software
   fetch = true                      # QEMU and a kernel from Debian, once, where they are not there
   root = \"/\"                      # or where they are, laid out as Debian's packages
-  cache = \"~/.cache/unlade\"
+  cache = \"/var/cache/unlade\"     # others than root: ~/.cache/unlade
   boot_timeout = \"2m\"             # of a template; its instances are restored
   restore_timeout = \"30s\"
   snapshot = true                   # false: every instance boots
+  user_first = 2147418112           # QEMU runs as users from this one on
 
 A function.toml; only the handler must be there:
   handler = \"app.handler\"

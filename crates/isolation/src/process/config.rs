@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 pub const INSTANCES_MAX: u32 = 1023;
 /// Users of one template: the zygote's and its instances'.
 pub(super) const IDS_OF_TEMPLATE: u32 = INSTANCES_MAX + 1;
-/// Where the range of users starts over: below what some programs take for negative.
-pub(super) const IDS_END: u32 = 1 << 31;
+/// Where the range of users starts over: below those of machines (`qemu::config`), which end below
+/// what some programs take for negative.
+pub(super) const IDS_END: u32 = (1 << 31) - (1 << 16);
 
 /// The executable that makes sandboxes, and what comes before its own arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]

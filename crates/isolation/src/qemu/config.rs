@@ -9,6 +9,9 @@ use serde::{Deserialize, Serialize};
 /// Where `scripts/vm` keeps QEMU and its kernel.
 const SHARED_CACHE: &str = "/var/cache/unlade/vm";
 
+/// And what root builds: where processes of other users reach it.
+const ROOTS_CACHE: &str = "/var/cache/unlade";
+
 /// What executes the guest's instructions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -32,7 +35,8 @@ pub struct QemuConfig {
     pub root: Option<PathBuf>,
     /// Whether they may be fetched.
     pub fetch: bool,
-    /// What is built once is kept here; `~/.cache/unlade` where it is not said.
+    /// What is built once is kept here; where it is not said, root's in `/var/cache/unlade`, others'
+    /// in `~/.cache/unlade`.
     pub cache: Option<PathBuf>,
     /// What executes the guest's instructions.
     pub accelerator: Choice,
@@ -42,6 +46,9 @@ pub struct QemuConfig {
     /// How long a saved machine may take until it runs.
     #[serde(with = "settings::duration")]
     pub restore_timeout: Duration,
+    /// The first of 65536 of the host's users and groups that nobody else has: where the gateway is
+    /// root, each machine's QEMU runs as another one of them.
+    pub user_first: u32,
     /// Whether instances are restored from a snapshot; else each one boots: the baseline.
     pub snapshot: bool,
 }
@@ -55,6 +62,7 @@ impl Default for QemuConfig {
             accelerator: Choice::Auto,
             boot_timeout: Duration::from_secs(120),
             restore_timeout: Duration::from_secs(30),
+            user_first: 2_147_418_112,
             snapshot: true,
         }
     }
@@ -68,7 +76,9 @@ impl QemuConfig {
             Some(cache) => PathBuf::from(cache).join("unlade"),
             None => home().join(".cache/unlade"),
         };
-        self.cache.clone().unwrap_or_else(own).join("vm")
+        let is_root = rustix::process::geteuid().is_root();
+        let kept = || if is_root { PathBuf::from(ROOTS_CACHE) } else { own() };
+        self.cache.clone().unwrap_or_else(kept).join("vm")
     }
 
     /// Where QEMU and a kernel are, or are fetched to.

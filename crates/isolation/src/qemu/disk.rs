@@ -1,7 +1,8 @@
 //! Disks: a directory as a file system that a machine mounts read-only.
 
-use std::fs::File;
+use std::fs::{self, File, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -37,9 +38,17 @@ pub(super) fn make(from: &Path, staged: Staged, to: &Path) -> io::Result<()> {
     command.arg("-d").arg(from).arg(to);
     let output = command.stdin(Stdio::null()).output()?;
     match output.status.success() {
-        true => Ok(()),
+        true => readable(to),
         false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
     }
+}
+
+/// Lets every user read a file: QEMU runs as one that owns nothing.
+///
+/// # Errors
+/// The system's.
+pub(super) fn readable(path: &Path) -> io::Result<()> {
+    fs::set_permissions(path, Permissions::from_mode(0o644))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream as Socket;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,11 +16,13 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::sync::{Notify, watch};
 
+use super::KVM;
 use super::command::{Accelerator, Beginning, Numbers, command};
 use super::console::Console;
 use super::memory::Memory;
 use super::monitor::Monitor;
 use super::parts::Parts;
+use super::user::Users;
 
 /// What the machine's first process says when it may be saved (`unlade_guest.machine`).
 const READY: &[u8] = b"ready\n";
@@ -39,6 +41,8 @@ pub(super) struct Plan {
     /// The interpreter's program.
     pub python: PathBuf,
     pub scratch_bytes: u64,
+    /// Who runs QEMU.
+    pub users: Rc<Users>,
     /// The interpreter's and the function's.
     pub disks: [File; 2],
 }
@@ -95,10 +99,19 @@ pub(super) fn memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// The system's.
-pub(super) fn sealed_memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+pub(super) fn sized_memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     let file = memory(name, bytes)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
+}
+
+/// Makes a file in memory one that nobody changes: a machine has a descriptor of it.
+///
+/// # Errors
+/// The system's: somebody has it mapped for writing.
+pub(super) fn seal(file: &OwnedFd) -> io::Result<()> {
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    Ok(fcntl_add_seals(file, seals)?)
 }
 
 impl Machine {
@@ -151,6 +164,10 @@ impl Machine {
         inherited.extend(disks.map(OwnedFd::from));
         let sockets = [monitor_end, console_end, control_end, channel_end];
         inherited.extend(sockets.map(OwnedFd::from));
+        let files: [&Path; 4] =
+            [&plan.parts.qemu, &plan.parts.firmware[0], &plan.parts.kernel, &plan.initramfs];
+        let device = (plan.accelerator == Accelerator::Kvm).then_some(Path::new(KVM));
+        plan.users.assign(&mut command, &files, device);
         linux::child::prepare(&mut command, inherited);
         let child = Command::from(command).kill_on_drop(true).spawn()?;
         Ok((Machine::of_child(child, control, Console::listen(console, &name)?)?, ends))

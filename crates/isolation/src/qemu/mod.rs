@@ -11,7 +11,7 @@
 //! - `stage`, `disk`: directories as read-only disks;
 //! - `python`: the disk with the interpreter, built once; `function_disk`: that of a function;
 //! - `memory`, `command`: the machine's memory, QEMU's command line;
-//! - `machine`: its process, with `console` and `monitor`;
+//! - `machine`: its process, with `user`, `console` and `monitor`;
 //! - `template`: boots, saves, restores; `holes`: what is not kept;
 //! - `usage`: what an instance has used.
 
@@ -32,6 +32,7 @@ mod python;
 mod stage;
 mod template;
 mod usage;
+mod user;
 
 use std::cell::Cell;
 use std::fs;
@@ -51,6 +52,7 @@ use memory::Memory;
 use parts::Parts;
 use python::Python;
 use template::QemuTemplate;
+use user::Users;
 
 const NAME: &str = "qemu";
 const KVM: &str = "/dev/kvm";
@@ -63,12 +65,14 @@ const KVM_BOOT_TIMEOUT_MAX: Duration = Duration::from_secs(20);
 pub struct Qemu {
     config: QemuConfig,
     accelerator: Cell<Option<Accelerator>>,
+    users: Rc<Users>,
 }
 
 impl Qemu {
     /// Nothing is started yet.
     pub fn new(config: QemuConfig) -> Qemu {
-        Qemu { config, accelerator: Cell::new(None) }
+        let users = Rc::new(Users::new(config.user_first));
+        Qemu { config, accelerator: Cell::new(None), users }
     }
 
     /// What executes the guest's instructions; known once a template was made.
@@ -110,6 +114,23 @@ impl Qemu {
         }
     }
 
+    async fn plan(&self, image: &Image, accelerator: Accelerator) -> Result<Plan, IsolationError> {
+        let (config, wanted) = (self.config.clone(), image.clone());
+        let built = tokio::task::spawn_blocking(move || build(&config, &wanted)).await;
+        let built = built.map_err(|error| system("building")(io::Error::other(error)))??;
+        Ok(Plan {
+            function: image.function.clone(),
+            parts: built.parts,
+            accelerator,
+            memory: built.memory,
+            initramfs: built.initramfs,
+            python: built.python,
+            scratch_bytes: image.scratch_bytes,
+            users: self.users.clone(),
+            disks: built.disks,
+        })
+    }
+
     async fn template(&self, image: &Image) -> Result<QemuTemplate, IsolationError> {
         if !image.mode.is_offloaded() {
             let mode = image.mode.name();
@@ -125,7 +146,7 @@ impl Qemu {
             if !is_last {
                 config.boot_timeout = config.boot_timeout.min(KVM_BOOT_TIMEOUT_MAX);
             }
-            let plan = plan(&self.config, image, *accelerator).await?;
+            let plan = self.plan(image, *accelerator).await?;
             tried = QemuTemplate::new(plan, config).await;
             match &tried {
                 Ok(_) => {
@@ -170,35 +191,26 @@ impl Isolation for Qemu {
     }
 }
 
-/// Builds what the machines of a function have.
-async fn plan(
-    config: &QemuConfig,
-    image: &Image,
-    accelerator: Accelerator,
-) -> Result<Plan, IsolationError> {
-    let (config, image) = (config.clone(), image.clone());
-    let build = move || {
-        let parts = Parts::get(&config)?;
-        let cache = config.cache();
-        let initramfs = first_root(&parts, &cache).map_err(system("the first root"))?;
-        let memory = Memory::new(image.memory_bytes, image.region_bytes).map_err(unusable)?;
-        let python = Python::ask(&image.python)?;
-        let base = python.disk(&cache)?;
-        let function = function_disk::build(&image, &python, &memory.place(), &cache)
-            .map_err(system(format!("the disk of {}", image.function)))?;
-        Ok(Plan {
-            function: image.function,
-            parts,
-            accelerator,
-            memory,
-            initramfs,
-            python: python.program,
-            scratch_bytes: image.scratch_bytes,
-            disks: [base, function],
-        })
-    };
-    let built = tokio::task::spawn_blocking(build).await;
-    built.map_err(|error| system("building")(io::Error::other(error)))?
+/// What takes long to build.
+struct Built {
+    parts: Parts,
+    memory: Memory,
+    initramfs: PathBuf,
+    python: PathBuf,
+    disks: [fs::File; 2],
+}
+
+/// Builds what the machines of a function have. Blocks.
+fn build(config: &QemuConfig, image: &Image) -> Result<Built, IsolationError> {
+    let parts = Parts::get(config)?;
+    let cache = config.cache();
+    let initramfs = first_root(&parts, &cache).map_err(system("the first root"))?;
+    let memory = Memory::new(image.memory_bytes, image.region_bytes).map_err(unusable)?;
+    let python = Python::ask(&image.python)?;
+    let base = python.disk(&cache)?;
+    let function = function_disk::build(image, &python, &memory.place(), &cache)
+        .map_err(system(format!("the disk of {}", image.function)))?;
+    Ok(Built { parts, memory, initramfs, python: python.program, disks: [base, function] })
 }
 
 /// The archive of a kernel, in `cache`: built where it is not there.
@@ -212,6 +224,7 @@ fn first_root(parts: &Parts, cache: &Path) -> io::Result<PathBuf> {
         fs::create_dir_all(cache)?;
         let file = tempfile::NamedTempFile::new_in(cache)?;
         fs::write(file.path(), octets)?;
+        disk::readable(file.path())?;
         file.persist(&path)?;
     }
     Ok(path)

@@ -154,7 +154,8 @@ mod tests {
         let error = with_qemu(failed).unwrap_err();
         assert!(error.to_string().contains("another machine"), "{error}");
         let ended = with_qemu(&["{\"return\": {}}\n"]).unwrap_err();
-        let kinds = [io::ErrorKind::UnexpectedEof, io::ErrorKind::BrokenPipe];
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        let kinds = [UnexpectedEof, BrokenPipe, ConnectionReset];
         assert!(kinds.contains(&ended.kind()), "{ended}");
     }
 }

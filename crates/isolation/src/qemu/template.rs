@@ -12,7 +12,7 @@ use std::time::Duration;
 use function::isolation::{Instance, IsolationError, Local, Origin, Started, Template, Usage};
 
 use super::config::QemuConfig;
-use super::machine::{Files, From, Machine, Plan, memory, sealed_memory};
+use super::machine::{Files, From, Machine, Plan, memory, seal, sized_memory};
 use super::{holes, system, usage};
 
 const REGION: &str = "unlade-region";
@@ -55,7 +55,7 @@ impl QemuTemplate {
 
     async fn save(&self) -> io::Result<Snapshot> {
         let ram = memory(usage::RAM, self.plan.memory.ram_bytes())?;
-        let region = sealed_memory(REGION, self.plan.memory.region_bytes)?;
+        let region = sized_memory(REGION, self.plan.memory.region_bytes)?;
         let state = memory(STATE, 0)?;
         let files = Files { ram: &ram, region: &region, state: Some(&state) };
         let (mut machine, ends) = Machine::start(&self.plan, "template", From::Kernel, files)?;
@@ -70,11 +70,13 @@ impl QemuTemplate {
         let freed_bytes = holes::punch(&file)?;
         tracing::debug!(freed_bytes, "qemu: zero pages of a snapshot");
         let ram = OwnedFd::from(file);
+        seal(&ram)?;
+        seal(&state)?;
         Ok(Snapshot { ram, state, cpu })
     }
 
     async fn restore(&self, name: &str, snapshot: &Snapshot) -> io::Result<Started> {
-        let region = sealed_memory(REGION, self.plan.memory.region_bytes)?;
+        let region = sized_memory(REGION, self.plan.memory.region_bytes)?;
         let state = Some(&snapshot.state);
         let files = Files { ram: &snapshot.ram, region: &region, state };
         let (mut machine, ends) = Machine::start(&self.plan, name, From::State, files)?;
@@ -86,7 +88,7 @@ impl QemuTemplate {
 
     async fn boot(&self, name: &str) -> io::Result<Started> {
         let ram = memory(usage::RAM, self.plan.memory.ram_bytes())?;
-        let region = sealed_memory(REGION, self.plan.memory.region_bytes)?;
+        let region = sized_memory(REGION, self.plan.memory.region_bytes)?;
         let files = Files { ram: &ram, region: &region, state: None };
         let (mut machine, ends) = Machine::start(&self.plan, name, From::Kernel, files)?;
         let booted = within(self.config.boot_timeout, machine.ready()).await;

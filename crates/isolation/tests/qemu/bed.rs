@@ -89,6 +89,7 @@ impl Bed {
         let store: StoreConfig = settings::parse(&text, "test").unwrap();
         let config = WorkerConfig {
             control: dir.join("control"),
+            relay: None,
             admin: None,
             store,
             instance: InstanceConfig::default(),
@@ -224,4 +225,11 @@ pub fn machines_of(function: &str) -> Vec<String> {
         command.contains(&word)
     };
     numbers.filter(is_machine).map(str::to_owned).collect()
+}
+
+/// Whose a process is.
+pub fn user(process: &str) -> String {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();
+    line.split_whitespace().next().unwrap().to_owned()
 }

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use function::isolation::{Isolation, IsolationError, Mode, Origin};
 use serde_json::json;
 
-use bed::{Bed, image, machines, machines_of, nonce, run};
+use bed::{Bed, image, machines, machines_of, nonce, run, user};
 
 /// Says what a restored machine must not share with another one; moves an object.
 const SOURCE: &str = "
@@ -76,6 +76,12 @@ fn instances_of_one_snapshot_differ_in_what_they_must_and_move_objects() {
             assert_eq!(started.origin, Origin::Restored);
             nonces.push(nonce(&started.channel).await);
             assert_eq!(machines_of("several").len(), number as usize);
+            if rustix::process::geteuid().is_root() {
+                let users: std::collections::HashSet<String> =
+                    machines_of("several").iter().map(|number| user(number)).collect();
+                assert_eq!(users.len(), number as usize, "each is another user's: {users:?}");
+                assert!(!users.contains("0"), "{users:?}");
+            }
             bed.attach(number, started.channel, started.region).await;
             instances.push(started.instance);
             for call in 1..=2 {
