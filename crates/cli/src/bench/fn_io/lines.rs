@@ -313,15 +313,19 @@ pub fn populations(
             metrics.insert("population".to_owned(), first.population.into());
             line(row(&format!("node memory / {}", baseline.name()), [Some(ratio)]))?;
         }
-        let ((ours, own_limit), (theirs, base_limit)) =
-            (density(own, budget), density(base, budget));
+        let (ours, own_limit) = density(own, budget);
+        let (theirs, base_limit) = density(base, budget);
+        // One that does not carry the first population carries fewer: its ratio is a lower bound.
+        let is_bound = theirs == 0.0 && base_first.limit(budget).is_some();
+        let theirs = if is_bound { base_first.population as f64 } else { theirs };
         // A baseline that was not grown has no density.
-        if base.len() > 1 && theirs > 0.0 {
+        if base.len() > 1 || is_bound {
             let value = json!({
                 "density_ratio": ours / theirs,
                 "density_instances": ours,
                 "baseline_density_instances": theirs,
-                // Where there is none, it could have grown further: the ratio is a lower bound.
+                "baseline_density_is_upper_bound": is_bound.then_some(true),
+                // Where ours has none, it could have grown further.
                 "limit": own_limit,
                 "baseline_limit": base_limit,
                 "memory_budget_bytes": budget,
@@ -399,6 +403,12 @@ mod tests {
             (Mode::StockPreimported, vec![of(10, 500)]),
         ]);
         populations(about, &grown, &growth, &mut sink).unwrap();
+        let late = Step { p99_of_slo: 2.0, ..of(10, 500) };
+        let overloaded = BTreeMap::from([
+            (Mode::StockPreimported, vec![late]),
+            (Mode::Offload, grown[&Mode::Offload].clone()),
+        ]);
+        populations(about, &overloaded, &growth, &mut sink).unwrap();
         let lines = record::read(std::slice::from_ref(&file)).unwrap();
         let ratio = |scope: &str, key: &str, baseline: &str| {
             lines.iter().find_map(|line| {
@@ -412,7 +422,11 @@ mod tests {
         assert_eq!(ratio("node", "memory_ratio", "stock"), Some(0.5));
         assert_eq!(ratio("node", "memory_ratio", "stock-preimported"), Some(0.5));
         assert!((ratio("node", "density_ratio", "stock").unwrap() - 20.0 / 15.0).abs() < 1e-9);
-        assert_eq!(ratio("node", "density_ratio", "stock-preimported"), None, "it has not grown");
+        // It was not grown at first; then it did not carry ten, and ours did carry twenty.
+        assert_eq!(ratio("node", "density_ratio", "stock-preimported"), Some(2.0));
+        let bounds =
+            lines.iter().filter(|line| line["metrics"]["baseline_density_is_upper_bound"] == true);
+        assert_eq!(bounds.count(), 1);
         let own = lines.iter().find(|line| line["mode"] == "offload").unwrap();
         assert_eq!((own["case"]["half"].as_str(), own["bench"].as_str()), (Some("io"), Some("fn")));
         assert!(own["metrics"].get("private_bytes").is_none(), "what was not seen is left out");

@@ -57,8 +57,10 @@ pub struct Field<'a> {
     pub expected: &'a mut Expected,
 }
 
-/// A function in a mode that does not work here, and why.
-pub type Unusable = (String, Mode, String);
+/// A function that does not work here, and why.
+pub type Unusable = (String, String);
+/// A subject in a mode.
+pub type Wanted<'s> = (&'s Subject, Mode);
 
 /// The outputs of a first invocation, or why there are none.
 type First = Result<Vec<Name>, String>;
@@ -71,14 +73,14 @@ type First = Result<Vec<Name>, String>;
 pub fn settle<'s>(
     field: &mut Field<'_>,
     place: &super::place::Place,
-    wanted: &[(&'s Subject, Mode)],
-) -> Result<(Vec<(&'s Subject, Mode)>, Vec<Unusable>)> {
+    wanted: &[Wanted<'s>],
+) -> Result<(Vec<Wanted<'s>>, Vec<Unusable>)> {
     let firsts = first_invocations(field.node, wanted);
     let (mut usable, mut unusable, mut made) = (Vec::new(), Vec::new(), Vec::new());
     let mut others: Vec<(&Subject, Vec<Name>)> = Vec::new();
     for ((subject, mode), first) in wanted.iter().zip(firsts) {
         match first {
-            Err(why) => unusable.push((subject.function(*mode), *mode, why)),
+            Err(why) => unusable.push((subject.function(*mode), why)),
             Ok(names) => {
                 usable.push((*subject, *mode));
                 let known =

@@ -7,7 +7,7 @@
 //! - [`measure`]: rounds of starts and warm invocations; [`figures`]: medians and ratios;
 //! - [`wasm`]: one function as WebAssembly, beside ours;
 //! - [`density`]: how many instances a node carries, under the load of a synthetic trace;
-//! - [`lines`]: results.
+//! - [`lines`] tells all of it.
 
 pub mod catalogue;
 pub mod density;
@@ -130,7 +130,7 @@ impl Effort {
             (Backend::Qemu, false) => (4, 6, 1.3, 20),
         };
         let (first, last) = match args.backend {
-            Backend::Process => (48, 600),
+            Backend::Process => (36, 600),
             Backend::Qemu => (12, 24),
         };
         let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
@@ -237,7 +237,7 @@ fn interleaved<'s>(
     let (node, objects) = open(args, place, subjects, &wanted, "rounds", SHORT_KEEP_ALIVE)?;
     let mut field = Field { node: &node, objects: &objects, expected };
     let (usable, unusable) = measure::settle(&mut field, place, &wanted)?;
-    for (function, _, why) in &unusable {
+    for (function, why) in &unusable {
         eprintln!("unlade: {function} is left out: {why}");
     }
     if usable.is_empty() {
