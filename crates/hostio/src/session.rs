@@ -10,6 +10,7 @@ use object::failure::HostCode;
 use object::{Call, Policy};
 use ring::Arena;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use wire::guest::control::{Said, WriteMode};
 use wire::guest::descriptor::PART;
 use wire::guest::region::SLOT_BYTES;
@@ -30,6 +31,9 @@ use crate::tenant::Tenant;
 const INLINE_EVENT_BYTES: usize = 48 * 1024;
 /// How often a full completion ring is looked at.
 const RING_PAUSE: Duration = Duration::from_millis(1);
+/// How long memory that is not lent is kept for the next invocation: faulting it in again costs more
+/// than what comes into it.
+const DISCARD_AFTER: Duration = Duration::from_secs(1);
 /// Submissions that are taken before others have their turn.
 const BATCH: usize = 256;
 
@@ -100,6 +104,8 @@ pub struct Session {
     memory: Option<Memory>,
     life: Option<Rc<Life>>,
     running: Option<Running>,
+    /// When memory that is not lent is given back.
+    discard_at: Option<Instant>,
     /// Calls in flight, over all epochs of the instance.
     calls: Rc<Cell<usize>>,
 }
@@ -119,8 +125,19 @@ impl Session {
     ) -> std::io::Result<Session> {
         let channel = Channel::new(socket)?;
         let calls = Rc::default();
-        let (life, running) = (None, None);
-        Ok(Session { tenant, policy, gateway, instance, channel, memory, life, running, calls })
+        let (life, running, discard_at) = (None, None, None);
+        Ok(Session {
+            tenant,
+            policy,
+            gateway,
+            instance,
+            channel,
+            memory,
+            life,
+            running,
+            discard_at,
+            calls,
+        })
     }
 
     /// Serves the instance until its channel ends.
@@ -176,12 +193,18 @@ impl Session {
             return Ok(());
         }
         let is_full = life.region.borrow().is_full();
+        let discard_at = self.discard_at.unwrap_or_else(Instant::now);
         tokio::select! {
             frame = self.channel.next() => self.on_frame(frame?).await,
             order = orders.recv() => self.on_order(order),
             () = life.attention.notified() => Ok(()),
             () = tokio::time::sleep(RING_PAUSE), if is_full => {
                 life.flush();
+                Ok(())
+            }
+            () = tokio::time::sleep_until(discard_at), if self.discard_at.is_some() => {
+                self.discard_at = None;
+                life.region.borrow().discard_idle();
                 Ok(())
             }
         }
@@ -279,6 +302,7 @@ impl Session {
         }
         sent?;
         self.running = Some(Running { id, writes, _event: slots });
+        self.discard_at = None;
         Ok(Ok(()))
     }
 
@@ -305,8 +329,7 @@ impl Session {
             prefetch_waited_us: microseconds(timings.waited),
         };
         self.gateway.say_with(said, result);
-        // What is not lent costs nothing until the next invocation.
-        life.region.borrow_mut().discard_idle();
+        self.discard_at = Some(Instant::now() + DISCARD_AFTER);
         Ok(())
     }
 
