@@ -27,6 +27,8 @@ use crate::tenant::Tenant;
 pub const FETCHES_MAX: usize = object::hint::OBJECTS_MAX;
 /// Most invocations that are waited for.
 pub const INVOCATIONS_MAX: usize = 1024;
+/// Octets that are received at once.
+const PULL_BYTES: usize = 256 * 1024;
 /// Parameters of a GET that a fetch can answer, beside its name.
 const HARMLESS: &[&str] = &["Bucket", "Key", "VersionId", "Range", "ChecksumMode"];
 
@@ -276,9 +278,9 @@ impl Fetch {
 
 /// Reads the body for whoever wants it; whether it came whole.
 async fn pull(fetch: &std::rc::Weak<Fetch>, reader: &mut dyn Reader) -> bool {
-    let mut octets = Vec::new();
+    let mut octets = Vec::with_capacity(PULL_BYTES);
     loop {
-        match reader.read(Into::Memory(&mut octets), 256 * 1024).await {
+        match reader.read(Into::Memory(&mut octets), PULL_BYTES).await {
             Ok(0) => return reader.left_bytes() == Some(0),
             Ok(_) => {}
             Err(_) => return false,

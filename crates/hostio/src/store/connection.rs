@@ -115,6 +115,8 @@ impl Connection {
         }
         match to {
             Into::Memory(out) if self.held().is_empty() => {
+                // What a vector grows by of itself is 64 octets: a system call each.
+                out.reserve(bytes_max.min(READ_BYTES));
                 let work = async {
                     let limit = bytes_max as u64;
                     match &mut self.stream {
