@@ -5,7 +5,7 @@
 //! the rights of root, and makes what needs them. It starts the **zygote**: the same executable
 //! again, first process of a new PID namespace, which builds its root, gives up its rights, and
 //! becomes the interpreter. The gateway speaks to the zygote over its control socket
-//! (`docs/guest-protocol.md`), and to the keeper over another one ([`message`]).
+//! (`docs/guest-protocol.md`), and to the keeper over another one (`message`).
 //!
 //! The zygote has run code of the function's when it forks: nothing that it is able to do may harm
 //! the host. It is user 0 of a user namespace whose users are nobody on the host, has no capability
@@ -16,14 +16,14 @@
 //! (`SCM_CREDENTIALS`).
 //!
 //! The stages, in order:
-//! - [`config`]: what an operator can say; [`probe`]: what this machine can do;
-//! - [`interpreter`]: which of the host's files a Python needs;
-//! - [`spec`]: what a sandbox is made of, out of an image;
-//! - [`message`], [`packet`]: what gateway and keeper say, with descriptors beside it;
-//! - [`launch`]: the executable; [`keeper`]: its first half, [`confine`]: its second one;
-//! - [`root`]: files and mounts; [`groups`]: control groups; [`syscalls`]: the filter of system calls;
-//! - [`template`]: a zygote, and the start of instances; [`serve`]: what it and the keeper say;
-//! - [`instance`]: one of them; [`usage`]: what they use; [`output`]: what they print.
+//! - `config`: what an operator can say; `probe`: what this machine can do;
+//! - `interpreter`: which of the host's files a Python needs;
+//! - `spec`: what a sandbox is made of, out of an image;
+//! - `message`, `packet`: what gateway and keeper say, with descriptors beside it;
+//! - [`launch`]: the executable; `keeper`: its first half, `confine`: its second one;
+//! - `root`: files and mounts; `groups`: control groups; `syscalls`: the filter of system calls;
+//! - `template`: a zygote, and the start of instances; `serve`: what it and the keeper say;
+//! - `instance`: one of them; `usage`: what they use; `output`: what they print.
 
 mod config;
 mod confine;

@@ -16,7 +16,7 @@ use tokio_util::io::ReaderStream;
 /// Octets of an object that are read at once.
 const PIECE_BYTES: u64 = 512 * 1024;
 
-/// See the [module](self).
+/// See the module.
 pub struct Objects {
     files: FileSystem,
     root: PathBuf,
