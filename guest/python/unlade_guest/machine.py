@@ -7,7 +7,7 @@ the machine may be saved. What is read there next is said to a restored machine:
 octets that no other one has. Then the instance says HELLO on its channel.
 
 The file: `{"control": PATH, "channel": PATH, "region": "phys:ADDRESS:BYTES", "user": N, "handler":
-TEXT or null, "modules": [...], "path": [...], "environment": {...}}`.
+TEXT or null, "modules": [...], "path": [...], "environment": {...}, "sdk": "stub" or "stock"}`.
 """
 
 import os
@@ -79,8 +79,9 @@ def instance(said, mapping, ready, resumed):
     os.environ["UNLADE_REGION"] = said["region"]
     sys.path[:] = said["path"]
     region.adopt(mapping)
-    sdk.install(sdk.STUB)
-    zygote.warm(said["handler"], list(sdk.shared(sdk.STUB)) + said["modules"])
+    which = said.get("sdk", sdk.STUB)
+    sdk.install(which)
+    zygote.warm(said["handler"], list(sdk.shared(which)) + said["modules"])
     os.write(ready, b"1")
     os.close(ready)
     if os.read(resumed, 1) != b"1":

@@ -18,6 +18,13 @@ const TRANSLATED_MIB: u32 = 32;
 /// Quiet; ends the machine, instead of starting it again, where the kernel cannot go on.
 const KERNEL_WORDS: &str = "console=hvc0 quiet panic=-1 random.trust_cpu=on";
 
+/// What a function with its own boto3 has: QEMU makes its connections, as its own user. Its host is
+/// [`HOST`].
+const NETWORK: [&str; 4] =
+    ["-netdev", "user,id=net,ipv6=off", "-device", "virtio-net-pci,netdev=net,romfile="];
+/// The host, as a machine with a network sees it.
+pub(super) const HOST: &str = "10.0.2.2";
+
 /// What executes the guest's instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
@@ -71,6 +78,7 @@ pub(super) fn command(
     accelerator: Accelerator,
     memory: Memory,
     numbers: Numbers,
+    has_network: bool,
     beginning: Beginning<'_>,
     name: &str,
 ) -> Command {
@@ -84,6 +92,9 @@ pub(super) fn command(
     command.args(machine(accelerator, memory));
     command.args(pieces(memory, numbers, matches!(beginning, Beginning::Boot { .. })));
     command.args(devices(numbers));
+    if has_network {
+        command.args(NETWORK);
+    }
     match beginning {
         Beginning::Restore => {
             command.args(["-incoming", "defer"]);
@@ -181,7 +192,7 @@ mod tests {
             channel: 10,
         };
         let memory = Memory::new(1 << 27, 0).unwrap();
-        let command = command(&parts, Accelerator::Tcg, memory, numbers, beginning, "f/m,1");
+        let command = command(&parts, Accelerator::Tcg, memory, numbers, false, beginning, "f/m,1");
         command.get_args().map(|word| word.to_string_lossy().into_owned()).collect()
     }
 

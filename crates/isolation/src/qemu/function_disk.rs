@@ -7,9 +7,10 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use function::isolation::Image;
+use function::isolation::{Image, Mode};
 use serde::Serialize;
 
+use super::command::HOST;
 use super::disk;
 use super::python::Python;
 use super::stage::Staged;
@@ -33,7 +34,8 @@ struct Start<'a> {
     handler: Option<&'a str>,
     modules: &'a [String],
     path: Vec<String>,
-    environment: BTreeMap<&'a str, &'a str>,
+    environment: BTreeMap<&'a str, String>,
+    sdk: &'a str,
 }
 
 /// Makes the disk; its file has no name any more. Blocks.
@@ -84,8 +86,9 @@ fn start<'a>(image: &'a Image, python: &Python, region: &'a str) -> Start<'a> {
         ("TZ", ":UTC"),
         ("_HANDLER", &image.handler),
     ];
-    let mut environment = BTreeMap::from(given);
-    environment.extend(image.environment.iter().map(|(name, value)| (&**name, &**value)));
+    let mut environment = BTreeMap::from(given.map(|(name, value)| (name, value.to_owned())));
+    let own = image.environment.iter();
+    environment.extend(own.map(|(name, value)| (&**name, seen(image, name, value))));
     Start {
         control: CONTROL,
         channel: CHANNEL,
@@ -95,7 +98,17 @@ fn start<'a>(image: &'a Image, python: &Python, region: &'a str) -> Start<'a> {
         modules: &image.preload.modules,
         path,
         environment,
+        sdk: if image.mode == Mode::Stock { "stock" } else { "stub" },
     }
+}
+
+/// A variable's value; endpoints on this machine are elsewhere for a machine with a network.
+fn seen(image: &Image, name: &str, value: &str) -> String {
+    if !image.network || !name.starts_with("AWS_ENDPOINT_URL") {
+        return value.to_owned();
+    }
+    let local = ["://127.0.0.1:", "://localhost:"].into_iter().find(|local| value.contains(local));
+    local.map_or(value.to_owned(), |local| value.replace(local, &format!("://{HOST}:")))
 }
 
 /// Compiles sources beforehand: it is slow in an emulated machine. What cannot be compiled is found

@@ -9,7 +9,7 @@ use super::parts::Parts;
 
 /// What a machine needs that may be a module.
 /// ext4 wants the checksum although the disks have none.
-const MODULES: [&str; 4] = ["virtio_pci", "virtio_blk", "crc32c_generic", "ext4"];
+const MODULES: [&str; 5] = ["virtio_pci", "virtio_blk", "virtio_net", "crc32c_generic", "ext4"];
 
 /// Mounts the disks, and becomes the first process of Python. The kernel gives it words of its
 /// command line as variables.
@@ -26,6 +26,10 @@ mount -t tmpfs -o \"size=$UNLADE_SCRATCH,mode=1777,nosuid,nodev\" tmpfs /base/tm
 mkdir -p /dev/shm
 mount -t tmpfs -o \"size=$UNLADE_SCRATCH,mode=1777,nosuid,nodev\" tmpfs /dev/shm
 ifconfig lo 127.0.0.1 up
+if [ -e /sys/class/net/eth0 ]; then
+    ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up
+    route add default gw 10.0.2.2
+fi
 mount --move /dev /base/dev
 mount --move /proc /base/proc
 mount --move /sys /base/sys

@@ -41,6 +41,8 @@ pub(super) struct Plan {
     /// The interpreter's program.
     pub python: PathBuf,
     pub scratch_bytes: u64,
+    /// Whether it has a network: the baseline.
+    pub has_network: bool,
     /// Who runs QEMU.
     pub users: Rc<Users>,
     /// The interpreter's and the function's.
@@ -150,8 +152,9 @@ impl Machine {
                 scratch_bytes: plan.scratch_bytes,
             },
         };
+        let (parts, network) = (&plan.parts, plan.has_network);
         let mut command =
-            command(&plan.parts, plan.accelerator, plan.memory, numbers, beginning, &name);
+            command(parts, plan.accelerator, plan.memory, numbers, network, beginning, &name);
         let said = || console_end.try_clone().map(OwnedFd::from).map(Stdio::from);
         command.stdin(Stdio::null()).stdout(said()?).stderr(said()?);
         let ends = Ends {

@@ -42,7 +42,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use function::isolation::{Image, Isolation, IsolationError, Local, Template};
+use function::isolation::{Image, Isolation, IsolationError, Local, Mode, Template};
 
 pub use command::Accelerator;
 pub use config::{Choice, QemuConfig};
@@ -126,17 +126,17 @@ impl Qemu {
             initramfs: built.initramfs,
             python: built.python,
             scratch_bytes: image.scratch_bytes,
+            has_network: image.network,
             users: self.users.clone(),
             disks: built.disks,
         })
     }
 
     async fn template(&self, image: &Image) -> Result<QemuTemplate, IsolationError> {
-        if !image.mode.is_offloaded() {
-            let mode = image.mode.name();
-            return Err(unusable(format!(
-                "a machine has no network, which the mode {mode} needs: use isolation = \"process\""
-            )));
+        if image.mode == Mode::Tcp {
+            let why = "a machine has no way to the relay, which the mode tcp needs: use \
+                       isolation = \"process\"";
+            return Err(unusable(why));
         }
         let accelerators = self.accelerators();
         let mut tried = Err(unusable("no accelerator"));

@@ -152,8 +152,8 @@ fn what_machines_do_not_have_is_refused_with_a_way_out() {
     run(async move {
         let dir = tempfile::tempdir().unwrap();
         let mut stock = image(dir.path(), "refused", SOURCE);
-        stock.mode = Mode::Stock;
-        let error = qemu.prepare(&stock).await.err().expect("no network, no stock boto3");
+        stock.mode = Mode::Tcp;
+        let error = qemu.prepare(&stock).await.err().expect("no relay");
         assert!(matches!(error, IsolationError::Unusable { .. }), "{error}");
         assert!(error.to_string().contains("isolation = \"process\""), "{error}");
         let mut missing = image(dir.path(), "refused", SOURCE);
