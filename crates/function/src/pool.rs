@@ -316,12 +316,13 @@ impl Pool {
     }
 
     /// Time has passed: instances that were idle for long stop, invocations that waited for long are
-    /// refused.
+    /// refused, unless an instance of their function is starting, which has a limit of its own.
     pub fn tick(&mut self, now: Instant) -> Vec<Action> {
         let mut actions = Vec::new();
         let mut old = Vec::new();
         for (function, family) in &mut self.families {
-            while let Some(waiting) = family.waiting.front().filter(|first| first.until <= now) {
+            let is_late = |first: &&Waiting| first.until <= now && family.starting == 0;
+            while let Some(waiting) = family.waiting.front().filter(is_late) {
                 let (invocation, why) = (waiting.invocation, Refused::Waited);
                 actions.push(Action::Refuse { invocation, why });
                 family.waiting.pop_front();

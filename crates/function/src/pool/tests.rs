@@ -63,13 +63,15 @@ fn what_cannot_be_served_is_refused_with_its_reason() {
     assert_eq!(pool.arrive(1, 2, now), refused(2, Refused::Memory), "more than there is");
     pool.set(2, share(1, 1));
     let instance = started(&pool.arrive(2, 3, now))[0];
-    for invocation in 4..7 {
-        assert_eq!(pool.arrive(2, invocation, now), []);
+    for invocation in 4..8 {
+        assert_eq!(pool.arrive(2, invocation, now), [], "four wait beside the one that starts");
     }
-    assert_eq!(pool.arrive(2, 7, now), refused(7, Refused::Concurrency));
+    assert_eq!(pool.arrive(2, 8, now), refused(8, Refused::Concurrency));
     let failed = pool.gone(instance, Some("no module named app"));
     assert_eq!(failed[0], refused(3, Refused::Start("no module named app".to_owned()))[0]);
     assert_eq!(started(&failed).len(), 1, "the next one may have more luck");
+    assert_eq!(pool.tick(now + Duration::from_secs(11)), [], "one is starting");
+    assert_eq!(pool.ready(started(&failed)[0], now).len(), 1);
     let late = pool.tick(now + Duration::from_secs(11));
     assert_eq!(late.len(), 3);
     assert!(late.iter().all(|a| matches!(a, Action::Refuse { why: Refused::Waited, .. })));
