@@ -11,7 +11,7 @@ use system_tests::functions::{Answer, Gateway, invoke, signal, skip_reason, unti
 
 /// Reads a token, writes a token; pauses, or dies, where it is told.
 const TOKEN: &str = r#"
-import os, time
+import os, threading, time
 import boto3
 s3 = boto3.client("s3")
 
@@ -30,6 +30,9 @@ def handler(event, context):
     at(event, "read")
     s3.put_object(Bucket=event["bucket"], Key=event["out"], Body=event["token"].encode() * 1000)
     at(event, "written")
+    if event.get("die") == "settling":
+        # The handler has returned by then.
+        threading.Timer(0.005, os.kill, (os.getpid(), 9)).start()
     return event["token"]
 "#;
 /// What a caller may be told where something was killed.
@@ -78,6 +81,7 @@ impl Bed {
         let out = format!("out-{token}");
         let mut event = json!({"bucket": "box", "out": out, "token": token});
         match (stage, victim) {
+            ("settling", "instance") => event["die"] = stage.into(),
             ("settling", _) => {}
             (_, "instance") => {
                 event["in"] = "in".into();
@@ -96,7 +100,7 @@ impl Bed {
         let delay = Duration::from_micros(self.random.below(30_000));
         std::thread::sleep(delay);
         let stopped = (stage == "settling").then(|| self.gateway.store());
-        self.kill(stage, victim);
+        self.kill(victim);
         if let Some(pid) = stopped.filter(|_| victim != "store") {
             // It was told to end where the gateway was killed.
             let _ = std::process::Command::new("kill").args(["-CONT", &pid.to_string()]).output();
@@ -110,13 +114,12 @@ impl Bed {
         self.others();
     }
 
-    fn kill(&mut self, stage: &str, victim: &str) {
+    /// An instance kills itself, where it was told.
+    fn kill(&self, victim: &str) {
         match victim {
             "worker" => signal(self.gateway.worker("default"), "KILL"),
             "store" => signal(self.gateway.store(), "KILL"),
             "gateway" => signal(self.gateway.pid(), "KILL"),
-            // It has done so itself; or has ended its work.
-            _ if stage != "settling" => {}
             _ => {}
         }
     }

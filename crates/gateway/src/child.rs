@@ -36,7 +36,7 @@ pub async fn end(child: &mut Child, patience: Duration) {
 }
 
 /// Asks the kernel to send this process SIGTERM when its parent has ended; what a command does that
-/// was given [`DIE_WITH_PARENT`]. `parent` is who started it.
+/// was given [`DIE_WITH_PARENT`].
 ///
 /// # Errors
 /// The system's; or the parent has ended already.

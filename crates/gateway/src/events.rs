@@ -84,7 +84,10 @@ impl Events {
                 continue;
             }
             let octets = fs::read(&path)?;
-            let Some(at) = octets.iter().position(|octet| *octet == b'\n') else { continue };
+            let Some(at) = octets.iter().position(|octet| *octet == b'\n') else {
+                tracing::error!(path = %path.display(), "is no event, and left alone");
+                continue;
+            };
             let function = String::from_utf8_lossy(&octets[..at]).into_owned();
             let event = octets[at + 1..].to_vec();
             self.count.set(self.count.get() + 1);
