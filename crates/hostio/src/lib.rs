@@ -10,7 +10,8 @@
 //! - [`tenant`]: what all instances share; [`quota`]: how much of it they use;
 //! - [`session`]: one instance; [`channel`]: its stream; [`life`]: its epoch; [`region`]: its memory,
 //!   with [`runs`] of slots;
-//! - [`stage`]: the body of a call, copied before anything else;
+//! - [`stage`]: the body of a call, copied before anything else; [`stream`]: a large one, which goes
+//!   to the store while it comes;
 //! - [`call`]: policy, what can be answered here, or the store: [`perform`];
 //! - [`prefetch`]: objects fetched before they are asked for;
 //! - [`writeback`]: writes acknowledged before they are durable; [`journal`]: those that outlive the
@@ -21,8 +22,7 @@
 //! A guest is hostile: what it writes is read once, copied, checked; what no guest does ends its
 //! channel. It can spoil its own results, and use up its own share.
 //!
-//! What is absent: threads (a worker has one; a tenant that needs more has more workers), bodies
-//! larger than the worker may hold.
+//! What is absent: threads (a worker has one; a tenant that needs more has more workers).
 #![forbid(unsafe_code)]
 
 pub mod call;
@@ -41,6 +41,7 @@ pub mod runs;
 pub mod session;
 pub mod stage;
 pub mod store;
+pub mod stream;
 pub mod tenant;
 pub mod worker;
 pub mod writeback;
