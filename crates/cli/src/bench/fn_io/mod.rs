@@ -135,7 +135,7 @@ impl Effort {
         let (first, last, rate_per_s, starting) = match args.backend {
             Backend::Process => (36, 600, 1.0, 8),
             // Software emulation is slow.
-            Backend::Qemu => (4, 32, 0.5, 2),
+            Backend::Qemu => (4, 48, 0.5, 2),
         };
         let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         Effort {
