@@ -105,7 +105,7 @@ pub fn worker(config: WorkerConfig) -> (Running, PathBuf) {
         }
         let listener = tokio::net::UnixListener::bind(&path).unwrap();
         said.send(()).unwrap();
-        hostio::control::serve(tenant, listener).await.unwrap();
+        hostio::control::serve(tenant, listener).await;
     });
     ready.recv_timeout(Duration::from_secs(20)).unwrap();
     (running, control)
