@@ -58,10 +58,9 @@ async fn supervise(turns: Rc<Turns>, path: &Path, roster: Roster) -> Result<(), 
     let mut hangup = signal(SignalKind::hangup()).map_err(system("SIGHUP"))?;
     let (tell, mut told) = watch::channel(Phase::Serving);
     tokio::task::spawn_local(phases(tell)?);
-    let meters = Meters::default();
     let draining = Arc::new(AtomicBool::new(false));
-    let _admin = metrics(&roster, meters.clone(), draining.clone())?;
-    let mut shared = Shared { turns, told: told.clone(), kept: BTreeMap::new(), meters };
+    let mut shared = Shared::new(turns, told.clone());
+    let _admin = metrics(&roster, shared.meters.clone(), draining.clone())?;
     shared.apply(roster);
     tracing::info!(tenants = shared.kept.len(), "shared worker");
     loop {
@@ -74,9 +73,7 @@ async fn supervise(turns: Rc<Turns>, path: &Path, roster: Roster) -> Result<(), 
         }
     }
     draining.store(true, Ordering::Relaxed);
-    for kept in shared.kept.into_values() {
-        let _ = kept.task.await;
-    }
+    shared.ended().await;
     Ok(())
 }
 
@@ -108,7 +105,8 @@ struct Kept {
     task: JoinHandle<()>,
 }
 
-struct Shared {
+/// The tenants of a worker, which come and go.
+pub struct Shared {
     turns: Rc<Turns>,
     told: watch::Receiver<Phase>,
     kept: BTreeMap<String, Kept>,
@@ -116,8 +114,21 @@ struct Shared {
 }
 
 impl Shared {
+    /// None yet. All of them drain when it is told. Must be called within a
+    /// [`LocalSet`](tokio::task::LocalSet).
+    pub fn new(turns: Rc<Turns>, told: watch::Receiver<Phase>) -> Shared {
+        Shared { turns, told, kept: BTreeMap::new(), meters: Meters::default() }
+    }
+
+    /// Ends when all tenants have drained.
+    pub async fn ended(self) {
+        for kept in self.kept.into_values() {
+            let _ = kept.task.await;
+        }
+    }
+
     /// Other tenants, from now on. One whose configuration cannot be used stays as it was.
-    fn apply(&mut self, roster: Roster) {
+    pub fn apply(&mut self, roster: Roster) {
         for (tenant, error) in &roster.refused {
             tracing::error!(tenant, %error, "stays as it was");
         }
@@ -144,7 +155,7 @@ impl Shared {
 
     fn keep(&mut self, name: String, config: WorkerConfig) {
         let mut meters = self.meters.lock().unwrap_or_else(PoisonError::into_inner);
-        let fresh = || Arc::new(Meter::for_role(Role::Worker));
+        let fresh = || Arc::new(Meter::of_thread(Role::Worker));
         let meter = meters.entry(name.clone()).or_insert_with(fresh).clone();
         let (wanted, due) = watch::channel(Some(config));
         let (turns, told) = (self.turns.clone(), self.told.clone());

@@ -112,7 +112,7 @@ pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
     LocalSet::new().block_on(&runtime, async {
         let (tell, told) = watch::channel(Phase::Serving);
         let phases = phases(tell)?;
-        let meter = Arc::new(Meter::for_role(Role::Worker));
+        let meter = Arc::new(Meter::of_thread(Role::Worker));
         tokio::select! {
             served = serve(config, meter, Rc::default(), told) => served,
             () = phases => Err(WorkerError::Ended),
