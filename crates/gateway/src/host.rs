@@ -411,14 +411,14 @@ impl Host {
             self.act(actions);
             if measured.elapsed() >= MEASURE {
                 measured = Instant::now();
-                self.measure();
+                self.measure().await;
             }
         }
     }
 
     /// Charges each function with what its oldest instance has, and a quarter more: measuring one is
     /// dear, and one that has served for long has grown to its size.
-    fn measure(&self) {
+    async fn measure(&self) {
         let mut oldest: HashMap<FunctionId, Rc<Member>> = HashMap::new();
         for member in self.members.borrow().values() {
             oldest.entry(member.function.id).or_insert_with(|| member.clone());
@@ -428,6 +428,7 @@ impl Host {
             let bytes = usage.private_bytes / 4 * 5;
             let charge = bytes.max(CHARGE_BYTES_MIN).min(member.function.manifest.memory.0);
             self.pool.borrow_mut().charge(function, charge);
+            tokio::task::yield_now().await;
         }
     }
 

@@ -88,7 +88,7 @@ pub struct FnArgs {
     /// Leave populations out
     #[arg(long)]
     no_density: bool,
-    /// Invocations of each instance a second, where populations grow; 1, in machines 0.1
+    /// Invocations of each instance a second, where populations grow; 1, in machines 0.5
     #[arg(long, value_name = "PER_S")]
     rate: Option<f64>,
     /// The directory `workloads` of the sources
@@ -132,10 +132,10 @@ impl Effort {
             (Backend::Qemu, true) => (2, 3, 1.5, 10),
             (Backend::Qemu, false) => (4, 6, 1.3, 20),
         };
-        let (first, last, rate_per_s) = match args.backend {
-            Backend::Process => (36, 600, 1.0),
+        let (first, last, rate_per_s, starting) = match args.backend {
+            Backend::Process => (36, 600, 1.0, 8),
             // Software emulation is slow.
-            Backend::Qemu => (6, 24, 0.1),
+            Backend::Qemu => (4, 32, 0.5, 2),
         };
         let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         Effort {
@@ -152,6 +152,7 @@ impl Effort {
                 rate_per_s: args.rate.unwrap_or(rate_per_s),
                 // What clouds sell beside a processor.
                 budget_bytes: cpus * (4 << 30),
+                starting,
             },
         }
     }
