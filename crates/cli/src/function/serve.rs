@@ -116,6 +116,15 @@ enum WorkersArg {
     Shared,
 }
 
+impl WorkersArg {
+    fn setting(self) -> Workers {
+        match self {
+            WorkersArg::PerTenant => Workers::PerTenant,
+            WorkersArg::Shared => Workers::Shared,
+        }
+    }
+}
+
 /// `[isolation]`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -129,30 +138,32 @@ struct IsolationConfig {
 /// # Errors
 /// The configuration, or what stopped it.
 pub(super) fn run(args: ServeArgs) -> Result<()> {
-    let mut config = match &args.config {
+    let config = match &args.config {
         Some(path) => GatewayConfig::load(path)?,
         None => GatewayConfig::default(),
     };
-    config.listen = args.listen.unwrap_or(config.listen);
-    config.store_listen = args.store_listen.unwrap_or(config.store_listen);
-    config.workers = match args.workers {
-        Some(WorkersArg::PerTenant) => Workers::PerTenant,
-        Some(WorkersArg::Shared) => Workers::Shared,
-        None => config.workers,
+    let state = args.state.as_ref().unwrap_or(&config.state);
+    let state = std::path::absolute(state).context("the directory of --state")?;
+    let (check, path) = (args.check, args.config.clone());
+    let with_arguments = move |config: GatewayConfig| GatewayConfig {
+        listen: args.listen.unwrap_or(config.listen),
+        store_listen: args.store_listen.unwrap_or(config.store_listen),
+        workers: args.workers.map_or(config.workers, WorkersArg::setting),
+        state: state.clone(),
+        ..config
     };
-    let state = args.state.unwrap_or(config.state);
-    config.state = std::path::absolute(&state).context("the directory of --state")?;
+    let config = with_arguments(config);
     config.check()?;
     let isolation = config.isolation.clone().try_into().context("[isolation]")?;
-    if args.check {
+    if check {
         return line(format_args!("the configuration is valid"));
     }
     logs::init(&config.log)?;
     let executable = std::env::current_exe().context("where this program is")?;
     let backends = backends(isolation, &executable);
-    let (path, used) = (args.config, config.clone());
+    let used = config.clone();
     let reload = Box::new(move || match &path {
-        Some(path) => GatewayConfig::load(path),
+        Some(path) => GatewayConfig::load(path).map(&with_arguments),
         None => Ok(used.clone()),
     });
     let parts = Parts { backends, executable, reload };
