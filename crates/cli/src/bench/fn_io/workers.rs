@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -63,6 +63,25 @@ pub fn run(rounds: usize, sink: &mut Sink) -> Result<()> {
     Ok(())
 }
 
+/// A directory that is removed afterwards.
+struct Home(PathBuf);
+
+impl Home {
+    fn new(tenants: usize, workers: &str) -> Result<Home> {
+        // Names of sockets are short.
+        let name = format!("unlade-w{}-{tenants}-{workers}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).with_context(|| path.display().to_string())?;
+        Ok(Home(path))
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
 fn median(of: &[Seen]) -> Option<Seen> {
     Some(Seen {
         processes: of.first()?.processes,
@@ -72,8 +91,8 @@ fn median(of: &[Seen]) -> Option<Seen> {
 }
 
 fn measure(tenants: usize, workers: &str) -> Result<Seen> {
-    let home = tempfile::Builder::new().prefix("unlade-workers").tempdir()?;
-    let functions = home.path().join("functions");
+    let home = Home::new(tenants, workers)?;
+    let functions = home.0.join("functions");
     let names: Vec<String> = (0..tenants).map(tenant).collect();
     for name in &names {
         let directory = functions.join(name);
@@ -81,11 +100,11 @@ fn measure(tenants: usize, workers: &str) -> Result<Seen> {
         fs::write(directory.join("app.py"), CODE)?;
         fs::write(directory.join("function.toml"), manifest(name))?;
     }
-    let state = home.path().join("state");
+    let state = home.0.join("state");
     let bucket = state.join("objects/box");
     fs::create_dir_all(&bucket)?;
     fs::write(bucket.join("in"), vec![7; OBJECT_BYTES])?;
-    let node = Node::spawn(home.path(), &state, &settings(&state, &functions, workers, &names))?;
+    let node = Node::spawn(&home.0, &state, &settings(&state, &functions, workers, &names))?;
     let mut caller = node.caller();
     let mut worker_bytes = || -> Result<(usize, f64)> {
         let state = node.state(&mut caller)?;
