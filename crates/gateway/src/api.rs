@@ -370,7 +370,7 @@ async fn state(api: &Api) -> Value {
         })
         .collect();
     let workers: Vec<Value> =
-        host.tenants().iter().map(|t| json!({"tenant": t.name, "pid": t.pid()})).collect();
+        host.tenants.all().iter().map(|t| json!({"tenant": t.name, "pid": t.pid()})).collect();
     let census = host.census();
     let mut state = json!({
         "gateway_pid": std::process::id(),

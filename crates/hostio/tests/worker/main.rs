@@ -9,4 +9,5 @@ mod invocations;
 mod objects;
 mod prefetch;
 mod relay;
+mod shared;
 mod writes;

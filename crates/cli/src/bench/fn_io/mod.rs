@@ -6,6 +6,7 @@
 //! - [`objects`]: inputs are put, every output is compared;
 //! - [`measure`]: rounds of starts and warm invocations; [`figures`]: medians and ratios;
 //! - [`wasm`]: one function as WebAssembly, beside ours;
+//! - [`workers`]: memory of I/O workers, one a tenant and one for all;
 //! - [`density`]: how many instances a node carries, under the load of a synthetic trace;
 //! - [`lines`] tells all of it.
 
@@ -19,6 +20,7 @@ pub mod node;
 pub mod objects;
 pub mod place;
 pub mod wasm;
+pub mod workers;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -58,6 +60,7 @@ const AFTER_HELP: &str = "\
 Examples:
   unlade bench fn --quick --json fn.jsonl
   unlade bench fn --only template,map --no-density
+  unlade bench fn --workers --rounds 3     # per-tenant and shared workers, 1 to 16 tenants
   unlade bench fn --backend qemu --quick   # a smaller mix, without tcp";
 
 /// Functions with the host's I/O beside functions with their own
@@ -94,6 +97,9 @@ pub struct FnArgs {
     /// The directory `workloads` of the sources
     #[arg(long, value_name = "DIR")]
     workloads: Option<PathBuf>,
+    /// Only the memory of I/O workers, one for each tenant beside one for all
+    #[arg(long)]
+    workers: bool,
     /// Seed of inputs and arrivals
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -164,6 +170,10 @@ impl Effort {
 /// It cannot be prepared, an invocation fails, or an output is wrong.
 pub fn run(args: &FnArgs) -> Result<()> {
     let effort = Effort::new(args);
+    if args.workers {
+        let mut sink = Sink::new("fn", args.json.as_deref(), args.seed)?;
+        return workers::run(effort.rounds.rounds, &mut sink);
+    }
     let workloads = args.workloads.clone().unwrap_or_else(place::find_workloads);
     let place = Place::prepare(&workloads, args.seed)?;
     let subjects = chosen(args, catalogue::subjects(&place.description)?)?;
