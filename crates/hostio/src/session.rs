@@ -36,7 +36,9 @@ const RING_PAUSE: Duration = Duration::from_millis(1);
 /// than what comes into it.
 const DISCARD_AFTER: Duration = Duration::from_secs(1);
 /// Submissions that are taken before others have their turn.
-const BATCH: usize = 256;
+const BATCH: usize = 64;
+/// Octets of bodies after which others have their turn.
+const BATCH_BYTES: u64 = 1024 * 1024;
 
 /// What the gateway tells a session.
 #[derive(Debug)]
@@ -183,6 +185,7 @@ impl Session {
             self.channel.send(&Frame::Bell)?;
         }
         life.region.borrow().sleeps(false);
+        self.tenant.turn.begin().await;
         if self.drain(&life)? {
             // Others have their turn before the next batch.
             tokio::task::yield_now().await;
@@ -213,12 +216,16 @@ impl Session {
 
     /// Takes submissions; whether there were any.
     fn drain(&mut self, life: &Rc<Life>) -> Result<bool, End> {
-        for taken in 0..BATCH {
+        let (mut taken, mut bytes) = (0, 0);
+        while taken < BATCH && bytes < BATCH_BYTES {
             let submission = life.region.borrow_mut().poll_submission()?;
-            let Some(submission) = submission else { return Ok(taken > 0) };
+            let Some(submission) = submission else { break };
+            taken += 1;
+            bytes += u64::from(submission.body.bytes);
             self.on_submission(life, submission)?;
         }
-        Ok(true)
+        self.tenant.turn.spend(taken as u32, bytes);
+        Ok(taken > 0)
     }
 
     async fn on_frame(&mut self, frame: Frame) -> Result<(), End> {

@@ -12,6 +12,7 @@ use wire::guest::Layout;
 use crate::prefetch::Prefetches;
 use crate::quota::Quota;
 use crate::store::Transport;
+use crate::turns::Turn;
 use crate::writeback::WriteBack;
 
 /// Limits of one instance, and of what is done for it.
@@ -54,6 +55,8 @@ pub struct Tenant {
     pub writeback: WriteBack,
     /// What is counted.
     pub meter: Arc<Meter>,
+    /// What is left of its turn, where others use the same thread.
+    pub turn: Rc<Turn>,
     dice: Cell<u64>,
     epoch: Cell<u64>,
 }
@@ -66,6 +69,7 @@ impl Tenant {
         quota: Rc<Quota>,
         writeback: WriteBack,
         meter: Arc<Meter>,
+        turn: Rc<Turn>,
         seed: u64,
     ) -> Rc<Tenant> {
         Rc::new(Tenant {
@@ -76,6 +80,7 @@ impl Tenant {
             prefetches: Prefetches::default(),
             writeback,
             meter,
+            turn,
             dice: Cell::new(seed),
             // An epoch of a worker before is not met again by chance.
             epoch: Cell::new(seed >> 16 | 1),

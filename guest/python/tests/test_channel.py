@@ -84,6 +84,29 @@ def test_dropped_bodies_are_released(served, link):
     assert idle(served, link)
 
 
+def test_what_was_read_is_released_with_what_comes_next_and_what_was_not_at_once(served, link):
+    put("k", b"x" * 9_000_000)
+    put("small", b"x")
+    assert get("small") == b"x"
+    assert len(link._releases) == 1, "the GET brought that of the PUT"
+    answer = calls.perform("s3", "GetObject", {"Key": "k"}, streaming=True)
+    assert not link._releases
+    answer.stream.close()
+    assert not link._releases, "the host keeps a connection for the rest"
+    assert idle(served, link)
+
+
+def test_who_waits_is_given_room_at_once(served, link):
+    put("k", b"x")
+    answer = calls.perform("s3", "GetObject", {"Key": "k"}, streaming=True)
+    with link._lock:
+        link._calls[-1] = None  # another thread's
+    assert RawBody(answer.stream).read() == b"x"
+    with link._lock:
+        del link._calls[-1]
+    assert not link._releases
+
+
 def test_errors_of_the_host(link):
     with pytest.raises(ReadTimeoutError):
         calls.perform("s3", "HeadObject", {"Key": "k"})
