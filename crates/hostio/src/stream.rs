@@ -392,3 +392,111 @@ fn with_wait(text: &[u8], wait: Duration) -> Vec<u8> {
     }
     said.to_string().into_bytes()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use random::cases;
+    use wire::guest::region::SLOT_BYTES;
+    use wire::guest::{Extent, Layout, Operation};
+
+    const SLOTS: u32 = 8;
+    const LAYOUT: Layout =
+        Layout { ring_entries: 64, meta_bytes: 4096, guest_slots: SLOTS, host_slots: 4 };
+
+    fn body(first_slot: u32, bytes: u32, more: bool) -> Submission {
+        let body = Extent { first_slot, bytes };
+        Submission {
+            call: 1,
+            operation: Operation::Body,
+            more,
+            epoch: 9,
+            meta_offset: 0,
+            meta_bytes: 0,
+            body,
+            token: 0,
+        }
+    }
+
+    /// Everything that can be pulled of a body without waiting, and whether its end was seen.
+    fn pulled(pull: &mut Pull<'_>, piece_bytes: usize) -> Result<Vec<u8>, TransportError> {
+        let mut out = Vec::new();
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        while (out.len() as u64) < pull.bytes() {
+            let polled = pull.pull(&mut out, piece_bytes).as_mut().poll(&mut context);
+            match polled {
+                std::task::Poll::Ready(done) => done?,
+                std::task::Poll::Pending => return Ok(out),
+            }
+        }
+        match pull.end().as_mut().poll(&mut context) {
+            std::task::Poll::Ready(done) => done.map(|()| out),
+            std::task::Poll::Pending => Ok(Vec::new()),
+        }
+    }
+
+    /// Against a list of what was put into the slots: a body is that, or it is refused.
+    #[test]
+    fn what_comes_out_is_what_was_put_into_slots_and_as_long_as_announced() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _entered = runtime.enter();
+        cases(200, |random| {
+            let region = Region::create(LAYOUT, 9).unwrap();
+            let life = Life::new(region);
+            let count = 1 + random.below(SLOTS as u64 - 1) as u32;
+            let lengths: Vec<u32> = (0..count).map(|_| random.below(SLOT_BYTES + 1)).collect();
+            let total: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
+            // One in three is lied about.
+            let announced = match random.below(6) {
+                0 => total + 1 + random.below(9000_u64),
+                1 => total.saturating_sub(1 + random.below(9000_u64)),
+                _ => total,
+            };
+            let inlet = Inlet::new(announced, &life.region.borrow());
+            let mut due = Vec::new();
+            for (slot, length) in lengths.iter().enumerate() {
+                let octets = random.bytes(*length as usize);
+                let submission = body(slot as u32, *length, slot + 1 < lengths.len());
+                let at = life.region.borrow().guest_place(submission.body).unwrap();
+                life.arena().copy_in(at, &octets).unwrap();
+                inlet.push(&life.region.borrow(), &submission, true).unwrap();
+                due.extend(octets);
+            }
+            let silence_max = Duration::from_secs(60);
+            let (life, meter) = (&life, &Meter::new());
+            let mut pull = Pull { inlet: &inlet, life, meter, call: 1, silence_max };
+            let found = pulled(&mut pull, 1 + random.below(100_000_usize));
+            match announced == total {
+                true => assert!(found.unwrap() == due),
+                false => assert!(matches!(found, Err(TransportError::Withheld(_)))),
+            }
+        });
+    }
+
+    #[test]
+    fn slots_outside_the_arena_are_no_pieces() {
+        let region = Region::create(LAYOUT, 9).unwrap();
+        let inlet = Inlet::new(1 << 30, &region);
+        assert!(inlet.push(&region, &body(SLOTS - 1, SLOT_BYTES + 1, true), true).is_err());
+        assert!(inlet.push(&region, &body(u32::MAX, u32::MAX, true), true).is_err());
+        for _ in 0..=SLOTS {
+            inlet.push(&region, &body(0, 1, true), true).unwrap();
+            assert!(inlet.check().is_ok());
+        }
+        inlet.push(&region, &body(0, 1, true), true).unwrap();
+        assert!(inlet.check().is_err());
+    }
+
+    #[test]
+    fn what_is_known_of_calls_is_bounded() {
+        let agains = Agains::default();
+        let before = Before { is_whole: true, ..Before::default() };
+        for call in 0..=AGAIN_MAX as u64 {
+            agains.put(call, before);
+        }
+        assert!(!agains.look(Some(0)).is_whole && !agains.look(None).is_whole);
+        assert!(agains.look(Some(1)).is_whole);
+        agains.forget(Some(1));
+        assert!(!agains.look(Some(1)).is_whole);
+    }
+}
