@@ -11,7 +11,8 @@
 //! - [`tenant`]: what all instances share; [`quota`]: how much of it they use;
 //! - [`session`]: one instance; [`channel`]: its stream; [`life`]: its epoch; [`region`]: its memory,
 //!   with [`runs`] of slots;
-//! - [`stage`]: the body of a call, copied before anything else;
+//! - [`stage`]: the body of a call, copied before anything else; [`stream`]: a large one, which goes
+//!   to the store while it comes;
 //! - [`call`]: policy, what can be answered here, or the store: [`perform`];
 //! - [`prefetch`]: objects fetched before they are asked for;
 //! - [`writeback`]: writes acknowledged before they are durable; [`journal`]: those that outlive the
@@ -25,8 +26,7 @@
 //! Tenants of one process share its thread and nothing else: no region, no object that was fetched
 //! ahead, no pending write, no connection, no key.
 //!
-//! What is absent: threads (a worker has one; a tenant that needs more has more workers), bodies
-//! larger than the worker may hold.
+//! What is absent: threads (a worker has one; a tenant that needs more has more workers).
 #![forbid(unsafe_code)]
 
 pub mod call;
@@ -48,6 +48,7 @@ pub mod session;
 pub mod shared;
 pub mod stage;
 pub mod store;
+pub mod stream;
 pub mod tenant;
 pub mod turns;
 pub mod worker;

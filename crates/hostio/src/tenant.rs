@@ -26,6 +26,13 @@ pub struct Limits {
     pub calls_max: usize,
     /// Largest body of one call.
     pub body_bytes_max: u64,
+    /// Largest body that is held whole.
+    pub staged_bytes_max: u64,
+    /// Smallest body that is sent to the store while it comes, though it could be acknowledged
+    /// early.
+    pub stream_bytes_min: u64,
+    /// Whether any body is.
+    pub stream_bodies: bool,
     /// Largest object that is fetched ahead.
     pub prefetch_bytes_max: u64,
     /// How long a call may take, without its retries.

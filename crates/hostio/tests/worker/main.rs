@@ -10,4 +10,5 @@ mod objects;
 mod prefetch;
 mod relay;
 mod shared;
+mod streams;
 mod writes;

@@ -4,6 +4,7 @@ pub mod gateway;
 pub mod guest;
 pub mod script;
 pub mod shared;
+pub mod sink;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
