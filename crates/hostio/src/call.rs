@@ -118,6 +118,7 @@ impl Caller {
         }
         let (operation, mut request) = self.request(&call.operation, parameters)?;
         request.in_region(call.region.as_deref()).map_err(|e| invalid(&e.to_string()))?;
+        request.unsigned = call.unsigned;
         let request = Rc::new(request);
         if !operation.has_body && !body.octets().is_empty() {
             return Err(invalid(&format!("{} has no body", operation.name)));
@@ -188,7 +189,7 @@ impl Caller {
             let reader = Box::new(Octets::all(body));
             return self.object(result, head, reader, PENDING).await.map(Some);
         }
-        if request.operation.name == "GetObject" {
+        if request.operation.name == "GetObject" && !request.unsigned {
             let taken =
                 self.tenant.prefetches.take(&self.tenant, &self.invocation, parameters).await;
             if let Some(taken) = taken {
@@ -225,6 +226,10 @@ impl Caller {
         body: &Rc<Body>,
         held: &mut Option<crate::quota::HeldBytes>,
     ) -> Option<Done> {
+        if request.unsigned {
+            // Whether the store takes it is not known before it has been asked.
+            return None;
+        }
         let (invocation, mode) = (&*self.invocation, self.writes);
         let candidate = Candidate { request, parameters, body, invocation, mode };
         let writeback = &self.tenant.writeback;

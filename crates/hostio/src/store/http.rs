@@ -174,7 +174,8 @@ impl HttpStore {
         let query = request.query_text();
         let mark = if query.is_empty() { "" } else { "?" };
         let target = format!("{}{mark}{query}", place.path);
-        if let Some(signer) = &self.endpoint.signer {
+        let signer = self.endpoint.signer.as_ref().filter(|_| !request.unsigned);
+        if let Some(signer) = signer {
             let url = format!("{}://{}{target}", self.scheme(), place.authority);
             let payload = match self.endpoint.signs_bodies || body.octets().is_empty() {
                 true => Payload::Sha256(body.sha256()),

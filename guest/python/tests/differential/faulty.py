@@ -34,6 +34,8 @@ class Answers(BaseHTTPRequestHandler):
         if path.count("/") < 2 or path.endswith("/"):
             return self._answer(200, b"")
         found = PLAN.search(path)
+        if found and found.group(1) in ("cut", "midway") and self.command != "GET":
+            found = None
         if found and self.server.store.fails(path, self.command, int(found.group(2))):
             return self._fail(found.group(1))
         objects = self.server.store.objects
@@ -70,11 +72,11 @@ class Answers(BaseHTTPRequestHandler):
         if kind == "hang":
             self.close_connection = True
             return
-        if kind == "cut":
+        if kind in ("cut", "midway") and self.command == "GET":
             # A body that ends too early.
-            data = self.server.store.objects.get(self.path, b"")
+            data = self.server.store.objects.get(self.path.partition("?")[0], b"")
             self._head(200, len(data))
-            self.wfile.write(data[:CUT_BYTES])
+            self.wfile.write(data[: CUT_BYTES if kind == "cut" else len(data) // 2])
             self.close_connection = True
             return
         self._error(*BODIES[kind])
