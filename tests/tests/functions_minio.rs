@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::json;
 use system_tests::functions::{Answer, Gateway, ask, invoke, signal, skip_reason, until};
 
@@ -54,11 +54,12 @@ struct Minio {
 impl Minio {
     fn start(program: &Path) -> Minio {
         let directory = tempfile::tempdir().unwrap();
-        certify(directory.path());
+        let certificates = directory.path().join("certs");
+        certify(&certificates);
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut command = Command::new(program);
         command.args(["server", "--quiet", "--address", &address.to_string(), "--certs-dir"]);
-        command.arg(directory.path()).arg(directory.path().join("objects"));
+        command.arg(certificates).arg(directory.path().join("objects"));
         command.env("MINIO_ROOT_USER", KEY).env("MINIO_ROOT_PASSWORD", SECRET);
         command.env("MINIO_BROWSER", "off").stdout(Stdio::null()).stderr(Stdio::null());
         let minio = Minio { process: command.spawn().unwrap(), address, directory };
@@ -67,7 +68,7 @@ impl Minio {
     }
 
     fn authority(&self) -> PathBuf {
-        self.directory.path().join("authority.pem")
+        self.directory.path().join("certs/authority.pem")
     }
 
     /// What curl, which is none of ours, has of a path; nothing where that fails.
@@ -102,11 +103,13 @@ impl Drop for Minio {
 /// An authority, and what it says of 127.0.0.1, as MinIO looks for it.
 fn certify(directory: &Path) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, "unlade test authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
     let certificate = params.signed_by(&key, &authority).unwrap();
+    std::fs::create_dir_all(directory).unwrap();
     std::fs::write(directory.join("authority.pem"), authority.pem()).unwrap();
     std::fs::write(directory.join("public.crt"), certificate.pem()).unwrap();
     std::fs::write(directory.join("private.key"), key.serialize_pem()).unwrap();

@@ -300,7 +300,10 @@ class Session:
             function(*arguments)
         except Exception as error:
             self.log.append(repr(error))
-            meta = {"error": {"Code": "Internal", "Message": repr(error)}}
+            # A body that breaks off; everything else is a fault of this host.
+            broken = type(error).__name__ in ("ResponseStreamingError", "IncompleteReadError")
+            code = "Broken" if broken else "Internal"
+            meta = {"error": {"Code": code, "Message": repr(error)}}
             self.complete(call, 2, 0, meta, None, 0, 0)
 
     def perform(self, call, upload):

@@ -4,6 +4,8 @@ import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from stores import Store
+
 PLAN = re.compile(r"/(\w+?)x(\d+)$")
 BODIES = {
     "500": (500, "InternalError"),
@@ -107,7 +109,7 @@ class Server(ThreadingHTTPServer):
     disable_nagle_algorithm = True
 
 
-class Faulty:
+class Faulty(Store):
     """The store."""
 
     def __init__(self):
@@ -122,11 +124,6 @@ class Faulty:
         """Forgets everything."""
         self.objects = {}
         self.asked = {}
-
-    @staticmethod
-    def lacks(_):
-        """It has what its cases ask for."""
-        return False
 
     def fails(self, path, method, times):
         """Whether this request is one of the first `times`."""

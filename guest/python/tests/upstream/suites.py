@@ -9,6 +9,7 @@ import re
 
 SERVICES = "calls a service other than S3, which `unlade fn worker` does not carry"
 NETWORK = "asks AWS itself, over the network"
+RUNTIME = "needs the AWS common runtime (awscrt), which is not installed"
 CONTAINERS = "the store runs a function in a container, and there is none here"
 
 
@@ -38,7 +39,9 @@ SUITES = {
     # moto's tests of its S3, with moto as a server: they speak to it with boto3.
     "moto": Suite(
         "moto",
-        ["tests/test_s3"],
+        quick=["tests/test_s3"],
+        rest=[],
+        least=400,
         left_out={
             "tests/test_s3/test_s3_lambda_integration.py": CONTAINERS,
             "tests/test_s3/test_s3_cloudformation.py": SERVICES,
@@ -50,5 +53,22 @@ SUITES = {
             ("test_public_access_block$|test_send_event_bridge_message", SERVICES),
         ],
         environment={"TEST_SERVER_MODE": "true"},
+    ),
+    # s3transfer's tests against a store, with clients of `botocore.session`.
+    "s3transfer": Suite(
+        "s3transfer",
+        quick=["tests/integration/test_download.py", "tests/integration/test_upload.py"],
+        rest=["tests/integration"],
+        least=10,
+        left_out={"tests/integration/test_crt.py": RUNTIME},
+        environment={"AWS_DEFAULT_REGION": "us-west-2"},
+    ),
+    # botocore's tests of S3 against a store.
+    "botocore": Suite(
+        "botocore",
+        quick=[],
+        rest=["tests/integration/test_s3.py"],
+        least=20,
+        environment={"AWS_DEFAULT_REGION": "us-west-2"},
     ),
 }

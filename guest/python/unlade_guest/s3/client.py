@@ -203,7 +203,7 @@ def response_of(answer, operation=None):
         if "checksum_algorithm" in said:
             kind = StreamingChecksumBody
         length = metadata["HTTPHeaders"].get("content-length")
-        result["Body"] = kind(RawBody(answer.stream), length)
+        result["Body"] = kind(RawBody(answer.stream, length), length)
     return dict({"ResponseMetadata": metadata}, **result)
 
 

@@ -66,7 +66,7 @@ def unchecked_parameters(t):
 
 
 @case()
-def modules(t):
+def modules_unimported(t):
     """What is there after a client was made, without being imported."""
     t.see("made", type(t.s3).__name__)
     t.see("config", t.boto3.s3.transfer.TransferConfig(max_concurrency=3).max_request_concurrency)
