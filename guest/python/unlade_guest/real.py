@@ -125,6 +125,9 @@ def load():
         raise
     finally:
         state.loading = False
+    from .cut import install_everywhere
+
+    install_everywhere(botocore.session.Session)
     state.loaded = boto3
     for name in FACADES:
         if name in own:
@@ -164,9 +167,4 @@ def config(given):
 def session(region):
     """A session of the real boto3 whose clients' calls go to the host."""
     os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
-    real = load()
-    from .cut import install
-
-    made = real.session.Session(region_name=region)
-    install(made._session)
-    return made
+    return load().session.Session(region_name=region)
