@@ -264,14 +264,23 @@ impl Region {
     /// # Errors
     /// They are not in them.
     pub fn guest_body(&self, body: Extent, out: &mut Vec<u8>) -> Result<(), Nonsense> {
+        let at = self.guest_place(body)?;
+        self.within(self.arena.append_to(at, body.bytes as usize, out));
+        Ok(())
+    }
+
+    /// Where octets of the guest's slots are in the region.
+    ///
+    /// # Errors
+    /// They are not in them.
+    pub fn guest_place(&self, body: Extent) -> Result<usize, Nonsense> {
         let offset = u64::from(body.first_slot) * u64::from(SLOT_BYTES);
         let outside = Nonsense::Outside { arena: "slot", offset, bytes: body.bytes.into() };
         let all = u64::from(self.header.guest_slots) * u64::from(SLOT_BYTES);
         if offset + u64::from(body.bytes) > all {
             return Err(outside);
         }
-        let at = u64::from(self.header.guest_slots_offset) + offset;
-        self.arena.append_to(at as usize, body.bytes as usize, out).map_err(|_| outside)
+        usize::try_from(u64::from(self.header.guest_slots_offset) + offset).map_err(|_| outside)
     }
 
     /// Takes slots of the host's, at most `most`, at least one; nothing where there are none.

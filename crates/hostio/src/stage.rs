@@ -17,6 +17,12 @@ pub enum StageError {
         /// What was announced.
         announced: u64,
     },
+    /// More pieces wait to be taken than the guest has slots.
+    #[error("more than {pieces_max} pieces of a body wait to be taken")]
+    Pieces {
+        /// As many may.
+        pieces_max: usize,
+    },
 }
 
 /// A call whose body is not complete yet.

@@ -12,6 +12,7 @@ use wire::guest::Layout;
 use crate::prefetch::Prefetches;
 use crate::quota::Quota;
 use crate::store::Transport;
+use crate::turns::Turn;
 use crate::writeback::WriteBack;
 
 /// Limits of one instance, and of what is done for it.
@@ -25,6 +26,13 @@ pub struct Limits {
     pub calls_max: usize,
     /// Largest body of one call.
     pub body_bytes_max: u64,
+    /// Largest body that is held whole.
+    pub staged_bytes_max: u64,
+    /// Smallest body that is sent to the store while it comes, though it could be acknowledged
+    /// early.
+    pub stream_bytes_min: u64,
+    /// Whether any body is.
+    pub stream_bodies: bool,
     /// Largest object that is fetched ahead.
     pub prefetch_bytes_max: u64,
     /// How long a call may take, without its retries.
@@ -47,6 +55,8 @@ pub struct Tenant {
     pub writeback: WriteBack,
     /// What is counted.
     pub meter: Arc<Meter>,
+    /// What is left of its turn, where others use the same thread.
+    pub turn: Rc<Turn>,
     dice: Cell<u64>,
     epoch: Cell<u64>,
 }
@@ -59,6 +69,7 @@ impl Tenant {
         quota: Rc<Quota>,
         writeback: WriteBack,
         meter: Arc<Meter>,
+        turn: Rc<Turn>,
         seed: u64,
     ) -> Rc<Tenant> {
         Rc::new(Tenant {
@@ -69,6 +80,7 @@ impl Tenant {
             prefetches: Prefetches::default(),
             writeback,
             meter,
+            turn,
             dice: Cell::new(seed),
             // An epoch of a worker before is not met again by chance.
             epoch: Cell::new(seed >> 16 | 1),

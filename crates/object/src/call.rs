@@ -50,6 +50,9 @@ pub struct Call {
     /// The function wants no signature: what is public, and nothing else.
     #[serde(default)]
     pub unsigned: bool,
+    /// The call that this one repeats, as the host asked for.
+    #[serde(default)]
+    pub again: Option<u64>,
 }
 
 impl Call {

@@ -81,7 +81,7 @@ SUITES = {
         "botocore",
         quick=["tests/integration/test_s3.py::TestS3Objects"],
         all_files=["tests/integration/test_s3.py"],
-        least=15,
+        least=10,
         otherwise=[
             ("::test_non_normalized_key_paths$", DOTS),
             ("::test_thread_safe_auth$", SIGNING),

@@ -68,7 +68,7 @@ class BaseClient:
         if self.meta.config.parameter_validation:
             validate.check(parameters, expected)
         if body is None and expected.body and parameters.get(expected.body) is not None:
-            body = source.of(parameters[expected.body])
+            body = source.of(parameters[expected.body], parameters.get("ContentLength"))
         parameters = customise.plain(parameters, expected)
         meta = self.meta
         return begin(
