@@ -2,7 +2,7 @@
 
 `before-call` lets a handler answer in place of the network. The host is asked by the names of the
 operation and its parameters, as they were given; so it needs no credentials here, and exceptions
-that the service's model has come out of botocore as ever. Every session of the real botocore is cut,
+that the service's model has come out of botocore as ever. Every session of the real one is cut,
 whoever makes it: there is no network for it here.
 """
 

@@ -46,10 +46,10 @@ class Answers(BaseHTTPRequestHandler):
     def _serve(self):
         path = self.path.partition("?")[0]
         found = PLAN.search(path)
-        if found and found.group(1) in ("cut", "midway") and self.command != "GET":
+        if found and found.group(1) in ("cut", "half") and self.command != "GET":
             found = None
         fails = found and self.server.store.fails(path, self.command, int(found.group(2)))
-        if fails and found.group(1) != "midway" and found.group(1).startswith("mid"):
+        if fails and found.group(1).startswith("mid"):
             return self._stop(found.group(1)[3:])
         body = self._body()
         if path.count("/") < 2 or path.endswith("/"):
@@ -100,7 +100,7 @@ class Answers(BaseHTTPRequestHandler):
         if kind == "hang":
             self.close_connection = True
             return
-        if kind in ("cut", "midway") and self.command == "GET":
+        if kind in ("cut", "half") and self.command == "GET":
             # A body that ends too early.
             data = self.server.store.objects.get(self.path.partition("?")[0], b"")
             self._head(200, len(data))

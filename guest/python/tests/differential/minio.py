@@ -1,7 +1,7 @@
 """MinIO as a store: where one is found, its process, and how to get one.
 
-    python minio.py           the path of the one that the tests use, or how to get it
-    python minio.py --install builds it with Go into the cache (some minutes, once)
+python minio.py           the path of the one that the tests use, or how to get it
+python minio.py --install builds it with Go into the cache (some minutes, once)
 """
 
 import os
@@ -85,9 +85,7 @@ class Minio:
         self._start()
 
     def _start(self):
-        env = dict(
-            os.environ, MINIO_ROOT_USER=KEY, MINIO_ROOT_PASSWORD=SECRET, MINIO_BROWSER="off"
-        )
+        env = dict(os.environ, MINIO_ROOT_USER=KEY, MINIO_ROOT_PASSWORD=SECRET, MINIO_BROWSER="off")
         command = [find(), "server", "--quiet", "--address", "127.0.0.1:%d" % self.port]
         command += ["--certs-dir", os.path.join(self.folder, "certs")]
         self.process = subprocess.Popen(

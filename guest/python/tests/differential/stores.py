@@ -114,7 +114,7 @@ class Minio(minio.Minio, Store):
         "surface/credentials_in_code": "the store knows one pair of keys; the stub's are the host's"
     }
     OTHERWISE_OVER_TLS = {
-        "transfers/wrongly[3]": "botocore wraps what it sends over TLS, and loses the error of a file"
+        "transfers/wrongly[3]": "botocore wraps what it sends over TLS, and loses a file's error"
     }
     secret = minio.SECRET
 

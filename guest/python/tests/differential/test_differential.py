@@ -92,7 +92,7 @@ def test_case_with_the_built_in_store(name, built_in):
     compare(built_in, "worker", name)
 
 
-# Stock boto3 waits for `100 Continue` before a body, and MinIO closes a connection on which it refused
+# Stock boto3 waits for `100 Continue` before a body, and MinIO ends a connection on which it refused
 # one. Its limits depend on how much memory it has found.
 MINIO = r"\.HTTPHeaders\.(connection: only stock boto3 has 'close'|x-ratelimit-\w+:)"
 # Over TLS it takes customers' keys; what it encrypts has an ETag out of random numbers.

@@ -6,6 +6,7 @@ python worker.py stock|stub OUTCOMES PYTEST_ARGUMENT...
 import json
 import os
 import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WHY_CHARS_MAX = 2000
@@ -32,6 +33,13 @@ class Outcomes:
             self.found[report.nodeid] = {"outcome": "failed", "why": why}
 
 
+def _sleep_less():
+    """Tests wait until a store far away agrees with itself; one of this machine does at once."""
+    most = float(os.environ.get("UPSTREAM_SLEEP_SECONDS_MAX", "inf"))
+    sleep = time.sleep
+    time.sleep = lambda seconds: sleep(min(seconds, most))
+
+
 def main():
     """Runs pytest; writes the outcomes."""
     mode, path, arguments = sys.argv[1], sys.argv[2], sys.argv[3:]
@@ -45,6 +53,7 @@ def main():
     assert ("unlade_guest" in boto3.__file__) == (mode == "stub"), boto3.__file__
     import pytest
 
+    _sleep_less()
     outcomes = Outcomes()
     pytest.main(["-q", "-p", "no:cacheprovider", *arguments], plugins=[outcomes])
     with open(path, "w") as file:

@@ -117,8 +117,8 @@ def kinds(t, label, function):
 @case("read", "pieces", "chunks", "lines", "readinto")
 def breaking_midway(t, way):
     """A connection that ends within a body: the exception comes from the body."""
-    t.put("midwayx9", LARGE)
-    body = t.s3.get_object(Bucket=t.bucket, Key="midwayx9")["Body"]
+    t.put("halfx9", LARGE)
+    body = t.s3.get_object(Bucket=t.bucket, Key="halfx9")["Body"]
     ways = {
         "read": body.read,
         "pieces": lambda: [len(body.read(1000)) for _ in range(5000)],
@@ -129,7 +129,7 @@ def breaking_midway(t, way):
     kinds(t, way, ways[way])
 
 
-@case("midwayx1", "midwayx9")
+@case("halfx1", "halfx9")
 def breaking_in_downloads(t, key):
     """A download asks again, as often as is allowed."""
     import io

@@ -49,7 +49,9 @@ def unsigned(t, public):
     from botocore.config import Config
 
     t.put("k", b"hello", ACL="public-read" if public else "private")
-    client = t.boto3.client("s3", region_name="us-east-1", config=Config(signature_version=UNSIGNED))
+    client = t.boto3.client(
+        "s3", region_name="us-east-1", config=Config(signature_version=UNSIGNED)
+    )
     t.attempt("get", lambda: client.get_object(Bucket=t.bucket, Key="k")["Body"].read())
     t.attempt("put", client.put_object, Bucket=t.bucket, Key="other", Body=b"x")
 
