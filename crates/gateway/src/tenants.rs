@@ -33,6 +33,13 @@ struct Entry {
     stays: JoinHandle<()>,
 }
 
+/// What its instances notice when it changes; the rest waits for another start.
+fn served(table: &toml::Table) -> toml::Table {
+    let is_of_process = |key: &String| ["log", "drain_timeout"].contains(&key.as_str());
+    let parts = table.iter().filter(|(key, _)| !is_of_process(key));
+    parts.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
 impl Drop for Entry {
     fn drop(&mut self) {
         self.stays.abort();
@@ -99,7 +106,7 @@ impl Tenants {
             let table = worker_table(config, &own, self.access.as_ref());
             let dir = self.dir(&name);
             if let Some(entry) = self.all.borrow_mut().get_mut(&name) {
-                if entry.table != table {
+                if served(&entry.table) != served(&table) {
                     configure(&dir, table.clone())?;
                     entry.table = table;
                     is_other = true;
@@ -196,5 +203,80 @@ impl Tenants {
             // A worker has its own limit.
             let _ = task.await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::LocalSet;
+
+    use super::*;
+
+    fn config(state: &Path, text: &str) -> GatewayConfig {
+        let text = format!("state = \"{}\"\n{text}", state.display());
+        settings::parse(&text, "fn.toml").unwrap()
+    }
+
+    /// Nothing is awaited: no process is started.
+    fn within(test: impl FnOnce(&Path)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        LocalSet::new().block_on(&runtime, async { test(dir.path()) });
+    }
+
+    fn start(config: &GatewayConfig) -> Tenants {
+        Tenants::start(config, Path::new("/nothing"), None).unwrap()
+    }
+
+    fn told(state: &Path) -> Vec<String> {
+        let text = std::fs::read_to_string(state.join("shared.toml")).unwrap();
+        let table: toml::Table = text.parse().unwrap();
+        table["tenants"].as_table().unwrap().keys().cloned().collect()
+    }
+
+    #[test]
+    fn a_shared_worker_is_told_who_its_tenants_are() {
+        within(|state| {
+            let shared = "workers = \"shared\"\n";
+            let tenants = start(&config(state, &format!("{shared}[tenant.a]\n[tenant.b]\n")));
+            assert_eq!(told(state), ["a", "b", "default"]);
+            let workers: Vec<_> = tenants.all().iter().map(|t| t.worker.clone()).collect();
+            assert!(workers.iter().all(|worker| Rc::ptr_eq(worker, &workers[0])));
+            let fewer = config(state, &format!("{shared}[tenant.c]\n"));
+            tenants.apply(&fewer).unwrap();
+            assert_eq!(told(state), ["a", "b", "c", "default"]);
+            // One stays as long as functions are of it.
+            let parted = tenants.part(&fewer, |tenant| tenant.name == "a");
+            assert!(tenants.get("a").is_some() && tenants.get("b").is_none());
+            assert_eq!(parted.len(), 1);
+            assert_eq!(told(state), ["a", "b", "c", "default"]);
+            tenants.leave(&fewer, &parted[0]).unwrap();
+            assert_eq!(told(state), ["a", "c", "default"]);
+        });
+    }
+
+    #[test]
+    fn each_tenant_has_a_worker_of_its_own_otherwise() {
+        within(|state| {
+            let tenants = start(&config(state, "[tenant.a]\n"));
+            let [a, default] = ["a", "default"].map(|name| tenants.get(name).unwrap());
+            assert!(!Rc::ptr_eq(&a.worker, &default.worker));
+            assert!(!state.join("shared.toml").exists());
+            assert_eq!((a.worker.kind, a.pid()), (Kind::Own, None));
+        });
+    }
+
+    #[test]
+    fn what_a_worker_is_told_changes_when_its_tenant_does() {
+        within(|state| {
+            let tenants = start(&config(state, ""));
+            let file = config_file(&state.join("tenants/default"));
+            let read = || std::fs::read_to_string(&file).unwrap();
+            let before = read();
+            tenants.apply(&config(state, "drain_timeout = \"7s\"\n")).unwrap();
+            assert_eq!(read(), before, "instances go on");
+            tenants.apply(&config(state, "[tenant.default.limits]\ncalls_max = 7\n")).unwrap();
+            assert!(read().contains("calls_max = 7"));
+        });
     }
 }

@@ -147,6 +147,7 @@ impl Caller {
     pub(crate) fn asked(&self, call: &object::Call) -> Result<Rc<Request>, Failed> {
         let (operation, mut request) = self.request(&call.operation, &call.parameters)?;
         request.in_region(call.region.as_deref()).map_err(|e| invalid(&e.to_string()))?;
+        request.unsigned = call.unsigned;
         if !operation.has_body && call.body_bytes > 0 {
             return Err(invalid(&format!("{} has no body", operation.name)));
         }
@@ -200,7 +201,7 @@ impl Caller {
             let reader = Box::new(Octets::all(body));
             return self.object(result, head, reader, PENDING).await.map(Some);
         }
-        if request.operation.name == "GetObject" {
+        if request.operation.name == "GetObject" && !request.unsigned {
             let taken =
                 self.tenant.prefetches.take(&self.tenant, &self.invocation, parameters).await;
             if let Some(taken) = taken {
@@ -237,6 +238,10 @@ impl Caller {
         body: &Rc<Body>,
         held: &mut Option<crate::quota::HeldBytes>,
     ) -> Option<Done> {
+        if request.unsigned {
+            // Whether the store takes it is not known before it has been asked.
+            return None;
+        }
         let (invocation, mode) = (&*self.invocation, self.writes);
         let candidate = Candidate { request, parameters, body, invocation, mode };
         let writeback = &self.tenant.writeback;

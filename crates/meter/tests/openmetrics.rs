@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use meter::{Event, Gauge, HEAD_REASONS, Meter, Mode, Role, Stage};
+use meter::{CallEnd, Event, Gauge, HEAD_REASONS, Meter, Mode, Role, Stage};
 
 /// Checks a text line by line; returns every sample by its full name.
 fn check(text: &str) -> BTreeMap<String, f64> {
@@ -118,6 +118,37 @@ fn a_role_sees_its_own_families() {
     assert!(balancer.contains("unlade_lb_requests_total") && !balancer.contains("unlade_backend_"));
     assert!(backend.contains("unlade_backend_adoptions_total") && !backend.contains("unlade_lb_"));
     assert!(balancer.contains("unlade_held_packets") && backend.contains("unlade_held_packets"));
+}
+
+#[test]
+fn counters_of_several_meters_are_told_by_a_label() {
+    let meters = [Meter::of_thread(Role::Worker), Meter::of_thread(Role::Worker)];
+    meters[0].add_n(Event::HostioRequest, 3);
+    meters[1].add(Event::HostioCall(CallEnd::Done));
+    let each = ["a", "b"].into_iter().zip(&meters);
+    let samples = check(&meter::render_each(Role::Worker, "tenant", each));
+    assert_eq!(samples["unlade_hostio_requests_total{tenant=\"a\"}"], 3.0);
+    assert_eq!(samples["unlade_hostio_requests_total{tenant=\"b\"}"], 0.0);
+    let calls = |tenant: &str| {
+        let end = CallEnd::Done.as_str();
+        samples[&format!("unlade_hostio_calls_total{{tenant=\"{tenant}\",end=\"{end}\"}}")]
+    };
+    assert_eq!((calls("a"), calls("b")), (0.0, 1.0));
+    assert!(!samples.keys().any(|name| name.starts_with("unlade_fn_")));
+    // The same families as of one meter alone.
+    let alone = check(&meters[0].render());
+    assert_eq!(samples.len(), alone.len() * 2 - 1, "all but the build, twice");
+}
+
+#[test]
+fn a_meter_of_one_thread_takes_what_others_count() {
+    let meter = Arc::new(Meter::of_thread(Role::Worker));
+    std::thread::scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(|| meter.add(Event::HostioRequest));
+        }
+    });
+    assert_eq!(check(&meter.render())["unlade_hostio_requests_total"], 10.0);
 }
 
 #[test]

@@ -47,6 +47,9 @@ pub struct Call {
     /// The region that the function's client was made for.
     #[serde(default)]
     pub region: Option<String>,
+    /// The function wants no signature: what is public, and nothing else.
+    #[serde(default)]
+    pub unsigned: bool,
     /// The call that this one repeats, as the host asked for.
     #[serde(default)]
     pub again: Option<u64>,

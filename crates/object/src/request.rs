@@ -65,6 +65,8 @@ pub struct Request {
     pub decodes: bool,
     /// The region that the function's client is for.
     pub region: Option<String>,
+    /// It is sent without a signature.
+    pub unsigned: bool,
 }
 
 impl Request {
@@ -85,6 +87,7 @@ impl Request {
             xml: None,
             decodes: false,
             region: None,
+            unsigned: false,
         };
         for (name, value) in parameters.iter().filter(|(_, value)| !value.is_null()) {
             request.take(name, value)?;
@@ -128,7 +131,7 @@ impl Request {
                 self.xml = Some(written.map_err(|parameter| RequestError::Type { parameter })?);
             }
             Place::Text => self.xml = Some(text()?.into_bytes()),
-            Place::Nowhere => {}
+            Place::Element | Place::Nowhere => {}
         }
         Ok(())
     }
@@ -165,6 +168,13 @@ impl Request {
             if field.required && !is_there(field.name) {
                 return Err(missing(field.name));
             }
+        }
+        if let Some((root, members)) = operation.document {
+            let is_element = |name: &str| members.iter().any(|member| member.name == name);
+            let elements = parameters.iter().filter(|(name, _)| is_element(name));
+            let elements: Map<_, _> = elements.map(|(n, v)| (n.clone(), v.clone())).collect();
+            let written = xml::write(root, members, &elements.into());
+            self.xml = Some(written.map_err(|parameter| RequestError::Type { parameter })?);
         }
         let lists = operation.field("EncodingType").is_some() && !operation.encoded.is_empty();
         if lists && !is_there("EncodingType") {
@@ -321,6 +331,28 @@ mod tests {
             assert!(put(json!({"Key": key})).is_err(), "{key}");
         }
         assert!(put(json!({"Key": "a/...b/..c"})).is_ok());
+    }
+
+    #[test]
+    fn parameters_can_be_elements_of_one_body() {
+        let mut parameters = json!({"Bucket": "b", "Key": "k", "Expression": "SELECT 1 < 2",
+            "ExpressionType": "SQL", "InputSerialization": {"CSV": {"FileHeaderInfo": "USE"}},
+            "OutputSerialization": {"JSON": {}}, "ScanRange": null});
+        let made = request("SelectObjectContent", parameters.clone()).unwrap();
+        assert_eq!(made.query_text(), "select&select-type=2");
+        let body = String::from_utf8(made.xml.unwrap()).unwrap();
+        let due = "<Expression>SELECT 1 &lt; 2</Expression><ExpressionType>SQL</ExpressionType>\
+                   <InputSerialization><CSV><FileHeaderInfo>USE</FileHeaderInfo></CSV>\
+                   </InputSerialization><OutputSerialization><JSON></JSON></OutputSerialization>";
+        let start =
+            "<SelectObjectContentRequest xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">";
+        assert_eq!(body, format!("{start}{due}</SelectObjectContentRequest>"));
+        parameters["InputSerialization"]["CSV"] = json!({"Colour": "red"});
+        let wrong = request("SelectObjectContent", parameters.clone());
+        assert!(matches!(wrong, Err(RequestError::Type { parameter }) if parameter == "Colour"));
+        parameters.as_object_mut().unwrap().remove("Expression");
+        let missing = request("SelectObjectContent", parameters);
+        assert!(matches!(missing, Err(RequestError::Missing { parameter: "Expression", .. })));
     }
 
     #[test]

@@ -300,7 +300,10 @@ class Session:
             function(*arguments)
         except Exception as error:
             self.log.append(repr(error))
-            meta = {"error": {"Code": "Internal", "Message": repr(error)}}
+            # A body that breaks off; everything else is a fault of this host.
+            broken = type(error).__name__ in ("ResponseStreamingError", "IncompleteReadError")
+            code = "Broken" if broken else "Internal"
+            meta = {"error": {"Code": code, "Message": repr(error)}}
             self.complete(call, 2, 0, meta, None, 0, 0)
 
     def perform(self, call, upload):
@@ -308,7 +311,11 @@ class Session:
         meta = upload.meta
         body = bytes(upload.data) if "body_bytes" in meta else None
         outcome = self.service(
-            meta["service"], meta["operation"], meta["parameters"], body, meta.get("region")
+            meta["service"],
+            meta["operation"],
+            meta["parameters"],
+            body,
+            (meta.get("region"), True) if meta.get("unsigned") else meta.get("region"),
         )
         if outcome.body is None:
             self.complete(call, outcome.status, 0, outcome.meta, None, 0, 0)
@@ -455,15 +462,21 @@ class BotoService:
         self.lock = threading.Lock()
 
     def client(self, service, region):
-        """A client, made once."""
+        """A client, made once; of a region, or of a region and without signatures."""
+        from botocore import UNSIGNED
+
         with self.lock:
             key = (service, region)
             if key not in self.clients:
+                config = self.config
+                if isinstance(region, tuple):
+                    config = config.merge(type(config)(signature_version=UNSIGNED))
+                    region = region[0]
                 self.clients[key] = self.session.create_client(
                     service,
                     region_name=region or "us-east-1",
                     endpoint_url=self.endpoint,
-                    config=self.config,
+                    config=config,
                 )
             return self.clients[key]
 
@@ -509,6 +522,8 @@ class BotoService:
             meta["checksum_algorithm"] = metadata["ChecksumAlgorithm"]
         streamed = next((n for n, v in found.items() if hasattr(v, "iter_chunks")), None)
         stream = found.pop(streamed) if streamed else None
+        if operation == "SelectObjectContent":
+            stream = found.pop("Payload")._raw_stream  # events are taken apart in the guest
         meta["result"] = found
         length = metadata["HTTPHeaders"].get("content-length")
         return Outcome(0, meta, stream, int(length) if length else None)

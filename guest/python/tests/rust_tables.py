@@ -22,6 +22,8 @@ KINDS = {"string": "Text", "integer": "Integer", "long": "Integer", "boolean": "
 WORDS = {"read": "read", "put": "set", "remove": "make and remove"}
 # Reads a second object, which the host's policy does not know.
 UNSAFE = {"RenameObject"}
+# Decided by the way that a body takes, and said by botocore alone.
+UNDESCRIBED = ("Body", "ContentLength", "Expires", "ExpiresString")
 COMMON = ("ExpectedBucketOwner", "RequestPayer")
 # Where a policy's action is not named as its operation is.
 ACTIONS = {
@@ -77,9 +79,9 @@ def action(name):
 def by_hand():
     """Operations that the tables beside these have."""
     found = set()
-    for name in ("buckets", "listing", "multipart", "objects"):
+    for name in ("buckets", "listing", "multipart", "objects", "select"):
         with open(os.path.join(OPERATIONS, name + ".rs")) as file:
-            found |= set(re.findall(r'^        name: "(\w+)"', file.read(), re.M))
+            found |= set(re.findall(r'^ +name: "(\w+)"', file.read(), re.M))
     return found
 
 
@@ -229,6 +231,43 @@ class Maker:
             lines.append("output: " + body)
         return "Operation {\n%s,\n..BASE\n},\n" % ",\n".join(lines)
 
+    def described(self):
+        """What the operations that are written by hand must have: a line for each parameter, header
+        field and element, with its place and kind."""
+        lines = []
+        for name in sorted(by_hand()):
+            operation = self.operations[name]
+            for way in ("input", "output"):
+                shape = self.shapes.get(operation.get(way, {}).get("shape"), {})
+                for member, target in shape.get("members", {}).items():
+                    if target.get("location") != "uri" and member not in UNDESCRIBED:
+                        self.describe(name + " " + way, member, shape, target, lines)
+        return "\n".join(lines) + "\n"
+
+    def describe(self, start, member, shape, target, lines):
+        """The lines of a member."""
+        inner = self.shapes[target["shape"]]
+        location = target.get("location", "body")
+        place = target.get("locationName", member)
+        if location == "headers" or inner["type"] == "map":
+            lines.append("%s %s headers" % (start, member))
+        elif location != "body":
+            default = "iso8601" if location == "querystring" else "rfc822"
+            kind = self.kind(inner, target, default)
+            lines.append("%s %s %s %s %s" % (start, member, location, place.lower(), kind))
+        elif inner["type"] != "blob" and not inner.get("eventstream"):
+            self.elements("%s %s" % (start, member), target, lines)
+
+    def elements(self, start, target, lines):
+        """The lines of an element and of those within."""
+        shape = self.shapes[target["shape"]]
+        if shape["type"] == "list":
+            return self.elements(start, shape["member"], lines)
+        if shape["type"] != "structure":
+            lines.append("%s body %s" % (start, self.kind(shape, target, "iso8601")))
+        for member, inner in shape.get("members", {}).items():
+            self.elements("%s.%s" % (start, member), inner, lines)
+
     def files(self):
         """Every file: name and text before it is formatted."""
         head = "//! %s Made by guest/python/tests/rust_tables.py.\n\nuse super::super::*;\n%s\n"
@@ -246,6 +285,7 @@ class Maker:
             "pub(super) const %s: &[Member] = &[\n%s];\n" % (snake(name).upper(), members)
             for name, members in sorted(self.structures.items())
         ).replace("shapes::", "")
+        out["described.txt"] = self.described()
         out["shapes.rs"] = head % ("Structures of configurations.", "") + structures
         return out
 
@@ -265,7 +305,7 @@ def main():
             os.makedirs(MADE, exist_ok=True)
             with open(path, "w") as file:
                 file.write(text)
-            if shutil.which("rustfmt"):
+            if name.endswith(".rs") and shutil.which("rustfmt"):
                 config = os.path.join(HERE, "..", "..", "..", "rustfmt.toml")
                 options = ["--edition", "2024", "--config-path", config, path]
                 subprocess.run(["rustfmt"] + options, check=True)

@@ -218,6 +218,33 @@ except botocore.exceptions.BotoCoreError as error:
     assert served.session.service.objects["k"] == b"x"
 
 
+def test_every_session_of_the_real_botocore_is_cut(served):
+    code = """
+import botocore.session
+client = botocore.session.get_session().create_client("s3", region_name="eu-west-1")
+print(type(client).__mro__[1].__module__, client._make_api_call.__func__.__code__.co_filename)
+client.put_object(Bucket="b", Key="k", Body=b"hello")
+print(client.get_object(Bucket="b", Key="k")["Body"].read())
+try:
+    client.get_object(Bucket="b", Key="other")
+except client.exceptions.NoSuchKey as error:
+    print(error.response["Error"]["Key"])
+"""
+    lines = run_guest(served, code).splitlines()
+    assert "unlade_guest" not in lines[0], "it is the real one"
+    assert lines[1:] == ["b'hello'", "other"]
+
+
+@pytest.mark.parametrize("name", ["create_session", "update_object_encryption"])
+def test_operations_that_no_host_carries_say_so(link, name):
+    from unlade_guest.errors import HostError
+    from unlade_guest.session import Session
+
+    with pytest.raises(HostError) as raised:
+        getattr(Session().client("s3"), name)(Bucket="b")
+    assert raised.value.code == "Unsupported"
+
+
 def test_without_the_real_boto3_it_is_said_what_to_do(served):
     code = """
 import sys

@@ -6,7 +6,7 @@ from io import BytesIO, IOBase
 from time import sleep
 
 from . import descriptors as wire
-from .errors import IncompleteReadError, stream_error
+from .errors import IncompleteReadError, ResponseStreamingError, stream_error
 
 READ_BYTES_WANTED = 0  # as many as the host likes
 
@@ -99,7 +99,7 @@ class Stream:
 
     def _spill(self):
         view = self.window()
-        data = _gather(self, view, -1) if view is not None else b""
+        data = _gather(self, view, -1, self.window) if view is not None else b""
         self._view = memoryview(data)
         self._at = 0
 
@@ -125,11 +125,16 @@ class Stream:
 
 
 class RawBody(IOBase):
-    """The octets of a body as a raw file; what boto has an HTTP response for."""
+    """The octets of a body as a raw file; what boto has an HTTP response for.
 
-    def __init__(self, stream):
+    A body whose connection ends too early just ends for those that read pieces of it, where its
+    length is known: they see that octets are missing. Those that want all of it get an exception.
+    """
+
+    def __init__(self, stream, length=None):
         self._stream = stream
         self._position = 0
+        self._is_counted = length is not None
 
     def readable(self):
         return True
@@ -143,15 +148,16 @@ class RawBody(IOBase):
         if stream is None or amt == 0:
             return b""
         left = -1 if amt is None or amt < 0 else amt
+        window = stream.window if left < 0 else self._window
         with stream.lock:
-            view = stream.window()
+            view = window()
             if view is None:
                 return b""
             if 0 < left <= len(view):
                 data = bytes(view[:left])
                 stream.advance(left)
             else:
-                data = _gather(stream, view, left)
+                data = _gather(stream, view, left, window)
         self._position += len(data)
         return data
 
@@ -164,7 +170,7 @@ class RawBody(IOBase):
         at = 0
         with stream.lock:
             while at < len(target):
-                view = stream.window()
+                view = self._window()
                 if view is None:
                     break
                 size = min(len(view), len(target) - at)
@@ -173,6 +179,15 @@ class RawBody(IOBase):
                 stream.advance(size)
         self._position += at
         return at
+
+    def _window(self):
+        """What is here; None at the end, too early as it may be."""
+        try:
+            return self._stream.window()
+        except ResponseStreamingError as error:
+            if not self._is_counted or not error.ended:
+                raise
+            return None
 
     def windows(self):
         """Everything that is left, as views of the host's slots; each is good until the next."""
@@ -216,7 +231,7 @@ class RawBody(IOBase):
         super().close()
 
 
-def _gather(stream, view, left):
+def _gather(stream, view, left, window):
     """The octets of several pieces; all where `left` is negative."""
     out = BytesIO()
     while view is not None and left:
@@ -226,7 +241,7 @@ def _gather(stream, view, left):
         stream.advance(size)
         left -= size if left > 0 else 0
         if left:
-            view = stream.window()
+            view = window()
     return out.getvalue()
 
 

@@ -25,12 +25,15 @@ class Answer:
         self.stream = stream
 
 
-def perform(service, operation, parameters, body=None, streaming=False, region=None):
+def perform(
+    service, operation, parameters, body=None, streaming=False, region=None, unsigned=False
+):
     """Carries a call out and waits for its end. `body` has `length` and `fill` (see `source.py`).
 
     Raises what `errors.host_error` makes of failures that are not the service's.
     """
-    return collect(begin(service, operation, parameters, body, region), streaming)
+    begun = begin(service, operation, parameters, body, region, unsigned)
+    return collect(begun, streaming)
 
 
 class Begun:
@@ -47,19 +50,21 @@ class Begun:
         self.operation = operation
 
 
-def begin(service, operation, parameters, body=None, region=None):
+def begin(service, operation, parameters, body=None, region=None, unsigned=False):
     """Submits a call, all of its body included; does not wait for its end."""
+    meta = {"service": service, "operation": operation, "parameters": parameters}
+    if region is not None:
+        meta["region"] = region
+    if unsigned:
+        meta["unsigned"] = True
     try:
-        return _begin(service, operation, parameters, body, region)
+        return _begin(meta, operation, body)
     except ChannelLost as error:
         raise host_error("Lost", str(error), operation) from None
 
 
-def _begin(service, operation, parameters, body, region):
+def _begin(meta, operation, body):
     link = channel()
-    meta = {"service": service, "operation": operation, "parameters": parameters}
-    if region is not None:
-        meta["region"] = region
     pieces = []
     if body is not None:
         meta["body_bytes"] = body.length

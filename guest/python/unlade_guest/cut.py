@@ -2,13 +2,17 @@
 
 `before-call` lets a handler answer in place of the network. The host is asked by the names of the
 operation and its parameters, as they were given; so it needs no credentials here, and exceptions
-that the service's model has come out of botocore as ever.
+that the service's model has come out of botocore as ever. Every session of the real one is cut,
+whoever makes it: there is no network for it here.
 """
 
 from .body import RawBody, StreamingBody
 from .calls import perform
 from .descriptors import DONE
-from .s3.client import response_of
+from .s3.client import client, response_of
+from .s3.customise import plain
+from .s3.meta import Events, is_unsigned
+from .s3.shape import METHODS, operation
 from .source import of as source_of
 
 HELD = "unlade_parameters"
@@ -29,6 +33,19 @@ def install(session):
     session.register("before-parameter-build", _hold, unique_id="unlade-hold")
     session.register("before-call", _carry, unique_id="unlade-carry")
     session.register("choose-signer", _unsigned, unique_id="unlade-unsigned")
+    events = session.get_component("event_emitter")
+    events.register_last("creating-client-class.s3", _presigning, unique_id="unlade-presigning")
+
+
+def install_everywhere(kind):
+    """Cuts every session that is made of a class of sessions."""
+    make = kind.__init__
+
+    def init(self, *args, **kwargs):
+        make(self, *args, **kwargs)
+        install(self)
+
+    kind.__init__ = init
 
 
 def _hold(params, context=None, **_):
@@ -51,10 +68,14 @@ def _carry(model, params, context=None, **_):
     if payload and parameters.get(payload) is not None:
         body = source_of(parameters.pop(payload))
     streamed = _streamed(model.output_shape)
-    answer = perform(
-        model.service_model.service_name, model.name, parameters, body, streamed is not None
-    )
-    parsed = response_of(answer)
+    streams = streamed is not None or model.has_event_stream_output
+    service = model.service_model.service_name
+    region, unsigned = context.get("client_region"), False
+    if service == "s3" and model.name in METHODS.values():
+        parameters = plain(parameters, operation(model.name))
+        unsigned = is_unsigned(getattr(context.get("client_config"), "signature_version", None))
+    answer = perform(service, model.name, parameters, body, streams, region, unsigned)
+    parsed = response_of(answer, model.name)
     status = parsed["ResponseMetadata"]["HTTPStatusCode"]
     if answer.status != DONE:
         status = max(status, 400)
@@ -64,6 +85,29 @@ def _carry(model, params, context=None, **_):
             found = StreamingBody(RawBody(answer.stream), None)
         parsed[streamed] = found
     return Response(status, parsed["ResponseMetadata"]["HTTPHeaders"]), parsed
+
+
+def _presigning(class_attributes, **_):
+    class_attributes.update(generate_presigned_url=_url, generate_presigned_post=_post)
+
+
+def _url(self, *args, **kwargs):
+    """A URL; the host signs it."""
+    return _synthetic(self).generate_presigned_url(*args, **kwargs)
+
+
+def _post(self, *args, **kwargs):
+    """The URL and the fields of a form; the host signs them."""
+    return _synthetic(self).generate_presigned_post(*args, **kwargs)
+
+
+def _synthetic(real):
+    from .config import Config
+
+    meta = real.meta
+    version = meta.config.signature_version
+    given = {"signature_version": version} if version in ("s3", "s3v4") else {}
+    return client(Config(**given), meta.region_name, meta.endpoint_url, Events())
 
 
 def _streamed(shape):

@@ -173,7 +173,9 @@ def stream_error(meta):
     message = error.get("Message", "the host could not read the rest of the body")
     if error.get("Code") == "Timeout":
         return ReadTimeoutError(endpoint_url="unlade host", error=message)
-    return ResponseStreamingError(error=message)
+    raised = ResponseStreamingError(error=message)
+    raised.ended = error.get("Code") == "Broken"
+    return raised
 
 
 def named(name):

@@ -9,7 +9,7 @@ a request is sent, and carried to the host.
 import builtins
 import os
 import sys
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 
 from . import errors
 from .finder import HERE, NAMES
@@ -86,6 +86,26 @@ class _Bridge:
                 vars(errors).setdefault(name, value)
 
 
+class _Loaded:
+    """Gives a module that is there already: executed again, its classes would be others.
+
+    The import that led here takes the spec of the module that it finds then, so that is changed.
+    """
+
+    def __init__(self, module):
+        self._module = module
+        self._spec = module.__spec__
+        is_package = hasattr(module, "__path__")
+        self.instead = ModuleSpec(module.__name__, self, is_package=is_package)
+        module.__spec__ = self.instead
+
+    def create_module(self, spec):
+        return self._module
+
+    def exec_module(self, module):
+        module.__spec__ = self._spec
+
+
 def outside(name, light):
     """A spec for a real module that has no synthetic one."""
     if name in light and state.loaded is None:
@@ -98,7 +118,7 @@ def outside(name, light):
             return None
     parent = name.rpartition(".")[0]
     if name in sys.modules:
-        return sys.modules[name].__spec__
+        return _Loaded(sys.modules[name]).instead
     return PathFinder.find_spec(name, _location(parent) if parent else None)
 
 
@@ -125,6 +145,9 @@ def load():
         raise
     finally:
         state.loading = False
+    from .cut import install_everywhere
+
+    install_everywhere(botocore.session.Session)
     state.loaded = boto3
     for name in FACADES:
         if name in own:
@@ -164,9 +187,4 @@ def config(given):
 def session(region):
     """A session of the real boto3 whose clients' calls go to the host."""
     os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
-    real = load()
-    from .cut import install
-
-    made = real.session.Session(region_name=region)
-    install(made._session)
-    return made
+    return load().session.Session(region_name=region)

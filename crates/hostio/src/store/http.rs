@@ -171,7 +171,7 @@ impl HttpStore {
         if matches!(request.operation.method, Method::Put | Method::Post) {
             headers.push(("content-length".to_owned(), body.octets().len().to_string()));
         }
-        if let Some(signer) = &self.endpoint.signer {
+        if let Some(signer) = self.signer_of(request) {
             let url = self.url(request, place);
             let payload = match self.endpoint.signs_bodies || body.octets().is_empty() {
                 true => Payload::Sha256(body.sha256()),
@@ -184,6 +184,11 @@ impl HttpStore {
             headers.extend(signed);
         }
         Ok(written(request, place, &headers))
+    }
+
+    /// Who signs a request, unless nobody is to.
+    pub(super) fn signer_of(&self, request: &Request) -> Option<&Signer> {
+        self.endpoint.signer.as_ref().filter(|_| !request.unsigned)
     }
 
     /// The address of a request, as it is signed.

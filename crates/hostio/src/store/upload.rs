@@ -78,7 +78,7 @@ impl HttpStore {
             headers.push((name.to_owned(), algorithm.clone()));
             headers.push(("x-amz-trailer".to_owned(), trailer.name().to_owned()));
         }
-        let signer = self.endpoint.signer.as_ref();
+        let signer = self.signer_of(request);
         let signs_chunks = signer.is_some() && self.endpoint.signs_bodies;
         let has_trailer = trailer.is_some();
         if signs_chunks || has_trailer {

@@ -146,7 +146,7 @@ fn a_cancelled_call_is_completed_once() {
     guest.submit(&cancel);
     let came = guest.end(call);
     assert_eq!((came.status, came.code()), (Status::HostError, "Ending"));
-    let text = guest.call("SelectObjectContent", json!({}), b"");
+    let text = guest.call("NoOperation", json!({}), b"");
     assert_eq!(text.code(), "Unsupported");
 }
 

@@ -1,6 +1,6 @@
 //! Operations on buckets.
 
-use super::objects::{ACL, ACL_FIELDS, TAGS};
+use super::objects::{ACL, ACL_FIELDS, TAG, TAGS};
 use super::*;
 
 const BUCKET: Shape = Shape::Structure(&[
@@ -13,12 +13,9 @@ const CONFIGURATION: &[Member] = &[
     text("LocationConstraint"),
     within("Location", Shape::Structure(&[text("Type"), text("Name")])),
     within("Bucket", Shape::Structure(&[text("DataRedundancy"), text("Type")])),
+    within("Tags", Shape::List("Tag", &TAG)),
 ];
 const VERSIONING: &[Member] = &[text("Status"), named("MFADelete", "MfaDelete", TEXT)];
-const DIGESTS: &[Field] = &[
-    header("ContentMD5", "Content-MD5"),
-    header("ChecksumAlgorithm", "x-amz-sdk-checksum-algorithm"),
-];
 
 pub(super) const TABLE: &[Operation] = &[
     Operation {
@@ -70,6 +67,7 @@ pub(super) const TABLE: &[Operation] = &[
                 header("ObjectLockEnabledForBucket", "x-amz-bucket-object-lock-enabled"),
             ),
             header("ObjectOwnership", "x-amz-object-ownership"),
+            header("BucketNamespace", "x-amz-bucket-namespace"),
             field(
                 "CreateBucketConfiguration",
                 Place::Xml("CreateBucketConfiguration", CONFIGURATION),

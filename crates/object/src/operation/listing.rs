@@ -113,14 +113,8 @@ pub(super) const TABLE: &[Operation] = &[
             within("CommonPrefixes", Shape::Flat(&PREFIX)),
             text("EncodingType"),
         ]),
-        encoded: &[
-            "Delimiter",
-            "Marker",
-            "NextMarker",
-            "Prefix",
-            "Contents.Key",
-            "CommonPrefixes.Prefix",
-        ],
+        // Not its prefix: SDKs leave that as it comes.
+        encoded: &["Delimiter", "Marker", "NextMarker", "Contents.Key", "CommonPrefixes.Prefix"],
         ..BASE
     },
     Operation {

@@ -4,10 +4,13 @@
 //! places are those of the S3 REST API.
 
 mod buckets;
+#[cfg(test)]
+mod described;
 mod listing;
 mod made;
 mod multipart;
 mod objects;
+mod select;
 
 use wire::http::Method;
 
@@ -41,6 +44,8 @@ pub enum Place {
     Xml(&'static str, &'static [Member]),
     /// The body, as it is.
     Text,
+    /// An element of the body that [`Operation::document`] describes.
+    Element,
     /// Known, but nothing that is sent.
     Nowhere,
 }
@@ -160,6 +165,8 @@ pub struct Operation {
     pub query: &'static [(&'static str, &'static str)],
     /// Its parameters, besides `Bucket` and `Key`.
     pub input: &'static [&'static [Field]],
+    /// The root of an XML body whose elements are parameters, and these.
+    pub document: Option<(&'static str, &'static [Member])>,
     /// Whether the body is the caller's.
     pub has_body: bool,
     /// What is added to a body.
@@ -183,6 +190,7 @@ const BASE: Operation = Operation {
     effect: Effect::ReadBucket,
     query: &[],
     input: &[],
+    document: None,
     has_body: false,
     digest: Digest::None,
     found: &[],
@@ -198,7 +206,7 @@ pub fn find(name: &str) -> Option<&'static Operation> {
 
 /// Every operation.
 pub fn all() -> impl Iterator<Item = &'static Operation> {
-    let groups = [objects::TABLE, listing::TABLE, multipart::TABLE, buckets::TABLE];
+    let groups = [objects::TABLE, listing::TABLE, multipart::TABLE, buckets::TABLE, select::TABLE];
     groups.into_iter().chain(made::TABLES).flatten()
 }
 
@@ -226,6 +234,11 @@ const fn header(name: &'static str, header: &'static str) -> Field {
 /// A parameter that goes to the query.
 const fn query(name: &'static str, key: &'static str) -> Field {
     field(name, Place::Query(key), Kind::Text)
+}
+
+/// A parameter that is an element of the body.
+const fn element(name: &'static str) -> Field {
+    field(name, Place::Element, Kind::Text)
 }
 
 const fn required(field: Field) -> Field {
@@ -293,18 +306,30 @@ const CHECKSUMS: &[Found] = &[
     found("ChecksumCRC64NVME", "x-amz-checksum-crc64nvme"),
     found("ChecksumSHA1", "x-amz-checksum-sha1"),
     found("ChecksumSHA256", "x-amz-checksum-sha256"),
+    found("ChecksumSHA512", "x-amz-checksum-sha512"),
+    found("ChecksumMD5", "x-amz-checksum-md5"),
+    found("ChecksumXXHASH64", "x-amz-checksum-xxhash64"),
+    found("ChecksumXXHASH3", "x-amz-checksum-xxhash3"),
+    found("ChecksumXXHASH128", "x-amz-checksum-xxhash128"),
     found("ChecksumType", "x-amz-checksum-type"),
 ];
 /// Checksums that a request states.
-const CHECKSUM_FIELDS: &[Field] = &[
-    header("ContentMD5", "Content-MD5"),
-    header("ChecksumAlgorithm", "x-amz-sdk-checksum-algorithm"),
+const SUMS: &[Field] = &[
     header("ChecksumCRC32", "x-amz-checksum-crc32"),
     header("ChecksumCRC32C", "x-amz-checksum-crc32c"),
     header("ChecksumCRC64NVME", "x-amz-checksum-crc64nvme"),
     header("ChecksumSHA1", "x-amz-checksum-sha1"),
     header("ChecksumSHA256", "x-amz-checksum-sha256"),
-    header("ChecksumType", "x-amz-checksum-type"),
+    header("ChecksumSHA512", "x-amz-checksum-sha512"),
+    header("ChecksumMD5", "x-amz-checksum-md5"),
+    header("ChecksumXXHASH64", "x-amz-checksum-xxhash64"),
+    header("ChecksumXXHASH3", "x-amz-checksum-xxhash3"),
+    header("ChecksumXXHASH128", "x-amz-checksum-xxhash128"),
+];
+/// The digest of a body's transport, and the algorithm that the sender is to use.
+const DIGESTS: &[Field] = &[
+    header("ContentMD5", "Content-MD5"),
+    header("ChecksumAlgorithm", "x-amz-sdk-checksum-algorithm"),
 ];
 
 #[cfg(test)]
@@ -319,10 +344,24 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), count);
         for operation in all() {
-            let reads = matches!(operation.method, Method::Get | Method::Head);
+            // A query in SQL is longer than an address may be.
+            let asks = operation.name == "SelectObjectContent";
+            let reads = matches!(operation.method, Method::Get | Method::Head) || asks;
             assert_eq!(operation.is_read(), reads, "{}", operation.name);
             assert!(operation.action.starts_with("s3:"), "{}", operation.name);
             assert!(!operation.has_body || operation.method == Method::Put);
+        }
+    }
+
+    #[test]
+    fn elements_of_a_body_are_parameters() {
+        for operation in all() {
+            let fields = operation.input.iter().copied().flatten();
+            let fields = fields.filter(|field| matches!(field.place, Place::Element));
+            let names: Vec<_> = fields.map(|field| field.name).collect();
+            let members = operation.document.map_or(&[][..], |(_, members)| members);
+            let due: Vec<_> = members.iter().map(|member| member.name).collect();
+            assert_eq!(names, due, "{}", operation.name);
         }
     }
 

@@ -13,6 +13,11 @@ const PART: Shape = Shape::Structure(&[
     text("ChecksumCRC64NVME"),
     text("ChecksumSHA1"),
     text("ChecksumSHA256"),
+    text("ChecksumSHA512"),
+    text("ChecksumMD5"),
+    text("ChecksumXXHASH64"),
+    text("ChecksumXXHASH3"),
+    text("ChecksumXXHASH128"),
     leaf("PartNumber", Kind::Integer),
 ]);
 const PARTS: &[Member] = &[named("Parts", "Part", Shape::Flat(&PART))];
@@ -26,10 +31,16 @@ const LISTED_PART: Shape = Shape::Structure(&[
     text("ChecksumCRC64NVME"),
     text("ChecksumSHA1"),
     text("ChecksumSHA256"),
+    text("ChecksumSHA512"),
+    text("ChecksumMD5"),
+    text("ChecksumXXHASH64"),
+    text("ChecksumXXHASH3"),
+    text("ChecksumXXHASH128"),
 ]);
 const LISTED_UPLOAD: Shape = Shape::Structure(&[
     text("UploadId"),
     text("Key"),
+    text("VersionId"),
     leaf("Initiated", Kind::Timestamp),
     text("StorageClass"),
     within("Owner", OWNER),
@@ -38,6 +49,7 @@ const LISTED_UPLOAD: Shape = Shape::Structure(&[
     text("ChecksumType"),
 ]);
 const PREFIX: Shape = Shape::Structure(&[text("Prefix")]);
+const VERSION: &[Found] = &[found("VersionId", "x-amz-version-id")];
 const ABORTED: &[Found] = &[
     found_as(Kind::HttpDate, "AbortDate", "x-amz-abort-date"),
     found("AbortRuleId", "x-amz-abort-rule-id"),
@@ -62,6 +74,7 @@ pub(super) const TABLE: &[Operation] = &[
         ],
         found: &[
             ABORTED,
+            VERSION,
             ENCRYPTED,
             CHARGED,
             &[
@@ -83,20 +96,13 @@ pub(super) const TABLE: &[Operation] = &[
             CUSTOMER_KEY,
             UPLOAD,
             PART_NUMBER,
-            &[
-                header("ContentMD5", "Content-MD5"),
-                header("ChecksumAlgorithm", "x-amz-sdk-checksum-algorithm"),
-                header("ChecksumCRC32", "x-amz-checksum-crc32"),
-                header("ChecksumCRC32C", "x-amz-checksum-crc32c"),
-                header("ChecksumCRC64NVME", "x-amz-checksum-crc64nvme"),
-                header("ChecksumSHA1", "x-amz-checksum-sha1"),
-                header("ChecksumSHA256", "x-amz-checksum-sha256"),
-                field("ContentLength", Place::Nowhere, Kind::Integer),
-            ],
+            DIGESTS,
+            SUMS,
+            &[field("ContentLength", Place::Nowhere, Kind::Integer)],
         ],
         has_body: true,
         digest: Digest::Crc32,
-        found: &[&[found("ETag", "etag")], ENCRYPTED, CHECKSUMS, CHARGED],
+        found: &[&[found("ETag", "etag")], VERSION, ENCRYPTED, CHECKSUMS, CHARGED],
         ..BASE
     },
     Operation {
@@ -115,6 +121,7 @@ pub(super) const TABLE: &[Operation] = &[
         ],
         found: &[
             &[found("CopySourceVersionId", "x-amz-copy-source-version-id")],
+            VERSION,
             ENCRYPTED,
             CHARGED,
         ],
@@ -132,13 +139,9 @@ pub(super) const TABLE: &[Operation] = &[
             COMMON,
             CUSTOMER_KEY,
             UPLOAD,
+            SUMS,
             &[
                 field("MultipartUpload", Place::Xml("CompleteMultipartUpload", PARTS), Kind::Text),
-                header("ChecksumCRC32", "x-amz-checksum-crc32"),
-                header("ChecksumCRC32C", "x-amz-checksum-crc32c"),
-                header("ChecksumCRC64NVME", "x-amz-checksum-crc64nvme"),
-                header("ChecksumSHA1", "x-amz-checksum-sha1"),
-                header("ChecksumSHA256", "x-amz-checksum-sha256"),
                 header("ChecksumType", "x-amz-checksum-type"),
                 of(Kind::Integer, header("MpuObjectSize", "x-amz-mp-object-size")),
                 header("IfMatch", "If-Match"),
@@ -160,6 +163,11 @@ pub(super) const TABLE: &[Operation] = &[
             text("ChecksumCRC64NVME"),
             text("ChecksumSHA1"),
             text("ChecksumSHA256"),
+            text("ChecksumSHA512"),
+            text("ChecksumMD5"),
+            text("ChecksumXXHASH64"),
+            text("ChecksumXXHASH3"),
+            text("ChecksumXXHASH128"),
             text("ChecksumType"),
         ]),
         may_fail_late: true,
@@ -176,7 +184,7 @@ pub(super) const TABLE: &[Operation] = &[
             UPLOAD,
             &[of(Kind::HttpDate, header("IfMatchInitiatedTime", "x-amz-if-match-initiated-time"))],
         ],
-        found: &[CHARGED],
+        found: &[VERSION, CHARGED],
         ..BASE
     },
     Operation {
@@ -193,7 +201,7 @@ pub(super) const TABLE: &[Operation] = &[
                 of(Kind::Integer, query("PartNumberMarker", "part-number-marker")),
             ],
         ],
-        found: &[ABORTED, CHARGED],
+        found: &[ABORTED, VERSION, CHARGED],
         output: Output::Xml(&[
             text("Bucket"),
             text("Key"),

@@ -48,6 +48,15 @@ pub(super) const DESCRIPTION: &[Field] = &[
     header("ObjectLockMode", "x-amz-object-lock-mode"),
     of(Kind::Timestamp, header("ObjectLockRetainUntilDate", "x-amz-object-lock-retain-until-date")),
     header("ObjectLockLegalHoldStatus", "x-amz-object-lock-legal-hold"),
+    header("ObjectLockEventHold", "x-amz-object-lock-event-hold"),
+    of(
+        Kind::Integer,
+        header("ObjectLockEventHoldDurationDays", "x-amz-object-lock-event-hold-duration-days"),
+    ),
+    of(
+        Kind::Integer,
+        header("ObjectLockEventHoldDurationYears", "x-amz-object-lock-event-hold-duration-years"),
+    ),
     header("ServerSideEncryption", "x-amz-server-side-encryption"),
     header("SSEKMSKeyId", "x-amz-server-side-encryption-aws-kms-key-id"),
     header("SSEKMSEncryptionContext", "x-amz-server-side-encryption-context"),
@@ -107,6 +116,17 @@ const OBJECT: &[Found] = &[
     found("ObjectLockMode", "x-amz-object-lock-mode"),
     found_as(Kind::Timestamp, "ObjectLockRetainUntilDate", "x-amz-object-lock-retain-until-date"),
     found("ObjectLockLegalHoldStatus", "x-amz-object-lock-legal-hold"),
+    found("ObjectLockEventHold", "x-amz-object-lock-event-hold"),
+    found_as(
+        Kind::Integer,
+        "ObjectLockEventHoldDurationDays",
+        "x-amz-object-lock-event-hold-duration-days",
+    ),
+    found_as(
+        Kind::Integer,
+        "ObjectLockEventHoldDurationYears",
+        "x-amz-object-lock-event-hold-duration-years",
+    ),
 ];
 
 const HEAD_ONLY: &[Found] = &[found("ArchiveStatus", "x-amz-archive-status")];
@@ -135,9 +155,15 @@ pub(super) const COPIED: &[Member] = &[
     text("ChecksumCRC64NVME"),
     text("ChecksumSHA1"),
     text("ChecksumSHA256"),
+    text("ChecksumSHA512"),
+    text("ChecksumMD5"),
+    text("ChecksumXXHASH64"),
+    text("ChecksumXXHASH3"),
+    text("ChecksumXXHASH128"),
 ];
 
-const TAG: Shape = Shape::Structure(&[text("Key"), text("Value")]);
+/// A tag of an object or bucket.
+pub(super) const TAG: Shape = Shape::Structure(&[text("Key"), text("Value")]);
 /// Tags of an object or bucket.
 pub(super) const TAGS: &[Member] = &[within("TagSet", Shape::List("Tag", &TAG))];
 
@@ -167,12 +193,27 @@ pub(super) const ACL_FIELDS: &[Field] = &[
 ];
 
 const VERSION: &[Field] = &[query("VersionId", "versionId")];
+const SUMMED_PART: Shape = Shape::Structure(&[
+    leaf("PartNumber", Kind::Integer),
+    leaf("Size", Kind::Integer),
+    text("ChecksumCRC32"),
+    text("ChecksumCRC32C"),
+    text("ChecksumCRC64NVME"),
+    text("ChecksumSHA1"),
+    text("ChecksumSHA256"),
+    text("ChecksumSHA512"),
+    text("ChecksumMD5"),
+    text("ChecksumXXHASH64"),
+    text("ChecksumXXHASH3"),
+    text("ChecksumXXHASH128"),
+]);
 const PARTS_OF: &[Member] = &[
     named("TotalPartsCount", "PartsCount", Shape::Leaf(Kind::Integer)),
     leaf("PartNumberMarker", Kind::Integer),
     leaf("NextPartNumberMarker", Kind::Integer),
     leaf("MaxParts", Kind::Integer),
     leaf("IsTruncated", Kind::Boolean),
+    named("Parts", "Part", Shape::Flat(&SUMMED_PART)),
 ];
 const CHECKSUM_MEMBERS: &[Member] = &[
     text("ChecksumCRC32"),
@@ -180,6 +221,11 @@ const CHECKSUM_MEMBERS: &[Member] = &[
     text("ChecksumCRC64NVME"),
     text("ChecksumSHA1"),
     text("ChecksumSHA256"),
+    text("ChecksumSHA512"),
+    text("ChecksumMD5"),
+    text("ChecksumXXHASH64"),
+    text("ChecksumXXHASH3"),
+    text("ChecksumXXHASH128"),
     text("ChecksumType"),
 ];
 
@@ -210,7 +256,7 @@ pub(super) const TABLE: &[Operation] = &[
         method: Method::Put,
         target: Target::Object,
         effect: Effect::ChangeObject,
-        input: &[COMMON, CUSTOMER_KEY, DESCRIPTION, CHECKSUM_FIELDS, PUT],
+        input: &[COMMON, CUSTOMER_KEY, DESCRIPTION, DIGESTS, SUMS, PUT],
         has_body: true,
         digest: Digest::Crc32,
         found: &[WRITTEN, ENCRYPTED, CHECKSUMS, CHARGED],
@@ -232,6 +278,11 @@ pub(super) const TABLE: &[Operation] = &[
                     header("BypassGovernanceRetention", "x-amz-bypass-governance-retention"),
                 ),
                 header("IfMatch", "If-Match"),
+                of(
+                    Kind::HttpDate,
+                    header("IfMatchLastModifiedTime", "x-amz-if-match-last-modified-time"),
+                ),
+                of(Kind::Integer, header("IfMatchSize", "x-amz-if-match-size")),
             ],
         ],
         found: &[
@@ -258,6 +309,7 @@ pub(super) const TABLE: &[Operation] = &[
                 header("ChecksumAlgorithm", "x-amz-checksum-algorithm"),
                 header("MetadataDirective", "x-amz-metadata-directive"),
                 header("TaggingDirective", "x-amz-tagging-directive"),
+                header("AnnotationDirective", "x-amz-object-annotation-directive"),
                 header("IfMatch", "If-Match"),
                 header("IfNoneMatch", "If-None-Match"),
             ],

@@ -3,13 +3,8 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import tempfile
-import time
-import urllib.error
-import urllib.request
 
 import pytest
 
@@ -17,112 +12,28 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
 import hosts  # noqa: E402
+import minio as program  # noqa: E402
 from faulty import Faulty  # noqa: E402
-from hosts import KEY, START_SECONDS_MAX, environment, stop  # noqa: E402
-
-
-def free_port():
-    """A port that the kernel chose."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
-class Store:
-    """What a store is for the comparison, unless it says otherwise."""
-
-    @staticmethod
-    def lacks(_):
-        """Whether a case broke since the store has no such operation."""
-        return False
-
-
-class Moto(Store):
-    """moto, as a server of its own."""
-
-    def __init__(self):
-        port = free_port()
-        self.endpoint = "http://127.0.0.1:%d" % port
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment()
-        )
-        for _ in range(START_SECONDS_MAX * 10):
-            try:
-                self.reset()
-                return
-            except (urllib.error.URLError, ConnectionError):
-                time.sleep(0.1)
-        stop(self.process)
-        raise RuntimeError("moto does not start")
-
-    def reset(self):
-        """Forgets everything."""
-        url = self.endpoint + "/moto-api/reset"
-        urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=20).close()
-
-    def close(self):
-        """Ends it."""
-        stop(self.process)
-
-
-class BuiltIn(Store):
-    """`unlade fn store`: a directory a bucket."""
-
-    OTHERWISE = {
-        "surface/credentials_in_code": "the store knows one pair of keys; the stub's are the host's"
-    }
-
-    def __init__(self):
-        self.folder = tempfile.mkdtemp(prefix="unlade-store-")
-        self.root = os.path.join(self.folder, "objects")
-        secret = os.path.join(self.folder, "secret")
-        with open(secret, "w") as file:
-            file.write(KEY)
-        command = [hosts.binary(), "fn", "store", "--dir", self.root, "--listen", "127.0.0.1:0"]
-        self.process = subprocess.Popen(
-            command + ["--access-key", KEY, "--secret-key-file", secret],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self.endpoint = self.process.stdout.readline().strip()
-        assert self.endpoint, "unlade fn store does not start"
-
-    @staticmethod
-    def lacks(trace):
-        """Whether a case broke since the store has no such operation."""
-        return "(NotImplemented)" in trace
-
-    def reset(self):
-        """Forgets everything."""
-        for name in os.listdir(self.root):
-            path = os.path.join(self.root, name)
-            if os.path.isdir(path) and not os.path.islink(path):
-                shutil.rmtree(path)
-            else:
-                os.unlink(path)
-
-    def close(self):
-        """Ends it."""
-        stop(self.process)
-        shutil.rmtree(self.folder)
+from hosts import environment, stop  # noqa: E402
+from stores import BuiltIn, Minio, Moto  # noqa: E402
 
 
 class Runner:
     """A process that runs cases: with stock boto3, or with the stub over a host."""
 
-    def __init__(self, endpoint, host=None, keeps_files=False):
-        self.endpoint = endpoint
-        self.keeps_files = keeps_files
+    def __init__(self, store, host=None):
+        self.store = store
         self.host = host
         self.start()
 
     def start(self):
         """Starts the process."""
         mode = "stock" if self.host is None else "stub"
-        env = environment(self.endpoint)
-        if self.keeps_files:
+        env = environment(self.store.endpoint)
+        env["AWS_SECRET_ACCESS_KEY"] = self.store.secret
+        if self.store.ca:
+            env["AWS_CA_BUNDLE"] = self.store.ca
+        if isinstance(self.store, (BuiltIn, Minio)):
             env["DIFFERENTIAL_FILES"] = "1"
         keep = ()
         if self.host is not None:
@@ -178,8 +89,7 @@ class Bench:
         if name not in self.runners:
             make = self.makers.get(name)
             host = make(self.store.endpoint) if make else None
-            keeps_files = isinstance(self.store, BuiltIn)
-            self.runners[name] = Runner(self.store.endpoint, host, keeps_files)
+            self.runners[name] = Runner(self.store, host)
         return self.runners[name]
 
     def see(self, who, case):
@@ -223,6 +133,42 @@ def built_in():
     """The built-in store, with the worker."""
     need_binary()
     found = Bench(BuiltIn(), {"worker": hosts.Worker, "pending": pending})
+    yield found
+    found.close()
+
+
+def need_minio():
+    """Skips where there is no MinIO."""
+    need_binary()
+    if program.find() is None:
+        pytest.skip(program.HOW)
+
+
+def with_minio(store):
+    """A worker for MinIO, and a bench of it."""
+
+    def worker(endpoint):
+        return hosts.Worker(endpoint, secret=store.secret, ca=store.ca)
+
+    return Bench(store, {"worker": worker})
+
+
+@pytest.fixture(scope="session")
+def minio():
+    """MinIO, with the worker."""
+    need_minio()
+    found = with_minio(Minio())
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def minio_tls():
+    """MinIO over TLS, its certificate by an authority of its own."""
+    need_minio()
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    found = with_minio(Minio(tls=True))
     yield found
     found.close()
 

@@ -5,6 +5,8 @@ import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from stores import Store
+
 PLAN = re.compile(r"/(\w+?)x(\d+)$")
 BODIES = {
     "500": (500, "InternalError"),
@@ -44,6 +46,8 @@ class Answers(BaseHTTPRequestHandler):
     def _serve(self):
         path = self.path.partition("?")[0]
         found = PLAN.search(path)
+        if found and found.group(1) in ("cut", "half") and self.command != "GET":
+            found = None
         fails = found and self.server.store.fails(path, self.command, int(found.group(2)))
         if fails and found.group(1).startswith("mid"):
             return self._stop(found.group(1)[3:])
@@ -96,11 +100,11 @@ class Answers(BaseHTTPRequestHandler):
         if kind == "hang":
             self.close_connection = True
             return
-        if kind == "cut":
+        if kind in ("cut", "half") and self.command == "GET":
             # A body that ends too early.
-            data = self.server.store.objects.get(self.path, b"")
+            data = self.server.store.objects.get(self.path.partition("?")[0], b"")
             self._head(200, len(data))
-            self.wfile.write(data[:CUT_BYTES])
+            self.wfile.write(data[: CUT_BYTES if kind == "cut" else len(data) // 2])
             self.close_connection = True
             return
         self._error(*BODIES[kind])
@@ -131,7 +135,7 @@ class Server(ThreadingHTTPServer):
     disable_nagle_algorithm = True
 
 
-class Faulty:
+class Faulty(Store):
     """The store."""
 
     def __init__(self):
@@ -146,11 +150,6 @@ class Faulty:
         """Forgets everything."""
         self.objects = {}
         self.asked = {}
-
-    @staticmethod
-    def lacks(_):
-        """It has what its cases ask for."""
-        return False
 
     def fails(self, path, method, times):
         """Whether this request is one of the first `times`."""

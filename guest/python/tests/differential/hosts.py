@@ -130,7 +130,7 @@ class Worker:
     """`unlade fn worker`. With `writes`, calls belong to an invocation whose writes are
     acknowledged in that way."""
 
-    def __init__(self, endpoint, writes=None, more=""):
+    def __init__(self, endpoint, writes=None, more="", secret=KEY, ca=None):
         self.folder = tempfile.mkdtemp(prefix="unlade-worker-")
         self.writes = writes
         self.instance = 0
@@ -140,7 +140,8 @@ class Worker:
             file.write(
                 'control = "%s"\n[store]\nendpoint = "%s"\n'
                 'credentials = { from = "keys", access_key_id = "%s", secret_access_key = "%s" }\n'
-                '[log]\nlevel = "warn"\n%s' % (path, endpoint, KEY, KEY, more)
+                '%s[log]\nlevel = "warn"\n%s'
+                % (path, endpoint, KEY, secret, 'ca = "%s"\n' % ca if ca else "", more)
             )
         self.process = subprocess.Popen([binary(), "fn", "worker", "--config", config])
         try:

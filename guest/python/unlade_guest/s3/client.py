@@ -3,12 +3,12 @@
 from ..body import RawBody, StreamingBody, StreamingChecksumBody
 from ..calls import begin, collect
 from ..descriptors import DONE
-from ..errors import OperationNotPageableError, S3Exceptions
+from ..errors import OperationNotPageableError, S3Exceptions, host_error
 from .. import source
 from . import customise, shape, validate
 from .meta import ClientMeta
 
-STREAMING = ("GetObject", "GetObjectTorrent", "GetObjectAnnotation")
+STREAMING = ("GetObject", "GetObjectTorrent", "GetObjectAnnotation", "SelectObjectContent")
 EXCEPTIONS = S3Exceptions(shape.ERRORS)
 TRANSFERS = ("upload_file", "download_file", "upload_fileobj", "download_fileobj", "copy")
 PAGES = (
@@ -31,6 +31,10 @@ class BaseClient:
 
     def __getattr__(self, name):
         operation = shape.METHODS.get(name)
+        if operation is None and name in shape.ELSEWHERE:
+            method = _elsewhere(name, shape.ELSEWHERE[name])
+            setattr(type(self), name, method)
+            return method.__get__(self)
         if operation is None:
             raise AttributeError(
                 "'%s' object has no attribute '%s'" % (self.__class__.__name__, name)
@@ -40,7 +44,7 @@ class BaseClient:
         return method.__get__(self)
 
     def __dir__(self):
-        return sorted(set(super().__dir__()) | set(shape.METHODS))
+        return sorted({*super().__dir__(), *shape.METHODS, *shape.ELSEWHERE})
 
     def _make_api_call(self, operation_name, api_params):
         """One operation: its parameters in, its result out. ClientError, ParamValidationError."""
@@ -61,17 +65,20 @@ class BaseClient:
         """Checks and submits an operation, without waiting for its end."""
         expected = shape.operation(operation_name)
         customise.before_check(operation_name, parameters)
-        validate.check(parameters, expected)
+        if self.meta.config.parameter_validation:
+            validate.check(parameters, expected)
         if body is None and expected.body and parameters.get(expected.body) is not None:
             body = source.of(parameters[expected.body], parameters.get("ContentLength"))
-        region = self.meta.region_name
         parameters = customise.plain(parameters, expected)
-        return begin("s3", operation_name, parameters, body, region)
+        meta = self.meta
+        return begin(
+            "s3", operation_name, parameters, body, meta.region_name, meta.unsigned(operation_name)
+        )
 
     @staticmethod
     def _end(begun):
         answer = collect(begun, begun.operation in STREAMING)
-        return answer, response_of(answer)
+        return answer, response_of(answer, begun.operation)
 
     @staticmethod
     def _result(begun):
@@ -142,6 +149,17 @@ def _method(name, operation):
     return call
 
 
+def _elsewhere(name, operation):
+    """A method for what no host carries: it says so."""
+
+    def call(self, *args, **kwargs):
+        raise host_error("Unsupported", "not in a function", operation)
+
+    call.__name__ = str(name)
+    call.__qualname__ = "S3." + name
+    return call
+
+
 def _transfer(name):
     def call(self, *args, **kwargs):
         from . import transfer
@@ -165,8 +183,8 @@ def client(config, region, endpoint, events):
     return S3(ClientMeta(config, region, endpoint, events))
 
 
-def response_of(answer):
-    """The dictionary that boto gives for an answer."""
+def response_of(answer, operation=None):
+    """The dictionary that boto gives for an answer to an operation."""
     said = answer.said
     metadata = _metadata(said)
     if answer.status != DONE:
@@ -176,12 +194,16 @@ def response_of(answer):
         response.update(said.get("members", {}))
         return response
     result = said.get("result", {})
-    if answer.stream is not None:
+    if answer.stream is not None and operation == "SelectObjectContent":
+        from .events import EventStream
+
+        result["Payload"] = EventStream(RawBody(answer.stream), operation)
+    elif answer.stream is not None:
         kind = StreamingBody
         if "checksum_algorithm" in said:
             kind = StreamingChecksumBody
         length = metadata["HTTPHeaders"].get("content-length")
-        result["Body"] = kind(RawBody(answer.stream), length)
+        result["Body"] = kind(RawBody(answer.stream, length), length)
     return dict({"ResponseMetadata": metadata}, **result)
 
 

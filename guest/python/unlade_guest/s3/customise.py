@@ -102,8 +102,9 @@ def plain(parameters, shape):
     """A copy of checked parameters as the protocol writes them; the body is left out."""
     out = {}
     for name, value in parameters.items():
-        if name != shape.body:
-            out[name] = _plain(value, shape.members[name][0])
+        # Not all are checked: a function can have that turned off.
+        if name != shape.body and value is not None:
+            out[name] = _plain(value, shape.members.get(name, "s")[0])
     return out
 
 

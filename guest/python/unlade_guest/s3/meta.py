@@ -32,6 +32,11 @@ class OperationModel:
         self.name = self.wire_name = name
 
 
+def is_unsigned(version):
+    """Whether a signature's version is `botocore.UNSIGNED`: the synthetic one, or the real one."""
+    return type(version).__name__ == "UNSIGNED"
+
+
 class ClientMeta:
     """What a client says of itself."""
 
@@ -43,6 +48,21 @@ class ClientMeta:
         self.partition = "aws"
         self.service_model = ServiceModel()
 
+    def unsigned(self, operation):
+        """Whether the host is to send an operation without a signature."""
+        if is_unsigned(self.config.signature_version):
+            return True
+        if not self.events.registered:
+            return False
+        said = self.events.emit(
+            "choose-signer.s3." + operation,
+            signing_name="s3",
+            region_name=self.region_name,
+            signature_version=self.config.signature_version,
+            context={},
+        )
+        return any(is_unsigned(version) for _, version in said)
+
     @property
     def method_to_api_mapping(self):
         """Operations by the names of their methods."""
@@ -50,13 +70,20 @@ class ClientMeta:
 
 
 class Events:
-    """Hooks of functions: before parameters are checked, and after a response has come.
+    """Hooks of functions: before parameters are checked, after a response has come, and whether a
+    request is signed at all.
 
     Events further down (a request being built, signed or sent) happen in the host: what registers
     for them is refused, as it would never hear of anything.
     """
 
-    HEARD = ("provide-client-params", "before-parameter-build", "after-call", "after-call-error")
+    HEARD = (
+        "provide-client-params",
+        "before-parameter-build",
+        "choose-signer",
+        "after-call",
+        "after-call-error",
+    )
 
     def __init__(self, registered=()):
         self.registered = list(registered)

@@ -300,6 +300,12 @@ OPERATIONS = {
         "Bucket!:s Key!:s1 VersionId:s RestoreRequest:{RestoreRequest RequestPayer:s "
         "ChecksumAlgorithm:s ExpectedBucketOwner:s"
     ),
+    "SelectObjectContent": (
+        "Bucket!:s Key!:s1 SSECustomerAlgorithm:s SSECustomerKey:s SSECustomerKeyMD5:s "
+        "Expression!:s ExpressionType!:s RequestProgress:{RequestProgress "
+        "InputSerialization!:{InputSerialization OutputSerialization!:{OutputSerialization "
+        "ScanRange:{ScanRange ExpectedBucketOwner:s"
+    ),
     "UpdateBucketMetadataAnnotationTableConfiguration": (
         "Bucket!:s ContentMD5:s ChecksumAlgorithm:s "
         "AnnotationTableConfiguration!:{AnnotationTableConfigurationUpdates ExpectedBucketOwner:s"
@@ -512,6 +518,7 @@ STRUCTURES = {
     "ReplicationTime": "Status!:s Time!:{ReplicationTimeValue",
     "ReplicationTimeValue": "Minutes:i",
     "RequestPaymentConfiguration": "Payer!:s",
+    "RequestProgress": "Enabled:b",
     "RestoreRequest": (
         "Days:i GlacierJobParameters:{GlacierJobParameters Type:s Tier:s Description:s "
         "SelectParameters:{SelectParameters OutputLocation:{OutputLocation"
@@ -531,6 +538,7 @@ STRUCTURES = {
     "S3TablesDestination": "TableBucketArn!:s TableName!:s",
     "SSEKMS": "KeyId!:s",
     "SSES3": "",
+    "ScanRange": "Start:i End:i",
     "SelectParameters": (
         "InputSerialization!:{InputSerialization ExpressionType!:s Expression!:s "
         "OutputSerialization!:{OutputSerialization"

@@ -70,4 +70,10 @@ def _methods():
 
 
 METHODS = _methods()
-__all__ = ["ERRORS", "METHODS", "Structure", "operation", "snake", "structure"]
+# Credentials of directory buckets, answers of Object Lambda, keys of a KMS: no host carries these.
+ELSEWHERE = {
+    "create_session": "CreateSession",
+    "update_object_encryption": "UpdateObjectEncryption",
+    "write_get_object_response": "WriteGetObjectResponse",
+}
+__all__ = ["ELSEWHERE", "ERRORS", "METHODS", "Structure", "operation", "snake", "structure"]

@@ -8,14 +8,15 @@ import os
 from _collections import deque
 
 from .. import source
-from ..boto_errors import S3UploadFailedError
-from ..errors import ClientError
+from ..boto_errors import RetriesExceededError, S3UploadFailedError
+from ..errors import ClientError, ReadTimeoutError, ResponseStreamingError
 from . import transfer_config as rules
 from .transfer_config import MB, TransferConfig
 
 PART_BYTES_MIN = 5 * MB
 PART_BYTES_MAX = 5 * 1024 * MB
 PARTS_MAX = 10_000
+BROKEN = (ReadTimeoutError, ResponseStreamingError)
 
 
 def upload_file(self, Filename, Bucket, Key, ExtraArgs=None, Callback=None, Config=None):
@@ -185,24 +186,28 @@ def download_file(self, Bucket, Key, Filename, ExtraArgs=None, Callback=None, Co
     """Downloads to a file, which appears when it is whole."""
     name = _filename(Filename)
     extra = _extra(ExtraArgs, rules.ALLOWED_DOWNLOAD_ARGS)
-    raw = _get(self, Bucket, Key, extra)
     special = os.path.exists(name) and not os.path.isfile(name)
     if special and os.path.isdir(name):
         special = False
     target = name if special else "%s%s%s" % (name, os.extsep, os.urandom(4).hex())
+    first = _get(self, Bucket, Key, extra)
     try:
         with open(target, "wb") as file:
-            for view in raw.windows():
-                file.write(view)
-                if Callback:
-                    Callback(len(view))
+            _receive(self, (Bucket, Key, extra), first, file, Callback, Config)
         if not special:
             os.rename(target, name)
+    except _Exceeded as error:
+        _remove(special, target)
+        raise RetriesExceededError(error.last_exception) from error
     except BaseException:
-        raw.close()
-        if not special and os.path.exists(target):
-            os.remove(target)
+        first.close()
+        _remove(special, target)
         raise
+
+
+def _remove(special, target):
+    if not special and os.path.exists(target):
+        os.remove(target)
 
 
 def download_fileobj(self, Bucket, Key, Fileobj, ExtraArgs=None, Callback=None, Config=None):
@@ -210,18 +215,54 @@ def download_fileobj(self, Bucket, Key, Fileobj, ExtraArgs=None, Callback=None, 
     if not hasattr(Fileobj, "write"):
         raise ValueError("Fileobj must implement write")
     extra = _extra(ExtraArgs, rules.ALLOWED_DOWNLOAD_ARGS)
-    raw = _get(self, Bucket, Key, extra)
+    first = _get(self, Bucket, Key, extra)
     try:
         if _seekable(Fileobj):
             Fileobj.seek(0)  # a file that can be written anywhere is written from its start
-        for view in raw.windows():
-            # Not the view: what an object keeps of it would change with the next piece.
-            Fileobj.write(bytes(view))
-            if Callback:
-                Callback(len(view))
+        _receive(self, (Bucket, Key, extra), first, Fileobj, Callback, Config)
+    except _Exceeded as error:
+        from s3transfer.exceptions import RetriesExceededError as Exceeded
+
+        raise Exceeded(error.last_exception) from error
     except BaseException:
-        raw.close()
+        first.close()
         raise
+
+
+class _Exceeded(Exception):
+    """A body broke off as often as is allowed."""
+
+    def __init__(self, last_exception):
+        self.last_exception = last_exception
+
+
+def _receive(client, wanted, raw, file, callback, config):
+    """Writes a body to a file. One that breaks off is asked for again, from its start."""
+    written = 0  # of a file that cannot be rewound
+    for attempt in range((config or TransferConfig()).num_download_attempts):
+        if attempt:
+            raw = _get(client, *wanted)
+        come = 0
+        try:
+            for view in raw.windows():
+                come += len(view)
+                # Not the view: what an object keeps of it would change with the next piece.
+                data = bytes(view)[max(len(view) - max(come - written, 0), 0) :]
+                if data:
+                    file.write(data)
+                    written += len(data)
+                if callback:
+                    callback(len(view))
+            return
+        except BROKEN as error:
+            raw.close()
+            last = error
+            if callback:
+                callback(-come)
+            if _seekable(file):
+                file.seek(0)
+                written = 0
+    raise _Exceeded(last)
 
 
 def _seekable(file):

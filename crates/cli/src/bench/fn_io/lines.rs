@@ -394,6 +394,7 @@ mod tests {
             window: Duration::from_secs(1),
             rate_per_s: 1.0,
             budget_bytes: 1000,
+            starting: 8,
         };
         let of =
             |population: usize, pss_bytes: u64| Step { population, pss_bytes, ..Step::default() };

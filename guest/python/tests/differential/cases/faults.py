@@ -101,3 +101,50 @@ def in_transfers(t, way):
     out = io.BytesIO()
     t.attempt("down", t.s3.download_fileobj, t.bucket, "plain", out)
     t.see("data", out.getvalue() == data)
+
+
+LARGE = bytes(range(256)) * 16384  # more than the host looks at before it says anything
+
+
+def kinds(t, label, function):
+    """What came, or of which kinds the exception is: who was asked is said in other words."""
+    try:
+        t.see(label, function())
+    except Exception as error:
+        t.see(label, [kind.__name__ for kind in type(error).__mro__])
+
+
+@case("read", "pieces", "chunks", "lines", "readinto")
+def breaking_midway(t, way):
+    """A connection that ends within a body: the exception comes from the body."""
+    t.put("halfx9", LARGE)
+    body = t.s3.get_object(Bucket=t.bucket, Key="halfx9")["Body"]
+    ways = {
+        "read": body.read,
+        "pieces": lambda: [len(body.read(1000)) for _ in range(5000)],
+        "chunks": lambda: [len(chunk) for chunk in body.iter_chunks(100_000)],
+        "lines": lambda: len(list(body.iter_lines())),
+        "readinto": lambda: [body.readinto(bytearray(65536)) for _ in range(65)],
+    }
+    kinds(t, way, ways[way])
+
+
+@case("halfx1", "halfx9")
+def breaking_in_downloads(t, key):
+    """A download asks again, as often as is allowed."""
+    import io
+
+    t.put(key, LARGE)
+    out = io.BytesIO()
+    kinds(t, "down", lambda: t.s3.download_fileobj(t.bucket, key, out))
+    t.see("whole", out.getvalue() == LARGE)
+
+
+@case("cutx9")
+def breaking_at_once(t, key):
+    """The host asks again where nothing has been said yet; then it is an error of the way there."""
+    t.put(key, LARGE)
+    try:
+        read(t, key)
+    except Exception as error:
+        t.see("kind", "HTTPClientError" in [kind.__name__ for kind in type(error).__mro__])

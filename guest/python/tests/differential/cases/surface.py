@@ -36,19 +36,42 @@ def client_of(t):
     t.attempt("close", client.close)
 
 
-LEFT_OUT = {
-    "select_object_content",
-    "write_get_object_response",
-    "create_session",
-    "update_object_encryption",
-}
+@case()
+def methods(t):
+    """Every method of the service."""
+    t.see("names", sorted(name for name in dir(t.s3) if name[0] != "_"))
+
+
+@case(True, False)
+def unsigned(t, public):
+    """Without a signature there is what is public, and nothing else."""
+    from botocore import UNSIGNED
+    from botocore.config import Config
+
+    t.put("k", b"hello", ACL="public-read" if public else "private")
+    client = t.boto3.client(
+        "s3", region_name="us-east-1", config=Config(signature_version=UNSIGNED)
+    )
+    t.attempt("get", lambda: client.get_object(Bucket=t.bucket, Key="k")["Body"].read())
+    t.attempt("put", client.put_object, Bucket=t.bucket, Key="other", Body=b"x")
 
 
 @case()
-def methods(t):
-    """Every method of the service, but those that the guest does not have."""
-    names = {name for name in dir(t.s3) if name[0] != "_"} - LEFT_OUT
-    t.see("names", sorted(names))
+def unchecked_parameters(t):
+    from botocore.config import Config
+
+    config = Config(parameter_validation=False)
+    client = t.boto3.client("s3", region_name="us-east-1", config=config)
+    t.attempt("make", client.create_bucket, Bucket="unchecked", CreateBucketConfiguration=None)
+    t.attempt("put", client.put_object, Bucket="unchecked", Key="k", Body=b"x", Metadata=None)
+    t.attempt("get", client.head_object, Bucket="unchecked", Key="k")
+
+
+@case()
+def modules_unimported(t):
+    """What is there after a client was made, without being imported."""
+    t.see("made", type(t.s3).__name__)
+    t.see("config", t.boto3.s3.transfer.TransferConfig(max_concurrency=3).max_request_concurrency)
 
 
 @case()

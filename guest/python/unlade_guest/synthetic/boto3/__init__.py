@@ -25,6 +25,11 @@ def set_stream_logger(name="boto3", level=10, format_string=None):
 
 
 def __getattr__(name):
+    if name == "s3":
+        # The real one has it from its first client on.
+        import boto3.s3.transfer
+
+        return boto3.s3
     from unlade_guest.real import attribute
 
     return attribute("boto3", name)

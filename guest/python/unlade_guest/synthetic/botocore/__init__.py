@@ -4,7 +4,7 @@ __version__ = "1.44.5"
 
 
 class UNSIGNED:
-    """Stands for requests without a signature; the host signs all the same."""
+    """Stands for requests without a signature."""
 
     def __copy__(self):
         return self
