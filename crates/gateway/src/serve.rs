@@ -15,6 +15,7 @@ use function::manifest::Backend;
 use meter::{Meter, Role};
 use serde_json::json;
 use service::admin::{self, AdminError, Health, Routes};
+use service::system::{SystemError, system};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinHandle, LocalSet};
@@ -41,19 +42,8 @@ pub enum GatewayError {
     #[error(transparent)]
     Admin(#[from] AdminError),
     /// The machine's, or another gateway's.
-    #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: String,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-}
-
-fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> GatewayError {
-    let what = what.into();
-    move |source| GatewayError::System { what, source }
+    #[error(transparent)]
+    System(#[from] SystemError),
 }
 
 /// What a gateway is given beside its configuration.

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use object::{Policy, hint};
+use service::descriptors::receive;
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
@@ -14,7 +15,6 @@ use tokio::sync::mpsc;
 use wire::guest::InvokeHead;
 use wire::guest::control::{Message, Said};
 
-use crate::channel::receive;
 use crate::session::{Memory, Order, Session};
 use crate::tenant::Tenant;
 

@@ -10,7 +10,7 @@
 //! - [`tenant`]: what all instances share; [`quota`]: how much of it they use;
 //! - [`session`]: one instance; [`channel`]: its stream; [`life`]: its epoch; [`region`]: its memory,
 //!   with [`runs`] of slots;
-//! - [`stage`]: the body of a call, copied before anything else;
+//! - [`stage`]: the body of a call, copied before anything else; [`copies`]: who makes long copies;
 //! - [`call`]: policy, what can be answered here, or the store: [`perform`];
 //! - [`prefetch`]: objects fetched before they are asked for;
 //! - [`writeback`]: writes acknowledged before they are durable; [`journal`]: those that outlive the
@@ -21,7 +21,8 @@
 //! A guest is hostile: what it writes is read once, copied, checked; what no guest does ends its
 //! channel. It can spoil its own results, and use up its own share.
 //!
-//! What is absent: threads (a worker has one; a tenant that needs more has more workers), bodies
+//! What is absent: threads of its own (a worker has one; a tenant that needs more has more workers;
+//! the copy service's thread starts with the first copy that is worth it), bodies
 //! larger than the worker may hold.
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ pub mod call;
 pub mod channel;
 pub mod config;
 pub mod control;
+pub mod copies;
 pub mod fetch;
 pub mod journal;
 pub mod life;

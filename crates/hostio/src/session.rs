@@ -165,6 +165,8 @@ impl Session {
         }
         if let Some(life) = self.life.take() {
             life.end();
+            // Its tasks go later; what is copied for them ends now.
+            self.tenant.copies.end(&life.arena());
         }
     }
 
@@ -182,14 +184,14 @@ impl Session {
             self.channel.send(&Frame::Bell)?;
         }
         life.region.borrow().sleeps(false);
-        if self.drain(&life)? {
+        if self.drain(&life).await? {
             // Others have their turn before the next batch.
             tokio::task::yield_now().await;
             return Ok(());
         }
         life.region.borrow().sleeps(true);
         // It may have submitted before it saw the word.
-        if self.drain(&life)? {
+        if self.drain(&life).await? {
             return Ok(());
         }
         let is_full = life.region.borrow().is_full();
@@ -211,11 +213,11 @@ impl Session {
     }
 
     /// Takes submissions; whether there were any.
-    fn drain(&mut self, life: &Rc<Life>) -> Result<bool, End> {
+    async fn drain(&mut self, life: &Rc<Life>) -> Result<bool, End> {
         for taken in 0..BATCH {
             let submission = life.region.borrow_mut().poll_submission()?;
             let Some(submission) = submission else { return Ok(taken > 0) };
-            self.on_submission(life, submission)?;
+            self.on_submission(life, submission).await?;
         }
         Ok(true)
     }
@@ -333,11 +335,11 @@ impl Session {
         Ok(())
     }
 
-    fn on_submission(&mut self, life: &Rc<Life>, submission: Submission) -> Result<(), End> {
+    async fn on_submission(&mut self, life: &Rc<Life>, submission: Submission) -> Result<(), End> {
         let number = submission.call;
         match submission.operation {
-            Operation::Call => self.on_call(life, &submission)?,
-            Operation::Body => self.on_body(life, &submission)?,
+            Operation::Call => self.on_call(life, &submission).await?,
+            Operation::Body => self.on_body(life, &submission).await?,
             Operation::Read => {
                 let (tenant, life) = (self.tenant.clone(), life.clone());
                 let Some(flying) = self.fly() else {
@@ -360,7 +362,7 @@ impl Session {
         Ok(())
     }
 
-    fn on_call(&mut self, life: &Rc<Life>, submission: &Submission) -> Result<(), End> {
+    async fn on_call(&mut self, life: &Rc<Life>, submission: &Submission) -> Result<(), End> {
         let number = submission.call;
         if life.calls.borrow().contains_key(&number) {
             return Err(Nonsense::Number(number).into());
@@ -390,8 +392,9 @@ impl Session {
             return Ok(());
         }
         let mut upload = Upload::new(call, inline, room, held);
-        let taken = upload.take(&life.region.borrow(), submission)?;
-        if let Err(error) = taken {
+        let place = life.region.borrow().guest_place(submission.body)?;
+        // Others have their turn while the octets come.
+        if let Err(error) = upload.take(&self.tenant.copies, place).await {
             complain(life, number, HostCode::Invalid, error.to_string());
             return Ok(());
         }
@@ -399,7 +402,7 @@ impl Session {
         Ok(())
     }
 
-    fn on_body(&mut self, life: &Rc<Life>, submission: &Submission) -> Result<(), End> {
+    async fn on_body(&mut self, life: &Rc<Life>, submission: &Submission) -> Result<(), End> {
         let number = submission.call;
         let flight = {
             let mut calls = life.calls.borrow_mut();
@@ -410,8 +413,8 @@ impl Session {
             }
         };
         let Some(Flight::Uploading(mut upload)) = flight else { return Ok(()) };
-        let taken = upload.take(&life.region.borrow(), submission)?;
-        match taken {
+        let place = life.region.borrow().guest_place(submission.body)?;
+        match upload.take(&self.tenant.copies, place).await {
             Ok(()) => self.go_on(life, submission, *upload),
             Err(error) => complain(life, number, HostCode::Invalid, error.to_string()),
         }

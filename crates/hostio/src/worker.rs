@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use meter::{Meter, Role};
 use service::admin::{self, AdminError, Health, Routes};
+use service::system::{SystemError, system};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
@@ -33,19 +34,8 @@ pub enum WorkerError {
     #[error(transparent)]
     Admin(#[from] AdminError),
     /// The machine's, or another worker's.
-    #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: String,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-}
-
-fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> WorkerError {
-    let what = what.into();
-    move |source| WorkerError::System { what, source }
+    #[error(transparent)]
+    System(#[from] SystemError),
 }
 
 /// Makes a tenant of a configuration. Writes that a worker before had acknowledged begin at once.
@@ -159,7 +149,7 @@ fn listen(path: &Path) -> Result<(UnixListener, SocketFile<'_>), WorkerError> {
     let failed = || system(format!("the control socket {}", path.display()));
     // One that nobody listens on was left behind.
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(failed()(io::Error::other("another worker listens there")));
+        return Err(failed()(io::Error::other("another worker listens there")).into());
     }
     let _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path).map_err(failed())?;

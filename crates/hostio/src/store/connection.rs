@@ -1,6 +1,7 @@
 //! One connection to the store, plain or TLS, and the octets that came too early.
 
 use std::io::{self, IoSlice};
+use std::rc::Rc;
 use std::time::Duration;
 
 use ring::Arena;
@@ -135,7 +136,7 @@ impl Connection {
 
     async fn read_to_region(
         &mut self,
-        region: &Arena,
+        region: &Rc<Arena>,
         at: usize,
         bytes_max: usize,
     ) -> Result<usize, TransportError> {

@@ -3,6 +3,7 @@
 
 mod bed;
 mod brought;
+mod copies;
 mod failures;
 mod hostile;
 mod invocations;

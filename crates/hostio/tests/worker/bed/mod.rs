@@ -6,11 +6,12 @@ pub mod script;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hostio::config::{InstanceConfig, StoreConfig, TenantConfig, WorkerConfig};
+use meter::Meter;
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
@@ -81,6 +82,7 @@ pub fn config(dir: &Path, store: SocketAddr) -> WorkerConfig {
     WorkerConfig {
         control: dir.join("control"),
         admin: None,
+        copies: hostio::config::CopiesConfig::default(),
         relay: None,
         store,
         instance: InstanceConfig { guest_slots: 16, host_slots: 32, ..InstanceConfig::default() },
@@ -92,12 +94,15 @@ pub fn config(dir: &Path, store: SocketAddr) -> WorkerConfig {
 
 /// A worker, and where its gateway connects.
 pub fn worker(config: WorkerConfig) -> (Running, PathBuf) {
+    worker_with(config, Arc::new(Meter::new()))
+}
+
+fn worker_with(config: WorkerConfig, meter: Arc<Meter>) -> (Running, PathBuf) {
     let control = config.control.clone();
     let _ = std::fs::remove_file(&control);
     let (said, ready) = mpsc::channel();
     let path = control.clone();
     let running = start(move || async move {
-        let meter = std::sync::Arc::new(meter::Meter::new());
         let tenant = hostio::worker::tenant(&config, meter).unwrap();
         if let Some(route) = config.route().unwrap() {
             let listener = hostio::relay::listen(&route.path).unwrap();
@@ -118,6 +123,8 @@ pub struct Bed {
     pub store_address: SocketAddr,
     pub worker: Option<Running>,
     pub config: WorkerConfig,
+    /// What the first worker has counted.
+    pub meter: Arc<Meter>,
     pub dir: tempfile::TempDir,
 }
 
@@ -131,11 +138,12 @@ impl Bed {
         let (store, store_address) = store(&dir.path().join("objects"));
         let mut config = config(dir.path(), store_address);
         change(&mut config);
-        let (worker, control) = worker(config.clone());
+        let meter = Arc::new(Meter::new());
+        let (worker, control) = worker_with(config.clone(), meter.clone());
         let mut gateway = gateway::Gateway::connect(&control);
         gateway.role(1, everything());
         let (store, worker) = (Some(store), Some(worker));
-        Bed { gateway, store, store_address, worker, config, dir }
+        Bed { gateway, store, store_address, worker, config, meter, dir }
     }
 
     /// A guest of the role that may do everything.
