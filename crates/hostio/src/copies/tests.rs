@@ -128,6 +128,7 @@ fn an_epoch_that_ends_takes_its_copies_along_and_no_others() {
         while copies.under_way() < 2 {
             tokio::task::yield_now().await;
         }
+        copies.how.set(How { queued: true, ..How::default() });
         copies.end(&ending);
         assert_eq!(copies.under_way(), 1);
         // The next epoch's, whatever the tasks do that are left of the one before.
@@ -139,7 +140,6 @@ fn an_epoch_that_ends_takes_its_copies_along_and_no_others() {
         assert!(first.await.unwrap_err().is_cancelled());
         assert!(content(&ending).iter().all(|&octet| octet == 5));
         // What stayed was made by then; nothing was done to it.
-        copies.how.set(How { queued: true, ..How::default() });
         running.ended.notify_waiters();
         let (filled, taken) = second.await.unwrap();
         assert_eq!((filled, taken), (Ok(()), Ok(vec![0; 1000])));
