@@ -4,6 +4,7 @@
 mod bed;
 mod brought;
 mod copies;
+mod copies_measured;
 mod failures;
 mod hostile;
 mod invocations;

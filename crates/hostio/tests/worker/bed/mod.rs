@@ -6,6 +6,7 @@ pub mod script;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -17,6 +18,8 @@ use tokio::task::LocalSet;
 
 /// A thread with a runtime, which ends when this is dropped: in the middle of whatever it does.
 pub struct Running {
+    /// The thread's name, which no other has.
+    pub name: String,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -32,7 +35,9 @@ impl Drop for Running {
 
 fn start<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) -> Running {
     let (stop, stopped) = oneshot::channel::<()>();
-    let thread = std::thread::spawn(move || {
+    static STARTED: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("bed-{:07}", STARTED.fetch_add(1, Ordering::Relaxed));
+    let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let local = LocalSet::new();
         local.block_on(&runtime, async {
@@ -44,7 +49,7 @@ fn start<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) -> R
         drop(local);
         runtime.shutdown_background();
     });
-    Running { stop: Some(stop), thread: Some(thread) }
+    Running { name, stop: Some(stop), thread: Some(thread.unwrap()) }
 }
 
 /// The keys of the test's store.
