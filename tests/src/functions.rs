@@ -147,6 +147,16 @@ impl Gateway {
         (self.process, self.address) = spawn(self.dir.path(), &self.config, self.store);
     }
 
+    /// Another configuration, which is read at once.
+    ///
+    /// # Panics
+    /// It cannot be written.
+    pub fn reload(&mut self, config: &str) {
+        config.clone_into(&mut self.config);
+        write_config(self.dir.path(), config);
+        signal(self.pid(), "HUP");
+    }
+
     /// The gateway's process.
     pub fn pid(&self) -> u32 {
         self.process.id()
@@ -307,10 +317,15 @@ pub fn signal(pid: u32, name: &str) {
     assert!(status.expect("kill runs").success());
 }
 
-fn spawn(dir: &Path, config: &str, store: u16) -> (Child, SocketAddr) {
+fn write_config(dir: &Path, config: &str) -> PathBuf {
     let file = dir.join("fn.toml");
     let log = if config.contains("[log]") { "" } else { "[log]\nlevel = \"error\"\n" };
     std::fs::write(&file, format!("{config}\n{log}")).expect("a configuration");
+    file
+}
+
+fn spawn(dir: &Path, config: &str, store: u16) -> (Child, SocketAddr) {
+    let file = write_config(dir, config);
     let mut command = Command::new(unlade());
     command.args(["fn", "serve", "--listen", "127.0.0.1:0", "--config"]).arg(file);
     command.arg("--state").arg(dir).args(["--store-listen", &format!("127.0.0.1:{store}")]);

@@ -148,6 +148,19 @@ fn a_function_that_does_not_start_is_told_when_it_is_deployed() {
 }
 
 #[test]
+fn a_function_may_take_longer_to_import_than_an_instance_to_start() {
+    needs_functions!();
+    let mut gateway = Gateway::start("start_timeout = \"3s\"\n");
+    let slow = "import time\ntime.sleep(5)\ndef handler(event, context):\n    return event\n";
+    gateway.deploy("slow", "", slow);
+    // Now its first caller has to wait for the template.
+    gateway.restart();
+    let answer = gateway.invoke("slow", &json!(7));
+    assert!(answer.is_success(), "{answer:?}");
+    assert_eq!(answer.json(), json!(7));
+}
+
+#[test]
 fn another_deployment_takes_over_without_a_failure() {
     needs_functions!();
     let gateway = Gateway::start("");

@@ -3,6 +3,7 @@
 //!
 //! `UNLADE_KILL_RUNS` is the number of runs a stage.
 
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use random::Random;
@@ -53,6 +54,8 @@ const VICTIMS: [&str; 4] = ["instance", "worker", "store", "gateway"];
 
 struct Bed {
     gateway: Gateway,
+    /// Whether both tenants have the same worker.
+    is_shared: bool,
     random: Random,
     runs: u64,
     successes: u64,
@@ -61,7 +64,12 @@ struct Bed {
 
 impl Bed {
     fn new(random: Random) -> Bed {
-        let gateway = Gateway::start("[tenant.other]\n");
+        Bed::with(random, false)
+    }
+
+    fn with(random: Random, is_shared: bool) -> Bed {
+        let workers = if is_shared { "workers = \"shared\"\n" } else { "" };
+        let gateway = Gateway::start(&format!("{workers}[tenant.other]\n"));
         for (bucket, tenant) in [("box", "default"), ("others", "other")] {
             gateway.bucket(bucket);
             gateway.put(bucket, "in", bucket.repeat(5000).as_bytes());
@@ -71,7 +79,9 @@ impl Bed {
             let event = json!({"bucket": bucket, "out": "first", "token": "t"});
             assert!(gateway.invoke(bucket, &event).is_success());
         }
-        Bed { gateway, random, runs: 0, successes: 0, failures: 0 }
+        let is_one = gateway.worker("default") == gateway.worker("other");
+        assert_eq!(is_one, is_shared, "one process for both: {is_shared}");
+        Bed { gateway, is_shared, random, runs: 0, successes: 0, failures: 0 }
     }
 
     /// One kill; what the caller heard is compared with what the store has.
@@ -97,6 +107,7 @@ impl Bed {
             signal(self.gateway.store(), "STOP");
         }
         let caller = std::thread::spawn(move || invoke(address, "box", &event, &[]));
+        let beside = self.is_shared.then(|| self.beside());
         let delay = Duration::from_micros(self.random.below(30_000));
         std::thread::sleep(delay);
         let stopped = (stage == "settling").then(|| self.gateway.store());
@@ -110,8 +121,20 @@ impl Bed {
             self.gateway.restart();
         }
         let answer = caller.join().expect("the caller lives").ok();
-        self.judge(stage, victim, answer.as_ref(), &token, &out);
+        self.judge(stage, victim, answer.as_ref(), ("box", &token, &out));
+        if let Some((token, caller)) = beside {
+            let answer = caller.join().expect("the caller lives").ok();
+            self.judge(stage, victim, answer.as_ref(), ("others", &token, "beside"));
+        }
         self.others();
+    }
+
+    /// Another tenant's invocation at the same time: its token, and its caller.
+    fn beside(&mut self) -> (String, JoinHandle<std::io::Result<Answer>>) {
+        let token = format!("{:016x}", self.random.next());
+        let event = json!({"bucket": "others", "in": "in", "out": "beside", "token": token});
+        let address = self.gateway.address;
+        (token, std::thread::spawn(move || invoke(address, "others", &event, &[])))
     }
 
     /// An instance kills itself, where it was told.
@@ -129,11 +152,10 @@ impl Bed {
         stage: &str,
         victim: &str,
         answer: Option<&Answer>,
-        token: &str,
-        out: &str,
+        (bucket, token, out): (&str, &str, &str),
     ) {
         let context = format!("{victim} killed at {stage}, run {}: {answer:?}", self.runs);
-        let object = self.gateway.object("box", out);
+        let object = self.gateway.object(bucket, out);
         match answer {
             Some(answer) if answer.is_success() => {
                 self.successes += 1;
@@ -203,6 +225,22 @@ fn no_success_without_its_object_when_killed_behind_a_write() {
 #[test]
 fn no_success_without_its_object_when_killed_while_settling() {
     kill_at(STAGES[3]);
+}
+
+/// Every stage and every victim, with the same worker for both tenants, who both call.
+#[test]
+fn no_success_without_its_object_when_a_shared_worker_is_killed() {
+    if let Some(reason) = skip_reason() {
+        println!("skipped: {}: {reason}", module_path!());
+        return;
+    }
+    let mut bed = Bed::with(Random::new(random::seed()), true);
+    for run in 0..runs() as usize {
+        let stage = STAGES[run / VICTIMS.len() % STAGES.len()];
+        bed.run(stage, VICTIMS[run % VICTIMS.len()]);
+    }
+    println!("shared: {} runs, {} successes, {} errors", bed.runs, bed.successes, bed.failures);
+    assert!(bed.runs < 8 || bed.failures > 0, "nothing was hit");
 }
 
 #[test]

@@ -176,7 +176,9 @@ async fn route(api: &Rc<Api>, request: Request<Incoming>) -> Result<Reply, Refus
             let name = unpercent(name)?;
             deployment(api, &name, request).await
         }
-        (&Method::GET, ["unlade", "v1", "state"]) => Ok(json_reply(200, state(api).to_string())),
+        (&Method::GET, ["unlade", "v1", "state"]) => {
+            Ok(json_reply(200, state(api).await.to_string()))
+        }
         _ => Err(Refusal::Unsupported(format!("{method} {path} is not done here"))),
     }
 }
@@ -345,21 +347,20 @@ async fn publish(
     Ok(function)
 }
 
-fn state(api: &Api) -> Value {
+async fn state(api: &Api) -> Value {
     let host = &api.host;
-    let instances: Vec<Value> = host
-        .members()
-        .iter()
-        .map(|member| {
-            json!({
-                "id": member.id,
-                "function": member.function.name,
-                "state": if member.is_running() { "busy" } else { "idle" },
-                "origin": member.origin,
-                "usage": member.usage(),
-            })
-        })
-        .collect();
+    let mut instances = Vec::new();
+    for member in host.members() {
+        instances.push(json!({
+            "id": member.id,
+            "function": member.function.name,
+            "state": if member.is_running() { "busy" } else { "idle" },
+            "origin": member.origin,
+            "usage": member.usage(),
+        }));
+        // The system takes its time to say what one uses: invocations go on in between.
+        tokio::task::yield_now().await;
+    }
     let templates: Vec<Value> = host
         .functions()
         .iter()
@@ -369,7 +370,7 @@ fn state(api: &Api) -> Value {
         })
         .collect();
     let workers: Vec<Value> =
-        host.tenants().iter().map(|t| json!({"tenant": t.name, "pid": t.pid()})).collect();
+        host.tenants.all().iter().map(|t| json!({"tenant": t.name, "pid": t.pid()})).collect();
     let census = host.census();
     let mut state = json!({
         "gateway_pid": std::process::id(),

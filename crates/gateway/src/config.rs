@@ -13,6 +13,8 @@ use settings::{ByteSize, SettingsError};
 
 /// The tenant that a function has where it says none.
 pub const DEFAULT_TENANT: &str = "default";
+/// Most tenants of a shared worker, `default` among them.
+const SHARED_TENANTS_MAX: usize = 256;
 /// Longest path of a socket (unix(7)), without its final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
@@ -76,12 +78,27 @@ pub struct GatewayConfig {
     pub store: Option<toml::Table>,
     /// Where the built-in store listens.
     pub store_listen: SocketAddr,
+    /// Whether each tenant has an I/O worker of its own.
+    pub workers: Workers,
+    /// Where the shared worker serves `/metrics`, with a label that names the tenant.
+    pub workers_admin: Option<SocketAddr>,
     /// Tenants, by name.
     pub tenant: BTreeMap<String, TenantConfig>,
     /// What instances run in, by name.
     pub isolation: toml::Table,
     /// Format and level of the log.
     pub log: LogConfig,
+}
+
+/// How many I/O workers there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Workers {
+    /// A process for each tenant.
+    #[default]
+    PerTenant,
+    /// One process for all: less memory, and one end for all of them.
+    Shared,
 }
 
 /// A tenant: what its worker is told.
@@ -122,6 +139,8 @@ impl Default for GatewayConfig {
             scratch: ByteSize(512 << 20),
             store: None,
             store_listen: local(9000),
+            workers: Workers::default(),
+            workers_admin: None,
             tenant: BTreeMap::new(),
             isolation: toml::Table::new(),
             log: LogConfig::default(),
@@ -156,6 +175,14 @@ impl GatewayConfig {
         }
         if self.store.is_none() && !self.store_listen.ip().is_loopback() && !self.allow_remote {
             return Err(value("store_listen", "must be of this machine, or set allow_remote"));
+        }
+        if self.workers_admin.is_some() && self.workers != Workers::Shared {
+            let why = "is of workers = \"shared\"; others have [tenant.NAME] admin";
+            return Err(value("workers_admin", why));
+        }
+        if self.workers == Workers::Shared && self.tenant.len() >= SHARED_TENANTS_MAX {
+            let why = format!("{SHARED_TENANTS_MAX} at most share a worker");
+            return Err(value("[tenant]", why));
         }
         let control = self.tenant_dir("").join("control");
         for name in self.tenant.keys().map(String::as_str).chain([DEFAULT_TENANT]) {
@@ -232,11 +259,17 @@ mod tests {
             "instances_max = 0",
             "[tenant.\"a/b\"]",
             "lisen = \"127.0.0.1:1\"",
+            "workers = \"one\"",
+            "workers_admin = \"127.0.0.1:1\"",
         ] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
         let long = format!("state = \"/{}\"", "x".repeat(100));
         assert!(parsed(&long).unwrap_err().to_string().contains("too long"));
         assert!(parsed("listen = \"0.0.0.0:9001\"\nallow_remote = true").is_ok());
+        let shared = "workers = \"shared\"\nworkers_admin = \"127.0.0.1:1\"";
+        assert_eq!(parsed(shared).unwrap().workers, Workers::Shared);
+        let many: String = (0..SHARED_TENANTS_MAX).map(|n| format!("[tenant.t{n}]\n")).collect();
+        assert!(parsed(&many).is_ok() && parsed(&format!("{shared}\n{many}")).is_err());
     }
 }

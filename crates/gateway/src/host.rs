@@ -21,6 +21,7 @@ use crate::deploy;
 use crate::member::{self, Member};
 use crate::store::Access;
 use crate::tenant::Tenant;
+use crate::tenants::Tenants;
 
 /// How often idle instances are looked at.
 const TICK: Duration = Duration::from_millis(500);
@@ -85,7 +86,8 @@ pub struct Host {
     by_id: RefCell<HashMap<FunctionId, Rc<Function>>>,
     members: RefCell<BTreeMap<InstanceId, Rc<Member>>>,
     waiting: RefCell<HashMap<InvocationId, oneshot::Sender<Result<Assigned, Refused>>>>,
-    tenants: RefCell<BTreeMap<String, Rc<Tenant>>>,
+    /// Its tenants.
+    pub tenants: Tenants,
     roles: RefCell<HashMap<String, u64>>,
     next: Cell<u64>,
     /// Invocations that have not been answered.
@@ -97,7 +99,7 @@ impl Host {
     pub fn new(
         config: GatewayConfig,
         backends: HashMap<Backend, Rc<dyn Isolation>>,
-        tenants: BTreeMap<String, Rc<Tenant>>,
+        tenants: Tenants,
         access: Option<Access>,
         guest: PathBuf,
         meter: Arc<Meter>,
@@ -114,7 +116,7 @@ impl Host {
             by_id: RefCell::default(),
             members: RefCell::default(),
             waiting: RefCell::default(),
-            tenants: RefCell::new(tenants),
+            tenants,
             roles: RefCell::default(),
             next: Cell::new(1),
             running: Cell::new(0),
@@ -137,11 +139,6 @@ impl Host {
         self.functions.borrow().values().cloned().collect()
     }
 
-    /// Its tenants.
-    pub fn tenants(&self) -> Vec<Rc<Tenant>> {
-        self.tenants.borrow().values().cloned().collect()
-    }
-
     /// A function that is not served yet.
     ///
     /// # Errors
@@ -154,7 +151,7 @@ impl Host {
     ) -> Result<Rc<Function>, ManifestError> {
         manifest.check()?;
         let wrong = |key: &str, why: String| ManifestError { key: key.to_owned(), why };
-        let tenant = self.tenants.borrow().get(&manifest.tenant).cloned();
+        let tenant = self.tenants.get(&manifest.tenant);
         let tenant = tenant.ok_or_else(|| {
             let why = format!("{:?} is not in the gateway's configuration", manifest.tenant);
             wrong("tenant", why)
@@ -414,14 +411,14 @@ impl Host {
             self.act(actions);
             if measured.elapsed() >= MEASURE {
                 measured = Instant::now();
-                self.measure();
+                self.measure().await;
             }
         }
     }
 
     /// Charges each function with what its oldest instance has, and a quarter more: measuring one is
     /// dear, and one that has served for long has grown to its size.
-    fn measure(&self) {
+    async fn measure(&self) {
         let mut oldest: HashMap<FunctionId, Rc<Member>> = HashMap::new();
         for member in self.members.borrow().values() {
             oldest.entry(member.function.id).or_insert_with(|| member.clone());
@@ -431,6 +428,7 @@ impl Host {
             let bytes = usage.private_bytes / 4 * 5;
             let charge = bytes.max(CHARGE_BYTES_MIN).min(member.function.manifest.memory.0);
             self.pool.borrow_mut().charge(function, charge);
+            tokio::task::yield_now().await;
         }
     }
 

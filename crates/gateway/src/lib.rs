@@ -6,7 +6,8 @@
 //! - [`invoke`]: the life of one invocation: hint, instance, handler, settled writes, answer;
 //!   [`events`]: those that nobody waits for;
 //! - [`host`]: functions, the pool's actions carried out; [`member`]: the life of one instance;
-//! - [`tenant`]: a tenant's worker, started again where it ends; [`link`]: what is said to it;
+//! - [`tenants`]: all of them, and which worker each has; [`worker`]: its process, started again where
+//!   it ends; [`tenant`]: its roles, and its connection; [`link`]: what is said on that;
 //! - [`deploy`]: functions that come and go; [`guest`]: the package that instances import;
 //! - [`store`]: the built-in store; [`child`]: a process that is one's own.
 //!
@@ -27,6 +28,8 @@ pub mod member;
 pub mod serve;
 pub mod store;
 pub mod tenant;
+pub mod tenants;
+pub mod worker;
 
 pub use config::{ConfigError, GatewayConfig};
 pub use serve::{GatewayError, run};

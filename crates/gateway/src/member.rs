@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use function::isolation::{Instance, Origin, Started, Usage};
+use function::isolation::{Instance, Origin, Started, Template, Usage};
 use function::pool::InstanceId;
 use meter::Event;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -81,9 +81,15 @@ impl Member {
 /// Starts an instance, and stays with it until it has ended.
 pub async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
     let patience = host.config.start_timeout;
-    let started = tokio::time::timeout(patience, start(&host, id, &function)).await;
-    let late = |_| Err(format!("it did not start within {} s", patience.as_secs_f64()));
-    let (member, heard) = match started.unwrap_or_else(late) {
+    let started = async {
+        // A template has its backend's own limit: a machine that boots in software takes longer than
+        // an instance, and who comes after it needs it as well.
+        let template = host.template(&function).await?;
+        let started = tokio::time::timeout(patience, start(&host, id, &function, template)).await;
+        let late = |_| Err(format!("it did not start within {} s", patience.as_secs_f64()));
+        started.unwrap_or_else(late)
+    };
+    let (member, heard) = match started.await {
         Ok(started) => started,
         Err(why) => {
             tracing::warn!(function = %function.name, instance = id, why, "no instance");
@@ -115,9 +121,9 @@ async fn start(
     host: &Rc<Host>,
     id: InstanceId,
     function: &Rc<Function>,
+    template: Rc<dyn Template>,
 ) -> Result<(Rc<Member>, Heards), String> {
     let link = function.tenant.link(host.config.start_timeout).await?;
-    let template = host.template(function).await?;
     let begin = Instant::now();
     let name = format!("{}-{id}", function.name);
     let started = template.start(&name).await.map_err(|error| error.to_string())?;

@@ -1,6 +1,6 @@
 //! The process: its children, its listener, its drain.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use function::isolation::Isolation;
 use function::manifest::Backend;
@@ -18,7 +18,7 @@ use service::admin::{self, AdminError, Health, Routes};
 use service::system::{SystemError, system};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::task::{JoinHandle, LocalSet};
+use tokio::task::LocalSet;
 
 use crate::api::{self, Api};
 use crate::config::{ConfigError, DEFAULT_TENANT, GatewayConfig, TenantConfig};
@@ -28,6 +28,10 @@ use crate::guest;
 use crate::host::Host;
 use crate::store::{Access, Store};
 use crate::tenant::{Tenant, write_private};
+use crate::tenants::Tenants;
+
+/// How often it is looked whether what runs has ended.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a gateway does not run.
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +112,8 @@ async fn serve(
         write_private(&state.join("env"), &text).map_err(system("the file env"))?;
     }
     let guest = guest::unpack(&state, &config.python).await.map_err(system("the guest"))?;
-    let (tenants, workers) = start_tenants(&config, &parts.executable, access.as_ref())?;
+    let tenants = Tenants::start(&config, &parts.executable, access.clone());
+    let tenants = tenants.map_err(system("the tenants"))?;
     let host = Host::new(config, parts.backends, tenants, access, guest, meter);
     load(&host)?;
     let events = Events::open(&state).map_err(system("the events"))?;
@@ -133,7 +138,7 @@ async fn serve(
     draining.store(true, Ordering::Relaxed);
     accepting.abort();
     tokio::select! {
-        () = drain(&host, workers) => {}
+        () = drain(&host) => {}
         _ = terminate.recv() => tracing::warn!("told twice: what runs is lost"),
         _ = interrupt.recv() => tracing::warn!("told twice: what runs is lost"),
     }
@@ -181,30 +186,8 @@ async fn start_store(
     Ok(Some(started.map_err(system(format!("the built-in store, {}", config.store_listen)))?))
 }
 
-type Workers = Vec<(Rc<Tenant>, JoinHandle<()>)>;
-
-fn start_tenants(
-    config: &GatewayConfig,
-    executable: &Path,
-    access: Option<&Access>,
-) -> Result<(BTreeMap<String, Rc<Tenant>>, Workers), GatewayError> {
-    let mut configured = config.tenant.clone();
-    configured.entry(DEFAULT_TENANT.to_owned()).or_default();
-    let (mut tenants, mut workers) = (BTreeMap::new(), Vec::new());
-    for (name, own) in configured {
-        let table = worker_table(config, &own, access);
-        let dir = config.tenant_dir(&name);
-        let tenant = Tenant::start(&name, &dir, executable, table);
-        let tenant = tenant.map_err(system(format!("the tenant {name}")))?;
-        let task = tokio::task::spawn_local(tenant.clone().supervise());
-        workers.push((tenant.clone(), task));
-        tenants.insert(name, tenant);
-    }
-    Ok((tenants, workers))
-}
-
 /// What a tenant's worker is told: its own, else the gateway's, else the built-in store.
-fn worker_table(
+pub(crate) fn worker_table(
     config: &GatewayConfig,
     tenant: &TenantConfig,
     access: Option<&Access>,
@@ -244,14 +227,31 @@ fn load(host: &Rc<Host>) -> Result<(), GatewayError> {
     Ok(())
 }
 
-/// Limits, and functions of the directory `functions`, as the configuration says now. The rest of it
-/// needs another start.
+/// Limits, tenants, and functions of the directory `functions`, as the configuration says now. The
+/// rest of it needs another start.
 fn reload(host: &Rc<Host>, read: &dyn Fn() -> Result<GatewayConfig, ConfigError>) {
     let config = match read() {
         Ok(config) => config,
         Err(error) => return tracing::error!(%error, "not reloaded; all stays as it was"),
     };
+    if config.workers != host.config.workers {
+        tracing::error!("workers: needs another start of the gateway");
+    }
     host.limit(config.limits());
+    // Functions may be of new ones, and no more of old ones.
+    if let Err(error) = host.tenants.apply(&config) {
+        tracing::error!(%error, "tenants are not reloaded");
+    }
+    reload_functions(host, &config);
+    let is_used = |tenant: &Rc<Tenant>| {
+        host.functions().iter().any(|function| Rc::ptr_eq(&function.tenant, tenant))
+    };
+    for tenant in host.tenants.part(&config, is_used) {
+        tokio::task::spawn_local(leave(host.clone(), config.clone(), tenant));
+    }
+}
+
+fn reload_functions(host: &Rc<Host>, config: &GatewayConfig) {
     let Some(directory) = &config.functions else { return };
     let found = match deploy::of_directory(directory) {
         Ok(found) => found,
@@ -274,6 +274,19 @@ fn reload(host: &Rc<Host>, read: &dyn Fn() -> Result<GatewayConfig, ConfigError>
     tracing::info!(functions = count, "reloaded");
 }
 
+/// A tenant goes when its instances have gone, or have had their time.
+async fn leave(host: Rc<Host>, config: GatewayConfig, tenant: Rc<Tenant>) {
+    let end = Instant::now() + config.drain_timeout;
+    let is_in_use =
+        || host.members().iter().any(|member| Rc::ptr_eq(&member.function.tenant, &tenant));
+    while is_in_use() && Instant::now() < end {
+        tokio::time::sleep(PAUSE).await;
+    }
+    if let Err(error) = host.tenants.leave(&config, &tenant) {
+        tracing::error!(%error, tenant = %tenant.name, "is still served");
+    }
+}
+
 fn about(store: Option<Rc<Store>>) -> Box<dyn Fn() -> serde_json::Value> {
     Box::new(move || match &store {
         Some(store) => {
@@ -294,10 +307,10 @@ fn client_environment(access: &Access, gateway: std::net::SocketAddr) -> String 
 }
 
 /// What runs ends; then workers write what is pending.
-async fn drain(host: &Rc<Host>, workers: Workers) {
+async fn drain(host: &Rc<Host>) {
     let end = Instant::now() + host.config.drain_timeout;
     while host.running.get() > 0 && Instant::now() < end {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        tokio::time::sleep(PAUSE).await;
     }
     if host.running.get() > 0 {
         tracing::error!(running = host.running.get(), "did not end in time");
@@ -305,13 +318,7 @@ async fn drain(host: &Rc<Host>, workers: Workers) {
     for member in host.members() {
         member.stop.notify_one();
     }
-    for (tenant, _) in &workers {
-        tenant.drain();
-    }
-    for (_, task) in workers {
-        // A worker has its own limit.
-        let _ = task.await;
-    }
+    host.tenants.drain().await;
 }
 
 #[cfg(test)]

@@ -45,7 +45,7 @@ pub struct Caller {
 }
 
 /// What a call came to.
-enum Done {
+pub(crate) enum Done {
     /// A result without a body.
     Result { result: Map<String, Value>, head: Head, flags: u16 },
     /// An object, of which the first piece is in slots.
@@ -70,7 +70,14 @@ impl Caller {
         self.finish(number, &call.operation, done, retries).await;
     }
 
-    async fn finish(&self, number: u64, operation: &str, done: Result<Done, Failed>, retries: u32) {
+    /// Completes a call.
+    pub(crate) async fn finish(
+        &self,
+        number: u64,
+        operation: &str,
+        done: Result<Done, Failed>,
+        retries: u32,
+    ) {
         let (life, meter) = (&self.life, &self.tenant.meter);
         let end = match done {
             Ok(Done::Result { result, head, flags }) => {
@@ -116,12 +123,7 @@ impl Caller {
             }
             _ => {}
         }
-        let (operation, mut request) = self.request(&call.operation, parameters)?;
-        request.in_region(call.region.as_deref()).map_err(|e| invalid(&e.to_string()))?;
-        let request = Rc::new(request);
-        if !operation.has_body && !body.octets().is_empty() {
-            return Err(invalid(&format!("{} has no body", operation.name)));
-        }
+        let request = self.asked(call)?;
         self.written(&request);
         if let Some(done) = self.answer_here(&request, parameters).await? {
             return Ok(done);
@@ -141,6 +143,16 @@ impl Caller {
         Ok(done)
     }
 
+    /// The request of a call, if the role allows it.
+    pub(crate) fn asked(&self, call: &object::Call) -> Result<Rc<Request>, Failed> {
+        let (operation, mut request) = self.request(&call.operation, &call.parameters)?;
+        request.in_region(call.region.as_deref()).map_err(|e| invalid(&e.to_string()))?;
+        if !operation.has_body && call.body_bytes > 0 {
+            return Err(invalid(&format!("{} has no body", operation.name)));
+        }
+        Ok(Rc::new(request))
+    }
+
     /// The request, if it is one and the role allows it.
     fn request(
         &self,
@@ -158,7 +170,7 @@ impl Caller {
 
     /// What was fetched ahead of what is being written is old; so is what was learnt of a bucket
     /// that is being changed.
-    fn written(&self, request: &Request) {
+    pub(crate) fn written(&self, request: &Request) {
         let Some(bucket) = request.bucket.as_deref() else { return };
         match request.operation.effect {
             Effect::ChangeObject => {

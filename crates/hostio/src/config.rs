@@ -103,6 +103,9 @@ pub struct StoreConfig {
     /// Whether bodies are part of the signature; where TLS protects them they are not.
     #[serde(default)]
     pub sign_bodies: Option<bool>,
+    /// Whether large bodies are sent while they come, in `aws-chunked`; the store has to know that.
+    #[serde(default = "yes")]
+    pub stream_bodies: bool,
     /// Until a connection is there.
     #[serde(default = "minute", with = "settings::duration")]
     pub connect_timeout: Duration,
@@ -119,6 +122,10 @@ pub struct StoreConfig {
 
 fn default_region() -> String {
     "us-east-1".to_owned()
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn minute() -> Duration {
@@ -186,8 +193,12 @@ pub struct TenantConfig {
     pub calls_max: usize,
     /// Bodies that the worker holds.
     pub held_bytes_max: ByteSize,
-    /// The largest body of one call.
+    /// The largest body of one call. S3 takes 5 GiB.
     pub body_bytes_max: ByteSize,
+    /// The largest body that is held whole.
+    pub staged_bytes_max: ByteSize,
+    /// The smallest body that is sent while it comes, though it could be acknowledged early.
+    pub stream_bytes_min: ByteSize,
     /// The largest object that is fetched ahead.
     pub prefetch_bytes_max: ByteSize,
     /// Bodies of writes that are not durable yet.
@@ -208,7 +219,9 @@ impl Default for TenantConfig {
         TenantConfig {
             calls_max: 4096,
             held_bytes_max: ByteSize(512 << 20),
-            body_bytes_max: ByteSize(256 << 20),
+            body_bytes_max: ByteSize(5 << 30),
+            staged_bytes_max: ByteSize(256 << 20),
+            stream_bytes_min: ByteSize(8 << 20),
             prefetch_bytes_max: ByteSize(64 << 20),
             dirty_bytes_max: ByteSize(128 << 20),
             pending_writes_max: 4096,
@@ -286,6 +299,9 @@ impl WorkerConfig {
             window_slots: self.instance.window_slots,
             calls_max: self.instance.calls_max,
             body_bytes_max: self.tenant.body_bytes_max.0,
+            staged_bytes_max: self.tenant.staged_bytes_max.0,
+            stream_bytes_min: self.tenant.stream_bytes_min.0,
+            stream_bodies: self.store.stream_bodies,
             prefetch_bytes_max: self.tenant.prefetch_bytes_max.0,
             call_timeout: self.tenant.call_timeout,
             copies: self.copies.service,

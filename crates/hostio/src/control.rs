@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 use object::{Policy, hint};
 use service::descriptors::receive;
@@ -22,6 +23,8 @@ use crate::tenant::Tenant;
 pub const ROLES_MAX: usize = 4096;
 /// Most instances of a worker.
 pub const INSTANCES_MAX: usize = 16 * 1024;
+/// Pause after a failed accept: descriptors are exhausted, perhaps by another tenant.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The way back to a gateway.
 #[derive(Clone, Debug)]
@@ -56,15 +59,23 @@ struct Connection {
     instances: Rc<RefCell<HashMap<u64, mpsc::UnboundedSender<Order>>>>,
 }
 
-/// Serves gateways: those of this process's own user, and root.
-///
-/// # Errors
-/// The system's.
-pub async fn serve(tenant: Rc<Tenant>, listener: UnixListener) -> io::Result<()> {
+/// Serves gateways: those of this process's own user, and root. Where the system gives no
+/// connection it is asked again, a little later.
+pub async fn serve(tenant: Rc<Tenant>, listener: UnixListener) {
     let own = rustix::process::geteuid().as_raw();
     loop {
-        let (stream, _) = listener.accept().await?;
-        let peer = stream.peer_cred()?.uid();
+        let accepted = match listener.accept().await {
+            Ok((stream, _)) => stream.peer_cred().map(|peer| (stream, peer.uid())),
+            Err(error) => Err(error),
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "control: no connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
         if peer != own && peer != 0 {
             tracing::warn!(uid = peer, "control: a user who is not served");
             continue;

@@ -55,12 +55,9 @@ pub enum CopyService {
     Always,
 }
 
-/// A service and the worker thread's end of it: one for all tenants of a thread.
+/// A service and its client: one for all tenants of a thread.
 struct Running {
     copier: Arc<Copier>,
-    /// A copy may have ended.
-    ended: Rc<Notify>,
-    listener: AbortHandle,
     /// Ends after its client.
     service: Service,
 }
@@ -71,7 +68,16 @@ impl std::fmt::Debug for Running {
     }
 }
 
-impl Drop for Running {
+/// A tenant's end of it. Tenants of a thread come and go, each with the tasks of its own.
+#[derive(Debug)]
+struct Client {
+    running: Rc<Running>,
+    /// A copy may have ended.
+    ended: Rc<Notify>,
+    listener: AbortHandle,
+}
+
+impl Drop for Client {
     fn drop(&mut self) {
         self.listener.abort();
     }
@@ -89,7 +95,7 @@ pub struct Copies {
     quota: Rc<Quota>,
     meter: Arc<Meter>,
     /// Once it is needed; nothing where it does not start.
-    running: OnceCell<Option<Rc<Running>>>,
+    client: OnceCell<Option<Client>>,
     under_way: RefCell<HashMap<u64, ArenaCopy>>,
     next: Cell<u64>,
     /// How copies are queued that are not left to what is learnt.
@@ -125,7 +131,7 @@ impl Copies {
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             quota,
             meter,
-            running: OnceCell::new(),
+            client: OnceCell::new(),
             under_way: RefCell::default(),
             next: Cell::new(0),
             how: Cell::new(How { queued: true, ..How::default() }),
@@ -145,8 +151,8 @@ impl Copies {
     ) -> Result<Result<Vec<u8>, EpochEnded>, OutOfRegion> {
         let copy = match self.service_for(bytes, SITE_APPEND) {
             None => self.appended(arena, offset, bytes, to)?,
-            Some((running, how)) => {
-                let begun = running.copier.append_from(arena, offset, bytes, to, &how)?;
+            Some((copier, how)) => {
+                let begun = copier.append_from(arena, offset, bytes, to, &how)?;
                 self.begun(begun, bytes, |octets| octets)
             }
         };
@@ -171,8 +177,8 @@ impl Copies {
                 self.count(CopyBy::Worker, bytes);
                 Copy::Over(Vec::new())
             }
-            Some((running, how)) => {
-                let begun = running.copier.copy_into(arena, offset, from, range, &how)?;
+            Some((copier, how)) => {
+                let begun = copier.copy_into(arena, offset, from, range, &how)?;
                 self.begun(begun, bytes, |()| Vec::new())
             }
         };
@@ -205,7 +211,7 @@ impl Copies {
     }
 
     /// The service, if it may make a copy of so many octets, and how.
-    fn service_for(&self, bytes: usize, site: usize) -> Option<(&Rc<Running>, How)> {
+    fn service_for(&self, bytes: usize, site: usize) -> Option<(&Arc<Copier>, How)> {
         let how = match self.service {
             CopyService::Off => return None,
             CopyService::Always => self.how.get(),
@@ -229,15 +235,15 @@ impl Copies {
         if self.under_way() >= COPIES_MAX {
             return self.fall_back(CopyFallback::Full);
         }
-        let running = self.running.get_or_init(|| match Running::of_this_thread() {
-            Ok(running) => Some(running),
+        let client = self.client.get_or_init(|| match Client::new() {
+            Ok(client) => Some(client),
             Err(error) => {
                 tracing::warn!(%error, "no copy service: the worker's thread copies");
                 None
             }
         });
-        match running {
-            Some(running) => Some((running, how)),
+        match client {
+            Some(client) => Some((&client.running.copier, how)),
             None => self.fall_back(CopyFallback::Unavailable),
         }
     }
@@ -292,9 +298,9 @@ impl Copies {
 impl UnderWay {
     /// Waits for the end; nothing where the epoch ended before.
     async fn ended(&self) -> Option<Ended> {
-        let running = self.copies.running.get()?.clone()?;
+        let told = self.copies.client.get()?.as_ref()?.ended.clone();
         loop {
-            let ended = running.ended.notified();
+            let ended = told.notified();
             if self.copies.under_way.borrow().get(&self.number)?.is_ready() {
                 break;
             }
@@ -343,19 +349,27 @@ impl Running {
             ..Config::default()
         })?;
         let copier = Arc::new(Copier::new(service.attach()?));
-        let event = watch(copier.event()?.try_clone_to_owned()?)?;
-        let (ended, own) = (Rc::new(Notify::new()), copier.clone());
+        Ok(Running { copier, service })
+    }
+}
+
+impl Client {
+    fn new() -> Result<Client, ServiceError> {
+        let running = Running::of_this_thread()?;
+        let event = watch(running.copier.event()?.try_clone_to_owned()?)?;
+        let (ended, copier) = (Rc::new(Notify::new()), running.copier.clone());
         let told = ended.clone();
         let listener = tokio::task::spawn_local(async move {
             while let Ok(mut readable) = event.readable().await {
                 readable.clear_ready();
-                // They do nothing; that they are due says that a copy has ended.
-                own.run_handlers();
+                // They do nothing; that they are due says that a copy has ended, of this tenant or
+                // of another one: each is told.
+                copier.run_handlers();
                 told.notify_waiters();
             }
         });
         let listener = listener.abort_handle();
-        Ok(Running { copier, ended, listener, service })
+        Ok(Client { running, ended, listener })
     }
 }
 

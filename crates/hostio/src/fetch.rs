@@ -172,6 +172,7 @@ fn give(
         None => (None, 0),
     };
     tenant.meter.add_n(Event::HostioBytesIn, bytes as u64);
+    tenant.turn.spend(0, bytes as u64);
     let body = slots.as_ref().map_or(Extent { first_slot: 0, bytes: 0 }, |s| s.extent(bytes));
     let place = meta.as_ref().map_or((0, 0), |(_, place)| *place);
     let rest = (left > 0).then(|| read_ahead(life, flow));

@@ -16,6 +16,15 @@ use crate::store::Body;
 /// Most octets of a journal that is read at a start.
 const FILE_BYTES_MAX: u64 = 16 << 30;
 
+/// A journal that was read, and is locked: it may come from another thread.
+#[derive(Debug)]
+pub struct Opened {
+    file: File,
+    next_id: u64,
+    length: u64,
+    unfinished: Vec<Begun>,
+}
+
 /// An open journal, locked.
 #[derive(Debug)]
 pub struct Journal {
@@ -34,6 +43,14 @@ impl Journal {
     /// # Errors
     /// The system's; [`io::ErrorKind::WouldBlock`] where another worker has it.
     pub fn open(path: &Path) -> io::Result<(Journal, Vec<Begun>)> {
+        Journal::read(path).map(Journal::from)
+    }
+
+    /// Reads a journal, made where there is none.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn read(path: &Path) -> io::Result<Opened> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(path)?;
@@ -57,15 +74,21 @@ impl Journal {
         // What is torn was never acknowledged.
         file.set_len(length)?;
         file.sync_all()?;
+        let next_id = found.next_id.max(1);
+        Ok(Opened { file, next_id, length, unfinished: found.unfinished })
+    }
+
+    /// A journal that was read, and what in it was not finished.
+    pub fn from(opened: Opened) -> (Journal, Vec<Begun>) {
         let journal = Journal {
-            file: Arc::new(file),
-            next_id: Cell::new(found.next_id.max(1)),
-            open: Cell::new(found.unfinished.len()),
-            length: Cell::new(length),
+            file: Arc::new(opened.file),
+            next_id: Cell::new(opened.next_id),
+            open: Cell::new(opened.unfinished.len()),
+            length: Cell::new(opened.length),
             turn: Rc::default(),
             failed: RefCell::default(),
         };
-        Ok((journal, found.unfinished))
+        (journal, opened.unfinished)
     }
 
     /// Makes it durable that a write has begun; nothing where it cannot be made so.

@@ -5,12 +5,14 @@
 //! Credentials are here only.
 //!
 //! Stages, in the order a call meets them:
-//! - [`worker`]: the process; [`config`]: what it is told; [`control`]: where the gateway attaches
-//!   instances;
+//! - [`worker`]: the process of one tenant, or [`shared`]: of several, which [`roster`] names, and
+//!   which take [`turns`]; [`serve`]: one tenant; [`config`]: what it is told; [`control`]: where the
+//!   gateway attaches its instances;
 //! - [`tenant`]: what all instances share; [`quota`]: how much of it they use;
 //! - [`session`]: one instance; [`channel`]: its stream; [`life`]: its epoch; [`region`]: its memory,
 //!   with [`runs`] of slots;
 //! - [`stage`]: the body of a call, copied before anything else; [`copies`]: who makes long copies;
+//!   [`stream`]: a large body, which goes to the store while it comes;
 //! - [`call`]: policy, what can be answered here, or the store: [`perform`];
 //! - [`prefetch`]: objects fetched before they are asked for;
 //! - [`writeback`]: writes acknowledged before they are durable; [`journal`]: those that outlive the
@@ -21,9 +23,11 @@
 //! A guest is hostile: what it writes is read once, copied, checked; what no guest does ends its
 //! channel. It can spoil its own results, and use up its own share.
 //!
+//! Tenants of one process share its thread and nothing else: no region, no object that was fetched
+//! ahead, no pending write, no connection, no key.
+//!
 //! What is absent: threads of its own (a worker has one; a tenant that needs more has more workers;
-//! the copy service's thread starts with the first copy that is worth it), bodies
-//! larger than the worker may hold.
+//! the copy service's thread starts with the first copy that is worth it).
 #![forbid(unsafe_code)]
 
 pub mod call;
@@ -39,13 +43,20 @@ pub mod prefetch;
 pub mod quota;
 pub mod region;
 pub mod relay;
+pub mod roster;
 pub mod runs;
+pub mod serve;
 pub mod session;
+pub mod shared;
 pub mod stage;
 pub mod store;
+pub mod stream;
 pub mod tenant;
+pub mod turns;
 pub mod worker;
 pub mod writeback;
 
 pub use config::{ConfigError, WorkerConfig};
+pub use roster::Roster;
+pub use shared::run_shared;
 pub use worker::{WorkerError, run};

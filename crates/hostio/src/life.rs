@@ -13,6 +13,7 @@ use wire::guest::{Completion, Extent};
 use crate::fetch::Held;
 use crate::region::{Nonsense, Region, Run};
 use crate::stage::Upload;
+use crate::stream::{Agains, Inlet};
 
 /// How long a call waits for the guest to release something.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
@@ -27,6 +28,8 @@ pub struct Life {
     pub region: RefCell<Region>,
     /// Calls in flight, by number.
     pub calls: RefCell<HashMap<u64, Flight>>,
+    /// Calls that the guest may make again.
+    pub agains: Agains,
     /// What the guest has been lent, by token.
     pub tokens: RefCell<HashMap<u64, Held>>,
     /// The guest is to be woken, or has done what no guest does.
@@ -43,6 +46,8 @@ pub struct Life {
 pub enum Flight {
     /// More of its body is to come.
     Uploading(Box<Upload>),
+    /// It is being carried out while its body comes.
+    Streaming(Rc<Inlet>, AbortHandle),
     /// It is being carried out.
     Running(AbortHandle),
 }
@@ -54,6 +59,7 @@ impl Life {
             epoch: region.header().epoch,
             region: RefCell::new(region),
             calls: RefCell::default(),
+            agains: Agains::default(),
             tokens: RefCell::default(),
             attention: Notify::new(),
             bell: Cell::new(false),

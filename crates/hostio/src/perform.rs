@@ -1,6 +1,7 @@
 //! One operation at the store: attempts, waits, and what came of it.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use meter::Event;
 use object::failure::{HostCode, ServiceError};
@@ -83,6 +84,7 @@ impl From<TransportError> for Failed {
             TransportError::Connect { .. } => HostCode::Unavailable,
             TransportError::Broken { .. } => HostCode::Broken,
             TransportError::Sign(_) => HostCode::NoCredentials,
+            TransportError::Withheld(_) => HostCode::Invalid,
         };
         let at_once = matches!(error, TransportError::Broken { was_kept: true, .. });
         Failed::Host { code, message: error.to_string(), at_once }
@@ -116,21 +118,21 @@ pub async fn perform(
 /// # Errors
 /// There is none.
 pub async fn wait(tenant: &Tenant, attempts: &mut Attempts, failed: Failed) -> Result<(), Failed> {
-    let dice = tenant.dice();
-    let at_once = matches!(failed, Failed::Host { at_once: true, .. });
-    let wait = failed
-        .as_failure()
-        .and_then(|failure| attempts.failed(failure, &mut tenant.retries.borrow_mut(), dice));
-    match wait {
-        None => Err(failed),
-        Some(wait) => {
-            tenant.meter.add(Event::HostioRetry);
-            if !at_once {
-                tokio::time::sleep(wait).await;
-            }
-            Ok(())
-        }
+    let Some(wait) = next_wait(tenant, attempts, &failed) else { return Err(failed) };
+    if !wait.is_zero() {
+        tokio::time::sleep(wait).await;
     }
+    Ok(())
+}
+
+/// How long to wait for the next attempt, where there is one.
+pub fn next_wait(tenant: &Tenant, attempts: &mut Attempts, failed: &Failed) -> Option<Duration> {
+    let dice = tenant.dice();
+    let failure = failed.as_failure()?;
+    let wait = attempts.failed(failure, &mut tenant.retries.borrow_mut(), dice)?;
+    tenant.meter.add(Event::HostioRetry);
+    let at_once = matches!(failed, Failed::Host { at_once: true, .. });
+    Some(if at_once { Duration::ZERO } else { wait })
 }
 
 async fn attempt(
@@ -140,14 +142,26 @@ async fn attempt(
 ) -> Result<Performed, Failed> {
     tenant.meter.add(Event::HostioRequest);
     tenant.meter.add_n(Event::HostioBytesOut, body.octets().len() as u64);
-    let Incoming { head, body: mut incoming } =
-        tenant.transport.exchange(request.clone(), body.clone()).await?;
+    let incoming = tenant.transport.exchange(request.clone(), body.clone()).await?;
+    answered(tenant, request, incoming).await
+}
+
+/// What an answer means.
+///
+/// # Errors
+/// The service said no, or the connection broke.
+pub async fn answered(
+    tenant: &Tenant,
+    request: &Request,
+    incoming: Incoming,
+) -> Result<Performed, Failed> {
+    let Incoming { head, body: mut incoming } = incoming;
     let is_object = matches!(request.operation.output, Output::Object);
     if is_object && (200..300).contains(&head.status) {
         return match understand(request, &head, &[]) {
             Answer::Done(result) => {
                 if let Some((algorithm, sum)) = checked::stated(&head) {
-                    incoming = Box::new(Checked::new(incoming, algorithm, sum));
+                    incoming = Checked::over(incoming, algorithm, sum);
                 }
                 Ok(Performed { result, head, object: Some(incoming) })
             }

@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use meter::Event;
 use tokio::io::copy_bidirectional_with_sizes;
@@ -16,6 +17,8 @@ use tokio::net::{TcpStream, UnixListener, UnixStream};
 
 use crate::tenant::Tenant;
 
+/// Pause after a failed accept: descriptors are exhausted, perhaps by another tenant.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Octets that are read at once, either way.
 const COPY_BYTES: usize = 64 * 1024;
 
@@ -52,14 +55,18 @@ impl Drop for Place {
     }
 }
 
-/// Carries connections until the listener fails.
-///
-/// # Errors
-/// The system's, of the listener.
-pub async fn serve(tenant: Rc<Tenant>, listener: UnixListener, route: Route) -> io::Result<()> {
+/// Carries connections. Where the system gives none it is asked again, a little later.
+pub async fn serve(tenant: Rc<Tenant>, listener: UnixListener, route: Route) {
     let (route, taken) = (Rc::new(route), Rc::new(Cell::new(0)));
     loop {
-        let (instance, _) = listener.accept().await?;
+        let instance = match listener.accept().await {
+            Ok((instance, _)) => instance,
+            Err(error) => {
+                tracing::warn!(%error, "relay: no connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
         if taken.get() >= route.connections_max {
             tenant.meter.add(Event::HostioRelayRefused);
             continue;

@@ -25,6 +25,7 @@ use crate::fetch;
 use crate::life::{Flight, Life, Slots};
 use crate::region::{Nonsense, Region};
 use crate::stage::Upload;
+use crate::stream::{self, Inlet, Streamed};
 use crate::tenant::Tenant;
 
 /// Octets of an event that go into a frame; larger ones go into slots.
@@ -35,7 +36,9 @@ const RING_PAUSE: Duration = Duration::from_millis(1);
 /// than what comes into it.
 const DISCARD_AFTER: Duration = Duration::from_secs(1);
 /// Submissions that are taken before others have their turn.
-const BATCH: usize = 256;
+const BATCH: usize = 64;
+/// Octets of bodies after which others have their turn.
+const BATCH_BYTES: u64 = 1024 * 1024;
 
 /// What the gateway tells a session.
 #[derive(Debug)]
@@ -184,6 +187,7 @@ impl Session {
             self.channel.send(&Frame::Bell)?;
         }
         life.region.borrow().sleeps(false);
+        self.tenant.turn.begin().await;
         if self.drain(&life).await? {
             // Others have their turn before the next batch.
             tokio::task::yield_now().await;
@@ -214,12 +218,16 @@ impl Session {
 
     /// Takes submissions; whether there were any.
     async fn drain(&mut self, life: &Rc<Life>) -> Result<bool, End> {
-        for taken in 0..BATCH {
+        let (mut taken, mut bytes) = (0, 0);
+        while taken < BATCH && bytes < BATCH_BYTES {
             let submission = life.region.borrow_mut().poll_submission()?;
-            let Some(submission) = submission else { return Ok(taken > 0) };
+            let Some(submission) = submission else { break };
+            taken += 1;
+            bytes += u64::from(submission.body.bytes);
             self.on_submission(life, submission).await?;
         }
-        Ok(true)
+        self.tenant.turn.spend(taken as u32, bytes);
+        Ok(taken > 0)
     }
 
     async fn on_frame(&mut self, frame: Frame) -> Result<(), End> {
@@ -376,13 +384,19 @@ impl Session {
                 return Ok(());
             }
         };
-        let most = self.tenant.limits.body_bytes_max;
+        let caller = self.caller(life);
+        let before = life.agains.look(call.again);
+        let streams = caller.streams(&call, before);
+        let limits = &self.tenant.limits;
+        let most = if streams { limits.body_bytes_max } else { limits.staged_bytes_max };
+        let most = most.min(limits.body_bytes_max);
         if call.body_bytes > most {
             let why = format!("a body of {} octets, {most} at most", call.body_bytes);
             complain(life, number, HostCode::TooLarge, why);
             return Ok(());
         }
-        let rooms = (self.tenant.quota.call(), self.tenant.quota.hold(call.body_bytes));
+        let held_bytes = if streams { stream::HELD_BYTES } else { call.body_bytes };
+        let rooms = (self.tenant.quota.call(), self.tenant.quota.hold(held_bytes));
         let (Some(room), Some(held)) = rooms else {
             refuse(&self.tenant, life, number);
             return Ok(());
@@ -390,6 +404,12 @@ impl Session {
         if self.calls.get() >= self.tenant.limits.calls_max {
             refuse(&self.tenant, life, number);
             return Ok(());
+        }
+        life.agains.forget(call.again);
+        if streams {
+            let inlet = Inlet::new(call.body_bytes, &life.region.borrow());
+            let streamed = Streamed { call, inlet, attempts: before.attempts, room, held };
+            return self.stream(life, submission, caller, streamed);
         }
         let mut upload = Upload::new(call, inline, room, held);
         let place = life.region.borrow().guest_place(submission.body)?;
@@ -402,8 +422,34 @@ impl Session {
         Ok(())
     }
 
+    /// Begins a call whose body goes to the store while it comes.
+    fn stream(
+        &mut self,
+        life: &Rc<Life>,
+        submission: &Submission,
+        caller: Caller,
+        streamed: Streamed,
+    ) -> Result<(), End> {
+        let number = submission.call;
+        let inlet = streamed.inlet.clone();
+        inlet.push(&life.region.borrow(), submission, submission.more)?;
+        let Some(flying) = self.fly() else {
+            refuse(&self.tenant, life, number);
+            return Ok(());
+        };
+        let task = life.spawn(async move {
+            let _flying = flying;
+            caller.run_stream(number, streamed).await;
+        });
+        life.calls.borrow_mut().insert(number, Flight::Streaming(inlet, task));
+        Ok(())
+    }
+
     async fn on_body(&mut self, life: &Rc<Life>, submission: &Submission) -> Result<(), End> {
         let number = submission.call;
+        if let Some(Flight::Streaming(inlet, _)) = life.calls.borrow().get(&number) {
+            return Ok(inlet.push(&life.region.borrow(), submission, true)?);
+        }
         let flight = {
             let mut calls = life.calls.borrow_mut();
             match calls.get(&number) {
@@ -459,7 +505,7 @@ impl Session {
         match flight {
             // It has been completed, or was never made.
             None => return,
-            Some(Flight::Running(task)) => task.abort(),
+            Some(Flight::Running(task) | Flight::Streaming(_, task)) => task.abort(),
             Some(Flight::Uploading(upload)) => drop(upload),
         }
         complain(life, number, HostCode::Ending, "cancelled; it may have happened".to_owned());

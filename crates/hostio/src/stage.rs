@@ -1,8 +1,8 @@
 //! The body of a call, gathered from the guest's slots: once it is here, it is the worker's own.
 
-use object::Call;
-
 use std::rc::Rc;
+
+use object::Call;
 
 use crate::copies::Copies;
 use crate::quota::{CallRoom, HeldBytes};
@@ -22,6 +22,12 @@ pub enum StageError {
     /// Its epoch ended meanwhile.
     #[error("the memory of the body is gone")]
     Gone,
+    /// More pieces wait to be taken than the guest has slots.
+    #[error("more than {pieces_max} pieces of a body wait to be taken")]
+    Pieces {
+        /// As many may.
+        pieces_max: usize,
+    },
 }
 
 /// A call whose body is not complete yet.

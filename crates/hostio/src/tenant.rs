@@ -13,6 +13,7 @@ use crate::copies::{Copies, CopyService};
 use crate::prefetch::Prefetches;
 use crate::quota::Quota;
 use crate::store::Transport;
+use crate::turns::Turn;
 use crate::writeback::WriteBack;
 
 /// Limits of one instance, and of what is done for it.
@@ -26,6 +27,13 @@ pub struct Limits {
     pub calls_max: usize,
     /// Largest body of one call.
     pub body_bytes_max: u64,
+    /// Largest body that is held whole.
+    pub staged_bytes_max: u64,
+    /// Smallest body that is sent to the store while it comes, though it could be acknowledged
+    /// early.
+    pub stream_bytes_min: u64,
+    /// Whether any body is.
+    pub stream_bodies: bool,
     /// Largest object that is fetched ahead.
     pub prefetch_bytes_max: u64,
     /// How long a call may take, without its retries.
@@ -52,6 +60,8 @@ pub struct Tenant {
     pub writeback: WriteBack,
     /// What is counted.
     pub meter: Arc<Meter>,
+    /// What is left of its turn, where others use the same thread.
+    pub turn: Rc<Turn>,
     dice: Cell<u64>,
     epoch: Cell<u64>,
 }
@@ -64,6 +74,7 @@ impl Tenant {
         quota: Rc<Quota>,
         writeback: WriteBack,
         meter: Arc<Meter>,
+        turn: Rc<Turn>,
         seed: u64,
     ) -> Rc<Tenant> {
         let copies = Copies::new(limits.copies, quota.clone(), meter.clone());
@@ -76,6 +87,7 @@ impl Tenant {
             prefetches: Prefetches::default(),
             writeback,
             meter,
+            turn,
             dice: Cell::new(seed),
             // An epoch of a worker before is not met again by chance.
             epoch: Cell::new(seed >> 16 | 1),

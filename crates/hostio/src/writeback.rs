@@ -123,14 +123,8 @@ impl WriteBack {
         held: &mut Option<HeldBytes>,
     ) -> Option<Acknowledged> {
         let Candidate { request, parameters, body, invocation, mode } = candidate;
-        let plain =
-            |(name, value): (&String, &Value)| value.is_null() || PLAIN.contains(&name.as_str());
         let early = mode == WriteMode::EarlyReply;
-        let may = request.operation.name == "PutObject"
-            && mode != WriteMode::Sync
-            && !invocation.is_empty()
-            && (!early || self.journal.is_some())
-            && parameters.iter().all(plain);
+        let may = self.may_acknowledge(request.operation.name, parameters, invocation, mode);
         let bucket = request.bucket.as_deref().filter(|_| may)?;
         let answers = self.buckets.borrow().get(bucket).cloned()?;
         let Answers::Foretold { constant, has_crc32 } = answers else { return None };
@@ -159,6 +153,25 @@ impl WriteBack {
         tenant.meter.add(Event::HostioWritePending);
         self.pump(tenant);
         Some(Acknowledged { result, head })
+    }
+
+    /// Whether a write may be acknowledged early, in a bucket that is known or not yet.
+    pub fn may_acknowledge(
+        &self,
+        operation: &str,
+        parameters: &Map<String, Value>,
+        invocation: &str,
+        mode: WriteMode,
+    ) -> bool {
+        let plain =
+            |(name, value): (&String, &Value)| value.is_null() || PLAIN.contains(&name.as_str());
+        let bucket = parameters.get("Bucket").and_then(Value::as_str).unwrap_or_default();
+        operation == "PutObject"
+            && mode != WriteMode::Sync
+            && !invocation.is_empty()
+            && (mode != WriteMode::EarlyReply || self.journal.is_some())
+            && parameters.iter().all(plain)
+            && self.buckets.borrow().get(bucket) != Some(&Answers::Otherwise)
     }
 
     /// Takes writes over that a worker before had acknowledged.

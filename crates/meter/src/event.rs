@@ -340,6 +340,12 @@ events! {
     /// A pending write failed for good
     HostioWriteLost => "unlade_hostio_writes_lost",
         "Pending writes that failed; their invocations failed with them.";
+    /// A body went to the store while the function was still sending it
+    HostioStreamed => "unlade_hostio_bodies_streamed",
+        "Bodies sent to the store while the function was sending them, repeated ones included.";
+    /// A function was asked to send a body once more
+    HostioAgain => "unlade_hostio_bodies_again",
+        "Bodies that functions were asked to send once more after a failure.";
     /// A read was answered from a pending write
     HostioOverlay => "unlade_hostio_overlay_reads",
         "Reads answered from a write that was not durable yet.";

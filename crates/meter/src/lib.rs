@@ -25,6 +25,7 @@ pub use label::{
     OffloadRefusal, PrefetchEnd, RefusedConnection, StatusClass, Trigger, UpstreamFailure,
 };
 pub use registry::{Meter, Role};
+pub use render::render_each;
 pub use stage::Stage;
 
 /// One family of metrics: what [`Meter::render`] prints above its samples.

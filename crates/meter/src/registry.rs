@@ -64,9 +64,19 @@ impl Meter {
 
     /// A meter that renders the families of `role`.
     pub fn for_role(role: Role) -> Meter {
+        Meter::with(role, SHARDS)
+    }
+
+    /// As [`Meter::for_role`], for one thread that counts: the others that may do so are slower by
+    /// it, and it takes an eighth of the memory.
+    pub fn of_thread(role: Role) -> Meter {
+        Meter::with(role, 1)
+    }
+
+    fn with(role: Role, shards: usize) -> Meter {
         Meter {
             role,
-            shards: (0..SHARDS).map(|_| Shard::new()).collect(),
+            shards: (0..shards).map(|_| Shard::new()).collect(),
             gauges: Gauge::ALL.iter().map(|_| AtomicI64::new(0)).collect(),
         }
     }
@@ -140,7 +150,7 @@ impl Meter {
     }
 
     fn shard(&self) -> &Shard {
-        &self.shards[shard::of_thread()]
+        &self.shards[shard::of_thread() % self.shards.len()]
     }
 }
 

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use crate::event::{FAMILIES, first_counter};
 use crate::histogram;
-use crate::registry::Meter;
+use crate::registry::{Meter, Role};
 use crate::{Gauge, Stage, stage};
 
 /// The shortest duration that has a bucket in the text: 2^10 ns, about a microsecond.
@@ -86,6 +86,35 @@ impl Meter {
             line(text, format_args!("{name}_sum{{stage=\"{of}\"}} {sum}"));
         }
     }
+}
+
+/// The counters of several meters in one text, each with another value of a label: those that a role
+/// shows.
+pub fn render_each<'a>(
+    role: Role,
+    label: &str,
+    meters: impl Iterator<Item = (&'a str, &'a Meter)> + Clone,
+) -> String {
+    let mut text = String::with_capacity(TEXT_BYTES);
+    Meter::for_role(role).render_build(&mut text);
+    for (index, family) in FAMILIES.iter().enumerate() {
+        let name = family.name;
+        if !role.shows(name) {
+            continue;
+        }
+        head(&mut text, name, "counter", family.help);
+        for (whose, meter) in meters.clone() {
+            for value in 0..family.count {
+                let count = meter.counter(first_counter(index) + value);
+                let of = (family.text)(value);
+                let more = family.label.map(|own| format!(",{own}=\"{of}\"")).unwrap_or_default();
+                let labels = format_args!("{label}=\"{whose}\"{more}");
+                line(&mut text, format_args!("{name}_total{{{labels}}} {count}"));
+            }
+        }
+    }
+    text.push_str("# EOF\n");
+    text
 }
 
 fn render_buckets(text: &mut String, name: &str, stage: &str, counts: &[u64]) {

@@ -47,6 +47,9 @@ pub struct Call {
     /// The region that the function's client was made for.
     #[serde(default)]
     pub region: Option<String>,
+    /// The call that this one repeats, as the host asked for.
+    #[serde(default)]
+    pub again: Option<u64>,
 }
 
 impl Call {

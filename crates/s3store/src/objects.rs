@@ -50,6 +50,15 @@ impl Objects {
         Ok(response)
     }
 
+    /// The encoding of the transfer is not the object's: S3 does not keep it.
+    async fn put(
+        &self,
+        mut req: S3Request<PutObjectInput>,
+    ) -> S3Result<S3Response<PutObjectOutput>> {
+        req.input.content_encoding = req.input.content_encoding.take().and_then(own_encodings);
+        self.files.put_object(req).await
+    }
+
     async fn parts(&self, req: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {
         let mut response = self.files.list_parts(req).await?;
         if let Some(parts) = &mut response.output.parts {
@@ -57,6 +66,13 @@ impl Objects {
         }
         Ok(response)
     }
+}
+
+/// What of `content-encoding` is the object's own.
+fn own_encodings(all: String) -> Option<String> {
+    let own = all.split(',').map(str::trim).filter(|one| !one.is_empty() && *one != "aws-chunked");
+    let own = own.collect::<Vec<_>>().join(",");
+    (!own.is_empty()).then_some(own)
 }
 
 /// The octets that an answer announces; nothing where the file is no longer the object's. An object
@@ -106,6 +122,14 @@ impl S3 for Objects {
         Box::pin(self.get(req))
     }
 
+    fn put_object<'a, 'b>(&'a self, req: S3Request<PutObjectInput>) -> Answer<'b, PutObjectOutput>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        Box::pin(self.put(req))
+    }
+
     fn list_parts<'a, 'b>(&'a self, req: S3Request<ListPartsInput>) -> Answer<'b, ListPartsOutput>
     where
         'a: 'b,
@@ -126,7 +150,6 @@ impl S3 for Objects {
         list_buckets: ListBucketsInput => ListBucketsOutput,
         list_objects: ListObjectsInput => ListObjectsOutput,
         list_objects_v2: ListObjectsV2Input => ListObjectsV2Output,
-        put_object: PutObjectInput => PutObjectOutput,
         create_multipart_upload: CreateMultipartUploadInput => CreateMultipartUploadOutput,
         upload_part: UploadPartInput => UploadPartOutput,
         upload_part_copy: UploadPartCopyInput => UploadPartCopyOutput,
@@ -143,6 +166,15 @@ mod tests {
     async fn octets(path: &Path, file: File, answer: &GetObjectOutput) -> Option<Vec<u8>> {
         let blob = body(path, file, answer).await?;
         Some(Body::from(blob).store_all_limited(1 << 20).await.unwrap().to_vec())
+    }
+
+    #[test]
+    fn the_encoding_of_a_transfer_is_not_kept() {
+        let own = |all: &str| own_encodings(all.to_owned());
+        assert_eq!(own("aws-chunked"), None);
+        assert_eq!(own("gzip,aws-chunked").as_deref(), Some("gzip"));
+        assert_eq!(own("aws-chunked, gzip").as_deref(), Some("gzip"));
+        assert_eq!(own("").as_deref(), None);
     }
 
     #[tokio::test]

@@ -36,6 +36,9 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const LIMITS: HeadLimits =
     HeadLimits { head_bytes_max: 8 * 1024, headers_max: 64, target_bytes_max: 2 * 1024 };
 
+/// The Content-Type of `/metrics`.
+pub const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
 /// Whether the process should get traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
@@ -100,7 +103,7 @@ impl Routes {
     ) -> Routes {
         let metrics = move |_: Option<&str>| Answer {
             status: 200,
-            content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            content_type: METRICS_TYPE,
             body: meter.render(),
         };
         let healthz = move |_: Option<&str>| match health() {

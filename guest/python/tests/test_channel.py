@@ -84,6 +84,29 @@ def test_dropped_bodies_are_released(served, link):
     assert idle(served, link)
 
 
+def test_what_was_read_is_released_with_what_comes_next_and_what_was_not_at_once(served, link):
+    put("k", b"x" * 9_000_000)
+    put("small", b"x")
+    assert get("small") == b"x"
+    assert len(link._releases) == 1, "the GET brought that of the PUT"
+    answer = calls.perform("s3", "GetObject", {"Key": "k"}, streaming=True)
+    assert not link._releases
+    answer.stream.close()
+    assert not link._releases, "the host keeps a connection for the rest"
+    assert idle(served, link)
+
+
+def test_who_waits_is_given_room_at_once(served, link):
+    put("k", b"x")
+    answer = calls.perform("s3", "GetObject", {"Key": "k"}, streaming=True)
+    with link._lock:
+        link._calls[-1] = None  # another thread's
+    assert RawBody(answer.stream).read() == b"x"
+    with link._lock:
+        del link._calls[-1]
+    assert not link._releases
+
+
 def test_errors_of_the_host(link):
     with pytest.raises(ReadTimeoutError):
         calls.perform("s3", "HeadObject", {"Key": "k"})
@@ -241,3 +264,87 @@ def test_a_completion_for_nobody_ends_the_channel(served, link):
     served.session.push(999, 0, 0, 0, 0, 0, 0, 0, 0)
     with pytest.raises(ConnectionClosedError, match="a call that was not made"):
         get("k")
+
+
+def once_more(served, link, monkeypatch, times, at=None):
+    """Has the host ask for a body again so many times: when it is whole, or after some octets."""
+    asked = []
+    piece = served.session.piece
+
+    def ask(call, upload, flags, *rest):
+        if at is not None and len(asked) < times and len(upload.data) >= at:
+            served.session.uploads.pop(call, None)
+            end(call)
+        else:
+            piece(call, upload, flags, *rest)
+
+    def end(call):
+        asked.append(call)
+        meta = {"error": {"Code": "SlowDown", "Message": "no"}, "again_after_ms": 1}
+        served.session.complete(call, 1, 16, meta, None, 0, 0)
+
+    perform = served.session.perform
+
+    def again(call, upload):
+        numbers.append(upload.meta.get("again"))
+        if at is None and len(asked) < times:
+            end(call)
+        else:
+            perform(call, upload)
+
+    numbers = []
+    monkeypatch.setattr(served.session, "piece", ask)
+    monkeypatch.setattr(served.session, "perform", again)
+    return asked, numbers
+
+
+@pytest.mark.parametrize("at", [None, 0, 1 << 20, 5 << 20])
+def test_a_body_that_the_host_has_not_kept_is_sent_again(served, link, store, monkeypatch, at):
+    asked, numbers = once_more(served, link, monkeypatch, 2, at)
+    data = random.Random(1).randbytes(9 << 20)
+    put("k", data)
+    assert store.objects["k"] == data
+    # The host hears which call this one repeats.
+    assert len(asked) == 2 and numbers[-1] == asked[-1]
+    assert idle(served, link)
+
+
+def test_a_file_is_read_again_and_says_so(served, link, store, monkeypatch, tmp_path):
+    once_more(served, link, monkeypatch, 1, 3 << 20)
+    data = random.Random(1).randbytes(9 << 20)
+    (tmp_path / "f").write_bytes(b"before" + data)
+    seen = []
+    with open(tmp_path / "f", "rb") as file:
+        file.seek(6)
+        body = source.File(file, len(data), seen.append)
+        calls.perform("s3", "PutObject", {"Key": "k"}, body)
+    assert store.objects["k"] == data
+    assert sum(seen) == len(data) and min(seen) < 0
+    assert idle(served, link)
+
+
+class Once:
+    """What cannot go back."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def read(self, size):
+        piece, self.data = self.data[:size], self.data[size:]
+        return piece
+
+
+def test_what_cannot_be_read_again_raises_botocores_exception(served, link, store, monkeypatch):
+    from unlade_guest.errors import UnseekableStreamError
+
+    data = random.Random(1).randbytes(9 << 20)
+    body = source.of(Once(data), len(data))
+    calls.perform("s3", "PutObject", {"Key": "k"}, body)
+    assert store.objects["k"] == data
+    once_more(served, link, monkeypatch, 1, 3 << 20)
+    with pytest.raises(UnseekableStreamError, match="Need to rewind the stream .*Once"):
+        calls.perform("s3", "PutObject", {"Key": "k"}, source.of(Once(data), len(data)))
+    assert idle(served, link)
+    short = source.of(Once(data), len(data) + 1)
+    with pytest.raises(EOFError):
+        calls.perform("s3", "PutObject", {"Key": "k"}, short)

@@ -43,11 +43,11 @@ class Stream:
         self._let_go()
 
     def _let_go(self):
-        self._more = False
+        unread, self._more = self._more, False
         token, self._token = self._token, 0
         if token:
             Stream._open.pop(id(self), None)
-            self._channel.release(token, bodies=True)
+            self._channel.release(token, unread)
 
     def window(self):
         """What is here of the body, at least one octet; None at its end. Not copied."""

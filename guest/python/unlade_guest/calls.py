@@ -36,11 +36,12 @@ def perform(service, operation, parameters, body=None, streaming=False, region=N
 class Begun:
     """A call in flight, and what it takes to make it again."""
 
-    __slots__ = ("channel", "call", "pieces", "body", "operation")
+    __slots__ = ("channel", "call", "meta", "pieces", "body", "operation")
 
-    def __init__(self, link, pieces, body, operation):
+    def __init__(self, link, meta, pieces, body, operation):
         self.channel = link
         self.call = None
+        self.meta = meta
         self.pieces = pieces
         self.body = body
         self.operation = operation
@@ -71,7 +72,7 @@ def _begin(service, operation, parameters, body, region):
         elif not body.length:
             body = None
     pieces.insert(0, encode(meta).encode())
-    begun = Begun(link, pieces, body, operation)
+    begun = Begun(link, meta, pieces, body, operation)
     _send(begun)
     return begun
 
@@ -116,15 +117,25 @@ def _collect(begun, streaming):
     link = begun.channel
     for attempt in range(wire.REFUSALS_MAX):
         completion = link.finish(begun.call)
-        if completion.status != wire.REFUSED:
+        again = completion.flags & wire.AGAIN
+        if completion.status != wire.REFUSED and not again:
             return _answer(link, begun.operation, completion, streaming)
         _drop(link, completion)
-        if not Stream.spill_one(link):
+        if again:
+            _repeat(begun, completion)
+        elif not Stream.spill_one(link):
             sleep(wire.REFUSED_WAIT_S * min(attempt + 1, 20))
         if begun.body is not None:
             begun.body.rewind()
         _send(begun)
     raise host_error("Refused", "the host had too much to do at once", begun.operation)
+
+
+def _repeat(begun, completion):
+    """Waits for the next attempt of a call whose body the host has not kept."""
+    said = decode(completion.meta.decode()) if completion.meta else {}
+    sleep(said.get("again_after_ms", 0) / 1000)
+    begun.pieces[0] = encode(dict(begun.meta, again=begun.call.number)).encode()
 
 
 def _drop(link, completion):

@@ -254,13 +254,17 @@ class Channel(Turns):
                 self._push(call.number, CANCEL, 0, (0, 0), 0, 0, 0)
                 self._ring()
 
-    def release(self, token, bodies=False):
-        """Gives a token's slots and meta back; at the latest with the next submission."""
+    def release(self, token, unread=False):
+        """Gives a token's slots and meta back; at the latest with the next submission.
+
+        At once where a call is in flight, which may wait for room, or where the host keeps a
+        connection for what is `unread`. To ring for each would cost both sides a wake-up.
+        """
         if self.dead is not None or self.process != os.getpid():
             return
         # A finaliser may run this inside the lock of its own thread: then it is left for later.
         self._releases.append(token)
-        if bodies or len(self._releases) >= RELEASES_HELD_MAX:
+        if unread or self._calls or len(self._releases) >= RELEASES_HELD_MAX:
             if self._lock.acquire(False):
                 try:
                     self._flush()
@@ -276,10 +280,9 @@ class Channel(Turns):
         return self.invocations.popleft()
 
     def reply(self, content):
-        """Sends a REPLY, after every RELEASE that is still held."""
+        """Sends a REPLY, after every RELEASE that is still held: it wakes the host for these, too."""
         with self._lock:
             self._flush()
-            self._ring()
         self._send(REPLY, content)
 
     def close(self):

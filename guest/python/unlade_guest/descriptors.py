@@ -4,7 +4,7 @@ from _collections import deque
 from struct import Struct
 
 CALL, BODY, READ, RELEASE, CANCEL = 1, 2, 3, 4, 5
-MORE, PART, PREFETCHED, PENDING = 1, 2, 4, 8
+MORE, PART, PREFETCHED, PENDING, AGAIN = 1, 2, 4, 8, 16
 DONE, SERVICE_ERROR, HOST_ERROR, REFUSED = 0, 1, 2, 3
 
 SUBMISSION = Struct("<QHHIIIIIQ24x")

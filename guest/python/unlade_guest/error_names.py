@@ -7,7 +7,7 @@ NAMES = {
         UnknownTokenProviderError PartialCredentialsError CredentialRetrievalError
         UnknownSignatureVersionError ServiceNotInRegionError BaseEndpointResolverError
         ProfileNotFound ConfigParseError ConfigNotFound MissingParametersError ValidationError
-        UnknownServiceStyle ChecksumError UnseekableStreamError InvalidExpressionError
+        UnknownServiceStyle ChecksumError InvalidExpressionError
         UnknownCredentialError WaiterConfigError UnsupportedSignatureVersionError
         InvalidDNSNameError InvalidS3AddressingStyleError UnsupportedS3ArnError
         UnsupportedS3ControlArnError InvalidHostLabelError UnsupportedOutpostResourceError

@@ -107,6 +107,11 @@ IncompleteReadError = _make(
     (BotoCoreError,),
     "{actual_bytes} read, but total bytes expected is {expected_bytes}.",
 )
+UnseekableStreamError = _make(
+    "UnseekableStreamError",
+    (BotoCoreError,),
+    "Need to rewind the stream {stream_object}, but stream is not seekable.",
+)
 PaginationError = _make("PaginationError", (BotoCoreError,), "Error during pagination: {message}")
 OperationNotPageableError = _make(
     "OperationNotPageableError", (BotoCoreError,), "Operation cannot be paginated: {operation_name}"

@@ -57,11 +57,45 @@ class File:
             self._seen(size)
 
     def rewind(self):
-        """Begins again."""
+        """Begins again. UnseekableStreamError where the file cannot."""
         if self._seen is not None:
             self._seen(self._left - self.length)
-        self._file.seek(self._start)
+        try:
+            self._file.seek(self._start)
+        except Exception:
+            raise _unseekable(self._file) from None
         self._left = self.length
+
+
+class Pipe:
+    """A body that is read once: as many octets as its sender has announced."""
+
+    __slots__ = ("length", "_file", "_left")
+
+    def __init__(self, file, length):
+        self.length = self._left = length
+        self._file = file
+
+    def fill(self, target):
+        """Reads exactly as many octets as `target` has."""
+        at = 0
+        while at < len(target):
+            number = _read_into(self._file, target[at:] if at else target)
+            if not number:
+                raise EOFError("the body ended %d octets early" % (self._left - at))
+            at += number
+        self._left -= at
+
+    def rewind(self):
+        """UnseekableStreamError, unless nothing was read."""
+        if self._left != self.length:
+            raise _unseekable(self._file)
+
+
+def _unseekable(file):
+    from .errors import UnseekableStreamError
+
+    return UnseekableStreamError(stream_object=file)
 
 
 def _read_into(file, target):
@@ -93,8 +127,8 @@ def length_of(file):
         return None
 
 
-def of(value):
-    """The body that a caller's `Body` is."""
+def of(value, announced=None):
+    """The body that a caller's `Body` is; `announced` octets where it cannot say how many."""
     if isinstance(value, str):
         return Octets(value.encode())
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -102,6 +136,8 @@ def of(value):
     length = length_of(value)
     if length is not None:
         return File(value, length)
+    if announced is not None:
+        return Pipe(value, announced)
     pieces = []
     while True:
         piece = value.read(UNSEEKABLE_CHUNK_BYTES)

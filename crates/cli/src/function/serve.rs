@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use function::isolation::Isolation;
 use function::manifest::Backend;
 use gateway::GatewayConfig;
+use gateway::config::Workers;
 use gateway::serve::Parts;
 use isolation::process::{Launcher, Process, ProcessConfig};
 use isolation::qemu::{Qemu, QemuConfig};
@@ -20,8 +21,8 @@ use crate::output::line;
 
 pub(super) const LONG: &str = "\
 Serves functions until SIGTERM or SIGINT; then nothing is accepted, what runs ends, and what is \
-acknowledged is made durable first. SIGHUP reads limits and the directory `functions` anew. Everything not said has a default: without a configuration, \
-functions are kept in /var/lib/unlade/fn, and so are the objects of the built-in S3 store. The \
+acknowledged is made durable first. SIGHUP reads limits, tenants and the directory `functions` \
+anew. Everything not said has a default: without a configuration, functions are kept in /var/lib/unlade/fn, and so are the objects of the built-in S3 store. The \
 gateway's address is printed when callers can come.";
 
 pub(super) const HELP: &str = "\
@@ -43,6 +44,8 @@ An fn.toml, with the defaults:
   store_listen = \"127.0.0.1:9000\" # the built-in store
   [store]                           # another one: as in `unlade fn worker --help`
   endpoint = \"https://s3.example\"
+  workers = \"per-tenant\"            # or \"shared\": one I/O worker, and one end, for all tenants
+  workers_admin = \"127.0.0.1:9903\" # /metrics of a shared worker; none where not said
   [tenant.NAME]                     # besides `default`; with its own [tenant.NAME.store],
                                     # [tenant.NAME.limits] and [tenant.NAME.instance]
   [isolation.process]
@@ -96,9 +99,30 @@ pub(super) struct ServeArgs {
     /// Where the built-in store listens, instead of the configuration's
     #[arg(long, value_name = "ADDRESS")]
     store_listen: Option<SocketAddr>,
+    /// One I/O worker for each tenant, or one for all, instead of the configuration's
+    #[arg(long, value_name = "WHICH")]
+    workers: Option<WorkersArg>,
     /// Say whether the configuration is valid, and exit
     #[arg(long)]
     check: bool,
+}
+
+/// `--workers`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum WorkersArg {
+    /// A process for each tenant
+    PerTenant,
+    /// One process for all tenants: less memory, and one end for all of them
+    Shared,
+}
+
+impl WorkersArg {
+    fn setting(self) -> Workers {
+        match self {
+            WorkersArg::PerTenant => Workers::PerTenant,
+            WorkersArg::Shared => Workers::Shared,
+        }
+    }
 }
 
 /// `[isolation]`.
@@ -114,25 +138,32 @@ struct IsolationConfig {
 /// # Errors
 /// The configuration, or what stopped it.
 pub(super) fn run(args: ServeArgs) -> Result<()> {
-    let mut config = match &args.config {
+    let config = match &args.config {
         Some(path) => GatewayConfig::load(path)?,
         None => GatewayConfig::default(),
     };
-    config.listen = args.listen.unwrap_or(config.listen);
-    config.store_listen = args.store_listen.unwrap_or(config.store_listen);
-    let state = args.state.unwrap_or(config.state);
-    config.state = std::path::absolute(&state).context("the directory of --state")?;
+    let state = args.state.as_ref().unwrap_or(&config.state);
+    let state = std::path::absolute(state).context("the directory of --state")?;
+    let (check, path) = (args.check, args.config.clone());
+    let with_arguments = move |config: GatewayConfig| GatewayConfig {
+        listen: args.listen.unwrap_or(config.listen),
+        store_listen: args.store_listen.unwrap_or(config.store_listen),
+        workers: args.workers.map_or(config.workers, WorkersArg::setting),
+        state: state.clone(),
+        ..config
+    };
+    let config = with_arguments(config);
     config.check()?;
     let isolation = config.isolation.clone().try_into().context("[isolation]")?;
-    if args.check {
+    if check {
         return line(format_args!("the configuration is valid"));
     }
     logs::init(&config.log)?;
     let executable = std::env::current_exe().context("where this program is")?;
     let backends = backends(isolation, &executable);
-    let (path, used) = (args.config, config.clone());
+    let used = config.clone();
     let reload = Box::new(move || match &path {
-        Some(path) => GatewayConfig::load(path),
+        Some(path) => GatewayConfig::load(path).map(&with_arguments),
         None => Ok(used.clone()),
     });
     let parts = Parts { backends, executable, reload };

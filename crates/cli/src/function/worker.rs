@@ -1,10 +1,10 @@
 //! `unlade fn worker`: the I/O worker of a tenant.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
-use hostio::WorkerConfig;
+use hostio::{Roster, WorkerConfig};
 use service::logs;
 
 use super::mind_parent;
@@ -14,7 +14,9 @@ pub(super) const LONG: &str = "\
 Runs the I/O worker of one tenant until SIGTERM or SIGINT; then writes that are acknowledged are \
 made durable first. Function instances speak to it in memory that they share with it \
 (docs/guest-protocol.md); a gateway attaches them on the control socket. Credentials are in this \
-process only.";
+process only. With --shared it is the worker of several tenants: each has its own control socket, \
+store, keys, limits and journal, and a fair share of the processor; what ends the process ends the \
+work of all. SIGHUP then reads the files anew.";
 
 pub(super) const HELP: &str = "\
 A worker.toml; only `control` and `[store]` must be there, the rest are the defaults:
@@ -37,14 +39,22 @@ A worker.toml; only `control` and `[store]` must be there, the rest are the defa
   [tenant]                              # of all instances together
   held_bytes_max = \"512MiB\"
   dirty_bytes_max = \"128MiB\"            # acknowledged and not durable
-  journal = \"/var/lib/unlade/tenant.journal\"  # for early replies; none where not said";
+  journal = \"/var/lib/unlade/tenant.journal\"  # for early replies; none where not said
+
+A shared.toml:
+  admin = \"127.0.0.1:9903\"              # figures of all, with a label `tenant`
+  [tenants]                             # 256 at most
+  NAME = \"/etc/unlade/NAME.toml\"        # a worker.toml each";
 
 /// Arguments of `unlade fn worker`.
 #[derive(Debug, Args)]
 pub(super) struct WorkerArgs {
-    /// The configuration
-    #[arg(long, value_name = "FILE")]
-    config: PathBuf,
+    /// The configuration of the tenant
+    #[arg(long, value_name = "FILE", required_unless_present = "shared")]
+    config: Option<PathBuf>,
+    /// The file that names the configurations of several tenants
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    shared: Option<PathBuf>,
     /// Say whether the configuration is valid, and exit
     #[arg(long)]
     check: bool,
@@ -58,11 +68,26 @@ pub(super) struct WorkerArgs {
 /// # Errors
 /// The configuration, or what stopped it.
 pub(super) fn run(args: &WorkerArgs) -> Result<()> {
-    let config = WorkerConfig::load(&args.config)?;
+    if let Some(path) = &args.shared {
+        return run_shared(args, path);
+    }
+    let path = args.config.as_deref().context("--config or --shared")?;
+    let config = WorkerConfig::load(path)?;
     if args.check {
-        return line(format_args!("{}: valid", args.config.display()));
+        return line(format_args!("{}: valid", path.display()));
     }
     mind_parent(args.die_with_parent)?;
     logs::init(&config.log)?;
     Ok(hostio::run(&config)?)
+}
+
+fn run_shared(args: &WorkerArgs, path: &Path) -> Result<()> {
+    let roster = Roster::load(path)?;
+    if args.check {
+        roster.check()?;
+        return line(format_args!("{}: valid", path.display()));
+    }
+    mind_parent(args.die_with_parent)?;
+    logs::init(&roster.log)?;
+    Ok(hostio::run_shared(path)?)
 }

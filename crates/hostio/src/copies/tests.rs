@@ -21,9 +21,9 @@ fn copies(service: CopyService) -> Rc<Copies> {
 fn with_cores(service: CopyService, cores: usize) -> Rc<Copies> {
     let made = copies(service);
     let (quota, meter) = (made.quota.clone(), made.meter.clone());
-    let (running, under_way) = (OnceCell::new(), RefCell::default());
+    let (client, under_way) = (OnceCell::new(), RefCell::default());
     let (next, how) = (Cell::new(0), made.how.clone());
-    Rc::new(Copies { service, cores, quota, meter, running, under_way, next, how })
+    Rc::new(Copies { service, cores, quota, meter, client, under_way, next, how })
 }
 
 fn arena() -> Rc<Arena> {
@@ -77,7 +77,7 @@ fn the_octets_are_the_same_whoever_copies() {
             assert_eq!(worker + by_service, 120);
             match service {
                 CopyService::Off => {
-                    assert_eq!((by_service, copies.running.get().is_some()), (0, false))
+                    assert_eq!((by_service, copies.client.get().is_some()), (0, false))
                 }
                 // The empty ones.
                 CopyService::Always => assert!(by_service > worker),
@@ -133,14 +133,14 @@ fn an_epoch_that_ends_takes_its_copies_along_and_no_others() {
         assert_eq!(copies.under_way(), 1);
         // The next epoch's, whatever the tasks do that are left of the one before.
         ending.copy_in(0, &vec![5; ARENA_BYTES]).unwrap();
-        let running = copies.running.get().unwrap().clone().unwrap();
-        running.copier.sync_all().unwrap();
+        let client = copies.client.get().unwrap().as_ref().unwrap();
+        client.running.copier.sync_all().unwrap();
         assert!(content(&ending).iter().all(|&octet| octet == 5));
         first.abort();
         assert!(first.await.unwrap_err().is_cancelled());
         assert!(content(&ending).iter().all(|&octet| octet == 5));
         // What stayed was made by then; nothing was done to it.
-        running.ended.notify_waiters();
+        client.ended.notify_waiters();
         let (filled, taken) = second.await.unwrap();
         assert_eq!((filled, taken), (Ok(()), Ok(vec![0; 1000])));
         assert!(content(&staying)[..2 << 20] == **from);
@@ -159,7 +159,7 @@ fn who_waits_still_is_told_of_the_end_of_the_epoch() {
                 tokio::task::yield_now().await;
             }
             copies.end(&arena);
-            copies.running.get().unwrap().as_ref().unwrap().ended.notify_waiters();
+            copies.client.get().unwrap().as_ref().unwrap().ended.notify_waiters();
         };
         let (ended, ()) = tokio::join!(waiting, ending);
         assert_eq!(ended, Ok(Err(EpochEnded)));
@@ -220,7 +220,7 @@ fn without_a_service_or_a_core_for_it_it_is_as_before() {
         let arena = arena();
         let mut random = Random::new(7);
         let none = copies(CopyService::Always);
-        none.running.set(None).unwrap();
+        none.client.set(None).unwrap();
         there_and_back(&none, &arena, &mut random).await;
         none.append(&arena, 0, 300_000, Vec::new()).await.unwrap().unwrap();
         assert!(fallbacks(&none, CopyFallback::Unavailable) >= 1);
@@ -233,7 +233,7 @@ fn without_a_service_or_a_core_for_it_it_is_as_before() {
         assert_eq!(fallbacks(&few, CopyFallback::Cores), 0);
         few.append(&arena, 0, SERVICE_BYTES_MIN, Vec::new()).await.unwrap().unwrap();
         assert_eq!(fallbacks(&few, CopyFallback::Cores), 1);
-        assert!(few.running.get().is_none());
+        assert!(few.client.get().is_none());
         for copies in [none, few] {
             assert_eq!(made_by(&copies, CopyBy::Service), 0);
         }
@@ -244,11 +244,16 @@ fn without_a_service_or_a_core_for_it_it_is_as_before() {
 fn tenants_of_a_thread_have_one_service() {
     local(async || {
         let (one, two, arena) = (copies(CopyService::Always), copies(CopyService::Always), arena());
-        assert!(one.running.get().is_none());
+        assert!(one.client.get().is_none());
         one.append(&arena, 0, 1000, Vec::new()).await.unwrap().unwrap();
         two.append(&arena, 0, 1000, Vec::new()).await.unwrap().unwrap();
-        let running = |copies: &Copies| copies.running.get().unwrap().clone().unwrap();
+        let running =
+            |copies: &Copies| copies.client.get().unwrap().as_ref().unwrap().running.clone();
         assert!(Rc::ptr_eq(&running(&one), &running(&two)));
+        // One that goes leaves the others theirs.
+        drop(one);
+        two.append(&arena, 0, 1000, Vec::new()).await.unwrap().unwrap();
+        assert_eq!(made_by(&two, CopyBy::Service), 2);
     });
 }
 

@@ -1,12 +1,8 @@
 //! A body that is compared with the checksum its head states.
 
-use aws_lc_rs::digest::{self, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use crc_fast::CrcAlgorithm;
 use object::Head;
 
-use super::body::crc32_text;
+use super::digest::Digest;
 use super::{Into, Local, Reader, TransportError};
 
 /// Octets of a region that are looked at together.
@@ -22,35 +18,6 @@ pub fn stated(head: &Head) -> Option<(&'static str, &str)> {
     ALGORITHMS.iter().find_map(|name| Some((*name, sum(name).filter(|sum| !sum.contains('-'))?)))
 }
 
-enum Digest {
-    Crc32(Box<crc_fast::Digest>),
-    Other(digest::Context),
-}
-
-impl Digest {
-    fn new(algorithm: &str) -> Digest {
-        match algorithm {
-            "sha256" => Digest::Other(digest::Context::new(&SHA256)),
-            "sha1" => Digest::Other(digest::Context::new(&SHA1_FOR_LEGACY_USE_ONLY)),
-            _ => Digest::Crc32(Box::new(crc_fast::Digest::new(CrcAlgorithm::Crc32IsoHdlc))),
-        }
-    }
-
-    fn update(&mut self, octets: &[u8]) {
-        match self {
-            Digest::Crc32(digest) => digest.update(octets),
-            Digest::Other(context) => context.update(octets),
-        }
-    }
-
-    fn text(&self) -> String {
-        match self {
-            Digest::Crc32(digest) => crc32_text(digest.finalize() as u32),
-            Digest::Other(context) => STANDARD.encode(context.clone().finish()),
-        }
-    }
-}
-
 /// See the [module](self).
 pub struct Checked {
     reader: Box<dyn Reader>,
@@ -59,15 +26,15 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// A body, its algorithm and its checksum.
-    pub fn new(reader: Box<dyn Reader>, algorithm: &str, due: &str) -> Checked {
-        let digest = Digest::new(algorithm);
+    /// A body that is compared with its checksum, if the algorithm is known.
+    pub fn over(reader: Box<dyn Reader>, algorithm: &str, due: &str) -> Box<dyn Reader> {
+        let Some(digest) = Digest::new(algorithm) else { return reader };
         let mut checked = Checked { reader, digest, due: due.to_owned() };
         // What is empty is never read.
         if checked.reader.left_bytes() == Some(0) {
             checked.due = checked.digest.text();
         }
-        checked
+        Box::new(checked)
     }
 
     async fn step(&mut self, to: Into<'_>, bytes_max: usize) -> Result<usize, TransportError> {

@@ -1,12 +1,15 @@
 //! One connection to the store, plain or TLS, and the octets that came too early.
 
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use ring::Arena;
 use rustix::net::RecvFlags;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
@@ -14,12 +17,58 @@ use super::{Into, TransportError};
 
 /// Octets that are read at once where their end is not known, such as a head with what follows.
 const READ_BYTES: usize = 16 * 1024;
+/// Octets that are read at once while a body is sent.
+const LISTEN_BYTES: usize = 1024;
 
 /// The stream of a connection.
 #[derive(Debug)]
 pub(super) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// Reads what is there behind `to`; nothing at the end.
+    fn poll_read(&mut self, cx: &mut Context<'_>, to: &mut Vec<u8>) -> Poll<io::Result<()>> {
+        let mut space = [0; LISTEN_BYTES];
+        let mut read = ReadBuf::new(&mut space);
+        let polled = match self {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, &mut read),
+            Stream::Tls(tls) => Pin::new(tls).poll_read(cx, &mut read),
+        };
+        to.extend_from_slice(read.filled());
+        polled
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, octets: &[u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_write(cx, octets),
+            Stream::Tls(tls) => Pin::new(tls).poll_write(cx, octets),
+        }
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Stream::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        }
+    }
+}
+
+/// What a step of sending gave.
+enum Step {
+    /// The other end said something, or has closed.
+    Heard,
+    Flushed,
+    Sent(usize),
+}
+
+/// How much of a piece has gone.
+pub(super) enum Sent {
+    /// All.
+    All,
+    /// So many octets, when the other end said something, or closed.
+    Until(usize),
 }
 
 /// A connection that carries one exchange at a time.
@@ -92,16 +141,49 @@ impl Connection {
         Ok(())
     }
 
+    /// Sends octets of a body until something comes from the other end, which may not want them;
+    /// how many have gone.
+    pub(super) async fn send_until_heard(&mut self, body: &[u8]) -> Result<Sent, TransportError> {
+        let mut bytes = 0;
+        let mut heard = !self.held().is_empty();
+        while !heard {
+            let rest = body.get(bytes..).unwrap_or_default();
+            if rest.is_empty() && matches!(self.stream, Stream::Plain(_)) {
+                return Ok(Sent::All);
+            }
+            let Connection { stream, buffer, host, timeout, .. } = self;
+            let step = poll_fn(|cx| {
+                if let Poll::Ready(read) = stream.poll_read(cx, buffer) {
+                    return Poll::Ready(read.map(|()| Step::Heard));
+                }
+                match rest.is_empty() {
+                    true => stream.poll_flush(cx).map_ok(|()| Step::Flushed),
+                    false => stream.poll_write(cx, rest).map_ok(Step::Sent),
+                }
+            });
+            match within(*timeout, host, step).await? {
+                Step::Heard => heard = true,
+                Step::Flushed => return Ok(Sent::All),
+                Step::Sent(0) => return Err(broken(host, "it takes no more")),
+                Step::Sent(more) => bytes += more,
+            }
+        }
+        Ok(Sent::Until(bytes))
+    }
+
     /// Reads more behind what is held; how many octets, 0 at the end.
     pub(super) async fn fill(&mut self) -> Result<usize, TransportError> {
+        let (timeout, host) = (self.timeout, self.host.clone());
+        within(timeout, &host, self.listen()).await
+    }
+
+    /// The same, for as long as it takes. May be cancelled.
+    pub(super) async fn listen(&mut self) -> io::Result<usize> {
         self.buffer.reserve(READ_BYTES);
-        let work = async {
-            match &mut self.stream {
-                Stream::Plain(tcp) => tcp.read_buf(&mut self.buffer).await,
-                Stream::Tls(tls) => tls.read_buf(&mut self.buffer).await,
-            }
-        };
-        within(self.timeout, &self.host, work).await
+        match &mut self.stream {
+            Stream::Plain(tcp) => tcp.read_buf(&mut self.buffer).await,
+            Stream::Tls(tls) => tls.read_buf(&mut self.buffer).await,
+        }
     }
 
     /// Reads octets of a body to where they belong, past the buffer where that can be: at most

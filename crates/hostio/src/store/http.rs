@@ -15,7 +15,7 @@ use super::body::Body;
 use super::connection::{Connection, Stream, broken, put};
 use super::pool::Pool;
 use super::sign::{Form, Payload, Signer};
-use super::{Incoming, Into, Local, Reader, Transport, TransportError, Version, v2};
+use super::{Incoming, Into, Local, Outgoing, Reader, Transport, TransportError, Version, v2};
 
 /// What a store may send before the body.
 const LIMITS: HeadLimits =
@@ -62,9 +62,9 @@ pub struct Endpoint {
 /// See the [module](self).
 #[derive(Debug)]
 pub struct HttpStore {
-    endpoint: Endpoint,
+    pub(super) endpoint: Endpoint,
     tls: Option<TlsConnectorShown>,
-    pool: Rc<Pool>,
+    pub(super) pool: Rc<Pool>,
 }
 
 struct TlsConnectorShown(TlsConnector);
@@ -76,9 +76,9 @@ impl std::fmt::Debug for TlsConnectorShown {
 }
 
 /// Where a request goes.
-struct Place {
+pub(super) struct Place {
     /// To connect to.
-    host: String,
+    pub(super) host: String,
     /// As in the `Host` field.
     authority: String,
     path: String,
@@ -97,12 +97,12 @@ impl HttpStore {
     }
 
     /// The region of a request: its own, or the one of the configuration.
-    fn region<'a>(&'a self, request: &'a Request) -> &'a str {
+    pub(super) fn region<'a>(&'a self, request: &'a Request) -> &'a str {
         let own = self.endpoint.signer.as_ref().map_or("", Signer::region);
         request.region.as_deref().unwrap_or(own)
     }
 
-    fn place(
+    pub(super) fn place(
         &self,
         bucket: Option<&str>,
         region: Option<&str>,
@@ -127,7 +127,7 @@ impl HttpStore {
         Place { host, authority, path }
     }
 
-    async fn connect(&self, host: &str) -> Result<Connection, TransportError> {
+    pub(super) async fn connect(&self, host: &str) -> Result<Connection, TransportError> {
         let limit = self.endpoint.connect_timeout;
         let unreachable = |why: String| TransportError::Connect { host: host.to_owned(), why };
         let work = async {
@@ -171,11 +171,8 @@ impl HttpStore {
         if matches!(request.operation.method, Method::Put | Method::Post) {
             headers.push(("content-length".to_owned(), body.octets().len().to_string()));
         }
-        let query = request.query_text();
-        let mark = if query.is_empty() { "" } else { "?" };
-        let target = format!("{}{mark}{query}", place.path);
         if let Some(signer) = &self.endpoint.signer {
-            let url = format!("{}://{}{target}", self.scheme(), place.authority);
+            let url = self.url(request, place);
             let payload = match self.endpoint.signs_bodies || body.octets().is_empty() {
                 true => Payload::Sha256(body.sha256()),
                 false => Payload::Unsigned,
@@ -186,15 +183,12 @@ impl HttpStore {
             };
             headers.extend(signed);
         }
-        let mut head = format!("{method} {target} HTTP/1.1\r\nhost: {}\r\n", place.authority);
-        for (name, value) in &headers {
-            head.push_str(name);
-            head.push_str(": ");
-            head.push_str(value);
-            head.push_str("\r\n");
-        }
-        head.push_str("\r\n");
-        Ok(head.into_bytes())
+        Ok(written(request, place, &headers))
+    }
+
+    /// The address of a request, as it is signed.
+    pub(super) fn url(&self, request: &Request, place: &Place) -> String {
+        format!("{}://{}{}", self.scheme(), place.authority, target(request, place))
     }
 
     async fn attempt(
@@ -217,12 +211,27 @@ impl HttpStore {
         }
     }
 
-    async fn receive_head(
+    /// The answer's head, what follows it, and whether the connection can be kept.
+    pub(super) async fn receive_head(
         &self,
         connection: &mut Connection,
         request: &Request,
     ) -> Result<(Head, BodyFraming, bool), TransportError> {
-        let mut interim = 0;
+        for _ in 0..=INTERIM_MAX {
+            if let Some(head) = self.receive_next(connection, request).await? {
+                return Ok(head);
+            }
+        }
+        Err(broken(&connection.host, "it does not come to its answer"))
+    }
+
+    /// The next head; nothing where it was an interim one, after which another follows. May be
+    /// cancelled.
+    pub(super) async fn receive_next(
+        &self,
+        connection: &mut Connection,
+        request: &Request,
+    ) -> Result<Option<(Head, BodyFraming, bool)>, TransportError> {
         loop {
             let held = connection.held();
             let parsed = ResponseHead::parse(held, &LIMITS, request.operation.method);
@@ -237,13 +246,8 @@ impl HttpStore {
             let fields = parsed.headers(held).map(|(name, value)| (name.to_owned(), text(value)));
             let head = Head { status: parsed.status(), headers: fields.collect() };
             connection.take(parsed.head_bytes());
-            if !parsed.is_interim() {
-                return Ok((head, parsed.framing(), parsed.keep_alive()));
-            }
-            interim += 1;
-            if interim > INTERIM_MAX {
-                return Err(broken(&connection.host, "it does not come to its answer"));
-            }
+            let answer = (head, parsed.framing(), parsed.keep_alive());
+            return Ok(if parsed.is_interim() { None } else { Some(answer) });
         }
     }
 }
@@ -272,6 +276,14 @@ impl Transport for HttpStore {
             let connection = self.connect(&place.host).await?;
             self.attempt(connection, &head, &request, &body).await
         })
+    }
+
+    fn upload<'a>(
+        &'a self,
+        request: &'a Request,
+        body: &'a mut dyn Outgoing,
+    ) -> Local<'a, Result<Incoming, TransportError>> {
+        Box::pin(self.send_as_it_comes(request, body))
     }
 
     fn presign(
@@ -334,7 +346,28 @@ fn padded<'a>(held: &'a [u8], value: &'a [u8]) -> &'a [u8] {
     &rest[..value.len() + blanks]
 }
 
-fn method_name(method: Method) -> &'static str {
+/// What is asked for: path and query.
+fn target(request: &Request, place: &Place) -> String {
+    let query = request.query_text();
+    let mark = if query.is_empty() { "" } else { "?" };
+    format!("{}{mark}{query}", place.path)
+}
+
+/// A head as it is sent.
+pub(super) fn written(request: &Request, place: &Place, headers: &[(String, String)]) -> Vec<u8> {
+    let (method, target) = (method_name(request.operation.method), target(request, place));
+    let mut head = format!("{method} {target} HTTP/1.1\r\nhost: {}\r\n", place.authority);
+    for (name, value) in headers {
+        head.push_str(name);
+        head.push_str(": ");
+        head.push_str(value);
+        head.push_str("\r\n");
+    }
+    head.push_str("\r\n");
+    head.into_bytes()
+}
+
+pub(super) fn method_name(method: Method) -> &'static str {
     match method {
         Method::Head => "HEAD",
         Method::Put => "PUT",
@@ -351,7 +384,7 @@ enum Framing {
 }
 
 /// The body of a response; its connection is kept when it has ended.
-struct HttpReader {
+pub(super) struct HttpReader {
     connection: Option<Connection>,
     framing: Framing,
     /// Data of chunks that was not taken.
@@ -362,7 +395,12 @@ struct HttpReader {
 }
 
 impl HttpReader {
-    fn new(connection: Connection, framing: BodyFraming, keep: bool, pool: Rc<Pool>) -> HttpReader {
+    pub(super) fn new(
+        connection: Connection,
+        framing: BodyFraming,
+        keep: bool,
+        pool: Rc<Pool>,
+    ) -> HttpReader {
         let framing = match framing {
             BodyFraming::None => Framing::Length(0),
             BodyFraming::Length(bytes) => Framing::Length(bytes),

@@ -1,20 +1,26 @@
 //! The way to the store: a request and a body in, an answer whose body is read as it comes.
 //!
 //! - [`body`]: octets that are sent, and their digests, each computed once;
+//! - [`digest`]: checksums of what comes in pieces;
 //! - [`checked`]: a body that is compared with its checksum;
 //! - [`credentials`]: keys, which never leave the worker;
 //! - [`sign`]: Signature Version 4;
+//! - [`chunked`]: a body in signed chunks;
 //! - [`connection`]: one connection, plain or TLS;
 //! - [`pool`]: connections that are kept;
-//! - [`http`]: the transport over HTTP/1.1.
+//! - [`http`]: the transport over HTTP/1.1;
+//! - [`upload`]: a body that is sent while it comes.
 
 pub mod body;
 pub mod checked;
+pub mod chunked;
 pub mod connection;
 pub mod credentials;
+mod digest;
 pub mod http;
 pub mod pool;
 pub mod sign;
+pub mod upload;
 pub mod v2;
 
 use std::future::Future;
@@ -61,6 +67,9 @@ pub enum TransportError {
         /// How long was waited.
         after: Duration,
     },
+    /// The function's, or its guest's: the body did not come as it was announced.
+    #[error("{0}")]
+    Withheld(String),
     /// The operator's: the request cannot be signed.
     #[error("the request cannot be signed: {0}")]
     Sign(String),
@@ -105,6 +114,23 @@ pub trait Reader {
     ) -> Local<'a, Result<usize, TransportError>>;
 }
 
+/// A body that is sent while it comes.
+pub trait Outgoing {
+    /// Octets of all of it.
+    fn bytes(&self) -> u64;
+
+    /// Waits for more octets, and puts some of them behind those of `out`: at most `bytes_max`, at
+    /// least one.
+    fn pull<'a>(
+        &'a mut self,
+        out: &'a mut Vec<u8>,
+        bytes_max: usize,
+    ) -> Local<'a, Result<(), TransportError>>;
+
+    /// Waits until whoever sends it has said that this was all.
+    fn end(&mut self) -> Local<'_, Result<(), TransportError>>;
+}
+
 /// An answer whose body is on its way.
 pub struct Incoming {
     /// Status and header fields.
@@ -121,6 +147,14 @@ pub trait Transport {
         request: Rc<Request>,
         body: Rc<Body>,
     ) -> Local<'_, Result<Incoming, TransportError>>;
+
+    /// One attempt, whose body comes meanwhile. The object appears only when all of it has been
+    /// sent: where `body` fails, or this is dropped, the store gets less than was announced.
+    fn upload<'a>(
+        &'a self,
+        request: &'a Request,
+        body: &'a mut dyn Outgoing,
+    ) -> Local<'a, Result<Incoming, TransportError>>;
 
     /// An address that lets its holder make the request, for a while. Where no version is named it
     /// is the one that SDKs take in that region.

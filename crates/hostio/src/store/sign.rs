@@ -3,17 +3,25 @@
 use std::time::{Duration, SystemTime};
 
 use aws_credential_types::Credentials;
+use aws_lc_rs::digest::{SHA256, digest};
 use aws_sigv4::http_request::{
     PayloadChecksumKind, PercentEncodingMode, SessionTokenMode, SignableBody, SignableRequest,
-    SignatureLocation, SigningSettings, UriPathNormalizationMode, sign,
+    SignatureLocation, SigningInstructions, SigningSettings, UriPathNormalizationMode, sign,
 };
 use aws_sigv4::sign::v4::{self, calculate_signature, generate_signing_key};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
+use super::body::hex;
 use super::credentials::Keys;
 use super::{TransportError, Version};
+
+/// What is signed in place of a body's hash where chunks are.
+const CHUNKS: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
+const CHUNKS_TRAILER: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER";
+/// SHA-256 of nothing.
+const EMPTY_SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
 /// Signs for one region with one pair of keys.
 pub struct Signer {
@@ -80,6 +88,61 @@ pub enum Payload<'a> {
     Sha256(&'a str),
     /// Nothing: TLS protects it.
     Unsigned,
+    /// Nothing, and a checksum is behind it.
+    UnsignedTrailer,
+    /// Each chunk by itself ([`super::chunked`]).
+    Chunks {
+        /// A checksum is behind it.
+        has_trailer: bool,
+    },
+}
+
+/// What a request needs whose body is signed in chunks.
+#[derive(Debug)]
+pub struct Sealed {
+    /// The header fields that it needs beside its own.
+    pub headers: Vec<(String, String)>,
+    /// Who signs what follows.
+    pub chunks: ChunkSigner,
+}
+
+/// Signs chunks, each with what was signed before it.
+pub struct ChunkSigner {
+    key: Vec<u8>,
+    /// Time and scope, a line each.
+    scope: String,
+    previous: String,
+}
+
+impl std::fmt::Debug for ChunkSigner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChunkSigner").field("scope", &self.scope).finish_non_exhaustive()
+    }
+}
+
+impl ChunkSigner {
+    /// The signature of what was signed last: at first that of the head.
+    pub fn previous(&self) -> &str {
+        &self.previous
+    }
+
+    /// The signature of a chunk's data.
+    pub fn chunk(&mut self, data: &[u8]) -> &str {
+        let hash = hex(digest(&SHA256, data).as_ref());
+        self.sign("AWS4-HMAC-SHA256-PAYLOAD", &format!("{EMPTY_SHA256}\n{hash}"))
+    }
+
+    /// The signature of the fields behind the last chunk, a line each.
+    pub fn trailer(&mut self, fields: &str) -> &str {
+        let hash = hex(digest(&SHA256, fields.as_bytes()).as_ref());
+        self.sign("AWS4-HMAC-SHA256-TRAILER", &hash)
+    }
+
+    fn sign(&mut self, kind: &str, hashes: &str) -> &str {
+        let text = format!("{kind}\n{}\n{}\n{hashes}", self.scope, self.previous);
+        self.previous = calculate_signature(&self.key, text.as_bytes());
+        &self.previous
+    }
 }
 
 fn failed(error: impl std::fmt::Display) -> TransportError {
@@ -118,16 +181,56 @@ impl Signer {
         region: &str,
         now: SystemTime,
     ) -> Result<Vec<(String, String)>, TransportError> {
+        Ok(self.head(method, url, headers, payload, region, now)?.0)
+    }
+
+    /// The same, and the signature itself.
+    fn head(
+        &self,
+        method: &str,
+        url: &str,
+        headers: &[(String, String)],
+        payload: Payload<'_>,
+        region: &str,
+        now: SystemTime,
+    ) -> Result<(Vec<(String, String)>, String), TransportError> {
         let mut settings = settings();
         settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
         let body = match payload {
             Payload::Sha256(hex) => SignableBody::Precomputed(hex.to_owned()),
             Payload::Unsigned => SignableBody::UnsignedPayload,
+            Payload::UnsignedTrailer => SignableBody::StreamingUnsignedPayloadTrailer,
+            Payload::Chunks { has_trailer } => {
+                SignableBody::Precomputed(if has_trailer { CHUNKS_TRAILER } else { CHUNKS }.into())
+            }
         };
         let request = (method, url, headers);
-        let made = self.sign(request, body, settings, region, now)?;
+        let (made, signature) = self.sign(request, body, settings, region, now)?;
         let (headers, _) = made.into_parts();
-        Ok(headers.iter().map(|h| (h.name().to_owned(), h.value().to_owned())).collect())
+        let headers = headers.iter().map(|h| (h.name().to_owned(), h.value().to_owned()));
+        Ok((headers.collect(), signature))
+    }
+
+    /// The same for a request whose chunks are signed, and who signs them.
+    ///
+    /// # Errors
+    /// [`TransportError::Sign`].
+    pub fn seal(
+        &self,
+        method: &str,
+        url: &str,
+        headers: &[(String, String)],
+        payload: Payload<'_>,
+        region: &str,
+        now: SystemTime,
+    ) -> Result<Sealed, TransportError> {
+        let (headers, previous) = self.head(method, url, headers, payload, region, now)?;
+        let secret = &self.keys.secret_access_key.0;
+        let key = generate_signing_key(secret, now, region, "s3").as_ref().to_vec();
+        let stamp = timestamp(now);
+        let day = stamp.get(..8).unwrap_or_default();
+        let scope = format!("{stamp}\n{day}/{region}/s3/aws4_request");
+        Ok(Sealed { headers, chunks: ChunkSigner { key, scope, previous } })
     }
 
     /// The fields that a query needs beside its own.
@@ -148,7 +251,7 @@ impl Signer {
         settings.expires_in = Some(expires);
         let body = SignableBody::UnsignedPayload;
         let request = (method, url, headers);
-        let made = self.sign(request, body, settings, region, now)?;
+        let (made, _) = self.sign(request, body, settings, region, now)?;
         let (_, fields) = made.into_parts();
         Ok(fields.into_iter().map(|(key, value)| (key.to_owned(), value.into_owned())).collect())
     }
@@ -160,7 +263,7 @@ impl Signer {
         settings: SigningSettings,
         region: &str,
         now: SystemTime,
-    ) -> Result<aws_sigv4::http_request::SigningInstructions, TransportError> {
+    ) -> Result<(SigningInstructions, String), TransportError> {
         let identity = self.credentials.clone().into();
         let params = v4::SigningParams::builder()
             .identity(&identity)
@@ -173,7 +276,7 @@ impl Signer {
             .into();
         let fields = headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let request = SignableRequest::new(method, url, fields, body).map_err(failed)?;
-        Ok(sign(request, &params).map_err(failed)?.into_parts().0)
+        Ok(sign(request, &params).map_err(failed)?.into_parts())
     }
 
     /// The fields of a form (S3 API reference, "Browser-based uploads using POST").

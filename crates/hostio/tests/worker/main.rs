@@ -11,4 +11,6 @@ mod invocations;
 mod objects;
 mod prefetch;
 mod relay;
+mod shared;
+mod streams;
 mod writes;

@@ -172,6 +172,11 @@ impl Machine {
         let device = (plan.accelerator == Accelerator::Kvm).then_some(Path::new(KVM));
         plan.users.assign(&mut command, &files, device);
         linux::child::prepare(&mut command, inherited);
+        if plan.accelerator == Accelerator::Tcg {
+            // Its translated code lies here and there in a buffer, of which huge pages would make the
+            // machine's own all.
+            linux::child::without_huge_pages(&mut command);
+        }
         let child = Command::from(command).kill_on_drop(true).spawn()?;
         Ok((Machine::of_child(child, control, Console::listen(console, &name)?)?, ends))
     }

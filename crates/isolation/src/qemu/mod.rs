@@ -43,6 +43,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use function::isolation::{Image, Isolation, IsolationError, Local, Mode, Template};
+use tokio::sync::Mutex;
 
 pub use command::Accelerator;
 pub use config::{Choice, QemuConfig};
@@ -65,6 +66,8 @@ const KVM_BOOT_TIMEOUT_MAX: Duration = Duration::from_secs(20);
 pub struct Qemu {
     config: QemuConfig,
     accelerator: Cell<Option<Accelerator>>,
+    /// Who finds out what works: one at a time.
+    trying: Mutex<()>,
     users: Rc<Users>,
 }
 
@@ -72,7 +75,7 @@ impl Qemu {
     /// Nothing is started yet.
     pub fn new(config: QemuConfig) -> Qemu {
         let users = Rc::new(Users::new(config.user_first));
-        Qemu { config, accelerator: Cell::new(None), users }
+        Qemu { config, accelerator: Cell::new(None), trying: Mutex::new(()), users }
     }
 
     /// What executes the guest's instructions; known once a template was made.
@@ -85,6 +88,9 @@ impl Qemu {
         let parts = Parts::find(&self.config).ok()?;
         let kvm = match self.accelerators().first() {
             Some(Accelerator::Kvm) => "KVM is tried, else software",
+            _ if self.config.accelerator == Choice::Auto && Path::new(KVM).exists() => {
+                "in software: slow (the users of machines may not open /dev/kvm: let its group)"
+            }
             _ => "in software: slow",
         };
         Some(format!("Linux {} by {}; {kvm}", parts.version, parts.qemu.display()))
@@ -104,7 +110,7 @@ impl Qemu {
 
     /// What to try, best first.
     fn accelerators(&self) -> Vec<Accelerator> {
-        let may_kvm = || fs::File::options().read(true).write(true).open(KVM).is_ok();
+        let may_kvm = || user::may_open(Path::new(KVM));
         match (self.accelerator.get(), self.config.accelerator) {
             (Some(known), _) => vec![known],
             (None, Choice::Kvm) => vec![Accelerator::Kvm],
@@ -138,7 +144,9 @@ impl Qemu {
                        isolation = \"process\"";
             return Err(unusable(why));
         }
+        let trying = self.trying.lock().await;
         let accelerators = self.accelerators();
+        let _alone = (accelerators.len() > 1).then_some(trying);
         let mut tried = Err(unusable("no accelerator"));
         for (at, accelerator) in accelerators.iter().enumerate() {
             let is_last = at + 1 == accelerators.len();

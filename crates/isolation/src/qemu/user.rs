@@ -11,6 +11,8 @@ use std::process::Command;
 pub(super) const USERS: u32 = 65_536;
 const OTHERS_READ: u32 = 0o004;
 const OTHERS_SEARCH: u32 = 0o001;
+const GROUP_USES: u32 = 0o060;
+const OTHERS_USE: u32 = 0o006;
 
 /// The users.
 #[derive(Debug)]
@@ -44,6 +46,16 @@ impl Users {
     }
 }
 
+/// Whether a machine's user can open a device for reading and writing: root's is in the device's
+/// group and no other, as [`Users::assign`] makes it.
+pub(super) fn may_open(device: &Path) -> bool {
+    let opens = fs::File::options().read(true).write(true).open(device).is_ok();
+    let is_ours = !rustix::process::geteuid().is_root();
+    let mode = fs::metadata(device).map(|found| found.permissions().mode()).unwrap_or_default();
+    let allows = |rights: u32| mode & rights == rights;
+    opens && (is_ours || allows(GROUP_USES) || allows(OTHERS_USE))
+}
+
 /// Whether those who own nothing can read a file, or list a directory.
 fn is_reachable(path: &Path) -> bool {
     let Ok(path) = path.canonicalize() else { return false };
@@ -71,6 +83,20 @@ mod tests {
         fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
         assert!(!is_reachable(&file));
         assert!(!is_reachable(Path::new("/nowhere")));
+    }
+
+    #[test]
+    fn a_device_of_root_alone_is_not_opened_by_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = dir.path().join("device");
+        fs::write(&device, "").unwrap();
+        let of = |mode| {
+            fs::set_permissions(&device, Permissions::from_mode(mode)).unwrap();
+            may_open(&device)
+        };
+        assert_eq!(of(0o600), !rustix::process::geteuid().is_root());
+        assert!(of(0o660) && of(0o666));
+        assert!(!may_open(&dir.path().join("none")));
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub const PART: u16 = 2;
 pub const PREFETCHED: u16 = 4;
 /// A write that is not durable yet.
 pub const PENDING: u16 = 8;
+/// The call was not made: another attempt may be, with all of its body.
+pub const AGAIN: u16 = 16;
 
 /// What the guest asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,7 +144,7 @@ pub struct Completion {
     pub call: u64,
     /// How it ended.
     pub status: Status,
-    /// [`MORE`], [`PART`], [`PREFETCHED`], [`PENDING`].
+    /// [`MORE`], [`PART`], [`PREFETCHED`], [`PENDING`], [`AGAIN`].
     pub flags: u16,
     /// The low half of the epoch.
     pub epoch: u32,
@@ -196,7 +198,7 @@ impl Completion {
     /// A status or flag that is not defined, or octets that must be zero and are not.
     pub fn decode(input: &[u8; DESCRIPTOR_BYTES]) -> Result<Completion, DecodeError> {
         let flags = u16_at(input, 10)?;
-        if flags & !(MORE | PART | PREFETCHED | PENDING) != 0 {
+        if flags & !(MORE | PART | PREFETCHED | PENDING | AGAIN) != 0 {
             return Err(DecodeError::Undefined { what: "completion flags", value: flags.into() });
         }
         zeros(&input[48..])?;

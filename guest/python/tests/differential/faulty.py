@@ -1,6 +1,7 @@
 """A store that fails as its keys say: `503x2` is SlowDown twice, then what was put there."""
 
 import re
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -20,6 +21,18 @@ BODIES = {
 CUT_BYTES = 1000
 
 
+def dechunked(data):
+    """The data of chunks."""
+    out, at = b"", 0
+    while True:
+        end = data.index(b"\r\n", at)
+        length = int(data[at:end].partition(b";")[0], 16)
+        if not length:
+            return out
+        out += data[end + 2 : end + 2 + length]
+        at = end + 2 + length + 2
+
+
 class Answers(BaseHTTPRequestHandler):
     """One connection."""
 
@@ -30,11 +43,14 @@ class Answers(BaseHTTPRequestHandler):
 
     def _serve(self):
         path = self.path.partition("?")[0]
+        found = PLAN.search(path)
+        fails = found and self.server.store.fails(path, self.command, int(found.group(2)))
+        if fails and found.group(1).startswith("mid"):
+            return self._stop(found.group(1)[3:])
         body = self._body()
         if path.count("/") < 2 or path.endswith("/"):
             return self._answer(200, b"")
-        found = PLAN.search(path)
-        if found and self.server.store.fails(path, self.command, int(found.group(2))):
+        if fails:
             return self._fail(found.group(1))
         objects = self.server.store.objects
         if self.command == "PUT":
@@ -47,6 +63,17 @@ class Answers(BaseHTTPRequestHandler):
         if data is None:
             return self._error(404, "NoSuchKey")
         return self._answer(200, data)
+
+    def _stop(self, kind):
+        """Answers, or hangs up, in the middle of a body."""
+        self.rfile.read(min(CUT_BYTES, int(self.headers.get("content-length") or 0)))
+        self.close_connection = True
+        if kind != "hang":
+            self._error(*BODIES[kind])
+            # What is not read would reset the connection, and take the answer along.
+            self.connection.shutdown(socket.SHUT_WR)
+            while self.rfile.read1(1 << 16):
+                pass
 
     do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _serve
 
@@ -62,8 +89,7 @@ class Answers(BaseHTTPRequestHandler):
         else:
             data = self.rfile.read(int(self.headers.get("content-length") or 0))
         if "aws-chunked" in self.headers.get("content-encoding", ""):
-            length, _, rest = data.partition(b"\r\n")
-            data = rest[: int(length.partition(b";")[0], 16)]
+            data = dechunked(data)
         return data
 
     def _fail(self, kind):

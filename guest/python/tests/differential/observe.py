@@ -36,6 +36,8 @@ VARYING = {
     "x-amz-date",
     "x-amz-signature",
     "x-amz-credential",
+    # moto gives it back: a hash of the body, or how the body was sent in its place.
+    "x-amz-content-sha256",
 }
 ADDRESS = re.compile("0x[0-9a-f]{6,}")  # of an object, in its representation
 SHORT = 64

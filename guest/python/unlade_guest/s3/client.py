@@ -63,7 +63,7 @@ class BaseClient:
         customise.before_check(operation_name, parameters)
         validate.check(parameters, expected)
         if body is None and expected.body and parameters.get(expected.body) is not None:
-            body = source.of(parameters[expected.body])
+            body = source.of(parameters[expected.body], parameters.get("ContentLength"))
         region = self.meta.region_name
         parameters = customise.plain(parameters, expected)
         return begin("s3", operation_name, parameters, body, region)

@@ -20,8 +20,6 @@ use super::objects::Name;
 
 /// Invocations that can be on their way at a time: more wait, and are late.
 const CALLERS: usize = 96;
-/// Instances of a function that a gateway starts at a time.
-const STARTING: usize = 8;
 /// How often more instances of a function are asked for, before what there is has to do.
 const BURSTS_MAX: usize = 60;
 /// One in so many outputs is compared.
@@ -47,6 +45,8 @@ pub struct Growth {
     pub rate_per_s: f64,
     /// Memory that a node may use, the store's not counted.
     pub budget_bytes: u64,
+    /// Instances of a function that start at a time.
+    pub starting: usize,
 }
 
 /// What was seen of one population.
@@ -131,7 +131,7 @@ pub fn grow(
     let mut steps = Vec::new();
     let mut population = growth.first;
     loop {
-        let here = populate(field, &mut callers, subjects, mode, population)?;
+        let here = populate(field, &mut callers, subjects, mode, population, growth.starting)?;
         let mut step = load(field, &mut callers, subjects, mode, slo_us, growth, here)?;
         if step.limit(growth.budget_bytes) == Some("slo") {
             // A single bad moment of the machine is none of the population's.
@@ -160,6 +160,7 @@ fn populate(
     subjects: &[&Subject],
     mode: Mode,
     population: usize,
+    starting: usize,
 ) -> Result<usize> {
     for (number, subject) in subjects.iter().enumerate() {
         let due = share(population, subjects.len(), number);
@@ -170,7 +171,7 @@ fn populate(
                 break;
             }
             // All that there are, and as many more, must be busy at once.
-            let asked = (have + (due - have).min(STARTING)).min(callers.len());
+            let asked = (have + (due - have).min(starting)).min(callers.len());
             let events = (0..asked).map(|at| subject.event_for(&format!("grow/{function}/{at}")));
             let events: Vec<_> = events.map(|(event, _)| event).collect();
             let one = |(caller, event): (&mut Caller, &Vec<u8>)| {
@@ -348,6 +349,7 @@ mod tests {
             window: Duration::from_secs(20),
             rate_per_s: 2.0,
             budget_bytes: 1,
+            starting: 8,
         };
         let made = schedule(&growth, 50, 12).unwrap();
         let due = 50.0 * 2.0 * 20.0;

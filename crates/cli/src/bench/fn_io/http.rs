@@ -1,13 +1,13 @@
 //! A caller: one connection, one request at a time.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// How long an answer may take.
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// How long an answer may take: a machine that is emulated may boot for two minutes.
+const TIMEOUT: Duration = Duration::from_secs(180);
 /// Longest head of an answer, and most fields in it.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
 const FIELDS_MAX: usize = 64;
@@ -44,11 +44,14 @@ impl Caller {
         Caller { address, stream: None }
     }
 
-    /// Connects, where it is not connected.
+    /// Connects, where it is not connected, or no more: a server ends what was idle for long.
     ///
     /// # Errors
     /// Nobody listens.
     pub fn connect(&mut self) -> Result<()> {
+        if self.stream.as_ref().is_some_and(has_ended) {
+            self.stream = None;
+        }
         if self.stream.is_none() {
             let stream = TcpStream::connect_timeout(&self.address, TIMEOUT)
                 .with_context(|| format!("connecting to {}", self.address))?;
@@ -72,6 +75,13 @@ impl Caller {
         self.stream = (!closes).then_some(stream);
         Ok(answer)
     }
+}
+
+/// Whether the other side has ended a connection on which no answer is due.
+fn has_ended(stream: &TcpStream) -> bool {
+    let peeked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
+    let is_open = matches!(&peeked, Err(error) if error.kind() == ErrorKind::WouldBlock);
+    !is_open || stream.set_nonblocking(false).is_err()
 }
 
 fn ask(
@@ -168,6 +178,28 @@ mod tests {
         assert!(caller.ask("POST", "/a", b"{}").unwrap().body.is_empty());
         server.join().unwrap();
         assert!(caller.ask("POST", "/a", b"{}").is_err(), "it has gone");
+    }
+
+    #[test]
+    fn a_connection_that_was_ended_is_made_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (say, said) = std::sync::mpsc::channel();
+        let server = std::thread::spawn(move || {
+            for _ in 0..2 {
+                let (mut stream, _) = listener.accept().unwrap();
+                let _ = stream.read(&mut [0; 4096]).unwrap();
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").unwrap();
+                drop(stream);
+                say.send(()).unwrap();
+            }
+        });
+        let mut caller = Caller::new(address);
+        for _ in 0..2 {
+            assert_eq!(caller.ask("GET", "/a", b"").unwrap().status, 200);
+            said.recv().unwrap();
+        }
+        server.join().unwrap();
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! - [`objects`]: inputs are put, every output is compared;
 //! - [`measure`]: rounds of starts and warm invocations; [`figures`]: medians and ratios;
 //! - [`wasm`]: one function as WebAssembly, beside ours;
+//! - [`workers`]: memory of I/O workers, one a tenant and one for all;
 //! - [`density`]: how many instances a node carries, under the load of a synthetic trace;
 //! - [`lines`] tells all of it.
 
@@ -19,6 +20,7 @@ pub mod node;
 pub mod objects;
 pub mod place;
 pub mod wasm;
+pub mod workers;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -58,6 +60,7 @@ const AFTER_HELP: &str = "\
 Examples:
   unlade bench fn --quick --json fn.jsonl
   unlade bench fn --only template,map --no-density
+  unlade bench fn --workers --rounds 3     # per-tenant and shared workers, 1 to 16 tenants
   unlade bench fn --backend qemu --quick   # a smaller mix, without tcp";
 
 /// Functions with the host's I/O beside functions with their own
@@ -88,12 +91,15 @@ pub struct FnArgs {
     /// Leave populations out
     #[arg(long)]
     no_density: bool,
-    /// Invocations of each instance a second, where populations grow; 1, in machines 0.1
+    /// Invocations of each instance a second, where populations grow; 1, in machines 0.5
     #[arg(long, value_name = "PER_S")]
     rate: Option<f64>,
     /// The directory `workloads` of the sources
     #[arg(long, value_name = "DIR")]
     workloads: Option<PathBuf>,
+    /// Only the memory of I/O workers, one for each tenant beside one for all
+    #[arg(long)]
+    workers: bool,
     /// Seed of inputs and arrivals
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -132,10 +138,10 @@ impl Effort {
             (Backend::Qemu, true) => (2, 3, 1.5, 10),
             (Backend::Qemu, false) => (4, 6, 1.3, 20),
         };
-        let (first, last, rate_per_s) = match args.backend {
-            Backend::Process => (36, 600, 1.0),
+        let (first, last, rate_per_s, starting) = match args.backend {
+            Backend::Process => (36, 600, 1.0, 8),
             // Software emulation is slow.
-            Backend::Qemu => (6, 24, 0.1),
+            Backend::Qemu => (4, 48, 0.5, 2),
         };
         let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         Effort {
@@ -152,6 +158,7 @@ impl Effort {
                 rate_per_s: args.rate.unwrap_or(rate_per_s),
                 // What clouds sell beside a processor.
                 budget_bytes: cpus * (4 << 30),
+                starting,
             },
         }
     }
@@ -163,6 +170,10 @@ impl Effort {
 /// It cannot be prepared, an invocation fails, or an output is wrong.
 pub fn run(args: &FnArgs) -> Result<()> {
     let effort = Effort::new(args);
+    if args.workers {
+        let mut sink = Sink::new("fn", args.json.as_deref(), args.seed)?;
+        return workers::run(effort.rounds.rounds, &mut sink);
+    }
     let workloads = args.workloads.clone().unwrap_or_else(place::find_workloads);
     let place = Place::prepare(&workloads, args.seed)?;
     let subjects = chosen(args, catalogue::subjects(&place.description)?)?;

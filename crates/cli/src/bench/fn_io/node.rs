@@ -139,8 +139,17 @@ impl Node {
     /// It does not start; with what it said.
     pub fn start(home: &Path, functions: &Path, place: &Place) -> Result<Node> {
         let state = home.join("state");
+        let text = settings_text(&state, functions, &place.interpreter, &place.packages);
+        Node::spawn(home, &state, &text)
+    }
+
+    /// Starts a gateway with a configuration.
+    ///
+    /// # Errors
+    /// It does not start; with what it said.
+    pub fn spawn(home: &Path, state: &Path, text: &str) -> Result<Node> {
         let config = home.join("fn.toml");
-        fs::write(&config, settings_text(&state, functions, &place.interpreter, &place.packages))?;
+        fs::write(&config, text)?;
         let log = home.join("log");
         let file = fs::File::create(&log)?;
         let executable = std::env::current_exe().context("this program's own path")?;
@@ -161,7 +170,7 @@ impl Node {
             let _ = child.wait();
             bail!("the gateway does not start; its log says:\n{}", log_tail(&log));
         };
-        Ok(Node { child, address, state, log })
+        Ok(Node { child, address, state: state.to_owned(), log })
     }
 
     /// The end of its log.

@@ -146,6 +146,9 @@ impl Place {
     }
 }
 
+/// How long a function may take where its processor may be a program.
+const EMULATED_TIMEOUT: &str = "120s";
+
 /// A workload's manifest, as an experiment needs it.
 fn manifest(
     text: &str,
@@ -163,6 +166,9 @@ fn manifest(
         ("keep_alive", keep_alive),
     ] {
         table.insert(key.to_owned(), value.into());
+    }
+    if isolation == "qemu" {
+        table.insert("timeout".to_owned(), EMULATED_TIMEOUT.into());
     }
     table.insert("concurrency".to_owned(), 1000.into());
     let mut preload = Table::new();

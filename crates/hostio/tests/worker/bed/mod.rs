@@ -3,6 +3,8 @@
 pub mod gateway;
 pub mod guest;
 pub mod script;
+pub mod shared;
+pub mod sink;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -115,7 +117,7 @@ fn worker_with(config: WorkerConfig, meter: Arc<Meter>) -> (Running, PathBuf) {
         }
         let listener = tokio::net::UnixListener::bind(&path).unwrap();
         said.send(()).unwrap();
-        hostio::control::serve(tenant, listener).await.unwrap();
+        hostio::control::serve(tenant, listener).await;
     });
     ready.recv_timeout(Duration::from_secs(20)).unwrap();
     (running, control)
@@ -161,6 +163,17 @@ impl Bed {
 pub fn everything() -> serde_json::Value {
     serde_json::json!({"statements": [
         {"effect": "allow", "actions": ["*"], "resources": ["*"]}]})
+}
+
+/// Waits until something is so.
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..10_000 {
+        if is_so() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    panic!("{what}");
 }
 
 /// Octets that differ from place to place.

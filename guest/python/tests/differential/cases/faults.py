@@ -52,6 +52,43 @@ def large_bodies(t, size):
     t.see("came back", read(t, "503x2")[0] == data)
 
 
+ENDS = ["mid503x1", "mid503x2", "mid500x3", "midhangx1", "midhangx2", "middeniedx9"]
+
+
+@case(*ONCE, *OFTEN, *NEVER, *ENDS)
+def writing_much(t, key):
+    """Bodies that the host does not keep: the function sends them again.
+
+    From where they began: botocore sends a file from its start then, wherever it stood.
+    """
+    data = bytes(range(256)) * (9 * 4096)
+    t.attempt("put", t.put, key, data)
+    t.attempt("head", t.s3.head_object, Bucket=t.bucket, Key="other")
+
+
+@case("503x2", "hangx1", *ENDS)
+def writing_a_file(t, key):
+    import io
+
+    file = io.BytesIO(bytes(range(256)) * (9 * 4096))
+    t.attempt("put", t.put, key, file)
+    t.see("closed", file.closed)
+    t.attempt("get", lambda: len(read(t, key)[0]))
+
+
+@case("503x2", *ENDS)
+def parts(t, key):
+    t.attempt(
+        "part",
+        t.s3.upload_part,
+        Bucket=t.bucket,
+        Key=key,
+        UploadId="u",
+        PartNumber=1,
+        Body=b"0123456789" * 600_000,
+    )
+
+
 @case("upload", "download")
 def in_transfers(t, way):
     import io

@@ -1,0 +1,461 @@
+//! Turns of tenants that share a thread.
+//!
+//! The tasks of a tenant are in a set of their own. In each turn one set is polled, that of the
+//! tenant that has used the least time so far among those that have something to do; then the
+//! system is asked what has come. So a tenant gets its share of the thread however many tasks
+//! another one has, and waits for one turn of each of the others at most. Within a turn [`Turn`]
+//! bounds what guests make the worker take in.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::task::{JoinHandle, LocalSet};
+use tracing::Span;
+
+/// What the guests of a tenant may make the worker do in a turn: a submission is one unit, and so
+/// are [`UNIT_BYTES`] of a body.
+pub const UNITS_TURN: i64 = 512;
+/// Octets of bodies that count as a submission.
+pub const UNIT_BYTES: u64 = 16 * 1024;
+
+/// Who is next: the one that has used the least, and of several the one that waits the longest.
+#[derive(Debug, Default)]
+pub struct Shares {
+    /// What those who had something to do had used at least, at the last turn.
+    floor: Duration,
+    turns: u64,
+}
+
+/// What one has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share {
+    used: Duration,
+    last: u64,
+}
+
+impl Shares {
+    /// The next of those that have something to do. Whoever had nothing to do for a while does not
+    /// get that time afterwards.
+    pub fn next<'a>(
+        &mut self,
+        ready: impl Iterator<Item = (usize, &'a mut Share)>,
+    ) -> Option<usize> {
+        let floor = self.floor;
+        let raised = ready.map(|(index, share)| {
+            share.used = share.used.max(floor);
+            (*share, index)
+        });
+        let (share, index) = raised.min()?;
+        self.floor = share.used;
+        Some(index)
+    }
+
+    /// It has had its turn.
+    pub fn charge(&mut self, share: &mut Share, used: Duration) {
+        self.turns += 1;
+        share.last = self.turns;
+        share.used += used;
+    }
+}
+
+/// What is left of a tenant's turn. One that was not given by [`Turns`] has no end.
+#[derive(Debug)]
+pub struct Turn {
+    left: Cell<Option<i64>>,
+    /// Sessions that want to go on, in their order.
+    place: Semaphore,
+    waiting: Cell<bool>,
+    renewed: Notify,
+}
+
+impl Default for Turn {
+    fn default() -> Turn {
+        Turn {
+            left: Cell::new(None),
+            place: Semaphore::new(1),
+            waiting: Cell::new(false),
+            renewed: Notify::new(),
+        }
+    }
+}
+
+impl Turn {
+    /// One that ends.
+    pub fn bounded() -> Rc<Turn> {
+        let turn = Turn::default();
+        turn.left.set(Some(UNITS_TURN));
+        Rc::new(turn)
+    }
+
+    /// Whether a session has to wait for another turn.
+    pub fn is_over(&self) -> bool {
+        self.left.get().is_some_and(|left| left <= 0)
+    }
+
+    /// Waits until there is something left; sessions go on in the order in which they came.
+    pub async fn begin(&self) {
+        if !self.is_over() && self.place.try_acquire().is_ok() {
+            return;
+        }
+        // It is never closed.
+        let _place = self.place.acquire().await;
+        while self.is_over() {
+            let renewed = self.renewed.notified();
+            self.waiting.set(true);
+            renewed.await;
+        }
+    }
+
+    /// A submission was taken, or octets were moved.
+    pub fn spend(&self, submissions: u32, bytes: u64) {
+        if let Some(left) = self.left.get() {
+            let bytes = i64::try_from(bytes / UNIT_BYTES).unwrap_or(i64::MAX);
+            let units = i64::from(submissions).saturating_add(bytes);
+            // What one step took beyond the end is not owed for ever.
+            self.left.set(Some(left.saturating_sub(units).max(-UNITS_TURN)));
+        }
+    }
+
+    /// Another turn begins.
+    fn renew(&self) {
+        if let Some(left) = self.left.get() {
+            self.left.set(Some(left.saturating_add(UNITS_TURN).min(UNITS_TURN)));
+            self.waiting.set(false);
+            self.renewed.notify_waiters();
+        }
+    }
+}
+
+/// Wakes the thread.
+#[derive(Debug, Default)]
+struct Thread(Mutex<Option<Waker>>);
+
+impl Thread {
+    fn is(&self, waker: &Waker) {
+        let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !own.as_ref().is_some_and(|own| own.will_wake(waker)) {
+            *own = Some(waker.clone());
+        }
+    }
+
+    fn wake(&self) {
+        let own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(waker) = &*own {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// Says that a set has something to do.
+#[derive(Debug)]
+struct Ready {
+    is: AtomicBool,
+    thread: Arc<Thread>,
+}
+
+impl Wake for Ready {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.is.swap(true, Ordering::AcqRel) {
+            self.thread.wake();
+        }
+    }
+}
+
+/// A tenant's tasks.
+struct Seat {
+    set: LocalSet,
+    /// The first of them: the others end with it.
+    first: JoinHandle<()>,
+    ready: Arc<Ready>,
+    turn: Rc<Turn>,
+    share: Share,
+    left: Option<oneshot::Sender<()>>,
+    /// Whose tasks they are, in the log.
+    span: Span,
+}
+
+impl Seat {
+    /// One turn; whether it was the last.
+    fn poll(&mut self) -> bool {
+        self.ready.is.store(false, Ordering::Release);
+        self.turn.renew();
+        let waker = Waker::from(self.ready.clone());
+        let _whose = self.span.enter();
+        let ended = Pin::new(&mut self.set).poll(&mut Context::from_waker(&waker)).is_ready();
+        if self.turn.waiting.get() {
+            self.ready.wake_by_ref();
+        }
+        ended || self.first.is_finished()
+    }
+}
+
+/// Sets of tasks that take turns.
+#[derive(Default)]
+pub struct Turns {
+    added: RefCell<Vec<Seat>>,
+    thread: Arc<Thread>,
+}
+
+impl Turns {
+    /// Runs something that may add others, until it has ended. What was added ends with it.
+    pub fn run<T: 'static, F: Future<Output = T> + 'static>(
+        runtime: &Runtime,
+        main: impl FnOnce(Rc<Turns>) -> F,
+    ) -> Option<T> {
+        let begin = Instant::now();
+        Turns::run_by(Box::new(move || begin.elapsed()), runtime, main)
+    }
+
+    fn run_by<T: 'static, F: Future<Output = T> + 'static>(
+        clock: Clock,
+        runtime: &Runtime,
+        main: impl FnOnce(Rc<Turns>) -> F,
+    ) -> Option<T> {
+        let turns = Rc::new(Turns::default());
+        let (say, mut said) = oneshot::channel();
+        let (work, main_turn) = (main(turns.clone()), Rc::new(Turn::default()));
+        let ended = turns.add(Span::none(), main_turn, async move {
+            let _ = say.send(work.await);
+        });
+        let (seats, shares) = (Vec::new(), Shares::default());
+        let mut round = Round { turns, seats, shares, clock };
+        let mut ended = Box::pin(ended);
+        runtime.block_on(poll_fn(|context| {
+            round.turn(context);
+            ended.as_mut().poll(context).map(drop)
+        }));
+        // Tasks are dropped where they ran.
+        runtime.block_on(async { drop(round) });
+        said.try_recv().ok()
+    }
+
+    /// Adds a set that begins with this; its other tasks end with it. Gives when it has ended. What
+    /// they log is said within `span`.
+    pub fn add(
+        &self,
+        span: Span,
+        turn: Rc<Turn>,
+        work: impl Future<Output = ()> + 'static,
+    ) -> oneshot::Receiver<()> {
+        let set = LocalSet::new();
+        let first = set.spawn_local(work);
+        let (left, ended) = oneshot::channel();
+        let ready = Arc::new(Ready { is: AtomicBool::new(true), thread: self.thread.clone() });
+        let (share, left) = (Share::default(), Some(left));
+        self.added.borrow_mut().push(Seat { set, first, ready, turn, share, left, span });
+        self.thread.wake();
+        ended
+    }
+}
+
+/// What the time is, from any instant on.
+type Clock = Box<dyn FnMut() -> Duration>;
+
+struct Round {
+    turns: Rc<Turns>,
+    seats: Vec<Seat>,
+    shares: Shares,
+    clock: Clock,
+}
+
+impl Round {
+    /// The turn of one of those that have something to do.
+    fn turn(&mut self, context: &mut Context<'_>) {
+        self.turns.thread.is(context.waker());
+        self.seats.append(&mut self.turns.added.borrow_mut());
+        let is_ready = |seat: &Seat| seat.ready.is.load(Ordering::Acquire);
+        let seats = self.seats.iter_mut().enumerate();
+        let ready = seats.filter(|(_, seat)| is_ready(seat));
+        let Some(at) = self.shares.next(ready.map(|(at, seat)| (at, &mut seat.share))) else {
+            return;
+        };
+        let Some(seat) = self.seats.get_mut(at) else { return };
+        let begin = (self.clock)();
+        let ended = seat.poll();
+        let used = (self.clock)().saturating_sub(begin);
+        self.shares.charge(&mut seat.share, used);
+        if ended {
+            let mut seat = self.seats.swap_remove(at);
+            let left = seat.left.take();
+            // All of its tasks, and what they hold.
+            drop(seat);
+            if let Some(left) = left {
+                let _ = left.send(());
+            }
+        }
+        if self.seats.iter().any(is_ready) {
+            context.waker().wake_by_ref();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use super::*;
+
+    fn runtime() -> Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn whoever_has_used_the_least_is_next_and_nobody_saves_up() {
+        let mut shares = Shares::default();
+        let mut all = [Share::default(); 3];
+        let mut turns = [0_u32; 3];
+        // The first takes long turns; the third has nothing to do at first.
+        for round in 0..3000 {
+            let here = if round < 1000 { 2 } else { 3 };
+            let ready = all.iter_mut().enumerate().take(here);
+            let at = shares.next(ready).unwrap();
+            turns[at] += 1;
+            shares.charge(&mut all[at], Duration::from_micros(if at == 0 { 900 } else { 100 }));
+            if round == 999 {
+                assert_eq!(turns, [100, 900, 0]);
+                turns = [0; 3];
+            }
+        }
+        assert!(turns[2] > 0 && turns[1].abs_diff(turns[2]) <= 10, "{turns:?}");
+        assert!(turns[0] * 8 <= turns[1] && turns[1] <= turns[0] * 10, "{turns:?}");
+        assert!(shares.next(std::iter::empty()).is_none());
+    }
+
+    /// One with a thousand tasks that never rest, and one with a single task.
+    #[test]
+    fn many_tasks_of_one_do_not_keep_another_from_its_turns() {
+        let steps = Rc::new(Cell::new(0_u64));
+        let done = {
+            let steps = steps.clone();
+            let mut now = Duration::ZERO;
+            let clock = move || {
+                now += Duration::from_micros(1);
+                now
+            };
+            Turns::run_by(Box::new(clock), &runtime(), |turns| async move {
+                let flood = turns.add(Span::none(), Turn::bounded(), async move {
+                    for _ in 0..1000 {
+                        let steps = steps.clone();
+                        tokio::task::spawn_local(async move {
+                            loop {
+                                steps.set(steps.get() + 1);
+                                again().await;
+                            }
+                        });
+                    }
+                    std::future::pending().await
+                });
+                let one = turns.add(Span::none(), Turn::bounded(), async {
+                    for _ in 0..100 {
+                        again().await;
+                    }
+                });
+                one.await.unwrap();
+                drop(flood);
+            })
+        };
+        assert!(done.is_some());
+        // One turn of 61 steps for each of the hundred, when each turn takes as long.
+        assert!((1..=105 * 61).contains(&steps.get()), "{}", steps.get());
+    }
+
+    async fn again() {
+        let mut is_woken = false;
+        poll_fn(|context| {
+            if is_woken {
+                return Poll::Ready(());
+            }
+            is_woken = true;
+            context.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await;
+    }
+
+    #[test]
+    fn what_was_added_ends_with_its_first_task_and_leaves_nothing() {
+        let held = Rc::new(());
+        let seen = held.clone();
+        Turns::run(&runtime(), |turns| async move {
+            let kept = held.clone();
+            let ended = turns.add(Span::none(), Turn::bounded(), async move {
+                tokio::task::spawn_local(async move {
+                    let _kept = kept;
+                    std::future::pending::<()>().await;
+                });
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            });
+            assert_eq!(Rc::strong_count(&held), 3);
+            ended.await.unwrap();
+            assert_eq!(Rc::strong_count(&held), 2);
+            let broken =
+                turns.add(Span::none(), Turn::bounded(), async { panic!("a tenant's own fault") });
+            broken.await.unwrap();
+        });
+        assert_eq!(Rc::strong_count(&seen), 1);
+    }
+
+    /// Sessions that want more than a turn has come again in their order, and none is left out.
+    #[test]
+    fn sessions_of_a_tenant_go_on_in_their_order() {
+        let counts = Rc::new(RefCell::new([0_u64; 8]));
+        let seen = counts.clone();
+        Turns::run(&runtime(), |turns| async move {
+            let turn = Turn::bounded();
+            let own = turn.clone();
+            let ended = turns.add(Span::none(), turn, async move {
+                let all = tokio::task::JoinSet::new();
+                let mut all = all;
+                for at in 0..8 {
+                    let (turn, counts) = (own.clone(), counts.clone());
+                    all.spawn_local(async move {
+                        loop {
+                            turn.begin().await;
+                            counts.borrow_mut()[at] += 1;
+                            turn.spend(200, 0);
+                            let most = *counts.borrow().iter().max().unwrap();
+                            if most == 50 {
+                                return;
+                            }
+                        }
+                    });
+                }
+                all.join_next().await;
+            });
+            ended.await.unwrap();
+        });
+        let counts = *seen.borrow();
+        let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+        // While there is something left a session goes on at once: three batches are a turn.
+        assert!(*most == 50 && most - least <= 4, "{counts:?}");
+    }
+
+    #[test]
+    fn a_turn_is_over_when_its_units_are_spent() {
+        let turn = Turn::bounded();
+        turn.spend(1, UNIT_BYTES * 510);
+        assert!(!turn.is_over());
+        turn.spend(1, 0);
+        assert!(turn.is_over());
+        turn.spend(0, u64::MAX);
+        turn.renew();
+        assert!(turn.is_over(), "what was taken beyond the end is paid for");
+        turn.renew();
+        assert!(!turn.is_over());
+        let endless = Turn::default();
+        endless.spend(u32::MAX, u64::MAX);
+        assert!(!endless.is_over());
+    }
+}

@@ -1,0 +1,146 @@
+//! A store that takes large bodies, or does not: one plan a request, in the order in which they come.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// How a request is dealt with.
+pub struct Plan {
+    /// Whether the body is asked for.
+    pub continues: bool,
+    /// Octets of the body that are read; all of it where it is not said.
+    pub takes: Option<usize>,
+    /// Says that the head has come, and waits before anything of the body is read.
+    pub waits: Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>,
+    /// What comes then; nothing: the connection is reset.
+    pub says: Option<String>,
+}
+
+impl Plan {
+    /// Takes all of it.
+    pub fn take() -> Plan {
+        Plan { continues: true, takes: None, waits: None, says: Some(answer(200, "")) }
+    }
+
+    /// Takes so much of it, and says this, if anything.
+    pub fn stop(bytes: usize, says: Option<String>) -> Plan {
+        Plan { takes: Some(bytes), says, ..Plan::take() }
+    }
+
+    /// Says this and does not want the body.
+    pub fn refuse(says: String) -> Plan {
+        Plan { continues: false, takes: Some(0), waits: None, says: Some(says) }
+    }
+}
+
+/// A response that is an error, or empty.
+pub fn answer(status: u16, code: &str) -> String {
+    let body = match code {
+        "" => String::new(),
+        code => format!("<Error><Code>{code}</Code><Message>no</Message></Error>"),
+    };
+    let length = body.len();
+    format!("HTTP/1.1 {status} X\r\netag: \"e\"\r\ncontent-length: {length}\r\n\r\n{body}")
+}
+
+/// A request as it came.
+#[derive(Debug)]
+pub struct Seen {
+    pub head: String,
+    /// What came of the body, as it was sent.
+    pub body: Vec<u8>,
+    /// What was announced.
+    pub announced: usize,
+}
+
+impl Seen {
+    /// The value of a field of the head.
+    pub fn field(&self, name: &str) -> Option<&str> {
+        let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.find(|(found, _)| *found == name).map(|(_, value)| value)
+    }
+
+    /// The data of a body that came whole, in chunks.
+    pub fn decoded(&self) -> Vec<u8> {
+        assert_eq!(self.body.len(), self.announced, "the body did not come whole");
+        let (mut rest, mut data) = (self.body.as_slice(), Vec::new());
+        loop {
+            let end = rest.windows(2).position(|two| two == b"\r\n").unwrap();
+            let line = std::str::from_utf8(&rest[..end]).unwrap();
+            let digits = line.split(';').next().unwrap();
+            let bytes = usize::from_str_radix(digits, 16).unwrap();
+            if bytes == 0 {
+                return data;
+            }
+            data.extend_from_slice(&rest[end + 2..end + 2 + bytes]);
+            rest = &rest[end + 2 + bytes + 2..];
+        }
+    }
+}
+
+/// Starts the store. Each connection is served by a thread of its own; it ends with its requests, or
+/// with the process.
+pub fn sink(plans: Vec<Plan>) -> (SocketAddr, mpsc::Receiver<Seen>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (said, seen) = mpsc::channel();
+    let plans = std::sync::Arc::new(std::sync::Mutex::new(plans.into_iter()));
+    std::thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            let (plans, said) = (plans.clone(), said.clone());
+            std::thread::spawn(move || {
+                let next = || plans.lock().unwrap().next();
+                serve(stream, next, &said);
+            });
+        }
+    });
+    (address, seen)
+}
+
+fn serve(stream: TcpStream, next: impl Fn() -> Option<Plan>, said: &mpsc::Sender<Seen>) {
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut stream = BufReader::new(stream);
+    while let Some(head) = head(&mut stream) {
+        let Some(plan) = next() else { return };
+        let mut seen = Seen { head, body: Vec::new(), announced: 0 };
+        seen.announced = seen.field("content-length").map_or(0, |length| length.parse().unwrap());
+        if plan.continues && seen.field("expect").is_some() {
+            stream.get_mut().write_all(b"HTTP/1.1 100 Continue\r\n\r\n").unwrap();
+        }
+        if let Some((came, waits)) = plan.waits {
+            let _ = came.send(());
+            let _ = waits.recv();
+        }
+        let due = plan.takes.unwrap_or(seen.announced).min(seen.announced);
+        let came = (&mut stream).take(due as u64).read_to_end(&mut seen.body);
+        let is_whole = came.is_ok_and(|came| came == due);
+        let goes_on = plan.takes.is_none();
+        let _ = said.send(seen);
+        match plan.says {
+            Some(text) if is_whole => {
+                if stream.get_mut().write_all(text.as_bytes()).is_err() || !goes_on {
+                    // What is not read would reset the connection, and take the answer along.
+                    let _ = stream.get_ref().shutdown(std::net::Shutdown::Write);
+                    let _ = std::io::copy(&mut stream, &mut std::io::sink());
+                    return;
+                }
+            }
+            _ => {
+                let socket = socket2::SockRef::from(stream.get_ref());
+                let _ = socket.set_linger(Some(Duration::ZERO));
+                return;
+            }
+        }
+    }
+}
+
+fn head(stream: &mut impl BufRead) -> Option<String> {
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if stream.read_line(&mut head).ok()? == 0 {
+            return None;
+        }
+    }
+    Some(head)
+}
