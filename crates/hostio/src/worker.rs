@@ -1,6 +1,5 @@
 //! The process of one tenant, and what a tenant is made of.
 
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -53,7 +52,7 @@ pub fn tenant(config: &WorkerConfig, meter: Arc<Meter>) -> Result<Rc<Tenant>, Wo
 pub fn read_journal(config: &WorkerConfig) -> Result<Option<Opened>, WorkerError> {
     let Some(path) = &config.tenant.journal else { return Ok(None) };
     let what = format!("the journal {}", path.display());
-    Journal::read(path).map(Some).map_err(system(what))
+    Ok(Journal::read(path).map(Some).map_err(system(what))?)
 }
 
 /// As [`tenant`], with a journal that was read, and a turn where others use the same thread.
@@ -112,7 +111,7 @@ pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
 
 pub(crate) fn runtime() -> Result<Runtime, WorkerError> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    built.map_err(system("the runtime"))
+    Ok(built.map_err(system("the runtime"))?)
 }
 
 /// Tells of signals: the first one asks for a drain, the second for the end.

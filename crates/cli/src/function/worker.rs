@@ -40,6 +40,9 @@ A worker.toml; only `control` and `[store]` must be there, the rest are the defa
   held_bytes_max = \"512MiB\"
   dirty_bytes_max = \"128MiB\"            # acknowledged and not durable
   journal = \"/var/lib/unlade/tenant.journal\"  # for early replies; none where not said
+  [copies]                              # of bodies between functions' memory and the worker's
+  service = \"auto\"                      # or \"off\", \"always\": a thread that copies long ones;
+                                        # auto: from 3 cores on, where it was seen to pay
 
 A shared.toml:
   admin = \"127.0.0.1:9903\"              # figures of all, with a label `tenant`

@@ -50,20 +50,22 @@ fn all_ways(bed: &mut Bed, guest: &mut Guest, key: &str, body: &[u8]) -> serde_j
     let flags = guest.call("PutObject", typed, &body[1..]).flags;
     assert_eq!(flags, PENDING);
     assert!(guest.call("GetObject", name, b"").body == body[1..]);
-    guest.reply(key, body);
-    assert!(bed.gateway.replied(key).octets == body);
+    // A result comes in the guest's slots.
+    let result = &body[..body.len().min(16 * SLOT_BYTES as usize)];
+    guest.reply(key, result);
+    assert!(bed.gateway.replied(key).octets == result);
     assert!(bed.gateway.settle(key).is_empty());
     put["ETag"].clone()
 }
 
 #[test]
 fn bodies_are_the_same_whoever_copies() {
-    let mut tags = Vec::new();
+    let (seed, mut tags) = (random::seed(), Vec::new());
     for service in [CopyService::Off, CopyService::Always, CopyService::Auto] {
         let mut bed = bed(service);
         let mut guest = bed.guest();
         guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
-        let mut random = Random::new(random::seed());
+        let mut random = Random::new(seed);
         let mut found = Vec::new();
         for (number, &size) in SIZES.iter().enumerate() {
             let size = if random.once_in(4) { 1 + random.below(size) } else { size };
@@ -101,8 +103,9 @@ fn sessions_at_the_same_time_do_not_mix() {
             assert!(guest.call("GetObject", name, b"").body == body, "round {round}");
         }
     };
-    let threads: Vec<_> = guests.into_iter().map(|guest| std::thread::spawn(move || run(guest)));
-    for thread in threads.collect::<Vec<_>>() {
+    let start = |guest| std::thread::spawn(move || run(guest));
+    let threads: Vec<_> = guests.into_iter().map(start).collect();
+    for thread in threads {
         thread.join().unwrap();
     }
     assert!(copied(&bed, CopyBy::Service) > 0);
@@ -119,8 +122,9 @@ fn sessions_that_end_in_the_middle_of_a_copy() {
     });
     let mut good = bed.guest();
     good.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
-    let name = json!({"Bucket": "box", "Key": "k"});
     cases(40, |random| {
+        // A new one: a store may mix up two writes of one object of which one breaks off.
+        let name = json!({"Bucket": "box", "Key": format!("{}", random.next())});
         let bytes = (1 << 20) - random.below(1000);
         let body = random.bytes(bytes);
         let mut bad = bed.guest();
@@ -143,8 +147,9 @@ fn sessions_that_end_in_the_middle_of_a_copy() {
         good.call("PutObject", other.clone(), &mine).done();
         assert!(good.call("GetObject", other, b"").body == mine);
         let got = good.call("GetObject", name.clone(), b"");
-        // An older one may be there.
-        assert!(got.status == Status::ServiceError || got.body.len() > 1_000_000);
+        let (status, found) = (got.status, got.body.len());
+        let is_whole = status == Status::Done && found > 1_000_000;
+        assert!(is_whole || got.code() == "NoSuchKey", "{status:?} {found} {}", got.meta);
     });
 }
 

@@ -123,24 +123,24 @@ impl Way {
             let due = self.guests.len() * times * size;
             std::thread::sleep(Duration::from_millis(40) + Duration::from_nanos(3 * due as u64));
         }
+        let run = |guest: &mut Guest| {
+            let mut latencies = Vec::new();
+            for key in keys(guest) {
+                let name = json!({"Bucket": "box", "Key": key});
+                let one = Instant::now();
+                if is_get {
+                    let got = guest.call("GetObject", name, b"");
+                    assert_eq!((got.flags, got.body.len()), (PREFETCHED, size));
+                } else {
+                    guest.call("PutObject", name, &body).done();
+                }
+                latencies.push(one.elapsed().as_secs_f64() * 1e6);
+            }
+            latencies
+        };
         let before = (cpu_ns(&self.worker), cpu_ns("copyd"));
         let began = Instant::now();
         let latencies: Vec<f64> = std::thread::scope(|scope| {
-            let run = |guest: &'_ mut Guest| {
-                let mut latencies = Vec::new();
-                for key in keys(guest) {
-                    let name = json!({"Bucket": "box", "Key": key});
-                    let one = Instant::now();
-                    if is_get {
-                        let got = guest.call("GetObject", name, b"");
-                        assert_eq!((got.flags, got.body.len()), (PREFETCHED, size));
-                    } else {
-                        guest.call("PutObject", name, &body).done();
-                    }
-                    latencies.push(one.elapsed().as_secs_f64() * 1e6);
-                }
-                latencies
-            };
             let run = &run;
             let threads: Vec<_> =
                 self.guests.iter_mut().map(|guest| scope.spawn(move || run(guest))).collect();
