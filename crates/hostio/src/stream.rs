@@ -21,11 +21,12 @@ use wire::guest::descriptor::{AGAIN, PART};
 use wire::guest::{Completion, Status, Submission};
 
 use crate::call::{Caller, Done};
+use crate::copies::Copies;
 use crate::fetch;
 use crate::life::Life;
 use crate::perform::{Failed, Performed, answered, next_wait};
 use crate::quota::{CallRoom, HeldBytes};
-use crate::region::{Nonsense, Region};
+use crate::region::{Nonsense, Place, Region};
 use crate::stage::StageError;
 use crate::store::chunked::CHUNK_BYTES;
 use crate::store::{Local, Outgoing, TransportError};
@@ -41,9 +42,7 @@ const AGAIN_MAX: usize = 256;
 /// Octets in slots that the store has not been sent.
 #[derive(Debug)]
 struct Piece {
-    /// In the region.
-    at: usize,
-    bytes: usize,
+    place: Place,
     /// The guest waits for its slots.
     is_part: bool,
 }
@@ -88,7 +87,7 @@ impl Inlet {
         submission: &Submission,
         is_part: bool,
     ) -> Result<(), Nonsense> {
-        let at = region.guest_place(submission.body)?;
+        let place = region.guest_place(submission.body)?;
         if self.has_ended.get() {
             return Ok(());
         }
@@ -102,7 +101,7 @@ impl Inlet {
         } else if pieces.len() >= self.pieces_max {
             self.wrong.set(Some(StageError::Pieces { pieces_max: self.pieces_max }));
         } else {
-            pieces.push_back(Piece { at, bytes, is_part });
+            pieces.push_back(Piece { place, is_part });
             self.has_ended.set(!submission.more);
         }
         self.changed.notify_one();
@@ -122,31 +121,48 @@ struct Pull<'a> {
     inlet: &'a Inlet,
     life: &'a Rc<Life>,
     meter: &'a Meter,
+    copies: &'a Rc<Copies>,
     call: u64,
     /// How long the guest may be silent.
     silence_max: Duration,
 }
 
 impl Pull<'_> {
-    /// Moves octets of the first piece; gives how many, nothing where there is none.
-    fn take(&self, out: &mut Vec<u8>, bytes_max: usize) -> Option<usize> {
-        let mut pieces = self.inlet.pieces.borrow_mut();
-        let piece = pieces.front_mut()?;
-        let bytes = piece.bytes.min(bytes_max);
+    /// Moves octets of the first piece; gives how many, nothing where there is none. Cancelled, it
+    /// loses what is in `out`.
+    async fn take(
+        &self,
+        out: &mut Vec<u8>,
+        bytes_max: usize,
+    ) -> Result<Option<usize>, TransportError> {
+        let first = self.inlet.pieces.borrow().front().map(|piece| piece.place.clone());
+        let Some(Place { arena, offset, bytes }) = first else { return Ok(None) };
+        let bytes = bytes.min(bytes_max);
+        let copied = self.copies.append(&arena, offset, bytes, std::mem::take(out)).await;
         // The place was checked when it came.
-        let _ = self.life.arena().append_to(piece.at, bytes, out);
+        let gone = || TransportError::Withheld("its memory is gone".to_owned());
+        *out = copied.ok().and_then(Result::ok).ok_or_else(gone)?;
         self.meter.add_n(Event::HostioBytesOut, bytes as u64);
-        (piece.at, piece.bytes) = (piece.at + bytes, piece.bytes - bytes);
-        if piece.bytes == 0 {
-            let is_part = piece.is_part;
-            pieces.pop_front();
-            drop(pieces);
-            if is_part {
-                let part = Completion::bare(self.call, Status::Done, self.life.epoch_low());
-                self.life.complete(&Completion { flags: PART, ..part });
-            }
+        self.taken(bytes);
+        Ok(Some(bytes))
+    }
+
+    /// So much of the first piece has been copied: its slots are the guest's again after the last.
+    fn taken(&self, bytes: usize) {
+        let mut pieces = self.inlet.pieces.borrow_mut();
+        let Some(piece) = pieces.front_mut() else { return };
+        piece.place.offset += bytes;
+        piece.place.bytes -= bytes;
+        if piece.place.bytes > 0 {
+            return;
         }
-        Some(bytes)
+        let is_part = piece.is_part;
+        pieces.pop_front();
+        drop(pieces);
+        if is_part {
+            let part = Completion::bare(self.call, Status::Done, self.life.epoch_low());
+            self.life.complete(&Completion { flags: PART, ..part });
+        }
     }
 
     async fn change(&self) -> Result<(), TransportError> {
@@ -171,7 +187,7 @@ impl Outgoing for Pull<'_> {
         Box::pin(async move {
             loop {
                 self.inlet.check()?;
-                match self.take(out, bytes_max) {
+                match self.take(out, bytes_max).await? {
                     None => self.change().await?,
                     Some(0) => {}
                     Some(_) => {
@@ -188,7 +204,7 @@ impl Outgoing for Pull<'_> {
             loop {
                 self.inlet.check()?;
                 // A piece without octets may be the last one.
-                match self.take(&mut Vec::new(), 0) {
+                match self.take(&mut Vec::new(), 0).await? {
                     Some(_) => {}
                     None if self.inlet.has_ended.get() => return Ok(()),
                     None => self.change().await?,
@@ -318,8 +334,8 @@ impl Caller {
         let tenant = &self.tenant;
         loop {
             let silence_max = tenant.limits.call_timeout;
-            let (life, meter) = (&self.life, &*tenant.meter);
-            let mut body = Pull { inlet, life, meter, call: number, silence_max };
+            let (life, meter, copies) = (&self.life, &*tenant.meter, &tenant.copies);
+            let mut body = Pull { inlet, life, meter, copies, call: number, silence_max };
             let failed = match self.attempt_stream(&request, &mut body).await {
                 Ok(performed) => {
                     attempts.succeeded(&mut tenant.retries.borrow_mut());

@@ -43,6 +43,9 @@ A worker.toml; only `control` and `[store]` must be there, the rest are the defa
   body_bytes_max = \"5GiB\"               # of one call; streamed, but for staged_bytes_max = \"256MiB\"
   stream_bytes_min = \"8MiB\"             # smaller ones may be acknowledged early
   journal = \"/var/lib/unlade/tenant.journal\"  # for early replies; none where not said
+  [copies]                              # of bodies between functions' memory and the worker's
+  service = \"auto\"                      # or \"off\", \"always\": a thread that copies long ones;
+                                        # auto: from 3 cores on, where it was seen to pay
 
 A shared.toml:
   admin = \"127.0.0.1:9903\"              # figures of all, with a label `tenant`
