@@ -26,8 +26,9 @@ use tokio::task::AbortHandle;
 
 use crate::quota::Quota;
 
-/// Shorter copies are made at once: to be told of the end of one takes as long.
-pub const SERVICE_BYTES_MIN: usize = 256 * 1024;
+/// Shorter copies are made at once: to ask for one and be told of its end takes the worker's thread as
+/// long.
+pub const SERVICE_BYTES_MIN: usize = 512 * 1024;
 /// With so many cores one is to spare for copies: functions have one, the worker another.
 pub const SERVICE_CORES_MIN: usize = 3;
 /// Copies under way at a time; more are made at once.

@@ -412,7 +412,10 @@ fn with_wait(text: &[u8], wait: Duration) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::copies::CopyService;
+    use crate::quota::{Limits, Quota};
     use random::cases;
+    use std::sync::Arc;
     use wire::guest::region::SLOT_BYTES;
     use wire::guest::{Extent, Layout, Operation};
 
@@ -473,14 +476,17 @@ mod tests {
             for (slot, length) in lengths.iter().enumerate() {
                 let octets = random.bytes(*length as usize);
                 let submission = body(slot as u32, *length, slot + 1 < lengths.len());
-                let at = life.region.borrow().guest_place(submission.body).unwrap();
-                life.arena().copy_in(at, &octets).unwrap();
+                let place = life.region.borrow().guest_place(submission.body).unwrap();
+                place.arena.copy_in(place.offset, &octets).unwrap();
                 inlet.push(&life.region.borrow(), &submission, true).unwrap();
                 due.extend(octets);
             }
             let silence_max = Duration::from_secs(60);
-            let (life, meter) = (&life, &Meter::new());
-            let mut pull = Pull { inlet: &inlet, life, meter, call: 1, silence_max };
+            let meter = Arc::new(Meter::new());
+            let quota = Quota::new(Limits { calls_max: 1, held_bytes_max: 0 });
+            let copies = &Copies::new(CopyService::Off, quota, meter.clone());
+            let (life, meter) = (&life, &*meter);
+            let mut pull = Pull { inlet: &inlet, life, meter, copies, call: 1, silence_max };
             let found = pulled(&mut pull, 1 + random.below(100_000_usize));
             match announced == total {
                 true => assert!(found.unwrap() == due),

@@ -15,9 +15,9 @@ use crate::bed::Bed;
 use crate::bed::guest::Guest;
 
 /// Turns of each way.
-const ROUNDS: usize = 12;
+const ROUNDS: usize = 10;
 /// Octets of a turn, about.
-const TURN_BYTES: usize = 64 << 20;
+const TURN_BYTES: usize = 16 << 20;
 
 /// A store that takes anything, and gives as many octets as an object's key says.
 fn empty_store() -> SocketAddr {
@@ -41,6 +41,9 @@ fn answer(stream: TcpStream) {
             let lower = line.to_ascii_lowercase();
             if let Some(value) = lower.strip_prefix("content-length:") {
                 body_bytes = value.trim().parse().unwrap();
+            }
+            if lower.starts_with("expect:") {
+                writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").unwrap();
             }
             head.push_str(&line);
             line.clear();
