@@ -66,7 +66,9 @@ def _carry(model, params, context=None, **_):
     body = None
     payload = _streamed(model.input_shape)
     if payload and parameters.get(payload) is not None:
-        body = source_of(parameters.pop(payload))
+        sent = parameters.pop(payload)
+        _tell(sent, True)
+        body = source_of(sent)
     streamed = _streamed(model.output_shape)
     streams = streamed is not None or model.has_event_stream_output
     service = model.service_model.service_name
@@ -74,7 +76,11 @@ def _carry(model, params, context=None, **_):
     if service == "s3" and model.name in METHODS.values():
         parameters = plain(parameters, operation(model.name))
         unsigned = is_unsigned(getattr(context.get("client_config"), "signature_version", None))
-    answer = perform(service, model.name, parameters, body, streams, region, unsigned)
+    try:
+        answer = perform(service, model.name, parameters, body, streams, region, unsigned)
+    finally:
+        if body is not None:
+            _tell(sent, False)
     parsed = response_of(answer, model.name)
     status = parsed["ResponseMetadata"]["HTTPStatusCode"]
     if answer.status != DONE:
@@ -85,6 +91,18 @@ def _carry(model, params, context=None, **_):
             found = StreamingBody(RawBody(answer.stream), None)
         parsed[streamed] = found
     return Response(status, parsed["ResponseMetadata"]["HTTPHeaders"]), parsed
+
+
+def _tell(body, begins):
+    """Tells s3transfer's bodies that they are read to be sent, or no more: they count octets then. It
+    hears of that by events of a request, and there is none here."""
+    names = ("signal_transferring", "enable_callback")
+    if not begins:
+        names = ("signal_not_transferring", "disable_callback")
+    for name in names:
+        tell = getattr(body, name, None)
+        if tell is not None:
+            return tell()
 
 
 def _presigning(class_attributes, **_):
