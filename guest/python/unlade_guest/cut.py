@@ -34,7 +34,8 @@ def install(session):
     session.register("before-call", _carry, unique_id="unlade-carry")
     session.register("choose-signer", _unsigned, unique_id="unlade-unsigned")
     events = session.get_component("event_emitter")
-    events.register_last("creating-client-class.s3", _presigning, unique_id="unlade-presigning")
+    # After botocore's own, which is registered for every service.
+    events.register_last("creating-client-class", _presigning, unique_id="unlade-presigning")
 
 
 def install_everywhere(kind):
@@ -105,8 +106,9 @@ def _tell(body, begins):
             return tell()
 
 
-def _presigning(class_attributes, **_):
-    class_attributes.update(generate_presigned_url=_url, generate_presigned_post=_post)
+def _presigning(class_attributes, event_name, **_):
+    if event_name.endswith(".s3"):
+        class_attributes.update(generate_presigned_url=_url, generate_presigned_post=_post)
 
 
 def _url(self, *args, **kwargs):
