@@ -12,12 +12,13 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// Dependencies within a layer that are meant: the chassis stands on the record layer, steering on
 /// the links and devices it attaches to.
-const SIDEWAYS: [(&str, &str); 6] = [
+const SIDEWAYS: [(&str, &str); 7] = [
     ("service", "record"),
     ("steer", "linux"),
     ("copier", "copyd"),
     ("overlap", "copier"),
     ("kv", "copier"),
+    ("hostio", "copier"),
     ("function", "object"),
 ];
 /// Members of the workspace that no layer holds: nothing may depend on them.

@@ -82,7 +82,7 @@ impl Token {
 
     /// The segments of a range from the copy's start.
     #[inline]
-    fn bits(&self, range: Range<usize>) -> u32 {
+    pub(crate) fn bits(&self, range: Range<usize>) -> u32 {
         let end = range.end.min(self.len_bytes as usize) as u32;
         segment::bits_of_range(range.start as u32..end, self.len_bytes, self.granule_shift)
     }
@@ -196,7 +196,7 @@ impl Copier {
     }
 
     #[inline(always)]
-    fn decide(&self, len: usize, site: usize) -> Decision {
+    pub(crate) fn decide(&self, len: usize, site: usize) -> Decision {
         let state = || {
             let pending = self.queue().head().0.wrapping_sub(self.pending().settled().0);
             (self.attachment.is_awake(), pending.saturating_mul(len as u64))
@@ -268,7 +268,7 @@ impl Copier {
     }
 
     #[inline]
-    fn enqueue(
+    pub(crate) fn enqueue(
         &self,
         ticket: Ticket,
         dst: *mut u8,
@@ -405,6 +405,16 @@ impl Copier {
         self.settle(token.ticket, token.bits(range))
     }
 
+    /// A copy that was to be timed was made at once.
+    pub(crate) fn learn_at_once(&self, site: (usize, bool), len: usize, copy_ns: u32) {
+        self.sites.learn_at_once(site, len, copy_ns, None);
+    }
+
+    /// A copy that was to be timed was queued, and is over.
+    pub(crate) fn learn_queued(&self, place: (Place, bool), len: u32, seen: &Seen) {
+        self.sites.learn_queued(place, len, seen, &self.attachment.costs());
+    }
+
     fn note_timing(&self, ticket: Ticket, place: Place, began: Instant, is_awake: bool) {
         let submit_ns = u64::from(nanos(began).min(SUBMIT_NS_MAX)) << 1 | u64::from(is_awake);
         let since = self.origin.elapsed().as_nanos() as u64;
@@ -528,6 +538,15 @@ impl Copier {
         if let Some(code) = progress.error() {
             self.failures().tell(token.ticket, code);
         }
+    }
+
+    /// As [`Copier::abort`], and where nobody serves what is not copied stays so.
+    pub(crate) fn abandon(&self, token: &Token) {
+        if !self.is_served() {
+            self.take_back();
+            self.queue().progress(token.ticket).abort_rest(token.bits(0..TASK_BYTES_MAX));
+        }
+        self.abort(token);
     }
 
     /// Runs the handlers that are due, in this thread; how many.

@@ -1,6 +1,8 @@
 //! Copies that the copy service makes: submit, go on, sync what you touch.
 #![deny(unsafe_code)]
 #[allow(unsafe_code)]
+mod arena;
+#[allow(unsafe_code)]
 mod chain;
 #[allow(unsafe_code)]
 pub mod channel;
@@ -38,6 +40,7 @@ mod stats;
 #[allow(unsafe_code)]
 mod stream;
 
+pub use arena::{ArenaCopy, Begun, Ended, Why};
 pub use chain::Received;
 pub use copier::{Copier, How, TASK_BYTES_MAX, Token};
 pub use copyd::daemon::SOCKET;

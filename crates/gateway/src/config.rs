@@ -109,6 +109,8 @@ pub struct TenantConfig {
     pub store: Option<toml::Table>,
     /// `[instance]` of its worker.
     pub instance: Option<toml::Table>,
+    /// `[copies]` of its worker.
+    pub copies: Option<toml::Table>,
     /// `[tenant]` of its worker.
     pub limits: Option<toml::Table>,
     /// Where its worker serves `/metrics`.

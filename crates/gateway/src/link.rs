@@ -2,21 +2,17 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use service::descriptors::send_with;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, oneshot};
 use wire::guest::Outcome;
 use wire::guest::control::{FailedWrite, Message, Said};
-
-/// Most descriptors beside a message.
-const DESCRIPTORS_MAX: usize = 2;
 
 /// What a worker says of an instance.
 #[derive(Debug)]
@@ -221,7 +217,8 @@ async fn write(
             continue;
         }
         let mut left = VecDeque::from(octets);
-        let mut beside = descriptors.as_slice();
+        let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let mut beside = borrowed.as_slice();
         while !left.is_empty() {
             let send = || send_with(stream, left.as_slices().0, beside);
             let sent = stream.async_io(Interest::WRITABLE, send).await?;
@@ -231,14 +228,4 @@ async fn write(
         }
     }
     Ok(())
-}
-
-fn send_with(socket: impl AsFd, octets: &[u8], descriptors: &[OwnedFd]) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-    if !borrowed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
-        return Err(io::Error::other("too many descriptors beside a message"));
-    }
-    Ok(sendmsg(socket, &[IoSlice::new(octets)], &mut control, SendFlags::NOSIGNAL)?)
 }

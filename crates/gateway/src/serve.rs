@@ -15,6 +15,7 @@ use function::manifest::Backend;
 use meter::{Meter, Role};
 use serde_json::json;
 use service::admin::{self, AdminError, Health, Routes};
+use service::system::{SystemError, system};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::LocalSet;
@@ -45,19 +46,8 @@ pub enum GatewayError {
     #[error(transparent)]
     Admin(#[from] AdminError),
     /// The machine's, or another gateway's.
-    #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: String,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-}
-
-fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> GatewayError {
-    let what = what.into();
-    move |source| GatewayError::System { what, source }
+    #[error(transparent)]
+    System(#[from] SystemError),
 }
 
 /// What a gateway is given beside its configuration.
@@ -206,7 +196,8 @@ pub(crate) fn worker_table(
     let builtin = || access.map(Access::table).unwrap_or_default();
     let store = tenant.store.clone().or_else(|| config.store.clone()).unwrap_or_else(builtin);
     table.insert("store".to_owned(), store.into());
-    let parts = [("instance", &tenant.instance), ("tenant", &tenant.limits)];
+    let parts =
+        [("instance", &tenant.instance), ("copies", &tenant.copies), ("tenant", &tenant.limits)];
     for (key, part) in parts {
         if let Some(part) = part {
             table.insert(key.to_owned(), part.clone().into());
@@ -357,8 +348,10 @@ mod tests {
         let common = worker_table(&config, &TenantConfig::default(), Some(&access));
         assert_eq!(common["store"]["endpoint"].as_str(), Some("http://127.0.0.1:9000"));
         let own: toml::Table = toml::from_str("endpoint = \"https://s3.example\"").unwrap();
-        let tenant = TenantConfig { store: Some(own), ..TenantConfig::default() };
+        let copies = Some(toml::from_str("service = \"off\"").unwrap());
+        let tenant = TenantConfig { store: Some(own), copies, ..TenantConfig::default() };
         let own = worker_table(&config, &tenant, Some(&access));
         assert_eq!(own["store"]["endpoint"].as_str(), Some("https://s3.example"));
+        assert_eq!(own["copies"]["service"].as_str(), Some("off"));
     }
 }

@@ -198,7 +198,7 @@ impl Caller {
             if request.operation.name != "GetObject" {
                 return Ok(Some(Done::Result { result, head, flags: PENDING }));
             }
-            let reader = Box::new(Octets::all(body));
+            let reader = Box::new(Octets::all(&self.tenant.copies, &body));
             return self.object(result, head, reader, PENDING).await.map(Some);
         }
         if request.operation.name == "GetObject" && !request.unsigned {

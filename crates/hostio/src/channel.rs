@@ -1,14 +1,9 @@
 //! The stream between an instance and the worker.
 
-use std::collections::VecDeque;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use service::descriptors::send_with;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use wire::codec::DecodeError;
@@ -18,48 +13,6 @@ use wire::guest::{Deframer, Frame};
 pub const OUTBOX_BYTES_MAX: usize = 1024 * 1024;
 /// Octets that are read at once.
 const READ_BYTES: usize = 64 * 1024;
-/// Descriptors that come with one message.
-pub const DESCRIPTORS_MAX: usize = 4;
-
-/// Receives octets, and the descriptors that come beside them.
-///
-/// # Errors
-/// The system's; [`io::ErrorKind::WouldBlock`] where there is nothing yet.
-pub fn receive(
-    socket: impl AsFd,
-    octets: &mut Vec<u8>,
-    descriptors: &mut VecDeque<OwnedFd>,
-) -> io::Result<usize> {
-    let mut buffer = [0; READ_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(&mut buffer)];
-    let received = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(found) = message {
-            descriptors.extend(found);
-        }
-    }
-    octets.extend_from_slice(buffer.get(..received.bytes).unwrap_or_default());
-    Ok(received.bytes)
-}
-
-/// Sends octets with descriptors beside them, [`DESCRIPTORS_MAX`] at most; how many octets went.
-///
-/// # Errors
-/// The system's.
-pub fn send_with(
-    socket: impl AsFd,
-    octets: &[u8],
-    descriptors: &[BorrowedFd<'_>],
-) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    Ok(sendmsg(socket, &[IoSlice::new(octets)], &mut control, SendFlags::NOSIGNAL)?)
-}
 
 /// Why a channel ended.
 #[derive(Debug, thiserror::Error)]

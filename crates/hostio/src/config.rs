@@ -12,6 +12,7 @@ use service::logs::LogConfig;
 use settings::{ByteSize, SettingsError};
 use wire::guest::Layout;
 
+use crate::copies::CopyService;
 use crate::relay::Route;
 use crate::store::credentials::{CredentialsConfig, CredentialsError};
 use crate::store::http::{Addressing, Endpoint};
@@ -39,6 +40,9 @@ pub struct WorkerConfig {
     /// What all instances have together.
     #[serde(default)]
     pub tenant: TenantConfig,
+    /// Who copies long bodies.
+    #[serde(default)]
+    pub copies: CopiesConfig,
     /// Where instances with an SDK of their own connect; nowhere where it is not said.
     #[serde(default)]
     pub relay: Option<RelayConfig>,
@@ -52,6 +56,14 @@ pub struct WorkerConfig {
 
 fn drain_timeout() -> Duration {
     Duration::from_secs(60)
+}
+
+/// How bodies are copied between the memory of functions and the worker's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CopiesConfig {
+    /// Who makes long ones.
+    pub service: CopyService,
 }
 
 /// TCP for instances with an SDK of their own.
@@ -292,6 +304,7 @@ impl WorkerConfig {
             stream_bodies: self.store.stream_bodies,
             prefetch_bytes_max: self.tenant.prefetch_bytes_max.0,
             call_timeout: self.tenant.call_timeout,
+            copies: self.copies.service,
         }
     }
 }
@@ -389,6 +402,7 @@ mod tests {
         let config = config.unwrap();
         assert_eq!(config.store.parse().unwrap(), ("[::1]".to_owned(), 9000, false));
         assert_eq!(config.store.credentials, CredentialsConfig::Environment);
+        assert_eq!(config.copies.service, CopyService::Auto);
         let aws = parsed("control = \"/run/w\"\n[store]\nregion = \"eu-west-1\"\n").unwrap();
         let due = ("s3.eu-west-1.amazonaws.com".to_owned(), 443, true);
         assert_eq!(aws.store.parse().unwrap(), due);
@@ -405,6 +419,7 @@ mod tests {
             "control = \"/run/w\"\n[store]\n[instance]\nhost_slots = 4000000\n",
             "control = \"/run/w\"\n[store]\ncredentials = { from = \"keys\" }\n",
             "control = \"/run/w\"\n[store]\nother = 1\n",
+            "control = \"/run/w\"\n[store]\n[copies]\nservice = \"sometimes\"\n",
         ] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use object::{Policy, hint};
+use service::descriptors::receive;
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
@@ -15,7 +16,6 @@ use tokio::sync::mpsc;
 use wire::guest::InvokeHead;
 use wire::guest::control::{Message, Said};
 
-use crate::channel::receive;
 use crate::session::{Memory, Order, Session};
 use crate::tenant::Tenant;
 

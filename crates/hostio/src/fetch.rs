@@ -240,7 +240,7 @@ async fn next(life: &Rc<Life>, rest: Rest, limit: usize) -> Next {
             // The task is aborted only with its handle.
             Err(_) => {
                 let broken = TransportError::broken("the store", "dropped");
-                let none = Box::new(crate::prefetch::Octets::empty());
+                let none = Box::new(crate::prefetch::Empty);
                 return (Box::new(Flow::new(none, 1)), Err(broken));
             }
         },

@@ -11,8 +11,8 @@
 //! - [`tenant`]: what all instances share; [`quota`]: how much of it they use;
 //! - [`session`]: one instance; [`channel`]: its stream; [`life`]: its epoch; [`region`]: its memory,
 //!   with [`runs`] of slots;
-//! - [`stage`]: the body of a call, copied before anything else; [`stream`]: a large one, which goes
-//!   to the store while it comes;
+//! - [`stage`]: the body of a call, copied before anything else; [`copies`]: who makes long copies;
+//!   [`stream`]: a large body, which goes to the store while it comes;
 //! - [`call`]: policy, what can be answered here, or the store: [`perform`];
 //! - [`prefetch`]: objects fetched before they are asked for;
 //! - [`writeback`]: writes acknowledged before they are durable; [`journal`]: those that outlive the
@@ -26,13 +26,15 @@
 //! Tenants of one process share its thread and nothing else: no region, no object that was fetched
 //! ahead, no pending write, no connection, no key.
 //!
-//! What is absent: threads (a worker has one; a tenant that needs more has more workers).
+//! What is absent: threads of its own (a worker has one; a tenant that needs more has more workers;
+//! the copy service's thread starts with the first copy that is worth it).
 #![forbid(unsafe_code)]
 
 pub mod call;
 pub mod channel;
 pub mod config;
 pub mod control;
+pub mod copies;
 pub mod fetch;
 pub mod journal;
 pub mod life;

@@ -5,7 +5,7 @@
 //! object is written. What fails is nothing: the GET is then made in the ordinary way.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 use tokio::sync::Notify;
 use wire::guest::control::ObjectName;
 
+use crate::copies::Copies;
 use crate::perform::{Performed, perform};
 use crate::quota::HeldBytes;
 use crate::store::{Body, Into, Local, Reader, TransportError};
@@ -27,8 +28,10 @@ use crate::tenant::Tenant;
 pub const FETCHES_MAX: usize = object::hint::OBJECTS_MAX;
 /// Most invocations that are waited for.
 pub const INVOCATIONS_MAX: usize = 1024;
-/// Octets that are received at once.
-const PULL_BYTES: usize = 256 * 1024;
+/// The longest piece that a body is received in.
+const PIECE_BYTES: usize = 1024 * 1024;
+/// While nobody has asked a piece is as long at least: long pieces are copied best.
+const UNASKED_BYTES_MIN: usize = 512 * 1024;
 /// Parameters of a GET that a fetch can answer, beside its name.
 const HARMLESS: &[&str] = &["Bucket", "Key", "VersionId", "Range", "ChecksumMode"];
 
@@ -47,7 +50,8 @@ enum State {
 #[derive(Debug)]
 pub struct Fetch {
     state: RefCell<State>,
-    octets: RefCell<Vec<u8>>,
+    /// What has come and was not read, in the order it came.
+    pieces: RefCell<VecDeque<Rc<Vec<u8>>>>,
     ended: Cell<Option<bool>>,
     changed: Notify,
     held: RefCell<Option<HeldBytes>>,
@@ -143,7 +147,7 @@ impl Prefetches {
                 State::Failed => return None,
                 State::Coming { result, head, body_bytes } => {
                     let (result, head) = (result.clone(), head.clone());
-                    let reader = Octets::of(fetch.clone(), *body_bytes);
+                    let reader = Octets::of(&tenant.copies, fetch.clone(), *body_bytes);
                     return Some(Taken { result, head, reader: Box::new(reader) });
                 }
             }
@@ -206,7 +210,7 @@ impl Fetch {
     fn start(tenant: &Rc<Tenant>, request: Rc<Request>, timings: Rc<Cell<Timings>>) -> Rc<Fetch> {
         let fetch = Rc::new(Fetch {
             state: RefCell::new(State::Asked),
-            octets: RefCell::default(),
+            pieces: RefCell::default(),
             ended: Cell::new(None),
             changed: Notify::new(),
             held: RefCell::default(),
@@ -249,8 +253,11 @@ impl Fetch {
         self.timings.set(Timings { total: before.total + total, waited: before.waited + waited });
     }
 
-    fn came_bytes(&self) -> usize {
-        self.octets.borrow().len()
+    fn share(&self, mut piece: Vec<u8>) {
+        // What it does not need is not kept.
+        piece.shrink_to_fit();
+        self.pieces.borrow_mut().push_back(Rc::new(piece));
+        self.changed.notify_waiters();
     }
 
     /// The head has come: whether the body is wanted.
@@ -269,7 +276,6 @@ impl Fetch {
             return None;
         };
         *self.held.borrow_mut() = Some(held);
-        self.octets.borrow_mut().reserve_exact(usize::try_from(body_bytes).unwrap_or_default());
         *self.state.borrow_mut() = State::Coming { result, head, body_bytes };
         self.changed.notify_waiters();
         Some(reader)
@@ -278,91 +284,106 @@ impl Fetch {
 
 /// Reads the body for whoever wants it; whether it came whole.
 async fn pull(fetch: &std::rc::Weak<Fetch>, reader: &mut dyn Reader) -> bool {
-    let mut octets = Vec::with_capacity(PULL_BYTES);
+    let mut piece = Vec::new();
     loop {
-        match reader.read(Into::Memory(&mut octets), PULL_BYTES).await {
-            Ok(0) => return reader.left_bytes() == Some(0),
-            Ok(_) => {}
+        let left =
+            |reader: &dyn Reader| reader.left_bytes().map_or(usize::MAX, |left| left as usize);
+        piece.reserve(PIECE_BYTES.min(left(reader)).saturating_sub(piece.len()));
+        let room = PIECE_BYTES - piece.len();
+        let whole = match reader.read(Into::Memory(&mut piece), room).await {
+            Ok(0) => Some(reader.left_bytes() == Some(0)),
+            Ok(_) => None,
+            // What came with it may be what is wrong.
             Err(_) => return false,
-        }
+        };
         let Some(fetch) = fetch.upgrade() else { return false };
-        fetch.octets.borrow_mut().append(&mut octets);
-        fetch.changed.notify_waiters();
+        let is_last = whole.is_some() || left(reader) == 0;
+        let is_due = is_last || piece.len() >= UNASKED_BYTES_MIN || fetch.asked.get().is_some();
+        if is_due && !piece.is_empty() {
+            fetch.share(std::mem::take(&mut piece));
+        }
+        if let Some(whole) = whole {
+            return whole;
+        }
     }
 }
 
 /// Octets of this process as the body of an answer.
 pub struct Octets {
-    from: From,
-    at: usize,
-    bytes: u64,
-}
-
-enum From {
-    Fetch(Rc<Fetch>),
-    Body(Rc<Body>),
+    copies: Rc<Copies>,
+    /// Where more come from.
+    fetch: Option<Rc<Fetch>>,
+    /// What is being read, and how far.
+    piece: Rc<Vec<u8>>,
+    read_bytes: usize,
+    /// Behind what was read.
+    left_bytes: u64,
 }
 
 impl Octets {
     /// Those of a fetch, as they come.
-    fn of(fetch: Rc<Fetch>, bytes: u64) -> Octets {
-        Octets { from: From::Fetch(fetch), at: 0, bytes }
+    fn of(copies: &Rc<Copies>, fetch: Rc<Fetch>, left_bytes: u64) -> Octets {
+        let (copies, fetch, piece) = (copies.clone(), Some(fetch), Rc::default());
+        Octets { copies, fetch, piece, read_bytes: 0, left_bytes }
     }
 
     /// Those of a body.
-    pub fn all(body: Rc<Body>) -> Octets {
-        let bytes = body.octets().len() as u64;
-        Octets { from: From::Body(body), at: 0, bytes }
+    pub fn all(copies: &Rc<Copies>, body: &Body) -> Octets {
+        let (copies, piece) = (copies.clone(), body.shared().clone());
+        let left_bytes = piece.len() as u64;
+        Octets { copies, fetch: None, piece, read_bytes: 0, left_bytes }
     }
 
-    /// None.
-    pub fn empty() -> Octets {
-        Octets::all(Rc::default())
-    }
-
-    async fn step(&mut self, to: Into<'_>, bytes_max: usize) -> Result<usize, TransportError> {
-        let broken = |why: &str| Err(TransportError::broken("the store", why));
-        let fetch = match &self.from {
-            From::Body(body) => {
-                let moved = put(to, &body.octets()[self.at..], bytes_max);
-                self.at += moved;
-                return Ok(moved);
-            }
-            From::Fetch(fetch) => fetch.clone(),
-        };
+    /// Has a piece to read from; false at the end.
+    async fn has_piece(&mut self) -> Result<bool, TransportError> {
+        if self.read_bytes < self.piece.len() {
+            return Ok(true);
+        }
+        let Some(fetch) = &self.fetch else { return Ok(false) };
         loop {
             let changed = fetch.changed.notified();
-            if fetch.came_bytes() > self.at {
-                let moved = put(to, &fetch.octets.borrow()[self.at..], bytes_max);
-                self.at += moved;
-                return Ok(moved);
+            let next = fetch.pieces.borrow_mut().pop_front();
+            if let Some(piece) = next {
+                (self.piece, self.read_bytes) = (piece, 0);
+                return Ok(true);
             }
             match fetch.ended.get() {
-                Some(_) if self.at as u64 == self.bytes => return Ok(0),
+                Some(_) if self.left_bytes == 0 => return Ok(false),
                 Some(_) => return broken("it ended within a body that was fetched ahead"),
                 None => changed.await,
             }
         }
     }
-}
 
-fn put(to: Into<'_>, octets: &[u8], bytes_max: usize) -> usize {
-    let octets = &octets[..octets.len().min(bytes_max)];
-    match to {
-        Into::Memory(out) => out.extend_from_slice(octets),
-        // The place was lent to whoever asks.
-        Into::Region(region, at) => {
-            if region.copy_in(at, octets).is_err() {
-                return 0;
+    async fn step(&mut self, to: Into<'_>, bytes_max: usize) -> Result<usize, TransportError> {
+        if bytes_max == 0 || !self.has_piece().await? {
+            return Ok(0);
+        }
+        let bytes = (self.piece.len() - self.read_bytes).min(bytes_max);
+        let range = self.read_bytes..self.read_bytes + bytes;
+        match to {
+            Into::Memory(out) => out.extend_from_slice(&self.piece[range]),
+            Into::Region(arena, at) => {
+                match self.copies.fill(arena, at, &self.piece, range).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(why)) => return broken(&why.to_string()),
+                    Err(why) => return broken(&why.to_string()),
+                }
             }
         }
+        self.read_bytes += bytes;
+        self.left_bytes = self.left_bytes.saturating_sub(bytes as u64);
+        Ok(bytes)
     }
-    octets.len()
+}
+
+fn broken<T>(why: &str) -> Result<T, TransportError> {
+    Err(TransportError::broken("the store", why))
 }
 
 impl Reader for Octets {
     fn left_bytes(&self) -> Option<u64> {
-        Some(self.bytes - self.at as u64)
+        Some(self.left_bytes)
     }
 
     fn read<'a>(
@@ -371,5 +392,18 @@ impl Reader for Octets {
         bytes_max: usize,
     ) -> Local<'a, Result<usize, TransportError>> {
         Box::pin(self.step(to, bytes_max))
+    }
+}
+
+/// No octets.
+pub struct Empty;
+
+impl Reader for Empty {
+    fn left_bytes(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn read<'a>(&'a mut self, _: Into<'a>, _: usize) -> Local<'a, Result<usize, TransportError>> {
+        Box::pin(async { Ok(0) })
     }
 }

@@ -45,6 +45,11 @@ impl Quota {
         Some(HeldBytes { quota: self.clone(), bytes })
     }
 
+    /// Calls in flight.
+    pub fn calls(&self) -> usize {
+        self.calls.get()
+    }
+
     /// Octets that are held.
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes.get()

@@ -77,6 +77,17 @@ pub struct Run {
     pub count: u32,
 }
 
+/// Octets of the region that the guest named, within its own slots.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The memory.
+    pub arena: Rc<Arena>,
+    /// Where in it.
+    pub offset: usize,
+    /// How many.
+    pub bytes: usize,
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Region {
@@ -264,23 +275,23 @@ impl Region {
     /// # Errors
     /// They are not in them.
     pub fn guest_body(&self, body: Extent, out: &mut Vec<u8>) -> Result<(), Nonsense> {
-        let at = self.guest_place(body)?;
-        self.within(self.arena.append_to(at, body.bytes as usize, out));
+        let Place { offset, bytes, .. } = self.guest_place(body)?;
+        self.within(self.arena.append_to(offset, bytes, out));
         Ok(())
     }
 
-    /// Where octets of the guest's slots are in the region.
+    /// Where octets of the guest's slots are.
     ///
     /// # Errors
     /// They are not in them.
-    pub fn guest_place(&self, body: Extent) -> Result<usize, Nonsense> {
+    pub fn guest_place(&self, body: Extent) -> Result<Place, Nonsense> {
         let offset = u64::from(body.first_slot) * u64::from(SLOT_BYTES);
-        let outside = Nonsense::Outside { arena: "slot", offset, bytes: body.bytes.into() };
-        let all = u64::from(self.header.guest_slots) * u64::from(SLOT_BYTES);
-        if offset + u64::from(body.bytes) > all {
-            return Err(outside);
+        let bytes = u64::from(body.bytes);
+        if offset + bytes > u64::from(self.header.guest_slots) * u64::from(SLOT_BYTES) {
+            return Err(Nonsense::Outside { arena: "slot", offset, bytes });
         }
-        usize::try_from(u64::from(self.header.guest_slots_offset) + offset).map_err(|_| outside)
+        let offset = (u64::from(self.header.guest_slots_offset) + offset) as usize;
+        Ok(Place { arena: self.arena.clone(), offset, bytes: body.bytes as usize })
     }
 
     /// Takes slots of the host's, at most `most`, at least one; nothing where there are none.

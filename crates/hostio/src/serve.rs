@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use meter::Meter;
 use service::admin::{self, AdminServer, Health, Routes};
+use service::system::system;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 
@@ -17,7 +18,7 @@ use crate::control;
 use crate::relay;
 use crate::tenant::Tenant;
 use crate::turns::Turn;
-use crate::worker::{WorkerError, read_journal, system, tenant_with};
+use crate::worker::{WorkerError, read_journal, tenant_with};
 
 /// How far a tenant, or a worker, is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,7 +122,7 @@ fn listen(path: &Path) -> Result<(UnixListener, SocketFile<'_>), WorkerError> {
     let failed = || system(format!("the control socket {}", path.display()));
     // One that nobody listens on was left behind.
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(failed()(io::Error::other("another worker listens there")));
+        return Err(failed()(io::Error::other("another worker listens there")).into());
     }
     let _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path).map_err(failed())?;

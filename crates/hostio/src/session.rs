@@ -168,6 +168,8 @@ impl Session {
         }
         if let Some(life) = self.life.take() {
             life.end();
+            // Its tasks go later; what is copied for them ends now.
+            self.tenant.copies.end(&life.arena());
         }
     }
 
@@ -186,14 +188,14 @@ impl Session {
         }
         life.region.borrow().sleeps(false);
         self.tenant.turn.begin().await;
-        if self.drain(&life)? {
+        if self.drain(&life).await? {
             // Others have their turn before the next batch.
             tokio::task::yield_now().await;
             return Ok(());
         }
         life.region.borrow().sleeps(true);
         // It may have submitted before it saw the word.
-        if self.drain(&life)? {
+        if self.drain(&life).await? {
             return Ok(());
         }
         let is_full = life.region.borrow().is_full();
@@ -215,14 +217,14 @@ impl Session {
     }
 
     /// Takes submissions; whether there were any.
-    fn drain(&mut self, life: &Rc<Life>) -> Result<bool, End> {
+    async fn drain(&mut self, life: &Rc<Life>) -> Result<bool, End> {
         let (mut taken, mut bytes) = (0, 0);
         while taken < BATCH && bytes < BATCH_BYTES {
             let submission = life.region.borrow_mut().poll_submission()?;
             let Some(submission) = submission else { break };
             taken += 1;
             bytes += u64::from(submission.body.bytes);
-            self.on_submission(life, submission)?;
+            self.on_submission(life, submission).await?;
         }
         self.tenant.turn.spend(taken as u32, bytes);
         Ok(taken > 0)
@@ -341,11 +343,11 @@ impl Session {
         Ok(())
     }
 
-    fn on_submission(&mut self, life: &Rc<Life>, submission: Submission) -> Result<(), End> {
+    async fn on_submission(&mut self, life: &Rc<Life>, submission: Submission) -> Result<(), End> {
         let number = submission.call;
         match submission.operation {
-            Operation::Call => self.on_call(life, &submission)?,
-            Operation::Body => self.on_body(life, &submission)?,
+            Operation::Call => self.on_call(life, &submission).await?,
+            Operation::Body => self.on_body(life, &submission).await?,
             Operation::Read => {
                 let (tenant, life) = (self.tenant.clone(), life.clone());
                 let Some(flying) = self.fly() else {
@@ -368,7 +370,7 @@ impl Session {
         Ok(())
     }
 
-    fn on_call(&mut self, life: &Rc<Life>, submission: &Submission) -> Result<(), End> {
+    async fn on_call(&mut self, life: &Rc<Life>, submission: &Submission) -> Result<(), End> {
         let number = submission.call;
         if life.calls.borrow().contains_key(&number) {
             return Err(Nonsense::Number(number).into());
@@ -410,8 +412,9 @@ impl Session {
             return self.stream(life, submission, caller, streamed);
         }
         let mut upload = Upload::new(call, inline, room, held);
-        let taken = upload.take(&life.region.borrow(), submission)?;
-        if let Err(error) = taken {
+        let place = life.region.borrow().guest_place(submission.body)?;
+        // Others have their turn while the octets come.
+        if let Err(error) = upload.take(&self.tenant.copies, place).await {
             complain(life, number, HostCode::Invalid, error.to_string());
             return Ok(());
         }
@@ -442,7 +445,7 @@ impl Session {
         Ok(())
     }
 
-    fn on_body(&mut self, life: &Rc<Life>, submission: &Submission) -> Result<(), End> {
+    async fn on_body(&mut self, life: &Rc<Life>, submission: &Submission) -> Result<(), End> {
         let number = submission.call;
         if let Some(Flight::Streaming(inlet, _)) = life.calls.borrow().get(&number) {
             return Ok(inlet.push(&life.region.borrow(), submission, true)?);
@@ -456,8 +459,8 @@ impl Session {
             }
         };
         let Some(Flight::Uploading(mut upload)) = flight else { return Ok(()) };
-        let taken = upload.take(&life.region.borrow(), submission)?;
-        match taken {
+        let place = life.region.borrow().guest_place(submission.body)?;
+        match upload.take(&self.tenant.copies, place).await {
             Ok(()) => self.go_on(life, submission, *upload),
             Err(error) => complain(life, number, HostCode::Invalid, error.to_string()),
         }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use meter::{Meter, Role};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service::admin::{self, AdminServer, Answer, Health, Routes};
+use service::system::system;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -21,7 +22,7 @@ use crate::config::WorkerConfig;
 use crate::roster::Roster;
 use crate::serve::{Phase, reached, serve};
 use crate::turns::{Turn, Turns};
-use crate::worker::{WorkerError, phases, runtime, system};
+use crate::worker::{WorkerError, phases, runtime};
 
 /// Before a tenant is tried again that could not be served, at first and at most.
 const PAUSE_MIN: Duration = Duration::from_millis(50);

@@ -1,10 +1,12 @@
 //! The body of a call, gathered from the guest's slots: once it is here, it is the worker's own.
 
-use object::Call;
-use wire::guest::Submission;
+use std::rc::Rc;
 
+use object::Call;
+
+use crate::copies::Copies;
 use crate::quota::{CallRoom, HeldBytes};
-use crate::region::{Nonsense, Region};
+use crate::region::Place;
 
 /// Why a body is none. The guest is at fault; the call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,6 +19,9 @@ pub enum StageError {
         /// What was announced.
         announced: u64,
     },
+    /// Its epoch ended meanwhile.
+    #[error("the memory of the body is gone")]
+    Gone,
     /// More pieces wait to be taken than the guest has slots.
     #[error("more than {pieces_max} pieces of a body wait to be taken")]
     Pieces {
@@ -59,22 +64,20 @@ impl Upload {
         Upload { call, room, held, octets }
     }
 
-    /// Takes the slots of a CALL or BODY. The guest may use them again.
+    /// Takes the slots of a CALL or BODY. Afterwards the guest may use them again.
     ///
     /// # Errors
-    /// Outer: no guest does this. Inner: the call fails.
-    pub fn take(
-        &mut self,
-        region: &Region,
-        submission: &Submission,
-    ) -> Result<Result<(), StageError>, Nonsense> {
-        let came = self.octets.len() as u64 + u64::from(submission.body.bytes);
+    /// The call fails.
+    pub async fn take(&mut self, copies: &Rc<Copies>, place: Place) -> Result<(), StageError> {
+        let came = self.octets.len() as u64 + place.bytes as u64;
         let announced = self.call.body_bytes;
         if came > announced {
-            return Ok(Err(StageError::Length { came, announced }));
+            return Err(StageError::Length { came, announced });
         }
-        region.guest_body(submission.body, &mut self.octets)?;
-        Ok(Ok(()))
+        let octets = std::mem::take(&mut self.octets);
+        let copied = copies.append(&place.arena, place.offset, place.bytes, octets).await;
+        self.octets = copied.ok().and_then(Result::ok).ok_or(StageError::Gone)?;
+        Ok(())
     }
 
     /// The body is complete.

@@ -21,11 +21,12 @@ use wire::guest::descriptor::{AGAIN, PART};
 use wire::guest::{Completion, Status, Submission};
 
 use crate::call::{Caller, Done};
+use crate::copies::Copies;
 use crate::fetch;
 use crate::life::Life;
 use crate::perform::{Failed, Performed, answered, next_wait};
 use crate::quota::{CallRoom, HeldBytes};
-use crate::region::{Nonsense, Region};
+use crate::region::{Nonsense, Place, Region};
 use crate::stage::StageError;
 use crate::store::chunked::CHUNK_BYTES;
 use crate::store::{Local, Outgoing, TransportError};
@@ -41,9 +42,7 @@ const AGAIN_MAX: usize = 256;
 /// Octets in slots that the store has not been sent.
 #[derive(Debug)]
 struct Piece {
-    /// In the region.
-    at: usize,
-    bytes: usize,
+    place: Place,
     /// The guest waits for its slots.
     is_part: bool,
 }
@@ -88,7 +87,7 @@ impl Inlet {
         submission: &Submission,
         is_part: bool,
     ) -> Result<(), Nonsense> {
-        let at = region.guest_place(submission.body)?;
+        let place = region.guest_place(submission.body)?;
         if self.has_ended.get() {
             return Ok(());
         }
@@ -102,7 +101,7 @@ impl Inlet {
         } else if pieces.len() >= self.pieces_max {
             self.wrong.set(Some(StageError::Pieces { pieces_max: self.pieces_max }));
         } else {
-            pieces.push_back(Piece { at, bytes, is_part });
+            pieces.push_back(Piece { place, is_part });
             self.has_ended.set(!submission.more);
         }
         self.changed.notify_one();
@@ -122,31 +121,48 @@ struct Pull<'a> {
     inlet: &'a Inlet,
     life: &'a Rc<Life>,
     meter: &'a Meter,
+    copies: &'a Rc<Copies>,
     call: u64,
     /// How long the guest may be silent.
     silence_max: Duration,
 }
 
 impl Pull<'_> {
-    /// Moves octets of the first piece; gives how many, nothing where there is none.
-    fn take(&self, out: &mut Vec<u8>, bytes_max: usize) -> Option<usize> {
-        let mut pieces = self.inlet.pieces.borrow_mut();
-        let piece = pieces.front_mut()?;
-        let bytes = piece.bytes.min(bytes_max);
+    /// Moves octets of the first piece; gives how many, nothing where there is none. Cancelled, it
+    /// loses what is in `out`.
+    async fn take(
+        &self,
+        out: &mut Vec<u8>,
+        bytes_max: usize,
+    ) -> Result<Option<usize>, TransportError> {
+        let first = self.inlet.pieces.borrow().front().map(|piece| piece.place.clone());
+        let Some(Place { arena, offset, bytes }) = first else { return Ok(None) };
+        let bytes = bytes.min(bytes_max);
+        let copied = self.copies.append(&arena, offset, bytes, std::mem::take(out)).await;
         // The place was checked when it came.
-        let _ = self.life.arena().append_to(piece.at, bytes, out);
+        let gone = || TransportError::Withheld("its memory is gone".to_owned());
+        *out = copied.ok().and_then(Result::ok).ok_or_else(gone)?;
         self.meter.add_n(Event::HostioBytesOut, bytes as u64);
-        (piece.at, piece.bytes) = (piece.at + bytes, piece.bytes - bytes);
-        if piece.bytes == 0 {
-            let is_part = piece.is_part;
-            pieces.pop_front();
-            drop(pieces);
-            if is_part {
-                let part = Completion::bare(self.call, Status::Done, self.life.epoch_low());
-                self.life.complete(&Completion { flags: PART, ..part });
-            }
+        self.taken(bytes);
+        Ok(Some(bytes))
+    }
+
+    /// So much of the first piece has been copied: its slots are the guest's again after the last.
+    fn taken(&self, bytes: usize) {
+        let mut pieces = self.inlet.pieces.borrow_mut();
+        let Some(piece) = pieces.front_mut() else { return };
+        piece.place.offset += bytes;
+        piece.place.bytes -= bytes;
+        if piece.place.bytes > 0 {
+            return;
         }
-        Some(bytes)
+        let is_part = piece.is_part;
+        pieces.pop_front();
+        drop(pieces);
+        if is_part {
+            let part = Completion::bare(self.call, Status::Done, self.life.epoch_low());
+            self.life.complete(&Completion { flags: PART, ..part });
+        }
     }
 
     async fn change(&self) -> Result<(), TransportError> {
@@ -171,7 +187,7 @@ impl Outgoing for Pull<'_> {
         Box::pin(async move {
             loop {
                 self.inlet.check()?;
-                match self.take(out, bytes_max) {
+                match self.take(out, bytes_max).await? {
                     None => self.change().await?,
                     Some(0) => {}
                     Some(_) => {
@@ -188,7 +204,7 @@ impl Outgoing for Pull<'_> {
             loop {
                 self.inlet.check()?;
                 // A piece without octets may be the last one.
-                match self.take(&mut Vec::new(), 0) {
+                match self.take(&mut Vec::new(), 0).await? {
                     Some(_) => {}
                     None if self.inlet.has_ended.get() => return Ok(()),
                     None => self.change().await?,
@@ -318,8 +334,8 @@ impl Caller {
         let tenant = &self.tenant;
         loop {
             let silence_max = tenant.limits.call_timeout;
-            let (life, meter) = (&self.life, &*tenant.meter);
-            let mut body = Pull { inlet, life, meter, call: number, silence_max };
+            let (life, meter, copies) = (&self.life, &*tenant.meter, &tenant.copies);
+            let mut body = Pull { inlet, life, meter, copies, call: number, silence_max };
             let failed = match self.attempt_stream(&request, &mut body).await {
                 Ok(performed) => {
                     attempts.succeeded(&mut tenant.retries.borrow_mut());
@@ -391,4 +407,112 @@ fn with_wait(text: &[u8], wait: Duration) -> Vec<u8> {
         members.insert("again_after_ms".to_owned(), wait_ms.into());
     }
     said.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use random::cases;
+    use wire::guest::region::SLOT_BYTES;
+    use wire::guest::{Extent, Layout, Operation};
+
+    const SLOTS: u32 = 8;
+    const LAYOUT: Layout =
+        Layout { ring_entries: 64, meta_bytes: 4096, guest_slots: SLOTS, host_slots: 4 };
+
+    fn body(first_slot: u32, bytes: u32, more: bool) -> Submission {
+        let body = Extent { first_slot, bytes };
+        Submission {
+            call: 1,
+            operation: Operation::Body,
+            more,
+            epoch: 9,
+            meta_offset: 0,
+            meta_bytes: 0,
+            body,
+            token: 0,
+        }
+    }
+
+    /// Everything that can be pulled of a body without waiting, and whether its end was seen.
+    fn pulled(pull: &mut Pull<'_>, piece_bytes: usize) -> Result<Vec<u8>, TransportError> {
+        let mut out = Vec::new();
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        while (out.len() as u64) < pull.bytes() {
+            let polled = pull.pull(&mut out, piece_bytes).as_mut().poll(&mut context);
+            match polled {
+                std::task::Poll::Ready(done) => done?,
+                std::task::Poll::Pending => return Ok(out),
+            }
+        }
+        match pull.end().as_mut().poll(&mut context) {
+            std::task::Poll::Ready(done) => done.map(|()| out),
+            std::task::Poll::Pending => Ok(Vec::new()),
+        }
+    }
+
+    /// Against a list of what was put into the slots: a body is that, or it is refused.
+    #[test]
+    fn what_comes_out_is_what_was_put_into_slots_and_as_long_as_announced() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _entered = runtime.enter();
+        cases(200, |random| {
+            let region = Region::create(LAYOUT, 9).unwrap();
+            let life = Life::new(region);
+            let count = 1 + random.below(SLOTS as u64 - 1) as u32;
+            let lengths: Vec<u32> = (0..count).map(|_| random.below(SLOT_BYTES + 1)).collect();
+            let total: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
+            // One in three is lied about.
+            let announced = match random.below(6) {
+                0 => total + 1 + random.below(9000_u64),
+                1 => total.saturating_sub(1 + random.below(9000_u64)),
+                _ => total,
+            };
+            let inlet = Inlet::new(announced, &life.region.borrow());
+            let mut due = Vec::new();
+            for (slot, length) in lengths.iter().enumerate() {
+                let octets = random.bytes(*length as usize);
+                let submission = body(slot as u32, *length, slot + 1 < lengths.len());
+                let at = life.region.borrow().guest_place(submission.body).unwrap();
+                life.arena().copy_in(at, &octets).unwrap();
+                inlet.push(&life.region.borrow(), &submission, true).unwrap();
+                due.extend(octets);
+            }
+            let silence_max = Duration::from_secs(60);
+            let (life, meter) = (&life, &Meter::new());
+            let mut pull = Pull { inlet: &inlet, life, meter, call: 1, silence_max };
+            let found = pulled(&mut pull, 1 + random.below(100_000_usize));
+            match announced == total {
+                true => assert!(found.unwrap() == due),
+                false => assert!(matches!(found, Err(TransportError::Withheld(_)))),
+            }
+        });
+    }
+
+    #[test]
+    fn slots_outside_the_arena_are_no_pieces() {
+        let region = Region::create(LAYOUT, 9).unwrap();
+        let inlet = Inlet::new(1 << 30, &region);
+        assert!(inlet.push(&region, &body(SLOTS - 1, SLOT_BYTES + 1, true), true).is_err());
+        assert!(inlet.push(&region, &body(u32::MAX, u32::MAX, true), true).is_err());
+        for _ in 0..=SLOTS {
+            inlet.push(&region, &body(0, 1, true), true).unwrap();
+            assert!(inlet.check().is_ok());
+        }
+        inlet.push(&region, &body(0, 1, true), true).unwrap();
+        assert!(inlet.check().is_err());
+    }
+
+    #[test]
+    fn what_is_known_of_calls_is_bounded() {
+        let agains = Agains::default();
+        let before = Before { is_whole: true, ..Before::default() };
+        for call in 0..=AGAIN_MAX as u64 {
+            agains.put(call, before);
+        }
+        assert!(!agains.look(Some(0)).is_whole && !agains.look(None).is_whole);
+        assert!(agains.look(Some(1)).is_whole);
+        agains.forget(Some(1));
+        assert!(!agains.look(Some(1)).is_whole);
+    }
 }

@@ -9,6 +9,7 @@ use meter::Meter;
 use object::retry;
 use wire::guest::Layout;
 
+use crate::copies::{Copies, CopyService};
 use crate::prefetch::Prefetches;
 use crate::quota::Quota;
 use crate::store::Transport;
@@ -37,6 +38,8 @@ pub struct Limits {
     pub prefetch_bytes_max: u64,
     /// How long a call may take, without its retries.
     pub call_timeout: Duration,
+    /// Who makes long copies.
+    pub copies: CopyService,
 }
 
 /// See the [module](self).
@@ -49,6 +52,8 @@ pub struct Tenant {
     pub quota: Rc<Quota>,
     /// What retries may cost.
     pub retries: RefCell<retry::Quota>,
+    /// Copies between regions and the worker's memory.
+    pub copies: Rc<Copies>,
     /// Objects on their way before they were asked for.
     pub prefetches: Prefetches,
     /// Writes that are not durable yet.
@@ -72,10 +77,12 @@ impl Tenant {
         turn: Rc<Turn>,
         seed: u64,
     ) -> Rc<Tenant> {
+        let copies = Copies::new(limits.copies, quota.clone(), meter.clone());
         Rc::new(Tenant {
             transport,
             limits,
             quota,
+            copies,
             retries: RefCell::default(),
             prefetches: Prefetches::default(),
             writeback,

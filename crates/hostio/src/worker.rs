@@ -1,11 +1,11 @@
 //! The process of one tenant, and what a tenant is made of.
 
-use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use meter::{Meter, Role};
 use service::admin::AdminError;
+use service::system::{SystemError, system};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -33,19 +33,8 @@ pub enum WorkerError {
     #[error("the worker's own tasks have ended; please report this")]
     Ended,
     /// The machine's, or another worker's.
-    #[error("{what}: {source}")]
-    System {
-        /// What was tried.
-        what: String,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
-}
-
-pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> WorkerError {
-    let what = what.into();
-    move |source| WorkerError::System { what, source }
+    #[error(transparent)]
+    System(#[from] SystemError),
 }
 
 /// Makes a tenant of a configuration. Writes that a worker before had acknowledged begin at once.
@@ -63,7 +52,7 @@ pub fn tenant(config: &WorkerConfig, meter: Arc<Meter>) -> Result<Rc<Tenant>, Wo
 pub fn read_journal(config: &WorkerConfig) -> Result<Option<Opened>, WorkerError> {
     let Some(path) = &config.tenant.journal else { return Ok(None) };
     let what = format!("the journal {}", path.display());
-    Journal::read(path).map(Some).map_err(system(what))
+    Ok(Journal::read(path).map(Some).map_err(system(what))?)
 }
 
 /// As [`tenant`], with a journal that was read, and a turn where others use the same thread.
@@ -122,7 +111,7 @@ pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
 
 pub(crate) fn runtime() -> Result<Runtime, WorkerError> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    built.map_err(system("the runtime"))
+    Ok(built.map_err(system("the runtime"))?)
 }
 
 /// Tells of signals: the first one asks for a drain, the second for the end.

@@ -2,8 +2,8 @@
 
 use crate::Family;
 use crate::label::{
-    AdoptionRefusal, CallEnd, Fallback, Health, Label, Mode, OffloadRefusal, PrefetchEnd,
-    RefusedConnection, StatusClass, Trigger, UpstreamFailure,
+    AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Fallback, Health, Label, Mode, OffloadRefusal,
+    PrefetchEnd, RefusedConnection, StatusClass, Trigger, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.
@@ -316,6 +316,15 @@ events! {
     /// How much of that time the function had already asked
     HostioPrefetchWait => "unlade_hostio_prefetch_waited_nanoseconds",
         "Nanoseconds from a function's request to the last byte of the fetch that it took over.";
+    /// Bytes were copied between a function's memory and the worker's
+    HostioCopy(by: CopyBy) => "unlade_hostio_copies",
+        "Copies of bodies between functions' memory and the worker's, by who made them.";
+    /// How many
+    HostioCopied(by: CopyBy) => "unlade_hostio_copied_bytes",
+        "Bytes of these copies.";
+    /// One that the copy service may make was made at once
+    HostioCopyFallback(reason: CopyFallback) => "unlade_hostio_copy_fallbacks",
+        "Copies that the copy service may make, and did not, by reason.";
     /// A connection of an instance that has an SDK of its own was carried to the store
     HostioRelayed => "unlade_hostio_relayed_connections",
         "Connections of instances carried to the store as they are.";

@@ -76,6 +76,30 @@ labels! {
 }
 
 labels! {
+    /// Who made a copy between a function's memory and the worker's.
+    CopyBy: "by" {
+        /// The worker's thread, at once.
+        Worker => "worker",
+        /// The copy service.
+        Service => "service",
+    }
+}
+
+labels! {
+    /// Why a copy that the service may make was made at once.
+    CopyFallback: "reason" {
+        /// There is no core to spare.
+        Cores => "cores",
+        /// The service does not start.
+        Unavailable => "unavailable",
+        /// As many are under way as there may be.
+        Full => "full",
+        /// The service could not copy the bytes.
+        Failed => "failed",
+    }
+}
+
+labels! {
     /// How a request was answered.
     Mode: "mode" {
         /// Through the balancer.

@@ -9,7 +9,9 @@
 //! - [`control`]: run, drain, stop, reload: the few things every worker is told;
 //! - [`admin`]: `/metrics`, `/healthz`, `/version`, on a thread of their own;
 //! - [`handshake`]: from an accepted socket to an established TLS connection;
-//! - [`stream`]: a client connection, plain or TLS, whose records a device may take over.
+//! - [`stream`]: a client connection, plain or TLS, whose records a device may take over;
+//! - [`descriptors`]: files that are handed to another process;
+//! - [`system`]: why a command does not run.
 //!
 //! What is absent: no work stealing, no lock on the way of a request, no process-wide state but
 //! the log subscriber and the panic hook.
@@ -20,11 +22,13 @@ pub mod beat;
 mod carried;
 pub mod channel;
 pub mod control;
+pub mod descriptors;
 pub mod handshake;
 pub mod listen;
 pub mod logs;
 mod stall;
 pub mod stream;
+pub mod system;
 pub mod trust;
 pub mod workers;
 

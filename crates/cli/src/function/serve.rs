@@ -47,7 +47,7 @@ An fn.toml, with the defaults:
   workers = \"per-tenant\"            # or \"shared\": one I/O worker, and one end, for all tenants
   workers_admin = \"127.0.0.1:9903\" # /metrics of a shared worker; none where not said
   [tenant.NAME]                     # besides `default`; with its own [tenant.NAME.store],
-                                    # [tenant.NAME.limits] and [tenant.NAME.instance]
+                                    # [tenant.NAME.limits], .instance and .copies
   [isolation.process]
   cgroup = \"unlade\"
   processes_max = 256               # of an instance

@@ -32,6 +32,7 @@ A worker.toml; only `control` and `[store]` must be there, the rest are the defa
   credentials = { from = \"environment\" } # or { from = \"profile\", file = \"…\", profile = \"…\" },
                                         # { from = \"keys\", access_key_id = \"…\", … },
                                         # { from = \"anonymous\" }
+  stream_bodies = true                  # the store knows aws-chunked; else bodies are held whole
   [instance]                            # of each function instance
   guest_slots = 104                     # of 64 KiB: what it can be sending
   host_slots = 128                      # what it can be receiving
@@ -39,7 +40,12 @@ A worker.toml; only `control` and `[store]` must be there, the rest are the defa
   [tenant]                              # of all instances together
   held_bytes_max = \"512MiB\"
   dirty_bytes_max = \"128MiB\"            # acknowledged and not durable
+  body_bytes_max = \"5GiB\"               # of one call; streamed, but for staged_bytes_max = \"256MiB\"
+  stream_bytes_min = \"8MiB\"             # smaller ones may be acknowledged early
   journal = \"/var/lib/unlade/tenant.journal\"  # for early replies; none where not said
+  [copies]                              # of bodies between functions' memory and the worker's
+  service = \"auto\"                      # or \"off\", \"always\": a thread that copies long ones;
+                                        # auto: from 3 cores on, where it was seen to pay
 
 A shared.toml:
   admin = \"127.0.0.1:9903\"              # figures of all, with a label `tenant`

@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::fmt::Write as _;
+use std::rc::Rc;
 
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 use base64::Engine as _;
@@ -12,7 +13,7 @@ use md5::{Digest as _, Md5};
 /// The body of a request: the worker's own copy, which nobody changes.
 #[derive(Debug, Default)]
 pub struct Body {
-    octets: Vec<u8>,
+    octets: Rc<Vec<u8>>,
     crc32: OnceCell<String>,
     sha256: OnceCell<String>,
     md5: OnceCell<String>,
@@ -20,7 +21,7 @@ pub struct Body {
 
 impl From<Vec<u8>> for Body {
     fn from(octets: Vec<u8>) -> Body {
-        Body { octets, ..Body::default() }
+        Body { octets: Rc::new(octets), ..Body::default() }
     }
 }
 
@@ -30,34 +31,39 @@ impl Body {
         &self.octets
     }
 
+    /// The octets, to be kept beside others who do.
+    pub fn shared(&self) -> &Rc<Vec<u8>> {
+        &self.octets
+    }
+
     /// CRC-32 in base64, as `x-amz-checksum-crc32` wants it.
     pub fn crc32(&self) -> &str {
         self.crc32
-            .get_or_init(|| crc32_text(checksum(CrcAlgorithm::Crc32IsoHdlc, &self.octets) as u32))
+            .get_or_init(|| crc32_text(checksum(CrcAlgorithm::Crc32IsoHdlc, self.octets()) as u32))
     }
 
     /// The checksum of an algorithm by its name in the API, in base64; none of one that is not
     /// known.
     pub fn checksum(&self, algorithm: &str) -> Option<String> {
-        let crc = |kind| checksum(kind, &self.octets);
+        let crc = |kind| checksum(kind, self.octets());
         Some(match algorithm {
             "CRC32" => self.crc32().to_owned(),
             "CRC32C" => crc32_text(crc(CrcAlgorithm::Crc32Iscsi) as u32),
             "CRC64NVME" => STANDARD.encode(crc(CrcAlgorithm::Crc64Nvme).to_be_bytes()),
-            "SHA1" => STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &self.octets)),
-            "SHA256" => STANDARD.encode(digest(&SHA256, &self.octets)),
+            "SHA1" => STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, self.octets())),
+            "SHA256" => STANDARD.encode(digest(&SHA256, self.octets())),
             _ => return None,
         })
     }
 
     /// SHA-256 in hexadecimal, as a signature wants it.
     pub fn sha256(&self) -> &str {
-        self.sha256.get_or_init(|| hex(digest(&SHA256, &self.octets).as_ref()))
+        self.sha256.get_or_init(|| hex(digest(&SHA256, self.octets()).as_ref()))
     }
 
     /// MD5 in hexadecimal: what stores take for an entity tag where nothing is encrypted.
     pub fn md5(&self) -> &str {
-        self.md5.get_or_init(|| hex(&Md5::digest(&self.octets)))
+        self.md5.get_or_init(|| hex(&Md5::digest(self.octets())))
     }
 }
 

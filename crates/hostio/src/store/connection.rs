@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -217,7 +218,7 @@ impl Connection {
 
     async fn read_to_region(
         &mut self,
-        region: &Arena,
+        region: &Rc<Arena>,
         at: usize,
         bytes_max: usize,
     ) -> Result<usize, TransportError> {

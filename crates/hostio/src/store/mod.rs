@@ -96,7 +96,7 @@ pub enum Version {
 #[derive(Debug)]
 pub enum Into<'a> {
     /// Into a region, at this offset.
-    Region(&'a Arena, usize),
+    Region(&'a Rc<Arena>, usize),
     /// To the end of a vector.
     Memory(&'a mut Vec<u8>),
 }

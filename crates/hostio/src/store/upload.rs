@@ -159,7 +159,8 @@ impl HttpStore {
             }
             match self.send_piece(connection, request, &out).await {
                 Ok(None) if is_last => return Ok(None),
-                Ok(None) => {}
+                // A chunk is work enough for one turn.
+                Ok(None) => tokio::task::yield_now().await,
                 Ok(answer) => return Ok(answer),
                 // A store may answer, and close, before it has read the body.
                 Err(unsent) => {

@@ -3,6 +3,8 @@
 
 mod bed;
 mod brought;
+mod copies;
+mod copies_measured;
 mod failures;
 mod hostile;
 mod invocations;

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use function::isolation::{Image, Isolation, Mode, Preload};
-use hostio::channel::send_with;
 use hostio::config::{InstanceConfig, StoreConfig, TenantConfig, WorkerConfig};
 use isolation::qemu::{Qemu, QemuConfig};
 use serde_json::{Value, json};
+use service::descriptors::send_with;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use wire::guest::control::{Message, Said, WriteMode};
@@ -91,6 +91,7 @@ impl Bed {
             control: dir.join("control"),
             relay: None,
             admin: None,
+            copies: hostio::config::CopiesConfig::default(),
             store,
             instance: InstanceConfig::default(),
             tenant: TenantConfig::default(),

@@ -98,7 +98,8 @@ MINIO = r"\.HTTPHeaders\.(connection: only stock boto3 has 'close'|x-ratelimit-\
 # Over TLS it takes customers' keys; what it encrypts has an ETag out of random numbers.
 RANDOM = r"\.(ETag|HTTPHeaders\.etag):"
 # What goes over TLS as it goes without: one case of each kind, and large bodies.
-ENCRYPTED = [name for name in NAMES if name.startswith(("objects/", "streaming/", "transfers/"))]
+KINDS = ("large/", "objects/", "streaming/", "transfers/")
+ENCRYPTED = [name for name in NAMES if name.startswith(KINDS)]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,8 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use hostio::channel::send_with;
 use serde_json::Value;
+use service::descriptors::send_with;
 use wire::guest::control::{FailedWrite, Message, ObjectName, Said, WriteMode};
 
 use super::guest::Guest;

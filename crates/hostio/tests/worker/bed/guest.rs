@@ -7,9 +7,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hostio::channel::receive;
 use ring::Arena;
 use serde_json::{Value, json};
+use service::descriptors::receive;
 use wire::guest::descriptor::{MORE, PART};
 use wire::guest::region::{ENTRY_BYTES, SLOT_BYTES, word};
 use wire::guest::{

@@ -8,16 +8,20 @@ pub mod sink;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use hostio::config::{InstanceConfig, StoreConfig, TenantConfig, WorkerConfig};
+use meter::Meter;
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
 /// A thread with a runtime, which ends when this is dropped: in the middle of whatever it does.
 pub struct Running {
+    /// The thread's name, which no other has.
+    pub name: String,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -33,7 +37,9 @@ impl Drop for Running {
 
 fn start<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) -> Running {
     let (stop, stopped) = oneshot::channel::<()>();
-    let thread = std::thread::spawn(move || {
+    static STARTED: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("bed-{:07}", STARTED.fetch_add(1, Ordering::Relaxed));
+    let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let local = LocalSet::new();
         local.block_on(&runtime, async {
@@ -45,7 +51,7 @@ fn start<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) -> R
         drop(local);
         runtime.shutdown_background();
     });
-    Running { stop: Some(stop), thread: Some(thread) }
+    Running { name, stop: Some(stop), thread: Some(thread.unwrap()) }
 }
 
 /// The keys of the test's store.
@@ -83,6 +89,7 @@ pub fn config(dir: &Path, store: SocketAddr) -> WorkerConfig {
     WorkerConfig {
         control: dir.join("control"),
         admin: None,
+        copies: hostio::config::CopiesConfig::default(),
         relay: None,
         store,
         instance: InstanceConfig { guest_slots: 16, host_slots: 32, ..InstanceConfig::default() },
@@ -94,12 +101,15 @@ pub fn config(dir: &Path, store: SocketAddr) -> WorkerConfig {
 
 /// A worker, and where its gateway connects.
 pub fn worker(config: WorkerConfig) -> (Running, PathBuf) {
+    worker_with(config, Arc::new(Meter::new()))
+}
+
+fn worker_with(config: WorkerConfig, meter: Arc<Meter>) -> (Running, PathBuf) {
     let control = config.control.clone();
     let _ = std::fs::remove_file(&control);
     let (said, ready) = mpsc::channel();
     let path = control.clone();
     let running = start(move || async move {
-        let meter = std::sync::Arc::new(meter::Meter::new());
         let tenant = hostio::worker::tenant(&config, meter).unwrap();
         if let Some(route) = config.route().unwrap() {
             let listener = hostio::relay::listen(&route.path).unwrap();
@@ -120,6 +130,8 @@ pub struct Bed {
     pub store_address: SocketAddr,
     pub worker: Option<Running>,
     pub config: WorkerConfig,
+    /// What the first worker has counted.
+    pub meter: Arc<Meter>,
     pub dir: tempfile::TempDir,
 }
 
@@ -133,11 +145,12 @@ impl Bed {
         let (store, store_address) = store(&dir.path().join("objects"));
         let mut config = config(dir.path(), store_address);
         change(&mut config);
-        let (worker, control) = worker(config.clone());
+        let meter = Arc::new(Meter::new());
+        let (worker, control) = worker_with(config.clone(), meter.clone());
         let mut gateway = gateway::Gateway::connect(&control);
         gateway.role(1, everything());
         let (store, worker) = (Some(store), Some(worker));
-        Bed { gateway, store, store_address, worker, config, dir }
+        Bed { gateway, store, store_address, worker, config, meter, dir }
     }
 
     /// A guest of the role that may do everything.

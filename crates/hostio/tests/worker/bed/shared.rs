@@ -48,7 +48,7 @@ impl SharedWorker {
             runtime.shutdown_background();
         });
         ready.recv_timeout(Duration::from_secs(20)).unwrap();
-        let running = Running { stop: Some(stop), thread: Some(thread) };
+        let running = Running { name: "shared".to_owned(), stop: Some(stop), thread: Some(thread) };
         let worker = SharedWorker { _running: running, tell };
         worker.apply(configs);
         worker

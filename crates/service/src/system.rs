@@ -1,0 +1,31 @@
+//! What keeps a command from running that the machine refuses, or another process has.
+
+use std::io;
+
+/// Something was tried, and the system refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {source}")]
+pub struct SystemError {
+    what: String,
+    #[source]
+    source: io::Error,
+}
+
+/// The error of trying `what`, for `map_err`.
+pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> SystemError {
+    let what = what.into();
+    move |source| SystemError { what, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_says_what_was_tried_and_what_the_system_said() {
+        let error = system("the runtime")(io::Error::from_raw_os_error(11));
+        let text = error.to_string();
+        assert!(text.starts_with("the runtime: ") && text.contains("os error 11"), "{text}");
+        assert!(std::error::Error::source(&error).is_some());
+    }
+}
