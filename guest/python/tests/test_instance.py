@@ -229,10 +229,14 @@ try:
     client.get_object(Bucket="b", Key="other")
 except client.exceptions.NoSuchKey as error:
     print(error.response["Error"]["Key"])
+try:
+    client.generate_presigned_url("get_object", Params={"Bucket": "b", "Key": "k"})
+except Exception as error:
+    print(type(error).__name__)
 """
     lines = run_guest(served, code).splitlines()
     assert "unlade_guest" not in lines[0], "it is the real one"
-    assert lines[1:] == ["b'hello'", "other"]
+    assert lines[1:] == ["b'hello'", "other", "HostError"], "its URLs are the host's, too"
 
 
 @pytest.mark.parametrize("name", ["create_session", "update_object_encryption"])

@@ -34,7 +34,8 @@ def install(session):
     session.register("before-call", _carry, unique_id="unlade-carry")
     session.register("choose-signer", _unsigned, unique_id="unlade-unsigned")
     events = session.get_component("event_emitter")
-    events.register_last("creating-client-class.s3", _presigning, unique_id="unlade-presigning")
+    # After botocore's own, which is registered for every service.
+    events.register_last("creating-client-class", _presigning, unique_id="unlade-presigning")
 
 
 def install_everywhere(kind):
@@ -66,7 +67,9 @@ def _carry(model, params, context=None, **_):
     body = None
     payload = _streamed(model.input_shape)
     if payload and parameters.get(payload) is not None:
-        body = source_of(parameters.pop(payload))
+        sent = parameters.pop(payload)
+        _tell(sent, True)
+        body = source_of(sent)
     streamed = _streamed(model.output_shape)
     streams = streamed is not None or model.has_event_stream_output
     service = model.service_model.service_name
@@ -74,7 +77,11 @@ def _carry(model, params, context=None, **_):
     if service == "s3" and model.name in METHODS.values():
         parameters = plain(parameters, operation(model.name))
         unsigned = is_unsigned(getattr(context.get("client_config"), "signature_version", None))
-    answer = perform(service, model.name, parameters, body, streams, region, unsigned)
+    try:
+        answer = perform(service, model.name, parameters, body, streams, region, unsigned)
+    finally:
+        if body is not None:
+            _tell(sent, False)
     parsed = response_of(answer, model.name)
     status = parsed["ResponseMetadata"]["HTTPStatusCode"]
     if answer.status != DONE:
@@ -87,8 +94,21 @@ def _carry(model, params, context=None, **_):
     return Response(status, parsed["ResponseMetadata"]["HTTPHeaders"]), parsed
 
 
-def _presigning(class_attributes, **_):
-    class_attributes.update(generate_presigned_url=_url, generate_presigned_post=_post)
+def _tell(body, begins):
+    """Tells s3transfer's bodies that they are read to be sent, or no more: they count octets then. It
+    hears of that by events of a request, and there is none here."""
+    names = ("signal_transferring", "enable_callback")
+    if not begins:
+        names = ("signal_not_transferring", "disable_callback")
+    for name in names:
+        tell = getattr(body, name, None)
+        if tell is not None:
+            return tell()
+
+
+def _presigning(class_attributes, event_name, **_):
+    if event_name.endswith(".s3"):
+        class_attributes.update(generate_presigned_url=_url, generate_presigned_post=_post)
 
 
 def _url(self, *args, **kwargs):

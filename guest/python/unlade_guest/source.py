@@ -117,6 +117,8 @@ def _read_into(file, target):
 
 def length_of(file):
     """Octets between where a file stands and its end; None where it cannot say."""
+    if hasattr(file, "__len__"):
+        return len(file)
     try:
         here = file.tell()
         file.seek(0, os.SEEK_END)

@@ -11,6 +11,7 @@ SERVICES = "calls a service other than S3, which `unlade fn worker` does not car
 NETWORK = "asks AWS itself, over the network"
 DOTS = "a key with . or .. between slashes, which the host refuses: servers resolve it differently"
 SIGNING = "listens to requests being signed, which happens in the host"
+PROCESSES = "downloads in processes that it forks, which have no channel of their own"
 RUNTIME = "needs the AWS common runtime (awscrt), which is not installed"
 CONTAINERS = "the store runs a function in a container, and there is none here"
 
@@ -73,6 +74,7 @@ SUITES = {
         all_files=["tests/integration"],
         least=3,
         left_out={"tests/integration/test_crt.py": RUNTIME},
+        otherwise=[("test_processpool.py::.*_threshold$", PROCESSES)],
         environment=FAR_AWAY,
     ),
     # botocore's tests of S3 against a store.
