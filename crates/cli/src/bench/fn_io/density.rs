@@ -39,8 +39,9 @@ pub struct Growth {
     pub last: usize,
     /// Each next one is so many times as large.
     pub factor: f64,
-    /// How long each is watched at least.
+    /// How long each is watched at least, and at most.
     pub window: Duration,
+    pub window_max: Duration,
     /// Invocations of each instance a second, on average.
     pub rate_per_s: f64,
     /// Memory that a node may use, the store's not counted.
@@ -218,7 +219,7 @@ fn schedule(growth: &Growth, population: usize, subjects: usize) -> Result<Vec<(
     let all = made.iter().map(|arrival| (due(arrival.at_us), arrival.row as usize % subjects));
     let enough_s = INVOCATIONS_MIN / (growth.rate_per_s * population as f64);
     let window = growth.window.max(Duration::try_from_secs_f64(enough_s).unwrap_or_default());
-    let window = window.min(Duration::from_micros(MINUTE_US));
+    let window = window.min(growth.window_max).min(Duration::from_micros(MINUTE_US));
     Ok(all.take_while(|(at, _)| *at < window).collect())
 }
 
@@ -347,6 +348,7 @@ mod tests {
             last: 100,
             factor: 1.2,
             window: Duration::from_secs(20),
+            window_max: Duration::from_secs(60),
             rate_per_s: 2.0,
             budget_bytes: 1,
             starting: 8,

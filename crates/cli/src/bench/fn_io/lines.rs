@@ -392,6 +392,7 @@ mod tests {
             last: 20,
             factor: 2.0,
             window: Duration::from_secs(1),
+            window_max: Duration::from_secs(1),
             rate_per_s: 1.0,
             budget_bytes: 1000,
             starting: 8,

@@ -141,7 +141,11 @@ impl Effort {
         let (first, last, rate_per_s, starting) = match args.backend {
             Backend::Process => (36, 600, 1.0, 8),
             // Software emulation is slow.
-            Backend::Qemu => (4, 48, 0.5, 2),
+            Backend::Qemu => (6, 48, 0.5, 2),
+        };
+        let window_max_s = match (args.backend, args.quick) {
+            (Backend::Qemu, true) => 20,
+            _ => 60,
         };
         let cpus = std::thread::available_parallelism().map_or(1, usize::from) as u64;
         Effort {
@@ -155,6 +159,7 @@ impl Effort {
                 last,
                 factor,
                 window: Duration::from_secs(window_s),
+                window_max: Duration::from_secs(window_max_s),
                 rate_per_s: args.rate.unwrap_or(rate_per_s),
                 // What clouds sell beside a processor.
                 budget_bytes: cpus * (4 << 30),
