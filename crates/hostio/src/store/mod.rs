@@ -1,7 +1,7 @@
 //! The way to the store: a request and a body in, an answer whose body is read as it comes.
 //!
 //! - [`body`]: octets that are sent, and their digests, each computed once;
-//! - [`digest`]: checksums of what comes in pieces;
+//! - `digest`: checksums of what comes in pieces;
 //! - [`checked`]: a body that is compared with its checksum;
 //! - [`credentials`]: keys, which never leave the worker;
 //! - [`sign`]: Signature Version 4;
