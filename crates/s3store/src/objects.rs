@@ -1,13 +1,15 @@
-//! The operations of `s3s-fs`, two of them mended: objects are read in large pieces (it hands every
-//! 4 KiB from thread to thread), and parts are listed in their order.
+//! The operations of `s3s-fs`, some of them mended: objects are read in large pieces (it hands every
+//! 4 KiB from thread to thread), parts are listed in their order, and a change that has begun goes to
+//! its end though its caller goes away: an object is more than one file, which belong together.
 
 use std::io::SeekFrom;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 
 use s3s::dto::*;
-use s3s::{S3, S3Request, S3Response, S3Result};
+use s3s::{S3, S3Error, S3Request, S3Response, S3Result};
 use s3s_fs::FileSystem;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
@@ -18,14 +20,14 @@ const PIECE_BYTES: u64 = 512 * 1024;
 
 /// See the module.
 pub struct Objects {
-    files: FileSystem,
+    files: Arc<FileSystem>,
     root: PathBuf,
 }
 
 impl Objects {
     /// Objects that are files below `root`.
     pub fn new(files: FileSystem, root: &Path) -> Objects {
-        Objects { files, root: root.to_owned() }
+        Objects { files: Arc::new(files), root: root.to_owned() }
     }
 
     /// The file of an object, where its name can be no other's.
@@ -50,15 +52,6 @@ impl Objects {
         Ok(response)
     }
 
-    /// The encoding of the transfer is not the object's: S3 does not keep it.
-    async fn put(
-        &self,
-        mut req: S3Request<PutObjectInput>,
-    ) -> S3Result<S3Response<PutObjectOutput>> {
-        req.input.content_encoding = req.input.content_encoding.take().and_then(own_encodings);
-        self.files.put_object(req).await
-    }
-
     async fn parts(&self, req: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {
         let mut response = self.files.list_parts(req).await?;
         if let Some(parts) = &mut response.output.parts {
@@ -66,6 +59,13 @@ impl Objects {
         }
         Ok(response)
     }
+}
+
+/// A change, to its end. A body that breaks off is an error in it, before anything is changed.
+async fn whole<T: Send + 'static>(
+    change: impl Future<Output = S3Result<S3Response<T>>> + Send + 'static,
+) -> S3Result<S3Response<T>> {
+    tokio::spawn(change).await.map_err(S3Error::internal_error)?
 }
 
 /// What of `content-encoding` is the object's own.
@@ -113,6 +113,20 @@ macro_rules! pass {
     };
 }
 
+/// Likewise, of changes.
+macro_rules! change {
+    ($($name:ident: $input:ident => $output:ident,)*) => {
+        $(fn $name<'a, 'b>(&'a self, req: S3Request<$input>) -> Answer<'b, $output>
+        where
+            'a: 'b,
+            Self: 'b,
+        {
+            let files = self.files.clone();
+            Box::pin(whole(async move { files.$name(req).await }))
+        })*
+    };
+}
+
 impl S3 for Objects {
     fn get_object<'a, 'b>(&'a self, req: S3Request<GetObjectInput>) -> Answer<'b, GetObjectOutput>
     where
@@ -122,12 +136,18 @@ impl S3 for Objects {
         Box::pin(self.get(req))
     }
 
-    fn put_object<'a, 'b>(&'a self, req: S3Request<PutObjectInput>) -> Answer<'b, PutObjectOutput>
+    /// The encoding of the transfer is not the object's: S3 does not keep it.
+    fn put_object<'a, 'b>(
+        &'a self,
+        mut req: S3Request<PutObjectInput>,
+    ) -> Answer<'b, PutObjectOutput>
     where
         'a: 'b,
         Self: 'b,
     {
-        Box::pin(self.put(req))
+        req.input.content_encoding = req.input.content_encoding.take().and_then(own_encodings);
+        let files = self.files.clone();
+        Box::pin(whole(async move { files.put_object(req).await }))
     }
 
     fn list_parts<'a, 'b>(&'a self, req: S3Request<ListPartsInput>) -> Answer<'b, ListPartsOutput>
@@ -139,17 +159,20 @@ impl S3 for Objects {
     }
 
     pass! {
-        create_bucket: CreateBucketInput => CreateBucketOutput,
-        copy_object: CopyObjectInput => CopyObjectOutput,
-        delete_bucket: DeleteBucketInput => DeleteBucketOutput,
-        delete_object: DeleteObjectInput => DeleteObjectOutput,
-        delete_objects: DeleteObjectsInput => DeleteObjectsOutput,
         get_bucket_location: GetBucketLocationInput => GetBucketLocationOutput,
         head_bucket: HeadBucketInput => HeadBucketOutput,
         head_object: HeadObjectInput => HeadObjectOutput,
         list_buckets: ListBucketsInput => ListBucketsOutput,
         list_objects: ListObjectsInput => ListObjectsOutput,
         list_objects_v2: ListObjectsV2Input => ListObjectsV2Output,
+    }
+
+    change! {
+        create_bucket: CreateBucketInput => CreateBucketOutput,
+        copy_object: CopyObjectInput => CopyObjectOutput,
+        delete_bucket: DeleteBucketInput => DeleteBucketOutput,
+        delete_object: DeleteObjectInput => DeleteObjectOutput,
+        delete_objects: DeleteObjectsInput => DeleteObjectsOutput,
         create_multipart_upload: CreateMultipartUploadInput => CreateMultipartUploadOutput,
         upload_part: UploadPartInput => UploadPartOutput,
         upload_part_copy: UploadPartCopyInput => UploadPartCopyOutput,
@@ -162,6 +185,7 @@ impl S3 for Objects {
 mod tests {
     use super::*;
     use s3s::Body;
+    use std::task::{Context, Poll};
 
     async fn octets(path: &Path, file: File, answer: &GetObjectOutput) -> Option<Vec<u8>> {
         let blob = body(path, file, answer).await?;
@@ -175,6 +199,20 @@ mod tests {
         assert_eq!(own("gzip,aws-chunked").as_deref(), Some("gzip"));
         assert_eq!(own("aws-chunked, gzip").as_deref(), Some("gzip"));
         assert_eq!(own("").as_deref(), None);
+    }
+
+    #[tokio::test]
+    async fn a_change_goes_to_its_end_without_its_caller() {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let mut change = Box::pin(whole(async {
+            tokio::task::yield_now().await;
+            let _ = tell.send(());
+            Ok(S3Response::new(()))
+        }));
+        let poll = |context: &mut Context<'_>| Poll::Ready(change.as_mut().poll(context));
+        assert!(std::future::poll_fn(poll).await.is_pending());
+        drop(change);
+        told.await.expect("it was made");
     }
 
     #[tokio::test]
