@@ -119,6 +119,11 @@ fn serve(stream: TcpStream, next: impl Fn() -> Option<Plan>, said: &mpsc::Sender
         let _ = said.send(seen);
         match plan.says {
             Some(text) if is_whole => {
+                // All of the body may have gone by now: the connection would be kept.
+                let text = match goes_on {
+                    true => text,
+                    false => text.replacen("\r\n", "\r\nConnection: close\r\n", 1),
+                };
                 if stream.get_mut().write_all(text.as_bytes()).is_err() || !goes_on {
                     // What is not read would reset the connection, and take the answer along.
                     let _ = stream.get_ref().shutdown(std::net::Shutdown::Write);
