@@ -53,6 +53,17 @@ macro_rules! needs {
     };
 }
 
+/// Likewise, when functions cannot.
+#[macro_export]
+macro_rules! needs_functions {
+    () => {
+        if let Some(reason) = $crate::functions::skip_reason() {
+            println!("skipped: {}: {reason}", module_path!());
+            return;
+        }
+    };
+}
+
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
 /// The program under test: `$UNLADE_BIN`, or built by cargo with the profile of this test.

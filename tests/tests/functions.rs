@@ -3,16 +3,8 @@
 use std::time::Duration;
 
 use serde_json::json;
-use system_tests::functions::{Gateway, ask, signal, skip_reason, until};
-
-macro_rules! needs_functions {
-    () => {
-        if let Some(reason) = skip_reason() {
-            println!("skipped: {}: {reason}", module_path!());
-            return;
-        }
-    };
-}
+use system_tests::functions::{Gateway, ask, signal, until};
+use system_tests::needs_functions;
 
 /// Reads an object, writes its copy in capitals.
 const UPPER: &str = r#"

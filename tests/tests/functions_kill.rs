@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use random::Random;
 use serde_json::{Value, json};
-use system_tests::functions::{Answer, Gateway, invoke, signal, skip_reason, until};
+use system_tests::functions::{Answer, Gateway, invoke, signal, until};
+use system_tests::needs_functions;
 
 /// Reads a token, writes a token; pauses, or dies, where it is told.
 const TOKEN: &str = r#"
@@ -194,10 +195,7 @@ fn runs() -> u64 {
 }
 
 fn kill_at(stage: &str) {
-    if let Some(reason) = skip_reason() {
-        println!("skipped: {}: {reason}", module_path!());
-        return;
-    }
+    needs_functions!();
     let mut bed = Bed::new(Random::new(random::seed()));
     for run in 0..runs() {
         let victim = VICTIMS[run as usize % VICTIMS.len()];
@@ -230,10 +228,7 @@ fn no_success_without_its_object_when_killed_while_settling() {
 /// Every stage and every victim, with the same worker for both tenants, who both call.
 #[test]
 fn no_success_without_its_object_when_a_shared_worker_is_killed() {
-    if let Some(reason) = skip_reason() {
-        println!("skipped: {}: {reason}", module_path!());
-        return;
-    }
+    needs_functions!();
     let mut bed = Bed::with(Random::new(random::seed()), true);
     for run in 0..runs() as usize {
         let stage = STAGES[run / VICTIMS.len() % STAGES.len()];
@@ -245,10 +240,7 @@ fn no_success_without_its_object_when_a_shared_worker_is_killed() {
 
 #[test]
 fn pending_writes_survive_their_instance() {
-    if let Some(reason) = skip_reason() {
-        println!("skipped: {}: {reason}", module_path!());
-        return;
-    }
+    needs_functions!();
     let bed = Bed::new(Random::new(random::seed()));
     let address = bed.gateway.address;
     signal(bed.gateway.store(), "STOP");

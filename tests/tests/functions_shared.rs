@@ -3,16 +3,8 @@
 use std::thread::JoinHandle;
 
 use serde_json::json;
-use system_tests::functions::{Answer, Gateway, ask, invoke, signal, skip_reason, until};
-
-macro_rules! needs_functions {
-    () => {
-        if let Some(reason) = skip_reason() {
-            println!("skipped: {}: {reason}", module_path!());
-            return;
-        }
-    };
-}
+use system_tests::functions::{Answer, Gateway, ask, invoke, signal, until};
+use system_tests::needs_functions;
 
 /// Reads an object, writes its copy in capitals, in the bucket that the event names.
 const UPPER: &str = r#"

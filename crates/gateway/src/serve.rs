@@ -166,11 +166,7 @@ fn metrics(
     draining: Arc<AtomicBool>,
 ) -> Result<Option<admin::AdminServer>, GatewayError> {
     let Some(address) = config.admin else { return Ok(None) };
-    let health = move || match draining.load(Ordering::Relaxed) {
-        true => Health::Draining,
-        false => Health::Ok,
-    };
-    let routes = Routes::new(meter, health, "unlade", env!("CARGO_PKG_VERSION"));
+    let routes = Routes::new(meter, Health::by_flag(draining), "unlade", env!("CARGO_PKG_VERSION"));
     Ok(Some(admin::start(address, routes)?))
 }
 

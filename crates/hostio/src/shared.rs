@@ -84,12 +84,8 @@ fn metrics(
     draining: Arc<AtomicBool>,
 ) -> Result<Option<AdminServer>, WorkerError> {
     let Some(address) = roster.admin else { return Ok(None) };
-    let health = move || match draining.load(Ordering::Relaxed) {
-        true => Health::Draining,
-        false => Health::Ok,
-    };
     let none = Arc::new(Meter::for_role(Role::Worker));
-    let routes = Routes::new(none, health, "unlade", env!("CARGO_PKG_VERSION"));
+    let routes = Routes::new(none, Health::by_flag(draining), "unlade", env!("CARGO_PKG_VERSION"));
     let routes = routes.route("/metrics", move |_| {
         let meters = meters.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let each = meters.iter().map(|(name, meter)| (name.as_str(), &**meter));

@@ -11,6 +11,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -48,6 +49,16 @@ pub enum Health {
     Draining,
     /// 503, with the reason.
     Failing(String),
+}
+
+impl Health {
+    /// Of a process that says by a flag that it drains.
+    pub fn by_flag(is_draining: Arc<AtomicBool>) -> impl Fn() -> Health + Send + Sync + 'static {
+        move || match is_draining.load(Ordering::Relaxed) {
+            true => Health::Draining,
+            false => Health::Ok,
+        }
+    }
 }
 
 /// What a route answers.
@@ -311,10 +322,8 @@ fn reason(status: u16) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
-    use std::sync::atomic::{AtomicBool, Ordering};
-
     use super::*;
+    use std::io::{Read, Write};
 
     struct Endpoint {
         server: AdminServer,
@@ -323,11 +332,7 @@ mod tests {
 
     fn endpoint() -> Endpoint {
         let draining = Arc::new(AtomicBool::new(false));
-        let seen = draining.clone();
-        let health = move || match seen.load(Ordering::Relaxed) {
-            true => Health::Draining,
-            false => Health::Ok,
-        };
+        let health = Health::by_flag(draining.clone());
         let routes = Routes::new(Arc::new(Meter::new()), health, "unlade", "1.2.3")
             .route("/echo", |query| {
                 Answer::json(format!("{{\"query\":\"{}\"}}", query.unwrap_or("")))
