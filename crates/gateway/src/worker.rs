@@ -9,15 +9,11 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use service::restart::Restarts;
 use tokio::sync::{Notify, watch};
 
 use crate::child;
 
-/// Before a worker is started again, at first and at most.
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// One that lived so long is started again at once.
-const LONG_LIFE: Duration = Duration::from_secs(10);
 /// How long one that is replaced may take to write what is pending.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -67,7 +63,7 @@ impl Worker {
 
     /// Runs processes, one after the other, until [`Worker::drain`].
     pub async fn supervise(self: Rc<Worker>) {
-        let (mut pause, worker) = (PAUSE_MIN, self.name.as_str());
+        let (mut restarts, worker) = (Restarts::default(), self.name.as_str());
         while !self.is_draining.get() {
             let begin = Instant::now();
             let lived = self.live().await;
@@ -77,11 +73,7 @@ impl Worker {
                 Ok(why) => tracing::warn!(worker, why, "the I/O worker has ended"),
                 Err(error) => tracing::error!(worker, %error, "the I/O worker does not run"),
             }
-            if begin.elapsed() >= LONG_LIFE {
-                pause = PAUSE_MIN;
-            }
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            tokio::time::sleep(restarts.pause_after(begin)).await;
         }
     }
 

@@ -8,11 +8,12 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use meter::{Meter, Role};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service::admin::{self, AdminServer, Answer, Health, Routes};
+use service::restart::Restarts;
 use service::system::system;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -23,12 +24,6 @@ use crate::roster::Roster;
 use crate::serve::{Phase, reached, serve};
 use crate::turns::{Turn, Turns};
 use crate::worker::{WorkerError, phases, runtime};
-
-/// Before a tenant is tried again that could not be served, at first and at most.
-const PAUSE_MIN: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// One that was served so long is tried again at once.
-const LONG_LIFE: Duration = Duration::from_secs(10);
 
 /// Runs a worker of the tenants of a file until SIGTERM or SIGINT, as [`run`](crate::run) does for
 /// one. SIGHUP reads the file anew: new tenants are served, those that have gone or changed drain,
@@ -169,7 +164,7 @@ async fn keep(
     mut wanted: watch::Receiver<Option<WorkerConfig>>,
     mut told: watch::Receiver<Phase>,
 ) {
-    let mut pause = PAUSE_MIN;
+    let mut restarts = Restarts::default();
     while *told.borrow() == Phase::Serving {
         let Some(config) = wanted.borrow_and_update().clone() else { return };
         let begin = Instant::now();
@@ -186,15 +181,11 @@ async fn keep(
         let mut ended = turns.add(tracing::error_span!("tenant", name), turn, work);
         tokio::select! {
             _ = &mut ended => {
-                if begin.elapsed() >= LONG_LIFE {
-                    pause = PAUSE_MIN;
-                }
                 tokio::select! {
-                    () = tokio::time::sleep(pause) => {}
+                    () = tokio::time::sleep(restarts.pause_after(begin)) => {}
                     _ = wanted.changed() => {}
                     () = reached(&mut told, Phase::Draining) => {}
                 }
-                pause = (pause * 2).min(PAUSE_MAX);
                 continue;
             }
             _ = wanted.changed() => {}

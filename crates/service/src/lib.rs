@@ -11,7 +11,7 @@
 //! - [`handshake`]: from an accepted socket to an established TLS connection;
 //! - [`stream`]: a client connection, plain or TLS, whose records a device may take over;
 //! - [`descriptors`]: files that are handed to another process;
-//! - [`system`]: why a command does not run.
+//! - [`system`]: why a command does not run; [`restart`]: when what has ended is started again.
 //!
 //! What is absent: no work stealing, no lock on the way of a request, no process-wide state but
 //! the log subscriber and the panic hook.
@@ -26,6 +26,7 @@ pub mod descriptors;
 pub mod handshake;
 pub mod listen;
 pub mod logs;
+pub mod restart;
 mod stall;
 pub mod stream;
 pub mod system;

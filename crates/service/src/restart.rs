@@ -1,0 +1,51 @@
+//! How long to wait before what has ended is started again.
+
+use std::time::{Duration, Instant};
+
+/// At first, and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// What lived so long is started again almost at once.
+const LONG_LIFE: Duration = Duration::from_secs(10);
+
+/// Pauses between lives: twice as long after each short one.
+#[derive(Clone, Copy, Debug)]
+pub struct Restarts {
+    pause: Duration,
+}
+
+impl Default for Restarts {
+    fn default() -> Restarts {
+        Restarts { pause: PAUSE_MIN }
+    }
+}
+
+impl Restarts {
+    /// The pause after a life that began then, and has ended.
+    pub fn pause_after(&mut self, begin: Instant) -> Duration {
+        self.after(begin.elapsed())
+    }
+
+    fn after(&mut self, life: Duration) -> Duration {
+        if life >= LONG_LIFE {
+            self.pause = PAUSE_MIN;
+        }
+        let pause = self.pause;
+        self.pause = (pause * 2).min(PAUSE_MAX);
+        pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_limit_and_a_long_life_ends_that() {
+        let mut restarts = Restarts::default();
+        let pauses: Vec<_> = (0..9).map(|_| restarts.after(Duration::ZERO).as_millis()).collect();
+        assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        assert_eq!(restarts.after(LONG_LIFE), PAUSE_MIN);
+        assert_eq!(restarts.after(Duration::ZERO), PAUSE_MIN * 2);
+    }
+}
