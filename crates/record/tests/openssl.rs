@@ -49,10 +49,9 @@ impl SClient {
     }
 
     /// Without -quiet, a line of one command letter is a command: K and k are KeyUpdates, Q ends.
+    /// One write: what follows a command in the same read is dropped, in another one it is sent.
     fn line(&mut self, line: &str) {
-        self.input.write_all(line.as_bytes()).unwrap();
-        self.input.write_all(b"\n").unwrap();
-        self.input.flush().unwrap();
+        self.input.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 }
 

@@ -318,12 +318,13 @@ impl Association {
         }
     }
 
+    /// Gives the place back before the queues close: a host that sees them closed may come again.
     fn end(&self) {
-        self.state.send_modify(|state| state.is_over = true);
         if lock(&self.subsystem.associations).remove(&self.id).is_some() {
             self.subsystem.counters.controllers.subtract(1);
             tracing::info!(controller = self.id, host = %self.host, "host disconnected");
         }
+        self.state.send_modify(|state| state.is_over = true);
     }
 }
 
