@@ -150,7 +150,6 @@ fn nobody_hears_of_success_when_the_worker_is_killed_before_a_write_is_durable()
     guest.reply("i", b"");
     let replied = host.gateway.replied("i");
     assert!(matches!(replied.said, Said::Replied { pending_writes: 1, .. }));
-    host.gateway.say(Said::Settle { invocation: "i".into() });
     host.worker.signal("KILL");
     assert_eq!(host.worker.exit_code(), None);
     assert_eq!(host.gateway.rest(), [], "it must not be settled");

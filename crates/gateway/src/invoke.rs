@@ -7,6 +7,7 @@ use function::isolation::Origin;
 use function::lambda::{Failure, Refusal};
 use function::pool::Refused;
 use meter::Event;
+use tokio::sync::oneshot;
 use wire::guest::Outcome;
 use wire::guest::control::{FailedWrite, ObjectName, Said};
 
@@ -126,9 +127,9 @@ async fn attempt(
     let (ended, handler) = run(&assigned, &function, invocation, event).await;
     let Assigned { member, is_first } = assigned;
     let failure = match ended {
-        Some(Ended::Replied(reply)) => {
+        Some(Ended::Replied(mut reply)) => {
             let begin = Instant::now();
-            let settled = settle(host, &member.link, invocation, reply.pending_writes).await;
+            let settled = settle(host, reply.settled.take()).await;
             let start = if is_first { member.start } else { Duration::ZERO };
             let settled_in = begin.elapsed();
             let (prefetch, prefetch_waited) = reply.prefetch_us;
@@ -234,15 +235,13 @@ enum Settled {
     Late(Duration),
 }
 
-async fn settle(host: &Host, link: &Link, invocation: &str, pending: u32) -> Settled {
-    if pending == 0 {
-        return Settled::Durable;
-    }
+async fn settle(host: &Host, pending: Option<oneshot::Receiver<Vec<FailedWrite>>>) -> Settled {
+    let Some(settled) = pending else { return Settled::Durable };
     let patience = host.config.settle_timeout;
-    match tokio::time::timeout(patience, link.settle(invocation)).await {
-        Ok(Some(failed)) if failed.is_empty() => Settled::Durable,
-        Ok(Some(failed)) => Settled::Failed(failed),
-        Ok(None) => Settled::Lost,
+    match tokio::time::timeout(patience, settled).await {
+        Ok(Ok(failed)) if failed.is_empty() => Settled::Durable,
+        Ok(Ok(failed)) => Settled::Failed(failed),
+        Ok(Err(_)) => Settled::Lost,
         Err(_) => Settled::Late(patience),
     }
 }

@@ -1,7 +1,7 @@
 //! What is said to a worker, and who hears what it says.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -36,13 +36,16 @@ pub struct Reply {
     pub status: Outcome,
     /// The last of what it printed.
     pub log_tail: String,
-    /// Writes whose end the worker has not told.
-    pub pending_writes: u32,
+    /// Where the worker says how writes end that had not; nothing where all had.
+    pub settled: Option<oneshot::Receiver<Vec<FailedWrite>>>,
     /// What fetching its objects ahead took, in microseconds, and what its GETs still waited for.
     pub prefetch_us: (u64, u64),
     /// The result.
     pub result: Vec<u8>,
 }
+
+/// Messages are written together up to here.
+const BATCH_BYTES: usize = 64 << 10;
 
 struct Outgoing {
     message: Message,
@@ -53,6 +56,7 @@ struct Outgoing {
 pub struct Link {
     outgoing: mpsc::UnboundedSender<Outgoing>,
     instances: RefCell<HashMap<u64, mpsc::UnboundedSender<Heard>>>,
+    /// Of replies with pending writes: the worker says of each how they ended.
     settles: RefCell<HashMap<String, oneshot::Sender<Vec<FailedWrite>>>>,
     is_lost: Cell<bool>,
     closed: Notify,
@@ -134,20 +138,6 @@ impl Link {
         self.instances.borrow_mut().remove(&instance);
     }
 
-    /// Waits until every write of an invocation has ended: those that failed; nothing where the
-    /// worker has gone.
-    pub async fn settle(&self, invocation: &str) -> Option<Vec<FailedWrite>> {
-        let (sender, receiver) = oneshot::channel();
-        if self.is_lost.get() {
-            return None;
-        }
-        self.settles.borrow_mut().insert(invocation.to_owned(), sender);
-        self.say(Said::Settle { invocation: invocation.to_owned() });
-        let settled = receiver.await;
-        self.settles.borrow_mut().remove(invocation);
-        settled.ok()
-    }
-
     fn hear(&self, message: Message) {
         let Message { said, octets } = message;
         let tell = |instance: u64, heard: Heard| {
@@ -168,8 +158,12 @@ impl Link {
             } => {
                 let prefetch_us = (prefetch_us, prefetch_waited_us);
                 let result = octets;
-                let reply =
-                    Reply { invocation, status, log_tail, pending_writes, prefetch_us, result };
+                let settled = (pending_writes > 0).then(|| {
+                    let (sender, settled) = oneshot::channel();
+                    self.settles.borrow_mut().insert(invocation.clone(), sender);
+                    settled
+                });
+                let reply = Reply { invocation, status, log_tail, settled, prefetch_us, result };
                 tell(instance, Heard::Replied(reply));
             }
             Said::Gone { instance, reason } => tell(instance, Heard::Gone(reason)),
@@ -210,19 +204,28 @@ async fn write(
     mut queue: mpsc::UnboundedReceiver<Outgoing>,
 ) -> io::Result<()> {
     let stream: &UnixStream = socket.as_ref();
-    while let Some(Outgoing { message, descriptors }) = queue.recv().await {
-        let mut octets = Vec::new();
-        if let Err(error) = message.encode(&mut octets) {
-            tracing::error!(%error, "a message to the worker is too long");
-            continue;
+    let mut octets = Vec::new();
+    while let Some(first) = queue.recv().await {
+        octets.clear();
+        let mut descriptors = Vec::new();
+        let mut next = Some(first);
+        // What waits as well goes with it, but descriptors only with their own message's octets.
+        while let Some(Outgoing { message, descriptors: beside }) = next.take() {
+            if let Err(error) = message.encode(&mut octets) {
+                tracing::error!(%error, "a message to the worker is too long");
+            } else {
+                descriptors = beside;
+            }
+            if descriptors.is_empty() && octets.len() < BATCH_BYTES {
+                next = queue.try_recv().ok();
+            }
         }
-        let mut left = VecDeque::from(octets);
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        let mut beside = borrowed.as_slice();
+        let (mut left, mut beside) = (octets.as_slice(), borrowed.as_slice());
         while !left.is_empty() {
-            let send = || send_with(stream, left.as_slices().0, beside);
+            let send = || send_with(stream, left, beside);
             let sent = stream.async_io(Interest::WRITABLE, send).await?;
-            left.drain(..sent);
+            left = &left[sent..];
             // They went with the first octets.
             beside = &[];
         }

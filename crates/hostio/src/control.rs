@@ -23,6 +23,8 @@ use crate::tenant::Tenant;
 pub const ROLES_MAX: usize = 4096;
 /// Most instances of a worker.
 pub const INSTANCES_MAX: usize = 16 * 1024;
+/// Messages are written together up to here.
+const BATCH_BYTES: usize = 64 << 10;
 /// Pause after a failed accept: descriptors are exhausted, perhaps by another tenant.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -48,6 +50,15 @@ impl Gateway {
     /// Says something, with octets.
     pub fn say_with(&self, said: Said, octets: Vec<u8>) {
         let _ = self.messages.send(Message { said, octets });
+    }
+
+    /// Says how an invocation's writes ended, once they all have.
+    pub fn settle(&self, tenant: &Rc<Tenant>, invocation: String) {
+        let (gateway, tenant) = (self.clone(), tenant.clone());
+        tokio::task::spawn_local(async move {
+            let failed = tenant.writeback.settle(&invocation).await;
+            gateway.say(Said::Settled { invocation, failed });
+        });
     }
 }
 
@@ -109,9 +120,15 @@ async fn write(
     mut socket: OwnedWriteHalf,
     mut said: mpsc::UnboundedReceiver<Message>,
 ) -> io::Result<()> {
+    let mut octets = Vec::new();
     while let Some(message) = said.recv().await {
-        let mut octets = Vec::new();
+        octets.clear();
         message.encode(&mut octets).map_err(io::Error::other)?;
+        // What waits as well goes with it.
+        while octets.len() < BATCH_BYTES {
+            let Ok(message) = said.try_recv() else { break };
+            message.encode(&mut octets).map_err(io::Error::other)?;
+        }
         socket.write_all(&octets).await?;
     }
     Ok(())
@@ -199,7 +216,11 @@ impl Connection {
                 };
                 self.order(instance, Order::Invoke(head, writes, octets))?;
             }
-            Said::Settle { invocation } => self.settle(invocation),
+            Said::Settle { invocation } => {
+                // One that was hinted at, and never ran.
+                self.tenant.prefetches.end(&self.tenant, &invocation);
+                self.gateway.settle(&self.tenant, invocation);
+            }
             Said::Detach { instance } => self.order(instance, Order::Detach)?,
             _ => return Err("a gateway does not say this".to_owned()),
         }
@@ -240,16 +261,6 @@ impl Connection {
             }
         });
         Ok(())
-    }
-
-    fn settle(&self, invocation: String) {
-        let (tenant, gateway) = (self.tenant.clone(), self.gateway.clone());
-        // One that was hinted at, and never ran.
-        tenant.prefetches.end(&tenant, &invocation);
-        tokio::task::spawn_local(async move {
-            let failed = tenant.writeback.settle(&invocation).await;
-            gateway.say(Said::Settled { invocation, failed });
-        });
     }
 }
 

@@ -331,7 +331,7 @@ impl Session {
         let pending = self.tenant.writeback.unsettled(&head.id);
         let said = Said::Replied {
             instance: self.instance,
-            invocation: head.id,
+            invocation: head.id.clone(),
             status: head.status,
             log_tail: head.log_tail,
             pending_writes: u32::try_from(pending).unwrap_or(u32::MAX),
@@ -339,6 +339,9 @@ impl Session {
             prefetch_waited_us: microseconds(timings.waited),
         };
         self.gateway.say_with(said, result);
+        if pending > 0 {
+            self.gateway.settle(&self.tenant, head.id);
+        }
         self.discard_at = Some(Instant::now() + DISCARD_AFTER);
         Ok(())
     }

@@ -173,7 +173,7 @@ fn what_a_gateway_names_is_its_own_tenants() {
     assert_eq!(a.call("PutObject", object("lost"), b"x").flags, PENDING);
     a.reply("i", b"");
     pair.a.replied("i");
-    assert!(pair.b.settle("i").is_empty());
+    assert!(pair.b.give_up("i").is_empty());
     assert_eq!(pair.a.settle("i").len(), 1);
     b.call("PutObject", object("k"), b"fine").done();
     drop(others);

@@ -129,7 +129,7 @@ fn a_write_that_is_lost_is_told_and_fails_its_invocation_only() {
     let failed = &failed[0];
     assert_eq!((failed.key.as_str(), failed.code.as_str()), ("lost", "Unavailable"));
     // It is told once.
-    assert!(bed.gateway.settle("lost").is_empty());
+    assert!(bed.gateway.give_up("lost").is_empty());
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn pending_writes_outlive_their_instance() {
     guest.call("PutObject", object("k"), &body).done();
     bed.gateway.say(Said::Detach { instance: guest.instance });
     bed.gateway.gone(&guest);
-    assert!(bed.gateway.settle("i").is_empty());
+    assert!(bed.gateway.give_up("i").is_empty());
     assert!(bed.guest().call("GetObject", name("k"), b"").body == body);
 }
 

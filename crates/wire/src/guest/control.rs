@@ -112,7 +112,8 @@ pub enum Said {
         #[serde(default)]
         writes: WriteMode,
     },
-    /// Gateway: say when every write of the invocation is durable.
+    /// Gateway: an invocation that had no reply is over. [`Said::Settled`] follows once its writes
+    /// have ended.
     Settle {
         /// The invocation.
         invocation: String,
@@ -139,7 +140,8 @@ pub enum Said {
         status: Outcome,
         /// The last of what it printed.
         log_tail: String,
-        /// Acknowledged writes that are not durable yet, or have failed: something to settle.
+        /// Acknowledged writes that are not durable yet, or have failed; with any,
+        /// [`Said::Settled`] follows.
         pending_writes: u32,
         /// How long fetches ahead took that the function used, in microseconds, together.
         #[serde(default)]
@@ -148,7 +150,8 @@ pub enum Said {
         #[serde(default)]
         prefetch_waited_us: u64,
     },
-    /// Worker: every write of the invocation has ended.
+    /// Worker: every write of the invocation has ended. Said once the handler has returned with
+    /// writes pending, and when it was asked for.
     Settled {
         /// The invocation.
         invocation: String,

@@ -1,6 +1,6 @@
 //! The gateway's side of the control socket.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -18,13 +18,21 @@ pub struct Gateway {
     input: Vec<u8>,
     unread: VecDeque<Message>,
     next_instance: u64,
+    /// Pending writes of invocations that have replied.
+    pending: HashMap<String, u32>,
 }
 
 impl Gateway {
     pub fn connect(control: &Path) -> Gateway {
         let socket = UnixStream::connect(control).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        Gateway { socket, input: Vec::new(), unread: VecDeque::new(), next_instance: 1 }
+        Gateway {
+            socket,
+            input: Vec::new(),
+            unread: VecDeque::new(),
+            next_instance: 1,
+            pending: HashMap::new(),
+        }
     }
 
     pub fn say(&mut self, message: impl Into<Message>) {
@@ -141,11 +149,32 @@ impl Gateway {
     }
 
     pub fn replied(&mut self, id: &str) -> Message {
-        self.expect(|said| matches!(said, Said::Replied { invocation, .. } if invocation == id))
+        let is_it =
+            |said: &Said| matches!(said, Said::Replied { invocation, .. } if invocation == id);
+        let message = self.expect(is_it);
+        let Said::Replied { pending_writes, .. } = message.said else { unreachable!() };
+        self.pending.insert(id.to_owned(), pending_writes);
+        message
     }
 
+    /// What of an invocation's writes was lost, once it has replied and all have ended.
     pub fn settle(&mut self, id: &str) -> Vec<FailedWrite> {
+        if !self.pending.contains_key(id) {
+            self.replied(id);
+        }
+        match self.pending.remove(id) {
+            Some(0) => Vec::new(),
+            _ => self.settled(id),
+        }
+    }
+
+    /// The same of one that will not reply.
+    pub fn give_up(&mut self, id: &str) -> Vec<FailedWrite> {
         self.say(Said::Settle { invocation: id.into() });
+        self.settled(id)
+    }
+
+    fn settled(&mut self, id: &str) -> Vec<FailedWrite> {
         let message = self
             .expect(|said| matches!(said, Said::Settled { invocation, .. } if invocation == id));
         match message.said {
