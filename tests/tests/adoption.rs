@@ -48,9 +48,10 @@ fn another_server_adopts_connections() {
             let clients: std::collections::HashSet<_> =
                 lines.iter().filter_map(|line| line.split(' ').next()).collect();
             assert_eq!(clients.len(), 1, "{said}");
-            // It is given back after every request, and comes again.
-            let once = wait_for(Duration::from_secs(20), || handed_over() - before == 1);
-            assert!(once, "{scheme} {address}: {} times", handed_over() - before);
+            // Offered back after every request it stays, which is no other migration; only a
+            // pause of a second between two requests would make one.
+            let moved = wait_for(Duration::from_secs(20), || handed_over() > before);
+            assert!(moved, "{scheme} {address}: proxied");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Experiments run, tiny, and their results have the promised fields.
 
 use serde_json::Value;
-use system_tests::{needs, run, said};
+use system_tests::{needs, run, said, turn};
 
 fn records(path: &std::path::Path) -> Vec<Value> {
     let text = std::fs::read_to_string(path).unwrap();
@@ -11,10 +11,11 @@ fn records(path: &std::path::Path) -> Vec<Value> {
 #[test]
 fn a_tiny_handoff_bench_has_every_field() {
     needs!("ip", "setsid");
+    let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("handoff.jsonl");
     let file_text = file.display().to_string();
-    let tiny = ["--window", "100ms", "--rounds", "1", "--sizes", "64KiB,1MiB", "--servers", "2"];
+    let tiny = ["--window", "500ms", "--rounds", "1", "--sizes", "64KiB,1MiB", "--servers", "2"];
     let args = ["bench", "handoff", "--quick", "--only", "unshaped", "--json", &file_text];
     let output = run(args.iter().chain(&tiny));
     assert!(output.status.success(), "{}", said(&output));
@@ -58,10 +59,11 @@ fn a_tiny_handoff_bench_has_every_field() {
 #[test]
 fn a_tiny_server_bench_has_nginx_beside() {
     needs!("ip", "setsid", "nginx");
+    let _turn = turn();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("server.jsonl");
     let file_text = file.display().to_string();
-    let tiny = ["--window", "100ms", "--rounds", "1", "--objects", "64KiB"];
+    let tiny = ["--window", "500ms", "--rounds", "1", "--objects", "64KiB"];
     let output = run(["bench", "server", "--json", &file_text].iter().chain(&tiny));
     assert!(output.status.success(), "{}", said(&output));
     let records = records(&file);

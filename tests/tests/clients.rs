@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use system_tests::client::{Client, End, Target, TlsVersions, tls_config};
 use system_tests::counters::Metrics;
 use system_tests::play::PATIENCE;
@@ -253,6 +253,8 @@ struct Terminal {
     child: Child,
     out: Receiver<Vec<u8>>,
     seen: Vec<u8>,
+    /// What it says of its commands.
+    errors: Receiver<Vec<u8>>,
 }
 
 impl Drop for Terminal {
@@ -274,19 +276,34 @@ impl Terminal {
             .args(options)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let out = pump(child.stdout.take().unwrap());
-        Terminal { child, out, seen: Vec::new() }
+        let errors = pump(child.stderr.take().unwrap());
+        Terminal { child, out, seen: Vec::new(), errors }
     }
 
     fn type_in(&mut self, text: &str) {
         let mut stdin = self.child.stdin.as_ref().unwrap();
         stdin.write_all(text.as_bytes()).unwrap();
         stdin.flush().unwrap();
-        // One line at a time, as s_client looks for commands only at the start of what it reads.
-        std::thread::sleep(Duration::from_millis(100));
+    }
+
+    /// Has keys changed by a command, and waits until it was read: what s_client reads together
+    /// with a command is thrown away.
+    fn change_keys(&mut self, command: &str) {
+        // What it said of the handshake, and of commands before.
+        while self.errors.try_recv().is_ok() {}
+        self.type_in(command);
+        let (deadline, mut said) = (Instant::now() + PATIENCE, Vec::new());
+        while !said.windows(10).any(|window| window == b"KEYUPDATE\n") {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.errors.recv_timeout(left) {
+                Ok(some) => said.extend(some),
+                Err(_) => panic!("no change of keys: {}", String::from_utf8_lossy(&said)),
+            }
+        }
     }
 
     /// Waits until `pattern` and so many octets after it have come, and takes all up to there.
@@ -327,7 +344,7 @@ fn openssl(place: &Place) {
         terminal.get(place, host, "64KiB", &format!("{host}, first"));
         for (key, what) in [("k", "own keys changed"), ("K", "keys of both changed")] {
             for round in 0..2 {
-                terminal.type_in(&format!("{key}\n"));
+                terminal.change_keys(&format!("{key}\n"));
                 terminal.get(place, host, "16KiB", &format!("{host}, {what}, {round}"));
                 terminal.get(place, host, "set/33", &format!("{host}, {what}, {round}, again"));
             }

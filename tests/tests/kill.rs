@@ -338,11 +338,19 @@ const BALANCER_GAUGES: [&str; 6] = [
 
 /// What is still held although no client is there.
 fn left_over(lab: &Lab) -> Vec<String> {
-    let mut left = Metrics::read(lab, "lb").not_zero(&BALANCER_GAUGES);
+    let lb = Metrics::read(lab, "lb");
+    let mut left = lb.not_zero(&BALANCER_GAUGES);
+    if !lb.is_there() {
+        left.push("lb does not answer".to_owned());
+    }
     for node in lab.nodes().iter().filter(|node| *node != "client") {
         if node.starts_with('s') {
-            let gauge = Metrics::read(lab, node).not_zero(&["unlade_backend_adopted_connections"]);
+            let server = Metrics::read(lab, node);
+            let gauge = server.not_zero(&["unlade_backend_adopted_connections"]);
             left.extend(gauge.iter().map(|gauge| format!("{node}: {gauge}")));
+            if !server.is_there() {
+                left.push(format!("{node} does not answer"));
+            }
         }
         let sockets = client_sockets(lab, node);
         left.extend(sockets.iter().map(|socket| format!("{node}: a client's socket: {socket}")));

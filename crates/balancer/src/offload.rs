@@ -433,6 +433,8 @@ mod tests {
     #[test]
     fn auto_proxies_what_is_small_and_hands_over_what_is_large() {
         run("auto", None, async |worker, fake| {
+            // Costs are learnt by the clock: no pause of this machine makes it worth that.
+            worker.offload.learn_migration(0, false, Duration::from_secs(1), true);
             let mut client = serve(&worker).await;
             for _ in 0..20 {
                 assert_eq!(get(&mut client, "Connection: close\r\n").await, "proxied");
@@ -442,7 +444,7 @@ mod tests {
             // As if servers had reported what they sent.
             let key = RequestKey::new(0, "GET", "/", false);
             for _ in 0..20 {
-                worker.offload.learn_returned(key, 1, 100 << 20, false);
+                worker.offload.learn_returned(key, 1, 100 << 30, false);
             }
             assert_eq!(get(&mut client, "").await, "direct");
         });

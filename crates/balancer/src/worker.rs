@@ -90,8 +90,8 @@ impl Worker {
             buffers: Buffers::default(),
             pipes: Pipes::default(),
             offload: Offload::new(info, &plan),
-            // Workers start at different servers.
             recent_bodies: Recent::default(),
+            // Workers start at different servers.
             turn: Cell::new(info.index),
             plan: RefCell::new(Rc::new(PlanRef(plan))),
             draining: Cell::new(false),

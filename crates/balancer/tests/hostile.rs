@@ -105,9 +105,6 @@ fn chunks_that_are_malformed_never_complete_at_the_server() {
             if split {
                 client.send("1\r\nx\r\n");
                 // The head and the first chunk are at the server before the rest comes.
-                let connected =
-                    lb.count(Event::UpstreamConnected) + lb.count(Event::UpstreamReused);
-                let _ = connected;
                 std::thread::sleep(Duration::from_millis(30));
             }
             client.send(body);
@@ -267,7 +264,7 @@ fn a_server_that_says_nothing_is_given_up() {
     });
     let lb = Lb::before(
         server.address,
-        "timeouts = { upstream_response = \"100ms\", body_stall = \"100ms\" }",
+        "timeouts = { upstream_response = \"2s\", body_stall = \"2s\" }",
     );
     let mut client = lb.connect();
     assert_eq!(client.get("/x").status(), 504);

@@ -53,7 +53,7 @@ fn a_client_that_never_begins_is_closed() {
 #[test]
 fn a_head_that_never_ends_is_answered_and_closed() {
     let server = Server::ordinary();
-    for timeouts in ["head = \"300ms\"", "head_stall = \"50ms\""] {
+    for timeouts in ["head = \"2s\"", "head_stall = \"50ms\""] {
         let lb = Lb::before(server.address, &format!("timeouts = {{ {timeouts} }}"));
         let mut client = lb.connect();
         client.send("GET / HTTP/1.1\r\nHost: a\r\n");
@@ -99,7 +99,7 @@ fn a_body_that_stops_is_not_waited_for() {
 #[test]
 fn a_client_that_does_not_read_is_dropped() {
     let server = Server::ordinary();
-    let lb = Lb::before(server.address, "timeouts = { body_stall = \"100ms\" }");
+    let lb = Lb::before(server.address, "timeouts = { body_stall = \"2s\" }");
     let mut client = lb.connect();
     // More than all socket buffers on the way hold.
     client.send("GET /size/40000000 HTTP/1.1\r\nHost: a\r\n\r\n");

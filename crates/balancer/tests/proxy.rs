@@ -48,7 +48,8 @@ fn one_connection_to_the_server_serves_many_requests() {
             stream.write_all(&ordinary(&request)).unwrap();
         }
     });
-    let lb = Lb::before(server.address, "");
+    let once = "[pool.p]\nhealth = { interval = \"1h\" }";
+    let lb = Lb::new(&config(server.address, "").replace("[pool.p]", once));
     for _ in 0..5 {
         let mut client = lb.connect();
         for _ in 0..4 {

@@ -30,7 +30,7 @@ pub enum SlotState {
 
 /// `struct slot` of bpf/maps.h.
 #[repr(C)]
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RawSlot {
     state: AtomicU32,
     offered_at: AtomicU32,
@@ -140,9 +140,16 @@ impl RawSlot {
         self.held.load(Ordering::Acquire).wrapping_sub(replayed)
     }
 
-    /// Frames of this weight do not wait any more: they were given back, or are lost.
+    /// Frames of this weight do not wait any more: they were given back, or are lost. One that
+    /// was written off and comes after all has been counted already: no more is counted than waits,
+    /// or the programs would hold the flow for ever.
     pub(crate) fn count_replayed(&self, weight: u32) {
-        self.replayed.fetch_add(weight, Ordering::AcqRel);
+        let count = |replayed: u32| {
+            let waiting = self.held.load(Ordering::Acquire).wrapping_sub(replayed);
+            Some(replayed.wrapping_add(weight.min(waiting)))
+        };
+        // It never fails: there is always a new value.
+        let _ = self.replayed.fetch_update(Ordering::AcqRel, Ordering::Acquire, count);
     }
 }
 
@@ -254,7 +261,7 @@ impl Slot {
         self.raw().held.fetch_add(weight, Ordering::AcqRel);
     }
 
-    /// It is out, or lost.
+    /// See [`RawSlot::count_replayed`].
     pub(crate) fn count_replayed(&self, weight: u32) {
         self.raw().count_replayed(weight);
     }
@@ -276,5 +283,32 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.table.release(&self.flow, self.index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(held: u32, replayed: u32) -> RawSlot {
+        RawSlot { held: held.into(), replayed: replayed.into(), ..RawSlot::default() }
+    }
+
+    #[test]
+    fn a_frame_that_comes_after_it_was_written_off_is_counted_once() {
+        // Both counters are about to begin anew.
+        for before in [0, u32::MAX - 700] {
+            let slot = slot(before.wrapping_add(1000), before);
+            slot.count_replayed(slot.waiting());
+            slot.count_replayed(1000);
+            assert_eq!(slot.waiting(), 0);
+            // Nor does it stand for more than waits by then.
+            slot.held.fetch_add(100, Ordering::AcqRel);
+            slot.count_replayed(1000);
+            assert_eq!(slot.waiting(), 0);
+            slot.held.fetch_add(100, Ordering::AcqRel);
+            slot.count_replayed(40);
+            assert_eq!(slot.waiting(), 60);
+        }
     }
 }

@@ -12,6 +12,11 @@ use steer::slot::SlotState;
 use steer::{HoldLimits, Hook, Steering, SteeringConfig};
 use wire::FlowKey;
 
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A hold that no sender notices: TCP sends nothing again within twice that time.
+const UNNOTICED_HOLD: Duration = Duration::from_millis(100);
+
 fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip runs");
     assert!(output.status.success(), "ip {arguments}: {output:?}");
@@ -72,8 +77,17 @@ fn steering() -> Steering {
     Steering::open(&config).unwrap()
 }
 
+/// Waits until the other side, or the kernel, has got so far.
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 fn connect(address: SocketAddr) -> TcpStream {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         match TcpStream::connect(address) {
             Ok(stream) => return stream,
@@ -105,21 +119,23 @@ fn held_bytes_come_in_order(address: &str) {
         let slot = steering.acquire(&flow).unwrap();
         let mut received = vec![0; message.len()];
         // Several rounds, so that fresh packets meet packets that still wait.
-        let mut at = 0;
+        let (mut at, mut longest) = (0, Duration::ZERO);
         slot.hold();
         go.send(()).unwrap();
         for round in 0..20 {
+            let begin = Instant::now();
             slot.hold();
             std::thread::sleep(Duration::from_millis(2));
             if round == 0 {
+                wait_until("a held packet", || slot.waiting() > 0);
                 server.set_nonblocking(true).unwrap();
                 let error = server.read(&mut received).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::WouldBlock);
                 server.set_nonblocking(false).unwrap();
-                assert!(slot.waiting() > 0);
             }
             slot.local();
             steering.replay(&slot);
+            longest = longest.max(begin.elapsed());
             at += server.read(&mut received[at..]).unwrap();
             if at == received.len() {
                 break;
@@ -133,9 +149,11 @@ fn held_bytes_come_in_order(address: &str) {
         assert!(counters.held > 0 && counters.lost == 0, "{counters:?}");
         drop(slot);
         assert_eq!(steering.flows_in_use(), 0);
-        counters
+        (counters, longest)
     };
     let far = move || {
+        // No probe is sent for a tail that is not acknowledged within two round trips.
+        std::fs::write("/proc/sys/net/ipv4/tcp_early_retrans", "0").unwrap();
         let mut client = connect(address);
         start.recv().unwrap();
         client.write_all(&sent).unwrap();
@@ -143,9 +161,12 @@ fn held_bytes_come_in_order(address: &str) {
         client.read_exact(&mut ok).unwrap();
         retransmissions()
     };
-    let Some((counters, retransmitted)) = in_namespaces(near, far) else { return };
-    println!("{counters:?}");
-    assert_eq!(retransmitted, 0, "a held packet was retransmitted");
+    let Some(((counters, longest), retransmitted)) = in_namespaces(near, far) else { return };
+    println!("{counters:?}, {retransmitted} retransmitted, held for {longest:?} at most");
+    // Where this machine was too busy for a short hold, the client is right to send again.
+    if longest < UNNOTICED_HOLD {
+        assert_eq!(retransmitted, 0, "a held packet was retransmitted");
+    }
 }
 
 #[test]
@@ -174,13 +195,14 @@ fn what_an_owner_sends_back_waits_for_the_next_one() {
         // The client's host is the owner, too: so everything comes from the owner.
         slot.redirect(told.recv().unwrap());
         go.send(()).unwrap();
-        // Shorter than the pause after which the owner gets them again, which here would lose them.
-        std::thread::sleep(Duration::from_millis(3));
+        // The owner gets them again after a pause, which here loses them: the client then sends
+        // them once more.
+        wait_until("a packet sent back", || slot.counters().held > 0);
         server.set_nonblocking(true).unwrap();
         let error = server.read(&mut [0]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
         server.set_nonblocking(false).unwrap();
-        server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        server.set_read_timeout(Some(PATIENCE)).unwrap();
         slot.local();
         steering.replay(&slot);
         let mut received = vec![0; message.len()];
@@ -192,7 +214,7 @@ fn what_an_owner_sends_back_waits_for_the_next_one() {
     };
     let far = move || {
         let mut client = connect(address);
-        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
         tell.send(linux::link::Link::by_name("far").unwrap().mac).unwrap();
         start.recv().unwrap();
         client.write_all(&sent).unwrap();
@@ -206,12 +228,13 @@ fn what_an_owner_sends_back_waits_for_the_next_one() {
 fn a_client_that_was_served_by_the_next_owner_reaches_it() {
     const NOBODY: steer::Mac = [2, 0, 0, 0, 0, 9];
     let address: SocketAddr = "10.9.0.1:8002".parse().unwrap();
+    let (go, start) = mpsc::channel::<()>();
     let near = move || {
         let steering = steering();
         let listener = TcpListener::bind(address).unwrap();
         let (mut server, client) = listener.accept().unwrap();
         server.set_nodelay(true).unwrap();
-        server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        server.set_read_timeout(Some(PATIENCE)).unwrap();
         let slot = steering.acquire(&FlowKey::new(client, server.local_addr().unwrap())).unwrap();
         let mut octet = [0];
         server.write_all(b"1").unwrap();
@@ -220,12 +243,9 @@ fn a_client_that_was_served_by_the_next_owner_reaches_it() {
         // An owner that has not answered yet gets nothing: the client's next octet waits.
         slot.hold();
         slot.offer(NOBODY, sent);
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while slot.waiting() == 0 && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let counters = slot.counters();
-        assert!((counters.held, counters.packets) == (1, 0), "{counters:?}");
+        go.send(()).unwrap();
+        wait_until("the held octet", || slot.waiting() > 0);
+        assert_eq!(slot.counters().packets, 0);
         slot.local();
         steering.replay(&slot);
         server.read_exact(&mut octet).unwrap();
@@ -233,12 +253,10 @@ fn a_client_that_was_served_by_the_next_owner_reaches_it() {
         slot.hold();
         slot.offer(NOBODY, sent);
         server.write_all(b"2").unwrap();
-        while slot.counters().packets == 0 && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until("a packet to the next owner", || slot.counters().packets > 0);
         assert_eq!(slot.state(), SlotState::Offered);
         assert_eq!(slot.waiting(), 0);
-        assert!(slot.counters().packets > 0 && sent.before(slot.counters().last_ack));
+        assert!(sent.before(slot.counters().last_ack));
         // Sent again, since nobody was there.
         slot.local();
         server.read_exact(&mut octet).unwrap();
@@ -246,11 +264,11 @@ fn a_client_that_was_served_by_the_next_owner_reaches_it() {
     let far = move || {
         let mut client = connect(address);
         client.set_nodelay(true).unwrap();
-        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        client.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut octet = [0];
         client.read_exact(&mut octet).unwrap();
         client.write_all(b"a").unwrap();
-        std::thread::sleep(Duration::from_millis(50));
+        start.recv().unwrap();
         client.write_all(b"b").unwrap();
         client.read_exact(&mut octet).unwrap();
         client.write_all(b"c").unwrap();

@@ -6,9 +6,11 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
+use rustix::thread::{
+    CpuSet, UnshareFlags, gettid, sched_getcpu, sched_setaffinity, unshare_unsafe,
+};
 use steer::impair::{ImpairConfig, Impairment};
 
 fn ip(arguments: &str) {
@@ -89,6 +91,10 @@ fn datagrams(
     let (sent, all_sent) = mpsc::channel();
     let near = move || {
         start.recv().unwrap();
+        // The kernel keeps the order of what is sent on one processor.
+        let mut cores = CpuSet::new();
+        cores.set(sched_getcpu());
+        sched_setaffinity(None, &cores).unwrap();
         let socket = UdpSocket::bind("10.9.1.1:0").unwrap();
         // Something goes through before the link is bad.
         socket.send_to(&u32::MAX.to_ne_bytes(), "10.9.1.2:5000").unwrap();
@@ -100,9 +106,14 @@ fn datagrams(
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        // Everybody late has come by now.
-        std::thread::sleep(Duration::from_millis(100));
-        sent.send(link.counters().unwrap()).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut counters = link.counters().unwrap();
+        while counters.released + counters.overflowed < counters.delayed {
+            assert!(Instant::now() < deadline, "not everybody late has come: {counters:?}");
+            std::thread::sleep(Duration::from_millis(1));
+            counters = link.counters().unwrap();
+        }
+        sent.send(counters).unwrap();
     };
     let far = move || {
         let socket = UdpSocket::bind("10.9.1.2:5000").unwrap();
@@ -116,7 +127,7 @@ fn datagrams(
             let number = u32::from_ne_bytes(bytes);
             if number != u32::MAX {
                 if arrived.is_empty() {
-                    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+                    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
                 }
                 arrived.push(number);
             }

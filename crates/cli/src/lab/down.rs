@@ -17,6 +17,7 @@ use std::path::Path;
 /// A process does not end or a namespace, directory or file cannot be removed. Everything else
 /// is removed all the same.
 pub fn remove(name: &LabName) -> Result<()> {
+    // First, so that nobody makes another namespace meanwhile.
     let stopped = stop(&processes(name), Signal::TERM);
     let mut problems: Vec<String> = stopped.err().iter().map(|e| format!("{e:#}")).collect();
     for (_, namespace) in namespace::of_labs(Some(name)) {
@@ -35,8 +36,8 @@ pub fn remove(name: &LabName) -> Result<()> {
     }
 }
 
-/// Every process that belongs to the lab: recorded ones with what they started, and whoever
-/// lives in its namespaces.
+/// Every process that belongs to the lab: recorded ones with what they started, whoever lives in
+/// its namespaces, and tools that are still at work on these.
 fn processes(name: &LabName) -> Vec<Identity> {
     let recorded = state::load(name).ok().flatten().map(|state| state.processes);
     let alive = recorded.into_iter().flatten().filter(|process| process.identity.is_alive());
@@ -45,6 +46,7 @@ fn processes(name: &LabName) -> Vec<Identity> {
     let namespaces: Vec<String> =
         namespace::of_labs(Some(name)).into_iter().map(|(_, namespace)| namespace).collect();
     pids.extend(namespace::inhabitants(&namespaces));
+    pids.extend(namespace::tools_at_work(name));
     pids.retain(|&pid| pid != std::process::id());
     pids.sort_unstable();
     pids.dedup();

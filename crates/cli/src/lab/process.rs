@@ -136,13 +136,16 @@ fn wait_gone(processes: &[Identity], wait: Duration) -> bool {
 
 /// The process and everything it started: all that are in its session.
 pub fn session_members(leader: u32) -> Vec<u32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let session = leader.to_string();
-    entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|&pid| stat_fields(pid).is_some_and(|fields| fields.get(3) == Some(&session)))
-        .collect()
+    let is_member =
+        |pid: &u32| stat_fields(*pid).is_some_and(|fields| fields.get(3) == Some(&session));
+    numbers().filter(is_member).collect()
+}
+
+/// The numbers of all processes.
+pub fn numbers() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// Processor time of a process's threads, in nanoseconds, to the scheduler's own precision.

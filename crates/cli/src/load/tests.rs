@@ -122,7 +122,7 @@ fn ends_of_connections_are_told_apart() {
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());
     });
-    let base = ["--path", "/x", "--connections", "2", "--duration", "200ms"];
+    let base = ["--path", "/x", "--connections", "2", "--duration", "2s"];
     let (outcome, _) = load(&[&["--url", &half][..], &base].concat());
     assert!(outcome.closed_early > 0 && outcome.requests == 0, "{outcome:?}");
 
@@ -211,7 +211,7 @@ fn tls_bodies_are_verified() {
     std::fs::write(&other, issued.cert.pem()).unwrap();
     let other = other.display().to_string();
     let words = ["--url", &url, "--connect", &address, "--ca", &other, "--path", "/4KiB"];
-    let (outcome, _) = load(&[&words[..], &["--duration", "100ms"]].concat());
+    let (outcome, _) = load(&[&words[..], &["--duration", "2s"]].concat());
     assert!(outcome.tls_failures > 0 && outcome.requests == 0, "{outcome:?}");
 }
 
