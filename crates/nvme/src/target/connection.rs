@@ -56,9 +56,15 @@ pub async fn serve_stream<S: ByteStream>(
 ) {
     let (read, mut write) = tokio::io::split(stream);
     let mut receiver = Receiver::new(read);
+    let mut draining = pin!(draining);
     let limit = subsystem.config.connect_timeout;
-    let agreed = timeout(limit, agree(&mut receiver, &subsystem)).await;
-    let (init, digests) = match agreed.unwrap_or(Err(Fault::Slow)) {
+    let agreed = tokio::select! {
+        agreed = timeout(limit, agree(&mut receiver, &subsystem)) => {
+            agreed.unwrap_or(Err(Fault::Slow))
+        }
+        () = &mut draining => Err(Fault::Over),
+    };
+    let (init, digests) = match agreed {
         Ok(agreed) => agreed,
         Err(fault) => return end(fault, None, receiver, write, &subsystem).await,
     };
