@@ -196,7 +196,7 @@ fn exchange(modules: &[&str], target_options: &[&str], host_options: &str, steps
 fn linux_makes_a_file_system_and_reads_it_back_with_digests() {
     let steps = "connect; files; echo bytes 8388608; raw 8388608; disconnect\n\
                  echo errors: $(errors)\n";
-    let options = "hdr_digest,data_digest,nr_io_queues=2";
+    let options = "hdr_digest,data_digest,nr_io_queues=2,keep_alive_tmo=60";
     let counted = exchange(&MODULES, &["--block-bytes", "4096"], options, steps);
     if !counted.is_empty() {
         assert!(figure(&counted, "data_requests") > 0 && figure(&counted, "in_capsule_bytes") > 0);
@@ -225,6 +225,6 @@ fn linux_works_where_packets_are_lost_and_reordered() {
                  tc -s qdisc show dev ifb0 | grep -o 'dropped [0-9]*'\n\
                  echo errors: $(errors)\n";
     let modules = [&MODULES[..], &LOSSY_MODULES[..]].concat();
-    let options = "hdr_digest,data_digest,nr_io_queues=2";
+    let options = "hdr_digest,data_digest,nr_io_queues=2,keep_alive_tmo=60";
     exchange(&modules, &[], options, steps);
 }

@@ -99,11 +99,12 @@ fn use_target(network: &Network, directory: &Path, seed: u64, digests: &[&str]) 
     let base = format!("nvme+tcp://{}", Network::MACHINE);
     let address = format!("{base}/1");
     let with = |arguments: &[&str]| done(network, &[arguments, digests].concat());
-    let shown = with(&["connect", &base, "--queues", "2", "--stay", "3s", "--keep-alive", "2s"]);
+    let shown = with(&["connect", &base, "--queues", "2", "--stay", "12s", "--keep-alive", "20s"]);
     let digest = if digests.is_empty() { "no" } else { "yes" };
     let agreed = format!("2 I/O queues, header digest {digest}, data digest {digest}");
     assert!(shown.contains(&agreed) && shown.contains("32MiB"), "{shown}");
     assert!(shown.contains("signs of life answered, 0 reconnections"), "{shown}");
+    assert!(!shown.contains(" 0 signs of life"), "{shown}");
 
     // Over all of it, checked by the program itself.
     let mut mix = vec!["bench", &address, "--pattern", "mix", "--verify", "--overwrite"];

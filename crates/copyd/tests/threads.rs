@@ -70,7 +70,7 @@ impl Client {
             std::thread::yield_now();
         }
         self.memory.with(|bytes| {
-            assert!(bytes[BYTES..BYTES + len].iter().all(|byte| *byte == value));
+            assert!(bytes[BYTES..BYTES + len] == vec![value; len]);
         });
         while queue.tail() != queue.head() {
             assert!(begin.elapsed() < Duration::from_secs(30), "slots are not freed");
@@ -90,6 +90,12 @@ fn config() -> Config {
     }
 }
 
+/// Copies that a busy client asks for at once: so many that the threads always have something to
+/// do, whoever else wants the processors that the clients need to ask for more.
+const BUSY_TASKS: u64 = 256;
+/// How long it may take; only a test that fails is so long.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// Clients that copy much for a while, then little, until `is_enough`.
 fn sway(service: &Service, clients: usize, is_enough: impl Fn() -> bool) {
     let (is_busy, is_over) = (AtomicBool::new(true), AtomicBool::new(false));
@@ -101,7 +107,7 @@ fn sway(service: &Service, clients: usize, is_enough: impl Fn() -> bool) {
                 let mut client = Client::new(service);
                 while !is_over.load(Ordering::Relaxed) {
                     if is_busy.load(Ordering::Relaxed) {
-                        client.copy(16, BYTES);
+                        client.copy(BUSY_TASKS, BYTES);
                     } else {
                         client.copy(1, 1000 + number);
                         std::thread::sleep(Duration::from_millis(2));
@@ -114,7 +120,7 @@ fn sway(service: &Service, clients: usize, is_enough: impl Fn() -> bool) {
             });
         }
         let begin = Instant::now();
-        while !is_enough() && begin.elapsed() < Duration::from_secs(60) {
+        while !is_enough() && begin.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(80));
             is_busy.fetch_xor(true, Ordering::Relaxed);
         }

@@ -1,7 +1,7 @@
 //! The initiator against this crate's target, over real sockets: digests, TLS, many at a time,
 //! losses.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use nvme::initiator::{
     discover,
 };
 use nvme::secure::{ConfiguredKey, IdentityVersion, PskAcceptor, tls_psk};
-use nvme::target::{Acceptor, NamespaceConfig, Source, Target, TargetConfig};
+use nvme::target::{Acceptor, NamespaceConfig, Source, Subsystem, Target, TargetConfig};
 use service::{Control, Ended};
 use settings::ByteSize;
 use wire::nvme::discovery::EntryKind;
@@ -25,12 +25,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A target in this process, with a namespace in memory and one in a read-only file.
 struct Rig {
     address: SocketAddr,
+    subsystem: Arc<Subsystem>,
     control: Control<()>,
     thread: Option<JoinHandle<Ended>>,
 }
 
 impl Rig {
     fn start(key: Option<&ConfiguredKey>) -> Rig {
+        Rig::start_with(key, TargetConfig::default())
+    }
+
+    fn start_with(key: Option<&ConfiguredKey>, config: TargetConfig) -> Rig {
         let ram = Source::Ram(ByteSize(BYTES as u64));
         let space =
             |read_only| NamespaceConfig { source: ram.clone(), block_bytes: 4096, read_only };
@@ -39,16 +44,17 @@ impl Rig {
             nqn: NQN.to_owned(),
             namespaces: vec![space(false), space(true)],
             workers: 2,
-            ..TargetConfig::default()
+            ..config
         };
         let acceptor = key.map(|key| {
             let acceptor = PskAcceptor::new(key.clone(), Nqn::new(NQN).unwrap());
             Arc::new(acceptor) as Arc<dyn Acceptor>
         });
         let target = Target::bind(config, acceptor).unwrap();
-        let (address, control) = (target.address(), target.control());
+        let (address, subsystem) = (target.address(), target.subsystem());
+        let control = target.control();
         let thread = Some(std::thread::spawn(move || target.run(false).unwrap()));
-        Rig { address, control, thread }
+        Rig { address, subsystem, control, thread }
     }
 
     fn connector(&self) -> TcpConnector {
@@ -66,9 +72,7 @@ impl Drop for Rig {
 }
 
 fn options() -> Options {
-    let mut options = Options::new(Host::random().unwrap(), Nqn::new(NQN).unwrap());
-    options.keep_alive = Duration::from_secs(2);
-    options
+    Options::new(Host::random().unwrap(), Nqn::new(NQN).unwrap())
 }
 
 fn run(test: impl Future<Output = ()>) {
@@ -155,6 +159,21 @@ fn tls_with_either_identity_and_hash_carries_the_same() {
             }
         }
     });
+}
+
+#[test]
+fn a_host_that_does_not_begin_tls_does_not_hold_up_a_drain() {
+    let key = ConfiguredKey::generate(false).unwrap();
+    let config =
+        TargetConfig { connect_timeout: Duration::from_secs(3600), ..TargetConfig::default() };
+    let mut rig = Rig::start_with(Some(&key), config);
+    let _silent = TcpStream::connect(rig.address).unwrap();
+    while rig.subsystem.counts().accepted == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    rig.control.drain();
+    let ended = rig.thread.take().map(JoinHandle::join);
+    assert!(matches!(ended, Some(Ok(Ended::Finished))), "{ended:?}");
 }
 
 #[test]
@@ -335,9 +354,10 @@ fn dropped_calls_harm_nobody() {
 fn signs_of_life_keep_a_quiet_controller() {
     let rig = Rig::start(None);
     run(async {
-        let options = Options { keep_alive: Duration::from_millis(400), ..options() };
+        // Long beside any pause of this process: none may look like the host's silence.
+        let options = Options { keep_alive: Duration::from_secs(5), ..options() };
         let controller = Controller::connect(Arc::new(rig.connector()), options).await.unwrap();
-        while controller.stats().keep_alives < 5 {
+        while controller.stats().keep_alives < 3 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         assert_eq!(controller.stats().reconnects, 0);

@@ -3,9 +3,10 @@
 
 mod host;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use host::{Host, Job, NQN, Said, Wishes, connect, connect_data, encode};
 use nvme::target::{NamespaceConfig, Source, Subsystem, Target, TargetConfig};
@@ -353,6 +354,17 @@ fn a_drain_answers_what_is_in_work_and_closes() {
     assert!(matches!(admin.receive(), Said::Closed));
 }
 
+#[test]
+fn a_silent_connection_does_not_hold_up_a_drain() {
+    let rig = Rig::start(|config| config.connect_timeout = Duration::from_secs(3600));
+    let _silent = TcpStream::connect(rig.address).unwrap();
+    let _unconnected = Host::init(rig.address, &Wishes::default());
+    while rig.subsystem.counts().connections < 2 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The end of the rig looks how it ended.
+}
+
 /// A stream of valid PDUs of a hostile host, and where in it nothing may be changed, lest it
 /// become a valid command for the namespace of others.
 fn hostile_stream(random: &mut Random, controller: u16, digests: Digests) -> (Vec<u8>, Vec<usize>) {
@@ -413,7 +425,7 @@ fn hostile_hosts_harm_nobody_else() {
             }
         }
         stream.truncate(stream.len() - if random.percent(30) { random.below(600) } else { 0 });
-        let mut hostile = std::net::TcpStream::connect(rig.address).unwrap();
+        let mut hostile = TcpStream::connect(rig.address).unwrap();
         // It may be closed at once.
         let _ = std::io::Write::write_all(&mut hostile, &stream);
         let first = random.below(BLOCKS - 64);

@@ -115,8 +115,11 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// When lost connections are made again.
     pub reconnect: Reconnect,
-    /// How often a command is repeated whose connection was lost. Reads, writes and flushes are,
-    /// all of which can be: the same octets end at the same place.
+    /// How often a command is repeated whose connection was lost: reads, writes and flushes are.
+    /// Nobody knows whether the lost one was executed, or will be: a controller that learns late of
+    /// the loss may find a write in the old connection after the repeated one was answered, and
+    /// put it over what was written to the same blocks since. This crate's target begins nothing
+    /// once it knows, and lets the host come again when what it had begun is over.
     pub retries_max: u32,
 }
 

@@ -56,9 +56,15 @@ pub async fn serve_stream<S: ByteStream>(
 ) {
     let (read, mut write) = tokio::io::split(stream);
     let mut receiver = Receiver::new(read);
+    let mut draining = pin!(draining);
     let limit = subsystem.config.connect_timeout;
-    let agreed = timeout(limit, agree(&mut receiver, &subsystem)).await;
-    let (init, digests) = match agreed.unwrap_or(Err(Fault::Slow)) {
+    let agreed = tokio::select! {
+        agreed = timeout(limit, agree(&mut receiver, &subsystem)) => {
+            agreed.unwrap_or(Err(Fault::Slow))
+        }
+        () = &mut draining => Err(Fault::Over),
+    };
+    let (init, digests) = match agreed {
         Ok(agreed) => agreed,
         Err(fault) => return end(fault, None, receiver, write, &subsystem).await,
     };
@@ -66,12 +72,8 @@ pub async fn serve_stream<S: ByteStream>(
     let queue = Rc::new(Queue::new(subsystem.clone(), &init, digests));
     queue.outbox.push(plain(&welcome(&subsystem, digests)));
     let mut connection = Connection { queue: queue.clone(), receiver, local };
-    let over = queue.clone();
-    let sending = queue.outbox.send(&mut write, |id| over.over(id));
-    let fault = tokio::select! {
-        fault = connection.converse(draining) => fault,
-        Err(error) = sending => Fault::Io(error),
-    };
+    let sending = queue.outbox.send(&mut write, |id| queue.over(id));
+    let fault = connection.converse(sending, draining).await;
     end(fault, Some(&queue), connection.receiver, write, &subsystem).await;
 }
 
@@ -173,11 +175,17 @@ struct Connection<R> {
 impl<R: AsyncRead + Unpin> Connection<R> {
     /// Connect, and then commands until something ends the connection; after `draining`, until
     /// those in work are answered, on the admin queue those of the controller's other queues.
-    async fn converse(&mut self, draining: impl Future<Output = ()>) -> Fault {
-        let mut draining = pin!(draining);
+    /// Its place in the association is given back when nothing runs that it began.
+    async fn converse(
+        &mut self,
+        sending: impl Future<Output = io::Result<()>>,
+        draining: impl Future<Output = ()>,
+    ) -> Fault {
+        let (mut sending, mut draining) = (pin!(sending), pin!(draining));
         let limit = self.queue.subsystem.config.connect_timeout;
         let joined = tokio::select! {
             joined = timeout(limit, self.connect()) => joined.unwrap_or(Err(Fault::Slow)),
+            Err(error) = &mut sending => return Fault::Io(error),
             () = &mut draining => return Fault::Over,
         };
         let joined = match joined {
@@ -191,11 +199,14 @@ impl<R: AsyncRead + Unpin> Connection<R> {
             joined.others_gone().await;
             queue.idle().await;
         };
-        tokio::select! {
+        let fault = tokio::select! {
             Err(fault) = self.commands(&joined) => fault,
+            Err(error) = sending => Fault::Io(error),
             () = joined.ended() => Fault::Over,
             () = drained => Fault::Over,
-        }
+        };
+        queue.end().await;
+        fault
     }
 
     /// Commands until one is a Connect that succeeds.
@@ -213,13 +224,13 @@ impl<R: AsyncRead + Unpin> Connection<R> {
                 self.queue.fail(command.id(), Status::COMMAND_SEQUENCE.and_final());
                 continue;
             }
-            if let Some(joined) = self.join(&command, capsule) {
+            if let Some(joined) = self.join(&command, capsule).await {
                 return Ok(joined);
             }
         }
     }
 
-    fn join(&mut self, command: &Command, capsule: Capsule) -> Option<Joined> {
+    async fn join(&mut self, command: &Command, capsule: Capsule) -> Option<Joined> {
         let queue = &self.queue;
         let data = match in_capsule(command, capsule) {
             Ok(data) => data,
@@ -229,16 +240,20 @@ impl<R: AsyncRead + Unpin> Connection<R> {
             }
         };
         let connect = Connect::parse(command);
-        let joined = ConnectData::parse(&data)
-            .map_err(|error| {
-                tracing::info!(%error, "connect refused");
-                let result = wire::nvme::fabrics::invalid_parameter(error.offset, true);
-                (Status::CONNECT_INVALID.and_final(), result)
-            })
-            .and_then(|data| {
+        let joined = match ConnectData::parse(&data) {
+            Ok(data) => {
+                if connect.queue == 0 {
+                    queue.subsystem.former_gone(&data).await;
+                }
                 let joined = queue.subsystem.connect(&connect, &data, self.local, Instant::now());
                 joined.map_err(|refusal| (refusal.status, refusal.result))
-            });
+            }
+            Err(error) => {
+                tracing::info!(%error, "connect refused");
+                let result = wire::nvme::fabrics::invalid_parameter(error.offset, true);
+                Err((Status::CONNECT_INVALID.and_final(), result))
+            }
+        };
         match joined {
             Ok(joined) => {
                 queue.connected(joined.depth, joined.has_flow_control);

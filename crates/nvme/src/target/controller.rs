@@ -43,6 +43,8 @@ const FEATURE_KEEP_ALIVE: u8 = 0x0f;
 const ENABLE: u32 = 1;
 const READY: u32 = 1;
 const FATAL: u32 = 1 << 1;
+const SHUTDOWN_MASK: u32 = 3 << 2;
+const SHUTDOWN_GOING_ON: u32 = 1 << 2;
 const SHUTDOWN_DONE: u32 = 2 << 2;
 /// CC: memory page size, arbitration and command set, which must all be 0.
 const CONFIGURATION_ZERO: u32 = 0x3ff0;
@@ -197,10 +199,24 @@ impl Controller {
             Some((Property::Capabilities, true)) => capabilities(about.queue_depth),
             Some((Property::Version, false)) => VERSION.into(),
             Some((Property::Configuration, false)) => self.configuration.into(),
-            Some((Property::Status, false)) => self.status.into(),
+            Some((Property::Status, false)) => self.shown_status(about.has_queues).into(),
             _ => return refuse(command, Status::INVALID_FIELD),
         };
         result(command, value)
+    }
+
+    /// CSTS. A reset and a shutdown are over when no command can be under way any more
+    /// (NVMe Base §3.1.3.6): the host gives its memory to others then.
+    fn shown_status(&self, has_queues: bool) -> u32 {
+        if !has_queues {
+            return self.status;
+        }
+        let is_reset = self.configuration & ENABLE == 0;
+        let status = if is_reset { self.status | READY } else { self.status };
+        match status & SHUTDOWN_MASK {
+            SHUTDOWN_DONE => status & !SHUTDOWN_MASK | SHUTDOWN_GOING_ON,
+            _ => status,
+        }
     }
 
     fn set_property(&mut self, command: &Command, effects: &mut Effects) -> Outcome {
@@ -502,6 +518,7 @@ mod tests {
                 discovery: &[5; 3072],
                 queues: 4,
                 queue_depth: 128,
+                has_queues: false,
                 in_capsule_bytes: 8192,
                 transfer_bytes_max: 1 << 20,
                 counts: Counts::default(),

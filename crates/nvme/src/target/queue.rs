@@ -10,6 +10,7 @@ use wire::nvme::pdu::{Data, InitRequest};
 use wire::nvme::{Completion, Digests, Pdu, Status};
 
 use crate::target::io::Plan;
+use crate::target::namespace::{Namespace, Work};
 use crate::target::ram::Piece;
 use crate::target::send::{Frame, Outbox};
 use crate::target::subsystem::Subsystem;
@@ -60,6 +61,10 @@ struct State {
     planned: HashMap<u16, Plan>,
     transfers: Transfers,
     is_draining: bool,
+    /// Jobs that threads are doing.
+    running: usize,
+    /// The connection ends: nothing more is begun.
+    is_over: bool,
 }
 
 /// A connection's commands.
@@ -72,6 +77,8 @@ pub(crate) struct Queue {
     alignment_bytes: usize,
     state: RefCell<State>,
     idle: Notify,
+    /// No job is running.
+    rested: Notify,
 }
 
 impl Queue {
@@ -95,6 +102,8 @@ impl Queue {
             planned: HashMap::new(),
             transfers: Transfers::new(manner),
             is_draining: false,
+            running: 0,
+            is_over: false,
         };
         Queue {
             outbox: Outbox::default(),
@@ -102,6 +111,7 @@ impl Queue {
             alignment_bytes: init.alignment_bytes,
             state: RefCell::new(state),
             idle: Notify::new(),
+            rested: Notify::new(),
             subsystem,
         }
     }
@@ -237,16 +247,32 @@ impl Queue {
             Err(work) => {
                 let queue = self.clone();
                 tokio::task::spawn_local(async move {
-                    queue.subsystem.counters.file_jobs.add(1);
-                    let namespace = plan.namespace.clone();
-                    // Nobody closes the semaphore.
-                    let place = queue.subsystem.file_jobs.acquire().await;
-                    let job = tokio::task::spawn_blocking(move || namespace.run(work)).await;
-                    drop(place);
-                    queue.executed(id, &plan, job.unwrap_or(Err(Status::INTERNAL)));
+                    let ended = queue.run(plan.namespace.clone(), work).await;
+                    queue.executed(id, &plan, ended);
                 });
             }
         }
+    }
+
+    /// Has a thread do it, unless the connection ends before there is one.
+    async fn run(&self, namespace: Arc<Namespace>, work: Work) -> Result<Vec<Piece>, Status> {
+        self.subsystem.counters.file_jobs.add(1);
+        // Nobody closes the semaphore.
+        let _place = self.subsystem.file_jobs.acquire().await;
+        if self.state.borrow().is_over {
+            return Err(Status::ABORTED);
+        }
+        self.state.borrow_mut().running += 1;
+        let job = tokio::task::spawn_blocking(move || namespace.run(work)).await;
+        let running = {
+            let mut state = self.state.borrow_mut();
+            state.running -= 1;
+            state.running
+        };
+        if running == 0 {
+            self.rested.notify_one();
+        }
+        job.unwrap_or(Err(Status::INTERNAL))
     }
 
     fn executed(&self, id: u16, plan: &Plan, ended: Result<Vec<Piece>, Status>) {
@@ -363,6 +389,19 @@ impl Queue {
             self.idle.notified().await;
         }
     }
+
+    /// Begins nothing more, and returns when what was begun is over: the host, which cannot see
+    /// that, may repeat on another connection what was not answered here, and change it then.
+    pub async fn end(&self) {
+        {
+            let mut state = self.state.borrow_mut();
+            state.is_over = true;
+            state.waiting.clear();
+        }
+        while self.state.borrow().running > 0 {
+            self.rested.notified().await;
+        }
+    }
 }
 
 /// The first `count` octets of `pieces`, which keep the rest.
@@ -380,4 +419,113 @@ fn split(pieces: &mut VecDeque<Piece>, count: usize) -> Vec<Piece> {
         out.push(part);
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::io::Read;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use wire::nvme::{Command, DataPlace, IoOpcode};
+
+    use super::*;
+    use crate::target::config::{NamespaceConfig, Source, TargetConfig};
+    use crate::target::io::plan;
+    use crate::target::subsystem::FILE_JOBS_MAX;
+
+    const BLOCK_BYTES: u32 = 512;
+
+    /// A queue with a namespace of two blocks in a file.
+    struct Rig {
+        file: tempfile::NamedTempFile,
+        queue: Rc<Queue>,
+    }
+
+    impl Rig {
+        fn new() -> Rig {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            file.as_file().set_len(2 * u64::from(BLOCK_BYTES)).unwrap();
+            let source = Source::File(file.path().to_owned());
+            let space = NamespaceConfig { source, block_bytes: BLOCK_BYTES, read_only: false };
+            let config = TargetConfig { namespaces: vec![space], ..TargetConfig::default() };
+            let subsystem = Arc::new(Subsystem::open(config, false).unwrap());
+            let init = InitRequest {
+                version: 0,
+                alignment_bytes: 4,
+                digests: Digests::NONE,
+                transfers_max: 1,
+            };
+            let queue = Rc::new(Queue::new(subsystem, &init, Digests::NONE));
+            queue.connected(8, true);
+            Rig { file, queue }
+        }
+
+        /// A write of one block of ones comes.
+        fn write(&self, id: u16, block: u64) {
+            let place = DataPlace::InCapsule { offset: 0, bytes: BLOCK_BYTES };
+            let command = Command::build(IoOpcode::Write as u8, id, 1).with_blocks(block, 1);
+            let subsystem = &self.queue.subsystem;
+            let bytes_max = BLOCK_BYTES as usize;
+            let plan = plan(&command.with_data(place), &subsystem.namespaces, bytes_max).unwrap();
+            assert_eq!(self.queue.take(id), Taken::Yes);
+            self.queue.submit(id, plan, Some(vec![1; bytes_max]));
+        }
+
+        /// What is in the file: a number for each block.
+        fn blocks(&self) -> Vec<u8> {
+            let mut all = Vec::new();
+            self.file.reopen().unwrap().read_to_end(&mut all).unwrap();
+            all.chunks(BLOCK_BYTES as usize).map(|block| block[0]).collect()
+        }
+    }
+
+    fn is_done(future: std::pin::Pin<&mut impl Future<Output = ()>>) -> bool {
+        future.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    }
+
+    /// Runs `test` where one thread may block at a time.
+    fn run(test: impl Future<Output = ()>) {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.max_blocking_threads(1).build().unwrap();
+        tokio::task::LocalSet::new().block_on(&runtime, test);
+    }
+
+    #[test]
+    fn a_write_that_waits_for_a_thread_is_not_begun_after_the_end() {
+        run(async {
+            let rig = Rig::new();
+            let subsystem = rig.queue.subsystem.clone();
+            let all = subsystem.file_jobs.acquire_many(FILE_JOBS_MAX as u32).await.unwrap();
+            rig.write(1, 0);
+            tokio::task::yield_now().await;
+            // Nothing runs that would have to be waited for.
+            assert!(is_done(pin!(rig.queue.end())));
+            drop(all);
+            while subsystem.counts().commands_failed == 0 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(rig.blocks(), [0, 0]);
+        });
+    }
+
+    #[test]
+    fn the_end_waits_for_a_write_that_has_begun() {
+        run(async {
+            let rig = Rig::new();
+            let (release, released) = std::sync::mpsc::channel::<()>();
+            let blocker = tokio::task::spawn_blocking(move || released.recv());
+            rig.write(1, 1);
+            while rig.queue.state.borrow().running == 0 {
+                tokio::task::yield_now().await;
+            }
+            let mut end = pin!(rig.queue.end());
+            assert!(!is_done(end.as_mut()));
+            release.send(()).unwrap();
+            end.await;
+            assert_eq!(rig.blocks(), [0, 1]);
+            blocker.await.unwrap().unwrap();
+        });
+    }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::Path;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -225,7 +226,7 @@ impl Drop for Place {
 
 async fn connection(tcp: TcpStream, shared: Arc<Shared>, mut watch: Watch<()>, _place: Place) {
     let subsystem = shared.subsystem.clone();
-    let draining = async move { watch.reached(Phase::Draining).await };
+    let mut draining = pin!(async move { watch.reached(Phase::Draining).await });
     let local = match prepare(&tcp) {
         Ok(local) => local,
         Err(error) => return tracing::debug!(%error, "connection lost at once"),
@@ -234,7 +235,11 @@ async fn connection(tcp: TcpStream, shared: Arc<Shared>, mut watch: Watch<()>, _
         return serve_stream(tcp, local, subsystem, draining).await;
     };
     let limit = subsystem.config.connect_timeout;
-    match tokio::time::timeout(limit, acceptor.accept(tcp)).await {
+    let accepted = tokio::select! {
+        accepted = tokio::time::timeout(limit, acceptor.accept(tcp)) => accepted,
+        () = &mut draining => return,
+    };
+    match accepted {
         Ok(Ok(stream)) => serve_stream(stream, local, subsystem, draining).await,
         Ok(Err(error)) => tracing::info!(%error, "a host could not be authenticated"),
         Err(_) => {

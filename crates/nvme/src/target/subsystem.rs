@@ -45,6 +45,8 @@ pub(crate) struct Description<'a> {
     pub discovery: &'a [u8],
     pub queues: u16,
     pub queue_depth: u16,
+    /// I/O queues are connected; what they were given may be under way.
+    pub has_queues: bool,
     pub in_capsule_bytes: usize,
     pub transfer_bytes_max: usize,
     pub counts: Counts,
@@ -63,6 +65,10 @@ pub struct Subsystem {
     serial: String,
     security: Security,
     associations: Mutex<HashMap<u16, Arc<Association>>>,
+    /// Those that are over and still have I/O queues, each a connection.
+    leaving: Mutex<Vec<Arc<Association>>>,
+    /// One of them has no more.
+    left: Notify,
 }
 
 /// Why Connect is refused: the status, and which field is wrong.
@@ -124,12 +130,29 @@ impl Subsystem {
             serial,
             security,
             associations: Mutex::new(HashMap::new()),
+            leaving: Mutex::new(Vec::new()),
+            left: Notify::new(),
         })
     }
 
     /// What has been done so far.
     pub fn counts(&self) -> Counts {
         self.counters.read()
+    }
+
+    /// Returns when no I/O queue is left of the associations of a host that are over: it repeats
+    /// what they have not answered, and nothing old may be executed after that.
+    pub(crate) async fn former_gone(&self, data: &ConnectData) {
+        let is_former =
+            |old: &Arc<Association>| old.host == data.host && old.host_id == data.host_id;
+        loop {
+            // Before the look: what happens between both is noticed.
+            let left = self.left.notified();
+            if !lock(&self.leaving).iter().any(is_former) {
+                return;
+            }
+            left.await;
+        }
     }
 
     /// A host connects; `local` is where it did.
@@ -285,6 +308,7 @@ impl Association {
             discovery: &self.discovery,
             queues: config.queues,
             queue_depth: config.queue_depth,
+            has_queues: !lock(&self.queues).is_empty(),
             in_capsule_bytes: config.in_capsule_bytes.as_usize(),
             transfer_bytes_max: config.transfer_bytes_max.as_usize(),
             counts: subsystem.counts(),
@@ -298,6 +322,19 @@ impl Association {
             self.deadline_moved.notify_one();
         }
         (outcome, effects)
+    }
+
+    /// An I/O queue is not connected any more.
+    fn leave(self: &Arc<Self>, queue: u16) {
+        let mut leaving = lock(&self.subsystem.leaving);
+        let mut queues = lock(&self.queues);
+        queues.remove(&queue);
+        if queues.is_empty() {
+            leaving.retain(|old| !Arc::ptr_eq(old, self));
+            self.subsystem.left.notify_waiters();
+        }
+        drop((queues, leaving));
+        self.queue_gone.notify_one();
     }
 
     /// Returns when the host has been silent for too long.
@@ -319,7 +356,12 @@ impl Association {
     }
 
     /// Gives the place back before the queues close: a host that sees them closed may come again.
-    fn end(&self) {
+    fn end(self: &Arc<Self>) {
+        let mut leaving = lock(&self.subsystem.leaving);
+        if !lock(&self.queues).is_empty() {
+            leaving.push(self.clone());
+        }
+        drop(leaving);
         if lock(&self.subsystem.associations).remove(&self.id).is_some() {
             self.subsystem.counters.controllers.subtract(1);
             tracing::info!(controller = self.id, host = %self.host, "host disconnected");
@@ -391,16 +433,16 @@ impl Drop for Joined {
     fn drop(&mut self) {
         match self.queue {
             0 => self.association.end(),
-            queue => {
-                lock(&self.association.queues).remove(&queue);
-                self.association.queue_gone.notify_one();
-            }
+            queue => self.association.leave(queue),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Waker};
+
     use wire::nvme::fabrics::{Property, PropertyAccess};
 
     use super::*;
@@ -513,6 +555,58 @@ mod tests {
         }
         drop(admin);
         queue.ended().await;
+    }
+
+    #[test]
+    fn a_host_that_comes_again_waits_for_its_old_queues() {
+        let subsystem = subsystem();
+        let ask = data(&subsystem, 0xffff);
+        let admin = join(&subsystem, connect(0), &ask).unwrap();
+        enable(&admin);
+        let own = data(&subsystem, admin.controller_id());
+        let queues = [1, 2].map(|queue| join(&subsystem, connect(queue), &own).unwrap());
+        let is_done = |waiting: Pin<&mut dyn Future<Output = ()>>| {
+            waiting.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+        };
+        // While it is there it may come as often as it likes.
+        assert!(is_done(pin!(subsystem.former_gone(&ask))));
+        drop(admin);
+        let mut waiting = pin!(subsystem.former_gone(&ask));
+        assert!(!is_done(waiting.as_mut()));
+        let [first, second] = queues;
+        drop(first);
+        assert!(!is_done(waiting.as_mut()));
+        let other = ConnectData { host_id: [2; 16], ..ask.clone() };
+        assert!(is_done(pin!(subsystem.former_gone(&other))));
+        drop(second);
+        assert!(is_done(waiting));
+        assert!(is_done(pin!(subsystem.former_gone(&ask))));
+    }
+
+    #[test]
+    fn a_controller_is_reset_and_shut_down_when_its_queues_are_gone() {
+        let subsystem = subsystem();
+        let admin = join(&subsystem, connect(0), &data(&subsystem, 0xffff)).unwrap();
+        let own = data(&subsystem, admin.controller_id());
+        let ask = |command: Command| match admin.association.handle(&command, Instant::now()).0 {
+            Outcome::Done(completion, _) => completion.result,
+            Outcome::Kept => panic!("kept"),
+        };
+        let set = |value| ask(PropertyAccess::set(Property::Configuration, value, 1));
+        let status = || ask(PropertyAccess::get(Property::Status, 1));
+        enable(&admin);
+        let queue = join(&subsystem, connect(1), &own).unwrap();
+        set(0x46_4001);
+        assert_eq!(status(), 1 | 1 << 2, "it is being shut down");
+        set(0);
+        assert_eq!(status(), 1, "it is being reset");
+        drop(queue);
+        assert_eq!(status(), 0);
+        enable(&admin);
+        let queue = join(&subsystem, connect(1), &own).unwrap();
+        set(0x46_4001);
+        drop(queue);
+        assert_eq!(status(), 1 | 2 << 2);
     }
 
     #[test]
