@@ -25,7 +25,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from unlade_guest.region import HEADER, MAGIC, Extents  # noqa: E402
 
 ENTRIES = 256
-META_BYTES = 1 << 20
+META_BYTES = 512 * 1024
+TEXT_BYTES_MAX = 512 * 1024
 SLOT_BYTES = 65536
 SUBMISSION = struct.Struct("<QHHIIIIIQ24x")
 COMPLETION = struct.Struct("<QHHIIIIIQQ16x")
@@ -258,6 +259,7 @@ class Session:
         if operation == 1:
             at = self.places[2] + meta
             text, _, inline = bytes(self.view[at : at + meta_bytes]).partition(b"\0")
+            assert len(text) <= TEXT_BYTES_MAX
             said = json.loads(text, object_hook=decoder)
             upload = Upload(said)
             if said.get("inline"):
