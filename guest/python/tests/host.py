@@ -344,6 +344,12 @@ class Session:
                     download.ahead = data
                     self.refuse(call, token, meta)
                     return
+            if token not in self.tokens:
+                if count:
+                    self.slots.give(first, count)
+                released = {"error": {"Code": "Invalid", "Message": "the body was released"}}
+                self.complete(call, 2, 0, released, None, 0, 0)
+                return
             if count:
                 self.host(first, len(data))[:] = data
                 download.held = (first, count)
@@ -373,7 +379,9 @@ class Session:
     def release(self, token):
         """A token's slots and meta are free."""
         with self.room:
-            found = self.tokens.pop(token)
+            found = self.tokens.pop(token, None)
+            if found is None:
+                return  # of a READ that nobody waited for
             if isinstance(found, Download):
                 self.free(found)
                 if hasattr(found.body, "close"):
