@@ -48,11 +48,24 @@ def encoder(value):
 
 def decoder(members):
     """The other way round."""
-    if set(members) == {"$instant"}:
-        return datetime.fromisoformat(members["$instant"].replace("Z", "+00:00"))
-    if set(members) == {"$octets"}:
-        return base64.b64decode(members["$octets"])
+    try:
+        if set(members) == {"$instant"}:
+            return datetime.fromisoformat(members["$instant"].replace("Z", "+00:00"))
+        if set(members) == {"$octets"}:
+            return base64.b64decode(members["$octets"], validate=True)
+    except ValueError:
+        pass  # an entry of the function's own
     return members
+
+
+def escaped(value):
+    """What a service has said, with a `$` more where its only name might mean something."""
+    if isinstance(value, list):
+        return [escaped(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    more = "$" if len(value) == 1 and next(iter(value))[:1] == "$" else ""
+    return {more + name: escaped(each) for name, each in value.items()}
 
 
 class Outcome:
@@ -394,7 +407,7 @@ class Session:
 
     def complete(self, call, status, flags, meta, extent, token, left):
         """One completion, with its meta in the arena."""
-        text = json.dumps(meta, default=encoder).encode() if meta is not None else b""
+        text = json.dumps(escaped(meta), default=encoder).encode() if meta is not None else b""
         with self.room:
             offset = 0
             if text:

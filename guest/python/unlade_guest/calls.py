@@ -158,7 +158,11 @@ def _drop(link, completion):
 
 
 def _answer(link, operation, completion, streaming):
-    said = decode(completion.meta.decode()) if completion.meta else {}
+    try:
+        said = decode(completion.meta.decode()) if completion.meta else {}
+    except BaseException:
+        _drop(link, completion)
+        raise
     if completion.status == wire.HOST_ERROR:
         _drop(link, completion)
         error = said.get("error", {})
