@@ -5,8 +5,9 @@ use serde_json::{Map, Value};
 
 /// Most octets of a body behind the text.
 pub const INLINE_BYTES_MAX: usize = 4096;
-/// Most octets of the text of a CALL.
-pub const TEXT_BYTES_MAX: usize = 64 * 1024;
+/// Most octets of the text of a CALL: as many as the meta arena has that a guest usually gets. A
+/// thousand names of objects to be deleted are in it, or thousands of an upload's parts.
+pub const TEXT_BYTES_MAX: usize = 512 * 1024;
 
 /// Why a CALL's text was not understood. The guest is at fault.
 #[derive(Debug, thiserror::Error)]
@@ -96,5 +97,19 @@ mod tests {
         assert!(Call::decode((without + "\0abc").as_bytes()).is_err());
         assert!(Call::decode(text(r#","other":1"#).as_bytes()).is_err());
         assert!(Call::decode(b"\0").is_err());
+    }
+
+    #[test]
+    fn long_lists_of_parameters_are_understood_up_to_a_limit() {
+        let deletion = |key_bytes: usize| {
+            let key = format!(r#"{{"Key":"{}"}}"#, "k".repeat(key_bytes));
+            let list = vec![key.as_str(); 1000].join(",");
+            let head = r#"{"service":"s3","operation":"DeleteObjects","parameters":{"Objects":["#;
+            format!("{head}{list}]}}}}")
+        };
+        let call = Call::decode(deletion(200).as_bytes()).unwrap().0;
+        assert_eq!(call.parameters["Objects"].as_array().unwrap().len(), 1000);
+        let too_long = deletion(TEXT_BYTES_MAX / 1000);
+        assert!(matches!(Call::decode(too_long.as_bytes()), Err(CallError::TooLong(_))));
     }
 }

@@ -118,6 +118,12 @@ fn field(head: &Head, found: &Found) -> Option<Value> {
             map.insert(rest.to_owned(), value.as_str().into());
         }
     }
+    // One `$` name alone would be an instant, or octets.
+    let lone = map.keys().next().filter(|name| map.len() == 1 && name.starts_with('$'));
+    if let Some(name) = lone.cloned() {
+        let value = map.remove(&name);
+        map.extend(value.map(|value| (format!("${name}"), value)));
+    }
     (!map.is_empty()).then(|| map.into())
 }
 
@@ -234,6 +240,22 @@ mod tests {
         let meta: Value = serde_json::from_slice(&done_meta(&result, &head, 1, None)).unwrap();
         assert_eq!(meta["headers"]["x-amz-meta-who"], "me");
         assert_eq!((&meta["request_id"], &meta["retries"]), (&json!("r"), &json!(1)));
+    }
+
+    #[test]
+    fn an_entry_that_looks_like_an_instant_is_told_from_one() {
+        let request = request("HeadObject", json!({"Bucket": "b", "Key": "k"}));
+        let metadata = |fields: &[(&str, &str)]| {
+            let Answer::Done(result) = understand(&request, &head(200, fields), b"") else {
+                panic!()
+            };
+            result["Metadata"].clone()
+        };
+        let alone = [("x-amz-meta-$instant", "never")];
+        assert_eq!(metadata(&alone), json!({"$$instant": "never"}));
+        let two = [alone[0], ("x-amz-meta-$octets", "")];
+        assert_eq!(metadata(&two), json!({"$instant": "never", "$octets": ""}));
+        assert_eq!(metadata(&[("x-amz-meta-a$", "b")]), json!({"a$": "b"}));
     }
 
     #[test]

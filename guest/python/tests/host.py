@@ -25,7 +25,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from unlade_guest.region import HEADER, MAGIC, Extents  # noqa: E402
 
 ENTRIES = 256
-META_BYTES = 1 << 20
+META_BYTES = 512 * 1024
+TEXT_BYTES_MAX = 512 * 1024
 SLOT_BYTES = 65536
 SUBMISSION = struct.Struct("<QHHIIIIIQ24x")
 COMPLETION = struct.Struct("<QHHIIIIIQQ16x")
@@ -47,11 +48,24 @@ def encoder(value):
 
 def decoder(members):
     """The other way round."""
-    if set(members) == {"$instant"}:
-        return datetime.fromisoformat(members["$instant"].replace("Z", "+00:00"))
-    if set(members) == {"$octets"}:
-        return base64.b64decode(members["$octets"])
+    try:
+        if set(members) == {"$instant"}:
+            return datetime.fromisoformat(members["$instant"].replace("Z", "+00:00"))
+        if set(members) == {"$octets"}:
+            return base64.b64decode(members["$octets"], validate=True)
+    except ValueError:
+        pass  # an entry of the function's own
     return members
+
+
+def escaped(value):
+    """What a service has said, with a `$` more where its only name might mean something."""
+    if isinstance(value, list):
+        return [escaped(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    more = "$" if len(value) == 1 and next(iter(value))[:1] == "$" else ""
+    return {more + name: escaped(each) for name, each in value.items()}
 
 
 class Outcome:
@@ -258,6 +272,7 @@ class Session:
         if operation == 1:
             at = self.places[2] + meta
             text, _, inline = bytes(self.view[at : at + meta_bytes]).partition(b"\0")
+            assert len(text) <= TEXT_BYTES_MAX
             said = json.loads(text, object_hook=decoder)
             upload = Upload(said)
             if said.get("inline"):
@@ -342,6 +357,12 @@ class Session:
                     download.ahead = data
                     self.refuse(call, token, meta)
                     return
+            if token not in self.tokens:
+                if count:
+                    self.slots.give(first, count)
+                released = {"error": {"Code": "Invalid", "Message": "the body was released"}}
+                self.complete(call, 2, 0, released, None, 0, 0)
+                return
             if count:
                 self.host(first, len(data))[:] = data
                 download.held = (first, count)
@@ -371,7 +392,9 @@ class Session:
     def release(self, token):
         """A token's slots and meta are free."""
         with self.room:
-            found = self.tokens.pop(token)
+            found = self.tokens.pop(token, None)
+            if found is None:
+                return  # of a READ that nobody waited for
             if isinstance(found, Download):
                 self.free(found)
                 if hasattr(found.body, "close"):
@@ -384,7 +407,7 @@ class Session:
 
     def complete(self, call, status, flags, meta, extent, token, left):
         """One completion, with its meta in the arena."""
-        text = json.dumps(meta, default=encoder).encode() if meta is not None else b""
+        text = json.dumps(escaped(meta), default=encoder).encode() if meta is not None else b""
         with self.room:
             offset = 0
             if text:

@@ -31,6 +31,7 @@ def missing(event, context):
     s3.get_object(Bucket="bucket", Key="none")
 
 def large(event, context):
+    print(event.get("say", ""))
     return "y" * event["size"]
 
 def odd(event, context):
@@ -113,8 +114,11 @@ def test_errors_have_lambdas_shape(instance, handler, kind, text):
 def test_large_events_and_results(instance):
     event = {"text": "z" * 900_000}
     assert invoke(instance, "app.echo", event)[1]["event"] == event
-    for size in (40_000, 70_000, 3_000_000):
-        assert len(invoke(instance, "app.large", {"size": size})[1]) == size
+    for size in (32_700, 45_000, 49_000, 70_000, 3_000_000):
+        # What is printed takes six octets for each, too.
+        for say in ("", "\0" * 5000):
+            head, result = invoke(instance, "app.large", {"size": size, "say": say})
+            assert len(result) == size and len(head["log_tail"]) in (1, 4096)
     head, result = invoke(instance, "app.large", {"size": 7 << 20})
     assert head["status"] == "error" and result["errorType"] == "Function.ResponseSizeTooLarge"
 
@@ -196,10 +200,15 @@ def test_other_services_are_carried_by_the_real_boto3(served):
 import boto3, botocore.exceptions
 from botocore.exceptions import ClientError
 from boto3.dynamodb.types import TypeDeserializer
+from botocore.config import Config
+early = Config(region_name="eu-west-1")
 s3 = boto3.client("s3")
 table = boto3.client("dynamodb", region_name="eu-west-1")
 print(table.get_item(TableName="t", Key={"id": {"S": "a"}})["Item"])
-print(boto3.resource("dynamodb", region_name="eu-west-1").Table("t").get_item(Key={"id": "a"})["Item"])
+from botocore.config import Config
+for config in (early, Config(region_name="eu-west-1")):
+    resource = boto3.resource("dynamodb", config=config)
+    print(resource.Table("t").get_item(Key={"id": "a"})["Item"])
 from botocore.exceptions import ClientError as Later
 assert table.exceptions.ClientError is ClientError is Later is s3.exceptions.ClientError
 assert issubclass(table.exceptions.ResourceNotFoundException, ClientError)
@@ -216,6 +225,46 @@ except botocore.exceptions.BotoCoreError as error:
     assert "Decimal('5')" in out
     assert "HostError" in out and "Unsupported" in out
     assert served.session.service.objects["k"] == b"x"
+
+
+def test_exceptions_are_the_same_before_and_after_the_real_boto3_is_loaded(served):
+    code = """
+import sys
+import boto3
+import boto3.exceptions as early
+from s3transfer.exceptions import S3DownloadFailedError
+boto3.client("dynamodb", region_name="eu-west-1")
+import boto3.exceptions, s3transfer.exceptions
+assert "synthetic" not in sys.modules["s3transfer.exceptions"].__file__
+assert "synthetic" not in sys.modules["boto3.exceptions"].__file__
+late = sys.modules["boto3.exceptions"]
+for name in ("Boto3Error", "RetriesExceededError", "S3UploadFailedError", "ResourceNotExistsError"):
+    assert getattr(late, name) is getattr(early, name) is getattr(boto3.exceptions, name)
+assert s3transfer.exceptions.S3DownloadFailedError is S3DownloadFailedError
+assert boto3.session.Session is boto3.Session
+print(len(vars(late)))
+"""
+    run_guest(served, code)
+
+
+@pytest.mark.parametrize("without", ["", "sys.path = [p for p in sys.path if 'packages' not in p]"])
+def test_modules_are_there_without_being_imported(served, without):
+    code = """
+import sys
+%s
+import boto3, botocore
+print(boto3.exceptions.S3UploadFailedError.__name__, boto3.session.Session is boto3.Session)
+print(boto3.resources.base.ServiceResource.__name__, boto3.s3.transfer.TransferConfig.__name__)
+print(botocore.client.BaseClient.__name__, botocore.config.Config.__name__)
+print(botocore.exceptions.ClientError.__name__, botocore.response.StreamingBody.__name__)
+print(botocore.errorfactory.ClientError is botocore.exceptions.ClientError)
+print("botocore.session" in sys.modules)
+"""
+    words = run_guest(served, code % without).split()
+    assert words == (
+        "S3UploadFailedError True ServiceResource TransferConfig BaseClient Config "
+        "ClientError StreamingBody True False"
+    ).split()
 
 
 def test_every_session_of_the_real_botocore_is_cut(served):

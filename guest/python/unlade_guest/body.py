@@ -6,7 +6,14 @@ from io import BytesIO, IOBase
 from time import sleep
 
 from . import descriptors as wire
-from .errors import IncompleteReadError, ResponseStreamingError, stream_error
+from .channel import ChannelLost
+from .errors import (
+    HTTPClientError,
+    IncompleteReadError,
+    ResponseStreamingError,
+    stream_error,
+)
+from .region import RegionError
 
 READ_BYTES_WANTED = 0  # as many as the host likes
 
@@ -14,13 +21,14 @@ READ_BYTES_WANTED = 0  # as many as the host likes
 class Stream:
     """A body as the host gives it, piece by piece, in its slots. Use it under its `lock`."""
 
-    __slots__ = ("lock", "_channel", "_token", "_view", "_at", "_more", "__weakref__")
+    __slots__ = ("lock", "_channel", "_token", "_view", "_at", "_more", "_failed", "__weakref__")
 
     _open = {}  # those that hold slots of the host, oldest first
 
     def __init__(self, link, completion):
         self.lock = allocate_lock()
         self._channel = link
+        self._failed = None
         self._piece(completion)
         if self._token:
             Stream._make_room(link)
@@ -50,10 +58,15 @@ class Stream:
             self._channel.release(token, unread)
 
     def window(self):
-        """What is here of the body, at least one octet; None at its end. Not copied."""
+        """What is here of the body, at least one octet; None at its end. Not copied.
+
+        Raises what has ended it too early, each time.
+        """
         while True:
             if self._view is not None and self._at < len(self._view):
                 return self._view[self._at :] if self._at else self._view
+            if self._failed is not None:
+                raise self._failed
             if not self._more:
                 self._finish()
                 return None
@@ -70,16 +83,27 @@ class Stream:
         link = self._channel
         self._view = None
         for attempt in range(wire.REFUSALS_MAX):
-            completion = link.finish(link.submit_read(self._token, READ_BYTES_WANTED))
+            try:
+                completion = link.finish(link.submit_read(self._token, READ_BYTES_WANTED))
+            except BaseException:  # a signal's: the piece that it was about is lost
+                self._end(stream_error(b""))
+                raise
             if completion.status == wire.DONE:
                 return self._piece(completion)
             if completion.status != wire.REFUSED:
                 break
             if not Stream.spill_one(link):
                 sleep(wire.REFUSED_WAIT_S * min(attempt + 1, 20))
+        if completion.token:
+            link.release(completion.token)  # that of what it says
+        self._end(stream_error(completion.meta))
+        raise self._failed
+
+    def _end(self, error):
+        """There is no more of the body, but `error` for its reader."""
+        self._failed = error
         self._more = False
         self._finish()
-        raise stream_error(completion.meta)
 
     @classmethod
     def spill_one(cls, link):
@@ -98,10 +122,24 @@ class Stream:
         return False
 
     def _spill(self):
-        view = self.window()
-        data = _gather(self, view, -1, self.window) if view is not None else b""
-        self._view = memoryview(data)
-        self._at = 0
+        """Reads all of it. An exception on the way is for its own reader, after what has come."""
+        out = BytesIO()
+        try:
+            view = self.window()
+            while view is not None:
+                size = out.write(view)
+                view = None
+                self.advance(size)
+                view = self.window()
+        except BaseException as error:
+            view = None
+            own = isinstance(error, (HTTPClientError, ChannelLost, RegionError))
+            self._end(error if own else stream_error(b""))
+            if not own:
+                raise  # a signal's, in a thread that reads another body
+        finally:
+            self._view = memoryview(out.getvalue())
+            self._at = 0
 
     @classmethod
     def _make_room(cls, link):

@@ -87,6 +87,18 @@ def _send(begun):
     if body is None:
         begun.call = link.submit(begun.pieces)
         return
+    begun.call = None
+    try:
+        _send_pieces(begun)
+    except BaseException:
+        if begun.call is not None:
+            link.abandon(begun.call)
+        raise
+
+
+def _send_pieces(begun):
+    """Submits a call with its body, as many slots of it at a time as are free."""
+    link, body = begun.channel, begun.body
     slot_bytes = link.region.slot_bytes
     left = body.length
     call = None
@@ -99,15 +111,12 @@ def _send(begun):
             body.fill(link.region.guest_view(extents[0], size))
         except BaseException:
             link.give_slots(extents)
-            if call is not None:
-                link.abandon(call)
             raise
         left -= size
         if call is None:
-            call = link.submit(begun.pieces, extents, size, left > 0)
+            call = begun.call = link.submit(begun.pieces, extents, size, left > 0)
         elif not link.submit_body(call, extents, size, left > 0):
             break
-    begun.call = call
 
 
 def collect(begun, streaming=False):
@@ -149,7 +158,11 @@ def _drop(link, completion):
 
 
 def _answer(link, operation, completion, streaming):
-    said = decode(completion.meta.decode()) if completion.meta else {}
+    try:
+        said = decode(completion.meta.decode()) if completion.meta else {}
+    except BaseException:
+        _drop(link, completion)
+        raise
     if completion.status == wire.HOST_ERROR:
         _drop(link, completion)
         error = said.get("error", {})

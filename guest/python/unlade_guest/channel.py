@@ -61,7 +61,6 @@ class Channel(Turns):
         self._frames = Frames(descriptor)
         super().__init__()
         self._fence = allocate_lock()
-        self._sending = allocate_lock()
         self._calls = {}
         self._number = 0
         self._tail = 0
@@ -94,7 +93,7 @@ class Channel(Turns):
         self._hear(rest)
         return self
 
-    # Out: descriptors. All of these want the lock.
+    # Out: descriptors and frames. All of these want the lock.
 
     def _push(self, number, operation, flags, meta, slot, body_bytes, token):
         region = self.region
@@ -134,14 +133,13 @@ class Channel(Turns):
             self._send(BELL, b"")
 
     def _send(self, kind, content):
-        with self._sending:
-            try:
-                self._frames.send(kind, content)
-            except OSError as error:
-                if not broken(error):
-                    raise
-                self._die("the host closed the channel (%s)" % error)
-                raise ChannelLost(self.dead) from None
+        try:
+            self._frames.send(kind, content)
+        except OSError as error:
+            if not broken(error):
+                raise
+            self._die("the host closed the channel (%s)" % error)
+            raise ChannelLost(self.dead) from None
 
     def _flush(self):
         """Gives held tokens back, in front of whatever comes next."""
@@ -171,18 +169,30 @@ class Channel(Turns):
         except BaseException:
             self._free(self._calls.pop(call.number))
             raise
-        self._ring()
+        try:
+            self._ring()
+        except BaseException:
+            call.abandoned = True  # a signal's: nobody has it to wait for
+            if self.dead is None:
+                self._push(call.number, CANCEL, 0, (0, 0), 0, 0, 0)
+            raise
         return call
 
     # What the layers above use.
 
     def submit(self, pieces, extents=None, body_bytes=0, more=False):
-        """Submits a CALL whose meta are `pieces`; its body is in `extents` of taken slots."""
+        """Submits a CALL whose meta are `pieces`; its body is in `extents` of taken slots, which
+        are free again where it raises."""
         total = sum(map(len, pieces))
         units = -(-total // META_ALIGN_BYTES)
-        if units > self.region.meta.units:
-            raise ValueError("the call's parameters have %d octets: too many" % total)
-        first = self._reserve(lambda: self.region.meta.take(units), 2 if more else 1)
+        try:
+            if units > self.region.meta.units:
+                raise ValueError("the call's parameters have %d octets: too many" % total)
+            first = self._reserve(lambda: self.region.meta.take(units), 2 if more else 1)
+        except BaseException:
+            if extents:
+                self.give_slots(extents)
+            raise
         with self._lock:
             self.region.put_meta(first, pieces)
             meta = (first, units, total)
@@ -190,7 +200,11 @@ class Channel(Turns):
 
     def submit_body(self, call, extents, body_bytes, more):
         """The next piece of a call's body; False where the call has ended meanwhile."""
-        self._reserve(lambda: 0, 1)
+        try:
+            self._reserve(lambda: 0, 1)
+        except BaseException:
+            self.give_slots(extents)
+            raise
         with self._lock:
             if call.completion is not None or self.dead is not None:
                 self.region.slots.give(*extents)
@@ -223,7 +237,12 @@ class Channel(Turns):
             taken = self.region.slots.take_most(count)
             return taken[1] > 0
 
-        self._wait(ready)
+        try:
+            self._wait(ready)
+        except BaseException:
+            if taken[1]:
+                self.give_slots(taken)
+            raise
         return taken
 
     def give_slots(self, extents):
@@ -283,7 +302,7 @@ class Channel(Turns):
         """Sends a REPLY, after every RELEASE that is still held: it wakes the host for these, too."""
         with self._lock:
             self._flush()
-        self._send(REPLY, content)
+            self._send(REPLY, content)
 
     def close(self):
         """Ends the channel in this process."""

@@ -1,8 +1,8 @@
 """The real boto3, loaded when something asks for what is not S3.
 
 It is loaded under its own names beside the synthetic modules, which functions have already: they
-stay what `import boto3` gives. Exceptions keep one identity: while the real `botocore.exceptions`
-is executed, classes of names that exist here already are these. Calls of its clients are cut before
+stay what `import boto3` gives. Exceptions keep one identity: while a real module of exceptions is
+executed, classes of names that exist here already are these. Calls of its clients are cut before
 a request is sent, and carried to the host.
 """
 
@@ -11,11 +11,18 @@ import os
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 
-from . import errors
+from . import boto_errors, errors, transfer_errors
+from .config import Config as Synthetic
 from .finder import HERE, NAMES
 
 # After loading, these names mean the synthetic modules again.
 FACADES = ("boto3", "boto3.session")
+# Where exceptions of a real module are that exist already.
+HOMES = {
+    "botocore.exceptions": errors,
+    "boto3.exceptions": boto_errors,
+    "s3transfer.exceptions": transfer_errors,
+}
 HOW = (
     "%s is not in this function's package: S3 needs no boto3 here, other services do. "
     "Add boto3 to the package, or to the image"
@@ -41,8 +48,8 @@ def spec(name):
         path = [p for p in sys.modules[parent].__path__ if not p.startswith(HERE)]
         path = path or _location(parent)
     found = PathFinder.find_spec(name, path)
-    if found is not None and name == "botocore.exceptions":
-        found.loader = _Bridge(found.loader)
+    if found is not None and name in HOMES:
+        found.loader = _Bridge(found.loader, HOMES[name])
     return found
 
 
@@ -60,10 +67,11 @@ def _location(package):
 
 
 class _Bridge:
-    """Executes botocore.exceptions so that it has the classes that exist already."""
+    """Executes a module of exceptions so that it has the classes that exist already."""
 
-    def __init__(self, loader):
+    def __init__(self, loader, home):
         self._loader = loader
+        self._home = home
 
     def create_module(self, spec):
         return None
@@ -72,7 +80,7 @@ class _Bridge:
         make = builtins.__build_class__
 
         def build(body, name, *bases, **keywords):
-            known = vars(errors).get(name)
+            known = vars(self._home).get(name)
             if isinstance(known, type) and issubclass(known, Exception):
                 return known
             return make(body, name, *bases, **keywords)
@@ -83,7 +91,7 @@ class _Bridge:
         exec(code, module.__dict__)
         for name, value in list(vars(module).items()):
             if isinstance(value, type) and issubclass(value, Exception):
-                vars(errors).setdefault(name, value)
+                vars(self._home).setdefault(name, value)
 
 
 class _Loaded:
@@ -176,10 +184,10 @@ def attribute(package, name):
 
 
 def config(given):
-    """A synthetic `Config` as a real one; a real one as it is."""
+    """A synthetic `Config` as a real one; everything else as it is."""
     from botocore.config import Config
 
-    if given is None or isinstance(given, Config):
+    if not isinstance(given, Synthetic):
         return given
     return Config(**given._user_provided_options)
 

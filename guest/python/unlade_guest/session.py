@@ -113,7 +113,11 @@ class Session:
     def resource(self, service_name, *args, **kwargs):
         """A resource of a service."""
         if service_name != "s3":
-            return self._real().resource(service_name, *args, **kwargs)
+            real = self._real()
+            from .real import config as real_config
+
+            kwargs = {name: real_config(value) for name, value in kwargs.items()}
+            return real.resource(service_name, *map(real_config, args), **kwargs)
         from .s3.resource import service
 
         return service(self.client(service_name, *args, **kwargs))

@@ -20,12 +20,20 @@ def instant(text):
 
 
 def _special(members):
-    """Turns `{"$instant": ...}` and `{"$octets": ...}` into values."""
-    if len(members) == 1:
-        if "$instant" in members:
-            return instant(members["$instant"])
-        if "$octets" in members:
-            return a2b_base64(members["$octets"])
+    """Turns `{"$instant": ...}` and `{"$octets": ...}` into values; of a name that is the
+    service's own, the `$` in front of its `$` is the host's."""
+    if len(members) != 1:
+        return members
+    ((name, value),) = members.items()
+    if name[:2] == "$$":
+        return {name[1:]: value}
+    try:
+        if name == "$instant":
+            return instant(value)
+        if name == "$octets":
+            return a2b_base64(value)
+    except (LookupError, TypeError, ValueError):
+        pass  # it is neither
     return members
 
 

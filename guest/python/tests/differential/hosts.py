@@ -15,6 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 TESTS = os.path.dirname(HERE)
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(TESTS)))
 START_SECONDS_MAX = 60
+PORTS_MAX = 4
 KEY = "testing"
 EVERYTHING = {"statements": [{"effect": "allow", "actions": ["*"], "resources": ["*"]}]}
 
@@ -52,6 +53,28 @@ def environment(endpoint=None):
     if endpoint:
         out["AWS_ENDPOINT_URL"] = endpoint
     return out
+
+
+def started(spawn, answers, port=None):
+    """A server's process, once it answers. `spawn` starts it at a port, which others may have
+    taken meanwhile: then it ends by itself, and is started at another one, or again at `port`."""
+    for _ in range(PORTS_MAX):
+        process = spawn(port or free_port())
+        for _ in range(START_SECONDS_MAX * 10):
+            if process.poll() is not None:
+                break
+            if answers() and process.poll() is None:
+                return process
+            time.sleep(0.1)
+        stop(process)
+    raise RuntimeError("%s does not start" % process.args[:3])
+
+
+def free_port():
+    """A port that the kernel chose."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
 
 
 def stop(process):
@@ -134,6 +157,7 @@ class Worker:
         self.folder = tempfile.mkdtemp(prefix="unlade-worker-")
         self.writes = writes
         self.instance = 0
+        self.invoking = None
         path = os.path.join(self.folder, "control")
         config = os.path.join(self.folder, "worker.toml")
         with open(config, "w") as file:
@@ -162,7 +186,8 @@ class Worker:
         raise RuntimeError("unlade fn worker does not start")
 
     def channel(self):
-        """The guest's end of a fresh channel."""
+        """The guest's end of a fresh channel; the one before has ended."""
+        self._join()
         self.instance += 1
         own, other = socket.socketpair()
         with other:
@@ -174,11 +199,22 @@ class Worker:
                 function="differential",
             )
         if self.writes:
-            threading.Thread(target=self._invoke, args=(self.instance,)).start()
+            self.invoking = threading.Thread(target=self._invoke, args=(self.instance,))
+            self.invoking.start()
         return own
 
+    def _join(self):
+        """Only one at a time reads what the worker says."""
+        if self.invoking is not None:
+            self.invoking.join()
+            self.invoking = None
+
     def _invoke(self, instance):
-        self.control.hear("ready")
+        said = {}
+        while said.get("instance") != instance:
+            said = self.control.hear("ready", "gone")
+        if said["kind"] == "gone":
+            return  # it has ended without a call
         self.control.say(
             "invoke",
             instance=instance,
@@ -191,7 +227,9 @@ class Worker:
         )
 
     def settle(self):
-        """Waits until what was written is durable; what is not."""
+        """Waits until what was written is durable; what is not. The invocation has no reply, so
+        that the worker says it only when it is asked."""
+        self._join()
         self.control.say("settle", invocation="i-%d" % self.instance)
         return self.control.hear("settled")["failed"]
 

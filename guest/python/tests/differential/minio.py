@@ -6,18 +6,17 @@ python minio.py --install builds it with Go into the cache (some minutes, once)
 
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 
+import hosts
+
 MODULE = "github.com/minio/minio"
 VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"  # the last of its releases as a Go module
-START_SECONDS_MAX = 60
 KEY, SECRET = "testing", "testing-secret"
 HOW = "no minio: scripts/setup --with-minio builds it, or name one in UNLADE_MINIO"
 
@@ -78,32 +77,33 @@ class Minio:
     def __init__(self, tls=False):
         self.folder = tempfile.mkdtemp(prefix="unlade-minio-")
         self.ca = certify(self.folder) if tls else None
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self.port = sock.getsockname()[1]
-        self.endpoint = "%s://127.0.0.1:%d" % ("https" if tls else "http", self.port)
-        self._start()
+        self.context = ssl.create_default_context(cafile=self.ca) if self.ca else None
+        try:
+            self.process = hosts.started(self._spawn, self._answers)
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
 
-    def _start(self):
+    def _spawn(self, port):
+        self.port = port
+        self.endpoint = "%s://127.0.0.1:%d" % ("https" if self.ca else "http", port)
         env = dict(os.environ, MINIO_ROOT_USER=KEY, MINIO_ROOT_PASSWORD=SECRET, MINIO_BROWSER="off")
-        command = [find(), "server", "--quiet", "--address", "127.0.0.1:%d" % self.port]
+        command = [find(), "server", "--quiet", "--address", "127.0.0.1:%d" % port]
         command += ["--certs-dir", os.path.join(self.folder, "certs")]
-        self.process = subprocess.Popen(
+        return subprocess.Popen(
             command + [os.path.join(self.folder, "objects")],
             env=env,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        context = ssl.create_default_context(cafile=self.ca) if self.ca else None
+
+    def _answers(self):
         url = self.endpoint + "/minio/health/live"
-        for _ in range(START_SECONDS_MAX * 10):
-            try:
-                urllib.request.urlopen(url, timeout=20, context=context).close()
-                return
-            except (urllib.error.URLError, ConnectionError):
-                time.sleep(0.1)
-        self.close()
-        raise RuntimeError("minio does not start")
+        try:
+            urllib.request.urlopen(url, timeout=20, context=self.context).close()
+            return True
+        except (urllib.error.URLError, ConnectionError):
+            return False
 
     def reset(self):
         """Forgets everything."""
@@ -121,7 +121,7 @@ class Minio:
             # Objects that are locked go with the whole store.
             self._stop()
             shutil.rmtree(os.path.join(self.folder, "objects"))
-            self._start()
+            self.process = hosts.started(self._spawn, self._answers, self.port)
 
     def _client(self):
         """A client whose deletions take what is in a bucket with it."""

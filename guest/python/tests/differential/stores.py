@@ -2,24 +2,15 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 
 import hosts
 import minio
-from hosts import KEY, START_SECONDS_MAX, environment, stop
-
-
-def free_port():
-    """A port that the kernel chose."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+from hosts import KEY, environment, started, stop
 
 
 class Store:
@@ -39,20 +30,21 @@ class Moto(Store):
     """moto, as a server of its own."""
 
     def __init__(self):
-        port = free_port()
+        self.process = started(self._spawn, self._answers)
+
+    def _spawn(self, port):
         self.endpoint = "http://127.0.0.1:%d" % port
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        self.process = subprocess.Popen(
+        return subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment()
         )
-        for _ in range(START_SECONDS_MAX * 10):
-            try:
-                self.reset()
-                return
-            except (urllib.error.URLError, ConnectionError):
-                time.sleep(0.1)
-        stop(self.process)
-        raise RuntimeError("moto does not start")
+
+    def _answers(self):
+        try:
+            self.reset()
+            return True
+        except (urllib.error.URLError, ConnectionError):
+            return False
 
     def reset(self):
         """Forgets everything."""

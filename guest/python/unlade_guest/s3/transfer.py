@@ -10,6 +10,7 @@ from _collections import deque
 from .. import source
 from ..boto_errors import RetriesExceededError, S3UploadFailedError
 from ..errors import ClientError, ReadTimeoutError, ResponseStreamingError
+from ..transfer_errors import RetriesExceededError as Exceeded, S3DownloadFailedError
 from . import transfer_config as rules
 from .transfer_config import MB, TransferConfig
 
@@ -176,9 +177,12 @@ def _parts(client, bucket, key, create, complete, bodies, start, config, part_of
             Bucket=bucket, Key=key, UploadId=upload, MultipartUpload={"Parts": parts}, **complete
         )
     except BaseException:
-        for _, begun in flying:
-            begun.channel.abandon(begun.call)
-        client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload)
+        try:
+            for _, begun in flying:
+                begun.channel.abandon(begun.call)
+            client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload)
+        except Exception:
+            pass  # the function hears why the upload failed, and not that nothing else works either
         raise
 
 
@@ -190,17 +194,17 @@ def download_file(self, Bucket, Key, Filename, ExtraArgs=None, Callback=None, Co
     if special and os.path.isdir(name):
         special = False
     target = name if special else "%s%s%s" % (name, os.extsep, os.urandom(4).hex())
-    first = _get(self, Bucket, Key, extra)
+    found = _get(self, Bucket, Key, extra)
     try:
         with open(target, "wb") as file:
-            _receive(self, (Bucket, Key, extra), first, file, Callback, Config)
+            _receive(self, (Bucket, Key, extra), found, file, Callback, Config)
         if not special:
             os.rename(target, name)
     except _Exceeded as error:
         _remove(special, target)
         raise RetriesExceededError(error.last_exception) from error
     except BaseException:
-        first.close()
+        found["Body"].close()
         _remove(special, target)
         raise
 
@@ -215,17 +219,15 @@ def download_fileobj(self, Bucket, Key, Fileobj, ExtraArgs=None, Callback=None, 
     if not hasattr(Fileobj, "write"):
         raise ValueError("Fileobj must implement write")
     extra = _extra(ExtraArgs, rules.ALLOWED_DOWNLOAD_ARGS)
-    first = _get(self, Bucket, Key, extra)
+    found = _get(self, Bucket, Key, extra)
     try:
         if _seekable(Fileobj):
             Fileobj.seek(0)  # a file that can be written anywhere is written from its start
-        _receive(self, (Bucket, Key, extra), first, Fileobj, Callback, Config)
+        _receive(self, (Bucket, Key, extra), found, Fileobj, Callback, Config)
     except _Exceeded as error:
-        from s3transfer.exceptions import RetriesExceededError as Exceeded
-
         raise Exceeded(error.last_exception) from error
     except BaseException:
-        first.close()
+        found["Body"].close()
         raise
 
 
@@ -236,12 +238,13 @@ class _Exceeded(Exception):
         self.last_exception = last_exception
 
 
-def _receive(client, wanted, raw, file, callback, config):
+def _receive(client, wanted, found, file, callback, config):
     """Writes a body to a file. One that breaks off is asked for again, from its start."""
+    raw, etag = found["Body"]._raw_stream, found.get("ETag")
     written = 0  # of a file that cannot be rewound
     for attempt in range((config or TransferConfig()).num_download_attempts):
         if attempt:
-            raw = _get(client, *wanted)
+            raw = _get_again(client, *wanted, etag)
         come = 0
         try:
             for view in raw.windows():
@@ -276,13 +279,27 @@ def _seekable(file):
 
 
 def _get(client, bucket, key, extra):
-    """The octets of an object; where there are none, the error that a HEAD gives."""
+    """An object; where there is none, the error that a HEAD gives."""
     try:
-        found = client.get_object(Bucket=bucket, Key=key, **extra)
+        return client.get_object(Bucket=bucket, Key=key, **extra)
     except ClientError:
         client.head_object(Bucket=bucket, Key=key, **extra)
         raise
-    return found["Body"]._raw_stream
+
+
+def _get_again(client, bucket, key, extra, etag):
+    """The octets of the same object: some of another one's may not come behind what has come."""
+    if etag is not None:
+        extra = dict({"IfMatch": etag}, **extra)
+    try:
+        return client.get_object(Bucket=bucket, Key=key, **extra)["Body"]._raw_stream
+    except ClientError as error:
+        if error.response.get("Error", {}).get("Code") != "PreconditionFailed":
+            raise
+        raise S3DownloadFailedError(
+            'Contents of stored object "%s" in bucket "%s" did not match expected ETag.'
+            % (key, bucket)
+        ) from error
 
 
 HEAD_ARGS = {

@@ -224,6 +224,16 @@ def deleting_many(t, number):
     t.see("left", t.s3.list_objects_v2(Bucket=t.bucket).get("KeyCount"))
 
 
+@case()
+def deleting_many_of_long_names(t):
+    names = [("%03d/" % index).ljust(200, "n") for index in range(1000)]
+    for name in names[:3]:
+        t.put(name)
+    objects = [{"Key": name} for name in names]
+    t.attempt("delete", t.s3.delete_objects, Bucket=t.bucket, Delete={"Objects": objects})
+    t.see("left", t.s3.list_objects_v2(Bucket=t.bucket).get("KeyCount"))
+
+
 @case({"Quiet": True}, {"Quiet": False})
 def deleting_quietly(t, given):
     t.put("a")

@@ -1,5 +1,6 @@
 """boto3 for functions on Unlade: S3 goes to the host, everything else to the real boto3."""
 
+from . import exceptions, session  # noqa: F401  the real one has them without being asked
 from unlade_guest.session import (
     Session,
     default_client as client,
@@ -24,12 +25,16 @@ def set_stream_logger(name="boto3", level=10, format_string=None):
     logger.addHandler(handler)
 
 
-def __getattr__(name):
-    if name == "s3":
-        # The real one has it from its first client on.
-        import boto3.s3.transfer
+# What the real one has from the beginning, or from its first client on.
+MODULES = {"resources": "boto3.resources.base", "s3": "boto3.s3.transfer"}
 
-        return boto3.s3
+
+def __getattr__(name):
+    if name in MODULES:
+        import sys
+
+        __import__(MODULES[name])
+        return sys.modules["boto3." + name]
     from unlade_guest.real import attribute
 
     return attribute("boto3", name)

@@ -1,6 +1,8 @@
 """botocore for functions on Unlade: the names that functions import; S3's work is the host's."""
 
 __version__ = "1.44.5"
+# What the real one has from the first `import boto3` on.
+MODULES = ("client", "config", "errorfactory", "exceptions", "response")
 
 
 class UNSIGNED:
@@ -24,6 +26,11 @@ def xform_name(name, sep="_"):
 
 
 def __getattr__(name):
+    if name in MODULES:
+        import sys
+
+        __import__("botocore." + name)
+        return sys.modules["botocore." + name]
     from unlade_guest.real import attribute
 
     return attribute("botocore", name)

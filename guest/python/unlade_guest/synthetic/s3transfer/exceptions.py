@@ -1,17 +1,3 @@
 """s3transfer.exceptions."""
 
-
-class RetriesExceededError(Exception):
-    """A download was begun too often."""
-
-    def __init__(self, last_exception, msg="Max Retries Exceeded"):
-        super().__init__(msg)
-        self.last_exception = last_exception
-
-
-class S3UploadFailedError(Exception):
-    """An upload failed."""
-
-
-class S3DownloadFailedError(Exception):
-    """A download failed."""
+from unlade_guest.transfer_errors import *  # noqa: F403
