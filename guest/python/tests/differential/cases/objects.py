@@ -228,7 +228,7 @@ def deleting_many(t, number):
 def deleting_many_of_long_names(t):
     names = [("%03d/" % index).ljust(200, "n") for index in range(1000)]
     for name in names[:3]:
-        t.put(name)
+        t.attempt("put", t.put, name)  # it may be too long for a store's own files
     objects = [{"Key": name} for name in names]
     t.attempt("delete", t.s3.delete_objects, Bucket=t.bucket, Delete={"Objects": objects})
     t.see("left", t.s3.list_objects_v2(Bucket=t.bucket).get("KeyCount"))
