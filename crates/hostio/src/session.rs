@@ -70,10 +70,18 @@ struct Running {
     writes: WriteMode,
     /// Where a large event is, until the REPLY.
     _event: Option<Slots>,
+    /// Its calls may outlive it.
+    is_over: Rc<Cell<bool>>,
 }
 
 /// Memory that an instance brings: every epoch is in it.
 #[derive(Clone, Debug)]
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.is_over.set(true);
+    }
+}
+
 pub struct Memory {
     arena: Rc<Arena>,
     layout: Layout,
@@ -311,7 +319,7 @@ impl Session {
             return Ok(Err("the invocation's head is too long"));
         }
         sent?;
-        self.running = Some(Running { id, writes, _event: slots });
+        self.running = Some(Running { id, writes, is_over: Rc::default(), _event: slots });
         self.discard_at = None;
         Ok(Ok(()))
     }
@@ -495,12 +503,12 @@ impl Session {
     }
 
     fn caller(&self, life: &Rc<Life>) -> Caller {
-        let (invocation, writes) = match &self.running {
-            Some(running) => (running.id.clone(), running.writes),
-            None => (Rc::from(""), WriteMode::Sync),
+        let (invocation, writes, is_over) = match &self.running {
+            Some(running) => (running.id.clone(), running.writes, running.is_over.clone()),
+            None => (Rc::from(""), WriteMode::Sync, Rc::default()),
         };
         let (tenant, policy, life) = (self.tenant.clone(), self.policy.clone(), life.clone());
-        Caller { tenant, policy, life, invocation, writes }
+        Caller { tenant, policy, life, invocation, is_over, writes }
     }
 
     fn on_cancel(&mut self, life: &Rc<Life>, number: u64) {

@@ -1,10 +1,14 @@
 //! Writes that are acknowledged before they are durable.
 
+use std::sync::mpsc;
+
 use serde_json::json;
+use wire::guest::Status;
 use wire::guest::control::{Said, WriteMode};
 use wire::guest::descriptor::PENDING;
 
 use crate::bed::guest::Guest;
+use crate::bed::sink::{Plan, answer, sink};
 use crate::bed::{Bed, octets, store_at, worker};
 
 fn object(key: &str) -> serde_json::Value {
@@ -173,4 +177,33 @@ fn an_early_reply_is_kept_by_the_journal_when_store_and_worker_die() {
     let mut guest = gateway.attach(1);
     // A read waits for what is pending.
     assert!(guest.call("GetObject", name("k"), b"").body == body);
+}
+
+#[test]
+fn a_write_that_begins_after_its_invocation_is_made_at_once() {
+    let took = answer(200, "").replace("\"e\"", "\"900150983cd24fb0d6963f7d28e17f72\"");
+    let took = || Plan { says: Some(took.clone()), ..Plan::take() };
+    let (came, has_come) = mpsc::channel();
+    let (go, waits) = mpsc::channel();
+    let first = Plan { waits: Some((came, waits)), ..took() };
+    let refused = Plan { says: Some(answer(403, "AccessDenied")), ..Plan::take() };
+    let (address, _seen) = sink(vec![took(), first, refused]);
+    let mut bed = Bed::with(|config| config.store.endpoint = Some(format!("http://{address}")));
+    let mut guest = bed.guest();
+    guest.call("PutObject", object("first"), b"abc").done();
+    bed.gateway.invoke(&guest, "i", WriteMode::DurableReply, b"{}");
+    guest.invoked();
+    assert_eq!(guest.call("PutObject", object("k"), b"abc").flags, PENDING);
+    has_come.recv().unwrap();
+    // It waits for the one before.
+    let second = guest.begin("PutObject", object("k"), b"abc");
+    // The call has been taken before the REPLY is.
+    assert_eq!(guest.read(999, 0).status, Status::HostError);
+    guest.reply("i", b"");
+    bed.gateway.replied("i");
+    go.send(()).unwrap();
+    let second = guest.end(second);
+    assert_eq!((second.flags & PENDING, second.code()), (0, "AccessDenied"));
+    assert!(bed.gateway.settle("i").is_empty());
+    assert!(bed.gateway.give_up("i").is_empty());
 }
