@@ -260,8 +260,12 @@ impl Cut for Next {
         let Ok(Some(Some(piece))) = &mut self.1 else { return self };
         if piece.bytes > limit {
             let (at, more) = (piece.slots.offset() + limit, piece.bytes - limit);
+            // The piece was filled before what is still carried.
+            let mut carry = Vec::with_capacity(more + self.0.carry.len());
             // They lie within the piece's own slots.
-            let _ = life.region.borrow().arena().append_to(at, more, &mut self.0.carry);
+            let _ = life.region.borrow().arena().append_to(at, more, &mut carry);
+            carry.append(&mut self.0.carry);
+            self.0.carry = carry;
             piece.bytes = limit;
         }
         self
