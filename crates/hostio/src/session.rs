@@ -346,7 +346,9 @@ impl Session {
             prefetch_us: microseconds(timings.total),
             prefetch_waited_us: microseconds(timings.waited),
         };
-        self.gateway.say_with(said, result);
+        if self.gateway.say_with(said, result).is_err() {
+            return Err(Nonsense::Turn("a REPLY is longer than a message to the gateway").into());
+        }
         if pending > 0 {
             self.gateway.settle(&self.tenant, head.id);
         }
