@@ -1,5 +1,6 @@
 //! A call, from its text to its completion.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
@@ -40,6 +41,8 @@ pub struct Caller {
     pub life: Rc<Life>,
     /// The invocation that is running; empty where there is none.
     pub invocation: Rc<str>,
+    /// It runs no more.
+    pub is_over: Rc<Cell<bool>>,
     /// How its writes are acknowledged.
     pub writes: WriteMode,
 }
@@ -124,7 +127,7 @@ impl Caller {
             _ => {}
         }
         let request = self.asked(call)?;
-        self.written(&request);
+        let _outdates = self.outdates(&request);
         if let Some(done) = self.answer_here(&request, parameters).await? {
             return Ok(done);
         }
@@ -169,20 +172,11 @@ impl Caller {
         Ok((operation, request))
     }
 
-    /// What was fetched ahead of what is being written is old; so is what was learnt of a bucket
-    /// that is being changed.
-    pub(crate) fn written(&self, request: &Request) {
-        let Some(bucket) = request.bucket.as_deref() else { return };
-        match request.operation.effect {
-            Effect::ChangeObject => {
-                self.tenant.prefetches.forget(&self.tenant, bucket, request.key.as_deref());
-            }
-            Effect::ChangeBucket => {
-                self.tenant.prefetches.forget(&self.tenant, bucket, None);
-                self.tenant.writeback.unlearn(bucket);
-            }
-            Effect::ReadObject | Effect::ReadBucket => {}
-        }
+    /// What a call makes old is forgotten now and, as others read meanwhile, when it ends.
+    pub(crate) fn outdates<'a>(&'a self, request: &'a Request) -> Outdates<'a> {
+        let outdates = Outdates { tenant: &self.tenant, request };
+        outdates.forget();
+        outdates
     }
 
     /// Reads that need no store: of a pending write, or of what was fetched ahead.
@@ -191,6 +185,10 @@ impl Caller {
         request: &Rc<Request>,
         parameters: &Map<String, Value>,
     ) -> Result<Option<Done>, Failed> {
+        if request.unsigned {
+            // What the store lets nobody read without a signature is not read here, either.
+            return Ok(None);
+        }
         if let Some((seen, body)) = self.tenant.writeback.overlay(request, parameters) {
             self.tenant.meter.add(Event::HostioOverlay);
             let Acknowledged { result, head } = seen;
@@ -201,7 +199,7 @@ impl Caller {
             let reader = Box::new(Octets::all(&self.tenant.copies, &body));
             return self.object(result, head, reader, PENDING).await.map(Some);
         }
-        if request.operation.name == "GetObject" && !request.unsigned {
+        if request.operation.name == "GetObject" {
             let taken =
                 self.tenant.prefetches.take(&self.tenant, &self.invocation, parameters).await;
             if let Some(taken) = taken {
@@ -238,8 +236,9 @@ impl Caller {
         body: &Rc<Body>,
         held: &mut Option<crate::quota::HeldBytes>,
     ) -> Option<Done> {
-        if request.unsigned {
-            // Whether the store takes it is not known before it has been asked.
+        // Whether the store takes one without a signature is not known before it has been asked;
+        // and how a write of an invocation that is over ends, nobody asks.
+        if request.unsigned || self.is_over.get() {
             return None;
         }
         let (invocation, mode) = (&*self.invocation, self.writes);
@@ -313,6 +312,37 @@ impl Caller {
         let (url, fields) = self.tenant.transport.presign_post(form)?;
         let fields: Map<String, Value> = fields.into_iter().map(|(k, v)| (k, v.into())).collect();
         Ok(made_here(json!({"url": url, "fields": fields})))
+    }
+}
+
+/// A call on its way. What was fetched ahead of what it writes is old, when it begins and when it
+/// ends, however it does; so is what was learnt of a bucket that it changes.
+#[must_use]
+pub(crate) struct Outdates<'a> {
+    tenant: &'a Tenant,
+    request: &'a Request,
+}
+
+impl Outdates<'_> {
+    fn forget(&self) {
+        let Outdates { tenant, request } = self;
+        let Some(bucket) = request.bucket.as_deref() else { return };
+        match request.operation.effect {
+            Effect::ChangeObject => {
+                tenant.prefetches.forget(tenant, bucket, request.key.as_deref());
+            }
+            Effect::ChangeBucket => {
+                tenant.prefetches.forget(tenant, bucket, None);
+                tenant.writeback.unlearn(bucket);
+            }
+            Effect::ReadObject | Effect::ReadBucket => {}
+        }
+    }
+}
+
+impl Drop for Outdates<'_> {
+    fn drop(&mut self) {
+        self.forget();
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
+use wire::codec::DecodeError;
 use wire::guest::InvokeHead;
 use wire::guest::control::{Message, Said};
 
@@ -31,25 +32,34 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The way back to a gateway.
 #[derive(Clone, Debug)]
 pub struct Gateway {
-    messages: mpsc::UnboundedSender<Message>,
+    /// As they are sent: what is too long for a message never gets here.
+    messages: mpsc::UnboundedSender<Vec<u8>>,
 }
 
 impl Gateway {
     /// A gateway, and what is said to it. Messages are few for each instance, and instances are
     /// limited.
-    pub fn new() -> (Gateway, mpsc::UnboundedReceiver<Message>) {
+    pub fn new() -> (Gateway, mpsc::UnboundedReceiver<Vec<u8>>) {
         let (messages, said) = mpsc::unbounded_channel();
         (Gateway { messages }, said)
     }
 
     /// Says something; to nobody, where the gateway has gone.
     pub fn say(&self, said: Said) {
-        let _ = self.messages.send(said.into());
+        if let Err(error) = self.say_with(said, Vec::new()) {
+            tracing::error!(%error, "control: a message was not said");
+        }
     }
 
     /// Says something, with octets.
-    pub fn say_with(&self, said: Said, octets: Vec<u8>) {
-        let _ = self.messages.send(Message { said, octets });
+    ///
+    /// # Errors
+    /// They are more than a message has, and nothing was said.
+    pub fn say_with(&self, said: Said, octets: Vec<u8>) -> Result<(), DecodeError> {
+        let mut encoded = Vec::new();
+        Message { said, octets }.encode(&mut encoded)?;
+        let _ = self.messages.send(encoded);
+        Ok(())
     }
 
     /// Says how an invocation's writes ended, once they all have.
@@ -118,16 +128,13 @@ pub async fn converse(tenant: Rc<Tenant>, stream: UnixStream) -> io::Result<()> 
 
 async fn write(
     mut socket: OwnedWriteHalf,
-    mut said: mpsc::UnboundedReceiver<Message>,
+    mut said: mpsc::UnboundedReceiver<Vec<u8>>,
 ) -> io::Result<()> {
-    let mut octets = Vec::new();
-    while let Some(message) = said.recv().await {
-        octets.clear();
-        message.encode(&mut octets).map_err(io::Error::other)?;
+    while let Some(mut octets) = said.recv().await {
         // What waits as well goes with it.
         while octets.len() < BATCH_BYTES {
             let Ok(message) = said.try_recv() else { break };
-            message.encode(&mut octets).map_err(io::Error::other)?;
+            octets.extend_from_slice(&message);
         }
         socket.write_all(&octets).await?;
     }
@@ -171,7 +178,7 @@ impl Connection {
     ) -> Result<(), String> {
         match said {
             Said::Role { role, policy } => {
-                if self.roles.len() >= ROLES_MAX {
+                if self.roles.len() >= ROLES_MAX && !self.roles.contains_key(&role) {
                     return Err(format!("more than {ROLES_MAX} roles"));
                 }
                 let policy = Policy::from_value(&policy).map_err(|error| error.to_string())?;

@@ -260,8 +260,12 @@ impl Cut for Next {
         let Ok(Some(Some(piece))) = &mut self.1 else { return self };
         if piece.bytes > limit {
             let (at, more) = (piece.slots.offset() + limit, piece.bytes - limit);
+            // The piece was filled before what is still carried.
+            let mut carry = Vec::with_capacity(more + self.0.carry.len());
             // They lie within the piece's own slots.
-            let _ = life.region.borrow().arena().append_to(at, more, &mut self.0.carry);
+            let _ = life.region.borrow().arena().append_to(at, more, &mut carry);
+            carry.append(&mut self.0.carry);
+            self.0.carry = carry;
             piece.bytes = limit;
         }
         self
@@ -276,6 +280,10 @@ pub async fn say(life: &Rc<Life>, call: u64, status: Status, text: &[u8], flags:
         let status = if status == Status::Refused { status } else { Status::HostError };
         return life.complete(&Completion { status, ..bare });
     };
+    tell(life, bare, meta, flags);
+}
+
+fn tell(life: &Life, bare: Completion, meta: Meta, flags: u16) {
     let token = life.next_token();
     let (meta_offset, meta_bytes) = (meta.offset, meta.bytes);
     let held = Held { _meta: Some(meta), _slots: None, rest: None, is_body: false };
@@ -286,4 +294,11 @@ pub async fn say(life: &Rc<Life>, call: u64, status: Status, text: &[u8], flags:
 /// Completes a call with an error of the host.
 pub async fn complain(life: &Rc<Life>, call: u64, code: HostCode, message: &str) {
     say(life, call, Status::HostError, &host_meta(code.name(), message), 0).await;
+}
+
+/// The same, where there is room for its text now.
+pub fn try_complain(life: &Rc<Life>, call: u64, code: HostCode, message: &str) -> bool {
+    let Some(meta) = life.try_meta(&host_meta(code.name(), message)) else { return false };
+    tell(life, Completion::bare(call, Status::HostError, life.epoch_low()), meta, 0);
+    true
 }

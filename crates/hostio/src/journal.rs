@@ -8,13 +8,16 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use object::journal::{Begun, MAGIC, Write, begun, ended, replay};
+use object::journal::{Begun, MAGIC, RECORD_BYTES_MAX, Write, begun, ended, replay};
 use serde_json::{Map, Value};
 
 use crate::store::Body;
 
 /// Most octets of a journal that is read at a start.
 const FILE_BYTES_MAX: u64 = 16 << 30;
+/// A journal that is longer takes no more writes before all that it has have ended, and it is empty
+/// again. With one more record it is still one that is read.
+const GROWTH_BYTES_MAX: u64 = 1 << 30;
 
 /// A journal that was read, and is locked: it may come from another thread.
 #[derive(Debug)]
@@ -32,6 +35,7 @@ pub struct Journal {
     next_id: Cell<u64>,
     open: Cell<usize>,
     length: Cell<u64>,
+    growth_bytes_max: u64,
     /// One record at a time.
     turn: Rc<tokio::sync::Mutex<()>>,
     failed: RefCell<Option<String>>,
@@ -85,13 +89,15 @@ impl Journal {
             next_id: Cell::new(opened.next_id),
             open: Cell::new(opened.unfinished.len()),
             length: Cell::new(opened.length),
+            growth_bytes_max: GROWTH_BYTES_MAX,
             turn: Rc::default(),
             failed: RefCell::default(),
         };
         (journal, opened.unfinished)
     }
 
-    /// Makes it durable that a write has begun; nothing where it cannot be made so.
+    /// Makes it durable that a write has begun; nothing where it cannot be made so. Must not be
+    /// cancelled: the record would be written all the same.
     pub async fn begun(
         &self,
         parameters: &Map<String, Value>,
@@ -99,7 +105,7 @@ impl Journal {
         body: &Body,
     ) -> Option<u64> {
         let _turn = self.turn.lock().await;
-        if self.failed.borrow().is_some() {
+        if self.failed.borrow().is_some() || self.length.get() > self.growth_bytes_max {
             return None;
         }
         let id = self.next_id.get();
@@ -110,6 +116,9 @@ impl Journal {
         };
         let mut record = Vec::with_capacity(body.octets().len() + 1024);
         begun(&mut record, id, &write, &[body.octets()]);
+        if record.len() > RECORD_BYTES_MAX {
+            return None;
+        }
         self.append(record, true).await?;
         self.next_id.set(id + 1);
         self.open.set(self.open.get() + 1);
@@ -134,8 +143,13 @@ impl Journal {
         use std::os::unix::fs::FileExt;
         let (file, at, bytes) = (self.file.clone(), self.length.get(), record.len() as u64);
         let work = tokio::task::spawn_blocking(move || {
-            file.write_all_at(&record, at)?;
-            if durable { file.sync_data() } else { Ok(()) }
+            let written = file.write_all_at(&record, at);
+            let kept = written.and_then(|()| if durable { file.sync_data() } else { Ok(()) });
+            if kept.is_err() {
+                // What nobody was told of is not replayed.
+                let _ = file.set_len(at);
+            }
+            kept
         });
         match work.await {
             Ok(Ok(())) => {
@@ -184,5 +198,19 @@ mod tests {
         drop(journal);
         std::fs::write(&path, b"something else").unwrap();
         assert!(Journal::open(&path).is_err());
+    }
+
+    #[test]
+    fn one_that_has_grown_takes_no_more_until_it_is_empty() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut journal, _) = Journal::open(&dir.path().join("journal")).unwrap();
+        journal.growth_bytes_max = 100;
+        runtime().block_on(async {
+            let body = Body::from(vec![1; 200]);
+            let first = journal.begun(&Map::new(), "i", &body).await.unwrap();
+            assert_eq!(journal.begun(&Map::new(), "i", &body).await, None);
+            journal.ended(first).await;
+            assert!(journal.begun(&Map::new(), "i", &body).await.is_some());
+        });
     }
 }

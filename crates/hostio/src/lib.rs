@@ -52,6 +52,8 @@ pub mod stage;
 pub mod store;
 pub mod stream;
 pub mod tenant;
+#[cfg(test)]
+mod testing;
 pub mod turns;
 pub mod worker;
 pub mod writeback;

@@ -45,11 +45,32 @@ pub struct Life {
 #[derive(Debug)]
 pub enum Flight {
     /// More of its body is to come.
-    Uploading(Box<Upload>),
+    Uploading(Box<Upload>, Flying),
     /// It is being carried out while its body comes.
     Streaming(Rc<Inlet>, AbortHandle),
     /// It is being carried out.
     Running(AbortHandle),
+}
+
+/// A place among an instance's calls, until this is dropped.
+#[derive(Debug)]
+pub struct Flying(Rc<Cell<usize>>);
+
+impl Flying {
+    /// A place, where fewer than so many are taken.
+    pub fn begin(calls: &Rc<Cell<usize>>, calls_max: usize) -> Option<Flying> {
+        if calls.get() >= calls_max {
+            return None;
+        }
+        calls.set(calls.get() + 1);
+        Some(Flying(calls.clone()))
+    }
+}
+
+impl Drop for Flying {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 impl Life {
@@ -158,11 +179,13 @@ impl Life {
         if text.len() > self.region.borrow().header().host_meta_bytes as usize {
             return None;
         }
-        self.wait(|life| {
-            let (run, offset) = life.region.borrow_mut().put_meta(text)?;
-            Some(Meta { life: life.clone(), run, offset, bytes: text.len() as u32 })
-        })
-        .await
+        self.wait(|life| life.try_meta(text)).await
+    }
+
+    /// Text in the meta arena, if there is room.
+    pub fn try_meta(self: &Rc<Life>, text: &[u8]) -> Option<Meta> {
+        let (run, offset) = self.region.borrow_mut().put_meta(text)?;
+        Some(Meta { life: self.clone(), run, offset, bytes: text.len() as u32 })
     }
 
     async fn wait<T>(self: &Rc<Life>, get: impl Fn(&Rc<Life>) -> Option<T>) -> Option<T> {

@@ -222,6 +222,8 @@ impl Fetch {
         });
         let (weak, tenant) = (Rc::downgrade(&fetch), tenant.clone());
         let task = tokio::task::spawn_local(async move {
+            // The store does not have yet what is pending.
+            tenant.writeback.barrier(&request, &Map::new()).await;
             let body = Rc::default();
             let performed = perform(&tenant, &request, &body, &mut Attempts::default()).await;
             let Some(fetch) = weak.upgrade() else { return };

@@ -22,7 +22,7 @@ use crate::call::Caller;
 use crate::channel::{Channel, ChannelError};
 use crate::control::Gateway;
 use crate::fetch;
-use crate::life::{Flight, Life, Slots};
+use crate::life::{Flight, Flying, Life, Slots};
 use crate::region::{Nonsense, Region};
 use crate::stage::Upload;
 use crate::stream::{self, Inlet, Streamed};
@@ -37,6 +37,8 @@ const RING_PAUSE: Duration = Duration::from_millis(1);
 const DISCARD_AFTER: Duration = Duration::from_secs(1);
 /// Submissions that are taken before others have their turn.
 const BATCH: usize = 64;
+/// What a greeting costs of a tenant's turn, in submissions: it makes a region.
+const HELLO_UNITS: u32 = 32;
 /// Octets of bodies after which others have their turn.
 const BATCH_BYTES: u64 = 1024 * 1024;
 
@@ -68,8 +70,16 @@ enum End {
 struct Running {
     id: Rc<str>,
     writes: WriteMode,
+    /// Its calls may outlive it.
+    is_over: Rc<Cell<bool>>,
     /// Where a large event is, until the REPLY.
     _event: Option<Slots>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.is_over.set(true);
+    }
 }
 
 /// Memory that an instance brings: every epoch is in it.
@@ -175,6 +185,7 @@ impl Session {
 
     async fn turn(&mut self, orders: &mut mpsc::UnboundedReceiver<Order>) -> Result<(), End> {
         let Some(life) = self.life.clone() else {
+            self.tenant.turn.begin().await;
             return tokio::select! {
                 frame = self.channel.next() => self.on_frame(frame?).await,
                 order = orders.recv() => self.on_order(order),
@@ -231,6 +242,8 @@ impl Session {
     }
 
     async fn on_frame(&mut self, frame: Frame) -> Result<(), End> {
+        let is_hello = matches!(frame, Frame::Hello { .. });
+        self.tenant.turn.spend(if is_hello { HELLO_UNITS } else { 1 }, 0);
         match frame {
             Frame::Hello { nonce } => self.on_hello(nonce).await,
             Frame::Bell => Ok(()),
@@ -311,7 +324,7 @@ impl Session {
             return Ok(Err("the invocation's head is too long"));
         }
         sent?;
-        self.running = Some(Running { id, writes, _event: slots });
+        self.running = Some(Running { id, writes, is_over: Rc::default(), _event: slots });
         self.discard_at = None;
         Ok(Ok(()))
     }
@@ -338,7 +351,9 @@ impl Session {
             prefetch_us: microseconds(timings.total),
             prefetch_waited_us: microseconds(timings.waited),
         };
-        self.gateway.say_with(said, result);
+        if self.gateway.say_with(said, result).is_err() {
+            return Err(Nonsense::Turn("a REPLY is longer than a message to the gateway").into());
+        }
         if pending > 0 {
             self.gateway.settle(&self.tenant, head.id);
         }
@@ -383,7 +398,7 @@ impl Session {
         let (call, inline) = match Call::decode(&text) {
             Ok(decoded) => decoded,
             Err(error) => {
-                complain(life, number, HostCode::Invalid, error.to_string());
+                self.complain(life, number, HostCode::Invalid, error.to_string());
                 return Ok(());
             }
         };
@@ -395,56 +410,31 @@ impl Session {
         let most = most.min(limits.body_bytes_max);
         if call.body_bytes > most {
             let why = format!("a body of {} octets, {most} at most", call.body_bytes);
-            complain(life, number, HostCode::TooLarge, why);
+            self.complain(life, number, HostCode::TooLarge, why);
             return Ok(());
         }
         let held_bytes = if streams { stream::HELD_BYTES } else { call.body_bytes };
-        let rooms = (self.tenant.quota.call(), self.tenant.quota.hold(held_bytes));
-        let (Some(room), Some(held)) = rooms else {
+        let quota = &self.tenant.quota;
+        let (Some(room), Some(held), Some(flying)) =
+            (quota.call(), quota.hold(held_bytes), self.fly())
+        else {
             refuse(&self.tenant, life, number);
             return Ok(());
         };
-        if self.calls.get() >= self.tenant.limits.calls_max {
-            refuse(&self.tenant, life, number);
-            return Ok(());
-        }
         life.agains.forget(call.again);
         if streams {
             let inlet = Inlet::new(call.body_bytes, &life.region.borrow());
             let streamed = Streamed { call, inlet, attempts: before.attempts, room, held };
-            return self.stream(life, submission, caller, streamed);
+            return begin_stream(life, submission, caller, streamed, flying);
         }
         let mut upload = Upload::new(call, inline, room, held);
         let place = life.region.borrow().guest_place(submission.body)?;
         // Others have their turn while the octets come.
         if let Err(error) = upload.take(&self.tenant.copies, place).await {
-            complain(life, number, HostCode::Invalid, error.to_string());
+            self.complain(life, number, HostCode::Invalid, error.to_string());
             return Ok(());
         }
-        self.go_on(life, submission, upload);
-        Ok(())
-    }
-
-    /// Begins a call whose body goes to the store while it comes.
-    fn stream(
-        &mut self,
-        life: &Rc<Life>,
-        submission: &Submission,
-        caller: Caller,
-        streamed: Streamed,
-    ) -> Result<(), End> {
-        let number = submission.call;
-        let inlet = streamed.inlet.clone();
-        inlet.push(&life.region.borrow(), submission, submission.more)?;
-        let Some(flying) = self.fly() else {
-            refuse(&self.tenant, life, number);
-            return Ok(());
-        };
-        let task = life.spawn(async move {
-            let _flying = flying;
-            caller.run_stream(number, streamed).await;
-        });
-        life.calls.borrow_mut().insert(number, Flight::Streaming(inlet, task));
+        self.go_on(life, submission, upload, flying);
         Ok(())
     }
 
@@ -456,37 +446,39 @@ impl Session {
         let flight = {
             let mut calls = life.calls.borrow_mut();
             match calls.get(&number) {
-                Some(Flight::Uploading(_)) => calls.remove(&number),
+                Some(Flight::Uploading(..)) => calls.remove(&number),
                 // It has ended already; or its body had.
                 _ => None,
             }
         };
-        let Some(Flight::Uploading(mut upload)) = flight else { return Ok(()) };
+        let Some(Flight::Uploading(mut upload, flying)) = flight else { return Ok(()) };
         let place = life.region.borrow().guest_place(submission.body)?;
         match upload.take(&self.tenant.copies, place).await {
-            Ok(()) => self.go_on(life, submission, *upload),
-            Err(error) => complain(life, number, HostCode::Invalid, error.to_string()),
+            Ok(()) => self.go_on(life, submission, *upload, flying),
+            Err(error) => self.complain(life, number, HostCode::Invalid, error.to_string()),
         }
         Ok(())
     }
 
     /// The slots of a descriptor have been copied: more is to come, or the call begins.
-    fn go_on(&mut self, life: &Rc<Life>, submission: &Submission, upload: Upload) {
+    fn go_on(&mut self, life: &Rc<Life>, submission: &Submission, upload: Upload, flying: Flying) {
         let number = submission.call;
         if submission.more || submission.operation == Operation::Body {
             let part = Completion::bare(number, Status::Done, life.epoch_low());
             life.complete(&Completion { flags: PART, ..part });
         }
         if submission.more {
-            life.calls.borrow_mut().insert(number, Flight::Uploading(Box::new(upload)));
+            let flight = Flight::Uploading(Box::new(upload), flying);
+            life.calls.borrow_mut().insert(number, flight);
             return;
         }
         let staged = match upload.finish() {
             Ok(staged) => staged,
-            Err(error) => return complain(life, number, HostCode::Invalid, error.to_string()),
+            Err(error) => {
+                return self.complain(life, number, HostCode::Invalid, error.to_string());
+            }
         };
         let caller = self.caller(life);
-        let Some(flying) = self.fly() else { return refuse(&self.tenant, life, number) };
         let task = life.spawn(async move {
             let _flying = flying;
             caller.run(number, staged).await;
@@ -495,12 +487,12 @@ impl Session {
     }
 
     fn caller(&self, life: &Rc<Life>) -> Caller {
-        let (invocation, writes) = match &self.running {
-            Some(running) => (running.id.clone(), running.writes),
-            None => (Rc::from(""), WriteMode::Sync),
+        let (invocation, writes, is_over) = match &self.running {
+            Some(running) => (running.id.clone(), running.writes, running.is_over.clone()),
+            None => (Rc::from(""), WriteMode::Sync, Rc::default()),
         };
         let (tenant, policy, life) = (self.tenant.clone(), self.policy.clone(), life.clone());
-        Caller { tenant, policy, life, invocation, writes }
+        Caller { tenant, policy, life, invocation, is_over, writes }
     }
 
     fn on_cancel(&mut self, life: &Rc<Life>, number: u64) {
@@ -509,28 +501,52 @@ impl Session {
             // It has been completed, or was never made.
             None => return,
             Some(Flight::Running(task) | Flight::Streaming(_, task)) => task.abort(),
-            Some(Flight::Uploading(upload)) => drop(upload),
+            Some(Flight::Uploading(upload, flying)) => drop((upload, flying)),
         }
-        complain(life, number, HostCode::Ending, "cancelled; it may have happened".to_owned());
+        let why = "cancelled; it may have happened".to_owned();
+        self.complain(life, number, HostCode::Ending, why);
     }
 
     /// A place among the instance's calls.
     fn fly(&self) -> Option<Flying> {
-        if self.calls.get() >= self.tenant.limits.calls_max {
-            return None;
+        Flying::begin(&self.calls, self.tenant.limits.calls_max)
+    }
+
+    /// Completes a call with an error of the host. Where the guest leaves no room for its text it
+    /// waits as a call does; there is no text where as many wait as may be in flight.
+    fn complain(&self, life: &Rc<Life>, number: u64, code: HostCode, message: String) {
+        if fetch::try_complain(life, number, code, &message) {
+            return;
         }
-        self.calls.set(self.calls.get() + 1);
-        Some(Flying(self.calls.clone()))
+        let Some(flying) = self.fly() else {
+            let bare = Completion::bare(number, Status::HostError, life.epoch_low());
+            return life.complete(&bare);
+        };
+        let own = life.clone();
+        life.spawn(async move {
+            let _flying = flying;
+            fetch::complain(&own, number, code, &message).await;
+        });
     }
 }
 
-/// A place among an instance's calls, until this is dropped.
-struct Flying(Rc<Cell<usize>>);
-
-impl Drop for Flying {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
+/// Begins a call whose body goes to the store while it comes.
+fn begin_stream(
+    life: &Rc<Life>,
+    submission: &Submission,
+    caller: Caller,
+    streamed: Streamed,
+    flying: Flying,
+) -> Result<(), End> {
+    let number = submission.call;
+    let inlet = streamed.inlet.clone();
+    inlet.push(&life.region.borrow(), submission, submission.more)?;
+    let task = life.spawn(async move {
+        let _flying = flying;
+        caller.run_stream(number, streamed).await;
+    });
+    life.calls.borrow_mut().insert(number, Flight::Streaming(inlet, task));
+    Ok(())
 }
 
 fn refuse(tenant: &Tenant, life: &Life, number: u64) {
@@ -538,10 +554,5 @@ fn refuse(tenant: &Tenant, life: &Life, number: u64) {
     life.complete(&Completion::bare(number, Status::Refused, life.epoch_low()));
 }
 
-fn complain(life: &Rc<Life>, number: u64, code: HostCode, message: String) {
-    let owner = life.clone();
-    let life = life.clone();
-    owner.spawn(async move {
-        fetch::complain(&life, number, code, &message).await;
-    });
-}
+#[cfg(test)]
+mod tests;

@@ -329,7 +329,7 @@ impl Caller {
         attempts: &mut Attempts,
     ) -> Result<Performed, Lost> {
         let request = self.asked(call)?;
-        self.written(&request);
+        let _outdates = self.outdates(&request);
         self.tenant.writeback.barrier(&request, &call.parameters).await;
         let tenant = &self.tenant;
         loop {

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use meter::Event;
 use object::operation::{Effect, Target, find};
-use object::pending::{Pending, Scope};
+use object::pending::{Name, Pending, Scope};
 use object::response::{Answer, understand};
 use object::retry::Attempts;
 use object::{Head, Request};
@@ -28,6 +28,8 @@ use crate::tenant::Tenant;
 
 /// Most failures that are told of one invocation.
 pub const FAILURES_MAX: usize = 64;
+/// Most characters of a store's words that are kept of a failure.
+const SAID_CHARS_MAX: usize = 1024;
 /// Most buckets whose answers are remembered.
 const BUCKETS_MAX: usize = 4096;
 /// Parameters of a PutObject whose answer can be foretold.
@@ -59,7 +61,7 @@ pub struct Write {
     body: Rc<Body>,
     at: SystemTime,
     journal_id: Option<u64>,
-    _held: Option<HeldBytes>,
+    held: Option<HeldBytes>,
 }
 
 /// How a bucket answers writes.
@@ -130,29 +132,43 @@ impl WriteBack {
         let Answers::Foretold { constant, has_crc32 } = answers else { return None };
         let (result, head) = foretell(request, body, &constant, has_crc32)?;
         let name = (bucket.to_owned(), request.key.clone()?);
-        let bytes = body.octets().len() as u64;
-        let mut journal_id = None;
-        if let (true, Some(journal)) = (early, &self.journal) {
-            journal_id = Some(journal.begun(parameters, invocation, body).await?);
-        }
-        let write = Rc::new(Write {
+        let write = Write {
             request: request.clone(),
             body: body.clone(),
             at: SystemTime::now(),
-            journal_id,
-            _held: held.take(),
-        });
-        let of = if early { "" } else { invocation };
-        let pushed = self.pending.borrow_mut().push(name, of, bytes, write);
-        if pushed.is_err() {
-            if let (Some(id), Some(journal)) = (journal_id, &self.journal) {
-                journal.ended(id).await;
+            journal_id: None,
+            held: held.take(),
+        };
+        let pushed = match early {
+            false => self.push(tenant, name, invocation, write),
+            true => begin(tenant, name, parameters.clone(), invocation.to_owned(), write).await,
+        };
+        match pushed {
+            Ok(()) => Some(Acknowledged { result, head }),
+            Err(given_back) => {
+                *held = given_back;
+                None
             }
-            return None;
+        }
+    }
+
+    /// A write is pending from now on; where there is no room, what it holds is given back.
+    fn push(
+        &self,
+        tenant: &Rc<Tenant>,
+        name: Name,
+        invocation: &str,
+        write: Write,
+    ) -> Result<(), Option<HeldBytes>> {
+        let bytes = write.body.octets().len() as u64;
+        let write = Rc::new(write);
+        let pushed = self.pending.borrow_mut().push(name, invocation, bytes, write.clone());
+        if pushed.is_err() {
+            return Err(Rc::into_inner(write).and_then(|write| write.held));
         }
         tenant.meter.add(Event::HostioWritePending);
         self.pump(tenant);
-        Some(Acknowledged { result, head })
+        Ok(())
     }
 
     /// Whether a write may be acknowledged early, in a bucket that is known or not yet.
@@ -189,7 +205,7 @@ impl WriteBack {
                 body: Rc::new(Body::from(begun.body)),
                 at: SystemTime::now(),
                 journal_id: Some(begun.id),
-                _held: None,
+                held: None,
             });
             let pushed = self.pending.borrow_mut().push((bucket, key), "", bytes, write);
             if pushed.is_err() {
@@ -209,7 +225,7 @@ impl WriteBack {
             tokio::task::spawn_local(async move {
                 let mut attempts = Attempts::default();
                 let done = perform(&tenant, &write.request, &write.body, &mut attempts).await;
-                tenant.writeback.ended(&tenant, id, done).await;
+                tenant.writeback.ended(&tenant, id, &write, done).await;
             });
         }
     }
@@ -218,23 +234,24 @@ impl WriteBack {
         &self,
         tenant: &Rc<Tenant>,
         id: u64,
+        write: &Write,
         done: Result<crate::perform::Performed, crate::perform::Failed>,
     ) {
-        let Some((write, invocation)) = self.pending.borrow_mut().ended(id) else { return };
-        match &done {
-            Ok(performed) => {
-                tenant.meter.add(Event::HostioWriteDurable);
-                self.check(&write, &performed.result);
-            }
-            Err(failed) => {
-                tenant.meter.add(Event::HostioWriteLost);
-                self.fail(&write, &invocation, failed);
-            }
-        }
+        // Before anybody sees that nothing is pending: a replay must not overwrite what comes then.
         if let (Some(id), Some(journal)) = (write.journal_id, &self.journal) {
             journal.ended(id).await;
         }
-        drop(write);
+        let Some((_, invocation)) = self.pending.borrow_mut().ended(id) else { return };
+        match &done {
+            Ok(performed) => {
+                tenant.meter.add(Event::HostioWriteDurable);
+                self.check(write, &performed.result);
+            }
+            Err(failed) => {
+                tenant.meter.add(Event::HostioWriteLost);
+                self.fail(write, &invocation, failed);
+            }
+        }
         self.changed.notify_waiters();
         self.pump(tenant);
     }
@@ -255,14 +272,18 @@ impl WriteBack {
             operation: request.operation.name.to_owned(),
             bucket: request.bucket.clone().unwrap_or_default(),
             key: request.key.clone().unwrap_or_default(),
-            code: code.to_owned(),
-            message: message.to_owned(),
+            code: shortened(code),
+            message: shortened(message),
         };
-        tracing::error!(bucket = failure.bucket, key = failure.key, code, "a write was lost");
+        let (bucket, key) = (&failure.bucket, &failure.key);
+        tracing::error!(bucket, key, code = failure.code, "a write was lost");
+        // Of what nobody settles, nothing is kept.
+        if invocation.is_empty() {
+            return;
+        }
         let mut all = self.failed.borrow_mut();
         let own = all.entry(invocation.to_owned()).or_default();
-        // Of what nobody settles, nothing is kept.
-        if own.len() < FAILURES_MAX && !invocation.is_empty() {
+        if own.len() < FAILURES_MAX {
             own.push(failure);
         }
     }
@@ -357,6 +378,37 @@ impl WriteBack {
     }
 }
 
+/// Makes it durable that a write has begun, and takes it. It is a task of its own, which goes on
+/// where the call is cancelled: a record that is being written is waited for, and one that was
+/// written has its end.
+async fn begin(
+    tenant: &Rc<Tenant>,
+    name: Name,
+    parameters: Map<String, Value>,
+    invocation: String,
+    write: Write,
+) -> Result<(), Option<HeldBytes>> {
+    let tenant = tenant.clone();
+    let task = tokio::task::spawn_local(async move {
+        let writeback = &tenant.writeback;
+        let Some(journal) = &writeback.journal else { return Err(write.held) };
+        let Some(id) = journal.begun(&parameters, &invocation, &write.body).await else {
+            return Err(write.held);
+        };
+        // Its invocation does not wait for it.
+        let pushed = writeback.push(&tenant, name, "", Write { journal_id: Some(id), ..write });
+        if pushed.is_err() {
+            journal.ended(id).await;
+        }
+        pushed
+    });
+    task.await.unwrap_or(Err(None))
+}
+
+fn shortened(said: &str) -> String {
+    said.chars().take(SAID_CHARS_MAX).collect()
+}
+
 /// What a request has to wait for.
 enum Wait {
     Object(String, String),
@@ -440,3 +492,6 @@ fn described(write: &Write, constant: &[(String, String)], has_crc32: bool) -> H
     headers.extend(write.request.headers.iter().filter(|(name, _)| kept(name)).cloned());
     Head { status: 200, headers }
 }
+
+#[cfg(test)]
+mod tests;

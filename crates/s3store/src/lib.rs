@@ -11,6 +11,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -24,6 +25,8 @@ pub use objects::Objects;
 
 /// Connections at a time; more wait in the kernel's backlog.
 pub const CONNECTIONS_MAX: usize = 1024;
+/// Pause after a failed accept: descriptors are exhausted, perhaps by others.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why there is no server. The operator's fault, or the machine's.
 #[derive(Debug, thiserror::Error)]
@@ -94,17 +97,25 @@ impl Store {
         self.listener.local_addr()
     }
 
-    /// Serves until it is dropped.
+    /// Serves until it is dropped. Where the system gives no connection it is asked again, a little
+    /// later.
     ///
     /// # Errors
-    /// The system's, of the listener.
+    /// None: it does not end by itself.
     pub async fn serve(self) -> io::Result<()> {
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         // Every connection ends with this.
         let mut connections = tokio::task::JoinSet::new();
         loop {
             let Ok(place) = places.clone().acquire_owned().await else { return Ok(()) };
-            let (stream, _) = self.listener.accept().await?;
+            let stream = match self.listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "store: no connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
             while connections.try_join_next().is_some() {}
             let service = self.service.clone();
             connections.spawn(async move {

@@ -4,7 +4,7 @@ use serde_json::json;
 use wire::guest::Status;
 
 use crate::bed::Bed;
-use crate::bed::script::{Answer, Asked, response, script, script_tls};
+use crate::bed::script::{Answer, Asked, response, script, script_closing, script_tls};
 
 fn bed(answers: Vec<Answer>) -> (Bed, std::sync::mpsc::Receiver<Asked>) {
     let (address, asked) = script(answers);
@@ -79,12 +79,14 @@ fn a_kept_connection_that_has_ended_is_replaced_without_a_word() {
         let length = text.len();
         Answer::Say(format!("HTTP/1.1 200 X\r\ncontent-length: {length}\r\n\r\n{text}"), true)
     };
-    let (mut bed, _asked) = bed(vec![once("one"), once("two"), once("three")]);
+    let (address, closed) = script_closing(vec![once("one"), once("two"), once("three")]);
+    let mut bed = Bed::with(|config| config.store.endpoint = Some(format!("http://{address}")));
     let mut guest = bed.guest();
     for due in ["one", "two", "three"] {
         let got = guest.call("GetObject", name(), b"");
         assert_eq!(got.meta["retries"], 0);
         assert_eq!(got.body, due.as_bytes());
+        closed.recv().unwrap();
     }
 }
 

@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use serde_json::json;
+use wire::guest::control::{MESSAGE_BYTES_MAX, WriteMode};
+use wire::guest::descriptor::PART;
 use wire::guest::region::word;
 use wire::guest::{Extent, Frame, Operation, Status, Submission};
 
@@ -148,6 +150,81 @@ fn a_cancelled_call_is_completed_once() {
     assert_eq!((came.status, came.code()), (Status::HostError, "Ending"));
     let text = guest.call("NoOperation", json!({}), b"");
     assert_eq!(text.code(), "Unsupported");
+}
+
+#[test]
+fn text_that_is_none_is_answered_without_text_where_there_is_no_room() {
+    let mut bed = Bed::with(|config| {
+        config.instance.calls_max = 0;
+        config.instance.meta_bytes = settings::ByteSize(16 * 1024);
+    });
+    let mut guest = bed.guest();
+    let wrong = b"{\"service\": 5}";
+    guest.arena.copy_in(guest.header.guest_meta_offset as usize, wrong).unwrap();
+    let plain = guest.submission(5, Operation::Call);
+    let call = Submission { meta_bytes: wrong.len() as u32, ..plain };
+    let mut tokens = Vec::new();
+    // What it is told it keeps.
+    loop {
+        guest.submit(&call);
+        let completion = guest.completion();
+        assert_eq!(completion.status, Status::HostError);
+        if completion.token == 0 {
+            break;
+        }
+        tokens.push(completion.token);
+    }
+    // Room that comes later is not waited for.
+    for _ in 0..10 {
+        guest.submit(&call);
+    }
+    tokens.iter().for_each(|token| guest.release(*token));
+    for _ in 0..10 {
+        assert_eq!(guest.completion().token, 0);
+    }
+    guest.submit(&call);
+    assert_ne!(guest.completion().token, 0);
+}
+
+#[test]
+fn calls_whose_body_has_not_come_are_calls() {
+    let mut bed = Bed::with(|config| config.instance.calls_max = 2);
+    let mut guest = bed.guest();
+    let text = json!({"service": "s3", "operation": "PutObject",
+        "parameters": {"Bucket": "box", "Key": "k"}, "body_bytes": 10});
+    let text = text.to_string();
+    guest.arena.copy_in(guest.header.guest_meta_offset as usize, text.as_bytes()).unwrap();
+    let mut came = Vec::new();
+    for number in 1..=3 {
+        let plain = guest.submission(number, Operation::Call);
+        let body = Extent { first_slot: 0, bytes: 1 };
+        let meta_bytes = text.len() as u32;
+        guest.submit(&Submission { more: true, meta_bytes, body, ..plain });
+        let completion = guest.completion();
+        came.push((completion.status, completion.flags));
+    }
+    assert_eq!(came, [(Status::Done, PART), (Status::Done, PART), (Status::Refused, 0)]);
+    // One that is given up makes room.
+    let cancel = guest.submission(1, Operation::Cancel);
+    guest.submit(&cancel);
+    let ended = guest.completion();
+    assert_eq!(guest.meta(&ended)["error"]["Code"], "Ending");
+    guest.call("ListBuckets", json!({}), b"").done();
+}
+
+#[test]
+fn a_result_that_no_message_has_ends_its_instance_only() {
+    let mut bed = Bed::with(|config| config.instance.guest_slots = 129);
+    let (mut good, mut bad) = (bed.guest(), bed.guest());
+    bed.gateway.invoke(&bad, "long", WriteMode::Sync, b"{}");
+    bad.invoked();
+    bad.reply("long", &vec![b'x'; MESSAGE_BYTES_MAX]);
+    let reason = bed.gateway.gone(&bad);
+    assert!(reason.contains("longer than a message"), "{reason}");
+    bed.gateway.invoke(&good, "short", WriteMode::Sync, b"{}");
+    good.invoked();
+    good.reply("short", b"fine");
+    assert_eq!(bed.gateway.replied("short").octets, b"fine");
 }
 
 /// Descriptors with octets changed at random: whatever happens, the worker serves others.

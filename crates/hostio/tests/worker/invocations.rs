@@ -1,10 +1,11 @@
 //! Invocations through the worker: events, results, roles, restores.
 
+use hostio::control::ROLES_MAX;
 use serde_json::json;
 use wire::guest::Status;
 use wire::guest::control::{Said, WriteMode};
 
-use crate::bed::{Bed, octets};
+use crate::bed::{Bed, everything, octets};
 
 #[test]
 fn events_and_results_of_any_size_pass() {
@@ -111,4 +112,19 @@ fn octets_that_are_no_message_end_a_gateway_and_no_other() {
     drop(guest);
     let mut guest = bed.guest();
     guest.call("ListBuckets", json!({}), b"").done();
+}
+
+#[test]
+fn a_role_that_is_known_is_replaced_though_there_are_no_more() {
+    let mut bed = Bed::new();
+    for role in 2..=ROLES_MAX as u64 {
+        bed.gateway.role(role, json!({"statements": []}));
+    }
+    // The first one, which everything was allowed.
+    bed.gateway.role(1, json!({"statements": []}));
+    let denied = bed.guest().call("ListBuckets", json!({}), b"");
+    assert_eq!(denied.code(), "AccessDenied");
+    bed.gateway.role(0, everything());
+    bed.gateway
+        .expect(|said| matches!(said, Said::Refused { reason, .. } if reason.contains("roles")));
 }

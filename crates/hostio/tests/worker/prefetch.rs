@@ -1,10 +1,13 @@
 //! Objects that are fetched before the function asks.
 
+use std::sync::mpsc;
+
 use serde_json::json;
 use wire::guest::control::{ObjectName, Said, WriteMode};
-use wire::guest::descriptor::PREFETCHED;
+use wire::guest::descriptor::{PENDING, PREFETCHED};
 
 use crate::bed::script::{response, script};
+use crate::bed::sink::{Plan, sink};
 use crate::bed::{Bed, octets};
 
 fn named(bucket: &str, key: &str) -> ObjectName {
@@ -120,4 +123,64 @@ fn a_hint_has_no_more_rights_than_the_role_and_a_wrong_one_is_no_error() {
     let denied = guest.call("GetObject", json!({"Bucket": "input", "Key": "secret"}), b"");
     assert_eq!(denied.code(), "AccessDenied");
     assert!(asked.try_recv().is_err());
+}
+
+/// A plan that waits: when its request has come is told, and it goes on when it is told to.
+fn waiting(plan: Plan) -> (Plan, mpsc::Receiver<()>, mpsc::Sender<()>) {
+    let (came, has_come) = mpsc::channel();
+    let (go, waits) = mpsc::channel();
+    (Plan { waits: Some((came, waits)), ..plan }, has_come, go)
+}
+
+#[test]
+fn what_was_fetched_while_it_was_written_is_old() {
+    let (put, has_come, go) = waiting(Plan::take());
+    let (address, seen) = sink(vec![put, Plan::object("old"), Plan::object("new")]);
+    let mut bed = Bed::with(|config| config.store.endpoint = Some(format!("http://{address}")));
+    let (mut writer, mut reader) = (bed.guest(), bed.guest());
+    let name = json!({"Bucket": "input", "Key": "k"});
+    let put = writer.begin("PutObject", name.clone(), b"new");
+    has_come.recv().unwrap();
+    bed.gateway.hint("i", 1, vec![named("input", "k")], b"");
+    bed.gateway.invoke(&reader, "i", WriteMode::Sync, b"{}");
+    reader.invoked();
+    assert!(seen.recv().unwrap().head.starts_with("GET /input/k "));
+    go.send(()).unwrap();
+    writer.end(put).done();
+    let got = reader.call("GetObject", name, b"");
+    assert_eq!((got.flags & PREFETCHED, got.body.as_slice()), (0, &b"new"[..]));
+}
+
+#[test]
+fn what_is_pending_is_fetched_when_the_store_has_it() {
+    // What the store says of a write whose body is the one of this test.
+    let took = "HTTP/1.1 200 X\r\netag: \"900150983cd24fb0d6963f7d28e17f72\"\r\n\
+        content-length: 0\r\n\r\n";
+    let took = || Plan { says: Some(took.to_owned()), ..Plan::take() };
+    let (put, has_come, go) = waiting(took());
+    let other = || Plan::object("other");
+    let plans = vec![took(), put, other(), other(), other(), Plan::object("bc")];
+    let (address, seen) = sink(plans);
+    let mut bed = Bed::with(|config| config.store.endpoint = Some(format!("http://{address}")));
+    let (mut writer, mut reader) = (bed.guest(), bed.guest());
+    let name = |key: &str| json!({"Bucket": "input", "Key": key});
+    writer.call("PutObject", name("first"), b"abc").done();
+    bed.gateway.invoke(&writer, "w", WriteMode::DurableReply, b"{}");
+    writer.invoked();
+    assert_eq!(writer.call("PutObject", name("k"), b"abc").flags, PENDING);
+    has_come.recv().unwrap();
+    let range = Some("bytes=1-2".to_owned());
+    bed.gateway.hint("i", 1, vec![ObjectName { range, ..named("input", "k") }], b"");
+    bed.gateway.invoke(&reader, "i", WriteMode::Sync, b"{}");
+    reader.invoked();
+    for _ in 0..3 {
+        assert_eq!(reader.call("GetObject", name("other"), b"").body, b"other");
+    }
+    go.send(()).unwrap();
+    let part = json!({"Bucket": "input", "Key": "k", "Range": "bytes=1-2"});
+    let got = reader.call("GetObject", part, b"");
+    assert_eq!((got.flags, got.body.as_slice()), (PREFETCHED, &b"bc"[..]));
+    let asked: Vec<_> = seen.try_iter().map(|seen| seen.head).collect();
+    let at = |start: &str| asked.iter().position(|head| head.starts_with(start)).unwrap();
+    assert!(at("GET /input/k ") > at("PUT /input/k "), "{asked:?}");
 }

@@ -1,10 +1,14 @@
 //! Writes that are acknowledged before they are durable.
 
+use std::sync::mpsc;
+
 use serde_json::json;
 use wire::guest::control::{Said, WriteMode};
 use wire::guest::descriptor::PENDING;
+use wire::guest::{Operation, Status, Submission};
 
 use crate::bed::guest::Guest;
+use crate::bed::sink::{Plan, answer, sink};
 use crate::bed::{Bed, octets, store_at, worker};
 
 fn object(key: &str) -> serde_json::Value {
@@ -173,4 +177,61 @@ fn an_early_reply_is_kept_by_the_journal_when_store_and_worker_die() {
     let mut guest = gateway.attach(1);
     // A read waits for what is pending.
     assert!(guest.call("GetObject", name("k"), b"").body == body);
+}
+
+/// A store that is asked three times: it takes a write, it takes another when it is told to, and
+/// does the last.
+fn store_of_three(last: Plan) -> (Bed, mpsc::Receiver<()>, mpsc::Sender<()>) {
+    let took = answer(200, "").replace("\"e\"", "\"900150983cd24fb0d6963f7d28e17f72\"");
+    let took = || Plan { says: Some(took.clone()), ..Plan::take() };
+    let (came, has_come) = mpsc::channel();
+    let (go, waits) = mpsc::channel();
+    let second = Plan { waits: Some((came, waits)), ..took() };
+    let (address, _) = sink(vec![took(), second, last]);
+    let bed = Bed::with(|config| config.store.endpoint = Some(format!("http://{address}")));
+    (bed, has_come, go)
+}
+
+/// An invocation one write of which the store has not answered.
+fn with_a_pending_write(bed: &mut Bed, has_come: &mpsc::Receiver<()>) -> Guest {
+    let mut guest = bed.guest();
+    guest.call("PutObject", object("first"), b"abc").done();
+    bed.gateway.invoke(&guest, "i", WriteMode::DurableReply, b"{}");
+    guest.invoked();
+    assert_eq!(guest.call("PutObject", object("k"), b"abc").flags, PENDING);
+    has_come.recv().unwrap();
+    guest
+}
+
+#[test]
+fn a_write_that_begins_after_its_invocation_is_made_at_once() {
+    let refused = Plan { says: Some(answer(403, "AccessDenied")), ..Plan::take() };
+    let (mut bed, has_come, go) = store_of_three(refused);
+    let mut guest = with_a_pending_write(&mut bed, &has_come);
+    // It waits for the one before.
+    let second = guest.begin("PutObject", object("k"), b"abc");
+    // The call has been taken before the REPLY is.
+    assert_eq!(guest.read(999, 0).status, Status::HostError);
+    guest.reply("i", b"");
+    bed.gateway.replied("i");
+    go.send(()).unwrap();
+    let second = guest.end(second);
+    assert_eq!((second.flags & PENDING, second.code()), (0, "AccessDenied"));
+    assert!(bed.gateway.settle("i").is_empty());
+    assert!(bed.gateway.give_up("i").is_empty());
+}
+
+#[test]
+fn what_is_read_without_a_signature_is_the_stores_to_show() {
+    let (mut bed, has_come, go) = store_of_three(Plan::object("shown"));
+    let mut guest = with_a_pending_write(&mut bed, &has_come);
+    let text = json!({"service": "s3", "operation": "GetObject", "parameters": name("k"),
+        "body_bytes": 0, "unsigned": true});
+    let text = text.to_string();
+    guest.arena.copy_in(guest.header.guest_meta_offset as usize, text.as_bytes()).unwrap();
+    let plain = guest.submission(1000, Operation::Call);
+    guest.submit(&Submission { meta_bytes: text.len() as u32, ..plain });
+    go.send(()).unwrap();
+    let got = guest.end(1000);
+    assert_eq!((got.flags, got.body.as_slice()), (0, &b"shown"[..]));
 }

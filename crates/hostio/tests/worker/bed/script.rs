@@ -34,6 +34,16 @@ pub fn script(answers: Vec<Answer>) -> (SocketAddr, mpsc::Receiver<Asked>) {
     start(answers, |stream, answers, said| serve(BufReader::new(stream), answers, said))
 }
 
+/// The same; each connection that the store has closed is told.
+pub fn script_closing(answers: Vec<Answer>) -> (SocketAddr, mpsc::Receiver<()>) {
+    let (told, closed) = mpsc::channel();
+    let (address, _) = start(answers, move |stream, answers, said| {
+        serve(BufReader::new(stream), answers, said);
+        let _ = told.send(());
+    });
+    (address, closed)
+}
+
 /// The same over TLS, for `localhost`; the certificate in PEM.
 pub fn script_tls(answers: Vec<Answer>) -> (SocketAddr, mpsc::Receiver<Asked>, String) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();

@@ -23,6 +23,13 @@ impl Plan {
         Plan { continues: true, takes: None, waits: None, says: Some(answer(200, "")) }
     }
 
+    /// Answers with an object.
+    pub fn object(body: &str) -> Plan {
+        let length = body.len();
+        let says = format!("HTTP/1.1 200 X\r\ncontent-length: {length}\r\n\r\n{body}");
+        Plan { says: Some(says), ..Plan::take() }
+    }
+
     /// Takes so much of it, and says this, if anything.
     pub fn stop(bytes: usize, says: Option<String>) -> Plan {
         Plan { takes: Some(bytes), says, ..Plan::take() }
