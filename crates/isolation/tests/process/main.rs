@@ -126,6 +126,10 @@ async fn an_instance_has_no_rights() {
         "call('syscall', 321, 0, 0, 0)",
         "call('syscall', 323, 0)",
         "call('syscall', 250, 0, 0)",
+        "call('shmget', 0, 4096, 0o1600)",
+        "call('semget', 0, 1, 0o1600)",
+        "call('msgget', 0, 0o1600)",
+        "call('mq_open', b'/x', 0o102, 0o600, None)",
         "tried(os.chroot, '/tmp')",
         "tried(os.setuid, 0)",
         "tried(os.setgroups, [0])",
@@ -223,6 +227,32 @@ async fn instances_are_apart() {
         assert_eq!(next.run("import os; result = os.listdir('/tmp')"), json!([]));
     }
     drop((two, template));
+    bed.nothing_is_left().await;
+}
+
+/// System V's is refused: what it holds has no limit, and outlives its instance.
+#[tokio::test]
+async fn shared_memory_and_semaphores_are_files() {
+    let Some(bed) = bed() else { return };
+    let template = bed.template().await;
+    let mut one = guest(&template, "one").await;
+    let shares = "\
+import mmap, multiprocessing, os
+lock = multiprocessing.Lock()
+file = os.open('/dev/shm/own', os.O_RDWR | os.O_CREAT)
+os.ftruncate(file, 4096)
+memory = mmap.mmap(file, 4096)
+lock.acquire()
+child = os.fork()
+if child == 0:
+    memory[0] = 7
+    lock.release()
+    os._exit(0)
+lock.acquire()
+result = [memory[0], os.waitpid(child, 0)[1]]
+";
+    assert_eq!(one.run(shares), json!([7, 0]));
+    drop((one, template));
     bed.nothing_is_left().await;
 }
 
