@@ -259,7 +259,7 @@ fn idle_instances_end_and_memory_is_shared_by_need() {
     let gateway = Gateway::start("memory_max = \"256MiB\"\n");
     let code = "def handler(event, context):\n    return 1\n";
     gateway.deploy("first", "keep_alive = \"1s\"\n", code);
-    gateway.deploy("second", "memory = \"256MiB\"\n", code);
+    gateway.deploy("second", "keep_alive = \"1s\"\nmemory = \"256MiB\"\n", code);
     gateway.deploy("third", "memory = \"257MiB\"\n", code);
     assert!(gateway.invoke("first", &json!({})).is_success());
     assert!(gateway.invoke("second", &json!({})).is_success(), "the first one makes room");

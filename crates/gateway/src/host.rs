@@ -334,6 +334,11 @@ impl Host {
         self.act(actions);
     }
 
+    /// The instance cannot be invoked any more; it is gone in a moment.
+    pub fn ending(&self, instance: InstanceId) {
+        self.pool.borrow_mut().ending(instance);
+    }
+
     /// The instance is no more.
     pub fn gone(self: &Rc<Host>, instance: InstanceId, why: Option<&str>) {
         self.members.borrow_mut().remove(&instance);
@@ -354,12 +359,6 @@ impl Host {
     /// How many there are.
     pub fn census(&self) -> function::pool::Census {
         self.pool.borrow().census()
-    }
-
-    /// Stops what is idle, for a drain.
-    pub fn stop_idle(self: &Rc<Host>) {
-        let actions = self.pool.borrow_mut().stop_idle();
-        self.act(actions);
     }
 
     fn stop(&self, instance: InstanceId) {
@@ -418,7 +417,7 @@ impl Host {
 
     /// Charges each function with what its oldest instance has, and a quarter more: measuring one is
     /// dear, and one that has served for long has grown to its size.
-    async fn measure(&self) {
+    async fn measure(self: &Rc<Host>) {
         let mut oldest: HashMap<FunctionId, Rc<Member>> = HashMap::new();
         for member in self.members.borrow().values() {
             oldest.entry(member.function.id).or_insert_with(|| member.clone());
@@ -427,7 +426,8 @@ impl Host {
             let Some(usage) = member.usage() else { continue };
             let bytes = usage.private_bytes / 4 * 5;
             let charge = bytes.max(CHARGE_BYTES_MIN).min(member.function.manifest.memory.0);
-            self.pool.borrow_mut().charge(function, charge);
+            let actions = self.pool.borrow_mut().charge(function, charge);
+            self.act(actions);
             tokio::task::yield_now().await;
         }
     }
