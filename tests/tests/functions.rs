@@ -1,5 +1,6 @@
 //! `unlade fn serve` as its callers see it.
 
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use serde_json::json;
@@ -225,6 +226,29 @@ fn a_role_is_all_that_a_function_may_do_and_hints_cannot_borrow_another() {
     }
 }
 
+/// A connection that stays.
+struct KeptAlive(std::net::TcpStream);
+
+impl KeptAlive {
+    fn connect(address: std::net::SocketAddr) -> KeptAlive {
+        KeptAlive(std::net::TcpStream::connect(address).unwrap())
+    }
+
+    /// The answer; nothing where the connection has ended.
+    fn asks(&mut self) -> String {
+        let asked = b"GET /2015-03-31/functions HTTP/1.1\r\nhost: gateway\r\n\r\n";
+        let (mut answer, mut octets) = (Vec::new(), [0; 65536]);
+        let _ = self.0.write_all(asked);
+        while !answer.ends_with(b"}") {
+            match self.0.read(&mut octets) {
+                Ok(0) | Err(_) => break,
+                Ok(read) => answer.extend_from_slice(&octets[..read]),
+            }
+        }
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+}
+
 #[test]
 fn what_runs_ends_before_the_gateway_does() {
     needs_functions!();
@@ -243,7 +267,11 @@ fn what_runs_ends_before_the_gateway_does() {
         instances.iter().any(|instance| instance["state"] == "busy").then_some(())
     };
     until("it runs", busy);
+    let mut kept = KeptAlive::connect(address);
+    assert!(kept.asks().starts_with("HTTP/1.1 200"));
     signal(gateway.pid(), "TERM");
+    until("nobody is let in", || std::net::TcpStream::connect(address).is_err().then_some(()));
+    assert_eq!(kept.asks(), "", "nor who is in already");
     assert_eq!(gateway.ended(), Some(0));
     assert!(running.join().unwrap().is_success());
     assert_eq!(gateway.object("box", "late").as_deref(), Some(b"late".as_slice()));

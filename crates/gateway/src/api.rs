@@ -22,7 +22,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use wire::guest::control::ObjectName;
 
 use crate::deploy;
@@ -51,6 +51,8 @@ pub struct Api {
     pub events: Rc<Events>,
     /// What the state says beside the host's.
     pub about: Box<dyn Fn() -> Value>,
+    /// Whether the gateway is ending: then each connection ends with what it has been asked.
+    pub ending: watch::Receiver<bool>,
 }
 
 /// Serves connections until it is dropped; those that are being served go on.
@@ -82,6 +84,7 @@ async fn converse(
     peer: SocketAddr,
 ) -> Result<(), Box<dyn std::error::Error>> {
     stream.set_nodelay(true)?;
+    let mut ending = api.ending.clone();
     let service = service_fn(move |request| {
         let api = api.clone();
         async move {
@@ -93,7 +96,16 @@ async fn converse(
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    let served = builder.serve_connection(TokioIo::new(stream), service).await;
+    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let served = tokio::select! {
+        biased;
+        _ = async { ending.wait_for(|is_ending| *is_ending).await.is_ok() } => {
+            // What it has been asked is answered, and nothing more.
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+        served = connection.as_mut() => served,
+    };
     tracing::trace!(%peer, "a connection has ended");
     Ok(served?)
 }

@@ -18,6 +18,7 @@ use service::admin::{self, AdminError, Health, Routes};
 use service::system::{SystemError, system};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::api::{self, Api};
@@ -122,7 +123,8 @@ async fn serve(
         tracing::info!(replayed, "events that a gateway before had accepted");
     }
     let about = about(store.clone());
-    let api = Rc::new(Api { host: host.clone(), events, about });
+    let (end, ending) = watch::channel(false);
+    let api = Rc::new(Api { host: host.clone(), events, about, ending });
     let ticking = tokio::task::spawn_local(host.clone().tick());
     let accepting = tokio::task::spawn_local(api::serve(api, listener));
     told(address).map_err(system("standard output"))?;
@@ -137,6 +139,7 @@ async fn serve(
     tracing::info!("draining");
     draining.store(true, Ordering::Relaxed);
     accepting.abort();
+    end.send_replace(true);
     tokio::select! {
         () = drain(&host) => {}
         _ = terminate.recv() => tracing::warn!("told twice: what runs is lost"),
