@@ -325,3 +325,31 @@ fn a_directory_of_functions_is_read_anew_at_sighup() {
     signal(gateway.pid(), "HUP");
     until("it is gone", || (gateway.invoke("second", &json!({})).status == 404).then_some(()));
 }
+
+#[test]
+fn neither_a_deployed_function_nor_one_of_the_directory_replaces_the_other() {
+    needs_functions!();
+    let source = tempfile::tempdir().unwrap();
+    let code = |number: u32| format!("def handler(event, context):\n    return {number}\n");
+    let write = |name: &str, number: u32| {
+        let directory = source.path().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("function.toml"), "handler = \"app.handler\"\n").unwrap();
+        std::fs::write(directory.join("app.py"), code(number)).unwrap();
+    };
+    write("theirs", 1);
+    let mut gateway = Gateway::start(&format!("functions = \"{}\"\n", source.path().display()));
+    let output = gateway.try_deploy("theirs", "", &code(2));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("directory"), "{said}");
+    assert_eq!(gateway.invoke("theirs", &json!({})).json(), 1);
+    gateway.deploy("own", "", &code(3));
+    write("own", 4);
+    write("theirs", 5);
+    signal(gateway.pid(), "HUP");
+    let read = |gateway: &Gateway, name: &str| gateway.invoke(name, &json!({})).json();
+    until("it is read anew", || (read(&gateway, "theirs") == 5).then_some(()));
+    assert_eq!(read(&gateway, "own"), 3);
+    gateway.restart();
+    assert_eq!((read(&gateway, "own"), read(&gateway, "theirs")), (json!(3), json!(5)));
+}

@@ -304,13 +304,23 @@ fn configuration(function: &Function) -> Value {
     })
 }
 
-fn remove(api: &Api, function: &Function) -> Result<Reply, Refusal> {
-    let state = &api.host.config.state;
-    if !function.code.starts_with(state.join("functions")) {
-        let why = "it is served from the directory `functions`: remove it there, and restart";
-        return Err(Refusal::Conflict(why.to_owned()));
+/// Refuses where the function is not the gateway's.
+fn owned(function: &Function) -> Result<(), Refusal> {
+    if function.is_deployed {
+        return Ok(());
     }
-    let forgotten = deploy::forget(state, &function.name);
+    let why = "it is served from the directory `functions`: change or remove it there, and reload";
+    Err(Refusal::Conflict(why.to_owned()))
+}
+
+/// Refuses where the name is that of a function of the directory: that would come back instead.
+fn free(api: &Api, name: &str) -> Result<(), Refusal> {
+    api.host.function(name).map_or(Ok(()), |function| owned(&function))
+}
+
+fn remove(api: &Api, function: &Function) -> Result<Reply, Refusal> {
+    owned(function)?;
+    let forgotten = deploy::forget(&api.host.config.state, &function.name);
     forgotten.map_err(|error| Refusal::Service(error.to_string()))?;
     api.host.remove(&function.name);
     Ok(json_reply(204, ""))
@@ -325,6 +335,7 @@ async fn deployment(
         let why = format!("{name:?} is no name: letters, digits, - and _, 64 at most");
         return Err(Refusal::Parameter(why));
     }
+    free(api, name)?;
     let archive = collect(request.into_body(), deploy::CODE_BYTES_MAX as usize).await?;
     let state = api.host.config.state.clone();
     let refusal = |error: deploy::DeployError| match error.is_callers() {
@@ -354,6 +365,8 @@ async fn publish(
     let function = made.map_err(|error| Refusal::Parameter(error.to_string()))?;
     let template = api.host.template(&function).await;
     template.map_err(|why| Refusal::Parameter(format!("{name} does not start: {why}")))?;
+    // It may have come into the directory meanwhile.
+    free(api, name)?;
     deploy::commit(revision).map_err(|error| Refusal::Service(error.to_string()))?;
     api.host.publish(&function);
     Ok(function)

@@ -49,14 +49,16 @@ pub struct Function {
     /// Whether it was removed, or replaced.
     is_removed: Cell<bool>,
     removed: Rc<Notify>,
-    /// Whether its files are the gateway's.
-    owns_code: bool,
+    /// Whether it was deployed: its files are the gateway's, and go with it.
+    pub is_deployed: bool,
 }
 
 impl Drop for Function {
     /// Its last instance has gone.
     fn drop(&mut self) {
-        if self.is_removed.get() && self.owns_code {
+        // Who watches its template holds that.
+        self.removed.notify_one();
+        if self.is_removed.get() && self.is_deployed {
             deploy::discard(&self.code);
         }
     }
@@ -162,7 +164,7 @@ impl Host {
         }
         let role = *self.roles.borrow_mut().entry(name.to_owned()).or_insert_with(|| self.next());
         Ok(Rc::new(Function {
-            owns_code: code.starts_with(self.config.state.join("functions")),
+            is_deployed: code.starts_with(self.config.state.join("functions")),
             id: self.next(),
             name: name.to_owned(),
             hints: manifest.templates()?,
