@@ -20,7 +20,7 @@ use crate::config::GatewayConfig;
 use crate::deploy;
 use crate::member::{self, Member};
 use crate::store::Access;
-use crate::tenant::Tenant;
+use crate::tenant::{Tenant, relay};
 use crate::tenants::Tenants;
 
 /// How often idle instances are looked at.
@@ -289,7 +289,7 @@ impl Host {
         }
         environment.extend(manifest.environment.clone());
         let python = manifest.python.as_ref().unwrap_or(&self.config.python);
-        let relay = self.config.tenant_dir(&manifest.tenant).join("relay");
+        let relay = relay(&self.config.tenant_dir(&manifest.tenant));
         Image {
             function: function.name.clone(),
             handler: manifest.handler.clone(),

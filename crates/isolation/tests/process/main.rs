@@ -2,6 +2,8 @@
 
 mod bed;
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -190,6 +192,32 @@ async fn stock_instances_see_the_network() {
                                  s.sendall(b'x'); result = s.getpeername()[1]"
     ));
     assert_eq!(said, port);
+    drop((one, template));
+    bed.nothing_is_left().await;
+}
+
+#[tokio::test]
+async fn a_relay_that_starts_again_is_reached() {
+    let Some(mut bed) = bed() else { return };
+    let seen = bed.directory.path().join("tcp");
+    std::fs::create_dir(&seen).unwrap();
+    std::fs::set_permissions(&seen, PermissionsExt::from_mode(0o755)).unwrap();
+    let path = seen.join("relay");
+    bed.image.relay = Some(path.clone());
+    let template = bed.template().await;
+    let mut one = guest(&template, "one").await;
+    for _ in 0..2 {
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+        let connects = "\
+import os, socket
+s = socket.socket(socket.AF_UNIX)
+result = tried(s.connect, os.environ['UNLADE_RELAY_PATH'])
+";
+        assert_eq!(run(&mut one, connects), "done");
+        drop(listener);
+        std::fs::remove_file(&path).unwrap();
+    }
     drop((one, template));
     bed.nothing_is_left().await;
 }
