@@ -145,6 +145,9 @@ fn unpercent(text: &str) -> Result<String, Refusal> {
             continue;
         }
         let (digits, after) = rest.split_at_checked(2).ok_or_else(wrong)?;
+        if !digits.iter().all(u8::is_ascii_hexdigit) {
+            return Err(wrong());
+        }
         let digits = std::str::from_utf8(digits).map_err(|_| wrong())?;
         octets.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
         rest = after;
@@ -419,7 +422,7 @@ mod tests {
     #[test]
     fn percent_notation_is_strict() {
         assert_eq!(unpercent("a%3A%C3%BC").unwrap(), "a:ü");
-        for wrong in ["%", "%4", "%zz", "%ff"] {
+        for wrong in ["%", "%4", "%zz", "%+1", "%ff"] {
             assert!(unpercent(wrong).is_err(), "{wrong}");
         }
     }

@@ -54,7 +54,7 @@ pub struct Function {
 }
 
 impl Drop for Function {
-    /// Its last instance has gone.
+    /// Its last instance has gone, or it was never served.
     fn drop(&mut self) {
         // Who watches its template holds that.
         self.removed.notify_one();
