@@ -76,9 +76,9 @@ fn a_function_is_deployed_invoked_and_removed() {
 #[test]
 fn what_cannot_be_invoked_is_refused_as_by_lambda() {
     needs_functions!();
-    let gateway = Gateway::start("waiting_max = 1\n");
+    let gateway = Gateway::start("waiting_max = 1\nwaiting_timeout = \"1m\"\n");
     gateway.bucket("box");
-    gateway.deploy("obedient", "concurrency = 1\ntimeout = \"2s\"\n", OBEDIENT);
+    gateway.deploy("obedient", "concurrency = 1\ntimeout = \"1m\"\n", OBEDIENT);
     let path = "/2015-03-31/functions/obedient/invocations";
     let post = |headers: &[(&str, &str)], body: &[u8]| {
         let answer = ask(gateway.address, "POST", path, headers, body).unwrap();
@@ -93,7 +93,7 @@ fn what_cannot_be_invoked_is_refused_as_by_lambda() {
     assert_eq!(post(&[("origin", "http://page.example")], b"{}").0, 501);
     let other = ask(gateway.address, "POST", &path.replace("obedient", "o:7"), &[], b"{}").unwrap();
     assert_eq!(other.status, 404);
-    let sleep = json!({"steps": [["sleep", 1.0]]});
+    let sleep = json!({"steps": [["sleep", 5.0]]});
     std::thread::scope(|scope| {
         let calls: Vec<_> =
             (0..4).map(|_| scope.spawn(|| gateway.invoke("obedient", &sleep))).collect();
@@ -109,12 +109,13 @@ fn failures_of_functions_are_errors_that_say_what_happened() {
     needs_functions!();
     let gateway = Gateway::start("");
     gateway.bucket("box");
-    gateway.deploy("obedient", "timeout = \"1s\"\n[environment]\nV = \"v\"\n", OBEDIENT);
+    gateway.deploy("obedient", "[environment]\nV = \"v\"\n", OBEDIENT);
+    gateway.deploy("late", "timeout = \"1s\"\n", OBEDIENT);
     let invoke = |steps: serde_json::Value| gateway.invoke("obedient", &json!({ "steps": steps }));
     let raised = invoke(json!([["raise", "why"]]));
     assert_eq!(raised.error(), "ValueError");
     assert_eq!(raised.json()["errorMessage"], "why");
-    let late = invoke(json!([["sleep", 30]]));
+    let late = gateway.invoke("late", &json!({"steps": [["sleep", 30]]}));
     assert_eq!(late.error(), "Sandbox.Timedout");
     let message = late.json()["errorMessage"].as_str().unwrap().to_owned();
     assert!(message.ends_with("Task timed out after 1.00 seconds"), "{message}");
@@ -143,8 +144,8 @@ fn a_function_that_does_not_start_is_told_when_it_is_deployed() {
 #[test]
 fn a_function_may_take_longer_to_import_than_an_instance_to_start() {
     needs_functions!();
-    let mut gateway = Gateway::start("start_timeout = \"3s\"\n");
-    let slow = "import time\ntime.sleep(5)\ndef handler(event, context):\n    return event\n";
+    let mut gateway = Gateway::start("start_timeout = \"10s\"\n");
+    let slow = "import time\ntime.sleep(12)\ndef handler(event, context):\n    return event\n";
     gateway.deploy("slow", "", slow);
     // Now its first caller has to wait for the template.
     gateway.restart();
@@ -187,7 +188,7 @@ fn an_accepted_event_is_made_also_when_the_gateway_is_killed() {
     gateway.bucket("box");
     gateway.put("box", "gate", b"wait");
     gateway.deploy("obedient", "", OBEDIENT);
-    let event = json!({"steps": [["fail_until", "gate"], ["put", "made"]]});
+    let event = json!({"steps": [["sleep", 3], ["fail_until", "gate"], ["put", "made"]]});
     let kind = [("x-amz-invocation-type", "Event")];
     let accepted = gateway.try_invoke("obedient", &event, &kind).unwrap();
     assert_eq!(accepted.status, 202);
@@ -257,7 +258,7 @@ fn what_runs_ends_before_the_gateway_does() {
     gateway.deploy("obedient", "", OBEDIENT);
     let pids = [gateway.worker("default"), gateway.store()];
     let address = gateway.address;
-    let event = json!({"steps": [["sleep", 0.5], ["put", "late"]]});
+    let event = json!({"steps": [["sleep", 5], ["put", "late"]]});
     let running = std::thread::spawn(move || {
         system_tests::functions::invoke(address, "obedient", &event, &[]).unwrap()
     });

@@ -406,13 +406,24 @@ async fn the_death_of_a_keeper_ends_everything() {
     // Nobody was left to remove these; a backend sweeps those of processes that have gone.
     for controller in ["memory", "cpu", "cpuacct", "pids", "unified"] {
         for group in bed.groups(controller) {
-            for inner in std::fs::read_dir(&group).unwrap().flatten() {
-                let _ = std::fs::remove_dir(inner.path());
-            }
-            std::fs::remove_dir(group).unwrap();
+            removed(&group).await;
         }
     }
     bed.nothing_is_left().await;
+}
+
+/// Removes a control group and those in it. What dies is in one until the kernel is done with it.
+async fn removed(group: &Path) {
+    for _ in 0..500 {
+        for inner in std::fs::read_dir(group).unwrap().flatten() {
+            let _ = std::fs::remove_dir(inner.path());
+        }
+        if std::fs::remove_dir(group).is_ok() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("{group:?} is not empty");
 }
 
 #[tokio::test]
