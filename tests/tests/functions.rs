@@ -1,5 +1,6 @@
 //! `unlade fn serve` as its callers see it.
 
+use std::io::{Read, Write};
 use std::time::Duration;
 
 use serde_json::json;
@@ -75,9 +76,9 @@ fn a_function_is_deployed_invoked_and_removed() {
 #[test]
 fn what_cannot_be_invoked_is_refused_as_by_lambda() {
     needs_functions!();
-    let gateway = Gateway::start("waiting_max = 1\n");
+    let gateway = Gateway::start("waiting_max = 1\nwaiting_timeout = \"1m\"\n");
     gateway.bucket("box");
-    gateway.deploy("obedient", "concurrency = 1\ntimeout = \"2s\"\n", OBEDIENT);
+    gateway.deploy("obedient", "concurrency = 1\ntimeout = \"1m\"\n", OBEDIENT);
     let path = "/2015-03-31/functions/obedient/invocations";
     let post = |headers: &[(&str, &str)], body: &[u8]| {
         let answer = ask(gateway.address, "POST", path, headers, body).unwrap();
@@ -92,7 +93,7 @@ fn what_cannot_be_invoked_is_refused_as_by_lambda() {
     assert_eq!(post(&[("origin", "http://page.example")], b"{}").0, 501);
     let other = ask(gateway.address, "POST", &path.replace("obedient", "o:7"), &[], b"{}").unwrap();
     assert_eq!(other.status, 404);
-    let sleep = json!({"steps": [["sleep", 1.0]]});
+    let sleep = json!({"steps": [["sleep", 5.0]]});
     std::thread::scope(|scope| {
         let calls: Vec<_> =
             (0..4).map(|_| scope.spawn(|| gateway.invoke("obedient", &sleep))).collect();
@@ -108,12 +109,13 @@ fn failures_of_functions_are_errors_that_say_what_happened() {
     needs_functions!();
     let gateway = Gateway::start("");
     gateway.bucket("box");
-    gateway.deploy("obedient", "timeout = \"1s\"\n[environment]\nV = \"v\"\n", OBEDIENT);
+    gateway.deploy("obedient", "[environment]\nV = \"v\"\n", OBEDIENT);
+    gateway.deploy("late", "timeout = \"1s\"\n", OBEDIENT);
     let invoke = |steps: serde_json::Value| gateway.invoke("obedient", &json!({ "steps": steps }));
     let raised = invoke(json!([["raise", "why"]]));
     assert_eq!(raised.error(), "ValueError");
     assert_eq!(raised.json()["errorMessage"], "why");
-    let late = invoke(json!([["sleep", 30]]));
+    let late = gateway.invoke("late", &json!({"steps": [["sleep", 30]]}));
     assert_eq!(late.error(), "Sandbox.Timedout");
     let message = late.json()["errorMessage"].as_str().unwrap().to_owned();
     assert!(message.ends_with("Task timed out after 1.00 seconds"), "{message}");
@@ -142,8 +144,8 @@ fn a_function_that_does_not_start_is_told_when_it_is_deployed() {
 #[test]
 fn a_function_may_take_longer_to_import_than_an_instance_to_start() {
     needs_functions!();
-    let mut gateway = Gateway::start("start_timeout = \"3s\"\n");
-    let slow = "import time\ntime.sleep(5)\ndef handler(event, context):\n    return event\n";
+    let mut gateway = Gateway::start("start_timeout = \"10s\"\n");
+    let slow = "import time\ntime.sleep(12)\ndef handler(event, context):\n    return event\n";
     gateway.deploy("slow", "", slow);
     // Now its first caller has to wait for the template.
     gateway.restart();
@@ -186,7 +188,7 @@ fn an_accepted_event_is_made_also_when_the_gateway_is_killed() {
     gateway.bucket("box");
     gateway.put("box", "gate", b"wait");
     gateway.deploy("obedient", "", OBEDIENT);
-    let event = json!({"steps": [["fail_until", "gate"], ["put", "made"]]});
+    let event = json!({"steps": [["sleep", 3], ["fail_until", "gate"], ["put", "made"]]});
     let kind = [("x-amz-invocation-type", "Event")];
     let accepted = gateway.try_invoke("obedient", &event, &kind).unwrap();
     assert_eq!(accepted.status, 202);
@@ -225,6 +227,29 @@ fn a_role_is_all_that_a_function_may_do_and_hints_cannot_borrow_another() {
     }
 }
 
+/// A connection that stays.
+struct KeptAlive(std::net::TcpStream);
+
+impl KeptAlive {
+    fn connect(address: std::net::SocketAddr) -> KeptAlive {
+        KeptAlive(std::net::TcpStream::connect(address).unwrap())
+    }
+
+    /// The answer; nothing where the connection has ended.
+    fn asks(&mut self) -> String {
+        let asked = b"GET /2015-03-31/functions HTTP/1.1\r\nhost: gateway\r\n\r\n";
+        let (mut answer, mut octets) = (Vec::new(), [0; 65536]);
+        let _ = self.0.write_all(asked);
+        while !answer.ends_with(b"}") {
+            match self.0.read(&mut octets) {
+                Ok(0) | Err(_) => break,
+                Ok(read) => answer.extend_from_slice(&octets[..read]),
+            }
+        }
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+}
+
 #[test]
 fn what_runs_ends_before_the_gateway_does() {
     needs_functions!();
@@ -233,7 +258,7 @@ fn what_runs_ends_before_the_gateway_does() {
     gateway.deploy("obedient", "", OBEDIENT);
     let pids = [gateway.worker("default"), gateway.store()];
     let address = gateway.address;
-    let event = json!({"steps": [["sleep", 0.5], ["put", "late"]]});
+    let event = json!({"steps": [["sleep", 5], ["put", "late"]]});
     let running = std::thread::spawn(move || {
         system_tests::functions::invoke(address, "obedient", &event, &[]).unwrap()
     });
@@ -243,7 +268,11 @@ fn what_runs_ends_before_the_gateway_does() {
         instances.iter().any(|instance| instance["state"] == "busy").then_some(())
     };
     until("it runs", busy);
+    let mut kept = KeptAlive::connect(address);
+    assert!(kept.asks().starts_with("HTTP/1.1 200"));
     signal(gateway.pid(), "TERM");
+    until("nobody is let in", || std::net::TcpStream::connect(address).is_err().then_some(()));
+    assert_eq!(kept.asks(), "", "nor who is in already");
     assert_eq!(gateway.ended(), Some(0));
     assert!(running.join().unwrap().is_success());
     assert_eq!(gateway.object("box", "late").as_deref(), Some(b"late".as_slice()));
@@ -259,7 +288,7 @@ fn idle_instances_end_and_memory_is_shared_by_need() {
     let gateway = Gateway::start("memory_max = \"256MiB\"\n");
     let code = "def handler(event, context):\n    return 1\n";
     gateway.deploy("first", "keep_alive = \"1s\"\n", code);
-    gateway.deploy("second", "memory = \"256MiB\"\n", code);
+    gateway.deploy("second", "keep_alive = \"1s\"\nmemory = \"256MiB\"\n", code);
     gateway.deploy("third", "memory = \"257MiB\"\n", code);
     assert!(gateway.invoke("first", &json!({})).is_success());
     assert!(gateway.invoke("second", &json!({})).is_success(), "the first one makes room");
@@ -296,4 +325,32 @@ fn a_directory_of_functions_is_read_anew_at_sighup() {
     std::fs::remove_dir_all(source.path().join("second")).unwrap();
     signal(gateway.pid(), "HUP");
     until("it is gone", || (gateway.invoke("second", &json!({})).status == 404).then_some(()));
+}
+
+#[test]
+fn neither_a_deployed_function_nor_one_of_the_directory_replaces_the_other() {
+    needs_functions!();
+    let source = tempfile::tempdir().unwrap();
+    let code = |number: u32| format!("def handler(event, context):\n    return {number}\n");
+    let write = |name: &str, number: u32| {
+        let directory = source.path().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("function.toml"), "handler = \"app.handler\"\n").unwrap();
+        std::fs::write(directory.join("app.py"), code(number)).unwrap();
+    };
+    write("theirs", 1);
+    let mut gateway = Gateway::start(&format!("functions = \"{}\"\n", source.path().display()));
+    let output = gateway.try_deploy("theirs", "", &code(2));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("directory"), "{said}");
+    assert_eq!(gateway.invoke("theirs", &json!({})).json(), 1);
+    gateway.deploy("own", "", &code(3));
+    write("own", 4);
+    write("theirs", 5);
+    signal(gateway.pid(), "HUP");
+    let read = |gateway: &Gateway, name: &str| gateway.invoke(name, &json!({})).json();
+    until("it is read anew", || (read(&gateway, "theirs") == 5).then_some(()));
+    assert_eq!(read(&gateway, "own"), 3);
+    gateway.restart();
+    assert_eq!((read(&gateway, "own"), read(&gateway, "theirs")), (json!(3), json!(5)));
 }

@@ -38,7 +38,7 @@ def handler(event, context):
     return event["token"]
 "#;
 /// What a caller may be told where something was killed.
-const ERRORS: [&str; 9] = [
+const ERRORS: [&str; 11] = [
     "Runtime.ExitError",
     "Unlade.WorkerLost",
     "Unlade.WriteFailed",
@@ -48,6 +48,8 @@ const ERRORS: [&str; 9] = [
     // What botocore raises where a store is not there.
     "EndpointConnectionError",
     "ConnectionClosedError",
+    "IncompleteReadError",
+    "ResponseStreamingError",
     "ClientError",
 ];
 const STAGES: [&str; 4] = ["begin", "read", "written", "settling"];

@@ -97,7 +97,8 @@ pub struct Image {
     pub mode: Mode,
     /// What is imported before.
     pub preload: Preload,
-    /// Where connections of [`Mode::Tcp`] end: a socket of the host's, made visible inside.
+    /// Where connections of [`Mode::Tcp`] end: a socket of the host's, which may be made anew; its
+    /// directory is made visible inside.
     pub relay: Option<PathBuf>,
     /// Whether it sees the host's network: [`Mode::Stock`] only.
     pub network: bool,

@@ -191,14 +191,18 @@ impl Pool {
         actions
     }
 
-    /// What an instance of a function is charged with from now on: those that are there, too.
-    pub fn charge(&mut self, function: FunctionId, charge_bytes: u64) {
-        let Some(family) = self.families.get_mut(&function) else { return };
+    /// What an instance of a function is charged with from now on: those that are there, too. Where
+    /// that is less there may be room for what waits.
+    pub fn charge(&mut self, function: FunctionId, charge_bytes: u64) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let Some(family) = self.families.get_mut(&function) else { return actions };
         family.share.charge_bytes = charge_bytes;
         for member in self.members.values_mut().filter(|member| member.function == function) {
             self.charged_bytes = self.charged_bytes - member.charged_bytes + charge_bytes;
             member.charged_bytes = charge_bytes;
         }
+        self.feed_all(&mut actions);
+        actions
     }
 
     /// Removes a function: what waits is refused, what is idle stops, what is busy stops afterwards.
@@ -284,6 +288,22 @@ impl Pool {
         actions
     }
 
+    /// An instance that has started is ending, by itself or told to: it is given to nobody any more.
+    /// [`Pool::gone`] follows.
+    pub fn ending(&mut self, instance: InstanceId) {
+        let Some(member) = self.members.get_mut(&instance) else { return };
+        match member.state {
+            State::Idle => {
+                if let Some(family) = self.families.get_mut(&member.function) {
+                    family.idle.remove(&member.turn);
+                }
+            }
+            State::Busy => {}
+            State::Starting | State::Stopping => return,
+        }
+        member.state = State::Stopping;
+    }
+
     /// An instance is no more. Where it never started, `why` says it, and the function's oldest
     /// waiting invocation is refused with that.
     pub fn gone(&mut self, instance: InstanceId, why: Option<&str>) -> Vec<Action> {
@@ -360,17 +380,6 @@ impl Pool {
         census
     }
 
-    /// Stops all idle instances, for a drain.
-    pub fn stop_idle(&mut self) -> Vec<Action> {
-        let mut actions = Vec::new();
-        let is_idle = |(_, member): &(&InstanceId, &Member)| member.state == State::Idle;
-        let idle: Vec<_> = self.members.iter().filter(is_idle).map(|(id, _)| *id).collect();
-        for instance in idle {
-            self.stop(instance, &mut actions);
-        }
-        actions
-    }
-
     fn run(&mut self, instance: InstanceId, invocation: InvocationId, actions: &mut Vec<Action>) {
         let Some(member) = self.members.get_mut(&instance) else { return };
         member.state = State::Busy;
@@ -437,6 +446,10 @@ impl Pool {
         };
         if fits(self.charged_bytes, self.members.len()) {
             return Ok(());
+        }
+        if bytes > memory_bytes_max {
+            // Nobody's end would help.
+            return Err(Refused::Memory);
         }
         let going = self.members.values().filter(|member| member.state == State::Stopping);
         let (mut charged, mut members) = (self.charged_bytes, self.members.len());

@@ -22,7 +22,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use wire::guest::control::ObjectName;
 
 use crate::deploy;
@@ -51,6 +51,8 @@ pub struct Api {
     pub events: Rc<Events>,
     /// What the state says beside the host's.
     pub about: Box<dyn Fn() -> Value>,
+    /// Whether the gateway is ending: then each connection ends with what it has been asked.
+    pub ending: watch::Receiver<bool>,
 }
 
 /// Serves connections until it is dropped; those that are being served go on.
@@ -82,6 +84,7 @@ async fn converse(
     peer: SocketAddr,
 ) -> Result<(), Box<dyn std::error::Error>> {
     stream.set_nodelay(true)?;
+    let mut ending = api.ending.clone();
     let service = service_fn(move |request| {
         let api = api.clone();
         async move {
@@ -93,7 +96,16 @@ async fn converse(
     });
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    let served = builder.serve_connection(TokioIo::new(stream), service).await;
+    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let served = tokio::select! {
+        biased;
+        _ = async { ending.wait_for(|is_ending| *is_ending).await.is_ok() } => {
+            // What it has been asked is answered, and nothing more.
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+        served = connection.as_mut() => served,
+    };
     tracing::trace!(%peer, "a connection has ended");
     Ok(served?)
 }
@@ -133,6 +145,9 @@ fn unpercent(text: &str) -> Result<String, Refusal> {
             continue;
         }
         let (digits, after) = rest.split_at_checked(2).ok_or_else(wrong)?;
+        if !digits.iter().all(u8::is_ascii_hexdigit) {
+            return Err(wrong());
+        }
         let digits = std::str::from_utf8(digits).map_err(|_| wrong())?;
         octets.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
         rest = after;
@@ -292,13 +307,23 @@ fn configuration(function: &Function) -> Value {
     })
 }
 
-fn remove(api: &Api, function: &Function) -> Result<Reply, Refusal> {
-    let state = &api.host.config.state;
-    if !function.code.starts_with(state.join("functions")) {
-        let why = "it is served from the directory `functions`: remove it there, and restart";
-        return Err(Refusal::Conflict(why.to_owned()));
+/// Refuses where the function is not the gateway's.
+fn owned(function: &Function) -> Result<(), Refusal> {
+    if function.is_deployed {
+        return Ok(());
     }
-    let forgotten = deploy::forget(state, &function.name);
+    let why = "it is served from the directory `functions`: change or remove it there, and reload";
+    Err(Refusal::Conflict(why.to_owned()))
+}
+
+/// Refuses where the name is that of a function of the directory: that would come back instead.
+fn free(api: &Api, name: &str) -> Result<(), Refusal> {
+    api.host.function(name).map_or(Ok(()), |function| owned(&function))
+}
+
+fn remove(api: &Api, function: &Function) -> Result<Reply, Refusal> {
+    owned(function)?;
+    let forgotten = deploy::forget(&api.host.config.state, &function.name);
     forgotten.map_err(|error| Refusal::Service(error.to_string()))?;
     api.host.remove(&function.name);
     Ok(json_reply(204, ""))
@@ -313,6 +338,7 @@ async fn deployment(
         let why = format!("{name:?} is no name: letters, digits, - and _, 64 at most");
         return Err(Refusal::Parameter(why));
     }
+    free(api, name)?;
     let archive = collect(request.into_body(), deploy::CODE_BYTES_MAX as usize).await?;
     let state = api.host.config.state.clone();
     let refusal = |error: deploy::DeployError| match error.is_callers() {
@@ -342,6 +368,8 @@ async fn publish(
     let function = made.map_err(|error| Refusal::Parameter(error.to_string()))?;
     let template = api.host.template(&function).await;
     template.map_err(|why| Refusal::Parameter(format!("{name} does not start: {why}")))?;
+    // It may have come into the directory meanwhile.
+    free(api, name)?;
     deploy::commit(revision).map_err(|error| Refusal::Service(error.to_string()))?;
     api.host.publish(&function);
     Ok(function)
@@ -394,7 +422,7 @@ mod tests {
     #[test]
     fn percent_notation_is_strict() {
         assert_eq!(unpercent("a%3A%C3%BC").unwrap(), "a:ü");
-        for wrong in ["%", "%4", "%zz", "%ff"] {
+        for wrong in ["%", "%4", "%zz", "%+1", "%ff"] {
             assert!(unpercent(wrong).is_err(), "{wrong}");
         }
     }

@@ -11,6 +11,8 @@ use serde::Deserialize;
 use service::logs::LogConfig;
 use settings::{ByteSize, SettingsError};
 
+use crate::tenant::relay;
+
 /// The tenant that a function has where it says none.
 pub const DEFAULT_TENANT: &str = "default";
 /// Most tenants of a shared worker, `default` among them.
@@ -186,12 +188,12 @@ impl GatewayConfig {
             let why = format!("{SHARED_TENANTS_MAX} at most share a worker");
             return Err(value("[tenant]", why));
         }
-        let control = self.tenant_dir("").join("control");
         for name in self.tenant.keys().map(String::as_str).chain([DEFAULT_TENANT]) {
             if !is_name(name) {
                 return Err(value("[tenant]", format!("{name:?} is no name")));
             }
-            let length = control.as_os_str().len() + name.len();
+            // Of its sockets the one with the longest name.
+            let length = relay(&self.tenant_dir(name)).as_os_str().len();
             if length > SOCKET_PATH_BYTES_MAX {
                 let why = format!(
                     "{} is too long for the sockets in it by {} octets",
@@ -268,6 +270,11 @@ mod tests {
         }
         let long = format!("state = \"/{}\"", "x".repeat(100));
         assert!(parsed(&long).unwrap_err().to_string().contains("too long"));
+        let rest = "/tenants/default/tcp/relay".len();
+        for (bytes, fits) in [(SOCKET_PATH_BYTES_MAX, true), (SOCKET_PATH_BYTES_MAX + 1, false)] {
+            let state = format!("state = \"/{}\"", "x".repeat(bytes - rest - 1));
+            assert_eq!(parsed(&state).is_ok(), fits, "{bytes}");
+        }
         assert!(parsed("listen = \"0.0.0.0:9001\"\nallow_remote = true").is_ok());
         let shared = "workers = \"shared\"\nworkers_admin = \"127.0.0.1:1\"";
         assert_eq!(parsed(shared).unwrap().workers, Workers::Shared);

@@ -20,7 +20,7 @@ use crate::config::GatewayConfig;
 use crate::deploy;
 use crate::member::{self, Member};
 use crate::store::Access;
-use crate::tenant::Tenant;
+use crate::tenant::{Tenant, relay};
 use crate::tenants::Tenants;
 
 /// How often idle instances are looked at.
@@ -49,14 +49,16 @@ pub struct Function {
     /// Whether it was removed, or replaced.
     is_removed: Cell<bool>,
     removed: Rc<Notify>,
-    /// Whether its files are the gateway's.
-    owns_code: bool,
+    /// Whether it was deployed: its files are the gateway's, and go with it.
+    pub is_deployed: bool,
 }
 
 impl Drop for Function {
-    /// Its last instance has gone.
+    /// Its last instance has gone, or it was never served.
     fn drop(&mut self) {
-        if self.is_removed.get() && self.owns_code {
+        // Who watches its template holds that.
+        self.removed.notify_one();
+        if self.is_removed.get() && self.is_deployed {
             deploy::discard(&self.code);
         }
     }
@@ -162,7 +164,7 @@ impl Host {
         }
         let role = *self.roles.borrow_mut().entry(name.to_owned()).or_insert_with(|| self.next());
         Ok(Rc::new(Function {
-            owns_code: code.starts_with(self.config.state.join("functions")),
+            is_deployed: code.starts_with(self.config.state.join("functions")),
             id: self.next(),
             name: name.to_owned(),
             hints: manifest.templates()?,
@@ -287,7 +289,7 @@ impl Host {
         }
         environment.extend(manifest.environment.clone());
         let python = manifest.python.as_ref().unwrap_or(&self.config.python);
-        let relay = self.config.tenant_dir(&manifest.tenant).join("relay");
+        let relay = relay(&self.config.tenant_dir(&manifest.tenant));
         Image {
             function: function.name.clone(),
             handler: manifest.handler.clone(),
@@ -334,6 +336,11 @@ impl Host {
         self.act(actions);
     }
 
+    /// The instance cannot be invoked any more; it is gone in a moment.
+    pub fn ending(&self, instance: InstanceId) {
+        self.pool.borrow_mut().ending(instance);
+    }
+
     /// The instance is no more.
     pub fn gone(self: &Rc<Host>, instance: InstanceId, why: Option<&str>) {
         self.members.borrow_mut().remove(&instance);
@@ -354,12 +361,6 @@ impl Host {
     /// How many there are.
     pub fn census(&self) -> function::pool::Census {
         self.pool.borrow().census()
-    }
-
-    /// Stops what is idle, for a drain.
-    pub fn stop_idle(self: &Rc<Host>) {
-        let actions = self.pool.borrow_mut().stop_idle();
-        self.act(actions);
     }
 
     fn stop(&self, instance: InstanceId) {
@@ -418,7 +419,7 @@ impl Host {
 
     /// Charges each function with what its oldest instance has, and a quarter more: measuring one is
     /// dear, and one that has served for long has grown to its size.
-    async fn measure(&self) {
+    async fn measure(self: &Rc<Host>) {
         let mut oldest: HashMap<FunctionId, Rc<Member>> = HashMap::new();
         for member in self.members.borrow().values() {
             oldest.entry(member.function.id).or_insert_with(|| member.clone());
@@ -427,7 +428,8 @@ impl Host {
             let Some(usage) = member.usage() else { continue };
             let bytes = usage.private_bytes / 4 * 5;
             let charge = bytes.max(CHARGE_BYTES_MIN).min(member.function.manifest.memory.0);
-            self.pool.borrow_mut().charge(function, charge);
+            let actions = self.pool.borrow_mut().charge(function, charge);
+            self.act(actions);
             tokio::task::yield_now().await;
         }
     }

@@ -118,11 +118,15 @@ async fn attempt(
         Ok(assigned) => assigned,
         Err(why) => {
             if let Some(link) = hinted {
-                link.say(Said::Settle { invocation: invocation.to_owned() });
+                forget(&link, invocation);
             }
             return Err(Refusal::Throttled(why));
         }
     };
+    // The function may be another tenant's meanwhile.
+    if let Some(link) = hinted.filter(|link| !Rc::ptr_eq(link, &assigned.member.link)) {
+        forget(&link, invocation);
+    }
     let queued = begin.elapsed();
     let (ended, handler) = run(&assigned, &function, invocation, event).await;
     let Assigned { member, is_first } = assigned;
@@ -144,7 +148,10 @@ async fn attempt(
             let served = if is_first { Served::Fresh(member.origin) } else { Served::Warm };
             return Ok(answer(invocation, reply, settled, served, timings));
         }
-        Some(Ended::Refused(why)) => return Err(Refusal::Service(why)),
+        Some(Ended::Refused(why)) => {
+            forget(&member.link, invocation);
+            return Err(Refusal::Service(why));
+        }
         Some(Ended::Gone(_)) if member.link.is_lost() => Failure::WorkerLost,
         Some(Ended::Gone(why)) => Failure::Exited { why },
         None => {
@@ -152,13 +159,18 @@ async fn attempt(
             Failure::TimedOut { after: function.manifest.timeout }
         }
     };
-    // Nobody asks how its writes ended; the worker need not remember.
-    member.link.say(Said::Settle { invocation: invocation.to_owned() });
+    forget(&member.link, invocation);
     let result = failure.result(invocation);
     let served = if is_first { Served::Fresh(member.origin) } else { Served::Warm };
     let timings = Timings { queued, handler, ..Timings::default() };
     let (invocation, log_tail) = (invocation.to_owned(), String::new());
     Ok(Answer { invocation, result, is_error: true, log_tail, served, timings })
+}
+
+/// Nobody asks what becomes of an invocation: the worker need not keep what it fetched ahead, nor how
+/// its writes end.
+fn forget(link: &Link, invocation: &str) {
+    link.say(Said::Settle { invocation: invocation.to_owned() });
 }
 
 /// An instance of a function, or of what it was replaced with meanwhile.

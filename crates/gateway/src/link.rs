@@ -141,8 +141,11 @@ impl Link {
     fn hear(&self, message: Message) {
         let Message { said, octets } = message;
         let tell = |instance: u64, heard: Heard| {
-            if let Some(listener) = self.instances.borrow().get(&instance) {
-                let _ = listener.send(heard);
+            let send = |listener: &mpsc::UnboundedSender<Heard>| listener.send(heard).is_err();
+            let is_left = self.instances.borrow().get(&instance).is_some_and(send);
+            if is_left {
+                // Its start was given up.
+                self.forget(instance);
             }
         };
         match said {
@@ -231,4 +234,28 @@ async fn write(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::LocalSet;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_does_not_listen_any_more_is_forgotten() {
+        let within = LocalSet::new();
+        let (stream, _worker) = UnixStream::pair().unwrap();
+        let link = within.run_until(async { Link::new(stream) }).await;
+        let gone = |instance| {
+            let said = Said::Gone { instance, reason: "it has ended".to_owned() };
+            link.hear(Message { said, octets: Vec::new() });
+        };
+        let (kept, left) = (link.listen(1), link.listen(2));
+        drop(left);
+        gone(1);
+        gone(2);
+        assert_eq!(link.instances.borrow().keys().collect::<Vec<_>>(), [&1]);
+        drop(kept);
+    }
 }

@@ -104,6 +104,7 @@ pub async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
     host.admit(member.clone());
     host.ready(id);
     let why = serve(&host, &member, heard).await;
+    host.ending(id);
     tracing::debug!(function = %function.name, instance = id, why, "an instance has ended");
     member.instance.kill();
     member.link.say(Said::Detach { instance: id });
@@ -170,10 +171,13 @@ async fn serve(host: &Rc<Host>, member: &Member, mut heard: Heards) -> String {
     let instance = member.instance.clone();
     let mut ended = instance.ended();
     loop {
+        // One that is to stop is given to nobody, whatever it says; and what it said before it ended
+        // is said.
         let heard = tokio::select! {
+            biased;
+            () = member.stop.notified() => return "stopped".to_owned(),
             heard = heard.recv() => heard,
             why = &mut ended => return why,
-            () = member.stop.notified() => return "stopped".to_owned(),
         };
         match heard {
             Some(Heard::Replied(reply)) => member.end(Ended::Replied(reply)),
@@ -181,12 +185,142 @@ async fn serve(host: &Rc<Host>, member: &Member, mut heard: Heards) -> String {
             Some(Heard::Gone(why)) if member.link.is_lost() => return why,
             // How its process ended says more than that its channel did.
             Some(Heard::Gone(why)) => {
+                host.ending(member.id);
                 return tokio::time::timeout(LAST_WORDS, &mut ended).await.unwrap_or(why);
             }
             None => return "the I/O worker is gone".to_owned(),
             Some(Heard::Ready) => continue,
         }
+        tokio::select! {
+            biased;
+            why = &mut ended => return why,
+            () = std::future::ready(()) => {}
+        }
         // Free before its caller is answered: what it wrote is the worker's now.
         host.ready(member.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::io;
+    use std::path::{Path, PathBuf};
+    use std::sync::Arc;
+
+    use function::Manifest;
+    use function::isolation::{Image, Isolation, IsolationError, Local};
+    use function::manifest::Backend;
+    use meter::{Meter, Role};
+    use tokio::net::UnixStream;
+    use tokio::task::LocalSet;
+    use wire::guest::Outcome;
+
+    use super::*;
+    use crate::config::GatewayConfig;
+    use crate::tenants::Tenants;
+
+    struct Nothing;
+
+    impl Isolation for Nothing {
+        fn name(&self) -> &'static str {
+            "nothing"
+        }
+
+        fn probe(&self) -> Result<(), IsolationError> {
+            Ok(())
+        }
+
+        fn prepare<'a>(
+            &'a self,
+            _: &'a Image,
+        ) -> Local<'a, Result<Rc<dyn Template>, IsolationError>> {
+            let why = "nothing starts".to_owned();
+            Box::pin(async { Err(IsolationError::Unusable { backend: "nothing", why }) })
+        }
+    }
+
+    /// An instance that has ended, or never does.
+    struct Fixed {
+        has_ended: bool,
+    }
+
+    impl Instance for Fixed {
+        fn ended(&self) -> Local<'_, String> {
+            Box::pin(async {
+                match self.has_ended {
+                    true => "it exited".to_owned(),
+                    false => std::future::pending().await,
+                }
+            })
+        }
+
+        fn usage(&self) -> io::Result<Usage> {
+            Ok(Usage::default())
+        }
+
+        fn kill(&self) {}
+    }
+
+    fn host(state: &Path) -> Rc<Host> {
+        let config = GatewayConfig { state: state.to_owned(), ..GatewayConfig::default() };
+        let tenants = Tenants::start(&config, Path::new("/nothing"), None).unwrap();
+        let backend: Rc<dyn Isolation> = Rc::new(Nothing);
+        let backends = HashMap::from([(Backend::default(), backend)]);
+        let meter = Arc::new(Meter::for_role(Role::Gateway));
+        Host::new(config, backends, tenants, None, PathBuf::new(), meter)
+    }
+
+    /// An invocation whose reply comes in the same turn as its instance's end, or as it is told to
+    /// stop: how it ended, and why the instance did.
+    async fn meets_reply(has_ended: bool) -> (Option<Ended>, String) {
+        let state = tempfile::tempdir().unwrap();
+        let host = host(state.path());
+        let manifest = Manifest::of_handler("app.handler");
+        let (stream, _worker) = UnixStream::pair().unwrap();
+        let member = Member {
+            id: 1,
+            function: host.make("f", manifest, state.path().to_owned()).unwrap(),
+            link: Link::new(stream),
+            origin: Origin::Cold,
+            start: Duration::ZERO,
+            stop: Notify::new(),
+            instance: Rc::new(Fixed { has_ended }),
+            running: RefCell::default(),
+            gone: RefCell::default(),
+        };
+        let (says, heard) = mpsc::unbounded_channel();
+        let running = member.begin();
+        let reply = Reply {
+            invocation: "i".to_owned(),
+            status: Outcome::Done,
+            log_tail: String::new(),
+            settled: None,
+            prefetch_us: (0, 0),
+            result: Vec::new(),
+        };
+        says.send(Heard::Replied(reply)).unwrap();
+        if !has_ended {
+            member.stop.notify_one();
+        }
+        let why = serve(&host, &member, heard).await;
+        drop(member);
+        (running.await.ok(), why)
+    }
+
+    #[tokio::test]
+    async fn a_reply_counts_where_its_instance_has_ended_and_not_where_it_is_to_stop() {
+        let tested = async {
+            // Which of two is seen first was a matter of chance.
+            for _ in 0..32 {
+                let (ended, why) = meets_reply(true).await;
+                assert!(matches!(ended, Some(Ended::Replied(_))), "{ended:?}");
+                assert_eq!(why, "it exited");
+                let (ended, why) = meets_reply(false).await;
+                assert!(ended.is_none(), "{ended:?}");
+                assert_eq!(why, "stopped");
+            }
+        };
+        LocalSet::new().run_until(tested).await;
     }
 }

@@ -18,11 +18,12 @@ use service::admin::{self, AdminError, Health, Routes};
 use service::system::{SystemError, system};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::api::{self, Api};
 use crate::config::{ConfigError, DEFAULT_TENANT, GatewayConfig, TenantConfig};
-use crate::deploy::{self, DeployError};
+use crate::deploy::{self, DeployError, Revision};
 use crate::events::Events;
 use crate::guest;
 use crate::host::Host;
@@ -122,7 +123,8 @@ async fn serve(
         tracing::info!(replayed, "events that a gateway before had accepted");
     }
     let about = about(store.clone());
-    let api = Rc::new(Api { host: host.clone(), events, about });
+    let (end, ending) = watch::channel(false);
+    let api = Rc::new(Api { host: host.clone(), events, about, ending });
     let ticking = tokio::task::spawn_local(host.clone().tick());
     let accepting = tokio::task::spawn_local(api::serve(api, listener));
     told(address).map_err(system("standard output"))?;
@@ -137,6 +139,7 @@ async fn serve(
     tracing::info!("draining");
     draining.store(true, Ordering::Relaxed);
     accepting.abort();
+    end.send_replace(true);
     tokio::select! {
         () = drain(&host) => {}
         _ = terminate.recv() => tracing::warn!("told twice: what runs is lost"),
@@ -212,16 +215,30 @@ pub(crate) fn worker_table(
 
 fn load(host: &Rc<Host>) -> Result<(), GatewayError> {
     deploy::sweep(&host.config.state)?;
-    let mut found = deploy::deployed(&host.config.state)?;
-    if let Some(directory) = &host.config.functions {
-        found.extend(deploy::of_directory(directory)?);
+    let publish = |name: &str, revision: Revision| -> Result<(), DeployError> {
+        host.publish(&host.make(name, revision.manifest, revision.code)?);
+        Ok(())
+    };
+    for (name, revision) in deploy::deployed(&host.config.state)? {
+        publish(&name, revision)?;
     }
-    for (name, revision) in found {
-        host.publish(
-            &host.make(&name, revision.manifest, revision.code).map_err(DeployError::from)?,
-        );
+    let Some(directory) = &host.config.functions else { return Ok(()) };
+    for (name, revision) in deploy::of_directory(directory)? {
+        if !is_deployed(host, &name) {
+            publish(&name, revision)?;
+        }
     }
     Ok(())
+}
+
+/// Whether a function of the directory has the name of one that was deployed, which stays.
+fn is_deployed(host: &Host, name: &str) -> bool {
+    let is_deployed = host.function(name).is_some_and(|function| function.is_deployed);
+    if is_deployed {
+        let why = "a deployed function has this name; remove one of them";
+        tracing::error!(function = name, why, "not served from the directory");
+    }
+    is_deployed
 }
 
 /// Limits, tenants, and functions of the directory `functions`, as the configuration says now. The
@@ -254,15 +271,17 @@ fn reload_functions(host: &Rc<Host>, config: &GatewayConfig) {
         Ok(found) => found,
         Err(error) => return tracing::error!(%error, "functions are not reloaded"),
     };
-    let deployed = host.config.state.join("functions");
     for function in host.functions() {
         let is_there = found.iter().any(|(name, _)| *name == function.name);
-        if !is_there && !function.code.starts_with(&deployed) {
+        if !is_there && !function.is_deployed {
             host.remove(&function.name);
         }
     }
     let count = found.len();
     for (name, revision) in found {
+        if is_deployed(host, &name) {
+            continue;
+        }
         match host.make(&name, revision.manifest, revision.code) {
             Ok(function) => host.publish(&function),
             Err(error) => tracing::error!(function = name, %error, "stays as it was"),

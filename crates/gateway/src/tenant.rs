@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -52,6 +52,12 @@ pub fn config_file(dir: &Path) -> PathBuf {
     dir.join("worker.toml")
 }
 
+/// The socket of a tenant's relay, in its directory. Sandboxes see the directory that it is in, and
+/// nothing else is in that: the worker that comes after this one makes another file.
+pub fn relay(dir: &Path) -> PathBuf {
+    dir.join("tcp").join("relay")
+}
+
 /// Writes what a tenant's worker is told: the table, and where it listens and what it keeps.
 ///
 /// # Errors
@@ -64,7 +70,13 @@ pub fn configure(dir: &Path, mut table: toml::Table) -> io::Result<()> {
     if let Some(limits) = limits.as_table_mut() {
         limits.entry("journal").or_insert_with(|| path("journal"));
     }
-    let relay = toml::Table::from_iter([("path".to_owned(), path("relay"))]);
+    let relay = relay(dir);
+    if let Some(seen) = relay.parent() {
+        fs::create_dir_all(seen)?;
+        fs::set_permissions(seen, fs::Permissions::from_mode(0o755))?;
+    }
+    let path = toml::Value::from(relay.display().to_string());
+    let relay = toml::Table::from_iter([("path".to_owned(), path)]);
     table.insert("relay".to_owned(), relay.into());
     write_private(&config_file(dir), &table.to_string())
 }

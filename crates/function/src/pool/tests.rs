@@ -55,6 +55,54 @@ fn the_least_recently_used_instance_makes_room() {
 }
 
 #[test]
+fn nothing_is_stopped_for_what_never_fits() {
+    let (mut pool, now) = (Pool::new(LIMITS), Instant::now());
+    pool.set(1, share(5, 4));
+    pool.set(2, share(5, 11));
+    let idle = started(&pool.arrive(1, 1, now))[0];
+    pool.ready(idle, now);
+    pool.ready(idle, now);
+    let why = Refused::Memory;
+    assert_eq!(pool.arrive(2, 2, now), [Action::Refuse { invocation: 2, why }]);
+    let is_first = false;
+    assert_eq!(pool.arrive(1, 3, now), [Action::Run { instance: idle, invocation: 3, is_first }]);
+}
+
+#[test]
+fn what_waits_is_fed_when_less_is_charged() {
+    let (mut pool, now) = (Pool::new(LIMITS), Instant::now());
+    pool.set(1, share(5, 8));
+    pool.set(2, share(5, 4));
+    assert_eq!(started(&pool.arrive(1, 1, now)).len(), 1);
+    assert_eq!(pool.arrive(2, 2, now), [], "there is no room");
+    assert_eq!(pool.charge(1, 7), []);
+    assert_eq!(started(&pool.charge(1, 6)).len(), 1);
+    assert_eq!(pool.census().charged_bytes, 10);
+}
+
+#[test]
+fn an_instance_that_is_ending_is_given_to_nobody() {
+    let (mut pool, now) = (Pool::new(LIMITS), Instant::now());
+    pool.set(1, share(2, 1));
+    let (a, b) = (pool.arrive(1, 1, now), pool.arrive(1, 2, now));
+    let (a, b) = (started(&a)[0], started(&b)[0]);
+    pool.ready(a, now);
+    pool.ready(b, now);
+    pool.ready(a, now);
+    pool.ending(a);
+    pool.ending(b);
+    assert_eq!(pool.census(), Census { stopping: 2, charged_bytes: 2, ..Census::default() });
+    assert_eq!(pool.arrive(1, 3, now), [], "it waits for the end of one");
+    assert_eq!(pool.ready(b, now), [], "a reply that comes late");
+    assert_eq!(started(&pool.gone(a, None)).len(), 1);
+    assert_eq!(pool.gone(b, None), []);
+    assert_eq!(
+        pool.census(),
+        Census { starting: 1, waiting: 1, charged_bytes: 1, ..Census::default() }
+    );
+}
+
+#[test]
 fn what_cannot_be_served_is_refused_with_its_reason() {
     let (mut pool, now) = (Pool::new(LIMITS), Instant::now());
     let refused = |invocation, why| vec![Action::Refuse { invocation, why }];

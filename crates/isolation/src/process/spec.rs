@@ -17,8 +17,9 @@ pub const TASK: &str = "/var/task";
 const GUEST: &str = "/opt/unlade";
 /// Where packages are, by number.
 const PACKAGES: &str = "/opt/python";
-/// Where the relay of TCP connections is.
-const RELAY: &str = "/run/unlade/relay";
+/// Where the directory of the relay's socket is: the socket itself is another file each time that the
+/// worker starts.
+const RELAY: &str = "/run/unlade";
 /// Files of the host that programs of every kind read; what is not there is not needed.
 const SYSTEM: [&str; 6] = [
     "/usr",
@@ -140,7 +141,8 @@ fn files(image: &Image, interpreter: &Interpreter) -> Result<Files, IsolationErr
     for (source, _) in &own {
         readable(source)?;
     }
-    own.extend(image.relay.clone().map(|socket| (socket, PathBuf::from(RELAY))));
+    let relay = image.relay.as_deref().and_then(Path::parent);
+    own.extend(relay.map(|directory| (directory.to_owned(), PathBuf::from(RELAY))));
     for (source, target) in own {
         let whole = std::path::absolute(&source).map_err(|e| system("absolute path", e))?;
         binds.push(Bind { source: whole, target });
@@ -209,8 +211,9 @@ fn environment(image: &Image, interpreter: &Interpreter) -> BTreeMap<String, Str
     // These are not the function's to say.
     out.insert("PYTHONPATH".to_owned(), path.join(":"));
     out.insert("LAMBDA_TASK_ROOT".to_owned(), TASK.to_owned());
-    if image.relay.is_some() {
-        out.insert("UNLADE_RELAY_PATH".to_owned(), RELAY.to_owned());
+    if let Some(name) = image.relay.as_deref().and_then(Path::file_name) {
+        let path = Path::new(RELAY).join(name).display().to_string();
+        out.insert("UNLADE_RELAY_PATH".to_owned(), path);
     }
     out
 }

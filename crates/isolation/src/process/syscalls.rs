@@ -25,7 +25,7 @@ macro_rules! calls {
     ($($name:ident)*) => { &[$(libc::$name),*] };
 }
 
-/// Files, memory, processes, time, sockets, System V IPC: what a program does with its own things.
+/// Files, memory, processes, time, sockets: what a program does with its own things.
 #[rustfmt::skip]
 const ALLOWED: &[libc::c_long] = calls![
     SYS_read SYS_write SYS_pread64 SYS_pwrite64 SYS_readv SYS_writev SYS_preadv SYS_pwritev
@@ -67,9 +67,6 @@ const ALLOWED: &[libc::c_long] = calls![
     SYS_bind SYS_connect SYS_listen SYS_accept SYS_accept4 SYS_getsockname
     SYS_getpeername SYS_setsockopt SYS_getsockopt SYS_sendto SYS_recvfrom SYS_sendmsg SYS_recvmsg
     SYS_sendmmsg SYS_recvmmsg SYS_shutdown
-    SYS_shmget SYS_shmat SYS_shmdt SYS_shmctl SYS_semget SYS_semop SYS_semtimedop SYS_semctl
-    SYS_msgget SYS_msgsnd SYS_msgrcv SYS_msgctl SYS_mq_open SYS_mq_unlink SYS_mq_timedsend
-    SYS_mq_timedreceive SYS_mq_notify SYS_mq_getsetattr
 ];
 
 /// Older names of some of those.
@@ -86,7 +83,9 @@ const ALLOWED_HERE: &[libc::c_long] = calls![
 const ALLOWED_HERE: &[libc::c_long] = calls![SYS_renameat];
 
 /// Other processes, the kernel's own things, mounts, namespaces, keys, and what has had most of the
-/// holes.
+/// holes. System V IPC and message queues: what they hold outlives the instance that made it, in no
+/// control group's account, and is for its siblings to find; shared memory and semaphores of POSIX
+/// are files, in its own `/dev/shm`.
 #[rustfmt::skip]
 const REFUSED: &[libc::c_long] = calls![
     SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_process_madvise SYS_process_mrelease
@@ -101,6 +100,9 @@ const REFUSED: &[libc::c_long] = calls![
     SYS_syslog SYS_sethostname SYS_setdomainname SYS_settimeofday SYS_clock_settime
     SYS_clock_adjtime SYS_adjtimex SYS_vhangup SYS_mbind SYS_set_mempolicy
     SYS_migrate_pages SYS_move_pages
+    SYS_shmget SYS_shmat SYS_shmdt SYS_shmctl SYS_semget SYS_semop SYS_semtimedop SYS_semctl
+    SYS_msgget SYS_msgsnd SYS_msgrcv SYS_msgctl SYS_mq_open SYS_mq_unlink SYS_mq_timedsend
+    SYS_mq_timedreceive SYS_mq_notify SYS_mq_getsetattr
 ];
 #[cfg(target_arch = "x86_64")]
 const REFUSED_HERE: &[libc::c_long] =

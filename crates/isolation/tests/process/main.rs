@@ -2,6 +2,8 @@
 
 mod bed;
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -126,6 +128,10 @@ async fn an_instance_has_no_rights() {
         "call('syscall', 321, 0, 0, 0)",
         "call('syscall', 323, 0)",
         "call('syscall', 250, 0, 0)",
+        "call('shmget', 0, 4096, 0o1600)",
+        "call('semget', 0, 1, 0o1600)",
+        "call('msgget', 0, 0o1600)",
+        "call('mq_open', b'/x', 0o102, 0o600, None)",
         "tried(os.chroot, '/tmp')",
         "tried(os.setuid, 0)",
         "tried(os.setgroups, [0])",
@@ -191,6 +197,32 @@ async fn stock_instances_see_the_network() {
 }
 
 #[tokio::test]
+async fn a_relay_that_starts_again_is_reached() {
+    let Some(mut bed) = bed() else { return };
+    let seen = bed.directory.path().join("tcp");
+    std::fs::create_dir(&seen).unwrap();
+    std::fs::set_permissions(&seen, PermissionsExt::from_mode(0o755)).unwrap();
+    let path = seen.join("relay");
+    bed.image.relay = Some(path.clone());
+    let template = bed.template().await;
+    let mut one = guest(&template, "one").await;
+    for _ in 0..2 {
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666)).unwrap();
+        let connects = "\
+import os, socket
+s = socket.socket(socket.AF_UNIX)
+result = tried(s.connect, os.environ['UNLADE_RELAY_PATH'])
+";
+        assert_eq!(run(&mut one, connects), "done");
+        drop(listener);
+        std::fs::remove_file(&path).unwrap();
+    }
+    drop((one, template));
+    bed.nothing_is_left().await;
+}
+
+#[tokio::test]
 async fn instances_are_apart() {
     let Some(bed) = bed() else { return };
     let template = bed.template().await;
@@ -223,6 +255,32 @@ async fn instances_are_apart() {
         assert_eq!(next.run("import os; result = os.listdir('/tmp')"), json!([]));
     }
     drop((two, template));
+    bed.nothing_is_left().await;
+}
+
+/// System V's is refused: what it holds has no limit, and outlives its instance.
+#[tokio::test]
+async fn shared_memory_and_semaphores_are_files() {
+    let Some(bed) = bed() else { return };
+    let template = bed.template().await;
+    let mut one = guest(&template, "one").await;
+    let shares = "\
+import mmap, multiprocessing, os
+lock = multiprocessing.Lock()
+file = os.open('/dev/shm/own', os.O_RDWR | os.O_CREAT)
+os.ftruncate(file, 4096)
+memory = mmap.mmap(file, 4096)
+lock.acquire()
+child = os.fork()
+if child == 0:
+    memory[0] = 7
+    lock.release()
+    os._exit(0)
+lock.acquire()
+result = [memory[0], os.waitpid(child, 0)[1]]
+";
+    assert_eq!(one.run(shares), json!([7, 0]));
+    drop((one, template));
     bed.nothing_is_left().await;
 }
 
@@ -348,13 +406,24 @@ async fn the_death_of_a_keeper_ends_everything() {
     // Nobody was left to remove these; a backend sweeps those of processes that have gone.
     for controller in ["memory", "cpu", "cpuacct", "pids", "unified"] {
         for group in bed.groups(controller) {
-            for inner in std::fs::read_dir(&group).unwrap().flatten() {
-                let _ = std::fs::remove_dir(inner.path());
-            }
-            std::fs::remove_dir(group).unwrap();
+            removed(&group).await;
         }
     }
     bed.nothing_is_left().await;
+}
+
+/// Removes a control group and those in it. What dies is in one until the kernel is done with it.
+async fn removed(group: &Path) {
+    for _ in 0..500 {
+        for inner in std::fs::read_dir(group).unwrap().flatten() {
+            let _ = std::fs::remove_dir(inner.path());
+        }
+        if std::fs::remove_dir(group).is_ok() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("{group:?} is not empty");
 }
 
 #[tokio::test]
