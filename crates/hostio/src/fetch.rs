@@ -219,7 +219,13 @@ pub async fn read(tenant: &Tenant, life: &Rc<Life>, call: u64, token: u64, wante
     }
     match piece {
         Ok(Some(piece)) => give(tenant, life, call, token, None, *flow, piece, 0),
-        Ok(None) => life.complete(&Completion::bare(call, Status::Refused, life.epoch_low())),
+        Ok(None) => {
+            // The guest asks again when it has given something back.
+            if let Some(held) = life.tokens.borrow_mut().get_mut(&token) {
+                held.rest = Some(Rest::Here(flow));
+            }
+            life.complete(&Completion::bare(call, Status::Refused, life.epoch_low()));
+        }
         Err(error) => {
             let failed = Failed::from(error);
             let (code, message) = failed.said();

@@ -18,6 +18,9 @@ use tokio_util::io::ReaderStream;
 /// Octets of an object that are read at once.
 const PIECE_BYTES: u64 = 512 * 1024;
 
+/// Longest name of a file (NAME_MAX).
+const FILE_NAME_BYTES_MAX: usize = 255;
+
 /// See the module.
 pub struct Objects {
     files: Arc<FileSystem>,
@@ -59,6 +62,18 @@ impl Objects {
         }
         Ok(response)
     }
+}
+
+/// Refuses an object, before anything of it is kept, whose files' names would be too long. The
+/// longest is that of what is said of it: `.bucket-B.object-K.metadata.json`, of an upload with
+/// `.upload-UUID` in it, B and K in base64.
+fn check_name(bucket: &str, key: &str, is_upload: bool) -> S3Result<()> {
+    let encoded = |part: &str| (part.len() * 4).div_ceil(3);
+    let affixes = if is_upload { 74 } else { 30 };
+    if affixes + encoded(bucket) + encoded(key) <= FILE_NAME_BYTES_MAX {
+        return Ok(());
+    }
+    Err(s3s::s3_error!(KeyTooLongError, "Your key is too long for a store whose objects are files"))
 }
 
 /// A change, to its end. A body that breaks off is an error in it, before anything is changed.
@@ -127,6 +142,24 @@ macro_rules! change {
     };
 }
 
+/// Likewise, of changes that name a new object; and whether that is an upload.
+macro_rules! create {
+    ($($name:ident: $input:ident => $output:ident, $is_upload:literal;)*) => {
+        $(fn $name<'a, 'b>(&'a self, req: S3Request<$input>) -> Answer<'b, $output>
+        where
+            'a: 'b,
+            Self: 'b,
+        {
+            let named = check_name(&req.input.bucket, &req.input.key, $is_upload);
+            let files = self.files.clone();
+            Box::pin(whole(async move {
+                named?;
+                files.$name(req).await
+            }))
+        })*
+    };
+}
+
 impl S3 for Objects {
     fn get_object<'a, 'b>(&'a self, req: S3Request<GetObjectInput>) -> Answer<'b, GetObjectOutput>
     where
@@ -145,9 +178,13 @@ impl S3 for Objects {
         'a: 'b,
         Self: 'b,
     {
+        let named = check_name(&req.input.bucket, &req.input.key, false);
         req.input.content_encoding = req.input.content_encoding.take().and_then(own_encodings);
         let files = self.files.clone();
-        Box::pin(whole(async move { files.put_object(req).await }))
+        Box::pin(whole(async move {
+            named?;
+            files.put_object(req).await
+        }))
     }
 
     fn list_parts<'a, 'b>(&'a self, req: S3Request<ListPartsInput>) -> Answer<'b, ListPartsOutput>
@@ -167,13 +204,16 @@ impl S3 for Objects {
         list_objects_v2: ListObjectsV2Input => ListObjectsV2Output,
     }
 
+    create! {
+        copy_object: CopyObjectInput => CopyObjectOutput, false;
+        create_multipart_upload: CreateMultipartUploadInput => CreateMultipartUploadOutput, true;
+    }
+
     change! {
         create_bucket: CreateBucketInput => CreateBucketOutput,
-        copy_object: CopyObjectInput => CopyObjectOutput,
         delete_bucket: DeleteBucketInput => DeleteBucketOutput,
         delete_object: DeleteObjectInput => DeleteObjectOutput,
         delete_objects: DeleteObjectsInput => DeleteObjectsOutput,
-        create_multipart_upload: CreateMultipartUploadInput => CreateMultipartUploadOutput,
         upload_part: UploadPartInput => UploadPartOutput,
         upload_part_copy: UploadPartCopyInput => UploadPartCopyOutput,
         complete_multipart_upload: CompleteMultipartUploadInput => CompleteMultipartUploadOutput,
@@ -236,6 +276,16 @@ mod tests {
         std::fs::write(dir.path().join("new"), b"another").unwrap();
         std::fs::rename(dir.path().join("new"), &path).unwrap();
         assert!(octets(&path, old, &answer(0, 7)).await.is_none());
+    }
+
+    #[test]
+    fn a_name_that_no_file_can_have_is_refused() {
+        let key = |bytes| "k".repeat(bytes);
+        assert!(check_name("box", &key(165), false).is_ok());
+        let refused = check_name("box", &key(166), false).unwrap_err();
+        assert_eq!(*refused.code(), s3s::S3ErrorCode::KeyTooLongError);
+        assert!(check_name("box", &key(132), true).is_ok());
+        assert!(check_name("box", &key(133), true).is_err());
     }
 
     #[test]
