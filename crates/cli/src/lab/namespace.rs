@@ -89,6 +89,7 @@ mod tests {
     use super::*;
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
 
     #[test]
     fn a_tool_is_known_by_what_it_works_on() {
@@ -116,7 +117,12 @@ mod tests {
             .stdin(Stdio::piped())
             .spawn()
             .unwrap();
-        assert_eq!(tools_at_work(&lab), [tool.id()]);
+        // Its words are to be read a moment after it has begun.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while tools_at_work(&lab) != [tool.id()] {
+            assert!(Instant::now() < deadline, "the tool is not found");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         assert!(tools_at_work(&"another".parse().unwrap()).is_empty());
         tool.kill().unwrap();
         tool.wait().unwrap();
