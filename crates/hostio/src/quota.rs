@@ -3,12 +3,18 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+/// Octets of a call's text that count for nothing.
+const TEXT_BYTES_FREE: u64 = 64 * 1024;
+/// How many times larger text may be once it is parsed: `[0],` is a value and a list of values.
+const PARSED_FACTOR: u64 = 32;
+
 /// Limits over all instances of the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Calls in flight.
     pub calls_max: usize,
-    /// Octets of bodies that the worker holds: staged, prefetched and pending.
+    /// Octets that the worker holds: bodies that are staged, prefetched or pending, and what long
+    /// lists of parameters are parsed into.
     pub held_bytes_max: u64,
 }
 
@@ -43,6 +49,14 @@ impl Quota {
         }
         self.held_bytes.set(held);
         Some(HeldBytes { quota: self.clone(), bytes })
+    }
+
+    /// Room for a call's body, and for its text where that is long; nothing where there is too much.
+    /// The text of one call takes half of all at most, so that it can pass where nothing else is.
+    pub fn hold_call(self: &Rc<Quota>, text_bytes: usize, body_bytes: u64) -> Option<HeldBytes> {
+        let excess = (text_bytes as u64).saturating_sub(TEXT_BYTES_FREE);
+        let parsed = excess.saturating_mul(PARSED_FACTOR).min(self.limits.held_bytes_max / 2);
+        self.hold(body_bytes.checked_add(parsed)?)
     }
 
     /// Calls in flight.
@@ -100,5 +114,18 @@ mod tests {
         assert_eq!(quota.held_bytes(), 4);
         drop(four);
         assert!(quota.hold(10).is_some());
+    }
+
+    #[test]
+    fn long_texts_count_for_what_they_are_parsed_into() {
+        let quota = Quota::new(Limits { calls_max: 1, held_bytes_max: 40 << 20 });
+        drop(quota.hold_call(64 * 1024, 40 << 20).unwrap());
+        let first = quota.hold_call(512 * 1024, 7).unwrap();
+        assert_eq!(quota.held_bytes(), (14 << 20) + 7);
+        let second = quota.hold_call(512 * 1024, 0).unwrap();
+        assert!(quota.hold_call(512 * 1024, 0).is_none());
+        drop((first, second));
+        assert!(quota.hold_call(usize::MAX, 20 << 20).is_some());
+        assert!(quota.hold_call(0, u64::MAX).is_none());
     }
 }

@@ -413,10 +413,10 @@ impl Session {
             self.complain(life, number, HostCode::TooLarge, why);
             return Ok(());
         }
-        let held_bytes = if streams { stream::HELD_BYTES } else { call.body_bytes };
+        let body_bytes = if streams { stream::HELD_BYTES } else { call.body_bytes };
         let quota = &self.tenant.quota;
         let (Some(room), Some(held), Some(flying)) =
-            (quota.call(), quota.hold(held_bytes), self.fly())
+            (quota.call(), quota.hold_call(text.len(), body_bytes), self.fly())
         else {
             refuse(&self.tenant, life, number);
             return Ok(());
