@@ -106,6 +106,9 @@ fn retransmissions() -> u64 {
     values.split(' ').nth(at).unwrap().parse().unwrap()
 }
 
+/// How often packets are held while a message comes, at most.
+const ROUNDS: u64 = 20;
+
 fn held_bytes_come_in_order(address: &str) {
     let address: SocketAddr = address.parse().unwrap();
     let message: Vec<u8> = (0..600_000u32).map(|at| (at ^ at >> 9) as u8).collect();
@@ -122,7 +125,7 @@ fn held_bytes_come_in_order(address: &str) {
         let (mut at, mut longest) = (0, Duration::ZERO);
         slot.hold();
         go.send(()).unwrap();
-        for round in 0..20 {
+        for round in 0..ROUNDS {
             let begin = Instant::now();
             slot.hold();
             std::thread::sleep(Duration::from_millis(2));
@@ -163,10 +166,10 @@ fn held_bytes_come_in_order(address: &str) {
     };
     let Some(((counters, longest), retransmitted)) = in_namespaces(near, far) else { return };
     println!("{counters:?}, {retransmitted} retransmitted, held for {longest:?} at most");
-    // Where this machine was too busy for a short hold, the client is right to send again. One that
-    // was overtaken on its way may look lost to it; were held packets lost, there would be many.
+    // Where this machine was too busy for a short hold, the client is right to send again. Packets
+    // that were overtaken on their way look lost to it, too; were held ones lost, all would be.
     if longest < UNNOTICED_HOLD {
-        assert!(retransmitted * 20 <= counters.held, "held packets were retransmitted");
+        assert!(retransmitted <= ROUNDS + counters.held / 2, "held packets were retransmitted");
     }
 }
 
