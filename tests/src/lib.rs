@@ -251,11 +251,21 @@ impl Lab {
     /// It does not run, or does not end.
     pub fn end(&self, process: &str, signal: &str) {
         let running = || self.processes().into_iter().find(|(name, _)| name == process);
-        let (_, pid) = running().unwrap_or_else(|| panic!("{process} does not run"));
-        let sent = Command::new("kill").args(["-s", signal, &pid.to_string()]).status();
-        assert!(sent.expect("kill runs").success(), "{process} cannot be signalled");
+        self.signal(process, signal);
         let ended = counters::wait_for(std::time::Duration::from_secs(20), || running().is_none());
         assert!(ended, "{process} does not end");
+    }
+
+    /// Sends a process of the lab a signal, `STOP` for example.
+    ///
+    /// # Panics
+    /// It does not run.
+    pub fn signal(&self, process: &str, signal: &str) {
+        let processes = self.processes();
+        let found = processes.iter().find(|(name, _)| name == process);
+        let (_, pid) = found.unwrap_or_else(|| panic!("{process} does not run"));
+        let sent = Command::new("kill").args(["-s", signal, &pid.to_string()]).status();
+        assert!(sent.expect("kill runs").success(), "{process} cannot be signalled");
     }
 
     /// Starts a program of its own on a node.

@@ -253,3 +253,67 @@ fn a_slow_reader_gets_the_end_of_its_answer() {
     let expected = handed_over(&lab) >= 2 && reset == 0;
     assert!(expected, "{}", Metrics::read(&lab, "lb").noteworthy());
 }
+
+/// The sample of one reason of fallback.
+fn fallback(lab: &Lab, reason: &str) -> u64 {
+    Metrics::read(lab, "lb").get(&format!("unlade_lb_fallbacks_total{{reason=\"{reason}\"}}"))
+}
+
+fn log_of(lab: &Lab, process: &str) -> String {
+    std::fs::read_to_string(lab.dir().join("logs").join(format!("{process}.log"))).unwrap()
+}
+
+/// Line of the balancer's log about a fallback of this reason.
+fn fallback_line(lab: &Lab, reason: &str) -> Option<String> {
+    let log = log_of(lab, "lb");
+    let of_reason = format!("reason=\"{reason}\"");
+    let is_it = |line: &&str| {
+        line.contains("proxied instead of handed over") && line.contains(of_reason.as_str())
+    };
+    log.lines().find(is_it).map(str::to_owned)
+}
+
+#[test]
+fn a_missing_virtual_ip_is_counted_and_logged_as_such() {
+    needs!("ip", "setsid", "curl");
+    let _turn = turn();
+    let lab = lab();
+    let [v4, _] = lab.virtual_ips();
+    lab.exec_text("s1", &["ip", "address", "del", &format!("{v4}/32"), "dev", "lo"]);
+    let (status, _) = at_client(&lab, || get(&mut connect(v4, 6, 0).unwrap(), "/4KiB")).unwrap();
+    assert_eq!(status, 200, "the request is proxied");
+    let counted = wait_for(PATIENCE, || fallback(&lab, "address_not_local") == 1);
+    assert!(counted, "{}", Metrics::read(&lab, "lb").noteworthy());
+    assert_eq!(fallback(&lab, "restore_failed"), 0);
+    let refused = "unlade_backend_adoptions_refused_total{reason=\"address\"}";
+    assert_eq!(Metrics::read(&lab, "s1").get(refused), 1);
+    // The line names the cause and what to do, the route and the server.
+    let line = fallback_line(&lab, "address_not_local").expect("a line in the balancer's log");
+    for part in ["add it there to lo", "host=\"one.objects.lab\"", "server=\"", "client="] {
+        assert!(line.contains(part), "no {part} in: {line}");
+    }
+    assert!(log_of(&lab, "s1").contains("offer refused"), "the server's log has the errno");
+}
+
+#[test]
+fn a_server_that_does_not_answer_an_offer_is_counted_as_a_missed_deadline() {
+    needs!("ip", "setsid", "curl", "kill");
+    let _turn = turn();
+    let lab = lab();
+    let [v4, _] = lab.virtual_ips();
+    lab.signal("s1", "STOP");
+    let mut client = at_client(&lab, || {
+        let mut client = connect(v4, 6, 0).unwrap();
+        write!(client, "GET /4KiB HTTP/1.1\r\nHost: one.objects.lab\r\n\r\n").unwrap();
+        client
+    });
+    // Nobody has the connection only once the lease is over.
+    let counted = wait_for(PATIENCE + PATIENCE, || fallback(&lab, "deadline") == 1);
+    let counts = Metrics::read(&lab, "lb").noteworthy();
+    lab.signal("s1", "CONT");
+    assert!(counted, "{counts}");
+    assert!(fallback_line(&lab, "deadline").is_some_and(|line| line.contains("server=\"")));
+    let mut start = [0; 12];
+    client.read_exact(&mut start).unwrap();
+    assert_eq!(&start, b"HTTP/1.1 200");
+}

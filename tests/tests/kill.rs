@@ -336,6 +336,9 @@ const BALANCER_GAUGES: [&str; 6] = [
     "unlade_flow_entries",
 ];
 
+/// The gauge of a server that is 0 when no client is there.
+const SERVER_GAUGE: &str = "unlade_backend_adopted_connections";
+
 /// What is still held although no client is there.
 fn left_over(lab: &Lab) -> Vec<String> {
     let lb = Metrics::read(lab, "lb");
@@ -346,7 +349,7 @@ fn left_over(lab: &Lab) -> Vec<String> {
     for node in lab.nodes().iter().filter(|node| *node != "client") {
         if node.starts_with('s') {
             let server = Metrics::read(lab, node);
-            let gauge = server.not_zero(&["unlade_backend_adopted_connections"]);
+            let gauge = server.not_zero(&[SERVER_GAUGE]);
             left.extend(gauge.iter().map(|gauge| format!("{node}: {gauge}")));
             if !server.is_there() {
                 left.push(format!("{node} does not answer"));
@@ -417,6 +420,62 @@ fn under_load(lab: &Lab, shared: &Shared, seed: u64, strike: impl FnOnce()) {
         shared.stop.store(true, Ordering::SeqCst);
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
+}
+
+/// Sends a request without reading the answer.
+fn ask(lab: &Lab, host: &str, object: &str) -> Client {
+    let [v4, _] = lab.virtual_ips();
+    let address = SocketAddr::new(v4, 80);
+    let buffer = Some(4096);
+    let target = Target { address, tls: None, receive_buffer_bytes: buffer, patience: PATIENCE };
+    let mut client = Client::connect(&target).unwrap();
+    client.send(format!("GET /{object} HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).unwrap();
+    client
+}
+
+/// Each gauge that [`left_over`] wants to be 0 is seen above 0 first: otherwise it would prove
+/// nothing.
+#[test]
+fn the_gauges_of_the_leak_check_are_above_zero_while_clients_are_there() {
+    needs!("ip", "setsid", "curl", "kill");
+    let _turn = turn();
+    let lab = Lab::up(&["--objects", "small", "--fronts", "offload", "--servers", "1"]);
+    lab.wait_channels();
+    let wait_above_zero = |process: &str, gauges: &[&str]| {
+        for gauge in gauges {
+            let seen = wait_for(PATIENCE, || Metrics::read(&lab, process).get(gauge) > 0);
+            assert!(seen, "{gauge} of {process} stays 0");
+        }
+    };
+    std::thread::scope(|scope| {
+        let clients = scope.spawn(|| {
+            lab.enter("client");
+            // Neither reads its answer: one stays at the balancer, the other at the server.
+            (ask(&lab, "off.objects.lab", "1MiB"), ask(&lab, "one.objects.lab", "1MiB"))
+        });
+        let clients = clients.join().unwrap();
+        let here = ["unlade_lb_open_connections", "unlade_lb_upstream_busy_connections"];
+        wait_above_zero("lb", &here);
+        wait_above_zero("lb", &["unlade_lb_owned_flows", "unlade_flow_entries"]);
+        wait_above_zero("s1", &[SERVER_GAUGE]);
+        drop(clients);
+
+        // The server does not answer the offer, and the client sends more meanwhile.
+        lab.signal("s1", "STOP");
+        let mut client = scope
+            .spawn(|| {
+                lab.enter("client");
+                ask(&lab, "one.objects.lab", "4KiB")
+            })
+            .join()
+            .unwrap();
+        wait_above_zero("lb", &["unlade_lb_migrations_in_flight"]);
+        client.send(b"GET /4KiB HTTP/1.1\r\nHost: one.objects.lab\r\n\r\n").unwrap();
+        wait_above_zero("lb", &["unlade_held_bytes"]);
+        lab.signal("s1", "CONT");
+    });
+    let left = settle(&lab);
+    assert!(left.is_empty(), "left over: {left:?}");
 }
 
 #[test]

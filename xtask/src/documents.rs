@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::layers::SIDEWAYS;
+
 /// The heading of ARCHITECTURE.md above the tables whose paths are checked.
 const DATA_HEADING: &str = "## Follow the data";
 
@@ -25,6 +27,8 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
         Ok(())
     };
     with("ARCHITECTURE.md", check_paths)?;
+    with("ARCHITECTURE.md", |_, text| check_sideways(text))?;
+    with("README.md", check_rust_version)?;
     with("SPECIFICATION.md", check_promises)?;
     Ok(problems)
 }
@@ -68,6 +72,39 @@ pub fn check_paths(root: &Path, text: &str) -> Vec<String> {
         problems.push(format!("ARCHITECTURE.md: no paths in a table below `{DATA_HEADING}`"));
     }
     problems
+}
+
+/// The sideways arrows that ARCHITECTURE.md lists and the layer check does not allow, or the other
+/// way round. An item of the list begins with `` - `from` → `to` ``.
+pub fn check_sideways(text: &str) -> Vec<String> {
+    let mut listed = Vec::new();
+    for line in text.lines().filter(|line| line.starts_with("- `") && line.contains("` → `")) {
+        let mut names = quoted(line);
+        if let (Some(from), Some(to)) = (names.next(), names.next()) {
+            listed.push((from, to));
+        }
+    }
+    let unknown = listed.iter().filter(|arrow| !SIDEWAYS.contains(arrow)).map(|(from, to)| {
+        format!("ARCHITECTURE.md: the layer check does not allow `{from}` → `{to}`; correct one")
+    });
+    let missing = SIDEWAYS.iter().filter(|arrow| !listed.contains(arrow)).map(|(from, to)| {
+        format!("ARCHITECTURE.md: the list of sideways arrows lacks `{from}` → `{to}`; add it")
+    });
+    unknown.chain(missing).collect()
+}
+
+/// README.md names the Rust version that Cargo.toml at `root` demands.
+pub fn check_rust_version(root: &Path, text: &str) -> Vec<String> {
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap_or_default();
+    let demanded = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
+    match demanded {
+        Some(version) if !text.contains(&format!("Rust {version}")) => {
+            vec![format!("README.md: does not say that Rust {version} is needed; say it")]
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// A numbered promise: its line, number and text.

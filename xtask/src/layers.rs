@@ -12,7 +12,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
 /// Dependencies within a layer that are meant: the chassis stands on the record layer, steering on
 /// the links and devices it attaches to.
-const SIDEWAYS: [(&str, &str); 7] = [
+pub const SIDEWAYS: [(&str, &str); 7] = [
     ("service", "record"),
     ("steer", "linux"),
     ("copier", "copyd"),

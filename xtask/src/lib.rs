@@ -1,7 +1,8 @@
 //! Checks of the house, each of which is an ordinary test as well.
 //!
 //! - [`layers`]: dependencies between crates point down; `unsafe` stays where it may be;
-//! - [`tidy`]: files are short and clean, and the documents name what exists.
+//! - [`tidy`]: files are short and clean, the documents name what exists, and every
+//!   metric and label value is counted by some code ([`metrics`]).
 //!
 //! A check yields problems, one a line: `file:line: what is wrong; what to do`.
 #![forbid(unsafe_code)]
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 
 pub mod documents;
 pub mod layers;
+pub mod metrics;
 pub mod tidy;
 
 /// The root of the repository.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::documents;
+use crate::{documents, metrics};
 
 /// Most lines of a source file, its own tests not counted.
 const LINES_MAX: usize = 800;
@@ -25,11 +25,14 @@ const SOURCE: [&str; 5] = [".rs", ".c", ".h", ".py", ".sh"];
 /// A file cannot be read.
 pub fn check(root: &Path) -> Result<Vec<String>> {
     let mut problems = Vec::new();
+    let mut sources = Vec::new();
     for path in files(root)? {
         let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
         let text = fs::read_to_string(&path).with_context(|| shown.clone())?;
         problems.extend(check_text(&shown, &text));
+        sources.push((shown, text));
     }
+    problems.extend(metrics::check(root, &sources)?);
     problems.extend(documents::check(root)?);
     Ok(problems)
 }

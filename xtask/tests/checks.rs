@@ -3,7 +3,7 @@
 use std::fs;
 
 use xtask::layers::{Arrow, judge, table};
-use xtask::{documents, tidy};
+use xtask::{documents, metrics, tidy};
 
 const TABLE: &str = "\
 | layer | crates | what |
@@ -85,4 +85,46 @@ fn promises_name_what_shows_them() {
     assert!(check("1. Holds: `a/src/u.rs`.\n")[0].contains("does not exist"));
     assert!(check("1. A *pending*\n3. B *pending*\n")[0].contains("should be 2"));
     assert_eq!(check("# Nothing\n").len(), 1);
+}
+
+#[test]
+fn a_metric_that_no_code_counts_is_found() {
+    let labels = "labels! {\n    /// Why.\n    Why: \"reason\" {\n        /// No room.\n        \
+                  Full => \"full\",\n        Gone => \"gone\",\n    }\n}\n";
+    let declared = metrics::declarations("label.rs", labels);
+    let pair = |variant: &str| ("Why".to_owned(), variant.to_owned());
+    assert_eq!(declared, [pair("Full"), pair("Gone")]);
+    let gauges = "                $(Gauge::$variant => $name,)*\n    Open => \"unlade_open\",\n";
+    let gauge = [("Gauge".to_owned(), "Open".to_owned())];
+    assert_eq!(metrics::declarations("gauge.rs", gauges), gauge);
+    let events = "    Refused(why: Why) => \"unlade_refused\",\n";
+    let event = [("Event".to_owned(), "Refused".to_owned())];
+    assert_eq!(metrics::declarations("event.rs", events), event);
+    let stages = "    Hold => MIGRATION, \"hold\";\n";
+    let stage = [("Stage".to_owned(), "Hold".to_owned())];
+    assert_eq!(metrics::declarations("stage.rs", stages), stage);
+
+    assert!(metrics::uncounted(&declared, &["add(Why::Full); add(Why::Gone)"]).is_empty());
+    // Patterns, longer names and names within others count nothing.
+    let matched = "match why { Why::Full | Why::Gone => 1, Why::Fuller => 2, NoWhy::Gone => 3 }";
+    let problems = metrics::uncounted(&declared, &[matched]);
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    assert!(problems[0].contains("no code counts Why::Full"));
+}
+
+#[test]
+fn a_stale_list_of_arrows_and_a_stale_rust_version_are_found() {
+    let line = |(from, to): &(&str, &str)| format!("- `{from}` → `{to}`: a reason.\n");
+    let whole: String = xtask::layers::SIDEWAYS.iter().map(line).collect();
+    assert!(documents::check_sideways(&whole).is_empty());
+    let short: String = xtask::layers::SIDEWAYS.iter().skip(1).map(line).collect();
+    assert_eq!(documents::check_sideways(&short).len(), 1);
+    let wrong = format!("{whole}- `wire` → `balancer`: no.\n");
+    assert!(documents::check_sideways(&wrong)[0].contains("does not allow `wire` → `balancer`"));
+
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("Cargo.toml"), "[package]\nrust-version = \"1.92\"\n").unwrap();
+    let check = |text: &str| documents::check_rust_version(root.path(), text);
+    assert!(check("with Rust 1.92 or later").is_empty());
+    assert_eq!(check("with Rust 1.89 or later").len(), 1);
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use handoff::taker::{Offered, Taker};
@@ -18,7 +19,7 @@ use wire::frame::{ConnectionId, Epoch, Frame, RefuseReason, Terms};
 use wire::snapshot::Snapshot;
 
 use crate::agent::{Adopted, Agent, Peer};
-use crate::release::{Adoptee, Frozen, Lease};
+use crate::release::{Adoptee, Frozen, Lease, Orders};
 
 /// Why an offer is not taken.
 #[derive(Debug, Error)]
@@ -50,7 +51,7 @@ impl AdoptError {
             AdoptError::Overloaded(_) | AdoptError::Steering(SteerError::TableFull) => {
                 (RefuseReason::Overloaded, AdoptionRefusal::Overloaded)
             }
-            AdoptError::Scope(_) => (RefuseReason::UnknownScope, AdoptionRefusal::Epoch),
+            AdoptError::Scope(_) => (RefuseReason::UnknownScope, AdoptionRefusal::Scope),
             AdoptError::Snapshot(_) => (RefuseReason::BadSnapshot, AdoptionRefusal::BadSnapshot),
             AdoptError::Record(_) => (RefuseReason::BadSnapshot, AdoptionRefusal::Tls),
             AdoptError::Stale => (RefuseReason::BadSnapshot, AdoptionRefusal::Epoch),
@@ -59,7 +60,8 @@ impl AdoptError {
             {
                 (RefuseReason::AddressNotLocal, AdoptionRefusal::Address)
             }
-            AdoptError::Socket(_) | AdoptError::Runtime(_) | AdoptError::Steering(_) => {
+            AdoptError::Steering(_) => (RefuseReason::RestoreFailed, AdoptionRefusal::Steer),
+            AdoptError::Socket(_) | AdoptError::Runtime(_) => {
                 (RefuseReason::RestoreFailed, AdoptionRefusal::Tcp)
             }
         }
@@ -98,7 +100,13 @@ impl Agent {
                     self.supersede(&wanted.tcp.flow);
                 }
                 self.meter.add(Event::AdoptionRefused(label));
-                tracing::info!(?id, ?epoch, %error, "offer refused");
+                tracing::info!(
+                    ?id,
+                    ?epoch,
+                    reason = label.as_str(),
+                    %error,
+                    "offer refused"
+                );
                 Frame::Refuse { id, epoch, reason }
             }
         };
@@ -154,8 +162,17 @@ impl Agent {
         let orders = Rc::clone(&adopted.orders);
         connections.insert(id, adopted);
         // The receiver lives as long as the worker.
-        let _ = self.accepted.send(Lease::new(Rc::clone(peer), id, orders, adoptee));
+        let _ = self.accepted.send(self.lease((Rc::clone(peer), id), orders, adoptee));
         Ok(spent)
+    }
+
+    fn lease(
+        &self,
+        of: (Rc<Peer>, ConnectionId),
+        orders: Rc<Orders>,
+        adoptee: Adoptee,
+    ) -> Lease {
+        Lease::new(of, orders, adoptee, Arc::clone(&self.meter))
     }
 
     /// The connection comes back before anyone else had it: its socket, where it is still there,
@@ -178,7 +195,7 @@ impl Agent {
         adopted.orders.set_terms(terms);
         let orders = Rc::clone(&adopted.orders);
         let adoptee = Adoptee { stream, slot: grave.slot, known, begin: None };
-        let _ = self.accepted.send(Lease::new(Rc::clone(peer), id, orders, adoptee));
+        let _ = self.accepted.send(self.lease((Rc::clone(peer), id), orders, adoptee));
         Ok(true)
     }
 

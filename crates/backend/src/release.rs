@@ -9,6 +9,7 @@ use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use linux::info::{STATE_CLOSE, TcpInfo};
 use linux::link::Mac;
 use linux::raw;
 use linux::repair::{self, Accept, Known, RepairError};
-use meter::{Event, Trigger};
+use meter::{Event, Gauge, Held, Meter, Trigger};
 use record::device::Begin;
 use service::channel::QUIET_MAX;
 use service::stream::{Stream, TakeBack};
@@ -149,14 +150,16 @@ pub struct Lease {
     begun: Instant,
     requests: u32,
     ended: bool,
+    /// Counts it among the connections that this server owns.
+    _owned: Held,
 }
 
 impl Lease {
     pub(crate) fn new(
-        peer: Rc<Peer>,
-        id: ConnectionId,
+        (peer, id): (Rc<Peer>, ConnectionId),
         orders: Rc<Orders>,
         socket: Adoptee,
+        meter: Arc<Meter>,
     ) -> Lease {
         let Adoptee { stream, slot, known, begin } = socket;
         let none = Terms { scope: 0, requests_max: 1, idle_return_ms: 0 };
@@ -174,6 +177,7 @@ impl Lease {
             begun,
             requests: 0,
             ended: false,
+            _owned: Held::new(meter, Gauge::AdoptedConnections),
         }
     }
 

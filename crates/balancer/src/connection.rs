@@ -3,7 +3,7 @@
 use std::io;
 use std::rc::Rc;
 
-use meter::{Event, Fallback, Mode, Stage, StatusClass};
+use meter::{Event, Mode, Stage, StatusClass};
 use service::Stream;
 use tokio::time::Instant;
 use wire::http::{BodyFraming, HeadError, Method, RequestHead};
@@ -11,6 +11,7 @@ use wire::http::{BodyFraming, HeadError, Method, RequestHead};
 use crate::busy;
 use crate::clients::Admission;
 use crate::config::{OffloadMode, Timeouts};
+use crate::fallback::Place;
 use crate::offload::{self, Candidate, Home, Routed, Verdict};
 use crate::pace::Way;
 use crate::pool::{InFlight, Pool};
@@ -159,9 +160,14 @@ impl Connection {
                         worker.meter.record(Stage::RequestOffload, start.elapsed());
                         return;
                     }
-                    Err((back, why)) => {
+                    Err((back, declined)) => {
                         stream = *back;
-                        worker.meter.add(Event::Fallback(why));
+                        let (route, server) = match &placed {
+                            Ok(placed) => (Some(placed.route), Some(&**placed.in_flight.server())),
+                            Err(_) => (None, None),
+                        };
+                        let place = Place { route, server, client: stream.peer() };
+                        worker.fallbacks.report(&worker.meter, &declined, &place);
                     }
                 }
             }
@@ -368,9 +374,14 @@ impl State {
             requests_before: self.home.requests,
         };
         match self.worker.offload.decide(&routed, head) {
-            Verdict::Proxy(Fallback::PolicyOff) => None,
+            Verdict::Off => None,
             Verdict::Proxy(why) => {
-                self.worker.meter.add(Event::Fallback(why));
+                let place = Place {
+                    route: Some(placed.route),
+                    server: Some(placed.in_flight.server()),
+                    client: stream.peer(),
+                };
+                self.worker.fallbacks.report(&self.worker.meter, &why.into(), &place);
                 None
             }
             Verdict::HandOver => Some(Candidate {

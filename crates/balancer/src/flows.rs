@@ -15,7 +15,7 @@ use handoff::giver::{Action, Choice, Giver, Setback, Timing};
 use handoff::{Millis, ServerId};
 use linux::link::Mac;
 use linux::repair::Known;
-use meter::{Event, Fallback, Gauge, Meter, Mode, Stage, Trigger};
+use meter::{Event, Fallback, Gauge, Held, Meter, Mode, Stage, Trigger};
 use service::channel::Outbox;
 use service::stream::{Parts, Stream};
 use steer::{Slot, Steering, Windows};
@@ -24,6 +24,7 @@ use wire::SeqNumber;
 use wire::frame::{CloseReason, ConnectionId, ReturnReason};
 use wire::snapshot::{EncodedSnapshot, TcpSnapshot};
 
+use crate::fallback::Declined;
 use crate::journal::{Journal, Noted};
 use crate::lingering::Lingering;
 use crate::machine::Machine;
@@ -94,11 +95,13 @@ pub(crate) enum Outcome {
     /// The server has it.
     Gone,
     /// It is still here.
-    Kept(Box<Stream>, Fallback),
+    Kept(Box<Stream>, Declined),
 }
 
 /// A connection that is away or on its way.
 pub(crate) struct Flow {
+    /// Counts it in the gauge that fits its state.
+    pub gauge: Held,
     pub giver: Giver,
     pub slot: Slot,
     /// As long as it has no socket here.
@@ -249,7 +252,7 @@ impl Flows {
                     resumed = self.rebuild(flow, setback);
                     flow.reset = server.filter(|_| resumed.is_none());
                 }
-                Action::ThawLocal(setback) if self.thaw(flow, fallback(setback)) => {}
+                Action::ThawLocal(setback) if self.thaw(flow, declined(setback)) => {}
                 Action::ThawLocal(_) => {
                     self.reset(flow);
                     flow.reset = server;
@@ -262,6 +265,10 @@ impl Flows {
                 other => self.perform(id, flow, other),
             }
         }
+        flow.gauge.move_to(match flow.giver.is_with_server() {
+            true => Gauge::FlowsOwned,
+            false => Gauge::MigrationsInFlight,
+        });
         let owner = flow.reset.take().and_then(|owner| self.remote_of(owner));
         let waits = flow.giver.deadline().is_some();
         let over = flow.giver.is_over();
@@ -426,15 +433,24 @@ impl Flows {
     }
 }
 
-/// The fallback that a setback is counted as.
-pub(crate) fn fallback(setback: Setback) -> Fallback {
+/// The fallback that a setback is counted and logged as.
+pub(crate) fn declined(setback: Setback) -> Declined {
     use wire::frame::RefuseReason;
-    match setback {
+    let reason = match setback {
         Setback::Refused(RefuseReason::Overloaded) => Fallback::Overloaded,
         Setback::Refused(RefuseReason::Draining) => Fallback::Draining,
-        Setback::Refused(_) => Fallback::RestoreFailed,
+        Setback::Refused(RefuseReason::AddressNotLocal) => {
+            let cause = "the virtual IP is not configured on the server; add it there to lo";
+            return Declined::because(Fallback::AddressNotLocal, cause);
+        }
+        Setback::Refused(other) => {
+            let cause = format!("the server refused: {other:?}; its log has the error");
+            return Declined::because(Fallback::RestoreFailed, cause);
+        }
         Setback::ChannelDown => Fallback::ChannelDown,
-    }
+        Setback::Deadline => Fallback::Deadline,
+    };
+    reason.into()
 }
 
 fn trigger(reason: ReturnReason) -> Trigger {

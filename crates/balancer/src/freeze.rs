@@ -1,19 +1,21 @@
 //! From a connection at home, between two requests, to a snapshot: hold the flow's packets,
 //! freeze the socket, read it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use handoff::giver::Giver;
 use handoff::late::late_frames;
 use linux::info::TcpInfo;
 use linux::repair::{self, Accept, Known, RepairError};
-use meter::{Event, Fallback, Stage};
+use meter::{Event, Fallback, Gauge, Held, Stage};
 use service::stream::{Parts, Stream};
 use steer::{Slot, SteerError};
 use tokio::sync::oneshot;
 use wire::FlowKey;
 use wire::snapshot::{EncodedSnapshot, QUEUE_BYTES_MAX, Snapshot, SocketOptions, TcpSnapshot};
 
+use crate::fallback::Declined;
 use crate::flows::{Assignment, Flow, Flows, Local, Outcome};
 use crate::journal::Noted;
 
@@ -35,24 +37,30 @@ impl Flows {
         &self,
         stream: Stream,
         assignment: Assignment,
-    ) -> Result<(), (Box<Stream>, Fallback)> {
+    ) -> Result<(), (Box<Stream>, Declined)> {
         let remote = self.remote(assignment.agent);
         if !remote.ready.get() {
-            return Err((Box::new(stream), Fallback::ChannelDown));
+            return Err((Box::new(stream), Fallback::ChannelDown.into()));
         }
         if let Some(obstacle) = obstacle(&stream) {
-            return Err((Box::new(stream), obstacle));
+            return Err((Box::new(stream), obstacle.into()));
         }
         // Sent by the kernel behind a snapshot, it would be unknown to the server.
         if !stream.sent(SENT_WITHIN).await {
-            return Err((Box::new(stream), Fallback::QueueTooLong));
+            let cause = "the client has not acknowledged earlier responses";
+            return Err((Box::new(stream), Declined::because(Fallback::QueueTooLong, cause)));
         }
         let started = Instant::now();
         let flow = FlowKey::new(stream.peer(), stream.local());
         let slot = match self.steering.acquire(&flow) {
             Ok(slot) => slot,
-            Err(SteerError::TableFull) => return Err((Box::new(stream), Fallback::TableFull)),
-            Err(_) => return Err((Box::new(stream), Fallback::SteerFailed)),
+            Err(error) => {
+                let reason = match error {
+                    SteerError::TableFull => Fallback::TableFull,
+                    _ => Fallback::SteerFailed,
+                };
+                return Err((Box::new(stream), Declined::because(reason, error)));
+            }
         };
         let known = Known {
             flow,
@@ -68,13 +76,13 @@ impl Flows {
             Err((stream, error)) => {
                 slot.local();
                 self.steering.replay(&slot);
-                return Err((stream, fallback(&error)));
+                return Err((stream, Declined::because(fallback(&error), error)));
             }
         };
         let outcome = self.start((slot, noted), known, frozen, assignment, started);
         match outcome.await {
             Ok(Outcome::Gone) => Ok(()),
-            Ok(Outcome::Kept(stream, fallback)) => Err((stream, fallback)),
+            Ok(Outcome::Kept(stream, declined)) => Err((stream, declined)),
             // The worker ends: so does the connection.
             Err(_) => Ok(()),
         }
@@ -94,6 +102,7 @@ impl Flows {
         let (giver, actions) = Giver::start(to, self.timing, self.now());
         let Frozen { parts, tcp, snapshot } = frozen;
         let flow = Flow {
+            gauge: Held::new(Arc::clone(&self.meter), Gauge::MigrationsInFlight),
             giver,
             slot,
             _noted: noted,

@@ -35,6 +35,7 @@ mod clients;
 pub mod config;
 mod connection;
 mod deliver;
+mod fallback;
 mod flows;
 mod freeze;
 mod head;

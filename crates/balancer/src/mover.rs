@@ -12,6 +12,7 @@ use service::Stream;
 use service::trust;
 
 use crate::channel::Identity;
+use crate::fallback::Declined;
 use crate::flows::{Assignment, Flows};
 use crate::machine::Machine;
 use crate::offload::{Candidate, HandOver, LocalBoxFuture};
@@ -100,11 +101,11 @@ impl HandOver for Mover {
         &self,
         stream: Stream,
         candidate: Candidate,
-    ) -> LocalBoxFuture<'_, Result<(), (Box<Stream>, Fallback)>> {
+    ) -> LocalBoxFuture<'_, Result<(), (Box<Stream>, Declined)>> {
         Box::pin(async move {
             match Assignment::new(candidate) {
                 Some(assignment) => self.flows.move_away(stream, assignment).await,
-                None => Err((Box::new(stream), Fallback::NoAgent)),
+                None => Err((Box::new(stream), Fallback::NoAgent.into())),
             }
         })
     }

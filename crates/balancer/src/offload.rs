@@ -17,6 +17,7 @@ use wire::http::RequestHead;
 
 use crate::auto::{Auto, Question, RequestKey, Served};
 use crate::config::OffloadMode;
+use crate::fallback::Declined;
 use crate::pace::Way;
 use crate::plan::Plan;
 use crate::pool::{Pool, Server};
@@ -72,7 +73,7 @@ pub(crate) trait HandOver {
         &self,
         stream: Stream,
         candidate: Candidate,
-    ) -> LocalBoxFuture<'_, Result<(), (Box<Stream>, Fallback)>>;
+    ) -> LocalBoxFuture<'_, Result<(), (Box<Stream>, Declined)>>;
 }
 
 /// What to do with a request.
@@ -80,6 +81,8 @@ pub(crate) trait HandOver {
 pub(crate) enum Verdict {
     /// Hand the connection over.
     HandOver,
+    /// Proxy: the route asks for nothing else.
+    Off,
     /// Proxy; the reason is counted.
     Proxy(Fallback),
 }
@@ -129,7 +132,7 @@ impl Offload {
     /// Decides about one request.
     pub(crate) fn decide(&self, routed: &Routed<'_>, head: &RequestHead) -> Verdict {
         if routed.route.offload == OffloadMode::Off {
-            return Verdict::Proxy(Fallback::PolicyOff);
+            return Verdict::Off;
         }
         // An interim answer before the body, or another protocol after it, takes someone in
         // between.
@@ -171,11 +174,11 @@ impl Offload {
         &self,
         stream: Stream,
         candidate: Candidate,
-    ) -> Result<(), (Box<Stream>, Fallback)> {
+    ) -> Result<(), (Box<Stream>, Declined)> {
         let mover = self.mover.borrow().clone();
         match mover {
             Some(mover) => mover.hand_over(stream, candidate).await,
-            None => Err((Box::new(stream), Fallback::Unsupported)),
+            None => Err((Box::new(stream), Fallback::Unsupported.into())),
         }
     }
 
@@ -284,10 +287,10 @@ mod tests {
             &self,
             mut stream: Stream,
             candidate: Candidate,
-        ) -> LocalBoxFuture<'_, Result<(), (Box<Stream>, Fallback)>> {
+        ) -> LocalBoxFuture<'_, Result<(), (Box<Stream>, Declined)>> {
             Box::pin(async move {
                 if let Some(why) = self.refuse.get() {
-                    return Err((Box::new(stream), why));
+                    return Err((Box::new(stream), why.into()));
                 }
                 self.handed.set(self.handed.get() + 1);
                 let head = RequestHead::parse(stream.input(), &candidate.plan.head_limits);

@@ -8,7 +8,7 @@ use handoff::giver::Setback;
 use handoff::window::window_to_restore;
 use linux::raw;
 use linux::repair::{self, RepairError};
-use meter::{Event, Fallback, Stage};
+use meter::{Event, Stage};
 use record::RecordLayer;
 use service::stream::{Parts, Stream};
 use thiserror::Error;
@@ -18,6 +18,7 @@ use wire::packet::{Direction, Segment, TcpFlags};
 use wire::snapshot::Snapshot;
 
 use crate::connection;
+use crate::fallback::{Declined, Place};
 use crate::flows::{Flow, Flows, Local, Outcome};
 
 #[derive(Debug, Error)]
@@ -47,7 +48,7 @@ impl Flows {
 
     /// The connection never left: it goes on here. False where it cannot, because a server has
     /// answered on it.
-    pub(crate) fn thaw(&self, flow: &mut Flow, why: Fallback) -> bool {
+    pub(crate) fn thaw(&self, flow: &mut Flow, why: Declined) -> bool {
         if Flows::was_served(flow, flow.send_end) {
             tracing::info!(flow = %flow.slot.flow(), "its server died while it answered");
             self.leave(flow);
@@ -71,7 +72,14 @@ impl Flows {
     /// A returned connection becomes a socket here.
     pub(crate) fn rebuild(&self, flow: &mut Flow, setback: Option<Setback>) -> Option<Stream> {
         if let Some(setback) = setback {
-            self.meter.add(Event::Fallback(crate::flows::fallback(setback)));
+            let candidate = &flow.assignment.candidate;
+            let place = Place {
+                route: candidate.plan.routes.get(candidate.route),
+                server: candidate.pool.servers.get(candidate.server).map(|server| &**server),
+                client: flow.slot.flow().client,
+            };
+            let declined = crate::flows::declined(setback);
+            self.worker.fallbacks.report(&self.meter, &declined, &place);
         }
         match self.restore(flow) {
             Ok(connection) => {

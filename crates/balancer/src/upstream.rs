@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use meter::{Event, Gauge, Meter, Stage};
+use meter::{Event, Gauge, Held, Meter, Stage};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -26,6 +26,8 @@ pub(crate) struct Upstream {
     pub address: SocketAddr,
     /// It has answered a request before.
     pub reused: bool,
+    /// Counts it among those that carry a request, until it is idle or closed.
+    _busy: Held,
 }
 
 impl Upstream {
@@ -91,12 +93,16 @@ impl Upstreams {
             match tcp.try_read(&mut byte) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.meter.add(Event::UpstreamReused);
-                    return Some(Upstream { tcp, address, reused: true });
+                    return Some(Upstream { tcp, address, reused: true, _busy: self.busy() });
                 }
                 _ => {}
             }
         }
         None
+    }
+
+    fn busy(&self) -> Held {
+        Held::new(Arc::clone(&self.meter), Gauge::UpstreamBusy)
     }
 
     /// Keeps a connection whose last response has been read to its end.
@@ -136,7 +142,7 @@ impl Upstreams {
         tcp.set_nodelay(true)?;
         self.meter.add(Event::UpstreamConnected);
         self.meter.record(Stage::UpstreamConnect, start.elapsed());
-        Ok(Upstream { tcp, address, reused: false })
+        Ok(Upstream { tcp, address, reused: false, _busy: self.busy() })
     }
 }
 
@@ -174,6 +180,24 @@ mod tests {
         let taken = upstreams.take(address).unwrap();
         assert_eq!((taken.tcp.local_addr().unwrap(), taken.reused), (local, true));
         assert!(upstreams.take(address).is_none());
+    }
+
+    #[tokio::test]
+    async fn the_gauge_of_busy_connections_follows_take_put_and_close() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let upstreams = Upstreams::new(Arc::new(Meter::new()));
+        let config = UpstreamConfig::default();
+        let busy = || upstreams.meter.gauge(Gauge::UpstreamBusy);
+        let (first, _a) = pair(&upstreams, &listener).await;
+        let (second, _b) = pair(&upstreams, &listener).await;
+        assert_eq!(busy(), 2);
+        let address = first.address;
+        upstreams.put(first, &config, Instant::now());
+        assert_eq!(busy(), 1, "an idle connection carries no request");
+        let again = upstreams.take(address).unwrap();
+        assert_eq!(busy(), 2);
+        drop((second, again));
+        assert_eq!(busy(), 0);
     }
 
     #[tokio::test]

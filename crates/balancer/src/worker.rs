@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::fallback::Fallbacks;
 use crate::accept;
 use crate::bodies::Recent;
 use crate::buffer::{Buffers, Pipes};
@@ -51,6 +52,8 @@ pub(crate) struct Worker {
     pub recent_bodies: Recent,
     /// Whether, and how, connections are handed over.
     pub offload: Offload,
+    /// Counts and logs requests that are proxied although their route offloads.
+    pub fallbacks: Fallbacks,
     /// Round-robin counter.
     pub turn: Cell<usize>,
     plan: RefCell<Rc<PlanRef>>,
@@ -90,6 +93,7 @@ impl Worker {
             buffers: Buffers::default(),
             pipes: Pipes::default(),
             offload: Offload::new(info, &plan),
+            fallbacks: Fallbacks::default(),
             recent_bodies: Recent::default(),
             // Workers start at different servers.
             turn: Cell::new(info.index),

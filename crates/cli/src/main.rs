@@ -58,7 +58,6 @@ enum Command {
     Nvme(nvme::NvmeArgs),
     /// A software NIC: TLS over the host's TCP, its crypto on another core
     Nic(nic::NicArgs),
-    #[command(hide = true)]
     Fn(function::FnArgs),
     /// Build, use and remove a one-machine cluster in network namespaces
     Lab(lab::LabArgs),

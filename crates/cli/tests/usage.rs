@@ -56,3 +56,12 @@ fn configurations_are_checked() {
     assert_eq!(output.status.code(), Some(1));
     assert!(error(&output).contains("`root`"), "{}", error(&output));
 }
+
+#[test]
+fn help_lists_every_product() {
+    let help = String::from_utf8(unlade(&["--help"]).stdout).unwrap();
+    for product in ["lb", "backend", "copyd", "nvme", "nic", "fn", "lab", "bench", "doctor"] {
+        let listed = help.lines().any(|line| line.trim_start().starts_with(&format!("{product} ")));
+        assert!(listed, "{product} is missing:\n{help}");
+    }
+}

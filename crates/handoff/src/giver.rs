@@ -44,6 +44,16 @@ pub enum Setback {
     Refused(RefuseReason),
     /// The channel to the server is down, and the server does not have the connection.
     ChannelDown,
+    /// The server did not answer the offer in time; it does not have the connection.
+    Deadline,
+}
+
+impl Setback {
+    /// The setback of an offer without an answer: the channel broke, or was closed because the
+    /// answer was `late`.
+    fn of_silence(late: bool) -> Setback {
+        if late { Setback::Deadline } else { Setback::ChannelDown }
+    }
 }
 
 /// What the runtime is to do, in order.
@@ -93,8 +103,8 @@ enum Source {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    Offering { to: ServerId, epoch: Epoch, source: Source, deadline: Millis },
-    Doubt { to: ServerId, epoch: Epoch, source: Source, until: Millis },
+    Offering { to: ServerId, epoch: Epoch, source: Source, deadline: Millis, late: bool },
+    Doubt { to: ServerId, epoch: Epoch, source: Source, until: Millis, late: bool },
     Owned { by: ServerId, epoch: Epoch },
     Returning { from: ServerId },
     Orphan { by: ServerId, epoch: Epoch, until: Millis },
@@ -123,7 +133,7 @@ impl Giver {
     fn offer(&mut self, to: ServerId, source: Source, now: Millis) -> Action {
         self.epoch = self.epoch.next();
         let (epoch, deadline) = (self.epoch, now + self.timing.deadline_ms);
-        self.state = State::Offering { to, epoch, source, deadline };
+        self.state = State::Offering { to, epoch, source, deadline, late: false };
         Action::Offer(to, epoch)
     }
 
@@ -157,6 +167,11 @@ impl Giver {
     /// True while a server answers the client.
     pub fn is_owned(&self) -> bool {
         matches!(self.state, State::Owned { .. })
+    }
+
+    /// True while a server owns the connection, also where the channel to it is down.
+    pub fn is_with_server(&self) -> bool {
+        matches!(self.state, State::Owned { .. } | State::Orphan { .. })
     }
 
     /// When [`Giver::handle_tick`] has something to do.
@@ -255,8 +270,8 @@ impl Giver {
             State::Owned { by, epoch } if by == server => {
                 self.state = State::Orphan { by, epoch, until };
             }
-            State::Offering { to, epoch, source, .. } if to == server => {
-                self.state = State::Doubt { to, epoch, source, until };
+            State::Offering { to, epoch, source, late, .. } if to == server => {
+                self.state = State::Doubt { to, epoch, source, until, late };
             }
             _ => {}
         }
@@ -275,9 +290,9 @@ impl Giver {
                 self.state = State::Over;
                 vec![Action::Reset]
             }
-            State::Doubt { to, epoch, source, .. } if to == server => match owned {
+            State::Doubt { to, epoch, source, late, .. } if to == server => match owned {
                 Some(has) if has == epoch => self.commit(to, epoch, source),
-                _ => self.give_up(source, Setback::ChannelDown),
+                _ => self.give_up(source, Setback::of_silence(late)),
             },
             _ => Vec::new(),
         }
@@ -292,15 +307,48 @@ impl Giver {
             State::Offering { to, epoch, source, .. } => {
                 // The channel's end brings `handle_channel_down`; until then, not again.
                 let deadline = now + self.timing.lease_ms;
-                self.state = State::Offering { to, epoch, source, deadline };
+                self.state = State::Offering { to, epoch, source, deadline, late: true };
                 vec![Action::Suspect(to)]
             }
-            State::Doubt { source, .. } => self.give_up(source, Setback::ChannelDown),
+            State::Doubt { source, late, .. } => self.give_up(source, Setback::of_silence(late)),
             State::Orphan { .. } => {
                 self.state = State::Over;
                 vec![Action::Reset]
             }
             State::Owned { .. } | State::Returning { .. } | State::Over => Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: ServerId = ServerId(3);
+    const TIMING: Timing = Timing { deadline_ms: 100, lease_ms: 1000 };
+
+    /// What an offer without an answer comes to, where the channel breaks at `broken_ms`.
+    fn setback(broken_ms: u64) -> Setback {
+        let (mut giver, _) = Giver::start(SERVER, TIMING, Millis(0));
+        let asked = giver.handle_tick(Millis(broken_ms));
+        let late = broken_ms >= u64::from(TIMING.deadline_ms);
+        assert_eq!(asked.contains(&Action::Suspect(SERVER)), late);
+        assert_eq!(giver.handle_channel_down(SERVER, Millis(broken_ms)), []);
+        match giver.handle_channel_up(SERVER, None)[..] {
+            [Action::ThawLocal(setback)] => setback,
+            ref other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_missed_deadline_is_told_from_a_broken_channel() {
+        assert_eq!(setback(20), Setback::ChannelDown);
+        assert_eq!(setback(100), Setback::Deadline);
+        // The same where the channel stays down until the lease is over.
+        let (mut giver, _) = Giver::start(SERVER, TIMING, Millis(0));
+        giver.handle_tick(Millis(100));
+        giver.handle_channel_down(SERVER, Millis(100));
+        let over = giver.handle_tick(Millis(1100));
+        assert_eq!(over, [Action::ThawLocal(Setback::Deadline)]);
     }
 }

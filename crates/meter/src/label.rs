@@ -149,8 +149,6 @@ labels! {
         Limit => "limit",
         /// The system is short of descriptors or memory.
         Resources => "resources",
-        /// The process drains.
-        Draining => "draining",
     }
 }
 
@@ -189,14 +187,6 @@ labels! {
         NoAgent => "no_agent",
         /// The connection is not in state ESTABLISHED: half closed, or closing.
         NotEstablished => "not_established",
-        /// Out-of-band data is unread.
-        OutOfBand => "out_of_band",
-        /// A Multipath TCP connection.
-        Mptcp => "mptcp",
-        /// A connection signed with TCP-MD5 or TCP-AO.
-        Signed => "signed",
-        /// HTTP/2 was negotiated.
-        Http2 => "http2",
         /// More bytes are queued than a snapshot may hold.
         QueueTooLong => "queue_too_long",
         /// The flow table is full.
@@ -205,24 +195,21 @@ labels! {
         Overloaded => "overloaded",
         /// The server drains.
         Draining => "draining",
-        /// The route says `off`.
-        PolicyOff => "policy_off",
         /// The policy expects proxying to be cheaper.
         PolicyAuto => "policy_auto",
-        /// The request has a body that the balancer has begun to read.
-        RequestBody => "request_body",
         /// The request is one that only a proxy can serve (Upgrade, Expect).
         Request => "request",
         /// The control channel to the server is down.
         ChannelDown => "channel_down",
-        /// Too many handoffs are in flight on the channel.
-        ChannelFull => "channel_full",
         /// The server did not answer in time.
         Deadline => "deadline",
         /// The connection could not be frozen or described.
         Snapshot => "snapshot",
-        /// The server could not rebuild the connection.
+        /// The server could not rebuild the connection: its own count of refused adoptions says
+        /// what failed.
         RestoreFailed => "restore_failed",
+        /// The virtual address is not configured on the server.
+        AddressNotLocal => "address_not_local",
         /// The redirect could not be installed.
         SteerFailed => "steer_failed",
         /// The TLS session cannot be moved (cipher suite, version, key log).
@@ -243,8 +230,6 @@ labels! {
         Idle => "idle",
         /// The server drains.
         Drain => "drain",
-        /// The request is one that the server does not serve.
-        NotServed => "not_served",
         /// The balancer asked for it.
         Recalled => "recalled",
     }
@@ -267,8 +252,10 @@ labels! {
         Address => "address",
         /// The steering program could not be told.
         Steer => "steer",
-        /// A stale epoch.
+        /// The connection is live here, or the offer belongs to an epoch that is over.
         Epoch => "epoch",
+        /// The balancer has not defined the scope of the terms.
+        Scope => "scope",
     }
 }
 

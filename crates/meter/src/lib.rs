@@ -24,7 +24,7 @@ pub use label::{
     AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Fallback, HEAD_REASONS, Health, Mode,
     OffloadRefusal, PrefetchEnd, RefusedConnection, StatusClass, Trigger, UpstreamFailure,
 };
-pub use registry::{Meter, Role};
+pub use registry::{Held, Meter, Role};
 pub use render::render_each;
 pub use stage::Stage;
 

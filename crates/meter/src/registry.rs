@@ -1,5 +1,6 @@
 //! The figures.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -151,6 +152,36 @@ impl Meter {
 
     fn shard(&self) -> &Shard {
         &self.shards[shard::of_thread() % self.shards.len()]
+    }
+}
+
+/// One thing that a gauge counts, for as long as this value exists.
+#[derive(Debug)]
+pub struct Held {
+    meter: Arc<Meter>,
+    gauge: Gauge,
+}
+
+impl Held {
+    /// Adds one to `gauge`; dropping the value takes it away again.
+    pub fn new(meter: Arc<Meter>, gauge: Gauge) -> Held {
+        meter.gauge_add(gauge, 1);
+        Held { meter, gauge }
+    }
+
+    /// Counts the thing in `gauge` from now on, and no longer in the gauge before.
+    pub fn move_to(&mut self, gauge: Gauge) {
+        if self.gauge != gauge {
+            self.meter.gauge_add(self.gauge, -1);
+            self.meter.gauge_add(gauge, 1);
+            self.gauge = gauge;
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.meter.gauge_add(self.gauge, -1);
     }
 }
 

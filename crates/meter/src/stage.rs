@@ -43,8 +43,6 @@ stages! {
     RestoreTls => MIGRATION, "restore_tls";
     /// Telling the steering program to redirect, and replaying what was held.
     Redirect => MIGRATION, "redirect";
-    /// Not recorded: a server goes live before it answers READY.
-    Go => MIGRATION, "go";
     /// The server's work from the offer to READY.
     Adopt => MIGRATION, "adopt";
     /// The server's work to give a connection back.

@@ -175,7 +175,7 @@ fn threads_add_up() {
     assert_eq!(meter.gauge(Gauge::OpenConnections), 0);
     let median_ns = meter.quantile(Stage::Hold, 0.5).unwrap().as_nanos();
     assert!((3_920..=4_080).contains(&median_ns), "{median_ns}");
-    assert_eq!(meter.quantile(Stage::Go, 0.5), None);
+    assert_eq!(meter.quantile(Stage::Reclaim, 0.5), None);
 }
 
 #[test]
