@@ -96,9 +96,8 @@ pub fn check_sideways(text: &str) -> Vec<String> {
 /// README.md names the Rust version that Cargo.toml at `root` demands.
 pub fn check_rust_version(root: &Path, text: &str) -> Vec<String> {
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap_or_default();
-    let demanded = manifest
-        .lines()
-        .find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
+    let demanded =
+        manifest.lines().find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
     match demanded {
         Some(version) if !text.contains(&format!("Rust {version}")) => {
             vec![format!("README.md: does not say that Rust {version} is needed; say it")]

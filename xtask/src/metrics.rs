@@ -69,6 +69,7 @@ pub fn declarations(file: &str, text: &str) -> Vec<Declared> {
         let Some((left, right)) = line.trim().split_once(" => ") else { continue };
         let variant = left.split('(').next().unwrap_or_default();
         let is_variant = variant.starts_with(|c: char| c.is_ascii_uppercase())
+            && variant.chars().any(|c| c.is_ascii_lowercase())
             && variant.chars().all(|c| c.is_ascii_alphanumeric());
         if is_variant && (right.starts_with('"') || right.contains(", \"")) {
             found.push((kind.to_owned(), variant.to_owned()));

@@ -85,9 +85,11 @@ impl Agent {
         terms: Terms,
         snapshot: &[u8],
     ) {
+        let begin = Instant::now();
         let answer = match self.adopt(peer, id, epoch, terms, snapshot) {
             Ok(spent) => {
                 self.meter.add(Event::Adopted);
+                self.meter.record(Stage::Adopt, begin.elapsed());
                 let Spent { tcp_ns: restore_tcp_ns, tls_ns: restore_tls_ns } = spent;
                 Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns }
             }
@@ -166,12 +168,7 @@ impl Agent {
         Ok(spent)
     }
 
-    fn lease(
-        &self,
-        of: (Rc<Peer>, ConnectionId),
-        orders: Rc<Orders>,
-        adoptee: Adoptee,
-    ) -> Lease {
+    fn lease(&self, of: (Rc<Peer>, ConnectionId), orders: Rc<Orders>, adoptee: Adoptee) -> Lease {
         Lease::new(of, orders, adoptee, Arc::clone(&self.meter))
     }
 

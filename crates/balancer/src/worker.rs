@@ -11,11 +11,11 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::fallback::Fallbacks;
 use crate::accept;
 use crate::bodies::Recent;
 use crate::buffer::{Buffers, Pipes};
 use crate::clients::Clients;
+use crate::fallback::Fallbacks;
 use crate::health;
 use crate::mover::Mover;
 use crate::offload::Offload;

@@ -45,10 +45,6 @@ stages! {
     Redirect => MIGRATION, "redirect";
     /// The server's work from the offer to READY.
     Adopt => MIGRATION, "adopt";
-    /// The server's work to give a connection back.
-    Release => MIGRATION, "release";
-    /// From a returned connection's arrival to the next server's READY.
-    Relay => MIGRATION, "relay";
     /// From a returned connection's arrival to its socket being live at the balancer.
     Reclaim => MIGRATION, "reclaim";
     /// From the freeze to the redirect, at the balancer.

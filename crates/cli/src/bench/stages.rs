@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Stages in the order in which they happen.
-pub const ORDER: [&str; 12] = [
+pub const ORDER: [&str; 10] = [
     "hold",
     "serialize_tls",
     "serialize_tcp",
@@ -15,8 +15,6 @@ pub const ORDER: [&str; 12] = [
     "restore_tcp",
     "restore_tls",
     "redirect",
-    "release",
-    "relay",
     "reclaim",
     TOTAL,
 ];
@@ -174,7 +172,7 @@ mod tests {
     const LATE: &str = r#"{
 "hold":{"count":5,"sum_ns":33000,"buckets_ns":[[1000,1],[2000,2],[14000,2]]},
 "total":{"count":1,"sum_ns":9000,"buckets_ns":[[9000,1]]},
-"relay":{"count":1,"sum_ns":5000,"buckets_ns":[[5000,1]]}
+"reclaim":{"count":1,"sum_ns":5000,"buckets_ns":[[5000,1]]}
 }"#;
 
     #[test]
@@ -185,7 +183,7 @@ mod tests {
         assert_eq!((hold.quantile_us(0.0), hold.quantile_us(0.5)), (2.0, 14.0));
         assert_eq!(hold.mean_us(), 10.0);
         // What did not happen between the two is not there.
-        assert_eq!(delta.in_order().map(|(name, _)| name).collect::<Vec<_>>(), ["hold", "relay"]);
+        assert_eq!(delta.in_order().map(|(name, _)| name).collect::<Vec<_>>(), ["hold", "reclaim"]);
         assert_eq!(delta.get("total").quantile_us(0.5), 0.0);
     }
 
@@ -194,10 +192,10 @@ mod tests {
         let mut all = Stages::parse(EARLY).unwrap();
         all.add(&Stages::parse(LATE).unwrap());
         assert_eq!(all.get("hold").count(), 7);
-        assert_eq!(all.get("relay").count(), 1);
+        assert_eq!(all.get("reclaim").count(), 1);
         let mut own = Stages::parse(EARLY).unwrap();
         own.complete(Stages::parse(LATE).unwrap());
-        assert_eq!((own.get("hold").count(), own.get("relay").count()), (2, 1));
+        assert_eq!((own.get("hold").count(), own.get("reclaim").count()), (2, 1));
     }
 
     #[test]
