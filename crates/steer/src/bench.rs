@@ -86,12 +86,12 @@ impl Bench {
             ..TestRunOptions::default()
         };
         let ran = match hook {
-            Entry::Link => {
-                program::<SchedClassifier>(&mut self.ebpf, "link_ingress").unwrap().test_run(options)
-            }
-            Entry::Hold => {
-                program::<SchedClassifier>(&mut self.ebpf, "hold_ingress").unwrap().test_run(options)
-            }
+            Entry::Link => program::<SchedClassifier>(&mut self.ebpf, "link_ingress")
+                .unwrap()
+                .test_run(options),
+            Entry::Hold => program::<SchedClassifier>(&mut self.ebpf, "hold_ingress")
+                .unwrap()
+                .test_run(options),
             Entry::Xdp => program::<Xdp>(&mut self.ebpf, "link_xdp").unwrap().test_run(options),
         }
         .expect("the program runs");

@@ -13,13 +13,8 @@ const BALANCER: Mac = [2, 0, 0, 0, 0, 2];
 const SERVER: Mac = [2, 0, 0, 0, 0, 3];
 /// `HOPS_MAX` of bpf/rewrite.h.
 const HOPS_MAX: usize = 16;
-const STATES: [SlotState; 5] = [
-    SlotState::Local,
-    SlotState::Hold,
-    SlotState::Redirect,
-    SlotState::Linger,
-    SlotState::Offered,
-];
+const STATES: [SlotState; 5] =
+    [SlotState::Local, SlotState::Hold, SlotState::Redirect, SlotState::Linger, SlotState::Offered];
 const ETHERNET_BYTES: usize = 14;
 
 fn flows() -> [FlowKey; 2] {
@@ -182,9 +177,10 @@ fn the_programs_believe_what_the_rule_says() {
                     frame[at] ^= 1 << random.below(8u32);
                 }
                 let fate = bench.run(entry, &mut frame);
-                assert_eq!(bench.counts().corrupt > 0, broken && news.moves() && {
-                    !(entry == Entry::Xdp && news.old)
-                });
+                assert_eq!(
+                    bench.counts().corrupt > 0,
+                    broken && news.moves() && { !(entry == Entry::Xdp && news.old) }
+                );
                 // XDP leaves what it would have to rewrite to the classifier.
                 let passed = entry == Entry::Xdp && news.old;
                 assert_eq!(fate, if passed { Fate::Passed } else { Fate::Redirected });
@@ -266,11 +262,8 @@ fn a_corrupt_segment_moves_nothing() {
         let mut pending = frame(flow, &Claim { ack: belief().last_ack + 5, ..nothing_new() }, &[]);
         let tcp = pending.len() - 20;
         pending[tcp + 16..tcp + 18].fill(0);
-        let rest = !wire::packet::transport_checksum(
-            flow.client.ip(),
-            flow.service.ip(),
-            &pending[tcp..],
-        );
+        let rest =
+            !wire::packet::transport_checksum(flow.client.ip(), flow.service.ip(), &pending[tcp..]);
         let body = !checksum(&pending[tcp..]);
         let pseudo = rest.wrapping_sub(body) - u16::from(rest < body);
         pending[tcp + 16..tcp + 18].copy_from_slice(&pseudo.to_be_bytes());
