@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What of a segment is believed. The flow's packets come by here whoever sent them: so what is known
- * of a connection moves only by a segment that a TCP with these bounds would have accepted (RFC
- * 5961), and whose checksum is right. src/belief.rs says the same in Rust; a test compares the two. */
+/* What of a segment is believed. The flow's packets come by here whoever sent them: so what is
+ * known of a connection moves only by a segment that a TCP with these bounds would have accepted
+ * (RFC 5961), and whose checksum is right. src/belief.rs says the same in Rust; a test compares
+ * the two. */
 #pragma once
 
 #include "parse.h"
@@ -93,8 +94,8 @@ static __always_inline int load(void *context, int from, __u32 at, void *to, __u
 	return bpf_xdp_load_bytes(context, at, to, bytes);
 }
 
-/* The folded sum of `bytes` bytes from `at` and of `sum`; 0, which no header has, where they are not
- * there. A segment has at most 65535 bytes, so the loop ends. */
+/* The folded sum of `bytes` bytes from `at` and of `sum`; 0, which no header has, where they are
+ * not there. A segment has at most 65535 bytes, so the loop ends. */
 static __always_inline __u32 sum_of(void *context, int from, __u32 at, __u32 bytes, __u32 sum)
 {
 	__u32 key = 0, done = 0;

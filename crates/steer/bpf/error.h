@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* ICMP errors go to the owner of the flow that they are about: a path's MTU is its socket's to know. */
+/* ICMP errors go to the owner of the flow that they are about: it has to know the path's MTU. */
 #pragma once
 
 #include "rewrite.h"

@@ -38,7 +38,8 @@ static __always_inline int find_fragment(struct segment *segment)
 }
 
 /* A fragment's checksum covers what is not here, so nothing is learnt from it; nor is it held, for
- * user space could not tell which flow a later one is of. The client sends again what is dropped. */
+ * user space could not tell which flow a later one is of. What is dropped, the client sends again.
+ */
 static __always_inline int steer_fragment(struct __sk_buff *skb, const struct segment *segment,
 					  struct slot *slot)
 {

@@ -18,8 +18,8 @@ enum slot_state {
 			    * SLOT_REDIRECT */
 };
 
-/* What is known of a flow's connection, seen from the service: the bounds that a TCP would judge its
- * segments by (RFC 9293 3.10.7.4, RFC 5961 5.2). User space sets it from a snapshot, with `known` 0
+/* What is known of a flow's connection, seen from the service: the bounds that a TCP would judge
+ * its segments by (RFC 9293 3.10.7.4, RFC 5961 5.2). User space sets it from a snapshot, with `known` 0
  * meanwhile; the programs move it on by segments that pass. All in host order. */
 struct belief {
 	__u32 known;          /* 0: nothing is, and nothing moves */
@@ -83,7 +83,7 @@ struct {
 
 /* What the programs count beside a flow's own counters. Layout as src/counts.rs has it. */
 enum count {
-	COUNT_CORRUPT,         /* a wrong checksum in a segment that would have moved what is known */
+	COUNT_CORRUPT,         /* a wrong checksum in a segment that would have moved a belief */
 	COUNT_HOPS,            /* dropped: redirected too often */
 	COUNT_FRAGMENTS,       /* dropped: fragments of a flow between two owners */
 	COUNT_EXTENSIONS,      /* dropped: too many IPv6 extension headers */

@@ -74,7 +74,7 @@ static __always_inline int lower_ipv4(struct iphdr *ip, const void *end)
 
 	if (!hops)
 		return -1;
-	/* RFC 1624: the word of hop limit and protocol gets smaller, the checksum as much larger. */
+	/* RFC 1624: the word of hop limit and protocol gets smaller, the checksum larger. */
 	__u32 sum = (__u16)~ip->check;
 
 	sum += (__u16)~bpf_htons((__u16)ip->ttl << 8) + bpf_htons((__u16)hops << 8);

@@ -14,7 +14,8 @@
  *                  LOCAL ──► stack      REDIRECT ──► rewritten MAC, out of the link
  *                  HOLD, OFFERED ──► hold device again
  *
- * Fragments and ICMP errors of a flow take the same ways, but are never held: see fragment.h, error.h.
+ * Fragments and ICMP errors of a flow take the same ways, but are never held: see fragment.h and
+ * error.h.
  * A frame that has been redirected HOPS_MAX times is dropped.
  *
  * A frame that arrives while older ones of its flow wait is held behind them, whatever the state:
@@ -114,7 +115,7 @@ int hold_ingress(struct __sk_buff *skb)
 	__u32 state = state_of(slot);
 	/* It may have come before anything was known of its connection. */
 	note(skb, &segment, slot);
-	/* User space counts it as replayed when it is out, which is after this program has returned. */
+	/* User space counts it as replayed when it is out: after this program has returned. */
 	switch (state) {
 	case SLOT_LOCAL:
 		return NEXT;

@@ -7,8 +7,8 @@
 //! the addresses and ports has to guess both.
 //!
 //! User space sets the bounds from a snapshot ([`Belief::of`], [`crate::Slot::know`]); the programs
-//! move them. [`Belief::judge`] and [`Belief::believe`] say how; a test drives the programs with the
-//! same segments.
+//! move them. [`Belief::judge`] and [`Belief::believe`] say how; a test drives the programs with
+//! the same segments.
 
 use wire::SeqNumber;
 use wire::packet::TcpFlags;
