@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// One object each, named like its source.
-const OBJECTS: [&str; 2] = ["steer", "impair"];
+const OBJECTS: [&str; 3] = ["steer", "impair", "strip"];
 
 fn main() {
     println!("cargo::rerun-if-changed=bpf");

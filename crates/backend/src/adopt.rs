@@ -12,7 +12,7 @@ use meter::{AdoptionRefusal, Event, Stage};
 use record::RecordLayer;
 use record::device::Begin;
 use service::stream::{Parts, Stream};
-use steer::{Slot, SteerError};
+use steer::{Belief, Slot, SteerError};
 use thiserror::Error;
 use tokio::net::TcpStream;
 use wire::frame::{ConnectionId, Epoch, Frame, RefuseReason, Terms};
@@ -213,6 +213,7 @@ impl Agent {
         })?;
         let fd = restored.activate()?;
         let tcp = TcpStream::from_std(fd.into())?;
+        slot.know(&Belief::of(&snapshot.tcp), snapshot.tcp.send_end());
         slot.local();
         let end = Instant::now();
         if record.is_some() {

@@ -438,6 +438,22 @@ impl Agent {
                 || !peer.connections.borrow().is_empty()
                 || Rc::strong_count(peer) > 2
         });
+        self.report_steering();
+    }
+
+    /// Adds what the programs counted since any worker did this last.
+    fn report_steering(&self) {
+        let Ok(counts) = self.steering.take_counts() else { return };
+        for (event, count) in [
+            (Event::SegmentCorrupt, counts.corrupt),
+            (Event::HopsExceeded, counts.hops_exceeded),
+            (Event::FragmentDropped, counts.fragments_dropped),
+            (Event::ExtensionsExceeded, counts.extensions_dropped),
+            (Event::IcmpRedirected, counts.errors_redirected),
+            (Event::IcmpRefused, counts.errors_refused),
+        ] {
+            self.meter.add_n(event, count);
+        }
     }
 
     /// Notes a connection that was given back just now.

@@ -18,7 +18,7 @@ use linux::repair::Known;
 use meter::{Event, Fallback, Gauge, Held, Meter, Mode, Stage, Trigger};
 use service::channel::Outbox;
 use service::stream::{Parts, Stream};
-use steer::{Slot, Steering, Windows};
+use steer::{Belief, Slot, Steering, Windows};
 use tokio::sync::{Notify, oneshot};
 use wire::SeqNumber;
 use wire::frame::{CloseReason, ConnectionId, ReturnReason};
@@ -360,6 +360,7 @@ impl Flows {
             return None;
         }
         flow.send_end = snapshot.tcp.send_end();
+        flow.slot.know(&Belief::of(&snapshot.tcp), flow.send_end);
         let home = flow.assignment.candidate.home;
         let candidate = offload::place(&self.worker, &snapshot.plaintext, home)?;
         let assignment = Assignment::new(candidate)?;
@@ -425,6 +426,17 @@ impl Flows {
             self.meter.add_n(event, count.saturating_sub(before));
         }
         self.meter.gauge_set(Gauge::HeldBytes, hold.waiting_bytes as i64);
+        let Ok(counts) = self.steering.take_counts() else { return };
+        for (event, count) in [
+            (Event::SegmentCorrupt, counts.corrupt),
+            (Event::HopsExceeded, counts.hops_exceeded),
+            (Event::FragmentDropped, counts.fragments_dropped),
+            (Event::ExtensionsExceeded, counts.extensions_dropped),
+            (Event::IcmpRedirected, counts.errors_redirected),
+            (Event::IcmpRefused, counts.errors_refused),
+        ] {
+            self.meter.add_n(event, count);
+        }
     }
 
     /// Every connection that is at `server` or between it and another owner.

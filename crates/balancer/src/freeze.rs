@@ -10,7 +10,7 @@ use linux::info::TcpInfo;
 use linux::repair::{self, Accept, Known, RepairError};
 use meter::{Event, Fallback, Gauge, Held, Stage};
 use service::stream::{Parts, Stream};
-use steer::{Slot, SteerError};
+use steer::{Belief, Slot, SteerError};
 use tokio::sync::oneshot;
 use wire::FlowKey;
 use wire::snapshot::{EncodedSnapshot, QUEUE_BYTES_MAX, Snapshot, SocketOptions, TcpSnapshot};
@@ -101,6 +101,7 @@ impl Flows {
         let to = self.remote(assignment.agent).id;
         let (giver, actions) = Giver::start(to, self.timing, self.now());
         let Frozen { parts, tcp, snapshot } = frozen;
+        slot.know(&Belief::of(&tcp), tcp.send_end());
         let flow = Flow {
             gauge: Held::new(Arc::clone(&self.meter), Gauge::MigrationsInFlight),
             giver,

@@ -42,8 +42,8 @@ impl Flows {
     /// when the channel broke, the server may have begun to answer before it died: what the client
     /// has acknowledged tells, because its packets come here as long as the flow is held.
     fn was_served(flow: &Flow, send_end: SeqNumber) -> bool {
-        let heard = flow.slot.counters().last_ack;
-        heard != SeqNumber(0) && send_end.before(heard)
+        // Believed only within the window: no stranger's packet decides over the connection.
+        flow.slot.counters().belief.is_some_and(|known| send_end.before(known.last_ack))
     }
 
     /// The connection never left: it goes on here. False where it cannot, because a server has
@@ -142,13 +142,12 @@ impl Flows {
         flow.slot.local();
         self.steering.replay(&flow.slot);
         let key = *flow.slot.flow();
-        let counters = flow.slot.counters();
-        let seq = match counters.last_ack {
-            SeqNumber(0) => flow.send_end,
-            heard => heard,
+        let (seq, ack) = match flow.slot.counters().belief {
+            Some(known) => (known.last_ack, known.last_seq),
+            None => (flow.send_end, SeqNumber(0)),
         };
         let reset = Segment::reset(key, Direction::ToClient, seq);
-        let probe = Segment { seq: seq - 1, ack: counters.last_seq, flags: TcpFlags::ACK, ..reset };
+        let probe = Segment { seq: seq - 1, ack, flags: TcpFlags::ACK, ..reset };
         for segment in [reset, probe] {
             let packet = segment.ip_packet().map_err(io::Error::other);
             let sent = packet.and_then(|packet| raw::send_packet(&packet, key.client.ip()));

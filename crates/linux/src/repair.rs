@@ -417,9 +417,10 @@ fn set_options(fd: BorrowedFd<'_>, options: &NegotiatedOptions) -> Result<(), Re
         count += 1;
     };
     push(TCPOPT_MAXSEG, options.mss_bytes.into());
-    if let Some((send, receive)) = options.window_scale {
-        push(TCPOPT_WINDOW, u32::from(send) | u32::from(receive) << 16);
-    }
+    // Without a word the kernel would keep the scale that it chose at connect(2), and announce
+    // windows by that: shifts of 0 are what a connection without scaling has.
+    let (send, receive) = options.window_scale.unwrap_or((0, 0));
+    push(TCPOPT_WINDOW, u32::from(send) | u32::from(receive) << 16);
     if options.sack {
         push(TCPOPT_SACK_PERM, 0);
     }

@@ -199,6 +199,24 @@ events! {
     /// Bytes in redirected packets
     BytesRedirected => "unlade_redirected_bytes",
         "Bytes in redirected packets.";
+    /// A segment with a wrong checksum would have changed what is known of a moved connection
+    SegmentCorrupt => "unlade_corrupt_segments",
+        "Segments of moved connections with a wrong checksum, from which nothing was learnt.";
+    /// A packet was redirected too often
+    HopsExceeded => "unlade_redirections_exceeded",
+        "Packets dropped because they had been redirected too often.";
+    /// A fragment came while its connection was between owners
+    FragmentDropped => "unlade_dropped_fragments",
+        "Fragments dropped because their connection was between owners.";
+    /// A packet had too many IPv6 extension headers
+    ExtensionsExceeded => "unlade_extension_headers_exceeded",
+        "Packets dropped because of too many IPv6 extension headers.";
+    /// An ICMP error was sent to the server that owns the connection
+    IcmpRedirected => "unlade_redirected_icmp_errors",
+        "ICMP errors sent to the server that owns the connection that they are about.";
+    /// An ICMP error was about a segment that is not under way
+    IcmpRefused => "unlade_refused_icmp_errors",
+        "ICMP errors dropped because the segment that they are about is not under way.";
     /// A reset was sent to a client
     ResetSent => "unlade_resets_sent",
         "Resets sent to clients.";

@@ -18,22 +18,33 @@ enum slot_state {
 			    * SLOT_REDIRECT */
 };
 
+/* What is known of a flow's connection, seen from the service: the bounds that a TCP would judge
+ * its segments by (RFC 9293 3.10.7.4, RFC 5961 5.2). User space sets it from a snapshot, with `known` 0
+ * meanwhile; the programs move it on by segments that pass. All in host order. */
+struct belief {
+	__u32 known;          /* 0: nothing is, and nothing moves */
+	__u32 last_ack;       /* the client's newest acknowledgement number */
+	__u32 last_seq;       /* sequence number behind the client's newest segment */
+	__u32 last_window;    /* window of that acknowledgement, as it stands in the header */
+	__u32 window_max;     /* largest window the client has offered, bytes */
+	__u32 receive_window; /* largest window the service can have offered by now, bytes */
+	__u32 receive_max;    /* largest window its window scale allows, bytes */
+	__u32 shift;          /* of the client's windows */
+};
+
 /* One flow. `state` is written by user space alone (but for SLOT_LINGER to SLOT_LOCAL, which a SYN
  * does), `replayed` by it too, the other counters by the programs alone. `mac`
  * and `offered_at` are written only while the state is SLOT_LOCAL or SLOT_HOLD. */
 struct slot {
 	__u32 state;
-	__u32 offered_at; /* behind the last octet sent before the flow was offered, host order */
+	__u32 offered_at; /* behind the last byte sent before the flow was offered, host order */
 	__u8 mac[12];     /* destination and source, as an Ethernet header starts */
 	__u32 ifindex;    /* where redirected frames leave */
 	__u32 held;       /* weight of what went to the hold device */
 	__u32 replayed;   /* weight of what came back from it */
-	__u32 last_ack;   /* the client's latest acknowledgement number, host order */
-	__u32 last_seq;   /* sequence number behind the client's latest segment, host order */
 	__u64 packets;    /* redirected */
 	__u64 bytes;
-	__u32 closing;    /* TCP_FIN, TCP_RST seen from the client */
-	__u32 last_window; /* window of that acknowledgement, as it stands in the header, host order */
+	struct belief belief;
 };
 
 /* Addresses as they stand in the packet; IPv4 in the first four octets, the rest zero. */
@@ -60,6 +71,54 @@ struct {
 	__type(key, __u32);
 	__type(value, struct slot);
 } slots SEC(".maps");
+
+/* Fragments of known flows: addresses, and the packet's identification in place of the ports, to
+ * the ports, which only the first fragment has. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, struct flow_key);
+	__type(value, __u32);
+} fragments SEC(".maps");
+
+/* What the programs count beside a flow's own counters. Layout as src/counts.rs has it. */
+enum count {
+	COUNT_CORRUPT,         /* a wrong checksum in a segment that would have moved a belief */
+	COUNT_HOPS,            /* dropped: redirected too often */
+	COUNT_FRAGMENTS,       /* dropped: fragments of a flow between two owners */
+	COUNT_EXTENSIONS,      /* dropped: too many IPv6 extension headers */
+	COUNT_ERRORS,          /* ICMP errors sent to the owner */
+	COUNT_ERRORS_REFUSED,  /* ICMP errors about a segment that is not under way */
+	COUNTS,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, COUNTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counts SEC(".maps");
+
+/* A piece of a segment while its checksum is computed. */
+#define SCRATCH_BYTES 512
+struct piece {
+	__u8 bytes[SCRATCH_BYTES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct piece);
+} scratch SEC(".maps");
+
+static __always_inline void count(__u32 what)
+{
+	__u64 *counter = bpf_map_lookup_elem(&counts, &what);
+
+	if (counter)
+		__sync_fetch_and_add(counter, 1);
+}
 
 /* Congestion windows to restore, by the client's port: connect(2) of a restored socket follows at
  * once, so a collision is two restores of one port in flight; the address check tells them apart. */

@@ -6,6 +6,7 @@
  *                  HOLD, or older frames wait ─► hold device ─► user space
  *                  OFFERED, client unserved ───► hold device ─► user space
  *                  from the owner ─────────────► hold device ─► user space
+ *                  LINGER, from the owner ─────► stack, which resets it: nobody has it
  *                  OFFERED, client served ─────► rewritten MAC, out of the link
  *                  REDIRECT, nothing waits ────► rewritten MAC, out of the link
  *   link XDP:      REDIRECT, nothing waits ────► rewritten MAC, out of the link
@@ -13,10 +14,18 @@
  *                  LOCAL ──► stack      REDIRECT ──► rewritten MAC, out of the link
  *                  HOLD, OFFERED ──► hold device again
  *
+ * Fragments and ICMP errors of a flow take the same ways, but are never held: see fragment.h and
+ * error.h.
+ * A frame that has been redirected HOPS_MAX times is dropped.
+ *
  * A frame that arrives while older ones of its flow wait is held behind them, whatever the state:
  * so a flow's frames reach the new owner in the order they came.
  */
-#include "rewrite.h"
+#include "error.h"
+#include "fragment.h"
+
+/* Bytes that are looked for headers in, where they lie outside the linear part. */
+#define PULL_BYTES 512
 
 static __always_inline struct slot *slot_of(struct flow_key *key)
 {
@@ -27,45 +36,70 @@ static __always_inline struct slot *slot_of(struct flow_key *key)
 
 static __always_inline int parsed(struct __sk_buff *skb, struct segment *segment)
 {
-	if (!parse((void *)(long)skb->data, (void *)(long)skb->data_end, segment))
-		return 0;
+	int kind = parse((void *)(long)skb->data, (void *)(long)skb->data_end, segment);
+
 	/* Headers may lie outside the linear part; then they are pulled in once. */
-	if (skb->data_end - skb->data >= sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + 20)
-		return -1;
-	if (bpf_skb_pull_data(skb, sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + 20) &&
-	    bpf_skb_pull_data(skb, sizeof(struct ethhdr) + sizeof(struct iphdr) + 20))
-		return -1;
+	if (kind != PACKET_CUT || skb->data_end - skb->data >= skb->len ||
+	    bpf_skb_pull_data(skb, skb->len < PULL_BYTES ? skb->len : PULL_BYTES))
+		return kind;
 	return parse((void *)(long)skb->data, (void *)(long)skb->data_end, segment);
+}
+
+/* A new connection from a client port whose last connection is over. */
+static __always_inline int begins_anew(struct __sk_buff *skb, const struct segment *segment)
+{
+	return (segment->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN &&
+	       is_intact_skb(skb, segment);
+}
+
+static __always_inline int steer_segment(struct __sk_buff *skb, const struct segment *segment,
+					 struct slot *slot)
+{
+	__u32 state = state_of(slot);
+	int theirs;
+
+	if (state == SLOT_LINGER && begins_anew(skb, segment)) {
+		slot->belief.known = 0;
+		__sync_val_compare_and_swap(&slot->state, SLOT_LINGER, SLOT_LOCAL);
+		return NEXT;
+	}
+	note(skb, segment, slot);
+	if (state == SLOT_HOLD || slot->held != slot->replayed ||
+	    (state == SLOT_OFFERED && !has_heir(slot)))
+		return hold(slot, segment);
+	if (state == SLOT_LOCAL)
+		return NEXT;
+	theirs = from_owner((void *)(long)skb->data, (void *)(long)skb->data_end, slot);
+	if (theirs)
+		/* Over here, and over there: the stack, which has no socket, tells the client. */
+		return state == SLOT_LINGER ? NEXT : hold(slot, segment);
+	return send_to_owner(skb, slot, segment->key.family);
 }
 
 SEC("classifier")
 int link_ingress(struct __sk_buff *skb)
 {
 	struct segment segment;
+	int kind = parsed(skb, &segment);
 
-	if (parsed(skb, &segment))
+	if (kind == PACKET_LONG) {
+		count(COUNT_EXTENSIONS);
+		return SHOT;
+	}
+	if (kind < 0 || (kind == PACKET_LATER && !find_fragment(&segment)))
 		return NEXT;
 	struct slot *slot = slot_of(&segment.key);
 	if (!slot)
 		return NEXT;
-	__u32 state = state_of(slot);
-	/* A new connection from a client port whose last connection is over. */
-	if (state == SLOT_LINGER && (segment.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN) {
-		forget(slot);
-		__sync_val_compare_and_swap(&slot->state, SLOT_LINGER, SLOT_LOCAL);
-		return NEXT;
+	switch (kind) {
+	case PACKET_WHOLE:
+		return steer_segment(skb, &segment, slot);
+	case PACKET_ERROR:
+		return steer_error(skb, &segment, slot);
+	case PACKET_FIRST:
+		learn_fragment(&segment);
 	}
-	refresh_ack(skb, &segment, slot);
-	note(slot, &segment);
-	if (state == SLOT_HOLD || slot->held != slot->replayed ||
-	    (state == SLOT_OFFERED && !has_heir(slot)))
-		return hold(slot, &segment);
-	if (state == SLOT_LOCAL)
-		return NEXT;
-	if (state != SLOT_LINGER &&
-	    from_owner((void *)(long)skb->data, (void *)(long)skb->data_end, slot))
-		return hold(slot, &segment);
-	return send_to_owner(skb, slot);
+	return steer_fragment(skb, &segment, slot);
 }
 
 SEC("classifier")
@@ -73,14 +107,15 @@ int hold_ingress(struct __sk_buff *skb)
 {
 	struct segment segment;
 
-	if (parsed(skb, &segment))
+	if (parsed(skb, &segment) != PACKET_WHOLE)
 		return NEXT;
 	struct slot *slot = slot_of(&segment.key);
 	if (!slot)
 		return NEXT;
 	__u32 state = state_of(slot);
-	refresh_ack(skb, &segment, slot);
-	/* User space counts it as replayed when it is out, which is after this program has returned. */
+	/* It may have come before anything was known of its connection. */
+	note(skb, &segment, slot);
+	/* User space counts it as replayed when it is out: after this program has returned. */
 	switch (state) {
 	case SLOT_LOCAL:
 		return NEXT;
@@ -88,7 +123,7 @@ int hold_ingress(struct __sk_buff *skb)
 	case SLOT_OFFERED:
 		return hold(slot, &segment);
 	default:
-		return send_to_owner(skb, slot);
+		return send_to_owner(skb, slot, segment.key.family);
 	}
 }
 
@@ -100,7 +135,7 @@ int link_xdp(struct xdp_md *frame)
 	void *data = (void *)(long)frame->data, *end = (void *)(long)frame->data_end;
 	struct segment segment;
 
-	if (parse(data, end, &segment))
+	if (parse(data, end, &segment) != PACKET_WHOLE)
 		return XDP_PASS;
 	struct slot *slot = slot_of(&segment.key);
 	if (!slot)
@@ -108,8 +143,29 @@ int link_xdp(struct xdp_md *frame)
 	__u32 state = state_of(slot);
 	if (state != SLOT_REDIRECT || slot->held != slot->replayed || from_owner(data, end, slot))
 		return XDP_PASS;
-	note(slot, &segment);
-	/* parse() has shown that an Ethernet header is there. */
+	__u32 news = judge(&slot->belief, &segment);
+	if (news & BELIEF_OLD)
+		return XDP_PASS;
+	if (news) {
+		if (is_intact_frame(frame, &segment))
+			believe(&slot->belief, &segment, news);
+		else
+			count(COUNT_CORRUPT);
+	}
+	/* parse() has shown that both headers are there; the verifier has forgotten. */
+	struct ethhdr *eth = data;
+	struct iphdr *v4 = (void *)(eth + 1);
+	struct ipv6hdr *v6 = (void *)(eth + 1);
+	if ((void *)(v4 + 1) > end)
+		return XDP_PASS;
+	if (segment.key.family == 4) {
+		if (lower_ipv4(v4, end))
+			return XDP_PASS;
+	} else {
+		if ((void *)(v6 + 1) > end || !next_hops(v6->hop_limit))
+			return XDP_PASS;
+		v6->hop_limit = next_hops(v6->hop_limit);
+	}
 	__builtin_memcpy(data, slot->mac, sizeof(slot->mac));
 	__sync_fetch_and_add(&slot->packets, 1);
 	__sync_fetch_and_add(&slot->bytes, end - data);

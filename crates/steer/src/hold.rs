@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use linux::link::Link;
 use linux::tap::Tap;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use wire::flow::FrameSegment;
 use wire::{FlowKey, SeqNumber};
 
 use crate::slot::{Mac, RawSlot, Slot};
@@ -258,28 +259,16 @@ fn give_back(tap: &Tap, slot: Option<&RawSlot>, frame: &[u8]) -> io::Result<()> 
     sent
 }
 
-/// Where a frame's TCP header begins, and how many octets of the frame belong to the segment.
-fn segment(frame: &[u8]) -> (usize, i32) {
-    const IP: usize = 14;
-    let number = |at: usize| {
-        frame.get(at..at + 2).map_or(0, |two| i32::from(u16::from_be_bytes([two[0], two[1]])))
-    };
-    match frame.get(IP).is_some_and(|first| first >> 4 == 6) {
-        true => (IP + 40, number(IP + 4)),
-        false => (IP + 20, number(IP + 2) - 20),
-    }
-}
-
-/// How the programs count a frame of a flow: octets of payload, 1 where there are none.
+/// How the programs count a frame of a flow: bytes of payload, 1 where there are none.
 fn weight(frame: &[u8]) -> u32 {
-    let (tcp, octets) = segment(frame);
-    let header = frame.get(tcp + 12).map_or(0, |octet| i32::from(octet >> 4) * 4);
-    (octets - header).max(1) as u32
+    let Some(segment) = FrameSegment::find(frame) else { return 1 };
+    let header = frame.get(segment.tcp_at + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
+    segment.segment_bytes.saturating_sub(header).max(1) as u32
 }
 
 fn sequence_number(frame: &[u8]) -> SeqNumber {
-    let (tcp, _) = segment(frame);
-    let octets = frame.get(tcp + 4..tcp + 8).and_then(|octets| octets.try_into().ok());
+    let at = FrameSegment::find(frame).map_or(usize::MAX - 8, |segment| segment.tcp_at + 4);
+    let octets = frame.get(at..at + 4).and_then(|octets| octets.try_into().ok());
     SeqNumber(octets.map_or(0, u32::from_be_bytes))
 }
 

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aya::maps::{HashMap, Map, MapData, MapError};
+use aya::maps::{Array, HashMap, Map, MapData, MapError};
 use aya::programs::{Program, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode, tc};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use linux::link::Link;
@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use thiserror::Error;
 use wire::FlowKey;
 
+use crate::counts::{Counters, Counts};
 use crate::hold::{Hold, HoldLimits};
 use crate::slot::{Mac, Slot, SlotArray};
 use crate::table::Table;
@@ -93,6 +94,7 @@ pub struct Steering {
     hold: Option<Hold>,
     link: Link,
     xdp: bool,
+    counters: Counters,
     /// Keeps programs and links alive.
     _ebpf: Ebpf,
 }
@@ -115,6 +117,7 @@ impl Steering {
         load_programs(&mut ebpf)?;
         let slots = map_slots(&mut ebpf, config.flows_max)?;
         let flows = HashMap::try_from(take(&mut ebpf, "flows")?).map_err(SteerError::Map)?;
+        let counts = Array::try_from(take(&mut ebpf, "counts")?).map_err(SteerError::Map)?;
         let table = Table::new(flows, slots, config.flows_max, link.index, link.mac);
         attach_classifier(&mut ebpf, "link_ingress", &link.name)?;
         if let Some(hold) = &hold {
@@ -125,7 +128,7 @@ impl Steering {
         if let Some(hold) = &hold {
             hold.start(Arc::clone(&table)).map_err(SteerError::Hold)?;
         }
-        Ok(Steering { table, hold, link, xdp, _ebpf: ebpf })
+        Ok(Steering { table, hold, link, xdp, counters: Counters::new(counts), _ebpf: ebpf })
     }
 
     /// The link that is steered.
@@ -183,6 +186,14 @@ impl Steering {
         (load(&redirected.packets), load(&redirected.bytes))
     }
 
+    /// What the programs counted since this was called last.
+    ///
+    /// # Errors
+    /// The kernel does not give the counters out.
+    pub fn take_counts(&self) -> Result<Counts, SteerError> {
+        self.counters.take()
+    }
+
     /// The hold's counters.
     pub fn hold_counters(&self) -> crate::hold::HoldCounters {
         self.hold.as_ref().map(Hold::counters).unwrap_or_default()
@@ -205,7 +216,7 @@ where
     program.try_into().map_err(|source| SteerError::Program { name, source })
 }
 
-fn load_programs(ebpf: &mut Ebpf) -> Result<(), SteerError> {
+pub(crate) fn load_programs(ebpf: &mut Ebpf) -> Result<(), SteerError> {
     for name in ["link_ingress", "hold_ingress"] {
         let classifier: &mut SchedClassifier = program(ebpf, name)?;
         classifier.load().map_err(|source| SteerError::Program { name, source })?;
@@ -270,7 +281,7 @@ pub(crate) fn array_data(ebpf: &mut Ebpf, name: &'static str) -> Result<MapData,
     }
 }
 
-fn map_slots(ebpf: &mut Ebpf, count: u32) -> Result<SlotArray, SteerError> {
+pub(crate) fn map_slots(ebpf: &mut Ebpf, count: u32) -> Result<SlotArray, SteerError> {
     let data = array_data(ebpf, "slots")?;
     let bytes = count as usize * size_of::<crate::slot::RawSlot>();
     let base = map_memory(&data, bytes)?;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use wire::{FlowKey, SeqNumber};
 
+use crate::belief::Belief;
 use crate::table::Table;
 
 /// A hardware address.
@@ -28,6 +29,20 @@ pub enum SlotState {
     Offered = 4,
 }
 
+/// `struct belief` of bpf/maps.h.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct RawBelief {
+    known: AtomicU32,
+    last_ack: AtomicU32,
+    last_seq: AtomicU32,
+    last_window: AtomicU32,
+    window_max: AtomicU32,
+    receive_window: AtomicU32,
+    receive_max: AtomicU32,
+    shift: AtomicU32,
+}
+
 /// `struct slot` of bpf/maps.h.
 #[repr(C)]
 #[derive(Debug, Default)]
@@ -38,15 +53,49 @@ pub(crate) struct RawSlot {
     ifindex: AtomicU32,
     held: AtomicU32,
     replayed: AtomicU32,
-    last_ack: AtomicU32,
-    last_seq: AtomicU32,
     packets: AtomicU64,
     bytes: AtomicU64,
-    closing: AtomicU32,
-    last_window: AtomicU32,
+    belief: RawBelief,
 }
-const _: () = assert!(size_of::<RawSlot>() == 64 && align_of::<RawSlot>() == 8);
-const _: () = assert!(core::mem::offset_of!(RawSlot, packets) == 40);
+const _: () = assert!(size_of::<RawSlot>() == 80 && align_of::<RawSlot>() == 8);
+const _: () = assert!(core::mem::offset_of!(RawSlot, packets) == 32);
+const _: () = assert!(core::mem::offset_of!(RawSlot, belief) == 48);
+
+impl RawBelief {
+    fn forget(&self) {
+        self.known.store(0, Ordering::SeqCst);
+    }
+
+    fn set(&self, belief: &Belief) {
+        self.forget();
+        let fields = [
+            (&self.last_ack, belief.last_ack.0),
+            (&self.last_seq, belief.last_seq.0),
+            (&self.last_window, belief.last_window.into()),
+            (&self.window_max, belief.window_max_bytes),
+            (&self.receive_window, belief.receive_window_bytes),
+            (&self.receive_max, belief.receive_max_bytes),
+            (&self.shift, belief.shift.into()),
+        ];
+        for (field, value) in fields {
+            field.store(value, Ordering::Relaxed);
+        }
+        self.known.store(1, Ordering::SeqCst);
+    }
+
+    fn get(&self) -> Option<Belief> {
+        let read = |field: &AtomicU32| field.load(Ordering::Relaxed);
+        (self.known.load(Ordering::Acquire) != 0).then(|| Belief {
+            last_ack: SeqNumber(read(&self.last_ack)),
+            last_seq: SeqNumber(read(&self.last_seq)),
+            last_window: read(&self.last_window) as u16,
+            window_max_bytes: read(&self.window_max),
+            receive_window_bytes: read(&self.receive_window),
+            receive_max_bytes: read(&self.receive_max),
+            shift: read(&self.shift) as u8,
+        })
+    }
+}
 
 /// The shared array, mapped for the life of the process's steering.
 #[derive(Debug)]
@@ -91,9 +140,9 @@ impl Drop for SlotArray {
 impl RawSlot {
     pub(crate) fn reset(&self) {
         self.state.store(SlotState::Local as u32, Ordering::Release);
-        for counter in [&self.held, &self.replayed, &self.last_ack, &self.last_seq, &self.closing] {
-            counter.store(0, Ordering::Relaxed);
-        }
+        self.belief.forget();
+        self.held.store(0, Ordering::Relaxed);
+        self.replayed.store(0, Ordering::Relaxed);
         self.packets.store(0, Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
     }
@@ -163,12 +212,8 @@ pub struct FlowCounters {
     /// Weight of what went to the hold device since the slot was taken: octets of payload, 1 for
     /// a packet without any.
     pub held: u32,
-    /// Acknowledgement number of the client's latest segment.
-    pub last_ack: SeqNumber,
-    /// Sequence number behind the client's latest segment.
-    pub last_seq: SeqNumber,
-    /// The client has sent FIN or RST.
-    pub closing: bool,
+    /// What is known of the connection; nothing before [`Slot::know`].
+    pub belief: Option<Belief>,
 }
 
 /// The right to say where one flow's packets go. Dropping it gives the flow back to the local
@@ -242,6 +287,22 @@ impl Slot {
         raw.ifindex.store(self.table.link_index(), Ordering::Relaxed);
     }
 
+    /// Tells the programs what a snapshot knows of the connection: they judge its packets by that
+    /// from now on. Without it they learn nothing from packets. `send_end` is behind the last byte
+    /// that was sent; an acknowledgement up to there that has come meanwhile stays known.
+    pub fn know(&self, belief: &Belief, send_end: SeqNumber) {
+        let mut belief = *belief;
+        let sent_bytes = send_end.since(belief.last_ack);
+        if let Some(known) = self.raw().belief.get()
+            && (1..=sent_bytes).contains(&known.last_ack.since(belief.last_ack))
+        {
+            belief.last_ack = known.last_ack;
+            belief.last_window = known.last_window;
+            belief.window_max_bytes = belief.window_max_bytes.max(known.window_max_bytes);
+        }
+        self.raw().belief.set(&belief);
+    }
+
     /// The connection is over: its last packets still go to the owner, a new SYN comes here.
     pub fn linger(&self) {
         let raw = self.raw();
@@ -273,9 +334,7 @@ impl Slot {
             packets: raw.packets.load(Ordering::Relaxed),
             bytes: raw.bytes.load(Ordering::Relaxed),
             held: raw.held.load(Ordering::Relaxed),
-            last_ack: SeqNumber(raw.last_ack.load(Ordering::Relaxed)),
-            last_seq: SeqNumber(raw.last_seq.load(Ordering::Relaxed)),
-            closing: raw.closing.load(Ordering::Relaxed) != 0,
+            belief: raw.belief.get(),
         }
     }
 }

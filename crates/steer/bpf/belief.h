@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* What of a segment is believed. The flow's packets come by here whoever sent them: so what is
+ * known of a connection moves only by a segment that a TCP with these bounds would have accepted
+ * (RFC 5961), and whose checksum is right. src/belief.rs says the same in Rust; a test compares
+ * the two. */
+#pragma once
+
+#include "parse.h"
+
+#define BELIEF_ACK 1 /* it acknowledges more, or offers another window */
+#define BELIEF_SEQ 2 /* it is behind all that came so far */
+#define BELIEF_OLD 4 /* acceptable, but its acknowledgement is not the newest */
+
+/* What the segment says that is not known yet; 0 where there is nothing, or it is not acceptable.
+ * Nothing is changed. */
+static __always_inline __u32 judge(const struct belief *belief, const struct segment *segment)
+{
+	__u32 window = belief->receive_window, end = segment->seq + segment->payload;
+	__u32 first = belief->last_seq - window, news = 0;
+	__s32 ahead = end - belief->last_seq;
+	__s32 acked = segment->ack - belief->last_ack;
+
+	if (!belief->known || (segment->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
+		return 0;
+	if (segment->seq - first > 2 * window || end - first > 2 * window)
+		return 0;
+	if (acked > 0) {
+		/* A service sends no more than its client has room for. */
+		if ((__u32)acked > belief->window_max)
+			return 0;
+		news = BELIEF_ACK;
+	} else if (acked < 0) {
+		if (-(__u32)acked > belief->window_max)
+			return 0;
+		news = BELIEF_OLD;
+	} else if (ahead >= 0 && segment->window != belief->last_window) {
+		news = BELIEF_ACK;
+	}
+	/* An upload's segments say nothing else: not each is worth a look at its checksum. */
+	if (ahead > 0 && (news == BELIEF_ACK || (__u32)ahead >= window / 4))
+		news |= BELIEF_SEQ;
+	return news;
+}
+
+static __always_inline void believe(struct belief *belief, const struct segment *segment,
+				    __u32 news)
+{
+	if (news & BELIEF_ACK) {
+		__u32 window = (__u32)segment->window << (belief->shift & 15);
+
+		belief->last_ack = segment->ack;
+		belief->last_window = segment->window;
+		if (window > belief->window_max)
+			belief->window_max = window;
+	}
+	if (news & BELIEF_SEQ) {
+		__u32 end = segment->seq + segment->payload;
+		/* A receiver opens its window by twice what comes, at most. */
+		__u32 window = belief->receive_window + 2 * (end - belief->last_seq);
+
+		belief->receive_window =
+			window < belief->receive_max ? window : belief->receive_max;
+		belief->last_seq = end;
+	}
+}
+
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+static __always_inline __u64 pseudo_header(const struct segment *segment)
+{
+	const __u32 *addresses = (const __u32 *)&segment->key;
+	__u64 sum = bpf_htonl(segment->bytes);
+
+	sum += bpf_htonl(IPPROTO_TCP);
+	for (int i = 0; i < 8; i++)
+		sum += addresses[i];
+	return sum;
+}
+
+#define LOAD_FRAME 0
+#define LOAD_SKB 1
+
+static __always_inline int load(void *context, int from, __u32 at, void *to, __u32 bytes)
+{
+	if (from == LOAD_SKB)
+		return bpf_skb_load_bytes(context, at, to, bytes);
+	return bpf_xdp_load_bytes(context, at, to, bytes);
+}
+
+/* The folded sum of `bytes` bytes from `at` and of `sum`; 0, which no header has, where they are
+ * not there. A segment has at most 65535 bytes, so the loop ends. */
+static __always_inline __u32 sum_of(void *context, int from, __u32 at, __u32 bytes, __u32 sum)
+{
+	__u32 key = 0, done = 0;
+	__u8 *piece = bpf_map_lookup_elem(&scratch, &key);
+
+	if (!piece)
+		return 0;
+	for (int i = 0; i < 65535 / SCRATCH_BYTES; i++) {
+		if (bytes - done < SCRATCH_BYTES)
+			break;
+		if (load(context, from, at + done, piece, SCRATCH_BYTES))
+			return 0;
+		sum = bpf_csum_diff(0, 0, (__be32 *)piece, SCRATCH_BYTES, sum);
+		done += SCRATCH_BYTES;
+	}
+	__u32 left = bytes - done;
+
+	/* Keeps the compiler from testing something else, which the verifier would not follow. */
+	asm volatile("" : "+r"(left));
+	if (left >= SCRATCH_BYTES)
+		return 0;
+	if (left) {
+		__u32 last_word = (left - 1) & ~3u;
+
+		*(__u32 *)(piece + last_word) = 0;
+		if (load(context, from, at + done, piece, left))
+			return 0;
+		sum = bpf_csum_diff(0, 0, (__be32 *)piece, last_word + 4, sum);
+	}
+	return fold(sum);
+}
+
+/* Global functions: the verifier looks at each once, and not once a call. */
+__attribute__((noinline)) __u32 skb_sum(struct __sk_buff *skb, __u32 at, __u32 bytes, __u32 sum)
+{
+	return sum_of(skb, LOAD_SKB, at, bytes, sum);
+}
+
+__attribute__((noinline)) __u32 frame_sum(struct xdp_md *frame, __u32 at, __u32 bytes, __u32 sum)
+{
+	return sum_of(frame, LOAD_FRAME, at, bytes, sum);
+}
+
+/* A checksum that is the pseudo header's sum is one that the sending host's device has yet to
+ * complete (veth, TAP): what it covers was on no wire. */
+static __always_inline int is_pending(const struct segment *segment, __u32 pseudo)
+{
+	return segment->check == pseudo;
+}
+
+static __always_inline int is_intact_frame(struct xdp_md *frame, const struct segment *segment)
+{
+	__u32 pseudo = fold(pseudo_header(segment));
+
+	return is_pending(segment, pseudo) ||
+	       frame_sum(frame, segment->at, segment->bytes, pseudo) == 0xffff;
+}
+
+/* The kernel knows of a packet that a device has checked, or that it has merged itself. */
+static __always_inline int is_intact_skb(struct __sk_buff *skb, const struct segment *segment)
+{
+	if (skb->gso_size || bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) >= 0)
+		return 1;
+	__u32 pseudo = fold(pseudo_header(segment));
+
+	return is_pending(segment, pseudo) ||
+	       skb_sum(skb, segment->at, segment->bytes, pseudo) == 0xffff;
+}

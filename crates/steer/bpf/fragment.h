@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Fragments of known flows follow their first one. */
+#pragma once
+
+#include "rewrite.h"
+
+/* The packet that the fragment is of: identification in place of the ports. */
+static __always_inline void fragment_key(const struct segment *segment, struct flow_key *key)
+{
+	*key = segment->key;
+	key->client_port = (__u16)segment->fragment_id;
+	key->service_port = segment->fragment_id >> 16;
+}
+
+/* Notes whose fragments those are that follow. */
+static __always_inline void learn_fragment(const struct segment *segment)
+{
+	__u32 ports = segment->key.client_port | (__u32)segment->key.service_port << 16;
+	struct flow_key key;
+
+	fragment_key(segment, &key);
+	bpf_map_update_elem(&fragments, &key, &ports, BPF_ANY);
+}
+
+/* Gives a later fragment its ports; false where the first one has not come by. */
+static __always_inline int find_fragment(struct segment *segment)
+{
+	struct flow_key key;
+
+	fragment_key(segment, &key);
+	__u32 *ports = bpf_map_lookup_elem(&fragments, &key);
+
+	if (!ports)
+		return 0;
+	segment->key.client_port = (__u16)*ports;
+	segment->key.service_port = *ports >> 16;
+	return 1;
+}
+
+/* A fragment's checksum covers what is not here, so nothing is learnt from it; nor is it held, for
+ * user space could not tell which flow a later one is of. What is dropped, the client sends again.
+ */
+static __always_inline int steer_fragment(struct __sk_buff *skb, const struct segment *segment,
+					  struct slot *slot)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 state = state_of(slot);
+	int theirs = from_owner(data, end, slot);
+
+	if (state == SLOT_LOCAL || (state == SLOT_LINGER && theirs))
+		return NEXT;
+	if (state == SLOT_HOLD || theirs || (state == SLOT_OFFERED && !has_heir(slot))) {
+		count(COUNT_FRAGMENTS);
+		return SHOT;
+	}
+	return send_to_owner(skb, slot, segment->key.family);
+}

@@ -1,0 +1,69 @@
+//! What the programs count beside each flow's own counters.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use aya::maps::{Array, MapData};
+
+use crate::load::SteerError;
+
+/// Numbers of events since the counts were taken last: `enum count` of bpf/maps.h, in its order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Segments with a wrong checksum that would have changed what is known of a flow.
+    pub corrupt: u64,
+    /// Packets dropped because they had been redirected too often.
+    pub hops_exceeded: u64,
+    /// Fragments dropped because their flow was between two owners.
+    pub fragments_dropped: u64,
+    /// Packets dropped because of too many IPv6 extension headers.
+    pub extensions_dropped: u64,
+    /// ICMP errors sent to the owner of the flow that they are about.
+    pub errors_redirected: u64,
+    /// ICMP errors dropped: the segment that they are about is not under way.
+    pub errors_refused: u64,
+}
+
+/// Entries of the map.
+const COUNTS: usize = 6;
+
+/// The map, and what was taken from it already.
+pub(crate) struct Counters {
+    map: Array<MapData, u64>,
+    taken: Mutex<[u64; COUNTS]>,
+}
+
+impl fmt::Debug for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counters").field("taken", &self.taken).finish_non_exhaustive()
+    }
+}
+
+impl Counters {
+    pub(crate) fn new(map: Array<MapData, u64>) -> Counters {
+        Counters { map, taken: Mutex::default() }
+    }
+
+    pub(crate) fn take(&self) -> Result<Counts, SteerError> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut news = [0; COUNTS];
+        for (index, news) in (0..).zip(&mut news) {
+            *news = self.map.get(&index, 0).map_err(SteerError::Map)?;
+        }
+        for (news, taken) in news.iter_mut().zip(taken.iter_mut()) {
+            let now = *news;
+            *news = now.wrapping_sub(*taken);
+            *taken = now;
+        }
+        let [corrupt, hops_exceeded, fragments_dropped, extensions_dropped, redirected, refused] =
+            news;
+        Ok(Counts {
+            corrupt,
+            hops_exceeded,
+            fragments_dropped,
+            extensions_dropped,
+            errors_redirected: redirected,
+            errors_refused: refused,
+        })
+    }
+}
