@@ -2,7 +2,7 @@
 
 use random::Random;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use system_tests::{run, said, text, unlade};
@@ -17,9 +17,12 @@ struct Target {
 
 impl Target {
     fn start(options: &[&str]) -> Target {
+        Target::start_at("127.0.0.1:0", &[&["--namespace", "ram:32MiB"], options].concat())
+    }
+
+    fn start_at(listen: &str, options: &[&str]) -> Target {
         let mut child = Command::new(unlade())
-            .args(["nvme", "target", "--listen", "127.0.0.1:0", "--nqn", NQN])
-            .args(["--namespace", "ram:32MiB"])
+            .args(["nvme", "target", "--listen", listen, "--nqn", NQN])
             .args(options)
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
@@ -109,13 +112,110 @@ fn two_commands_over_tls() {
     assert!(!plain.status.success());
 }
 
+fn explained(arguments: &[&str], words: &str) {
+    let output = nvme(arguments);
+    assert!(!output.status.success(), "{arguments:?}: {}", text(&output));
+    assert!(said(&output).contains(words), "{arguments:?}: {}", said(&output));
+}
+
+/// An address of the loopback that nobody else uses: its ports stay free between two targets.
+fn own_address() -> String {
+    let [.., high, low] = std::process::id().to_be_bytes();
+    format!("127.95.{high}.{low}:0")
+}
+
+#[test]
+fn digests_that_the_target_declines_are_not_dropped_silently() {
+    let target = Target::start(&["--digests", "none"]);
+    let base = format!("nvme+tcp://{}", target.address);
+    let address = format!("{base}/1");
+    let declines = "declines digests of headers and of data";
+    explained(&["connect", &base, "--nqn", NQN, "--digests"], declines);
+    explained(&["read", &address, "--digests", "--out", "/dev/null"], declines);
+    explained(&["connect", &base, "--nqn", NQN, "--data-digest"], "declines digests of data");
+    let output = nvme(&["connect", &base, "--digests-if-offered"]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(String::from_utf8_lossy(&output.stderr).contains(declines), "{}", said(&output));
+    assert!(text(&output).contains("header digest no, data digest no"), "{}", text(&output));
+}
+
+#[test]
+fn a_missing_namespace_is_not_an_invalid_format() {
+    let target = Target::start(&["--namespace", "ram:1MiB"]);
+    let address = format!("nvme+tcp://{}/7", target.address);
+    explained(&["read", &address, "--out", "/dev/null"], "no namespace 7; there are 1, 2");
+}
+
+#[test]
+fn a_refused_connection_is_not_a_tls_handshake() {
+    let target = Target::start_at(&own_address(), &["--namespace", "ram:1MiB"]);
+    let address = target.address.clone();
+    drop(target);
+    let output = nvme(&["connect", &format!("nvme+tcp://{address}"), "--nqn", NQN]);
+    assert!(!output.status.success());
+    let said = said(&output);
+    assert!(said.contains(&format!("connection refused by {address}")), "{said}");
+    assert!(!said.contains("TLS"), "{said}");
+}
+
+/// A command with data on its standard output, and lines on standard error that are read one by
+/// one; killed when dropped.
+struct Running {
+    child: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStderr>>,
+}
+
+impl Running {
+    fn start(arguments: &[&str]) -> Running {
+        let mut command = Command::new(unlade());
+        command.arg("nvme").args(arguments).stdin(Stdio::null());
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        // It is under way when the first octet has come.
+        let mut out = child.stdout.take().expect("a pipe");
+        out.read_exact(&mut [0]).expect("it gives something");
+        std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
+        let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        Running { child, lines }
+    }
+
+    /// The next line with these words; it ends where the command does.
+    fn wait_for(&mut self, words: &str) -> String {
+        let line = self.lines.by_ref().map_while(Result::ok).find(|line| line.contains(words));
+        line.unwrap_or_else(|| panic!("it ended without a word of {words:?}"))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_lost_target_is_told_and_not_waited_for_in_silence() {
+    // So much is not read before the target is gone; it takes no memory.
+    let target = Target::start_at(&own_address(), &["--namespace", "ram:1TiB"]);
+    let peer = target.address.clone();
+    let address = format!("nvme+tcp://{peer}/1?nqn={NQN}");
+    let mut ended = Running::start(&["read", &address, "--out", "-", "--reconnects", "2"]);
+    let mut read = Running::start(&["read", &address, "--out", "-"]);
+    drop(target);
+    let line = read.wait_for("lost");
+    assert!(line.contains(&format!("connection to {peer} lost")), "{line}");
+    assert!(line.contains("20 times within 1m 11s"), "{line}");
+    assert!(ended.wait_for("lost").contains("2 times"));
+    assert!(ended.wait_for("given up").contains(&format!("connection refused by {peer}")));
+    assert!(!ended.child.wait().unwrap().success());
+    let _target = Target::start_at(&peer, &["--namespace", "ram:1TiB"]);
+    let line = read.wait_for("again after");
+    assert!(line.contains(&format!("connected to {peer} again")), "{line}");
+}
+
 #[test]
 fn mistakes_are_explained() {
-    let explained = |arguments: &[&str], words: &str| {
-        let output = nvme(arguments);
-        assert!(!output.status.success());
-        assert!(said(&output).contains(words), "{arguments:?}: {}", said(&output));
-    };
     explained(&["connect", "127.0.0.1:4420"], "nvme+tcp://");
     explained(&["connect", "nvme+tls://127.0.0.1"], "--nqn");
     explained(&["connect", "nvme+tls://127.0.0.1?nqn=nqn.a"], "--psk-file");

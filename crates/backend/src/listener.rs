@@ -112,8 +112,7 @@ impl Handoff {
     /// The first thing that cannot be had.
     pub fn open(config: &HandoffConfig, meter: Arc<Meter>) -> Result<Handoff, HandoffError> {
         let tls = trust::server_config(&config.trust)?;
-        let options = ListenOptions { reuse_port: false, ..ListenOptions::default() };
-        let listener = listen::bind(config.address, &options)?;
+        let listener = listen::bind(config.address, &ListenOptions::default())?;
         let interface = match &config.interface {
             Some(name) => name.clone(),
             None => Link::by_address(config.address.ip()).map_err(HandoffError::Interface)?.name,

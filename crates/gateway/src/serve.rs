@@ -15,6 +15,7 @@ use function::manifest::Backend;
 use meter::{Meter, Role};
 use serde_json::json;
 use service::admin::{self, AdminError, Health, Routes};
+use service::listen::ListenError;
 use service::system::{SystemError, system};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -46,6 +47,9 @@ pub enum GatewayError {
     /// The admin endpoint.
     #[error(transparent)]
     Admin(#[from] AdminError),
+    /// The address.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// The machine's, or another gateway's.
     #[error(transparent)]
     System(#[from] SystemError),
@@ -91,7 +95,7 @@ async fn serve(
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("SIGINT"))?;
     let mut hangup = signal(SignalKind::hangup()).map_err(system("SIGHUP"))?;
     let listener = TcpListener::bind(config.listen).await;
-    let listener = listener.map_err(system(format!("listen on {}", config.listen)))?;
+    let listener = listener.map_err(|error| ListenError::new(config.listen, error))?;
     let address = listener.local_addr().map_err(system("the listener"))?;
 
     let meter = Arc::new(Meter::for_role(Role::Gateway));

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::str::FromStr;
+use std::time::Duration;
 
 use random::Random;
 use thiserror::Error;
@@ -35,7 +36,7 @@ pub struct Impairment {
     pub delay_ns: u64,
 }
 
-/// An impairment as it is written, such as `loss=2%,reorder=0.5%,delay=3,seed=7`.
+/// An impairment as it is written, such as `loss=2%,reorder=0.5%,delay=3ms,seed=7`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seeded {
     /// What happens to frames.
@@ -55,8 +56,8 @@ pub enum ImpairmentError {
     Name(String),
     /// No percentage, or number.
     #[error(
-        "{0}: {1:?} is not a percentage from 0% to 100%, or a number for the seed and the delay \
-         (milliseconds, at most {DELAY_MS_MAX})"
+        "{0}: {1:?} is not a percentage from 0% to 100%, for the delay a time such as 10ms (at most \
+         {DELAY_MS_MAX} ms), for the seed a number"
     )]
     Value(String, String),
 }
@@ -82,16 +83,23 @@ impl FromStr for Seeded {
                 "reorder" => impairment.reorder_ppm = ppm()?,
                 "duplicate" => impairment.duplicate_ppm = ppm()?,
                 "corrupt" => impairment.corrupt_ppm = ppm()?,
-                "delay" => match number()? {
-                    ms @ 0..=DELAY_MS_MAX => impairment.delay_ns = ms * 1_000_000,
-                    _ => return Err(bad()),
-                },
+                "delay" => impairment.delay_ns = delay_ns(value).ok_or_else(bad)?,
                 "seed" => seeded.seed = number()?,
                 other => return Err(ImpairmentError::Name(other.to_owned())),
             }
         }
         Ok(seeded)
     }
+}
+
+/// A delay with a unit, such as `10ms` or `1.5ms 20us`; without one it counts milliseconds.
+fn delay_ns(text: &str) -> Option<u64> {
+    let max = Duration::from_millis(DELAY_MS_MAX);
+    let delay = match text.parse() {
+        Ok(ms) => Duration::from_millis(ms),
+        Err(_) => humantime::parse_duration(text).ok()?,
+    };
+    (delay <= max).then_some(delay.as_nanos() as u64)
 }
 
 /// What has happened; counts of frames.
@@ -245,9 +253,19 @@ mod tests {
         assert_eq!(text.parse(), Ok(Seeded { impairment, seed: 7 }));
         assert_eq!("".parse(), Ok(Seeded::default()));
         let wrong = ["loss", "loss=x", "loss=101%", "loss=-1%", "loss=NaN", "jitter=3", "seed=1.5"];
-        for wrong in wrong.into_iter().chain(["delay=1%", "delay=10001"]) {
+        let delays = ["delay=1%", "delay=10001", "delay=11s", "delay=", "delay=10 m s"];
+        for wrong in wrong.into_iter().chain(delays) {
             assert!(wrong.parse::<Seeded>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_delay_with_a_unit_is_not_refused() {
+        let delay_ns = |text: &str| text.parse::<Seeded>().unwrap().impairment.delay_ns;
+        assert_eq!(delay_ns("delay=10ms"), 10_000_000);
+        assert_eq!(delay_ns("delay=10"), 10_000_000);
+        assert_eq!(delay_ns("delay=250us"), 250_000);
+        assert_eq!(delay_ns("loss=1%,delay=10s,seed=1"), 10_000_000_000);
     }
 
     #[test]

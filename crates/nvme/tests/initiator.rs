@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nvme::initiator::{
-    ConnectError, Connecting, Connector, Controller, DeviceError, Host, Options, TcpConnector,
-    discover,
+    ConnectError, Connecting, Connector, Controller, DeviceError, Host, Link, Options,
+    TcpConnector, discover,
 };
 use nvme::secure::{ConfiguredKey, IdentityVersion, PskAcceptor, tls_psk};
 use nvme::target::{Acceptor, NamespaceConfig, Source, Subsystem, Target, TargetConfig};
@@ -37,11 +37,15 @@ impl Rig {
 
     fn start_with(key: Option<&ConfiguredKey>, config: TargetConfig) -> Rig {
         let ram = Source::Ram(ByteSize(BYTES as u64));
-        let space =
-            |read_only| NamespaceConfig { source: ram.clone(), block_bytes: 4096, read_only };
+        let space = |read_only| NamespaceConfig {
+            source: ram.clone(),
+            block_bytes: 4096,
+            read_only,
+            uuid: None,
+        };
         let config = TargetConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            nqn: NQN.to_owned(),
+            nqn: Some(NQN.to_owned()),
             namespaces: vec![space(false), space(true)],
             workers: 2,
             ..config
@@ -204,11 +208,6 @@ fn mistakes_of_the_caller_are_said() {
         assert!(matches!(refused, ConnectError::Refused { queue: 0, .. }), "{refused}");
         let controller = Controller::connect(Arc::new(rig.connector()), options()).await.unwrap();
         assert_eq!(controller.namespaces().await.unwrap(), [1, 2]);
-        let missing = controller.namespace(7).await.unwrap_err();
-        assert!(
-            matches!(missing, DeviceError::NoNamespace(7) | DeviceError::Command(_)),
-            "{missing}"
-        );
         let disk = controller.namespace(1).await.unwrap();
         let odd = disk.read(1, &mut [0; 4096]).await.unwrap_err();
         assert!(matches!(odd, DeviceError::Misaligned { .. }), "{odd}");
@@ -221,6 +220,84 @@ fn mistakes_of_the_caller_are_said() {
         controller.close().await;
         let gone = disk.read(0, &mut [0; 4096]).await.unwrap_err();
         assert!(matches!(gone, DeviceError::Gone(_)), "{gone}");
+    });
+}
+
+#[test]
+fn a_missing_namespace_is_named_with_those_that_there_are() {
+    let rig = Rig::start(None);
+    run(async {
+        let controller = Controller::connect(Arc::new(rig.connector()), options()).await.unwrap();
+        let missing = controller.namespace(7).await.unwrap_err().to_string();
+        assert!(missing.contains("no namespace 7") && missing.contains("1, 2"), "{missing}");
+        controller.close().await;
+    });
+}
+
+#[test]
+fn a_refused_connection_does_not_read_as_tls() {
+    // A port that was free a moment ago, at an address that nobody else uses.
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let own = SocketAddr::from(([127, 93, high, low], 0));
+    let address = std::net::TcpListener::bind(own).unwrap().local_addr().unwrap();
+    let connector =
+        TcpConnector { host: address.ip().to_string(), port: address.port(), psk: None };
+    run(async {
+        let refused = Controller::connect(Arc::new(connector), options()).await.unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains(&format!("connection refused by {address}")), "{text}");
+        assert!(!text.contains("TLS"), "{text}");
+    });
+}
+
+#[test]
+fn digests_that_are_declined_are_not_dropped_silently() {
+    let config = TargetConfig { data_digest: false, ..TargetConfig::default() };
+    let rig = Rig::start_with(None, config);
+    run(async {
+        let asking = Options { digests: Digests::BOTH, ..options() };
+        let refused = Controller::connect(Arc::new(rig.connector()), asking.clone()).await;
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("declines digests of data"), "{text}");
+        let content = Options { digests_required: false, ..asking };
+        let controller = Controller::connect(Arc::new(rig.connector()), content).await.unwrap();
+        let (_, _, agreed, _) = controller.agreed().await.unwrap();
+        assert_eq!(agreed, Digests { header: true, data: false });
+        controller.close().await;
+        let less = Options { digests: Digests { header: true, data: false }, ..options() };
+        Controller::connect(Arc::new(rig.connector()), less).await.unwrap().close().await;
+    });
+}
+
+#[test]
+fn a_lost_connection_is_told_with_its_attempts() {
+    let rig = Rig::start(None);
+    let connector = Cuttable { inner: rig.connector(), cut: Arc::default(), made: Arc::default() };
+    run(async {
+        let mut options = options();
+        options.reconnect.attempts_max = 2;
+        let controller = Controller::connect(Arc::new(connector.clone()), options).await.unwrap();
+        let mut link = controller.link();
+        connector.cut.notify_waiters();
+        // The state before it is up again may have passed unseen.
+        let mut seen = Vec::new();
+        while seen.last() != Some(&Link::Up) {
+            seen.push(link.changed().await.unwrap());
+        }
+        assert!(seen.iter().all(|link| matches!(link, Link::Lost(_) | Link::Up)), "{seen:?}");
+        drop(rig);
+        // Its end is noticed, and nobody is there any more.
+        let mut attempts = Vec::new();
+        let end = loop {
+            match link.changed().await.unwrap() {
+                Link::Lost(loss) => attempts.push(loss.attempts),
+                end => break end,
+            }
+        };
+        assert!(attempts.is_sorted() && attempts.iter().all(|count| *count <= 2), "{attempts:?}");
+        let Link::Gone(reason) = end else { panic!("{end:?}") };
+        assert!(reason.contains("given up after 2 attempts"), "{reason}");
+        assert!(reason.contains("connection refused by 127.0.0.1"), "{reason}");
     });
 }
 

@@ -35,11 +35,12 @@ impl Rig {
     fn start(change: impl FnOnce(&mut TargetConfig)) -> Rig {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len((BLOCKS * BLOCK) as u64).unwrap();
-        let space = |source| NamespaceConfig { source, block_bytes: 512, read_only: false };
+        let space =
+            |source| NamespaceConfig { source, block_bytes: 512, read_only: false, uuid: None };
         let ram = Source::Ram(ByteSize((BLOCKS * BLOCK) as u64));
         let mut config = TargetConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            nqn: NQN.to_owned(),
+            nqn: Some(NQN.to_owned()),
             namespaces: vec![space(ram), space(Source::File(file.path().to_owned()))],
             workers: 2,
             ..TargetConfig::default()
@@ -251,6 +252,21 @@ fn errors_of_commands_are_said_and_leave_the_queue_alive() {
     assert!(status(Job::sending(discard, range, true)).is_success());
     assert!(status(Job::new(disconnect(0))).is_success());
     assert!(matches!(queue.receive(), Said::Closed));
+}
+
+#[test]
+fn a_flush_with_any_unused_data_pointer_is_done() {
+    let rig = Rig::start(|_| {});
+    let (_admin, controller) = Host::admin(rig.address, &Wishes::default());
+    let mut queue = Host::io(rig.address, &Wishes::default(), 1, controller);
+    // The last octet is the type of the descriptor: none, an offset in the capsule, a keyed one.
+    for kind in [0, 1, 0x40] {
+        let mut entry = *io(IoOpcode::Flush, 2, 0, 1).as_bytes();
+        entry[24..40].fill(0);
+        entry[39] = kind;
+        let (end, _) = queue.run(vec![Job::new(Command::new(entry))]).remove(0);
+        assert!(end.status.is_success(), "{kind:#x}: {end:?}");
+    }
 }
 
 #[test]

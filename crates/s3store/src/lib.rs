@@ -18,6 +18,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
 use s3s_fs::FileSystem;
+use service::listen::ListenError;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
@@ -40,14 +41,8 @@ pub enum StoreError {
         why: String,
     },
     /// The address.
-    #[error("{address}: {source}")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// What the system said.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
 }
 
 /// Keys that requests are signed with.
@@ -85,7 +80,7 @@ impl Store {
             builder.set_auth(SimpleAuth::from_single(keys.access_key_id, keys.secret_access_key));
         }
         let listener = TcpListener::bind(address).await;
-        let listener = listener.map_err(|source| StoreError::Listen { address, source })?;
+        let listener = listener.map_err(|error| ListenError::new(address, error))?;
         Ok(Store { listener, service: builder.build() })
     }
 

@@ -192,7 +192,7 @@ impl Drop for AdminServer {
 /// # Errors
 /// The address cannot be listened on, or there is no thread to be had.
 pub fn start(address: SocketAddr, routes: Routes) -> Result<AdminServer, AdminError> {
-    let options = ListenOptions { reuse_port: false, backlog: 64, ..ListenOptions::default() };
+    let options = ListenOptions { backlog: 64, ..ListenOptions::default() };
     let listener = listen::bind(address, &options)?;
     let address = listener.local_addr().map_err(AdminError::Start)?;
     let runtime = Builder::new_current_thread().enable_all().build().map_err(AdminError::Start)?;

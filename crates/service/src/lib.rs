@@ -2,7 +2,7 @@
 //!
 //! In the order a process meets them:
 //! - [`logs`]: where the process says what it does;
-//! - [`listen`]: its sockets, one listener a worker;
+//! - [`listen`]: its sockets, one listener a worker; [`holder`]: who has an address in use;
 //! - [`workers`]: a thread a core, each with a runtime of its own; nothing on the way of a
 //!   request crosses threads;
 //! - [`beat`]: when what happens from time to time happens;
@@ -24,6 +24,7 @@ pub mod channel;
 pub mod control;
 pub mod descriptors;
 pub mod handshake;
+pub mod holder;
 pub mod listen;
 pub mod logs;
 pub mod restart;

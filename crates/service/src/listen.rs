@@ -1,21 +1,35 @@
-//! Listening sockets: one a worker on the same address (SO_REUSEPORT), errors that say why.
+//! Listening sockets: one a worker on the same address, no second process on it, errors that say
+//! why.
+//!
+//! Workers share an address by SO_REUSEPORT. The kernel would let every other process of the user
+//! who asks for SO_REUSEPORT join, and would spread connections over both. So the first socket of
+//! an address is bound, and listens, without it: the kernel refuses that while any other socket
+//! listens there, whatever options that one has. Only then the option is set, for the sockets of
+//! the other workers. There is no lock that a killed process could leave behind, and the kernel
+//! tells network namespaces, interfaces and address families apart.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::holder::{self, Holder};
 
 /// Connections the kernel keeps for a listener that has not accepted them yet. The kernel caps
 /// it at net.core.somaxconn.
 pub const BACKLOG_DEFAULT: u32 = 4096;
+/// Attempts of processes that start at the same time on one address: the kernel may refuse both.
+const ATTEMPTS_MAX: u32 = 6;
+/// The longest pause between two of them.
+const PAUSE_MS_MAX: u64 = 16;
 
 /// How to listen.
 #[derive(Debug, Clone)]
 pub struct ListenOptions {
     /// Connections waiting to be accepted.
     pub backlog: u32,
-    /// Several sockets share the address and the kernel spreads connections over them.
-    pub reuse_port: bool,
     /// Listen on addresses the machine does not have yet (IP_FREEBIND): virtual addresses.
     pub freebind: bool,
     /// The interface that connections must come by and go by (SO_BINDTODEVICE), where there is one.
@@ -24,52 +38,107 @@ pub struct ListenOptions {
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        ListenOptions { backlog: BACKLOG_DEFAULT, reuse_port: true, freebind: false, device: None }
+        ListenOptions { backlog: BACKLOG_DEFAULT, freebind: false, device: None }
     }
 }
 
 /// Why an address cannot be listened on: the operator's to resolve.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot listen on {address}: {error}; {}", hint(.error, .address))]
+#[error("cannot listen on {address}: {error}{}", advice(.error, .address, .holder.as_deref()))]
 pub struct ListenError {
     /// The address asked for.
     pub address: SocketAddr,
     /// What the kernel said.
     #[source]
     pub error: io::Error,
+    /// Who has the address, where it is in use and that is known.
+    pub holder: Option<Box<Holder>>,
 }
 
-fn hint(error: &io::Error, address: &SocketAddr) -> String {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            format!("find who has the port with `ss -ltnp sport = :{}`", address.port())
-        }
-        io::ErrorKind::AddrNotAvailable => {
-            format!("no interface has {}: add it, or correct the address", address.ip())
-        }
-        io::ErrorKind::PermissionDenied => {
-            "ports below 1024 need CAP_NET_BIND_SERVICE or root".to_owned()
-        }
-        _ => "see `ip address` and the limits of the process".to_owned(),
+impl ListenError {
+    /// The error of listening on `address`; where that is in use, looks for who has it.
+    pub fn new(address: SocketAddr, error: io::Error) -> ListenError {
+        let is_in_use = error.kind() == io::ErrorKind::AddrInUse;
+        let holder = if is_in_use { holder::find(address).map(Box::new) } else { None };
+        ListenError { address, error, holder }
     }
 }
 
-/// Binds and listens; the socket is non-blocking, and IPv6 sockets are IPv6 only.
+fn advice(error: &io::Error, address: &SocketAddr, holder: Option<&Holder>) -> String {
+    let search = format!("`ss -ltnp sport = :{}`", address.port());
+    match (error.kind(), holder) {
+        (io::ErrorKind::AddrInUse, Some(holder)) => {
+            let remedy = match &holder.process {
+                Some((pid, _)) if *pid == std::process::id() => {
+                    "give one of the two another address".to_owned()
+                }
+                Some(_) => "end that process, or choose another address".to_owned(),
+                None => format!("{search} as root names it"),
+            };
+            format!(" {holder}; {remedy}")
+        }
+        (io::ErrorKind::AddrInUse, None) => format!("; find who has the port with {search}"),
+        (io::ErrorKind::AddrNotAvailable, _) => {
+            format!("; no interface has {}: add it, or correct the address", address.ip())
+        }
+        (io::ErrorKind::PermissionDenied, _) => {
+            "; ports below 1024 need CAP_NET_BIND_SERVICE or root".to_owned()
+        }
+        _ => "; see `ip address` and the limits of the process".to_owned(),
+    }
+}
+
+/// Binds and listens; no other socket can listen there at the same time. The socket is
+/// non-blocking, and IPv6 sockets are IPv6 only. Waits a moment where other processes try the same.
 ///
 /// # Errors
-/// What the kernel said, with the address and what to do.
+/// What the kernel said, with the address, who has it, and what to do.
 pub fn bind(address: SocketAddr, options: &ListenOptions) -> Result<TcpListener, ListenError> {
-    let fail = |error| ListenError { address, error };
-    let socket = open(address, options).map_err(fail)?;
-    Ok(socket.into())
+    let mut attempts = 1;
+    loop {
+        match open(address, options, false) {
+            Ok(socket) => return Ok(socket.into()),
+            // Nothing listened when the address was bound, and something does now: another process
+            // is just as far, and may have been refused as well.
+            Err(Refused::Listen(error)) if is_in_use(&error) && attempts < ATTEMPTS_MAX => {
+                attempts += 1;
+                std::thread::sleep(pause());
+            }
+            Err(Refused::Bind(error) | Refused::Listen(error)) => {
+                return Err(ListenError::new(address, error));
+            }
+        }
+    }
 }
 
-fn open(address: SocketAddr, options: &ListenOptions) -> io::Result<Socket> {
+fn is_in_use(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrInUse
+}
+
+/// Random, so that processes that met once do not meet again.
+fn pause() -> Duration {
+    let random = RandomState::new().build_hasher().finish();
+    Duration::from_millis(1 + random % PAUSE_MS_MAX)
+}
+
+/// At which step the kernel refused.
+enum Refused {
+    Bind(io::Error),
+    Listen(io::Error),
+}
+
+fn open(address: SocketAddr, options: &ListenOptions, is_shared: bool) -> Result<Socket, Refused> {
+    let socket = bound(address, options, is_shared).map_err(Refused::Bind)?;
+    let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
+    socket.listen(backlog).map_err(Refused::Listen)?;
+    Ok(socket)
+}
+
+fn bound(address: SocketAddr, options: &ListenOptions, is_shared: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // Connections of a process that has ended do not keep the next one from listening.
     socket.set_reuse_address(true)?;
-    if options.reuse_port {
-        socket.set_reuse_port(true)?;
-    }
+    socket.set_reuse_port(is_shared)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
         if options.freebind {
@@ -83,7 +152,6 @@ fn open(address: SocketAddr, options: &ListenOptions) -> io::Result<Socket> {
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(i32::try_from(options.backlog).unwrap_or(i32::MAX))?;
     Ok(socket)
 }
 
@@ -105,10 +173,11 @@ pub fn tcp(
 pub fn register(listener: TcpListener) -> Result<tokio::net::TcpListener, ListenError> {
     let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
     let address = listener.local_addr().unwrap_or(unspecified);
-    tokio::net::TcpListener::from_std(listener).map_err(|error| ListenError { address, error })
+    tokio::net::TcpListener::from_std(listener).map_err(|error| ListenError::new(address, error))
 }
 
-/// Binds `count` sockets on one address. Port 0 is chosen once, by the first.
+/// Binds `count` sockets on one address, over which the kernel spreads connections; sockets of
+/// other processes are refused there, and refuse this. Port 0 is chosen once, by the first.
 ///
 /// # Errors
 /// As [`bind`].
@@ -117,13 +186,24 @@ pub fn bind_shared(
     count: usize,
     options: &ListenOptions,
 ) -> Result<Vec<TcpListener>, ListenError> {
-    let mut address = address;
     let mut listeners = Vec::with_capacity(count);
-    let options = ListenOptions { reuse_port: true, ..options.clone() };
-    for _ in 0..count {
-        let listener = bind(address, &options)?;
-        address = listener.local_addr().map_err(|error| ListenError { address, error })?;
-        listeners.push(listener);
+    if count == 0 {
+        return Ok(listeners);
+    }
+    let first = bind(address, options)?;
+    let address = first.local_addr().map_err(|error| ListenError::new(address, error))?;
+    if count > 1 {
+        let shared = SockRef::from(&first).set_reuse_port(true);
+        shared.map_err(|error| ListenError::new(address, error))?;
+    }
+    listeners.push(first);
+    while listeners.len() < count {
+        match open(address, options, true) {
+            Ok(socket) => listeners.push(socket.into()),
+            Err(Refused::Bind(error) | Refused::Listen(error)) => {
+                return Err(ListenError::new(address, error));
+            }
+        }
     }
     Ok(listeners)
 }
@@ -141,14 +221,133 @@ mod tests {
         assert_ne!(ports[0], 0);
     }
 
+    /// A free port at an address of the loopback that no other test uses.
+    fn own(number: u8) -> SocketAddr {
+        let [.., high, low] = std::process::id().to_be_bytes();
+        SocketAddr::from(([127, 100 + number, high, low], 0))
+    }
+
+    /// Accepts so many connections; how many each listener had.
+    fn accept_all(listeners: &[TcpListener], count: usize) -> Vec<usize> {
+        let mut counts = vec![0; listeners.len()];
+        let mut accepted = Vec::new();
+        // A client's connect may return before its connection is at the listener.
+        for _ in 0..10_000_000 {
+            for (listener, count) in listeners.iter().zip(&mut counts) {
+                accepted.extend(listener.accept().inspect(|_| *count += 1));
+            }
+            if accepted.len() == count {
+                return counts;
+            }
+            std::thread::yield_now();
+        }
+        panic!("{} of {count} connections were accepted: {counts:?}", accepted.len());
+    }
+
     #[test]
-    fn an_address_in_use_is_named_with_a_remedy() {
-        let options = ListenOptions { reuse_port: false, ..ListenOptions::default() };
-        let held = bind(SocketAddr::from(([127, 0, 0, 1], 0)), &options).unwrap();
+    fn a_second_listener_on_a_shared_address_is_refused() {
+        let held = bind_shared(own(1), 2, &ListenOptions::default()).unwrap();
+        let address = held[0].local_addr().unwrap();
+        let wildcard = SocketAddr::from(([0, 0, 0, 0], address.port()));
+        for (at, count) in [(address, 1), (address, 2), (wildcard, 1), (wildcard, 2)] {
+            let error = bind_shared(at, count, &ListenOptions::default()).unwrap_err();
+            assert_eq!(error.error.kind(), io::ErrorKind::AddrInUse, "{error}");
+        }
+        drop(held);
+        assert!(bind_shared(address, 2, &ListenOptions::default()).is_ok());
+        let any = SocketAddr::from(([0, 0, 0, 0], 0));
+        let held = bind_shared(any, 2, &ListenOptions::default()).unwrap();
+        let covered = SocketAddr::new(address.ip(), held[0].local_addr().unwrap().port());
+        assert!(bind_shared(covered, 2, &ListenOptions::default()).is_err());
+    }
+
+    #[test]
+    fn a_socket_that_asks_for_sharing_itself_is_in_the_way_too() {
+        let held = open(own(2), &ListenOptions::default(), true).ok().unwrap();
+        let address = held.local_addr().unwrap().as_socket().unwrap();
+        assert!(bind_shared(address, 2, &ListenOptions::default()).is_err());
+    }
+
+    #[test]
+    fn the_same_port_of_the_other_family_is_another_address() {
+        let any = SocketAddr::from(([0, 0, 0, 0], 0));
+        let held = bind_shared(any, 2, &ListenOptions::default()).unwrap();
+        let port = held[0].local_addr().unwrap().port();
+        let other = SocketAddr::from(([0_u16; 8], port));
+        match bind_shared(other, 2, &ListenOptions::default()) {
+            Ok(other) => {
+                let error = bind(other[0].local_addr().unwrap(), &ListenOptions::default());
+                assert!(error.unwrap_err().to_string().contains("this process itself"));
+            }
+            Err(error) if error.error.kind() != io::ErrorKind::AddrInUse => {
+                println!("skipped: no IPv6: {error}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn connections_are_spread_over_the_workers_of_one_process() {
+        let listeners = bind_shared(own(3), 3, &ListenOptions::default()).unwrap();
+        let address = listeners[0].local_addr().unwrap();
+        // The kernel chooses by a hash of the ports: that one of three gets none of 200 is no chance.
+        let connect = |_| std::net::TcpStream::connect(address).unwrap();
+        let clients: Vec<_> = (0..200).map(connect).collect();
+        let counts = accept_all(&listeners, clients.len());
+        assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+    }
+
+    #[test]
+    fn connections_of_a_listener_that_is_gone_do_not_block_the_next_one() {
+        let held = bind_shared(own(4), 2, &ListenOptions::default()).unwrap();
+        let address = held[0].local_addr().unwrap();
+        let _client = std::net::TcpStream::connect(address).unwrap();
+        let accepted = (0..10_000_000).find_map(|_| {
+            std::thread::yield_now();
+            held.iter().find_map(|listener| listener.accept().ok())
+        });
+        assert!(accepted.is_some());
+        drop(held);
+        let next = bind_shared(address, 2, &ListenOptions::default());
+        assert!(next.is_ok(), "{next:?}");
+    }
+
+    #[test]
+    fn of_many_that_start_at_once_one_listens() {
+        let mut winners = 0;
+        for _ in 0..50 {
+            let free = bind(own(5), &ListenOptions::default()).unwrap();
+            let address = free.local_addr().unwrap();
+            drop(free);
+            let gate = std::sync::Barrier::new(4);
+            let start = || {
+                gate.wait();
+                bind_shared(address, 2, &ListenOptions::default()).ok()
+            };
+            let held = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(start)).collect();
+                threads.into_iter().filter_map(|thread| thread.join().unwrap()).count()
+            });
+            assert!(held <= 1, "{held} listen on {address}");
+            winners += held;
+        }
+        assert!(winners > 0);
+    }
+
+    #[test]
+    fn an_address_in_use_is_named_with_its_process_and_a_remedy() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let held = bind(any, &ListenOptions::default()).unwrap();
         let address = held.local_addr().unwrap();
-        let message = bind(address, &options).unwrap_err().to_string();
-        assert!(message.contains(&address.to_string()), "{message}");
-        assert!(message.contains("ss -ltnp"), "{message}");
+        let message = bind(address, &ListenOptions::default()).unwrap_err().to_string();
+        assert!(message.contains(&format!("cannot listen on {address}")), "{message}");
+        assert!(message.contains(&format!("(PID {})", std::process::id())), "{message}");
+        assert!(message.contains("another address"), "{message}");
+        let unseen = Holder { address, is_listening: true, process: None, user: 33 };
+        let error = io::Error::from_raw_os_error(rustix::io::Errno::ADDRINUSE.raw_os_error());
+        let error = ListenError { address, error, holder: Some(Box::new(unseen)) };
+        let message = error.to_string();
+        assert!(message.contains("user 33") && message.contains("ss -ltnp"), "{message}");
     }
 
     #[test]

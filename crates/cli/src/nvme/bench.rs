@@ -1,11 +1,13 @@
 //! `unlade nvme bench`: closed-loop reads and writes, as fio does them.
 
 use super::host::HostArgs;
+use super::notice::Notice;
 use crate::output::line;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
+use indicatif::ProgressBar;
 use linux::usage::ProcessUsage;
 use nvme::initiator::{Address, DeviceError, Namespace};
 use random::Random;
@@ -131,6 +133,8 @@ pub async fn run(args: &BenchArgs) -> Result<()> {
         bail!("this writes to the namespace; say --overwrite where its content may be lost");
     }
     let namespace = args.host.namespace(&args.address).await?;
+    let _notice =
+        Notice::start(namespace.controller(), args.address.peer(), &ProgressBar::hidden());
     let default_span = if args.verify { VERIFY_SPAN_BYTES } else { u64::MAX };
     let span = args.span.map_or(default_span, |span| span.0).min(namespace.size_bytes());
     let block_bytes = args.block_bytes.0;

@@ -1,9 +1,11 @@
 //! `unlade nvme discover` and `unlade nvme connect`.
 
 use super::host::HostArgs;
+use super::notice::Notice;
 use crate::output::line;
 use anyhow::{Context, Result};
 use clap::Args;
+use indicatif::ProgressBar;
 use nvme::initiator::{Address, Controller, discover as ask};
 use settings::ByteSize;
 use std::sync::Arc;
@@ -110,6 +112,7 @@ pub async fn connect(args: &ConnectArgs) -> Result<()> {
     if !args.json {
         print(&report)?;
     }
+    let notice = Notice::start(&controller, args.address.peer(), &ProgressBar::hidden());
     tokio::time::sleep(args.stay).await;
     // It may have been lost meanwhile, and not come back.
     controller.identity().await?;
@@ -128,6 +131,7 @@ pub async fn connect(args: &ConnectArgs) -> Result<()> {
             stats.events
         ))?;
     }
+    drop(notice);
     controller.close().await;
     Ok(())
 }

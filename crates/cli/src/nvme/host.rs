@@ -2,7 +2,9 @@
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
-use nvme::initiator::{Address, Controller, Host, Namespace, Options, TcpConnector, discover};
+use nvme::initiator::{
+    Address, Controller, Host, Namespace, Options, TcpConnector, declined, discover,
+};
 use nvme::secure::{IdentityVersion, tls_psk};
 use std::fs;
 use std::path::PathBuf;
@@ -39,15 +41,18 @@ pub struct HostArgs {
     /// This host's identifier, a UUID; else that of /etc/nvme/hostid, or a random one
     #[arg(long, value_name = "UUID")]
     host_id: Option<String>,
-    /// Digests of headers and of data
+    /// Digests of headers and of data; fails where the controller declines one
     #[arg(long)]
     digests: bool,
-    /// Digests of headers
+    /// Digests of headers; fails where the controller declines them
     #[arg(long)]
     header_digest: bool,
-    /// Digests of data
+    /// Digests of data; fails where the controller declines them
     #[arg(long)]
     data_digest: bool,
+    /// Digests as far as the controller has them; a warning says which are missing
+    #[arg(long, conflicts_with_all = ["digests", "header_digest", "data_digest"])]
+    digests_if_offered: bool,
     /// The pre-shared key for nvme+tls://, as `unlade nvme key` makes it
     #[arg(long, value_name = "FILE")]
     psk_file: Option<PathBuf>,
@@ -97,9 +102,10 @@ impl HostArgs {
     pub fn options(&self, subsystem: Nqn) -> Result<Options> {
         let mut options = Options::new(self.host()?, subsystem);
         options.digests = Digests {
-            header: self.digests || self.header_digest,
-            data: self.digests || self.data_digest,
+            header: self.digests || self.digests_if_offered || self.header_digest,
+            data: self.digests || self.digests_if_offered || self.data_digest,
         };
+        options.digests_required = !self.digests_if_offered;
         options.queues = self.queues;
         options.depth = self.depth;
         options.keep_alive = self.keep_alive;
@@ -165,9 +171,18 @@ impl HostArgs {
     pub async fn connect(&self, address: &Address) -> Result<Controller> {
         let options = self.options(self.subsystem(address).await?)?;
         let connector = self.connector(address, &options)?;
-        Controller::connect(Arc::new(connector), options)
+        let wanted = options.digests;
+        let controller = Controller::connect(Arc::new(connector), options)
             .await
-            .with_context(|| format!("connecting to {address}"))
+            .with_context(|| format!("connecting to {address}"))?;
+        let (_, _, agreed, _) = controller.agreed().await?;
+        if agreed != wanted {
+            let missing = declined(wanted, agreed);
+            eprintln!(
+                "warning: {address} declines {missing}; damage on the way may not be noticed"
+            );
+        }
+        Ok(controller)
     }
 
     /// Connects, and opens the namespace that `address` names.

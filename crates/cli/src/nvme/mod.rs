@@ -4,6 +4,7 @@ mod bench;
 mod connect;
 mod host;
 mod key;
+mod notice;
 mod target;
 mod transfer;
 

@@ -1,10 +1,10 @@
 //! `unlade nvme target`: files and memory as namespaces.
 
 use crate::output::line;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use nvme::secure::PskAcceptor;
-use nvme::target::{self, Acceptor, NamespaceConfig, Source, TargetConfig};
+use nvme::target::{self, Acceptor, Identity, NamespaceConfig, Source, TargetConfig};
 use service::logs::LogFormat;
 use settings::ByteSize;
 use std::net::SocketAddr;
@@ -18,7 +18,15 @@ Serves files, block devices and memory as NVMe namespaces over TCP until SIGTERM
 which it answers the commands in work and ends. Any NVMe/TCP host can use it: Linux's own \
 (`nvme connect`), or `unlade nvme`.
 
-Namespaces are numbered from 1 in the order given. A flush of the host is an fdatasync of the file; \
+Namespaces are numbered from 1 in the order given. Each has an identity (NGUID, UUID) by which \
+hosts know it again, chosen at random when an image is first served, and kept beside it: that of \
+disk.img is in disk.img.nvme-id. Do not edit or move that file; a copy of an image is given an \
+identity of its own, also where the file was copied along. (Not noticed are clones of a whole \
+file system or machine: remove the file from these.) Memory has another identity after each start. \
+The subsystem's name is made from these identities; it is in the log, and `unlade nvme discover` \
+lists it.
+
+A flush of the host is an fdatasync of the file; \
 what was written and not flushed may be lost with the machine, as with a disk that has a cache. \
 Memory is lost when the target ends.
 
@@ -37,13 +45,13 @@ Examples:
 
 From a Linux host, with its own initiator:
   modprobe nvme-tcp
-  nvme connect -t tcp -a 192.0.2.1 -s 4420 -n nqn.2026-01.io.unlade:target --data-digest
+  nvme connect-all -t tcp -a 192.0.2.1 -s 4420 --data-digest
 
 A target.toml; all keys but the namespaces can be left out, here are the defaults, or examples
 where there is none:
   listen = \"127.0.0.1:4420\"
   admin = \"127.0.0.1:9902\"          # /metrics, /healthz, /version; none where not said
-  nqn = \"nqn.2026-01.io.unlade:target\"
+  nqn = \"nqn.2026-01.com.example:disks\" # made from the namespaces' identities where not said
   workers = 2                       # threads; the number of processors where not said
   connections_max = 1024
   controllers_max = 64              # hosts that are connected
@@ -64,6 +72,7 @@ where there is none:
   source = \"disk.img\"               # beside this file; or \"ram:1GiB\"
   block_bytes = 4096                # or 512
   read_only = false
+  uuid = \"2f1d8a5e-53b8-4c55-9c7e-5d2c0a7f6e11\" # or \"random\"; kept in disk.img.nvme-id where not said
   [log]
   format = \"text\"                   # or \"json\"
   level = \"info\"
@@ -92,7 +101,11 @@ pub struct TargetArgs {
     /// Refuse to write to the namespaces given here
     #[arg(long, requires = "namespaces")]
     read_only: bool,
-    /// The subsystem's name [default: nqn.2026-01.io.unlade:target]
+    /// Identity of the namespace given here, by which hosts know it again; "random" is another one
+    /// at each start [default: kept in FILE.nvme-id; for memory random]
+    #[arg(long, value_name = "UUID|random", requires = "namespaces")]
+    uuid: Option<Identity>,
+    /// The subsystem's name [default: made from the identities of the namespaces]
     #[arg(long, value_name = "NQN")]
     nqn: Option<String>,
     /// Threads [default: the number of processors]
@@ -159,21 +172,27 @@ pub fn run(args: &TargetArgs) -> Result<ExitCode> {
             None => line(format_args!("the options are valid"))?,
         }
     } else {
-        let acceptor = acceptor(args, &config)?;
+        let (config, identities) = config.identified()?;
+        let acceptor = acceptor(args, identities.nqn)?;
         target::run(config, acceptor)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// TLS, where a key is given.
-fn acceptor(args: &TargetArgs, config: &TargetConfig) -> Result<Option<Arc<dyn Acceptor>>> {
+fn acceptor(args: &TargetArgs, subsystem: Nqn) -> Result<Option<Arc<dyn Acceptor>>> {
     let Some(file) = &args.psk_file else { return Ok(None) };
     let key = super::key::read(file)?;
-    Ok(Some(Arc::new(PskAcceptor::new(key, Nqn::new(&config.nqn)?))))
+    Ok(Some(Arc::new(PskAcceptor::new(key, subsystem))))
 }
 
 /// The file, and the options over it.
 fn config(args: &TargetArgs) -> Result<TargetConfig> {
+    if matches!(args.uuid, Some(Identity::Fixed(_))) && args.namespaces.len() > 1 {
+        bail!(
+            "--uuid is for one --namespace; write several into a configuration, each with uuid = …"
+        );
+    }
     let mut config = match &args.config {
         Some(file) => TargetConfig::read(file)?,
         None => TargetConfig::default(),
@@ -182,11 +201,12 @@ fn config(args: &TargetArgs) -> Result<TargetConfig> {
         source: source.clone(),
         block_bytes: args.block_bytes,
         read_only: args.read_only,
+        uuid: args.uuid,
     });
     config.namespaces.extend(given);
     config.admin = args.admin.or(config.admin);
     set(&mut config.listen, args.listen);
-    set(&mut config.nqn, args.nqn.clone());
+    config.nqn = args.nqn.clone().or(config.nqn);
     set(&mut config.workers, args.workers);
     set(&mut config.queues, args.queues);
     set(&mut config.queue_depth, args.queue_depth);

@@ -1,6 +1,7 @@
 //! `unlade nvme read` and `unlade nvme write`.
 
 use super::host::HostArgs;
+use super::notice::Notice;
 use crate::output::line;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -64,7 +65,7 @@ pub struct WriteArgs {
 fn progress(bytes: Option<u64>) -> ProgressBar {
     let progress = bytes.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
     let style =
-        ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+        ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta} {msg}");
     match style {
         Ok(style) => progress.with_style(style),
         Err(_) => progress,
@@ -102,6 +103,7 @@ pub async fn read(args: &ReadArgs) -> Result<()> {
         ),
     };
     let (began, bar) = (Instant::now(), progress(Some(length)));
+    let _notice = Notice::start(namespace.controller(), args.address.peer(), &bar);
     let block = u64::from(namespace.block_bytes());
     let (mut at, mut waiting) = (start / block * block, VecDeque::new());
     while at < end || !waiting.is_empty() {
@@ -162,6 +164,7 @@ pub async fn write(args: &WriteArgs) -> Result<()> {
         check_room(&namespace, start, bytes, args.pad)?;
     }
     let (began, bar) = (Instant::now(), progress(known));
+    let _notice = Notice::start(namespace.controller(), args.address.peer(), &bar);
     let (mut at, mut total, mut waiting) = (start, 0, VecDeque::new());
     loop {
         let mut octets = Vec::with_capacity(STEP_BYTES);

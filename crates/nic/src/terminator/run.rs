@@ -14,6 +14,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use service::admin::{self, AdminError, AdminServer, Answer, Health, Routes};
+use service::listen::ListenError;
 use service::{Control, Phase, Watch, WorkersConfig, WorkersError};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use thiserror::Error;
@@ -53,13 +54,8 @@ pub enum RunError {
     #[error(transparent)]
     Workers(#[from] WorkersError),
     /// A listener.
-    #[error("listening on {address}: {error}; see `ip address` and `ss -ltnp`")]
-    Listen {
-        /// Where.
-        address: SocketAddr,
-        /// What the kernel said.
-        error: io::Error,
-    },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// A file.
     #[error("{}: {error}", path.display())]
     File {
@@ -244,7 +240,7 @@ fn listen(config: &Config, address: SocketAddr, role: &Role) -> Result<StdListen
         socket.listen(BACKLOG)?;
         Ok(socket)
     };
-    let socket = open().map_err(|error| RunError::Listen { address, error })?;
+    let socket = open().map_err(|error| ListenError::new(address, error))?;
     let listener: StdListener = socket.into();
     if let Ok(address) = listener.local_addr() {
         tracing::info!(%address, "listening");

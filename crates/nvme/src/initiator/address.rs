@@ -95,6 +95,21 @@ impl FromStr for Address {
     }
 }
 
+impl Address {
+    /// `HOST:PORT`, for messages.
+    pub fn peer(&self) -> String {
+        peer(&self.host, self.port)
+    }
+}
+
+/// `HOST:PORT`; an IPv6 address in brackets.
+pub(super) fn peer(host: &str, port: u16) -> String {
+    match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    }
+}
+
 fn split_port(authority: &str) -> Result<(&str, Option<&str>), AddressError> {
     if let Some(rest) = authority.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or(AddressError::Brackets)?;

@@ -14,9 +14,8 @@ use wire::nvme::pdu::{InitRequest, InitResponse};
 use wire::nvme::{AdminOpcode, Command, CommonHeader, Digests, Pdu, PduError, Status};
 
 use super::driver::{BoxStream, CommandError, ConnectionError, Driver, Handle};
-use super::options::{Connector, Options, QUEUES_MAX};
+use super::options::{Connector, Options, QUEUES_MAX, StreamError};
 use super::queue::{DEPTH_MAX, Failure, Payload, Queue, Request, Settings};
-use crate::secure::TlsError;
 
 /// Octets of ICResp.
 const INIT_BYTES: usize = 128;
@@ -44,13 +43,8 @@ const FEATURE_QUEUES: u32 = 0x07;
 #[derive(Debug, Error)]
 pub enum ConnectError {
     /// No TCP or TLS connection.
-    #[error("{peer}: {source}")]
-    Stream {
-        /// The address.
-        peer: String,
-        /// What went wrong.
-        source: TlsError,
-    },
+    #[error(transparent)]
+    Stream(#[from] StreamError),
     /// The connection was not initialised.
     #[error(
         "the far end ends the connection instead of answering; is it an NVMe/TCP controller, does \
@@ -60,6 +54,17 @@ pub enum ConnectError {
     /// The answer to ICReq cannot be.
     #[error("ICResp: {0}")]
     Init(#[from] PduError),
+    /// Digests that were asked for are declined.
+    #[error(
+        "the controller declines {}, so damage on the way would not be noticed; switch digests on \
+         at the target, or go on without: ask for none, or only if offered", declined(*.wanted, *.agreed)
+    )]
+    Digests {
+        /// What was asked for.
+        wanted: Digests,
+        /// What the controller can do of it.
+        agreed: Digests,
+    },
     /// ICResp agrees on what was not asked for.
     #[error("ICResp: {0}")]
     Agreement(&'static str),
@@ -94,6 +99,16 @@ pub enum ConnectError {
     /// A stream failed.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+}
+
+/// The digests that were asked for and are declined, in words.
+pub fn declined(wanted: Digests, agreed: Digests) -> &'static str {
+    match (wanted.header && !agreed.header, wanted.data && !agreed.data) {
+        (true, true) => "digests of headers and of data",
+        (true, false) => "digests of headers",
+        (false, true) => "digests of data",
+        (false, false) => "no digests",
+    }
 }
 
 fn connect_hint(status: Status) -> &'static str {
@@ -177,11 +192,12 @@ async fn open(
     tasks: &mut Tasks,
 ) -> Result<(Handle, u16, Digests), ConnectError> {
     let Opening { options, number, entries, .. } = *opening;
-    let mut stream = connector
-        .connect()
-        .await
-        .map_err(|source| ConnectError::Stream { peer: connector.peer(), source })?;
+    let mut stream = connector.connect().await?;
     let agreed = initialise(&mut stream, options.digests).await?;
+    if options.digests_required && agreed.digests != options.digests {
+        let (wanted, agreed) = (options.digests, agreed.digests);
+        return Err(ConnectError::Digests { wanted, agreed });
+    }
     let settings = Settings {
         // A ring of so many entries holds one less.
         depth: entries - 1,

@@ -37,8 +37,45 @@ pub struct Gone(pub Arc<str>);
 enum State {
     Live(Arc<Live>),
     /// It is being connected to again.
-    Lost,
+    Lost(Loss),
     Gone(Gone),
+}
+
+/// A lost connection that is being made again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Why it was lost, or why the last attempt to make it again failed.
+    pub reason: Arc<str>,
+    /// Attempts that have failed.
+    pub attempts: u32,
+}
+
+/// The connection to a controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// It is there.
+    Up,
+    /// It is lost, and is being made again.
+    Lost(Loss),
+    /// It is gone for good.
+    Gone(Arc<str>),
+}
+
+/// What becomes of the connection to a controller.
+#[derive(Clone, Debug)]
+pub struct LinkWatch(watch::Receiver<State>);
+
+impl LinkWatch {
+    /// Waits for the next change, and says what the connection is then; `None` once the controller
+    /// is not used any more.
+    pub async fn changed(&mut self) -> Option<Link> {
+        self.0.changed().await.ok()?;
+        Some(match &*self.0.borrow_and_update() {
+            State::Live(_) => Link::Up,
+            State::Lost(loss) => Link::Lost(loss.clone()),
+            State::Gone(Gone(reason)) => Link::Gone(reason.clone()),
+        })
+    }
 }
 
 /// What was counted of a controller since it was connected to.
@@ -151,12 +188,19 @@ impl Controller {
                 State::Live(live) if !live.is_over() => return Ok(live.clone()),
                 State::Gone(gone) => return Err(gone.clone()),
                 // The supervisor will have noticed soon.
-                State::Live(_) | State::Lost => {}
+                State::Live(_) | State::Lost(_) => {}
             }
             if state.changed().await.is_err() {
                 return Err(Gone("it was closed".into()));
             }
         }
+    }
+
+    /// Tells from now on when the connection is lost, and when it is there again.
+    pub fn link(&self) -> LinkWatch {
+        let mut state = self.0.state.clone();
+        state.mark_unchanged();
+        LinkWatch(state)
     }
 
     /// What it says of itself.
@@ -266,19 +310,38 @@ impl Controller {
         self.admin(command, Payload::In(vec![0; IDENTIFY_BYTES])).await
     }
 
+    /// The error of asking for a namespace that is not there.
+    async fn no_namespace(&self, number: u32) -> DeviceError {
+        match self.namespaces().await {
+            Ok(there) => DeviceError::NoNamespace { number, there },
+            Err(error) => error,
+        }
+    }
+
     /// A namespace.
     ///
     /// # Errors
     /// [`DeviceError`]; [`DeviceError::NoNamespace`] where it is not there.
     pub async fn namespace(&self, number: u32) -> Result<Namespace, DeviceError> {
-        let data = self.identify(IdentifyKind::Namespace, number).await?;
-        let format = IdentifyNamespace::parse(&data)?;
+        let format = match self.identify(IdentifyKind::Namespace, number).await {
+            Ok(data) => IdentifyNamespace::parse(&data)?,
+            Err(error) if is_no_namespace(&error) => return Err(self.no_namespace(number).await),
+            Err(error) => return Err(error),
+        };
         if format.blocks == 0 {
-            return Err(DeviceError::NoNamespace(number));
+            return Err(self.no_namespace(number).await);
         }
         let identity = self.identity().await?;
         Namespace::new(self.clone(), number, &format, &identity)
     }
+}
+
+fn is_no_namespace(error: &DeviceError) -> bool {
+    use wire::nvme::Status;
+    let DeviceError::Command(CommandError::Failed(Failure::Status(status))) = error else {
+        return false;
+    };
+    status.is(Status::INVALID_NAMESPACE)
 }
 
 fn is_transient(status: wire::nvme::Status) -> bool {
@@ -316,7 +379,7 @@ impl Supervisor {
                 return;
             };
             warn!(peer = %self.connector.peer(), %reason, "the controller was lost");
-            self.state.send_replace(State::Lost);
+            self.state.send_replace(State::Lost(Loss { reason: reason.clone(), attempts: 0 }));
             match self.again(reason).await {
                 Ok((next, next_tasks)) => {
                     live = Arc::new(next);
@@ -384,10 +447,16 @@ impl Supervisor {
                 Err(error) => {
                     debug!(attempt, %error, "the controller is not there");
                     last = error.to_string().into();
+                    let loss = Loss { reason: last.clone(), attempts: attempt + 1 };
+                    self.state.send_replace(State::Lost(loss));
                 }
             }
         }
-        Err(Gone(last))
+        let attempts = reconnect.attempts_max;
+        Err(match attempts {
+            0 => Gone(last),
+            _ => Gone(format!("{last} (given up after {attempts} attempts)").into()),
+        })
     }
 }
 

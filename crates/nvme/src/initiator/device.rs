@@ -56,14 +56,33 @@ pub enum DeviceError {
     #[error("the controller does not support {0}")]
     Unsupported(&'static str),
     /// There is no such namespace.
-    #[error("there is no namespace {0}; `unlade nvme connect` lists them")]
-    NoNamespace(u32),
+    #[error("there is no namespace {number}; {}", listed(.there))]
+    NoNamespace {
+        /// The number asked for.
+        number: u32,
+        /// Those that there are.
+        there: Vec<u32>,
+    },
     /// Identify data that is not understood.
     #[error("the controller's identification: {0}")]
     Identify(#[from] IdentifyError),
     /// The controller contradicts itself.
     #[error("the controller misbehaves: {0}")]
     Misbehaved(&'static str),
+}
+
+/// Most numbers in a message.
+const LISTED_MAX: usize = 16;
+
+fn listed(numbers: &[u32]) -> String {
+    let shown: Vec<String> = numbers.iter().take(LISTED_MAX).map(u32::to_string).collect();
+    let more = numbers.len().saturating_sub(shown.len());
+    match (shown.as_slice(), more) {
+        ([], _) => "the subsystem has none".to_owned(),
+        ([only], _) => format!("the only one is {only}"),
+        (_, 0) => format!("there are {}", shown.join(", ")),
+        _ => format!("there are {} and {more} more", shown.join(", ")),
+    }
 }
 
 /// A namespace of a connected controller. Clones are the same one. Calls may overlap, up to the

@@ -42,9 +42,11 @@ mod ranges;
 mod tests;
 
 pub use address::{Address, AddressError};
-pub use connect::ConnectError;
-pub use controller::{Controller, ControllerStats, Gone};
+pub use connect::{ConnectError, declined};
+pub use controller::{Controller, ControllerStats, Gone, Link, LinkWatch, Loss};
 pub use device::{DeviceError, Namespace};
 pub use discover::{DiscoverError, discover};
 pub use driver::{BoxStream, ByteStream, CommandError};
-pub use options::{Connecting, Connector, Host, Options, Reconnect, TcpConnector, uuid};
+pub use options::{
+    Connecting, Connector, Host, Options, Reconnect, StreamError, TcpConnector, uuid,
+};

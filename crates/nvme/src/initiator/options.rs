@@ -2,13 +2,15 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
 use record::psk::Psk;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 use wire::nvme::{Digests, Nqn};
 
+use super::address;
 use super::driver::BoxStream;
 use crate::secure::{self, TlsError};
 
@@ -82,6 +84,12 @@ impl Default for Reconnect {
 }
 
 impl Reconnect {
+    /// The pauses before all attempts together.
+    pub fn pauses(&self) -> Duration {
+        (0..self.attempts_max)
+            .fold(Duration::ZERO, |sum, number| sum.saturating_add(self.delay(number)))
+    }
+
     /// How long to wait before attempt `number`, the first of which is 0.
     pub fn delay(&self, number: u32) -> Duration {
         match number.checked_sub(1) {
@@ -101,8 +109,10 @@ pub struct Options {
     pub host: Host,
     /// Whom we want.
     pub subsystem: Nqn,
-    /// Digests to ask for; what the controller lacks is not there.
+    /// Digests to ask for.
     pub digests: Digests,
+    /// A controller that declines one of them is not used; otherwise it is used without.
+    pub digests_required: bool,
     /// I/O queues to ask for, each a connection; none for a discovery controller.
     pub queues: u16,
     /// Commands in flight in each.
@@ -130,6 +140,7 @@ impl Options {
             host,
             subsystem,
             digests: Digests::NONE,
+            digests_required: true,
             queues: 1,
             depth: 127,
             keep_alive: Duration::from_secs(15),
@@ -141,8 +152,49 @@ impl Options {
     }
 }
 
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// The name has no address.
+    #[error("{name}: {error}; correct the name, or give an address")]
+    Name {
+        /// The name.
+        name: String,
+        /// What the resolver said.
+        error: io::Error,
+    },
+    /// No TCP connection to any address.
+    #[error("{}", refusals(.0))]
+    Tcp(Vec<(SocketAddr, io::Error)>),
+    /// No TLS.
+    #[error("{peer}: {error}")]
+    Tls {
+        /// The address.
+        peer: SocketAddr,
+        /// What went wrong.
+        error: TlsError,
+    },
+    /// Another kind of stream failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// `connection refused by 192.0.2.1:4420; …`, for each address that was tried.
+fn refusals(all: &[(SocketAddr, io::Error)]) -> String {
+    let one = |(peer, error): &(SocketAddr, io::Error)| match error.kind() {
+        io::ErrorKind::ConnectionRefused => format!("connection refused by {peer}"),
+        io::ErrorKind::TimedOut => format!("no answer from {peer}"),
+        _ => format!("{peer}: {error}"),
+    };
+    let mut text = all.iter().map(one).collect::<Vec<_>>().join(", ");
+    if all.iter().any(|(_, error)| error.kind() == io::ErrorKind::ConnectionRefused) {
+        text.push_str("; nothing listens there: is the target running, is the port right?");
+    }
+    text
+}
+
 /// A connection that is being made.
-pub type Connecting<'c> = Pin<Box<dyn Future<Output = Result<BoxStream, TlsError>> + Send + 'c>>;
+pub type Connecting<'c> = Pin<Box<dyn Future<Output = Result<BoxStream, StreamError>> + Send + 'c>>;
 
 /// Makes connections to one controller; each queue has its own.
 pub trait Connector: Send + Sync + 'static {
@@ -163,24 +215,45 @@ pub struct TcpConnector {
     pub psk: Option<Psk>,
 }
 
+impl TcpConnector {
+    /// Connects to the first address that answers.
+    async fn tcp(&self) -> Result<(TcpStream, SocketAddr), StreamError> {
+        let name = || self.host.clone();
+        let found = lookup_host((self.host.as_str(), self.port)).await;
+        let addresses = found.map_err(|error| StreamError::Name { name: name(), error })?;
+        let mut failures = Vec::new();
+        for peer in addresses {
+            // A command is one write; none may wait for the answer to another.
+            let connected = TcpStream::connect(peer).await;
+            match connected.and_then(|tcp| tcp.set_nodelay(true).map(|()| tcp)) {
+                Ok(tcp) => return Ok((tcp, peer)),
+                Err(error) => failures.push((peer, error)),
+            }
+        }
+        if failures.is_empty() {
+            let error = io::Error::other("the name has no address");
+            return Err(StreamError::Name { name: name(), error });
+        }
+        Err(StreamError::Tcp(failures))
+    }
+}
+
 impl Connector for TcpConnector {
     fn connect(&self) -> Connecting<'_> {
         Box::pin(async move {
-            let tcp = TcpStream::connect((self.host.as_str(), self.port)).await?;
-            // A command is one write; none may wait for the answer to another.
-            tcp.set_nodelay(true)?;
+            let (tcp, peer) = self.tcp().await?;
             match &self.psk {
                 None => Ok(Box::new(tcp) as BoxStream),
-                Some(psk) => Ok(Box::new(secure::connect(tcp, psk.clone()).await?) as BoxStream),
+                Some(psk) => match secure::connect(tcp, psk.clone()).await {
+                    Ok(stream) => Ok(Box::new(stream) as BoxStream),
+                    Err(error) => Err(StreamError::Tls { peer, error }),
+                },
             }
         })
     }
 
     fn peer(&self) -> String {
-        match self.host.contains(':') {
-            true => format!("[{}]:{}", self.host, self.port),
-            false => format!("{}:{}", self.host, self.port),
-        }
+        address::peer(&self.host, self.port)
     }
 }
 
@@ -198,6 +271,8 @@ mod tests {
         let delays: Vec<u128> = (0..5).map(|number| reconnect.delay(number).as_millis()).collect();
         assert_eq!(delays, [0, 100, 200, 350, 350]);
         assert_eq!(reconnect.delay(u32::MAX), Duration::from_millis(350));
+        let pauses = Reconnect { attempts_max: 5, ..reconnect }.pauses();
+        assert_eq!(pauses.as_millis(), 100 + 200 + 350 + 350);
     }
 
     #[test]

@@ -11,6 +11,8 @@ use settings::{ByteSize, SettingsError};
 use wire::nvme::Digests;
 use wire::nvme::fabrics::{DISCOVERY_NQN, Nqn, NqnError};
 
+use crate::target::identity::Identity;
+
 /// Most namespaces of a target.
 pub const NAMESPACES_MAX: usize = 256;
 /// Most I/O queues of a controller.
@@ -38,8 +40,9 @@ pub struct TargetConfig {
     pub listen: SocketAddr,
     /// Where `/metrics` and `/healthz` are served; nowhere where it is not said.
     pub admin: Option<SocketAddr>,
-    /// The subsystem's name.
-    pub nqn: String,
+    /// The subsystem's name; where it is not said, one that follows from the namespaces
+    /// ([`TargetConfig::identified`]).
+    pub nqn: Option<String>,
     /// What is served, numbered from 1.
     pub namespaces: Vec<NamespaceConfig>,
     /// Threads; connections are spread over them.
@@ -85,7 +88,7 @@ impl Default for TargetConfig {
         TargetConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 4420)),
             admin: None,
-            nqn: "nqn.2026-01.io.unlade:target".to_owned(),
+            nqn: None,
             namespaces: Vec::new(),
             workers: service::workers::cores(),
             connections_max: 1024,
@@ -120,6 +123,10 @@ pub struct NamespaceConfig {
     /// Whether writing is refused.
     #[serde(default)]
     pub read_only: bool,
+    /// Its identity; where it is not said, one that is kept beside the image, or for memory a
+    /// random one.
+    #[serde(default)]
+    pub uuid: Option<Identity>,
 }
 
 fn block_bytes_default() -> u32 {
@@ -202,6 +209,14 @@ fn within(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), Co
     }
 }
 
+/// A name as the type of its own.
+///
+/// # Errors
+/// It is no name.
+pub(crate) fn parse_name(name: &str) -> Result<Nqn, ConfigError> {
+    Nqn::new(name).map_err(|error| ConfigError::Name { name: name.to_owned(), error })
+}
+
 impl TargetConfig {
     /// Reads and checks a file; paths in it become relative to its directory.
     ///
@@ -280,15 +295,16 @@ impl TargetConfig {
         within("in_flight_bytes_max", self.in_flight_bytes_max.0, least, 1 << 32)
     }
 
-    /// The subsystem's name.
+    /// The subsystem's name, where it is configured.
     ///
     /// # Errors
-    /// It is none, or that of discovery.
-    pub fn name(&self) -> Result<Nqn, ConfigError> {
-        if self.nqn == DISCOVERY_NQN {
-            return Err(ConfigError::Discovery);
+    /// It is no name, or that of discovery.
+    pub fn name(&self) -> Result<Option<Nqn>, ConfigError> {
+        match self.nqn.as_deref() {
+            Some(DISCOVERY_NQN) => Err(ConfigError::Discovery),
+            Some(name) => parse_name(name).map(Some),
+            None => Ok(None),
         }
-        Nqn::new(&self.nqn).map_err(|error| ConfigError::Name { name: self.nqn.clone(), error })
     }
 
     /// Which digests hosts may have.
@@ -318,7 +334,7 @@ mod tests {
 
     fn served() -> TargetConfig {
         let source = "ram:1MiB".parse().unwrap();
-        let namespace = NamespaceConfig { source, block_bytes: 512, read_only: false };
+        let namespace = NamespaceConfig { source, block_bytes: 512, read_only: false, uuid: None };
         TargetConfig { namespaces: vec![namespace], ..TargetConfig::default() }
     }
 
@@ -343,8 +359,8 @@ mod tests {
             change(&mut config);
             config.check().unwrap_err().to_string()
         };
-        assert!(refused(|c| c.nqn = "disk".into()).contains("nqn."));
-        assert!(refused(|c| c.nqn = DISCOVERY_NQN.into()).contains("discovery"));
+        assert!(refused(|c| c.nqn = Some("disk".into())).contains("nqn."));
+        assert!(refused(|c| c.nqn = Some(DISCOVERY_NQN.into())).contains("discovery"));
         assert!(refused(|c| c.namespaces[0].block_bytes = 520).contains("512 and 4096"));
         assert!(refused(|c| c.transfer_bytes_max = ByteSize(5000)).contains("powers of two"));
         assert!(refused(|c| c.in_flight_bytes_max = ByteSize(4096)).contains("in_flight"));

@@ -375,6 +375,8 @@ impl<R: AsyncRead + Unpin> Connection<R> {
         let data = match (plan.takes_data, is_in_capsule) {
             (true, true) => in_capsule(command, capsule).map(Some),
             (_, false) if capsule.data.is_empty() => Ok(None),
+            // The descriptor of a command without data means nothing.
+            (false, true) if plan.data_bytes == 0 && capsule.data.is_empty() => Ok(None),
             // Data to the host does not go into a capsule, and none comes that nobody announced.
             _ => Err(Status::SGL_TYPE),
         };

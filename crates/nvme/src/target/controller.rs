@@ -7,7 +7,7 @@ use wire::nvme::fabrics::{Property, PropertyAccess};
 use wire::nvme::identify::{
     ControllerKind, IdentifyController, IdentifyKind, NamespaceNames, ONCS_COMPARE,
     ONCS_DATASET_MANAGEMENT, ONCS_WRITE_ZEROES, SGL_ANY_ALIGNMENT, SGL_OFFSET, SGL_TRANSPORT,
-    encode_namespaces,
+    encode_command_sets, encode_namespaces,
 };
 use wire::nvme::opcode::FABRICS;
 use wire::nvme::{AdminOpcode, Command, Completion, FabricsType, Status};
@@ -46,8 +46,12 @@ const FATAL: u32 = 1 << 1;
 const SHUTDOWN_MASK: u32 = 3 << 2;
 const SHUTDOWN_GOING_ON: u32 = 1 << 2;
 const SHUTDOWN_DONE: u32 = 2 << 2;
-/// CC: memory page size, arbitration and command set, which must all be 0.
-const CONFIGURATION_ZERO: u32 = 0x3ff0;
+/// CC: memory page size and arbitration, which must be 0.
+const CONFIGURATION_ZERO: u32 = 0x3f80;
+/// CC.CSS: the NVM command set, or all command sets that are supported, which is the same here.
+const COMMAND_SETS_MASK: u32 = 7 << 4;
+const COMMAND_SET_NVM: u32 = 0;
+const COMMAND_SETS_ALL: u32 = 6 << 4;
 /// CC: sizes of queue entries, 2^4 and 2^6 octets.
 const ENTRY_SIZES: u32 = 0x46_0000;
 const ENTRY_SIZES_MASK: u32 = 0xff_0000;
@@ -237,7 +241,8 @@ impl Controller {
         if is_enabled && !was_enabled {
             let sizes_fit =
                 self.kind == ControllerKind::Discovery || new & ENTRY_SIZES_MASK == ENTRY_SIZES;
-            let is_valid = new & CONFIGURATION_ZERO == 0 && sizes_fit;
+            let sets_fit = matches!(new & COMMAND_SETS_MASK, COMMAND_SET_NVM | COMMAND_SETS_ALL);
+            let is_valid = new & CONFIGURATION_ZERO == 0 && sets_fit && sizes_fit;
             self.status = if is_valid { READY } else { FATAL };
         }
         if was_enabled && !is_enabled {
@@ -265,24 +270,32 @@ impl Controller {
         }
         match kind {
             Some(IdentifyKind::Controller) => data(command, self.description(about).encode()),
-            Some(IdentifyKind::ActiveNamespaces) if number >= 0xffff_fffe => {
+            Some(IdentifyKind::CommandSetNamespaces) if command_set != 0 => {
+                refuse(command, Status::INVALID_FIELD)
+            }
+            Some(IdentifyKind::ActiveNamespaces | IdentifyKind::CommandSetNamespaces)
+                if number >= 0xffff_fffe =>
+            {
                 refuse(command, Status::INVALID_NAMESPACE)
             }
-            Some(IdentifyKind::ActiveNamespaces) => {
+            Some(IdentifyKind::ActiveNamespaces | IdentifyKind::CommandSetNamespaces) => {
                 let numbers = about.namespaces.iter().map(|space| space.number);
                 data(command, encode_namespaces(numbers, number))
             }
             Some(IdentifyKind::Namespace) => match namespace() {
-                Some(space) => data(command, space.identify().encode()),
+                Some(space) => data(command, space.identify(about.is_shared).encode()),
                 None => refuse(command, Status::INVALID_NAMESPACE),
             },
             Some(IdentifyKind::Descriptors) => match namespace() {
                 Some(space) => {
-                    let names = NamespaceNames { guid: Some(space.guid), ..Default::default() };
-                    data(command, NamespaceNames { command_set: Some(0), ..names }.encode())
+                    let identity = Some(space.uuid.into_bytes());
+                    let command_set = Some(0);
+                    let names = NamespaceNames { guid: identity, uuid: identity, command_set };
+                    data(command, names.encode())
                 }
                 None => refuse(command, Status::INVALID_NAMESPACE),
             },
+            Some(IdentifyKind::CommandSets) => data(command, encode_command_sets()),
             Some(IdentifyKind::CommandSetNamespace) if namespace().is_none() => {
                 refuse(command, Status::INVALID_NAMESPACE)
             }
@@ -302,7 +315,7 @@ impl Controller {
             serial: about.serial.to_owned(),
             model: "Unlade".to_owned(),
             firmware: env!("CARGO_PKG_VERSION").to_owned(),
-            is_one_of_many: true,
+            is_one_of_many: about.is_shared,
             transfer_power: (about.transfer_bytes_max / 4096).trailing_zeros() as u8,
             controller: self.id,
             version: VERSION,
@@ -430,9 +443,11 @@ impl Controller {
     }
 }
 
-/// CAP: entries of a queue, zero-based; queues are contiguous; the NVM command set.
+/// CAP: entries of a queue, zero-based; queues are contiguous; the NVM command set, and that hosts
+/// may ask which command sets there are (CSS bits 0 and 6).
 fn capabilities(queue_depth: u16) -> u64 {
-    u64::from(queue_depth - 1) | 1 << 16 | READY_TIMEOUT_HALF_S << 24 | 1 << 37
+    let command_sets = 1 << 37 | 1 << 43;
+    u64::from(queue_depth - 1) | 1 << 16 | READY_TIMEOUT_HALF_S << 24 | command_sets
 }
 
 fn queues(count: u16) -> u64 {
@@ -474,8 +489,9 @@ fn firmware() -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use uuid::Uuid;
     use wire::nvme::Nqn;
-    use wire::nvme::identify::parse_namespaces;
+    use wire::nvme::identify::{IdentifyNamespace, parse_namespaces};
 
     use super::*;
     use crate::target::config::{NamespaceConfig, Source};
@@ -484,6 +500,7 @@ mod tests {
 
     struct Rig {
         nqn: Nqn,
+        is_shared: bool,
         namespaces: Vec<std::sync::Arc<Namespace>>,
         controller: Controller,
         now: Instant,
@@ -496,12 +513,13 @@ mod tests {
         fn new(kind: ControllerKind) -> Rig {
             let nqn = Nqn::new("nqn.2026-01.example:disk").unwrap();
             let source = Source::Ram(settings::ByteSize(8192));
-            let config = NamespaceConfig { source, block_bytes: 4096, read_only: false };
-            let open = |number| Namespace::open(&config, &nqn, number).unwrap().into();
+            let config =
+                NamespaceConfig { source, block_bytes: 4096, read_only: false, uuid: None };
+            let open = |number| Namespace::open(&config, Uuid::new_v4(), number).unwrap().into();
             let namespaces = vec![open(1), open(2)];
             let now = Instant::now();
             let controller = Controller::new(7, kind, 5000, now);
-            Rig { nqn, namespaces, controller, now, effects: Effects::default() }
+            Rig { nqn, is_shared: true, namespaces, controller, now, effects: Effects::default() }
         }
 
         fn enabled(kind: ControllerKind) -> Rig {
@@ -514,6 +532,7 @@ mod tests {
             let about = Description {
                 nqn: &self.nqn,
                 serial: "serial",
+                is_shared: self.is_shared,
                 namespaces: &self.namespaces,
                 discovery: &[5; 3072],
                 queues: 4,
@@ -580,6 +599,41 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_asks_for_all_command_sets_gets_the_only_one() {
+        let mut rig = Rig::new(ControllerKind::Io);
+        let capabilities = rig.ok(PropertyAccess::get(Property::Capabilities, 1)).0;
+        assert_eq!(capabilities >> 37 & 0xff, 1 << 6 | 1, "CSS");
+        rig.ok(PropertyAccess::set(Property::Configuration, ENABLED | 6 << 4, 1));
+        assert_eq!(rig.status(), 1);
+        let identify =
+            |kind: IdentifyKind| admin(AdminOpcode::Identify).with_dword(10, kind as u32);
+        let (_, sets) = rig.ok(identify(IdentifyKind::CommandSets));
+        assert_eq!((sets[0], sets[1..].iter().all(|octet| *octet == 0)), (1, true));
+        let list = identify(IdentifyKind::CommandSetNamespaces);
+        assert_eq!(parse_namespaces(&rig.ok(list).1).unwrap(), [1, 2]);
+        assert_eq!(rig.refused(list.with_dword(11, 2 << 24)), Status::INVALID_FIELD);
+        for set in [1, 2, 5, 7] {
+            let mut rig = Rig::new(ControllerKind::Io);
+            rig.ok(PropertyAccess::set(Property::Configuration, ENABLED | set << 4, 1));
+            assert_eq!(rig.status(), 2, "command set {set}");
+        }
+    }
+
+    #[test]
+    fn a_target_for_one_controller_does_not_say_that_it_is_shared() {
+        for is_shared in [false, true] {
+            let mut rig = Rig { is_shared, ..Rig::enabled(ControllerKind::Io) };
+            let ask = |kind: IdentifyKind| {
+                Command::build(AdminOpcode::Identify as u8, 9, 1).with_dword(10, kind as u32)
+            };
+            let (_, data) = rig.ok(ask(IdentifyKind::Controller));
+            assert_eq!(IdentifyController::parse(&data).unwrap().is_one_of_many, is_shared);
+            let (_, data) = rig.ok(ask(IdentifyKind::Namespace));
+            assert_eq!(IdentifyNamespace::parse(&data).unwrap().is_shared, is_shared);
+        }
+    }
+
+    #[test]
     fn properties_have_their_sizes() {
         let mut rig = Rig::new(ControllerKind::Io);
         assert_eq!(rig.ok(PropertyAccess::get(Property::Version, 1)).0, 0x0001_0400);
@@ -608,13 +662,14 @@ mod tests {
         assert_eq!(space[..8], 2_u64.to_le_bytes());
         let (_, names) = rig.ok(ask(IdentifyKind::Descriptors, 2));
         let names = NamespaceNames::parse(&names).unwrap();
-        assert_eq!(names.guid, Some(rig.namespaces[1].guid));
+        let identity = Some(rig.namespaces[1].uuid.into_bytes());
+        assert_eq!((names.guid, names.uuid), (identity, identity));
         for kind in [IdentifyKind::Namespace, IdentifyKind::Descriptors] {
             assert_eq!(rig.refused(ask(kind, 3)), Status::INVALID_NAMESPACE);
         }
         let all = ask(IdentifyKind::ActiveNamespaces, u32::MAX);
         assert_eq!(rig.refused(all), Status::INVALID_NAMESPACE);
-        let unknown = admin(AdminOpcode::Identify).with_dword(10, 0x1c);
+        let unknown = admin(AdminOpcode::Identify).with_dword(10, 0x1d);
         assert_eq!(rig.refused(unknown), Status::INVALID_FIELD);
     }
 

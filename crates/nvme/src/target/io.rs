@@ -88,14 +88,18 @@ pub(crate) fn plan(
             (step, bytes as usize, opcode != IoOpcode::Read)
         }
     };
+    // Where no data goes, hosts leave anything in the descriptor: most often zeroes, which are a
+    // descriptor of another type.
+    if data_bytes == 0 {
+        return Ok(Plan { namespace, step, data_bytes, takes_data });
+    }
     let told = command.data().map_err(|_| Status::SGL_TYPE)?.bytes() as usize;
     let data_bytes = match step {
         // Linux sends room for all ranges there can be, whatever their number.
         Step::Ranges { .. } if told > data_bytes && told <= RANGES_MAX * RANGE_BYTES => told,
         _ => data_bytes,
     };
-    // Where no data goes, hosts leave anything in the descriptor.
-    if data_bytes > 0 && told != data_bytes {
+    if told != data_bytes {
         return Err(Status::SGL_DATA_LENGTH);
     }
     Ok(Plan { namespace, step, data_bytes, takes_data })
@@ -158,16 +162,15 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use wire::nvme::{DataPlace, Nqn};
+    use wire::nvme::DataPlace;
 
     use super::*;
     use crate::target::config::{NamespaceConfig, Source};
 
     fn spaces(read_only: bool) -> Vec<Arc<Namespace>> {
         let source = Source::Ram(settings::ByteSize(16 * 512));
-        let config = NamespaceConfig { source, block_bytes: 512, read_only };
-        let nqn = Nqn::new("nqn.2026-01.example:disk").unwrap();
-        vec![Arc::new(Namespace::open(&config, &nqn, 1).unwrap())]
+        let config = NamespaceConfig { source, block_bytes: 512, read_only, uuid: None };
+        vec![Arc::new(Namespace::open(&config, uuid::Uuid::nil(), 1).unwrap())]
     }
 
     fn command(opcode: IoOpcode, first: u64, count: u32, bytes: u32) -> Command {
@@ -201,6 +204,19 @@ mod tests {
         let write = plan(&command(IoOpcode::Write, 0, 2, 1024), &spaces, 4096).unwrap();
         assert_eq!(write.work(vec![0; 1023]).unwrap_err(), Status::DATA_TRANSFER);
         assert!(matches!(write.work(vec![0; 1024]), Ok(Work::Write { durable: false, .. })));
+    }
+
+    #[test]
+    fn a_command_without_data_is_not_refused_for_its_unused_data_pointer() {
+        for opcode in [IoOpcode::Flush, IoOpcode::WriteZeroes] {
+            let ask = Command::build(opcode as u8, 1, 1).with_blocks(0, 1);
+            for filler in [0, 0xff] {
+                let mut octets = *ask.as_bytes();
+                octets[24..40].fill(filler);
+                let planned = plan(&Command::new(octets), &spaces(false), 4096);
+                assert!(planned.is_ok_and(|plan| plan.data_bytes == 0), "{opcode:?}, {filler}");
+            }
+        }
     }
 
     #[test]

@@ -7,12 +7,13 @@ use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use uuid::Uuid;
+use wire::nvme::Status;
 use wire::nvme::identify::IdentifyNamespace;
-use wire::nvme::{Nqn, Status};
 
 use crate::target::config::{NamespaceConfig, Source};
 use crate::target::ram::{Piece, Ram};
@@ -78,8 +79,8 @@ pub(crate) struct Namespace {
     pub blocks: u64,
     /// Whether writing is refused.
     pub is_read_only: bool,
-    /// A name that stays: of the subsystem's name and the number.
-    pub guid: [u8; 16],
+    /// NGUID and UUID: its identity.
+    pub uuid: Uuid,
     backing: Backing,
 }
 
@@ -88,7 +89,7 @@ impl Namespace {
     ///
     /// # Errors
     /// [`OpenError`].
-    pub fn open(config: &NamespaceConfig, nqn: &Nqn, number: u32) -> Result<Namespace, OpenError> {
+    pub fn open(config: &NamespaceConfig, uuid: Uuid, number: u32) -> Result<Namespace, OpenError> {
         let (backing, bytes, path) = match &config.source {
             Source::Ram(size) => (Backing::Ram(Ram::new(size.0)), size.0, format!("ram:{size}")),
             Source::File(path) => {
@@ -102,20 +103,19 @@ impl Namespace {
         if blocks == 0 {
             return Err(OpenError::Empty { path, bytes, block_bytes });
         }
-        let guid = guid(nqn, number);
         let is_read_only = config.read_only;
-        Ok(Namespace { number, block_power, blocks, is_read_only, guid, backing })
+        Ok(Namespace { number, block_power, blocks, is_read_only, uuid, backing })
     }
 
-    /// What Identify says of it.
-    pub fn identify(&self) -> IdentifyNamespace {
+    /// What Identify says of it. `is_shared` says that several controllers may use it at a time.
+    pub fn identify(&self, is_shared: bool) -> IdentifyNamespace {
         IdentifyNamespace {
             blocks: self.blocks,
             block_power: self.block_power,
             deallocated_reads: 1,
-            is_shared: true,
+            is_shared,
             is_read_only: self.is_read_only,
-            guid: self.guid,
+            guid: self.uuid.into_bytes(),
         }
     }
 
@@ -142,7 +142,7 @@ impl Namespace {
     }
 }
 
-fn open_file(path: &PathBuf, read_only: bool) -> Result<(File, u64), OpenError> {
+pub(crate) fn open_file(path: &Path, read_only: bool) -> Result<(File, u64), OpenError> {
     let fail = |error| OpenError::File { path: path.display().to_string(), error };
     let mut file = File::options().read(true).write(!read_only).open(path).map_err(fail)?;
     // Of a block device, metadata say no length.
@@ -152,20 +152,6 @@ fn open_file(path: &PathBuf, read_only: bool) -> Result<(File, u64), OpenError> 
         return Err(fail(io::Error::from(io::ErrorKind::IsADirectory)));
     }
     Ok((file, bytes))
-}
-
-/// FNV-1a, 64 bits, twice: a fixed function, for it is to be the same in every run.
-fn guid(nqn: &Nqn, number: u32) -> [u8; 16] {
-    let hash = |salt: u8| {
-        let octets = nqn.as_str().bytes().chain(number.to_le_bytes()).chain([salt]);
-        octets.fold(0xcbf2_9ce4_8422_2325_u64, |hash, octet| {
-            (hash ^ u64::from(octet)).wrapping_mul(0x0100_0000_01b3)
-        })
-    };
-    let mut out = [0; 16];
-    out[..8].copy_from_slice(&hash(1).to_be_bytes());
-    out[8..].copy_from_slice(&hash(2).to_be_bytes());
-    out
 }
 
 fn run_in_memory(ram: &Ram, work: Work) -> Result<Vec<Piece>, Status> {
@@ -275,19 +261,15 @@ fn writing(error: io::Error) -> Status {
 mod tests {
     use super::*;
 
-    fn name() -> Nqn {
-        Nqn::new("nqn.2026-01.example:disk").unwrap()
-    }
-
     fn both(blocks: usize) -> Vec<(Namespace, Option<tempfile::NamedTempFile>)> {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(blocks as u64 * 512 + 100).unwrap();
         let source = Source::File(file.path().to_owned());
-        let config = NamespaceConfig { source, block_bytes: 512, read_only: false };
-        let on_file = Namespace::open(&config, &name(), 1).unwrap();
+        let config = NamespaceConfig { source, block_bytes: 512, read_only: false, uuid: None };
+        let on_file = Namespace::open(&config, Uuid::nil(), 1).unwrap();
         let size = settings::ByteSize(blocks as u64 * 512);
         let config = NamespaceConfig { source: Source::Ram(size), ..config };
-        let in_memory = Namespace::open(&config, &name(), 2).unwrap();
+        let in_memory = Namespace::open(&config, Uuid::nil(), 2).unwrap();
         vec![(on_file, Some(file)), (in_memory, None)]
     }
 
@@ -335,24 +317,19 @@ mod tests {
     }
 
     #[test]
-    fn names_stay_and_differ() {
-        assert_eq!(guid(&name(), 1), guid(&name(), 1));
-        assert_ne!(guid(&name(), 1), guid(&name(), 2));
-    }
-
-    #[test]
     fn what_cannot_be_served_says_why() {
         let config = |path: &str| NamespaceConfig {
             source: Source::File(path.into()),
             block_bytes: 4096,
             read_only: true,
+            uuid: None,
         };
-        let missing = Namespace::open(&config("/nowhere/disk.img"), &name(), 1).unwrap_err();
+        let missing = Namespace::open(&config("/nowhere/disk.img"), Uuid::nil(), 1).unwrap_err();
         assert!(missing.to_string().contains("truncate -s 1G /nowhere/disk.img"));
-        assert!(Namespace::open(&config("/"), &name(), 1).is_err());
+        assert!(Namespace::open(&config("/"), Uuid::nil(), 1).is_err());
         let file = tempfile::NamedTempFile::new().unwrap();
         let path = file.path().display().to_string();
-        let empty = Namespace::open(&config(&path), &name(), 1).unwrap_err();
+        let empty = Namespace::open(&config(&path), Uuid::nil(), 1).unwrap_err();
         assert!(matches!(empty, OpenError::Empty { bytes: 0, .. }));
     }
 }

@@ -448,7 +448,8 @@ mod tests {
             let file = tempfile::NamedTempFile::new().unwrap();
             file.as_file().set_len(2 * u64::from(BLOCK_BYTES)).unwrap();
             let source = Source::File(file.path().to_owned());
-            let space = NamespaceConfig { source, block_bytes: BLOCK_BYTES, read_only: false };
+            let space =
+                NamespaceConfig { source, block_bytes: BLOCK_BYTES, read_only: false, uuid: None };
             let config = TargetConfig { namespaces: vec![space], ..TargetConfig::default() };
             let subsystem = Arc::new(Subsystem::open(config, false).unwrap());
             let init = InitRequest {

@@ -79,9 +79,9 @@ impl Target {
         for namespace in &subsystem.namespaces {
             let (number, blocks) = (namespace.number, namespace.blocks);
             let block_bytes = 1_u32 << namespace.block_power;
-            tracing::info!(number, blocks, block_bytes, "namespace");
+            tracing::info!(number, blocks, block_bytes, uuid = %namespace.uuid, "namespace");
         }
-        tracing::info!(%address, nqn = config.nqn, "serving NVMe/TCP");
+        tracing::info!(%address, nqn = %subsystem.nqn(), "serving NVMe/TCP");
         let shared = Shared { subsystem, acceptor, listeners: Mutex::new(listeners) };
         Ok(Target { shared: Arc::new(shared), control, address, admin })
     }

@@ -19,6 +19,7 @@ use wire::nvme::{Command, Nqn, Status};
 use crate::target::config::{ADMIN_QUEUE_DEPTH, ConfigError, TargetConfig};
 use crate::target::controller::{Controller, Effects, Outcome};
 use crate::target::counters::{Counters, Counts};
+use crate::target::identity::{Identities, IdentityError, serial};
 use crate::target::namespace::{Namespace, OpenError};
 
 /// Threads that may block on files at a time, of all workers.
@@ -30,6 +31,9 @@ pub enum SubsystemError {
     /// The configuration.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The identities of the namespaces.
+    #[error(transparent)]
+    Identity(#[from] Box<IdentityError>),
     /// A namespace.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -40,6 +44,8 @@ pub enum SubsystemError {
 pub(crate) struct Description<'a> {
     pub nqn: &'a Nqn,
     pub serial: &'a str,
+    /// Several controllers can be there at a time, for several paths or hosts.
+    pub is_shared: bool,
     pub namespaces: &'a [Arc<Namespace>],
     /// The discovery log page.
     pub discovery: &'a [u8],
@@ -110,15 +116,15 @@ impl Subsystem {
     /// The configuration, or a namespace.
     pub fn open(config: TargetConfig, is_secure: bool) -> Result<Subsystem, SubsystemError> {
         config.check()?;
-        let nqn = config.name()?;
-        let numbered = (1..).zip(&config.namespaces);
+        let (config, Identities { nqn, namespaces: uuids }) =
+            config.identified().map_err(Box::new)?;
+        let serial = serial(uuids.first().copied().unwrap_or_default());
+        let numbered = (1..).zip(config.namespaces.iter().zip(uuids));
         let namespaces = numbered
-            .map(|(number, namespace)| Ok(Arc::new(Namespace::open(namespace, &nqn, number)?)))
+            .map(|(number, (space, uuid))| Ok(Arc::new(Namespace::open(space, uuid, number)?)))
             .collect::<Result<Vec<_>, OpenError>>()?;
         let discovery_nqn = Nqn::new(DISCOVERY_NQN)
             .map_err(|error| ConfigError::Name { name: DISCOVERY_NQN.to_owned(), error })?;
-        let guid = namespaces.first().map(|space| space.guid).unwrap_or_default();
-        let serial = guid.iter().take(8).map(|octet| format!("{octet:02x}")).collect();
         let security = if is_secure { Security::Tls13 } else { Security::None };
         Ok(Subsystem {
             config,
@@ -135,6 +141,11 @@ impl Subsystem {
         })
     }
 
+    /// Its name.
+    pub fn nqn(&self) -> &Nqn {
+        &self.nqn
+    }
+
     /// What has been done so far.
     pub fn counts(&self) -> Counts {
         self.counters.read()
@@ -143,8 +154,7 @@ impl Subsystem {
     /// Returns when no I/O queue is left of the associations of a host that are over: it repeats
     /// what they have not answered, and nothing old may be executed after that.
     pub(crate) async fn former_gone(&self, data: &ConnectData) {
-        let is_former =
-            |old: &Arc<Association>| old.host == data.host && old.host_id == data.host_id;
+        let is_former = |old: &Arc<Association>| old.host == data.host;
         loop {
             // Before the look: what happens between both is noticed.
             let left = self.left.notified();
@@ -204,7 +214,6 @@ impl Subsystem {
             id,
             kind,
             host: data.host.clone(),
-            host_id: data.host_id,
             discovery: self.discovery_page(local),
             controller: Mutex::new(Controller::new(id, kind, connect.keep_alive_ms, now)),
             queues: Mutex::new(HashSet::new()),
@@ -228,7 +237,9 @@ impl Subsystem {
         if association.kind != ControllerKind::Io || data.subsystem != self.nqn {
             return Err(invalid_data(AT_SUBSYSTEM));
         }
-        if association.host != data.host || association.host_id != data.host_id {
+        // HOSTID is not compared: there are hosts that choose another one for each queue, and
+        // nothing here depends on it.
+        if association.host != data.host {
             return Err(invalid_data(AT_HOST));
         }
         if connect.queue > self.config.queues {
@@ -283,7 +294,6 @@ pub(crate) struct Association {
     id: u16,
     kind: ControllerKind,
     host: Nqn,
-    host_id: [u8; 16],
     discovery: Vec<u8>,
     controller: Mutex<Controller>,
     /// I/O queues that are connected.
@@ -304,6 +314,7 @@ impl Association {
         let about = Description {
             nqn: if is_io { &subsystem.nqn } else { &subsystem.discovery_nqn },
             serial: &subsystem.serial,
+            is_shared: config.controllers_max > 1,
             namespaces: &subsystem.namespaces,
             discovery: &self.discovery,
             queues: config.queues,
@@ -450,7 +461,7 @@ mod tests {
 
     fn subsystem() -> Arc<Subsystem> {
         let source = Source::Ram(settings::ByteSize(8192));
-        let namespace = NamespaceConfig { source, block_bytes: 512, read_only: false };
+        let namespace = NamespaceConfig { source, block_bytes: 512, read_only: false, uuid: None };
         let config = TargetConfig {
             namespaces: vec![namespace],
             controllers_max: 2,
@@ -494,8 +505,11 @@ mod tests {
         assert!(join(&subsystem, connect(1), &data(&subsystem, id)).is_ok());
         let third = join(&subsystem, connect(3), &data(&subsystem, id)).unwrap_err();
         assert_eq!(third, invalid_command(AT_QUEUE));
-        let other = ConnectData { host_id: [2; 16], ..data(&subsystem, id) };
+        let host = Nqn::new("nqn.2026-01.example:other").unwrap();
+        let other = ConnectData { host, ..data(&subsystem, id) };
         assert_eq!(join(&subsystem, connect(1), &other).unwrap_err(), invalid_data(AT_HOST));
+        let renumbered = ConnectData { host_id: [2; 16], ..data(&subsystem, id) };
+        assert!(join(&subsystem, connect(1), &renumbered).is_ok());
         let nobody = data(&subsystem, id + 1);
         assert_eq!(join(&subsystem, connect(1), &nobody).unwrap_err(), invalid_data(AT_CONTROLLER));
         drop(admin);
@@ -576,8 +590,12 @@ mod tests {
         let [first, second] = queues;
         drop(first);
         assert!(!is_done(waiting.as_mut()));
-        let other = ConnectData { host_id: [2; 16], ..ask.clone() };
+        let host = Nqn::new("nqn.2026-01.example:other").unwrap();
+        let other = ConnectData { host, ..ask.clone() };
         assert!(is_done(pin!(subsystem.former_gone(&other))));
+        // It may have chosen another identifier.
+        let again = ConnectData { host_id: [2; 16], ..ask.clone() };
+        assert!(!is_done(pin!(subsystem.former_gone(&again))));
         drop(second);
         assert!(is_done(waiting));
         assert!(is_done(pin!(subsystem.former_gone(&ask))));

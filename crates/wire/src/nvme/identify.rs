@@ -25,6 +25,10 @@ pub enum IdentifyKind {
     CommandSetNamespace = 0x05,
     /// The controller, what is special to a command set; all zeroes where nothing is.
     CommandSetController = 0x06,
+    /// The namespaces of a command set above a number: [`encode_namespaces`].
+    CommandSetNamespaces = 0x07,
+    /// Which command sets go together: [`encode_command_sets`].
+    CommandSets = 0x1c,
 }
 
 impl IdentifyKind {
@@ -38,6 +42,8 @@ impl IdentifyKind {
             Descriptors,
             CommandSetNamespace,
             CommandSetController,
+            CommandSetNamespaces,
+            CommandSets,
         ];
         all.into_iter().find(|kind| *kind as u8 == number)
     }
@@ -296,7 +302,15 @@ pub fn encode_namespaces(numbers: impl IntoIterator<Item = u32>, after: u32) -> 
     out
 }
 
-/// The numbers of such a list.
+/// The combinations of command sets that a controller offers (NVMe Base figure 289): one, which is
+/// the NVM command set alone.
+pub fn encode_command_sets() -> Vec<u8> {
+    let mut out = vec![0; IDENTIFY_BYTES];
+    out[0] = 1;
+    out
+}
+
+/// The numbers of a list of namespaces.
 ///
 /// # Errors
 /// Too few octets.
