@@ -35,7 +35,8 @@ pub struct Impairment {
     pub delay_ns: u64,
 }
 
-/// An impairment as it is written, such as `loss=2%,reorder=0.5%,delay=3,seed=7`.
+/// An impairment as it is written, such as `loss=2%,reorder=0.5%,delay=3ms,seed=7`. The delay is in
+/// milliseconds, with or without the unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seeded {
     /// What happens to frames.
@@ -55,8 +56,8 @@ pub enum ImpairmentError {
     Name(String),
     /// No percentage, or number.
     #[error(
-        "{0}: {1:?} is not a percentage from 0% to 100%, or a number for the seed and the delay \
-         (milliseconds, at most {DELAY_MS_MAX})"
+        "{0}: {1:?} is not a percentage from 0% to 100%, a number for the seed, or a number of \
+         milliseconds for the delay, such as 10ms, at most {DELAY_MS_MAX}ms"
     )]
     Value(String, String),
 }
@@ -71,7 +72,7 @@ impl FromStr for Seeded {
             let (name, value) =
                 part.split_once('=').ok_or_else(|| ImpairmentError::Shape(part.to_owned()))?;
             let bad = || ImpairmentError::Value(name.to_owned(), value.to_owned());
-            let number = || value.parse::<u64>().map_err(|_| bad());
+            let number = |text: &str| text.parse::<u64>().map_err(|_| bad());
             let ppm = || {
                 let percent: f64 = value.trim_end_matches('%').parse().map_err(|_| bad())?;
                 let sensible = (0.0..=100.0).contains(&percent);
@@ -82,11 +83,11 @@ impl FromStr for Seeded {
                 "reorder" => impairment.reorder_ppm = ppm()?,
                 "duplicate" => impairment.duplicate_ppm = ppm()?,
                 "corrupt" => impairment.corrupt_ppm = ppm()?,
-                "delay" => match number()? {
+                "delay" => match number(value.strip_suffix("ms").unwrap_or(value))? {
                     ms @ 0..=DELAY_MS_MAX => impairment.delay_ns = ms * 1_000_000,
                     _ => return Err(bad()),
                 },
-                "seed" => seeded.seed = number()?,
+                "seed" => seeded.seed = number(value)?,
                 other => return Err(ImpairmentError::Name(other.to_owned())),
             }
         }
@@ -248,6 +249,19 @@ mod tests {
         for wrong in wrong.into_iter().chain(["delay=1%", "delay=10001"]) {
             assert!(wrong.parse::<Seeded>().is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_delay_may_have_its_unit() {
+        let delay_ns = |text: &str| text.parse::<Seeded>().unwrap().impairment.delay_ns;
+        assert_eq!(delay_ns("delay=10ms"), 10_000_000);
+        assert_eq!(delay_ns("delay=10"), delay_ns("delay=10ms"));
+        assert_eq!(delay_ns("delay=10000ms"), 10_000_000_000);
+        for wrong in ["delay=10001ms", "delay=ms", "delay=10s", "delay=1ms0", "delay=-1ms"] {
+            let said = wrong.parse::<Seeded>().unwrap_err().to_string();
+            assert!(said.contains("such as 10ms"), "{said}");
+        }
+        assert!("seed=7ms".parse::<Seeded>().is_err());
     }
 
     #[test]
