@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use random::Random;
 use system_tests::{needs, unlade};
 
+#[path = "nic/lives.rs"]
+mod lives;
 #[path = "nic/net.rs"]
 mod net;
 
@@ -471,7 +473,7 @@ impl Checker {
                 // Before the look: what came until the end is searched.
                 let is_over = ended.load(Ordering::Relaxed);
                 match port.receive(&mut frame) {
-                    Ok(got) => {
+                    Ok((_, got)) => {
                         seen.fetch_add(got as u64, Ordering::Relaxed);
                         let hit = |at: &[u8]| at == MARKER;
                         found += usize::from(frame[..got].windows(MARKER.len()).any(hit));

@@ -25,6 +25,7 @@ Examples:
   ip netns add peer
   unlade nic run --address 10.9.0.1/24 --wire tap:unlw@peer \\
       --listen 10.9.0.1:443 --backend 127.0.0.1:8080 --certificate a.crt --key a.key
+  sysctl -w net.ipv4.conf.eth1.arp_ignore=1
   unlade nic run --address 10.9.0.1/24 --wire packet:eth1 \\
       --originate 127.0.0.1:8443 --connect 10.9.0.2:443 --name peer.example --ca ca.crt
   unlade nic run --config nic.toml --check
@@ -46,6 +47,13 @@ A nic.toml:
   connect = \"10.9.0.2:443\"
   name = \"peer.example\"
   ca = \"ca.crt\"
+
+Signals: SIGHUP reads the configuration and its files again; new connections go by new certificates, \
+keys, backends, servers, protocols and limits of connections, and the log says which keys need a \
+restart. SIGTERM finishes the connections.
+
+A wire packet:INTERFACE: the interface must be up, and must not answer ARP for the device's IPv4 \
+addresses: `sysctl -w net.ipv4.conf.INTERFACE.arp_ignore=1`. Nothing else of it need be set.
 
 Exit status: 0 after an orderly end, 1 on failure, 2 on wrong usage.";
 
@@ -117,7 +125,7 @@ struct RunArgs {
     /// Seal and open in software, over the same devices
     #[arg(long)]
     software: bool,
-    /// What the wire does to frames, such as loss=2%,reorder=2%,duplicate=1%,seed=7
+    /// What the wire does to frames, such as loss=2%,reorder=2%,delay=10ms,seed=7
     #[arg(long, value_name = "WHAT")]
     impair: Option<String>,
     /// Write the wire's frames to this file
@@ -137,30 +145,30 @@ struct RunArgs {
 /// The configuration, or what stopped the process.
 pub fn run(args: NicArgs) -> Result<ExitCode> {
     let NicCommand::Run(args) = args.command;
-    let check = args.check;
-    let config = config(*args)?;
-    config.check()?;
-    match check {
+    let first = config(&args)?;
+    first.check()?;
+    match args.check {
         true => line(format_args!("valid"))?,
-        false => ::nic::terminator::run(config)?,
+        // Where a flag has said something it goes on before the file.
+        false => ::nic::terminator::run(first, || config(&args))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The file's configuration, with what the flags say.
-fn config(args: RunArgs) -> Result<Config> {
+fn config(args: &RunArgs) -> Result<Config> {
     let mut config = match &args.config {
         Some(file) => settings::load(file)?,
         None => Config::default(),
     };
     if let (Some(listen), Some(backend), Some(certificate), Some(key)) =
-        (args.listen, args.backend, args.certificate, args.key)
+        (args.listen, args.backend, args.certificate.clone(), args.key.clone())
     {
         let alpn = args.alpn.clone();
         config.terminate.push(Terminate { listen, backend, certificate, key, alpn });
     }
     if let (Some(listen), Some(connect), Some(name), Some(ca)) =
-        (args.originate, args.connect, args.name, args.ca)
+        (args.originate, args.connect, args.name.clone(), args.ca.clone())
     {
         let alpn = args.alpn.clone();
         config.originate.push(Originate { listen, connect, name, ca, alpn });
@@ -168,17 +176,17 @@ fn config(args: RunArgs) -> Result<Config> {
     if !args.alpn.is_empty() && config.terminate.is_empty() && config.originate.is_empty() {
         bail!("--alpn goes with --listen or --originate");
     }
-    config.addresses.extend(args.address);
-    config.routes.extend(args.route);
+    config.addresses.extend(args.address.iter().cloned());
+    config.routes.extend(args.route.iter().cloned());
     config.software |= args.software;
     let Config { tap, wire, impair, .. } = &mut config;
-    for (place, flag) in [(tap, args.tap), (wire, args.wire), (impair, args.impair)] {
+    for (place, flag) in [(tap, &args.tap), (wire, &args.wire), (impair, &args.impair)] {
         if let Some(text) = flag {
-            *place = text;
+            place.clone_from(text);
         }
     }
     config.admin = args.admin.or(config.admin);
-    config.pcap = args.pcap.or(config.pcap);
+    config.pcap = args.pcap.clone().or(config.pcap);
     config.engine_core = args.engine_core.or(config.engine_core);
     config.host_core = args.host_core.or(config.host_core);
     Ok(config)

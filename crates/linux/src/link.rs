@@ -48,6 +48,19 @@ impl Link {
         Ok(Link { name: name.to_owned(), index: index as u32, mac })
     }
 
+    /// True where the interface is up.
+    ///
+    /// # Errors
+    /// The kernel's, such as that the interface is gone.
+    pub fn is_up(&self) -> io::Result<bool> {
+        let mut request = request(&self.name)?;
+        ioctl(&control_socket()?, libc::SIOCGIFFLAGS, &mut request)
+            .map_err(|error| named(error, &self.name))?;
+        // SAFETY: SIOCGIFFLAGS succeeded, so the kernel wrote `ifru_flags`.
+        let flags = unsafe { request.ifr_ifru.ifru_flags };
+        Ok(i32::from(flags) & libc::IFF_UP != 0)
+    }
+
     /// Finds the interface that carries an address; the loopback only where no other does.
     ///
     /// # Errors

@@ -1,16 +1,18 @@
 //! A packet socket on an interface: every frame that comes in on it, and frames to send out of it.
 //!
 //! The interface is set to receive frames for other hardware addresses too, as long as the socket
-//! lives. Switch its merging of received packets off (`ethtool -K IFACE gro off lro off`): frames
-//! are taken as the wire has them.
+//! lives. Each frame comes with what is left to do for it ([`VnetHeader`], PACKET_VNET_HDR): the
+//! kernel may have merged frames on receive (GRO), and a frame of this machine, over a veth pair, may
+//! be large and without its checksum.
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::link::Link;
+use crate::vnet::{HEADER_BYTES, VnetHeader};
 
 /// Octets of frames that wait for the reader, where this process may have so much (CAP_NET_ADMIN; else
 /// as much as `net.core.rmem_max` grants). A frame of 1500 octets counts for more than 2000.
@@ -40,6 +42,7 @@ impl PacketPort {
             set_socket_recv_buffer_size(&port.socket, QUEUE_BYTES)?;
         }
         port.option(libc::PACKET_IGNORE_OUTGOING, &1i32)?;
+        port.option(libc::PACKET_VNET_HDR, &1i32)?;
         let everything = libc::packet_mreq {
             mr_ifindex: port.link.index as i32,
             mr_type: libc::PACKET_MR_PROMISC as u16,
@@ -88,17 +91,22 @@ impl PacketPort {
     /// Takes one frame that came in. What does not fit is lost.
     ///
     /// # Errors
-    /// `WouldBlock` where there is none.
-    pub fn receive(&self, frame: &mut [u8]) -> io::Result<usize> {
-        Ok(rustix::io::read(&self.socket, frame)?)
+    /// `WouldBlock` where there is none; `InvalidData` for a frame that asks for something unknown.
+    pub fn receive(&self, frame: &mut [u8]) -> io::Result<(VnetHeader, usize)> {
+        let mut octets = [0; HEADER_BYTES];
+        let mut pieces = [IoSliceMut::new(&mut octets), IoSliceMut::new(frame)];
+        let read = rustix::io::readv(&self.socket, &mut pieces)?;
+        let header = VnetHeader::decode(&octets).ok_or(io::ErrorKind::InvalidData)?;
+        Ok((header, read.saturating_sub(HEADER_BYTES)))
     }
 
     /// Sends one frame, Ethernet header included.
     ///
     /// # Errors
     /// The kernel's.
-    pub fn send(&self, frame: &[u8]) -> io::Result<()> {
-        rustix::io::write(&self.socket, frame)?;
+    pub fn send(&self, header: &VnetHeader, frame: &[u8]) -> io::Result<()> {
+        let octets = header.encode();
+        rustix::io::writev(&self.socket, &[IoSlice::new(&octets), IoSlice::new(frame)])?;
         Ok(())
     }
 }

@@ -4,6 +4,8 @@ use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
+use crate::info::STATE_CLOSE;
+
 /// Lets acknowledgements wait for data to go with (TCP_QUICKACK off). The kernel goes back to
 /// quick ones by itself where the connection stops looking like question and answer.
 ///
@@ -25,6 +27,17 @@ pub fn unacknowledged_bytes(socket: &impl AsFd) -> io::Result<u64> {
         libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, std::ptr::from_mut(&mut octets))
     };
     if result == 0 { Ok(octets.max(0) as u64) } else { Err(io::Error::last_os_error()) }
+}
+
+/// True where the kernel sends no data of a TCP socket any more, unless more is written: all is
+/// acknowledged, the FIN too where there was one, or the connection was reset.
+///
+/// # Errors
+/// The kernel's.
+pub fn is_spent(socket: &impl AsFd) -> io::Result<bool> {
+    // The first octet of TCP_INFO is the state.
+    let (state, _) = get::<u8>(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    Ok(state == STATE_CLOSE || unacknowledged_bytes(socket)? == 0)
 }
 
 /// A receiver of this socket is woken when so many octets are there, or the end (SO_RCVLOWAT): for

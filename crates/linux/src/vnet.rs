@@ -37,7 +37,7 @@ pub struct VnetHeader {
 
 impl VnetHeader {
     /// As the kernel writes it; nothing where it asks for what was not announced.
-    fn decode(octets: &[u8; HEADER_BYTES]) -> Option<VnetHeader> {
+    pub(crate) fn decode(octets: &[u8; HEADER_BYTES]) -> Option<VnetHeader> {
         let field = |at: usize| u16::from_ne_bytes([octets[at], octets[at + 1]]);
         let checksum_at = (octets[0] & NEEDS_CSUM != 0).then(|| (field(6), field(8)));
         let (segment_bytes, is_ipv6) = match octets[1] & !GSO_ECN {
@@ -49,7 +49,7 @@ impl VnetHeader {
         Some(VnetHeader { checksum_at, segment_bytes, header_bytes: field(2), is_ipv6 })
     }
 
-    fn encode(&self) -> [u8; HEADER_BYTES] {
+    pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut octets = [0; HEADER_BYTES];
         let mut field = |at: usize, value: u16| {
             octets[at..at + 2].copy_from_slice(&value.to_ne_bytes());

@@ -10,7 +10,7 @@ use crate::engine::{Engine, Report};
 use crate::port::impair::{Impair, Impairment};
 use crate::port::{Frame, Port, memory};
 use crate::queue::{QueueConfig, pair};
-use crate::tls::keys::Suite;
+use record::Cipher;
 
 const MARK: &[u8] = b"this is plaintext";
 const SERVER: &str = "10.0.0.2:443";
@@ -54,7 +54,7 @@ type Protection = Option<Mode>;
 struct Case {
     protections: [Protection; 2],
     version: Version,
-    suite: Suite,
+    cipher: Cipher,
     impairment: Impairment,
     /// Octets that the client sends, and the server.
     bytes: [usize; 2],
@@ -77,11 +77,11 @@ struct End {
 }
 
 fn secrets(case: &Case, direction: u8) -> Secrets {
-    let key = Zeroizing::new(vec![direction + 1; case.suite.key_bytes()]);
-    let hash = if case.suite == Suite::Aes256Gcm { 48 } else { 32 };
+    let key = Zeroizing::new(vec![direction + 1; case.cipher.key_bytes()]);
+    let hash = if case.cipher == Cipher::Aes256Gcm { 48 } else { 32 };
     let traffic_secret = Some(Zeroizing::new(vec![direction + 7; hash]));
-    let (version, suite) = (case.version, case.suite);
-    Secrets { version, suite, key, iv: [direction + 3; 12], traffic_secret }
+    let (version, cipher) = (case.version, case.cipher);
+    Secrets { version, cipher, key, iv: [direction + 3; 12], traffic_secret }
 }
 
 /// The octet at `at` of what an end sends: the mark, and something that tells places apart.
@@ -224,7 +224,7 @@ fn case(protections: [Protection; 2]) -> Case {
     Case {
         protections,
         version: Version::Tls13,
-        suite: Suite::Aes128Gcm,
+        cipher: Cipher::Aes128Gcm,
         impairment: Impairment::default(),
         bytes: [300_000, 300_000],
         update_every: 0,
@@ -281,13 +281,13 @@ fn the_plaintext_would_be_seen_if_it_left() {
 #[test]
 fn every_mode_meets_every_other_on_every_line() {
     cases(40, |random| {
-        let suites = [Suite::Aes128Gcm, Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
+        let ciphers = [Cipher::Aes128Gcm, Cipher::Aes256Gcm, Cipher::ChaCha20Poly1305];
         let percent = |random: &mut Random| 10_000 * random.below(6) as u32;
         let bad = random.once_in(5);
         let case = Case {
             protections: MODES[random.below(5) as usize],
             version: [Version::Tls12, Version::Tls13][random.below(2) as usize],
-            suite: suites[random.below(3) as usize],
+            cipher: ciphers[random.below(3) as usize],
             impairment: Impairment {
                 loss_ppm: percent(random),
                 duplicate_ppm: percent(random),

@@ -67,7 +67,7 @@ pub(crate) fn open(
 ) -> Result<u8, RecordError> {
     let from = plaintext.len();
     let opened = open_payload(keys, header, record, plaintext)
-        .and_then(|content_type| finish(keys, header, content_type, plaintext, from));
+        .and_then(|content_type| finish(keys.suite(), content_type, plaintext, from));
     if opened.is_err() {
         plaintext.truncate(from);
     }
@@ -108,20 +108,21 @@ fn open_payload(
     Ok(header.content_type)
 }
 
-/// Takes padding and type off a TLS 1.3 inner plaintext (RFC 8446 §5.4) and checks lengths.
-fn finish(
-    keys: &Keys,
-    header: Header,
+/// Takes padding and type off a TLS 1.3 inner plaintext (RFC 8446 §5.4), which is behind `from`, and
+/// checks its length. `content_type` is the one in the header; gives that of the content.
+pub(crate) fn finish(
+    suite: &Suite,
     content_type: u8,
     plaintext: &mut Vec<u8>,
     from: usize,
 ) -> Result<u8, RecordError> {
     let opened = &plaintext[from..];
-    let type_bytes = usize::from(keys.suite().is_13());
+    let type_bytes = usize::from(suite.is_13());
     if opened.len() > PLAINTEXT_BYTES_MAX + type_bytes {
-        return Err(RecordError::RecordOverflow { bytes: header.payload_bytes });
+        let explicit = if suite.explicit_nonce { EXPLICIT_NONCE_BYTES } else { 0 };
+        return Err(RecordError::RecordOverflow { bytes: explicit + opened.len() + TAG_BYTES });
     }
-    if !keys.suite().is_13() {
+    if !suite.is_13() {
         return Ok(content_type);
     }
     let Some(at) = opened.iter().rposition(|&byte| byte != 0) else {

@@ -12,8 +12,9 @@ use core::pin::Pin;
 
 use bytes::Bytes;
 use thiserror::Error;
-use wire::snapshot::TlsSnapshot;
+use wire::snapshot::DirectionSecrets;
 use wire::{FlowKey, SeqNumber};
+use zeroize::Zeroizing;
 
 use crate::{Received, RecordError, RecordLayer};
 
@@ -37,6 +38,65 @@ pub enum Begin {
     },
 }
 
+/// A cipher that a device can seal and open with. A suite names it in the suite table, or has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    /// AES-128-GCM.
+    Aes128Gcm,
+    /// AES-256-GCM.
+    Aes256Gcm,
+}
+
+/// The keys of one direction, for a device. [`RecordLayer::device_keys`] alone makes them, of a suite
+/// that names a device's cipher: no other suite can reach a device. They are zeroised when dropped,
+/// and not printed.
+#[derive(Clone)]
+pub struct Keys {
+    cipher: Cipher,
+    is_13: bool,
+    key: Zeroizing<Vec<u8>>,
+    iv: [u8; 12],
+    number: u64,
+}
+
+impl Keys {
+    pub(crate) fn new(cipher: Cipher, is_13: bool, secrets: &DirectionSecrets) -> Keys {
+        let key = Zeroizing::new(secrets.key.clone());
+        Keys { cipher, is_13, key, iv: secrets.iv, number: secrets.sequence }
+    }
+
+    /// The cipher.
+    pub fn cipher(&self) -> Cipher {
+        self.cipher
+    }
+
+    /// TLS 1.3, or TLS 1.2.
+    pub fn is_13(&self) -> bool {
+        self.is_13
+    }
+
+    /// The key, as long as the cipher's keys are.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// What nonces are made of: all of it, or the first four octets with TLS 1.2.
+    pub fn iv(&self) -> [u8; 12] {
+        self.iv
+    }
+
+    /// How many records were before under this key.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl Debug for Keys {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "Keys {{ {:?}, number: {}, .. }}", self.cipher, self.number)
+    }
+}
+
 /// A connection that is offered to a device, at a time when nothing is written to its socket or read
 /// from it.
 #[derive(Clone, Debug)]
@@ -45,8 +105,12 @@ pub struct Offer {
     pub name: FlowKey,
     /// Where octet 0 is.
     pub begin: Begin,
-    /// Keys and numbers of both directions. `ciphertext` is what was read and is not opened.
-    pub secrets: TlsSnapshot,
+    /// Keys and number of the records that are received.
+    pub read: Keys,
+    /// Those of the records that are sent.
+    pub write: Keys,
+    /// Octets that were read from the socket and are not opened.
+    pub unopened_bytes: u64,
     /// Octets that were written to the socket; the next one starts a record in the clear.
     pub written_bytes: u64,
     /// Octets that were read from it.

@@ -6,6 +6,7 @@ use aws_lc_rs::hkdf;
 use wire::snapshot::DirectionSecrets;
 use zeroize::Zeroizing;
 
+use crate::device;
 use crate::error::RecordError;
 use crate::suite::{SEQUENCE_MAX, Suite};
 
@@ -35,7 +36,7 @@ impl Keys {
         if secrets.sequence >= SEQUENCE_MAX {
             return Err(RecordError::Snapshot("sequence number about to wrap"));
         }
-        let key = UnboundKey::new(suite.aead, &secrets.key)
+        let key = UnboundKey::new(suite.cipher.algorithm(), &secrets.key)
             .map_err(|_| RecordError::Snapshot("AEAD key of the wrong length"))?;
         let aead = LessSafeKey::new(key);
         Ok(Keys { suite, aead, secrets, generation: 0, left_to_device: false })
@@ -59,6 +60,12 @@ impl Keys {
         // `Keys::new` and the record limits keep the number below the wrap; saturating keeps a
         // mistake elsewhere from becoming a repeated nonce, as the limit is then met for ever.
         self.secrets.sequence = self.secrets.sequence.saturating_add(1);
+    }
+
+    /// The keys as a device takes them; nothing where the suite is none that a device has.
+    pub(crate) fn for_device(&self) -> Option<device::Keys> {
+        let cipher = self.suite.cipher.device()?;
+        Some(device::Keys::new(cipher, self.suite.is_13(), &self.secrets))
     }
 
     /// Everything, for a snapshot.
@@ -125,7 +132,7 @@ pub(crate) fn from_traffic_secret(
     suite: &'static Suite,
     traffic_secret: &[u8],
 ) -> Result<DirectionSecrets, RecordError> {
-    let key = expand_label(suite, traffic_secret, b"key", &[], suite.aead.key_len())?;
+    let key = expand_label(suite, traffic_secret, b"key", &[], suite.cipher.key_bytes())?;
     let iv_bytes = expand_label(suite, traffic_secret, b"iv", &[], 12)?;
     let mut iv = [0; 12];
     iv.copy_from_slice(&iv_bytes);

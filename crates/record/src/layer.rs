@@ -3,7 +3,8 @@
 use wire::snapshot::TlsSnapshot;
 
 use crate::control::{self, Alert, Message, Side};
-use crate::deframe::{self, ALERT, APPLICATION_DATA, HANDSHAKE};
+use crate::deframe::{self, ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES};
+use crate::device;
 use crate::error::RecordError;
 use crate::keys::Keys;
 use crate::seal::{self, Layout, PLAINTEXT_BYTES_MAX};
@@ -241,15 +242,32 @@ impl RecordLayer {
         self.on_control(content_type, &content, sequence)
     }
 
-    /// Takes a record that was authentic and opened elsewhere, by a device: its type, with TLS 1.3
-    /// the inner one, and its content, which is appended to `plaintext` if it is application data.
+    /// Judges the header of a record that is opened elsewhere, by a device, as one that is opened
+    /// here; before the rest of the record is there.
+    ///
+    /// # Errors
+    /// As [`RecordLayer::receive`].
+    pub fn check_header(&mut self, header: &[u8; HEADER_BYTES]) -> Result<(), RecordError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        if self.close_received {
+            return Ok(());
+        }
+        let checked = deframe::header(self.read.suite(), header).map(drop);
+        checked.inspect_err(|error| self.fail(*error))
+    }
+
+    /// Takes a record that was authentic and opened elsewhere, by a device: the type in its header,
+    /// and all that was sealed, with TLS 1.3 padding and inner type too. Application data is
+    /// appended to `plaintext`.
     ///
     /// # Errors
     /// As [`RecordLayer::receive`].
     pub fn receive_opened(
         &mut self,
         content_type: u8,
-        content: &[u8],
+        opened: &[u8],
         plaintext: &mut Vec<u8>,
     ) -> Result<Received, RecordError> {
         if let Some(error) = self.failed {
@@ -257,11 +275,9 @@ impl RecordLayer {
         }
         if !self.close_received {
             let from = plaintext.len();
-            plaintext.extend_from_slice(content);
-            let taken = match content.len() > PLAINTEXT_BYTES_MAX {
-                true => Err(RecordError::RecordOverflow { bytes: content.len() }),
-                false => self.on_record(content_type, plaintext, from),
-            };
+            plaintext.extend_from_slice(opened);
+            let taken = deframe::finish(self.read.suite(), content_type, plaintext, from)
+                .and_then(|content_type| self.on_record(content_type, plaintext, from));
             if let Err(error) = taken {
                 plaintext.truncate(from);
                 self.fail(error);
@@ -269,6 +285,16 @@ impl RecordLayer {
             }
         }
         Ok(Received { close_notify: self.close_received, output_pending: self.output_pending() })
+    }
+
+    /// The peer has said that it sends nothing more.
+    pub fn is_closed_by_peer(&self) -> bool {
+        self.close_received
+    }
+
+    /// Why the connection has to end, where it has to.
+    pub fn failure(&self) -> Option<RecordError> {
+        self.failed
     }
 
     /// A record that was to be opened elsewhere is not authentic, or none: the connection ends as
@@ -410,9 +436,10 @@ impl RecordLayer {
         self.partial.is_some()
     }
 
-    /// The suite is AES-GCM, which a device can do.
-    pub fn is_aes_gcm(&self) -> bool {
-        self.read.suite().name.contains("_GCM_")
+    /// The keys of both directions for a device, the one of what is received first. Nothing where
+    /// the suite table names no device's cipher for the suite.
+    pub fn device_keys(&self) -> Option<(device::Keys, device::Keys)> {
+        self.read.for_device().zip(self.write.for_device())
     }
 
     /// The ciphertext that has come and is not opened, to be opened elsewhere from now on. Nothing

@@ -90,3 +90,4 @@ pub use error::{Fault, RecordError};
 pub use handshake::{Established, Handshake, HandshakeError, Progress};
 pub use layer::{Received, RecordLayer};
 pub use seal::{Layout, PLAINTEXT_BYTES_MAX};
+pub use suite::Cipher;

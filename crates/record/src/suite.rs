@@ -2,6 +2,8 @@
 
 use aws_lc_rs::{aead, hkdf};
 
+use crate::device;
+
 /// TLS 1.2 as it stands in records and snapshots.
 pub(crate) const TLS12: u16 = 0x0303;
 /// TLS 1.3 as it stands in snapshots.
@@ -22,6 +24,71 @@ const CHACHA_RECORDS_SOFT: u64 = 1 << 62;
 /// No sequence number may reach this: it would be near to wrapping (RFC 8446 §5.3).
 pub(crate) const SEQUENCE_MAX: u64 = u64::MAX - (1 << 16);
 
+/// The AEAD of a suite. Everything that depends on it is said here, for each cipher by name: a
+/// cipher that is added inherits nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    /// AES-128-GCM.
+    Aes128Gcm,
+    /// AES-256-GCM.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305.
+    ChaCha20Poly1305,
+    /// A GCM that no device has. The library lacks ARIA, and AES stands in for it: tests ask what
+    /// the table says of a suite, not for its ciphertext.
+    #[cfg(test)]
+    Aria128Gcm,
+}
+
+impl Cipher {
+    /// What seals and opens in software.
+    pub const fn algorithm(self) -> &'static aead::Algorithm {
+        match self {
+            Cipher::Aes128Gcm => &aead::AES_128_GCM,
+            Cipher::Aes256Gcm => &aead::AES_256_GCM,
+            Cipher::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
+            #[cfg(test)]
+            Cipher::Aria128Gcm => &aead::AES_128_GCM,
+        }
+    }
+
+    /// Octets of a key.
+    pub fn key_bytes(self) -> usize {
+        self.algorithm().key_len()
+    }
+
+    /// What a device calls it, where a device can seal and open with it.
+    pub const fn device(self) -> Option<device::Cipher> {
+        match self {
+            Cipher::Aes128Gcm => Some(device::Cipher::Aes128Gcm),
+            Cipher::Aes256Gcm => Some(device::Cipher::Aes256Gcm),
+            Cipher::ChaCha20Poly1305 => None,
+            #[cfg(test)]
+            Cipher::Aria128Gcm => None,
+        }
+    }
+
+    /// With TLS 1.2 half of the nonce is sent with each record.
+    const fn explicit_nonce(self) -> bool {
+        match self {
+            Cipher::Aes128Gcm | Cipher::Aes256Gcm => true,
+            Cipher::ChaCha20Poly1305 => false,
+            #[cfg(test)]
+            Cipher::Aria128Gcm => true,
+        }
+    }
+
+    /// Records after which a key should be replaced, and those after which it must be.
+    const fn records(self) -> (u64, u64) {
+        match self {
+            Cipher::Aes128Gcm | Cipher::Aes256Gcm => (GCM_RECORDS_SOFT, GCM_RECORDS_MAX),
+            Cipher::ChaCha20Poly1305 => (CHACHA_RECORDS_SOFT, SEQUENCE_MAX),
+            #[cfg(test)]
+            Cipher::Aria128Gcm => (GCM_RECORDS_SOFT, GCM_RECORDS_MAX),
+        }
+    }
+}
+
 /// What is to be known of a cipher suite to protect records with it.
 pub(crate) struct Suite {
     /// 0x0303 or 0x0304.
@@ -31,7 +98,7 @@ pub(crate) struct Suite {
     /// IANA name.
     pub name: &'static str,
     /// The AEAD.
-    pub aead: &'static aead::Algorithm,
+    pub cipher: Cipher,
     /// The hash of the key schedule (TLS 1.3).
     pub hkdf: hkdf::Algorithm,
     /// Length of a traffic secret; 0 for TLS 1.2.
@@ -64,16 +131,15 @@ impl Suite {
 const fn tls13(
     number: u16,
     name: &'static str,
-    aead: &'static aead::Algorithm,
-    hkdf: hkdf::Algorithm,
-    secret_bytes: usize,
-    (records_soft, records_max): (u64, u64),
+    cipher: Cipher,
+    (hkdf, secret_bytes): (hkdf::Algorithm, usize),
 ) -> Suite {
+    let (records_soft, records_max) = cipher.records();
     Suite {
         version: TLS13,
         number,
         name,
-        aead,
+        cipher,
         hkdf,
         secret_bytes,
         explicit_nonce: false,
@@ -82,48 +148,37 @@ const fn tls13(
     }
 }
 
-const fn tls12(
-    number: u16,
-    name: &'static str,
-    aead: &'static aead::Algorithm,
-    (records_soft, records_max): (u64, u64),
-) -> Suite {
+const fn tls12(number: u16, name: &'static str, cipher: Cipher) -> Suite {
+    let (records_soft, records_max) = cipher.records();
     Suite {
         version: TLS12,
         number,
         name,
-        aead,
+        cipher,
         hkdf: hkdf::HKDF_SHA256,
         secret_bytes: 0,
-        explicit_nonce: records_max == GCM_RECORDS_MAX,
+        explicit_nonce: cipher.explicit_nonce(),
         records_soft,
         records_max,
     }
 }
 
-const GCM: (u64, u64) = (GCM_RECORDS_SOFT, GCM_RECORDS_MAX);
-const CHACHA: (u64, u64) = (CHACHA_RECORDS_SOFT, SEQUENCE_MAX);
+const SHA256: (hkdf::Algorithm, usize) = (hkdf::HKDF_SHA256, 32);
+const SHA384: (hkdf::Algorithm, usize) = (hkdf::HKDF_SHA384, 48);
 
-static SUITES: [Suite; 9] = [
-    tls13(0x1301, "TLS13_AES_128_GCM_SHA256", &aead::AES_128_GCM, hkdf::HKDF_SHA256, 32, GCM),
-    tls13(0x1302, "TLS13_AES_256_GCM_SHA384", &aead::AES_256_GCM, hkdf::HKDF_SHA384, 48, GCM),
-    tls13(
-        0x1303,
-        "TLS13_CHACHA20_POLY1305_SHA256",
-        &aead::CHACHA20_POLY1305,
-        hkdf::HKDF_SHA256,
-        32,
-        CHACHA,
-    ),
-    tls12(0xc02b, "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", &aead::AES_128_GCM, GCM),
-    tls12(0xc02c, "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", &aead::AES_256_GCM, GCM),
-    tls12(0xc02f, "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", &aead::AES_128_GCM, GCM),
-    tls12(0xc030, "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", &aead::AES_256_GCM, GCM),
-    tls12(0xcca8, "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", &aead::CHACHA20_POLY1305, CHACHA),
-    tls12(
-        0xcca9,
-        "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
-        &aead::CHACHA20_POLY1305,
-        CHACHA,
-    ),
-];
+static SUITES: &[Suite] = {
+    use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
+    &[
+        tls13(0x1301, "TLS13_AES_128_GCM_SHA256", Aes128Gcm, SHA256),
+        tls13(0x1302, "TLS13_AES_256_GCM_SHA384", Aes256Gcm, SHA384),
+        tls13(0x1303, "TLS13_CHACHA20_POLY1305_SHA256", ChaCha20Poly1305, SHA256),
+        tls12(0xc02b, "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", Aes128Gcm),
+        tls12(0xc02c, "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", Aes256Gcm),
+        tls12(0xc02f, "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", Aes128Gcm),
+        tls12(0xc030, "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", Aes256Gcm),
+        tls12(0xcca8, "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", ChaCha20Poly1305),
+        tls12(0xcca9, "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", ChaCha20Poly1305),
+        #[cfg(test)]
+        tls12(0xc05c, "TLS_ECDHE_ECDSA_WITH_ARIA_128_GCM_SHA256", Cipher::Aria128Gcm),
+    ]
+};

@@ -148,14 +148,15 @@ impl Stream {
         let Some(record) = self.record.as_deref_mut().filter(|_| suited) else {
             return Err(Refused::Unsuited);
         };
-        if !record.is_aes_gcm() || !record.is_movable() || record.is_within_message() {
+        if !record.is_movable() || record.is_within_message() {
             return Err(Refused::Unsuited);
         }
+        let Some((read, write)) = record.device_keys() else { return Err(Refused::Unsuited) };
         let bound = SockRef::from(&self.tcp).bind_device(Some(device.interface().as_bytes()));
         bound.map_err(|_| Refused::Unbound)?;
         let name = FlowKey::new(self.local, self.peer);
-        let secrets = record.to_snapshot();
-        let offer = Offer { name, begin, secrets, written_bytes, read_bytes };
+        let unopened_bytes = record.incoming_bytes() as u64;
+        let offer = Offer { name, begin, read, write, unopened_bytes, written_bytes, read_bytes };
         let mut carried = Carried::new(device.create(offer).await?);
         record.leave_sealing();
         let unopened = record.take_incoming().unwrap_or_default();

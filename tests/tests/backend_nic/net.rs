@@ -188,7 +188,7 @@ impl Checker {
             let mut found = 0;
             loop {
                 match port.receive(&mut frame) {
-                    Ok(got) => {
+                    Ok((_, got)) => {
                         seen.fetch_add(got as u64, Ordering::Relaxed);
                         let hit = |at: &[u8]| at == MARKER;
                         found += usize::from(frame[..got].windows(MARKER.len()).any(hit));

@@ -86,16 +86,23 @@ impl Net {
         net
     }
 
-    /// Two interfaces with a cable between them that has only whole frames.
-    pub fn make_pair(&self) {
+    /// Two interfaces with a cable between them, as the kernel makes them.
+    pub fn make_fresh_pair(&self) {
         let [host, peer] = &self.names;
         let ends = ["type", "veth", "peer", "name", "unlw", "netns", peer];
         run("ip", &[&["-n", host, "link", "add", "wire"][..], &ends].concat());
+        run("ip", &["-n", host, "link", "set", "wire", "up"]);
+        run("ip", &["-n", peer, "link", "set", "unlw", "up"]);
+    }
+
+    /// Two interfaces with a cable between them that has only whole frames.
+    pub fn make_pair(&self) {
+        let [host, peer] = &self.names;
+        self.make_fresh_pair();
         for (name, link) in [(host, "wire"), (peer, "unlw")] {
             let set = ["netns", "exec", name, "ethtool", "-K", link];
             let off = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"];
             run("ip", &[&set[..], &off].concat());
-            run("ip", &["-n", name, "link", "set", link, "up"]);
         }
         // The host answers for the TAP device's address on the TAP device only.
         let quiet = ["sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1"];
@@ -194,10 +201,23 @@ impl Net {
     }
 
     pub fn metric(&self, name: &str) -> u64 {
+        self.value(&format!("{name}_total"))
+    }
+
+    pub fn gauge(&self, name: &str) -> u64 {
+        self.value(name)
+    }
+
+    fn value(&self, name: &str) -> u64 {
         let text = self.metrics_text();
-        let start = format!("unlade_nic_{name}_total ");
+        let start = format!("unlade_nic_{name} ");
         let line = text.lines().find_map(|line| line.strip_prefix(&start));
         line.unwrap_or_else(|| panic!("{name} is not in {text}")).trim().parse().unwrap()
+    }
+
+    /// What the program has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
     /// A server in the clear that sends back what it gets.

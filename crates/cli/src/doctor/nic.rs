@@ -77,5 +77,7 @@ pub fn packets() -> Result<String> {
     let tap = VnetTap::create("unl-doctor", MAC, QUEUE_FRAMES, MTU_BYTES)?;
     let link = tap.link().clone();
     PacketPort::open(link).context("`--wire packet:INTERFACE` cannot be used, `tap:` can")?;
-    Ok("an interface can be the device's wire".to_owned())
+    Ok("an interface can be the device's wire; for an IPv4 address of the device it needs \
+        `sysctl -w net.ipv4.conf.INTERFACE.arp_ignore=1`"
+        .to_owned())
 }

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use offload::Tls;
-use record::device::{self, Halves, Opening, Pending, Refused, Sealing};
+use record::device::{self, Halves, Keys, Opening, Pending, Refused, Sealing};
 use record::{Received, RecordError, RecordLayer};
 use wire::FlowKey;
-use wire::snapshot::DirectionSecrets;
 
 use super::channel::Device;
 use super::reader::Reader;
@@ -53,21 +52,19 @@ impl device::Device for Attached {
 }
 
 async fn create(device: Device, offer: device::Offer) -> Result<Halves, Refused> {
-    let device::Offer { name, begin, secrets, written_bytes, read_bytes } = offer;
-    let state = |direction: &DirectionSecrets| -> Result<Tls, Refused> {
-        static_state(secrets.version, direction).ok_or(Refused::Unsuited)
-    };
-    let (sending, receiving) = (state(&secrets.write)?, state(&secrets.read)?);
-    let ours = state(&secrets.read)?;
+    let device::Offer { name, begin, read, write, unopened_bytes, written_bytes, read_bytes } =
+        offer;
+    let state =
+        |keys: &Keys| -> Result<Tls, Refused> { static_state(keys).ok_or(Refused::Unsuited) };
+    let (sending, receiving, ours) = (state(&write)?, state(&read)?, state(&read)?);
     // What is there of a record, unopened, came as it was.
-    let unopened_bytes = secrets.ciphertext.len() as u64;
     let offset = read_bytes.checked_sub(unopened_bytes).ok_or(Refused::Unsuited)?;
-    let number = secrets.read.sequence;
+    let number = read.number();
     let asked = Offer {
         name,
         begin,
         sent_bytes: written_bytes,
-        sent_number: secrets.write.sequence,
+        sent_number: write.number(),
         sending,
         receiving: Receiving { tls: receiving, offset, number, read: read_bytes },
     };

@@ -36,9 +36,11 @@ pub struct Counted {
     pub software: Stats,
     /// Records with octets that had come in different ways.
     pub records_doubtful: u64,
-    /// Connections that are offloaded, or were and are remembered.
+    /// Connections that are offloaded.
     pub offloaded_connections: u64,
-    /// Connections that are known.
+    /// Connections that were offloaded and have ended, and whose names are remembered.
+    pub ended_connections: u64,
+    /// Connections that have a place in the engine's table.
     pub connections: u64,
     /// Time in which the kernel took frames from the engine, and its TCP worked on them, on the
     /// engine's thread, in nanoseconds; where that is measured.
@@ -181,11 +183,13 @@ impl Device {
         let delivery_ns = engine.delivery().as_nanos() as u64;
         let idle_ns = engine.idle().as_nanos() as u64;
         let table = engine.table();
-        let (offloaded, connections) = (table.offloaded() as u64, table.len() as u64);
+        let (offloaded, ended) = (table.offloaded() as u64, table.ended() as u64);
+        let connections = table.len() as u64;
         let mut counted = locked(&self.0.counted);
         counted.device = device;
         counted.engine = counters;
         counted.offloaded_connections = offloaded;
+        counted.ended_connections = ended;
         counted.connections = connections;
         counted.delivery_ns = delivery_ns;
         counted.idle_ns = idle_ns;

@@ -174,7 +174,7 @@ impl Engine {
 
     /// A frame that is no segment: it goes through, unless it may be part of one.
     fn other_from_host(&mut self, header: &VnetHeader, frame: &mut [u8], wire: &mut impl Sink) {
-        if self.table.offloaded() > 0 && may_hide_a_segment(frame) {
+        if self.table.offloaded() + self.table.ended() > 0 && may_hide_a_segment(frame) {
             self.counters.hidden_dropped_frames += 1;
             return;
         }

@@ -9,7 +9,8 @@
 //! software and engine share, by offsets in the stream.
 //!
 //! In the order in which a connection meets them:
-//! - [`track`]: where its streams begin, and that nothing of it leaves in the clear at its end;
+//! - [`track`]: where its streams begin, whether it is offloaded, and when it has ended;
+//! - [`ended`]: that nothing of it leaves in the clear afterwards;
 //! - [`channel`]: software asks for the offload of it;
 //! - [`sides`]: what software and engine share of it;
 //! - [`held`]: what has the octets of a record that was sent: memory, or a file;
@@ -20,10 +21,15 @@
 //! - [`reader`], [`writer`]: records from, and to, the kernel's socket;
 //! - [`attached`]: all of it for runtimes that know [`record::device`] only.
 
+#[cfg(test)]
+mod alike_tests;
 pub mod attached;
 pub mod channel;
 pub mod cut;
 pub mod delivered;
+pub mod ended;
+#[cfg(test)]
+mod ending_tests;
 pub mod engine;
 pub mod held;
 pub mod impair;
@@ -42,14 +48,16 @@ pub use track::Offer;
 
 use offload::Tls;
 use offload::tls::Version;
-use wire::snapshot::DirectionSecrets;
+use record::device::{Cipher, Keys};
 
-/// What the device needs of one direction's secrets; nothing where it cannot use them.
-pub fn static_state(version: u16, secrets: &DirectionSecrets) -> Option<Tls> {
-    let version = match version {
-        0x0303 => Version::Tls12,
-        0x0304 => Version::Tls13,
-        _ => return None,
-    };
-    Tls::new(version, &secrets.key, secrets.iv).ok()
+/// What the device needs of one direction's keys; nothing where it cannot use them.
+pub fn static_state(keys: &Keys) -> Option<Tls> {
+    let version = if keys.is_13() { Version::Tls13 } else { Version::Tls12 };
+    match keys.cipher() {
+        // The machines have AES-GCM only, and see by the key's length which.
+        Cipher::Aes128Gcm if keys.key().len() == 16 => (),
+        Cipher::Aes256Gcm if keys.key().len() == 32 => (),
+        Cipher::Aes128Gcm | Cipher::Aes256Gcm => return None,
+    }
+    Tls::new(version, keys.key(), keys.iv()).ok()
 }

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use offload::software::records::{Record, RecordError, Records};
-use offload::tls::inner;
+use offload::software::records::{RecordError, Records};
 use offload::{Stats, Tls};
 use record::{Received, RecordLayer};
 
@@ -18,6 +17,8 @@ pub struct Reader {
     /// The layer's keys have changed so often.
     generation: u32,
     ranges: Vec<(u64, Ways)>,
+    /// The layer has seen the current record's header.
+    is_judged: bool,
     /// Octets that were read from the socket.
     position: u64,
     stats: Stats,
@@ -30,9 +31,16 @@ impl Reader {
     /// [`Reader::receive_read`].
     pub fn new(flow: Arc<Flow>, tls: Tls, offset: u64, number: u64, read: u64) -> Reader {
         let start = flow.rx().seq(offset);
-        let records = Records::new(tls, start, number);
-        let (stats, ranges) = (Stats::default(), Vec::new());
-        Reader { flow, records, generation: 0, ranges, position: read, stats, doubtful: 0 }
+        Reader {
+            flow,
+            records: Records::new(tls, start, number),
+            generation: 0,
+            ranges: Vec::new(),
+            is_judged: false,
+            position: read,
+            stats: Stats::default(),
+            doubtful: 0,
+        }
     }
 
     /// Takes octets that were read before the offload began: they came as they were.
@@ -86,6 +94,11 @@ impl Reader {
         start: u64,
         plaintext: &mut Vec<u8>,
     ) -> Result<Received, record::RecordError> {
+        if layer.is_closed_by_peer() {
+            // What follows a close_notify is ignored (RFC 8446 §6.1).
+            let output_pending = layer.output_pending();
+            return Ok(Received { close_notify: true, output_pending });
+        }
         let mut received = Received::default();
         let mut at = 0;
         while at < octets.len() {
@@ -103,21 +116,30 @@ impl Reader {
             let whole = self.records.take_offloaded(&mut self.stats, &octets[at..], pieces);
             let record = match whole {
                 Some((record, taken)) => {
+                    if let Some(header) = octets[at..].first_chunk() {
+                        layer.check_header(header)?;
+                    }
                     at += taken;
                     record
                 }
                 None => {
                     let end = octets.len().min((until - start) as usize);
                     let taken = self.records.push_uncertain(&octets[at..end], ways.as_slice());
-                    at += taken.map_err(|error| refuse(layer, error, number))?;
+                    let refused =
+                        |_: RecordError| refuse(layer, self.records.refused_header(), number);
+                    at += taken.map_err(refused)?;
+                    if let Some(header) = self.records.header().filter(|_| !self.is_judged) {
+                        layer.check_header(header)?;
+                        self.is_judged = true;
+                    }
                     let opened = self.records.open(&mut self.stats);
-                    let Some(record) = opened.map_err(|error| refuse(layer, error, number))? else {
-                        continue;
-                    };
+                    let refused = |_: RecordError| refuse(layer, None, number);
+                    let Some(record) = opened.map_err(refused)? else { continue };
                     record
                 }
             };
-            received = give(layer, record, plaintext)?;
+            self.is_judged = false;
+            received = layer.receive_opened(record.content_type, record.plaintext, plaintext)?;
             self.follow_key(layer);
             if received.close_notify {
                 break;
@@ -133,11 +155,9 @@ impl Reader {
             return;
         }
         self.generation = generation;
-        let secrets = layer.to_snapshot().read;
-        let both =
-            (static_state(layer.version(), &secrets), static_state(layer.version(), &secrets));
-        // Both are there: the key is as long as the one before.
-        if let (Some(ours), Some(device)) = both {
+        let Some((keys, _)) = layer.device_keys() else { return };
+        // Both are there: the cipher is the one before.
+        if let (Some(ours), Some(device)) = (static_state(&keys), static_state(&keys)) {
             let key = self.records.change_key(ours);
             self.flow.rx().change_key(device, self.records.start(), key);
         }
@@ -157,31 +177,13 @@ impl Reader {
     }
 }
 
-/// Gives the layer a record that is authentic.
-fn give(
-    layer: &mut RecordLayer,
-    record: Record<'_>,
-    plaintext: &mut Vec<u8>,
-) -> Result<Received, record::RecordError> {
-    if layer.version() != 0x0304 {
-        return layer.receive_opened(record.content_type, record.plaintext, plaintext);
-    }
-    let Some((content_type, bytes)) = inner(record.plaintext) else {
-        let error = record::RecordError::UnexpectedMessage("a record without a content type");
-        layer.refuse(error);
-        return Err(error);
-    };
-    layer.receive_opened(content_type, &record.plaintext[..bytes], plaintext)
-}
-
-/// Says to the layer why the stream has ended with record `number` under its key.
-fn refuse(layer: &mut RecordLayer, error: RecordError, number: u64) -> record::RecordError {
-    let error = match error {
-        RecordError::Malformed => {
-            record::RecordError::UnexpectedMessage("no record where one should start")
-        }
-        RecordError::Forged => record::RecordError::BadRecordMac { sequence: number },
-    };
+/// Says to the layer why the stream has ended with record `number` under its key: the same as the
+/// layer would have found, so that the peer gets the same alert whoever opens records. `header` is
+/// what was there instead of one.
+fn refuse(layer: &mut RecordLayer, header: Option<&[u8; 5]>, number: u64) -> record::RecordError {
+    let found = header.and_then(|header| layer.check_header(header).err());
+    // What the layer has no fault to find with is shorter than any record that was sealed.
+    let error = found.unwrap_or(record::RecordError::BadRecordMac { sequence: number });
     layer.refuse(error);
     error
 }

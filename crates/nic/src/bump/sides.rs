@@ -6,6 +6,7 @@
 //! octets before the kernel gets them, so software knows it when it has read them.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -19,6 +20,7 @@ use tokio::sync::Notify;
 use wire::SeqNumber;
 
 use super::delivered::{Delivered, Ways};
+use super::ended::Kept;
 use super::held::{Changed, Held, InMemory, Machine, SplitRecord};
 
 /// Most records of a flow that are not acknowledged.
@@ -33,13 +35,31 @@ pub struct Flow {
     /// The engine's alone: software need not wait while a segment is worked on.
     machine: Mutex<RxMachine>,
     broken: Arc<Notify>,
+    spent: AtomicBool,
 }
 
 impl Flow {
     /// Joins both directions.
     pub fn new(tx: TxSide, (rx, machine): (RxSide, RxMachine)) -> Flow {
         let broken = tx.broken.clone();
-        Flow { tx: Mutex::new(tx), rx: Mutex::new(rx), machine: Mutex::new(machine), broken }
+        let (tx, rx, machine) = (Mutex::new(tx), Mutex::new(rx), Mutex::new(machine));
+        Flow { tx, rx, machine, broken, spent: AtomicBool::new(false) }
+    }
+
+    /// The kernel has nothing left to send of the connection, and gets nothing more: the owner of
+    /// the socket has seen that ([`linux::sockopt::is_spent`]), and closes it.
+    pub fn spend(&self) {
+        self.spent.store(true, Ordering::Release);
+    }
+
+    /// [`Flow::spend`] was called.
+    pub fn is_spent(&self) -> bool {
+        self.spent.load(Ordering::Acquire)
+    }
+
+    /// How long its name is to be kept when it has ended.
+    pub(super) fn kept(&self) -> Kept {
+        if self.is_spent() { Kept::Spent } else { Kept::Quiet }
     }
 
     /// Works on the payload of a segment that is about to be delivered; into `out`, where it was

@@ -13,10 +13,11 @@ use wire::packet::{Direction, Segment as Made, TcpFlags, TcpOptions};
 use wire::snapshot::{DirectionSecrets, TlsSnapshot};
 use wire::{FlowKey, SeqNumber};
 
+use super::ended::QUIET_MS;
 use super::engine::Engine;
 use super::reader::Reader;
 use super::sides::{Flow, Outcome, Receiving, RxSide, TxSide};
-use super::track::{ENDED_MS, IDLE_MS, Offer};
+use super::track::{IDLE_MS, Offer};
 use record::device::{Begin, Refused};
 
 const KEY: [u8; 16] = [7; 16];
@@ -408,7 +409,7 @@ fn nothing_leaves_in_the_clear() {
     assert!(is_sent(&mut engine, reset));
     assert!(!is_sent(&mut engine, ack(&in_clear(b"late"))));
     assert_eq!(engine.counters().ended_dropped_frames, 1);
-    engine.table().sweep(ENDED_MS - 1);
+    engine.table().sweep(QUIET_MS - 1);
     assert!(!is_sent(&mut engine, ack(&in_clear(b"later"))));
     // Another connection of that name is another one.
     from_host(&mut engine, 0, frame(true, TcpFlags::SYN, HOST - 5000, 0, &[]));
@@ -428,9 +429,10 @@ fn an_orderly_end_leaves_only_the_name() {
     drop(flow);
     engine.table().sweep(2);
     assert!(weak.upgrade().is_none());
-    assert_eq!(engine.table().offloaded(), 1);
-    engine.table().sweep(3 + ENDED_MS);
-    assert_eq!((engine.table().offloaded(), engine.table().len()), (0, 0));
+    let table = engine.table();
+    assert_eq!((table.offloaded(), table.len(), table.ended()), (0, 0, 1));
+    table.sweep(3 + QUIET_MS);
+    assert_eq!(table.ended(), 0);
 }
 
 #[test]

@@ -16,6 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::channel::Device;
 use super::engine::Engine;
 use super::impair::Impaired;
+use super::track::CONNECTIONS_MAX;
 use crate::capture::Capture;
 use crate::impair::Seeded;
 
@@ -29,6 +30,13 @@ pub const SPIN: Duration = Duration::from_micros(50);
 const SWEEP_MS: u64 = 1000;
 /// How long the thread sleeps at most.
 const SLEEP_MS: u64 = 250;
+/// The table's being full is logged at most this often.
+const FULL_LOG_MS: u64 = 10_000;
+/// Most frames of the kernel's that wait for the device: in its queue, and in the one of the packet
+/// scheduler before that.
+const WAITING_FRAMES_MAX: u64 = 2 * QUEUE_FRAMES as u64;
+/// Frames that the kernel keeps for a TAP device before it drops.
+pub const QUEUE_FRAMES: u32 = 10_000;
 /// How long it sleeps while frames are held back.
 const HELD_SLEEP_MS: u64 = 1;
 
@@ -44,14 +52,14 @@ impl Wire {
     fn receive(&self, frame: &mut [u8]) -> io::Result<(VnetHeader, usize)> {
         match self {
             Wire::Tap(tap) => tap.receive(frame),
-            Wire::Packet(port) => port.receive(frame).map(|got| (VnetHeader::default(), got)),
+            Wire::Packet(port) => port.receive(frame),
         }
     }
 
     fn send(&self, header: &VnetHeader, frame: &[u8]) -> io::Result<()> {
         match self {
             Wire::Tap(tap) => tap.send(header, frame),
-            Wire::Packet(port) => port.send(frame),
+            Wire::Packet(port) => port.send(header, frame),
         }
     }
 
@@ -159,6 +167,52 @@ struct Loop {
     frame: Vec<u8>,
     since: Instant,
     swept_ms: u64,
+    seen: Seen,
+    full: Full,
+}
+
+/// Up to when the engine has seen all that the kernel sent.
+#[derive(Default)]
+struct Seen {
+    until_ms: u64,
+    /// When [`WAITING_FRAMES_MAX`] frames have come since then, those that waited then have come.
+    mark_ms: u64,
+    frames: u64,
+}
+
+impl Seen {
+    /// So many frames have come at `now_ms`; perhaps there are no others.
+    fn took(&mut self, now_ms: u64, frames: u64, is_empty: bool) {
+        self.frames += frames;
+        if is_empty {
+            self.until_ms = now_ms;
+        } else if self.frames > WAITING_FRAMES_MAX {
+            self.until_ms = self.until_ms.max(self.mark_ms);
+        } else {
+            return;
+        }
+        (self.mark_ms, self.frames) = (now_ms, 0);
+    }
+}
+
+/// What was logged of connections that found no place.
+#[derive(Default)]
+struct Full {
+    refused: u64,
+    logged_ms: u64,
+}
+
+impl Full {
+    /// So many were refused up to now; nothing where that need not be logged now.
+    fn look(&mut self, now_ms: u64, refused: u64) -> Option<u64> {
+        let new = refused - self.refused;
+        let is_due = self.refused == 0 || now_ms >= self.logged_ms + FULL_LOG_MS;
+        if new == 0 || !is_due {
+            return None;
+        }
+        (self.refused, self.logged_ms) = (refused, now_ms);
+        Some(new)
+    }
 }
 
 impl Loop {
@@ -167,7 +221,8 @@ impl Loop {
         let both = |one: Seeded| (Impaired::new(one, 1), Impaired::new(one, 2));
         let impaired = setup.impairment.map(both);
         let frame = vec![0; FRAME_BYTES_MAX];
-        Loop { device, setup, engine, impaired, frame, since: Instant::now(), swept_ms: 0 }
+        let (since, seen, full) = (Instant::now(), Seen::default(), Full::default());
+        Loop { device, setup, engine, impaired, frame, since, swept_ms: 0, seen, full }
     }
 
     fn run(mut self) {
@@ -176,9 +231,9 @@ impl Loop {
             let now_ms = now_ns / NS_PER_MS;
             let busy = self.take_host(now_ns) | self.take_wire(now_ns);
             self.release(now_ns);
+            self.engine.table().has_seen(self.seen.until_ms);
             if now_ms >= self.swept_ms + SWEEP_MS {
-                self.engine.table().sweep(now_ms);
-                self.swept_ms = now_ms;
+                self.sweep(now_ms);
             }
             let impaired = self.impaired.as_ref().map_or([0; 3], |(out, back)| {
                 let (out, back) = (out.stats(), back.stats());
@@ -192,6 +247,23 @@ impl Loop {
             }
         }
         self.device.refuse_all();
+    }
+
+    /// Looks for connections that have ended, and for those that found no place.
+    fn sweep(&mut self, now_ms: u64) {
+        self.swept_ms = now_ms;
+        let table = self.engine.table();
+        table.sweep(self.seen.until_ms);
+        if let Some(refused) = self.full.look(now_ms, table.refused) {
+            tracing::warn!(
+                refused,
+                known = table.len(),
+                offloaded = table.offloaded(),
+                limit = CONNECTIONS_MAX,
+                "all places of the device are taken: new connections stay in software until some \
+                 end; share the load among several processes, each with a device of its own"
+            );
+        }
     }
 
     /// Waits for frames without sleeping; true where there are some, or there is something else to
@@ -238,12 +310,15 @@ impl Loop {
     /// Frames of the kernel's; true where there were some.
     fn take_host(&mut self, now_ns: u64) -> bool {
         let now_ms = now_ns / NS_PER_MS;
-        let Loop { device, setup, engine, impaired, frame, .. } = self;
+        let Loop { device, setup, engine, impaired, frame, seen, .. } = self;
         for count in 0..BATCH_FRAMES {
             let (header, got) = match setup.host.receive(frame) {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => continue,
-                Err(_) => return count > 0,
+                Err(_) => {
+                    seen.took(now_ms, count as u64, true);
+                    return count > 0;
+                }
             };
             // What was asked for before the kernel has sent this frame comes before it.
             device.serve(now_ms, engine);
@@ -267,6 +342,7 @@ impl Loop {
             );
             (0..unsent).for_each(|_| engine.count_unsent());
         }
+        seen.took(now_ms, BATCH_FRAMES as u64, false);
         true
     }
 
@@ -328,5 +404,42 @@ fn deliver(engine: &mut Engine, setup: &Setup, now_ms: u64, header: &VnetHeader,
     engine.count_delivery(delivery);
     if unsent {
         engine.count_unsent();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FULL_LOG_MS, Full, Seen, WAITING_FRAMES_MAX};
+
+    #[test]
+    fn what_waits_for_a_device_that_was_stopped_counts_as_not_seen() {
+        let mut seen = Seen::default();
+        seen.took(5, 3, true);
+        assert_eq!(seen.until_ms, 5);
+        // Stopped for a minute: frames of all that time may wait.
+        let mut frames = 0;
+        while frames <= WAITING_FRAMES_MAX {
+            assert_eq!(seen.until_ms, 5);
+            seen.took(60_000 + frames / 1000, 32, false);
+            frames += 32;
+        }
+        // What waited at the last look before the stop has come, and no more is known.
+        assert_eq!(seen.until_ms, 5);
+        for _ in 0..=WAITING_FRAMES_MAX / 32 {
+            seen.took(61_000, 32, false);
+        }
+        assert!(seen.until_ms >= 60_000);
+        seen.took(62_000, 0, true);
+        assert_eq!(seen.until_ms, 62_000);
+    }
+
+    #[test]
+    fn a_full_table_is_logged_and_seldom() {
+        let mut full = Full::default();
+        assert_eq!(full.look(0, 0), None);
+        assert_eq!(full.look(1_000, 7), Some(7));
+        assert_eq!(full.look(2_000, 9), None);
+        assert_eq!(full.look(1_000 + FULL_LOG_MS, 12), Some(5));
+        assert_eq!(full.look(5_000 + 2 * FULL_LOG_MS, 12), None);
     }
 }

@@ -12,8 +12,12 @@
 //! A connection can be released: what the kernel sends from then on was sealed in software, and goes
 //! through; what is older than that does not leave any more.
 //!
-//! A connection that was offloaded is remembered after its end: payload that the kernel still sends
-//! would leave in the clear, and is dropped until the kernel opens another one of that name.
+//! A connection that was offloaded has its place until its software has let go of it and it has ended:
+//! by FIN, by RST, or because nothing is left to send. Its name is remembered for longer ([`ended`]):
+//! payload that the kernel still sends would leave in the clear, and is dropped. An idle connection
+//! keeps its place.
+//!
+//! [`ended`]: super::ended
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,6 +26,7 @@ use record::device::{Begin, Refused};
 use wire::packet::TcpFlags;
 use wire::{FlowKey, SeqNumber};
 
+use super::ended::{Ended, Kept, SPENT_MS};
 use super::sides::{Flow, Receiving, RxSide, TxSide};
 use crate::classify::Segment;
 use offload::Tls;
@@ -32,9 +37,8 @@ pub const CONNECTIONS_MAX: usize = 65_536;
 pub const IDLE_MS: u64 = 60_000;
 /// One that was offloaded and has lost its software, without having ended, becomes an ended one.
 pub const ORPHANED_MS: u64 = 600_000;
-/// An ended one is forgotten after so long without a packet of the kernel's. Longer than the kernel
-/// ever sends one again.
-pub const ENDED_MS: u64 = 3_600_000;
+/// Where all places are taken, ended connections are looked for this often, not by the clock alone.
+const CROWDED_MS: u64 = 20;
 /// The largest window of TCP (RFC 7323 §2.3): nothing is sent again that is further back.
 const WINDOW_BYTES_MAX: i32 = 1 << 30;
 
@@ -62,8 +66,8 @@ enum Use {
     Offload(Arc<Flow>),
     /// It was, and software seals again: octets from here on. What came before may still be read.
     Released(Arc<Flow>, SeqNumber),
-    /// It was, and has ended.
-    Ended,
+    /// It was, and has ended; its name is to be kept elsewhere.
+    Ended(Kept),
 }
 
 /// A connection.
@@ -78,6 +82,14 @@ pub struct Connection {
     finished: Option<SeqNumber>,
     /// The peer has acknowledged that.
     over: bool,
+    /// Behind the peer's FIN, once it has sent it.
+    peer_finished: Option<SeqNumber>,
+    /// The kernel has acknowledged that.
+    peer_over: bool,
+    /// What the kernel has acknowledged last.
+    acknowledged: Option<SeqNumber>,
+    /// Either side has sent a RST; the peer's was the next octet.
+    reset: bool,
     used: Use,
     heard_ms: u64,
 }
@@ -93,21 +105,54 @@ pub enum Verdict<'t> {
 }
 
 /// All connections, by name; the client of a name is this host's end.
-#[derive(Default)]
 pub struct Table {
     connections: HashMap<FlowKey, Connection>,
+    /// How many there may be.
+    places: usize,
     offloaded: usize,
+    /// Those in `connections` that have ended.
+    ending: usize,
+    ended: Ended,
+    /// All that the kernel sent before was seen.
+    seen_ms: u64,
+    /// When places were last looked for, as there was none.
+    crowded_ms: u64,
     /// Connections that were not remembered, since there were too many.
     pub refused: u64,
 }
 
+impl Default for Table {
+    fn default() -> Table {
+        Table::with_places(CONNECTIONS_MAX)
+    }
+}
+
 impl Table {
-    /// Connections that are or were offloaded.
+    /// For so many connections.
+    pub fn with_places(places: usize) -> Table {
+        Table {
+            connections: HashMap::new(),
+            places,
+            offloaded: 0,
+            ending: 0,
+            ended: Ended::default(),
+            seen_ms: 0,
+            crowded_ms: 0,
+            refused: 0,
+        }
+    }
+
+    /// Connections that are offloaded.
     pub fn offloaded(&self) -> usize {
         self.offloaded
     }
 
-    /// All that are known.
+    /// Connections that were offloaded, and whose names are kept.
+    pub fn ended(&self) -> usize {
+        self.ending + self.ended.len()
+    }
+
+    /// All that have a place.
     pub fn len(&self) -> usize {
         self.connections.len()
     }
@@ -124,15 +169,27 @@ impl Table {
             self.open(now_ms, segment);
         }
         let Some(connection) = self.connections.get_mut(&segment.flow) else {
-            return Verdict::Through;
+            return match self.ended.hear(now_ms, &segment.flow) {
+                true => Verdict::Drop,
+                false => Verdict::Through,
+            };
         };
         connection.heard_ms = now_ms;
         if flags.contains(TcpFlags::FIN) {
             let end = segment.payload_seq() + segment.payload.len() as u32;
             connection.finished = Some(end + 1);
         }
+        if flags.contains(TcpFlags::ACK) {
+            connection.acknowledged = Some(segment.ack);
+            connection.peer_over |= connection.peer_finished == Some(segment.ack);
+        }
         if flags.contains(TcpFlags::RST) {
-            connection.end();
+            connection.reset = true;
+            if let Use::Offload(flow) = &connection.used {
+                connection.used = Use::Ended(flow.kept());
+                self.offloaded -= 1;
+                self.ending += 1;
+            }
         }
         match &mut connection.used {
             Use::Through => Verdict::Through,
@@ -152,7 +209,7 @@ impl Table {
                 }
                 Verdict::Work(flow)
             }
-            Use::Ended => Verdict::Drop,
+            Use::Ended(_) => Verdict::Drop,
         }
     }
 
@@ -163,14 +220,36 @@ impl Table {
         if known.is_some_and(|known| known.local == local) {
             return;
         }
-        if known.is_none() && self.connections.len() == CONNECTIONS_MAX {
+        // The kernel has one connection of a name at a time: the one before is gone.
+        self.ended.forget(&segment.flow);
+        if known.is_none() && !self.has_room(now_ms) {
             self.refused += 1;
             return;
         }
         let remote = segment.flags.contains(TcpFlags::ACK).then_some(segment.ack);
         let connection = Connection { remote, frontier: remote, ..Connection::new(local, now_ms) };
-        let before = self.connections.insert(segment.flow, connection);
-        self.offloaded -= usize::from(before.is_some_and(|before| before.was_offloaded()));
+        self.place(segment.flow, connection);
+    }
+
+    /// Whether there is a place. Where there is none, those of ended connections are looked for.
+    fn has_room(&mut self, now_ms: u64) -> bool {
+        if self.connections.len() < self.places {
+            return true;
+        }
+        if now_ms >= self.crowded_ms + CROWDED_MS {
+            self.crowded_ms = now_ms;
+            self.sweep(self.seen_ms);
+        }
+        self.connections.len() < self.places
+    }
+
+    /// A connection takes its place, and the one of an earlier one of its name.
+    fn place(&mut self, name: FlowKey, connection: Connection) {
+        match self.connections.insert(name, connection).map(|before| before.used) {
+            Some(Use::Offload(_)) => self.offloaded -= 1,
+            Some(Use::Ended(_)) => self.ending -= 1,
+            Some(Use::Through | Use::Released(..)) | None => (),
+        }
     }
 
     /// A segment that the peer sends, with good checksums. Nothing where it goes through.
@@ -194,11 +273,17 @@ impl Table {
             _ => (),
         }
         connection.over |= acknowledges && connection.finished == Some(segment.ack);
+        if flags.contains(TcpFlags::FIN) {
+            connection.peer_finished = Some(end + 1);
+        }
+        // Any other the kernel does not obey (RFC 5961 §3.2).
+        let is_next = Some(segment.seq) == connection.acknowledged.or(connection.remote);
+        connection.reset |= flags.contains(TcpFlags::RST) && is_next;
         match &connection.used {
             Use::Offload(flow) => Some(flow),
             // Until software has read what came before, how octets come has to be noted.
             Use::Released(flow, _) if Arc::strong_count(flow) > 1 => Some(flow),
-            Use::Released(..) | Use::Through | Use::Ended => None,
+            Use::Released(..) | Use::Through | Use::Ended(_) => None,
         }
     }
 
@@ -214,7 +299,7 @@ impl Table {
                 frontier: Some(frontier),
                 ..Connection::new(send_seq, now_ms)
             };
-            self.restore(offer.name, begun)?;
+            self.restore(now_ms, offer.name, begun)?;
         }
         let connection = self.connections.get_mut(&offer.name).ok_or(Refused::Unknown)?;
         let (Some(remote), Some(frontier)) = (connection.remote, connection.frontier) else {
@@ -232,17 +317,25 @@ impl Table {
 
     /// The kernel has a socket of this name that was built from a snapshot; an earlier one of that
     /// name is gone, unless its software is still there.
-    fn restore(&mut self, name: FlowKey, connection: Connection) -> Result<(), Refused> {
-        match self.connections.get(&name).map(|known| &known.used) {
-            Some(Use::Offload(flow)) if Arc::strong_count(flow) > 1 => return Err(Refused::Twice),
-            None if self.connections.len() == CONNECTIONS_MAX => {
-                self.refused += 1;
-                return Err(Refused::Unknown);
-            }
-            _ => (),
+    fn restore(
+        &mut self,
+        now_ms: u64,
+        name: FlowKey,
+        connection: Connection,
+    ) -> Result<(), Refused> {
+        let known = self.connections.get(&name).map(|known| &known.used);
+        let is_known = known.is_some();
+        if let Some(Use::Offload(flow)) = known
+            && Arc::strong_count(flow) > 1
+        {
+            return Err(Refused::Twice);
         }
-        let before = self.connections.insert(name, connection);
-        self.offloaded -= usize::from(before.is_some_and(|before| before.was_offloaded()));
+        if !is_known && !self.has_room(now_ms) {
+            self.refused += 1;
+            return Err(Refused::Unknown);
+        }
+        self.ended.forget(&name);
+        self.place(name, connection);
         Ok(())
     }
 
@@ -260,28 +353,50 @@ impl Table {
         }
     }
 
-    /// Forgets connections that have been silent for long.
-    pub fn sweep(&mut self, now_ms: u64) {
-        let offloaded = &mut self.offloaded;
-        self.connections.retain(|_, connection| {
-            let silent_ms = now_ms.saturating_sub(connection.heard_ms);
+    /// All that the kernel sent before `seen_ms` was seen.
+    pub fn has_seen(&mut self, seen_ms: u64) {
+        self.seen_ms = self.seen_ms.max(seen_ms);
+    }
+
+    /// Takes the places of connections that have ended or have been silent for long; all that the
+    /// kernel sent before `seen_ms` was seen.
+    pub fn sweep(&mut self, seen_ms: u64) {
+        self.has_seen(seen_ms);
+        let Table { connections, offloaded, ending, ended, .. } = self;
+        connections.retain(|name, connection| {
+            let silent_ms = seen_ms.saturating_sub(connection.heard_ms);
+            let heard_ms = connection.heard_ms;
             match &connection.used {
-                Use::Through => silent_ms < IDLE_MS,
-                Use::Released(flow, _) => Arc::strong_count(flow) > 1 || silent_ms < IDLE_MS,
+                Use::Through => silent_ms < IDLE_MS && !connection.has_ended(),
+                Use::Released(flow, _) => {
+                    let ended = connection.has_ended() && silent_ms >= SPENT_MS;
+                    Arc::strong_count(flow) > 1 || silent_ms < IDLE_MS && !ended
+                }
                 Use::Offload(flow) => {
-                    let done = connection.over || silent_ms >= ORPHANED_MS;
-                    if Arc::strong_count(flow) == 1 && done {
-                        connection.end();
+                    let is_done = connection.over
+                        || connection.reset
+                        || flow.is_spent()
+                        || silent_ms >= ORPHANED_MS;
+                    if Arc::strong_count(flow) > 1 || !is_done {
+                        return true;
                     }
+                    *offloaded -= 1;
+                    let kept = flow.kept();
+                    if ended.insert(heard_ms, *name, kept) {
+                        return false;
+                    }
+                    connection.used = Use::Ended(kept);
+                    *ending += 1;
                     true
                 }
-                Use::Ended => {
-                    let kept = silent_ms < ENDED_MS;
-                    *offloaded -= usize::from(!kept);
-                    kept
+                Use::Ended(kept) => {
+                    let is_kept = ended.insert(heard_ms, *name, *kept);
+                    *ending -= usize::from(is_kept);
+                    !is_kept
                 }
             }
         });
+        self.ended.sweep(seen_ms);
     }
 }
 
@@ -294,20 +409,17 @@ impl Connection {
             frontier: None,
             finished: None,
             over: false,
+            peer_finished: None,
+            peer_over: false,
+            acknowledged: None,
+            reset: false,
             used: Use::Through,
             heard_ms: now_ms,
         }
     }
 
-    /// Counts as offloaded: something of it may be in the clear.
-    fn was_offloaded(&self) -> bool {
-        matches!(self.used, Use::Offload(_) | Use::Ended)
-    }
-
-    /// No context is kept, and payload is dropped from now on, if it was offloaded.
-    fn end(&mut self) {
-        if self.was_offloaded() {
-            self.used = Use::Ended;
-        }
+    /// Neither end will send any data.
+    fn has_ended(&self) -> bool {
+        self.reset || self.over && self.peer_over
     }
 }

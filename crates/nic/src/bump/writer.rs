@@ -76,8 +76,8 @@ impl Writer {
     pub fn follow_key(&mut self, layer: &RecordLayer) -> Result<(), Full> {
         let (_, generation) = layer.generations();
         if generation != self.generation {
-            let secrets = layer.to_snapshot().write;
-            let tls = static_state(layer.version(), &secrets).ok_or(Full)?;
+            let (_, keys) = layer.device_keys().ok_or(Full)?;
+            let tls = static_state(&keys).ok_or(Full)?;
             self.flow.tx().change_key(tls)?;
             self.generation = generation;
         }

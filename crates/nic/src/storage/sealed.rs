@@ -74,7 +74,7 @@ pub struct Sealed {
 impl Sealed {
     /// Whether records under these keys can be made here: TLS 1.3, a suite that the device knows.
     pub fn fits(secrets: &Secrets) -> bool {
-        secrets.version == Version::Tls13 && secrets.suite.offloads()
+        secrets.version == Version::Tls13 && secrets.offloads()
     }
 
     /// Records from `start` on, after `number` others under the key.

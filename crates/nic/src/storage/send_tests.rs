@@ -1,9 +1,10 @@
 use offload::tls::Version;
+use record::Cipher;
 use wire::nvme::pdu::Data;
 use zeroize::Zeroizing;
 
 use super::*;
-use crate::tls::keys::{Secrets, Suite};
+use crate::tls::keys::Secrets;
 
 const START: SeqNumber = SeqNumber(u32::MAX - 5000);
 
@@ -13,9 +14,9 @@ fn nvme() -> Nvme {
 
 fn sealed() -> Sealed {
     let key = Zeroizing::new(vec![1; 16]);
-    let (version, suite) = (Version::Tls13, Suite::Aes128Gcm);
+    let (version, cipher) = (Version::Tls13, Cipher::Aes128Gcm);
     let traffic_secret = Some(Zeroizing::new(vec![5; 32]));
-    let secrets = Secrets { version, suite, key, iv: [3; 12], traffic_secret };
+    let secrets = Secrets { version, cipher, key, iv: [3; 12], traffic_secret };
     Sealed::new(secrets, START, 0).unwrap()
 }
 

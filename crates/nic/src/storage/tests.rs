@@ -10,6 +10,7 @@ use bytes::Bytes;
 use offload::Nvme;
 use offload::software::records::KEYS_MAX;
 use offload::tls::Version;
+use record::Cipher;
 use tcp::{Id, StackConfig, Time};
 use wire::nvme::{Digests, Nqn, Status};
 use zeroize::Zeroizing;
@@ -26,7 +27,7 @@ use crate::port::{Frame, Port};
 use crate::queue::{QueueConfig, pair};
 use crate::stack::{self, Stack};
 use crate::tls::Mode;
-use crate::tls::keys::{Secrets, Suite};
+use crate::tls::keys::Secrets;
 use random::{Random, cases};
 
 const SERVER: &str = "10.0.0.2:4420";
@@ -150,9 +151,9 @@ impl Host {
 
 fn secrets(direction: u8) -> Secrets {
     let key = Zeroizing::new(vec![direction + 1; 16]);
-    let (version, suite) = (Version::Tls13, Suite::Aes128Gcm);
+    let (version, cipher) = (Version::Tls13, Cipher::Aes128Gcm);
     let traffic_secret = Some(Zeroizing::new(vec![direction + 5; 32]));
-    Secrets { version, suite, key, iv: [direction + 3; 12], traffic_secret }
+    Secrets { version, cipher, key, iv: [direction + 3; 12], traffic_secret }
 }
 
 fn nvme(digests: Digests) -> Nvme {

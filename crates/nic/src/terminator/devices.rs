@@ -16,11 +16,8 @@ use thiserror::Error;
 use super::config::{Config, ConfigError, WireName};
 use crate::bump::Device;
 use crate::bump::attached::Attached;
-use crate::bump::thread::{self, Running, SPIN, Setup, Wire};
+use crate::bump::thread::{self, QUEUE_FRAMES, Running, SPIN, Setup, Wire};
 use crate::capture::{Capture, FILE_BYTES_MAX};
-
-/// Frames that the kernel keeps for a TAP device before it drops.
-const QUEUE_PACKETS: u32 = 10_000;
 
 /// Why a device cannot be had.
 #[derive(Debug, Error)]
@@ -43,6 +40,18 @@ pub enum DeviceError {
         name: String,
         /// What the kernel said.
         error: io::Error,
+    },
+    /// The interface would take what is for the TAP device.
+    #[error(
+        "interface {name} answers ARP for the addresses of {tap} (arp_ignore is 0), so peers would \
+         send past the device; run `{}`",
+        arp_command(name)
+    )]
+    Arp {
+        /// Which.
+        name: String,
+        /// The TAP device.
+        tap: String,
     },
     /// The namespace.
     #[error("network namespace {name}: {error}; `ip netns add {name}` makes it")]
@@ -113,7 +122,7 @@ pub fn attach(config: &Config) -> Result<(Attached, Running), DeviceError> {
 pub fn make(config: &Config, wire: &WireName) -> Result<Setup, DeviceError> {
     let impairment = config.impairment()?;
     let tap = |name: &str, last| {
-        VnetTap::create(name, mac(last), QUEUE_PACKETS, config.mtu_bytes)
+        VnetTap::create(name, mac(last), QUEUE_FRAMES, config.mtu_bytes)
             .map_err(|error| DeviceError::Tap { name: name.to_owned(), error })
     };
     let host = tap(&config.tap, 1)?;
@@ -124,6 +133,10 @@ pub fn make(config: &Config, wire: &WireName) -> Result<Setup, DeviceError> {
         WireName::Packet(name) => {
             let failed = |error| DeviceError::Packet { name: name.clone(), error };
             let link = Link::by_name(name).map_err(failed)?;
+            if !link.is_up().map_err(failed)? {
+                tracing::warn!("interface {name} is down: run `ip link set {name} up`");
+            }
+            check_arp(name, config)?;
             Wire::Packet(PacketPort::open(link).map_err(failed)?)
         }
         WireName::Tap { name, namespace } => {
@@ -145,6 +158,38 @@ pub fn make(config: &Config, wire: &WireName) -> Result<Setup, DeviceError> {
     // A processor of its own has nothing better to do.
     let spin = if core.is_some() { SPIN } else { Duration::ZERO };
     Ok(Setup { host, wire, wire_is_large, impairment, capture, core, spin, is_timed: false })
+}
+
+/// The host may answer ARP for an address of the TAP device on that device only; as Linux is set up,
+/// it answers on every interface.
+fn check_arp(name: &str, config: &Config) -> Result<(), DeviceError> {
+    // What is larger counts, of the two (ip-sysctl: arp_ignore).
+    let value = ["all", name].into_iter().filter_map(|scope| {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{scope}/arp_ignore"));
+        text.ok()?.trim().parse::<u32>().ok()
+    });
+    // Without the file there is no IPv4 that could answer.
+    if value.max().is_none_or(|value| value != 0) {
+        return Ok(());
+    }
+    let tap = config.tap.clone();
+    if config.addresses.iter().any(|address| !address.contains(':')) {
+        return Err(DeviceError::Arp { name: name.to_owned(), tap });
+    }
+    if config.addresses.is_empty() {
+        let command = arp_command(name);
+        tracing::warn!("before {tap} gets an IPv4 address of its own, run `{command}`");
+    }
+    Ok(())
+}
+
+/// Has an interface answer ARP for its own addresses only.
+fn arp_command(name: &str) -> String {
+    // A dot would begin another part of the setting's name.
+    match name.contains('.') {
+        false => format!("sysctl -w net.ipv4.conf.{name}.arp_ignore=1"),
+        true => format!("sysctl -w net/ipv4/conf/{name}/arp_ignore=1"),
+    }
 }
 
 /// Gives the TAP device its addresses and routes.

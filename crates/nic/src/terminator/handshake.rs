@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use record::handshake::HANDSHAKE_BYTES_MAX;
 use record::{Handshake, HandshakeError, Progress, RecordLayer};
@@ -14,6 +15,10 @@ use tokio::net::TcpStream;
 
 /// Octets read at once.
 const READ_BYTES: usize = 16 * 1024;
+/// Most octets that are read and thrown away after a failed handshake.
+const PARTING_BYTES_MAX: usize = 1 << 20;
+/// How long a failed connection may take for its end.
+const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Octets of a record's header.
 const HEADER_BYTES: usize = 5;
 
@@ -40,13 +45,83 @@ pub enum Failed {
     /// The socket.
     #[error("the connection broke during the handshake: {0}")]
     Socket(#[from] io::Error),
+    /// It has taken too long.
+    #[error("no end of the handshake within {0:?} (handshake_timeout)")]
+    TimedOut(Duration),
+}
+
+impl Failed {
+    /// A short name for logs.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Failed::Handshake(error) => error.reason(),
+            Failed::Socket(_) => "socket",
+            Failed::TimedOut(_) => "timed_out",
+        }
+    }
+}
+
+/// A handshake that has failed, and the socket, so that the peer can read why.
+#[derive(Debug, Error)]
+#[error("{failed}")]
+pub struct Failure {
+    /// Why.
+    pub failed: Failed,
+    /// The socket; an alert was written to it where one is due.
+    tcp: TcpStream,
+}
+
+impl Failure {
+    /// Closes the connection such that an alert arrives: what the peer has sent behind its mistake
+    /// is read and thrown away first, up to a limit of octets and time. With octets unread the
+    /// kernel would reset the connection, and the reset can overtake the alert.
+    pub async fn part(mut self) {
+        let is_told = match &self.failed {
+            Failed::Handshake(HandshakeError::Closed) => false,
+            Failed::Handshake(_) => true,
+            Failed::Socket(_) | Failed::TimedOut(_) => false,
+        };
+        if !is_told {
+            return;
+        }
+        let rest = async {
+            self.tcp.shutdown().await?;
+            let (mut buffer, mut left) = (vec![0; READ_BYTES], PARTING_BYTES_MAX);
+            loop {
+                match self.tcp.read(&mut buffer).await? {
+                    got @ 1.. if got < left => left -= got,
+                    _ => return io::Result::Ok(()),
+                }
+            }
+        };
+        // The connection ends in any case.
+        let _ = tokio::time::timeout(PARTING_TIMEOUT, rest).await;
+    }
+}
+
+/// What a handshake leaves: the record layer, what the peer has sent already, and how many octets
+/// were read and written.
+type Agreed = (RecordLayer, Vec<u8>, u64, u64);
+
+fn established(tcp: TcpStream, agreed: Result<Agreed, Failed>) -> Result<Established, Failure> {
+    match agreed {
+        Ok((record, plaintext, read, written)) => {
+            Ok(Established { tcp, record, plaintext, read, written })
+        }
+        Err(failed) => Err(Failure { failed, tcp }),
+    }
 }
 
 /// The server's side.
 ///
 /// # Errors
-/// [`Failed`]; an alert was sent where one is due.
-pub async fn accept(mut tcp: TcpStream, config: Arc<ServerConfig>) -> Result<Established, Failed> {
+/// [`Failure`]; an alert was sent where one is due.
+pub async fn accept(mut tcp: TcpStream, config: Arc<ServerConfig>) -> Result<Established, Failure> {
+    let agreed = agree_as_server(&mut tcp, config).await;
+    established(tcp, agreed)
+}
+
+async fn agree_as_server(tcp: &mut TcpStream, config: Arc<ServerConfig>) -> Result<Agreed, Failed> {
     let mut handshake = Handshake::new(config)?;
     let mut buffer = vec![0; READ_BYTES];
     let (mut read, mut written) = (0, 0);
@@ -61,8 +136,7 @@ pub async fn accept(mut tcp: TcpStream, config: Arc<ServerConfig>) -> Result<Est
         tcp.write_all(&out).await?;
         written += out.len() as u64;
         if let Progress::Complete(done) = progress? {
-            let (record, plaintext) = (done.record, done.plaintext);
-            return Ok(Established { tcp, record, plaintext, read, written });
+            return Ok((done.record, done.plaintext, read, written));
         }
     }
 }
@@ -70,26 +144,35 @@ pub async fn accept(mut tcp: TcpStream, config: Arc<ServerConfig>) -> Result<Est
 /// The client's side, towards a server of this name.
 ///
 /// # Errors
-/// [`Failed`]; an alert was sent where one is due.
+/// [`Failure`]; an alert was sent where one is due.
 pub async fn connect(
     mut tcp: TcpStream,
     config: &ClientConfig,
     name: ServerName<'static>,
-) -> Result<Established, Failed> {
+) -> Result<Established, Failure> {
+    let agreed = agree_as_client(&mut tcp, config, name).await;
+    established(tcp, agreed)
+}
+
+async fn agree_as_client(
+    tcp: &mut TcpStream,
+    config: &ClientConfig,
+    name: ServerName<'static>,
+) -> Result<Agreed, Failed> {
     let mut config = config.clone();
     let log = record::client::capture(&mut config);
     let mut connection = ClientConnection::new(Arc::new(config), name).map_err(peer)?;
     let mut incoming = Vec::new();
     let (mut read, mut written) = (0, 0);
     loop {
-        written += flush(&mut tcp, &mut connection).await?;
+        written += flush(tcp, &mut connection).await?;
         if !connection.is_handshaking() {
             break;
         }
         // One record at a time: what follows the handshake is for the record layer.
         let fed = feed(&mut connection, &mut incoming);
         if fed.is_err() {
-            written += flush(&mut tcp, &mut connection).await?;
+            written += flush(tcp, &mut connection).await?;
         }
         if fed? {
             continue;
@@ -110,7 +193,7 @@ pub async fn connect(
     tcp.write_all(&out).await?;
     written += out.len() as u64;
     processed.map_err(HandshakeError::from)?;
-    Ok(Established { tcp, record, plaintext, read, written })
+    Ok((record, plaintext, read, written))
 }
 
 fn peer(error: rustls::Error) -> HandshakeError {

@@ -38,6 +38,8 @@ pub struct Connections {
     pub failed: AtomicU64,
     /// Their handshake did not end well.
     pub handshakes_failed: AtomicU64,
+    /// Their other side could not be reached.
+    pub connects_failed: AtomicU64,
     /// Taken over by the device.
     pub offloaded: AtomicU64,
     /// In work.
@@ -50,13 +52,14 @@ impl Connections {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn named(&self) -> [(&'static str, u64); 5] {
+    fn named(&self) -> [(&'static str, u64); 6] {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
             ("connections_accepted", get(&self.accepted)),
             ("connections_finished", get(&self.finished)),
             ("connections_failed", get(&self.failed)),
             ("handshakes_failed", get(&self.handshakes_failed)),
+            ("connects_failed", get(&self.connects_failed)),
             ("connections_offloaded", get(&self.offloaded)),
         ]
     }
@@ -86,6 +89,7 @@ pub fn render_device(counted: &Counted) -> String {
     }
     family(&mut text, "flows_known", "gauge", counted.connections);
     family(&mut text, "flows_offloaded", "gauge", counted.offloaded_connections);
+    family(&mut text, "flows_ended", "gauge", counted.ended_connections);
     text
 }
 

@@ -7,6 +7,8 @@
 //! - [`stream`]: an established connection, offloaded or not;
 //! - [`mod@file`]: what such a connection sends of a file, without a copy;
 //! - [`relay`]: between it and a plain one;
+//! - `live`: what new connections go by, and how that changes while the process runs;
+//! - `seldom`: what peers can cause in the log;
 //! - [`metrics`]: what is counted;
 //! - [`run`](mod@run): the process.
 
@@ -14,10 +16,14 @@ pub mod config;
 pub mod devices;
 pub mod file;
 pub mod handshake;
+mod live;
 pub mod metrics;
 pub mod relay;
 pub mod run;
+mod seldom;
 pub mod stream;
+#[cfg(test)]
+mod tests;
 
 pub use config::{Config, ConfigError};
 pub use run::{RunError, run};

@@ -12,6 +12,9 @@ use super::stream::{Opened, TlsReader, TlsWriter};
 /// How long the peer may take to acknowledge the last octets.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long a connection that ends with an error may take for it.
+const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// How a connection went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Relayed {
@@ -40,8 +43,12 @@ pub async fn relay(opened: Opened, plain: TcpStream) -> io::Result<Relayed> {
             Ok(Relayed { inward_bytes, outward_bytes })
         }
         Err(error) => {
-            // The alert, where one is due. The connection ends in any case.
-            let _ = writer.write_owed().await;
+            // The alert, where one is due; then the peer has time to read it.
+            let parting = async {
+                writer.end().await;
+                reader.part(PARTING_TIMEOUT).await;
+            };
+            let _ = tokio::time::timeout(PARTING_TIMEOUT, parting).await;
             Err(error)
         }
     }

@@ -1,30 +1,31 @@
 //! The process: devices, the engine's thread, listeners, one thread for all connections.
 
 use std::cell::Cell;
+use std::fmt::Display;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use service::admin::{self, AdminError, AdminServer, Answer, Health, Routes};
 use service::listen::ListenError;
 use service::{Control, Phase, Watch, WorkersConfig, WorkersError};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::timeout_at;
 
-use super::config::{Config, ConfigError, Originate, Terminate};
+use super::config::{Config, ConfigError};
 use super::devices::{self, DeviceError};
 use super::handshake::{self, Established};
+use super::live::{Live, Reloader, Role};
 use super::metrics::{self, Connections};
 use super::relay::relay;
+use super::seldom::Seldom;
 use super::stream;
 use crate::bump::Device;
 
@@ -75,6 +76,9 @@ pub enum RunError {
     /// A name.
     #[error("name = {0:?} is not a server's name")]
     Name(String),
+    /// The configuration that was to be taken up.
+    #[error("{0}")]
+    Reload(String),
     /// A processor.
     #[error("host_core = {core}: {error}")]
     Core {
@@ -85,13 +89,11 @@ pub enum RunError {
     },
 }
 
-/// What a listener does with a connection.
-#[derive(Clone)]
-enum Role {
-    /// TLS comes in; goes on in the clear to the server.
-    Terminate(Arc<ServerConfig>, SocketAddr),
-    /// Comes in in the clear; goes on by TLS, to the server of this name.
-    Originate(Arc<ClientConfig>, ServerName<'static>, SocketAddr),
+/// What is logged of connections that fail, each seldom.
+#[derive(Default)]
+struct Failures {
+    handshakes: Seldom,
+    connects: Seldom,
 }
 
 /// What all connections share.
@@ -99,13 +101,19 @@ struct Shared {
     config: Config,
     device: Option<Device>,
     connections: Arc<Connections>,
+    failures: Failures,
 }
 
-/// Runs until SIGTERM or SIGINT, on which connections are finished.
+/// Runs until SIGTERM or SIGINT, on which connections are finished. On SIGHUP `read` gives a new
+/// configuration: certificates and whatever else new connections go by is taken up; a
+/// configuration that makes no sense is not.
 ///
 /// # Errors
 /// [`RunError`].
-pub fn run(config: Config) -> Result<(), RunError> {
+pub fn run<E: Display>(
+    config: Config,
+    read: impl FnMut() -> Result<Config, E>,
+) -> Result<(), RunError> {
     config.check()?;
     service::logs::init(&config.log)?;
     if let Some(core) = config.host_core {
@@ -114,30 +122,32 @@ pub fn run(config: Config) -> Result<(), RunError> {
         let pinned = sched_setaffinity(None, &cores);
         pinned.map_err(|error| RunError::Core { core, error: error.into() })?;
     }
-    let roles = roles(&config)?;
+    let live = Live::load(&config)?;
     let device = Device::new().map_err(DeviceError::Engine)?;
     let engine = devices::start(&config, &device)?;
     let mut listeners = Vec::new();
-    for (address, role) in roles {
-        listeners.push((listen(&config, address, &role)?, role));
+    for (address, role) in live.listeners() {
+        listeners.push(listen(&config, address, role)?);
     }
+    let mut reloader = Reloader::new(config.clone(), &live, read);
+    let reload = move || -> Result<Live, RunError> {
+        let (live, changes) = reloader.reload()?;
+        changes.log();
+        Ok(live)
+    };
     let connections = Arc::new(Connections::default());
-    let control = Control::new(());
+    let control = Control::new(live);
     let admin = start_admin(&config, &control, &connections, &device)?;
     let offloads = engine.is_some() && !config.software;
     let drain_timeout = config.drain_timeout;
-    let shared = Arc::new(Shared { config, device: offloads.then_some(device), connections });
+    let device = offloads.then_some(device);
+    let shared = Arc::new(Shared { config, device, connections, failures: Failures::default() });
     let workers = WorkersConfig { threads: 1, drain_timeout, ..WorkersConfig::new("nic") };
     let listeners = Mutex::new(Some(listeners));
-    service::run_workers(
-        &workers,
-        &control,
-        || Ok::<(), &str>(()),
-        move |_, watch| {
-            let listeners = listeners.lock().unwrap_or_else(PoisonError::into_inner).take();
-            serve(listeners.unwrap_or_default(), shared.clone(), watch)
-        },
-    )?;
+    service::run_workers(&workers, &control, reload, move |_, watch| {
+        let listeners = listeners.lock().unwrap_or_else(PoisonError::into_inner).take();
+        serve(listeners.unwrap_or_default(), shared.clone(), watch)
+    })?;
     drop(admin);
     drop(engine);
     Ok(())
@@ -145,7 +155,7 @@ pub fn run(config: Config) -> Result<(), RunError> {
 
 fn start_admin(
     config: &Config,
-    control: &Control<()>,
+    control: &Control<Live>,
     connections: &Arc<Connections>,
     device: &Device,
 ) -> Result<Option<AdminServer>, RunError> {
@@ -163,56 +173,6 @@ fn start_admin(
     let meter = Arc::new(meter::Meter::new());
     let routes = Routes::new(meter, health, "unlade nic", env!("CARGO_PKG_VERSION"));
     Ok(Some(admin::start(address, routes.route("/metrics", metrics))?))
-}
-
-fn roles(config: &Config) -> Result<Vec<(SocketAddr, Role)>, RunError> {
-    let mut roles = Vec::new();
-    for terminate in &config.terminate {
-        let role = Role::Terminate(server_config(terminate)?, terminate.backend);
-        roles.push((terminate.listen, role));
-    }
-    for originate in &config.originate {
-        let name = ServerName::try_from(originate.name.clone())
-            .map_err(|_| RunError::Name(originate.name.clone()))?;
-        let role = Role::Originate(client_config(originate)?, name, originate.connect);
-        roles.push((originate.listen, role));
-    }
-    Ok(roles)
-}
-
-fn read(path: &PathBuf) -> Result<Vec<u8>, RunError> {
-    std::fs::read(path).map_err(|error| RunError::File { path: path.clone(), error })
-}
-
-fn server_config(terminate: &Terminate) -> Result<Arc<ServerConfig>, RunError> {
-    let failed = |error: record::ConfigError| RunError::Tls {
-        path: terminate.certificate.clone(),
-        said: error.to_string(),
-    };
-    let (certificate, key) = (read(&terminate.certificate)?, read(&terminate.key)?);
-    let (chain, key) = record::config::identity_from_pem(&certificate, &key).map_err(failed)?;
-    let alpn: Vec<&[u8]> = terminate.alpn.iter().map(|name| name.as_bytes()).collect();
-    record::server_config(chain, key, &alpn).map_err(failed)
-}
-
-fn client_config(originate: &Originate) -> Result<Arc<ClientConfig>, RunError> {
-    let failed = |said: String| RunError::Tls { path: originate.ca.clone(), said };
-    let mut roots = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(&read(&originate.ca)?) {
-        let certificate = certificate.map_err(|error| failed(error.to_string()))?;
-        roots.add(certificate).map_err(|error| failed(error.to_string()))?;
-    }
-    if roots.is_empty() {
-        return Err(failed("holds no certificate".to_owned()));
-    }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| failed(error.to_string()))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = originate.alpn.iter().map(|name| name.clone().into_bytes()).collect();
-    Ok(Arc::new(config))
 }
 
 /// A socket of the TLS side. It is bound to the TAP device, where there is one: nothing of its
@@ -250,16 +210,17 @@ fn listen(config: &Config, address: SocketAddr, role: &Role) -> Result<StdListen
 
 /// Accepts until told to end, and waits for the connections then.
 async fn serve(
-    listeners: Vec<(StdListener, Role)>,
+    listeners: Vec<StdListener>,
     shared: Arc<Shared>,
-    mut watch: Watch<()>,
+    mut watch: Watch<Live>,
 ) -> io::Result<()> {
     let active = Rc::new(Cell::new(0usize));
     let mut accepting = Vec::new();
-    for (listener, role) in listeners {
+    for (number, listener) in listeners.into_iter().enumerate() {
         let listener = TcpListener::from_std(listener)?;
-        let (shared, active) = (shared.clone(), active.clone());
-        accepting.push(tokio::task::spawn_local(accept(listener, role, shared, active)));
+        let (shared, active, watch) = (shared.clone(), active.clone(), watch.clone());
+        let accept = accept(listener, number, shared, active, watch);
+        accepting.push(tokio::task::spawn_local(accept));
     }
     watch.reached(Phase::Draining).await;
     accepting.iter().for_each(tokio::task::JoinHandle::abort);
@@ -269,26 +230,36 @@ async fn serve(
     Ok(())
 }
 
-async fn accept(listener: TcpListener, role: Role, shared: Arc<Shared>, active: Rc<Cell<usize>>) {
+/// Accepts at the listener with this number.
+async fn accept(
+    listener: TcpListener,
+    number: usize,
+    shared: Arc<Shared>,
+    active: Rc<Cell<usize>>,
+    watch: Watch<Live>,
+) {
     loop {
         // What is beyond the limit waits in the kernel.
-        if active.get() >= shared.config.connections_max {
+        if active.get() >= watch.config().connections_max {
             tokio::time::sleep(DRAIN_PAUSE).await;
             continue;
         }
-        let tcp = match listener.accept().await {
-            Ok((tcp, _)) => tcp,
+        let (tcp, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "accept");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
+        // As it is configured now, and not when the wait began.
+        let live = watch.config();
+        let Some(role) = live.role(number).cloned() else { continue };
         Connections::add(&shared.connections.accepted);
         let place = Place::take(&active, &shared.connections);
-        let (role, shared) = (role.clone(), shared.clone());
+        let shared = shared.clone();
         tokio::task::spawn_local(async move {
-            connection(tcp, role, &shared).await;
+            connection(tcp, peer, role, live.handshake_timeout, &shared).await;
             drop(place);
         });
     }
@@ -315,19 +286,17 @@ impl Drop for Place {
     }
 }
 
-async fn connection(tcp: TcpStream, role: Role, shared: &Shared) {
+async fn connection(
+    tcp: TcpStream,
+    peer: SocketAddr,
+    role: Role,
+    timeout: Duration,
+    shared: &Shared,
+) {
     let connections = &shared.connections;
-    let joined = tokio::time::timeout(shared.config.handshake_timeout, join(tcp, role, shared));
-    let (established, plain) = match joined.await {
-        Ok(Ok(joined)) => joined,
-        failed => {
-            let why = match failed {
-                Ok(Err(error)) => error.to_string(),
-                _ => "timed out".to_owned(),
-            };
-            tracing::debug!(why, "no connection");
-            return Connections::add(&connections.handshakes_failed);
-        }
+    let (established, plain) = match join(tcp, role, timeout, shared).await {
+        Ok(joined) => joined,
+        Err(failure) => return failure.note(peer, shared).await,
     };
     let relayed = async {
         let opened = stream::open(established, shared.device.as_ref()).await?;
@@ -342,30 +311,112 @@ async fn connection(tcp: TcpStream, role: Role, shared: &Shared) {
             Connections::add(&connections.finished);
         }
         Err(error) => {
-            tracing::debug!(%error, "failed");
+            tracing::debug!(%peer, %error, "failed");
             Connections::add(&connections.failed);
         }
     }
 }
 
-/// Makes the connection's other side, and the handshake of the one with TLS.
+/// Why a connection does not get to its other side.
+enum Failure {
+    /// The handshake, with the server of this address or else with the client.
+    Handshake(handshake::Failure, Option<SocketAddr>),
+    /// It took too long.
+    Late(handshake::Failed, Option<SocketAddr>),
+    /// The other side.
+    Connect { what: &'static str, key: &'static str, address: SocketAddr, error: io::Error },
+    /// The client's socket.
+    Client(io::Error),
+}
+
+impl Failure {
+    /// Counts and logs it; then the peer gets to know it.
+    async fn note(self, peer: SocketAddr, shared: &Shared) {
+        let Shared { connections, failures, .. } = shared;
+        let handshake = |failed: &handshake::Failed, server: Option<SocketAddr>| {
+            Connections::add(&connections.handshakes_failed);
+            let Some(others) = failures.handshakes.permit(Instant::now()) else { return };
+            let (with, reason) = (server.unwrap_or(peer), failed.reason());
+            match server {
+                None => tracing::warn!(peer = %with, reason, others, "no TLS: {failed}"),
+                Some(_) => {
+                    tracing::warn!(server = %with, client = %peer, reason, others, "no TLS: {failed}");
+                }
+            }
+        };
+        match self {
+            Failure::Handshake(failure, server) => {
+                handshake(&failure.failed, server);
+                failure.part().await;
+            }
+            Failure::Late(failed, server) => handshake(&failed, server),
+            Failure::Connect { what, key, address, error } => {
+                Connections::add(&connections.connects_failed);
+                if let Some(others) = failures.connects.permit(Instant::now()) {
+                    tracing::warn!(
+                        client = %peer,
+                        others,
+                        "the {what} {address} cannot be reached: {error}; is it running, and is \
+                         `{key}` right?"
+                    );
+                }
+            }
+            Failure::Client(error) => {
+                tracing::debug!(%peer, %error, "failed before it began");
+                Connections::add(&connections.failed);
+            }
+        }
+    }
+}
+
+/// Makes the connection's other side, and the handshake of the one with TLS, all of it within
+/// `timeout`.
 async fn join(
     tcp: TcpStream,
     role: Role,
+    timeout: Duration,
     shared: &Shared,
-) -> Result<(Established, TcpStream), handshake::Failed> {
-    tcp.set_nodelay(true)?;
+) -> Result<(Established, TcpStream), Failure> {
+    let deadline = tokio::time::Instant::now() + timeout;
+    let late = || handshake::Failed::TimedOut(timeout);
+    tcp.set_nodelay(true).map_err(Failure::Client)?;
     match role {
         Role::Terminate(config, backend) => {
-            let established = handshake::accept(tcp, config).await?;
-            Ok((established, TcpStream::connect(backend).await?))
+            let established = timeout_at(deadline, handshake::accept(tcp, config)).await;
+            let established = established
+                .map_err(|_| Failure::Late(late(), None))?
+                .map_err(|failure| Failure::Handshake(failure, None))?;
+            let plain = reach(deadline, TcpStream::connect(backend)).await;
+            let (what, key) = ("backend", "backend");
+            let failed = |error| Failure::Connect { what, key, address: backend, error };
+            Ok((established, plain.map_err(failed)?))
         }
-        Role::Originate(config, name, server) => {
-            let socket = tls_socket(&shared.config, server)?;
-            SockRef::from(&socket).set_tcp_nodelay(true)?;
-            let socket = TcpSocket::from_std_stream(socket.into());
-            let there = socket.connect(server).await?;
-            Ok((handshake::connect(there, &config, name).await?, tcp))
+        Role::Originate(config, name, address) => {
+            let there = async {
+                let socket = tls_socket(&shared.config, address)?;
+                SockRef::from(&socket).set_tcp_nodelay(true)?;
+                let socket = TcpSocket::from_std_stream(socket.into());
+                reach(deadline, socket.connect(address)).await
+            };
+            let (what, key) = ("server", "connect");
+            let failed = |error| Failure::Connect { what, key, address, error };
+            let there = there.await.map_err(failed)?;
+            let established = timeout_at(deadline, handshake::connect(there, &config, name)).await;
+            let established = established
+                .map_err(|_| Failure::Late(late(), Some(address)))?
+                .map_err(|failure| Failure::Handshake(failure, Some(address)))?;
+            Ok((established, tcp))
         }
+    }
+}
+
+/// Connects until `deadline`.
+async fn reach(
+    deadline: tokio::time::Instant,
+    connect: impl Future<Output = io::Result<TcpStream>>,
+) -> io::Result<TcpStream> {
+    match timeout_at(deadline, connect).await {
+        Ok(connected) => connected,
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "no answer (handshake_timeout)")),
     }
 }

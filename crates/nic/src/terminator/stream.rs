@@ -28,6 +28,8 @@ const READ_BYTES: usize = 128 * 1024;
 pub const WRITE_BYTES: usize = 4 * record::PLAINTEXT_BYTES_MAX;
 /// Pause where too much is unacknowledged.
 pub(super) const CROWDED_PAUSE: Duration = Duration::from_millis(1);
+/// Most octets that are read and thrown away before a connection with an error is closed.
+pub const PARTING_BYTES_MAX: usize = 1 << 20;
 /// Pause between two looks at whether everything is acknowledged.
 const SETTLE_PAUSE: Duration = Duration::from_millis(5);
 
@@ -74,19 +76,25 @@ pub struct Opened {
     pub offloaded: bool,
 }
 
-/// Takes a connection over from its handshake; the device does, if there is one, and it can.
+/// Takes a connection over from its handshake; the device does, if there is one, and it can. What
+/// the peer has sent wrongly by now is said by the first [`TlsReader::read`].
 ///
 /// # Errors
-/// The socket's, or what the peer has sent is not as it must be.
+/// The socket's.
 pub async fn open(established: Established, device: Option<&Device>) -> io::Result<Opened> {
     let Established { tcp, mut record, mut plaintext, read, written } = established;
     let offloaded = match device {
-        Some(device) if record.is_aes_gcm() && record.is_movable() => {
+        Some(device) if record.is_movable() => {
             offload(&tcp, &mut record, (read, written), device, &mut plaintext).await?
         }
         _ => None,
     };
+    // All of it may have come with the handshake: the end, or a request for another key.
+    let (closed, owes) = (record.is_closed_by_peer(), record.output_pending());
     let shared = Arc::new(Shared { layer: Mutex::new(record), owed: Notify::new() });
+    if owes {
+        shared.owed.notify_one();
+    }
     let (read_half, write_half) = tcp.into_split();
     let (reader, writer) = offloaded.unzip();
     let offloaded = reader.is_some();
@@ -96,7 +104,7 @@ pub async fn open(established: Established, device: Option<&Device>) -> io::Resu
         reader,
         device: device.cloned(),
         buffer: vec![0; READ_BYTES],
-        closed: false,
+        closed,
     };
     let writer = TlsWriter { half: write_half, shared, writer, torn: false };
     Ok(Opened { reader, writer, plaintext, offloaded })
@@ -110,21 +118,20 @@ async fn offload(
     device: &Device,
     plaintext: &mut Vec<u8>,
 ) -> io::Result<Option<(Reader, Writer)>> {
-    let secrets = record.to_snapshot();
-    let state = |direction| static_state(secrets.version, direction);
+    let Some((read_keys, write_keys)) = record.device_keys() else { return Ok(None) };
     let (Some(sending), Some(receiving), Some(ours)) =
-        (state(&secrets.write), state(&secrets.read), state(&secrets.read))
+        (static_state(&write_keys), static_state(&read_keys), static_state(&read_keys))
     else {
         return Ok(None);
     };
     // What is there in part, unopened, came as it was.
     let Some(unopened) = record.take_incoming() else { return Ok(None) };
-    let (offset, number) = (read - unopened.len() as u64, secrets.read.sequence);
+    let (offset, number) = (read - unopened.len() as u64, read_keys.number());
     let offer = Offer {
         name: FlowKey::new(tcp.local_addr()?, tcp.peer_addr()?),
         begin: Begin::Seen,
         sent_bytes: written,
-        sent_number: secrets.write.sequence,
+        sent_number: write_keys.number(),
         sending,
         receiving: Receiving { tls: receiving, offset, number, read },
     };
@@ -138,7 +145,8 @@ async fn offload(
     };
     record.leave_sealing();
     let mut reader = Reader::new(flow.clone(), ours, offset, number, read);
-    reader.receive_read(record, &unopened, plaintext)?;
+    // Where it is not as it must be, the layer remembers that.
+    let _ = reader.receive_read(record, &unopened, plaintext);
     Ok(Some((reader, Writer::new(flow, written))))
 }
 
@@ -151,6 +159,9 @@ impl TlsReader {
     /// where what it sent is not as it must be: the alert is for the other half to send.
     pub async fn read(&mut self, plaintext: &mut Vec<u8>) -> io::Result<usize> {
         let before = plaintext.len();
+        if let Some(error) = self.shared.layer().failure() {
+            return Err(error.into());
+        }
         while plaintext.len() == before && !self.closed {
             let got = self.half.read(&mut self.buffer).await?;
             if got == 0 {
@@ -185,6 +196,35 @@ impl TlsReader {
         if let (Some(reader), Some(device)) = (&mut self.reader, &self.device) {
             let (stats, doubtful) = reader.take_stats();
             device.add_software(&stats, doubtful);
+        }
+    }
+}
+
+impl TlsReader {
+    /// Reads and throws away what comes, until the peer has ended, for at most `limit` and
+    /// [`PARTING_BYTES_MAX`] octets: a socket that is closed with octets unread resets the
+    /// connection, and what was sent last may be lost.
+    pub async fn part(&mut self, limit: Duration) {
+        let rest = async {
+            let mut left = PARTING_BYTES_MAX;
+            while let Ok(got @ 1..) = self.half.read(&mut self.buffer).await
+                && got < left
+            {
+                left -= got;
+            }
+        };
+        // The connection ends in any case.
+        let _ = tokio::time::timeout(limit, rest).await;
+    }
+}
+
+impl Drop for TlsWriter {
+    /// Tells the device when it need not remember the connection for long.
+    fn drop(&mut self) {
+        if let Some(writer) = &self.writer
+            && linux::sockopt::is_spent(self.half.as_ref()).unwrap_or(false)
+        {
+            writer.flow().spend();
         }
     }
 }
@@ -283,6 +323,15 @@ impl TlsWriter {
         self.half.shutdown().await
     }
 
+    /// Sends what the peer is owed for an error, and nothing more after it.
+    pub async fn end(&mut self) {
+        // Behind a part of a record nobody would understand it. The connection ends in any case.
+        if !self.torn {
+            let _ = self.write_owed().await;
+            let _ = self.half.shutdown().await;
+        }
+    }
+
     /// Waits until the peer has acknowledged everything, or the connection is gone.
     ///
     /// # Errors
@@ -367,7 +416,10 @@ impl TlsWriter {
     pub(super) async fn send(&mut self, mut octets: Bytes) -> io::Result<()> {
         self.check_whole()?;
         if self.writer.is_none() {
-            return self.half.write_all(&octets).await;
+            self.torn = true;
+            self.half.write_all(&octets).await?;
+            self.torn = false;
+            return Ok(());
         }
         while !octets.is_empty() {
             self.acknowledge(0)?;

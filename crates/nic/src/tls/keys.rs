@@ -1,11 +1,10 @@
 //! The keys of one direction of a connection.
 
-use aws_lc_rs::aead::{
-    AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
-};
+use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
 use offload::Tls;
 use offload::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, TAG_BYTES, Version};
+use record::Cipher;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
@@ -19,8 +18,8 @@ const LABEL_BYTES_MAX: usize = 32;
 /// Why keys cannot be used. Whoever gave them is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeysError {
-    /// The key's length is not the suite's.
-    #[error("a key of {0} octets is not one of the suite")]
+    /// The key's length is not the cipher's.
+    #[error("a key of {0} octets is not one of the cipher")]
     Length(usize),
     /// There is no traffic secret to derive the next keys from.
     #[error("there is no traffic secret; the connection cannot change its keys")]
@@ -32,44 +31,13 @@ pub enum KeysError {
 #[error("a record was changed on its way; close the connection")]
 pub struct Forged;
 
-/// The AEAD, with the hash of the suite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Suite {
-    /// AES-128-GCM, SHA-256.
-    Aes128Gcm,
-    /// AES-256-GCM, SHA-384.
-    Aes256Gcm,
-    /// ChaCha20-Poly1305, SHA-256: software's alone.
-    ChaCha20Poly1305,
-}
-
-impl Suite {
-    fn algorithm(self) -> &'static Algorithm {
-        match self {
-            Suite::Aes128Gcm => &AES_128_GCM,
-            Suite::Aes256Gcm => &AES_256_GCM,
-            Suite::ChaCha20Poly1305 => &CHACHA20_POLY1305,
-        }
-    }
-
-    /// Octets of a key.
-    pub fn key_bytes(self) -> usize {
-        self.algorithm().key_len()
-    }
-
-    /// Whether the device can seal and open with it.
-    pub fn offloads(self) -> bool {
-        self != Suite::ChaCha20Poly1305
-    }
-}
-
 /// What the handshake made for one direction.
 #[derive(Clone)]
 pub struct Secrets {
     /// The version that was agreed on.
     pub version: Version,
-    /// The suite that was agreed on.
-    pub suite: Suite,
+    /// The AEAD of the suite that was agreed on.
+    pub cipher: Cipher,
     /// The key.
     pub key: Zeroizing<Vec<u8>>,
     /// The IV; of TLS 1.2 with AES-GCM the first four octets count.
@@ -106,9 +74,9 @@ impl Secrets {
     /// [`KeysError::NoSecret`].
     pub fn next(&self) -> Result<Secrets, KeysError> {
         let secret = self.traffic_secret.as_ref().ok_or(KeysError::NoSecret)?;
-        let hash = match self.suite {
-            Suite::Aes256Gcm => HKDF_SHA384,
-            Suite::Aes128Gcm | Suite::ChaCha20Poly1305 => HKDF_SHA256,
+        let hash = match self.cipher {
+            Cipher::Aes256Gcm => HKDF_SHA384,
+            Cipher::Aes128Gcm | Cipher::ChaCha20Poly1305 => HKDF_SHA256,
         };
         let mut next = Zeroizing::new(vec![0; secret.len()]);
         expand(&Prk::new_less_safe(hash, secret), b"traffic upd", &mut next)?;
@@ -120,12 +88,17 @@ impl Secrets {
         Ok(Secrets { key, iv, traffic_secret: Some(next), ..*self })
     }
 
+    /// Whether the device can seal and open with these keys.
+    pub fn offloads(&self) -> bool {
+        self.cipher.device().is_some()
+    }
+
     /// What the device is given; nothing where it does not know the suite.
     ///
     /// # Errors
     /// [`KeysError::Length`].
     pub fn protocol(&self) -> Result<Option<Protocol>, KeysError> {
-        match self.suite.offloads() {
+        match self.offloads() {
             true => Ok(Some(Protocol::Tls(Box::new(self.tls()?)))),
             false => Ok(None),
         }
@@ -137,7 +110,7 @@ impl Secrets {
     /// [`KeysError::Length`]; also for a suite that the device does not know.
     pub fn tls(&self) -> Result<Tls, KeysError> {
         let length = KeysError::Length(self.key.len());
-        if !self.suite.offloads() || self.key.len() != self.suite.key_bytes() {
+        if !self.offloads() || self.key.len() != self.cipher.key_bytes() {
             return Err(length);
         }
         Tls::new(self.version, &self.key, self.iv).map_err(|_| length)
@@ -148,7 +121,7 @@ impl Secrets {
 pub struct SoftKey {
     key: LessSafeKey,
     version: Version,
-    suite: Suite,
+    cipher: Cipher,
     iv: [u8; NONCE_BYTES],
 }
 
@@ -158,10 +131,10 @@ impl SoftKey {
     /// # Errors
     /// [`KeysError::Length`].
     pub fn new(secrets: &Secrets) -> Result<SoftKey, KeysError> {
-        let key = UnboundKey::new(secrets.suite.algorithm(), &secrets.key)
+        let key = UnboundKey::new(secrets.cipher.algorithm(), &secrets.key)
             .map_err(|_| KeysError::Length(secrets.key.len()))?;
-        let &Secrets { version, suite, iv, .. } = secrets;
-        Ok(SoftKey { key: LessSafeKey::new(key), version, suite, iv })
+        let &Secrets { version, cipher, iv, .. } = secrets;
+        Ok(SoftKey { key: LessSafeKey::new(key), version, cipher, iv })
     }
 
     /// The version that was agreed on.
@@ -176,8 +149,8 @@ impl SoftKey {
 
     /// Octets of a nonce in the record: ChaCha20-Poly1305 has none (RFC 7905 §2).
     fn explicit_bytes(&self) -> usize {
-        match (self.version, self.suite) {
-            (Version::Tls13, _) | (_, Suite::ChaCha20Poly1305) => 0,
+        match (self.version, self.cipher) {
+            (Version::Tls13, _) | (_, Cipher::ChaCha20Poly1305) => 0,
             (Version::Tls12, _) => EXPLICIT_NONCE_BYTES,
         }
     }

@@ -126,7 +126,7 @@ impl Receiver {
         number: u64,
     ) -> Result<Receiver, KeysError> {
         let soft = SoftKey::new(&secrets)?;
-        let offloads = mode == Mode::Offload && secrets.suite.offloads();
+        let offloads = mode == Mode::Offload && secrets.offloads();
         let records = match offloads {
             true => Some(Records::new(secrets.tls()?, start, number)),
             false => None,

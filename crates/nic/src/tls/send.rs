@@ -81,7 +81,7 @@ impl Sender {
         start: SeqNumber,
         number: u64,
     ) -> Result<Sender, KeysError> {
-        let mode = if secrets.suite.offloads() { mode } else { Mode::Software };
+        let mode = if secrets.offloads() { mode } else { Mode::Software };
         let soft = SoftKey::new(&secrets)?;
         let sent = Runs::new(start, number, RECORDS_MAX);
         Ok(Sender { mode, secrets, soft, number, sent, alike: None, used: VecDeque::new() })

@@ -18,7 +18,8 @@ use crate::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, Tls, Version};
 /// Why a stream of records ends. It is the peer's fault, or of somebody on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RecordError {
-    /// Where a record should start there is none, or one longer than allowed.
+    /// Where a record should start there is none, or one of a length that no record has; see
+    /// [`Records::refused_header`].
     #[error("no record where one should start; close the connection")]
     Malformed,
     /// The record is not what its sender has sent.
@@ -72,6 +73,7 @@ pub struct Records {
     /// The record was given out, or failed.
     given: bool,
     failed: Option<RecordError>,
+    refused: Option<[u8; HEADER_BYTES]>,
     response: Option<Response>,
 }
 
@@ -93,6 +95,7 @@ impl Records {
             record_bytes: None,
             given: false,
             failed: None,
+            refused: None,
             response: None,
         }
     }
@@ -137,6 +140,7 @@ impl Records {
                 return Ok(taken);
             }
             let Some(record_bytes) = self.tls.message_bytes(&self.octets) else {
+                self.refused = self.header().copied();
                 return Err(self.fail(RecordError::Malformed));
             };
             self.record_bytes = Some(record_bytes as usize);
@@ -300,6 +304,16 @@ impl Records {
         self.given = true;
         let plaintext = &self.octets[self.tls.sealed_range(self.octets.len())];
         Record { number, content_type: self.octets[0], plaintext }
+    }
+
+    /// The header of the record that octets were pushed of, once all of it is there.
+    pub fn header(&self) -> Option<&[u8; HEADER_BYTES]> {
+        self.octets.first_chunk().filter(|_| !self.given)
+    }
+
+    /// What was there instead of a header, where the stream has ended with [`RecordError::Malformed`].
+    pub fn refused_header(&self) -> Option<&[u8; HEADER_BYTES]> {
+        self.refused.as_ref()
     }
 
     /// What was pushed of a record that is not complete, as it came on the wire. Nothing where a

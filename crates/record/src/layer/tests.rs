@@ -23,7 +23,7 @@ fn secrets(suite: &'static Suite, seed: u8, sequence: u64) -> DirectionSecrets {
     let mut secrets = if suite.is_13() {
         from_traffic_secret(suite, &vec![seed; suite.secret_bytes]).unwrap()
     } else {
-        let key = vec![seed; suite.aead.key_len()];
+        let key = vec![seed; suite.cipher.key_bytes()];
         DirectionSecrets { key, iv: [seed; 12], sequence: 0, traffic_secret: vec![] }
     };
     secrets.sequence = sequence;
@@ -563,4 +563,60 @@ proptest! {
         to.close_notify(&mut out);
         let _ = receive(&mut from, &out);
     }
+}
+
+/// A GCM suite of the table whose cipher no device has; see [`Cipher::Aria128Gcm`].
+const KIND_UNKNOWN_GCM: (u16, u16) = (0x0303, 0xc05c);
+
+#[test]
+fn a_gcm_suite_that_the_device_lacks_never_reaches_it() {
+    use crate::device::Cipher;
+    let (mut server, mut client) = ends(KIND_UNKNOWN_GCM, 5);
+    assert!(server.suite_name().contains("_GCM_"), "its name looks like one of the device's");
+    assert!(server.device_keys().is_none() && client.device_keys().is_none());
+    // In software it works, with the nonce that its table entry says.
+    let mut plaintext = Vec::new();
+    let sealed = record(&mut client, APPLICATION_DATA, b"in software");
+    assert_eq!(sealed.len(), 5 + 8 + 11 + 16);
+    server.receive(&sealed, &mut plaintext).unwrap();
+    assert_eq!(plaintext, b"in software");
+
+    let expected = [
+        Some((Cipher::Aes128Gcm, 16)),
+        Some((Cipher::Aes256Gcm, 32)),
+        None,
+        Some((Cipher::Aes128Gcm, 16)),
+        Some((Cipher::Aes256Gcm, 32)),
+        None,
+    ];
+    for (kind, expected) in KINDS.into_iter().zip(expected) {
+        let (server, _) = ends(kind, 5);
+        let keys = server.device_keys().map(|(read, write)| {
+            assert_eq!((read.number(), write.number()), (5, 5));
+            assert_eq!((read.is_13(), write.cipher()), (kind.0 == 0x0304, read.cipher()));
+            (read.cipher(), read.key().len())
+        });
+        assert_eq!(keys, expected, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_record_opened_elsewhere_is_judged_as_one_opened_here() {
+    // Padding counts: 16,385 octets may be sealed with TLS 1.3, 16,384 with TLS 1.2.
+    for (kind, most) in [(KIND_13, 16_385), (KIND_12, 16_384)] {
+        let (mut server, _) = ends(kind, 0);
+        let mut opened = vec![7; 100];
+        opened.push(APPLICATION_DATA);
+        opened.resize(most, 0);
+        server.receive_opened(APPLICATION_DATA, &opened, &mut Vec::new()).unwrap();
+        opened.push(0);
+        let refused = server.receive_opened(APPLICATION_DATA, &opened, &mut Vec::new());
+        assert!(matches!(refused, Err(RecordError::RecordOverflow { .. })), "{refused:?}");
+        assert_eq!(server.failure(), refused.err());
+    }
+    let (mut server, _) = ends(KIND_13, 0);
+    assert_eq!(server.check_header(&[23, 3, 3, 0x41, 0]), Ok(()));
+    let refused = Err(RecordError::RecordOverflow { bytes: 16_641 });
+    assert_eq!(server.check_header(&[23, 3, 3, 0x41, 1]), refused);
+    assert!(server.output_pending(), "an alert is due");
 }

@@ -6,9 +6,10 @@ use nic::driver::Driver;
 use nic::queue::{HostQueue, QueueConfig};
 use nic::stack::{Config, Stack};
 use nic::tls::Mode;
-use nic::tls::keys::{Secrets, Suite};
+use nic::tls::keys::Secrets;
 use offload::Stats;
 use offload::tls::Version;
+use record::Cipher;
 use std::net::SocketAddr;
 use tcp::{Id, StackConfig, Time};
 use zeroize::Zeroizing;
@@ -61,7 +62,7 @@ impl Records {
 pub fn secrets() -> Secrets {
     Secrets {
         version: Version::Tls13,
-        suite: Suite::Aes128Gcm,
+        cipher: Cipher::Aes128Gcm,
         key: Zeroizing::new(vec![7; 16]),
         iv: [9; 12],
         traffic_secret: None,
