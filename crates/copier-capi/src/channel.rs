@@ -5,8 +5,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use copier::{Attachment, Copier, How, StatsRead, Token};
-use copyunit::Hint;
+use copier::{AtOnce, Attachment, Copier, How, StatsRead, Token};
 use smallvec::SmallVec;
 
 use crate::errno;
@@ -15,9 +14,6 @@ use crate::errno;
 pub(crate) const DEFAULT_ID: u64 = 1;
 static NEXT_ID: AtomicU64 = AtomicU64::new(DEFAULT_ID + 1);
 
-/// From so many bytes on a copy made at once goes past the caches.
-const STREAM_BYTES_MIN: usize = 8 << 20;
-
 /// A queue.
 pub(crate) struct Channel {
     /// Distinct among all queues of the process and of those it was forked from.
@@ -25,6 +21,16 @@ pub(crate) struct Channel {
     /// Distinct also among the default queues of a process and of those it was forked from.
     pub incarnation: u64,
     copier: Option<Copier>,
+    /// What makes the copies where there is no service.
+    at_once: AtOnce,
+}
+
+/// What became of a submission.
+pub(crate) struct Submitted {
+    /// Nothing where there is no service.
+    pub token: Option<Token>,
+    /// It was made at once, and failed: the sync of its bytes says how.
+    pub has_failed: bool,
 }
 
 impl Channel {
@@ -40,7 +46,14 @@ impl Channel {
 
     fn numbered(id: u64, attachment: Option<Attachment>) -> Channel {
         let incarnation = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Channel { id, incarnation, copier: attachment.map(Copier::new) }
+        let copier = attachment.map(Copier::new);
+        let at_once = if copier.is_some() { AtOnce::default() } else { AtOnce::guarded() };
+        Channel { id, incarnation, copier, at_once }
+    }
+
+    /// Copies by the calling thread, and the errors of the queue's copies.
+    pub fn at_once(&self) -> &AtOnce {
+        self.copier.as_ref().map_or(&self.at_once, Copier::at_once)
     }
 
     /// Whether a service copies.
@@ -48,25 +61,27 @@ impl Channel {
         self.copier.is_some()
     }
 
-    /// Submits a copy; nothing where it was made at once for want of a service. A handler is run
-    /// then.
+    /// Submits a copy, a part of one of `whole_bytes`. Where there is no service it is made at once,
+    /// and a handler run.
     ///
     /// # Safety
-    /// As for [`Copier::submit`].
+    /// As for [`Copier::submit_part`].
     #[inline]
     pub unsafe fn submit(
         &self,
         dst: *mut u8,
         src: *const u8,
         len: usize,
+        whole_bytes: usize,
         how: &How,
-    ) -> Option<Token> {
+    ) -> Submitted {
         if let Some(copier) = &self.copier {
             // SAFETY: the caller's promise.
-            return Some(unsafe { copier.submit(dst, src, len, how) });
+            let token = unsafe { copier.submit_part(dst, src, len, whole_bytes, how) };
+            return Submitted { token: Some(token), has_failed: token.has_failed_at_once() };
         }
         // SAFETY: the caller's promise.
-        unsafe { copy_now(dst, src, len) };
+        let has_failed = unsafe { self.at_once.copy(dst, src, len, whole_bytes) }.is_err();
         if let Some((function, argument)) = how.handler {
             // SAFETY: the caller promises that it is the address of such a function.
             let function = unsafe {
@@ -74,7 +89,7 @@ impl Channel {
             };
             function(argument);
         }
-        None
+        Submitted { token: None, has_failed }
     }
 
     /// Waits for copies into the bytes; with `readers`, also for copies out of them.
@@ -83,10 +98,10 @@ impl Channel {
     /// The number of the error that one ended with.
     #[inline]
     pub fn sync_range(&self, address: usize, len: usize, readers: bool) -> Result<(), c_int> {
-        let Some(copier) = &self.copier else { return Ok(()) };
-        let synced = match readers {
-            false => copier.sync_range(address, len),
-            true => copier.sync_for_write(address, len),
+        let synced = match &self.copier {
+            None => self.at_once.sync_range(address, len),
+            Some(copier) if readers => copier.sync_for_write(address, len),
+            Some(copier) => copier.sync_range(address, len),
         };
         synced.map_err(errno::of_copy)
     }
@@ -101,8 +116,11 @@ impl Channel {
     /// # Errors
     /// The number of the error that one ended with.
     pub fn sync_all(&self) -> Result<(), c_int> {
-        let Some(copier) = &self.copier else { return Ok(()) };
-        copier.sync_handlers().map_err(errno::of_copy)
+        let synced = match &self.copier {
+            None => self.at_once.sync_all(),
+            Some(copier) => copier.sync_handlers(),
+        };
+        synced.map_err(errno::of_copy)
     }
 
     /// A descriptor of the caller's that is readable when handlers are due. Nothing where there is
@@ -127,21 +145,13 @@ impl Channel {
     }
 }
 
-/// Copies at once, past no sanitizer's interceptor of `memcpy`.
-///
-/// # Safety
-/// `src` is valid for reads and `dst` for writes of `len` bytes; they do not overlap.
-pub(crate) unsafe fn copy_now(dst: *mut u8, src: *const u8, len: usize) {
-    let hint = if len >= STREAM_BYTES_MIN { Hint::Stream } else { Hint::Reuse };
-    // SAFETY: the caller's promise.
-    unsafe { copyunit::copy(dst, src, len, hint) };
-}
-
 /// The tokens of a copy that was submitted in parts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parts {
     pub tokens: SmallVec<[Token; 1]>,
     pub part_bytes: usize,
+    /// Bytes that no token tells of could not be copied: the number of the error.
+    pub failure: Option<c_int>,
 }
 
 impl Parts {
@@ -171,8 +181,11 @@ impl Parts {
     /// # Errors
     /// The number of the error that the copy ended with.
     pub fn sync(&self, channel: &Channel, range: Range<usize>) -> Result<(), c_int> {
-        let Some(copier) = &channel.copier else { return Ok(()) };
-        let mut result = Ok(());
+        let mut result = match self.failure {
+            Some(failure) if !self.know(&range) => Err(failure),
+            _ => Ok(()),
+        };
+        let Some(copier) = &channel.copier else { return result };
         for (token, part) in self.over(range) {
             // All of them, whatever becomes of the first.
             result = result.and(copier.sync(token, part).map_err(errno::of_copy));
@@ -203,8 +216,9 @@ mod tests {
         let (source, mut destination) = ([5u8; 100], [0u8; 100]);
         let how = How { handler, lazy_us: Some(1000), ..How::default() };
         // SAFETY: two arrays that live; the handler is one.
-        let token = unsafe { channel.submit(destination.as_mut_ptr(), source.as_ptr(), 100, &how) };
-        assert!(token.is_none());
+        let submitted =
+            unsafe { channel.submit(destination.as_mut_ptr(), source.as_ptr(), 100, 100, &how) };
+        assert!(submitted.token.is_none() && !submitted.has_failed);
         assert_eq!((destination, called.into_inner()), (source, 1));
         assert_eq!(channel.sync_all(), Ok(()));
         assert!(!channel.is_served());

@@ -38,11 +38,23 @@ pub(crate) unsafe fn call((function, argument): (usize, usize)) {
     function(argument);
 }
 
+/// Takes `parts` of a handler's parts for over that will never be submitted.
+///
+/// # Safety
+/// As for [`call`], of so many parts.
+pub(crate) unsafe fn give_up((_, shared): (usize, usize), parts: usize) {
+    end_parts(shared as *mut Completion, parts);
+}
+
 extern "C" fn part_is_over(shared: usize) {
-    let shared = shared as *mut Completion;
-    // SAFETY: `handler` made it, for as many calls as there are parts; this is one of them, so it
+    end_parts(shared as *mut Completion, 1);
+}
+
+/// `shared` is [`handler`]'s, and this ends `parts` of its parts.
+fn end_parts(shared: *mut Completion, parts: usize) {
+    // SAFETY: `handler` made it, for as many parts as there are; these are some of them, so it
     // is not freed yet.
-    if unsafe { &*shared }.parts_left.fetch_sub(1, Ordering::AcqRel) > 1 {
+    if unsafe { &*shared }.parts_left.fetch_sub(parts, Ordering::AcqRel) > parts {
         return;
     }
     // SAFETY: made by `Box::into_raw`; this is the last call.
@@ -82,6 +94,19 @@ mod tests {
                 assert_eq!(calls.load(Ordering::Relaxed), usize::from(left == 0));
             }
         }
+    }
+
+    #[test]
+    fn parts_that_are_given_up_are_over() {
+        let calls = AtomicUsize::new(0);
+        let func = Func { function: Some(count), argument: (&raw const calls).cast_mut().cast() };
+        let handler = handler(Some(func), 1 << 40, None).unwrap();
+        // SAFETY: one part, and all the others.
+        unsafe { call(handler) };
+        assert_eq!(calls.load(Ordering::Relaxed), 0);
+        // SAFETY: as above.
+        unsafe { give_up(handler, (1 << 40) - 1) };
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub unsafe extern "C" fn copier_amemcpy_at(
     let job = Job::plain(dst.cast(), src.cast(), n, site.addr());
     if n <= TASK_BYTES_MAX && !sanitize::is_on() && !shm::is_used() {
         // SAFETY: the caller's promise.
-        let _ = unsafe { channel.submit(job.dst, job.src, n, &job.how) };
+        let _ = unsafe { channel.submit(job.dst, job.src, n, n, &job.how) };
     } else {
         // SAFETY: the caller's promise.
         unsafe { submit::copy(channel, job) };

@@ -3,12 +3,12 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use copier::{How, TASK_BYTES_MAX};
+use copier::{How, TASK_BYTES_MAX, TaskFailure, is_refused};
 use copyplan::plan::Piece;
 use copyplan::shift::{self, Move};
 
 use crate::abi::{self, DESCR_TOKENS, Descr, Func, TaskOpts};
-use crate::channel::{Channel, Parts, copy_now};
+use crate::channel::{Channel, Parts};
 use crate::completion;
 use crate::{sanitize, shm};
 
@@ -16,8 +16,6 @@ use crate::{sanitize, shm};
 const SEGMENTS_MAX: usize = 32;
 /// The smallest granularity, in bytes.
 const GRANULARITY_MIN: usize = 1024;
-/// Bytes that are carried at a time where source and destination overlap.
-const BOUNCE_BYTES: usize = 16 << 10;
 /// What a descriptor's state is that was filled.
 pub(crate) const FILLED: u32 = 0x434f_5059;
 
@@ -58,14 +56,43 @@ impl Job<'_> {
     }
 }
 
-/// Submits a copy of ranges that do not overlap.
+/// Submits a copy. One whose ranges overlap or wrap is not made: the sync of its bytes says so.
 ///
 /// # Safety
 /// As for [`copier::Copier::submit`]; `how.site` is 0 or the address of a static
 /// [`abi::Site`], and the function may be called with its argument once.
 pub(crate) unsafe fn copy(channel: &Arc<Channel>, job: Job<'_>) {
+    if is_refused(job.dst.addr(), job.src.addr(), job.len) {
+        // SAFETY: the caller's promise.
+        return unsafe { refuse(channel, job) };
+    }
     // SAFETY: the caller's promise.
     unsafe { submit(channel, job, &[]) };
+}
+
+/// A copy that makes no sense: its handler runs, and whoever syncs its bytes is told.
+///
+/// # Safety
+/// As for [`copy`], of the function.
+#[cold]
+unsafe fn refuse(channel: &Arc<Channel>, job: Job<'_>) {
+    let Job { dst, src, len, func, descr, part_bytes, .. } = job;
+    let begun = if shm::is_used() { shm::begin(dst.addr(), len) } else { None };
+    channel.at_once().keep(dst.addr(), len, TaskFailure::Refused);
+    let failure = Some(TaskFailure::Refused.code().get().into());
+    let parts = Parts { part_bytes, failure, ..Parts::default() };
+    if let Some(handler) = completion::handler(func, 1, None) {
+        // It may free the source, which older copies may still read.
+        channel.settle_for_write(src.addr(), len);
+        // SAFETY: it has one part, and this is it.
+        unsafe { completion::call(handler) };
+    }
+    if let Some(descr) = descr {
+        fill(descr, channel, dst, len, &parts);
+    }
+    if let Some(begun) = begun {
+        shm::submitted(begun, channel, parts);
+    }
 }
 
 /// Submits a copy of ranges that may overlap, as copies that do not: see [`shift`]. One that has to
@@ -99,21 +126,36 @@ unsafe fn submit(channel: &Arc<Channel>, job: Job<'_>, copies: &[Piece]) {
     let copies = if is_move { copies } else { &whole };
     let parts_of = |copy: &Piece| (copy.len as usize).div_ceil(part_bytes).max(1);
     let record = watch(channel, &how, dst, src, len);
-    let count = copies.iter().map(parts_of).sum();
+    let count: usize = copies.iter().map(parts_of).sum();
     let how = How { handler: completion::handler(func, count, record), ..how };
     let begun = if shm::is_used() { shm::begin(dst.addr(), len) } else { None };
     let mut parts = Parts { part_bytes, ..Parts::default() };
-    for copy in copies {
+    let all = copies.iter().flat_map(|copy| {
         let start = copy.dst as usize - dst.addr();
-        for number in 0..parts_of(copy) {
+        (0..parts_of(copy)).map(move |number| {
             let from = number * part_bytes;
-            let part = part_bytes.min(copy.len as usize - from);
-            let at = start + from;
-            // SAFETY: the caller's promise, for a part of the ranges.
-            let token = unsafe { channel.submit(dst.add(at), src.add(at), part, &how) };
-            if !is_move && (begun.is_some() || number < DESCR_TOKENS) {
-                parts.tokens.extend(token);
+            (number, start + from, part_bytes.min(copy.len as usize - from))
+        })
+    });
+    for (before, (number, at, part)) in all.enumerate() {
+        let (to, from) = (dst.wrapping_add(at), src.wrapping_add(at));
+        // SAFETY: the caller's promise, for a part of the ranges.
+        let submitted = unsafe { channel.submit(to, from, part, len, &how) };
+        if !is_move && (begun.is_some() || number < DESCR_TOKENS) {
+            parts.tokens.extend(submitted.token);
+        }
+        if submitted.has_failed {
+            parts.failure = Some(TaskFailure::BadAddress.code().get().into());
+        }
+        if submitted.has_failed && before + 1 < count {
+            // What comes after a bad address is not tried: it may be more than there is memory.
+            let rest = if is_move { 0 } else { at + part };
+            channel.at_once().keep(dst.addr() + rest, len - rest, TaskFailure::BadAddress);
+            if let Some(handler) = how.handler {
+                // SAFETY: so many parts were not submitted.
+                unsafe { completion::give_up(handler, count - before - 1) };
             }
+            break;
         }
     }
     if let Some(descr) = descr {
@@ -139,35 +181,15 @@ unsafe fn move_at_once(channel: &Channel, job: Job<'_>) {
     // A copy that failed leaves its destination as it was, which is what is moved then.
     channel.settle_for_write(src.addr(), len);
     channel.settle_for_write(dst.addr(), len);
-    // SAFETY: the caller's promise; and of this queue nothing is pending there any more.
-    unsafe { carry(dst, src, len) };
+    // SAFETY: the caller's promise; and of this queue nothing is pending there any more. An error is
+    // kept for who syncs.
+    let _ = unsafe { channel.at_once().move_bytes(dst, src, len) };
     if let Some(handler) = completion::handler(func, 1, record) {
         // SAFETY: it has one part, and this is it.
         unsafe { completion::call(handler) };
     }
     if let Some(descr) = descr {
         fill(descr, channel, dst, len, &Parts { part_bytes, ..Parts::default() });
-    }
-}
-
-/// Moves now, in pieces through a buffer of its own: the C library's `memmove` would be stopped by
-/// a sanitizer.
-///
-/// # Safety
-/// `src` is valid for reads and `dst` for writes of `len` bytes.
-unsafe fn carry(dst: *mut u8, src: *const u8, len: usize) {
-    let mut bounce = [0u8; BOUNCE_BYTES];
-    let is_up = dst.addr() > src.addr();
-    let mut done = 0;
-    while done < len {
-        let count = BOUNCE_BYTES.min(len - done);
-        let at = if is_up { len - done - count } else { done };
-        // SAFETY: within the ranges; the buffer is neither of them.
-        unsafe {
-            copy_now(bounce.as_mut_ptr(), src.add(at), count);
-            copy_now(dst.add(at), bounce.as_ptr(), count);
-        }
-        done += count;
     }
 }
 
@@ -189,6 +211,7 @@ fn fill(descr: &mut Descr, channel: &Channel, dst: *mut u8, len: usize, parts: &
 mod tests {
     use super::*;
     use crate::process;
+    use copier::AtOnce;
 
     const ARENA: usize = 64 << 10;
 
@@ -245,7 +268,7 @@ mod tests {
             expected.copy_within(from..from + 50_000, to);
             let base = bytes.as_mut_ptr();
             // SAFETY: both ranges are in the vector.
-            unsafe { carry(base.add(to), base.add(from), 50_000) };
+            unsafe { AtOnce::guarded().move_bytes(base.add(to), base.add(from), 50_000) }.unwrap();
             assert!(bytes == expected, "{from} {to}");
         }
     }

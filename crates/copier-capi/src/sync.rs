@@ -87,7 +87,7 @@ unsafe fn read(
     let tokens = descr.data.as_ptr().cast::<Token>();
     // SAFETY: so many were written there, when it was filled.
     let tokens = (0..count).map(|place| unsafe { tokens.add(place).read() }).collect();
-    let parts = Parts { tokens, part_bytes: descr.part_bytes };
+    let parts = Parts { tokens, part_bytes: descr.part_bytes, failure: None };
     Ok(Some(Known { dst: descr.dst.addr(), len: descr.len_bytes, parts }))
 }
 

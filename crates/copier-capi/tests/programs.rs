@@ -183,8 +183,12 @@ fn the_header_is_cpp_and_strict_c_too() {
 }
 
 fn good_programs_are_right(compiler: &str, environment: &[(&str, &str)]) {
+    programs_end_well("good", compiler, environment);
+}
+
+fn programs_end_well(part: &str, compiler: &str, environment: &[(&str, &str)]) {
     let directory = tempfile::tempdir().unwrap();
-    for source in sources("good") {
+    for source in sources(part) {
         let program = directory.path().join(source.file_stem().unwrap());
         compile(&words(compiler), &source, &program);
         let mut command = self::program(&program);
@@ -193,11 +197,20 @@ fn good_programs_are_right(compiler: &str, environment: &[(&str, &str)]) {
     }
 }
 
-/// With the options that make other ways through the library.
+/// Options that make other ways through the library.
+const WAYS: [&[(&str, &str)]; 3] = [
+    &[],
+    &[("COPIER_OPTIONS", "enabled=0")],
+    &[("COPIER_OPTIONS", "polling=always:threads=2:queue_len=64")],
+];
+
 fn good_programs_are_right_in_every_way() {
-    good_programs_are_right("cc", &[]);
-    good_programs_are_right("cc", &[("COPIER_OPTIONS", "enabled=0")]);
-    good_programs_are_right("cc", &[("COPIER_OPTIONS", "polling=always:threads=2:queue_len=64")]);
+    WAYS.iter().for_each(|way| good_programs_are_right("cc", way));
+}
+
+/// Addresses and ranges that are wrong are told as the manual says, whoever copies.
+fn bad_addresses_end_in_efault_and_bad_ranges_in_einval_whoever_copies() {
+    WAYS.iter().for_each(|way| programs_end_well("wrong", "cc", way));
 }
 
 /// Compilers that make programs with AddressSanitizer here. `UNLADE_ASAN_CC` names another one.
@@ -302,6 +315,7 @@ fn programs() {
     the_readme_compiles_and_runs();
     the_header_is_cpp_and_strict_c_too();
     good_programs_are_right_in_every_way();
+    bad_addresses_end_in_efault_and_bad_ranges_in_einval_whoever_copies();
     threads_and_forks_are_stood();
     the_sanitizer_finds_mistakes_and_nothing_else();
 }

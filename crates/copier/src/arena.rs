@@ -15,8 +15,9 @@ use ring::Arena;
 use ring::shared::OutOfRegion;
 use smallvec::SmallVec;
 
-use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
-use crate::site::{Decision, Place, nanos};
+use crate::at_once::hint_for;
+use crate::copier::{Copier, How, Part, TASK_BYTES_MAX, Token};
+use crate::site::{Decision, nanos};
 
 /// What an event loop takes to be told of a copy's end: a wait in the kernel that returns, a read
 /// of the eventfd, and the task that goes on. Counted as waiting when it is learnt what pays.
@@ -68,7 +69,7 @@ pub struct ArenaCopy {
 /// What is to be learnt of a copy.
 #[derive(Debug)]
 struct Timing {
-    place: Place,
+    site: usize,
     is_awake: bool,
     submit_ns: u32,
     since: Instant,
@@ -222,8 +223,9 @@ impl ArenaCopy {
                 self.give_up();
                 return false;
             };
-            self.tokens.push(self.copier.enqueue(ticket, dst, src, part as u32, &how));
-            at += part;
+            let part = Part { dst, src, len: part, hint: hint_for(self.bytes) };
+            self.tokens.push(self.copier.enqueue(ticket, part, &how));
+            at += part.len;
         }
         // Nobody waits in a way that would have the service look.
         if how.lazy_us.is_none() {
@@ -231,7 +233,7 @@ impl ArenaCopy {
         }
         if decision.timed {
             self.timing = Some(Timing {
-                place: Place::of(how.site, self.bytes.min(TASK_BYTES_MAX)),
+                site: how.site,
                 is_awake: decision.is_awake,
                 submit_ns: nanos(began),
                 since: Instant::now(),
@@ -289,11 +291,11 @@ impl ArenaCopy {
                 }
             }
         }
-        if let Some(Timing { place, is_awake, submit_ns, since }) = self.timing.take() {
+        if let Some(Timing { site, is_awake, submit_ns, since }) = self.timing.take() {
             let window_ns = nanos(since);
             let seen = Seen { submit_ns, window_ns, wait_ns: TOLD_NS, line_ns: None };
             let part_bytes = self.bytes.min(TASK_BYTES_MAX) as u32;
-            self.copier.learn_queued((place, is_awake), part_bytes, &seen);
+            self.copier.learn_queued((site, is_awake), part_bytes, &seen);
         }
         is_whole
     }

@@ -14,6 +14,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::slice;
 
 use copyd::TaskFailure;
+use copyunit::Hint;
 use ring::segment::{self, Run};
 use ring::{Flags, Task, Ticket};
 use rustix::event::PollFlags;
@@ -210,9 +211,15 @@ impl Copier {
         let there = split - range.start;
         self.failures().overwrite(dst.addr(), range.len());
         // SAFETY: the claim is ours, and nobody else has these bytes of the buffer or of the
+        // destination; they do not overlap.
+        let copied = unsafe { self.copy_now(dst, buffer.add(range.start), there, Hint::Reuse) };
+        if copied.is_err() {
+            progress.release(rest);
+            return Some(Err(CopyError::Failed(TaskFailure::BadAddress)));
+        }
+        // SAFETY: the claim is ours, and nobody else has these bytes of the buffer or of the
         // destination, which the caller promises to be valid: they do not overlap.
         let mut parts = unsafe {
-            self.copy_now(dst, buffer.add(range.start), there);
             let part = |at: usize, end: usize| {
                 slice::from_raw_parts_mut(buffer.add(at), end.saturating_sub(at))
             };

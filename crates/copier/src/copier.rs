@@ -4,30 +4,27 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use copyd::Attachment;
-use copyplan::admit::{INLINE_MAX_BYTES, Seen};
-use copyunit::Hint;
+use copyd::{Attachment, TaskFailure};
+use copyplan::admit::{Costs, INLINE_MAX_BYTES};
+use copyunit::{Fault, Hint};
 use ring::{Flags, Queue, SyncKind, SyncTask, Task, Ticket, WaitPolicy, Waited, segment};
 
+use crate::at_once::{AtOnce, hint_for, is_refused};
 use crate::error::CopyError;
 use crate::failures::Failures;
+use crate::fork::OnceInChild;
 use crate::glance::line_ns;
 use crate::link::Link;
 use crate::pending::{Kind, Pending, Queued};
 use crate::remote::Remote;
 use crate::settle::told;
-use crate::site::{Decision, Place, Sites, nanos};
+use crate::site::{Decision, Sites, nanos};
 use crate::stats::Stats;
 
 /// One task has at most so many bytes; longer copies are several.
 pub const TASK_BYTES_MAX: usize = 1 << 20;
 /// So many bytes are worth waking a service that sleeps: that takes as long as copying them.
 const WAKE_BYTES: usize = 128 << 10;
-/// The longest submission that is told apart from longer ones, nanoseconds: 15 bits.
-const SUBMIT_NS_MAX: u32 = 0x7fff;
-/// From so many bytes on a copy made at once goes past the caches.
-const STREAM_BYTES_MIN: usize = 8 << 20;
-
 /// A queue of the copy service, for any number of threads that share it.
 ///
 /// Order is kept among the copies of one `Copier`: each sees the bytes as the ones submitted before
@@ -35,13 +32,16 @@ const STREAM_BYTES_MIN: usize = 8 << 20;
 pub struct Copier {
     attachment: Link,
     pending: Pending,
-    failures: Failures,
+    /// Copies by the threads of the program.
+    at_once: AtOnce,
     sites: Sites,
     stats: Stats,
     /// When this client began.
     origin: Instant,
     /// Bytes queued since the service was last seen awake, or rung.
     unserved_bytes: AtomicU64,
+    /// In a child: what the parent's threads had is given back.
+    adopted: OnceInChild,
 }
 
 /// How a copy is to be made.
@@ -62,6 +62,7 @@ pub struct How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the bytes are there only after it is settled"]
 pub struct Token {
+    /// Of one that was made at once: 0, or, where that failed, what its error is kept under.
     pub(crate) ticket: Ticket,
     /// 0: it was made at once.
     len_bytes: u32,
@@ -80,12 +81,28 @@ impl Token {
         self.len_bytes != 0
     }
 
+    /// Whether the copy was made at once, and failed: a sync says how.
+    #[inline]
+    pub fn has_failed_at_once(&self) -> bool {
+        self.len_bytes == 0 && self.ticket.0 != 0
+    }
+
     /// The segments of a range from the copy's start.
     #[inline]
     pub(crate) fn bits(&self, range: Range<usize>) -> u32 {
         let end = range.end.min(self.len_bytes as usize) as u32;
         segment::bits_of_range(range.start as u32..end, self.len_bytes, self.granule_shift)
     }
+}
+
+/// Where a copy is from and to.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    pub dst: *mut u8,
+    pub src: *const u8,
+    pub len: usize,
+    /// What the whole copy wants of the caches.
+    pub hint: Hint,
 }
 
 impl Copier {
@@ -95,13 +112,16 @@ impl Copier {
         let attachment = link.into();
         let queue = attachment.queue();
         let pending = Pending::new(queue.slots(), queue.tail());
+        // What is shared with a daemon stays mapped.
+        let is_local = attachment.local().is_some();
         Copier {
             pending,
-            failures: Failures::default(),
-            sites: Sites,
+            at_once: if is_local { AtOnce::guarded() } else { AtOnce::default() },
+            sites: Sites::default(),
             stats: Stats::default(),
             origin: Instant::now(),
             unserved_bytes: AtomicU64::new(0),
+            adopted: OnceInChild::default(),
             attachment,
         }
     }
@@ -124,7 +144,27 @@ impl Copier {
 
     #[inline]
     pub(crate) fn failures(&self) -> &Failures {
-        &self.failures
+        self.at_once.failures()
+    }
+
+    /// Copies by the threads of the program, and the errors of all copies of this client.
+    pub fn at_once(&self) -> &AtOnce {
+        &self.at_once
+    }
+
+    #[inline]
+    pub(crate) fn sites(&self) -> &Sites {
+        &self.sites
+    }
+
+    /// What copies cost on this machine, as far as it is known.
+    pub(crate) fn costs(&self) -> Costs {
+        self.attachment.costs()
+    }
+
+    /// Nanoseconds since this client began.
+    pub(crate) fn since_origin_ns(&self, now: Instant) -> u64 {
+        now.saturating_duration_since(self.origin).as_nanos() as u64
     }
 
     /// What this client has done.
@@ -134,6 +174,12 @@ impl Copier {
 
     pub(crate) fn is_awake(&self) -> bool {
         self.attachment.is_awake()
+    }
+
+    /// Whether this process is a child of the one that made the client: nobody serves it here.
+    #[inline]
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.attachment.is_orphan()
     }
 
     /// Whether somebody serves the queue. Where not, copies are made by whoever waits for them. A
@@ -151,6 +197,12 @@ impl Copier {
     /// Submits a copy of `len` bytes, at most [`TASK_BYTES_MAX`], or makes it at once where that
     /// is better.
     ///
+    /// An address that is not mapped, or may not be read or written, is the error of the copy
+    /// ([`TaskFailure::BadAddress`]), told by its syncs, and so are ranges that overlap or wrap
+    /// ([`TaskFailure::Refused`]): who copies makes no difference. For that the service of this
+    /// process handles SIGSEGV and SIGBUS. A thread that has them blocked, or a program that has
+    /// replaced the handlers, gets what `memcpy` would get it.
+    ///
     /// # Safety
     /// Until the copy is settled ([`Copier::sync`], [`Copier::sync_range`], [`Copier::sync_all`]):
     /// `src` is valid for reads of `len` bytes, and nobody writes them; `dst` is valid for writes,
@@ -162,24 +214,50 @@ impl Copier {
     /// `len` is above [`TASK_BYTES_MAX`].
     #[inline(always)]
     pub unsafe fn submit(&self, dst: *mut u8, src: *const u8, len: usize, how: &How) -> Token {
+        // SAFETY: the caller's promise.
+        unsafe { self.submit_part(dst, src, len, len, how) }
+    }
+
+    /// As [`Copier::submit`], of a part of a copy of `whole_bytes`, which is submitted in parts: one
+    /// that is too long for the caches goes past them.
+    ///
+    /// # Safety
+    /// As for [`Copier::submit`].
+    ///
+    /// # Panics
+    /// `len` is above [`TASK_BYTES_MAX`].
+    #[inline(always)]
+    pub unsafe fn submit_part(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+        whole_bytes: usize,
+        how: &How,
+    ) -> Token {
         assert!(len <= TASK_BYTES_MAX, "{len} bytes in one task");
+        let part = Part { dst, src, len, hint: hint_for(whole_bytes) };
+        if is_refused(dst.addr(), src.addr(), len) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.fail_at_once(part, TaskFailure::Refused, how) };
+        }
         if how.queued || how.lazy_us.is_some() {
             // SAFETY: the caller's promise.
-            return unsafe { self.submit_queued(dst, src, len, how) };
+            return unsafe { self.submit_queued(part, how) };
         }
         if len >= INLINE_MAX_BYTES as usize {
             let decision = self.decide(len, how.site);
             if decision.timed {
                 // SAFETY: the caller's promise.
-                return unsafe { self.submit_timed(dst, src, len, how, decision) };
+                return unsafe { self.submit_timed(part, how, decision) };
             }
             if decision.queue {
                 // SAFETY: the caller's promise.
-                return unsafe { self.submit_queued(dst, src, len, how) };
+                return unsafe { self.submit_queued(part, how) };
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { self.make_at_once(dst, src, len, how) }
+        unsafe { self.make_at_once(part, how) }
     }
 
     /// Queues a copy, or makes it at once where the queue is full.
@@ -187,27 +265,25 @@ impl Copier {
     /// # Safety
     /// As for [`Copier::submit`].
     #[inline]
-    unsafe fn submit_queued(&self, dst: *mut u8, src: *const u8, len: usize, how: &How) -> Token {
-        match self.acquire_for(dst, src, len) {
-            Some(ticket) => self.enqueue(ticket, dst, src, len as u32, how),
+    unsafe fn submit_queued(&self, part: Part, how: &How) -> Token {
+        match self.acquire_for(part.dst, part.src, part.len) {
+            Some(ticket) => self.enqueue(ticket, part, how),
             // SAFETY: the caller's promise.
-            None => unsafe { self.make_at_once(dst, src, len, how) },
+            None => unsafe { self.make_at_once(part, how) },
         }
     }
 
     #[inline(always)]
     pub(crate) fn decide(&self, len: usize, site: usize) -> Decision {
-        let state = || {
-            let pending = self.queue().head().0.wrapping_sub(self.pending().settled().0);
-            (self.attachment.is_awake(), pending.saturating_mul(len as u64))
-        };
-        self.sites.decide(site, len, state, || self.attachment.costs())
+        let (is_awake, costs) = (|| self.attachment.is_awake(), || self.attachment.costs());
+        self.sites.decide(site, len, is_awake, || self.backlog_bytes(), costs)
     }
 
     /// A ticket for what only a service of this process can do.
     #[inline]
     pub(crate) fn acquire(&self, len: usize) -> Option<Ticket> {
-        if len > 0 && self.remote().is_none() { self.queue().try_acquire() } else { None }
+        let is_here = self.local().is_some() && !self.is_orphan();
+        if len > 0 && is_here { self.queue().try_acquire() } else { None }
     }
 
     /// A ticket for a copy, if the service can reach its bytes.
@@ -222,14 +298,8 @@ impl Copier {
     /// # Safety
     /// As for [`Copier::submit`].
     #[cold]
-    unsafe fn submit_timed(
-        &self,
-        dst: *mut u8,
-        src: *const u8,
-        len: usize,
-        how: &How,
-        decision: Decision,
-    ) -> Token {
+    unsafe fn submit_timed(&self, part: Part, how: &How, decision: Decision) -> Token {
+        let Part { dst, src, len, .. } = part;
         if decision.wake {
             self.ring();
         }
@@ -237,12 +307,15 @@ impl Copier {
         if decision.queue
             && let Some(ticket) = self.acquire_for(dst, src, len)
         {
-            let token = self.enqueue(ticket, dst, src, len as u32, how);
-            self.note_timing(ticket, Place::of(how.site, len), began, decision.is_awake);
+            let token = self.enqueue(ticket, part, how);
+            self.note_timing(ticket, how.site, began, decision.is_awake);
             return Token { is_timed: true, ..token };
         }
         // SAFETY: the caller's promise.
-        let token = unsafe { self.make_at_once(dst, src, len, how) };
+        let token = unsafe { self.make_at_once(part, how) };
+        if token.has_failed_at_once() {
+            return token;
+        }
         let copy_ns = nanos(began);
         // SAFETY: the bytes were just written, and nobody else writes them before the copy is
         // settled.
@@ -254,35 +327,60 @@ impl Copier {
     /// # Safety
     /// As for [`Copier::submit`].
     #[inline(always)]
-    unsafe fn make_at_once(&self, dst: *mut u8, src: *const u8, len: usize, how: &How) -> Token {
+    unsafe fn make_at_once(&self, part: Part, how: &How) -> Token {
+        self.stats.count_at_once(part.len);
         // SAFETY: the caller's promise.
-        unsafe { self.copy_at_once(dst, src, len) };
-        self.stats.count_at_once(len);
+        if unsafe { self.copy_at_once(part) }.is_err() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.fail_at_once(part, TaskFailure::BadAddress, how) };
+        }
         if let Some((function, argument)) = how.handler {
             // It may free the source, which older copies may still read.
-            self.settle_for_write(src.addr(), len);
+            self.settle_for_write(part.src.addr(), part.len);
             // SAFETY: the caller's promise.
             unsafe { crate::handler::call(function, argument) };
         }
         Token::DONE
     }
 
+    /// A copy that cannot be made: its error is kept for who syncs, and its handler runs.
+    ///
+    /// # Safety
+    /// As for [`Copier::submit`], of the handler.
+    #[cold]
+    unsafe fn fail_at_once(&self, part: Part, failure: TaskFailure, how: &How) -> Token {
+        let ticket = self.at_once.fail(part.dst.addr(), part.len, failure);
+        if let Some((function, argument)) = how.handler {
+            // It may free the source, which older copies may still read.
+            self.settle_for_write(part.src.addr(), part.len);
+            // SAFETY: the caller's promise.
+            unsafe { crate::handler::call(function, argument) };
+        }
+        Token { ticket, ..Token::DONE }
+    }
+
     #[inline]
-    pub(crate) fn enqueue(
-        &self,
-        ticket: Ticket,
-        dst: *mut u8,
-        src: *const u8,
-        len_bytes: u32,
-        how: &How,
-    ) -> Token {
-        let task = Task::copy(dst.addr() as u64, src.addr() as u64, len_bytes);
-        self.publish(ticket, Kind::Copy, task, how)
+    pub(crate) fn enqueue(&self, ticket: Ticket, part: Part, how: &How) -> Token {
+        let Part { dst, src, len, hint } = part;
+        let task = Task::copy(dst.addr() as u64, src.addr() as u64, len as u32);
+        self.publish_with(ticket, Kind::Copy, task, how, hint == Hint::Stream)
     }
 
     /// Notes and publishes a task, and wakes the service where that is worth it.
     #[inline]
-    pub(crate) fn publish(&self, ticket: Ticket, kind: Kind, mut task: Task, how: &How) -> Token {
+    pub(crate) fn publish(&self, ticket: Ticket, kind: Kind, task: Task, how: &How) -> Token {
+        self.publish_with(ticket, kind, task, how, false)
+    }
+
+    #[inline]
+    fn publish_with(
+        &self,
+        ticket: Ticket,
+        kind: Kind,
+        mut task: Task,
+        how: &How,
+        streams: bool,
+    ) -> Token {
         let (len_bytes, granule_shift) = (task.len_bytes, task.granule_shift);
         let is_lazy = how.lazy_us.is_some();
         let (dst, src) = match kind {
@@ -291,8 +389,9 @@ impl Copier {
             Kind::Send => (task.fd as usize, task.src as usize),
             Kind::Forward => (task.extra as usize, task.fd as usize),
         };
-        let queued = Queued { kind, dst, src, len_bytes, granule_shift, is_lazy };
+        let queued = Queued { kind, dst, src, len_bytes, granule_shift, is_lazy, streams };
         self.keep_error_before(ticket);
+        self.learn_before(ticket);
         if queued.writes() {
             self.failures().overwrite(dst, len_bytes as usize);
         }
@@ -333,23 +432,32 @@ impl Copier {
     /// # Safety
     /// As for [`Copier::submit`], for as long as this takes.
     #[inline(always)]
-    unsafe fn copy_at_once(&self, dst: *mut u8, src: *const u8, len: usize) {
+    unsafe fn copy_at_once(&self, Part { dst, src, len, hint }: Part) -> Result<(), Fault> {
         if self.pending().settled() != self.queue().head() {
             self.settle_touching(dst.addr(), src.addr(), len);
         }
         self.failures().overwrite(dst.addr(), len);
         // SAFETY: the caller's promise; and what is pending does not touch these bytes now.
-        unsafe { self.copy_now(dst, src, len) };
+        unsafe { self.copy_now(dst, src, len, hint) }
     }
 
+    /// # Errors
+    /// [`Fault`]: a byte cannot be read or written.
+    ///
     /// # Safety
-    /// `src` is valid for reads, `dst` for writes of `len` bytes; they do not overlap, and nobody
-    /// else writes either or reads `dst` meanwhile.
-    #[inline]
-    pub(crate) unsafe fn copy_now(&self, dst: *mut u8, src: *const u8, len: usize) {
-        let hint = if len >= STREAM_BYTES_MIN { Hint::Stream } else { Hint::Reuse };
+    /// What is mapped of `src` may be read, what is mapped of `dst` overwritten; they do not
+    /// overlap, and nobody else writes either or reads `dst` meanwhile. Of a client of a daemon both
+    /// are mapped.
+    #[inline(always)]
+    pub(crate) unsafe fn copy_now(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+        hint: Hint,
+    ) -> Result<(), Fault> {
         // SAFETY: the caller's promise.
-        unsafe { copyunit::copy(dst, src, len, hint) };
+        unsafe { self.at_once.copy_now(dst, src, len, hint) }
     }
 
     /// Settles what a copy must come after. A pending copy that failed is no concern of this one:
@@ -375,7 +483,23 @@ impl Copier {
     /// two of them may be taken for one that failed, never the other way round.
     #[inline]
     pub fn sync(&self, token: &Token, range: Range<usize>) -> Result<(), CopyError> {
-        if token.is_queued() { self.sync_queued(token, range) } else { Ok(()) }
+        if token.is_queued() {
+            self.sync_queued(token, range)
+        } else if token.has_failed_at_once() {
+            self.sync_failed(token)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Tells of the error of a copy that was made at once.
+    #[cold]
+    fn sync_failed(&self, token: &Token) -> Result<(), CopyError> {
+        let code = self.failures().find(token.ticket);
+        if let Some(code) = code {
+            self.failures().tell(token.ticket, code);
+        }
+        told(code)
     }
 
     /// As [`Copier::sync`], for about `timeout` at most: false where the bytes are not there yet.
@@ -399,60 +523,11 @@ impl Copier {
 
     #[inline(never)]
     fn sync_queued(&self, token: &Token, range: Range<usize>) -> Result<(), CopyError> {
-        if token.is_timed {
-            return self.sync_timed(token, range);
+        let bits = token.bits(range);
+        match token.is_timed {
+            true => self.sync_timed(token.ticket, bits),
+            false => self.settle(token.ticket, bits),
         }
-        self.settle(token.ticket, token.bits(range))
-    }
-
-    /// A copy that was to be timed was made at once.
-    pub(crate) fn learn_at_once(&self, site: (usize, bool), len: usize, copy_ns: u32) {
-        self.sites.learn_at_once(site, len, copy_ns, None);
-    }
-
-    /// A copy that was to be timed was queued, and is over.
-    pub(crate) fn learn_queued(&self, place: (Place, bool), len: u32, seen: &Seen) {
-        self.sites.learn_queued(place, len, seen, &self.attachment.costs());
-    }
-
-    fn note_timing(&self, ticket: Ticket, place: Place, began: Instant, is_awake: bool) {
-        let submit_ns = u64::from(nanos(began).min(SUBMIT_NS_MAX)) << 1 | u64::from(is_awake);
-        let since = self.origin.elapsed().as_nanos() as u64;
-        self.pending().note_timing(ticket, since << 16 | submit_ns, place.0);
-    }
-
-    /// The first sync of a copy that is timed.
-    #[cold]
-    fn sync_timed(&self, token: &Token, range: Range<usize>) -> Result<(), CopyError> {
-        let bits = token.bits(range.clone());
-        let Some((timing, place)) = self.pending().take_timing(token.ticket) else {
-            return self.settle(token.ticket, bits);
-        };
-        let began = Instant::now();
-        let now_ns = began.saturating_duration_since(self.origin).as_nanos() as u64;
-        // Both are cut to 48 bits.
-        let window_ns = (now_ns << 16).wrapping_sub(timing & !0xffff) >> 16;
-        let dst = self.pending().get(token.ticket).filter(|queued| queued.kind != Kind::Send);
-        let settled = self.settle(token.ticket, bits);
-        let wait_ns = nanos(began);
-        let (submit_ns, window_ns) =
-            (timing as u32 >> 1 & SUBMIT_NS_MAX, window_ns.try_into().unwrap_or(u32::MAX));
-        let line_ns = match (settled, dst) {
-            // SAFETY: whoever queued the copy promised that its destination is valid until it is
-            // settled, which it is not before this returns; these bytes are there, and nobody
-            // writes them.
-            (Ok(()), Some(queued)) => unsafe {
-                let start = range.start.min(queued.len_bytes as usize);
-                let end = range.end.min(queued.len_bytes as usize);
-                line_ns((queued.dst + start) as *const u8, end.saturating_sub(start))
-            },
-            _ => None,
-        };
-        let seen = Seen { submit_ns, window_ns, wait_ns, line_ns };
-        let costs = self.attachment.costs();
-        let place = (Place(place), timing & 1 != 0);
-        self.sites.learn_queued(place, token.len_bytes, &seen, &costs);
-        settled
     }
 
     /// Waits until every copy submitted before has written its share of the `len` bytes from
@@ -465,7 +540,7 @@ impl Copier {
         if self.pending().settled() != self.queue().head() {
             self.each_pending(|queued| queued.writing(address, len));
         }
-        told(self.failures().take_written(address..address.saturating_add(len)))
+        self.at_once.sync_range(address, len)
     }
 
     /// As [`Copier::sync_range`], and until nobody reads the bytes any more: before they are
@@ -475,7 +550,7 @@ impl Copier {
     /// [`CopyError`] where a copy into the bytes failed, as for [`Copier::sync_range`].
     pub fn sync_for_write(&self, address: usize, len: usize) -> Result<(), CopyError> {
         self.settle_for_write(address, len);
-        told(self.failures().take_written(address..address.saturating_add(len)))
+        self.at_once.sync_range(address, len)
     }
 
     /// As [`Copier::sync_for_write`], for who has no use for an error: it is left to who syncs.
@@ -495,12 +570,12 @@ impl Copier {
         told(self.failures().take_all())
     }
 
-    /// As [`Copier::sync_all`], with the error of a task from `since` on, that is left for who asks
-    /// for it.
-    pub(crate) fn sync_since(&self, since: Ticket) -> Result<(), CopyError> {
+    /// As [`Copier::sync_all`], with the error of a task from `since` on, or of a copy made at once
+    /// from `at_once` on, that is left for who asks for it.
+    pub(crate) fn sync_since(&self, since: Ticket, at_once: Ticket) -> Result<(), CopyError> {
         self.each_pending(Queued::all);
         self.run_handlers();
-        told(self.failures().untold_since(since))
+        told(self.failures().untold_since(since, at_once))
     }
 
     /// Gives up a copy: what of it nobody depends on is not made, and what its destination holds
@@ -512,8 +587,11 @@ impl Copier {
     /// stream all the same; it ends so where they are not there, since somebody else took them.
     pub fn abort(&self, token: &Token) {
         if !token.is_queued() {
+            // An error is nobody's concern any more.
+            let _ = self.sync(token, 0..0);
             return;
         }
+        self.adopt();
         let all = token.bits(0..token.len_bytes as usize);
         let progress = self.queue().progress(token.ticket);
         let wish = SyncTask { ticket: token.ticket, bits: all, kind: SyncKind::Abort };
@@ -542,7 +620,7 @@ impl Copier {
 
     /// As [`Copier::abort`], and where nobody serves what is not copied stays so.
     pub(crate) fn abandon(&self, token: &Token) {
-        if !self.is_served() {
+        if token.is_queued() && !self.is_served() {
             self.take_back();
             self.queue().progress(token.ticket).abort_rest(token.bits(0..TASK_BYTES_MAX));
         }
@@ -551,6 +629,10 @@ impl Copier {
 
     /// Runs the handlers that are due, in this thread; how many.
     pub fn run_handlers(&self) -> usize {
+        if self.is_orphan() {
+            // They are run in the parent.
+            return 0;
+        }
         if let Some(remote) = self.attachment.remote() {
             return self.run_remote_handlers(remote);
         }
@@ -615,6 +697,34 @@ impl Copier {
     pub(crate) fn take_back(&self) {
         if let Some(remote) = self.attachment.remote() {
             remote.take_back();
+        }
+        self.adopt();
+    }
+
+    /// In a child: gives back what threads of the parent had claimed and not done at the fork, so
+    /// that whoever waits copies it. What they had at sockets ends: they do it in the parent.
+    pub(crate) fn adopt(&self) {
+        if self.is_orphan() {
+            self.adopted.run(|| self.disown_threads());
+        }
+    }
+
+    #[cold]
+    fn disown_threads(&self) {
+        let (tail, head) = (self.queue().tail().0, self.queue().head().0);
+        for ticket in (tail..head).map(Ticket) {
+            // None where another thread of the parent was about to submit it.
+            let Some(queued) = self.pending().get(ticket) else { continue };
+            let progress = self.queue().progress(ticket);
+            let left = queued.all() & !progress.done();
+            match queued.kind {
+                Kind::Copy => progress.release(left & progress.claimed()),
+                _ if left != 0 => {
+                    progress.claim(left);
+                    progress.fail(TaskFailure::CANCELLED.code(), left);
+                }
+                _ => {}
+            }
         }
     }
 }

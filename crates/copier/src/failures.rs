@@ -9,7 +9,7 @@
 
 use std::num::NonZeroU16;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ring::Ticket;
@@ -17,6 +17,10 @@ use ring::Ticket;
 /// So many are told apart. Of more, those that are nearest to each other become one, with whatever
 /// is between them: a late sync may then fail that need not, and none succeeds that should not.
 pub(crate) const FAILURES_MAX: usize = 512;
+
+/// Copies that were made at once have no tickets: those that failed get tickets from here on, which
+/// no queue comes to.
+const AT_ONCE: u64 = 1 << 63;
 
 /// A task that failed, or several and what is between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +76,8 @@ pub(crate) struct Failures {
     /// where nothing failed.
     count: AtomicUsize,
     untold: AtomicUsize,
+    /// How many copies that were made at once have failed.
+    at_once: AtomicU64,
     /// By ticket.
     failed: Mutex<Vec<Failed>>,
 }
@@ -99,6 +105,19 @@ impl Failures {
     #[cold]
     pub fn keep(&self, ticket: Ticket, code: NonZeroU16, bytes: Range<usize>) {
         self.note(Failed { first: ticket, last: ticket, code, bytes, is_untold: true });
+    }
+
+    /// Keeps the error of a copy that was made at once; the ticket that it is found by.
+    #[cold]
+    pub fn keep_at_once(&self, code: NonZeroU16, bytes: Range<usize>) -> Ticket {
+        let ticket = Ticket(AT_ONCE | self.at_once.fetch_add(1, Ordering::Relaxed));
+        self.keep(ticket, code, bytes);
+        ticket
+    }
+
+    /// The ticket of the next copy made at once that fails.
+    pub fn next_at_once(&self) -> Ticket {
+        Ticket(AT_ONCE | self.at_once.load(Ordering::Relaxed))
     }
 
     /// Somebody is being told of the error of a task.
@@ -139,14 +158,18 @@ impl Failures {
         failed.get(place).filter(|found| found.first <= ticket).map(|found| found.code)
     }
 
-    /// The error of a task of `since` or later of which nobody was told, and nobody is now.
-    pub fn untold_since(&self, since: Ticket) -> Option<NonZeroU16> {
+    /// The error of a task of `since` or later, or of a copy made at once, of `at_once` or later, of
+    /// which nobody was told, and nobody is now.
+    pub fn untold_since(&self, since: Ticket, at_once: Ticket) -> Option<NonZeroU16> {
         if !self.has_untold() {
             return None;
         }
         let failed = self.lock();
-        let found = failed.iter().find(|failed| failed.is_untold && failed.last >= since);
-        found.map(|found| found.code)
+        let is_later = |failed: &Failed| match failed.last.0 & AT_ONCE {
+            0 => failed.last >= since,
+            _ => failed.last >= at_once,
+        };
+        failed.iter().find(|failed| failed.is_untold && is_later(failed)).map(|found| found.code)
     }
 
     /// Tells of the oldest error of a task that should have written some of these bytes.
@@ -218,7 +241,8 @@ mod tests {
         for _ in 0..2 {
             let found = [4, 5, 6, 9].map(|ticket| failures.find(Ticket(ticket)));
             assert_eq!(found, [None, Some(code(22)), None, Some(code(14))]);
-            assert_eq!(failures.untold_since(Ticket(6)), (failures.has_untold()).then(|| code(14)));
+            let untold = failures.untold_since(Ticket(6), failures.next_at_once());
+            assert_eq!(untold, (failures.has_untold()).then(|| code(14)));
             failures.take_all();
         }
         assert!(!failures.has_untold());
@@ -245,6 +269,22 @@ mod tests {
         failures.keep(Ticket(3), code(32), 0..0);
         assert_eq!(failures.take_written(0..usize::MAX), None);
         assert_eq!((failures.take_all(), failures.take_all()), (Some(code(32)), None));
+    }
+
+    #[test]
+    fn what_failed_at_once_is_found_like_tasks_and_apart_from_them() {
+        let failures = Failures::default();
+        failures.keep(Ticket(7), code(22), 0..10);
+        let before = failures.next_at_once();
+        let first = failures.keep_at_once(code(14), 100..200);
+        let second = failures.keep_at_once(code(5), 300..400);
+        assert_eq!((first, failures.find(first)), (before, Some(code(14))));
+        assert_eq!(failures.untold_since(Ticket(8), second), Some(code(5)));
+        assert_eq!(failures.untold_since(Ticket(8), failures.next_at_once()), None);
+        assert_eq!(failures.untold_since(Ticket(7), failures.next_at_once()), Some(code(22)));
+        failures.tell(second, code(5));
+        assert_eq!((failures.take_written(300..400), failures.find(second)), (None, Some(code(5))));
+        assert_eq!(failures.take_written(150..160), Some(code(14)));
     }
 
     proptest::proptest! {

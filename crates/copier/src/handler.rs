@@ -60,8 +60,10 @@ impl Copier {
     pub fn sync_handlers(&self) -> Result<(), CopyError> {
         let head = self.queue().head();
         self.each_pending(Queued::all);
-        self.run_handlers();
-        self.run_handlers_below(head);
+        if !self.is_orphan() {
+            self.run_handlers();
+            self.run_handlers_below(head);
+        }
         told(self.failures().take_all())
     }
 

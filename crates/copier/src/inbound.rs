@@ -316,6 +316,7 @@ impl Inbound {
             len_bytes: piece.len as u32,
             granule_shift: segment::granule_shift_for(piece.len as u32),
             is_lazy: false,
+            streams: false,
         }
     }
 

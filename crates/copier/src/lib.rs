@@ -3,6 +3,8 @@
 #[allow(unsafe_code)]
 mod arena;
 #[allow(unsafe_code)]
+mod at_once;
+#[allow(unsafe_code)]
 mod chain;
 #[allow(unsafe_code)]
 pub mod channel;
@@ -10,6 +12,8 @@ pub mod channel;
 mod copier;
 mod error;
 mod failures;
+#[allow(unsafe_code)]
+mod fork;
 mod forward;
 #[allow(unsafe_code)]
 mod glance;
@@ -19,6 +23,8 @@ mod handler;
 mod inbound;
 #[allow(unsafe_code)]
 mod incoming;
+#[allow(unsafe_code)]
+mod learn;
 mod ledger;
 mod link;
 #[allow(unsafe_code)]
@@ -41,6 +47,7 @@ mod stats;
 mod stream;
 
 pub use arena::{ArenaCopy, Begun, Ended, Why};
+pub use at_once::{AtOnce, is_refused};
 pub use chain::Received;
 pub use copier::{Copier, How, TASK_BYTES_MAX, Token};
 pub use copyd::daemon::SOCKET;

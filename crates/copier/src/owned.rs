@@ -42,7 +42,7 @@ impl Copier {
             // SAFETY: two vectors of `len` bytes, so they do not overlap. Nobody touches or frees
             // them until the copy is settled: `Owned` has both, gives them away in `wait` only,
             // and settles before that and before it drops them.
-            unsafe { self.submit(dst.add(at), src.add(at), part, &how) }
+            unsafe { self.submit_part(dst.add(at), src.add(at), part, len, &how) }
         };
         let first = submit(0);
         let rest = (TASK_BYTES_MAX..len).step_by(TASK_BYTES_MAX).map(submit).collect();

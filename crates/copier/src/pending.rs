@@ -35,6 +35,8 @@ pub(crate) struct Queued {
     pub granule_shift: u8,
     /// Nobody wants it soon: whoever needs its bytes better has the service read past it.
     pub is_lazy: bool,
+    /// It is part of a copy that is too long for the caches.
+    pub streams: bool,
 }
 
 impl Queued {
@@ -101,12 +103,28 @@ struct Slot {
     ticket: AtomicU64,
     dst: AtomicU64,
     src: AtomicU64,
-    /// Length, granule shift, lazy, kind.
+    /// Length, granule shift, lazy, streams, kind.
     shape: AtomicU64,
-    /// Of a copy that is timed: when its submission was over, what that took (48 and 15 bits of
-    /// nanoseconds), whether the service was awake (1 bit), and where in the program it is. Written by who submits, read by who syncs.
+    /// The ticket plus one of the copy that the words below are about; 0 where none is timed. It is
+    /// not that of `ticket` where that one came later and is not timed.
+    timed: AtomicU64,
+    /// When its submission was over, what that took (48 and 15 bits of nanoseconds), and whether the
+    /// service was awake (1 bit). Written by who submits, read by who syncs.
     timing: AtomicU64,
-    place: AtomicU64,
+    /// Where in the program it is.
+    site: AtomicU64,
+    /// 0 before the first sync; then the nanoseconds until that plus one, and those that syncs have
+    /// waited (32 bits each).
+    seen: AtomicU64,
+}
+
+/// What is to be learnt of a copy that is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Timed {
+    pub timing: u64,
+    pub site: usize,
+    /// Until the first sync, and in syncs; none before there was one.
+    pub seen: Option<(u32, u32)>,
 }
 
 /// The tasks of one queue, by slot.
@@ -141,6 +159,7 @@ impl Pending {
         let shape = u64::from(queued.len_bytes)
             | u64::from(queued.granule_shift) << 32
             | u64::from(queued.is_lazy) << 40
+            | u64::from(queued.streams) << 41
             | (queued.kind as u64) << 48;
         slot.shape.store(shape, Ordering::Relaxed);
         slot.ticket.store(ticket.0.wrapping_add(1), Ordering::Release);
@@ -172,21 +191,60 @@ impl Pending {
             len_bytes: shape as u32,
             granule_shift: (shape >> 32) as u8,
             is_lazy: shape >> 40 & 1 != 0,
+            streams: shape >> 41 & 1 != 0,
         })
     }
 
-    /// Notes when a task was submitted: for its first sync.
-    pub fn note_timing(&self, ticket: Ticket, timing: u64, place: u64) {
+    /// Notes when a task was submitted, for its syncs.
+    pub fn note_timing(&self, ticket: Ticket, timing: u64, site: usize) {
         let slot = self.slot(ticket);
-        slot.place.store(place, Ordering::Relaxed);
-        slot.timing.store(timing, Ordering::Release);
+        slot.timing.store(timing, Ordering::Relaxed);
+        slot.site.store(site as u64, Ordering::Relaxed);
+        slot.seen.store(0, Ordering::Relaxed);
+        slot.timed.store(ticket.0.wrapping_add(1), Ordering::Release);
     }
 
-    /// What was noted, once.
-    pub fn take_timing(&self, ticket: Ticket) -> Option<(u64, u64)> {
+    /// Whether something is to be learnt of a task.
+    #[inline]
+    pub fn is_timed(&self, ticket: Ticket) -> bool {
+        self.slot(ticket).timed.load(Ordering::Acquire) == ticket.0.wrapping_add(1)
+    }
+
+    /// The task of which something is to be learnt still, in the slot that is to serve `next`.
+    #[inline]
+    pub fn timed_before(&self, next: Ticket) -> Option<Ticket> {
+        self.slot(next).timed.load(Ordering::Acquire).checked_sub(1).map(Ticket)
+    }
+
+    /// When the submission of a task that is timed was over, as it was noted.
+    pub fn timing(&self, ticket: Ticket) -> u64 {
+        self.slot(ticket).timing.load(Ordering::Relaxed)
+    }
+
+    /// A sync of a task that is timed waited so long; if it was the first one, `window_ns` after the
+    /// submission.
+    pub fn add_wait(&self, ticket: Ticket, window_ns: u32, wait_ns: u32) {
+        let add = |seen: u64| {
+            let first = match seen >> 32 {
+                0 => u64::from(window_ns.saturating_add(1)),
+                first => first,
+            };
+            Some(first << 32 | u64::from((seen as u32).saturating_add(wait_ns)))
+        };
+        let _ = self.slot(ticket).seen.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    /// What was noted of a task, once.
+    pub fn take_timing(&self, ticket: Ticket) -> Option<Timed> {
         let slot = self.slot(ticket);
-        let timing = slot.timing.swap(0, Ordering::Acquire);
-        (timing != 0).then(|| (timing, slot.place.load(Ordering::Relaxed)))
+        let expected = ticket.0.wrapping_add(1);
+        let timing = slot.timing.load(Ordering::Relaxed);
+        let site = slot.site.load(Ordering::Relaxed) as usize;
+        let seen = slot.seen.load(Ordering::Relaxed);
+        let taken = slot.timed.compare_exchange(expected, 0, Ordering::AcqRel, Ordering::Relaxed);
+        taken.ok()?;
+        let seen = (seen != 0).then(|| ((seen >> 32) as u32 - 1, seen as u32));
+        Some(Timed { timing, site, seen })
     }
 
     /// All tickets below this one are done.
@@ -207,7 +265,8 @@ mod tests {
 
     fn queued(dst: usize, src: usize, len_bytes: u32) -> Queued {
         let granule_shift = segment::granule_shift_for(len_bytes);
-        Queued { kind: Kind::Copy, dst, src, len_bytes, granule_shift, is_lazy: false }
+        let (is_lazy, streams) = (false, false);
+        Queued { kind: Kind::Copy, dst, src, len_bytes, granule_shift, is_lazy, streams }
     }
 
     #[test]
@@ -251,6 +310,23 @@ mod tests {
         assert!(forward.shares_socket(&sent) && !forward.shares_socket(&received));
         assert_eq!((received.reading(0, usize::MAX), received.writing(0x10000, 1)), (0, 1));
         assert_eq!((sent.reading(0x10000, 1), sent.writing(0, usize::MAX)), (1, 0));
+    }
+
+    #[test]
+    fn the_waits_of_all_syncs_are_one_sample_of_their_own_task() {
+        let pending = Pending::new(16, Ticket(0));
+        assert!(!pending.is_timed(Ticket(0)) && pending.timed_before(Ticket(3)).is_none());
+        pending.note_timing(Ticket(3), 77, 0x1000);
+        assert!(pending.is_timed(Ticket(3)) && !pending.is_timed(Ticket(19)));
+        assert_eq!(pending.timed_before(Ticket(19)), Some(Ticket(3)));
+        assert_eq!(pending.take_timing(Ticket(19)), None);
+        pending.add_wait(Ticket(3), 0, 5);
+        pending.add_wait(Ticket(3), 900, 7);
+        let timed = Timed { timing: 77, site: 0x1000, seen: Some((0, 12)) };
+        assert_eq!(pending.take_timing(Ticket(3)), Some(timed));
+        assert_eq!(pending.take_timing(Ticket(3)), None);
+        pending.note_timing(Ticket(19), 78, 0x2000);
+        assert_eq!(pending.take_timing(Ticket(19)).map(|timed| timed.seen), Some(None));
     }
 
     #[test]

@@ -1,10 +1,13 @@
 //! The service in this process.
 
+use std::io;
 use std::sync::Arc;
 
 use copyd::{AttachError, Attachment, Config, Counts, Devices, Scenario};
 use copyunit::model::{Clock, Paced};
 use copyunit::{OwnMemory, Space};
+
+use crate::fork::{self, OfProcess};
 
 /// Why a service does not start.
 #[derive(Debug, thiserror::Error)]
@@ -15,11 +18,21 @@ pub enum StartError {
     /// The threads.
     #[error(transparent)]
     Service(#[from] copyd::StartError),
+    /// A child after fork(2) could wait for threads that it does not have.
+    #[error("the copy service cannot be told of forks: {0}; is there no memory left?")]
+    Forks(#[source] io::Error),
 }
 
 /// Threads of this process that copy for it; they end with this value.
+///
+/// A child after fork(2) does not have them. There every [`Copier`](crate::Copier) of the parent's
+/// copies at once; what was pending at the fork is copied by whoever waits for it, and handlers of
+/// it run in the parent only, as sends and receives are made there only (in the child they end with
+/// [`TaskFailure::CANCELLED`](crate::TaskFailure::CANCELLED)). The value need not be dropped there,
+/// and a child may start a service of its own. Not for children by vfork(2) or a bare clone(2), nor
+/// for handlers of signals.
 pub struct Service {
-    service: copyd::Service,
+    service: OfProcess<copyd::Service>,
     memory: Arc<dyn Space>,
 }
 
@@ -63,11 +76,13 @@ impl Service {
         start: impl FnOnce(Config) -> Result<copyd::Service, copyd::StartError>,
         wrap: impl FnOnce(Arc<dyn Space>) -> Arc<dyn Space>,
     ) -> Result<Service, StartError> {
+        // Before there is a thread that a fork could lose.
+        fork::watch().map_err(StartError::Forks)?;
         let guard = copyunit::guard::install()?;
         // SAFETY: copies get into a queue of this service by `Copier::submit` only, whose callers
         // promise just that.
         let memory = wrap(Arc::new(unsafe { OwnMemory::new(guard) }));
-        Ok(Service { service: start(config)?, memory })
+        Ok(Service { service: OfProcess::new(start(config)?), memory })
     }
 
     /// A new client.
@@ -84,6 +99,9 @@ impl Service {
     /// # Errors
     /// [`AttachError`].
     pub fn attach_weighted(&self, weight: u32) -> Result<Attachment, AttachError> {
+        if self.service.is_orphan() {
+            return Err(AttachError::Stopping);
+        }
         self.service.attach(Arc::clone(&self.memory), weight)
     }
 
@@ -92,6 +110,9 @@ impl Service {
     /// # Errors
     /// [`AttachError`].
     pub fn attach_with(&self, weight: u32, slots: u32) -> Result<Attachment, AttachError> {
+        if self.service.is_orphan() {
+            return Err(AttachError::Stopping);
+        }
         self.service.attach_with(Arc::clone(&self.memory) as _, weight, slots)
     }
 

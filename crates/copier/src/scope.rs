@@ -20,6 +20,8 @@ pub struct Scope<'scope, 'env: 'scope> {
     pub(crate) copier: &'scope Copier,
     /// From here on there may be something to wait for at the end.
     pub(crate) first_queued: Cell<Option<Ticket>>,
+    /// Copies made at once that fail from here on are the scope's.
+    at_once: Ticket,
     /// Some of it is at sockets, and may fail without anybody's mistake.
     pub(crate) has_sockets: Cell<bool>,
     scope: PhantomData<&'scope mut &'scope ()>,
@@ -78,6 +80,7 @@ impl Copier {
         let scope = Scope {
             copier: self,
             first_queued: Cell::new(None),
+            at_once: self.failures().next_at_once(),
             has_sockets: Cell::new(false),
             scope: PhantomData,
             env: PhantomData,
@@ -96,7 +99,7 @@ impl Drop for Settle<'_, '_, '_> {
     #[inline]
     fn drop(&mut self) {
         let Some(first) = self.0.first_queued.get() else { return };
-        let settled = self.0.copier.sync_since(first);
+        let settled = self.0.copier.sync_since(first, self.0.at_once);
         // What failed at a socket is told to whoever syncs it.
         if !std::thread::panicking() && !self.0.has_sockets.get() {
             settled.unwrap_or_else(|error| panic!("{error}"));
@@ -183,7 +186,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         how: &How,
     ) -> Pending<'scope> {
         // SAFETY: the caller's promise.
-        let first = unsafe { self.submit_part(dst, src, len.min(TASK_BYTES_MAX), how) };
+        let first = unsafe { self.submit_part(dst, src, len.min(TASK_BYTES_MAX), len, how) };
         let rest = match len {
             0..=TASK_BYTES_MAX => None,
             // SAFETY: the caller's promise.
@@ -195,18 +198,28 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// # Safety
     /// As for [`Scope::submit`].
     #[inline(always)]
-    unsafe fn submit_part(&self, dst: *mut u8, src: *const u8, len: usize, how: &How) -> Token {
+    unsafe fn submit_part(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+        whole_bytes: usize,
+        how: &How,
+    ) -> Token {
         // SAFETY: the caller's promise; and the scope settles all copies before it ends, whatever
         // happens.
-        let token = unsafe { self.copier.submit(dst, src, len, how) };
+        let token = unsafe { self.copier.submit_part(dst, src, len, whole_bytes, how) };
         self.note(&token);
         token
     }
 
     #[inline(always)]
     pub(crate) fn note(&self, token: &Token) {
-        if token.is_queued() && self.first_queued.get().is_none() {
-            self.first_queued.set(Some(token.ticket));
+        let is_settled = !token.is_queued() && !token.has_failed_at_once();
+        if !is_settled && self.first_queued.get().is_none() {
+            // One that failed at once has no place in the queue: all of the scope comes later.
+            let head = self.copier.queue().head();
+            self.first_queued.set(Some(if token.is_queued() { token.ticket } else { head }));
         }
     }
 
@@ -225,7 +238,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
             .map(|at| {
                 let part = (len - at).min(TASK_BYTES_MAX);
                 // SAFETY: the caller's promise: the part is within the bytes.
-                unsafe { self.submit_part(dst.add(at), src.add(at), part, how) }
+                unsafe { self.submit_part(dst.add(at), src.add(at), part, len, how) }
             })
             .collect()
     }

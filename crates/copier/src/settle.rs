@@ -8,6 +8,7 @@ use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 use copyd::TaskFailure;
+use copyunit::Hint;
 use ring::segment::{self, Run};
 use ring::{SyncKind, SyncTask, Ticket, Until, WaitPolicy, Waited};
 
@@ -55,6 +56,7 @@ impl Copier {
 
     #[cold]
     pub(crate) fn settle_slowly(&self, ticket: Ticket, bits: u32, depth: u32) {
+        self.adopt();
         let progress = self.queue().progress(ticket);
         // Retired, or in another thread's hands that has not published it: nothing to wait for.
         let Some(queued) = self.pending().get(ticket) else { return };
@@ -122,27 +124,34 @@ impl Copier {
         if !self.clear_the_way(ticket, queued.dst + start, queued.src + start, len, depth) {
             return false;
         }
-        let progress = self.queue().progress(ticket);
         let mine = self.claim(ticket, run.bits());
+        if mine != 0 {
+            self.copy_claimed(ticket, queued, mine);
+        }
+        true
+    }
+
+    /// Copies segments that this thread has claimed. Where an address is bad they end with the
+    /// error that the service would end them with.
+    fn copy_claimed(&self, ticket: Ticket, queued: &Queued, mine: u32) {
+        let progress = self.queue().progress(ticket);
+        let hint = if queued.streams { Hint::Stream } else { Hint::Reuse };
         for run in segment::runs(mine) {
             let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
             let (start, len) = (bytes.start as usize, (bytes.end - bytes.start) as usize);
-            // SAFETY: who queued the task promised that its ranges stay valid, and that nobody
-            // else touches them, until it is settled; it is not, as these segments are undone. They
-            // are ours: the claim says so, and nobody older that is pending touches them.
-            unsafe {
-                self.copy_now(
-                    (queued.dst + start) as *mut u8,
-                    (queued.src + start) as *const u8,
-                    len,
-                )
-            };
+            let dst = (queued.dst + start) as *mut u8;
+            let src = (queued.src + start) as *const u8;
+            // SAFETY: who queued the task promised that what is mapped of its ranges may be used,
+            // and that nobody else touches it, until it is settled; it is not, as these segments are
+            // undone. They are ours: the claim says so, and nobody older that is pending touches
+            // them. Ranges that overlap are not queued.
+            if unsafe { self.copy_now(dst, src, len, hint) }.is_err() {
+                progress.fail(TaskFailure::BadAddress.code(), mine);
+                return;
+            }
         }
-        if mine != 0 {
-            progress.finish(mine);
-            self.stats().count_helped(mine, queued);
-        }
-        true
+        progress.finish(mine);
+        self.stats().count_helped(mine, queued);
     }
 
     /// Receives or sends in the place of a service that is gone, and waits for the socket.
@@ -213,8 +222,11 @@ impl Copier {
     fn is_over(&self, ticket: Ticket, queued: &Queued) -> bool {
         let progress = self.queue().progress(ticket);
         let is_over = progress.is_current() && progress.is_done(queued.all());
-        if is_over && let Some(code) = progress.error() {
-            self.failures().keep(ticket, code, queued.written());
+        if is_over {
+            if let Some(code) = progress.error() {
+                self.failures().keep(ticket, code, queued.written());
+            }
+            self.learn_over(ticket, queued);
         }
         is_over
     }
@@ -239,7 +251,7 @@ impl Copier {
             if let Some(queued) = self.pending().get(at) {
                 let wanted = bits(&queued);
                 if wanted != 0
-                    && let Err(code) = self.settle_untold(at, wanted)
+                    && let Err(code) = self.settle_learning(at, &queued, wanted)
                 {
                     self.failures().keep(at, code, queued.written());
                 }

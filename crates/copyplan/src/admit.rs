@@ -29,8 +29,8 @@ const QUEUE_GAIN: f32 = 0.9;
 
 /// Lengths from `1 << CLASS_MIN` bytes on have classes by powers of two.
 const CLASS_MIN: u32 = 10;
-/// The last class has all longer ones: 1 MiB and more.
-const CLASSES: usize = 11;
+/// How many classes of lengths there are. The last one has all longer ones: 1 MiB and more.
+pub const CLASSES: usize = 11;
 /// Copies made each way before they are compared: the first ones find cold caches, new pages, and a
 /// service that is just waking up.
 const SAMPLES_MIN: u8 = 6;
@@ -167,7 +167,8 @@ pub struct Site {
     asleep: [Class; CLASSES],
 }
 
-fn class_of(len: u64) -> usize {
+/// The class of copies of `len` bytes.
+pub fn class_of(len: u64) -> usize {
     let power = (len | 1).ilog2().max(CLASS_MIN) - CLASS_MIN;
     (power as usize).min(CLASSES - 1)
 }

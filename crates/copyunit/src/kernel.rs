@@ -27,7 +27,9 @@ pub fn class(bytes: usize) -> usize {
 pub enum Hint {
     /// They are read soon: they belong into the caches.
     Reuse,
-    /// They are not read soon: from [`stream::STREAM_BYTES_MIN`] on they go around the caches.
+    /// They are too many for the caches, or of a copy that has too many
+    /// ([`stream::STREAM_BYTES_MIN`]), and not read soon: they go around the caches. Less than
+    /// [`stream::STREAM_PART_BYTES_MIN`] do not.
     Stream,
 }
 
@@ -198,7 +200,7 @@ pub(crate) static GUARDED: Table = [const { AtomicPtr::new(first_guarded as *mut
 /// The loop for a copy.
 #[inline]
 pub(crate) fn chosen(table: &Table, len: usize, hint: Hint) -> Routine {
-    if hint == Hint::Stream && len >= stream::STREAM_BYTES_MIN {
+    if hint == Hint::Stream && len >= stream::STREAM_PART_BYTES_MIN {
         return stream::routine();
     }
     let address = table[class(len)].load(Ordering::Relaxed);

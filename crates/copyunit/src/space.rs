@@ -6,16 +6,14 @@ use std::sync::Arc;
 use crate::device::Piece;
 use crate::guard::{Fault, Guard};
 use crate::kernel::Hint;
-
-/// From so many bytes on a copy goes past the caches: they would hold nothing else afterwards.
-const STREAM_BYTES_MIN: u64 = 8 << 20;
+use crate::stream::STREAM_BYTES_MIN;
 
 /// Most places of one receive or send.
 pub const PARTS_MAX: usize = 64;
 
 /// What a copy of so many bytes wants of the caches.
 pub(crate) fn hint_for(len: u64) -> Hint {
-    if len >= STREAM_BYTES_MIN { Hint::Stream } else { Hint::Reuse }
+    if len >= STREAM_BYTES_MIN as u64 { Hint::Stream } else { Hint::Reuse }
 }
 
 /// A place in this process's memory.

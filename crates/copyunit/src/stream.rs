@@ -12,8 +12,11 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::kernel::{Kernel, Raw, Routine};
 use crate::{arch, portable};
 
-/// From this length on, in bytes, [`crate::Hint::Stream`] means stores around the caches.
+/// From this length on, in bytes, a whole copy is better made by stores around the caches
+/// ([`crate::Hint::Stream`]).
 pub const STREAM_BYTES_MIN: usize = 8 << 20;
+/// The shortest part of such a copy, in bytes, that is: a shorter one is not worth the fence.
+pub const STREAM_PART_BYTES_MIN: usize = 4 << 10;
 
 /// The loops of this kind that this machine can run, the preferred first.
 pub fn available() -> &'static [Kernel] {

@@ -166,7 +166,7 @@ impl MessageSender {
             // SAFETY: both areas are mapped as long as this value lives, and are two mappings; no
             // copy of the slot is pending, for its last one was settled when it was released. That
             // others can write both is nothing that this copy relies on.
-            unsafe { self.copier.copy_now(dst, src, len) };
+            unsafe { copyunit::copy(dst, src, len, copyunit::Hint::Reuse) };
             self.missed_bytes += len;
             if self.is_offloading && self.missed_bytes >= WAKE_BYTES && !self.copier.is_awake() {
                 self.missed_bytes = 0;
