@@ -1,12 +1,16 @@
 //! A gateway of functions with everything that belongs to it, as processes that can be killed.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
+use gateway::auth::{KeyPair, sign_request};
+use gateway::credentials;
 use serde_json::Value;
 
 use crate::unlade;
@@ -78,11 +82,111 @@ impl Answer {
     }
 }
 
-/// Asks over HTTP; an error where the connection ends before the answer does.
+/// What is known of a gateway by who asks it: its state, and the tenants of functions.
+#[derive(Debug, Default)]
+struct Known {
+    state: PathBuf,
+    tenants: BTreeMap<String, String>,
+}
+
+/// Gateways by their addresses.
+static GATEWAYS: Mutex<BTreeMap<SocketAddr, Known>> = Mutex::new(BTreeMap::new());
+
+fn known<T>(act: impl FnOnce(&mut BTreeMap<SocketAddr, Known>) -> T) -> T {
+    act(&mut GATEWAYS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The keys of a tenant of the gateway at an address; nothing where it is no gateway's.
+pub fn keys_of(address: SocketAddr, tenant: &str) -> Option<KeyPair> {
+    let state = known(|all| all.get(&address).map(|known| known.state.clone()))?;
+    let text = std::fs::read_to_string(credentials::file(&state)).ok()?;
+    credentials::parse(&text).remove(tenant)
+}
+
+/// The header fields that sign a request, with a key of the tenant whose function it names, else of the
+/// default one's.
+///
+/// # Panics
+/// It cannot be signed.
+pub fn signed(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Vec<(String, String)> {
+    let function = path.split('/').nth(3).unwrap_or_default();
+    let tenant = known(|all| all.get(&address)?.tenants.get(function).cloned());
+    let Some(keys) = keys_of(address, tenant.as_deref().unwrap_or("default")) else {
+        return Vec::new();
+    };
+    sign_with(&keys, address, method, path, headers, body)
+}
+
+fn sign_with(
+    keys: &KeyPair,
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Vec<(String, String)> {
+    let host = address.to_string();
+    let signed = sign_request(keys, (method, path, &host), headers, body, SystemTime::now());
+    signed.expect("it can be signed")
+}
+
+/// Asks a gateway as the one who has these keys; a connection of its own.
+///
+/// # Errors
+/// The connection's.
+pub fn ask_as(
+    keys: &KeyPair,
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> std::io::Result<Answer> {
+    let signed = sign_with(keys, address, method, path, headers, body);
+    let own = signed.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    ask_plainly(
+        address,
+        method,
+        path,
+        &headers.iter().copied().chain(own).collect::<Vec<_>>(),
+        body,
+    )
+}
+
+/// Asks over HTTP, with a signature where it is a gateway; an error where the connection ends before
+/// the answer does.
 ///
 /// # Errors
 /// The connection's.
 pub fn ask(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> std::io::Result<Answer> {
+    let signed = signed(address, method, path, headers, body);
+    let own = signed.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    ask_plainly(
+        address,
+        method,
+        path,
+        &headers.iter().copied().chain(own).collect::<Vec<_>>(),
+        body,
+    )
+}
+
+/// Asks over HTTP as nobody; an error where the connection ends before the answer does.
+///
+/// # Errors
+/// The connection's.
+pub fn ask_plainly(
     address: SocketAddr,
     method: &str,
     path: &str,
@@ -194,10 +298,15 @@ impl Gateway {
         let source = self.dir.path().join("source").join(name);
         std::fs::create_dir_all(&source).expect("a directory");
         std::fs::write(source.join("app.py"), code).expect("a file");
+        let tenant = manifest.lines().find_map(|line| line.strip_prefix("tenant = "));
+        let tenant = tenant.unwrap_or("default").trim_matches('"').to_owned();
+        let (function, own) = (name.to_owned(), tenant.clone());
+        known(|all| all.entry(self.address).or_default().tenants.insert(function, own));
         let manifest = format!("handler = \"app.handler\"\n{manifest}");
         std::fs::write(source.join("function.toml"), manifest).expect("a file");
         let mut command = Command::new(unlade());
         command.args(["fn", "deploy", "--gateway", &format!("http://{}", self.address)]);
+        command.args(["--tenant", &tenant, "--state"]).arg(self.dir.path());
         command.arg(source).output().expect("the command runs")
     }
 
@@ -236,7 +345,9 @@ impl Gateway {
     /// There is none in time.
     pub fn worker(&self, tenant: &str) -> u32 {
         let find = || {
-            let state = self.state();
+            let keys = keys_of(self.address, tenant)?;
+            let path = "/unlade/v1/state";
+            let state = ask_as(&keys, self.address, "GET", path, &[], b"").ok()?.json();
             let workers = state["workers"].as_array()?;
             let own = workers.iter().find(|worker| worker["tenant"] == tenant)?;
             own["pid"].as_u64().map(|pid| pid as u32)
@@ -338,7 +449,15 @@ fn spawn(dir: &Path, config: &str, store: u16) -> (Child, SocketAddr) {
         let stdout = process.stdout.take().expect("its output");
         BufReader::new(stdout).read_line(&mut line).expect("a line");
         if let Some(address) = line.trim().strip_prefix("http://") {
-            return (process, address.parse().expect("an address"));
+            let address = address.parse().expect("an address");
+            known(|all| {
+                let state = dir.to_owned();
+                // Started again, it has the functions that it had.
+                let before = all.extract_if(.., |_, known| known.state == state).last();
+                let tenants = before.map(|(_, known)| known.tenants).unwrap_or_default();
+                all.insert(address, Known { state, tenants })
+            });
+            return (process, address);
         }
         let _ = process.wait();
         assert!(begin.elapsed() < PATIENCE, "the gateway serves");

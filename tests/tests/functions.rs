@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use serde_json::json;
-use system_tests::functions::{Gateway, ask, signal, until};
+use system_tests::functions::{Gateway, ask, signal, signed, until};
 use system_tests::needs_functions;
 
 /// Reads an object, writes its copy in capitals.
@@ -141,6 +141,100 @@ fn a_function_that_does_not_start_is_told_when_it_is_deployed() {
     assert!(!output.status.success() && said.contains("nobody"), "{said}");
 }
 
+/// Modules that cannot be imported, and what is said of each.
+const BROKEN: [(&str, &str); 6] = [
+    ("import not_there\n", "No module named 'not_there'"),
+    ("def handler(event, context:\n", "Syntax error in module 'app'"),
+    ("def other(event, context):\n    return 1\n", "Handler 'handler' missing on module 'app'"),
+    ("def bad():\n    raise ValueError('at import')\nbad()\n", "in bad"),
+    ("import os\nos._exit(3)\n", "status 3"),
+    ("import boto3\nX = boto3.client('s3').get_object(Bucket='box', Key='absent')\n", "NoSuchKey"),
+];
+
+#[test]
+fn a_broken_deployment_is_refused_and_the_one_before_goes_on() {
+    needs_functions!();
+    let mut gateway = Gateway::start("");
+    gateway.bucket("box");
+    let good = "def handler(event, context):\n    return 'good'\n";
+    gateway.deploy("f", "", good);
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let caller = scope.spawn(|| {
+            while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                let answer = gateway.invoke("f", &json!({}));
+                assert_eq!(answer.json(), "good", "{answer:?}");
+            }
+        });
+        for preload in ["", "[preload]\nhandler = false\n"] {
+            for (code, why) in BROKEN {
+                let output = gateway.try_deploy("f", preload, code);
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert!(!output.status.success() && said.contains(why), "{code}: {said}");
+                assert!(output.stdout.is_empty(), "{output:?}");
+            }
+        }
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        caller.join().unwrap();
+    });
+    assert_eq!(gateway.try_deploy("new", "", BROKEN[0].0).status.code(), Some(1));
+    assert_eq!(gateway.invoke("new", &json!({})).status, 404);
+    gateway.restart();
+    assert_eq!(gateway.invoke("f", &json!({})).json(), "good", "it is kept");
+}
+
+#[test]
+fn an_import_is_made_as_in_an_instance_and_within_a_time() {
+    needs_functions!();
+    let gateway = Gateway::start("start_timeout = \"5s\"\n");
+    gateway.bucket("box");
+    gateway.put("box", "config", b"7");
+    let reads = "import boto3\ns3 = boto3.client('s3')\n\
+                 X = int(s3.get_object(Bucket='box', Key='config')['Body'].read())\n\
+                 def handler(event, context):\n    return X\n";
+    let own = "[preload]\nhandler = false\n";
+    gateway.deploy("reads", own, reads);
+    assert_eq!(gateway.invoke("reads", &json!({})).json(), 7);
+    let endless =
+        gateway.try_deploy("reads", &format!("timeout = \"1s\"\n{own}"), "while True: pass\n");
+    let said = String::from_utf8_lossy(&endless.stderr).into_owned();
+    assert!(!endless.status.success() && said.contains("its import took more than 5 s"), "{said}");
+    assert_eq!(gateway.invoke("reads", &json!({})).json(), 7);
+    assert_eq!(gateway.state()["instances"].as_array().map(Vec::len), Some(1), "none is left");
+}
+
+#[test]
+fn a_broken_function_of_the_directory_is_left_out_and_the_others_serve() {
+    needs_functions!();
+    let source = tempfile::tempdir().unwrap();
+    let write = |name: &str, manifest: &str, code: &str| {
+        let directory = source.path().join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("function.toml"), manifest).unwrap();
+        std::fs::write(directory.join("app.py"), code).unwrap();
+    };
+    let handler = "handler = \"app.handler\"\n";
+    let code = |number: u32| format!("def handler(event, context):\n    return {number}\n");
+    write("good", handler, &code(1));
+    write("broken", handler, BROKEN[0].0);
+    write("unread", "handler = 7\n", &code(2));
+    write("stock", &format!("{handler}mode = \"stock\"\n"), &code(3));
+    let gateway = Gateway::start(&format!("functions = \"{}\"\n", source.path().display()));
+    let read = |name: &str| gateway.invoke(name, &json!({})).json();
+    assert_eq!(read("good"), 1);
+    for name in ["broken", "unread", "stock"] {
+        assert_eq!(gateway.invoke(name, &json!({})).status, 404, "{name}");
+    }
+    write("good", handler, BROKEN[1].0);
+    write("broken", handler, &code(4));
+    signal(gateway.pid(), "HUP");
+    until("the other one is mended", || (read("broken") == 4).then_some(()));
+    write("broken", handler, &code(5));
+    signal(gateway.pid(), "HUP");
+    until("it was read twice", || (read("broken") == 5).then_some(()));
+    assert_eq!(read("good"), 1, "it stays as it was");
+}
+
 #[test]
 fn a_function_may_take_longer_to_import_than_an_instance_to_start() {
     needs_functions!();
@@ -228,18 +322,23 @@ fn a_role_is_all_that_a_function_may_do_and_hints_cannot_borrow_another() {
 }
 
 /// A connection that stays.
-struct KeptAlive(std::net::TcpStream);
+struct KeptAlive(std::net::TcpStream, std::net::SocketAddr);
 
 impl KeptAlive {
     fn connect(address: std::net::SocketAddr) -> KeptAlive {
-        KeptAlive(std::net::TcpStream::connect(address).unwrap())
+        KeptAlive(std::net::TcpStream::connect(address).unwrap(), address)
     }
 
     /// The answer; nothing where the connection has ended.
     fn asks(&mut self) -> String {
-        let asked = b"GET /2015-03-31/functions HTTP/1.1\r\nhost: gateway\r\n\r\n";
+        let path = "/2015-03-31/functions";
+        let mut asked = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n", self.1);
+        for (name, value) in signed(self.1, "GET", path, &[], b"") {
+            asked.push_str(&format!("{name}: {value}\r\n"));
+        }
+        asked.push_str("\r\n");
         let (mut answer, mut octets) = (Vec::new(), [0; 65536]);
-        let _ = self.0.write_all(asked);
+        let _ = self.0.write_all(asked.as_bytes());
         while !answer.ends_with(b"}") {
             match self.0.read(&mut octets) {
                 Ok(0) | Err(_) => break,

@@ -46,6 +46,21 @@ impl InvocationType {
     }
 }
 
+/// Why somebody is not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denial {
+    /// There is no signature.
+    Missing,
+    /// It is not whole.
+    Incomplete,
+    /// The access key is nobody's.
+    Unrecognised,
+    /// It is not the one that this request would have.
+    Signature,
+    /// The caller is known, and may not do this.
+    Access,
+}
+
 /// Why an invocation, or another request, is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -61,6 +76,8 @@ pub enum Refusal {
     Parameter(String),
     /// The function cannot be changed now.
     Conflict(String),
+    /// The caller may not ask this.
+    Denied(Denial, String),
     /// What is asked is not done here.
     Unsupported(String),
     /// The host's fault.
@@ -78,6 +95,7 @@ impl Refusal {
             Refusal::TooLarge(_) => 413,
             Refusal::Content(_) | Refusal::Parameter(_) => 400,
             Refusal::Conflict(_) => 409,
+            Refusal::Denied(..) => 403,
             Refusal::Unsupported(_) => 501,
             Refusal::Service(_) => 500,
         }
@@ -95,6 +113,11 @@ impl Refusal {
             Refusal::Content(_) => "InvalidRequestContentException",
             Refusal::Parameter(_) => "InvalidParameterValueException",
             Refusal::Conflict(_) => "ResourceConflictException",
+            Refusal::Denied(Denial::Missing, _) => "MissingAuthenticationTokenException",
+            Refusal::Denied(Denial::Incomplete, _) => "IncompleteSignatureException",
+            Refusal::Denied(Denial::Unrecognised, _) => "UnrecognizedClientException",
+            Refusal::Denied(Denial::Signature, _) => "InvalidSignatureException",
+            Refusal::Denied(Denial::Access, _) => "AccessDeniedException",
             Refusal::Unsupported(_) => "NotImplementedException",
             Refusal::Service(_) => "ServiceException",
         }
@@ -127,6 +150,7 @@ impl Refusal {
             }
             Refusal::Parameter(why)
             | Refusal::Conflict(why)
+            | Refusal::Denied(_, why)
             | Refusal::Unsupported(why)
             | Refusal::Service(why) => why.clone(),
         }
@@ -254,6 +278,9 @@ mod tests {
         let body: serde_json::Value = serde_json::from_str(&throttled.body()).unwrap();
         assert_eq!(body["Reason"], "ConcurrentInvocationLimitExceeded");
         assert_eq!(Refusal::TooLarge(5).status(), 413);
+        let denied = Refusal::Denied(Denial::Signature, "why".to_owned());
+        assert_eq!((denied.status(), denied.code()), (403, "InvalidSignatureException"));
+        assert!(denied.body().contains("\"message\":\"why\""));
         assert!(InvocationType::parse(Some("event")).is_err());
         assert_eq!(InvocationType::parse(Some("Event")), Ok(InvocationType::Event));
     }

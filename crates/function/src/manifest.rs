@@ -43,9 +43,10 @@ pub enum Backend {
 pub struct Manifest {
     /// `module.function`; the module is a file of the function's directory.
     pub handler: String,
-    /// Whose it is: tenants have workers, credentials and quotas of their own.
-    #[serde(default = "default_tenant")]
-    pub tenant: String,
+    /// Whose it is: tenants have workers, credentials and quotas of their own. A caller deploys as
+    /// its own tenant only, which it is where nothing is said.
+    #[serde(default)]
+    pub tenant: Option<String>,
     /// What an instance may use.
     #[serde(default = "memory")]
     pub memory: ByteSize,
@@ -87,10 +88,6 @@ pub struct Manifest {
     pub python: Option<std::path::PathBuf>,
 }
 
-fn default_tenant() -> String {
-    "default".to_owned()
-}
-
 fn memory() -> ByteSize {
     ByteSize(128 * 1024 * 1024)
 }
@@ -122,7 +119,7 @@ impl Manifest {
     pub fn of_handler(handler: &str) -> Manifest {
         Manifest {
             handler: handler.to_owned(),
-            tenant: default_tenant(),
+            tenant: None,
             memory: memory(),
             timeout: timeout(),
             environment: BTreeMap::new(),
@@ -156,7 +153,7 @@ impl Manifest {
         if !parts.clone().all(is_word) {
             return wrong("handler", "must be MODULE.FUNCTION, as `app.handler`");
         }
-        if !is_name(&self.tenant) {
+        if self.tenant.as_deref().is_some_and(|tenant| !is_name(tenant)) {
             return wrong("tenant", "must be letters, digits, - and _, 64 at most");
         }
         if self.memory.0 < 16 << 20 {

@@ -4,18 +4,19 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use bytes::Bytes;
 use function::lambda::{
-    ASYNC_EVENT_BYTES_MAX, EVENT_BYTES_MAX, InvocationType, LATEST, Refusal, UNHANDLED,
+    ASYNC_EVENT_BYTES_MAX, Denial, EVENT_BYTES_MAX, InvocationType, LATEST, Refusal, UNHANDLED,
     function_name,
 };
 use function::manifest::is_name;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::HeaderMap;
+use hyper::http::request;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -25,10 +26,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use wire::guest::control::ObjectName;
 
+use crate::auth::{CONTENT_SHA256, Caller, Head, sha256};
 use crate::deploy;
 use crate::events::Events;
 use crate::host::{Function, Host};
 use crate::invoke::{self, Answer, invoke};
+use crate::trial;
 
 /// Connections at a time; more wait in the kernel's backlog.
 pub const CONNECTIONS_MAX: usize = 4096;
@@ -155,25 +158,98 @@ fn unpercent(text: &str) -> Result<String, Refusal> {
     String::from_utf8(octets).map_err(|_| wrong())
 }
 
+/// A request of a caller that is known, and its body.
+struct Asked {
+    caller: Caller,
+    head: request::Parts,
+    body: Payload,
+}
+
+/// A body that has been taken, since its signature is of it, or that has not.
+enum Payload {
+    Taken(Bytes),
+    Coming {
+        body: Incoming,
+        /// What its caller has signed.
+        sha256: Option<String>,
+    },
+}
+
+impl Payload {
+    /// The bytes, and their SHA-256 where it is still to be compared.
+    async fn collect(self, bytes_max: usize) -> Result<(Bytes, Option<String>), Refusal> {
+        match self {
+            Payload::Taken(bytes) if bytes.len() > bytes_max => Err(Refusal::TooLarge(bytes_max)),
+            Payload::Taken(bytes) => Ok((bytes, None)),
+            Payload::Coming { body, sha256 } => Ok((collect(body, bytes_max).await?, sha256)),
+        }
+    }
+
+    /// The bytes, which are those that were signed.
+    async fn signed(self, bytes_max: usize) -> Result<Bytes, Refusal> {
+        let (bytes, due) = self.collect(bytes_max).await?;
+        compare(&bytes, due.as_deref())?;
+        Ok(bytes)
+    }
+}
+
+fn compare(bytes: &[u8], due: Option<&str>) -> Result<(), Refusal> {
+    if due.is_none_or(|due| due == sha256(bytes)) {
+        return Ok(());
+    }
+    let why = format!("the body is not the one whose SHA-256 {CONTENT_SHA256} gives");
+    Err(Refusal::Denied(Denial::Signature, why))
+}
+
+/// Who asks. Nothing large is taken from somebody who has not shown that.
+async fn identify(api: &Api, request: Request<Incoming>) -> Result<Asked, Refusal> {
+    let (parts, body) = request.into_parts();
+    let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+    let head = Head { method: parts.method.as_str(), target, headers: &parts.headers };
+    let claim = match &*api.host.keys.borrow() {
+        Some(keys) => keys.claim(head, SystemTime::now())?,
+        None => {
+            let body = Payload::Coming { body, sha256: None };
+            return Ok(Asked { caller: Caller::Anyone, head: parts, body });
+        }
+    };
+    let announced = claim.announced()?.map(str::to_owned);
+    let (caller, body) = match announced {
+        Some(hash) => (claim.verify(head, &hash)?, Payload::Coming { body, sha256: Some(hash) }),
+        None => {
+            let bytes = collect(body, EVENT_BYTES_MAX).await?;
+            (claim.verify(head, &sha256(&bytes))?, Payload::Taken(bytes))
+        }
+    };
+    Ok(Asked { caller, head: parts, body })
+}
+
 async fn route(api: &Rc<Api>, request: Request<Incoming>) -> Result<Reply, Refusal> {
     if request.headers().contains_key("origin") {
         // A page of a browser on this machine is not a caller.
         return Err(Refusal::Unsupported("requests of browsers are not served".to_owned()));
     }
-    let path = request.uri().path().to_owned();
+    let asked = identify(api, request).await.inspect_err(|refusal| {
+        tracing::debug!(code = refusal.code(), why = refusal.message(), "somebody is not let in");
+    })?;
+    let path = asked.head.uri.path().to_owned();
     let parts: Vec<&str> = path.trim_end_matches('/').split('/').skip(1).collect();
-    let method = request.method().clone();
+    let method = asked.head.method.clone();
     match (&method, parts.as_slice()) {
         (&Method::POST, ["2015-03-31", "functions", name, "invocations"]) => {
             let name = unpercent(name)?;
-            invocation(api, &name, request).await
+            invocation(api, &name, asked).await
         }
         (&Method::GET, ["2015-03-31", "functions"]) => {
-            let functions: Vec<_> = api.host.functions().iter().map(|f| configuration(f)).collect();
+            asked.body.signed(EVENT_BYTES_MAX).await?;
+            let all = api.host.functions();
+            let own = all.iter().filter(|function| asked.caller.is(&function.tenant.name));
+            let functions: Vec<_> = own.map(|function| configuration(function)).collect();
             Ok(json_reply(200, json!({ "Functions": functions }).to_string()))
         }
         (&Method::GET, ["2015-03-31", "functions", name, rest @ ..]) => {
-            let function = find(api, &unpercent(name)?, None)?;
+            let function = find(api, &asked.caller, &unpercent(name)?, None)?;
+            asked.body.signed(EVENT_BYTES_MAX).await?;
             match rest {
                 [] => {
                     let body = json!({"Configuration": configuration(&function)});
@@ -184,23 +260,32 @@ async fn route(api: &Rc<Api>, request: Request<Incoming>) -> Result<Reply, Refus
             }
         }
         (&Method::DELETE, ["2015-03-31", "functions", name]) => {
-            let function = find(api, &unpercent(name)?, None)?;
+            let function = find(api, &asked.caller, &unpercent(name)?, None)?;
+            asked.body.signed(EVENT_BYTES_MAX).await?;
             remove(api, &function)
         }
         (&Method::PUT, ["unlade", "v1", "functions", name]) => {
             let name = unpercent(name)?;
-            deployment(api, &name, request).await
+            deployment(api, &name, asked).await
         }
         (&Method::GET, ["unlade", "v1", "state"]) => {
-            Ok(json_reply(200, state(api).await.to_string()))
+            asked.body.signed(EVENT_BYTES_MAX).await?;
+            Ok(json_reply(200, state(api, &asked.caller).await.to_string()))
         }
         _ => Err(Refusal::Unsupported(format!("{method} {path} is not done here"))),
     }
 }
 
-fn find(api: &Api, text: &str, qualifier: Option<&str>) -> Result<Rc<Function>, Refusal> {
+/// A function of the caller's. Another tenant's is none.
+fn find(
+    api: &Api,
+    caller: &Caller,
+    text: &str,
+    qualifier: Option<&str>,
+) -> Result<Rc<Function>, Refusal> {
     let name = function_name(text, qualifier)?;
-    api.host.function(&name).ok_or(Refusal::NotFound(name))
+    let found = api.host.function(&name).filter(|function| caller.is(&function.tenant.name));
+    found.ok_or(Refusal::NotFound(name))
 }
 
 async fn collect(body: Incoming, bytes_max: usize) -> Result<Bytes, Refusal> {
@@ -217,16 +302,12 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-async fn invocation(
-    api: &Rc<Api>,
-    name: &str,
-    request: Request<Incoming>,
-) -> Result<Reply, Refusal> {
-    let query = request.uri().query().unwrap_or_default();
+async fn invocation(api: &Rc<Api>, name: &str, asked: Asked) -> Result<Reply, Refusal> {
+    let Asked { caller, head, body } = asked;
+    let query = head.uri.query().unwrap_or_default();
     let qualifier = query.split('&').find_map(|pair| pair.strip_prefix("Qualifier="));
     let qualifier = qualifier.map(unpercent).transpose()?;
-    let function = find(api, name, qualifier.as_deref())?;
-    let (head, body) = request.into_parts();
+    let function = find(api, &caller, name, qualifier.as_deref())?;
     let kind = InvocationType::parse(header(&head.headers, "x-amz-invocation-type"))?;
     let wants_log = header(&head.headers, "x-amz-log-type") == Some("Tail");
     let objects = hinted(&head.headers)?;
@@ -234,7 +315,7 @@ async fn invocation(
         InvocationType::Event => ASYNC_EVENT_BYTES_MAX,
         _ => EVENT_BYTES_MAX,
     };
-    let event = collect(body, bytes_max).await?;
+    let event = body.signed(bytes_max).await?;
     if !event.is_empty() {
         let parsed = serde_json::from_slice::<serde::de::IgnoredAny>(&event);
         parsed.map_err(|error| Refusal::Content(error.to_string()))?;
@@ -242,7 +323,7 @@ async fn invocation(
     match kind {
         InvocationType::DryRun => Ok(json_reply(204, "")),
         InvocationType::Event => {
-            let number = api.events.accept(&api.host, &function.name, event.into()).await?;
+            let number = api.events.accept(&api.host, &function, event.into()).await?;
             let mut reply = json_reply(202, "");
             set(&mut reply, "x-amzn-requestid", &number);
             Ok(reply)
@@ -316,9 +397,17 @@ fn owned(function: &Function) -> Result<(), Refusal> {
     Err(Refusal::Conflict(why.to_owned()))
 }
 
-/// Refuses where the name is that of a function of the directory: that would come back instead.
-fn free(api: &Api, name: &str) -> Result<(), Refusal> {
-    api.host.function(name).map_or(Ok(()), |function| owned(&function))
+/// Refuses where the name is another tenant's, or that of a function of the directory: that would come
+/// back instead.
+fn free(api: &Api, caller: &Caller, name: &str) -> Result<(), Refusal> {
+    match api.host.function(name) {
+        Some(function) if !caller.is(&function.tenant.name) => {
+            let why = format!("another tenant has a function {name}; choose another name");
+            Err(Refusal::Conflict(why))
+        }
+        Some(function) => owned(&function),
+        None => Ok(()),
+    }
 }
 
 fn remove(api: &Api, function: &Function) -> Result<Reply, Refusal> {
@@ -329,28 +418,32 @@ fn remove(api: &Api, function: &Function) -> Result<Reply, Refusal> {
     Ok(json_reply(204, ""))
 }
 
-async fn deployment(
-    api: &Rc<Api>,
-    name: &str,
-    request: Request<Incoming>,
-) -> Result<Reply, Refusal> {
+async fn deployment(api: &Rc<Api>, name: &str, asked: Asked) -> Result<Reply, Refusal> {
+    let Asked { caller, body, .. } = asked;
     if !is_name(name) {
         let why = format!("{name:?} is no name: letters, digits, - and _, 64 at most");
         return Err(Refusal::Parameter(why));
     }
-    free(api, name)?;
-    let archive = collect(request.into_body(), deploy::CODE_BYTES_MAX as usize).await?;
+    free(api, &caller, name)?;
+    let (archive, due) = body.collect(deploy::CODE_BYTES_MAX as usize).await?;
     let state = api.host.config.state.clone();
     let refusal = |error: deploy::DeployError| match error.is_callers() {
         true => Refusal::Parameter(error.to_string()),
         false => Refusal::Service(error.to_string()),
     };
     let (own, function_name) = (state.clone(), name.to_owned());
-    let unpack = move || deploy::unpack(&own, &function_name, archive.as_ref());
+    let tenant = match &caller {
+        Caller::Tenant(tenant) => Some(tenant.clone()),
+        Caller::Anyone => None,
+    };
+    let unpack = move || {
+        compare(&archive, due.as_deref())?;
+        let archive = archive.as_ref();
+        deploy::unpack(&own, &function_name, archive, tenant.as_deref()).map_err(refusal)
+    };
     let unpacked = tokio::task::spawn_blocking(unpack).await;
-    let revision = unpacked.map_err(|error| Refusal::Service(error.to_string()))?;
-    let revision = revision.map_err(refusal)?;
-    let deployed = publish(api, name, &revision).await;
+    let revision = unpacked.map_err(|error| Refusal::Service(error.to_string()))??;
+    let deployed = publish(api, &caller, name, &revision).await;
     if deployed.is_err() {
         deploy::discard(&revision.code);
     }
@@ -358,27 +451,41 @@ async fn deployment(
     Ok(json_reply(200, configuration(&function).to_string()))
 }
 
-/// What cannot start is said now, not to the first caller; what is there goes on.
+/// What cannot be imported is said now, not to the first caller; what is there goes on.
 async fn publish(
     api: &Rc<Api>,
+    caller: &Caller,
     name: &str,
     revision: &deploy::Revision,
 ) -> Result<Rc<Function>, Refusal> {
-    let made = api.host.make(name, revision.manifest.clone(), revision.code.clone());
+    if let Some(other) = revision.manifest.tenant.as_ref().filter(|named| !caller.is(named)) {
+        let why = format!(
+            "tenant: the key is one of tenant {}, which cannot deploy for tenant {other}; leave \
+             tenant out of the manifest, or sign with a key of {other}",
+            revision.tenant
+        );
+        return Err(Refusal::Denied(Denial::Access, why));
+    }
+    let made = api.host.make(name, revision.clone());
     let function = made.map_err(|error| Refusal::Parameter(error.to_string()))?;
-    let template = api.host.template(&function).await;
-    template.map_err(|why| Refusal::Parameter(format!("{name} does not start: {why}")))?;
-    // It may have come into the directory meanwhile.
-    free(api, name)?;
+    let wrong = |why| Refusal::Parameter(format!("{name} does not start: {why}"));
+    let template = api.host.template(&function).await.map_err(wrong)?;
+    if api.host.config.check_imports {
+        trial::check(&api.host, &function, template).await.map_err(wrong)?;
+    }
+    // Another one may have come meanwhile, and the rules may be others.
+    free(api, caller, name)?;
+    api.host.permit(&function).map_err(|error| Refusal::Parameter(error.to_string()))?;
     deploy::commit(revision).map_err(|error| Refusal::Service(error.to_string()))?;
     api.host.publish(&function);
     Ok(function)
 }
 
-async fn state(api: &Api) -> Value {
+async fn state(api: &Api, caller: &Caller) -> Value {
     let host = &api.host;
     let mut instances = Vec::new();
-    for member in host.members() {
+    let is_own = |function: &Function| caller.is(&function.tenant.name);
+    for member in host.members().into_iter().filter(|member| is_own(&member.function)) {
         instances.push(json!({
             "id": member.id,
             "function": member.function.name,
@@ -392,13 +499,15 @@ async fn state(api: &Api) -> Value {
     let templates: Vec<Value> = host
         .functions()
         .iter()
+        .filter(|function| is_own(function))
         .filter_map(|function| {
             let usage = Host::template_usage(function)?;
             Some(json!({"function": function.name, "usage": usage}))
         })
         .collect();
+    let tenants = host.tenants.all().into_iter().filter(|tenant| caller.is(&tenant.name));
     let workers: Vec<Value> =
-        host.tenants.all().iter().map(|t| json!({"tenant": t.name, "pid": t.pid()})).collect();
+        tenants.map(|tenant| json!({"tenant": tenant.name, "pid": tenant.pid()})).collect();
     let census = host.census();
     let mut state = json!({
         "gateway_pid": std::process::id(),

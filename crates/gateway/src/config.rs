@@ -5,12 +5,16 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use function::isolation::Mode;
 use function::manifest::is_name;
 use function::pool::Limits;
+use object::Policy;
 use serde::Deserialize;
 use service::logs::LogConfig;
 use settings::{ByteSize, SettingsError};
 
+use crate::auth::KeyPair;
+use crate::permit::MODES;
 use crate::tenant::relay;
 
 /// The tenant that a function has where it says none.
@@ -42,8 +46,12 @@ pub enum ConfigError {
 pub struct GatewayConfig {
     /// Where callers connect.
     pub listen: SocketAddr,
-    /// Whether callers of other machines may: they are not authenticated.
+    /// Whether callers of other machines may: what they say is signed, and not encrypted.
     pub allow_remote: bool,
+    /// How callers show who they are.
+    pub authentication: Authentication,
+    /// Whether a function is served only when its handler could be imported.
+    pub check_imports: bool,
     /// Where `/metrics` and `/healthz` are served.
     pub admin: Option<SocketAddr>,
     /// Where everything is kept.
@@ -92,6 +100,17 @@ pub struct GatewayConfig {
     pub log: LogConfig,
 }
 
+/// How callers show who they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Authentication {
+    /// By a signature with a key of their tenant's.
+    #[default]
+    Keys,
+    /// Not at all: whoever reaches the gateway may do everything, as any tenant.
+    Off,
+}
+
 /// How many I/O workers there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -103,10 +122,20 @@ pub enum Workers {
     Shared,
 }
 
-/// A tenant: what its worker is told.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+/// A tenant: who it is, what its functions may choose, and what its worker is told.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TenantConfig {
+    /// The keys that its callers sign with; none: a pair is made, and kept in the state.
+    pub keys: Vec<KeyPair>,
+    /// The most that its functions may do, whatever their manifests say; none: everything.
+    pub role: Option<serde_json::Value>,
+    /// The modes that its manifests may choose.
+    pub modes: Vec<Mode>,
+    /// Directories of packages that its manifests may name, or others below them.
+    pub packages: Vec<PathBuf>,
+    /// Interpreters that its manifests may choose beside the gateway's.
+    pub pythons: Vec<PathBuf>,
     /// Where its objects are, and its credentials.
     pub store: Option<toml::Table>,
     /// `[instance]` of its worker.
@@ -119,6 +148,45 @@ pub struct TenantConfig {
     pub admin: Option<SocketAddr>,
 }
 
+impl Default for TenantConfig {
+    fn default() -> TenantConfig {
+        TenantConfig {
+            keys: Vec::new(),
+            role: None,
+            modes: MODES.to_vec(),
+            packages: Vec::new(),
+            pythons: Vec::new(),
+            store: None,
+            instance: None,
+            copies: None,
+            limits: None,
+            admin: None,
+        }
+    }
+}
+
+impl TenantConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        if let Some(role) = &self.role {
+            let understood = Policy::from_value(role);
+            understood.map_err(|error| value("[tenant] role", error))?;
+            if role.get("boundary").is_some() {
+                return Err(value("[tenant] role", "is itself a boundary, and has none"));
+            }
+        }
+        let is_word = |text: &str| {
+            !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic() && !"/,;=[]".contains(c))
+        };
+        for pair in &self.keys {
+            if !is_word(&pair.access_key_id) || pair.secret_access_key.is_empty() {
+                let why = "an access_key_id is letters and digits, and a secret is not empty";
+                return Err(value("[tenant] keys", why));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Default for GatewayConfig {
     fn default() -> GatewayConfig {
         let local = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
@@ -127,6 +195,8 @@ impl Default for GatewayConfig {
         GatewayConfig {
             listen: local(9001),
             allow_remote: false,
+            authentication: Authentication::default(),
+            check_imports: true,
             admin: None,
             state: PathBuf::from("/var/lib/unlade/fn"),
             functions: None,
@@ -173,9 +243,17 @@ impl GatewayConfig {
     /// The first that cannot.
     pub fn check(&self) -> Result<(), ConfigError> {
         if !self.listen.ip().is_loopback() && !self.allow_remote {
-            let why = "callers are not authenticated: an address that is not of this machine needs \
-                       allow_remote = true";
+            let why = "events and results are not encrypted: an address that is not of this \
+                       machine needs allow_remote = true";
             return Err(value("listen", why));
+        }
+        if self.allow_remote && self.authentication == Authentication::Off {
+            let why =
+                "must be \"keys\" with allow_remote: whoever reaches the gateway could deploy";
+            return Err(value("authentication", why));
+        }
+        for tenant in self.tenant.values() {
+            tenant.check()?;
         }
         if self.store.is_none() && !self.store_listen.ip().is_loopback() && !self.allow_remote {
             return Err(value("store_listen", "must be of this machine, or set allow_remote"));
@@ -265,6 +343,13 @@ mod tests {
             "lisen = \"127.0.0.1:1\"",
             "workers = \"one\"",
             "workers_admin = \"127.0.0.1:1\"",
+            "authentication = \"off\"\nallow_remote = true",
+            "authentication = \"none\"",
+            "[tenant.a]\nmodes = [\"fast\"]",
+            "[tenant.a]\nrole = { a = 1 }",
+            "[tenant.a]\nrole = { statements = [], boundary = { statements = [] } }",
+            "[[tenant.a.keys]]\naccess_key_id = \"a/b\"\nsecret_access_key = \"s\"",
+            "[[tenant.a.keys]]\naccess_key_id = \"ab\"\nsecret_access_key = \"\"",
         ] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }

@@ -13,6 +13,8 @@ use function::manifest::is_name;
 use function::{Manifest, ManifestError};
 use settings::SettingsError;
 
+use crate::config::DEFAULT_TENANT;
+
 /// The manifest's file.
 pub const MANIFEST: &str = "function.toml";
 /// Most octets of a deployment, as Lambda's unpacked ones.
@@ -64,29 +66,38 @@ pub struct Revision {
     pub manifest: Manifest,
     /// Its files.
     pub code: PathBuf,
+    /// Whose it is: who deployed it, or what is said in a directory of the operator's.
+    pub tenant: String,
 }
 
-/// Reads a function's directory.
+/// Reads a function's directory. Where nobody is known to have deployed it, it is whose its manifest
+/// says.
 ///
 /// # Errors
 /// There is no manifest, or it is none.
-pub fn read(code: &Path) -> Result<Revision, DeployError> {
+pub fn read(code: &Path, tenant: Option<&str>) -> Result<Revision, DeployError> {
     let manifest: Manifest = settings::load(&code.join(MANIFEST))?;
     manifest.check()?;
-    Ok(Revision { manifest, code: code.to_owned() })
+    let tenant = tenant.or(manifest.tenant.as_deref()).unwrap_or(DEFAULT_TENANT).to_owned();
+    Ok(Revision { manifest, code: code.to_owned(), tenant })
 }
 
 /// Unpacks an archive as another revision of a function, which is not current yet.
 ///
 /// # Errors
 /// The archive is none, too large, or has what instances should not see.
-pub fn unpack(state: &Path, name: &str, archive: impl Read) -> Result<Revision, DeployError> {
+pub fn unpack(
+    state: &Path,
+    name: &str,
+    archive: impl Read,
+    tenant: Option<&str>,
+) -> Result<Revision, DeployError> {
     let home = state.join("functions").join(name);
     fs::create_dir_all(&home).map_err(system(&home))?;
     let number = revisions(&home).map_err(system(&home))?.last().map_or(1, |last| last + 1);
     let code = home.join(number.to_string());
     fs::create_dir(&code).map_err(system(&code))?;
-    let unpacked = extract(&code, archive).and_then(|()| read(&code));
+    let unpacked = extract(&code, archive).and_then(|()| read(&code, tenant));
     if unpacked.is_err() {
         let _ = fs::remove_dir_all(&code);
     }
@@ -101,8 +112,16 @@ pub fn commit(revision: &Revision) -> Result<(), DeployError> {
     let (home, number) = (revision.code.parent(), revision.code.file_name());
     let (Some(home), Some(number)) = (home, number) else { return Ok(()) };
     let fresh = home.join("current.new");
-    fs::write(&fresh, number.as_encoded_bytes()).map_err(system(&fresh))?;
+    let text = format!("{} {}", number.display(), revision.tenant);
+    fs::write(&fresh, text).map_err(system(&fresh))?;
     fs::rename(&fresh, home.join(CURRENT)).map_err(system(home))
+}
+
+/// The current revision of a function, and whose it is; earlier releases did not say that.
+fn current(home: &Path) -> Option<(String, Option<String>)> {
+    let text = fs::read_to_string(home.join(CURRENT)).ok()?;
+    let mut words = text.split_whitespace().map(str::to_owned);
+    Some((words.next()?, words.next()))
 }
 
 /// Removes a revision's files: it is not to be, or its last instance has gone.
@@ -132,12 +151,12 @@ pub fn sweep(state: &Path) -> Result<(), DeployError> {
     let directory = state.join("functions");
     for name in names(&directory)? {
         let home = directory.join(&name);
-        let Ok(current) = fs::read_to_string(home.join(CURRENT)) else {
+        let Some((current, _)) = current(&home) else {
             discard(&home);
             continue;
         };
         for number in revisions(&home).map_err(system(&home))? {
-            if current.trim() != number.to_string() {
+            if current != number.to_string() {
                 discard(&home.join(number.to_string()));
             }
         }
@@ -154,8 +173,8 @@ pub fn deployed(state: &Path) -> Result<Vec<(String, Revision)>, DeployError> {
     let mut found = Vec::new();
     for name in names(&directory)? {
         let home = directory.join(&name);
-        let Ok(number) = fs::read_to_string(home.join(CURRENT)) else { continue };
-        match read(&home.join(number.trim())) {
+        let Some((number, tenant)) = current(&home) else { continue };
+        match read(&home.join(number), tenant.as_deref()) {
             Ok(revision) => found.push((name, revision)),
             Err(error) => tracing::error!(function = name, %error, "is not served"),
         }
@@ -163,17 +182,21 @@ pub fn deployed(state: &Path) -> Result<Vec<(String, Revision)>, DeployError> {
     Ok(found)
 }
 
-/// Every function of a directory of functions, by name.
+/// Every function of a directory of functions, by name. One that is none is told of, and left out.
 ///
 /// # Errors
-/// The system's; a function that is none.
+/// The system's.
 pub fn of_directory(directory: &Path) -> Result<Vec<(String, Revision)>, DeployError> {
     let directory = &fs::canonicalize(directory).map_err(system(directory))?;
     let mut found = Vec::new();
     for name in names(directory)? {
         let code = directory.join(&name);
-        if is_name(&name) && code.join(MANIFEST).exists() {
-            found.push((name, read(&code)?));
+        if !is_name(&name) || !code.join(MANIFEST).exists() {
+            continue;
+        }
+        match read(&code, None) {
+            Ok(revision) => found.push((name, revision)),
+            Err(error) => tracing::error!(function = name, %error, "is not served"),
         }
     }
     Ok(found)
@@ -304,13 +327,15 @@ mod tests {
         fs::write(source.path().join("app.py"), "def handler(e, c): return 1\n").unwrap();
         let manifest = Manifest::of_handler("app.handler");
         let archive = pack(source.path(), &manifest).unwrap();
-        let revision = unpack(state.path(), "f", archive.as_slice()).unwrap();
-        assert_eq!(revision.manifest, manifest);
+        let revision = unpack(state.path(), "f", archive.as_slice(), Some("t")).unwrap();
+        assert_eq!((&revision.manifest, revision.tenant.as_str()), (&manifest, "t"));
         assert!(deployed(state.path()).unwrap().is_empty(), "it is not current");
         commit(&revision).unwrap();
-        let again = unpack(state.path(), "f", archive.as_slice()).unwrap();
+        let again = unpack(state.path(), "f", archive.as_slice(), None).unwrap();
+        assert_eq!(again.tenant, DEFAULT_TENANT);
         let found = deployed(state.path()).unwrap();
         assert_eq!((found[0].0.as_str(), &found[0].1.code), ("f", &revision.code));
+        assert_eq!(found[0].1.tenant, "t", "it is still whose it was");
         assert!(found[0].1.code.join("lib/tool.py").exists());
         assert!(!found[0].1.code.join("__pycache__").exists());
         commit(&again).unwrap();
@@ -333,12 +358,13 @@ mod tests {
             ("device", tar::EntryType::Char),
         ] {
             let archive = packed(name, kind);
-            let error = unpack(state.path(), "f", archive.as_slice()).unwrap_err();
+            let error = unpack(state.path(), "f", archive.as_slice(), None).unwrap_err();
             assert!(matches!(error, DeployError::Archive(_)), "{name}: {error}");
         }
         let cut = &packed("a", tar::EntryType::Regular)[..100];
-        assert!(unpack(state.path(), "f", cut).is_err());
-        assert!(unpack(state.path(), "f", io::empty()).unwrap_err().is_callers(), "no manifest");
+        assert!(unpack(state.path(), "f", cut, None).is_err());
+        let empty = unpack(state.path(), "f", io::empty(), None);
+        assert!(empty.unwrap_err().is_callers(), "no manifest");
         assert!(revisions(&state.path().join("functions/f")).unwrap().is_empty());
     }
 }

@@ -11,7 +11,7 @@ use function::lambda::Refusal;
 use function::pool::Refused;
 use meter::Event;
 
-use crate::host::Host;
+use crate::host::{Function, Host};
 use crate::invoke::{invoke, uuid};
 
 /// Most that are accepted and not made.
@@ -49,7 +49,7 @@ impl Events {
     pub async fn accept(
         self: &Rc<Events>,
         host: &Rc<Host>,
-        function: &str,
+        function: &Function,
         event: Vec<u8>,
     ) -> Result<String, Refusal> {
         if self.count.get() >= EVENTS_MAX {
@@ -58,14 +58,15 @@ impl Events {
         self.count.set(self.count.get() + 1);
         let number = uuid();
         let path = self.directory.join(&number);
-        let (name, octets) = (function.to_owned(), event.clone());
+        let name = format!("{}/{}", function.tenant.name, function.name);
+        let (function, octets) = (name.clone(), event.clone());
         let file = path.clone();
         let written = tokio::task::spawn_blocking(move || write(&file, &name, &octets)).await;
         if let Err(error) = written.unwrap_or_else(|error| Err(io::Error::other(error))) {
             self.count.set(self.count.get() - 1);
             return Err(Refusal::Service(format!("the event cannot be kept: {error}")));
         }
-        let (events, host, function) = (self.clone(), host.clone(), function.to_owned());
+        let (events, host) = (self.clone(), host.clone());
         tokio::task::spawn_local(async move { events.make(&host, &path, &function, event).await });
         Ok(number)
     }
@@ -103,7 +104,13 @@ impl Events {
     async fn make(&self, host: &Rc<Host>, path: &Path, function: &str, event: Vec<u8>) {
         let (mut failures, mut throttled) = (0, 0);
         loop {
-            let Some(found) = host.function(function) else {
+            // Another tenant may have the name meanwhile; earlier releases did not say whose it is.
+            let (tenant, name) = match function.split_once('/') {
+                Some((tenant, name)) => (Some(tenant), name),
+                None => (None, function),
+            };
+            let is_it = |found: &Rc<Function>| tenant.is_none_or(|own| found.tenant.name == own);
+            let Some(found) = host.function(name).filter(is_it) else {
                 tracing::warn!(function, "an event's function is not there any more");
                 break;
             };

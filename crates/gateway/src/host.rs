@@ -13,12 +13,13 @@ use function::pool::{Action, FunctionId, InstanceId, InvocationId, Pool, Refused
 use function::{Manifest, ManifestError};
 use meter::{Event, Meter};
 use object::hint;
-use serde_json::json;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
-use crate::config::GatewayConfig;
-use crate::deploy;
+use crate::auth::Keys;
+use crate::config::{GatewayConfig, TenantConfig};
+use crate::deploy::{self, Revision};
 use crate::member::{self, Member};
+use crate::permit;
 use crate::store::Access;
 use crate::tenant::{Tenant, relay};
 use crate::tenants::Tenants;
@@ -51,6 +52,8 @@ pub struct Function {
     removed: Rc<Notify>,
     /// Whether it was deployed: its files are the gateway's, and go with it.
     pub is_deployed: bool,
+    /// Whether its files stay though it goes.
+    is_kept: Cell<bool>,
 }
 
 impl Drop for Function {
@@ -58,7 +61,7 @@ impl Drop for Function {
     fn drop(&mut self) {
         // Who watches its template holds that.
         self.removed.notify_one();
-        if self.is_removed.get() && self.is_deployed {
+        if self.is_removed.get() && self.is_deployed && !self.is_kept.get() {
             deploy::discard(&self.code);
         }
     }
@@ -91,6 +94,12 @@ pub struct Host {
     /// Its tenants.
     pub tenants: Tenants,
     roles: RefCell<HashMap<String, u64>>,
+    /// What each tenant's functions may choose and do.
+    rules: RefCell<BTreeMap<String, TenantConfig>>,
+    /// The keys that callers sign with; nothing where they need not.
+    pub keys: RefCell<Option<Keys>>,
+    /// Functions that are being tried at a time.
+    pub trials: Semaphore,
     next: Cell<u64>,
     /// Invocations that have not been answered.
     pub running: Cell<usize>,
@@ -107,6 +116,7 @@ impl Host {
         meter: Arc<Meter>,
     ) -> Rc<Host> {
         let pool = RefCell::new(Pool::new(config.limits()));
+        let (rules, trials) = (config.tenant.clone(), Semaphore::new(config.starting_max));
         Rc::new(Host {
             config,
             access,
@@ -120,12 +130,16 @@ impl Host {
             waiting: RefCell::default(),
             tenants,
             roles: RefCell::default(),
+            rules: RefCell::new(rules),
+            keys: RefCell::default(),
+            trials,
             next: Cell::new(1),
             running: Cell::new(0),
         })
     }
 
-    fn next(&self) -> u64 {
+    /// A number that no other thing has.
+    pub fn next(&self) -> u64 {
         let next = self.next.get();
         self.next.set(next + 1);
         next
@@ -144,25 +158,20 @@ impl Host {
     /// A function that is not served yet.
     ///
     /// # Errors
-    /// The manifest's.
-    pub fn make(
-        &self,
-        name: &str,
-        manifest: Manifest,
-        code: PathBuf,
-    ) -> Result<Rc<Function>, ManifestError> {
+    /// The manifest's, or it chooses what its tenant may not.
+    pub fn make(&self, name: &str, revision: Revision) -> Result<Rc<Function>, ManifestError> {
+        let Revision { manifest, code, tenant } = revision;
         manifest.check()?;
         let wrong = |key: &str, why: String| ManifestError { key: key.to_owned(), why };
-        let tenant = self.tenants.get(&manifest.tenant);
-        let tenant = tenant.ok_or_else(|| {
-            let why = format!("{:?} is not in the gateway's configuration", manifest.tenant);
-            wrong("tenant", why)
+        permit::check(&tenant, &self.rules(&tenant), &manifest)?;
+        let tenant = self.tenants.get(&tenant).ok_or_else(|| {
+            wrong("tenant", format!("{tenant:?} is not in the gateway's configuration"))
         })?;
         if !self.backends.contains_key(&manifest.isolation) {
             let why = format!("{:?} is not offered by this gateway", manifest.isolation);
             return Err(wrong("isolation", why));
         }
-        let role = *self.roles.borrow_mut().entry(name.to_owned()).or_insert_with(|| self.next());
+        let role = self.role(name.to_owned());
         Ok(Rc::new(Function {
             is_deployed: code.starts_with(self.config.state.join("functions")),
             id: self.next(),
@@ -175,16 +184,52 @@ impl Host {
             template: tokio::sync::Mutex::default(),
             is_removed: Cell::new(false),
             removed: Rc::default(),
+            is_kept: Cell::new(false),
         }))
+    }
+
+    /// The number of a role, by a name that it keeps.
+    pub fn role(&self, name: String) -> u64 {
+        *self.roles.borrow_mut().entry(name).or_insert_with(|| self.next())
+    }
+
+    fn rules(&self, tenant: &str) -> TenantConfig {
+        self.rules.borrow().get(tenant).cloned().unwrap_or_default()
+    }
+
+    /// What a function may do.
+    pub fn policy(&self, function: &Function) -> serde_json::Value {
+        permit::policy(&self.rules(&function.tenant.name), &function.manifest)
+    }
+
+    /// Refuses where a function chooses what its tenant may not.
+    ///
+    /// # Errors
+    /// Which, and what would allow it.
+    pub fn permit(&self, function: &Function) -> Result<(), ManifestError> {
+        let tenant = &function.tenant.name;
+        permit::check(tenant, &self.rules(tenant), &function.manifest)
+    }
+
+    /// Other rules, from now on. What may not be any more is served no more, until it is deployed
+    /// again.
+    pub fn rule(self: &Rc<Host>, rules: &BTreeMap<String, TenantConfig>) {
+        self.rules.borrow_mut().clone_from(rules);
+        for function in self.functions() {
+            match self.permit(&function) {
+                Ok(()) => function.tenant.role(function.role, self.policy(&function)),
+                Err(error) => {
+                    tracing::error!(function = %function.name, %error, "is not served any more");
+                    self.retire_name(&function.name);
+                }
+            }
+        }
     }
 
     /// Serves a function, instead of the one of that name: its instances finish what they do.
     pub fn publish(&self, function: &Rc<Function>) {
         let manifest = &function.manifest;
-        let everything =
-            json!({"statements": [{"effect": "allow", "actions": ["*"], "resources": ["*"]}]});
-        let policy = manifest.role.clone().unwrap_or(everything);
-        function.tenant.role(function.role, policy);
+        function.tenant.role(function.role, self.policy(function));
         let share = Share {
             concurrency: manifest.concurrency as usize,
             keep_alive: manifest.keep_alive,
@@ -209,6 +254,15 @@ impl Host {
         let there_was = found.is_some();
         self.retire(found);
         there_was
+    }
+
+    /// Serves a function no more, and keeps its files.
+    fn retire_name(&self, name: &str) {
+        let found = self.functions.borrow_mut().remove(name);
+        if let Some(function) = &found {
+            function.is_kept.set(true);
+        }
+        self.retire(found);
     }
 
     fn retire(&self, function: Option<Rc<Function>>) {
@@ -239,9 +293,7 @@ impl Host {
         if let Some(template) = &*slot {
             return Ok(template.clone());
         }
-        let backend = self.backends.get(&function.manifest.isolation).ok_or("no isolation")?;
-        let image = self.image(function);
-        let template = backend.prepare(&image).await.map_err(|error| error.to_string())?;
+        let template = self.prepare(function).await?;
         *slot = Some(template.clone());
         drop(slot);
         let (watched, weak) = (template.clone(), Rc::downgrade(function));
@@ -260,6 +312,16 @@ impl Host {
             }
         });
         Ok(template)
+    }
+
+    /// A template of one's own.
+    ///
+    /// # Errors
+    /// Why there is none, for people.
+    pub async fn prepare(&self, function: &Function) -> Result<Rc<dyn Template>, String> {
+        let backend = self.backends.get(&function.manifest.isolation).ok_or("no isolation")?;
+        let image = self.image(function);
+        backend.prepare(&image).await.map_err(|error| error.to_string())
     }
 
     fn image(&self, function: &Function) -> Image {
@@ -289,7 +351,7 @@ impl Host {
         }
         environment.extend(manifest.environment.clone());
         let python = manifest.python.as_ref().unwrap_or(&self.config.python);
-        let relay = relay(&self.config.tenant_dir(&manifest.tenant));
+        let relay = relay(&self.config.tenant_dir(&function.tenant.name));
         Image {
             function: function.name.clone(),
             handler: manifest.handler.clone(),

@@ -17,7 +17,7 @@ use crate::link::{Heard, Link, Reply};
 pub const REGION_BYTES: u64 = 16 << 20;
 
 /// How long an instance whose channel has closed may take to end.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+pub const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// How an invocation ended in its instance.
 #[derive(Debug)]
@@ -44,7 +44,8 @@ pub struct Member {
     pub start: Duration,
     /// Ends it.
     pub stop: Notify,
-    instance: Rc<dyn Instance>,
+    /// What it runs in.
+    pub instance: Rc<dyn Instance>,
     running: RefCell<Option<oneshot::Sender<Ended>>>,
     gone: RefCell<Option<String>>,
 }
@@ -85,7 +86,8 @@ pub async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
         // A template has its backend's own limit: a machine that boots in software takes longer than
         // an instance, and who comes after it needs it as well.
         let template = host.template(&function).await?;
-        let started = tokio::time::timeout(patience, start(&host, id, &function, template)).await;
+        let start = start(&host, id, &function, template, function.role);
+        let started = tokio::time::timeout(patience, start).await;
         let late = |_| Err(format!("it did not start within {} s", patience.as_secs_f64()));
         started.unwrap_or_else(late)
     };
@@ -116,13 +118,19 @@ pub async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
     host.gone(id, None);
 }
 
-type Heards = mpsc::UnboundedReceiver<Heard>;
+/// What a worker says of one instance.
+pub type Heards = mpsc::UnboundedReceiver<Heard>;
 
-async fn start(
+/// Starts an instance, and attaches it to its tenant's worker, with a role.
+///
+/// # Errors
+/// Why it does not start, for people.
+pub async fn start(
     host: &Rc<Host>,
     id: InstanceId,
     function: &Rc<Function>,
     template: Rc<dyn Template>,
+    role: u64,
 ) -> Result<(Rc<Member>, Heards), String> {
     let link = function.tenant.link(host.config.start_timeout).await?;
     let begin = Instant::now();
@@ -131,12 +139,7 @@ async fn start(
     let Started { channel, region, origin, instance } = started;
     let mut heard = link.listen(id);
     let region_bytes = region.as_ref().map_or(0, |_| REGION_BYTES);
-    let attach = Said::Attach {
-        instance: id,
-        role: function.role,
-        function: function.name.clone(),
-        region_bytes,
-    };
+    let attach = Said::Attach { instance: id, role, function: function.name.clone(), region_bytes };
     let descriptors = std::iter::once(channel).chain(region).collect();
     link.say_with(attach, Vec::new(), descriptors);
     let greeted = tokio::select! {
@@ -278,9 +281,11 @@ mod tests {
         let host = host(state.path());
         let manifest = Manifest::of_handler("app.handler");
         let (stream, _worker) = UnixStream::pair().unwrap();
+        let (code, tenant) = (state.path().to_owned(), "default".to_owned());
+        let revision = crate::deploy::Revision { manifest, code, tenant };
         let member = Member {
             id: 1,
-            function: host.make("f", manifest, state.path().to_owned()).unwrap(),
+            function: host.make("f", revision).unwrap(),
             link: Link::new(stream),
             origin: Origin::Cold,
             start: Duration::ZERO,

@@ -23,14 +23,17 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::api::{self, Api};
-use crate::config::{ConfigError, DEFAULT_TENANT, GatewayConfig, TenantConfig};
+use crate::auth::{KeyPair, Keys};
+use crate::config::{Authentication, ConfigError, DEFAULT_TENANT, GatewayConfig, TenantConfig};
+use crate::credentials;
 use crate::deploy::{self, DeployError, Revision};
 use crate::events::Events;
 use crate::guest;
-use crate::host::Host;
+use crate::host::{Function, Host};
 use crate::store::{Access, Store};
 use crate::tenant::{Tenant, write_private};
 use crate::tenants::Tenants;
+use crate::trial;
 
 /// How often it is looked whether what runs has ended.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -101,7 +104,8 @@ async fn serve(
     let meter = Arc::new(Meter::for_role(Role::Gateway));
     let draining = Arc::new(AtomicBool::new(false));
     let _admin = metrics(&config, meter.clone(), draining.clone())?;
-    let store = start_store(&config, &parts.executable).await?;
+    let (keys, own) = keys(&config).map_err(system("the keys of tenants"))?;
+    let store = start_store(&config, &parts.executable, own.as_ref()).await?;
     let (store, store_task) = match store {
         Some((store, child)) => {
             let store = Rc::new(store);
@@ -112,44 +116,65 @@ async fn serve(
         None => (None, None),
     };
     let access = store.as_ref().map(|store| store.access.clone());
-    if let Some(access) = &access {
-        let text = client_environment(access, address);
-        write_private(&state.join("env"), &text).map_err(system("the file env"))?;
-    }
+    let text = client_environment(&config, access.as_ref(), own.as_ref(), address);
+    write_private(&state.join("env"), &text).map_err(system("the file env"))?;
     let guest = guest::unpack(&state, &config.python).await.map_err(system("the guest"))?;
     let tenants = Tenants::start(&config, &parts.executable, access.clone());
     let tenants = tenants.map_err(system("the tenants"))?;
     let host = Host::new(config, parts.backends, tenants, access, guest, meter);
-    load(&host)?;
+    *host.keys.borrow_mut() = keys;
+    tokio::select! {
+        loaded = load(&host) => loaded?,
+        _ = terminate.recv() => return end(&host, store, store_task).await,
+        _ = interrupt.recv() => return end(&host, store, store_task).await,
+    }
     let events = Events::open(&state).map_err(system("the events"))?;
     let replayed = events.replay(&host).map_err(system("the events"))?;
     if replayed > 0 {
         tracing::info!(replayed, "events that a gateway before had accepted");
     }
     let about = about(store.clone());
-    let (end, ending) = watch::channel(false);
+    let (stop, ending) = watch::channel(false);
     let api = Rc::new(Api { host: host.clone(), events, about, ending });
     let ticking = tokio::task::spawn_local(host.clone().tick());
     let accepting = tokio::task::spawn_local(api::serve(api, listener));
     told(address).map_err(system("standard output"))?;
     tracing::info!(%address, functions = host.functions().len(), "gateway");
+    // One after the other, in the order in which they were asked for.
+    let (reloads, read) = (Rc::new(tokio::sync::Mutex::new(())), Rc::new(parts.reload));
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            _ = hangup.recv() => reload(&host, &*parts.reload),
+            _ = hangup.recv() => {
+                let (host, read, reloads) = (host.clone(), read.clone(), reloads.clone());
+                tokio::task::spawn_local(async move {
+                    let _turn = reloads.lock().await;
+                    reload(&host, &**read).await;
+                });
+            }
         }
     }
     tracing::info!("draining");
     draining.store(true, Ordering::Relaxed);
     accepting.abort();
-    end.send_replace(true);
+    stop.send_replace(true);
     tokio::select! {
         () = drain(&host) => {}
         _ = terminate.recv() => tracing::warn!("told twice: what runs is lost"),
         _ = interrupt.recv() => tracing::warn!("told twice: what runs is lost"),
     }
     ticking.abort();
+    end(&host, store, store_task).await
+}
+
+/// What is left ends: workers that have not been drained, and the store behind them.
+async fn end(
+    host: &Rc<Host>,
+    store: Option<Rc<Store>>,
+    store_task: Option<tokio::task::JoinHandle<()>>,
+) -> Result<(), GatewayError> {
+    host.tenants.drain().await;
     if let (Some(store), Some(task)) = (store, store_task) {
         store.drain();
         let _ = tokio::time::timeout(Store::END_TIMEOUT, task).await;
@@ -177,15 +202,30 @@ fn metrics(
     Ok(Some(admin::start(address, routes)?))
 }
 
+/// The keys that callers sign with, and one of them for clients of this machine.
+fn keys(config: &GatewayConfig) -> io::Result<(Option<Keys>, Option<KeyPair>)> {
+    if config.authentication == Authentication::Keys {
+        let (keys, own) = credentials::load(config)?;
+        return Ok((Some(keys), own));
+    }
+    let why = "whoever reaches the gateway deploys, invokes and removes as any tenant";
+    tracing::warn!(why, "authentication is off");
+    Ok((None, None))
+}
+
 async fn start_store(
     config: &GatewayConfig,
     executable: &Path,
+    own: Option<&KeyPair>,
 ) -> Result<Option<(Store, tokio::process::Child)>, GatewayError> {
     let of_tenant = config.tenant.get(DEFAULT_TENANT).and_then(|tenant| tenant.store.as_ref());
     if config.store.is_some() || of_tenant.is_some() {
         return Ok(None);
     }
-    let started = Store::start(executable, &config.state, config.store_listen).await;
+    // Clients have one pair of keys for both. A tenant that may not do everything uses functions.
+    let is_bound = config.tenant.get(DEFAULT_TENANT).is_some_and(|tenant| tenant.role.is_some());
+    let own = own.filter(|_| !is_bound);
+    let started = Store::start(executable, &config.state, config.store_listen, own).await;
     Ok(Some(started.map_err(system(format!("the built-in store, {}", config.store_listen)))?))
 }
 
@@ -217,22 +257,60 @@ pub(crate) fn worker_table(
     table
 }
 
-fn load(host: &Rc<Host>) -> Result<(), GatewayError> {
+/// Functions that were deployed, and those of the directory that can be imported. Others are told of,
+/// and left out.
+async fn load(host: &Rc<Host>) -> Result<(), GatewayError> {
     deploy::sweep(&host.config.state)?;
-    let publish = |name: &str, revision: Revision| -> Result<(), DeployError> {
-        host.publish(&host.make(name, revision.manifest, revision.code)?);
-        Ok(())
-    };
     for (name, revision) in deploy::deployed(&host.config.state)? {
-        publish(&name, revision)?;
-    }
-    let Some(directory) = &host.config.functions else { return Ok(()) };
-    for (name, revision) in deploy::of_directory(directory)? {
-        if !is_deployed(host, &name) {
-            publish(&name, revision)?;
+        match host.make(&name, revision) {
+            Ok(function) => host.publish(&function),
+            Err(error) => tracing::error!(function = name, %error, "is not served"),
         }
     }
+    if let Some(directory) = &host.config.functions {
+        publish_all(host, deploy::of_directory(directory)?).await;
+    }
     Ok(())
+}
+
+/// Serves functions of the directory, each when it has been imported. One that cannot be is told of,
+/// and what has its name goes on.
+async fn publish_all(host: &Rc<Host>, found: Vec<(String, Revision)>) {
+    let mut trials = tokio::task::JoinSet::new();
+    for (name, revision) in found {
+        if is_deployed(host, &name) {
+            continue;
+        }
+        let host = host.clone();
+        trials.spawn_local(async move {
+            let made = host.make(&name, revision).map_err(|error| error.to_string());
+            let tried = match made {
+                Ok(function) => tried(&host, &function).await.map(|()| function),
+                Err(why) => Err(why),
+            };
+            match tried {
+                // It may have been deployed meanwhile.
+                Ok(function) if !is_deployed(&host, &name) => host.publish(&function),
+                Ok(_) => {}
+                Err(why) => {
+                    let before = host.function(&name).is_some();
+                    let then = if before { "stays as it was" } else { "is not served" };
+                    tracing::error!(function = name, "{then}: {why}");
+                }
+            }
+        });
+    }
+    while trials.join_next().await.is_some() {}
+}
+
+/// Whether a function of the directory can be imported, with a template that is not kept: most of
+/// them wait for long until they are invoked.
+async fn tried(host: &Rc<Host>, function: &Rc<Function>) -> Result<(), String> {
+    if !host.config.check_imports {
+        return Ok(());
+    }
+    let template = host.prepare(function).await?;
+    trial::check(host, function, template).await
 }
 
 /// Whether a function of the directory has the name of one that was deployed, which stays.
@@ -247,7 +325,7 @@ fn is_deployed(host: &Host, name: &str) -> bool {
 
 /// Limits, tenants, and functions of the directory `functions`, as the configuration says now. The
 /// rest of it needs another start.
-fn reload(host: &Rc<Host>, read: &dyn Fn() -> Result<GatewayConfig, ConfigError>) {
+async fn reload(host: &Rc<Host>, read: &dyn Fn() -> Result<GatewayConfig, ConfigError>) {
     let config = match read() {
         Ok(config) => config,
         Err(error) => return tracing::error!(%error, "not reloaded; all stays as it was"),
@@ -255,12 +333,21 @@ fn reload(host: &Rc<Host>, read: &dyn Fn() -> Result<GatewayConfig, ConfigError>
     if config.workers != host.config.workers {
         tracing::error!("workers: needs another start of the gateway");
     }
+    if config.authentication != host.config.authentication {
+        tracing::error!("authentication: needs another start of the gateway");
+    } else {
+        match keys(&config) {
+            Ok((keys, _)) => *host.keys.borrow_mut() = keys,
+            Err(error) => tracing::error!(%error, "keys of tenants are not reloaded"),
+        }
+    }
     host.limit(config.limits());
     // Functions may be of new ones, and no more of old ones.
     if let Err(error) = host.tenants.apply(&config) {
         tracing::error!(%error, "tenants are not reloaded");
     }
-    reload_functions(host, &config);
+    host.rule(&config.tenant);
+    reload_functions(host, &config).await;
     let is_used = |tenant: &Rc<Tenant>| {
         host.functions().iter().any(|function| Rc::ptr_eq(&function.tenant, tenant))
     };
@@ -269,7 +356,7 @@ fn reload(host: &Rc<Host>, read: &dyn Fn() -> Result<GatewayConfig, ConfigError>
     }
 }
 
-fn reload_functions(host: &Rc<Host>, config: &GatewayConfig) {
+async fn reload_functions(host: &Rc<Host>, config: &GatewayConfig) {
     let Some(directory) = &config.functions else { return };
     let found = match deploy::of_directory(directory) {
         Ok(found) => found,
@@ -282,15 +369,7 @@ fn reload_functions(host: &Rc<Host>, config: &GatewayConfig) {
         }
     }
     let count = found.len();
-    for (name, revision) in found {
-        if is_deployed(host, &name) {
-            continue;
-        }
-        match host.make(&name, revision.manifest, revision.code) {
-            Ok(function) => host.publish(&function),
-            Err(error) => tracing::error!(function = name, %error, "stays as it was"),
-        }
-    }
+    publish_all(host, found).await;
     tracing::info!(functions = count, "reloaded");
 }
 
@@ -317,13 +396,34 @@ fn about(store: Option<Rc<Store>>) -> Box<dyn Fn() -> serde_json::Value> {
 }
 
 /// What `aws` and boto3 need to know, as shell text.
-fn client_environment(access: &Access, gateway: std::net::SocketAddr) -> String {
-    let Access { endpoint, region, access_key_id, secret_access_key } = access;
-    format!(
-        "export AWS_ENDPOINT_URL_LAMBDA=http://{gateway}\nexport AWS_ENDPOINT_URL_S3={endpoint}\n\
-         export AWS_ACCESS_KEY_ID={access_key_id}\nexport AWS_SECRET_ACCESS_KEY={secret_access_key}\n\
-         export AWS_DEFAULT_REGION={region}\n"
-    )
+fn client_environment(
+    config: &GatewayConfig,
+    access: Option<&Access>,
+    own: Option<&KeyPair>,
+    gateway: std::net::SocketAddr,
+) -> String {
+    let mut text = format!("export AWS_ENDPOINT_URL_LAMBDA=http://{gateway}\n");
+    let mut set = |name: &str, value: &str| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/+=@%".contains(c);
+        let value = match value.chars().all(is_plain) {
+            true => value.to_owned(),
+            false => format!("'{}'", value.replace('\'', "'\\''")),
+        };
+        text.push_str(&format!("export {name}={value}\n"));
+    };
+    if let Some(access) = access {
+        set("AWS_ENDPOINT_URL_S3", &access.endpoint);
+    }
+    // Without authentication the store's are good for both.
+    let store = access.filter(|_| config.authentication == Authentication::Off);
+    let store = store.map(|access| (&access.access_key_id, &access.secret_access_key));
+    let own = own.map(|pair| (&pair.access_key_id, &pair.secret_access_key));
+    if let Some((id, secret)) = own.or(store) {
+        set("AWS_ACCESS_KEY_ID", id);
+        set("AWS_SECRET_ACCESS_KEY", secret);
+    }
+    set("AWS_DEFAULT_REGION", access.map_or(crate::store::REGION, |access| &access.region));
+    text
 }
 
 /// What runs ends; then workers write what is pending.

@@ -12,7 +12,9 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 
+use crate::auth::KeyPair;
 use crate::child;
+use crate::credentials::random;
 use crate::tenant::write_private;
 
 /// The access key of the built-in store.
@@ -61,13 +63,14 @@ pub struct Store {
     pub access: Access,
     executable: PathBuf,
     directory: PathBuf,
-    secret_file: PathBuf,
+    keys_file: PathBuf,
     pid: Cell<Option<u32>>,
     is_draining: Cell<bool>,
 }
 
 impl Store {
-    /// Starts it; the process is to be given to [`Store::supervise`].
+    /// Starts it; the process is to be given to [`Store::supervise`]. Workers and baselines have a key
+    /// of their own, which is none of the gateway's; `also` is another one that it takes.
     ///
     /// # Errors
     /// The system's; or it does not listen, as it says on standard error.
@@ -75,16 +78,21 @@ impl Store {
         executable: &Path,
         state: &Path,
         listen: SocketAddr,
+        also: Option<&KeyPair>,
     ) -> io::Result<(Store, Child)> {
         let secret_file = state.join("store.key");
         let secret = match fs::read_to_string(&secret_file) {
             Ok(text) => text.trim_end().to_owned(),
             Err(_) => {
-                let secret = secret()?;
+                let secret = random(20)?;
                 write_private(&secret_file, &secret)?;
                 secret
             }
         };
+        let keys_file = state.join("store.keys");
+        let also = also.map(|pair| format!("{} {}\n", pair.access_key_id, pair.secret_access_key));
+        let text = format!("{ACCESS_KEY_ID} {secret}\n{}", also.unwrap_or_default());
+        write_private(&keys_file, &text)?;
         let mut store = Store {
             access: Access {
                 endpoint: String::new(),
@@ -94,7 +102,7 @@ impl Store {
             },
             executable: executable.to_owned(),
             directory: state.join("objects"),
-            secret_file,
+            keys_file,
             pid: Cell::new(None),
             is_draining: Cell::new(false),
         };
@@ -104,17 +112,15 @@ impl Store {
     }
 
     async fn spawn(&self, listen: &str) -> io::Result<(Child, String)> {
-        let arguments: [&OsStr; 10] = [
+        let arguments: [&OsStr; 8] = [
             "fn".as_ref(),
             "store".as_ref(),
             "--dir".as_ref(),
             self.directory.as_ref(),
             "--listen".as_ref(),
             listen.as_ref(),
-            "--access-key".as_ref(),
-            ACCESS_KEY_ID.as_ref(),
-            "--secret-key-file".as_ref(),
-            self.secret_file.as_ref(),
+            "--keys-file".as_ref(),
+            self.keys_file.as_ref(),
         ];
         let mut child = child::start(&self.executable, &arguments, Stdio::piped())?;
         let stdout = child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
@@ -166,11 +172,4 @@ impl Store {
 
     /// How long its end may take.
     pub const END_TIMEOUT: Duration = END_TIMEOUT;
-}
-
-/// 160 random bits, as text.
-fn secret() -> io::Result<String> {
-    let mut octets = [0; 20];
-    rustix::rand::getrandom(&mut octets, rustix::rand::GetRandomFlags::empty())?;
-    Ok(octets.iter().map(|octet| format!("{octet:02x}")).collect())
 }

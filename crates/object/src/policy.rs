@@ -63,10 +63,18 @@ struct Statement {
 /// The rights of a role: `{"statements": [{"effect": "allow", "actions": ["s3:GetObject"],
 /// "resources": ["bucket/prefix/*"]}]}`. A resource is a bucket, or a bucket, a slash and a key;
 /// `arn:aws:s3:::` in front is ignored. A list of a bucket is also allowed for a prefix all of
-/// which a resource covers.
+/// which a resource covers. A `boundary` is another policy: what it does not allow is not allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
+    statements: Vec<Statement>,
+    #[serde(default)]
+    boundary: Option<Boundary>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Boundary {
     statements: Vec<Statement>,
 }
 
@@ -86,10 +94,11 @@ impl Policy {
     pub fn from_value(value: &Value) -> Result<Policy, PolicyError> {
         let policy = Policy::deserialize(value)?;
         let too_much = |what, limit| Err(PolicyError::TooMuch { what, limit });
-        if policy.statements.len() > STATEMENTS_MAX {
+        let bounds = policy.boundary.as_ref().map_or(&[][..], |boundary| &boundary.statements);
+        if policy.statements.len().max(bounds.len()) > STATEMENTS_MAX {
             return too_much("statements", STATEMENTS_MAX);
         }
-        for statement in &policy.statements {
+        for statement in policy.statements.iter().chain(bounds) {
             for patterns in [&statement.actions, &statement.resources] {
                 if patterns.len() > PATTERNS_MAX {
                     return too_much("patterns in a statement", PATTERNS_MAX);
@@ -106,7 +115,7 @@ impl Policy {
     pub fn everything() -> Policy {
         let all = || vec!["*".to_owned()];
         let statement = Statement { effect: Verdict::Allow, actions: all(), resources: all() };
-        Policy { statements: vec![statement] }
+        Policy { statements: vec![statement], boundary: None }
     }
 
     /// Whether an operation with these parameters may be made: everything that it reads and
@@ -118,29 +127,36 @@ impl Policy {
     }
 
     fn answer(&self, question: &Question<'_>) -> Decision {
-        let mut decision = Decision::NotAllowed;
-        for statement in &self.statements {
-            let about = statement.actions.iter().any(|pattern| {
-                matches(&pattern.to_ascii_lowercase(), &question.action.to_ascii_lowercase())
-            });
-            if !about {
-                continue;
-            }
-            let allows = statement.effect == Verdict::Allow;
-            let meant = |pattern: &String| {
-                let pattern = pattern.strip_prefix("arn:aws:s3:::").unwrap_or(pattern);
-                matches(pattern, &question.resource)
-                    || (allows
-                        && question.covers.as_deref().is_some_and(|all| covers(pattern, all)))
-            };
-            match (statement.resources.iter().any(meant), allows) {
-                (true, false) => return Decision::Denied,
-                (true, true) => decision = Decision::Allowed,
-                (false, _) => {}
-            }
+        let own = answer(&self.statements, question);
+        match &self.boundary {
+            Some(boundary) if own == Decision::Allowed => answer(&boundary.statements, question),
+            _ => own,
         }
-        decision
     }
+}
+
+fn answer(statements: &[Statement], question: &Question<'_>) -> Decision {
+    let mut decision = Decision::NotAllowed;
+    for statement in statements {
+        let about = statement.actions.iter().any(|pattern| {
+            matches(&pattern.to_ascii_lowercase(), &question.action.to_ascii_lowercase())
+        });
+        if !about {
+            continue;
+        }
+        let allows = statement.effect == Verdict::Allow;
+        let meant = |pattern: &String| {
+            let pattern = pattern.strip_prefix("arn:aws:s3:::").unwrap_or(pattern);
+            matches(pattern, &question.resource)
+                || (allows && question.covers.as_deref().is_some_and(|all| covers(pattern, all)))
+        };
+        match (statement.resources.iter().any(meant), allows) {
+            (true, false) => return Decision::Denied,
+            (true, true) => decision = Decision::Allowed,
+            (false, _) => {}
+        }
+    }
+    decision
 }
 
 fn questions<'a>(operation: &'a Operation, parameters: &Map<String, Value>) -> Vec<Question<'a>> {
@@ -270,6 +286,28 @@ mod tests {
         assert_eq!(decide(&role, "UploadPart", part), Decision::Allowed);
         assert_eq!(decide(&Policy::default(), "ListBuckets", json!({})), Decision::NotAllowed);
         assert_eq!(decide(&Policy::everything(), "ListBuckets", json!({})), Decision::Allowed);
+    }
+
+    #[test]
+    fn a_boundary_allows_nothing_that_its_policy_does_not() {
+        let all = json!([{"effect": "allow", "actions": ["*"], "resources": ["*"]}]);
+        let reads =
+            json!([{"effect": "allow", "actions": ["s3:GetObject"], "resources": ["in/*"]}]);
+        let bound = |own: &Value, boundary: &Value| {
+            let value = json!({"statements": own, "boundary": {"statements": boundary}});
+            Policy::from_value(&value).unwrap()
+        };
+        let ask = |policy: &Policy, operation: &str, bucket: &str| {
+            decide(policy, operation, json!({"Bucket": bucket, "Key": "k"})) == Decision::Allowed
+        };
+        for policy in [bound(&all, &reads), bound(&reads, &all)] {
+            assert!(ask(&policy, "GetObject", "in"));
+            assert!(!ask(&policy, "GetObject", "out") && !ask(&policy, "PutObject", "in"));
+        }
+        let nothing = json!([]);
+        assert!(!ask(&bound(&all, &nothing), "GetObject", "in"));
+        let deep = json!({"statements": [], "boundary": {"statements": [], "boundary": {}}});
+        assert!(Policy::from_value(&deep).is_err());
     }
 
     #[test]

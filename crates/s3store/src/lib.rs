@@ -1,11 +1,27 @@
 //! An S3 server over a directory: for demonstrations, tests, and functions on a single machine.
 //!
-//! Requests are understood by `s3s`, objects are files of `s3s-fs`: a directory a bucket, and files
-//! beside them for what is said of an object. No versions, no ACLs, no encryption. It is not meant
-//! to face a network that is not trusted.
+//! Requests are understood by `s3s`. A bucket is a directory, an object a file in it, and what is said
+//! of an object is a file in a directory of the store's own. What is acknowledged is durable. No
+//! versions, no ACLs, no encryption. It is not meant to face a network that is not trusted.
+//!
+//! - [`objects`]: the operations of S3; [`list`]: pages; [`body`]: bodies and their sums;
+//! - [`vault`]: objects as files; [`uploads`]: those in parts; [`about`]: what is said of them;
+//! - [`names`]: which file a key has; [`legacy`]: what earlier releases wrote;
+//! - [`disk`]: the file system, as a trait; [`fault`]: why something is refused.
 #![forbid(unsafe_code)]
 
+mod about;
+mod body;
+#[cfg(test)]
+mod crash;
+mod disk;
+mod fault;
+mod legacy;
+mod list;
+mod names;
 mod objects;
+mod uploads;
+mod vault;
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,12 +33,13 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
-use s3s_fs::FileSystem;
 use service::listen::ListenError;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-pub use objects::Objects;
+use disk::Local;
+use objects::Objects;
+use vault::Vault;
 
 /// Connections at a time; more wait in the kernel's backlog.
 pub const CONNECTIONS_MAX: usize = 1024;
@@ -33,7 +50,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The directory.
-    #[error("{path}: {why}; is it a directory that can be written?")]
+    #[error("{path}: {why}; it has to be a directory that can be written, of this layout")]
     Directory {
         /// The directory.
         path: PathBuf,
@@ -62,22 +79,25 @@ pub struct Store {
 
 impl Store {
     /// Listens on an address; port 0 is one that the kernel chooses. Where there are keys, requests
-    /// must be signed with them.
+    /// must be signed with one of them.
     ///
     /// # Errors
     /// The directory or the address.
     pub async fn listen(
         address: SocketAddr,
         root: &Path,
-        keys: Option<Keys>,
+        keys: impl IntoIterator<Item = Keys>,
     ) -> Result<Store, StoreError> {
         let failed = |why: String| StoreError::Directory { path: root.to_owned(), why };
-        std::fs::create_dir_all(root).map_err(|error| failed(error.to_string()))?;
-        let files = FileSystem::new(root).map_err(|error| failed(format!("{error:?}")))?;
-        let whole = std::fs::canonicalize(root).map_err(|error| failed(error.to_string()))?;
-        let mut builder = S3ServiceBuilder::new(Objects::new(files, &whole));
-        if let Some(keys) = keys {
-            builder.set_auth(SimpleAuth::from_single(keys.access_key_id, keys.secret_access_key));
+        let opened = open(root).map_err(|error| failed(error.to_string()))?;
+        let mut builder = S3ServiceBuilder::new(Objects::new(opened));
+        let (mut auth, mut has_keys) = (SimpleAuth::new(), false);
+        for pair in keys {
+            auth.register(pair.access_key_id, pair.secret_access_key.into());
+            has_keys = true;
+        }
+        if has_keys {
+            builder.set_auth(auth);
         }
         let listener = TcpListener::bind(address).await;
         let listener = listener.map_err(|error| ListenError::new(address, error))?;
@@ -121,6 +141,18 @@ impl Store {
             });
         }
     }
+}
+
+/// Makes the directory where it is not there, durably, as far as those above it can be read.
+fn open(root: &Path) -> io::Result<Vault<Local>> {
+    std::fs::create_dir_all(root)?;
+    let root = std::fs::canonicalize(root)?;
+    for above in root.ancestors().skip(1) {
+        if let Err(error) = disk::Disk::sync_dir(&Local, above) {
+            tracing::debug!(%error, path = %above.display(), "store: not synced");
+        }
+    }
+    Vault::open(Local, &root)
 }
 
 async fn answer(

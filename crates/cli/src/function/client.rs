@@ -2,13 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
 use function::isolation::Mode;
 use function::manifest::{Backend, Manifest};
+use gateway::auth::{KeyPair, sign_request};
+use gateway::credentials;
 use gateway::deploy::{MANIFEST, pack};
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode};
@@ -21,19 +23,80 @@ use crate::output::line;
 pub(super) const DEPLOY_HELP: &str = "\
 The directory has the function's Python files and, where more than the handler is to be said, a \
 function.toml (`unlade fn serve --help`). What is said here goes before what is said there. The \
-function is imported before this command ends, so that what cannot start is said at once.";
+function is imported in a sandbox before it is served: where that fails the error is printed, the \
+exit status is not 0, and what was deployed before goes on. The operator's configuration decides \
+which tenants, modes, packages and interpreters a deployment may choose.";
 
 /// Where the gateway is.
 #[derive(Debug, Args)]
 pub(super) struct GatewayArgs {
     /// The gateway
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "AWS_ENDPOINT_URL_LAMBDA",
-        default_value = "http://127.0.0.1:9001"
-    )]
-    gateway: String,
+    #[arg(long, value_name = "URL", env = "AWS_ENDPOINT_URL_LAMBDA")]
+    gateway: Option<String>,
+    /// Where it keeps everything: the keys of tenants are in there. AWS_ACCESS_KEY_ID and
+    /// AWS_SECRET_ACCESS_KEY are taken where they are set with AWS_ENDPOINT_URL_LAMBDA, and this and
+    /// --tenant are not said
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Whose functions
+    #[arg(long)]
+    tenant: Option<String>,
+}
+
+/// Where a gateway is that nobody names.
+const GATEWAY: &str = "http://127.0.0.1:9001";
+/// Where it keeps everything.
+const STATE: &str = "/var/lib/unlade/fn";
+
+impl GatewayArgs {
+    fn address(&self) -> &str {
+        self.gateway.as_deref().unwrap_or(GATEWAY)
+    }
+
+    /// What requests are signed with; nothing where there are no keys to be had.
+    ///
+    /// # Errors
+    /// The keys that were named are not there.
+    fn keys(&self) -> Result<Option<KeyPair>> {
+        let is_named = self.state.is_some() || self.tenant.is_some();
+        let environment = environment_keys();
+        if environment.is_some() && self.gateway.is_some() && !is_named {
+            return Ok(environment);
+        }
+        let path = credentials::file(self.state.as_deref().unwrap_or(Path::new(STATE)));
+        let tenant = self.tenant.as_deref().unwrap_or(gateway::config::DEFAULT_TENANT);
+        let read = std::fs::read_to_string(&path);
+        match read.as_ref().map(|text| credentials::parse(text).remove(tenant)) {
+            Ok(Some(pair)) => Ok(Some(pair)),
+            // Those of a configuration are its author's.
+            _ if environment.is_some() => Ok(environment),
+            Ok(None) if self.tenant.is_some() => {
+                let path = path.display();
+                bail!(
+                    "{path}: there is no key of tenant {tenant}; set AWS_ACCESS_KEY_ID and \
+                     AWS_SECRET_ACCESS_KEY"
+                )
+            }
+            Err(error) if is_named => bail!("{}: {error}", path.display()),
+            Ok(None) | Err(_) => Ok(None),
+        }
+    }
+
+    fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Result<Answer> {
+        ask(self.address(), self.keys()?.as_ref(), method, path, headers, body)
+    }
+}
+
+fn environment_keys() -> Option<KeyPair> {
+    let text = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+    let access_key_id = text("AWS_ACCESS_KEY_ID")?;
+    Some(KeyPair { access_key_id, secret_access_key: text("AWS_SECRET_ACCESS_KEY")? })
 }
 
 /// Arguments of `unlade fn deploy`.
@@ -48,9 +111,6 @@ pub(super) struct DeployArgs {
     /// MODULE.FUNCTION
     #[arg(long)]
     handler: Option<String>,
-    /// Whose it is
-    #[arg(long)]
-    tenant: Option<String>,
     /// What an instance may use, as 256MiB
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
@@ -142,12 +202,13 @@ impl Answer {
     }
 }
 
-/// Asks a gateway.
+/// Asks a gateway, with a signature where there are keys.
 ///
 /// # Errors
 /// It is not there, or breaks off.
 pub(crate) fn ask(
     gateway: &str,
+    keys: Option<&KeyPair>,
     method: Method,
     path: &str,
     headers: &[(&str, &str)],
@@ -155,11 +216,19 @@ pub(crate) fn ask(
 ) -> Result<Answer> {
     let host = gateway.strip_prefix("http://").map(|host| host.trim_end_matches('/'));
     let host = host.with_context(|| format!("{gateway:?} is not http://HOST:PORT"))?;
-    let mut request = Request::builder().method(method).uri(path).header("host", host);
+    let body = body.into();
+    let mut request = Request::builder().method(&method).uri(path).header("host", host);
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let request = request.body(Full::new(body.into()))?;
+    if let Some(keys) = keys {
+        let what = (method.as_str(), path, host);
+        let signed = sign_request(keys, what, headers, &body, SystemTime::now());
+        for (name, value) in signed.map_err(|refusal| anyhow::anyhow!(refusal.message()))? {
+            request = request.header(name, value);
+        }
+    }
+    let request = request.body(Full::new(body))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let stream = tokio::net::TcpStream::connect(host).await;
@@ -196,8 +265,8 @@ fn manifest(args: &DeployArgs) -> Result<Manifest> {
     if let Some(handler) = &args.handler {
         manifest.handler = handler.clone();
     }
-    if let Some(tenant) = &args.tenant {
-        manifest.tenant = tenant.clone();
+    if let Some(tenant) = &args.gateway.tenant {
+        manifest.tenant = Some(tenant.clone());
     }
     if let Some(memory) = &args.memory {
         manifest.memory = memory.parse::<ByteSize>().context("--memory")?;
@@ -246,7 +315,7 @@ pub(super) fn deploy(args: &DeployArgs) -> Result<()> {
     };
     let archive = pack(&args.directory, &manifest).context("the directory cannot be read")?;
     let path = format!("/unlade/v1/functions/{name}");
-    ask(&args.gateway.gateway, Method::PUT, &path, &[], archive)?.done()?;
+    args.gateway.ask(Method::PUT, &path, &[], archive)?.done()?;
     line(format_args!("{name}: deployed ({}, {})", manifest.handler, manifest.mode.name()))
 }
 
@@ -255,7 +324,7 @@ pub(super) fn deploy(args: &DeployArgs) -> Result<()> {
 /// # Errors
 /// The gateway's.
 pub(super) fn list(args: &GatewayArgs) -> Result<()> {
-    let answer = ask(&args.gateway, Method::GET, "/2015-03-31/functions/", &[], "")?.done()?;
+    let answer = args.ask(Method::GET, "/2015-03-31/functions/", &[], "")?.done()?;
     let said: Value = serde_json::from_slice(&answer.body)?;
     for function in said["Functions"].as_array().into_iter().flatten() {
         let text = |name: &str| function[name].as_str().unwrap_or_default().to_owned();
@@ -284,7 +353,7 @@ pub(super) fn invoke(args: &InvokeArgs) -> Result<ExitCode> {
     let log = if args.log { "Tail" } else { "None" };
     let headers = [("x-amz-invocation-type", kind), ("x-amz-log-type", log)];
     let path = format!("/2015-03-31/functions/{}/invocations", args.name);
-    let answer = ask(&args.gateway.gateway, Method::POST, &path, &headers, event)?.done()?;
+    let answer = args.gateway.ask(Method::POST, &path, &headers, event)?.done()?;
     let header = |name: &str| answer.headers.get(name).and_then(|value| value.to_str().ok());
     if let Some(log) = header("x-amz-log-result") {
         use base64::Engine as _;
@@ -306,7 +375,7 @@ pub(super) fn invoke(args: &InvokeArgs) -> Result<ExitCode> {
 /// The gateway's.
 pub(super) fn remove(args: &RemoveArgs) -> Result<()> {
     let path = format!("/2015-03-31/functions/{}", args.name);
-    ask(&args.gateway.gateway, Method::DELETE, &path, &[], "")?.done()?;
+    args.gateway.ask(Method::DELETE, &path, &[], "")?.done()?;
     line(format_args!("{}: removed", args.name))
 }
 
@@ -318,10 +387,7 @@ pub(super) fn env(args: &EnvArgs) -> Result<()> {
     let path = args.state.join("env");
     let text = std::fs::read_to_string(&path);
     let text = text.with_context(|| {
-        format!(
-            "{}: is a gateway serving with this --state, and its built-in store?",
-            path.display()
-        )
+        format!("{}: is a gateway serving with this --state, and are you its user?", path.display())
     })?;
     line(format_args!("{}", text.trim_end()))
 }

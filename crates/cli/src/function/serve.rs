@@ -22,12 +22,15 @@ use crate::output::line;
 pub(super) const LONG: &str = "\
 Serves functions until SIGTERM or SIGINT; then nothing is accepted, what runs ends, and what is \
 acknowledged is made durable first. SIGHUP reads limits, tenants and the directory `functions` \
-anew. Everything not said has a default: without a configuration, functions are kept in /var/lib/unlade/fn, and so are the objects of the built-in S3 store. The \
-gateway's address is printed when callers can come.";
+anew. Everything not said has a default: without a configuration, functions are kept in /var/lib/unlade/fn, and so are the objects of the built-in S3 store. Requests are signed with a key of a tenant; where the \
+configuration has none, a pair is made at the first start, which `unlade fn` reads by itself and \
+`unlade fn env` prints. The gateway's address is printed when callers can come.";
 
 pub(super) const HELP: &str = "\
 An fn.toml, with the defaults:
-  listen = \"127.0.0.1:9001\"       # callers are not authenticated: other machines need allow_remote
+  listen = \"127.0.0.1:9001\"       # requests are signed, not encrypted: others need allow_remote
+  authentication = \"keys\"         # or \"off\": whoever reaches the gateway may do everything
+  check_imports = true              # a function is served when its handler could be imported
   admin = \"127.0.0.1:9902\"        # /metrics, /healthz, /version; none where not said
   state = \"/var/lib/unlade/fn\"
   functions = \"./functions\"       # each directory with a function.toml; none where not said
@@ -48,6 +51,16 @@ An fn.toml, with the defaults:
   workers_admin = \"127.0.0.1:9903\" # /metrics of a shared worker; none where not said
   [tenant.NAME]                     # besides `default`; with its own [tenant.NAME.store],
                                     # [tenant.NAME.limits], .instance and .copies
+  keys = []                         # { access_key_id = \"…\", secret_access_key = \"…\" }; none: a
+                                    # pair is made, as profile NAME of the file `credentials` in state
+  modes = [\"offload\", \"prefetch\", \"sdk\"]  # which manifests may choose; \"tcp\" and \"stock\" have
+                                    # a key of the store, and \"stock\" has the host's network
+  packages = []                     # directories that manifests may name, with those below them
+  pythons = []                      # interpreters that manifests may choose
+  [[tenant.NAME.role.statements]]   # the most that its functions may do; all where nothing is said
+  effect = \"allow\"
+  actions = [\"s3:*\"]
+  resources = [\"photos/*\"]
   [isolation.process]
   cgroup = \"unlade\"
   processes_max = 256               # of an instance
@@ -64,11 +77,12 @@ An fn.toml, with the defaults:
 
 A function.toml; only the handler must be there:
   handler = \"app.handler\"
-  tenant = \"default\"
+  tenant = \"default\"              # the one who deploys; of a directory, whose it is
   memory = \"128MiB\"
   timeout = \"30s\"
   isolation = \"process\"           # or \"qemu\": `unlade doctor` says what works
-  mode = \"offload\"                # or \"prefetch\", \"sdk\", and without offload \"tcp\", \"stock\"
+  mode = \"offload\"                # or \"prefetch\", \"sdk\", and without offload \"tcp\", \"stock\";
+                                    # fn.toml says which of these, of packages and of pythons
   writes = \"durable-reply\"        # or \"sync\", \"early-reply\"
   concurrency = 100
   keep_alive = \"10m\"

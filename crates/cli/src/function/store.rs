@@ -1,9 +1,9 @@
 //! `unlade fn store`: a directory as an S3 store.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use service::logs::{self, LogConfig};
 
@@ -25,6 +25,9 @@ pub(super) struct StoreArgs {
     /// A file with the secret
     #[arg(long, value_name = "FILE", requires = "access_key")]
     secret_key_file: Option<PathBuf>,
+    /// A file with more keys: a line each, the access key, a space, the secret
+    #[arg(long, value_name = "FILE")]
+    keys_file: Option<PathBuf>,
     /// End when the process that started this one has ended
     #[arg(long, hide = true)]
     die_with_parent: bool,
@@ -37,15 +40,16 @@ pub(super) struct StoreArgs {
 pub(super) fn run(args: StoreArgs) -> Result<()> {
     mind_parent(args.die_with_parent)?;
     logs::init(&LogConfig::default())?;
-    let keys = match (args.access_key, args.secret_key_file) {
-        (Some(access_key_id), Some(file)) => {
-            let secret = std::fs::read_to_string(&file);
-            let secret = secret.with_context(|| file.display().to_string())?;
-            let secret_access_key = secret.trim_end().to_owned();
-            Some(s3store::Keys { access_key_id, secret_access_key })
-        }
-        _ => None,
+    let mut keys = match &args.keys_file {
+        Some(file) => pairs(file)?,
+        None => Vec::new(),
     };
+    if let (Some(access_key_id), Some(file)) = (args.access_key, args.secret_key_file) {
+        let secret = std::fs::read_to_string(&file);
+        let secret = secret.with_context(|| file.display().to_string())?;
+        let secret_access_key = secret.trim_end().to_owned();
+        keys.push(s3store::Keys { access_key_id, secret_access_key });
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let store = s3store::Store::listen(args.listen, &args.dir, keys).await?;
@@ -59,4 +63,24 @@ pub(super) fn run(args: StoreArgs) -> Result<()> {
         }
         Ok(())
     })
+}
+
+fn pairs(file: &Path) -> Result<Vec<s3store::Keys>> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let mut keys = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [] => {}
+            [id, secret] => keys.push(s3store::Keys {
+                access_key_id: id.to_owned(),
+                secret_access_key: secret.to_owned(),
+            }),
+            _ => bail!("{}:{}: a line is ACCESS_KEY SECRET", file.display(), number + 1),
+        }
+    }
+    if keys.is_empty() {
+        bail!("{}: there is no key in it, and without one anybody is served", file.display());
+    }
+    Ok(keys)
 }

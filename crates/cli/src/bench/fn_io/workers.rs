@@ -145,7 +145,7 @@ fn settings(state: &Path, functions: &Path, workers: &str, tenants: &[String]) -
     let quoted = |path: &Path| toml::Value::from(path.display().to_string()).to_string();
     let mut text = format!(
         "listen = \"127.0.0.1:0\"\nstore_listen = \"127.0.0.1:0\"\nstate = {}\nfunctions = {}\n\
-         workers = \"{workers}\"\n[log]\nlevel = \"warn\"\n",
+         authentication = \"off\"\ncheck_imports = false\nworkers = \"{workers}\"\n[log]\nlevel = \"warn\"\n",
         quoted(state),
         quoted(functions),
     );
@@ -197,7 +197,7 @@ mod tests {
         let made: function::Manifest =
             settings::parse(&manifest(&names[1]), "function.toml").unwrap();
         made.check().unwrap();
-        assert_eq!(made.tenant, "tenant-1");
+        assert_eq!(made.tenant.as_deref(), Some("tenant-1"));
     }
 
     #[test]

@@ -1,0 +1,272 @@
+//! What the store asks of a file system. Tests put one in memory behind it, whose power fails.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file, or a symbolic link that may lead to one.
+    File,
+    /// A directory.
+    Directory,
+    /// Anything else.
+    Other,
+}
+
+/// What is known of a file without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// What it is; links are followed.
+    pub kind: Kind,
+    /// Its length.
+    pub bytes: u64,
+    /// When it was written, in nanoseconds since 1970.
+    pub modified_ns: i64,
+}
+
+/// A file that is open.
+pub trait DiskFile: Send + Sync + 'static {
+    /// Appends bytes.
+    ///
+    /// # Errors
+    /// The system's.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+
+    /// Reads at a position; 0 at the end.
+    ///
+    /// # Errors
+    /// The system's.
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize>;
+
+    /// What is known of it.
+    ///
+    /// # Errors
+    /// The system's.
+    fn stat(&self) -> io::Result<Stat>;
+
+    /// Sets when it was written.
+    ///
+    /// # Errors
+    /// The system's.
+    fn set_modified(&self, modified_ns: i64) -> io::Result<()>;
+
+    /// Makes its content and times durable.
+    ///
+    /// # Errors
+    /// The system's: it may not be durable.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// A file system. A change of names is durable when [`Disk::sync_dir`] has returned.
+pub trait Disk: Send + Sync + 'static {
+    /// Its files.
+    type File: DiskFile;
+
+    /// Makes a file that was not there.
+    ///
+    /// # Errors
+    /// The system's.
+    fn create(&self, path: &Path) -> io::Result<Self::File>;
+
+    /// Opens a file to read it.
+    ///
+    /// # Errors
+    /// The system's; it is no regular file.
+    fn open(&self, path: &Path) -> io::Result<Self::File>;
+
+    /// What is known of a name.
+    ///
+    /// # Errors
+    /// The system's.
+    fn stat(&self, path: &Path) -> io::Result<Stat>;
+
+    /// The names in a directory.
+    ///
+    /// # Errors
+    /// The system's.
+    fn read_dir(&self, path: &Path) -> io::Result<Vec<(OsString, Kind)>>;
+
+    /// Makes a directory that was not there.
+    ///
+    /// # Errors
+    /// The system's.
+    fn make_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// The system's.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// The system's.
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Renames, in place of what has the new name.
+    ///
+    /// # Errors
+    /// The system's.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Makes the names in a directory durable.
+    ///
+    /// # Errors
+    /// The system's: they may not be durable.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+}
+
+/// The time of a file as [`Stat`] has it.
+pub fn nanoseconds(time: SystemTime) -> i64 {
+    let whole = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
+    match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(since) => whole(since),
+        Err(before) => -whole(before.duration()),
+    }
+}
+
+/// The other way round.
+pub fn system_time(modified_ns: i64) -> SystemTime {
+    let distance = Duration::from_nanos(modified_ns.unsigned_abs());
+    let found = match modified_ns < 0 {
+        true => SystemTime::UNIX_EPOCH.checked_sub(distance),
+        false => SystemTime::UNIX_EPOCH.checked_add(distance),
+    };
+    found.unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// The machine's own.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Local;
+
+fn stat_of(found: &fs::Metadata) -> io::Result<Stat> {
+    let kind = match found.file_type() {
+        kind if kind.is_file() => Kind::File,
+        kind if kind.is_dir() => Kind::Directory,
+        _ => Kind::Other,
+    };
+    Ok(Stat { kind, bytes: found.len(), modified_ns: nanoseconds(found.modified()?) })
+}
+
+impl DiskFile for File {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.write_all(bytes)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(self, buffer, at)
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        stat_of(&self.metadata()?)
+    }
+
+    fn set_modified(&self, modified_ns: i64) -> io::Result<()> {
+        File::set_modified(self, system_time(modified_ns))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_all()
+    }
+}
+
+impl Disk for Local {
+    type File = File;
+
+    fn create(&self, path: &Path) -> io::Result<File> {
+        OpenOptions::new().read(true).write(true).create_new(true).open(path)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<File> {
+        // A FIFO would wait for its writer.
+        match self.stat(path)?.kind {
+            Kind::File => File::open(path),
+            _ => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    fn stat(&self, path: &Path) -> io::Result<Stat> {
+        stat_of(&fs::metadata(path)?)
+    }
+
+    fn read_dir(&self, path: &Path) -> io::Result<Vec<(OsString, Kind)>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(path)? {
+            let entry = entry?;
+            let kind = match entry.file_type()? {
+                kind if kind.is_dir() => Kind::Directory,
+                kind if kind.is_file() || kind.is_symlink() => Kind::File,
+                _ => Kind::Other,
+            };
+            found.push((entry.file_name(), kind));
+        }
+        Ok(found)
+    }
+
+    fn make_dir(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir(path)
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        File::open(path)?.sync_all()
+    }
+}
+
+/// Reads a file of which the whole is wanted.
+///
+/// # Errors
+/// The system's; it is longer than `bytes_max`.
+pub fn read<D: Disk>(disk: &D, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let file = disk.open(path)?;
+    let bytes = file.stat()?.bytes;
+    if bytes > bytes_max {
+        return Err(io::Error::other(format!("{} is too long", path.display())));
+    }
+    read_exact(&file, 0, bytes as usize)
+}
+
+/// Reads so many bytes at a position.
+///
+/// # Errors
+/// The system's; the file is shorter.
+pub fn read_exact<F: DiskFile>(file: &F, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
+    let (mut buffer, mut filled) = (vec![0; bytes], 0);
+    while filled < bytes {
+        match file.read_at(&mut buffer[filled..], at + filled as u64) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_come_back_as_they_were() {
+        for modified_ns in [0, 1, 1_700_000_000_123_456_789, -1, -1_500_000_000] {
+            assert_eq!(nanoseconds(system_time(modified_ns)), modified_ns);
+        }
+    }
+}

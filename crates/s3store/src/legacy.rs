@@ -1,0 +1,102 @@
+//! What `s3s-fs` kept, with which earlier releases wrote: the objects are where they are, and what is
+//! said of them was in files `.bucket-B.object-K.….json` beside the buckets, B and K in base64.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use crate::about::{About, Version, Versions};
+use crate::disk::{self, Disk, Kind};
+use crate::vault::{SMALL_BYTES_MAX, Vault};
+
+/// Takes over what is said of objects, and removes the files that said it.
+///
+/// # Errors
+/// The system's.
+pub fn import<D: Disk>(vault: &Vault<D>, root: &Path) -> io::Result<()> {
+    let mut old = Vec::new();
+    let mut objects: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for (name, kind) in vault.disk.read_dir(root)? {
+        let Some(name) = name.to_str().filter(|_| kind == Kind::File) else { continue };
+        let is_unfinished = [".upload-", ".upload_id-", ".tmp."];
+        let is_unfinished = is_unfinished.iter().any(|prefix| name.starts_with(prefix));
+        if let Some(object) = object_of(name) {
+            objects.entry(object).or_default().push(name.to_owned());
+        }
+        if is_unfinished || name.starts_with(".bucket-") {
+            old.push(root.join(name));
+        }
+    }
+    for ((bucket, key), names) in &objects {
+        // What was written since says more.
+        let is_known = vault.check_bucket(bucket).is_err() || vault.is_described(bucket, key)?;
+        if let (false, Some((stat, _))) = (is_known, vault.listed(bucket, key)?) {
+            let about = about(vault, root, names)?;
+            vault.describe(bucket, key, &Versions { versions: vec![Version::of(&stat, about)] })?;
+        }
+    }
+    for path in &old {
+        vault.disk.remove_file(path)?;
+    }
+    if !old.is_empty() {
+        vault.disk.sync_dir(root)?;
+        tracing::info!(objects = objects.len(), "store: objects of an earlier release");
+    }
+    Ok(())
+}
+
+fn object_of(name: &str) -> Option<(String, String)> {
+    let name = name.strip_prefix(".bucket-")?;
+    let name =
+        name.strip_suffix(".metadata.json").or_else(|| name.strip_suffix(".internal.json"))?;
+    let (bucket, key) = name.split_once(".object-")?;
+    let text = |part: &str| String::from_utf8(URL_SAFE_NO_PAD.decode(part).ok()?).ok();
+    // That of an upload has a suffix, which is no base64.
+    Some((text(bucket)?, text(key)?))
+}
+
+/// The two files say different things under the names that [`About`] has.
+fn about<D: Disk>(vault: &Vault<D>, root: &Path, names: &[String]) -> io::Result<About> {
+    let mut whole = serde_json::Map::new();
+    for name in names {
+        let text = disk::read(&*vault.disk, &root.join(name), SMALL_BYTES_MAX)?;
+        if let Ok(serde_json::Value::Object(part)) = serde_json::from_slice(&text) {
+            whole.extend(part);
+        }
+    }
+    Ok(serde_json::from_value(whole.into()).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Local;
+
+    #[test]
+    fn objects_of_an_earlier_release_are_found_with_what_was_said_of_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        std::fs::create_dir_all(dir.path().join("box/a")).unwrap();
+        write("box/a/b", "hello");
+        write(".bucket-Ym94.object-YS9i.internal.json", r#"{"e_tag":"5d41-1"}"#);
+        write(
+            ".bucket-Ym94.object-YS9i.metadata.json",
+            r#"{"user_metadata":{"who":"me"},"content_type":"text/plain"}"#,
+        );
+        write(".bucket-Ym94.object-Z29uZQ.internal.json", r#"{"e_tag":"x"}"#);
+        write(".upload-0.json", "null");
+        let vault = Vault::open(Local, dir.path()).unwrap();
+        let about = vault.open_object("box", "a/b").unwrap().about.unwrap();
+        assert_eq!(
+            (about.e_tag.as_str(), about.content_type.as_deref()),
+            ("5d41-1", Some("text/plain"))
+        );
+        assert_eq!(about.user_metadata.unwrap()["who"], "me");
+        assert_eq!(vault.keys("box", "").unwrap(), ["a/b"]);
+        let left = std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(left, 2, "the bucket, and the store's own directory");
+    }
+}

@@ -1,0 +1,607 @@
+//! Objects as files: what is there, and how it is replaced.
+//!
+//! Layout, below the root:
+//! - `BUCKET/KEY`: an object whose key can be a path ([`names::plain`]);
+//! - `.unlade/odd/BUCKET/…`: any other object, under its key encoded;
+//! - `.unlade/about/BUCKET/…`: what is said of an object ([`crate::about`]);
+//! - `.unlade/uploads/ID/`: an upload in parts; `.unlade/tmp/`: what is being written;
+//! - `.unlade/format`: the number of this layout.
+//!
+//! A change is durable when it is answered: the bytes are synced before their file gets its name, then
+//! the directory of that name is. One rename or removal is the change: a power failure leaves an object
+//! old or new.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::SystemTime;
+
+use crate::about::{About, Version, Versions};
+use crate::disk::{self, Disk, DiskFile as _, Kind, Stat};
+use crate::fault::Fault;
+use crate::names::{self, KEY_BYTES_MAX, OWN};
+
+/// The layout that this program writes.
+const FORMAT: &str = "1";
+/// Longest file that is read whole.
+pub const SMALL_BYTES_MAX: u64 = 1 << 20;
+/// Locks of keys. Two keys may have the same one.
+const LOCKS: usize = 256;
+/// How often a name is tried again whose directory went away meanwhile.
+const ATTEMPTS_MAX: usize = 16;
+/// Directories that are remembered as durable.
+const KNOWN_MAX: usize = 65_536;
+/// The suffix of an object whose key is encoded.
+const OBJECT: &str = ".object";
+/// The suffix of what is said of an object.
+const ABOUT: &str = ".json";
+
+/// Objects below a directory.
+pub struct Vault<D> {
+    /// Where they are.
+    pub disk: Arc<D>,
+    root: PathBuf,
+    /// Held by changes of objects, and alone by changes of buckets.
+    buckets: RwLock<()>,
+    keys: Vec<Mutex<()>>,
+    /// Directories whose names are durable, with those of all above them.
+    known: Mutex<HashSet<PathBuf>>,
+    next: AtomicU64,
+}
+
+/// Bytes on their way to become an object's or a part's; removed where they do not.
+pub struct Draft<D: Disk> {
+    disk: Arc<D>,
+    path: PathBuf,
+    /// The file.
+    pub file: D::File,
+    is_kept: bool,
+}
+
+impl<D: Disk> Drop for Draft<D> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            let _ = self.disk.remove_file(&self.path);
+        }
+    }
+}
+
+/// An object that is there.
+pub struct Found<F> {
+    /// Its file.
+    pub file: F,
+    /// What is known of that.
+    pub stat: Stat,
+    /// What is said of it.
+    pub about: Option<About>,
+}
+
+/// What is there under a key, and where.
+struct Current {
+    path: PathBuf,
+    is_plain: bool,
+    stat: Stat,
+}
+
+/// What must hold for a change.
+pub type Condition<'a> = &'a (dyn Fn(Option<&Version>) -> Result<(), Fault> + Sync);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename
+    )
+}
+
+/// Nothing where there is no such name.
+fn there<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+    match done {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl<D: Disk> Vault<D> {
+    /// Objects below `root`, which is there. What a store before has left half written is removed.
+    ///
+    /// # Errors
+    /// The system's; the layout is another program's.
+    pub fn open(disk: D, root: &Path) -> io::Result<Vault<D>> {
+        let vault = Vault {
+            disk: Arc::new(disk),
+            root: root.to_owned(),
+            buckets: RwLock::default(),
+            keys: (0..LOCKS).map(|_| Mutex::default()).collect(),
+            known: Mutex::default(),
+            next: AtomicU64::new(0),
+        };
+        let format = vault.own("format");
+        let found = there(disk::read(&*vault.disk, &format, SMALL_BYTES_MAX))?;
+        if let Some(text) = found.as_ref().filter(|text| text.trim_ascii() != FORMAT.as_bytes()) {
+            return Err(io::Error::other(format!(
+                "{} says {:?}, and this program knows layout {FORMAT}; use the program that wrote it",
+                format.display(),
+                String::from_utf8_lossy(text)
+            )));
+        }
+        vault.remove_tree(&vault.own("tmp"))?;
+        if found.is_none() {
+            vault.write(&format, FORMAT.as_bytes())?;
+        }
+        crate::legacy::import(&vault, root)?;
+        Ok(vault)
+    }
+
+    /// A name in the store's own directory.
+    pub fn own(&self, name: &str) -> PathBuf {
+        self.root.join(OWN).join(name)
+    }
+
+    fn bucket_path(&self, bucket: &str) -> PathBuf {
+        self.root.join(bucket)
+    }
+
+    fn odd_path(&self, bucket: &str, key: &str) -> PathBuf {
+        self.own("odd").join(bucket).join(names::encoded(key, OBJECT))
+    }
+
+    fn about_path(&self, bucket: &str, key: &str) -> PathBuf {
+        self.own("about").join(bucket).join(names::encoded(key, ABOUT))
+    }
+
+    /// Refuses where there is no such bucket.
+    ///
+    /// # Errors
+    /// There is none, or the system's.
+    pub fn check_bucket(&self, bucket: &str) -> Result<(), Fault> {
+        let is_name = s3s::path::check_bucket_name(bucket);
+        let found = if is_name { there(self.disk.stat(&self.bucket_path(bucket)))? } else { None };
+        match found {
+            Some(stat) if stat.kind == Kind::Directory => Ok(()),
+            _ => Err(Fault::NoBucket),
+        }
+    }
+
+    fn check(&self, bucket: &str, key: &str) -> Result<(), Fault> {
+        self.check_bucket(bucket)?;
+        match key {
+            _ if key.len() > KEY_BYTES_MAX => Err(Fault::KeyTooLong),
+            _ if key.contains('\0') => Err(Fault::KeyHasZero),
+            _ => Ok(()),
+        }
+    }
+
+    fn shared(&self) -> RwLockReadGuard<'_, ()> {
+        self.buckets.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self, bucket: &str, key: &str) -> MutexGuard<'_, ()> {
+        let mut hasher = DefaultHasher::new();
+        (bucket, key).hash(&mut hasher);
+        locked(&self.keys[(hasher.finish() % LOCKS as u64) as usize])
+    }
+
+    /// A name for what is being written.
+    pub fn fresh(&self) -> PathBuf {
+        self.own("tmp").join(self.next.fetch_add(1, Ordering::Relaxed).to_string())
+    }
+
+    /// A file to write to.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn draft(&self) -> io::Result<Draft<D>> {
+        let path = self.fresh();
+        let file = self.within(&self.own("tmp"), || self.disk.create(&path))?;
+        Ok(Draft { disk: self.disk.clone(), path, file, is_kept: false })
+    }
+
+    /// Does something in a directory, which is made where it is not there.
+    pub fn within<T>(&self, dir: &Path, act: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        let mut attempts = 0;
+        loop {
+            match self.ensure(dir).and_then(|()| act()) {
+                // Its last object was removed at the same time, or an operator has tidied up.
+                Err(error)
+                    if error.kind() == io::ErrorKind::NotFound && attempts < ATTEMPTS_MAX =>
+                {
+                    locked(&self.known).clear();
+                    attempts += 1;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Makes a directory with those above it, durably.
+    fn ensure(&self, dir: &Path) -> io::Result<()> {
+        let mut known = locked(&self.known);
+        if known.len() > KNOWN_MAX {
+            known.clear();
+        }
+        self.ensure_known(&mut known, dir)
+    }
+
+    fn ensure_known(&self, known: &mut HashSet<PathBuf>, dir: &Path) -> io::Result<()> {
+        let Some(parent) = dir.parent().filter(|_| dir != self.root && !known.contains(dir)) else {
+            return Ok(());
+        };
+        self.ensure_known(known, parent)?;
+        let is_bucket = parent == self.root && !dir.ends_with(OWN);
+        let is_there = match if is_bucket { Ok(()) } else { self.disk.make_dir(dir) } {
+            Ok(()) => is_bucket,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => true,
+            Err(error) => return Err(error),
+        };
+        if is_there && self.disk.stat(dir)?.kind != Kind::Directory {
+            return Err(io::ErrorKind::NotADirectory.into());
+        }
+        self.disk.sync_dir(parent)?;
+        known.insert(dir.to_owned());
+        Ok(())
+    }
+
+    /// Gives what was written its name, durably. Its bytes are synced.
+    fn place(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let dir = to.parent().ok_or(io::ErrorKind::InvalidFilename)?;
+        self.within(dir, || self.disk.rename(from, to))?;
+        self.disk.sync_dir(dir)
+    }
+
+    /// Gives a draft its name, durably.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn keep(&self, mut draft: Draft<D>, to: &Path) -> io::Result<()> {
+        draft.file.sync()?;
+        self.place(&draft.path, to)?;
+        draft.is_kept = true;
+        Ok(())
+    }
+
+    /// Writes a small file, durably.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        let mut draft = self.draft()?;
+        draft.file.append(bytes)?;
+        self.keep(draft, path)
+    }
+
+    /// Removes directories above `path` that are empty, up to `base`, which stays.
+    fn prune(&self, path: &Path, base: &Path) {
+        let mut known = locked(&self.known);
+        let mut dir = path.parent();
+        while let Some(empty) = dir.filter(|dir| *dir != base && dir.starts_with(base)) {
+            if self.disk.remove_dir(empty).is_err() {
+                break;
+            }
+            known.remove(empty);
+            dir = empty.parent();
+        }
+    }
+
+    /// Removes a directory with all that is in it; none is as good.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove_tree(&self, dir: &Path) -> io::Result<()> {
+        let Some(entries) = there(self.disk.read_dir(dir))? else { return Ok(()) };
+        for (name, kind) in entries {
+            let path = dir.join(name);
+            match kind {
+                Kind::Directory => self.remove_tree(&path)?,
+                Kind::File | Kind::Other => self.disk.remove_file(&path)?,
+            }
+        }
+        locked(&self.known).remove(dir);
+        there(self.disk.remove_dir(dir)).map(drop)
+    }
+
+    /// Takes a directory away, durably, and then what is in it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn retire(&self, dir: &Path) -> io::Result<()> {
+        let fresh = self.fresh();
+        self.within(&self.own("tmp"), || self.disk.rename(dir, &fresh))?;
+        locked(&self.known).retain(|known| !known.starts_with(dir));
+        if let Some(parent) = dir.parent() {
+            self.disk.sync_dir(parent)?;
+        }
+        // What is left of it goes when the store starts again.
+        self.remove_tree(&fresh).or_else(|error| {
+            tracing::warn!(%error, path = %fresh.display(), "store: is left behind");
+            Ok(())
+        })
+    }
+
+    fn current(&self, bucket: &str, key: &str) -> io::Result<Option<Current>> {
+        let plain = names::plain(key).map(|path| (self.bucket_path(bucket).join(path), true));
+        for (path, is_plain) in plain.into_iter().chain([(self.odd_path(bucket, key), false)]) {
+            match there(self.disk.stat(&path))? {
+                Some(stat) if stat.kind == Kind::File => {
+                    return Ok(Some(Current { path, is_plain, stat }));
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn versions(&self, bucket: &str, key: &str) -> io::Result<Versions> {
+        let path = self.about_path(bucket, key);
+        let Some(text) = there(disk::read(&*self.disk, &path, SMALL_BYTES_MAX))? else {
+            return Ok(Versions::default());
+        };
+        Ok(serde_json::from_slice(&text).unwrap_or_else(|error| {
+            tracing::error!(%error, path = %path.display(), "store: what is said of an object");
+            Versions::default()
+        }))
+    }
+
+    /// Whether anything is said of a key.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn is_described(&self, bucket: &str, key: &str) -> io::Result<bool> {
+        Ok(there(self.disk.stat(&self.about_path(bucket, key)))?.is_some())
+    }
+
+    /// Opens an object, with what is said of it.
+    ///
+    /// # Errors
+    /// There is none, or the system's.
+    pub fn open_object(&self, bucket: &str, key: &str) -> Result<Found<D::File>, Fault> {
+        self.check(bucket, key)?;
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let current = self.current(bucket, key)?.ok_or(Fault::NoKey)?;
+            let Some(file) = there(self.disk.open(&current.path))? else {
+                if attempts < ATTEMPTS_MAX { continue } else { return Err(Fault::NoKey) }
+            };
+            let stat = file.stat()?;
+            let about = self.versions(bucket, key)?.of(&stat).map(|version| version.about);
+            // Nothing is said of a file that was replaced twice between the two.
+            let is_same = || there(self.disk.stat(&current.path)).map(|now| now == Some(stat));
+            if about.is_some() || attempts == ATTEMPTS_MAX || is_same()? {
+                return Ok(Found { file, stat, about });
+            }
+        }
+    }
+
+    /// What is known and said of an object, for a list; nothing where it has gone.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn listed(&self, bucket: &str, key: &str) -> io::Result<Option<(Stat, Option<About>)>> {
+        let Some(current) = self.current(bucket, key)? else { return Ok(None) };
+        let version = self.versions(bucket, key)?.of(&current.stat);
+        Ok(Some((current.stat, version.map(|version| version.about))))
+    }
+
+    /// Makes a draft the object of a key, durably, in place of the one before.
+    ///
+    /// # Errors
+    /// There is no such bucket, the condition does not hold, or the system's: then the object before
+    /// is there as it was, or the new one is.
+    pub fn commit(
+        &self,
+        bucket: &str,
+        key: &str,
+        draft: Draft<D>,
+        about: About,
+        condition: Condition<'_>,
+    ) -> Result<Version, Fault> {
+        let mut draft = draft;
+        let now_ns = disk::nanoseconds(SystemTime::now());
+        draft.file.set_modified(now_ns)?;
+        draft.file.sync()?;
+        let _shared = self.shared();
+        self.check(bucket, key)?;
+        let _own = self.lock(bucket, key);
+        let current = self.current(bucket, key)?;
+        let before = current.as_ref().map(|current| &current.stat);
+        let said = match before {
+            Some(stat) => self.versions(bucket, key)?.of(stat),
+            None => None,
+        };
+        let known =
+            |stat: &Stat| said.clone().unwrap_or_else(|| Version::of(stat, About::default()));
+        condition(before.map(known).as_ref())?;
+        if let Some(before) = before.filter(|before| before.modified_ns >= now_ns) {
+            // A clock that was set back, or two changes in one of its ticks.
+            draft.file.set_modified(before.modified_ns + 1)?;
+            draft.file.sync()?;
+        }
+        let version = Version::of(&draft.file.stat()?, about);
+        let versions = [version.clone()].into_iter().chain(said).collect();
+        self.describe(bucket, key, &Versions { versions })?;
+        self.publish(&draft.path, bucket, key, current.as_ref())?;
+        draft.is_kept = true;
+        Ok(version)
+    }
+
+    /// Says something of a key, durably.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn describe(&self, bucket: &str, key: &str, versions: &Versions) -> io::Result<()> {
+        let text = serde_json::to_vec(versions).map_err(io::Error::other)?;
+        self.write(&self.about_path(bucket, key), &text)
+    }
+
+    /// An object stays where it is. A new one is at its path, if that can be.
+    fn publish(
+        &self,
+        from: &Path,
+        bucket: &str,
+        key: &str,
+        current: Option<&Current>,
+    ) -> Result<(), Fault> {
+        let is_odd = current.is_some_and(|current| !current.is_plain);
+        let plain = names::plain(key).filter(|_| !is_odd);
+        let placed = match plain {
+            Some(path) => self.place(from, &self.bucket_path(bucket).join(path)),
+            None => self.place(from, &self.odd_path(bucket, key)),
+        };
+        match placed {
+            Err(error) if plain.is_some() && is_taken(&error) => {
+                Ok(self.place(from, &self.odd_path(bucket, key))?)
+            }
+            placed => Ok(placed?),
+        }
+    }
+
+    /// Removes an object, durably; none is as good.
+    ///
+    /// # Errors
+    /// There is no such bucket, or the system's.
+    pub fn delete(&self, bucket: &str, key: &str) -> Result<(), Fault> {
+        let _shared = self.shared();
+        self.check(bucket, key)?;
+        let _own = self.lock(bucket, key);
+        let plain = names::plain(key).map(|path| self.bucket_path(bucket).join(path));
+        let odd = self.odd_path(bucket, key);
+        // The plain one is what is read: it goes last.
+        for path in [Some(&odd), plain.as_ref()].into_iter().flatten() {
+            let is_file = |stat: Stat| stat.kind != Kind::Directory;
+            if there(self.disk.stat(path))?.is_some_and(is_file) {
+                there(self.disk.remove_file(path))?;
+            }
+            if let Some(dir) = path.parent() {
+                // A removal that was not answered may not be durable.
+                there(self.disk.sync_dir(dir))?;
+            }
+        }
+        let about = self.about_path(bucket, key);
+        if there(self.disk.remove_file(&about))?.is_some() {
+            self.prune(&about, &self.own("about").join(bucket));
+        }
+        self.prune(&odd, &self.own("odd").join(bucket));
+        if let Some(path) = plain {
+            self.prune(&path, &self.bucket_path(bucket));
+        }
+        Ok(())
+    }
+
+    /// Makes a bucket, durably.
+    ///
+    /// # Errors
+    /// It is there, it cannot be one, or the system's.
+    pub fn create_bucket(&self, bucket: &str) -> Result<(), Fault> {
+        let _alone = self.buckets.write().unwrap_or_else(PoisonError::into_inner);
+        if !s3s::path::check_bucket_name(bucket) {
+            return Err(Fault::Argument(format!("{bucket:?} is no name of a bucket")));
+        }
+        match self.disk.make_dir(&self.bucket_path(bucket)) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Fault::BucketExists),
+            made => Ok(made.and_then(|()| self.disk.sync_dir(&self.root))?),
+        }
+    }
+
+    /// Removes an empty bucket, durably.
+    ///
+    /// # Errors
+    /// There is none, it is not empty, or the system's.
+    pub fn delete_bucket(&self, bucket: &str) -> Result<(), Fault> {
+        let _alone = self.buckets.write().unwrap_or_else(PoisonError::into_inner);
+        self.check_bucket(bucket)?;
+        let (plain, odd) = (self.bucket_path(bucket), self.own("odd").join(bucket));
+        if self.has_file(&plain)? || self.has_file(&odd)? {
+            return Err(Fault::BucketNotEmpty);
+        }
+        self.retire(&plain)?;
+        for dir in [odd, self.own("about").join(bucket)] {
+            self.remove_tree(&dir)?;
+        }
+        Ok(())
+    }
+
+    fn has_file(&self, dir: &Path) -> io::Result<bool> {
+        let mut found = false;
+        self.walk(dir, &mut |_, _| found = true)?;
+        Ok(found)
+    }
+
+    /// The names of all buckets, and when they were made or changed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn all_buckets(&self) -> io::Result<Vec<(String, Stat)>> {
+        let mut found = Vec::new();
+        for (name, kind) in self.disk.read_dir(&self.root)? {
+            let Some(name) = name.to_str().filter(|name| s3s::path::check_bucket_name(name)) else {
+                continue;
+            };
+            if kind == Kind::Directory
+                && let Some(stat) = there(self.disk.stat(&self.root.join(name)))?
+            {
+                found.push((name.to_owned(), stat));
+            }
+        }
+        found.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(found)
+    }
+
+    /// The keys of a bucket that begin with a prefix, sorted.
+    ///
+    /// # Errors
+    /// There is no such bucket, or the system's.
+    pub fn keys(&self, bucket: &str, prefix: &str) -> Result<Vec<String>, Fault> {
+        self.check_bucket(bucket)?;
+        let (top, mut keys) = (self.bucket_path(bucket), Vec::new());
+        let below = prefix.rsplit_once('/').map(|(dir, _)| dir);
+        let start = match below {
+            None => Some(top.clone()),
+            Some(dir) => names::plain(dir).map(|dir| top.join(dir)),
+        };
+        let add = &mut |key: Option<String>| {
+            keys.extend(key.filter(|key| key.starts_with(prefix)));
+        };
+        if let Some(start) = start {
+            self.walk(&start, &mut |path, kind| {
+                let key = path.strip_prefix(&top).ok().and_then(Path::to_str);
+                add(key.filter(|_| kind == Kind::File).map(str::to_owned));
+            })?;
+        }
+        let odd = self.own("odd").join(bucket);
+        self.walk(&odd, &mut |path, _| {
+            add(path.strip_prefix(&odd).ok().and_then(|path| names::decoded(path, OBJECT)));
+        })?;
+        keys.sort_unstable();
+        keys.dedup();
+        Ok(keys)
+    }
+
+    /// All that is below a directory and none itself.
+    fn walk(&self, dir: &Path, see: &mut dyn FnMut(&Path, Kind)) -> io::Result<()> {
+        let mut left = vec![dir.to_owned()];
+        while let Some(dir) = left.pop() {
+            // It may go at any time.
+            for (name, kind) in there(self.disk.read_dir(&dir))?.unwrap_or_default() {
+                let path = dir.join(name);
+                match kind {
+                    Kind::Directory => left.push(path),
+                    Kind::File | Kind::Other => see(&path, kind),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a path cannot be a file's since another object is in its way.
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory)
+}
