@@ -453,3 +453,92 @@ fn neither_a_deployed_function_nor_one_of_the_directory_replaces_the_other() {
     gateway.restart();
     assert_eq!((read(&gateway, "own"), read(&gateway, "theirs")), (json!(3), json!(5)));
 }
+
+/// Its configuration is an object, or a default where that cannot be read.
+const CONFIGURED: &str = r#"
+import boto3
+s3 = boto3.client("s3")
+try:
+    CONFIG = s3.get_object(Bucket="box", Key="config")["Body"].read().decode()
+except Exception:
+    CONFIG = "DEFAULT"
+
+def handler(event, context):
+    return {"mode": CONFIG}
+"#;
+
+#[test]
+fn a_configuration_read_at_import_is_not_silently_the_default() {
+    needs_functions!();
+    let admin = free_address();
+    let gateway = Gateway::start(&format!("admin = \"{admin}\"\n"));
+    gateway.bucket("box");
+    gateway.put("box", "config", b"production");
+    let counted = || {
+        let text = ask(admin, "GET", "/metrics", &[], b"").unwrap().body;
+        let text = String::from_utf8(text).unwrap();
+        let name = "unlade_fn_templates_unpreloaded_total ";
+        text.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned()
+    };
+    gateway.deploy("upper", "", UPPER);
+    assert_eq!(counted(), "0", "a client that is made at import is no reason");
+    gateway.deploy("configured", "", CONFIGURED);
+    let answer = gateway.invoke("configured", &json!({}));
+    assert_eq!(answer.json(), json!({"mode": "production"}));
+    assert_eq!(counted(), "1");
+    // Another template of the same deployment does not try again.
+    let keepers = children(gateway.pid()).into_iter();
+    for keeper in keepers.filter(|pid| command(*pid).contains("sandbox")) {
+        signal(keeper, "KILL");
+    }
+    gateway.put("box", "config", b"changed");
+    let changed = json!({"mode": "changed"});
+    until("another instance", || {
+        let answer = gateway.invoke("configured", &json!({}));
+        (answer.json() == changed).then_some(())
+    });
+    assert_eq!(counted(), "1");
+}
+
+#[test]
+fn a_client_of_another_store_is_refused_and_not_misdirected() {
+    needs_functions!();
+    let gateway = Gateway::start("");
+    gateway.bucket("box");
+    let puts = "import boto3\n\
+                def handler(event, context):\n    \
+                    keys = dict(aws_access_key_id='k', aws_secret_access_key='s')\n    \
+                    s3 = boto3.client('s3', endpoint_url=event['endpoint'], **keys)\n    \
+                    s3.put_object(Bucket='box', Key='out', Body=b'x')\n";
+    gateway.deploy("puts", "", puts);
+    let answer = gateway.invoke("puts", &json!({"endpoint": "http://other.example:9000"}));
+    assert_eq!(answer.error(), "HostError");
+    let said = answer.json()["errorMessage"].to_string();
+    assert!(said.contains("other.example") && said.contains("mode = "), "{said}");
+    assert_eq!(gateway.object("box", "out"), None);
+    let own = gateway.state()["store"]["endpoint"].clone();
+    let answer = gateway.invoke("puts", &json!({"endpoint": own}));
+    assert!(answer.is_success(), "{answer:?}");
+    assert_eq!(gateway.object("box", "out").as_deref(), Some(b"x".as_slice()));
+}
+
+fn free_address() -> std::net::SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// Child processes of all threads of a process.
+fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let text: Vec<String> = lists.collect();
+    text.iter()
+        .flat_map(|list| list.split_whitespace())
+        .filter_map(|pid| pid.parse().ok())
+        .collect()
+}
+
+fn command(pid: u32) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    text.replace('\0', " ")
+}

@@ -72,6 +72,42 @@ pub struct Preload {
     pub modules: Vec<String>,
 }
 
+/// Why a template does not import what it was told to: each instance would have had the same copy of
+/// something that has to be its own, or a wrong one. Its instances import it themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unpreloaded {
+    /// The reason, in words of the guest's: a line of text, not longer than [`REASON_CHARS_MAX`].
+    pub why: String,
+    /// Whether [`Preload::modules`] are not imported either.
+    pub modules: bool,
+}
+
+/// Longest reason of an [`Unpreloaded`], in characters.
+pub const REASON_CHARS_MAX: usize = 500;
+
+impl Unpreloaded {
+    /// Out of a guest's words, which may be anything.
+    pub fn new(why: &str, modules: bool) -> Unpreloaded {
+        let line = why.chars().map(|c| if c.is_control() { ' ' } else { c });
+        Unpreloaded { why: line.take(REASON_CHARS_MAX).collect(), modules }
+    }
+}
+
+impl Preload {
+    /// What is left to import ahead.
+    pub fn without(&mut self, unpreloaded: &Unpreloaded) {
+        self.handler = false;
+        if unpreloaded.modules {
+            self.modules.clear();
+        }
+    }
+
+    /// Whether there is anything to import ahead.
+    pub fn is_any(&self) -> bool {
+        self.handler || !self.modules.is_empty()
+    }
+}
+
 /// What a template is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
@@ -180,6 +216,9 @@ pub trait Template {
     /// Starts an instance, by a name that no other living one has.
     fn start<'a>(&'a self, name: &'a str) -> Local<'a, Result<Started, IsolationError>>;
 
+    /// Why the template has not imported what its image says, where it has not.
+    fn unpreloaded(&self) -> Option<&Unpreloaded>;
+
     /// What the template itself holds.
     ///
     /// # Errors
@@ -215,4 +254,27 @@ pub trait Instance {
 
     /// Kills it; [`Instance::ended`] follows.
     fn kill(&self);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guests_reason_is_one_short_line() {
+        let said = Unpreloaded::new(&format!("a\nb\u{1b}[2J{}", "x".repeat(9000)), false);
+        assert!(said.why.starts_with("a b [2Jxx"), "{}", said.why);
+        assert_eq!(said.why.chars().count(), REASON_CHARS_MAX);
+    }
+
+    #[test]
+    fn what_cannot_be_shared_is_not_imported_ahead() {
+        let all = Preload { handler: true, modules: vec!["json".to_owned()] };
+        let mut left = all.clone();
+        left.without(&Unpreloaded::new("", false));
+        assert_eq!(left, Preload { handler: false, ..all });
+        assert!(left.is_any());
+        left.without(&Unpreloaded::new("", true));
+        assert!(!left.is_any());
+    }
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use function::isolation::{Image, Isolation, Mode, Template};
+use function::isolation::{Image, Isolation, Mode, Preload, Template};
 use function::manifest::Backend;
 use function::pool::{Action, FunctionId, InstanceId, InvocationId, Pool, Refused, Share};
 use function::{Manifest, ManifestError};
@@ -46,6 +46,8 @@ pub struct Function {
     /// Its tenant.
     pub tenant: Rc<Tenant>,
     hints: Vec<hint::Template>,
+    /// What its templates import: less than the manifest says where a template has found so.
+    preload: RefCell<Preload>,
     template: tokio::sync::Mutex<Option<Rc<dyn Template>>>,
     /// Whether it was removed, or replaced.
     is_removed: Cell<bool>,
@@ -177,6 +179,7 @@ impl Host {
             id: self.next(),
             name: name.to_owned(),
             hints: manifest.templates()?,
+            preload: RefCell::new(manifest.preload.clone()),
             manifest,
             code,
             role,
@@ -321,7 +324,14 @@ impl Host {
     pub async fn prepare(&self, function: &Function) -> Result<Rc<dyn Template>, String> {
         let backend = self.backends.get(&function.manifest.isolation).ok_or("no isolation")?;
         let image = self.image(function);
-        backend.prepare(&image).await.map_err(|error| error.to_string())
+        let template = backend.prepare(&image).await.map_err(|error| error.to_string())?;
+        if let Some(found) = template.unpreloaded() {
+            let (name, why) = (&function.name, &found.why);
+            tracing::warn!(function = %name, why, "not preloaded: each instance imports it itself");
+            self.meter.add(Event::FnUnpreloaded);
+            function.preload.borrow_mut().without(found);
+        }
+        Ok(template)
     }
 
     fn image(&self, function: &Function) -> Image {
@@ -349,6 +359,10 @@ impl Host {
             set("AWS_SECRET_ACCESS_KEY", &access.secret_access_key);
             set("AWS_EC2_METADATA_DISABLED", "true");
         }
+        if let (true, Some(endpoint)) = (manifest.mode.is_offloaded(), self.endpoint(&function.tenant.name)) {
+            // The guest refuses clients of any other store: their calls would go to this one.
+            set("UNLADE_STORE_ENDPOINT", endpoint);
+        }
         environment.extend(manifest.environment.clone());
         let python = manifest.python.as_ref().unwrap_or(&self.config.python);
         let relay = relay(&self.config.tenant_dir(&function.tenant.name));
@@ -363,10 +377,20 @@ impl Host {
             memory_bytes: manifest.memory.0,
             scratch_bytes: self.config.scratch.0,
             mode: manifest.mode,
-            preload: manifest.preload.clone(),
+            preload: function.preload.borrow().clone(),
             relay: (manifest.mode == Mode::Tcp).then_some(relay),
             network: manifest.mode == Mode::Stock,
             region_bytes: member::REGION_BYTES,
+        }
+    }
+
+    /// Where the store of a function's tenant is, as far as it is said.
+    fn endpoint(&self, tenant: &str) -> Option<&str> {
+        let of_tenant = self.config.tenant.get(tenant);
+        let own = of_tenant.and_then(|tenant| tenant.store.as_ref());
+        match own.or(self.config.store.as_ref()) {
+            Some(store) => store.get("endpoint").and_then(|endpoint| endpoint.as_str()),
+            None => self.access.as_ref().map(|access| access.endpoint.as_str()),
         }
     }
 

@@ -396,6 +396,9 @@ events! {
     /// An instance was restored
     FnStartRestored => "unlade_fn_starts_restored",
         "Instances restored from a zygote or a snapshot.";
+    /// A template has not imported what its function's manifest says: instances do it themselves
+    FnUnpreloaded => "unlade_fn_templates_unpreloaded",
+        "Templates whose function is imported by each instance, as instances cannot share the import.";
     /// An instance did not start
     FnStartFailed => "unlade_fn_starts_failed",
         "Instances that did not start.";

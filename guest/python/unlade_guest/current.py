@@ -13,6 +13,12 @@ class _Current:
 
     channel = None
     lock = allocate_lock()
+    refusal = None
+
+
+def refuse_by(refusal):
+    """Calls `refusal` whenever somebody asks for the channel; None: no more (see `preload.py`)."""
+    _Current.refusal = refusal
 
 
 def connect(descriptor):
@@ -32,6 +38,9 @@ def channel():
     found = _Current.channel
     if found is not None:
         return found
+    if _Current.refusal is not None:
+        _Current.refusal()
+        raise ChannelLost("the host cannot be called while a module is imported for all instances")
     with _Current.lock:
         if _Current.channel is None:
             connect(_descriptor())
@@ -74,6 +83,7 @@ def drop():
 def _forked():
     """A child that the function made has its parent's descriptor, and must not use it."""
     drop()
+    _Current.refusal = None
     os.environ.pop("UNLADE_CHANNEL_FD", None)
     os.environ.pop("UNLADE_CHANNEL_PATH", None)
 

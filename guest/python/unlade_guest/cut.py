@@ -6,9 +6,11 @@ that the service's model has come out of botocore as ever. Every session of the 
 whoever makes it: there is no network for it here.
 """
 
+from . import endpoints
 from .body import RawBody, StreamingBody
 from .calls import perform
 from .descriptors import DONE
+from .errors import host_error
 from .s3.client import client, response_of
 from .s3.customise import plain
 from .s3.meta import Events, is_unsigned
@@ -16,6 +18,11 @@ from .s3.shape import METHODS, operation
 from .source import of as source_of
 
 HELD = "unlade_parameters"
+CO_COROUTINE = 0x80
+ASYNC = (
+    "the host carries calls of boto3, not those of asynchronous clients (aiobotocore, aioboto3, "
+    "s3fs; here of %s): use boto3, or deploy the function with `mode = \"stock\"` in function.toml"
+)
 
 
 class Response:
@@ -39,14 +46,34 @@ def install(session):
 
 
 def install_everywhere(kind):
-    """Cuts every session that is made of a class of sessions."""
-    make = kind.__init__
+    """Cuts every session that is made of a class of sessions, and checks its clients' endpoints."""
+    make, create = kind.__init__, kind.create_client
 
     def init(self, *args, **kwargs):
         make(self, *args, **kwargs)
-        install(self)
+        if is_async(type(self)):
+            self.create_client = _refuse_async
+        else:
+            install(self)
+
+    def create_client(self, service_name, *args, **kwargs):
+        client = create(self, service_name, *args, **kwargs)
+        endpoints.check_made(service_name, client)
+        return client
 
     kind.__init__ = init
+    kind.create_client = create_client
+
+
+def is_async(kind):
+    """Whether clients of a class of sessions are awaited: aiobotocore's, and what is built on it."""
+    methods = (getattr(kind, name, None) for name in ("create_client", "_create_client"))
+    codes = (getattr(method, "__code__", None) for method in methods)
+    return any(code is not None and code.co_flags & CO_COROUTINE for code in codes)
+
+
+def _refuse_async(service_name, *_, **__):
+    raise host_error("Asynchronous", ASYNC % service_name, "CreateClient")
 
 
 def _hold(params, context=None, **_):

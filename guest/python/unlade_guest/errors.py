@@ -148,7 +148,8 @@ class HostError(BotoCoreError):
 
 
 HINTS = {
-    "Unsupported": "; the host has no such operation: it has to be called outside the function",
+    "Unsupported": "; the host carries S3 only, and not all of it: deploy the function with "
+    '`mode = "stock"` in function.toml, and it has the real boto3, a network and the store\'s keys',
     "TooLarge": "; send it as a multipart upload",
 }
 

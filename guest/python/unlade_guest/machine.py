@@ -3,7 +3,8 @@
     python -m unlade_guest.machine /function/start.json
 
 It starts a process without privileges that imports the function, and says on the control port that
-the machine may be saved. What is read there next is said to a restored machine: the time, and
+the machine may be saved; before that, as a line of JSON, where instances import the function
+themselves (`preload.py`). What is read there next is said to a restored machine: the time, and
 octets that no other one has. Then the instance says HELLO on its channel.
 
 The file: `{"control": PATH, "channel": PATH, "region": "phys:ADDRESS:BYTES", "user": N, "handler":
@@ -13,11 +14,15 @@ TEXT or null, "modules": [...], "path": [...], "environment": {...}, "sdk": "stu
 import os
 import sys
 
-from .text import loads
+from .text import dumps, loads
 
 LINE_BYTES_MAX = 4096
+REASON_CHARACTERS_MAX = 500
+SIGKILL = 9
 ENTROPY_BYTES_MIN = 32
 READY = b"ready\n"
+# Of the function's process to the first one: it has imported everything.
+IMPORTED = b"1"
 RNDADDENTROPY = 0x40085203
 RNDRESEEDCRNG = 0x5207
 
@@ -70,7 +75,11 @@ def forget(spared_bytes=8 << 20):
 
 
 def instance(said, mapping, ready, resumed):
-    """The process of the function: imports it, waits until the machine was restored, serves."""
+    """The process of the function: imports it, waits until the machine was restored, serves.
+
+    Where instances cannot share the result it says why on `ready`, and ends: another one is started
+    that imports less. Threads and files of a machine are saved with it, so they are no reason.
+    """
     from . import current, region, runtime, sdk, zygote
 
     os.environ.clear()
@@ -81,8 +90,14 @@ def instance(said, mapping, ready, resumed):
     region.adopt(mapping)
     which = said.get("sdk", sdk.STUB)
     sdk.install(which)
-    zygote.warm(said["handler"], list(sdk.shared(which)) + said["modules"])
-    os.write(ready, b"1")
+
+    def refuse(reason, modules):
+        told = {"unpreloaded": reason, "modules": bool(said["modules"]) and not modules}
+        os.write(ready, dumps(told).encode()[:LINE_BYTES_MAX])
+        os._exit(0)
+
+    zygote.warm(said["handler"], said["modules"], which, refuse, forks=False)
+    os.write(ready, IMPORTED)
     os.close(ready)
     if os.read(resumed, 1) != b"1":
         raise EOFError("the machine was not restored")
@@ -126,6 +141,44 @@ def start(said, mapping, control):
         os._exit(status)
 
 
+def started(said, mapping, control):
+    """Starts the instance; again without the handler, and without all modules, where it says so.
+
+    Its process, the end of a pipe that lets it go on, and whether it is ready for that. What it
+    says is the function's word: it decides what is not imported ahead, and nothing else.
+    """
+    line = None
+    while True:
+        process, ready, resumed = start(said, mapping, control)
+        told = os.read(ready, LINE_BYTES_MAX)
+        os.close(ready)
+        if not told or told == IMPORTED:
+            break
+        os.close(resumed)
+        end_others()
+        heard = loads(told.decode())
+        every = bool(heard["modules"]) or said["handler"] is None
+        line = {"unpreloaded": str(heard["unpreloaded"])[:REASON_CHARACTERS_MAX], "modules": every}
+        said = dict(said, handler=None, modules=[] if every else said["modules"])
+    if told and line:
+        os.write(control, dumps(line).encode() + b"\n")
+    return process, resumed, bool(told)
+
+
+def end_others():
+    """Ends everything but this process: what an import has started, too."""
+    if os.getpid() == 1:
+        try:
+            os.kill(-1, SIGKILL)
+        except ProcessLookupError:
+            pass  # nothing else is running
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
+
+
 def main(path):
     """Runs one machine to the end of its instance."""
     from .region import map_device
@@ -135,8 +188,8 @@ def main(path):
     # The instance has the memory, and nothing with which it could reach other addresses.
     mapping = map_device(said["region"])
     control = os.open(said["control"], os.O_RDWR | os.O_CLOEXEC)
-    process, ready, resumed = start(said, mapping, control)
-    if os.read(ready, 1):
+    process, resumed, is_ready = started(said, mapping, control)
+    if is_ready:
         forget()
         os.write(control, READY)
         resume(loads(read_line(control).decode()))

@@ -23,6 +23,12 @@ HOMES = {
     "boto3.exceptions": boto_errors,
     "s3transfer.exceptions": transfer_errors,
 }
+# Classes that have one of the same name here, for clients that are made here.
+TRANSFERS = {
+    "boto3.s3.transfer": "S3Transfer",
+    "s3transfer": "S3Transfer",
+    "s3transfer.manager": "TransferManager",
+}
 HOW = (
     "%s is not in this function's package: S3 needs no boto3 here, other services do. "
     "Add boto3 to the package, or to the image"
@@ -48,8 +54,15 @@ def spec(name):
         path = [p for p in sys.modules[parent].__path__ if not p.startswith(HERE)]
         path = path or _location(parent)
     found = PathFinder.find_spec(name, path)
-    if found is not None and name in HOMES:
-        found.loader = _Bridge(found.loader, HOMES[name])
+    return _changed(found)
+
+
+def _changed(found):
+    """A spec of a real module, with the loader that makes it one of ours as well."""
+    if found is not None and found.name in HOMES:
+        found.loader = _Bridge(found.loader, HOMES[found.name])
+    elif found is not None and found.name in TRANSFERS:
+        found.loader = _Transfers(found.loader, TRANSFERS[found.name])
     return found
 
 
@@ -94,6 +107,46 @@ class _Bridge:
                 vars(self._home).setdefault(name, value)
 
 
+class _Transfers:
+    """Executes a module with a class of transfers, which leaves clients of ours to the one of ours.
+
+    The real class listens to requests being made, which no client of ours makes.
+    """
+
+    def __init__(self, loader, name):
+        self._loader = loader
+        self._name = name
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        self._loader.exec_module(module)
+        kind = getattr(module, self._name)
+        if "__new__" in vars(kind):
+            return  # another module has it from the first one
+
+        def new(made, client=None, *args, **kwargs):
+            manager = kwargs.get("manager")
+            from .s3 import transfer_object
+            from .s3.client import BaseClient
+
+            if not isinstance(client or getattr(manager, "client", None), BaseClient):
+                return object.__new__(made)
+            if made is not kind:
+                raise NotImplementedError(
+                    "%s is derived from %s, which asks for a client of the real boto3: use boto3's "
+                    'own transfers, or `mode = "stock"` in function.toml'
+                    % (made.__name__, kind.__name__)
+                )
+            return getattr(transfer_object, kind.__name__)(client, *args, **kwargs)
+
+        kind.__new__ = staticmethod(new)
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+
 class _Loaded:
     """Gives a module that is there already: executed again, its classes would be others.
 
@@ -127,7 +180,7 @@ def outside(name, light):
     parent = name.rpartition(".")[0]
     if name in sys.modules:
         return _Loaded(sys.modules[name]).instead
-    return PathFinder.find_spec(name, _location(parent) if parent else None)
+    return _changed(PathFinder.find_spec(name, _location(parent) if parent else None))
 
 
 def load():

@@ -3,6 +3,7 @@
 import os
 from _thread import allocate_lock
 
+from . import endpoints
 from .config import Config
 
 REGION_DEFAULT = "us-east-1"
@@ -45,7 +46,7 @@ class Session:
 
     @property
     def profile_name(self):
-        """The profile's name; its file is not read."""
+        """The profile's name; nothing of its file is used (`endpoints.py` looks for endpoints)."""
         return self._profile or os.environ.get("AWS_PROFILE", "default")
 
     @property
@@ -92,7 +93,8 @@ class Session:
         config=None,
         aws_account_id=None,
     ):
-        """A client of a service."""
+        """A client of a service. HostError where it is one of another store (`endpoints.py`)."""
+        endpoint = endpoints.check(service_name, endpoint_url, config, self._profile)
         if service_name != "s3":
             real = self._real()
             from .real import config as real_config
@@ -101,6 +103,7 @@ class Session:
                 service_name,
                 region_name=region_name,
                 api_version=api_version,
+                endpoint_url=endpoint_url,
                 config=real_config(config),
             )
         from .s3.client import client
@@ -108,7 +111,7 @@ class Session:
         config = config or Config()
         region = region_name or config.region_name or self.region_name or REGION_DEFAULT
         merged = config.merge(Config(region_name=region))
-        return client(merged, region, endpoint_url or _endpoint(region), self._events.copy())
+        return client(merged, region, endpoint or _endpoint(region), self._events.copy())
 
     def resource(self, service_name, *args, **kwargs):
         """A resource of a service."""
@@ -132,9 +135,6 @@ class Session:
 
 
 def _endpoint(region):
-    given = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if given:
-        return given
     if region == REGION_DEFAULT:
         return "https://s3.amazonaws.com"
     return "https://s3.%s.amazonaws.com" % region

@@ -1,12 +1,16 @@
 """Forks instances of a function that was imported once.
 
     python -m unlade_guest.zygote --control FD [--sdk stub|stock|tcp] [--handler app.handler]
-        [--import MODULE]...
+        [--import MODULE]... [--scratch DIRECTORY]... [--unpreloaded REASON]
 
 The control socket is an AF_UNIX one of sequential packets. A request is JSON: `{"fork": "name",
 "environment": {...}}`, with the instance's channel beside it (SCM_RIGHTS), and after it, where they
 are given, its standard output and standard error. Answers: `{"ready": true}` once at the start,
 `{"forked": "name", "pid": N}`, `{"exited": N, "status": N}`, `{"error": "...", "fork": "name"}`.
+Where instances cannot share what a module makes when it is imported (`preload.py`), the zygote
+starts itself again without it, and says `{"ready": true, "unpreloaded": "REASON", "modules": B}`:
+instances import it themselves. B is true where that goes for the modules of `--import`, too.
+`--scratch` names directories of which each instance has one of its own.
 A child says HELLO on its channel, and waits for WELCOME: so it can be put where it belongs (cgroup,
 limits) before it runs. A request may name a `root` for it and a `user`, and the last `groups` of its
 descriptors are files of control groups: it goes there before it says HELLO.
@@ -15,31 +19,122 @@ descriptors are files of control groups: it goes there before it says HELLO.
 import os
 import sys
 
-from . import current, runtime, sdk
+from . import current, preload, runtime, sdk
 from .channel import ChannelLost
 from .frames import receive_descriptors
 from .text import dumps, loads
 
 SIGCHLD = 17
+# Passes over what imported modules have started: each kills all that it finds.
+KILLS_MAX = 20
 
 
-def warm(handler, modules, which=sdk.STUB):
-    """Imports what every instance would import, with the SDK that was installed."""
-    for name in sdk.shared(which) + tuple(modules):
+def warm(handler, modules, which, refuse, forks=True, scratch=()):
+    """Imports what every instance would import, with the SDK that was installed.
+
+    `refuse(reason, modules)` is called where instances cannot share the result, with those of the
+    modules that they can (`preload.py`). It never returns.
+    """
+    for name in sdk.shared(which):
         __import__(name)
+
+    def watch(kept):
+        def give_up(why):
+            refuse(preload.printable(why), kept)
+
+        return preload.Watch(give_up, forks, which != sdk.STUB, scratch)
+
+    if modules:
+        with watch(()):
+            for name in modules:
+                __import__(name)
     if handler:
-        runtime.preload(handler)
+        with watch(modules):
+            runtime.preload(handler)
     import gc
 
     gc.collect()
     gc.freeze()
 
 
+class Beginning:
+    """What this process was started with: it can start again, as if it had imported nothing."""
+
+    def __init__(self, control, which, modules, scratch):
+        import _signal
+
+        self._control = control
+        self._words = ["--control", str(control), "--sdk", which]
+        for directory in scratch:
+            self._words += ["--scratch", directory]
+        self._modules = modules
+        self._scratch = scratch
+        self._files = set(preload.paths(scratch))
+        self._environment = dict(os.environ)
+        self._directory = os.getcwd()
+        self._umask = os.umask(0o022)
+        os.umask(self._umask)
+        self._signals = {number: _signal.getsignal(number) for number in range(1, _signal.NSIG)}
+        self._mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
+
+    def again(self, reason, modules):
+        """Starts this process again, to import only these modules ahead; never returns."""
+        import _signal
+
+        _end_children()
+        preload.remove(set(preload.paths(self._scratch)) - self._files)
+        os.chdir(self._directory)
+        os.umask(self._umask)
+        # Those that have a function have none behind the exec; those that are ignored stay so.
+        for number, handler in self._signals.items():
+            if _signal.getsignal(number) == _signal.SIG_IGN != handler:
+                _signal.signal(number, _signal.SIG_DFL)
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, self._mask)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.closerange(3, self._control)
+        os.closerange(self._control + 1, _descriptors_end())
+        flags = ["-s"] if sys.flags.no_user_site else []
+        words = [sys.executable, *flags, "-m", "unlade_guest.zygote", *self._words]
+        for module in modules:
+            words += ["--import", module]
+        if self._modules and not modules:
+            words += ["--without", "modules"]
+        words += ["--unpreloaded", reason]
+        os.execve(sys.executable, words, self._environment)
+
+
+def _descriptors_end():
+    return max((int(name) for name in os.listdir("/proc/self/fd")), default=0) + 1
+
+
+def _end_children():
+    """Kills and waits for all children; as the first process of a namespace it has orphans, too."""
+    for _ in range(KILLS_MAX):
+        try:
+            tasks = os.listdir("/proc/self/task")
+            found = [open("/proc/self/task/%s/children" % task).read() for task in tasks]
+        except OSError:
+            return
+        children = [int(pid) for text in found for pid in text.split()]
+        if not children:
+            return
+        for pid in children:
+            try:
+                os.kill(pid, 9)
+                os.waitpid(pid, 0)
+            except OSError:
+                pass  # somebody else has waited for it
+
+
 class Zygote:
     """The process that forks."""
 
-    def __init__(self, control):
+    def __init__(self, control, unpreloaded=None, without_modules=False):
         self._control = control
+        self._ready = {"ready": True}
+        if unpreloaded is not None:
+            self._ready.update(unpreloaded=unpreloaded, modules=without_modules)
         self._children = set()
 
     def say(self, **members):
@@ -59,7 +154,7 @@ class Zygote:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(reader, select.POLLIN)
-        self.say(ready=True)
+        self.say(**self._ready)
         while True:
             for descriptor, _ in poll.poll():
                 if descriptor == reader:
@@ -159,30 +254,44 @@ def settle(said, descriptors):
     return rest
 
 
-def main(arguments):
-    """Reads the arguments, warms up, serves."""
-    control, handler, modules, which = None, None, [], sdk.STUB
+USAGE = (
+    "usage: zygote --control FD [--sdk S] [--handler H] [--import MODULE]... "
+    "[--scratch DIRECTORY]... [--unpreloaded REASON [--without modules]]"
+)
+ONCE = ("--control", "--sdk", "--handler", "--unpreloaded", "--without")
+MANY = ("--import", "--scratch")
+
+
+def read(arguments):
+    """Arguments by their names."""
+    given = dict.fromkeys(ONCE)
+    given.update({name: [] for name in MANY})
     words = iter(arguments)
     for word in words:
         value = next(words, None)
-        if word == "--control" and value:
-            control = int(value)
-        elif word == "--handler" and value:
-            handler = value
-        elif word == "--import" and value:
-            modules.append(value)
-        elif word == "--sdk" and value:
-            which = value
+        if word not in given or not value:
+            sys.exit(USAGE)
+        if word in MANY:
+            given[word].append(value)
         else:
-            sys.exit("usage: zygote --control FD [--sdk S] [--handler H] [--import MODULE]...")
-    if control is None:
+            given[word] = value
+    if given["--control"] is None:
         sys.exit("zygote: --control FD is missing")
+    return given
+
+
+def main(arguments):
+    """Reads the arguments, warms up, serves."""
+    given = read(arguments)
+    control, which = int(given["--control"]), given["--sdk"] or sdk.STUB
+    modules, scratch = given["--import"], given["--scratch"]
     try:
         sdk.install(which)
     except ValueError as error:
         sys.exit("zygote: %s" % error)
-    warm(handler, modules, which)
-    Zygote(control).run()
+    beginning = Beginning(control, which, modules, scratch)
+    warm(given["--handler"], modules, which, beginning.again, scratch=scratch)
+    Zygote(control, given["--unpreloaded"], given["--without"] is not None).run()
 
 
 if __name__ == "__main__":

@@ -81,14 +81,14 @@ A function.toml; only the handler must be there:
   memory = \"128MiB\"
   timeout = \"30s\"
   isolation = \"process\"           # or \"qemu\": `unlade doctor` says what works
-  mode = \"offload\"                # or \"prefetch\", \"sdk\", and without offload \"tcp\", \"stock\";
+  mode = \"offload\"                # or \"prefetch\", \"sdk\"; \"tcp\"; \"stock\": any service;
                                     # fn.toml says which of these, of packages and of pythons
-  writes = \"durable-reply\"        # or \"sync\", \"early-reply\"
+  writes = \"durable-reply\"        # or \"early-reply\"; \"sync\": a put waits for the store
   concurrency = 100
   keep_alive = \"10m\"
   hints = [\"models/{/name}.bin\"]  # objects it will read; {/POINTER} into the event
   packages = []
-  [preload]                         # into the template that instances start from
+  [preload]                         # into the template, where instances can share it
   handler = true
   modules = []
   [environment]

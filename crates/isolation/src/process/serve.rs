@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use function::isolation::Unpreloaded;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, UCred};
 use rustix::process::Pid;
 use serde::Deserialize;
@@ -284,6 +285,8 @@ impl Slots {
 #[serde(default)]
 struct FromZygote {
     ready: Option<bool>,
+    unpreloaded: Option<String>,
+    modules: bool,
     forked: Option<String>,
     pid: Option<i32>,
     exited: Option<i32>,
@@ -312,7 +315,7 @@ pub async fn run(
     state: Arc<State>,
     mut inbox: mpsc::UnboundedReceiver<ToKeeper>,
     mut stopped: oneshot::Receiver<()>,
-    ready: oneshot::Sender<()>,
+    ready: oneshot::Sender<Option<Unpreloaded>>,
     end: watch::Sender<Option<Ending>>,
 ) {
     let pid = parties.child.id().and_then(|pid| i32::try_from(pid).ok());
@@ -340,7 +343,7 @@ async fn hear(
     parties: &Parties,
     state: &State,
     inbox: &mut mpsc::UnboundedReceiver<ToKeeper>,
-    ready: oneshot::Sender<()>,
+    ready: oneshot::Sender<Option<Unpreloaded>>,
 ) -> Ending {
     let broken = |why: String| Ending { of_function: false, why };
     let mut ready = Some(ready);
@@ -368,8 +371,9 @@ async fn hear(
             },
             said = of_zygote, if control_is_open => match said {
                 Ok(Some((octets, _))) => match serde_json::from_slice::<FromZygote>(&octets) {
-                    Ok(FromZygote { ready: Some(true), .. }) => {
-                        let _ = ready.take().map(|ready| ready.send(()));
+                    Ok(FromZygote { ready: Some(true), unpreloaded, modules, .. }) => {
+                        let why = unpreloaded.map(|why| Unpreloaded::new(&why, modules));
+                        let _ = ready.take().map(|ready| ready.send(why));
                     }
                     Ok(packet) => state.said(packet),
                     Err(error) => return Ending {

@@ -20,6 +20,8 @@ const PACKAGES: &str = "/opt/python";
 /// Where the directory of the relay's socket is: the socket itself is another file each time that the
 /// worker starts.
 const RELAY: &str = "/run/unlade";
+/// Directories of which each instance has one of its own, as the zygote has.
+const SCRATCH: [&str; 2] = ["/tmp", "/dev/shm"];
 /// Files of the host that programs of every kind read; what is not there is not needed.
 const SYSTEM: [&str; 6] = [
     "/usr",
@@ -190,6 +192,9 @@ fn arguments(image: &Image) -> Vec<String> {
     for module in &image.preload.modules {
         words.extend(["--import", module]);
     }
+    for directory in SCRATCH {
+        words.extend(["--scratch", directory]);
+    }
     words.into_iter().map(str::to_owned).collect()
 }
 
@@ -273,7 +278,8 @@ mod tests {
         let said = spec.arguments.join(" ");
         assert_eq!(
             said,
-            "-s -m unlade_guest.zygote --sdk stub --handler app.handler --import json"
+            "-s -m unlade_guest.zygote --sdk stub --handler app.handler --import json \
+             --scratch /tmp --scratch /dev/shm"
         );
         let targets: Vec<_> = spec.binds.iter().map(|bind| bind.target.to_str().unwrap()).collect();
         assert!(targets.contains(&"/home/u/venv") && !targets.contains(&"/home/u/venv/lib"));

@@ -6,10 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use function::isolation::{Image, IsolationError, Local, Origin, Started, Template, Usage};
+use function::isolation::{
+    Image, IsolationError, Local, Origin, Preload, Started, Template, Unpreloaded, Usage,
+};
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags};
@@ -40,7 +42,8 @@ pub struct Held {
     hierarchies: Vec<Hierarchy>,
     group: String,
     ids_first: u32,
-    origin: Origin,
+    preload: Preload,
+    unpreloaded: OnceLock<Unpreloaded>,
     start_timeout: Duration,
     control: Arc<UnixStream>,
     ended: watch::Receiver<Option<Ending>>,
@@ -129,10 +132,8 @@ impl Zygote {
             hierarchies: spec.hierarchies,
             group: spec.group,
             ids_first: spec.ids_first,
-            origin: match image.preload.handler || !image.preload.modules.is_empty() {
-                true => Origin::Restored,
-                false => Origin::Cold,
-            },
+            preload: image.preload.clone(),
+            unpreloaded: OnceLock::new(),
             start_timeout: config.start_timeout,
             control,
             ended,
@@ -145,11 +146,17 @@ impl Zygote {
 }
 
 impl Held {
-    async fn until_ready(&self, ready: oneshot::Receiver<()>) -> Result<(), IsolationError> {
+    async fn until_ready(
+        &self,
+        ready: oneshot::Receiver<Option<Unpreloaded>>,
+    ) -> Result<(), IsolationError> {
         let deadline = Instant::now() + self.start_timeout;
         tokio::select! {
             ready = timeout_at(deadline, ready) => match ready {
-                Ok(Ok(())) => {
+                Ok(Ok(unpreloaded)) => {
+                    if let Some(why) = unpreloaded {
+                        let _ = self.unpreloaded.set(why);
+                    }
                     self.state.slots().refill();
                     Ok(())
                 }
@@ -175,6 +182,14 @@ impl Held {
             true => self.function(end.why),
             false => system(format!("the sandbox of {}", self.function), io::Error::other(end.why)),
         }
+    }
+
+    fn origin(&self) -> Origin {
+        let mut imported = self.preload.clone();
+        if let Some(unpreloaded) = self.unpreloaded.get() {
+            imported.without(unpreloaded);
+        }
+        if imported.is_any() { Origin::Restored } else { Origin::Cold }
     }
 
     fn function(&self, why: String) -> IsolationError {
@@ -219,7 +234,7 @@ impl Held {
         Ok(Started {
             channel,
             region: None,
-            origin: self.origin,
+            origin: self.origin(),
             instance: Rc::new(Sandboxed::new(self.clone(), slot, pid, process, ended)),
         })
     }
@@ -335,6 +350,10 @@ impl Drop for Pending<'_> {
 impl Template for Zygote {
     fn start<'a>(&'a self, name: &'a str) -> Local<'a, Result<Started, IsolationError>> {
         Box::pin(self.0.start(name))
+    }
+
+    fn unpreloaded(&self) -> Option<&Unpreloaded> {
+        self.0.unpreloaded.get()
     }
 
     fn usage(&self) -> io::Result<Usage> {

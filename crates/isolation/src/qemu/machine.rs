@@ -9,7 +9,9 @@ use std::process::Stdio;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use function::isolation::Unpreloaded;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use serde::Deserialize;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
@@ -25,9 +27,18 @@ use super::parts::Parts;
 use super::user::Users;
 
 /// What the machine's first process says when it may be saved (`unlade_guest.machine`).
-const READY: &[u8] = b"ready\n";
+const READY: &[u8] = b"ready";
+/// Longest line of its.
+const LINE_BYTES_MAX: usize = 4096;
 /// Octets for the generator of random numbers of a machine that goes on.
 const ENTROPY_BYTES: usize = 64;
+
+/// What it says before, where instances import the function themselves.
+#[derive(Debug, Deserialize)]
+struct Said {
+    unpreloaded: String,
+    modules: bool,
+}
 
 /// What all machines of a template have.
 #[derive(Debug)]
@@ -196,17 +207,40 @@ impl Machine {
         self.number
     }
 
-    /// Waits until the machine has imported its function and may be saved.
+    /// Waits until the machine may be saved; why its instances import the function themselves, where
+    /// they do.
     ///
     /// # Errors
-    /// It has ended instead; what it said last.
-    pub async fn ready(&mut self) -> io::Result<()> {
-        let mut said = [0; READY.len()];
-        let read = self.control.read_exact(&mut said).await;
-        if read.is_ok() && said == READY {
-            return Ok(());
+    /// It has ended instead, or said something else; what it said last.
+    pub async fn ready(&mut self) -> io::Result<Option<Unpreloaded>> {
+        let mut unpreloaded = None;
+        loop {
+            let line = self.line().await;
+            match line.as_deref() {
+                Ok(READY) => return Ok(unpreloaded),
+                Ok(line) if unpreloaded.is_none() => {
+                    let said: Said = serde_json::from_slice(line).map_err(io::Error::other)?;
+                    unpreloaded = Some(Unpreloaded::new(&said.unpreloaded, said.modules));
+                }
+                _ => {
+                    let last = self.console.tail();
+                    let why = format!("the machine ended; it said last:\n{last}");
+                    return Err(io::Error::other(why));
+                }
+            }
         }
-        Err(io::Error::other(format!("the machine ended; it said last:\n{}", self.console.tail())))
+    }
+
+    /// A line of the control port, without its end.
+    async fn line(&mut self) -> io::Result<Vec<u8>> {
+        let mut line = Vec::new();
+        while line.len() < LINE_BYTES_MAX {
+            match self.control.read_u8().await? {
+                b'\n' => return Ok(line),
+                octet => line.push(octet),
+            }
+        }
+        Err(io::Error::other("a line that is too long"))
     }
 
     /// Lets the instance go on, with the time and with randomness of its own.

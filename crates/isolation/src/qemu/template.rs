@@ -9,7 +9,9 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use function::isolation::{Instance, IsolationError, Local, Origin, Started, Template, Usage};
+use function::isolation::{
+    Instance, IsolationError, Local, Origin, Started, Template, Unpreloaded, Usage,
+};
 
 use super::config::QemuConfig;
 use super::machine::{Files, From, Machine, Plan, memory, seal, sized_memory};
@@ -27,6 +29,7 @@ struct Snapshot {
     state: OwnedFd,
     /// Of the machine until then.
     cpu: Duration,
+    unpreloaded: Option<Unpreloaded>,
 }
 
 /// Machines that map a snapshot.
@@ -60,7 +63,7 @@ impl QemuTemplate {
         let files = Files { ram: &ram, region: &region, state: Some(&state) };
         let (mut machine, ends) = Machine::start(&self.plan, "template", From::Kernel, files)?;
         let booted = within(self.config.boot_timeout, machine.ready()).await;
-        said_before(&machine, booted)?;
+        let unpreloaded = said_before(&machine, booted)?;
         let saved = within(self.config.boot_timeout, machine.save(ends)).await;
         said_before(&machine, saved)?;
         let cpu = usage::cpu_of_process(machine.number())?;
@@ -72,7 +75,7 @@ impl QemuTemplate {
         let ram = OwnedFd::from(file);
         seal(&ram)?;
         seal(&state)?;
-        Ok(Snapshot { ram, state, cpu })
+        Ok(Snapshot { ram, state, cpu, unpreloaded })
     }
 
     async fn restore(&self, name: &str, snapshot: &Snapshot) -> io::Result<Started> {
@@ -119,6 +122,10 @@ impl Template for QemuTemplate {
             };
             started.map_err(system(format!("the virtual machine of {name}")))
         })
+    }
+
+    fn unpreloaded(&self) -> Option<&Unpreloaded> {
+        self.snapshot.as_ref().and_then(|snapshot| snapshot.unpreloaded.as_ref())
     }
 
     fn usage(&self) -> io::Result<Usage> {

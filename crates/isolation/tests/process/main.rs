@@ -1,6 +1,7 @@
 //! Sandboxed processes, with the real zygote: what an instance can see, do and use.
 
 mod bed;
+mod imports;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -51,7 +51,7 @@ def environment(endpoint=None):
         TZ="UTC",
     )
     if endpoint:
-        out["AWS_ENDPOINT_URL"] = endpoint
+        out["AWS_ENDPOINT_URL"] = out["UNLADE_STORE_ENDPOINT"] = endpoint
     return out
 
 

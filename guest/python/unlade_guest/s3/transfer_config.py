@@ -46,6 +46,12 @@ def check(given, allowed):
 class TransferConfig:
     """How transfers go. Threads are the host's: concurrency is how many calls are in flight."""
 
+    # The real classes look at these, where one of them gets this configuration.
+    max_submission_concurrency = 5
+    max_request_queue_size = 1000
+    max_submission_queue_size = 1000
+    max_in_memory_upload_chunks = 10
+    max_in_memory_download_chunks = 10
     ALIAS = {
         "max_concurrency": "max_request_concurrency",
         "max_io_queue": "max_io_queue_size",
