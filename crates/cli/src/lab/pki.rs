@@ -36,6 +36,8 @@ pub fn create(plan: &Plan) -> Result<()> {
 
     let pool = authority("Unlade lab pool CA")?;
     write(&plan.pki("pool-ca.crt"), &pool.pem(), 0o644)?;
+    // To issue certificates for further members.
+    write(&plan.pki("pool-ca.key"), &pool.key().serialize_pem(), 0o600)?;
     for node in plan.nodes().filter(|&node| node != Node::Client) {
         let name = format!("{node}.lab");
         let ips = [IpAddr::V4(plan.address_v4(node)), IpAddr::V6(plan.address_v6(node))];
