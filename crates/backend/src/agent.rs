@@ -1,6 +1,6 @@
 //! The agent: the server's end of the control channels, and the connections adopted over them.
 //!
-//! One acceptor greets balancers; the channel then lives on one worker, chosen by the balancer's
+//! One acceptor greets balancers (`greet`); the channel then lives on one worker, chosen by the balancer's
 //! instance, so that a balancer that reconnects finds its connections. Frames go into each
 //! connection's [`Taker`]; what that decides is done here (`adopt`) or by the task that
 //! has the connection's stream (`release`).
@@ -20,24 +20,24 @@ use linux::link::{Link, Mac};
 use linux::raw::FrameSocket;
 use meter::{Event, Meter};
 use service::channel::{Channel, ChannelError, Detached, Late, Outbox};
+use service::role::PeerIdentity;
 use steer::{Steering, Windows};
-use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use wire::FlowKey;
 use wire::frame::{CloseReason, ConnectionId, Frame, PROTOCOL_VERSION, ReturnReason, Terms, Usage};
 
 use crate::release::{Grave, Lease, Orders};
+use crate::scopes::{Rings, Scopes};
 
-/// Scopes a balancer may define on one channel.
-const SCOPES_MAX: usize = 4096;
 /// Greeted channels that may wait for their worker.
 const GREETED_MAX: usize = 1024;
-/// Handshakes under way at once.
-const GREETINGS_MAX: usize = 64;
 /// Looks at the outboxes before a drained worker ends in spite of them.
 const FLUSH_ROUNDS_MAX: usize = 100;
-/// Before descriptors or outboxes are looked at again.
+/// Before what cannot tell of itself is looked at again.
 const PAUSE: Duration = Duration::from_millis(10);
+/// How long packets are still sent to the balancer after it has heard of the last connection given
+/// back: those that were under way here by then have come.
+const UNDER_WAY: Duration = Duration::from_millis(100);
 /// How long the frozen socket of a connection given back is kept: a packet that was past the
 /// steering when the socket was frozen has come by then, and no timer of the socket has run out,
 /// so it has sent nothing.
@@ -59,11 +59,13 @@ pub struct AgentLimits {
 
 /// A channel whose HELLO has been received, on its way to its worker.
 pub struct Greeted {
-    channel: Detached,
-    instance: u64,
-    name: String,
-    mac: Mac,
-    lease_ms: u32,
+    pub(crate) channel: Detached,
+    /// Who it is, by its certificate.
+    pub(crate) identity: PeerIdentity,
+    pub(crate) instance: u64,
+    pub(crate) name: String,
+    pub(crate) mac: Mac,
+    pub(crate) lease_ms: u32,
 }
 
 /// Where greeted channels go: one sender a worker.
@@ -74,60 +76,11 @@ pub fn inboxes(workers: usize) -> (Inboxes, Vec<mpsc::Receiver<Greeted>>) {
     (0..workers).map(|_| mpsc::channel(GREETED_MAX)).unzip()
 }
 
-/// Greets balancers until the task is dropped. `tls` demands a certificate of the pool.
-pub async fn greet(
-    listener: TcpListener,
-    tls: Arc<rustls::ServerConfig>,
-    inboxes: Inboxes,
-    meter: Arc<Meter>,
-) {
-    let inboxes = Rc::new(inboxes);
-    let places = Rc::new(tokio::sync::Semaphore::new(GREETINGS_MAX));
-    loop {
-        let Ok((tcp, peer)) = listener.accept().await else {
-            // Out of descriptors, most likely: wait for some to be freed.
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        let (tls, inboxes, meter) = (Arc::clone(&tls), Rc::clone(&inboxes), Arc::clone(&meter));
-        let places = Rc::clone(&places);
-        tokio::task::spawn_local(async move {
-            let _place = places.acquire().await;
-            match greet_one(tcp, tls).await {
-                Ok(greeted) => {
-                    let worker = (greeted.instance % inboxes.len() as u64) as usize;
-                    let _ = inboxes[worker].send(greeted).await;
-                }
-                Err(error) => {
-                    let event = if error.is_untrusted() {
-                        Event::PeerUntrusted
-                    } else {
-                        Event::FrameRefused
-                    };
-                    meter.add(event);
-                    tracing::warn!(%peer, %error, "balancer refused");
-                }
-            }
-        });
-    }
-}
-
-async fn greet_one(
-    tcp: tokio::net::TcpStream,
-    tls: Arc<rustls::ServerConfig>,
-) -> Result<Greeted, ChannelError> {
-    let mut channel = Channel::accept(tcp, tls).await?;
-    match channel.receive().await? {
-        Frame::Hello { instance, name, mac, lease_ms, .. } => {
-            Ok(Greeted { channel: channel.detach()?, instance, name, mac, lease_ms })
-        }
-        _ => Err(ChannelError::Protocol("the first frame is not HELLO")),
-    }
-}
-
 /// One balancer worker, over the channels it opens one after another.
 #[derive(Debug)]
 pub(crate) struct Peer {
+    /// Whose it is: nobody else may speak for it.
+    identity: PeerIdentity,
     pub(crate) outbox: Outbox,
     pub(crate) mac: Cell<Mac>,
     pub(crate) lease_ms: Cell<u32>,
@@ -136,7 +89,7 @@ pub(crate) struct Peer {
     /// Tells the channel before that there is a newer one.
     replaced: Notify,
     pub(crate) connections: RefCell<HashMap<ConnectionId, Adopted>>,
-    pub(crate) scopes: RefCell<HashMap<u32, Rc<ScopeFilter>>>,
+    scopes: RefCell<Scopes>,
 }
 
 /// A connection that this server has, or is about to have.
@@ -163,6 +116,7 @@ pub struct Agent {
     pub(crate) link: Link,
     pub(crate) frames: FrameSocket,
     peers: RefCell<HashMap<u64, Rc<Peer>>>,
+    rings: Rings,
     /// Connections given back a moment ago, in order: their sockets are still there.
     returned: RefCell<VecDeque<(Instant, Rc<Peer>, ConnectionId)>>,
     /// Where a flow's grave is: its addresses may come back under another name.
@@ -178,11 +132,12 @@ impl Agent {
     ///
     /// # Errors
     /// The kernel refuses a packet socket (CAP_NET_RAW).
-    pub fn new(
+    pub(crate) fn new(
         steering: Arc<Steering>,
         windows: Option<Arc<Windows>>,
         meter: Arc<Meter>,
         limits: AgentLimits,
+        rings: Rings,
     ) -> io::Result<(Rc<Agent>, mpsc::UnboundedReceiver<Lease>)> {
         let (accepted, queue) = mpsc::unbounded_channel();
         let link = steering.link().clone();
@@ -194,6 +149,7 @@ impl Agent {
             meter,
             limits,
             peers: RefCell::default(),
+            rings,
             returned: RefCell::default(),
             graves: RefCell::default(),
             given_back: Notify::new(),
@@ -236,6 +192,47 @@ impl Agent {
         }
     }
 
+    /// Waits until every adopted connection has ended or is with its balancer, and the balancers
+    /// have read that. To be called after [`Agent::drain`]; the caller bounds the wait.
+    pub async fn drained(&self) {
+        // What the balancers had sent before they read DRAIN is answered after the first round.
+        let mut rounds = 0;
+        while rounds < 2 {
+            rounds = if self.is_settled().await { rounds + 1 } else { 0 };
+            if rounds == 0 {
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+        if self.adopted() > 0 {
+            tokio::time::sleep(UNDER_WAY).await;
+        }
+    }
+
+    /// Whether no connection is answered here any more, and each balancer has read all that was
+    /// said to it.
+    async fn is_settled(&self) -> bool {
+        if self.live() > 0 {
+            return false;
+        }
+        let peers: Vec<Rc<Peer>> = self.peers.borrow().values().map(Rc::clone).collect();
+        for peer in peers {
+            // Without a channel, connections given back wait for it, or for the end of the lease.
+            let is_concerned = peer.outbox.is_open() || !peer.connections.borrow().is_empty();
+            if is_concerned && !peer.outbox.settled().await {
+                return false;
+            }
+        }
+        self.live() == 0
+    }
+
+    /// Adopted connections that are answered here.
+    pub fn live(&self) -> usize {
+        let live = |peer: &Rc<Peer>| {
+            peer.connections.borrow().values().filter(|adopted| adopted.taker.is_live()).count()
+        };
+        self.peers.borrow().values().map(live).sum()
+    }
+
     /// Waits until the last frames are on their way, after the last connection went.
     pub async fn flushed(&self) {
         for _ in 0..FLUSH_ROUNDS_MAX {
@@ -256,14 +253,18 @@ impl Agent {
     }
 
     async fn serve(self: Rc<Agent>, greeted: Greeted) {
-        let Greeted { channel, instance, name, mac, lease_ms } = greeted;
+        let Greeted { channel, identity, instance, name, mac, lease_ms } = greeted;
         let mut channel = match channel.attach() {
             Ok(channel) => channel,
             Err(error) => return tracing::warn!(%name, %error, "channel lost"),
         };
         let lease_ms = server_lease_ms(lease_ms).min(self.limits.lease_ms);
-        let peer = self.peer(instance, mac, lease_ms);
         let address = channel.peer();
+        let Some(peer) = self.peer(instance, identity, mac, lease_ms) else {
+            self.meter.add(Event::PeerUntrusted);
+            let why = "its instance is another certificate's";
+            return tracing::warn!(%name, %address, instance, why, "balancer refused");
+        };
         tracing::info!(%name, %address, instance, "channel up");
         self.meter.add(Event::ChannelConnected);
         let turn = self.replace_channel(&peer, lease_ms).await;
@@ -278,6 +279,9 @@ impl Agent {
         let _open = queue.open();
         // OWNED went out by hand, so what waits for the channel may go on now.
         self.channel_up(&peer);
+        if self.is_draining() {
+            queue.push(&Frame::Drain);
+        }
         let error = tokio::select! {
             error = channel.serve(&queue, Late::Drop, handle) => error,
             () = peer.replaced.notified() => ChannelError::Closed,
@@ -308,22 +312,34 @@ impl Agent {
         turn
     }
 
-    fn peer(&self, instance: u64, mac: Mac, lease_ms: u32) -> Rc<Peer> {
+    /// The balancer worker of this instance. Nothing where another certificate has spoken for it:
+    /// what is told about its connections, and their keys, is not for others.
+    fn peer(
+        &self,
+        instance: u64,
+        identity: PeerIdentity,
+        mac: Mac,
+        lease_ms: u32,
+    ) -> Option<Rc<Peer>> {
         let mut peers = self.peers.borrow_mut();
+        if peers.get(&instance).is_some_and(|known| known.identity != identity) {
+            return None;
+        }
         let peer = peers.entry(instance).or_insert_with(|| {
             Rc::new(Peer {
+                identity,
                 outbox: Outbox::default(),
                 mac: Cell::new(mac),
                 lease_ms: Cell::new(lease_ms),
                 channels: Cell::new(0),
                 replaced: Notify::new(),
                 connections: RefCell::default(),
-                scopes: RefCell::default(),
+                scopes: RefCell::new(Scopes::new(self.rings.clone())),
             })
         });
         peer.mac.set(mac);
         peer.lease_ms.set(lease_ms);
-        Rc::clone(peer)
+        Some(Rc::clone(peer))
     }
 
     async fn hello(&self, channel: &mut Channel, peer: &Peer) -> Result<(), ChannelError> {
@@ -345,11 +361,9 @@ impl Agent {
     fn handle(&self, peer: &Rc<Peer>, frame: Frame) -> Result<(), ChannelError> {
         match frame {
             Frame::Scope(scope) => {
-                let mut scopes = peer.scopes.borrow_mut();
-                if scopes.len() >= SCOPES_MAX && !scopes.contains_key(&scope.id) {
-                    return Err(ChannelError::Protocol("too many scopes"));
+                if !peer.scopes.borrow_mut().define(&scope) {
+                    self.meter.add(Event::ScopeRefused);
                 }
-                scopes.insert(scope.id, Rc::new(ScopeFilter::new(&scope)));
             }
             Frame::Offer { id, epoch, terms, snapshot } => {
                 self.handle_offer(peer, id, epoch, terms, &snapshot);
@@ -529,6 +543,6 @@ impl Agent {
 
     /// What the terms of a connection admit.
     pub(crate) fn scope(peer: &Peer, terms: &Terms) -> Option<Rc<ScopeFilter>> {
-        peer.scopes.borrow().get(&terms.scope).map(Rc::clone)
+        peer.scopes.borrow().get(terms.scope)
     }
 }

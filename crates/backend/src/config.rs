@@ -105,6 +105,11 @@ pub struct AgentConfig {
     pub key: PathBuf,
     /// The authority whose balancers are trusted, PEM.
     pub ca: PathBuf,
+    /// Names of the balancers, where their certificates do not say what they are: host names, IP
+    /// addresses or URIs among a certificate's subject alternative names. Where it is empty, a
+    /// balancer's certificate has the URI `unlade://role/balancer`.
+    #[serde(default)]
+    pub balancers: Vec<String>,
     /// The interface that client packets come in on; the one that has `address` where it is not
     /// said.
     #[serde(default)]
@@ -450,6 +455,7 @@ mod tests {
             certificate = "a.crt"
             key = "a.key"
             ca = "ca.crt"
+            balancers = ["lb.example", "10.0.0.3"]
             [log]
             format = "json"
             level = "debug"

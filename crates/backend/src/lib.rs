@@ -10,7 +10,8 @@
 //!
 //! Connections that balancers hand over come in by [`listener`]; for another server they come out
 //! there as a [`HandoffStream`] ([`connection`]), for this one as a [`release::Lease`] that
-//! [`adopted`] serves. [`agent`] speaks with the balancers.
+//! [`adopted`] serves. [`agent`] speaks with the balancers; `unread` moves what no snapshot has room
+//! for.
 //!
 //! Beside them: [`name`] (what a path may name), [`session`] (a connection's deadlines),
 //! [`context`] (a worker's state), [`clock`], [`config`].
@@ -32,17 +33,20 @@ pub mod config;
 pub mod connection;
 pub mod context;
 mod get;
+mod greet;
 pub mod listener;
 pub mod name;
 pub mod range;
 pub mod release;
 pub mod reply;
 mod run;
+mod scopes;
 pub mod serve;
 pub mod session;
 pub mod store;
 mod tls;
 pub mod transfer;
+mod unread;
 pub mod upload;
 
 pub use config::{BackendConfig, ConfigError};

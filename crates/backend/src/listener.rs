@@ -14,6 +14,7 @@ use std::time::Duration;
 use linux::link::Link;
 use meter::{Meter, Role};
 use service::listen::{self, ListenError, ListenOptions};
+use service::role::{Balancers, NameError};
 use service::trust::{self, TrustError, TrustFiles};
 use steer::load::{Hook, SteeringConfig};
 use steer::{SteerError, Steering, Windows};
@@ -22,7 +23,9 @@ use tokio::task::{JoinHandle, spawn_local};
 
 use crate::agent::{self, Agent, AgentLimits, Greeted, Inboxes};
 use crate::connection::HandoffStream;
+use crate::greet;
 use crate::release::Lease;
+use crate::scopes::Rings;
 
 /// Why connections cannot be adopted.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +36,9 @@ pub enum HandoffError {
     /// The pool's certificates.
     #[error(transparent)]
     Trust(#[from] TrustError),
+    /// A name of a balancer.
+    #[error(transparent)]
+    Name(#[from] NameError),
     /// The interface that client packets come in on.
     #[error("{0}; name `interface`")]
     Interface(#[source] io::Error),
@@ -54,6 +60,10 @@ pub struct HandoffConfig {
     pub address: SocketAddr,
     /// Certificates of the control channels, which are always mutual TLS.
     pub trust: TrustFiles,
+    /// Names of the balancers: host names, IP addresses or URIs, one of which is a subject
+    /// alternative name of a balancer's certificate. Empty: whoever has a certificate with
+    /// [`service::role::BALANCER_ROLE`].
+    pub balancers: Vec<String>,
     /// The interface that client packets come in on; the one that has `address` where it is not
     /// said.
     pub interface: Option<String>,
@@ -75,6 +85,7 @@ impl HandoffConfig {
         HandoffConfig {
             address,
             trust,
+            balancers: Vec::new(),
             interface: None,
             name: None,
             workers: 1,
@@ -95,6 +106,7 @@ pub struct Handoff {
     senders: Inboxes,
     receivers: Arc<Mutex<Vec<Option<mpsc::Receiver<Greeted>>>>>,
     limits: AgentLimits,
+    rings: Rings,
     meter: Arc<Meter>,
 }
 
@@ -111,7 +123,8 @@ impl Handoff {
     /// # Errors
     /// The first thing that cannot be had.
     pub fn open(config: &HandoffConfig, meter: Arc<Meter>) -> Result<Handoff, HandoffError> {
-        let tls = trust::server_config(&config.trust)?;
+        let balancers = Balancers::named(&config.balancers)?;
+        let tls = trust::server_config(&config.trust, &balancers)?;
         let listener = listen::bind(config.address, &ListenOptions::default())?;
         let interface = match &config.interface {
             Some(name) => name.clone(),
@@ -142,6 +155,7 @@ impl Handoff {
                 lease_ms: config.lease.as_millis().min(u32::MAX.into()) as u32,
                 write_timeout: config.write_timeout,
             },
+            rings: Rings::default(),
             meter,
         })
     }
@@ -158,15 +172,15 @@ impl Handoff {
         drop(receivers);
         let receiver = receiver.ok_or(HandoffError::Worker(worker))?;
         let (steering, meter) = (Arc::clone(&self.steering), Arc::clone(&self.meter));
-        let (agent, adopted) =
-            Agent::new(steering, self.windows.clone(), meter, self.limits.clone())
-                .map_err(HandoffError::Packets)?;
+        let (windows, limits) = (self.windows.clone(), self.limits.clone());
+        let (agent, adopted) = Agent::new(steering, windows, meter, limits, self.rings.clone())
+            .map_err(HandoffError::Packets)?;
         let mut tasks = vec![spawn_local(Rc::clone(&agent).run(receiver))];
         let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(listener) = listener {
             let listener = listen::register(listener)?;
             let (tls, meter) = (Arc::clone(&self.tls), Arc::clone(&self.meter));
-            tasks.push(spawn_local(agent::greet(listener, tls, self.senders.clone(), meter)));
+            tasks.push(spawn_local(greet::greet(listener, tls, self.senders.clone(), meter)));
         }
         Ok(HandoffListener { agent, adopted, tasks })
     }
@@ -213,15 +227,9 @@ impl HandoffListener {
     /// Adopts no more, and asks every connection back: `next_request` ends. Returns when the last
     /// one is gone and the balancers know, or after `limit`.
     pub async fn drain(&mut self, limit: Duration) {
-        const LOOK: Duration = Duration::from_millis(10);
         self.agent.drain();
-        let gone = async {
-            while self.agent.adopted() > 0 {
-                tokio::time::sleep(LOOK).await;
-            }
-        };
         // What is left then is given up by the caller's end.
-        let _ = tokio::time::timeout(limit, gone).await;
+        let _ = tokio::time::timeout(limit, self.agent.drained()).await;
         self.agent.flushed().await;
     }
 }

@@ -23,14 +23,17 @@ use record::device::Begin;
 use service::channel::QUIET_MAX;
 use service::stream::{Stream, TakeBack};
 use steer::Slot;
-use wire::frame::{CloseReason, ConnectionId, Epoch, Frame, ReturnReason, Terms, Usage};
+use wire::frame::{
+    ClientOctets, CloseReason, ConnectionId, Epoch, Frame, ReturnReason, Terms, Usage,
+};
 use wire::packet::{Direction, Segment};
-use wire::snapshot::{EncodedSnapshot, Snapshot, TcpSnapshot};
+use wire::snapshot::{EncodedSnapshot, QUEUE_BYTES_MAX, Snapshot, TcpSnapshot};
 use wire::{FlowKey, SeqNumber};
 
 use crate::agent::{Adopted, Agent, Peer};
 use crate::context::Context;
 use crate::tls;
+use crate::unread::{self, ReadAhead};
 
 /// Looks at the send queue before a connection is given back with data in flight, as fast as
 /// other connections let them follow each other.
@@ -60,6 +63,8 @@ pub(crate) struct Grave {
     pub(crate) slot: Slot,
     /// What RETURN says, should it have to be sent again.
     snapshot: EncodedSnapshot,
+    /// Input behind the snapshot's plaintext.
+    unread: ClientOctets,
     usage: Usage,
     /// Behind the last octet that was sent: where a reset belongs.
     send_end: SeqNumber,
@@ -149,9 +154,25 @@ pub struct Lease {
     terms: Terms,
     begun: Instant,
     requests: u32,
+    /// The next request is answered here whatever the terms say: the connection cannot move now.
+    owed: bool,
+    /// What the next attempt is for, once that request is answered.
+    again: Option<ReturnReason>,
+    /// The request that was looked at last is one of the scope.
+    in_scope: Cell<bool>,
     ended: bool,
     /// Counts it among the connections that this server owns.
     _owned: Held,
+}
+
+/// What became of an attempt to freeze a connection.
+enum Freezing {
+    Frozen(TcpSnapshot),
+    /// More is unread than a snapshot carries, and its requests may be answered here.
+    Unread,
+    Failed(RepairError),
+    /// The client takes nothing for too long, the connection broke, or the lease is over.
+    Over,
 }
 
 impl Lease {
@@ -176,6 +197,9 @@ impl Lease {
             terms,
             begun,
             requests: 0,
+            owed: false,
+            again: None,
+            in_scope: Cell::new(true),
             ended: false,
             _owned: Held::new(meter, Gauge::AdoptedConnections),
         }
@@ -219,15 +243,15 @@ impl Lease {
     /// Whether a request for `path` on `host` may be answered here; otherwise the reason to give
     /// the connection back. The first request of an adoption always may: the balancer chose.
     pub fn admits(&self, host: Option<&str>, path: &str) -> Result<(), ReturnReason> {
-        if self.requests == 0 {
+        if self.requests == 0 || self.owed {
             return Ok(());
         }
-        if self.requests >= self.terms.requests_max {
-            return Err(ReturnReason::TermsUsed);
-        }
-        match Agent::scope(&self.peer, &self.terms) {
-            Some(scope) if scope.admits(host, path) => Ok(()),
-            _ => Err(ReturnReason::NextRequest),
+        let scope = Agent::scope(&self.peer, &self.terms);
+        self.in_scope.set(scope.is_some_and(|scope| scope.admits(host, path)));
+        match self.in_scope.get() {
+            _ if self.requests >= self.terms.requests_max => Err(ReturnReason::TermsUsed),
+            true => Ok(()),
+            false => Err(ReturnReason::NextRequest),
         }
     }
 
@@ -244,6 +268,10 @@ impl Lease {
     /// Counts a request as answered.
     pub fn count_request(&mut self) {
         self.requests = self.requests.saturating_add(1);
+        self.owed = false;
+        if let Some(reason) = self.again.take() {
+            self.orders.recall(reason);
+        }
     }
 
     /// Waits until the balancer wants the connection back.
@@ -362,28 +390,25 @@ impl Lease {
             Some(true) => {}
             Some(false) => {
                 agent.meter.add(Event::RecordsUnmovable);
-                self.requests = 0;
-                return GivenBack::Stay(Box::new(self));
+                return self.stay(reason);
             }
-            None => {
-                self.end(agent, CloseReason::Broken);
-                self.abort();
-                return GivenBack::Gone;
-            }
+            None => return self.give_up(agent),
         }
-        let returned = match self.freeze_when_sent(agent.limits.write_timeout).await {
-            Some(Ok(tcp)) => tcp,
-            Some(Err(error)) => {
+        let returned = match self.freeze_when_sent(agent, reason).await {
+            Freezing::Frozen(tcp) => tcp,
+            Freezing::Unread => {
+                agent.meter.add(Event::UnreadKept);
+                return self.stay(reason);
+            }
+            Freezing::Failed(error) => {
                 tracing::debug!(flow = %self.known.flow, %error, "cannot be given back");
-                // What the client asked for is still owed.
-                self.requests = 0;
-                return GivenBack::Stay(Box::new(self));
+                if !is_about_request(reason) {
+                    // Nothing is owed to the client at this moment; the next attempt can wait.
+                    tokio::time::sleep(SENT_ROUND).await;
+                }
+                return self.stay(reason);
             }
-            None => {
-                self.end(agent, CloseReason::Broken);
-                self.abort();
-                return GivenBack::Gone;
-            }
+            Freezing::Over => return self.give_up(agent),
         };
         agent.meter.add(Event::Released(trigger(reason)));
         self.ended = true;
@@ -400,10 +425,14 @@ impl Lease {
         let grave = Grave {
             slot: self.slot,
             snapshot: frozen.encode(),
+            unread: frozen.unread(),
             usage,
             send_end,
             frozen: Some(frozen),
         };
+        if !grave.unread.is_empty() {
+            agent.meter.add(Event::UnreadMoved);
+        }
         if let Some(adopted) = peer.connections.borrow_mut().get_mut(&id) {
             adopted.grave = Some(Box::new(grave));
         }
@@ -411,6 +440,33 @@ impl Lease {
         agent.step(&peer, id, |taker| taker.handle_want_return(reason, now));
         agent.note_returned(&peer, id, flow);
         GivenBack::Gone
+    }
+
+    /// The connection goes on here: a request that has come is answered, and then the next attempt
+    /// is made.
+    fn stay(mut self, reason: ReturnReason) -> GivenBack {
+        match is_about_request(reason) {
+            true => self.owed = true,
+            false if reason != ReturnReason::Idle => self.again = Some(reason),
+            false => {}
+        }
+        GivenBack::Stay(Box::new(self))
+    }
+
+    fn give_up(mut self, agent: &Agent) -> GivenBack {
+        self.end(agent, CloseReason::Broken);
+        self.abort();
+        GivenBack::Gone
+    }
+
+    /// Whether a connection that is to be given back for `reason` may go on here instead. One whose
+    /// next request belongs elsewhere may not; what is yet to be looked at is looked at then.
+    fn may_stay(&self, reason: ReturnReason) -> bool {
+        match reason {
+            ReturnReason::NextRequest => false,
+            ReturnReason::TermsUsed => self.in_scope.get(),
+            ReturnReason::Idle | ReturnReason::Draining | ReturnReason::Recalled => true,
+        }
     }
 
     /// Takes the records back from a device, where one has them: what the kernel holds of an
@@ -458,23 +514,44 @@ impl Lease {
         frozen
     }
 
-    /// As [`Lease::freeze`], as soon as the client has room for what was written: `None` where it
-    /// takes nothing for too long, or the lease is over.
-    async fn freeze_when_sent(&self, limit: Duration) -> Option<Result<TcpSnapshot, RepairError>> {
-        let begin = Instant::now();
-        while begin.elapsed() < limit && !self.orders.abort.get() {
+    /// As [`Lease::freeze`], as soon as the client has room for what was written. A receive queue
+    /// becomes no shorter by waiting: where it is too long and the connection cannot stay, its
+    /// front is read into user space.
+    async fn freeze_when_sent(&mut self, agent: &Agent, reason: ReturnReason) -> Freezing {
+        let (begin, limit) = (Instant::now(), agent.limits.write_timeout);
+        let may_stay = self.may_stay(reason);
+        while begin.elapsed() < limit && !self.orders.abort.get() && !self.is_over() {
+            if may_stay && unread::is_too_much(&self.stream) {
+                return Freezing::Unread;
+            }
             if !self.stream.sent(SENT_ROUND).await {
                 continue;
             }
+            let outstanding = repair::unacknowledged_bytes(self.stream.tcp()).unwrap_or_default();
+            if outstanding > QUEUE_BYTES_MAX || !self.peer.outbox.has_room() {
+                tokio::time::sleep(DRAIN_PAUSE).await;
+                continue;
+            }
+            if unread::is_too_much(&self.stream) {
+                if may_stay {
+                    return Freezing::Unread;
+                }
+                // So that the queue does not grow while it is read. The balancer holds the packets.
+                self.slot.redirect(self.peer.mac.get());
+                if let ReadAhead::Failed = unread::read_ahead(&mut self.stream).await {
+                    return Freezing::Over;
+                }
+            }
             match self.freeze().await {
-                // The client has yet to acknowledge earlier responses.
+                Ok(tcp) => return Freezing::Frozen(tcp),
+                // The client has yet to acknowledge earlier responses, or has sent more meanwhile.
                 Err(RepairError::QueueTooLong { .. } | RepairError::Unsent(_)) => {
                     tokio::time::sleep(DRAIN_PAUSE).await;
                 }
-                other => return Some(other),
+                Err(error) => return Freezing::Failed(error),
             }
         }
-        None
+        Freezing::Over
     }
 
     fn thaw(&self) {
@@ -497,12 +574,18 @@ impl Agent {
         let Some(grave) = adopted.grave.as_mut() else { return };
         if let Some(frozen) = &mut grave.frozen
             && let Some(newer) = frozen.newer()
+            // Otherwise the rest is forwarded when the socket is closed.
+            && newer.receive_queue.len() <= QUEUE_BYTES_MAX
         {
             frozen.returned = newer;
             grave.snapshot = frozen.encode();
         }
+        for frame in unread::frames(id, epoch, &grave.unread) {
+            peer.outbox.push(&frame);
+        }
         let (usage, snapshot) = (grave.usage, grave.snapshot.clone());
-        peer.outbox.push(&Frame::Return { id, epoch, reason, usage, snapshot });
+        let unread_bytes = grave.unread.len() as u32;
+        peer.outbox.push(&Frame::Return { id, epoch, reason, usage, unread_bytes, snapshot });
     }
 
     /// Closes the frozen socket of a connection that was given back. What it received since its
@@ -564,9 +647,14 @@ impl Frozen {
                 ..self.returned.clone()
             },
             tls: self.stream.record().map(record::RecordLayer::to_snapshot),
-            plaintext: self.stream.input().to_vec(),
+            plaintext: unread::split(&self.stream).0.to_vec(),
         };
         whole.encoded()
+    }
+
+    /// Input that the snapshot has no room for.
+    fn unread(&self) -> ClientOctets {
+        unread::split(&self.stream).1.to_vec().into()
     }
 
     /// The socket's state, where it differs from what is known in a way that matters.
@@ -576,7 +664,7 @@ impl Frozen {
             return None;
         }
         // A socket that was reset meanwhile cannot be read; the new owner meets the RST's cause.
-        let newer = repair::snapshot(self.stream.tcp(), &self.known, Accept::PeerClosed).ok()?;
+        let newer = repair::snapshot_later(self.stream.tcp(), &self.known).ok()?;
         newer.supersedes(&self.returned).then_some(newer)
     }
 }
@@ -599,6 +687,11 @@ fn reset_from_nothing(flow: FlowKey, seq: SeqNumber) {
     if let Err(error) = sent {
         tracing::warn!(%flow, %error, "no reset sent");
     }
+}
+
+/// True where a request has come that the client waits for.
+fn is_about_request(reason: ReturnReason) -> bool {
+    matches!(reason, ReturnReason::NextRequest | ReturnReason::TermsUsed)
 }
 
 fn trigger(reason: ReturnReason) -> Trigger {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use meter::{Meter, Role};
+use meter::{Event, Meter, Role};
 use record::device::Device;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use service::admin::{self, AdminError, AdminServer, Answer, Health, Routes};
@@ -113,6 +113,7 @@ fn handoff_config(config: &BackendConfig, agent: &AgentConfig) -> HandoffConfig 
     HandoffConfig {
         address: agent.address,
         trust,
+        balancers: agent.balancers.clone(),
         interface: agent.interface.clone(),
         name: agent.name.clone(),
         workers: config.workers,
@@ -331,15 +332,34 @@ async fn worker(
     if let Some(agent) = &agent {
         agent.drain();
     }
+    let unfinished = Unfinished { context: Rc::clone(&context), agent: agent.clone() };
     accept::accept_last(http, &context, &shared.places).await;
     if let Some(https) = https {
         accept::accept_last(https, &context, &shared.places).await;
     }
     context.idle().await;
     if let Some(agent) = &agent {
-        agent.flushed().await;
+        agent.drained().await;
     }
+    drop(unfinished);
     Ok(())
+}
+
+/// Counts and reports the connections that are left where a drain is cut short.
+struct Unfinished {
+    context: Rc<Context>,
+    agent: Option<Rc<Agent>>,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let adopted = self.agent.as_ref().map_or(0, |agent| agent.live());
+        let connections = self.context.gate.sessions().max(adopted);
+        if connections > 0 {
+            self.context.meter.add_n(Event::DrainDropped, connections as u64);
+            tracing::warn!(connections, adopted, "dropped, because the drain took too long");
+        }
+    }
 }
 
 async fn accept_tls(listener: Option<&Listener>, context: &Rc<Context>, places: &Arc<Places>) {

@@ -10,9 +10,12 @@ use meter::{Event, Gauge, Mode, Stage};
 use rustls::ClientConfig;
 use service::channel::{Channel, ChannelError, Late, Opened};
 use service::trust::server_name;
-use wire::frame::{ConnectionId, Epoch, Frame, PROTOCOL_VERSION, ReturnReason, Usage};
+use wire::frame::{
+    ClientOctets, ConnectionId, Epoch, Frame, PROTOCOL_VERSION, ReturnReason, UNREAD_BYTES_MAX,
+    Usage,
+};
 
-use crate::flows::{Flow, Flows, Remote, Scopes};
+use crate::flows::{Flow, Flows, Remote, Scopes, Unread};
 use crate::pace::Way;
 use crate::ship;
 
@@ -89,6 +92,7 @@ impl Flows {
 
     fn channel_up(&self, remote: &Remote, owned: &HashMap<ConnectionId, Epoch>) {
         *remote.scopes.borrow_mut() = Scopes::default();
+        *remote.unread.borrow_mut() = None;
         for id in self.ids() {
             let epoch = owned.get(&id).copied();
             self.step(id, |flow, _| flow.giver.handle_channel_up(remote.id, epoch));
@@ -139,13 +143,18 @@ impl Flows {
                 self.meter.add(Event::MigrationRefused);
                 self.step(id, |flow, _| flow.giver.handle_refuse(from, epoch, reason));
             }
-            Frame::Return { id, epoch, reason, usage, snapshot } => {
+            Frame::Unread { id, epoch, at_bytes, octets } => {
+                keep_unread(remote, (id, epoch), at_bytes, &octets)?;
+            }
+            Frame::Return { id, epoch, reason, usage, unread_bytes, snapshot } => {
+                let unread = take_unread(remote, (id, epoch), unread_bytes)?;
                 self.meter.add_n(Event::BytesDirect, usage.sent_bytes);
                 self.step(id, |flow, _| {
                     if !flow.giver.expects_return(from, epoch) {
                         return Vec::new();
                     }
                     flow.snapshot = snapshot;
+                    flow.unread = unread;
                     self.learn(flow, &usage, reason == ReturnReason::NextRequest);
                     self.learn_pace(flow, &usage, reason);
                     flow.giver.handle_return(from, epoch, reason)
@@ -193,4 +202,44 @@ impl Flows {
             }
         }
     }
+}
+
+/// UNREAD: keeps the octets until RETURN. Only one connection's are kept for a channel.
+fn keep_unread(
+    remote: &Remote,
+    of: (ConnectionId, Epoch),
+    at_bytes: u32,
+    octets: &[u8],
+) -> Result<(), ChannelError> {
+    let mut kept = remote.unread.borrow_mut();
+    if at_bytes == 0 {
+        *kept = Some(Unread { id: of.0, epoch: of.1, octets: ClientOctets::default() });
+    }
+    let fits = |kept: &&mut Unread| {
+        (kept.id, kept.epoch) == of
+            && kept.octets.len() == at_bytes as usize
+            && kept.octets.len() + octets.len() <= UNREAD_BYTES_MAX
+    };
+    match kept.as_mut().filter(fits) {
+        Some(kept) => {
+            kept.octets.append(octets);
+            Ok(())
+        }
+        None => Err(ChannelError::Protocol("UNREAD out of order or beyond its limit")),
+    }
+}
+
+/// What the UNREAD frames before a RETURN brought.
+fn take_unread(
+    remote: &Remote,
+    of: (ConnectionId, Epoch),
+    bytes: u32,
+) -> Result<ClientOctets, ChannelError> {
+    if bytes == 0 {
+        return Ok(ClientOctets::default());
+    }
+    let kept = remote.unread.borrow_mut().take();
+    let fits = |kept: &Unread| (kept.id, kept.epoch) == of && kept.octets.len() == bytes as usize;
+    let kept = kept.filter(fits).map(|kept| kept.octets);
+    kept.ok_or(ChannelError::Protocol("RETURN without the UNREAD that it announces"))
 }

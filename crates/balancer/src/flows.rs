@@ -21,7 +21,7 @@ use service::stream::{Parts, Stream};
 use steer::{Belief, Slot, Steering, Windows};
 use tokio::sync::{Notify, oneshot};
 use wire::SeqNumber;
-use wire::frame::{CloseReason, ConnectionId, ReturnReason};
+use wire::frame::{ClientOctets, CloseReason, ConnectionId, Epoch, ReturnReason};
 use wire::snapshot::{EncodedSnapshot, TcpSnapshot};
 
 use crate::fallback::Declined;
@@ -88,6 +88,16 @@ pub(crate) struct Remote {
     /// Ends the channel: the server does not answer.
     pub suspect: Notify,
     pub scopes: RefCell<Scopes>,
+    /// What UNREAD frames brought for the RETURN that follows them.
+    pub unread: RefCell<Option<Unread>>,
+}
+
+/// Input of a connection that is about to come back, behind its snapshot's plaintext.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    pub id: ConnectionId,
+    pub epoch: Epoch,
+    pub octets: ClientOctets,
 }
 
 /// How a handover of a connection that was here ended.
@@ -109,6 +119,8 @@ pub(crate) struct Flow {
     pub known: Known,
     /// The newest snapshot, encoded.
     pub snapshot: EncodedSnapshot,
+    /// Input behind the snapshot's plaintext.
+    pub unread: ClientOctets,
     /// Behind the last octet that its owners have sent, as far as the newest snapshot tells.
     pub send_end: SeqNumber,
     pub tls: bool,
@@ -210,6 +222,7 @@ impl Flows {
             ready: Cell::new(false),
             suspect: Notify::new(),
             scopes: RefCell::default(),
+            unread: RefCell::default(),
         });
         remotes.push(Rc::clone(&remote));
         remote
@@ -337,6 +350,11 @@ impl Flows {
         self.meter.add(Event::Returned(trigger(reason)));
         flow.started = Instant::now();
         let next = match reason {
+            // More input than an offer carries: the request is proxied.
+            ReturnReason::NextRequest | ReturnReason::TermsUsed if !flow.unread.is_empty() => {
+                self.meter.add(Event::Fallback(Fallback::QueueTooLong));
+                None
+            }
             ReturnReason::NextRequest | ReturnReason::TermsUsed => self.assign(flow),
             ReturnReason::Idle | ReturnReason::Draining | ReturnReason::Recalled => None,
         };
@@ -364,7 +382,8 @@ impl Flows {
         let home = flow.assignment.candidate.home;
         let candidate = offload::place(&self.worker, &snapshot.plaintext, home)?;
         let assignment = Assignment::new(candidate)?;
-        self.remote(assignment.agent).ready.get().then_some(assignment)
+        let remote = self.remote(assignment.agent);
+        (remote.ready.get() && remote.outbox.has_room()).then_some(assignment)
     }
 
     fn forget(&self, flow: &mut Flow, reason: CloseReason) {

@@ -22,6 +22,10 @@ use crate::journal::Noted;
 /// How long a handover waits for the client to take earlier responses; then the request is proxied.
 const SENT_WITHIN: Duration = Duration::from_millis(20);
 
+/// Most octets in the receive queue of a connection that is to move. What arrives until the queue
+/// is read has room in the rest of [`QUEUE_BYTES_MAX`].
+const UNREAD_BYTES_MAX: usize = QUEUE_BYTES_MAX / 4 * 3;
+
 /// A frozen connection.
 struct Frozen {
     parts: Parts,
@@ -41,6 +45,9 @@ impl Flows {
         let remote = self.remote(assignment.agent);
         if !remote.ready.get() {
             return Err((Box::new(stream), Fallback::ChannelDown.into()));
+        }
+        if !remote.outbox.has_room() {
+            return Err((Box::new(stream), Fallback::Overloaded));
         }
         if let Some(obstacle) = obstacle(&stream) {
             return Err((Box::new(stream), obstacle.into()));
@@ -109,6 +116,7 @@ impl Flows {
             _noted: noted,
             known,
             snapshot,
+            unread: Default::default(),
             send_end: tcp.send_end(),
             tls: parts.record.is_some(),
             assignment,
@@ -165,7 +173,7 @@ impl Flows {
             return Vec::new();
         }
         // A socket that was reset meanwhile cannot be read; the new owner meets the RST's cause.
-        let Ok(newer) = repair::snapshot(&parts.tcp, &flow.known, Accept::PeerClosed) else {
+        let Ok(newer) = repair::snapshot_later(&parts.tcp, &flow.known) else {
             return Vec::new();
         };
         let mac = self.steering.link().mac;
@@ -187,7 +195,8 @@ fn obstacle(stream: &Stream) -> Option<Fallback> {
     if stream.has_ended() {
         return Some(Fallback::NotEstablished);
     }
-    if stream.input().len() > QUEUE_BYTES_MAX {
+    let queued_bytes = repair::unread_bytes(stream.tcp()).unwrap_or_default();
+    if stream.input().len() > QUEUE_BYTES_MAX || queued_bytes > UNREAD_BYTES_MAX {
         return Some(Fallback::QueueTooLong);
     }
     match stream.record() {

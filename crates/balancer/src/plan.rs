@@ -87,9 +87,13 @@ impl Plan {
         let mut pools = Vec::with_capacity(config.pools.len());
         for (name, pool) in &config.pools {
             if let Some(trust) = &pool.trust {
-                service::trust::client_config(&trust_files(trust)).map_err(|error| {
-                    PlanError::Trust { pool: name.clone(), error: Box::new(error) }
-                })?;
+                let files = trust_files(trust);
+                let failed =
+                    |error| PlanError::Trust { pool: name.clone(), error: Box::new(error) };
+                service::trust::client_config(&files).map_err(failed)?;
+                if let Err(error) = service::trust::balancer_role(&files).map_err(failed)? {
+                    tracing::warn!(pool = name, %error, "agents may turn this balancer away");
+                }
             }
             pools.push(Arc::new(Pool::new(name, pool, known)));
         }

@@ -126,7 +126,8 @@ impl Flows {
         // Only now, that there is a socket, may packets come.
         flow.slot.local();
         self.steering.replay(&flow.slot);
-        let input = std::mem::take(&mut snapshot.plaintext);
+        let mut input = std::mem::take(&mut snapshot.plaintext);
+        input.extend_from_slice(&std::mem::take(&mut flow.unread));
         let (record, ended) = (record.map(Box::new), snapshot.tcp.peer_closed);
         let parts = Parts { tcp, record, input, ended };
         let key = flow.slot.flow();

@@ -67,6 +67,8 @@ A small backend.toml:
   ca = \"pool-ca.crt\"
   certificate = \"s1.crt\"
   key = \"s1.key\"
+Balancers are those whose certificates have the URI unlade://role/balancer; with
+`balancers = [\"lb.example\"]` under [agent], those with one of these names instead.
 
 Records by a software NIC:
   tls = \"nic\"

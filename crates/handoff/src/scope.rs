@@ -3,6 +3,8 @@
 //! A server that holds a connection must answer only requests that the balancer would have sent
 //! to it: the same host, the same route, and for sharded pools an object of its own.
 
+use std::sync::Arc;
+
 use wire::frame::Scope;
 
 use crate::shard::Ring;
@@ -13,23 +15,31 @@ pub struct ScopeFilter {
     host: String,
     prefix: String,
     excluded: Vec<String>,
-    ring: Option<(Ring, usize)>,
+    ring: Option<(Arc<Ring>, usize)>,
 }
 
 impl ScopeFilter {
     /// Prepares a scope that the balancer defined.
     pub fn new(scope: &Scope) -> ScopeFilter {
-        let ring = scope.ring.as_ref().map(|(members, own)| {
-            let members: Vec<(&str, u16)> =
-                members.iter().map(|(name, weight)| (name.as_str(), *weight)).collect();
-            (Ring::new(&members), usize::from(*own))
-        });
+        let ring = scope.ring.as_ref().map(|(members, _)| Arc::new(ring_of(members)));
+        ScopeFilter::with_ring(scope, ring)
+    }
+
+    /// As [`ScopeFilter::new`], with the ring of the scope's members, which many scopes may share.
+    pub fn with_ring(scope: &Scope, ring: Option<Arc<Ring>>) -> ScopeFilter {
+        let own = scope.ring.as_ref().map(|(_, own)| usize::from(*own));
+        let ring = ring.zip(own);
         ScopeFilter {
             host: scope.host.to_ascii_lowercase(),
             prefix: scope.prefix.clone(),
             excluded: scope.excluded.clone(),
             ring,
         }
+    }
+
+    /// The ring that the scope's objects are spread by.
+    pub fn ring(&self) -> Option<&Arc<Ring>> {
+        self.ring.as_ref().map(|(ring, _)| ring)
     }
 
     /// True where a request for `path` (without its query) on `host` (port and case are not
@@ -42,6 +52,13 @@ impl ScopeFilter {
             && !self.excluded.iter().any(|longer| path.starts_with(longer))
             && self.ring.as_ref().is_none_or(|(ring, own)| ring.owner(path) == Some(*own))
     }
+}
+
+/// The ring of a scope's members.
+pub fn ring_of(members: &[(String, u16)]) -> Ring {
+    let members: Vec<(&str, u16)> =
+        members.iter().map(|(name, weight)| (name.as_str(), *weight)).collect();
+    Ring::new(&members)
 }
 
 /// A Host value without its port; brackets of an IPv6 literal stay.

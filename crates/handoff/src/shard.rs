@@ -72,6 +72,11 @@ impl Ring {
         Ring { points, weights }
     }
 
+    /// Memory that its points take.
+    pub fn bytes(&self) -> usize {
+        self.points.capacity() * size_of::<Point>()
+    }
+
     /// How many members there are, those without a weight included.
     pub fn len(&self) -> usize {
         self.weights.len()

@@ -63,6 +63,24 @@ struct RepairOption {
 // SAFETY: repr(C), two u32, no padding.
 unsafe impl sockopt::Plain for RepairOption {}
 
+/// One of a connection's two queues in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Written, not acknowledged by the peer: it becomes shorter as the peer reads.
+    Send,
+    /// Received, not read: it becomes shorter only as this end reads.
+    Receive,
+}
+
+impl std::fmt::Display for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Queue::Send => "send",
+            Queue::Receive => "receive",
+        })
+    }
+}
+
 /// Why a connection was not frozen or not restored.
 #[derive(Debug, Error)]
 pub enum RepairError {
@@ -79,8 +97,8 @@ pub enum RepairError {
     /// A queue is longer than a snapshot may carry.
     #[error("{bytes} bytes in the {queue} queue exceed the limit of {QUEUE_BYTES_MAX}")]
     QueueTooLong {
-        /// `send` or `receive`.
-        queue: &'static str,
+        /// Which one.
+        queue: Queue,
         /// Its length.
         bytes: usize,
     },
@@ -171,7 +189,25 @@ pub fn snapshot(
     known: &Known,
     accept: Accept,
 ) -> Result<TcpSnapshot, RepairError> {
-    let fd = socket.as_fd();
+    read_state(socket.as_fd(), known, accept, QUEUE_BYTES_MAX)
+}
+
+/// As [`snapshot`], of a connection that was frozen and read before: to compare with that state,
+/// not to be encoded. The receive queue may have become longer than a snapshot carries.
+///
+/// # Errors
+/// [`RepairError`].
+pub fn snapshot_later(socket: &impl AsFd, known: &Known) -> Result<TcpSnapshot, RepairError> {
+    // The kernel bounds the queue by the socket's buffer.
+    read_state(socket.as_fd(), known, Accept::PeerClosed, usize::MAX)
+}
+
+fn read_state(
+    fd: BorrowedFd<'_>,
+    known: &Known,
+    accept: Accept,
+    receive_bytes_max: usize,
+) -> Result<TcpSnapshot, RepairError> {
     let info = TcpInfo::of_fd(fd).at("TCP_INFO")?;
     let peer_closed = info.state == STATE_CLOSE_WAIT && accept == Accept::PeerClosed;
     if info.state != STATE_ESTABLISHED && !peer_closed {
@@ -188,7 +224,7 @@ pub fn snapshot(
         Some(mss) => mss,
         None => get_u32(fd, libc::TCP_MAXSEG).at("TCP_MAXSEG")?.min(u16::MAX.into()) as u16,
     };
-    let (receive_end, receive_queue) = read_receive_queue(fd)?;
+    let (receive_end, receive_queue) = read_receive_queue(fd, receive_bytes_max)?;
     let (send_end, send_queue) = read_send_queue(fd, info.unacked_segments > 0)?;
     // Last: looking at the receive queue may have opened the window towards the peer.
     let windows: RepairWindow =
@@ -246,7 +282,10 @@ fn queued(fd: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<usize> {
 }
 
 /// The sequence number behind the receive queue's last octet, and its content.
-fn read_receive_queue(fd: BorrowedFd<'_>) -> Result<(SeqNumber, Vec<u8>), RepairError> {
+fn read_receive_queue(
+    fd: BorrowedFd<'_>,
+    bytes_max: usize,
+) -> Result<(SeqNumber, Vec<u8>), RepairError> {
     let end = || get_u32(fd, libc::TCP_QUEUE_SEQ).at("TCP_QUEUE_SEQ").map(SeqNumber);
     set_tcp(fd, libc::TCP_REPAIR_QUEUE, TCP_RECV_QUEUE).at("TCP_REPAIR_QUEUE")?;
     let mut before = end()?;
@@ -258,7 +297,7 @@ fn read_receive_queue(fd: BorrowedFd<'_>) -> Result<(SeqNumber, Vec<u8>), Repair
             before = after;
             continue;
         }
-        check_length("receive", bytes)?;
+        check_length(Queue::Receive, bytes, bytes_max)?;
         let content = peek(fd, bytes)?;
         if content.len() == bytes {
             return Ok((after, content));
@@ -281,7 +320,7 @@ fn read_send_queue(
         return Ok((end, Vec::new()));
     }
     let bytes = queued(fd, libc::TIOCOUTQ).at("SIOCOUTQ")?;
-    check_length("send", bytes)?;
+    check_length(Queue::Send, bytes, QUEUE_BYTES_MAX)?;
     // The kernel yields its first buffer whole, also where the peer has acknowledged a part of it:
     // so there is room for more than is asked for, and only the end counts.
     let mut content = peek(fd, bytes + BUFFER_BYTES_MAX)?;
@@ -289,8 +328,8 @@ fn read_send_queue(
     Ok((end, content))
 }
 
-fn check_length(queue: &'static str, bytes: usize) -> Result<(), RepairError> {
-    match bytes <= QUEUE_BYTES_MAX {
+fn check_length(queue: Queue, bytes: usize, bytes_max: usize) -> Result<(), RepairError> {
+    match bytes <= bytes_max {
         true => Ok(()),
         false => Err(RepairError::QueueTooLong { queue, bytes }),
     }
@@ -458,6 +497,14 @@ fn make_room(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), RepairError> {
 /// The kernel's.
 pub fn unacknowledged_bytes(socket: &impl AsFd) -> io::Result<usize> {
     queued(socket.as_fd(), libc::TIOCOUTQ)
+}
+
+/// Octets received on a connection and not read.
+///
+/// # Errors
+/// The kernel's.
+pub fn unread_bytes(socket: &impl AsFd) -> io::Result<usize> {
+    queued(socket.as_fd(), libc::FIONREAD)
 }
 
 /// Octets written to a connection that the kernel has not sent yet.

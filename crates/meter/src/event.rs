@@ -269,6 +269,21 @@ events! {
     /// A connection could not be given back, since the device had opened part of a record
     RecordsUnmovable => "unlade_backend_records_unmovable",
         "Times that a connection was not given back because a record had come in part, opened.";
+    /// More of a connection's input was unread than a snapshot carries: it stayed
+    UnreadKept => "unlade_backend_unread_kept",
+        "Times that a connection stayed for a request because more was unread than a snapshot carries.";
+    /// More of a connection's input was unread than a snapshot carries: it moved in pieces
+    UnreadMoved => "unlade_backend_unread_moved",
+        "Connections given back with more unread than a snapshot carries, the rest in pieces.";
+    /// An adopted connection was dropped because the drain took too long
+    DrainDropped => "unlade_backend_drain_dropped",
+        "Connections dropped because the drain's deadline had passed.";
+    /// An unauthenticated connection to the agent gave its place to another one
+    GreetingEvicted => "unlade_backend_handshakes_evicted",
+        "Connections to the agent closed before they had authenticated, to make room for others.";
+    /// A scope of a balancer was not kept, because its channel has too many
+    ScopeRefused => "unlade_backend_scopes_refused",
+        "Scopes of balancers not kept because the limits of a channel were met.";
     /// A TLS handshake of a connection that was accepted directly
     BackendHandshake => "unlade_backend_tls_handshakes",
         "TLS handshakes completed on connections accepted directly.";

@@ -23,11 +23,14 @@ use wire::frame::{Deframer, Frame};
 use zeroize::Zeroize;
 
 use crate::beat;
+use crate::role::PeerIdentity;
 
 /// Longest wait for TCP and TLS to be established.
 pub const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(3);
 /// Bytes that may wait in an outbox before the peer counts as stuck.
 pub const OUTBOX_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bytes in an outbox from which on snapshots wait until some have left.
+pub const OUTBOX_BYTES_CROWDED: usize = 16 * 1024 * 1024;
 /// Plaintext taken from TLS at once.
 const READ_BYTES: usize = 64 * 1024;
 /// A peer that says nothing for so long is asked; and after as long again it counts as gone.
@@ -46,7 +49,9 @@ pub enum ChannelError {
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The peer is not of the pool, or breaks TLS.
-    #[error("TLS: {0}; both ends need a certificate of the pool's CA")]
+    #[error(
+        "TLS: {0}; both ends need a certificate of the pool's CA, the balancer's with its role"
+    )]
     Tls(#[from] rustls::Error),
     /// It took too long.
     #[error("no connection within {ESTABLISH_TIMEOUT:?}")]
@@ -88,9 +93,24 @@ struct OutboxInner {
     heard: Cell<Option<Instant>>,
     /// The longest silence of late: how long, and when it ended.
     silent: Cell<Option<(Duration, Instant)>>,
+    /// The number of the last PING that [`Outbox::settled`] has sent, and of the last PONG to one.
+    asked: Cell<u64>,
+    answered: Cell<u64>,
+    /// Wakes those who wait in [`Outbox::settled`]: a PONG came, or the channel has ended.
+    changed: Notify,
+    /// Channels that have ended.
+    ended: Cell<u64>,
 }
 
 impl OutboxInner {
+    /// A PONG: all that was sent before its PING has been handled by the peer.
+    fn note_pong(&self, number: u64) {
+        if number <= self.asked.get() && number > self.answered.get() {
+            self.answered.set(number);
+            self.changed.notify_waiters();
+        }
+    }
+
     fn hear(&self) {
         let now = Instant::now();
         let gap = self.heard.replace(Some(now)).map_or(Duration::ZERO, |before| now - before);
@@ -150,6 +170,33 @@ impl Outbox {
         self.len() == 0
     }
 
+    /// Waits until the peer has handled every frame that was queued before. False where the channel
+    /// ends first, or there is none.
+    pub async fn settled(&self) -> bool {
+        let inner = &self.inner;
+        let (number, ended) = (inner.asked.get() + 1, inner.ended.get());
+        inner.asked.set(number);
+        if !self.push(&Frame::Ping(number)) {
+            return false;
+        }
+        loop {
+            let changed = inner.changed.notified();
+            if inner.answered.get() >= number {
+                return true;
+            }
+            if inner.ended.get() != ended {
+                return false;
+            }
+            changed.await;
+        }
+    }
+
+    /// True where another snapshot may be queued. An outbox that is crowded empties as the peer
+    /// reads, and its channel ends where the peer does not.
+    pub fn has_room(&self) -> bool {
+        self.len() <= OUTBOX_BYTES_CROWDED
+    }
+
     fn len(&self) -> usize {
         self.inner.bytes.borrow().len()
     }
@@ -161,7 +208,10 @@ pub struct Opened(Outbox);
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        self.0.inner.open.set(false);
+        let inner = &self.0.inner;
+        inner.open.set(false);
+        inner.ended.set(inner.ended.get() + 1);
+        inner.changed.notify_waiters();
         self.0.inner.bytes.borrow_mut().zeroize();
     }
 }
@@ -247,6 +297,11 @@ impl Channel {
     /// The peer's address.
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Who the peer is, by its certificate.
+    pub fn peer_identity(&self) -> Option<PeerIdentity> {
+        PeerIdentity::of(self.tls.peer_certificates()?.first()?)
     }
 
     /// This end's address.
@@ -364,7 +419,7 @@ impl Channel {
             }
             match frame {
                 Frame::Ping(nonce) => drop(outbox.push(&Frame::Pong(nonce))),
-                Frame::Pong(_) => {}
+                Frame::Pong(number) => outbox.inner.note_pong(number),
                 frame => handle(frame)?,
             }
         }

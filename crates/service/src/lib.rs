@@ -8,6 +8,8 @@
 //! - [`beat`]: when what happens from time to time happens;
 //! - [`control`]: run, drain, stop, reload: the few things every worker is told;
 //! - [`admin`]: `/metrics`, `/healthz`, `/version`, on a thread of their own;
+//! - [`trust`], [`role`]: which peers are of the pool, and which of them may act as a balancer;
+//! - [`channel`]: frames between balancer and server;
 //! - [`handshake`]: from an accepted socket to an established TLS connection;
 //! - [`stream`]: a client connection, plain or TLS, whose records a device may take over;
 //! - [`descriptors`]: files that are handed to another process;
@@ -28,6 +30,7 @@ pub mod holder;
 pub mod listen;
 pub mod logs;
 pub mod restart;
+pub mod role;
 mod stall;
 pub mod stream;
 pub mod system;

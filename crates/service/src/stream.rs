@@ -26,6 +26,8 @@ use crate::stall;
 const READ_BYTES_MAX: usize = 64 * 1024;
 /// Least room for a read from a plaintext transport: a request's head mostly fits.
 const READ_BYTES_MIN: usize = 4096;
+/// Largest input buffer that is kept for its allocation.
+const INPUT_KEPT_BYTES_MAX: usize = 256 * 1024;
 /// Plaintext of a file that is sealed and written at once on a TLS connection.
 const FILE_CHUNK_BYTES: usize = 256 * 1024;
 /// Bytes handed to one sendfile(2) call: large enough to amortise it, small enough to let other
@@ -296,6 +298,7 @@ impl Stream {
         self.start = (self.start + bytes).min(self.input.len());
         if self.start == self.input.len() {
             self.input.clear();
+            self.input.shrink_to(INPUT_KEPT_BYTES_MAX);
             self.start = 0;
         }
     }

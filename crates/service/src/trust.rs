@@ -1,4 +1,5 @@
-//! Mutual TLS between the machines of one pool: both ends show a certificate of the pool's CA.
+//! Mutual TLS between the machines of one pool: both ends show a certificate of the pool's CA, and
+//! the one that connects shows a balancer's ([`crate::role`]).
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -9,6 +10,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use thiserror::Error;
+
+use crate::role::{BalancerVerifier, Balancers, RoleError};
 
 /// The files that make a machine a member of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +90,16 @@ fn identity(files: &TrustFiles) -> Result<Identity, TrustError> {
     Ok(Identity { roots, chain: certificates(&files.certificate)?, key })
 }
 
+/// Whether the certificate of `files` has a balancer's role. Without it, agents take it only
+/// where they are configured with one of its names.
+///
+/// # Errors
+/// [`TrustError`] names the file.
+pub fn balancer_role(files: &TrustFiles) -> Result<Result<(), RoleError>, TrustError> {
+    let chain = certificates(&files.certificate)?;
+    Ok(chain.first().map_or(Ok(()), |certificate| Balancers::default().check(certificate)))
+}
+
 /// The side that connects: the balancer.
 ///
 /// # Errors
@@ -100,20 +113,26 @@ pub fn client_config(files: &TrustFiles) -> Result<Arc<ClientConfig>, TrustError
     Ok(Arc::new(config))
 }
 
-/// The side that listens: the server's agent. A peer without a certificate of the CA is refused
-/// in the handshake.
+/// The side that listens: the server's agent. A peer without a certificate of the CA, or one that
+/// is none of the `balancers`, is refused in the handshake.
 ///
 /// # Errors
 /// [`TrustError`] names the file.
-pub fn server_config(files: &TrustFiles) -> Result<Arc<ServerConfig>, TrustError> {
+pub fn server_config(
+    files: &TrustFiles,
+    balancers: &Balancers,
+) -> Result<Arc<ServerConfig>, TrustError> {
     let Identity { roots, chain, key } = identity(files)?;
     let verifier = WebPkiClientVerifier::builder(Arc::new(roots))
         .build()
         .map_err(|why| TrustError::Verifier { ca: files.ca.clone(), why: why.to_string() })?;
-    let config = ServerConfig::builder_with_protocol_versions(&[&rustls::version::TLS13])
+    let verifier = Arc::new(BalancerVerifier { inner: verifier, balancers: balancers.clone() });
+    let mut config = ServerConfig::builder_with_protocol_versions(&[&rustls::version::TLS13])
         .with_client_cert_verifier(verifier)
         .with_single_cert(chain, key)
         .map_err(|source| unusable(files, source))?;
+    // A resumed session would show no certificate again.
+    config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 

@@ -11,19 +11,25 @@
 //!    │ SCOPE (what may stay there) ► │
 //!    │ OFFER snapshot ─────────────► │ restores, goes live
 //!    │ ◄───────────────────── READY  │        (or REFUSE)
+//!    │ ◄──────────── UNREAD octets   │ what of its input no snapshot has room for
 //!    │ ◄──────────── RETURN snapshot │ next request belongs elsewhere, or idle
 //! ```
 
 use crate::codec::{DecodeError, Reader, Write};
 use crate::snapshot::{EncodedSnapshot, SNAPSHOT_BYTES_MAX};
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
-/// Version spoken by this build; both ends must speak the same.
-pub const PROTOCOL_VERSION: u16 = 1;
+/// Version spoken by this build; both ends must speak the same. Version 2 has UNREAD, and its
+/// length in RETURN.
+pub const PROTOCOL_VERSION: u16 = 2;
 /// Octets in front of a frame's body: length and type.
 pub const FRAME_HEADER_BYTES: usize = 5;
 /// Most bytes of a frame behind its length field.
 pub const FRAME_BYTES_MAX: usize = SNAPSHOT_BYTES_MAX + 4096;
+/// Most octets of one connection in UNREAD frames.
+pub const UNREAD_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Most octets in one UNREAD frame.
+pub const UNREAD_PIECE_BYTES_MAX: usize = 1024 * 1024;
 /// Longest host or path prefix in a scope, bytes.
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// Most entries of a list in a frame.
@@ -106,6 +112,42 @@ macro_rules! closed_enum {
             }
         }
     };
+}
+
+/// Octets of a client's stream. They may be what TLS protected: they are wiped when they are
+/// dropped, and not shown.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct ClientOctets(Zeroizing<Vec<u8>>);
+
+impl From<Vec<u8>> for ClientOctets {
+    fn from(octets: Vec<u8>) -> ClientOctets {
+        ClientOctets(Zeroizing::new(octets))
+    }
+}
+
+impl core::ops::Deref for ClientOctets {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl core::fmt::Debug for ClientOctets {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "ClientOctets({} bytes)", self.len())
+    }
+}
+
+impl ClientOctets {
+    /// Appends octets; what a smaller buffer held is wiped.
+    pub fn append(&mut self, octets: &[u8]) {
+        if self.0.capacity() - self.0.len() < octets.len() {
+            let mut larger = Vec::with_capacity(2 * self.0.len() + octets.len());
+            larger.extend_from_slice(&self.0);
+            self.0 = Zeroizing::new(larger);
+        }
+        self.0.extend_from_slice(octets);
+    }
 }
 
 closed_enum! {
@@ -220,6 +262,18 @@ pub enum Frame {
         /// The epoch of the adoption.
         epoch: Epoch,
     },
+    /// Server, directly before RETURN: input of the connection that was read and decrypted, and
+    /// that the snapshot's plaintext has no room for. It follows that plaintext.
+    Unread {
+        /// The connection.
+        id: ConnectionId,
+        /// The epoch of the adoption.
+        epoch: Epoch,
+        /// How many octets came in earlier frames; 0 begins anew.
+        at_bytes: u32,
+        /// At most [`UNREAD_PIECE_BYTES_MAX`].
+        octets: ClientOctets,
+    },
     /// Server: take it back; its socket is frozen, not gone.
     Return {
         /// The connection.
@@ -230,6 +284,8 @@ pub enum Frame {
         reason: ReturnReason,
         /// What was done under this adoption.
         usage: Usage,
+        /// Octets in the UNREAD frames directly before.
+        unread_bytes: u32,
         /// Encoded [`crate::snapshot::Snapshot`].
         snapshot: EncodedSnapshot,
     },
@@ -267,12 +323,13 @@ mod kind {
     pub(super) const PING: u8 = 15;
     pub(super) const PONG: u8 = 16;
     pub(super) const DRAIN: u8 = 17;
+    pub(super) const UNREAD: u8 = 18;
 }
 
 impl Frame {
     /// True where the frame carries secrets or may carry them.
     pub fn has_snapshot(&self) -> bool {
-        matches!(self, Frame::Offer { .. } | Frame::Return { .. })
+        matches!(self, Frame::Offer { .. } | Frame::Return { .. } | Frame::Unread { .. })
     }
 
     /// Appends the frame, header included, to `out`.
@@ -295,6 +352,7 @@ impl Frame {
             Frame::Refuse { .. } => kind::REFUSE,
             Frame::Recall { .. } => kind::RECALL,
             Frame::Abandon { .. } => kind::ABANDON,
+            Frame::Unread { .. } => kind::UNREAD,
             Frame::Return { .. } => kind::RETURN,
             Frame::Closed { .. } => kind::CLOSED,
             Frame::Ping(_) => kind::PING,
@@ -340,10 +398,16 @@ impl Frame {
             Frame::Recall { id, epoch } | Frame::Abandon { id, epoch } => {
                 connection(out, id, epoch)
             }
-            Frame::Return { id, epoch, reason, usage, snapshot } => {
+            Frame::Unread { id, epoch, at_bytes, octets } => {
+                connection(out, id, epoch);
+                out.put_u32(*at_bytes);
+                out.put_blob(octets);
+            }
+            Frame::Return { id, epoch, reason, usage, unread_bytes, snapshot } => {
                 connection(out, id, epoch);
                 out.put_u8(*reason as u8);
                 encode_usage(usage, out);
+                out.put_u32(*unread_bytes);
                 out.put_blob(snapshot);
             }
             Frame::Closed { id, epoch, reason, usage } => {
@@ -411,10 +475,15 @@ fn decode_body(kind: u8, reader: &mut Reader<'_>) -> Result<Frame, DecodeError> 
         kind::REFUSE => Frame::Refuse { id, epoch, reason: RefuseReason::decode(reader.u8()?)? },
         kind::RECALL => Frame::Recall { id, epoch },
         kind::ABANDON => Frame::Abandon { id, epoch },
+        kind::UNREAD => {
+            let at_bytes = reader.u32()?;
+            let octets = reader.blob("unread octets", UNREAD_PIECE_BYTES_MAX)?.to_vec().into();
+            Frame::Unread { id, epoch, at_bytes, octets }
+        }
         kind::RETURN => {
             let reason = ReturnReason::decode(reader.u8()?)?;
-            let usage = decode_usage(reader)?;
-            Frame::Return { id, epoch, reason, usage, snapshot: snapshot(reader)? }
+            let (usage, unread_bytes) = (decode_usage(reader)?, reader.u32()?);
+            Frame::Return { id, epoch, reason, usage, unread_bytes, snapshot: snapshot(reader)? }
         }
         kind::CLOSED => {
             let reason = CloseReason::decode(reader.u8()?)?;
@@ -589,13 +658,18 @@ mod tests {
                 .prop_map(|(id, epoch, reason)| Frame::Refuse { id, epoch, reason }),
             (id(), epoch()).prop_map(|(id, epoch)| Frame::Recall { id, epoch }),
             (id(), epoch()).prop_map(|(id, epoch)| Frame::Abandon { id, epoch }),
-            (id(), epoch(), proptest::sample::select(ReturnReason::ALL), usage.clone(), blob)
-                .prop_map(|(id, epoch, reason, usage, snapshot)| Frame::Return {
-                    id,
-                    epoch,
-                    reason,
-                    usage,
-                    snapshot: snapshot.into()
+            (id(), epoch(), any::<u32>(), blob.clone()).prop_map(
+                |(id, epoch, at_bytes, octets)| {
+                    Frame::Unread { id, epoch, at_bytes, octets: octets.into() }
+                }
+            ),
+            (
+                (id(), epoch(), proptest::sample::select(ReturnReason::ALL), usage.clone()),
+                (any::<u32>(), blob)
+            )
+                .prop_map(|((id, epoch, reason, usage), (unread_bytes, snapshot))| {
+                    let snapshot = snapshot.into();
+                    Frame::Return { id, epoch, reason, usage, unread_bytes, snapshot }
                 }),
             (id(), epoch(), proptest::sample::select(CloseReason::ALL), usage)
                 .prop_map(|(id, epoch, reason, usage)| Frame::Closed { id, epoch, reason, usage }),

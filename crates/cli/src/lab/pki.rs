@@ -7,6 +7,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose, SanType,
 };
+use service::role::BALANCER_ROLE;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::net::IpAddr;
@@ -35,11 +36,19 @@ pub fn create(plan: &Plan) -> Result<()> {
 
     let pool = authority("Unlade lab pool CA")?;
     write(&plan.pki("pool-ca.crt"), &pool.pem(), 0o644)?;
-    let both = [ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    // To issue certificates for further members.
+    write(&plan.pki("pool-ca.key"), &pool.key().serialize_pem(), 0o600)?;
     for node in plan.nodes().filter(|&node| node != Node::Client) {
         let name = format!("{node}.lab");
         let ips = [IpAddr::V4(plan.address_v4(node)), IpAddr::V6(plan.address_v6(node))];
-        let (certificate, key) = issue(&pool, &name, &[&name], &ips, &both)?;
+        // Members of one pool with different rights: only the balancer may hand connections over.
+        let (certificate, key) = match node {
+            Node::Lb => {
+                let client = [ExtendedKeyUsagePurpose::ClientAuth];
+                issue_as(&pool, &name, &[&name], &ips, &client, Some(BALANCER_ROLE))?
+            }
+            _ => issue(&pool, &name, &[&name], &ips, &server)?,
+        };
         write(&plan.pki(&format!("{node}.crt")), &certificate, 0o644)?;
         write(&plan.pki(&format!("{node}.key")), &key, 0o600)?;
     }
@@ -63,9 +72,24 @@ fn issue(
     ips: &[IpAddr],
     usages: &[ExtendedKeyUsagePurpose],
 ) -> Result<(String, String)> {
+    issue_as(authority, name, dns, ips, usages, None)
+}
+
+/// As [`issue`], with a role, which is a URI.
+fn issue_as(
+    authority: &CertifiedIssuer<'static, KeyPair>,
+    name: &str,
+    dns: &[&str],
+    ips: &[IpAddr],
+    usages: &[ExtendedKeyUsagePurpose],
+    role: Option<&str>,
+) -> Result<(String, String)> {
     let names: Vec<String> = dns.iter().map(|name| (*name).to_owned()).collect();
     let mut params = CertificateParams::new(names)?;
     params.subject_alt_names.extend(ips.iter().map(|&ip| SanType::IpAddress(ip)));
+    if let Some(role) = role {
+        params.subject_alt_names.push(SanType::URI(role.try_into()?));
+    }
     params.distinguished_name.push(DnType::CommonName, name);
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = usages.to_vec();

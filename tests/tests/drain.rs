@@ -1,0 +1,125 @@
+//! A server that ends in order while its clients are busy.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use random::{Random, seed};
+use system_tests::client::{Client, End, Target};
+use system_tests::counters::{Metrics, wait_for};
+use system_tests::{Lab, needs, said, turn};
+
+const CLIENTS: u64 = 200;
+const DRAINS: usize = 4;
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(25);
+const OBJECTS: [&str; 3] = ["4KiB", "64KiB", "1MiB"];
+
+struct Load {
+    target: Target,
+    objects: BTreeMap<&'static str, Vec<u8>>,
+    stop: AtomicBool,
+    answered: AtomicU64,
+    faults: Mutex<Vec<String>>,
+}
+
+impl Load {
+    fn client(&self, mut random: Random) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let mut requests = 0;
+            match self.requests(&mut random, &mut requests) {
+                // Announced: the client connects again.
+                Ok(()) => {}
+                Err(end) => {
+                    let fault = format!("{end:?} after {requests} requests");
+                    self.faults.lock().unwrap().push(fault);
+                }
+            }
+        }
+    }
+
+    fn requests(&self, random: &mut Random, requests: &mut u64) -> Result<(), End> {
+        let mut client = Client::connect(&self.target).map_err(|error| End::of(&error))?;
+        while !self.stop.load(Ordering::Relaxed) {
+            let kinds = if random.percent(95) { 2 } else { 3 };
+            let name = random.pick(&OBJECTS[..kinds]);
+            let request = format!("GET /{name} HTTP/1.1\r\nHost: unlimited.objects.lab\r\n\r\n");
+            let sent = client.send(request.as_bytes());
+            sent.map_err(|error| End::of(&error))?;
+            let response = client.response(false).map_err(|broken| broken.why)?;
+            if response.status() != 200 || response.body != self.objects[name] {
+                return Err(End::Garbage(format!("{name}: {response:?}")));
+            }
+            *requests += 1;
+            self.answered.fetch_add(1, Ordering::Relaxed);
+            if response.closes() {
+                return Ok(());
+            }
+            // A client's pause; some are longer than a server waits for the next request.
+            let pause_ms = if random.percent(3) { 1_200 } else { 50 + random.below(300_u64) };
+            std::thread::sleep(Duration::from_millis(pause_ms));
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_server_that_drains_under_load_resets_no_client() {
+    needs!("ip", "setsid", "curl", "kill");
+    let _turn = turn();
+    let lab = Lab::up(&["--servers", "2", "--objects", "small", "--fronts", "offload"]);
+    lab.wait_channels();
+    let content =
+        |name: &'static str| (name, std::fs::read(lab.dir().join("objects").join(name)).unwrap());
+    let [v4, _] = lab.virtual_ips();
+    let load = Load {
+        target: Target {
+            address: (v4, 80).into(),
+            tls: None,
+            receive_buffer_bytes: None,
+            patience: PATIENCE,
+        },
+        objects: OBJECTS.map(content).into(),
+        stop: AtomicBool::new(false),
+        answered: AtomicU64::new(0),
+        faults: Mutex::new(Vec::new()),
+    };
+    let seed = seed();
+    std::thread::scope(|scope| {
+        let (lab, load) = (&lab, &load);
+        for number in 0..CLIENTS {
+            scope.spawn(move || {
+                lab.enter("client");
+                load.client(Random::numbered(seed, number));
+            });
+        }
+        let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for drain in 0..DRAINS {
+                let server = format!("s{}", 1 + drain % 2);
+                let due = load.answered.load(Ordering::Relaxed) + 4 * CLIENTS;
+                let answered = || load.answered.load(Ordering::Relaxed) >= due;
+                assert!(wait_for(PATIENCE, answered), "clients are not answered");
+                let adopted = Metrics::read(lab, &server).get("unlade_backend_adoptions_total");
+                assert!(adopted > 0, "{server} has adopted nothing");
+                // It must end by itself.
+                lab.end(&server, "TERM");
+                let faults = load.faults.lock().unwrap().clone();
+                assert!(faults.is_empty(), "drain {drain} of {server}: {faults:?}");
+                let restarted = lab.run("restart", &[&server]);
+                assert!(restarted.status.success(), "{}", said(&restarted));
+                lab.wait_channels();
+            }
+        }));
+        load.stop.store(true, Ordering::Relaxed);
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    let faults = load.faults.into_inner().unwrap();
+    assert!(faults.is_empty(), "{faults:?}");
+    let balancer = Metrics::read(&lab, "lb");
+    assert_eq!(balancer.get("unlade_resets_sent_total"), 0, "{}", balancer.noteworthy());
+    for server in ["s1", "s2"] {
+        let log = std::fs::read_to_string(lab.dir().join(format!("logs/{server}.log"))).unwrap();
+        assert!(!log.contains("dropped, because the drain took too long"), "{server}: {log}");
+    }
+}
