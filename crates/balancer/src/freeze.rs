@@ -47,7 +47,7 @@ impl Flows {
             return Err((Box::new(stream), Fallback::ChannelDown.into()));
         }
         if !remote.outbox.has_room() {
-            return Err((Box::new(stream), Fallback::Overloaded));
+            return Err((Box::new(stream), Fallback::Overloaded.into()));
         }
         if let Some(obstacle) = obstacle(&stream) {
             return Err((Box::new(stream), obstacle.into()));

@@ -359,7 +359,9 @@ impl Host {
             set("AWS_SECRET_ACCESS_KEY", &access.secret_access_key);
             set("AWS_EC2_METADATA_DISABLED", "true");
         }
-        if let (true, Some(endpoint)) = (manifest.mode.is_offloaded(), self.endpoint(&function.tenant.name)) {
+        if let (true, Some(endpoint)) =
+            (manifest.mode.is_offloaded(), self.endpoint(&function.tenant.name))
+        {
             // The guest refuses clients of any other store: their calls would go to this one.
             set("UNLADE_STORE_ENDPOINT", endpoint);
         }
