@@ -400,6 +400,9 @@ impl Copier {
             task.flags = task.flags | Flags::LAZY;
             task.delay_us = delay_us;
         }
+        if streams && self.local().is_some() {
+            task.flags = task.flags | Flags::STREAMS;
+        }
         if let Some((function, argument)) = how.handler {
             task.flags = task.flags | Flags::HANDLER;
             (task.handler, task.argument) = (function as u64, argument as u64);

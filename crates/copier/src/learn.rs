@@ -283,6 +283,23 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_long_copy_are_told_to_go_past_the_caches() {
+        let (service, copier) = client();
+        drop(service);
+        let (source, mut destination) = (vec![1u8; BYTES], vec![0u8; BYTES]);
+        for (whole_bytes, streams) in [(BYTES, false), (64 << 20, true)] {
+            let (dst, src) = (destination.as_mut_ptr(), source.as_ptr());
+            // SAFETY: nobody looks at either before it is synced.
+            let token = unsafe { copier.submit_part(dst, src, BYTES, whole_bytes, &QUEUED) };
+            let task = copier.queue().peek(token.ticket).unwrap().unwrap();
+            assert_eq!(task.flags.contains(ring::Flags::STREAMS), streams);
+            assert_eq!(copier.pending().get(token.ticket).unwrap().streams, streams);
+            copier.sync(&token, 0..BYTES).unwrap();
+            assert_eq!(destination, source);
+        }
+    }
+
+    #[test]
     fn a_long_backlog_is_taken_to_go_on_as_it_begins() {
         let (service, copier) = client();
         drop(service);

@@ -12,7 +12,7 @@ use copyplan::span::Span;
 use copyplan::task::{Ending, Kind, Refusal, Request};
 use copyplan::{Micros, Ticket};
 use copyunit::relay::Relay;
-use copyunit::{Reach, Space};
+use copyunit::{Hint, Reach, Space};
 use ring::{Flags, HandlerState, Queue, SyncKind};
 
 use crate::counters::Counters;
@@ -56,6 +56,8 @@ struct Line {
     handler: Option<Span>,
     /// Of a forward: where its client wants to know how far it came, if it fails.
     report: Option<u64>,
+    /// It is part of a copy that is too long for the caches.
+    streams: bool,
     is_complete: bool,
 }
 
@@ -256,7 +258,8 @@ impl Client {
         };
         if is_taken {
             self.counters.tasks.add(1);
-            self.lines.push_back(Line { handler, report, is_complete: false });
+            let streams = line.is_ok_and(|task| task.flags.contains(Flags::STREAMS));
+            self.lines.push_back(Line { handler, report, streams, is_complete: false });
         }
         is_taken
     }
@@ -483,12 +486,22 @@ impl Client {
         self.notice.tell();
     }
 
+    /// What a task's copy wants of the caches.
+    pub(crate) fn hint_of(&self, ticket: Ticket) -> Hint {
+        let line = self.lines.get(ticket.0.wrapping_sub(self.tail) as usize);
+        match line.is_some_and(|line| line.streams) {
+            true => Hint::Stream,
+            false => Hint::Reuse,
+        }
+    }
+
     pub(crate) fn copy(&mut self, order: Order) -> u64 {
         self.prepare(&order);
         let mut copied_bytes = 0;
         let mut failure = None;
+        let hint = self.hint_of(order.ticket);
         for piece in &order.pieces {
-            if let Err(fault) = self.space.copy(piece.dst, piece.src, piece.len) {
+            if let Err(fault) = self.space.copy_part(piece.dst, piece.src, piece.len, hint) {
                 tracing::debug!(ticket = order.ticket.0, %fault, "a copy failed");
                 failure = Some(TaskFailure::BadAddress);
                 break;

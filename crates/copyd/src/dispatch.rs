@@ -24,6 +24,7 @@ use copyplan::dispatch::Part;
 use copyplan::plan::{Order, Piece, Step};
 use copyplan::span::{Run, Segments, Span};
 use copyplan::task::Kind;
+use copyunit::Hint;
 use copyunit::device::{Failure, Progress};
 use smallvec::SmallVec;
 
@@ -300,7 +301,9 @@ impl Client {
             }
             let (dst, src) = (whole.dst + copied_bytes, whole.src + copied_bytes);
             let len = run_bytes.max(1).min(whole.len - copied_bytes);
-            if let Err(fault) = self.space.copy(dst, src, len) {
+            let ticket = active.order.as_ref().map(|order| order.ticket);
+            let hint = ticket.map_or(Hint::Reuse, |ticket| self.hint_of(ticket));
+            if let Err(fault) = self.space.copy_part(dst, src, len, hint) {
                 tracing::debug!(%fault, "a copy failed");
                 active.failure = Some(TaskFailure::BadAddress);
                 break;

@@ -36,10 +36,11 @@ impl Client {
     fn go_on_unless(&mut self, mut at: Unfinished, others: &impl Fn() -> bool) -> u64 {
         let before = at.bytes;
         let mut failure = None;
+        let hint = self.hint_of(at.order.ticket);
         while let Some(piece) = at.order.pieces.get(at.piece) {
             let len = (piece.len - at.piece_bytes).min(STEP_BYTES);
             let (dst, src) = (piece.dst + at.piece_bytes, piece.src + at.piece_bytes);
-            if let Err(fault) = self.space.copy(dst, src, len) {
+            if let Err(fault) = self.space.copy_part(dst, src, len, hint) {
                 tracing::debug!(ticket = at.order.ticket.0, %fault, "a copy failed");
                 failure = Some(TaskFailure::BadAddress);
                 break;

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use copyd::{Config, Service};
-use copyunit::{Fault, Space};
-use ring::Task;
+use copyunit::{Fault, Hint, Space};
+use ring::{Flags, Task};
 
 /// Copies nothing, and notes for whom it would have been.
 struct Noted {
@@ -61,4 +61,41 @@ fn bytes_are_shared_out_by_weight() {
     let all = TASKS * u64::from(TASK_BYTES);
     // A third, but for a slice or two at either end.
     assert!((all / 4..all / 12 * 5).contains(&of_other), "{of_other} of {all}");
+}
+
+/// Copies nothing, and notes what each copy wants of the caches.
+#[derive(Default)]
+struct Hints(Mutex<Vec<Hint>>);
+
+impl Space for Hints {
+    fn place(&self, _region: u16, offset: u64, _len: u64) -> Option<u64> {
+        Some(offset)
+    }
+
+    fn copy(&self, _dst: u64, _src: u64, _len: u64) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn copy_part(&self, _dst: u64, _src: u64, _len: u64, hint: Hint) -> Result<(), Fault> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(hint);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_task_of_a_long_copy_goes_past_the_caches() {
+    let service = Service::start(Config::default()).unwrap();
+    for (flags, expected) in [(Flags::default(), Hint::Reuse), (Flags::STREAMS, Hint::Stream)] {
+        let hints = Arc::new(Hints::default());
+        let attachment = service.attach(Arc::clone(&hints) as _, 1).unwrap();
+        let ticket = attachment.queue().try_acquire().unwrap();
+        let task = Task { flags, ..Task::copy(1 << 20, 1 << 40, 64 << 10) };
+        attachment.queue().publish(ticket, &task);
+        attachment.ring();
+        while !attachment.queue().progress(ticket).is_done(task.bits()) {
+            std::thread::yield_now();
+        }
+        let hints = hints.0.lock().unwrap();
+        assert!(!hints.is_empty() && hints.iter().all(|hint| *hint == expected), "{hints:?}");
+    }
 }

@@ -266,6 +266,22 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_a_long_copy_goes_past_the_caches_and_a_short_one_does_not() {
+        let part = stream::STREAM_PART_BYTES_MIN;
+        for (len, hint, streams) in [
+            (1 << 20, Hint::Stream, true),
+            (part, Hint::Stream, true),
+            (part - 1, Hint::Stream, false),
+            (1 << 20, Hint::Reuse, false),
+        ] {
+            for table in [&PLAIN, &GUARDED] {
+                let is_stream = chosen(table, len, hint) as usize == stream::routine() as usize;
+                assert_eq!(is_stream, streams, "{len} bytes, {hint:?}");
+            }
+        }
+    }
+
+    #[test]
     fn the_preferred_loop_can_be_guarded() {
         assert_eq!(best().is_guarded(), arch::GUARDED);
         let names: Vec<&str> = available().iter().map(Kernel::name).collect();

@@ -50,6 +50,15 @@ pub trait Space: Send + Sync {
     /// [`Fault`]: a byte cannot be read or written. Those before it may have been copied.
     fn copy(&self, dst: u64, src: u64, len: u64) -> Result<(), Fault>;
 
+    /// As [`Space::copy`], with what the whole copy wants of the caches of which this is a part.
+    ///
+    /// # Errors
+    /// As for [`Space::copy`].
+    fn copy_part(&self, dst: u64, src: u64, len: u64, hint: Hint) -> Result<(), Fault> {
+        let _ = hint;
+        self.copy(dst, src, len)
+    }
+
     /// The same places for units that copy by themselves; none where only [`Space::copy`] can.
     fn reach(self: Arc<Self>) -> Option<Arc<dyn Reach>> {
         None
@@ -129,7 +138,10 @@ impl Space for OwnMemory {
     }
 
     fn copy(&self, dst: u64, src: u64, len: u64) -> Result<(), Fault> {
-        let hint = hint_for(len);
+        self.copy_part(dst, src, len, hint_for(len))
+    }
+
+    fn copy_part(&self, dst: u64, src: u64, len: u64, hint: Hint) -> Result<(), Fault> {
         let (to, from) = (dst as usize as *mut u8, src as usize as *const u8);
         // SAFETY: who made this value promised that what is asked for here may be read and
         // overwritten, or is not mapped, which the guard finds. Signals are not blocked in a

@@ -122,7 +122,7 @@ fn the_chosen_loop_copies_every_class_with_both_hints() {
     let mut bench = Bench::new(&mut random, bytes_max);
     let edges = CLASS_BYTES_MAX[..CLASSES - 1].iter().flat_map(|&last| [last - 1, last, last + 1]);
     for bytes in
-        edges.chain([0, 1, stream::STREAM_BYTES_MIN - 1, stream::STREAM_BYTES_MIN, bytes_max])
+        edges.chain([0, 1, stream::STREAM_PART_BYTES_MIN - 1, stream::STREAM_BYTES_MIN, bytes_max])
     {
         for hint in [Hint::Reuse, Hint::Stream] {
             let (from, to) = (random.below(128), random.below(128));

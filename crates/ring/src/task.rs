@@ -63,8 +63,11 @@ impl Flags {
     /// Nobody needs the source's bytes afterwards: what they are then is not defined. So they may
     /// come to the destination without ever having been at the source.
     pub const LAST_USE: Flags = Flags(1 << 3);
+    /// It is part of a copy that is too long for the caches. Only where the service is of the same
+    /// process: a daemon of an earlier version knows no such flag.
+    pub const STREAMS: Flags = Flags(1 << 4);
     /// Every flag that there is.
-    pub const ALL: Flags = Flags(0b1111);
+    pub const ALL: Flags = Flags(0b1_1111);
 
     /// The set with these bits, if all of them are flags.
     #[inline]
