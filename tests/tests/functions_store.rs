@@ -68,8 +68,9 @@ fn check(lines: &[&str], dir: &Path) {
         let temporary = lines[placed].split('"').nth(1).expect("its first name");
         let bytes = find(lines, from, &["fsync(", &format!("<{temporary}>")]);
         assert!(bytes < placed, "the bytes are synced before they have their name");
-        let said = find(lines, from, &["rename(", "/.unlade/about/box/"]);
-        assert!(said < placed, "what is said of it is there before");
+        let said = find(lines, from, &["fsync(", "/.unlade/about/box/"]);
+        let named = find(lines, from, &["fsync(", "/.unlade/about/box>"]);
+        assert!(said.max(named) < placed, "what is said of it is there before");
         let durable = find(lines, placed, &["fsync(", &format!("<{root}/box/a>")]);
         from = find(lines, durable, &["HTTP/1.1 200"]);
     }

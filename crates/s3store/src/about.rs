@@ -1,10 +1,9 @@
-//! What is said of an object beside its bytes, and how it is kept.
+//! What is said of an object beside its bytes, and of which file.
 //!
 //! The file of an object and the file of what is said of it cannot be replaced at once. So the second
-//! is written first, and says which file it is about: its length and its time, which the store sets to
-//! the nanosecond and never twice alike for a key. It still says what it said of the file that is
-//! there until the rename that replaces that one. A file that an operator has put there is one that
-//! nothing is said of.
+//! has the length and the time of the first in its name; the store sets that time to the nanosecond,
+//! and never twice alike for a key. It is written beside the one that it follows, and counts when the
+//! object's file has been renamed. Nothing is said of a file that another program has put there.
 
 use std::collections::HashMap;
 
@@ -90,41 +89,18 @@ impl About {
     }
 }
 
-/// What is said of one file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A file, and what is said of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// The file's time.
-    pub modified_ns: i64,
-    /// Its length.
-    pub bytes: u64,
+    /// The file.
+    pub stat: Stat,
     /// What is said.
-    #[serde(flatten)]
     pub about: About,
 }
 
-impl Version {
-    /// Of a file.
-    pub fn of(stat: &Stat, about: About) -> Version {
-        Version { modified_ns: stat.modified_ns, bytes: stat.bytes, about }
-    }
-
-    fn is_of(&self, stat: &Stat) -> bool {
-        (self.modified_ns, self.bytes) == (stat.modified_ns, stat.bytes)
-    }
-}
-
-/// The file of what is said.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Versions {
-    /// That of the newest file, and that of the one which it replaces.
-    pub versions: Vec<Version>,
-}
-
-impl Versions {
-    /// What is said of a file, if anything is.
-    pub fn of(self, stat: &Stat) -> Option<Version> {
-        self.versions.into_iter().find(|version| version.is_of(stat))
-    }
+/// What a file's name ends with that says something of a file with this length and time.
+pub fn suffix(stat: &Stat) -> String {
+    format!("@{}-{}.json", stat.modified_ns, stat.bytes)
 }
 
 #[cfg(test)]
@@ -133,16 +109,15 @@ mod tests {
     use crate::disk::Kind;
 
     #[test]
-    fn a_file_that_somebody_else_has_put_there_is_one_that_nothing_is_said_of() {
+    fn what_is_said_comes_back_and_is_of_one_file() {
         let stat = Stat { kind: Kind::File, bytes: 3, modified_ns: 7 };
+        assert_eq!(suffix(&stat), "@7-3.json");
+        let others = [Stat { bytes: 4, ..stat }, Stat { modified_ns: 8, ..stat }];
+        assert!(others.iter().all(|other| suffix(other) != suffix(&stat)));
         let about = About { e_tag: "x".to_owned(), ..About::default() };
-        let versions = Versions { versions: vec![Version::of(&stat, about)] };
-        let text = serde_json::to_vec(&versions).unwrap();
-        let again: Versions = serde_json::from_slice(&text).unwrap();
-        assert_eq!(again, versions);
-        assert_eq!(again.clone().of(&stat).unwrap().about.e_tag, "x");
-        assert_eq!(again.clone().of(&Stat { bytes: 4, ..stat }), None);
-        assert_eq!(again.of(&Stat { modified_ns: 8, ..stat }), None);
+        let text = serde_json::to_vec(&about).unwrap();
+        assert_eq!(text, br#"{"e_tag":"x"}"#);
+        assert_eq!(serde_json::from_slice::<About>(&text).unwrap(), about);
     }
 
     #[test]

@@ -119,6 +119,15 @@ pub trait Disk: Send + Sync + 'static {
     /// # Errors
     /// The system's: they may not be durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Makes files, and the names in a directory, durable, in no order.
+    ///
+    /// # Errors
+    /// The system's: one of them may not be durable.
+    fn sync_together(&self, files: &[&Self::File], dir: &Path) -> io::Result<()> {
+        files.iter().try_for_each(|file| file.sync())?;
+        self.sync_dir(dir)
+    }
 }
 
 /// The time of a file as [`Stat`] has it.
@@ -226,6 +235,18 @@ impl Disk for Local {
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         File::open(path)?.sync_all()
+    }
+
+    /// At the same time: a file system with a journal commits it once for all of them.
+    fn sync_together(&self, files: &[&File], dir: &Path) -> io::Result<()> {
+        std::thread::scope(|scope| {
+            let syncs: Vec<_> =
+                files.iter().map(|file| scope.spawn(move || file.sync_all())).collect();
+            let of_dir = self.sync_dir(dir);
+            let panicked = |_| Err(io::Error::other("a sync has panicked"));
+            let of_files = syncs.into_iter().map(|sync| sync.join().unwrap_or_else(panicked));
+            of_files.collect::<io::Result<()>>().and(of_dir)
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use crate::about::{About, Version, Versions};
+use crate::about::{About, Version};
 use crate::disk::{self, Disk, Kind};
 use crate::vault::{SMALL_BYTES_MAX, Vault};
 
@@ -31,11 +31,13 @@ pub fn import<D: Disk>(vault: &Vault<D>, root: &Path) -> io::Result<()> {
         }
     }
     for ((bucket, key), names) in &objects {
+        if vault.check_bucket(bucket).is_err() {
+            continue;
+        }
         // What was written since says more.
-        let is_known = vault.check_bucket(bucket).is_err() || vault.is_described(bucket, key)?;
-        if let (false, Some((stat, _))) = (is_known, vault.listed(bucket, key)?) {
-            let about = about(vault, root, names)?;
-            vault.describe(bucket, key, &Versions { versions: vec![Version::of(&stat, about)] })?;
+        if let Some((stat, None)) = vault.listed(bucket, key)? {
+            let version = Version { stat, about: about(vault, root, names)? };
+            vault.describe(bucket, key, &version, None)?;
         }
     }
     for path in &old {

@@ -343,7 +343,7 @@ impl<D: Disk> Objects<D> {
             .await?;
         let result = CopyObjectResult {
             e_tag: Some(strong(&version.about.e_tag)),
-            last_modified: Some(timestamp(version.modified_ns)),
+            last_modified: Some(timestamp(version.stat.modified_ns)),
             ..CopyObjectResult::default()
         };
         Ok(CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() })

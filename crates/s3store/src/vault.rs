@@ -7,9 +7,9 @@
 //! - `.unlade/uploads/ID/`: an upload in parts; `.unlade/tmp/`: what is being written;
 //! - `.unlade/format`: the number of this layout.
 //!
-//! A change is durable when it is answered: the bytes are synced before their file gets its name, then
-//! the directory of that name is. One rename or removal is the change: a power failure leaves an object
-//! old or new.
+//! A change is durable when it is answered: the bytes, and what is said of them, are synced before their
+//! file gets its name, then the directory of that name is. One rename or removal is the change: a power
+//! failure leaves an object old or new.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::SystemTime;
 
-use crate::about::{About, Version, Versions};
+use crate::about::{About, Version, suffix};
 use crate::disk::{self, Disk, DiskFile as _, Kind, Stat};
 use crate::fault::Fault;
 use crate::names::{self, KEY_BYTES_MAX, OWN};
@@ -36,8 +36,8 @@ const ATTEMPTS_MAX: usize = 16;
 const KNOWN_MAX: usize = 65_536;
 /// The suffix of an object whose key is encoded.
 const OBJECT: &str = ".object";
-/// The suffix of what is said of an object.
-const ABOUT: &str = ".json";
+/// An object of more bytes is synced before others have to wait for it.
+const LARGE_BYTES: u64 = 1 << 20;
 
 /// Objects below a directory.
 pub struct Vault<D> {
@@ -153,8 +153,8 @@ impl<D: Disk> Vault<D> {
         self.own("odd").join(bucket).join(names::encoded(key, OBJECT))
     }
 
-    fn about_path(&self, bucket: &str, key: &str) -> PathBuf {
-        self.own("about").join(bucket).join(names::encoded(key, ABOUT))
+    fn about_path(&self, bucket: &str, key: &str, stat: &Stat) -> PathBuf {
+        self.own("about").join(bucket).join(names::encoded(key, &suffix(stat)))
     }
 
     /// Refuses where there is no such bucket.
@@ -338,23 +338,19 @@ impl<D: Disk> Vault<D> {
         Ok(None)
     }
 
-    fn versions(&self, bucket: &str, key: &str) -> io::Result<Versions> {
-        let path = self.about_path(bucket, key);
-        let Some(text) = there(disk::read(&*self.disk, &path, SMALL_BYTES_MAX))? else {
-            return Ok(Versions::default());
-        };
-        Ok(serde_json::from_slice(&text).unwrap_or_else(|error| {
-            tracing::error!(%error, path = %path.display(), "store: what is said of an object");
-            Versions::default()
-        }))
-    }
-
-    /// Whether anything is said of a key.
+    /// What is said of a file of a key, if anything is.
     ///
     /// # Errors
     /// The system's.
-    pub fn is_described(&self, bucket: &str, key: &str) -> io::Result<bool> {
-        Ok(there(self.disk.stat(&self.about_path(bucket, key)))?.is_some())
+    pub fn about(&self, bucket: &str, key: &str, stat: &Stat) -> io::Result<Option<About>> {
+        let path = self.about_path(bucket, key, stat);
+        let Some(text) = there(disk::read(&*self.disk, &path, SMALL_BYTES_MAX))? else {
+            return Ok(None);
+        };
+        let wrong = |error: &serde_json::Error| {
+            tracing::error!(%error, path = %path.display(), "store: what is said of an object");
+        };
+        Ok(serde_json::from_slice(&text).inspect_err(wrong).ok())
     }
 
     /// Opens an object, with what is said of it.
@@ -371,7 +367,7 @@ impl<D: Disk> Vault<D> {
                 if attempts < ATTEMPTS_MAX { continue } else { return Err(Fault::NoKey) }
             };
             let stat = file.stat()?;
-            let about = self.versions(bucket, key)?.of(&stat).map(|version| version.about);
+            let about = self.about(bucket, key, &stat)?;
             // Nothing is said of a file that was replaced twice between the two.
             let is_same = || there(self.disk.stat(&current.path)).map(|now| now == Some(stat));
             if about.is_some() || attempts == ATTEMPTS_MAX || is_same()? {
@@ -386,8 +382,7 @@ impl<D: Disk> Vault<D> {
     /// The system's.
     pub fn listed(&self, bucket: &str, key: &str) -> io::Result<Option<(Stat, Option<About>)>> {
         let Some(current) = self.current(bucket, key)? else { return Ok(None) };
-        let version = self.versions(bucket, key)?.of(&current.stat);
-        Ok(Some((current.stat, version.map(|version| version.about))))
+        Ok(Some((current.stat, self.about(bucket, key, &current.stat)?)))
     }
 
     /// Makes a draft the object of a key, durably, in place of the one before.
@@ -404,41 +399,70 @@ impl<D: Disk> Vault<D> {
         condition: Condition<'_>,
     ) -> Result<Version, Fault> {
         let mut draft = draft;
-        let now_ns = disk::nanoseconds(SystemTime::now());
-        draft.file.set_modified(now_ns)?;
-        draft.file.sync()?;
+        if draft.file.stat()?.bytes > LARGE_BYTES {
+            draft.file.sync()?;
+        }
         let _shared = self.shared();
         self.check(bucket, key)?;
         let _own = self.lock(bucket, key);
         let current = self.current(bucket, key)?;
-        let before = current.as_ref().map(|current| &current.stat);
-        let said = match before {
-            Some(stat) => self.versions(bucket, key)?.of(stat),
+        let before = match current.as_ref().map(|current| current.stat) {
+            Some(stat) => {
+                let about = self.about(bucket, key, &stat)?.unwrap_or_default();
+                Some(Version { stat, about })
+            }
             None => None,
         };
-        let known =
-            |stat: &Stat| said.clone().unwrap_or_else(|| Version::of(stat, About::default()));
-        condition(before.map(known).as_ref())?;
-        if let Some(before) = before.filter(|before| before.modified_ns >= now_ns) {
-            // A clock that was set back, or two changes in one of its ticks.
-            draft.file.set_modified(before.modified_ns + 1)?;
-            draft.file.sync()?;
-        }
-        let version = Version::of(&draft.file.stat()?, about);
-        let versions = [version.clone()].into_iter().chain(said).collect();
-        self.describe(bucket, key, &Versions { versions })?;
+        condition(before.as_ref())?;
+        // A clock may be set back, and two changes may be in one of its ticks.
+        let now_ns = disk::nanoseconds(SystemTime::now());
+        let after = before.as_ref().map_or(i64::MIN, |version| version.stat.modified_ns + 1);
+        draft.file.set_modified(now_ns.max(after))?;
+        let version = Version { stat: draft.file.stat()?, about };
+        self.describe(bucket, key, &version, Some(&draft.file))?;
         self.publish(&draft.path, bucket, key, current.as_ref())?;
         draft.is_kept = true;
+        if let Some(before) = before {
+            self.forget(bucket, key, &before.stat)?;
+        }
         Ok(version)
     }
 
-    /// Says something of a key, durably.
+    /// Says something of a file of a key, durably, with the file itself where that is to be.
     ///
     /// # Errors
     /// The system's.
-    pub fn describe(&self, bucket: &str, key: &str, versions: &Versions) -> io::Result<()> {
-        let text = serde_json::to_vec(versions).map_err(io::Error::other)?;
-        self.write(&self.about_path(bucket, key), &text)
+    pub fn describe(
+        &self,
+        bucket: &str,
+        key: &str,
+        version: &Version,
+        file: Option<&D::File>,
+    ) -> io::Result<()> {
+        let text = serde_json::to_vec(&version.about).map_err(io::Error::other)?;
+        let path = self.about_path(bucket, key, &version.stat);
+        let dir = path.parent().ok_or(io::ErrorKind::InvalidFilename)?;
+        let mut own = self.within(dir, || match self.disk.create(&path) {
+            // Of a change that was not made.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.disk.remove_file(&path)?;
+                self.disk.create(&path)
+            }
+            created => created,
+        })?;
+        own.append(&text)?;
+        let files: Vec<&D::File> = file.into_iter().chain([&own]).collect();
+        self.disk.sync_together(&files, dir)
+    }
+
+    /// Nothing is said any more of a file that has gone. After a power failure something may be: it
+    /// is of no file.
+    fn forget(&self, bucket: &str, key: &str, stat: &Stat) -> io::Result<()> {
+        let path = self.about_path(bucket, key, stat);
+        if there(self.disk.remove_file(&path))?.is_some() {
+            self.prune(&path, &self.own("about").join(bucket));
+        }
+        Ok(())
     }
 
     /// An object stays where it is. A new one is at its path, if that can be.
@@ -475,18 +499,18 @@ impl<D: Disk> Vault<D> {
         let odd = self.odd_path(bucket, key);
         // The plain one is what is read: it goes last.
         for path in [Some(&odd), plain.as_ref()].into_iter().flatten() {
-            let is_file = |stat: Stat| stat.kind != Kind::Directory;
-            if there(self.disk.stat(path))?.is_some_and(is_file) {
+            let is_file = |stat: &Stat| stat.kind != Kind::Directory;
+            let found = there(self.disk.stat(path))?.filter(is_file);
+            if found.is_some() {
                 there(self.disk.remove_file(path))?;
             }
             if let Some(dir) = path.parent() {
                 // A removal that was not answered may not be durable.
                 there(self.disk.sync_dir(dir))?;
             }
-        }
-        let about = self.about_path(bucket, key);
-        if there(self.disk.remove_file(&about))?.is_some() {
-            self.prune(&about, &self.own("about").join(bucket));
+            if let Some(stat) = found {
+                self.forget(bucket, key, &stat)?;
+            }
         }
         self.prune(&odd, &self.own("odd").join(bucket));
         if let Some(path) = plain {
