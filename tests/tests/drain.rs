@@ -100,8 +100,11 @@ fn a_server_that_drains_under_load_resets_no_client() {
                 let due = load.answered.load(Ordering::Relaxed) + 4 * CLIENTS;
                 let answered = || load.answered.load(Ordering::Relaxed) >= due;
                 assert!(wait_for(PATIENCE, answered), "clients are not answered");
-                let adopted = Metrics::read(lab, &server).get("unlade_backend_adoptions_total");
-                assert!(adopted > 0, "{server} has adopted nothing");
+                // The one that stays is healthy again, and the other one busy.
+                let adopts =
+                    |server| Metrics::read(lab, server).get("unlade_backend_adoptions_total") > 0;
+                let both = wait_for(PATIENCE, || adopts("s1") && adopts("s2"));
+                assert!(both, "{}", Metrics::read(lab, "lb").noteworthy());
                 // It must end by itself.
                 lab.end(&server, "TERM");
                 let faults = load.faults.lock().unwrap().clone();

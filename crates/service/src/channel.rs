@@ -12,7 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, Connection, OtherError, ServerConfig,
+    ServerConnection,
+};
 use thiserror::Error;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -52,7 +55,10 @@ pub enum ChannelError {
     #[error(
         "TLS: {0}; both ends need a certificate of the pool's CA, the balancer's with its role"
     )]
-    Tls(#[from] rustls::Error),
+    Tls(rustls::Error),
+    /// The peer is of the pool, and may not do what it wants to.
+    #[error("{0}")]
+    Role(Arc<dyn std::error::Error + Send + Sync>),
     /// It took too long.
     #[error("no connection within {ESTABLISH_TIMEOUT:?}")]
     Establish,
@@ -73,7 +79,19 @@ pub enum ChannelError {
 impl ChannelError {
     /// True where the peer is not trusted, or its certificate is no good.
     pub fn is_untrusted(&self) -> bool {
-        matches!(self, ChannelError::Tls(_))
+        matches!(self, ChannelError::Tls(_) | ChannelError::Role(_))
+    }
+}
+
+impl From<rustls::Error> for ChannelError {
+    fn from(error: rustls::Error) -> ChannelError {
+        match error {
+            // What our own verifier has said.
+            rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(why))) => {
+                ChannelError::Role(why)
+            }
+            other => ChannelError::Tls(other),
+        }
     }
 }
 
