@@ -14,15 +14,17 @@ use std::time::{Duration, Instant};
 
 use handoff::Millis;
 use handoff::giver::server_lease_ms;
-use handoff::scope::ScopeFilter;
+use handoff::scope::{Rings, ScopeFilter};
 use handoff::taker::{Action, Taker};
 use linux::link::{Link, Mac};
 use linux::raw::FrameSocket;
 use meter::{Event, Meter};
+use rustls::pki_types::CertificateDer;
 use service::channel::{Channel, ChannelError, Detached, Late, Outbox};
+use service::trust::Gatekeeper;
 use steer::{Steering, Windows};
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use wire::FlowKey;
 use wire::frame::{CloseReason, ConnectionId, Frame, PROTOCOL_VERSION, ReturnReason, Terms, Usage};
 
@@ -74,13 +76,11 @@ pub fn inboxes(workers: usize) -> (Inboxes, Vec<mpsc::Receiver<Greeted>>) {
     (0..workers).map(|_| mpsc::channel(GREETED_MAX)).unzip()
 }
 
-/// Greets balancers until the task is dropped. `tls` demands a certificate of the pool.
-pub async fn greet(
-    listener: TcpListener,
-    tls: Arc<rustls::ServerConfig>,
-    inboxes: Inboxes,
-    meter: Arc<Meter>,
-) {
+/// Whom the agent trusts, as the files say now.
+pub type Trusted = watch::Receiver<Arc<Gatekeeper>>;
+
+/// Greets balancers until the task is dropped. `trusted` demands a certificate of the pool.
+pub async fn greet(listener: TcpListener, trusted: Trusted, inboxes: Inboxes, meter: Arc<Meter>) {
     let inboxes = Rc::new(inboxes);
     let places = Rc::new(tokio::sync::Semaphore::new(GREETINGS_MAX));
     loop {
@@ -89,7 +89,8 @@ pub async fn greet(
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let (tls, inboxes, meter) = (Arc::clone(&tls), Rc::clone(&inboxes), Arc::clone(&meter));
+        let tls = Arc::clone(&trusted.borrow().server);
+        let (inboxes, meter) = (Rc::clone(&inboxes), Arc::clone(&meter));
         let places = Rc::clone(&places);
         tokio::task::spawn_local(async move {
             let _place = places.acquire().await;
@@ -159,10 +160,13 @@ pub struct Agent {
     pub(crate) windows: Option<Arc<Windows>>,
     pub(crate) meter: Arc<Meter>,
     pub(crate) limits: AgentLimits,
+    trusted: Trusted,
     /// The link that packets come in on, and where late ones are sent to the balancer.
     pub(crate) link: Link,
     pub(crate) frames: FrameSocket,
     peers: RefCell<HashMap<u64, Rc<Peer>>>,
+    /// Of the scopes of all channels.
+    rings: RefCell<Rings>,
     /// Connections given back a moment ago, in order: their sockets are still there.
     returned: RefCell<VecDeque<(Instant, Rc<Peer>, ConnectionId)>>,
     /// Where a flow's grave is: its addresses may come back under another name.
@@ -183,6 +187,7 @@ impl Agent {
         windows: Option<Arc<Windows>>,
         meter: Arc<Meter>,
         limits: AgentLimits,
+        trusted: Trusted,
     ) -> io::Result<(Rc<Agent>, mpsc::UnboundedReceiver<Lease>)> {
         let (accepted, queue) = mpsc::unbounded_channel();
         let link = steering.link().clone();
@@ -193,7 +198,9 @@ impl Agent {
             windows,
             meter,
             limits,
+            trusted,
             peers: RefCell::default(),
+            rings: RefCell::default(),
             returned: RefCell::default(),
             graves: RefCell::default(),
             given_back: Notify::new(),
@@ -262,6 +269,7 @@ impl Agent {
             Err(error) => return tracing::warn!(%name, %error, "channel lost"),
         };
         let lease_ms = server_lease_ms(lease_ms).min(self.limits.lease_ms);
+        let shown = channel.peer_certificates();
         let peer = self.peer(instance, mac, lease_ms);
         let address = channel.peer();
         tracing::info!(%name, %address, instance, "channel up");
@@ -281,6 +289,11 @@ impl Agent {
         let error = tokio::select! {
             error = channel.serve(&queue, Late::Drop, handle) => error,
             () = peer.replaced.notified() => ChannelError::Closed,
+            () = self.distrusts(&shown) => {
+                self.meter.add(Event::PeerUntrusted);
+                tracing::warn!(%name, %address, "its certificate is not of the pool's CA any more");
+                ChannelError::Closed
+            }
         };
         self.meter.add(Event::ChannelBroken);
         if let ChannelError::Frame(_) | ChannelError::Protocol(_) = error {
@@ -290,6 +303,18 @@ impl Agent {
         if peer.channels.get() == turn {
             self.channel_down(&peer, lease_ms);
         }
+    }
+
+    /// Waits until the peer with these certificates is trusted no more.
+    async fn distrusts(&self, shown: &[CertificateDer<'static>]) {
+        let mut trusted = self.trusted.clone();
+        while trusted.changed().await.is_ok() {
+            if !trusted.borrow_and_update().trusts(shown) {
+                return;
+            }
+        }
+        // The process ends.
+        std::future::pending().await
     }
 
     /// A channel that came back replaces the one before, which may not have ended yet: what that
@@ -349,7 +374,8 @@ impl Agent {
                 if scopes.len() >= SCOPES_MAX && !scopes.contains_key(&scope.id) {
                     return Err(ChannelError::Protocol("too many scopes"));
                 }
-                scopes.insert(scope.id, Rc::new(ScopeFilter::new(&scope)));
+                let filter = ScopeFilter::new(&scope, &mut self.rings.borrow_mut());
+                scopes.insert(scope.id, Rc::new(filter));
             }
             Frame::Offer { id, epoch, terms, snapshot } => {
                 self.handle_offer(peer, id, epoch, terms, &snapshot);

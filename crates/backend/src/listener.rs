@@ -14,10 +14,10 @@ use std::time::Duration;
 use linux::link::Link;
 use meter::{Meter, Role};
 use service::listen::{self, ListenError, ListenOptions};
-use service::trust::{self, TrustError, TrustFiles};
+use service::trust::{Gatekeeper, TrustError, TrustFiles};
 use steer::load::{Hook, SteeringConfig};
 use steer::{SteerError, Steering, Windows};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_local};
 
 use crate::agent::{self, Agent, AgentLimits, Greeted, Inboxes};
@@ -89,7 +89,8 @@ impl HandoffConfig {
 #[derive(Clone)]
 pub struct Handoff {
     listener: Arc<Mutex<Option<TcpListener>>>,
-    tls: Arc<rustls::ServerConfig>,
+    trusted: Arc<watch::Sender<Arc<Gatekeeper>>>,
+    files: TrustFiles,
     steering: Arc<Steering>,
     windows: Option<Arc<Windows>>,
     senders: Inboxes,
@@ -111,7 +112,7 @@ impl Handoff {
     /// # Errors
     /// The first thing that cannot be had.
     pub fn open(config: &HandoffConfig, meter: Arc<Meter>) -> Result<Handoff, HandoffError> {
-        let tls = trust::server_config(&config.trust)?;
+        let gatekeeper = Arc::new(Gatekeeper::load(&config.trust)?);
         let options = ListenOptions { reuse_port: false, ..ListenOptions::default() };
         let listener = listen::bind(config.address, &options)?;
         let interface = match &config.interface {
@@ -132,7 +133,8 @@ impl Handoff {
         let (senders, receivers) = agent::inboxes(workers);
         Ok(Handoff {
             listener: Arc::new(Mutex::new(Some(listener))),
-            tls,
+            trusted: Arc::new(watch::Sender::new(gatekeeper)),
+            files: config.trust.clone(),
             steering: Arc::new(steering),
             windows: windows.ok().map(Arc::new),
             senders,
@@ -147,6 +149,24 @@ impl Handoff {
         })
     }
 
+    /// Reads the files of the trust again: new channels are accepted by what they say now, and
+    /// channels whose balancer is not trusted any more are closed.
+    ///
+    /// # Errors
+    /// [`TrustError`] names the file; what was in force stays.
+    pub fn reload_trust(&self) -> Result<(), TrustError> {
+        let gatekeeper = Arc::new(Gatekeeper::load(&self.files)?);
+        self.trusted.send_if_modified(|known| {
+            let differs = known.mark != gatekeeper.mark;
+            if differs {
+                *known = gatekeeper;
+                tracing::info!("the certificates of the control channels are new");
+            }
+            differs
+        });
+        Ok(())
+    }
+
     /// The listener of one worker, counted from 0; to be called on its thread, on a tokio
     /// `current_thread` runtime and inside a `LocalSet`. Balancers are served once every worker
     /// has called it.
@@ -159,15 +179,16 @@ impl Handoff {
         drop(receivers);
         let receiver = receiver.ok_or(HandoffError::Worker(worker))?;
         let (steering, meter) = (Arc::clone(&self.steering), Arc::clone(&self.meter));
+        let trusted = self.trusted.subscribe();
         let (agent, adopted) =
-            Agent::new(steering, self.windows.clone(), meter, self.limits.clone())
+            Agent::new(steering, self.windows.clone(), meter, self.limits.clone(), trusted)
                 .map_err(HandoffError::Packets)?;
         let mut tasks = vec![spawn_local(Rc::clone(&agent).run(receiver))];
         let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(listener) = listener {
             let listener = listen::register(listener)?;
-            let (tls, meter) = (Arc::clone(&self.tls), Arc::clone(&self.meter));
-            tasks.push(spawn_local(agent::greet(listener, tls, self.senders.clone(), meter)));
+            let (trusted, meter) = (self.trusted.subscribe(), Arc::clone(&self.meter));
+            tasks.push(spawn_local(agent::greet(listener, trusted, self.senders.clone(), meter)));
         }
         Ok(HandoffListener { agent, adopted, tasks })
     }

@@ -13,6 +13,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use handoff::late::late_frames;
+use handoff::scope::ScopeFilter;
 use linux::info::{STATE_CLOSE, TcpInfo};
 use linux::link::Mac;
 use linux::raw;
@@ -23,6 +24,7 @@ use service::channel::QUIET_MAX;
 use service::stream::{Stream, TakeBack};
 use steer::Slot;
 use wire::frame::{CloseReason, ConnectionId, Epoch, Frame, ReturnReason, Terms, Usage};
+use wire::http::RequestHead;
 use wire::packet::{Direction, Segment};
 use wire::snapshot::{EncodedSnapshot, Snapshot, TcpSnapshot};
 use wire::{FlowKey, SeqNumber};
@@ -146,6 +148,8 @@ pub struct Lease {
     known: Known,
     begin: Option<(Begin, (u64, u64))>,
     terms: Terms,
+    /// What the terms' scope was when the connection was adopted.
+    scope: Option<Rc<ScopeFilter>>,
     begun: Instant,
     requests: u32,
     ended: bool,
@@ -161,6 +165,7 @@ impl Lease {
         let Adoptee { stream, slot, known, begin } = socket;
         let none = Terms { scope: 0, requests_max: 1, idle_return_ms: 0 };
         let terms = orders.terms.get().unwrap_or(none);
+        let scope = Agent::scope(&peer, &terms);
         let begun = Instant::now();
         Lease {
             stream,
@@ -171,6 +176,7 @@ impl Lease {
             known,
             begin,
             terms,
+            scope,
             begun,
             requests: 0,
             ended: false,
@@ -212,17 +218,31 @@ impl Lease {
         Duration::from_millis(self.terms.idle_return_ms.into())
     }
 
-    /// Whether a request for `path` on `host` may be answered here; otherwise the reason to give
-    /// the connection back. The first request of an adoption always may: the balancer chose.
-    pub fn admits(&self, host: Option<&str>, path: &str) -> Result<(), ReturnReason> {
+    /// Whether the request of `head`, which `input` begins with, may be answered here; otherwise
+    /// the reason to give the connection back. The first request of an adoption always may: the
+    /// balancer chose.
+    pub fn admits(&self, head: &RequestHead, input: &[u8]) -> Result<(), ReturnReason> {
         if self.requests == 0 {
             return Ok(());
+        }
+        // A client whose next request is always there already leaves no pause for it.
+        if let Some(reason) = self.orders.recall.take() {
+            return Err(reason);
         }
         if self.requests >= self.terms.requests_max {
             return Err(ReturnReason::TermsUsed);
         }
-        match Agent::scope(&self.peer, &self.terms) {
-            Some(scope) if scope.admits(host, path) => Ok(()),
+        // Another protocol takes a proxy, which says which ones there may be.
+        if head.is_upgrade() {
+            return Err(ReturnReason::NextRequest);
+        }
+        // A scope that was defined anew since says nothing about this connection.
+        match (Agent::scope(&self.peer, &self.terms), &self.scope) {
+            (Some(now), Some(scope))
+                if Rc::ptr_eq(&now, scope) && scope.admits(head.host(input), head.path(input)) =>
+            {
+                Ok(())
+            }
             _ => Err(ReturnReason::NextRequest),
         }
     }

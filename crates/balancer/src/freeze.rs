@@ -16,6 +16,7 @@ use wire::snapshot::{EncodedSnapshot, QUEUE_BYTES_MAX, Snapshot, SocketOptions, 
 
 use crate::flows::{Assignment, Flow, Flows, Local, Outcome};
 use crate::journal::Noted;
+use crate::offload::Kept;
 
 /// How long a handover waits for the client to take earlier responses; then the request is proxied.
 const SENT_WITHIN: Duration = Duration::from_millis(20);
@@ -35,24 +36,24 @@ impl Flows {
         &self,
         stream: Stream,
         assignment: Assignment,
-    ) -> Result<(), (Box<Stream>, Fallback)> {
+    ) -> Result<(), Kept> {
         let remote = self.remote(assignment.agent);
         if !remote.ready.get() {
-            return Err((Box::new(stream), Fallback::ChannelDown));
+            return Err(Kept::new(stream, Fallback::ChannelDown));
         }
         if let Some(obstacle) = obstacle(&stream) {
-            return Err((Box::new(stream), obstacle));
+            return Err(Kept::new(stream, obstacle));
         }
         // Sent by the kernel behind a snapshot, it would be unknown to the server.
         if !stream.sent(SENT_WITHIN).await {
-            return Err((Box::new(stream), Fallback::QueueTooLong));
+            return Err(Kept::new(stream, Fallback::QueueTooLong));
         }
         let started = Instant::now();
         let flow = FlowKey::new(stream.peer(), stream.local());
         let slot = match self.steering.acquire(&flow) {
             Ok(slot) => slot,
-            Err(SteerError::TableFull) => return Err((Box::new(stream), Fallback::TableFull)),
-            Err(_) => return Err((Box::new(stream), Fallback::SteerFailed)),
+            Err(SteerError::TableFull) => return Err(Kept::new(stream, Fallback::TableFull)),
+            Err(_) => return Err(Kept::new(stream, Fallback::SteerFailed)),
         };
         let known = Known {
             flow,
@@ -68,13 +69,13 @@ impl Flows {
             Err((stream, error)) => {
                 slot.local();
                 self.steering.replay(&slot);
-                return Err((stream, fallback(&error)));
+                return Err(Kept::new(stream, fallback(&error)));
             }
         };
         let outcome = self.start((slot, noted), known, frozen, assignment, started);
         match outcome.await {
             Ok(Outcome::Gone) => Ok(()),
-            Ok(Outcome::Kept(stream, fallback)) => Err((stream, fallback)),
+            Ok(Outcome::Kept(kept)) => Err(kept),
             // The worker ends: so does the connection.
             Err(_) => Ok(()),
         }
@@ -91,7 +92,7 @@ impl Flows {
         self.meter.add(Event::MigrationStarted);
         let (reply, outcome) = oneshot::channel();
         let to = self.remote(assignment.agent).id;
-        let (giver, actions) = Giver::start(to, self.timing, self.now());
+        let (giver, actions) = Giver::start(to, self.timing.get(), self.now());
         let Frozen { parts, tcp, snapshot } = frozen;
         let flow = Flow {
             giver,
@@ -107,6 +108,10 @@ impl Flows {
             stays: false,
             linger: false,
             reset: None,
+            idle_return: Duration::ZERO,
+            returned: None,
+            in_doubt: false,
+            recalled: None,
         };
         let id = self.new_id();
         self.flows.borrow_mut().insert(id, flow);

@@ -3,22 +3,25 @@
 
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use handoff::giver::Setback;
 use handoff::window::window_to_restore;
 use linux::raw;
 use linux::repair::{self, RepairError};
-use meter::{Event, Fallback, Stage};
+use meter::{Event, Stage};
 use record::RecordLayer;
 use service::stream::{Parts, Stream};
 use thiserror::Error;
 use tokio::net::TcpStream;
 use wire::SeqNumber;
+use wire::frame::ReturnReason;
 use wire::packet::{Direction, Segment, TcpFlags};
 use wire::snapshot::Snapshot;
 
-use crate::connection;
+use crate::connection::{self, Back};
 use crate::flows::{Flow, Flows, Local, Outcome};
+use crate::offload::Kept;
 
 #[derive(Debug, Error)]
 enum RebuildError {
@@ -47,7 +50,7 @@ impl Flows {
 
     /// The connection never left: it goes on here. False where it cannot, because a server has
     /// answered on it.
-    pub(crate) fn thaw(&self, flow: &mut Flow, why: Fallback) -> bool {
+    pub(crate) fn thaw(&self, flow: &mut Flow, setback: Setback) -> bool {
         if Flows::was_served(flow, flow.send_end) {
             tracing::info!(flow = %flow.slot.flow(), "its server died while it answered");
             self.leave(flow);
@@ -64,19 +67,26 @@ impl Flows {
         self.steering.replay(&flow.slot);
         let stream = Stream::from_parts(parts);
         // Whoever waited for the outcome is gone only when the worker ends.
-        let _ = reply.send(Outcome::Kept(Box::new(stream), why));
+        let in_doubt = setback == Setback::ChannelDown;
+        let why = crate::flows::fallback(setback);
+        let _ = reply.send(Outcome::Kept(Kept { in_doubt, ..Kept::new(stream, why) }));
         true
     }
 
     /// A returned connection becomes a socket here.
     pub(crate) fn rebuild(&self, flow: &mut Flow, setback: Option<Setback>) -> Option<Stream> {
+        flow.in_doubt = setback == Some(Setback::ChannelDown);
         if let Some(setback) = setback {
             self.meter.add(Event::Fallback(crate::flows::fallback(setback)));
         }
         match self.restore(flow) {
             Ok(connection) => {
                 self.meter.add(Event::Reclaimed);
-                self.meter.record(Stage::Reclaim, flow.started.elapsed());
+                let cost = flow.started.elapsed();
+                self.meter.record(Stage::Reclaim, cost);
+                if setback.is_none() {
+                    self.worker.offload.learn_reclaim(flow.tls, cost);
+                }
                 Some(connection)
             }
             Err(error) => {
@@ -90,11 +100,17 @@ impl Flows {
 
     /// The request loop goes on with a connection that came home.
     pub(crate) fn go_on(&self, flow: Flow, stream: Stream) {
-        let (worker, home) = (Rc::clone(&self.worker), flow.assignment.candidate.home);
+        let candidate = &flow.assignment.candidate;
+        let idle = flow.returned == Some(ReturnReason::Idle);
+        let back = Back {
+            home: candidate.home,
+            route: Some(candidate.route),
+            idle: if idle { flow.idle_return } else { Duration::ZERO },
+            in_doubt: flow.in_doubt,
+        };
         drop(flow);
-        tokio::task::spawn_local(async move {
-            connection::resume(worker, stream, home).await;
-        });
+        // The worker waits for it from now on, and not from when the task has its turn.
+        tokio::task::spawn_local(connection::resume(Rc::clone(&self.worker), stream, back));
     }
 
     fn restore(&self, flow: &mut Flow) -> Result<Stream, RebuildError> {

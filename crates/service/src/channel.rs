@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
 use thiserror::Error;
 use tokio::io::Interest;
@@ -69,6 +69,16 @@ impl ChannelError {
     /// True where the peer is not trusted, or its certificate is no good.
     pub fn is_untrusted(&self) -> bool {
         matches!(self, ChannelError::Tls(_))
+    }
+
+    /// True where this end does not trust the peer; false where it is the other way round.
+    pub fn is_distrust(&self) -> bool {
+        matches!(self, ChannelError::Tls(rustls::Error::InvalidCertificate(_)))
+    }
+
+    /// True where the peer was heard before, and is not any more.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, ChannelError::Silent)
     }
 }
 
@@ -242,6 +252,11 @@ impl Channel {
     pub fn detach(self) -> io::Result<Detached> {
         let Channel { tcp, tls, deframer, peer, .. } = self;
         Ok(Detached { tcp: tcp.into_std()?, tls, deframer, peer })
+    }
+
+    /// The certificates that the peer has shown, its own first.
+    pub fn peer_certificates(&self) -> Vec<CertificateDer<'static>> {
+        self.tls.peer_certificates().unwrap_or_default().to_vec()
     }
 
     /// The peer's address.
