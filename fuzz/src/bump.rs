@@ -1,13 +1,14 @@
 //! Frames of a peer, and of the kernel, through the engine with one connection under offload.
 
 use linux::vnet::VnetHeader;
+use nic::bump::Offer;
 use nic::bump::engine::Engine;
 use nic::bump::held::{Content, SplitRecord};
 use nic::bump::sides::Receiving;
-use nic::bump::{Offer, static_state};
+use offload::Tls;
+use offload::tls::Version;
 use record::device::Begin;
 use wire::packet::{Direction, Segment, TcpFlags, TcpOptions, classify};
-use wire::snapshot::DirectionSecrets;
 use wire::{FlowKey, SeqNumber};
 
 /// Where the streams of host and peer begin.
@@ -58,9 +59,7 @@ pub fn bump(data: &[u8]) {
     let syn = frame(true, TcpFlags::SYN | TcpFlags::ACK, HOST - 1, PEER, &[]);
     let none = VnetHeader::default();
     engine.host_frame(0, &none, &mut syn.clone(), &mut |_: &VnetHeader, _: &[u8]| ());
-    let secrets =
-        DirectionSecrets { key: vec![7; 16], iv: [9; 12], sequence: 0, traffic_secret: vec![] };
-    let state = || static_state(0x0304, &secrets).expect("a key of 16 octets");
+    let state = || Tls::new(Version::Tls13, &[7; 16], [9; 12]).expect("a key of 16 octets");
     let receiving = Receiving { tls: state(), offset: 0, number: 0, read: 0 };
     let (name, sending) = (name(), state());
     let begin = Begin::Seen;

@@ -378,7 +378,8 @@ fn frames() -> Vec<(&'static str, Frame)> {
     let members = vec![("10.0.0.21:8080".to_owned(), 1), ("10.0.0.22:8080".to_owned(), 3)];
     let scope = Scope {
         id: 1,
-        host: "objects.lab".to_owned(),
+        host: "*.objects.lab".to_owned(),
+        excluded_hosts: vec!["private.objects.lab".to_owned()],
         prefix: "/".to_owned(),
         excluded: vec!["/private/".to_owned()],
         ring: Some((members, 1)),

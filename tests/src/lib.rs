@@ -148,6 +148,13 @@ pub fn turn() -> Turn {
 #[derive(Debug)]
 pub struct Program(Child);
 
+impl Program {
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
 impl Drop for Program {
     fn drop(&mut self) {
         // It may have ended by itself.

@@ -19,7 +19,7 @@ fn lab() -> Lab {
 }
 
 /// Waits until so many connections were handed over, at least: the client hears of it first, and
-/// one that is idle for a second comes home and is handed over again.
+/// one that comes home is handed over again.
 fn wait_handed_over(lab: &Lab, due: u64) {
     assert!(
         wait_for(PATIENCE, || handed_over(lab) >= due),

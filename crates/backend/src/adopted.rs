@@ -96,14 +96,10 @@ async fn next_step(lease: &mut Lease, session: &mut Session) -> Step {
         reason = recalled => return Step::GiveBack(reason),
     };
     match next {
-        Ok(Next::Request(head)) => {
-            let input = lease.stream().input();
-            let (host, path) = (head.host(input).map(str::to_owned), head.path(input).to_owned());
-            match lease.admits(host.as_deref(), &path) {
-                Ok(()) => Step::Serve(head),
-                Err(reason) => Step::GiveBack(reason),
-            }
-        }
+        Ok(Next::Request(head)) => match lease.admits(&head, lease.stream_ref().input()) {
+            Ok(()) => Step::Serve(head),
+            Err(reason) => Step::GiveBack(reason),
+        },
         Ok(Next::Idle) => Step::GiveBack(ReturnReason::Idle),
         Ok(Next::Draining) => Step::GiveBack(ReturnReason::Draining),
         Ok(Next::Ended | Next::Truncated) => Step::Close(CloseReason::ByClient),

@@ -19,10 +19,12 @@ use handoff::taker::{Action, Taker};
 use linux::link::{Link, Mac};
 use linux::raw::FrameSocket;
 use meter::{Event, Meter};
+use rustls::pki_types::CertificateDer;
 use service::channel::{Channel, ChannelError, Detached, Late, Outbox};
 use service::role::PeerIdentity;
+use service::trust::Gatekeeper;
 use steer::{Steering, Windows};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use wire::FlowKey;
 use wire::frame::{CloseReason, ConnectionId, Frame, PROTOCOL_VERSION, ReturnReason, Terms, Usage};
 
@@ -76,6 +78,9 @@ pub fn inboxes(workers: usize) -> (Inboxes, Vec<mpsc::Receiver<Greeted>>) {
     (0..workers).map(|_| mpsc::channel(GREETED_MAX)).unzip()
 }
 
+/// Whom the agent trusts, as the files say now.
+pub type Trusted = watch::Receiver<Arc<Gatekeeper>>;
+
 /// One balancer worker, over the channels it opens one after another.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -112,6 +117,7 @@ pub struct Agent {
     pub(crate) windows: Option<Arc<Windows>>,
     pub(crate) meter: Arc<Meter>,
     pub(crate) limits: AgentLimits,
+    trusted: Trusted,
     /// The link that packets come in on, and where late ones are sent to the balancer.
     pub(crate) link: Link,
     pub(crate) frames: FrameSocket,
@@ -137,7 +143,7 @@ impl Agent {
         windows: Option<Arc<Windows>>,
         meter: Arc<Meter>,
         limits: AgentLimits,
-        rings: Rings,
+        (rings, trusted): (Rings, Trusted),
     ) -> io::Result<(Rc<Agent>, mpsc::UnboundedReceiver<Lease>)> {
         let (accepted, queue) = mpsc::unbounded_channel();
         let link = steering.link().clone();
@@ -148,6 +154,7 @@ impl Agent {
             windows,
             meter,
             limits,
+            trusted,
             peers: RefCell::default(),
             rings,
             returned: RefCell::default(),
@@ -259,6 +266,7 @@ impl Agent {
             Err(error) => return tracing::warn!(%name, %error, "channel lost"),
         };
         let lease_ms = server_lease_ms(lease_ms).min(self.limits.lease_ms);
+        let shown = channel.peer_certificates();
         let address = channel.peer();
         let Some(peer) = self.peer(instance, identity, mac, lease_ms) else {
             self.meter.add(Event::PeerUntrusted);
@@ -285,6 +293,11 @@ impl Agent {
         let error = tokio::select! {
             error = channel.serve(&queue, Late::Drop, handle) => error,
             () = peer.replaced.notified() => ChannelError::Closed,
+            () = self.distrusts(&shown) => {
+                self.meter.add(Event::PeerUntrusted);
+                tracing::warn!(%name, %address, "its certificate is not of the pool's CA any more");
+                ChannelError::Closed
+            }
         };
         self.meter.add(Event::ChannelBroken);
         if let ChannelError::Frame(_) | ChannelError::Protocol(_) = error {
@@ -294,6 +307,18 @@ impl Agent {
         if peer.channels.get() == turn {
             self.channel_down(&peer, lease_ms);
         }
+    }
+
+    /// Waits until the peer with these certificates is trusted no more.
+    async fn distrusts(&self, shown: &[CertificateDer<'static>]) {
+        let mut trusted = self.trusted.clone();
+        while trusted.changed().await.is_ok() {
+            if !trusted.borrow_and_update().trusts(shown) {
+                return;
+            }
+        }
+        // The process ends.
+        std::future::pending().await
     }
 
     /// A channel that came back replaces the one before, which may not have ended yet: what that

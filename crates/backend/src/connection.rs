@@ -232,9 +232,7 @@ async fn next(lease: &mut Lease, limits: &HeadLimits) -> Next {
         let input = lease.stream().input();
         match RequestHead::parse(input, limits) {
             Ok(Some(head)) => {
-                let (host, path) =
-                    (head.host(input).map(str::to_owned), head.path(input).to_owned());
-                return match lease.admits(host.as_deref(), &path) {
+                return match lease.admits(&head, lease.stream_ref().input()) {
                     Ok(()) => Next::Request(head),
                     Err(reason) => Next::GiveBack(reason),
                 };

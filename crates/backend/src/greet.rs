@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use wire::frame::Frame;
 
-use crate::agent::{Greeted, Inboxes};
+use crate::agent::{Greeted, Inboxes, Trusted};
 
 /// Connections that have not authenticated.
 const GREETINGS_MAX: usize = 256;
@@ -109,10 +109,10 @@ impl Greeter {
     }
 }
 
-/// Greets balancers until the task is dropped. `tls` demands a balancer's certificate.
+/// Greets balancers until the task is dropped. `trusted` demands a balancer's certificate.
 pub(crate) async fn greet(
     listener: TcpListener,
-    tls: Arc<rustls::ServerConfig>,
+    trusted: Trusted,
     inboxes: Inboxes,
     meter: Arc<Meter>,
 ) {
@@ -125,7 +125,8 @@ pub(crate) async fn greet(
         };
         let place = greeter.begin(peer.ip(), &meter);
         let number = place.number;
-        let (tls, inboxes, meter) = (Arc::clone(&tls), Rc::clone(&inboxes), Arc::clone(&meter));
+        let tls = Arc::clone(&trusted.borrow().server);
+        let (inboxes, meter) = (Rc::clone(&inboxes), Arc::clone(&meter));
         let task = tokio::task::spawn_local(async move {
             match greet_one(tcp, tls).await {
                 Ok(greeted) => {
@@ -171,8 +172,9 @@ mod tests {
         IsCa, KeyPair, SanType,
     };
     use service::role::{BALANCER_ROLE, Balancers};
-    use service::trust::{self, TrustFiles};
+    use service::trust::{self, Gatekeeper, TrustFiles};
     use tokio::sync::mpsc::Receiver;
+    use tokio::sync::watch;
     use tokio::task::LocalSet;
     use wire::frame::PROTOCOL_VERSION;
 
@@ -267,10 +269,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let balancers = Balancers::named(balancers).unwrap();
-        let tls = trust::server_config(&pool.member("server", None), &balancers).unwrap();
+        let gatekeeper = Gatekeeper::load(&pool.member("server", None), &balancers).unwrap();
+        let (_, trusted) = watch::channel(Arc::new(gatekeeper));
         let meter = Arc::new(Meter::for_role(Role::Backend));
         let (senders, mut receivers) = crate::agent::inboxes(1);
-        tokio::task::spawn_local(greet(listener, tls, senders, Arc::clone(&meter)));
+        tokio::task::spawn_local(greet(listener, trusted, senders, Arc::clone(&meter)));
         (address, receivers.remove(0), meter)
     }
 

@@ -15,10 +15,10 @@ use linux::link::Link;
 use meter::{Meter, Role};
 use service::listen::{self, ListenError, ListenOptions};
 use service::role::{Balancers, NameError};
-use service::trust::{self, TrustError, TrustFiles};
+use service::trust::{Gatekeeper, TrustError, TrustFiles};
 use steer::load::{Hook, SteeringConfig};
 use steer::{SteerError, Steering, Windows};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_local};
 
 use crate::agent::{self, Agent, AgentLimits, Greeted, Inboxes};
@@ -100,7 +100,9 @@ impl HandoffConfig {
 #[derive(Clone)]
 pub struct Handoff {
     listener: Arc<Mutex<Option<TcpListener>>>,
-    tls: Arc<rustls::ServerConfig>,
+    trusted: Arc<watch::Sender<Arc<Gatekeeper>>>,
+    files: TrustFiles,
+    balancers: Balancers,
     steering: Arc<Steering>,
     windows: Option<Arc<Windows>>,
     senders: Inboxes,
@@ -124,7 +126,7 @@ impl Handoff {
     /// The first thing that cannot be had.
     pub fn open(config: &HandoffConfig, meter: Arc<Meter>) -> Result<Handoff, HandoffError> {
         let balancers = Balancers::named(&config.balancers)?;
-        let tls = trust::server_config(&config.trust, &balancers)?;
+        let gatekeeper = Arc::new(Gatekeeper::load(&config.trust, &balancers)?);
         let listener = listen::bind(config.address, &ListenOptions::default())?;
         let interface = match &config.interface {
             Some(name) => name.clone(),
@@ -144,7 +146,9 @@ impl Handoff {
         let (senders, receivers) = agent::inboxes(workers);
         Ok(Handoff {
             listener: Arc::new(Mutex::new(Some(listener))),
-            tls,
+            trusted: Arc::new(watch::Sender::new(gatekeeper)),
+            files: config.trust.clone(),
+            balancers,
             steering: Arc::new(steering),
             windows: windows.ok().map(Arc::new),
             senders,
@@ -160,6 +164,24 @@ impl Handoff {
         })
     }
 
+    /// Reads the files of the trust again: new channels are accepted by what they say now, and
+    /// channels whose balancer is not trusted any more are closed.
+    ///
+    /// # Errors
+    /// [`TrustError`] names the file; what was in force stays.
+    pub fn reload_trust(&self) -> Result<(), TrustError> {
+        let gatekeeper = Arc::new(Gatekeeper::load(&self.files, &self.balancers)?);
+        self.trusted.send_if_modified(|known| {
+            let differs = known.mark != gatekeeper.mark;
+            if differs {
+                *known = gatekeeper;
+                tracing::info!("the certificates of the control channels are new");
+            }
+            differs
+        });
+        Ok(())
+    }
+
     /// The listener of one worker, counted from 0; to be called on its thread, on a tokio
     /// `current_thread` runtime and inside a `LocalSet`. Balancers are served once every worker
     /// has called it.
@@ -172,15 +194,17 @@ impl Handoff {
         drop(receivers);
         let receiver = receiver.ok_or(HandoffError::Worker(worker))?;
         let (steering, meter) = (Arc::clone(&self.steering), Arc::clone(&self.meter));
+        let trusted = self.trusted.subscribe();
         let (windows, limits) = (self.windows.clone(), self.limits.clone());
-        let (agent, adopted) = Agent::new(steering, windows, meter, limits, self.rings.clone())
-            .map_err(HandoffError::Packets)?;
+        let shared = (self.rings.clone(), trusted);
+        let (agent, adopted) =
+            Agent::new(steering, windows, meter, limits, shared).map_err(HandoffError::Packets)?;
         let mut tasks = vec![spawn_local(Rc::clone(&agent).run(receiver))];
         let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(listener) = listener {
             let listener = listen::register(listener)?;
-            let (tls, meter) = (Arc::clone(&self.tls), Arc::clone(&self.meter));
-            tasks.push(spawn_local(greet::greet(listener, tls, self.senders.clone(), meter)));
+            let (trusted, meter) = (self.trusted.subscribe(), Arc::clone(&self.meter));
+            tasks.push(spawn_local(greet::greet(listener, trusted, self.senders.clone(), meter)));
         }
         Ok(HandoffListener { agent, adopted, tasks })
     }

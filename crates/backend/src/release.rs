@@ -14,6 +14,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use handoff::late::late_frames;
+use handoff::scope::ScopeFilter;
 use linux::info::{STATE_CLOSE, TcpInfo};
 use linux::link::Mac;
 use linux::raw;
@@ -26,6 +27,7 @@ use steer::Slot;
 use wire::frame::{
     ClientOctets, CloseReason, ConnectionId, Epoch, Frame, ReturnReason, Terms, Usage,
 };
+use wire::http::RequestHead;
 use wire::packet::{Direction, Segment};
 use wire::snapshot::{EncodedSnapshot, QUEUE_BYTES_MAX, Snapshot, TcpSnapshot};
 use wire::{FlowKey, SeqNumber};
@@ -152,6 +154,8 @@ pub struct Lease {
     known: Known,
     begin: Option<(Begin, (u64, u64))>,
     terms: Terms,
+    /// What the terms' scope was when the connection was adopted.
+    scope: Option<Rc<ScopeFilter>>,
     begun: Instant,
     requests: u32,
     /// The next request is answered here whatever the terms say: the connection cannot move now.
@@ -185,6 +189,7 @@ impl Lease {
         let Adoptee { stream, slot, known, begin } = socket;
         let none = Terms { scope: 0, requests_max: 1, idle_return_ms: 0 };
         let terms = orders.terms.get().unwrap_or(none);
+        let scope = Agent::scope(&peer, &terms);
         let begun = Instant::now();
         Lease {
             stream,
@@ -195,6 +200,7 @@ impl Lease {
             known,
             begin,
             terms,
+            scope,
             begun,
             requests: 0,
             owed: false,
@@ -240,18 +246,37 @@ impl Lease {
         Duration::from_millis(self.terms.idle_return_ms.into())
     }
 
-    /// Whether a request for `path` on `host` may be answered here; otherwise the reason to give
-    /// the connection back. The first request of an adoption always may: the balancer chose.
-    pub fn admits(&self, host: Option<&str>, path: &str) -> Result<(), ReturnReason> {
+    /// Whether the request of `head`, which `input` begins with, may be answered here; otherwise
+    /// the reason to give the connection back. The first request of an adoption always may: the
+    /// balancer chose.
+    pub fn admits(&self, head: &RequestHead, input: &[u8]) -> Result<(), ReturnReason> {
         if self.requests == 0 || self.owed {
             return Ok(());
         }
-        let scope = Agent::scope(&self.peer, &self.terms);
-        self.in_scope.set(scope.is_some_and(|scope| scope.admits(host, path)));
+        self.in_scope.set(self.is_in_scope(head, input));
+        // A client whose next request is always there already leaves no pause for it.
+        if let Some(reason) = self.orders.recall.take() {
+            return Err(reason);
+        }
         match self.in_scope.get() {
             _ if self.requests >= self.terms.requests_max => Err(ReturnReason::TermsUsed),
             true => Ok(()),
             false => Err(ReturnReason::NextRequest),
+        }
+    }
+
+    /// Whether the balancer would have sent the request here. Another protocol takes a proxy, which
+    /// says which ones there may be.
+    fn is_in_scope(&self, head: &RequestHead, input: &[u8]) -> bool {
+        if head.is_upgrade() {
+            return false;
+        }
+        // A scope that was defined anew since says nothing about this connection.
+        match (Agent::scope(&self.peer, &self.terms), &self.scope) {
+            (Some(now), Some(scope)) => {
+                Rc::ptr_eq(&now, scope) && scope.admits(head.host(input), head.path(input))
+            }
+            _ => false,
         }
     }
 

@@ -252,10 +252,14 @@ impl Server {
             drain_timeout: running.drain_timeout,
             signals,
         };
+        let handoff = self.handoff.clone();
         let checked_reload = || {
             let config = reload()?;
             config.check_reload(&running)?;
-            Ok::<BackendConfig, ConfigError>(config)
+            if let Some(handoff) = &handoff {
+                handoff.reload_trust().map_err(HandoffError::from)?;
+            }
+            Ok::<BackendConfig, BackendError>(config)
         };
         let shared = Shared {
             store: self.store.clone(),

@@ -88,7 +88,8 @@ impl Scopes {
                 ring => ring,
             },
         };
-        let excluded_bytes: usize = scope.excluded.iter().map(String::len).sum();
+        let excluded = scope.excluded.iter().chain(&scope.excluded_hosts);
+        let excluded_bytes: usize = excluded.map(String::len).sum();
         let text_bytes = scope.host.len() + scope.prefix.len() + excluded_bytes;
         if text_bytes > TEXT_BYTES_MAX {
             return false;
@@ -124,7 +125,7 @@ mod tests {
     fn scope(id: u32, host: &str, ring: Option<&[(String, u16)]>) -> Scope {
         let (host, prefix) = (host.to_owned(), "/".to_owned());
         let ring = ring.map(|members| (members.to_vec(), 0));
-        Scope { id, host, prefix, excluded: Vec::new(), ring }
+        Scope { id, host, excluded_hosts: Vec::new(), prefix, excluded: Vec::new(), ring }
     }
 
     fn pool(count: usize, weight: u16) -> Vec<(String, u16)> {

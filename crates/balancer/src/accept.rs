@@ -1,8 +1,10 @@
 //! From a listening socket to connection tasks of the same worker, within the limits.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use meter::{Event, Gauge, RefusedConnection, Stage};
@@ -12,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::clients::Admission;
 use crate::connection::{self, Connection};
+use crate::offload::Home;
 use crate::plan::ListenerPlan;
 use crate::respond::{self, Refusal};
 use crate::timer::Timer;
@@ -24,14 +27,23 @@ const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
 const BUSY: Refusal = Refusal::new(503, "too many connections; try again");
 const PLAIN: Refusal = Refusal::new(400, "this port speaks TLS; use https");
 
-/// Accepts connections of listener `index` until it is aborted.
+/// Most connections that are accepted after the drain began: they were established before.
+const LAST_MAX: usize = 4096;
+
+/// Accepts connections of listener `index` until the process drains, and then those that are
+/// established already: closing the listener would reset them.
 pub(crate) async fn accept(worker: Rc<Worker>, index: usize, listener: TcpListener) {
     // Accepted sockets inherit it: heads and the ends of bodies leave at once.
     if let Err(error) = socket2::SockRef::from(&listener).set_tcp_nodelay(true) {
         tracing::warn!(%error, "TCP_NODELAY is not to be had; small answers may be slow");
     }
     loop {
-        match listener.accept().await {
+        let accepted = tokio::select! {
+            biased;
+            accepted = listener.accept() => accepted,
+            () = worker.drained() => return accept_last(&worker, index, &listener).await,
+        };
+        match accepted {
             Ok((tcp, peer)) => admit(&worker, index, tcp, peer),
             Err(error) if is_shortage(&error) => {
                 worker.meter.add(Event::ConnectionRefused(RefusedConnection::Resources));
@@ -40,6 +52,15 @@ pub(crate) async fn accept(worker: Rc<Worker>, index: usize, listener: TcpListen
             }
             // The client gave up while it waited.
             Err(error) => tracing::debug!(%error, "accept"),
+        }
+    }
+}
+
+async fn accept_last(worker: &Rc<Worker>, index: usize, listener: &TcpListener) {
+    for _ in 0..LAST_MAX {
+        match poll_fn(|context| Poll::Ready(listener.poll_accept(context))).await {
+            Poll::Ready(Ok((tcp, peer))) => admit(worker, index, tcp, peer),
+            _ => return,
         }
     }
 }
@@ -93,7 +114,8 @@ async fn begin(
         },
     };
     drop(plan);
-    Connection::new(worker.clone(), stream, index, 0, admission).serve().await;
+    let home = Home { listener: index, requests: 0 };
+    Connection::new(worker.clone(), stream, home, admission).serve().await;
 }
 
 async fn handshake(

@@ -3,7 +3,8 @@
 //!
 //! Proxying a request costs the worker `request + byte × size`; handing the connection over costs
 //! one migration, and then next to nothing for each request that the server answers before the
-//! connection is back. All of these are learnt: sizes by object (a small direct-mapped memory of
+//! connection is back; and where it comes back without a request, because its client thinks for
+//! longer than a server keeps it ([`crate::park`]), taking it home besides. All of these are learnt: sizes by object (a small direct-mapped memory of
 //! the paths seen last), by class (route, method, first path segment, file extension) and by
 //! route, whichever is known; costs from what this worker measured; the number of requests that a
 //! connection still has from those that connections had.
@@ -15,6 +16,7 @@
 
 use crate::mean::Mean;
 use crate::pace::{Advice, Paces, Way};
+use crate::park::Silences;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -105,8 +107,21 @@ pub(crate) struct Served {
     pub bytes: u64,
     /// From the first to the one after the last; `None` where none came, or the client was idle.
     pub took: Option<Duration>,
+    /// Of that, how long the client waited for what it had asked for; known where it was proxied.
+    pub waited: Duration,
     /// Since any origin.
     pub now: Duration,
+}
+
+/// Why a connection is no longer at the server that had it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Left {
+    /// It was to come back after so many requests; or the connection has ended.
+    Done,
+    /// Its next request belongs to another server.
+    OtherServer,
+    /// Its client was silent for too long: it was taken home.
+    Idle,
 }
 
 /// An answer.
@@ -227,12 +242,15 @@ impl Lengths {
 struct Route {
     sizes: Sizes,
     lengths: Lengths,
-    /// Share of the requests, answered by a server that had the connection, after which the next
-    /// one belonged to another server.
+    /// Share of the requests, answered by a server that had the connection, after which it left
+    /// because the next one belonged to another server, or none came for too long.
     departures: Mean,
+    /// Share of these requests after which it was taken home.
+    homecomings: Mean,
     /// Migrations that succeeded, of those tried.
     success: Mean,
     paces: Paces,
+    silences: Silences,
 }
 
 impl Default for Route {
@@ -241,8 +259,10 @@ impl Default for Route {
             sizes: Sizes::default(),
             lengths: Lengths::default(),
             departures: Mean::prior(0.0),
+            homecomings: Mean::prior(0.0),
             success: Mean::prior(1.0),
             paces: Paces::default(),
+            silences: Silences::default(),
         }
     }
 }
@@ -253,6 +273,7 @@ struct Costs {
     request_us: Mean,
     byte_us: Mean,
     migration_us: Mean,
+    reclaim_us: Mean,
     direct_us: Mean,
 }
 
@@ -263,6 +284,7 @@ impl Costs {
             request_us: Mean::prior(if tls { 40.0 } else { 30.0 }),
             byte_us: Mean::prior(if tls { 0.0012 } else { 0.0008 }),
             migration_us: Mean::prior(if tls { 450.0 } else { 400.0 }),
+            reclaim_us: Mean::prior(if tls { 120.0 } else { 100.0 }),
             direct_us: Mean::prior(2.0),
         }
     }
@@ -336,7 +358,8 @@ impl Auto {
         // tells.
         let proxied = costs.proxied_us(first.unwrap_or(0.0))
             + (kept - 1.0) * costs.proxied_us(later.unwrap_or(0.0));
-        let handed = costs.migration_us.value + kept * costs.direct_us.value;
+        let reclaimed = (kept * route.homecomings.value).min(1.0) * costs.reclaim_us.value;
+        let handed = costs.migration_us.value + kept * costs.direct_us.value + reclaimed;
         // A migration that fails costs itself, and the proxying besides.
         let failed = 1.0 - route.success.value;
         let saving = proxied - (handed + failed * proxied);
@@ -368,7 +391,7 @@ impl Auto {
     pub(crate) fn learn_pace(&mut self, route: usize, way: Way, served: Served) {
         if let Some(route) = self.routes.get_mut(route) {
             if let Some(took) = served.took {
-                route.paces.learn(way, served.requests, served.bytes, took);
+                route.paces.learn(way, (served.requests, served.bytes), took, served.waited);
             }
             route.paces.carry(served.bytes, served.now);
         }
@@ -405,15 +428,39 @@ impl Auto {
         }
     }
 
+    /// A connection was taken home.
+    pub(crate) fn learn_reclaim(&mut self, tls: bool, cost: Duration) {
+        self.costs_mut(tls).reclaim_us.learn(micros(cost), COST_WINDOW);
+    }
+
+    /// A client of `route` was silent for so long between two requests.
+    pub(crate) fn learn_silence(&mut self, route: usize, silence: Duration) {
+        if let Some(route) = self.routes.get_mut(route) {
+            route.silences.learn(silence);
+        }
+    }
+
+    /// See [`Silences::learn_below`].
+    pub(crate) fn learn_silences_below(&mut self, route: usize, count: u64, below: Duration) {
+        if let Some(route) = self.routes.get_mut(route) {
+            route.silences.learn_below(count, below);
+        }
+    }
+
+    /// How long a server is to keep a connection of `route` without a request: see
+    /// [`Silences::idle_return`].
+    pub(crate) fn idle_return(&self, route: usize, occupancy: f64, most: Duration) -> Duration {
+        self.routes.get(route).map_or(most, |route| route.silences.idle_return(occupancy, most))
+    }
+
     /// A connection handed over for the request `key` is back, or has ended there: the server
-    /// answered `requests` requests with `bytes` octets altogether. `departed`: it is back
-    /// because its next request belongs to another server.
+    /// answered `requests` requests with `bytes` octets altogether.
     pub(crate) fn learn_returned(
         &mut self,
         key: RequestKey,
         requests: u64,
         bytes: u64,
-        departed: bool,
+        left: Left,
     ) {
         if requests == 0 {
             return;
@@ -429,9 +476,11 @@ impl Auto {
         }
         if let Some(route) = self.routes.get_mut(key.route) {
             // One departure among `requests` opportunities, counted as so many observations.
-            let share = f64::from(u8::from(departed)) / requests as f64;
+            let share = |is_so: bool| f64::from(u8::from(is_so)) / requests as f64;
+            let (departed, home) = (share(left != Left::Done), share(left == Left::Idle));
             for _ in 0..requests.min(COST_WINDOW as u64) {
-                route.departures.learn(share, COST_WINDOW * 4.0);
+                route.departures.learn(departed, COST_WINDOW * 4.0);
+                route.homecomings.learn(home, COST_WINDOW * 4.0);
             }
         }
     }
@@ -509,255 +558,4 @@ fn micros(duration: Duration) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use random::Random;
-
-    use super::*;
-
-    /// What things truly cost in a simulated world, microseconds.
-    #[derive(Clone, Copy, Debug)]
-    struct World {
-        request_us: f64,
-        byte_us: f64,
-        migration_us: f64,
-        direct_us: f64,
-        requests_per_migration: Option<NonZeroU32>,
-        tls: bool,
-    }
-
-    impl World {
-        fn proxied_us(&self, bytes: u64) -> f64 {
-            self.request_us + self.byte_us * bytes as f64
-        }
-    }
-
-    #[derive(Clone, Copy, Debug)]
-    enum Load {
-        Small,
-        Large,
-        /// Large and small in classes of their own.
-        Classes,
-        /// Large and small in one class, but each object has its size.
-        Objects,
-        /// A few large ones among many small ones, unpredictably.
-        HeavyTail,
-        /// Small, then large, then small.
-        Shifting,
-    }
-
-    /// Measurement noise: 20 % either way.
-    fn noisy(random: &mut Random, us: f64) -> Duration {
-        Duration::from_secs_f64(us * (0.8 + 0.4 * random.unit()) * 1e-6)
-    }
-
-    /// Path and response size of request number `i` of `count`.
-    fn request(load: Load, i: usize, count: usize, random: &mut Random) -> (String, u64) {
-        const SMALL: u64 = 2 << 10;
-        const LARGE: u64 = 2 << 20;
-        let object = random.next() % 500;
-        match load {
-            Load::Small => (format!("/s/{object}"), SMALL + object),
-            Load::Large => (format!("/l/{object}"), LARGE + object),
-            Load::Classes if object.is_multiple_of(2) => (format!("/s/{object}"), SMALL),
-            Load::Classes => (format!("/l/{object}"), LARGE),
-            Load::Objects if !object.is_multiple_of(4) => (format!("/o/{object}"), SMALL),
-            Load::Objects => (format!("/o/{object}"), LARGE),
-            Load::HeavyTail => {
-                let large = random.unit() < 0.02;
-                (format!("/h/{}", random.next()), if large { LARGE } else { SMALL })
-            }
-            Load::Shifting => match i * 3 / count {
-                1 => (format!("/x/{object}"), LARGE),
-                _ => (format!("/x/{object}"), SMALL),
-            },
-        }
-    }
-
-    /// Every connection: the requests it makes.
-    fn connections(load: Load, length: u64, count: usize, seed: u64) -> Vec<Vec<(String, u64)>> {
-        let random = &mut Random::new(seed);
-        let mut left = count;
-        let mut all = Vec::new();
-        while left > 0 {
-            // Uniform about the mean; 0 stands for a single connection that never ends.
-            let wish = if length == 0 { left as u64 } else { 1 + random.next() % (2 * length - 1) };
-            let n = left.min(wish as usize);
-            let from = count - left;
-            all.push((from..from + n).map(|i| request(load, i, count, random)).collect());
-            left -= n;
-        }
-        all
-    }
-
-    fn off_us(world: &World, all: &[Vec<(String, u64)>]) -> f64 {
-        all.iter().flatten().map(|(_, bytes)| world.proxied_us(*bytes)).sum()
-    }
-
-    fn stay(world: &World) -> usize {
-        world.requests_per_migration.map_or(usize::MAX, |n| n.get() as usize)
-    }
-
-    fn always_us(world: &World, all: &[Vec<(String, u64)>]) -> f64 {
-        let cost = |requests: &Vec<(String, u64)>| {
-            let migrations = requests.len().div_ceil(stay(world));
-            migrations as f64 * world.migration_us + requests.len() as f64 * world.direct_us
-        };
-        all.iter().map(cost).sum()
-    }
-
-    fn auto_us(world: &World, all: &[Vec<(String, u64)>], seed: u64) -> f64 {
-        let random = &mut Random::new(seed ^ 0x55);
-        let mut auto = Auto::new(1, seed);
-        let mut total = 0.0;
-        for connection in all {
-            let mut at = 0;
-            while let Some((path, bytes)) = connection.get(at) {
-                let key = RequestKey::new(0, "GET", path, false);
-                let answer = auto.decide(&Question {
-                    key,
-                    tls: world.tls,
-                    requests_before: at as u64,
-                    requests_per_migration: world.requests_per_migration,
-                    now: Duration::ZERO,
-                });
-                if !answer.offload {
-                    let cost = world.proxied_us(*bytes);
-                    total += cost;
-                    auto.learn_proxied(key, world.tls, *bytes, noisy(random, cost));
-                    at += 1;
-                    continue;
-                }
-                let served =
-                    &connection[at..(at.saturating_add(stay(world))).min(connection.len())];
-                total += world.migration_us + served.len() as f64 * world.direct_us;
-                auto.learn_migration(0, world.tls, noisy(random, world.migration_us), true);
-                let bytes = served.iter().map(|(_, bytes)| bytes).sum();
-                auto.learn_returned(key, served.len() as u64, bytes, false);
-                at += served.len();
-            }
-            auto.learn_connection(0, connection.len() as u64);
-        }
-        total
-    }
-
-    fn any_world() -> impl Strategy<Value = World> {
-        let stay = prop_oneof![Just(Some(1)), Just(Some(8)), Just(Some(64)), Just(None)];
-        (20.0..60.0f64, 0.0004..0.003f64, 100.0..800.0f64, 0.5..4.0f64, stay, any::<bool>())
-            .prop_map(|(request_us, byte_us, migration_us, direct_us, stay, tls)| World {
-                request_us,
-                byte_us,
-                migration_us,
-                direct_us,
-                requests_per_migration: stay.and_then(NonZeroU32::new),
-                tls,
-            })
-    }
-
-    fn any_load() -> impl Strategy<Value = Load> {
-        prop_oneof![
-            Just(Load::Small),
-            Just(Load::Large),
-            Just(Load::Classes),
-            Just(Load::Objects),
-            Just(Load::HeavyTail),
-            Just(Load::Shifting),
-        ]
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
-
-        #[test]
-        fn auto_is_within_a_tenth_of_the_better_of_always_and_off(
-            world in any_world(),
-            load in any_load(),
-            length in prop_oneof![Just(0u64), Just(1), Just(4), Just(30), Just(300)],
-            seed in any::<u64>(),
-        ) {
-            let all = connections(load, length, 30_000, seed);
-            let (off, always) = (off_us(&world, &all), always_us(&world, &all));
-            let auto = auto_us(&world, &all, seed);
-            // Nothing is known at first: a few requests go the wrong way whatever they cost.
-            let dearest = all.iter().flatten().map(|(_, bytes)| world.proxied_us(*bytes));
-            let cold_start = 4.0 * (dearest.fold(0.0, f64::max) + world.migration_us);
-            let bound = 1.10 * off.min(always) + cold_start;
-            prop_assert!(auto <= bound, "auto {auto} > {bound}; off {off}, always {always}");
-        }
-
-        #[test]
-        fn keys_never_panic_and_are_stable(path in ".*", method in "[A-Z]{1,8}") {
-            let key = RequestKey::new(3, &method, &path, false);
-            prop_assert_eq!(key, RequestKey::new(3, &method, &path, false));
-            prop_assert_ne!(key.object, RequestKey::new(3, &method, &path, true).object);
-        }
-    }
-
-    #[test]
-    fn a_bucket_of_lengths_holds_its_middle() {
-        for requests in [1, 2, 7, 8, 9, 15, 16, 17, 100, 1000, 123_456] {
-            let bucket = Lengths::bucket(requests);
-            let middle = Lengths::requests(bucket);
-            assert_eq!(Lengths::bucket(middle as u64), bucket, "{requests}");
-            assert!((middle - requests as f64).abs() <= requests as f64 / 8.0, "{requests}");
-        }
-        assert_eq!(Lengths::bucket(u64::MAX), LENGTHS - 1);
-        assert_eq!(Lengths::bucket(0), Lengths::bucket(1) - 1);
-    }
-
-    #[test]
-    fn each_object_is_decided_by_its_own_size() {
-        let mut auto = Auto::new(1, 7);
-        let question = |path: &str| Question {
-            key: RequestKey::new(0, "GET", path, false),
-            tls: false,
-            requests_before: 0,
-            requests_per_migration: NonZeroU32::new(1),
-            now: Duration::ZERO,
-        };
-        for _ in 0..50 {
-            for (path, bytes, us) in [("/o/small", 1 << 10, 30), ("/o/large", 8 << 20, 9000)] {
-                let key = question(path).key;
-                auto.learn_proxied(key, false, bytes, Duration::from_micros(us));
-            }
-            auto.learn_migration(0, false, Duration::from_micros(300), true);
-        }
-        assert!(auto.decide(&question("/o/large")).offload);
-        assert!(!auto.decide(&question("/o/small")).offload);
-    }
-
-    #[test]
-    fn migrations_that_fail_are_given_up() {
-        let mut auto = Auto::new(1, 7);
-        let key = RequestKey::new(0, "GET", "/l/1", false);
-        let question = Question {
-            key,
-            tls: true,
-            requests_before: 0,
-            requests_per_migration: None,
-            now: Duration::ZERO,
-        };
-        auto.learn_proxied(key, true, 1 << 20, Duration::from_micros(2000));
-        assert!(auto.decide(&question).offload);
-        for _ in 0..20 {
-            auto.learn_migration(0, true, Duration::from_micros(400), false);
-        }
-        assert!(!auto.decide(&question).offload);
-    }
-
-    #[test]
-    fn a_route_that_is_not_there_is_proxied() {
-        let mut auto = Auto::new(0, 1);
-        let key = RequestKey::new(9, "GET", "/", false);
-        auto.learn_proxied(key, false, 1 << 30, Duration::from_secs(1));
-        auto.learn_returned(key, 5, 1 << 30, true);
-        let question = Question {
-            key,
-            tls: false,
-            requests_before: 9,
-            requests_per_migration: None,
-            now: Duration::ZERO,
-        };
-        assert!(!auto.decide(&question).offload);
-    }
-}
+mod tests;

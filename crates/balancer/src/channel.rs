@@ -1,22 +1,28 @@
 //! The control channels of one worker, one a server: kept up, and their frames brought to the
 //! connections they are about.
 
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use linux::link::Mac;
 use meter::{Event, Gauge, Mode, Stage};
-use rustls::ClientConfig;
-use service::channel::{Channel, ChannelError, Late, Opened};
-use service::trust::server_name;
+use service::channel::{Channel, ChannelError, ESTABLISH_TIMEOUT, Late};
+use service::trust::{Membership, server_name};
+use tokio::sync::watch;
+use tokio::time::timeout;
 use wire::frame::{
     ClientOctets, ConnectionId, Epoch, Frame, PROTOCOL_VERSION, ReturnReason, UNREAD_BYTES_MAX,
     Usage,
 };
 
-use crate::flows::{Flow, Flows, Remote, Scopes, Unread};
+use crate::auto::Left;
+use crate::flows::{Flow, Flows, Remote, Unread};
 use crate::pace::Way;
+use crate::scopes::Scopes;
 use crate::ship;
 
 /// Pause before the first attempt to reconnect; doubled with every failure. Long enough for a client
@@ -34,60 +40,109 @@ pub(crate) struct Identity {
     pub name: String,
 }
 
+/// Whom a channel is kept up for: the balancer as a member of the server's pool; nobody, where the
+/// server belongs to no pool any more.
+pub(crate) type Wanted = Option<Arc<Membership>>;
+
+/// A channel that the server has answered on, and what it says it has.
+struct Greeted {
+    channel: Channel,
+    mac: Mac,
+    owned: HashMap<ConnectionId, Epoch>,
+}
+
+/// What comes after a channel.
+enum After {
+    /// Another one, opened already.
+    Next(Box<Greeted>),
+    /// It broke.
+    Broken(ChannelError),
+    /// Nobody wants it, and no connection is at the server.
+    Retired,
+}
+
 impl Flows {
-    /// Keeps the channel to one server up until the task is dropped.
+    /// Keeps the channel to one server up until it is wanted no more and nothing is at the server.
     pub(crate) async fn keep_channel(
         self: Rc<Self>,
         remote: Rc<Remote>,
-        tls: Arc<ClientConfig>,
+        mut wanted: watch::Receiver<Wanted>,
         identity: Identity,
     ) {
+        let Some(mut member) = wanted.borrow_and_update().clone() else { return };
         let mut pause = RETRY_MIN;
         loop {
-            let error = match self.open_channel(&remote, &tls, &identity).await {
-                Ok((channel, _open)) => {
+            if let Some(newer) = wanted.borrow_and_update().clone() {
+                member = newer;
+            } else if !self.involve(remote.id) {
+                return self.retire(&remote);
+            }
+            let mut after = match self.greet(&remote, &member, &identity).await {
+                Ok(greeted) => {
                     pause = RETRY_MIN;
-                    self.serve_channel(&remote, channel).await
+                    After::Next(Box::new(greeted))
                 }
-                Err(error) => error,
+                Err(error) => After::Broken(error),
             };
+            while let After::Next(greeted) = after {
+                after = self.serve_channel(&remote, *greeted, &mut wanted, &identity).await;
+            }
+            let After::Broken(error) = after else { return self.retire(&remote) };
             if error.is_untrusted() {
                 self.meter.add(Event::PeerUntrusted);
             }
             tracing::warn!(agent = %remote.agent, %error, retry = ?pause, "channel down");
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(RETRY_MAX);
+            self.judge(&remote, &error);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY_MAX),
+                // Another identity may do at once.
+                Ok(()) = wanted.changed() => {}
+            }
         }
     }
 
-    async fn open_channel(
+    fn retire(&self, remote: &Remote) {
+        self.set_silent(remote, false);
+        tracing::info!(agent = %remote.agent, "channel closed: its server is in no pool any more");
+    }
+
+    /// What the end of a channel, or a vain attempt, says about the server.
+    fn judge(&self, remote: &Remote, error: &ChannelError) {
+        match error {
+            _ if error.is_silence() => self.set_silent(remote, true),
+            // No answer again; or none yet, and then nothing is known.
+            ChannelError::Establish => {}
+            ChannelError::Io(error) if error.kind() == ErrorKind::TimedOut => {}
+            // Whatever is wrong, somebody is there and says so.
+            _ => self.set_silent(remote, false),
+        }
+    }
+
+    /// Opens a channel and exchanges HELLO. The server takes it in place of the one before.
+    async fn greet(
         &self,
         remote: &Remote,
-        tls: &Arc<ClientConfig>,
+        member: &Membership,
         identity: &Identity,
-    ) -> Result<(Channel, Opened), ChannelError> {
-        let name = server_name(remote.agent.ip());
-        let mut channel = Channel::connect(remote.agent, name, Arc::clone(tls)).await?;
+    ) -> Result<Greeted, ChannelError> {
+        let (name, tls) = (server_name(remote.agent.ip()), Arc::clone(&member.client));
+        let mut channel = Channel::connect(remote.agent, name, tls).await?;
         let hello = Frame::Hello {
             version: PROTOCOL_VERSION,
             instance: identity.instance,
             name: identity.name.clone(),
             mac: self.steering.link().mac,
-            lease_ms: self.timing.lease_ms,
+            lease_ms: self.timing.get().lease_ms,
         };
         channel.send(&hello).await?;
-        match channel.receive().await? {
-            Frame::Hello { mac, .. } => remote.mac.set(mac),
-            _ => return Err(ChannelError::Protocol("the first frame is not HELLO")),
-        }
-        let owned = match channel.receive().await? {
-            Frame::Owned(list) => list.into_iter().collect::<HashMap<_, _>>(),
-            _ => return Err(ChannelError::Protocol("the second frame is not OWNED")),
+        let Frame::Hello { mac, .. } = channel.receive().await? else {
+            return Err(ChannelError::Protocol("the first frame is not HELLO"));
+        };
+        let Frame::Owned(owned) = channel.receive().await? else {
+            return Err(ChannelError::Protocol("the second frame is not OWNED"));
         };
         channel.send(&ship::nothing()).await?;
-        let open = remote.outbox.open();
-        self.channel_up(remote, &owned);
-        Ok((channel, open))
+        Ok(Greeted { channel, mac, owned: owned.into_iter().collect() })
     }
 
     fn channel_up(&self, remote: &Remote, owned: &HashMap<ConnectionId, Epoch>) {
@@ -106,22 +161,101 @@ impl Flows {
         }
     }
 
-    async fn serve_channel(&self, remote: &Remote, mut channel: Channel) -> ChannelError {
+    /// Serves a channel until it breaks, or there is another one.
+    async fn serve_channel(
+        &self,
+        remote: &Remote,
+        greeted: Greeted,
+        wanted: &mut watch::Receiver<Wanted>,
+        identity: &Identity,
+    ) -> After {
+        let Greeted { mut channel, mac, owned } = greeted;
+        remote.mac.set(mac);
+        let _open = remote.outbox.open();
+        self.channel_up(remote, &owned);
         tracing::info!(agent = %remote.agent, "channel up");
         self.meter.add(Event::ChannelConnected);
         self.meter.gauge_add(Gauge::ChannelsUp, 1);
-        remote.ready.set(true);
-        let error = tokio::select! {
-            error = channel.serve(&remote.outbox, Late::Handle, |frame| self.handle(remote, frame)) => error,
-            () = remote.suspect.notified() => ChannelError::Silent,
+        self.set_silent(remote, false);
+        remote.ready.set(wanted.borrow().is_some());
+        let greeting = Cell::new(false);
+        let mut following = std::pin::pin!(self.follow(remote, wanted, identity, &greeting));
+        let mut after = tokio::select! {
+            error = channel.serve(&remote.outbox, Late::Handle, |frame| self.handle(remote, frame)) => {
+                After::Broken(error)
+            }
+            () = remote.suspect.notified() => After::Broken(ChannelError::Silent),
+            after = &mut following => after,
         };
+        // The server closes this one as soon as it is greeted on the next.
+        if let (After::Broken(ChannelError::Closed | ChannelError::Io(_)), true) =
+            (&after, greeting.get())
+            && let Ok(next @ After::Next(_)) = timeout(ESTABLISH_TIMEOUT, following).await
+        {
+            after = next;
+        }
         remote.ready.set(false);
         self.meter.gauge_add(Gauge::ChannelsUp, -1);
         self.meter.add(Event::ChannelBroken);
         for id in self.ids() {
             self.step(id, |flow, now| flow.giver.handle_channel_down(remote.id, now));
         }
-        error
+        after
+    }
+
+    /// Waits until the channel is wanted under another identity, and opens one under it, while the
+    /// one before goes on; or until it is not wanted any more, and nothing is at the server.
+    /// `greeting` is true while the server may take the next channel in place of this one.
+    async fn follow(
+        &self,
+        remote: &Remote,
+        wanted: &mut watch::Receiver<Wanted>,
+        identity: &Identity,
+        greeting: &Cell<bool>,
+    ) -> After {
+        let mut pause = RETRY_MIN;
+        let mut is_new = false;
+        loop {
+            if !is_new && wanted.changed().await.is_err() {
+                // The worker ends.
+                std::future::pending::<()>().await;
+            }
+            let member = wanted.borrow_and_update().clone();
+            let Some(member) = member else {
+                remote.ready.set(false);
+                tokio::select! {
+                    () = self.emptied(remote) => return After::Retired,
+                    Ok(()) = wanted.changed() => {
+                        is_new = true;
+                        continue;
+                    }
+                }
+            };
+            greeting.set(true);
+            let greeted = self.greet(remote, &member, identity).await;
+            greeting.set(false);
+            let error = match greeted {
+                Ok(greeted) => return After::Next(Box::new(greeted)),
+                // Who is not trusted any more keeps no channel.
+                Err(error) if error.is_distrust() => return After::Broken(error),
+                Err(error) => error,
+            };
+            let agent = remote.agent;
+            tracing::warn!(%agent, %error, "the new identity is not accepted; the old channel stays");
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY_MAX),
+                Ok(()) = wanted.changed() => {}
+            }
+            is_new = true;
+        }
+    }
+
+    /// Waits until no connection is at a server that is in no pool any more.
+    async fn emptied(&self, remote: &Remote) {
+        let mut tick = service::beat::every(service::beat::BEAT);
+        while self.involve(remote.id) {
+            tick.tick().await;
+        }
     }
 
     fn handle(&self, remote: &Remote, frame: Frame) -> Result<(), ChannelError> {
@@ -153,9 +287,10 @@ impl Flows {
                     if !flow.giver.expects_return(from, epoch) {
                         return Vec::new();
                     }
+                    self.is_back(id);
                     flow.snapshot = snapshot;
                     flow.unread = unread;
-                    self.learn(flow, &usage, reason == ReturnReason::NextRequest);
+                    self.learn(flow, &usage, left(reason));
                     self.learn_pace(flow, &usage, reason);
                     flow.giver.handle_return(from, epoch, reason)
                 });
@@ -163,7 +298,9 @@ impl Flows {
             Frame::Closed { id, epoch, reason, usage } => {
                 self.meter.add_n(Event::BytesDirect, usage.sent_bytes);
                 self.step(id, |flow, _| {
-                    self.learn(flow, &usage, true);
+                    self.learn(flow, &usage, Left::Done);
+                    let candidate = &flow.assignment.candidate;
+                    self.worker.offload.learn_connection(candidate.route, candidate.home.requests);
                     flow.giver.handle_closed(from, epoch, reason)
                 });
             }
@@ -174,13 +311,16 @@ impl Flows {
     }
 
     /// A server reports what it did with a connection.
-    fn learn(&self, flow: &mut Flow, usage: &Usage, departed: bool) {
+    fn learn(&self, flow: &mut Flow, usage: &Usage, left: Left) {
+        let idle_return = flow.idle_return;
         let candidate = &mut flow.assignment.candidate;
         candidate.home.requests += u64::from(usage.requests);
-        let more = usage.requests.saturating_sub(1);
-        self.meter.add_n(Event::Request(Mode::Stay), more.into());
+        let more = u64::from(usage.requests.saturating_sub(1));
+        self.meter.add_n(Event::Request(Mode::Stay), more);
         let (requests, bytes) = (u64::from(usage.requests), usage.sent_bytes);
-        self.worker.offload.learn_returned(candidate.key, requests, bytes, departed);
+        let offload = &self.worker.offload;
+        offload.learn_returned(candidate.key, requests, bytes, left);
+        offload.learn_silences_below(candidate.route, more, idle_return);
     }
 
     /// How long the client needed for each request, where the connection is back because of one
@@ -190,17 +330,17 @@ impl Flows {
         let took = next.then(|| flow.started.elapsed());
         let served = (u64::from(usage.requests), usage.sent_bytes);
         let route = flow.assignment.candidate.route;
-        self.worker.offload.learn_pace(route, Way::Direct, served, took);
+        self.worker.offload.learn_pace(route, Way::Direct, served, took, Duration::ZERO);
     }
+}
 
-    /// Asks every connection that is away to come home.
-    pub(crate) fn recall_all(&self) {
-        let flows = self.flows.borrow();
-        for (id, flow) in flows.iter() {
-            if let (true, Some(server)) = (flow.giver.is_owned(), flow.giver.server()) {
-                self.send_recall(*id, server, flow.giver.epoch());
-            }
-        }
+/// What a return says about how long servers keep connections.
+fn left(reason: ReturnReason) -> Left {
+    match reason {
+        ReturnReason::NextRequest => Left::OtherServer,
+        ReturnReason::Idle => Left::Idle,
+        // The terms, or an operator's doing.
+        ReturnReason::TermsUsed | ReturnReason::Draining | ReturnReason::Recalled => Left::Done,
     }
 }
 

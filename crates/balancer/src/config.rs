@@ -125,7 +125,7 @@ pub enum TlsVersion {
 }
 
 /// Which requests go to a pool, and how.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteConfig {
     /// Host name (`objects.example`, or `*.example` for every name below); any where absent.
@@ -142,6 +142,14 @@ pub struct RouteConfig {
     /// How many requests a server answers before the connection comes home.
     #[serde(default)]
     pub requests_per_migration: RequestsPerMigration,
+    /// Protocols that a connection may change to (RFC 9110 §7.8); HTTP/2 is none of them. Other
+    /// offers of clients are dropped, and their requests answered in HTTP/1.1.
+    #[serde(default = "upgrade_default")]
+    pub upgrade: Vec<String>,
+}
+
+fn upgrade_default() -> Vec<String> {
+    vec!["websocket".to_owned()]
 }
 
 fn prefix_default() -> String {
@@ -232,7 +240,7 @@ impl<'de> Deserialize<'de> for ServerAddress {
 }
 
 /// Who the agents must be, and who this balancer is to them.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrustConfig {
     /// PEM file: the authority of the pool.
@@ -318,6 +326,10 @@ pub struct OffloadConfig {
     /// How long the traces of a connection that came home are kept, for packets under way.
     #[serde(with = "settings::duration")]
     pub linger: Duration,
+    /// How long a server keeps a connection whose client is silent. Where it is not said it is
+    /// learnt: as long as the connection would be kept open, and less the fuller the flow table is.
+    #[serde(with = "settings::duration")]
+    pub idle_return: Option<Duration>,
 }
 
 impl Default for OffloadConfig {
@@ -331,6 +343,7 @@ impl Default for OffloadConfig {
             steering: SteeringConfig::Auto,
             hold_bytes_max: ByteSize::mib(64),
             linger: Duration::from_secs(1),
+            idle_return: None,
         }
     }
 }
@@ -378,6 +391,9 @@ pub struct TimeoutsConfig {
     /// that is closed early.
     #[serde(with = "settings::duration")]
     pub close: Option<Duration>,
+    /// Longest silence of a connection that has changed its protocol, in both directions.
+    #[serde(with = "settings::duration")]
+    pub tunnel_idle: Option<Duration>,
 }
 
 /// Timeouts in force.
@@ -400,6 +416,8 @@ pub struct Timeouts {
     /// How long what a client still sends is read and dropped after the last answer of a connection
     /// that is closed early.
     pub close: Duration,
+    /// Longest silence of a connection that has changed its protocol, in both directions.
+    pub tunnel_idle: Duration,
 }
 
 impl Default for Timeouts {
@@ -413,6 +431,7 @@ impl Default for Timeouts {
             upstream_connect: Duration::from_secs(3),
             upstream_response: Duration::from_secs(60),
             close: Duration::from_secs(2),
+            tunnel_idle: Duration::from_secs(600),
         }
     }
 }
@@ -429,10 +448,11 @@ impl TimeoutsConfig {
             upstream_connect: self.upstream_connect.unwrap_or(below.upstream_connect),
             upstream_response: self.upstream_response.unwrap_or(below.upstream_response),
             close: self.close.unwrap_or(below.close),
+            tunnel_idle: self.tunnel_idle.unwrap_or(below.tunnel_idle),
         }
     }
 
-    fn all(&self) -> [(&'static str, Option<Duration>); 8] {
+    fn all(&self) -> [(&'static str, Option<Duration>); 9] {
         [
             ("handshake", self.handshake),
             ("head", self.head),
@@ -442,6 +462,7 @@ impl TimeoutsConfig {
             ("upstream_connect", self.upstream_connect),
             ("upstream_response", self.upstream_response),
             ("close", self.close),
+            ("tunnel_idle", self.tunnel_idle),
         ]
     }
 }
@@ -605,8 +626,13 @@ impl BalancerConfig {
 
     fn check_offload(&self) -> Result<(), Problem> {
         let offload = &self.offload;
-        for (key, value) in [("lease", offload.lease), ("deadline", offload.deadline)] {
-            if value.is_zero() {
+        let times = [
+            ("lease", Some(offload.lease)),
+            ("deadline", Some(offload.deadline)),
+            ("idle_return", offload.idle_return),
+        ];
+        for (key, value) in times {
+            if value == Some(Duration::ZERO) {
                 return problem(format!("offload.{key}"), "is zero; leave it out for the default");
             }
         }
@@ -628,6 +654,15 @@ impl BalancerConfig {
             check_host(&place, host.as_deref())?;
             if !is_path(&route.prefix) {
                 return problem(place, "the prefix is not the start of a path; begin it with `/`");
+            }
+            for name in &route.upgrade {
+                if !crate::upgrade::is_allowable(&name.to_ascii_lowercase()) {
+                    let what = format!(
+                        "upgrade: `{name}` is no protocol that can pass; name one like \
+                         \"websocket\", without a version (HTTP/2 never passes)"
+                    );
+                    return problem(place, what);
+                }
             }
             if !seen.insert((host, route.prefix.clone())) {
                 return problem(place, "is there twice; keep one of the two");

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use meter::{Event, Mode, Stage, StatusClass};
 use service::Stream;
@@ -12,13 +13,14 @@ use crate::busy;
 use crate::clients::Admission;
 use crate::config::{OffloadMode, Timeouts};
 use crate::fallback::Place;
-use crate::offload::{self, Candidate, Home, Routed, Verdict};
+use crate::offload::{self, Candidate, Home, Kept, Routed, Verdict};
 use crate::pace::Way;
 use crate::pool::{InFlight, Pool};
-use crate::proxy::{Done, Ended, Exchange, Forward};
+use crate::proxy::{Done, Ended, Exchange, Forward, Forwarding};
 use crate::respond::{self, Refusal};
 use crate::route::Route;
 use crate::timer::{Elapsed, Timer};
+use crate::tunnel::{self, Upgraded};
 use crate::worker::{PlanRef, Worker};
 
 /// Most octets that are read and dropped from a client that is told to go.
@@ -34,6 +36,7 @@ const NO_TUNNEL: Refusal = Refusal::new(501, "CONNECT is not served here");
 const NO_TRACE: Refusal = Refusal::new(405, "TRACE is not served here");
 const SLOW_HEAD: Refusal = Refusal::new(408, "the request did not come in time");
 const LARGE_BODY: Refusal = Refusal::new(413, "the request's body is too large");
+const IN_DOUBT: Refusal = Refusal::new(502, "a server may have carried the request out already");
 
 /// A connection with the worker that serves it.
 pub(crate) struct Connection {
@@ -54,6 +57,15 @@ struct State {
     route: Option<usize>,
     /// The last request, where its pace is of interest.
     paced: Option<Paced>,
+    /// Since when there is no request: the end of the last answer, or the begin.
+    quiet: Instant,
+    /// How long the client was silent before, at a server.
+    idle_before: Duration,
+    /// A server may have carried out the request that is next: it is not sent again unless that
+    /// cannot do anything twice, and the connection ends with it.
+    in_doubt: bool,
+    /// How long the socket has had data on its way, when that was looked at last.
+    busy: Duration,
     /// What has been counted of the stream's traffic.
     counted_in: u64,
     counted_out: u64,
@@ -65,6 +77,8 @@ struct Paced {
     route: usize,
     response_bytes: u64,
     start: Instant,
+    /// How long its answer took.
+    took: Duration,
 }
 
 /// What happens after a request.
@@ -79,6 +93,27 @@ enum Next {
     Abort,
     /// Closed already.
     Gone,
+    /// No HTTP any more.
+    Tunnel(Box<Upgraded>),
+}
+
+/// A connection that comes back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Back {
+    /// Where it belongs.
+    pub home: Home,
+    /// The route of its last request.
+    pub route: Option<usize>,
+    /// How long its client was silent where it was.
+    pub idle: Duration,
+    /// A server may have carried out the request at its front.
+    pub in_doubt: bool,
+}
+
+impl From<Home> for Back {
+    fn from(home: Home) -> Back {
+        Back { home, route: None, idle: Duration::ZERO, in_doubt: false }
+    }
 }
 
 /// What the wait for a request came to.
@@ -86,29 +121,35 @@ enum Waited {
     Head(RequestHead),
     Refused(HeadError),
     TooSlow,
-    /// Nothing was begun: the client closed, was silent, or the process drains.
+    /// Nothing was begun: the client closed, or was silent.
     Over,
+    /// Nothing was begun, and the process drains.
+    Drained,
     Broken,
 }
 
 impl Connection {
-    /// A connection of listener `listener` that has had `requests` requests.
+    /// A connection that begins, or comes back.
     pub(crate) fn new(
         worker: Rc<Worker>,
         stream: Stream,
-        listener: usize,
-        requests: u64,
+        back: impl Into<Back>,
         admission: Admission,
     ) -> Connection {
+        let Back { home, route, idle, in_doubt } = back.into();
         let client = stream.peer().ip().to_string();
         let state = State {
             worker,
-            home: Home { listener, requests },
+            home,
             client,
             timer: Timer::default(),
             scratch: Vec::new(),
-            route: None,
+            route,
             paced: None,
+            quiet: Instant::now(),
+            idle_before: idle,
+            in_doubt,
+            busy: Duration::ZERO,
             counted_in: 0,
             counted_out: 0,
             _admission: admission,
@@ -130,6 +171,11 @@ impl Connection {
                     let _ = end_sending(&mut stream, &timeouts).await;
                     break;
                 }
+                Waited::Drained => {
+                    // A request may be under way: to be read, lest the client be reset.
+                    close_gently(&mut stream, &mut state.timer, &timeouts).await;
+                    break;
+                }
                 Waited::Broken => break,
                 Waited::Refused(error) => {
                     state.worker.meter.add(Event::HeadRefused(error.reason()));
@@ -146,8 +192,13 @@ impl Connection {
                 }
             };
             let start = Instant::now();
-            state.learn_pace(start);
-            let placed = state.place(&stream, &plan, &head);
+            state.learn_pace(&stream, start);
+            if state.in_doubt && !head.method().is_idempotent() {
+                state.worker.meter.add(Event::RequestInDoubt);
+                state.refuse(&mut stream, &head, IN_DOUBT, &timeouts).await;
+                break;
+            }
+            let mut placed = state.place(&stream, &plan, &head);
             let candidate = match &placed {
                 Ok(placed) => state.candidate(&stream, &plan, &head, placed),
                 Err(_) => None,
@@ -160,14 +211,24 @@ impl Connection {
                         worker.meter.record(Stage::RequestOffload, start.elapsed());
                         return;
                     }
-                    Err((back, declined)) => {
+                    Err(Kept { stream: back, why, in_doubt }) => {
                         stream = *back;
                         let (route, server) = match &placed {
                             Ok(placed) => (Some(placed.route), Some(&**placed.in_flight.server())),
                             Err(_) => (None, None),
                         };
                         let place = Place { route, server, client: stream.peer() };
-                        worker.fallbacks.report(&worker.meter, &declined, &place);
+                        worker.fallbacks.report(&worker.meter, &why, &place);
+                        state.in_doubt = in_doubt;
+                        if in_doubt && !head.method().is_idempotent() {
+                            worker.meter.add(Event::RequestInDoubt);
+                            state.refuse(&mut stream, &head, IN_DOUBT, &timeouts).await;
+                            break;
+                        }
+                        // Another one answers, where there is one.
+                        if placed.as_ref().is_ok_and(|p| !p.in_flight.server().is_usable()) {
+                            placed = state.place(&stream, &plan, &head);
+                        }
                     }
                 }
             }
@@ -191,20 +252,34 @@ impl Connection {
                     break;
                 }
                 Next::Gone => break,
+                Next::Tunnel(upgraded) => {
+                    let (worker, timer) = (state.worker.clone(), &mut state.timer);
+                    tunnel::run(&worker, stream, *upgraded, timer, &timeouts).await;
+                    return state.end();
+                }
             }
         }
-        state.end(&stream);
+        state.count_traffic(&stream);
+        state.end();
     }
 }
 
 /// Serves a connection that has come home. It has been admitted once, so no limit turns it away.
-pub(crate) async fn resume(worker: Rc<Worker>, stream: Stream, home: Home) {
-    let _entered = worker.enter();
-    let admission = worker.clients.admit_returned(stream.peer().ip(), home.listener);
-    worker.meter.gauge_add(meter::Gauge::OpenConnections, 1);
-    let meter = worker.meter.clone();
-    Connection::new(worker, stream, home.listener, home.requests, admission).serve().await;
-    meter.gauge_add(meter::Gauge::OpenConnections, -1);
+/// The worker waits for it from the call on.
+pub(crate) fn resume(
+    worker: Rc<Worker>,
+    stream: Stream,
+    back: impl Into<Back>,
+) -> impl Future<Output = ()> {
+    let (entered, back) = (worker.enter(), back.into());
+    async move {
+        let _entered = entered;
+        let admission = worker.clients.admit_returned(stream.peer().ip(), back.home.listener);
+        worker.meter.gauge_add(meter::Gauge::OpenConnections, 1);
+        let meter = worker.meter.clone();
+        Connection::new(worker, stream, back, admission).serve().await;
+        meter.gauge_add(meter::Gauge::OpenConnections, -1);
+    }
 }
 
 /// Ends our direction. A close_notify waits behind the answer for a client that reads slowly.
@@ -275,10 +350,13 @@ impl State {
                 self.timer.until(deadline.min(stall), stream.fill()).await
             } else {
                 let first = self.home.requests == 0;
-                let after = if first { timeouts.head } else { timeouts.idle };
+                let after = match first {
+                    true => timeouts.head,
+                    false => timeouts.idle.saturating_sub(self.idle_before),
+                };
                 match self.wait_idle(stream, after).await {
                     Ok(Some(filled)) => Ok(filled),
-                    Ok(None) => return Waited::Over,
+                    Ok(None) => return Waited::Drained,
                     Err(Elapsed) if first => Err(Elapsed),
                     Err(Elapsed) => {
                         self.worker.meter.add(Event::IdleTimeout);
@@ -303,14 +381,14 @@ impl State {
     async fn wait_idle(
         &mut self,
         stream: &mut Stream,
-        after: std::time::Duration,
+        after: Duration,
     ) -> Result<Option<io::Result<usize>>, Elapsed> {
-        let worker = &self.worker;
+        let (worker, quiet) = (&self.worker, self.quiet);
         let either = async {
             tokio::select! {
                 biased;
                 filled = stream.fill() => Some(filled),
-                () = worker.drained() => None,
+                () = worker.drained_since(quiet) => None,
             }
         };
         self.timer.limit(after, either).await
@@ -372,6 +450,7 @@ impl State {
             key: placed.key,
             tls: stream.is_tls(),
             requests_before: self.home.requests,
+            may_leave: !self.worker.is_draining() && !self.in_doubt,
         };
         match self.worker.offload.decide(&routed, head) {
             Verdict::Off => None,
@@ -389,7 +468,7 @@ impl State {
                 route: placed.route.index,
                 pool: placed.pool()?.clone(),
                 server: placed.server,
-                host: head.host(stream.input()).map(str::to_owned),
+                scope: plan.routes.scope_key(placed.route, head.host(stream.input())),
                 key: placed.key,
                 home: self.home,
             }),
@@ -411,14 +490,13 @@ impl State {
         let pool = pool.clone();
         self.route = Some(route.index);
         let mut scratch = std::mem::take(&mut self.scratch);
-        let forward = Forward::prepare(
-            stream,
-            &head,
-            &self.client,
-            placed.in_flight.server().address,
-            plan.body_bytes_max,
-            &mut scratch,
-        );
+        let forwarding = Forwarding {
+            client: &self.client,
+            server: placed.in_flight.server().address,
+            body_bytes_max: plan.body_bytes_max,
+            upgrades: &route.upgrade,
+        };
+        let forward = Forward::prepare(stream, &head, forwarding, &mut scratch);
         drop(head);
         let exchange = Exchange {
             worker: &self.worker,
@@ -426,6 +504,7 @@ impl State {
             timer: &mut self.timer,
             timeouts,
             pool: &pool,
+            is_last: self.in_doubt,
         };
         let running = async {
             match forward {
@@ -443,7 +522,8 @@ impl State {
                 let tls = stream.is_tls();
                 let response_bytes = done.response_bytes;
                 self.worker.offload.learn_proxied(key, tls, response_bytes, busy);
-                self.paced = Some(Paced { route: route.index, response_bytes, start });
+                let took = start.elapsed();
+                self.paced = Some(Paced { route: route.index, response_bytes, start, took });
             }
             done
         } else {
@@ -456,10 +536,20 @@ impl State {
     }
 
     /// The next request is here: so the one before has arrived, whatever it had to wait for.
-    fn learn_pace(&mut self, now: Instant) {
-        if let Some(Paced { route, response_bytes, start }) = self.paced.take() {
+    fn learn_pace(&mut self, stream: &Stream, now: Instant) {
+        let offload = &self.worker.offload;
+        if let Some(route) = self.route.filter(|_| self.home.requests > 0) {
+            let silence = now.saturating_duration_since(self.quiet) + self.idle_before;
+            offload.learn_silence(route, silence);
+        }
+        if let Some(Paced { route, response_bytes, start, took: answered }) = self.paced.take() {
             let took = now.saturating_duration_since(start);
-            self.worker.offload.learn_pace(route, Way::Proxied, (1, response_bytes), Some(took));
+            // What the client had yet to take when the answer was written shows in the socket.
+            let busy = linux::info::busy(stream.tcp()).unwrap_or_default();
+            let before = std::mem::replace(&mut self.busy, busy);
+            let waited = answered.max(busy.saturating_sub(before));
+            let served = (1, response_bytes);
+            offload.learn_pace(route, Way::Proxied, served, Some(took), waited);
         }
     }
 
@@ -470,24 +560,40 @@ impl State {
         timeouts: &Timeouts,
         start: Instant,
     ) -> Next {
+        let is_refused = matches!(done.ended, Ended::Refused(_));
         let next = match done.ended {
             Ended::KeepAlive => Next::Request,
             Ended::Close if done.unread => Next::CloseGently,
             Ended::Close => Next::Close,
             Ended::Abort => Next::Abort,
+            Ended::Upgraded(upgraded) => Next::Tunnel(upgraded),
             Ended::Refused(refusal) => {
                 self.turn_away_with(stream, refusal, done.head_only, timeouts).await;
                 Next::Gone
             }
         };
         let meter = &self.worker.meter;
-        if !matches!(done.ended, Ended::Refused(_)) && done.status != 0 {
+        if !is_refused && done.status != 0 {
             meter.add(Event::Request(Mode::Proxy));
             meter.add(Event::Response(StatusClass::of(done.status)));
             meter.record(Stage::RequestProxy, start.elapsed());
         }
         self.count_traffic(stream);
+        (self.quiet, self.idle_before) = (Instant::now(), Duration::ZERO);
         next
+    }
+
+    /// Answers a request here for the last time.
+    async fn refuse(
+        &mut self,
+        stream: &mut Stream,
+        head: &RequestHead,
+        refusal: Refusal,
+        timeouts: &Timeouts,
+    ) {
+        self.home.requests += 1;
+        let head_only = head.method() == Method::Head;
+        self.turn_away_with(stream, refusal, head_only, timeouts).await;
     }
 
     /// Answers a request here. The connection goes on where the rest of the request is known to
@@ -507,7 +613,8 @@ impl State {
         };
         let whole = body.and_then(|body| head.head_bytes().checked_add(body));
         let whole = whole.filter(|whole| stream.input().len() >= *whole);
-        let keep_alive = head.keep_alive() && whole.is_some() && !self.worker.is_draining();
+        let may_go_on = !self.worker.is_draining() && !self.in_doubt;
+        let keep_alive = head.keep_alive() && whole.is_some() && may_go_on;
         stream.consume(whole.unwrap_or(stream.input().len()));
         let mut out = Vec::new();
         respond::write(refusal, keep_alive, head_only, &mut out);
@@ -515,6 +622,7 @@ impl State {
         let sent = stream.write_all(&out, false).await;
         self.worker.meter.add(Event::Response(StatusClass::of(refusal.status)));
         self.count_traffic(stream);
+        (self.quiet, self.idle_before) = (Instant::now(), Duration::ZERO);
         match (sent, keep_alive) {
             (Ok(()), true) => Next::Request,
             (Ok(()), false) => Next::CloseGently,
@@ -551,8 +659,7 @@ impl State {
         (self.counted_in, self.counted_out) = (received, sent);
     }
 
-    fn end(mut self, stream: &Stream) {
-        self.count_traffic(stream);
+    fn end(self) {
         self.worker.meter.add(Event::ConnectionClosed);
         if let Some(route) = self.route {
             self.worker.offload.learn_connection(route, self.home.requests);

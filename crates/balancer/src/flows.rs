@@ -17,7 +17,7 @@ use linux::link::Mac;
 use linux::repair::Known;
 use meter::{Event, Fallback, Gauge, Held, Meter, Mode, Stage, Trigger};
 use service::channel::Outbox;
-use service::stream::{Parts, Stream};
+use service::stream::Parts;
 use steer::{Belief, Slot, Steering, Windows};
 use tokio::sync::{Notify, oneshot};
 use wire::SeqNumber;
@@ -28,15 +28,13 @@ use crate::fallback::Declined;
 use crate::journal::{Journal, Noted};
 use crate::lingering::Lingering;
 use crate::machine::Machine;
-use crate::offload::{self, Candidate};
-use crate::plan::Plan;
-use crate::pool::{InFlight, Server};
+use crate::offload::{self, Candidate, Kept};
+use crate::pool::{AtServer, Server};
+use crate::scopes::Scopes;
 use crate::worker::Worker;
 
-/// Scopes defined to one server before requests outside them must be asked for one by one.
-pub(crate) const SCOPES_MAX: usize = 1024;
-/// The scope that admits nothing, used beyond the limit.
-pub(crate) const SCOPE_NONE: u32 = 0;
+/// A RECALL that has led to nothing is sent again after this.
+const RECALL_AGAIN: Duration = Duration::from_secs(1);
 
 /// After a reset the client's packets come here for this long, so that it is told for sure.
 const RESET_LOCAL: Duration = Duration::from_millis(300);
@@ -52,7 +50,7 @@ pub(crate) struct Assignment {
     /// The server's agent.
     pub agent: SocketAddr,
     /// Counts towards the server's load as long as it has the connection.
-    _in_flight: InFlight,
+    _at_server: AtServer,
 }
 
 impl Assignment {
@@ -60,20 +58,9 @@ impl Assignment {
     pub(crate) fn new(candidate: Candidate) -> Option<Assignment> {
         let server = candidate.pool.servers.get(candidate.server)?;
         let agent = server.agent?;
-        let in_flight = InFlight::begin(Arc::clone(server));
-        Some(Assignment { candidate, agent, _in_flight: in_flight })
+        let at_server = AtServer::begin(Arc::clone(server));
+        Some(Assignment { candidate, agent, _at_server: at_server })
     }
-}
-
-/// The scopes defined to a server on the channel that is up.
-#[derive(Debug, Default)]
-pub(crate) struct Scopes {
-    /// The configuration that the routes' numbers belong to.
-    pub plan: Option<Arc<Plan>>,
-    /// By route and host.
-    pub ids: HashMap<(usize, Option<String>), u32>,
-    /// The last number given out.
-    pub last: u32,
 }
 
 /// A server, as this worker knows it.
@@ -87,6 +74,7 @@ pub(crate) struct Remote {
     pub ready: Cell<bool>,
     /// Ends the channel: the server does not answer.
     pub suspect: Notify,
+    /// What is defined to the server on the channel that is up.
     pub scopes: RefCell<Scopes>,
     /// What UNREAD frames brought for the RETURN that follows them.
     pub unread: RefCell<Option<Unread>>,
@@ -105,7 +93,7 @@ pub(crate) enum Outcome {
     /// The server has it.
     Gone,
     /// It is still here.
-    Kept(Box<Stream>, Declined),
+    Kept(Kept),
 }
 
 /// A connection that is away or on its way.
@@ -135,6 +123,14 @@ pub(crate) struct Flow {
     pub linger: bool,
     /// The connection was reset, and had this owner.
     pub reset: Option<ServerId>,
+    /// After how long a silence its server is to give it back.
+    pub idle_return: Duration,
+    /// Why its server gave it back.
+    pub returned: Option<ReturnReason>,
+    /// A server was sent the request at its front, and has not said what became of it.
+    pub in_doubt: bool,
+    /// When it was called home last, and under which epoch.
+    pub recalled: Option<(Epoch, Instant)>,
 }
 
 /// The part of a flow that is here.
@@ -154,7 +150,7 @@ pub(crate) struct Flows {
     /// Where connections that have no socket here are noted.
     pub journal: Option<Arc<Journal>>,
     pub meter: Arc<Meter>,
-    pub timing: Timing,
+    pub timing: Cell<Timing>,
     origin: Instant,
     first_id: u64,
     next_id: Cell<u64>,
@@ -169,6 +165,8 @@ pub(crate) struct Flows {
     /// Those whose packets go to these owners again.
     refused: RefCell<VecDeque<(Instant, Slot)>>,
     remotes: RefCell<Vec<Rc<Remote>>>,
+    /// Connections that are to come home, whatever their terms say.
+    homing: RefCell<HashSet<ConnectionId>>,
 }
 
 impl Flows {
@@ -185,7 +183,7 @@ impl Flows {
             worker,
             steering: machine.steering,
             windows: machine.windows,
-            timing,
+            timing: Cell::new(timing),
             origin: Instant::now(),
             next_id: Cell::new(0),
             flows: RefCell::default(),
@@ -195,6 +193,7 @@ impl Flows {
             bereft: RefCell::default(),
             refused: RefCell::default(),
             remotes: RefCell::default(),
+            homing: RefCell::default(),
         })
     }
 
@@ -238,6 +237,66 @@ impl Flows {
         self.remotes.borrow().iter().any(|remote| remote.agent == agent && remote.ready.get())
     }
 
+    /// True while flows of connections that ended at a server may still carry a last packet.
+    pub(crate) fn is_lingering(&self) -> bool {
+        !self.lingering.borrow().is_empty()
+    }
+
+    /// How long that is.
+    pub(crate) fn set_linger(&self, linger: Duration) {
+        self.lingering.borrow_mut().set_quiet(linger);
+    }
+
+    /// True while a connection is at `server`, or on its way to or from there.
+    pub(crate) fn involve(&self, server: ServerId) -> bool {
+        self.flows.borrow().values().any(|flow| flow.giver.server() == Some(server))
+    }
+
+    /// Takes note that `remote` is silent, or that it is not.
+    pub(crate) fn set_silent(&self, remote: &Remote, silent: bool) {
+        let plan = self.worker.plan();
+        let servers = plan.pools.iter().flat_map(|pool| &pool.servers);
+        for server in servers.filter(|server| server.agent == Some(remote.agent)) {
+            server.set_silent(silent);
+        }
+    }
+
+    /// Calls the connections that `which` names home, as soon as they have an owner.
+    pub(crate) fn want_home(&self, which: impl Fn(&Flow) -> bool) {
+        let flows = self.flows.borrow();
+        let wanted = flows.iter().filter(|(_, flow)| which(flow)).map(|(id, _)| *id);
+        self.homing.borrow_mut().extend(wanted);
+        drop(flows);
+        self.send_recalls();
+    }
+
+    /// Asks for the connections that are to come home: each once, and again where nothing came of
+    /// it, because the channel broke or the connection has another owner since.
+    fn send_recalls(&self) {
+        let mut flows = self.flows.borrow_mut();
+        let mut homing = self.homing.borrow_mut();
+        homing.retain(|id| flows.contains_key(id));
+        for id in homing.iter() {
+            let Some(flow) = flows.get_mut(id) else { continue };
+            let (true, Some(server)) = (flow.giver.is_owned(), flow.giver.server()) else {
+                continue;
+            };
+            let epoch = flow.giver.epoch();
+            let asked = flow
+                .recalled
+                .is_some_and(|(recalled, when)| recalled == epoch && when.elapsed() < RECALL_AGAIN);
+            if !asked {
+                flow.recalled = Some((epoch, Instant::now()));
+                self.send_recall(*id, server, epoch);
+            }
+        }
+    }
+
+    /// A connection has come back: what it was called home for is done.
+    pub(crate) fn is_back(&self, id: ConnectionId) {
+        self.homing.borrow_mut().remove(&id);
+    }
+
     /// Connections that are away or on their way.
     pub(crate) fn away(&self) -> usize {
         self.flows.borrow().len()
@@ -265,7 +324,7 @@ impl Flows {
                     resumed = self.rebuild(flow, setback);
                     flow.reset = server.filter(|_| resumed.is_none());
                 }
-                Action::ThawLocal(setback) if self.thaw(flow, declined(setback)) => {}
+                Action::ThawLocal(setback) if self.thaw(flow, setback) => {}
                 Action::ThawLocal(_) => {
                     self.reset(flow);
                     flow.reset = server;
@@ -319,6 +378,9 @@ impl Flows {
             Action::Suspect(to) => {
                 if let Some(remote) = self.remote_of(to) {
                     tracing::warn!(agent = %remote.agent, "no answer to an offer");
+                    // At once: nobody is to be sent there while the channel ends.
+                    remote.ready.set(false);
+                    self.set_silent(&remote, true);
                     remote.suspect.notify_one();
                 }
             }
@@ -349,7 +411,10 @@ impl Flows {
     fn choose(&self, flow: &mut Flow, reason: ReturnReason, now: Millis) -> Vec<Action> {
         self.meter.add(Event::Returned(trigger(reason)));
         flow.started = Instant::now();
+        flow.returned = Some(reason);
         let next = match reason {
+            // What comes home in a drain stays.
+            _ if self.worker.is_draining() => None,
             // More input than an offer carries: the request is proxied.
             ReturnReason::NextRequest | ReturnReason::TermsUsed if !flow.unread.is_empty() => {
                 self.meter.add(Event::Fallback(Fallback::QueueTooLong));
@@ -409,6 +474,7 @@ impl Flows {
         for id in due {
             self.step(id, |flow, now| flow.giver.handle_tick(now));
         }
+        self.send_recalls();
         self.lingering.borrow_mut().forget(Instant::now(), |slot| slot.counters().packets);
         let mut bereft = self.bereft.borrow_mut();
         while bereft.front().is_some_and(|(since, ..)| since.elapsed() >= RESET_LOCAL) {

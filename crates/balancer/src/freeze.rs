@@ -18,6 +18,7 @@ use wire::snapshot::{EncodedSnapshot, QUEUE_BYTES_MAX, Snapshot, SocketOptions, 
 use crate::fallback::Declined;
 use crate::flows::{Assignment, Flow, Flows, Local, Outcome};
 use crate::journal::Noted;
+use crate::offload::Kept;
 
 /// How long a handover waits for the client to take earlier responses; then the request is proxied.
 const SENT_WITHIN: Duration = Duration::from_millis(20);
@@ -41,21 +42,21 @@ impl Flows {
         &self,
         stream: Stream,
         assignment: Assignment,
-    ) -> Result<(), (Box<Stream>, Declined)> {
+    ) -> Result<(), Kept> {
         let remote = self.remote(assignment.agent);
         if !remote.ready.get() {
-            return Err((Box::new(stream), Fallback::ChannelDown.into()));
+            return Err(Kept::new(stream, Fallback::ChannelDown));
         }
         if !remote.outbox.has_room() {
-            return Err((Box::new(stream), Fallback::Overloaded.into()));
+            return Err(Kept::new(stream, Fallback::Overloaded));
         }
         if let Some(obstacle) = obstacle(&stream) {
-            return Err((Box::new(stream), obstacle.into()));
+            return Err(Kept::new(stream, obstacle));
         }
         // Sent by the kernel behind a snapshot, it would be unknown to the server.
         if !stream.sent(SENT_WITHIN).await {
             let cause = "the client has not acknowledged earlier responses";
-            return Err((Box::new(stream), Declined::because(Fallback::QueueTooLong, cause)));
+            return Err(Kept::new(stream, Declined::because(Fallback::QueueTooLong, cause)));
         }
         let started = Instant::now();
         let flow = FlowKey::new(stream.peer(), stream.local());
@@ -66,7 +67,7 @@ impl Flows {
                     SteerError::TableFull => Fallback::TableFull,
                     _ => Fallback::SteerFailed,
                 };
-                return Err((Box::new(stream), Declined::because(reason, error)));
+                return Err(Kept::new(stream, Declined::because(reason, error)));
             }
         };
         let known = Known {
@@ -83,13 +84,13 @@ impl Flows {
             Err((stream, error)) => {
                 slot.local();
                 self.steering.replay(&slot);
-                return Err((stream, Declined::because(fallback(&error), error)));
+                return Err(Kept::new(stream, Declined::because(fallback(&error), error)));
             }
         };
         let outcome = self.start((slot, noted), known, frozen, assignment, started);
         match outcome.await {
             Ok(Outcome::Gone) => Ok(()),
-            Ok(Outcome::Kept(stream, declined)) => Err((stream, declined)),
+            Ok(Outcome::Kept(kept)) => Err(kept),
             // The worker ends: so does the connection.
             Err(_) => Ok(()),
         }
@@ -106,7 +107,7 @@ impl Flows {
         self.meter.add(Event::MigrationStarted);
         let (reply, outcome) = oneshot::channel();
         let to = self.remote(assignment.agent).id;
-        let (giver, actions) = Giver::start(to, self.timing, self.now());
+        let (giver, actions) = Giver::start(to, self.timing.get(), self.now());
         let Frozen { parts, tcp, snapshot } = frozen;
         slot.know(&Belief::of(&tcp), tcp.send_end());
         let flow = Flow {
@@ -125,6 +126,10 @@ impl Flows {
             stays: false,
             linger: false,
             reset: None,
+            idle_return: Duration::ZERO,
+            returned: None,
+            in_doubt: false,
+            recalled: None,
         };
         let id = self.new_id();
         self.flows.borrow_mut().insert(id, flow);

@@ -16,6 +16,8 @@ pub(crate) struct Origin<'a> {
     pub tls: bool,
     /// Stands for the host in a request of HTTP/1.0 that names none.
     pub authority: &'a str,
+    /// The protocols that the connection may change to (see [`crate::upgrade`]).
+    pub upgrade: Option<&'a str>,
 }
 
 /// Appends the head for the server.
@@ -49,6 +51,27 @@ pub(crate) fn request(head: &RequestHead, buf: &[u8], origin: &Origin<'_>, out: 
         out.extend_from_slice(part.as_bytes());
     }
     framing(head.framing(), out);
+    if let Some(protocols) = origin.upgrade {
+        upgrade(protocols, out);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn upgrade(protocols: &str, out: &mut Vec<u8>) {
+    header("Connection", b"Upgrade", out);
+    header("Upgrade", protocols.as_bytes(), out);
+}
+
+/// Appends the head of a 101 for the client: the last message of HTTP on the connection.
+pub(crate) fn switching(head: &ResponseHead, buf: &[u8], protocol: &str, out: &mut Vec<u8>) {
+    status_line(buf, out);
+    for (name, value) in head.end_to_end_headers(buf) {
+        // RFC 9110 §8.6: a 1xx has no length.
+        if !name.eq_ignore_ascii_case("content-length") {
+            header(name, value, out);
+        }
+    }
+    upgrade(protocol, out);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -57,7 +80,11 @@ fn is_replaced(name: &str) -> bool {
     match name.len() {
         4 => name.eq_ignore_ascii_case("host"),
         6 => name.eq_ignore_ascii_case("expect"),
-        14 => name.eq_ignore_ascii_case("content-length"),
+        // Belongs to an upgrade to HTTP/2, which is never passed on.
+        14 => {
+            name.eq_ignore_ascii_case("content-length")
+                || name.eq_ignore_ascii_case("http2-settings")
+        }
         15 => is_forwarded_for(name),
         16 => name.eq_ignore_ascii_case("x-forwarded-host"),
         17 => name.eq_ignore_ascii_case("x-forwarded-proto"),
@@ -135,7 +162,7 @@ mod tests {
     use super::*;
 
     const ORIGIN: Origin<'_> =
-        Origin { client: "192.0.2.7", tls: true, authority: "10.0.0.21:8080" };
+        Origin { client: "192.0.2.7", tls: true, authority: "10.0.0.21:8080", upgrade: None };
 
     fn forwarded(text: &str) -> String {
         let head = RequestHead::parse(text.as_bytes(), &HeadLimits::default()).unwrap().unwrap();
@@ -160,6 +187,7 @@ mod tests {
     fn a_request_loses_its_hop_and_gains_its_origin() {
         let text = "GET /a?b=1 HTTP/1.1\r\nHost: objects.example:8443\r\nAccept: */*\r\n\
                     Connection: keep-alive, X-Hop\r\nKeep-Alive: 5\r\nX-Hop: 1\r\nTE: trailers\r\n\
+                    HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\
                     X-Forwarded-For: 203.0.113.1\r\nX-Forwarded-Proto: gopher\r\n\
                     x-forwarded-for: 203.0.113.2\r\nUpgrade: h2c\r\n\r\n";
         assert_eq!(

@@ -68,6 +68,10 @@ async fn watch(server: &Arc<Server>, health: &HealthConfig, meter: &Meter) {
         let good = timeout(health.timeout, check(server, health)).await.unwrap_or(false);
         meter.record(Stage::HealthCheck, start.elapsed());
         server.observe(good, health, meter);
+        // A connection alone is accepted by the kernel of a server that is stopped, too.
+        if good && health.path.is_some() {
+            server.set_silent(false);
+        }
     }
 }
 

@@ -13,6 +13,8 @@
 //! 5. Proxied: `head` rewrites the request, `upstream` has a connection to the server, `proxy`
 //!    sends and waits (`upload` for the body), `deliver` brings the answer: from a buffer, or by
 //!    splice(2) where the body is large and neither side has TLS.
+//!    A server that changes the protocol ends HTTP on the connection: `upgrade` says which changes
+//!    pass, `tunnel` moves the bytes from there on.
 //! 6. The next request of the connection, or its end.
 //!
 //! `plan` is a configuration made ready; SIGHUP makes another, which every worker uses from its
@@ -48,6 +50,7 @@ mod mean;
 mod mover;
 mod offload;
 mod pace;
+mod park;
 mod plan;
 mod pool;
 mod proxy;
@@ -55,10 +58,13 @@ mod reclaim;
 mod respond;
 mod route;
 mod run;
+mod scopes;
 mod ship;
 mod splice;
 mod timer;
 mod tls;
+mod tunnel;
+mod upgrade;
 mod upload;
 mod upstream;
 mod worker;

@@ -29,6 +29,16 @@ impl<S> Lingering<S> {
         Lingering { quiet, flows: VecDeque::new() }
     }
 
+    /// From now on after this.
+    pub(crate) fn set_quiet(&mut self, quiet: Duration) {
+        self.quiet = quiet;
+    }
+
+    /// True where there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
     /// A flow that has redirected `packets` so far.
     pub(crate) fn push(&mut self, slot: S, packets: u64, now: Instant) {
         self.flows.push_back(Flow { since: now, rounds: 0, packets, slot });

@@ -15,13 +15,13 @@ use meter::Fallback;
 use service::{Stream, WorkerInfo};
 use wire::http::RequestHead;
 
-use crate::auto::{Auto, Question, RequestKey, Served};
+use crate::auto::{Auto, Left, Question, RequestKey, Served};
 use crate::config::OffloadMode;
 use crate::fallback::Declined;
 use crate::pace::Way;
 use crate::plan::Plan;
 use crate::pool::{Pool, Server};
-use crate::route::Route;
+use crate::route::{Route, ScopeKey};
 use crate::worker::Worker;
 
 /// A future of the current thread.
@@ -47,8 +47,8 @@ pub(crate) struct Candidate {
     pub pool: Arc<Pool>,
     /// Index of the server in the pool.
     pub server: usize,
-    /// The host that the client asked for, as sent.
-    pub host: Option<String>,
+    /// What the server may answer besides.
+    pub scope: ScopeKey,
     /// What the policy knows the request by.
     pub key: RequestKey,
     /// Where the connection comes home to.
@@ -73,7 +73,26 @@ pub(crate) trait HandOver {
         &self,
         stream: Stream,
         candidate: Candidate,
-    ) -> LocalBoxFuture<'_, Result<(), (Box<Stream>, Declined)>>;
+    ) -> LocalBoxFuture<'_, Result<(), Kept>>;
+}
+
+/// A connection that was not handed over.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// As it was.
+    pub stream: Box<Stream>,
+    /// Why.
+    pub why: Declined,
+    /// The server was sent the request and has not said whether it has answered it: sent again, a
+    /// request that is not idempotent might be carried out twice (RFC 9110 §9.2.2).
+    pub in_doubt: bool,
+}
+
+impl Kept {
+    /// No server has seen the request.
+    pub(crate) fn new(stream: impl Into<Box<Stream>>, why: impl Into<Declined>) -> Kept {
+        Kept { stream: stream.into(), why: why.into(), in_doubt: false }
+    }
 }
 
 /// What to do with a request.
@@ -99,6 +118,8 @@ pub(crate) struct Routed<'r> {
     pub tls: bool,
     /// Requests that the connection has had before.
     pub requests_before: u64,
+    /// The connection may be moved: nothing but the request speaks against it.
+    pub may_leave: bool,
 }
 
 /// Policy of one worker, and its means to move connections.
@@ -134,10 +155,11 @@ impl Offload {
         if routed.route.offload == OffloadMode::Off {
             return Verdict::Off;
         }
-        // An interim answer before the body, or another protocol after it, takes someone in
-        // between.
-        if head.expects_continue() || head.is_upgrade() {
+        if takes_a_proxy(head) {
             return Verdict::Proxy(Fallback::Request);
+        }
+        if !routed.may_leave {
+            return Verdict::Proxy(Fallback::Draining);
         }
         if routed.server.agent.is_none() {
             return Verdict::Proxy(Fallback::NoAgent);
@@ -170,15 +192,11 @@ impl Offload {
     ///
     /// # Errors
     /// The stream as it was, and why.
-    pub(crate) async fn hand_over(
-        &self,
-        stream: Stream,
-        candidate: Candidate,
-    ) -> Result<(), (Box<Stream>, Declined)> {
+    pub(crate) async fn hand_over(&self, stream: Stream, candidate: Candidate) -> Result<(), Kept> {
         let mover = self.mover.borrow().clone();
         match mover {
             Some(mover) => mover.hand_over(stream, candidate).await,
-            None => Err((Box::new(stream), Fallback::Unsupported.into())),
+            None => Err(Kept::new(stream, Fallback::Unsupported)),
         }
     }
 
@@ -194,8 +212,9 @@ impl Offload {
         way: Way,
         (requests, bytes): (u64, u64),
         took: Option<Duration>,
+        waited: Duration,
     ) {
-        let served = Served { requests, bytes, took, now: self.origin.elapsed() };
+        let served = Served { requests, bytes, took, waited, now: self.origin.elapsed() };
         self.auto.borrow_mut().learn_pace(route, way, served);
     }
 
@@ -205,14 +224,28 @@ impl Offload {
     }
 
     /// What a server did with a connection: see [`Auto::learn_returned`].
-    pub(crate) fn learn_returned(
-        &self,
-        key: RequestKey,
-        requests: u64,
-        bytes: u64,
-        departed: bool,
-    ) {
-        self.auto.borrow_mut().learn_returned(key, requests, bytes, departed);
+    pub(crate) fn learn_returned(&self, key: RequestKey, requests: u64, bytes: u64, left: Left) {
+        self.auto.borrow_mut().learn_returned(key, requests, bytes, left);
+    }
+
+    /// A connection was taken home: see [`Auto::learn_reclaim`].
+    pub(crate) fn learn_reclaim(&self, tls: bool, cost: Duration) {
+        self.auto.borrow_mut().learn_reclaim(tls, cost);
+    }
+
+    /// A client was silent between two requests: see [`Auto::learn_silence`].
+    pub(crate) fn learn_silence(&self, route: usize, silence: Duration) {
+        self.auto.borrow_mut().learn_silence(route, silence);
+    }
+
+    /// So many silences were shorter: see [`Auto::learn_silences_below`].
+    pub(crate) fn learn_silences_below(&self, route: usize, count: u64, below: Duration) {
+        self.auto.borrow_mut().learn_silences_below(route, count, below);
+    }
+
+    /// How long a server is to keep a connection without a request: see [`Auto::idle_return`].
+    pub(crate) fn idle_return(&self, route: usize, occupancy: f64, most: Duration) -> Duration {
+        self.auto.borrow().idle_return(route, occupancy, most)
     }
 
     /// A connection ended: see [`Auto::learn_connection`].
@@ -229,6 +262,10 @@ pub(crate) fn place(worker: &Worker, input: &[u8], home: Home) -> Option<Candida
     let head = RequestHead::parse(input, &plan.head_limits).ok()??;
     let host = head.host(input);
     let route = plan.routes.find(host, head.path(input))?;
+    // Proxied, and so for the request loop.
+    if route.offload == OffloadMode::Off || takes_a_proxy(&head) {
+        return None;
+    }
     let pool = plan.pools.get(route.pool)?;
     let mut turn = worker.turn.get();
     let server = pool.choose(head.path(input), &mut turn, &[])?;
@@ -238,10 +275,15 @@ pub(crate) fn place(worker: &Worker, input: &[u8], home: Home) -> Option<Candida
         route: route.index,
         pool: pool.clone(),
         server,
-        host: host.map(str::to_owned),
+        scope: plan.routes.scope_key(route, host),
         key: key(route, &head, input),
         home,
     })
+}
+
+/// An interim answer before the body, or another protocol after it, takes someone in between.
+fn takes_a_proxy(head: &RequestHead) -> bool {
+    head.expects_continue() || head.is_upgrade()
 }
 
 /// What the policy knows a request by.
@@ -273,6 +315,7 @@ mod tests {
     /// Hands nothing over, or answers the request itself and sends the connection home.
     struct Fake {
         refuse: Cell<Option<Fallback>>,
+        in_doubt: Cell<bool>,
         handed: Cell<u32>,
         worker: RefCell<Option<Rc<Worker>>>,
     }
@@ -287,10 +330,11 @@ mod tests {
             &self,
             mut stream: Stream,
             candidate: Candidate,
-        ) -> LocalBoxFuture<'_, Result<(), (Box<Stream>, Declined)>> {
+        ) -> LocalBoxFuture<'_, Result<(), Kept>> {
             Box::pin(async move {
                 if let Some(why) = self.refuse.get() {
-                    return Err((Box::new(stream), why.into()));
+                    let in_doubt = self.in_doubt.get();
+                    return Err(Kept { in_doubt, ..Kept::new(stream, why) });
                 }
                 self.handed.set(self.handed.get() + 1);
                 let head = RequestHead::parse(stream.input(), &candidate.plan.head_limits);
@@ -341,7 +385,8 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (tcp, peer) = listener.accept().await.unwrap();
         let admission = worker.clients.admit_returned(peer.ip(), 0);
-        let connection = Connection::new(worker.clone(), Stream::plain(tcp), 0, 0, admission);
+        let home = Home { listener: 0, requests: 0 };
+        let connection = Connection::new(worker.clone(), Stream::plain(tcp), home, admission);
         tokio::task::spawn_local(connection.serve());
         client
     }
@@ -377,6 +422,7 @@ mod tests {
         LocalSet::new().block_on(&runtime, async {
             let fake = Rc::new(Fake {
                 refuse: Cell::new(refuse),
+                in_doubt: Cell::new(false),
                 handed: Cell::new(0),
                 worker: RefCell::new(None),
             });
@@ -447,7 +493,7 @@ mod tests {
             // As if servers had reported what they sent.
             let key = RequestKey::new(0, "GET", "/", false);
             for _ in 0..20 {
-                worker.offload.learn_returned(key, 1, 100 << 30, false);
+                worker.offload.learn_returned(key, 1, 100 << 30, Left::Done);
             }
             assert_eq!(get(&mut client, "").await, "direct");
         });
@@ -460,9 +506,60 @@ mod tests {
             let input = b"GET /a HTTP/1.1\r\nHost: objects.example:80\r\n\r\n";
             let candidate = place(&worker, input, home).unwrap();
             assert_eq!((candidate.route, candidate.server, candidate.home), (0, 0, home));
-            assert_eq!(candidate.host.as_deref(), Some("objects.example:80"));
             assert!(place(&worker, &input[..10], home).is_none());
             assert!(place(&worker, b"GET / HTTP/1.1\n", home).is_none());
+            // What only a proxy can do is done at home.
+            let upgrade =
+                b"GET /a HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n";
+            assert!(place(&worker, upgrade, home).is_none());
+        });
+        run("off", None, async |worker, _| {
+            let home = Home { listener: 0, requests: 7 };
+            assert!(place(&worker, b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n", home).is_none());
+        });
+    }
+
+    /// A drain takes connections home: none leaves any more, and each answer is the last one.
+    #[test]
+    fn while_the_process_drains_nothing_is_handed_over() {
+        run("always", None, async |worker, fake| {
+            let mut client = serve(&worker).await;
+            assert_eq!(get(&mut client, "").await, "direct");
+            worker.begin_drain();
+            client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.contains("\r\nConnection: close\r\n"), "{answer}");
+            assert!(answer.ends_with("proxied"), "{answer}");
+            assert_eq!(fake.handed.get(), 1);
+            assert_eq!(fallbacks(&worker, Fallback::Draining), 1);
+            drop(client);
+            worker.all_ended().await;
+        });
+    }
+
+    /// A server that was sent a request and fell silent may have carried it out.
+    #[test]
+    fn a_request_in_doubt_is_sent_again_only_where_that_is_safe() {
+        run("always", Some(Fallback::ChannelDown), async |worker, fake| {
+            fake.in_doubt.set(true);
+            let ask = async |method: &str| {
+                let mut client = serve(&worker).await;
+                let request =
+                    format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+                client.write_all(request.as_bytes()).await.unwrap();
+                let mut answer = String::new();
+                client.read_to_string(&mut answer).await.unwrap();
+                assert!(answer.contains("\r\nConnection: close\r\n"), "{answer}");
+                answer
+            };
+            for safe in ["GET", "PUT", "DELETE"] {
+                assert!(ask(safe).await.ends_with("proxied"), "{safe}");
+            }
+            for other in ["POST", "PATCH"] {
+                assert!(ask(other).await.starts_with("HTTP/1.1 502 "), "{other}");
+            }
+            assert_eq!(worker.meter.value(meter::Event::RequestInDoubt), 2);
         });
     }
 }

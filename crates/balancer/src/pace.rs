@@ -5,6 +5,10 @@
 //! client does in between is the same whoever answers; so where paces of proxied requests are much
 //! slower than those of requests of the same size that servers answer themselves, proxying is in
 //! the way, and the route hands over until its traffic falls below what proxying could carry.
+//!
+//! A client that thinks has a slow pace too, of which proxying is no part: so nothing is tried or
+//! concluded where clients wait for only a small share of their pace. A trial that shows nothing
+//! makes the next one rarer.
 
 use crate::mean::Mean;
 use std::time::Duration;
@@ -29,8 +33,13 @@ const PERIODS: usize = 8;
 const CARRIED_SHARE: f64 = 0.8;
 /// Requests are handed over for at least so long, once it is concluded that they should be.
 const HOLD: Duration = Duration::from_secs(3);
-/// How often a route is tried that is slow by proxying, whatever a trial costs.
+/// How often a route is tried that is slow by proxying, whatever a trial costs; doubled with every
+/// trial after which nothing is concluded.
 const TRIAL_EVERY: Duration = Duration::from_millis(100);
+/// And at least so often.
+const TRIAL_EVERY_MAX: Duration = Duration::from_secs(60);
+/// Proxying that has become so many times slower is tried as often as at first.
+const SLOWER: f64 = 2.0;
 /// Slower than this is slow: a worker that has nothing but the processor to wait for is not.
 const SLOW_US: f64 = 2_000.0;
 
@@ -47,10 +56,28 @@ pub(crate) enum Way {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Paces {
     proxied_us: [Mean; SIZES],
+    /// Of the proxied paces, what clients waited for.
+    waited_us: [Mean; SIZES],
     direct_us: [Mean; SIZES],
     traffic: Traffic,
     bound: Option<Bound>,
-    tried: Duration,
+    tried: Tried,
+}
+
+/// The last trial.
+#[derive(Clone, Copy, Debug)]
+struct Tried {
+    at: Duration,
+    /// The pace of proxied requests then.
+    pace_us: f64,
+    /// When the next one is due.
+    pause: Duration,
+}
+
+impl Default for Tried {
+    fn default() -> Tried {
+        Tried { at: Duration::ZERO, pace_us: 0.0, pause: TRIAL_EVERY }
+    }
 }
 
 /// Proxying is in the way.
@@ -74,8 +101,15 @@ pub(crate) enum Advice {
 
 impl Paces {
     /// `requests` requests with responses of `bytes` octets altogether took `took`, from the first
-    /// of them to the one after the last.
-    pub(crate) fn learn(&mut self, way: Way, requests: u64, bytes: u64, took: Duration) {
+    /// of them to the one after the last. `waited` of that the client waited for the responses;
+    /// known of proxied ones.
+    pub(crate) fn learn(
+        &mut self,
+        way: Way,
+        (requests, bytes): (u64, u64),
+        took: Duration,
+        waited: Duration,
+    ) {
         let requests = requests.max(1);
         let each = took / u32::try_from(requests).unwrap_or(u32::MAX);
         if each > PACE_MAX {
@@ -85,8 +119,12 @@ impl Paces {
             Way::Proxied => &mut self.proxied_us,
             Way::Direct => &mut self.direct_us,
         };
-        if let Some(mean) = means.get_mut(size(bytes / requests)) {
+        let size = size(bytes / requests);
+        if let Some(mean) = means.get_mut(size) {
             mean.learn(each.as_secs_f64() * 1e6, WINDOW);
+        }
+        if let (Way::Proxied, Some(mean)) = (way, self.waited_us.get_mut(size)) {
+            mean.learn(waited.min(took).as_secs_f64() * 1e6, WINDOW);
         }
     }
 
@@ -108,9 +146,14 @@ impl Paces {
             // Quiet enough for proxying: what it was like is no evidence any more.
             self.bound = None;
             self.proxied_us = [Mean::default(); SIZES];
+            self.waited_us = [Mean::default(); SIZES];
         }
         let (proxied, direct) = (self.proxied_us[size(bytes)], self.direct_us[size(bytes)]);
         if proxied.count < PROXIED_MIN {
+            return Advice::None;
+        }
+        // The rest of the pace is the client's own: no way of answering saves more than the wait.
+        if self.waited_us[size(bytes)].value < (1.0 - SHARE_MAX) * proxied.value {
             return Advice::None;
         }
         if direct.count >= DIRECT_MIN
@@ -120,11 +163,20 @@ impl Paces {
             self.bound = Some(Bound { carried_bytes_per_s: rate, until: now + HOLD });
             return Advice::HandOver;
         }
-        if proxied.value > SLOW_US && now.saturating_sub(self.tried) >= TRIAL_EVERY {
-            self.tried = now;
+        if proxied.value > SLOW_US && now.saturating_sub(self.tried.at) >= self.tried.pause {
+            self.try_now(now, proxied.value, direct.count >= DIRECT_MIN);
             return Advice::Try;
         }
         Advice::None
+    }
+
+    /// A trial; `in_vain`: those before have shown that proxying is not in the way.
+    fn try_now(&mut self, now: Duration, pace_us: f64, in_vain: bool) {
+        let pause = match in_vain && pace_us < SLOWER * self.tried.pace_us {
+            true => (self.tried.pause * 2).min(TRIAL_EVERY_MAX),
+            false => TRIAL_EVERY,
+        };
+        self.tried = Tried { at: now, pace_us, pause };
     }
 }
 
@@ -199,7 +251,7 @@ mod tests {
             *path = done;
             asks[next] = done + think + Duration::from_micros(50);
             let way = if over { Way::Direct } else { Way::Proxied };
-            paces.learn(way, 1, bytes, asks[next] - now);
+            paces.learn(way, (1, bytes), asks[next] - now, done - now);
             paces.carry(bytes, now);
             if now > end / 2 {
                 carried += bytes;
@@ -231,8 +283,9 @@ mod tests {
         let (mut paces, mut now) = (Paces::default(), Duration::ZERO);
         for _ in 0..400 {
             now += Duration::from_millis(5);
-            paces.learn(Way::Proxied, 1, 1 << 16, Duration::from_millis(20));
-            paces.learn(Way::Direct, 8, 8 << 16, Duration::from_millis(40));
+            let (slow, fast) = (Duration::from_millis(20), Duration::from_millis(40));
+            paces.learn(Way::Proxied, (1, 1 << 16), slow, slow);
+            paces.learn(Way::Direct, (8, 8 << 16), fast, Duration::ZERO);
             paces.carry(1 << 16, now);
         }
         assert_eq!(paces.advise(1 << 16, now), Advice::HandOver);
@@ -247,12 +300,31 @@ mod tests {
 
     #[test]
     fn clients_that_think_tell_nothing() {
-        let mut paces = Paces::default();
-        for _ in 0..100 {
-            paces.learn(Way::Proxied, 1, 1 << 14, Duration::from_secs(5));
-            paces.learn(Way::Direct, 1, 1 << 14, Duration::from_millis(1));
+        for think_ms in [30, 300, 5000] {
+            let mut paces = Paces::default();
+            let (think, answer) = (Duration::from_millis(think_ms), Duration::from_millis(3));
+            for _ in 0..100 {
+                paces.learn(Way::Proxied, (1, 1 << 14), think + answer, answer);
+                paces.learn(Way::Direct, (1, 1 << 14), Duration::from_millis(1), Duration::ZERO);
+            }
+            assert_eq!(paces.advise(1 << 14, Duration::from_secs(9)), Advice::None, "{think_ms}");
         }
-        assert_eq!(paces.advise(1 << 14, Duration::from_secs(9)), Advice::None);
+    }
+
+    #[test]
+    fn trials_that_show_nothing_become_rare() {
+        // A server that needs 50 ms for an answer needs them whoever has the connection.
+        let (mut paces, mut now, mut trials) = (Paces::default(), Duration::ZERO, 0);
+        let answer = Duration::from_millis(50);
+        for _ in 0..2000 {
+            let over = paces.advise(1 << 10, now);
+            assert_ne!(over, Advice::HandOver);
+            now += answer;
+            let way = if over == Advice::Try { Way::Direct } else { Way::Proxied };
+            trials += u32::from(over == Advice::Try);
+            paces.learn(way, (1, 1 << 10), answer, answer);
+        }
+        assert!((DIRECT_MIN as u32..20).contains(&trials), "{trials}");
     }
 
     #[test]

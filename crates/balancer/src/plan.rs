@@ -4,11 +4,16 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use service::trust::{TrustError, TrustFiles};
+use meter::Meter;
+use service::trust::{Membership, TrustError, TrustFiles};
 use wire::http::HeadLimits;
 
 use crate::clients::ClientLimits;
-use crate::config::{BalancerConfig, ConfigError, ListenerConfig, Timeouts, TrustConfig};
+use crate::config::{
+    BalancerConfig, ConfigError, ListenerConfig, PolicyConfig, PoolConfig, RouteConfig, Timeouts,
+    TrustConfig,
+};
+use crate::machine::Machine;
 use crate::pool::{KnownServers, Pool};
 use crate::route::RouteTable;
 use crate::tls::{self, TlsError};
@@ -28,6 +33,30 @@ pub(crate) struct Plan {
     pub head_limits: HeadLimits,
     /// Most octets of a request's body.
     pub body_bytes_max: u64,
+    /// The same value in plans that send every request to the same server on the same terms.
+    pub routing: Arc<Routing>,
+    /// What moving connections takes of the machine, once a route wanted it.
+    pub machine: Option<Machine>,
+}
+
+/// What decides where requests go.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Routing {
+    routes: Vec<RouteConfig>,
+    pools: Vec<PoolRouting>,
+}
+
+/// Name, policy, and addresses of the servers and of their agents.
+type PoolRouting = (String, PolicyConfig, Vec<(Option<SocketAddr>, Option<SocketAddr>)>);
+
+impl Routing {
+    fn of(config: &BalancerConfig) -> Routing {
+        let pool = |(name, pool): (&String, &PoolConfig)| {
+            let addresses = |server| (pool.http_address(server), pool.agent_address(server));
+            (name.clone(), pool.policy, pool.servers.iter().map(addresses).collect())
+        };
+        Routing { routes: config.routes.clone(), pools: config.pools.iter().map(pool).collect() }
+    }
 }
 
 /// What one listener does with its connections.
@@ -86,16 +115,18 @@ impl Plan {
         config.validate()?;
         let mut pools = Vec::with_capacity(config.pools.len());
         for (name, pool) in &config.pools {
-            if let Some(trust) = &pool.trust {
+            let load = |trust| -> Result<Arc<Membership>, PlanError> {
                 let files = trust_files(trust);
                 let failed =
                     |error| PlanError::Trust { pool: name.clone(), error: Box::new(error) };
-                service::trust::client_config(&files).map_err(failed)?;
+                let membership = Membership::load(&files).map(Arc::new).map_err(failed)?;
                 if let Err(error) = service::trust::balancer_role(&files).map_err(failed)? {
                     tracing::warn!(pool = name, %error, "agents may turn this balancer away");
                 }
-            }
-            pools.push(Arc::new(Pool::new(name, pool, known)));
+                Ok(membership)
+            };
+            let trust = pool.trust.as_ref().map(load).transpose()?;
+            pools.push(Arc::new(Pool::new(name, pool, trust, known)));
         }
         let pool_index = |name: &str| pools.iter().position(|pool| pool.name == name);
         let routes = RouteTable::new(&config.routes, pool_index);
@@ -112,6 +143,8 @@ impl Plan {
                 target_bytes_max: limits.target_bytes_max.as_usize(),
             },
             body_bytes_max: limits.body_bytes_max.bytes(),
+            routing: Arc::new(Routing::of(&config)),
+            machine: None,
             config,
         })
     }
@@ -120,7 +153,7 @@ impl Plan {
     ///
     /// # Errors
     /// As [`Plan::new`]; or something changed that only a restart can change.
-    pub(crate) fn reload(&self, config: BalancerConfig) -> Result<Plan, PlanError> {
+    pub(crate) fn reload(&self, config: BalancerConfig, meter: &Meter) -> Result<Plan, PlanError> {
         let addresses = |config: &BalancerConfig| {
             config.listeners.iter().map(|l| l.address).collect::<Vec<_>>()
         };
@@ -134,7 +167,30 @@ impl Plan {
         if config.admin != self.config.admin {
             return restart("admin");
         }
-        Plan::new(config, &mut KnownServers::of(&self.pools))
+        if let Some(what) = self.machine.as_ref().and_then(|_| self.fixed_offload(&config)) {
+            return restart(what);
+        }
+        let mut plan = Plan::new(config, &mut KnownServers::of(&self.pools))?;
+        if plan.routing == self.routing {
+            plan.routing = Arc::clone(&self.routing);
+        }
+        plan.machine = self.machine.clone().or_else(|| Machine::open(&plan, meter));
+        Ok(plan)
+    }
+
+    /// The key of `[offload]` that differs and cannot change while connections can be handed over.
+    fn fixed_offload(&self, config: &BalancerConfig) -> Option<&'static str> {
+        let (old, new) = (&self.config.offload, &config.offload);
+        let changes = [
+            (old.interface != new.interface, "offload.interface"),
+            (old.journal != new.journal, "offload.journal"),
+            // The servers were told in their HELLO.
+            (old.lease != new.lease, "offload.lease"),
+            (old.flows_max != new.flows_max, "offload.flows_max"),
+            (old.steering != new.steering, "offload.steering"),
+            (old.hold_bytes_max != new.hold_bytes_max, "offload.hold_bytes_max"),
+        ];
+        changes.into_iter().find(|(differs, _)| *differs).map(|(_, key)| key)
     }
 }
 
@@ -177,16 +233,50 @@ mod tests {
     fn a_reload_keeps_servers_and_refuses_what_needs_a_restart() {
         let listener = "[[listener]]\naddress = \"127.0.0.1:1\"\n";
         let plan = Plan::new(config(listener), &mut KnownServers::default()).unwrap();
-        let again = plan.reload(config(&format!("{listener}connections_max = 7\n"))).unwrap();
+        let meter = Meter::new();
+        let more = config(&format!("{listener}connections_max = 7\n"));
+        let again = plan.reload(more, &meter).unwrap();
         assert!(Arc::ptr_eq(&plan.pools[0].servers[0], &again.pools[0].servers[0]));
         assert_eq!(again.listeners[0].limits.listener_max, 7);
+        // Nothing of it decides where requests go.
+        assert!(Arc::ptr_eq(&plan.routing, &again.routing));
+        let mut elsewhere = config(listener);
+        elsewhere.routes[0].prefix = "/objects".to_owned();
+        let elsewhere = plan.reload(elsewhere, &meter).unwrap();
+        assert!(!Arc::ptr_eq(&plan.routing, &elsewhere.routing));
         for (changed, what) in [
             (listener.replace(":1", ":2"), "listeners"),
             (format!("workers = 1\n{listener}"), "workers"),
             (format!("admin = \"127.0.0.1:3\"\n{listener}"), "admin"),
         ] {
-            let message = plan.reload(config(&changed)).unwrap_err().to_string();
+            let message = plan.reload(config(&changed), &meter).unwrap_err().to_string();
             assert!(message.contains(what), "{message}");
+        }
+    }
+
+    /// Every key of `[offload]` either follows a reload or is named where it cannot.
+    #[test]
+    fn a_reload_of_offload_follows_or_names_the_key() {
+        let listener = "[[listener]]\naddress = \"127.0.0.1:1\"\n";
+        let plan = Plan::new(config(listener), &mut KnownServers::default()).unwrap();
+        let fixed = |key: &str, value: &str| {
+            let text = format!("offload = {{ {key} = {value} }}\n{listener}");
+            plan.fixed_offload(&config(&text))
+        };
+        for (key, value) in
+            [("deadline", "\"2s\""), ("linger", "\"3s\""), ("idle_return", "\"9s\"")]
+        {
+            assert_eq!(fixed(key, value), None, "{key}");
+        }
+        for (key, value) in [
+            ("interface", "\"eth7\""),
+            ("journal", "\"/run/x\""),
+            ("lease", "\"20s\""),
+            ("flows_max", "7"),
+            ("steering", "\"tc\""),
+            ("hold_bytes_max", "\"1MiB\""),
+        ] {
+            assert_eq!(fixed(key, value), Some(&*format!("offload.{key}")), "{key}");
         }
     }
 

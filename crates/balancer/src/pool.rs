@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use handoff::shard::Ring;
 use meter::{Event, Gauge, Health, Meter};
 
-use crate::config::{HealthConfig, PolicyConfig, PoolConfig, TrustConfig, UpstreamConfig};
+use service::trust::Membership;
+
+use crate::config::{HealthConfig, PolicyConfig, PoolConfig, UpstreamConfig};
 
 /// A server as all workers see it.
 #[derive(Debug)]
@@ -21,6 +23,10 @@ pub(crate) struct Server {
     /// Where its agent is, if it has one.
     pub agent: Option<SocketAddr>,
     in_flight: AtomicUsize,
+    /// Connections that it has, or is about to have.
+    adopted: AtomicUsize,
+    /// Its agent is silent: it may be stopped, or cut off, although it accepts connections.
+    silent: AtomicBool,
     healthy: AtomicBool,
     /// Checks or connections of one outcome in a row: successes while it is unhealthy, failures
     /// while it is healthy.
@@ -34,6 +40,8 @@ impl Server {
             address,
             agent,
             in_flight: AtomicUsize::new(0),
+            adopted: AtomicUsize::new(0),
+            silent: AtomicBool::new(false),
             healthy: AtomicBool::new(true),
             streak: AtomicU32::new(0),
         }
@@ -44,9 +52,38 @@ impl Server {
         self.in_flight.load(Ordering::Relaxed)
     }
 
+    /// Connections that it was handed.
+    pub(crate) fn adopted(&self) -> usize {
+        self.adopted.load(Ordering::Relaxed)
+    }
+
+    /// What it has to do: requests in flight, and connections that it was handed.
+    pub(crate) fn load(&self) -> usize {
+        self.in_flight() + self.adopted()
+    }
+
     /// Whether it gets requests.
     pub(crate) fn is_healthy(&self) -> bool {
         self.healthy.load(Ordering::Relaxed)
+    }
+
+    /// Whether it gets requests while others of its pool can have them.
+    pub(crate) fn is_usable(&self) -> bool {
+        self.is_healthy() && !self.is_silent()
+    }
+
+    /// Whether its agent is silent.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of the agent's silence, or of a sign of life of the server.
+    pub(crate) fn set_silent(&self, silent: bool) {
+        // Every proxied answer comes by here: no write to a shared line where none is due.
+        if self.is_silent() != silent {
+            self.silent.store(silent, Ordering::Relaxed);
+            tracing::warn!(server = %self.address, silent, "a server's agent fell silent, or is back");
+        }
     }
 
     /// Takes note of a check, or of a connection that a request needed.
@@ -102,6 +139,26 @@ impl Drop for InFlight {
     }
 }
 
+/// One connection that a server has; ends when dropped.
+#[derive(Debug)]
+pub(crate) struct AtServer {
+    server: Arc<Server>,
+}
+
+impl AtServer {
+    /// `server` is about to have one more.
+    pub(crate) fn begin(server: Arc<Server>) -> AtServer {
+        server.adopted.fetch_add(1, Ordering::Relaxed);
+        AtServer { server }
+    }
+}
+
+impl Drop for AtServer {
+    fn drop(&mut self) {
+        self.server.adopted.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A pool of one configuration.
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -114,7 +171,7 @@ pub(crate) struct Pool {
     /// Connections to the servers.
     pub upstream: UpstreamConfig,
     /// Identities towards the agents, in a pool that has them.
-    pub trust: Option<TrustConfig>,
+    pub trust: Option<Arc<Membership>>,
     policy: Policy,
 }
 
@@ -127,7 +184,12 @@ enum Policy {
 
 impl Pool {
     /// The pool of `config`; servers that are `known` by their addresses are taken over.
-    pub(crate) fn new(name: &str, config: &PoolConfig, known: &mut KnownServers) -> Pool {
+    pub(crate) fn new(
+        name: &str,
+        config: &PoolConfig,
+        trust: Option<Arc<Membership>>,
+        known: &mut KnownServers,
+    ) -> Pool {
         let servers: Vec<Arc<Server>> = config
             .servers
             .iter()
@@ -151,7 +213,7 @@ impl Pool {
             servers,
             health: config.health.clone(),
             upstream: config.upstream.clone(),
-            trust: config.trust.clone(),
+            trust,
             policy,
         }
     }
@@ -171,29 +233,36 @@ impl Pool {
     }
 
     /// The index of the server for a request. `turn` is the worker's own counter; `passed_over`
-    /// says which servers have failed this request already. `None`: no server is healthy and has
-    /// room.
+    /// says which servers have failed this request already. One whose agent is silent gets requests
+    /// only where every other one fails. `None`: no server is healthy and has room.
     pub(crate) fn choose(
         &self,
         path: &str,
         turn: &mut usize,
         passed_over: &[usize],
     ) -> Option<usize> {
-        let usable = |index: usize| {
+        *turn = turn.wrapping_add(1);
+        let healthy = |index: usize| {
             self.servers.get(index).is_some_and(|server| {
                 server.is_healthy()
                     && server.in_flight() < self.upstream.requests_max
                     && !passed_over.contains(&index)
             })
         };
-        *turn = turn.wrapping_add(1);
+        let heard = |index: usize| {
+            healthy(index) && self.servers.get(index).is_some_and(|server| !server.is_silent())
+        };
+        self.choose_of(path, *turn, heard).or_else(|| self.choose_of(path, *turn, healthy))
+    }
+
+    fn choose_of(&self, path: &str, turn: usize, usable: impl Fn(usize) -> bool) -> Option<usize> {
         let count = self.servers.len();
         match &self.policy {
-            Policy::RoundRobin => in_turn(*turn, count).find(|index| usable(*index)),
+            Policy::RoundRobin => in_turn(turn, count).find(|index| usable(*index)),
             // Equals take turns, lest one server get every request of an idle pool.
-            Policy::LeastConnections => in_turn(*turn, count)
+            Policy::LeastConnections => in_turn(turn, count)
                 .filter(|index| usable(*index))
-                .min_by_key(|index| self.servers.get(*index).map_or(0, |s| s.in_flight())),
+                .min_by_key(|index| self.servers.get(*index).map_or(0, |s| s.load())),
             Policy::Sharded(ring) => self.shard(ring, path, usable),
         }
     }
@@ -202,11 +271,10 @@ impl Pool {
     /// that the path with a number names, so that a stand-in is always the same as well.
     fn shard(&self, ring: &Ring, path: &str, usable: impl Fn(usize) -> bool) -> Option<usize> {
         let healthy = self.servers.iter().filter(|server| server.is_healthy()).count();
-        let total: usize = self.servers.iter().map(|server| server.in_flight()).sum();
+        let total: usize = self.servers.iter().map(|server| server.load()).sum();
         let share = (total + 1) as f64 / healthy.max(1) as f64;
         let bound = ((share * LOAD_FACTOR).ceil() as usize).max(LOAD_FLOOR);
-        let in_bound =
-            |index: &usize| self.servers.get(*index).is_some_and(|s| s.in_flight() < bound);
+        let in_bound = |index: &usize| self.servers.get(*index).is_some_and(|s| s.load() < bound);
         let owner = ring.owner(path).filter(|index| usable(*index));
         if owner.is_some_and(|index| in_bound(&index)) {
             return owner;
@@ -273,7 +341,7 @@ mod tests {
             list.join(", ")
         );
         let config = crate::config::BalancerConfig::parse(&text, "test").unwrap();
-        Pool::new("p", &config.pools["p"], &mut KnownServers::default())
+        Pool::new("p", &config.pools["p"], None, &mut KnownServers::default())
     }
 
     fn fail(pool: &Pool, index: usize) {
@@ -373,6 +441,35 @@ mod tests {
         }
         assert_eq!(meter.value(Event::HealthChanged(Health::Unhealthy)), 1);
         assert_eq!(meter.value(Event::HealthChanged(Health::Healthy)), 1);
+    }
+
+    #[test]
+    fn a_server_whose_agent_is_silent_gets_what_nobody_else_can_have() {
+        for policy in ["round-robin", "least-connections", "sharded"] {
+            let pool = pool(policy, 3);
+            let mut turn = 0;
+            let mut choose = |passed: &[usize]| pool.choose("/objects/7", &mut turn, passed);
+            let silent = choose(&[]).unwrap();
+            pool.servers[silent].set_silent(true);
+            assert!((0..9).all(|_| choose(&[]) != Some(silent)), "{policy}");
+            let others: Vec<usize> = (0..3).filter(|index| *index != silent).collect();
+            assert_eq!(choose(&others), Some(silent), "{policy}");
+            pool.servers[silent].set_silent(false);
+            assert!((0..9).any(|_| choose(&[]) == Some(silent)), "{policy}");
+        }
+    }
+
+    /// Connections whose clients think are no requests: they keep no request from its server.
+    #[test]
+    fn connections_at_a_server_are_no_requests_in_flight() {
+        let pool = pool("least-connections", 2);
+        let server = &pool.servers[0];
+        let parked: Vec<AtServer> = (0..50).map(|_| AtServer::begin(server.clone())).collect();
+        assert_eq!((server.in_flight(), server.load()), (0, 50));
+        assert_eq!(pool.choose("/", &mut 0, &[1]), Some(0));
+        assert_eq!(pool.choose("/", &mut 0, &[]), Some(1));
+        drop(parked);
+        assert_eq!(server.load(), 0);
     }
 
     #[test]

@@ -22,9 +22,11 @@ use crate::config::Timeouts;
 use crate::deliver::{Delivered, Delivery};
 use crate::head::{self, Origin, ResponseTerms};
 use crate::incoming::{Incoming, Seen};
-use crate::pool::{InFlight, Pool};
+use crate::pool::{InFlight, Pool, Server};
 use crate::respond::Refusal;
 use crate::timer::{Elapsed, Timer};
+use crate::tunnel::Upgraded;
+use crate::upgrade;
 use crate::upload::{Upload, UploadError};
 use crate::upstream::Upstream;
 use crate::worker::Worker;
@@ -55,6 +57,21 @@ pub(crate) struct Forward<'b> {
     http10: bool,
     keep_alive: bool,
     awaits_continue: bool,
+    /// The protocols that are offered to the server.
+    upgrade: Option<String>,
+}
+
+/// How a request is to be forwarded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Forwarding<'a> {
+    /// The client's address as text.
+    pub client: &'a str,
+    /// The server.
+    pub server: SocketAddr,
+    /// Most bytes of its body.
+    pub body_bytes_max: u64,
+    /// Protocols that the connection may change to.
+    pub upgrades: &'a [String],
 }
 
 impl<'b> Forward<'b> {
@@ -65,17 +82,21 @@ impl<'b> Forward<'b> {
     pub(crate) fn prepare(
         client: &mut Stream,
         request: &RequestHead,
-        client_text: &str,
-        server: SocketAddr,
-        body_bytes_max: u64,
+        how: Forwarding<'_>,
         out: &'b mut Vec<u8>,
     ) -> Result<Forward<'b>, HeadError> {
         let input = client.input();
         out.clear();
         // Only a request of HTTP/1.0 can lack a host; the allocation is its own fault.
         let authority =
-            if request.host(input).is_none() { server.to_string() } else { String::new() };
-        let origin = Origin { client: client_text, tls: client.is_tls(), authority: &authority };
+            if request.host(input).is_none() { how.server.to_string() } else { String::new() };
+        let upgrade = upgrade::offer(request, input, how.upgrades);
+        let origin = Origin {
+            client: how.client,
+            tls: client.is_tls(),
+            authority: &authority,
+            upgrade: upgrade.as_deref(),
+        };
         head::request(request, input, &origin, out);
         let mut rest = Body::new(request.framing());
         let behind = input.get(request.head_bytes()..).unwrap_or_default();
@@ -85,11 +106,12 @@ impl<'b> Forward<'b> {
         Ok(Forward {
             sent: out,
             rest,
-            body_bytes_max: body_bytes_max.saturating_sub(taken as u64),
+            body_bytes_max: how.body_bytes_max.saturating_sub(taken as u64),
             method: request.method(),
             http10: request.is_http10(),
             keep_alive: request.keep_alive(),
             awaits_continue: request.expects_continue(),
+            upgrade,
         })
     }
 
@@ -103,7 +125,7 @@ impl<'b> Forward<'b> {
 }
 
 /// How a request ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Ended {
     /// Answered; the next request may follow.
     KeepAlive,
@@ -113,10 +135,12 @@ pub(crate) enum Ended {
     Refused(Refusal),
     /// The answer broke off, or the client did.
     Abort,
+    /// The server has changed the protocol, and the client has been told.
+    Upgraded(Box<Upgraded>),
 }
 
 /// How a request ended, and what there is to count.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Done {
     /// How.
     pub ended: Ended,
@@ -154,6 +178,8 @@ pub(crate) struct Exchange<'c> {
     pub timeouts: &'c Timeouts,
     /// The pool.
     pub pool: &'c Pool,
+    /// The connection ends with this request.
+    pub is_last: bool,
 }
 
 /// Why an attempt did not lead to an answer.
@@ -206,8 +232,13 @@ impl Exchange<'_> {
                     }
                 },
             };
-            match self.attempt(&mut forward, upstream, start).await {
-                Attempt::Over(done) => return done,
+            match self.attempt(&mut forward, upstream, in_flight.server(), start).await {
+                Attempt::Over(mut done) => {
+                    if let Ended::Upgraded(upgraded) = &mut done.ended {
+                        upgraded.in_flight = Some(in_flight);
+                    }
+                    return done;
+                }
                 Attempt::Stale => self.worker.meter.add(Event::UpstreamRetried),
             }
         }
@@ -251,6 +282,7 @@ impl Exchange<'_> {
         &mut self,
         forward: &mut Forward<'_>,
         mut upstream: Upstream,
+        server: &Server,
         start: Instant,
     ) -> Attempt {
         // Once more of the body is taken from the client it is nowhere else.
@@ -276,6 +308,10 @@ impl Exchange<'_> {
         match self.await_head(forward, &mut upstream, &mut upload, &mut incoming).await {
             Ok(head) => {
                 self.worker.meter.record(Stage::UpstreamResponse, start.elapsed());
+                server.set_silent(false);
+                if head.status() == 101 {
+                    return Attempt::Over(self.switch(forward, head, upstream, incoming).await);
+                }
                 Attempt::Over(self.deliver(forward, head, upstream, upload, incoming).await)
             }
             Err(Failed::Server) if replayable && incoming.is_untouched() => Attempt::Stale,
@@ -320,8 +356,8 @@ impl Exchange<'_> {
                     self.pass_interim(&head, forward.http10, incoming).await?;
                     continue;
                 }
-                // Upgrade is not passed on, so nobody asked for another protocol.
-                Some(head) if head.status() == 101 => {
+                // Nobody asked for another protocol.
+                Some(head) if head.status() == 101 && forward.upgrade.is_none() => {
                     return Err(Failed::Malformed(HeadError::BadStatusLine));
                 }
                 Some(head) => return Ok(head),
@@ -406,6 +442,31 @@ impl Exchange<'_> {
         Ok(())
     }
 
+    /// The server has changed the protocol: tells the client.
+    async fn switch(
+        &mut self,
+        forward: &Forward<'_>,
+        head: ResponseHead,
+        upstream: Upstream,
+        incoming: Incoming,
+    ) -> Done {
+        let data = incoming.data();
+        let offered = forward.upgrade.as_deref().unwrap_or_default();
+        let Some(protocol) = upgrade::chosen(&head, data, offered) else {
+            return self.give_up(Failed::Malformed(HeadError::BadStatusLine));
+        };
+        let mut out = Vec::with_capacity(head.head_bytes() + 64);
+        head::switching(&head, data, protocol, &mut out);
+        let behind = data.get(head.head_bytes()..).unwrap_or_default().to_vec();
+        self.client.set_stall_limit(self.timeouts.body_stall);
+        if self.client.write_all(&out, false).await.is_err() {
+            return Done::aborted();
+        }
+        let upgraded = Box::new(Upgraded { upstream, behind, in_flight: None });
+        let (ended, status) = (Ended::Upgraded(upgraded), head.status());
+        Done { ended, status, response_bytes: 0, unread: false, head_only: false }
+    }
+
     async fn deliver(
         &mut self,
         forward: &Forward<'_>,
@@ -424,6 +485,7 @@ impl Exchange<'_> {
             && !unread
             && !chunks_removed
             && head.framing() != wire::http::BodyFraming::UntilClose
+            && !self.is_last
             && !self.worker.is_draining();
         let terms = ResponseTerms { http10: forward.http10, keep_alive };
         let status = head.status();

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use handoff::giver::Setback;
 use handoff::window::window_to_restore;
@@ -14,12 +15,14 @@ use service::stream::{Parts, Stream};
 use thiserror::Error;
 use tokio::net::TcpStream;
 use wire::SeqNumber;
+use wire::frame::ReturnReason;
 use wire::packet::{Direction, Segment, TcpFlags};
 use wire::snapshot::Snapshot;
 
-use crate::connection;
-use crate::fallback::{Declined, Place};
+use crate::connection::{self, Back};
+use crate::fallback::Place;
 use crate::flows::{Flow, Flows, Local, Outcome};
+use crate::offload::Kept;
 
 #[derive(Debug, Error)]
 enum RebuildError {
@@ -48,7 +51,7 @@ impl Flows {
 
     /// The connection never left: it goes on here. False where it cannot, because a server has
     /// answered on it.
-    pub(crate) fn thaw(&self, flow: &mut Flow, why: Declined) -> bool {
+    pub(crate) fn thaw(&self, flow: &mut Flow, setback: Setback) -> bool {
         if Flows::was_served(flow, flow.send_end) {
             tracing::info!(flow = %flow.slot.flow(), "its server died while it answered");
             self.leave(flow);
@@ -65,12 +68,15 @@ impl Flows {
         self.steering.replay(&flow.slot);
         let stream = Stream::from_parts(parts);
         // Whoever waited for the outcome is gone only when the worker ends.
-        let _ = reply.send(Outcome::Kept(Box::new(stream), why));
+        let in_doubt = setback.leaves_doubt();
+        let why = crate::flows::declined(setback);
+        let _ = reply.send(Outcome::Kept(Kept { in_doubt, ..Kept::new(stream, why) }));
         true
     }
 
     /// A returned connection becomes a socket here.
     pub(crate) fn rebuild(&self, flow: &mut Flow, setback: Option<Setback>) -> Option<Stream> {
+        flow.in_doubt = setback.is_some_and(Setback::leaves_doubt);
         if let Some(setback) = setback {
             let candidate = &flow.assignment.candidate;
             let place = Place {
@@ -84,7 +90,11 @@ impl Flows {
         match self.restore(flow) {
             Ok(connection) => {
                 self.meter.add(Event::Reclaimed);
-                self.meter.record(Stage::Reclaim, flow.started.elapsed());
+                let cost = flow.started.elapsed();
+                self.meter.record(Stage::Reclaim, cost);
+                if setback.is_none() {
+                    self.worker.offload.learn_reclaim(flow.tls, cost);
+                }
                 Some(connection)
             }
             Err(error) => {
@@ -98,11 +108,17 @@ impl Flows {
 
     /// The request loop goes on with a connection that came home.
     pub(crate) fn go_on(&self, flow: Flow, stream: Stream) {
-        let (worker, home) = (Rc::clone(&self.worker), flow.assignment.candidate.home);
+        let candidate = &flow.assignment.candidate;
+        let idle = flow.returned == Some(ReturnReason::Idle);
+        let back = Back {
+            home: candidate.home,
+            route: Some(candidate.route),
+            idle: if idle { flow.idle_return } else { Duration::ZERO },
+            in_doubt: flow.in_doubt,
+        };
         drop(flow);
-        tokio::task::spawn_local(async move {
-            connection::resume(worker, stream, home).await;
-        });
+        // The worker waits for it from now on, and not from when the task has its turn.
+        tokio::task::spawn_local(connection::resume(Rc::clone(&self.worker), stream, back));
     }
 
     fn restore(&self, flow: &mut Flow) -> Result<Stream, RebuildError> {

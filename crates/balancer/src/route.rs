@@ -6,19 +6,16 @@
 
 use std::collections::HashMap;
 
-use handoff::scope::strip_port;
+use handoff::scope::{host_name, names};
 
 use crate::config::{OffloadMode, RequestsPerMigration, RouteConfig};
-
-/// Longest host that is looked up; DNS allows 253 octets.
-const HOST_BYTES_MAX: usize = 255;
 
 /// A route of the configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
     /// Its place in the configuration.
     pub index: usize,
-    /// `None`: any host; `*.name`: hosts below `name`. Lower case.
+    /// As configured, in lower case: `None` for any host.
     pub host: Option<String>,
     /// Start of the path.
     pub prefix: String,
@@ -28,25 +25,46 @@ pub(crate) struct Route {
     pub offload: OffloadMode,
     /// How many requests a server answers before the connection comes home.
     pub requests_per_migration: RequestsPerMigration,
+    /// Protocols that a connection may change to, in lower case.
+    pub upgrade: Vec<String>,
 }
 
 /// What a server must know to tell which further requests are its own to answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RouteScope {
-    /// Host that requests must be for; empty for any.
+    /// Host that requests must be for: a name, `*.` and a name, or empty for any.
     pub host: String,
+    /// Names under it that they must not be for.
+    pub excluded_hosts: Vec<String>,
     /// What their path must begin with.
     pub prefix: String,
     /// What their path must not begin with: other routes.
     pub excluded: Vec<String>,
 }
 
+/// Names the scopes of a table: the route, and the most specific of the table's hosts that the
+/// request's host falls under. So a client cannot make more of them than the configuration has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ScopeKey {
+    route: usize,
+    level: Option<usize>,
+}
+
+/// A host that the configuration names, and its routes.
+#[derive(Debug, Default)]
+struct Level {
+    name: String,
+    routes: Vec<usize>,
+}
+
 /// All routes, ready to be asked.
 #[derive(Debug, Default)]
 pub(crate) struct RouteTable {
     routes: Vec<Route>,
-    /// Indices by longest prefix first.
-    by_host: HashMap<String, Vec<usize>>,
+    /// Where in `levels` a name is.
+    by_host: HashMap<String, usize>,
+    /// The routes of each host that the configuration names, by longest prefix first.
+    levels: Vec<Level>,
     any: Vec<usize>,
     has_wildcards: bool,
 }
@@ -63,26 +81,38 @@ impl RouteTable {
             let index = table.routes.len();
             let host = config.host.as_deref().map(str::to_ascii_lowercase);
             match &host {
-                Some(host) => table.by_host.entry(host.clone()).or_default().push(index),
+                Some(host) => table.level(host).push(index),
                 None => table.any.push(index),
             }
             table.has_wildcards |= host.as_deref().is_some_and(|host| host.starts_with("*."));
             table.routes.push(Route {
                 index,
-                host,
+                host: host.clone(),
                 prefix: config.prefix.clone(),
                 pool,
                 offload: config.offload,
                 requests_per_migration: config.requests_per_migration,
+                upgrade: config.upgrade.iter().map(|name| name.to_ascii_lowercase()).collect(),
             });
         }
         let routes = &table.routes;
-        for list in table.by_host.values_mut().chain([&mut table.any]) {
+        let lists = table.levels.iter_mut().map(|level| &mut level.routes);
+        for list in lists.chain([&mut table.any]) {
             list.sort_by_key(|index| {
                 std::cmp::Reverse(routes.get(*index).map_or(0, |route| route.prefix.len()))
             });
         }
         table
+    }
+
+    /// The routes of a host, which is known from now on.
+    fn level(&mut self, host: &str) -> &mut Vec<usize> {
+        let next = self.levels.len();
+        let at = *self.by_host.entry(host.to_owned()).or_insert(next);
+        if at == next {
+            self.levels.push(Level { name: host.to_owned(), routes: Vec::new() });
+        }
+        &mut self.levels[at].routes
     }
 
     /// How many routes there are.
@@ -98,17 +128,24 @@ impl RouteTable {
     /// The route of a request. `host` as the client sent it; `path` without its query, or `*`.
     pub(crate) fn find(&self, host: Option<&str>, path: &str) -> Option<&Route> {
         let path = if path == "*" { "/" } else { path };
-        if !self.by_host.is_empty()
-            && let Some(host) = host
-        {
-            let mut levels = Levels::of(self, host);
-            while let Some(list) = levels.next() {
-                if let Some(route) = self.longest(list, path) {
-                    return Some(route);
-                }
-            }
+        let named = |_, level: &Level| self.longest(&level.routes, path);
+        self.first_level(host, named).or_else(|| self.longest(&self.any, path))
+    }
+
+    /// Asks the hosts of the configuration that a request's host falls under, most specific first,
+    /// until one has an answer.
+    fn first_level<'t, T>(
+        &'t self,
+        host: Option<&str>,
+        mut ask: impl FnMut(usize, &'t Level) -> Option<T>,
+    ) -> Option<T> {
+        if self.by_host.is_empty() {
+            return None;
         }
-        self.longest(&self.any, path)
+        let name = host_name(host?);
+        let depth = if self.has_wildcards { usize::MAX } else { 1 };
+        let known = names(&name).take(depth).filter_map(|name| self.by_host.get(&*name));
+        known.copied().find_map(|at| ask(at, self.levels.get(at)?))
     }
 
     fn longest(&self, list: &[usize], path: &str) -> Option<&Route> {
@@ -117,95 +154,65 @@ impl RouteTable {
             .find(|route| path.starts_with(&route.prefix))
     }
 
-    /// What a server that answers a request of `route` for `host` may answer further.
-    pub(crate) fn scope(&self, route: &Route, host: Option<&str>) -> RouteScope {
+    /// Which scope a request of `route` for `host` is in.
+    pub(crate) fn scope_key(&self, route: &Route, host: Option<&str>) -> ScopeKey {
+        ScopeKey { route: route.index, level: self.first_level(host, |at, _| Some(at)) }
+    }
+
+    /// What a server that answers a request of this scope may answer further; `None` for a scope
+    /// of another table.
+    pub(crate) fn scope(&self, key: ScopeKey) -> Option<RouteScope> {
+        let route = self.routes.get(key.route)?;
+        let host = match key.level {
+            Some(at) => self.levels.get(at)?.name.as_str(),
+            None => "",
+        };
         let mut excluded = Vec::new();
         // A more specific host's route, or one of the same host with a longer prefix, takes
         // what begins with its prefix.
-        let mut note = |list: &[usize], own: bool| {
+        let mut note = |list: &[usize]| {
             for other in list.iter().filter_map(|index| self.routes.get(*index)) {
-                if other.prefix.starts_with(&route.prefix) && !(own && other.index == route.index) {
+                if other.prefix.starts_with(&route.prefix) && other.index != route.index {
                     excluded.push(other.prefix.clone());
                 }
             }
+            list.contains(&route.index)
         };
         let mut own_level = false;
-        if let Some(host) = host {
-            let mut levels = Levels::of(self, host);
-            while let (false, Some(list)) = (own_level, levels.next()) {
-                own_level = list.contains(&route.index);
-                note(list, own_level);
-            }
+        // The first wildcard that a wildcard falls under is itself.
+        let chain = names(host).skip(usize::from(host.starts_with('*')));
+        for at in chain.filter_map(|name| self.by_host.get(&*name)) {
+            own_level = own_level || self.levels.get(*at).is_some_and(|l| note(&l.routes));
         }
         if !own_level {
-            note(&self.any, true);
+            note(&self.any);
         }
-        let any_host = route.host.is_none() && self.by_host.is_empty();
-        let host = if any_host { None } else { host };
-        RouteScope {
-            host: host.map(|host| strip_port(host).to_ascii_lowercase()).unwrap_or_default(),
+        Some(RouteScope {
+            host: host.to_owned(),
+            excluded_hosts: self.names_below(host),
             prefix: route.prefix.clone(),
             excluded,
-        }
-    }
-}
-
-/// The lists of routes that a host falls under, most specific first.
-struct Levels<'t> {
-    table: &'t RouteTable,
-    name: Vec<u8>,
-    /// Where in `name` the next name to look up begins; past the end when there is none.
-    at: usize,
-}
-
-impl<'t> Levels<'t> {
-    fn of(table: &'t RouteTable, host: &str) -> Levels<'t> {
-        let host = strip_port(host);
-        let host = host.strip_suffix('.').unwrap_or(host);
-        let name = if host.len() > HOST_BYTES_MAX { "" } else { host };
-        // Two octets in front make room for `*.`.
-        let mut text = b"*.".to_vec();
-        text.extend(name.bytes().map(|byte| byte.to_ascii_lowercase()));
-        Levels { table, name: text, at: 2 }
+        })
     }
 
-    fn next(&mut self) -> Option<&'t Vec<usize>> {
-        while self.at <= self.name.len() {
-            let start = self.at;
-            let first = start == 2;
-            if !first && !self.table.has_wildcards {
-                return None;
-            }
-            // What is looked up next: the part behind the next dot, as a wildcard.
-            let rest = self.name.get(start..)?;
-            let step = rest.iter().position(|byte| *byte == b'.').map_or(rest.len(), |dot| dot);
-            let found = match first {
-                true => self.lookup(start),
-                // `start` is behind a dot; the two octets before it become `*.`.
-                false => {
-                    let wildcard = self.name.get_mut(start - 2..start)?;
-                    wildcard.copy_from_slice(b"*.");
-                    self.lookup(start - 2)
-                }
-            };
-            self.at = start + step + 1;
-            if found.is_some() {
-                return found;
-            }
-        }
-        None
-    }
-
-    fn lookup(&self, start: usize) -> Option<&'t Vec<usize>> {
-        let name = std::str::from_utf8(self.name.get(start..)?).ok()?;
-        self.table.by_host.get(name)
+    /// The configuration's hosts that are more specific than `host`.
+    fn names_below(&self, host: &str) -> Vec<String> {
+        let below = |name: &&str| match host.strip_prefix('*') {
+            _ if host.is_empty() => true,
+            Some(domain) => *name != host && name.ends_with(domain),
+            None => false,
+        };
+        let names = self.levels.iter().map(|level| level.name.as_str());
+        names.filter(below).map(str::to_owned).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use handoff::scope::ScopeFilter;
     use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     fn table(routes: &[(&str, &str)]) -> RouteTable {
         let routes: Vec<RouteConfig> = routes
@@ -216,9 +223,15 @@ mod tests {
                 pool: "p".to_owned(),
                 offload: OffloadMode::Off,
                 requests_per_migration: RequestsPerMigration::default(),
+                upgrade: Vec::new(),
             })
             .collect();
         RouteTable::new(&routes, |_| Some(0))
+    }
+
+    fn frame(scope: &RouteScope) -> wire::frame::Scope {
+        let RouteScope { host, excluded_hosts, prefix, excluded } = scope.clone();
+        wire::frame::Scope { id: 1, host, excluded_hosts, prefix, excluded, ring: None }
     }
 
     fn found(table: &RouteTable, host: &str, path: &str) -> Option<usize> {
@@ -272,40 +285,80 @@ mod tests {
             ("objects.example", "/images/large/"),
             ("*.example", "/v1"),
         ]);
-        let scope = |index, host| table.scope(table.get(index).unwrap(), host);
+        let scope = |index, host| {
+            let key = table.scope_key(table.get(index).unwrap(), host);
+            table.scope(key).unwrap()
+        };
         let any = scope(1, Some("objects.example:80"));
-        assert_eq!(any.host, "objects.example");
+        assert_eq!((any.host.as_str(), any.excluded_hosts.len()), ("objects.example", 0));
         assert_eq!(any.excluded, ["/images/large/"]);
-        assert_eq!(scope(0, None).excluded, ["/images/"]);
+        let rest = scope(0, None);
+        assert_eq!((rest.host.as_str(), &*rest.excluded), ("", &["/images/".to_owned()][..]));
+        assert_eq!(rest.excluded_hosts, ["objects.example", "*.example"]);
         let all = scope(0, Some("objects.example")).excluded;
         assert_eq!(all, ["/images/large/", "/v1", "/images/"]);
-        assert_eq!(scope(3, Some("x.example")).excluded, [""; 0]);
+        let below = scope(3, Some("x.example"));
+        assert_eq!((below.host.as_str(), below.excluded.len()), ("*.example", 0));
+        assert_eq!(below.excluded_hosts, ["objects.example"]);
     }
 
     #[test]
     fn a_scope_is_of_any_host_where_hosts_do_not_matter() {
         let table = table(&[("", "/")]);
-        assert_eq!(table.scope(table.get(0).unwrap(), Some("a")).host, "");
+        let key = table.scope_key(table.get(0).unwrap(), Some("a"));
+        let scope = table.scope(key).unwrap();
+        assert_eq!((scope.host.as_str(), scope.excluded_hosts.len()), ("", 0));
+    }
+
+    /// Any client can send any Host: what is kept for them is bounded by the configuration.
+    #[test]
+    fn hosts_that_clients_invent_make_no_scopes() {
+        let table = table(&[
+            ("", "/"),
+            ("", "/images/"),
+            ("objects.example", "/"),
+            ("*.example", "/"),
+            ("*.deep.example", "/v1"),
+        ]);
+        let mut keys = std::collections::HashSet::new();
+        for n in 0..5000 {
+            let hosts = [format!("{n}.org"), format!("{n}.example"), format!("a.{n}.deep.example")];
+            for (host, path) in
+                hosts.iter().flat_map(|host| ["/", "/images/1", "/v1"].map(|p| (host, p)))
+            {
+                let route = table.find(Some(host), path).unwrap();
+                keys.insert(table.scope_key(route, Some(host)));
+            }
+        }
+        // `/` and `/images/` of any host; `/` below `example`, and both routes further below.
+        assert_eq!(keys.len(), 5);
     }
 
     proptest! {
         /// What a scope admits, the table routes the same way.
         #[test]
         fn scopes_agree_with_the_table(
-            routes in proptest::collection::vec(("(|a\\.b|b|\\*\\.b)", "/[xy/]{0,3}"), 1..8),
-            host in "(a\\.b|b|c\\.b|c)",
+            routes in proptest::collection::vec(
+                ("(|a\\.b|b|\\*\\.b|\\*\\.a\\.b|x\\.a\\.b)", "/[xy/]{0,3}"), 1..8),
+            hosts in proptest::collection::vec(
+                "(|a\\.b|b|c\\.b|c|x\\.a\\.b|y\\.a\\.b|A\\.B\\.|a\\.b:80)", 2),
             first in "/[xy/]{0,4}",
             second in "/[xy/]{0,4}",
         ) {
-            let pairs: Vec<(&str, &str)> =
+            // No configuration has a route twice.
+            let pairs: BTreeSet<(&str, &str)> =
                 routes.iter().map(|(h, p)| (h.as_str(), p.as_str())).collect();
-            let table = table(&pairs);
-            if let Some(route) = table.find(Some(&host), &first) {
-                let scope = table.scope(route, Some(&host));
-                let stays = second.starts_with(&scope.prefix)
-                    && !scope.excluded.iter().any(|prefix| second.starts_with(prefix));
-                if stays {
-                    prop_assert_eq!(found(&table, &host, &second), Some(route.index));
+            let table = table(&pairs.into_iter().collect::<Vec<_>>());
+            let [one, other] = [0, 1].map(|n| Some(hosts[n].as_str()).filter(|h| !h.is_empty()));
+            if let Some(route) = table.find(one, &first) {
+                let scope = table.scope(table.scope_key(route, one)).unwrap();
+                let filter = ScopeFilter::new(&frame(&scope));
+                prop_assert!(filter.admits(one, &first), "{scope:?}");
+                for host in [one, other] {
+                    if filter.admits(host, &second) {
+                        let found = table.find(host, &second).map(|found| found.index);
+                        prop_assert_eq!(found, Some(route.index), "{:?}", scope);
+                    }
                 }
             }
         }

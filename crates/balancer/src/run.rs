@@ -14,7 +14,6 @@ use service::{Control, Phase, Watch, WorkerInfo, WorkersConfig, WorkersError, ru
 use crate::clients::Clients;
 use crate::config::BalancerConfig;
 use crate::machine::Machine;
-use crate::mover::Mover;
 use crate::plan::{Plan, PlanError};
 use crate::pool::KnownServers;
 use crate::worker::{self, Shared, Worker};
@@ -65,7 +64,6 @@ pub struct Balancer {
     shared: Arc<Shared>,
     /// By listener, one socket a worker.
     listeners: Vec<Vec<TcpListener>>,
-    steering: Option<Machine>,
     addresses: Vec<SocketAddr>,
     admin: Option<AdminServer>,
     workers: usize,
@@ -94,7 +92,7 @@ impl Handle {
     /// # Errors
     /// It cannot be; the old one stays.
     pub fn reload(&self, config: BalancerConfig) -> Result<(), BalancerError> {
-        let plan = self.control.config().reload(config)?;
+        let plan = self.control.config().reload(config, &self.meter)?;
         self.control.reload(plan);
         Ok(())
     }
@@ -111,7 +109,7 @@ impl Balancer {
     /// # Errors
     /// The configuration, or an address.
     pub fn bind(config: BalancerConfig) -> Result<Balancer, BalancerError> {
-        let plan = Plan::new(config, &mut KnownServers::default())?;
+        let mut plan = Plan::new(config, &mut KnownServers::default())?;
         let workers = plan.config.workers.unwrap_or_else(service::workers::cores);
         let mut listeners = Vec::new();
         for listener in &plan.config.listeners {
@@ -126,7 +124,7 @@ impl Balancer {
             })
             .collect();
         let meter = Arc::new(Meter::for_role(Role::Balancer));
-        let steering = Machine::open(&plan, &meter);
+        plan.machine = Machine::open(&plan, &meter);
         let clients = Arc::new(Clients::new(listeners.len()));
         let admin_address = plan.config.admin;
         let control = Control::new(plan);
@@ -134,7 +132,7 @@ impl Balancer {
             .map(|address| admin::start(address, routes(&meter, &control)))
             .transpose()?;
         let shared = Arc::new(Shared { meter, clients });
-        Ok(Balancer { control, shared, listeners, steering, addresses, admin, workers })
+        Ok(Balancer { control, shared, listeners, addresses, admin, workers })
     }
 
     /// Where it listens, in the order of the configuration, with the ports that were chosen.
@@ -172,20 +170,19 @@ impl Balancer {
         let shared = self.shared.clone();
         // Each worker takes its own socket of every listener.
         let sockets = Mutex::new(self.listeners);
-        let steering = self.steering;
         let main = move |info: WorkerInfo, watch: Watch<Plan>| {
             let mut sockets = sockets.lock().unwrap_or_else(PoisonError::into_inner);
             let own: Vec<TcpListener> = sockets.iter_mut().filter_map(Vec::pop).collect();
-            work(info, watch, shared.clone(), own, steering.clone())
+            work(info, watch, shared.clone(), own)
         };
-        let control = self.control.clone();
+        let (control, meter) = (self.control.clone(), self.shared.meter.clone());
         let reload = move || -> Result<Plan, PlanError> {
             let plan = control.config();
             let Some(origin) = &plan.config.origin else {
                 let what = "there is no file to read again; the configuration's origin";
                 return Err(PlanError::Restart { what });
             };
-            plan.reload(BalancerConfig::load(origin)?)
+            plan.reload(BalancerConfig::load(origin)?, &meter)
         };
         let ended = run_workers(&config, &self.control, reload, main)?;
         tracing::info!(?ended, "ended");
@@ -198,13 +195,11 @@ async fn work(
     watch: Watch<Plan>,
     shared: Arc<Shared>,
     sockets: Vec<TcpListener>,
-    machine: Option<Machine>,
 ) -> Result<(), ListenError> {
     let listeners =
         sockets.into_iter().map(listen::register).collect::<Result<Vec<_>, ListenError>>()?;
     let worker = Rc::new(Worker::new(info, &shared, watch.config()));
-    let mover = machine.map(|machine| Mover::install(&worker, machine));
-    worker::run(worker, watch, listeners, mover).await;
+    worker::run(worker, watch, listeners).await;
     Ok(())
 }
 
@@ -230,11 +225,14 @@ fn servers_json(plan: &Plan) -> String {
             // Writing to a String does not fail.
             let _ = write!(
                 out,
-                "{comma}\n{{\"pool\":{},\"address\":\"{}\",\"healthy\":{},\"in_flight\":{}}}",
+                "{comma}\n{{\"pool\":{},\"address\":\"{}\",\"healthy\":{},\"silent\":{},\
+                 \"in_flight\":{},\"connections\":{}}}",
                 json_text(&pool.name),
                 server.address,
                 server.is_healthy(),
+                server.is_silent(),
                 server.in_flight(),
+                server.adopted(),
             );
         }
     }

@@ -1,15 +1,12 @@
 //! Frames of one connection to its servers.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::time::Duration;
 
 use handoff::ServerId;
 use wire::frame::{ConnectionId, Epoch, Frame, Scope, Terms};
 
-use crate::flows::{Assignment, Flow, Flows, Remote, SCOPE_NONE, SCOPES_MAX, Scopes};
-
-/// Without a request for this long, a server gives a connection back, milliseconds.
-const IDLE_RETURN_MS: u32 = 1000;
+use crate::flows::{Assignment, Flow, Flows, Remote};
+use crate::scopes::SCOPE_NONE;
 
 impl Flows {
     fn send(&self, to: ServerId, frame: &Frame) {
@@ -19,17 +16,31 @@ impl Flows {
         }
     }
 
-    fn terms(&self, remote: &Remote, assignment: &Assignment) -> Terms {
+    fn terms(&self, remote: &Remote, assignment: &Assignment, idle_return: Duration) -> Terms {
         Terms {
             scope: define(remote, assignment),
             requests_max: requests_max(assignment),
-            idle_return_ms: IDLE_RETURN_MS,
+            idle_return_ms: idle_return.as_millis().min(u32::MAX.into()) as u32,
         }
     }
 
-    pub(crate) fn send_offer(&self, id: ConnectionId, flow: &Flow, to: ServerId, epoch: Epoch) {
+    /// How long a server is to keep a connection whose client is silent.
+    pub(crate) fn idle_return(&self, assignment: &Assignment) -> Duration {
+        let candidate = &assignment.candidate;
+        let offload = &candidate.plan.config.offload;
+        if let Some(idle_return) = offload.idle_return {
+            return idle_return;
+        }
+        let listener = candidate.plan.listeners.get(candidate.home.listener);
+        let most = listener.map_or(Duration::ZERO, |listener| listener.timeouts.idle);
+        let occupancy = self.steering.flows_in_use() as f64 / f64::from(offload.flows_max);
+        self.worker.offload.idle_return(candidate.route, occupancy, most)
+    }
+
+    pub(crate) fn send_offer(&self, id: ConnectionId, flow: &mut Flow, to: ServerId, epoch: Epoch) {
         let Some(remote) = self.remote_of(to) else { return };
-        let terms = self.terms(&remote, &flow.assignment);
+        flow.idle_return = self.idle_return(&flow.assignment);
+        let terms = self.terms(&remote, &flow.assignment, flow.idle_return);
         // The client may hear from the server before the server's READY is heard here.
         flow.slot.offer(remote.mac.get(), flow.send_end);
         remote.outbox.push(&Frame::Offer { id, epoch, terms, snapshot: flow.snapshot.clone() });
@@ -54,32 +65,21 @@ fn requests_max(assignment: &Assignment) -> u32 {
 /// The scope of an assignment on the channel that is up; defined where it is new.
 fn define(remote: &Remote, assignment: &Assignment) -> u32 {
     let candidate = &assignment.candidate;
-    let mut scopes = remote.scopes.borrow_mut();
-    if scopes.plan.as_ref().is_none_or(|plan| !Arc::ptr_eq(plan, &candidate.plan)) {
-        // Routes have new numbers; connections under old scopes keep them.
-        let plan = Some(Arc::clone(&candidate.plan));
-        *scopes = Scopes { plan, ids: HashMap::new(), last: scopes.last };
+    let key = (candidate.scope, candidate.server);
+    let (id, is_new) = remote.scopes.borrow_mut().number(&candidate.plan.routing, key);
+    if !is_new {
+        return id;
     }
-    let key = (candidate.route, candidate.host.clone());
-    if let Some(known) = scopes.ids.get(&key) {
-        return *known;
-    }
-    let Some(route) = candidate.plan.routes.get(candidate.route) else { return SCOPE_NONE };
-    if scopes.ids.len() >= SCOPES_MAX {
-        return SCOPE_NONE;
-    }
-    let id = scopes.last + 1;
-    let scope = candidate.plan.routes.scope(route, candidate.host.as_deref());
+    let Some(scope) = candidate.plan.routes.scope(candidate.scope) else { return SCOPE_NONE };
     let sharded = candidate.pool.is_sharded();
     remote.outbox.push(&Frame::Scope(Scope {
         id,
         host: scope.host,
+        excluded_hosts: scope.excluded_hosts,
         prefix: scope.prefix,
         excluded: scope.excluded,
         ring: sharded.then(|| (candidate.pool.ring_members(), candidate.server as u16)),
     }));
-    scopes.ids.insert(key, id);
-    scopes.last = id;
     id
 }
 
@@ -88,6 +88,7 @@ pub(crate) fn nothing() -> Frame {
     Frame::Scope(Scope {
         id: SCOPE_NONE,
         host: String::new(),
+        excluded_hosts: Vec::new(),
         prefix: "\0".to_owned(),
         excluded: Vec::new(),
         ring: None,

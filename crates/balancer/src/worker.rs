@@ -24,6 +24,9 @@ use crate::upstream::Upstreams;
 
 /// Time between two clean-ups of idle connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// A connection is closed in a drain when it had no request for so long: longer than a request is
+/// under way.
+pub(crate) const DRAIN_QUIET: Duration = Duration::from_millis(500);
 
 /// What all workers share.
 #[derive(Debug)]
@@ -123,6 +126,13 @@ impl Worker {
         }
     }
 
+    /// Waits for the drain, and then until a connection without a request since `quiet` has had
+    /// time enough for one: a client that was busy a moment ago may have sent it already.
+    pub(crate) async fn drained_since(&self, quiet: Instant) {
+        self.drained().await;
+        tokio::time::sleep_until(quiet + DRAIN_QUIET).await;
+    }
+
     /// Counts a connection task of this worker while the value lives.
     pub(crate) fn enter(self: &Rc<Self>) -> Entered {
         self.open.set(self.open.get() + 1);
@@ -130,16 +140,20 @@ impl Worker {
     }
 
     fn adopt(&self, plan: Arc<Plan>) {
-        self.offload.replan(&plan);
+        if !Arc::ptr_eq(&plan.routing, &self.plan().routing) {
+            self.offload.replan(&plan);
+        }
         *self.plan.borrow_mut() = Rc::new(PlanRef(plan));
     }
 
-    fn begin_drain(&self) {
+    /// No connection is kept beyond its request from now on.
+    pub(crate) fn begin_drain(&self) {
         self.draining.set(true);
         self.drain.notify_waiters();
     }
 
-    async fn all_ended(&self) {
+    /// Waits until no connection is left.
+    pub(crate) async fn all_ended(&self) {
         while self.open.get() > 0 {
             self.ended.notified().await;
         }
@@ -162,13 +176,10 @@ impl Drop for Entered {
 }
 
 /// Accepts on `listeners` until the process drains, then waits for what is in flight.
-pub(crate) async fn run(
-    worker: Rc<Worker>,
-    mut watch: Watch<Plan>,
-    listeners: Vec<TcpListener>,
-    mover: Option<Rc<Mover>>,
-) {
-    let mut accepting: Vec<_> = listeners
+pub(crate) async fn run(worker: Rc<Worker>, mut watch: Watch<Plan>, listeners: Vec<TcpListener>) {
+    let install = || worker.plan().machine.clone().map(|machine| Mover::install(&worker, machine));
+    let mut mover = install();
+    let accepting: Vec<_> = listeners
         .into_iter()
         .enumerate()
         .map(|(index, tcp)| tokio::task::spawn_local(accept::accept(worker.clone(), index, tcp)))
@@ -186,8 +197,9 @@ pub(crate) async fn run(
             () = &mut draining => break,
             plan = watch.reloaded() => {
                 worker.adopt(plan);
-                if let Some(mover) = &mover {
-                    mover.open_channels(&worker.plan());
+                match &mover {
+                    Some(mover) => mover.follow(&worker.plan()),
+                    None => mover = install(),
                 }
                 if is_first {
                     checks.start(&worker);
@@ -196,11 +208,17 @@ pub(crate) async fn run(
             _ = sweep.tick() => worker.upstreams.sweep(Instant::now()),
         }
     }
-    accepting.drain(..).for_each(|task| task.abort());
+    // First of all: whatever comes home from now on stays.
+    worker.begin_drain();
+    for task in accepting {
+        // One that failed has accepted what it could.
+        let _ = task.await;
+    }
     if let Some(mover) = &mover {
-        // While the request loop still answers: what comes home may bring a request.
         mover.drain().await;
     }
-    worker.begin_drain();
     worker.all_ended().await;
+    if let Some(mover) = &mover {
+        mover.settle().await;
+    }
 }

@@ -237,3 +237,48 @@ fn openssl_and_curl_are_served() {
         assert!(output.stdout.ends_with(&pattern(50_000)), "{version}");
     }
 }
+
+/// RFC 6455 over TLS: bytes both ways at the same time, and an end of one direction only.
+#[test]
+fn a_websocket_passes_over_tls() {
+    let server = Server::new(|mut stream| {
+        let mut reader = std::io::BufReader::new(stream.try_clone().unwrap());
+        let request = Request::read(&mut reader).unwrap();
+        assert_eq!(request.header("upgrade").unwrap(), "websocket");
+        let agreed = "HTTP/1.1 101 Yes\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhello";
+        stream.write_all(agreed.as_bytes()).unwrap();
+        let mut bytes = vec![0; 50_000];
+        while let Ok(count @ 1..) = reader.read(&mut bytes) {
+            stream.write_all(&bytes[..count]).unwrap();
+        }
+        stream.write_all(b"bye").unwrap();
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let certificate = identity(dir.path());
+    let lb = Lb::new(&tls_config(server.address, dir.path(), "1.2"));
+    for versions in [V12, V13] {
+        let mut tls = connect(lb.address(), &certificate, versions, &[b"http/1.1"]);
+        let ask =
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nearly";
+        tls.write_all(ask.as_bytes()).unwrap();
+        let head = read_head(&mut std::io::BufReader::with_capacity(1, &mut tls)).unwrap();
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        let mut greeting = [0; 10];
+        tls.read_exact(&mut greeting).unwrap();
+        assert_eq!(&greeting, b"helloearly");
+        for size in [1, 16_384, 16_385, 200_000] {
+            let sent = pattern(size);
+            tls.write_all(&sent).unwrap();
+            let mut back = vec![0; size];
+            tls.read_exact(&mut back).unwrap();
+            assert!(back == sent, "{size}");
+        }
+        tls.conn.send_close_notify();
+        tls.conn.complete_io(&mut tls.sock).unwrap();
+        let mut rest = Vec::new();
+        tls.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"bye");
+    }
+    assert_eq!(lb.count(Event::TunnelOpened), 2);
+    assert_eq!(lb.count(Event::TlsBroken), 0);
+}

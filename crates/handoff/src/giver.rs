@@ -49,6 +49,11 @@ pub enum Setback {
 }
 
 impl Setback {
+    /// True where the server may have carried out the request that came with the connection.
+    pub fn leaves_doubt(self) -> bool {
+        matches!(self, Setback::ChannelDown | Setback::Deadline)
+    }
+
     /// The setback of an offer without an answer: the channel broke, or was closed because the
     /// answer was `late`.
     fn of_silence(late: bool) -> Setback {

@@ -81,6 +81,30 @@ pub struct TcpInfo {
 unsafe impl sockopt::Plain for TcpInfo {}
 const _: () = assert!(size_of::<TcpInfo>() == 152);
 
+/// [`TcpInfo`] and what newer kernels put behind it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct LongTcpInfo {
+    info: TcpInfo,
+    data_segs_in: u32,
+    data_segs_out: u32,
+    delivery_rate: u64,
+    busy_us: u64,
+}
+
+// SAFETY: repr(C), only integers and a struct of integers; `info` has 152 octets, so the u64
+// fields start at octets 160 and 168, and there is no padding (the assertion below pins the size).
+unsafe impl sockopt::Plain for LongTcpInfo {}
+const _: () = assert!(size_of::<LongTcpInfo>() == 176);
+
+/// How long the connection has had data on its way that the peer had not acknowledged, as the
+/// kernel counts it (in ticks of its clock). `None` on a kernel older than 4.10.
+pub fn busy(socket: &impl AsFd) -> Option<std::time::Duration> {
+    let (info, length) =
+        sockopt::get::<LongTcpInfo>(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO).ok()?;
+    (length >= size_of::<LongTcpInfo>()).then(|| std::time::Duration::from_micros(info.busy_us))
+}
+
 impl TcpInfo {
     /// Reads the information of a TCP socket.
     ///

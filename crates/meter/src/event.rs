@@ -2,8 +2,8 @@
 
 use crate::Family;
 use crate::label::{
-    AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Fallback, Health, Label, Mode, OffloadRefusal,
-    PrefetchEnd, RefusedConnection, StatusClass, Trigger, UpstreamFailure,
+    AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, Health, Label, Mode,
+    OffloadRefusal, PrefetchEnd, RefusedConnection, StatusClass, Trigger, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.
@@ -103,6 +103,9 @@ events! {
     /// A request was answered
     Request(mode: Mode) => "unlade_lb_requests",
         "Requests answered, by how.";
+    /// A request was refused because a server may have carried it out
+    RequestInDoubt => "unlade_lb_requests_in_doubt",
+        "Requests refused with 502: a server that fell silent may have carried them out already.";
     /// A request matched no route
     RequestUnrouted => "unlade_lb_requests_unrouted",
         "Requests that match no route.";
@@ -127,6 +130,17 @@ events! {
     /// Bytes that servers report to have sent to clients themselves
     BytesDirect => "unlade_lb_direct_bytes",
         "Bytes that servers sent to clients themselves.";
+
+    // Connections that have changed their protocol.
+    /// A connection changed its protocol
+    TunnelOpened => "unlade_lb_tunnels",
+        "Connections that changed their protocol (WebSocket) and became a tunnel.";
+    /// Bytes moved through tunnels
+    TunnelBytes(direction: Direction) => "unlade_lb_tunnel_bytes",
+        "Bytes moved through tunnels, a part of those received and sent.";
+    /// A tunnel was silent for too long
+    TunnelIdle => "unlade_lb_tunnel_timeouts",
+        "Tunnels closed because neither side sent anything for too long.";
 
     // Servers, in proxy mode.
     /// A connection to a server was established

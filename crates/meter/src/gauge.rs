@@ -27,6 +27,9 @@ gauges! {
     /// Connections of clients held by the balancer itself
     OpenConnections => "unlade_lb_open_connections",
         "Connections of clients that the balancer holds itself.";
+    /// Connections that have changed their protocol
+    OpenTunnels => "unlade_lb_open_tunnels",
+        "Connections of clients that have changed their protocol and are tunnels.";
     /// Connections that servers own
     FlowsOwned => "unlade_lb_owned_flows",
         "Connections of clients that servers own at the moment.";

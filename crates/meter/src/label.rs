@@ -114,6 +114,16 @@ labels! {
 }
 
 labels! {
+    /// Which way bytes go through a tunnel.
+    Direction: "direction" {
+        /// From the client to the server.
+        ToServer => "to_server",
+        /// From the server to the client.
+        ToClient => "to_client",
+    }
+}
+
+labels! {
     /// Class of a status code.
     StatusClass: "class" {
         /// 100 to 199
@@ -193,7 +203,7 @@ labels! {
         TableFull => "table_full",
         /// The server refuses to adopt more.
         Overloaded => "overloaded",
-        /// The server drains.
+        /// The server drains, or the balancer does.
         Draining => "draining",
         /// The policy expects proxying to be cheaper.
         PolicyAuto => "policy_auto",

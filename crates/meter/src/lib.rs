@@ -21,8 +21,8 @@ mod stages;
 pub use event::Event;
 pub use gauge::Gauge;
 pub use label::{
-    AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Fallback, HEAD_REASONS, Health, Mode,
-    OffloadRefusal, PrefetchEnd, RefusedConnection, StatusClass, Trigger, UpstreamFailure,
+    AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, HEAD_REASONS, Health,
+    Mode, OffloadRefusal, PrefetchEnd, RefusedConnection, StatusClass, Trigger, UpstreamFailure,
 };
 pub use registry::{Held, Meter, Role};
 pub use render::render_each;

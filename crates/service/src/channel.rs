@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, Connection, OtherError, ServerConfig,
     ServerConnection,
@@ -80,6 +80,22 @@ impl ChannelError {
     /// True where the peer is not trusted, or its certificate is no good.
     pub fn is_untrusted(&self) -> bool {
         matches!(self, ChannelError::Tls(_) | ChannelError::Role(_))
+    }
+
+    /// True where this end does not trust the peer; false where it is the other way round.
+    pub fn is_distrust(&self) -> bool {
+        let certificate =
+            |error: &rustls::Error| matches!(error, rustls::Error::InvalidCertificate(_));
+        match self {
+            ChannelError::Tls(error) => certificate(error),
+            ChannelError::Role(_) => true,
+            _ => false,
+        }
+    }
+
+    /// True where the peer was heard before, and is not any more.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, ChannelError::Silent)
     }
 }
 
@@ -310,6 +326,11 @@ impl Channel {
     pub fn detach(self) -> io::Result<Detached> {
         let Channel { tcp, tls, deframer, peer, .. } = self;
         Ok(Detached { tcp: tcp.into_std()?, tls, deframer, peer })
+    }
+
+    /// The certificates that the peer has shown, its own first.
+    pub fn peer_certificates(&self) -> Vec<CertificateDer<'static>> {
+        self.tls.peer_certificates().unwrap_or_default().to_vec()
     }
 
     /// The peer's address.

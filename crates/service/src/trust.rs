@@ -1,13 +1,15 @@
 //! Mutual TLS between the machines of one pool: both ends show a certificate of the pool's CA, and
 //! the one that connects shows a balancer's ([`crate::role`]).
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use thiserror::Error;
 
@@ -55,10 +57,72 @@ pub enum TrustError {
     },
 }
 
+/// What makes this machine a member of a pool towards those it connects to.
+#[derive(Debug)]
+pub struct Membership {
+    /// For new channels.
+    pub client: Arc<ClientConfig>,
+    /// Differs where the content of the files does.
+    pub mark: u64,
+}
+
+impl Membership {
+    /// Reads `files`.
+    ///
+    /// # Errors
+    /// [`TrustError`] names the file.
+    pub fn load(files: &TrustFiles) -> Result<Membership, TrustError> {
+        let identity = identity(files)?;
+        let mark = identity.mark();
+        Ok(Membership { client: client_of(identity, files)?, mark })
+    }
+}
+
+/// What makes this machine a member of a pool towards those that connect to it.
+#[derive(Debug)]
+pub struct Gatekeeper {
+    /// For new channels.
+    pub server: Arc<ServerConfig>,
+    /// Differs where the content of the files does.
+    pub mark: u64,
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+impl Gatekeeper {
+    /// Reads `files`; peers have to be among the `balancers`.
+    ///
+    /// # Errors
+    /// [`TrustError`] names the file.
+    pub fn load(files: &TrustFiles, balancers: &Balancers) -> Result<Gatekeeper, TrustError> {
+        let identity = identity(files)?;
+        let mark = identity.mark();
+        let (server, verifier) = server_of(identity, files, balancers)?;
+        Ok(Gatekeeper { server, mark, verifier })
+    }
+
+    /// Whether a peer that was trusted once, by the certificates it showed, is trusted still.
+    pub fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
+        let Some((own, issuers)) = chain.split_first() else { return false };
+        self.verifier.verify_client_cert(own, issuers, UnixTime::now()).is_ok()
+    }
+}
+
 struct Identity {
     roots: RootCertStore,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
+    authorities: Vec<CertificateDer<'static>>,
+}
+
+impl Identity {
+    fn mark(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for certificate in self.authorities.iter().chain(&self.chain) {
+            certificate.as_ref().hash(&mut hasher);
+        }
+        self.key.secret_der().hash(&mut hasher);
+        hasher.finish()
+    }
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError> {
@@ -77,9 +141,10 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TrustError>
 
 fn identity(files: &TrustFiles) -> Result<Identity, TrustError> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(&files.ca)? {
+    let authorities = certificates(&files.ca)?;
+    for certificate in &authorities {
         roots
-            .add(certificate)
+            .add(certificate.clone())
             .map_err(|source| TrustError::Unusable { certificate: files.ca.clone(), source })?;
     }
     let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| TrustError::File {
@@ -87,7 +152,7 @@ fn identity(files: &TrustFiles) -> Result<Identity, TrustError> {
         what: "a private key",
         why: error.to_string(),
     })?;
-    Ok(Identity { roots, chain: certificates(&files.certificate)?, key })
+    Ok(Identity { roots, chain: certificates(&files.certificate)?, key, authorities })
 }
 
 /// Whether the certificate of `files` has a balancer's role. Without it, agents take it only
@@ -105,7 +170,11 @@ pub fn balancer_role(files: &TrustFiles) -> Result<Result<(), RoleError>, TrustE
 /// # Errors
 /// [`TrustError`] names the file.
 pub fn client_config(files: &TrustFiles) -> Result<Arc<ClientConfig>, TrustError> {
-    let Identity { roots, chain, key } = identity(files)?;
+    client_of(identity(files)?, files)
+}
+
+fn client_of(identity: Identity, files: &TrustFiles) -> Result<Arc<ClientConfig>, TrustError> {
+    let Identity { roots, chain, key, .. } = identity;
     let config = ClientConfig::builder_with_protocol_versions(&[&rustls::version::TLS13])
         .with_root_certificates(roots)
         .with_client_auth_cert(chain, key)
@@ -122,18 +191,28 @@ pub fn server_config(
     files: &TrustFiles,
     balancers: &Balancers,
 ) -> Result<Arc<ServerConfig>, TrustError> {
-    let Identity { roots, chain, key } = identity(files)?;
+    Ok(server_of(identity(files)?, files, balancers)?.0)
+}
+
+type Verified = (Arc<ServerConfig>, Arc<dyn ClientCertVerifier>);
+
+fn server_of(
+    identity: Identity,
+    files: &TrustFiles,
+    balancers: &Balancers,
+) -> Result<Verified, TrustError> {
+    let Identity { roots, chain, key, .. } = identity;
     let verifier = WebPkiClientVerifier::builder(Arc::new(roots))
         .build()
         .map_err(|why| TrustError::Verifier { ca: files.ca.clone(), why: why.to_string() })?;
     let verifier = Arc::new(BalancerVerifier { inner: verifier, balancers: balancers.clone() });
     let mut config = ServerConfig::builder_with_protocol_versions(&[&rustls::version::TLS13])
-        .with_client_cert_verifier(verifier)
+        .with_client_cert_verifier(verifier.clone())
         .with_single_cert(chain, key)
         .map_err(|source| unusable(files, source))?;
     // A resumed session would show no certificate again.
     config.send_tls13_tickets = 0;
-    Ok(Arc::new(config))
+    Ok((Arc::new(config), verifier))
 }
 
 fn unusable(files: &TrustFiles, source: rustls::Error) -> TrustError {

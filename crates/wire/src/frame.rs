@@ -19,8 +19,8 @@ use crate::codec::{DecodeError, Reader, Write};
 use crate::snapshot::{EncodedSnapshot, SNAPSHOT_BYTES_MAX};
 use zeroize::{Zeroize, Zeroizing};
 
-/// Version spoken by this build; both ends must speak the same. Version 2 has UNREAD, and its
-/// length in RETURN.
+/// Version spoken by this build; both ends must speak the same. Version 2 has UNREAD, its length in
+/// RETURN, and the excluded hosts of scopes.
 pub const PROTOCOL_VERSION: u16 = 2;
 /// Octets in front of a frame's body: length and type.
 pub const FRAME_HEADER_BYTES: usize = 5;
@@ -34,7 +34,7 @@ pub const UNREAD_PIECE_BYTES_MAX: usize = 1024 * 1024;
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// Most entries of a list in a frame.
 pub const LIST_ENTRIES_MAX: usize = 1 << 20;
-/// Most excluded prefixes or ring members in a scope.
+/// Most excluded hosts, excluded prefixes or ring members in a scope.
 pub const SCOPE_ENTRIES_MAX: usize = 4096;
 
 /// Names one connection between a balancer worker and its servers; unique per channel pair.
@@ -68,8 +68,11 @@ pub struct Terms {
 pub struct Scope {
     /// Named by [`Terms::scope`].
     pub id: u32,
-    /// Host of the route, lower case; empty for any host.
+    /// Host of the route, lower case: a name, `*.` and a name for every host below it, or empty
+    /// for any host.
     pub host: String,
+    /// Names of the same form under it that belong to other routes.
+    pub excluded_hosts: Vec<String>,
     /// Path prefix of the route.
     pub prefix: String,
     /// Longer prefixes under it that belong to other routes.
@@ -542,6 +545,10 @@ fn decode_usage(reader: &mut Reader<'_>) -> Result<Usage, DecodeError> {
 fn encode_scope(scope: &Scope, out: &mut Vec<u8>) {
     out.put_u32(scope.id);
     out.put_blob(scope.host.as_bytes());
+    out.put_u32(scope.excluded_hosts.len() as u32);
+    for host in &scope.excluded_hosts {
+        out.put_blob(host.as_bytes());
+    }
     out.put_blob(scope.prefix.as_bytes());
     out.put_u32(scope.excluded.len() as u32);
     for prefix in &scope.excluded {
@@ -561,6 +568,11 @@ fn encode_scope(scope: &Scope, out: &mut Vec<u8>) {
 fn decode_scope(reader: &mut Reader<'_>) -> Result<Scope, DecodeError> {
     let id = reader.u32()?;
     let host = reader.text("scope host", TEXT_BYTES_MAX)?;
+    let count = entries(reader, "excluded hosts", SCOPE_ENTRIES_MAX)?;
+    let mut excluded_hosts = Vec::new();
+    for _ in 0..count {
+        excluded_hosts.push(reader.text("excluded host", TEXT_BYTES_MAX)?);
+    }
     let prefix = reader.text("scope prefix", TEXT_BYTES_MAX)?;
     let count = entries(reader, "excluded prefixes", SCOPE_ENTRIES_MAX)?;
     let mut excluded = Vec::new();
@@ -579,7 +591,7 @@ fn decode_scope(reader: &mut Reader<'_>) -> Result<Scope, DecodeError> {
             Some((members, own))
         }
     };
-    Ok(Scope { id, host, prefix, excluded, ring })
+    Ok(Scope { id, host, excluded_hosts, prefix, excluded, ring })
 }
 
 /// Splits received octets into frames.
@@ -643,9 +655,9 @@ mod tests {
                 }
             ),
             proptest::collection::vec((id(), epoch()), 0..9).prop_map(Frame::Owned),
-            (any::<u32>(), text, text, excluded, ring).prop_map(
-                |(id, host, prefix, excluded, ring)| {
-                    Frame::Scope(Scope { id, host, prefix, excluded, ring })
+            (any::<u32>(), text, excluded.clone(), text, excluded, ring).prop_map(
+                |(id, host, excluded_hosts, prefix, excluded, ring)| {
+                    Frame::Scope(Scope { id, host, excluded_hosts, prefix, excluded, ring })
                 }
             ),
             (id(), epoch(), terms, blob.clone()).prop_map(|(id, epoch, terms, snapshot)| {

@@ -86,7 +86,7 @@ fn a_listener_overrides_single_timeouts() {
 
 #[test]
 fn what_does_not_go_together_is_refused_with_its_place() {
-    let cases: [(&str, &str, &str); 14] = [
+    let cases: [(&str, &str, &str); 16] = [
         (
             "pool = \"objects\"",
             "pool = \"object\"",
@@ -105,6 +105,8 @@ fn what_does_not_go_together_is_refused_with_its_place() {
         ("admin =", "timeouts = { idle = \"0s\" }\nadmin =", "timeouts.idle: is zero"),
         ("\"10.0.0.22:8081\"", "\"storage-2\"", "`storage-2` is not a server address"),
         ("admin =", "offload = { deadline = \"1m\" }\nadmin =", "offload.deadline: is longer"),
+        ("admin =", "offload = { idle_return = \"0s\" }\nadmin =", "offload.idle_return: is zero"),
+        ("prefix = \"/\"", "upgrade = [\"h2c\"]", "`h2c` is no protocol that can pass"),
     ];
     for (from, to, expected) in cases {
         assert!(GOOD.contains(from));

@@ -49,6 +49,10 @@ impl Lb {
         self.handle.meter().value(event)
     }
 
+    pub fn gauge(&self, gauge: meter::Gauge) -> i64 {
+        self.handle.meter().gauge(gauge)
+    }
+
     /// Waits until `event` has been counted `n` times: events follow what the client sees.
     pub fn wait_for(&self, event: Event, n: u64) {
         let start = std::time::Instant::now();
@@ -356,6 +360,13 @@ impl Client {
     pub fn get(&mut self, target: &str) -> Answer {
         self.send(format!("GET {target} HTTP/1.1\r\nHost: test\r\n\r\n"));
         self.answer()
+    }
+
+    /// So many bytes.
+    pub fn take(&mut self, count: usize) -> std::io::Result<Vec<u8>> {
+        let mut bytes = vec![0; count];
+        self.reader.read_exact(&mut bytes)?;
+        Ok(bytes)
     }
 
     /// Everything until the end; the error where the connection is reset.
