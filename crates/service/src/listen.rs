@@ -324,10 +324,12 @@ mod tests {
                 gate.wait();
                 bind_shared(address, 2, &ListenOptions::default()).ok()
             };
-            let held = std::thread::scope(|scope| {
+            // All are kept until the last has tried.
+            let ends: Vec<_> = std::thread::scope(|scope| {
                 let threads: Vec<_> = (0..4).map(|_| scope.spawn(start)).collect();
-                threads.into_iter().filter_map(|thread| thread.join().unwrap()).count()
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
+            let held = ends.iter().flatten().count();
             assert!(held <= 1, "{held} listen on {address}");
             winners += held;
         }

@@ -20,15 +20,15 @@ which it answers the commands in work and ends. Any NVMe/TCP host can use it: Li
 
 Namespaces are numbered from 1 in the order given. Each has an identity (NGUID, UUID) by which \
 hosts know it again, chosen at random when an image is first served, and kept beside it: that of \
-disk.img is in disk.img.nvme-id. Do not edit or move that file; a copy of an image is given an \
-identity of its own, also where the file was copied along. (Not noticed are clones of a whole \
-file system or machine: remove the file from these.) Memory has another identity after each start. \
+disk.img is in disk.img.nvme-id. Keep that file with the image. A copy of an image is given an \
+identity of its own, also where the file was copied along. (Clones of a whole file system or \
+machine are not noticed: remove the file there.) A block device has no place for such a file and \
+needs --uuid; any UUID will do that nothing else has. Memory has another identity after each start. \
 The subsystem's name is made from these identities; it is in the log, and `unlade nvme discover` \
 lists it.
 
-A flush of the host is an fdatasync of the file; \
-what was written and not flushed may be lost with the machine, as with a disk that has a cache. \
-Memory is lost when the target ends.
+A flush of the host is an fdatasync of the file; what was written and not flushed may be lost with \
+the machine, as with a disk that has a cache. Memory is lost when the target ends.
 
 Hosts choose whether headers and data have digests (CRC32C); the options below say whether they \
 may. Whoever reaches the address can read and write everything, so keep it on a trusted network; \
@@ -41,7 +41,8 @@ Examples:
   unlade nvme target --listen 192.0.2.1:4420 --namespace disk.img --admin 127.0.0.1:9902
   unlade nvme target --config target.toml --check
   unlade nvme key --out disk.key
-  unlade nvme target --namespace disk.img --psk-file disk.key
+  unlade nvme target --namespace disk.img --psk-file disk.key --nqn nqn.2014-08.org.example:disk
+  unlade nvme target --namespace /dev/sdb --uuid 2f1d8a5e-53b8-4c55-9c7e-5d2c0a7f6e11
 
 From a Linux host, with its own initiator:
   modprobe nvme-tcp
