@@ -264,7 +264,7 @@ def _files(directories):
     waiting, count = list(directories), 0
     while waiting and count < SCRATCH_FILES_MAX:
         try:
-            found = list(os.scandir(waiting.pop()))
+            found = list(os.scandir(waiting.pop(0)))
         except OSError:
             continue
         for entry in found:

@@ -103,7 +103,21 @@ impl Keeper {
     }
 
     fn serve(mut self, gateway: &OwnedFd) -> Result<()> {
-        let how = loop {
+        let how = self.hear(gateway);
+        // Whatever has ended it, a gateway that went in the middle of a message too.
+        let Keeper { groups, zygote, .. } = self;
+        drop(zygote);
+        groups.clear();
+        if let Some(how) = how? {
+            // A gateway that has gone need not know.
+            let _ = packet::send(gateway, &FromKeeper::Ended { how }, &[]);
+        }
+        Ok(())
+    }
+
+    /// Does what the gateway says until it has gone, or until the zygote has ended: how, then.
+    fn hear(&mut self, gateway: &OwnedFd) -> Result<Option<String>> {
+        loop {
             let wait = (!self.leaving.is_empty()).then_some(&AGAIN);
             let mut polled = [
                 PollFd::new(gateway, PollFlags::IN),
@@ -115,25 +129,17 @@ impl Keeper {
             };
             let [said, ended] = polled.map(|one| !one.revents().is_empty());
             if ended {
-                break Some(words(self.zygote.child.wait()?));
+                return Ok(Some(words(self.zygote.child.wait()?)));
             }
             self.remove(gateway);
             if said {
                 match packet::receive::<ToKeeper>(gateway) {
                     Ok(Some((message, _))) => self.obey(message, gateway)?,
-                    Ok(None) | Err(rustix::io::Errno::CONNRESET) => break None,
+                    Ok(None) | Err(rustix::io::Errno::CONNRESET) => return Ok(None),
                     Err(error) => return Err(error.into()),
                 }
             }
-        };
-        let Keeper { groups, zygote, .. } = self;
-        drop(zygote);
-        groups.clear();
-        if let Some(how) = how {
-            // A gateway that has gone need not know.
-            let _ = packet::send(gateway, &FromKeeper::Ended { how }, &[]);
         }
-        Ok(())
     }
 
     fn obey(&mut self, message: ToKeeper, gateway: &OwnedFd) -> Result<()> {
