@@ -328,7 +328,7 @@ fn fragments(frame: &[u8], id: u16) -> [Vec<u8>; 2] {
         } else {
             out[16..18].copy_from_slice(&(payload.len() as u16 + 20).to_be_bytes());
             out[18..20].copy_from_slice(&id.to_be_bytes());
-            let field = offset / 8 | if more { 0x2000 } else { 0 };
+            let field = (offset / 8) | if more { 0x2000 } else { 0 };
             out[20..22].copy_from_slice(&field.to_be_bytes());
             write_ipv4_checksum(&mut out);
         }
