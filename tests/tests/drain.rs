@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use random::{Random, seed};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use system_tests::client::{Client, End, Target};
 use system_tests::counters::{Metrics, wait_for};
 use system_tests::{Lab, needs, said, turn};
@@ -125,4 +126,81 @@ fn a_server_that_drains_under_load_resets_no_client() {
         let log = std::fs::read_to_string(lab.dir().join(format!("logs/{server}.log"))).unwrap();
         assert!(!log.contains("dropped, because the drain took too long"), "{server}: {log}");
     }
+}
+
+/// Whether a process is there and not a zombie.
+fn runs(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    test_kill_process(pid).is_ok() && stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// Stops a process; all its threads stand still when this returns.
+fn stop(pid: Pid) {
+    kill_process(pid, Signal::STOP).unwrap();
+    let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
+    let stands = || {
+        std::fs::read_dir(&tasks).unwrap().flatten().all(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat"));
+            stat.is_ok_and(|stat| stat.contains(") T "))
+        })
+    };
+    assert!(wait_for(PATIENCE, stands), "it does not stop");
+}
+
+/// What a server gives back is read by a balancer that has other things to do. Until then the
+/// clients' packets still go to the server, which sends them back; without it they meet a RST.
+#[test]
+fn a_server_that_drains_waits_until_its_balancer_has_read_what_came_back() {
+    /// Below what a balancer may be silent for.
+    const OBSERVED: Duration = Duration::from_millis(600);
+    needs!("ip", "setsid", "curl", "kill");
+    let _turn = turn();
+    let lab = Lab::up(&["--servers", "2", "--objects", "small", "--fronts", "offload"]);
+    lab.wait_channels();
+    let [v4, _] = lab.virtual_ips();
+    let target = Target {
+        address: (v4, 80).into(),
+        tls: None,
+        receive_buffer_bytes: None,
+        patience: PATIENCE,
+    };
+    let content = std::fs::read(lab.dir().join("objects/4KiB")).unwrap();
+    let get = b"GET /4KiB HTTP/1.1\r\nHost: unlimited.objects.lab\r\n\r\n";
+    let all = lab.processes();
+    let pid = |name: &str| {
+        let (_, pid) = all.iter().find(|(known, _)| known == name).unwrap();
+        Pid::from_raw(i32::try_from(*pid).unwrap()).unwrap()
+    };
+    let (server, balancer) = (pid("s1"), pid("lb"));
+    let mut clients: Vec<Client> = std::thread::scope(|scope| {
+        let connect = || {
+            lab.enter("client");
+            (0..24).map(|_| Client::connect(&target).unwrap()).collect()
+        };
+        scope.spawn(connect).join().unwrap()
+    });
+    let ask = |client: &mut Client| client.send(get).unwrap();
+    let hear = |client: &mut Client| {
+        let response = client.response(false).unwrap();
+        assert_eq!(response.status(), 200);
+        assert!(response.body == content, "other octets");
+    };
+    // Twice, so that each is at a server when its answer is here.
+    for _ in 0..2 {
+        clients.iter_mut().for_each(ask);
+        clients.iter_mut().for_each(hear);
+    }
+    stop(balancer);
+    kill_process(server, Signal::TERM).unwrap();
+    let returned = || Metrics::read(&lab, "s1").get("unlade_backend_releases_total") > 0;
+    let ended = wait_for(OBSERVED, || !runs(server) || returned());
+    clients.iter_mut().for_each(ask);
+    let early = wait_for(OBSERVED, || !runs(server));
+    kill_process(balancer, Signal::CONT).unwrap();
+    clients.iter_mut().for_each(hear);
+    assert!(ended, "nothing was given back");
+    assert!(!early, "the server ended before the balancer had read what came back");
+    let ends = wait_for(PATIENCE, || !runs(server));
+    assert!(ends, "the server does not end");
+    assert_eq!(Metrics::read(&lab, "lb").get("unlade_resets_sent_total"), 0);
 }
