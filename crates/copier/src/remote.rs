@@ -372,3 +372,58 @@ impl DerefMut for Shared {
         unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), self.0.len_bytes()) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copier::Part;
+    use crate::{Copier, CopyError, How, TaskFailure};
+    use copyd::daemon::{Daemon, DaemonConfig};
+    use std::time::Instant;
+
+    #[test]
+    fn what_the_daemon_refused_is_found_however_late_it_is_asked_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("copyd.sock");
+        let config = DaemonConfig { socket: path.clone(), ..DaemonConfig::default() };
+        let daemon = Daemon::bind(config.clone()).unwrap();
+        let control = daemon.control();
+        let thread = std::thread::spawn(move || {
+            daemon.run(false, move || Ok(config.clone())).unwrap();
+        });
+        let remote = Remote::connect_with(&path, &Options { slots: 16, ..Options::default() });
+        let remote = remote.unwrap();
+        let mut memory = remote.memory(1 << 20).unwrap();
+        let copier = Copier::new(remote);
+        let base = memory.as_mut_ptr();
+        let made = |dst: usize, src: usize| {
+            let how = How { queued: true, ..How::default() };
+            // Past the checks of `submit`.
+            let (dst, src) = (base.wrapping_add(dst), base.wrapping_add(src).cast_const());
+            let ticket = copier.acquire_for(dst, src, 4000).unwrap();
+            let part = Part { dst, src, len: 4000, hint: copyunit::Hint::Reuse };
+            let token = copier.enqueue(ticket, part, &how);
+            copier.ring();
+            let begin = Instant::now();
+            while !copier.is_ready(&token, 0..4000) {
+                assert!(begin.elapsed() < Duration::from_secs(30), "the daemon serves");
+                std::thread::yield_now();
+            }
+            token
+        };
+        let others = || (0..20).for_each(|_| copier.sync(&made(9000, 5000), 0..4000).unwrap());
+        let refused = Err(CopyError::Failed(TaskFailure::Refused));
+        others();
+        let bad = made(100, 0);
+        others();
+        assert_eq!(copier.sync_range(base.addr() + 100, 4000), refused);
+        assert_eq!(copier.sync_range(base.addr() + 100, 4000), Ok(()));
+        assert_eq!(copier.sync(&bad, 0..10), refused);
+        others();
+        assert_eq!(copier.sync(&bad, 3999..4000), refused);
+        assert_eq!(copier.sync_all(), Ok(()));
+        drop((copier, memory));
+        control.drain();
+        thread.join().unwrap();
+    }
+}

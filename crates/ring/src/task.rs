@@ -357,7 +357,7 @@ mod tests {
             assert!(Flags::decode(number).is_none_or(|flags| flags.bits() == number));
         }
         assert_eq!((0..=u8::MAX).filter_map(Kind::decode).count(), 5);
-        assert_eq!((0..=u8::MAX).filter_map(Flags::decode).count(), 16);
+        assert_eq!((0..=u8::MAX).filter_map(Flags::decode).count(), 32);
         assert!(Flags::ALL.contains(Flags::PRIVILEGED) && !Flags::LAZY.contains(Flags::HANDLER));
     }
 

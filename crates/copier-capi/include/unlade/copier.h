@@ -253,7 +253,8 @@ extern "C" {
  * Copies n bytes, as memcpy(3) does, but perhaps later; returns dst.
  *
  * Before bytes of dst are read or written csync() them; before bytes of src are written, or memory
- * of either is freed, csync_write() them. The ranges do not overlap.
+ * of either is freed, csync_write() them. A bad address, or ranges that overlap, are told by
+ * csync(), whoever copies, and whether it is done before this returns or not.
  *
  * # Safety
  * As memcpy(3), until the bytes are synced.
@@ -294,7 +295,8 @@ void *copier_amemmove_at(void *dst, const void *src, size_t n, const struct copi
  * amemmove(), make of them. 0, or -1 with errno.
  *
  * # Errors
- * EFAULT: a copy met an address that is not mapped. EINVAL: its ranges overlap or wrap.
+ * EFAULT: a copy met an address that is not mapped, or may not be accessed. EINVAL: its ranges
+ * overlap, wrap, or are longer than SSIZE_MAX, and nothing of it was copied.
  * EOWNERDEAD: the process that copies into this shared memory has died. A copy's error is
  * told however late, once for each byte, unless a later copy writes that.
  *
