@@ -137,6 +137,15 @@ impl fmt::Debug for Send {
     }
 }
 
+impl Drop for Send {
+    /// The runtime lets go of the connection, and writes nothing more.
+    fn drop(&mut self) {
+        if self.writer.is_settled() {
+            self.writer.flow().spend();
+        }
+    }
+}
+
 impl Sealing for Send {
     fn announce(&mut self, records: &Bytes) -> usize {
         self.writer.announce(records)

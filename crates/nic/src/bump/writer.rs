@@ -21,18 +21,21 @@ pub struct Writer {
     generation: u32,
     /// Octets that were given to the socket, or are about to be.
     written: u64,
+    /// All of them were acknowledged when that was last looked at, and none were announced since.
+    is_settled: bool,
 }
 
 impl Writer {
     /// So many octets were written before.
     pub fn new(flow: Arc<Flow>, written: u64) -> Writer {
-        Writer { flow, generation: 0, written }
+        Writer { flow, generation: 0, written, is_settled: false }
     }
 
     /// Announces the records of `octets`, which are whole ones; they are to be written to the
     /// socket right then. Returns how many octets were announced: fewer than there are where too
     /// much is unacknowledged.
     pub fn announce(&mut self, octets: &Bytes) -> usize {
+        self.is_settled = false;
         let mut tx = self.flow.tx();
         let mut done = 0;
         while let Some(header) = octets.get(done..done + HEADER_BYTES) {
@@ -50,6 +53,7 @@ impl Writer {
     /// Announces a record that is in several places; it is to be written to the socket right then.
     /// False where too much is unacknowledged: again when more is acknowledged.
     pub fn announce_split(&mut self, record: &SplitRecord) -> bool {
+        self.is_settled = false;
         let mut tx = self.flow.tx();
         let announced = !tx.is_crowded() && tx.push_split(record.clone()).is_ok();
         if announced {
@@ -84,6 +88,12 @@ impl Writer {
         Ok(())
     }
 
+    /// True where all that was written was acknowledged, and nothing was announced since that was
+    /// looked at: the kernel has nothing left to send.
+    pub fn is_settled(&self) -> bool {
+        self.is_settled
+    }
+
     /// Where what is written next is in the numbers of TCP.
     pub fn end(&self) -> SeqNumber {
         self.flow.tx().seq(self.written)
@@ -96,6 +106,7 @@ impl Writer {
 
     /// So many octets of what was announced are not acknowledged, or not even written.
     pub fn acknowledge(&mut self, unacknowledged_bytes: u64) {
+        self.is_settled = unacknowledged_bytes == 0;
         let arrived = self.written.saturating_sub(unacknowledged_bytes);
         self.flow.tx().acknowledge(arrived);
     }
