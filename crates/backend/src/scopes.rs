@@ -151,9 +151,10 @@ mod tests {
             }));
         }
         // It goes with the last channel.
-        let ring = Arc::downgrade(&ring);
+        let watched = Arc::downgrade(&ring);
+        drop(ring);
         channels.iter_mut().for_each(Scopes::clear);
-        assert_eq!(ring.strong_count(), 0);
+        assert_eq!(watched.strong_count(), 0);
     }
 
     #[test]
