@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    SanType,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, SanType,
 };
 use system_tests::client::{Broken, Client, End, Target, TlsVersions, tls_config};
 use system_tests::counters::{Metrics, wait_for};
@@ -131,10 +131,12 @@ fn reissue(lab: &Lab, servers: usize) {
     let nodes = std::iter::once("lb".to_owned()).chain((1..=servers).map(|n| format!("s{n}")));
     for node in nodes {
         let mut params = CertificateParams::new(vec![format!("{node}.lab")]).unwrap();
-        if node != "lb" {
-            let (agent, _) = agent_of(lab, &node);
-            params.subject_alt_names.push(SanType::IpAddress(agent.ip()));
-        }
+        // Subject and names as before: by them a server knows the balancer again.
+        params.distinguished_name.push(DnType::CommonName, format!("{node}.lab"));
+        params.subject_alt_names.push(match node.as_str() {
+            "lb" => SanType::URI("unlade://role/balancer".try_into().unwrap()),
+            _ => SanType::IpAddress(agent_of(lab, &node).0.ip()),
+        });
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate().unwrap();
