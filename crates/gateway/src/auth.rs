@@ -124,6 +124,16 @@ impl Keys {
         }
     }
 
+    /// Takes over the keys of some tenants, where they are nobody else's now.
+    pub fn keep(&mut self, before: &Keys, is_kept: impl Fn(&str) -> bool) {
+        for (id, (tenant, keys)) in &before.by_id {
+            if is_kept(tenant) {
+                let own = || (tenant.clone(), keys.clone());
+                self.by_id.entry(id.clone()).or_insert_with(own);
+            }
+        }
+    }
+
     /// What a request says of its caller; nothing is shown yet.
     ///
     /// # Errors
@@ -468,5 +478,8 @@ mod tests {
         let mut keys = keys();
         assert!(keys.add("a", pair("KEYA")).is_ok());
         assert!(keys.add("b", pair("KEYA")).unwrap_err().contains("KEYA"));
+        let mut fewer = Keys::default();
+        fewer.keep(&keys, |tenant| tenant == "b");
+        assert_eq!(fewer.by_id.keys().collect::<Vec<_>>(), ["KEYB"]);
     }
 }

@@ -16,7 +16,7 @@ use object::hint;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 use crate::auth::Keys;
-use crate::config::{GatewayConfig, TenantConfig};
+use crate::config::{DEFAULT_TENANT, GatewayConfig, TenantConfig};
 use crate::deploy::{self, Revision};
 use crate::member::{self, Member};
 use crate::permit;
@@ -214,10 +214,19 @@ impl Host {
         permit::check(tenant, &self.rules(tenant), &function.manifest)
     }
 
+    /// Whether a tenant that the configuration does not have any more stays: functions are of it.
+    pub fn stays(&self, tenant: &str, rules: &BTreeMap<String, TenantConfig>) -> bool {
+        let is_gone = !rules.contains_key(tenant) && tenant != DEFAULT_TENANT;
+        is_gone && self.functions().iter().any(|function| function.tenant.name == tenant)
+    }
+
     /// Other rules, from now on. What may not be any more is served no more, until it is deployed
-    /// again.
+    /// again. A tenant that stays keeps its own.
     pub fn rule(self: &Rc<Host>, rules: &BTreeMap<String, TenantConfig>) {
-        self.rules.borrow_mut().clone_from(rules);
+        let mut before = self.rules.borrow().clone();
+        before.retain(|tenant, _| self.stays(tenant, rules));
+        before.extend(rules.clone());
+        *self.rules.borrow_mut() = before;
         for function in self.functions() {
             match self.permit(&function) {
                 Ok(()) => function.tenant.role(function.role, self.policy(&function)),

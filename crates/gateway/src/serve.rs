@@ -337,7 +337,13 @@ async fn reload(host: &Rc<Host>, read: &dyn Fn() -> Result<GatewayConfig, Config
         tracing::error!("authentication: needs another start of the gateway");
     } else {
         match keys(&config) {
-            Ok((keys, _)) => *host.keys.borrow_mut() = keys,
+            Ok((mut keys, _)) => {
+                // Its functions are to be removed with its keys.
+                if let (Some(keys), Some(before)) = (&mut keys, &*host.keys.borrow()) {
+                    keys.keep(before, |tenant| host.stays(tenant, &config.tenant));
+                }
+                *host.keys.borrow_mut() = keys;
+            }
             Err(error) => tracing::error!(%error, "keys of tenants are not reloaded"),
         }
     }

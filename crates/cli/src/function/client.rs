@@ -77,7 +77,10 @@ impl GatewayArgs {
                      AWS_SECRET_ACCESS_KEY"
                 )
             }
-            Err(error) if is_named => bail!("{}: {error}", path.display()),
+            // A gateway without authentication has none; another one says what is missing.
+            Err(error) if is_named && error.kind() != std::io::ErrorKind::NotFound => {
+                bail!("{}: {error}", path.display())
+            }
             Ok(None) | Err(_) => Ok(None),
         }
     }
