@@ -13,6 +13,8 @@ use system_tests::{Lab, needs, said, turn};
 
 const CLIENTS: u64 = 200;
 const DRAINS: usize = 4;
+/// Requests of a client on one connection.
+const REQUESTS_MAX: u64 = 30;
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(25);
 const OBJECTS: [&str; 3] = ["4KiB", "64KiB", "1MiB"];
@@ -54,7 +56,8 @@ impl Load {
             }
             *requests += 1;
             self.answered.fetch_add(1, Ordering::Relaxed);
-            if response.closes() {
+            // New connections let a server that has come back have its share again.
+            if response.closes() || *requests >= REQUESTS_MAX {
                 return Ok(());
             }
             // A client's pause; some are longer than a server waits for the next request.

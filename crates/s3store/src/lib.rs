@@ -4,10 +4,10 @@
 //! of an object is a file in a directory of the store's own. What is acknowledged is durable. No
 //! versions, no ACLs, no encryption. It is not meant to face a network that is not trusted.
 //!
-//! - [`objects`]: the operations of S3; [`list`]: pages; [`body`]: bodies and their sums;
-//! - [`vault`]: objects as files; [`uploads`]: those in parts; [`about`]: what is said of them;
-//! - [`names`]: which file a key has; [`legacy`]: what earlier releases wrote;
-//! - [`disk`]: the file system, as a trait; [`fault`]: why something is refused.
+//! - `objects`: the operations of S3; `list`: pages; `body`: bodies and their sums;
+//! - `vault`: objects as files; `uploads`: those in parts; `about`: what is said of them;
+//! - `names`: which file a key has; [`legacy`]: what earlier releases wrote;
+//! - `disk`: the file system, as a trait; [`fault`]: why something is refused.
 #![forbid(unsafe_code)]
 
 mod about;

@@ -657,7 +657,7 @@ impl<D: Disk> Objects<D> {
     ) -> S3Result<CreateBucketOutput> {
         let location = Some(format!("/{}", req.input.bucket));
         self.with(move |vault| vault.create_bucket(&req.input.bucket)).await?;
-        Ok(CreateBucketOutput { location, ..CreateBucketOutput::default() })
+        Ok(CreateBucketOutput { location })
     }
 
     async fn delete_a_bucket(
