@@ -6,8 +6,8 @@
 //!
 //! - `objects`: the operations of S3; `list`: pages; `body`: bodies and their sums;
 //! - `vault`: objects as files; `uploads`: those in parts; `about`: what is said of them;
-//! - `names`: which file a key has; [`legacy`]: what earlier releases wrote;
-//! - `disk`: the file system, as a trait; [`fault`]: why something is refused.
+//! - `names`: which file a key has; `legacy`: what earlier releases wrote;
+//! - `disk`: the file system, as a trait; `fault`: why something is refused.
 #![forbid(unsafe_code)]
 
 mod about;
