@@ -35,7 +35,7 @@ pub fn unacknowledged_bytes(socket: &impl AsFd) -> io::Result<u64> {
 /// # Errors
 /// The kernel's.
 pub fn is_spent(socket: &impl AsFd) -> io::Result<bool> {
-    // The first octet of TCP_INFO is the state.
+    // The first byte of TCP_INFO is the state.
     let (state, _) = get::<u8>(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO)?;
     Ok(state == STATE_CLOSE || unacknowledged_bytes(socket)? == 0)
 }

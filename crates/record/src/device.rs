@@ -80,7 +80,7 @@ impl Keys {
         &self.key
     }
 
-    /// What nonces are made of: all of it, or the first four octets with TLS 1.2.
+    /// The part of nonces from the handshake: all of it, or the first four bytes with TLS 1.2.
     pub fn iv(&self) -> [u8; 12] {
         self.iv
     }
@@ -109,7 +109,7 @@ pub struct Offer {
     pub read: Keys,
     /// Those of the records that are sent.
     pub write: Keys,
-    /// Octets that were read from the socket and are not opened.
+    /// Bytes that were read from the socket and are not opened.
     pub unopened_bytes: u64,
     /// Octets that were written to the socket; the next one starts a record in the clear.
     pub written_bytes: u64,

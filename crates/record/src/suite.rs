@@ -41,7 +41,7 @@ pub enum Cipher {
 }
 
 impl Cipher {
-    /// What seals and opens in software.
+    /// The algorithm that seals and opens in software.
     pub const fn algorithm(self) -> &'static aead::Algorithm {
         match self {
             Cipher::Aes128Gcm => &aead::AES_128_GCM,
@@ -52,12 +52,12 @@ impl Cipher {
         }
     }
 
-    /// Octets of a key.
+    /// Bytes of a key.
     pub fn key_bytes(self) -> usize {
         self.algorithm().key_len()
     }
 
-    /// What a device calls it, where a device can seal and open with it.
+    /// The device's name for it, where a device can seal and open with it.
     pub const fn device(self) -> Option<device::Cipher> {
         match self {
             Cipher::Aes128Gcm => Some(device::Cipher::Aes128Gcm),

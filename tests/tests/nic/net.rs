@@ -215,7 +215,7 @@ impl Net {
         line.unwrap_or_else(|| panic!("{name} is not in {text}")).trim().parse().unwrap()
     }
 
-    /// What the program has logged.
+    /// The log of the program.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
     }

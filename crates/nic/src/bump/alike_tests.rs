@@ -1,4 +1,4 @@
-//! Whoever opens records, the same comes out: the same octets, the same end, the same alert.
+//! A device and software open records alike: the same bytes, the same end, the same alert.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ const HANDSHAKE: u8 = 22;
 const DATA: u8 = 23;
 const HEARTBEAT: u8 = 24;
 
-/// What a peer sends, sealed.
+/// The sealed stream of a peer.
 struct Peer {
     is_13: bool,
     number: u64,
@@ -69,7 +69,7 @@ impl Peer {
         }
     }
 
-    /// A header and what is no record behind it.
+    /// A header, and bytes that are no record behind it.
     fn send_junk(&mut self, head: [u8; 3], payload_bytes: usize) {
         self.octets.extend(head);
         self.octets.extend((payload_bytes as u16).to_be_bytes());
@@ -77,15 +77,16 @@ impl Peer {
     }
 }
 
-/// What peers do wrong, or unusually.
+/// Number of mistakes and unusual things that [`misbehave`] knows.
 const KINDS: u64 = 19;
 
+/// Adds a mistake, or something unusual, to the stream.
 fn misbehave(peer: &mut Peer, kind: u64, random: &mut Random) {
     let any_type =
         [0, 19, CHANGE_CIPHER_SPEC, ALERT, HANDSHAKE, HEARTBEAT, 25, 255][random.below(8) as usize];
     let is_13 = peer.is_13;
     match kind {
-        // One octet more than a record may have, and many more, all of it authentic.
+        // One byte more than a record may have, and many more, all of it authentic.
         0 => peer.send(DATA, &[1; 16_385]),
         1 => peer.send(DATA, &vec![1; 16_386 + random.below(200) as usize]),
         2 => peer.send(DATA, &vec![1; 16_640 + random.below(3000) as usize]),
@@ -98,7 +99,7 @@ fn misbehave(peer: &mut Peer, kind: u64, random: &mut Random) {
             peer.seal([DATA, 3, 3], &inner);
         }
         3 => peer.send(DATA, &[1; 16_384]),
-        // Headers with lengths near the limits, and what is no record behind them.
+        // Headers with lengths near the limits, and no record behind them.
         4 => {
             let near = [16_384, 16_401, 16_408, 16_640, 18_432, 65_000][random.below(6) as usize];
             peer.send_junk([DATA, 3, 3], near + random.below(3) as usize);
@@ -127,7 +128,7 @@ fn misbehave(peer: &mut Peer, kind: u64, random: &mut Random) {
             peer.send(HANDSHAKE, &[1, 0]);
             peer.send(if random.below(2) == 0 { DATA } else { HANDSHAKE }, &[0, 1]);
         }
-        // A changed octet, also in a header.
+        // A changed byte, also in a header.
         _ => {
             let start = peer.octets.len();
             peer.send(DATA, &vec![1; random.below(2000) as usize]);
@@ -154,7 +155,7 @@ fn layer(is_13: bool) -> RecordLayer {
     layer
 }
 
-/// What came of a stream.
+/// The result of a stream.
 #[derive(Debug, PartialEq)]
 struct Came {
     plaintext: Vec<u8>,
@@ -175,8 +176,8 @@ fn came(
     Came { plaintext, ended, closed: layer.is_closed_by_peer(), sent }
 }
 
-/// The stream as the kernel gets it of a device, and what the device has noted of it. Some segments
-/// come out of order.
+/// The stream as the kernel gets it from a device. The device notes its deliveries in the flow. Some
+/// segments come out of order.
 fn delivered(flow: &Flow, octets: &[u8], random: &mut Random, stats: &mut Stats) -> Vec<u8> {
     let mut segments = Vec::new();
     let mut at = 0;
@@ -204,7 +205,7 @@ fn delivered(flow: &Flow, octets: &[u8], random: &mut Random, stats: &mut Stats)
     kernel
 }
 
-/// Octets in the pieces that a socket gives.
+/// The stream in the pieces that a socket gives.
 fn pieces(octets: &[u8], ends: &[usize]) -> Vec<Vec<u8>> {
     let starts = [&[0], ends].concat();
     let ends = [ends, &[octets.len()]].concat();

@@ -1,8 +1,8 @@
-//! Names of offloaded connections that have ended. The kernel has their records in the clear: payload
-//! that it still sends under such a name is dropped.
+//! Names of offloaded connections that have ended. The kernel has their records in the clear:
+//! payload that it still sends under such a name is dropped.
 //!
-//! A name takes no place of a living connection, and is kept until the kernel cannot have anything to
-//! send:
+//! A name takes no place of a living connection, and is kept until the kernel cannot have anything
+//! to send:
 //! - where the owner of the socket has seen that all is acknowledged ([`Kept::Spent`]), until the
 //!   frames that were on their way to the device have arrived;
 //! - else ([`Kept::Quiet`]) until the kernel has been silent for longer than it ever is between two
@@ -28,7 +28,7 @@ pub const QUIET_MS: u64 = 300_000;
 pub enum Kept {
     /// Nothing is left to send: [`SPENT_MS`].
     Spent,
-    /// Nobody knows what is left to send: [`QUIET_MS`].
+    /// The kernel may have something left to send: [`QUIET_MS`].
     Quiet,
 }
 

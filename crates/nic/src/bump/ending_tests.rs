@@ -18,7 +18,7 @@ const RST_ACK: TcpFlags = TcpFlags(0x14);
 /// The first numbers of host and peer.
 const HOST: u32 = u32::MAX - 3;
 const PEER: u32 = 77;
-/// Octets of a record.
+/// Bytes of a record.
 const RECORD_BYTES: u32 = 100;
 
 /// One connection, as the kernel and its peer see it.
@@ -45,7 +45,7 @@ impl Talk {
         Segment { flow, flags, seq, ack, window: 9, tcp_at: 34, payload: 54..54 + bytes }
     }
 
-    /// What becomes of payload of the kernel's that is `at` octets behind the stream's start.
+    /// The verdict on payload of the kernel, `at` bytes behind the stream's start.
     fn sends<'t>(&self, table: &'t mut Table, now_ms: u64, at: u32) -> Verdict<'t> {
         let segment = self.segment(true, TcpFlags::ACK, at, 0, RECORD_BYTES as usize);
         table.host_segment(now_ms, &segment)
@@ -132,7 +132,7 @@ fn idle_connections_keep_their_places_and_one_that_ends_gives_its_place_at_once(
     let late = Talk::number(PLACES);
     assert_eq!(late.open(&mut table, day_ms).err(), Some(Refused::Unknown));
     assert_eq!(table.refused, 1);
-    // What software seals of the one that was refused goes through.
+    // Software seals the records of the refused one; they go through.
     assert!(matches!(late.sends(&mut table, day_ms, 0), Verdict::Through));
     Talk::number(7).finish(&mut table, day_ms);
     flows.swap_remove(7);
@@ -164,7 +164,7 @@ fn payload_after_the_end_is_dropped_until_the_kernel_has_nothing_left() {
 
 #[test]
 fn an_acknowledgement_that_the_kernel_refuses_ends_nothing_for_it() {
-    // Somebody on the way acknowledges the FIN with a segment that the kernel does not take.
+    // A segment on the wire acknowledges the FIN, and the kernel refuses that segment.
     let mut table = Table::default();
     let talk = Talk::number(1);
     let flow = talk.open(&mut table, 0).unwrap();
@@ -192,7 +192,7 @@ fn a_connection_that_its_software_has_left_is_sealed_until_its_end() {
         table.sweep(now_ms);
         assert!(matches!(talk.sends(&mut table, now_ms, 0), Verdict::Work(_)));
     }
-    // A reset that is not the next octet is none.
+    // The kernel obeys a reset only at the next byte.
     table.wire_segment(500_000, &talk.segment(false, TcpFlags::RST, 1, 0, 0));
     table.sweep(500_000);
     assert_eq!(table.offloaded(), 1);

@@ -50,7 +50,7 @@ use offload::Tls;
 use offload::tls::Version;
 use record::device::{Cipher, Keys};
 
-/// What the device needs of one direction's keys; nothing where it cannot use them.
+/// One direction's keys as the machines take them; nothing where they cannot use them.
 pub fn static_state(keys: &Keys) -> Option<Tls> {
     let version = if keys.is_13() { Version::Tls13 } else { Version::Tls12 };
     match keys.cipher() {

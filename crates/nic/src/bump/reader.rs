@@ -95,7 +95,7 @@ impl Reader {
         plaintext: &mut Vec<u8>,
     ) -> Result<Received, record::RecordError> {
         if layer.is_closed_by_peer() {
-            // What follows a close_notify is ignored (RFC 8446 §6.1).
+            // Everything behind a close_notify is ignored (RFC 8446 §6.1).
             let output_pending = layer.output_pending();
             return Ok(Received { close_notify: true, output_pending });
         }
@@ -178,11 +178,11 @@ impl Reader {
 }
 
 /// Says to the layer why the stream has ended with record `number` under its key: the same as the
-/// layer would have found, so that the peer gets the same alert whoever opens records. `header` is
-/// what was there instead of one.
+/// layer would have found, so that the peer gets the same alert as from software. `header` is the one
+/// that the records refused.
 fn refuse(layer: &mut RecordLayer, header: Option<&[u8; 5]>, number: u64) -> record::RecordError {
     let found = header.and_then(|header| layer.check_header(header).err());
-    // What the layer has no fault to find with is shorter than any record that was sealed.
+    // A header that the layer accepts is of a record that is shorter than any sealed one.
     let error = found.unwrap_or(record::RecordError::BadRecordMac { sequence: number });
     layer.refuse(error);
     error

@@ -195,7 +195,7 @@ impl Seen {
     }
 }
 
-/// What was logged of connections that found no place.
+/// How many connections without a place were logged.
 #[derive(Default)]
 struct Full {
     refused: u64,
@@ -423,7 +423,7 @@ mod tests {
             seen.took(60_000 + frames / 1000, 32, false);
             frames += 32;
         }
-        // What waited at the last look before the stop has come, and no more is known.
+        // Frames from before the last look have come; more is not known.
         assert_eq!(seen.until_ms, 5);
         for _ in 0..=WAITING_FRAMES_MAX / 32 {
             seen.took(61_000, 32, false);

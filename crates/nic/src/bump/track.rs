@@ -86,9 +86,9 @@ pub struct Connection {
     peer_finished: Option<SeqNumber>,
     /// The kernel has acknowledged that.
     peer_over: bool,
-    /// What the kernel has acknowledged last.
+    /// The last acknowledgement of the kernel.
     acknowledged: Option<SeqNumber>,
-    /// Either side has sent a RST; the peer's was the next octet.
+    /// Either side has sent a RST; the peer's had the next number.
     reset: bool,
     used: Use,
     heard_ms: u64,

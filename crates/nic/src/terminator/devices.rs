@@ -163,7 +163,7 @@ pub fn make(config: &Config, wire: &WireName) -> Result<Setup, DeviceError> {
 /// The host may answer ARP for an address of the TAP device on that device only; as Linux is set up,
 /// it answers on every interface.
 fn check_arp(name: &str, config: &Config) -> Result<(), DeviceError> {
-    // What is larger counts, of the two (ip-sysctl: arp_ignore).
+    // The larger one of the two counts (ip-sysctl: arp_ignore).
     let value = ["all", name].into_iter().filter_map(|scope| {
         let text = std::fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{scope}/arp_ignore"));
         text.ok()?.trim().parse::<u32>().ok()

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 
 /// Octets read at once.
 const READ_BYTES: usize = 16 * 1024;
-/// Most octets that are read and thrown away after a failed handshake.
+/// Most bytes that are read and thrown away after a failed handshake.
 const PARTING_BYTES_MAX: usize = 1 << 20;
 /// How long a failed connection may take for its end.
 const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -72,9 +72,9 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Closes the connection such that an alert arrives: what the peer has sent behind its mistake
-    /// is read and thrown away first, up to a limit of octets and time. With octets unread the
-    /// kernel would reset the connection, and the reset can overtake the alert.
+    /// Closes the connection such that an alert arrives: first it reads and throws away the bytes
+    /// behind the mistake, up to a limit of bytes and time. With bytes unread the kernel would reset
+    /// the connection, and the reset can overtake the alert.
     pub async fn part(mut self) {
         let is_told = match &self.failed {
             Failed::Handshake(HandshakeError::Closed) => false,
@@ -99,8 +99,8 @@ impl Failure {
     }
 }
 
-/// What a handshake leaves: the record layer, what the peer has sent already, and how many octets
-/// were read and written.
+/// The result of a handshake: the record layer, early plaintext, and the numbers of bytes that were
+/// read and written.
 type Agreed = (RecordLayer, Vec<u8>, u64, u64);
 
 fn established(tcp: TcpStream, agreed: Result<Agreed, Failed>) -> Result<Established, Failure> {

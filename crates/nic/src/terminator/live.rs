@@ -1,5 +1,5 @@
-//! What can change while the process runs: what listeners do with new connections, by which
-//! certificates, and how many there may be.
+//! The part of the configuration that can change while the process runs: roles of listeners,
+//! certificates, and limits for new connections.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use super::config::{Config, Originate, Terminate};
 use super::run::RunError;
 
-/// What a listener does with a connection.
+/// The role of a listener for its connections.
 #[derive(Clone)]
 pub(super) enum Role {
     /// TLS comes in; goes on in the clear to the server.
@@ -23,7 +23,7 @@ pub(super) enum Role {
     Originate(Arc<ClientConfig>, ServerName<'static>, SocketAddr),
 }
 
-/// A listener's table, what it does, and what its file of certificates had in it.
+/// A listener's table, its role, and the contents of its file of certificates.
 #[derive(Clone)]
 struct Entry {
     table: Table,
@@ -102,7 +102,7 @@ impl Table {
     }
 }
 
-/// What new connections go by; the listeners are always the same, and in the same order.
+/// The configuration of new connections; the listeners are always the same, in the same order.
 pub(super) struct Live {
     entries: Vec<Entry>,
     /// Most connections at a time.
@@ -122,18 +122,18 @@ impl Live {
         Ok(Live { entries: entries?, connections_max, handshake_timeout })
     }
 
-    /// The listeners: where each is, and what it does.
+    /// The listeners, each with its address and role.
     pub fn listeners(&self) -> impl Iterator<Item = (SocketAddr, &Role)> {
         self.entries.iter().map(|entry| (entry.table.listen(), &entry.role))
     }
 
-    /// What the listener with this number does.
+    /// The role of the listener with this number.
     pub fn role(&self, listener: usize) -> Option<&Role> {
         self.entries.get(listener).map(|entry| &entry.role)
     }
 }
 
-/// What a new configuration changes.
+/// The differences that a new configuration makes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
     /// For new connections, from now on.
@@ -143,7 +143,7 @@ pub(super) struct Changes {
 }
 
 impl Changes {
-    /// Says in the log what has changed, and what has not.
+    /// Logs the changes, and the keys that need a restart.
     pub fn log(&self) {
         match self.made.as_slice() {
             [] => tracing::info!("nothing has changed that can change without a restart"),

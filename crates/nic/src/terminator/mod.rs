@@ -7,8 +7,8 @@
 //! - [`stream`]: an established connection, offloaded or not;
 //! - [`mod@file`]: what such a connection sends of a file, without a copy;
 //! - [`relay`]: between it and a plain one;
-//! - `live`: what new connections go by, and how that changes while the process runs;
-//! - `seldom`: what peers can cause in the log;
+//! - `live`: the configuration of new connections, and its reload;
+//! - `seldom`: log lines that peers can cause, at a limited rate;
 //! - [`metrics`]: what is counted;
 //! - [`run`](mod@run): the process.
 

@@ -47,6 +47,8 @@ pub async fn relay(opened: Opened, plain: TcpStream) -> io::Result<Relayed> {
             let parting = async {
                 writer.end().await;
                 reader.part(PARTING_TIMEOUT).await;
+                // Such that the device need not remember the connection for long.
+                let _ = writer.settle().await;
             };
             let _ = tokio::time::timeout(PARTING_TIMEOUT, parting).await;
             Err(error)

@@ -89,7 +89,7 @@ pub enum RunError {
     },
 }
 
-/// What is logged of connections that fail, each seldom.
+/// Log lines of connections that fail, each at a limited rate.
 #[derive(Default)]
 struct Failures {
     handshakes: Seldom,
@@ -105,8 +105,8 @@ struct Shared {
 }
 
 /// Runs until SIGTERM or SIGINT, on which connections are finished. On SIGHUP `read` gives a new
-/// configuration: certificates and whatever else new connections go by is taken up; a
-/// configuration that makes no sense is not.
+/// configuration: new connections use its certificates, servers and limits. An invalid one is
+/// refused.
 ///
 /// # Errors
 /// [`RunError`].
@@ -340,7 +340,8 @@ impl Failure {
             match server {
                 None => tracing::warn!(peer = %with, reason, others, "no TLS: {failed}"),
                 Some(_) => {
-                    tracing::warn!(server = %with, client = %peer, reason, others, "no TLS: {failed}");
+                    let client = peer;
+                    tracing::warn!(server = %with, %client, reason, others, "no TLS: {failed}");
                 }
             }
         };

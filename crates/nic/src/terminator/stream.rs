@@ -28,7 +28,7 @@ const READ_BYTES: usize = 128 * 1024;
 pub const WRITE_BYTES: usize = 4 * record::PLAINTEXT_BYTES_MAX;
 /// Pause where too much is unacknowledged.
 pub(super) const CROWDED_PAUSE: Duration = Duration::from_millis(1);
-/// Most octets that are read and thrown away before a connection with an error is closed.
+/// Most bytes that are read and thrown away before a connection with an error is closed.
 pub const PARTING_BYTES_MAX: usize = 1 << 20;
 /// Pause between two looks at whether everything is acknowledged.
 const SETTLE_PAUSE: Duration = Duration::from_millis(5);
@@ -77,7 +77,7 @@ pub struct Opened {
 }
 
 /// Takes a connection over from its handshake; the device does, if there is one, and it can. What
-/// the peer has sent wrongly by now is said by the first [`TlsReader::read`].
+/// the peer has sent wrongly by now is the error of the first [`TlsReader::read`].
 ///
 /// # Errors
 /// The socket's.
@@ -202,8 +202,8 @@ impl TlsReader {
 
 impl TlsReader {
     /// Reads and throws away what comes, until the peer has ended, for at most `limit` and
-    /// [`PARTING_BYTES_MAX`] octets: a socket that is closed with octets unread resets the
-    /// connection, and what was sent last may be lost.
+    /// [`PARTING_BYTES_MAX`] bytes: a socket that is closed with bytes unread resets the
+    /// connection, and the last bytes sent may be lost.
     pub async fn part(&mut self, limit: Duration) {
         let rest = async {
             let mut left = PARTING_BYTES_MAX;
@@ -325,7 +325,7 @@ impl TlsWriter {
 
     /// Sends what the peer is owed for an error, and nothing more after it.
     pub async fn end(&mut self) {
-        // Behind a part of a record nobody would understand it. The connection ends in any case.
+        // The peer could not read it behind a part of a record. The connection ends in any case.
         if !self.torn {
             let _ = self.write_owed().await;
             let _ = self.half.shutdown().await;
@@ -337,7 +337,7 @@ impl TlsWriter {
     /// # Errors
     /// A file was changed before its octets had arrived; the connection has to end.
     pub async fn settle(&mut self) -> io::Result<()> {
-        while linux::sockopt::unacknowledged_bytes(self.half.as_ref()).is_ok_and(|left| left > 0) {
+        while linux::sockopt::is_spent(self.half.as_ref()).is_ok_and(|is_spent| !is_spent) {
             if self.writer.as_ref().is_some_and(Writer::is_broken) {
                 return Err(self.give_up());
             }

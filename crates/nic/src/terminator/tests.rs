@@ -15,7 +15,7 @@ use super::{handshake, stream};
 const NAME: &str = "peer.example";
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Octets behind a mistake.
+/// Bytes behind a mistake.
 const JUNK_BYTES: usize = 300 << 10;
 
 fn identity() -> (Arc<ServerConfig>, CertificateDer<'static>) {
@@ -139,7 +139,7 @@ fn send_and_read(mut tcp: TcpStream, first: Vec<u8>) -> io::Result<Vec<u8>> {
 fn an_alert_for_a_bad_handshake_is_not_overtaken_by_a_reset() {
     let (config, _) = identity();
     let (at, terminator) = terminate(config);
-    // A ClientHello of one octet.
+    // A ClientHello of one byte.
     let hello = vec![22, 3, 1, 0, 5, 1, 0, 0, 1, 0xff];
     let all = send_and_read(connect(at), hello).expect("an orderly end behind the alert");
     assert!(matches!(all[..], [21, 3, 3, 0, 2, 2, _]), "{all:?}");

@@ -19,7 +19,7 @@ const LABEL_BYTES_MAX: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeysError {
     /// The key's length is not the cipher's.
-    #[error("a key of {0} octets is not one of the cipher")]
+    #[error("a key of {0} bytes does not fit the cipher")]
     Length(usize),
     /// There is no traffic secret to derive the next keys from.
     #[error("there is no traffic secret; the connection cannot change its keys")]

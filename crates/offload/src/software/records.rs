@@ -306,12 +306,12 @@ impl Records {
         Record { number, content_type: self.octets[0], plaintext }
     }
 
-    /// The header of the record that octets were pushed of, once all of it is there.
+    /// The header of the current record, once all of it was pushed.
     pub fn header(&self) -> Option<&[u8; HEADER_BYTES]> {
         self.octets.first_chunk().filter(|_| !self.given)
     }
 
-    /// What was there instead of a header, where the stream has ended with [`RecordError::Malformed`].
+    /// The header that ended the stream with [`RecordError::Malformed`].
     pub fn refused_header(&self) -> Option<&[u8; HEADER_BYTES]> {
         self.refused.as_ref()
     }

@@ -602,7 +602,7 @@ fn a_gcm_suite_that_the_device_lacks_never_reaches_it() {
 
 #[test]
 fn a_record_opened_elsewhere_is_judged_as_one_opened_here() {
-    // Padding counts: 16,385 octets may be sealed with TLS 1.3, 16,384 with TLS 1.2.
+    // Padding counts: 16,385 bytes may be sealed with TLS 1.3, 16,384 with TLS 1.2.
     for (kind, most) in [(KIND_13, 16_385), (KIND_12, 16_384)] {
         let (mut server, _) = ends(kind, 0);
         let mut opened = vec![7; 100];
