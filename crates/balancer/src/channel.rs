@@ -383,3 +383,50 @@ fn take_unread(
     let kept = kept.filter(fits).map(|kept| kept.octets);
     kept.ok_or(ChannelError::Protocol("RETURN without the UNREAD that it announces"))
 }
+
+#[cfg(test)]
+mod tests {
+    use handoff::ServerId;
+    use std::cell::{Cell, RefCell};
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    fn remote() -> Remote {
+        Remote {
+            id: ServerId(0),
+            agent: "10.0.0.21:7900".parse().unwrap(),
+            outbox: Default::default(),
+            mac: Cell::default(),
+            ready: Cell::new(true),
+            suspect: Notify::new(),
+            scopes: RefCell::default(),
+            unread: RefCell::default(),
+        }
+    }
+
+    #[test]
+    fn unread_octets_come_in_order_within_their_limit_and_with_their_return() {
+        let (remote, one, two) =
+            (remote(), (ConnectionId(1), Epoch(1)), (ConnectionId(2), Epoch(1)));
+        assert!(take_unread(&remote, one, 0).unwrap().is_empty());
+        keep_unread(&remote, one, 0, b"abc").unwrap();
+        keep_unread(&remote, one, 3, b"de").unwrap();
+        assert_eq!(&take_unread(&remote, one, 5).unwrap()[..], b"abcde");
+        // Once only, and all of it.
+        assert!(take_unread(&remote, one, 5).is_err());
+        keep_unread(&remote, one, 0, b"abc").unwrap();
+        assert!(take_unread(&remote, one, 4).is_err());
+        // A gap, and another connection's.
+        assert!(keep_unread(&remote, one, 3, b"de").is_err());
+        keep_unread(&remote, one, 0, b"abc").unwrap();
+        assert!(keep_unread(&remote, two, 3, b"de").is_err());
+        assert!(take_unread(&remote, two, 3).is_err());
+        // No more than a connection may have.
+        let piece = vec![0; UNREAD_BYTES_MAX / 4];
+        for at in 0..4 {
+            keep_unread(&remote, two, (at * piece.len()) as u32, &piece).unwrap();
+        }
+        assert!(keep_unread(&remote, two, UNREAD_BYTES_MAX as u32, b"x").is_err());
+    }
+}

@@ -4,9 +4,9 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use linux::info::TcpInfo;
-use linux::repair::{self, Accept, Known, RepairError, Restored};
+use linux::repair::{self, Accept, Known, Queue, RepairError, Restored};
 use wire::FlowKey;
-use wire::snapshot::{SocketOptions, TcpSnapshot};
+use wire::snapshot::{QUEUE_BYTES_MAX, SocketOptions, TcpSnapshot};
 
 fn pair(address: &str) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(address).unwrap();
@@ -185,4 +185,39 @@ fn a_half_closed_connection_is_declined() {
     let mut answer = String::new();
     (&client).read_to_string(&mut answer).unwrap();
     assert_eq!(answer, "late answer");
+}
+
+/// What a frozen socket has received beyond a snapshot's limit is acknowledged: whoever looks for
+/// late octets must find it.
+#[test]
+fn a_receive_queue_that_is_too_long_is_told_from_a_send_queue_and_can_be_read_later() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    socket2::SockRef::from(&listener).set_recv_buffer_size(8 << 20).unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    socket2::SockRef::from(&client).set_send_buffer_size(4 << 20).unwrap();
+    client.set_nonblocking(true).unwrap();
+    let body: Vec<u8> = (0..3_000_000u32).map(|at| (at ^ at >> 9) as u8).collect();
+    let (mut written, begun) = (0, std::time::Instant::now());
+    while repair::unread_bytes(&server).unwrap() <= QUEUE_BYTES_MAX {
+        if begun.elapsed() > std::time::Duration::from_secs(10) {
+            return println!("skipped: net.core.rmem_max leaves no room for such a queue");
+        }
+        match client.write(&body[written..]) {
+            Ok(count) => written += count,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                std::thread::yield_now();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    if let Err(RepairError::Refused(error)) = repair::freeze(&server) {
+        return println!("skipped: {error}");
+    }
+    let refused = repair::snapshot(&server, &known(&server), Accept::PeerClosed).unwrap_err();
+    let of_queue = matches!(refused, RepairError::QueueTooLong { queue: Queue::Receive, .. });
+    assert!(of_queue, "{refused}");
+    let later = repair::snapshot_later(&server, &known(&server)).unwrap();
+    assert!(later.receive_queue.len() > QUEUE_BYTES_MAX);
+    assert!(body.starts_with(&later.receive_queue));
 }
