@@ -254,7 +254,9 @@ fn a_routers_mtu_is_learnt_by_the_server_that_answers() {
             assert_eq!(behind.learnt_mtu(node, to), Some(mtu), "{host}, {to}: {metrics}");
         }
     }
-    assert!(Metrics::read(&lab, "lb").get("unlade_redirected_icmp_errors_total") >= 2);
+    // The counter follows with the next tick.
+    let counted = || Metrics::read(&lab, "lb").get("unlade_redirected_icmp_errors_total") >= 2;
+    assert!(wait_for(PATIENCE, counted), "{}", Metrics::read(&lab, "lb").noteworthy());
 }
 
 #[test]
