@@ -379,9 +379,12 @@ impl Auto {
     }
 
     fn advice(&mut self, question: &Question, bytes: u64) -> Advice {
+        let busy_us = self.costs(question.tls).proxied_us(bytes as f64);
         match self.routes.get_mut(question.key.route) {
             // Migrations that fail lead nowhere, however slow proxying is.
-            Some(route) if route.success.value > 0.5 => route.paces.advise(bytes, question.now),
+            Some(route) if route.success.value > 0.5 => {
+                route.paces.advise(bytes, busy_us, question.now)
+            }
             _ => Advice::None,
         }
     }

@@ -40,7 +40,7 @@ const TRIAL_EVERY: Duration = Duration::from_millis(100);
 const TRIAL_EVERY_MAX: Duration = Duration::from_secs(60);
 /// Proxying that has become so many times slower is tried as often as at first.
 const SLOWER: f64 = 2.0;
-/// Slower than this is slow: a worker that has nothing but the processor to wait for is not.
+/// A wait beyond the processor's time is slow from here on.
 const SLOW_US: f64 = 2_000.0;
 
 /// Who answered.
@@ -133,8 +133,9 @@ impl Paces {
         self.traffic.add(bytes, now);
     }
 
-    /// About the next request, whose response will have `bytes` octets.
-    pub(crate) fn advise(&mut self, bytes: u64, now: Duration) -> Advice {
+    /// About the next request, whose response will have `bytes` bytes; proxying one keeps the
+    /// worker's processor busy for `busy_us` microseconds.
+    pub(crate) fn advise(&mut self, bytes: u64, busy_us: f64, now: Duration) -> Advice {
         let rate = self.traffic.bytes_per_s(now);
         if let Some(bound) = &mut self.bound {
             if rate >= CARRIED_SHARE * bound.carried_bytes_per_s {
@@ -156,14 +157,17 @@ impl Paces {
         if self.waited_us[size(bytes)].value < (1.0 - SHARE_MAX) * proxied.value {
             return Advice::None;
         }
+        // Processor time is weighed as a cost, against that of a migration; it is no wait for
+        // anything else.
+        let idle_us = proxied.value - busy_us;
         if direct.count >= DIRECT_MIN
-            && direct.value < SHARE_MAX * proxied.value
-            && direct.value + GAIN_US_MIN < proxied.value
+            && direct.value < SHARE_MAX * idle_us
+            && direct.value + GAIN_US_MIN < idle_us
         {
             self.bound = Some(Bound { carried_bytes_per_s: rate, until: now + HOLD });
             return Advice::HandOver;
         }
-        if proxied.value > SLOW_US && now.saturating_sub(self.tried.at) >= self.tried.pause {
+        if idle_us > SLOW_US && now.saturating_sub(self.tried.at) >= self.tried.pause {
             self.try_now(now, proxied.value, direct.count >= DIRECT_MIN);
             return Advice::Try;
         }
@@ -244,7 +248,7 @@ mod tests {
         while now < end {
             let next = (0..asks.len()).min_by_key(|&client| asks[client]).unwrap();
             now = asks[next];
-            let over = paces.advise(bytes, now) != Advice::None;
+            let over = paces.advise(bytes, 0.0, now) != Advice::None;
             let (path, rate) = if over { (&mut servers, 4.0 * link) } else { (&mut own, link) };
             let took = Duration::from_secs_f64(bytes as f64 / rate);
             let done = now.max(*path) + took;
@@ -288,14 +292,14 @@ mod tests {
             paces.learn(Way::Direct, (8, 8 << 16), fast, Duration::ZERO);
             paces.carry(1 << 16, now);
         }
-        assert_eq!(paces.advise(1 << 16, now), Advice::HandOver);
+        assert_eq!(paces.advise(1 << 16, 0.0, now), Advice::HandOver);
         // A tenth of the traffic, for ten seconds.
         for _ in 0..200 {
             now += Duration::from_millis(50);
             paces.carry(1 << 16, now);
-            paces.advise(1 << 16, now);
+            paces.advise(1 << 16, 0.0, now);
         }
-        assert_eq!(paces.advise(1 << 16, now), Advice::None);
+        assert_eq!(paces.advise(1 << 16, 0.0, now), Advice::None);
     }
 
     #[test]
@@ -307,8 +311,25 @@ mod tests {
                 paces.learn(Way::Proxied, (1, 1 << 14), think + answer, answer);
                 paces.learn(Way::Direct, (1, 1 << 14), Duration::from_millis(1), Duration::ZERO);
             }
-            assert_eq!(paces.advise(1 << 14, Duration::from_secs(9)), Advice::None, "{think_ms}");
+            assert_eq!(
+                paces.advise(1 << 14, 0.0, Duration::from_secs(9)),
+                Advice::None,
+                "{think_ms}"
+            );
         }
+    }
+
+    #[test]
+    fn a_wait_for_the_own_processor_is_no_full_link() {
+        let mut paces = Paces::default();
+        let answer = Duration::from_millis(6);
+        for _ in 0..100 {
+            paces.learn(Way::Proxied, (1, 1 << 21), answer, answer);
+            paces.learn(Way::Direct, (1, 1 << 21), Duration::from_millis(1), Duration::ZERO);
+        }
+        let now = Duration::from_secs(9);
+        assert_eq!(paces.advise(1 << 21, 5_500.0, now), Advice::None);
+        assert_eq!(paces.advise(1 << 21, 500.0, now), Advice::HandOver);
     }
 
     #[test]
@@ -317,7 +338,7 @@ mod tests {
         let (mut paces, mut now, mut trials) = (Paces::default(), Duration::ZERO, 0);
         let answer = Duration::from_millis(50);
         for _ in 0..2000 {
-            let over = paces.advise(1 << 10, now);
+            let over = paces.advise(1 << 10, 0.0, now);
             assert_ne!(over, Advice::HandOver);
             now += answer;
             let way = if over == Advice::Try { Way::Direct } else { Way::Proxied };

@@ -113,15 +113,14 @@ impl Keys {
     /// Adds a tenant's keys.
     ///
     /// # Errors
-    /// Another tenant has this access key.
+    /// Another tenant has this access key; it keeps it.
     pub fn add(&mut self, tenant: &str, keys: KeyPair) -> Result<(), String> {
         let id = keys.access_key_id.clone();
-        match self.by_id.insert(id.clone(), (tenant.to_owned(), keys)) {
-            Some((other, _)) if other != tenant => {
-                Err(format!("the access key {id} is of tenants {other} and {tenant}"))
-            }
-            _ => Ok(()),
+        if let Some((other, _)) = self.by_id.get(&id).filter(|(other, _)| other != tenant) {
+            return Err(format!("the access key {id} is of tenants {other} and {tenant}"));
         }
+        self.by_id.insert(id, (tenant.to_owned(), keys));
+        Ok(())
     }
 
     /// Takes over the keys of some tenants, where they are nobody else's now.
