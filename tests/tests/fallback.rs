@@ -183,9 +183,16 @@ fn a_killed_balancer_leaves_nothing_that_steers() {
     let [v4, _] = lab.virtual_ips();
     let devices = || lab.exec_text("lb", &["ip", "-o", "link", "show"]);
     let with = devices().lines().count();
+    // A busy machine may miss the deadline of an offer: then the next request is handed over.
+    let moves = |connection: &mut TcpStream| {
+        let moved = wait_for(PATIENCE, || {
+            assert_eq!(get(connection, "/4KiB").unwrap().0, 200);
+            handed_over(&lab) > 0
+        });
+        assert!(moved, "{}", Metrics::read(&lab, "lb").noteworthy());
+    };
     let mut old = at_client(&lab, || connect(v4, 6, PORT).unwrap());
-    assert_eq!(get(&mut old, "/4KiB").unwrap().0, 200);
-    wait_handed_over(&lab, 1);
+    moves(&mut old);
     lab.end("lb", "KILL");
     let gone = wait_for(PATIENCE, || devices().lines().count() == with - 1);
     assert!(gone, "the hold device is still there: {}", devices());
@@ -199,10 +206,7 @@ fn a_killed_balancer_leaves_nothing_that_steers() {
     // The same four numbers again are another connection, which moves as any other.
     lab.wait_channels();
     let mut new = at_client(&lab, || connect(v4, 6, PORT).unwrap());
-    for _ in 0..3 {
-        assert_eq!(get(&mut new, "/4KiB").unwrap().0, 200);
-    }
-    wait_handed_over(&lab, 1);
+    moves(&mut new);
 }
 
 /// A client with a small window reads for longer than anybody lingers: the end of the answer is

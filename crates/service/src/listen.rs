@@ -11,7 +11,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
@@ -24,6 +24,10 @@ pub const BACKLOG_DEFAULT: u32 = 4096;
 const ATTEMPTS_MAX: u32 = 6;
 /// The longest pause between two of them.
 const PAUSE_MS_MAX: u64 = 16;
+/// How long a socket that is in the way of no visible process is waited for. The kernel closes the
+/// sockets of a killed process a while after its descriptors are gone, later still those that
+/// io_uring had.
+const CLOSING_MAX: Duration = Duration::from_secs(2);
 
 /// How to listen.
 #[derive(Debug, Clone)]
@@ -89,15 +93,22 @@ fn advice(error: &io::Error, address: &SocketAddr, holder: Option<&Holder>) -> S
 }
 
 /// Binds and listens; no other socket can listen there at the same time. The socket is
-/// non-blocking, and IPv6 sockets are IPv6 only. Waits a moment where other processes try the same.
+/// non-blocking, and IPv6 sockets are IPv6 only. Waits a moment where other processes try the same,
+/// and up to 2 s where no process that can be seen has the address: one that was killed is closing it.
 ///
 /// # Errors
 /// What the kernel said, with the address, who has it, and what to do.
 pub fn bind(address: SocketAddr, options: &ListenOptions) -> Result<TcpListener, ListenError> {
     let mut attempts = 1;
+    let deadline = Instant::now() + CLOSING_MAX;
     loop {
         match open(address, options, false) {
             Ok(socket) => return Ok(socket.into()),
+            Err(Refused::Bind(error))
+                if is_in_use(&error) && Instant::now() < deadline && !has_process(address) =>
+            {
+                std::thread::sleep(pause());
+            }
             // Nothing listened when the address was bound, and something does now: another process
             // is just as far, and may have been refused as well.
             Err(Refused::Listen(error)) if is_in_use(&error) && attempts < ATTEMPTS_MAX => {
@@ -109,6 +120,11 @@ pub fn bind(address: SocketAddr, options: &ListenOptions) -> Result<TcpListener,
             }
         }
     }
+}
+
+/// Whether a process that can be seen has the address.
+fn has_process(address: SocketAddr) -> bool {
+    holder::find(address).is_some_and(|holder| holder.process.is_some())
 }
 
 fn is_in_use(error: &io::Error) -> bool {
@@ -210,6 +226,11 @@ pub fn bind_shared(
 
 #[cfg(test)]
 mod tests {
+    use std::mem::MaybeUninit;
+    use std::os::fd::AsFd as _;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
     use super::*;
 
     #[test]
@@ -309,6 +330,31 @@ mod tests {
         assert!(accepted.is_some());
         drop(held);
         let next = bind_shared(address, 2, &ListenOptions::default());
+        assert!(next.is_ok(), "{next:?}");
+    }
+
+    /// A listener on its way through a Unix socket is a descriptor of no process, as that of a
+    /// process whose end the kernel has not finished.
+    #[test]
+    fn a_socket_that_is_closing_is_waited_for() {
+        let held = bind(own(6), &ListenOptions::default()).unwrap();
+        let address = held.local_addr().unwrap();
+        let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
+        let descriptors = [held.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        let data = [io::IoSlice::new(b"a listener")];
+        rustix::net::sendmsg(&here, &data, &mut control, SendFlags::empty()).unwrap();
+        drop(held);
+        assert!(!has_process(address));
+        assert!(open(address, &ListenOptions::default(), false).is_err());
+        let next = std::thread::scope(|scope| {
+            let next = scope.spawn(|| bind(address, &ListenOptions::default()));
+            std::thread::sleep(Duration::from_millis(100));
+            drop((here, there));
+            next.join().unwrap()
+        });
         assert!(next.is_ok(), "{next:?}");
     }
 
