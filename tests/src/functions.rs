@@ -103,8 +103,8 @@ pub fn keys_of(address: SocketAddr, tenant: &str) -> Option<KeyPair> {
     credentials::parse(&text).remove(tenant)
 }
 
-/// The header fields that sign a request, with a key of the tenant whose function it names, else of the
-/// default one's.
+/// The header fields that sign a request, with a key of the tenant whose function it names, else of
+/// the default one's.
 ///
 /// # Panics
 /// It cannot be signed.
@@ -159,8 +159,8 @@ pub fn ask_as(
     )
 }
 
-/// Asks over HTTP, with a signature where it is a gateway; an error where the connection ends before
-/// the answer does.
+/// Asks over HTTP, with a signature where it is a gateway; an error where the connection ends
+/// before the answer does.
 ///
 /// # Errors
 /// The connection's.

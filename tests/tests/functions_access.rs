@@ -1,5 +1,6 @@
 //! Who may ask a gateway, and what a deployment may choose.
 
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
@@ -21,10 +22,17 @@ const REQUESTS: [(&str, &str); 7] = [
     ("GET", "/unlade/v1/state"),
 ];
 
+fn assert_counted(admin: SocketAddr, metric: &str, count: usize) {
+    let metrics = ask_plainly(admin, "GET", "/metrics", &[], b"").unwrap();
+    let line = format!("{metric} {count}\n");
+    assert!(String::from_utf8_lossy(&metrics.body).contains(&line), "{line}{metrics:?}");
+}
+
 #[test]
 fn a_request_without_a_valid_signature_is_refused() {
     needs_functions!();
-    let gateway = Gateway::start("");
+    let admin = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gateway = Gateway::start(&format!("admin = \"{admin}\"\n"));
     gateway.deploy("echo", "", ECHO);
     let denied = |answer: &Answer, code: &str| {
         assert_eq!((answer.status, answer.error().as_str()), (403, code), "{answer:?}");
@@ -47,6 +55,7 @@ fn a_request_without_a_valid_signature_is_refused() {
     let stranger = ask_as(&keys, gateway.address, "POST", INVOKE, &[], b"{}").unwrap();
     denied(&stranger, "UnrecognizedClientException");
     assert!(gateway.invoke("echo", &json!(1)).is_success(), "it is still there");
+    assert_counted(admin, "unlade_fn_requests_denied_total", REQUESTS.len() + 3);
     let file = gateway.dir.path().join("credentials");
     let mode = std::fs::metadata(file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "nobody else reads the keys");
@@ -197,7 +206,9 @@ fn authentication_can_be_switched_off_and_not_for_other_machines() {
 #[test]
 fn a_manifest_chooses_only_what_the_operator_allows() {
     needs_functions!();
-    let mut gateway = Gateway::start("");
+    let admin = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let base = format!("admin = \"{admin}\"\n");
+    let mut gateway = Gateway::start(&base);
     let refused = |gateway: &Gateway, manifest: &str, line: &str| {
         let output = gateway.try_deploy("f", manifest, ECHO);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -213,11 +224,12 @@ fn a_manifest_chooses_only_what_the_operator_allows() {
     for (manifest, line) in all {
         refused(&gateway, manifest, line);
     }
+    assert_counted(admin, "unlade_fn_deployments_refused_total", all.len());
     for mode in ["offload", "prefetch", "sdk"] {
         gateway.deploy("f", &format!("mode = \"{mode}\"\n"), ECHO);
     }
     let wide = "[tenant.default]\nmodes = [\"offload\", \"stock\"]\npackages = [\"/opt\"]\n";
-    gateway.reload(wide);
+    gateway.reload(&format!("{base}{wide}"));
     let manifest = "mode = \"stock\"\npackages = [\"/opt\"]\n";
     until("the rules are wider", || {
         gateway.try_deploy("f", manifest, ECHO).status.success().then_some(())
@@ -225,7 +237,7 @@ fn a_manifest_chooses_only_what_the_operator_allows() {
     assert!(gateway.invoke("f", &json!(1)).is_success());
     // What may not be any more is not served, and the others are.
     gateway.deploy("g", "", ECHO);
-    gateway.reload("");
+    gateway.reload(&base);
     until("it has gone", || (gateway.invoke("f", &json!(1)).status == 404).then_some(()));
     assert!(gateway.invoke("g", &json!(1)).is_success());
     gateway.restart();

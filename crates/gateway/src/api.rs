@@ -21,6 +21,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use meter::Event;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -114,7 +115,11 @@ async fn converse(
 }
 
 async fn answer(api: Rc<Api>, request: Request<Incoming>) -> Reply {
-    route(&api, request).await.unwrap_or_else(|refusal| refuse(&refusal))
+    let routed = route(&api, request).await;
+    if let Err(Refusal::Denied(..)) = &routed {
+        api.host.meter.add(Event::FnDenied);
+    }
+    routed.unwrap_or_else(|refusal| refuse(&refusal))
 }
 
 fn refuse(refusal: &Refusal) -> Reply {
@@ -397,8 +402,8 @@ fn owned(function: &Function) -> Result<(), Refusal> {
     Err(Refusal::Conflict(why.to_owned()))
 }
 
-/// Refuses where the name is another tenant's, or that of a function of the directory: that would come
-/// back instead.
+/// Refuses where the name is another tenant's, or that of a function of the directory: that would
+/// come back instead.
 fn free(api: &Api, caller: &Caller, name: &str) -> Result<(), Refusal> {
     match api.host.function(name) {
         Some(function) if !caller.is(&function.tenant.name) => {
@@ -445,6 +450,7 @@ async fn deployment(api: &Rc<Api>, name: &str, asked: Asked) -> Result<Reply, Re
     let revision = unpacked.map_err(|error| Refusal::Service(error.to_string()))??;
     let deployed = publish(api, &caller, name, &revision).await;
     if deployed.is_err() {
+        api.host.meter.add(Event::FnDeployRefused);
         deploy::discard(&revision.code);
     }
     let function = deployed?;

@@ -1,5 +1,5 @@
-//! Keys of tenants for whom the operator has named none: made once, and kept in a file as AWS's tools
-//! read it (`AWS_SHARED_CREDENTIALS_FILE`), a profile a tenant.
+//! Keys of tenants for whom the operator has named none: made once, and kept in a file as AWS's
+//! tools read it (`AWS_SHARED_CREDENTIALS_FILE`), a profile a tenant.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -66,8 +66,8 @@ fn text(profiles: &BTreeMap<String, KeyPair>) -> String {
     profiles.iter().map(profile).collect()
 }
 
-/// All keys that are taken: those of the configuration, and for tenants without any those of the file,
-/// made where they are not there. And those of the tenant `default`, for `unlade fn env`.
+/// All keys that are taken: those of the configuration, and for tenants without any those of the
+/// file, made where they are not there. And those of the tenant `default`, for `unlade fn env`.
 ///
 /// # Errors
 /// The file's; or a key is of two tenants.

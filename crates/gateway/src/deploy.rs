@@ -70,8 +70,8 @@ pub struct Revision {
     pub tenant: String,
 }
 
-/// Reads a function's directory. Where nobody is known to have deployed it, it is whose its manifest
-/// says.
+/// Reads a function's directory. Where nobody is known to have deployed it, it is whose its
+/// manifest says.
 ///
 /// # Errors
 /// There is no manifest, or it is none.
@@ -266,8 +266,8 @@ fn extract(code: &Path, archive: impl Read) -> Result<(), DeployError> {
     Ok(())
 }
 
-/// An archive of a directory, for [`unpack`], with a manifest in place of the one that may be in it.
-/// What a build leaves behind (`__pycache__`, `.git`) is left out.
+/// An archive of a directory, for [`unpack`], with a manifest in place of the one that may be in
+/// it. What a build leaves behind (`__pycache__`, `.git`) is left out.
 ///
 /// # Errors
 /// The system's.

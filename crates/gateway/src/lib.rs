@@ -2,8 +2,8 @@
 //!
 //! Stages, in the order an invocation meets them:
 //! - [`serve`]: the process: its children, its listener, its drain; [`config`]: what it is told;
-//! - [`api`]: what callers say over HTTP; [`auth`]: who they are; [`credentials`]: keys that are made
-//!   for them; [`permit`]: what a deployment may choose;
+//! - [`api`]: what callers say over HTTP; [`auth`]: who they are; [`credentials`]: keys that are
+//!   made for them; [`permit`]: what a deployment may choose;
 //! - [`invoke`]: the life of one invocation: hint, instance, handler, settled writes, answer;
 //!   [`events`]: those that nobody waits for;
 //! - [`host`]: functions, the pool's actions carried out; [`member`]: the life of one instance;

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::config::TenantConfig;
 
-/// The modes of a tenant for which none are named: none has the host's network, or a key of the store.
+/// The modes of a tenant for which none are named: none has the host's network, or a key of the
+/// store.
 pub const MODES: [Mode; 3] = [Mode::Offload, Mode::Prefetch, Mode::Sdk];
 
 /// Refuses a manifest that chooses what its tenant may not.
@@ -97,7 +98,8 @@ mod tests {
 
     #[test]
     fn a_role_is_within_the_operators() {
-        let own = "[[role.statements]]\neffect = \"allow\"\nactions = [\"s3:*\"]\nresources = [\"a/*\"]\n";
+        let own = "[[role.statements]]\neffect = \"allow\"\nactions = [\"s3:*\"]\n\
+                   resources = [\"a/*\"]\n";
         assert_eq!(policy(&rules(""), &manifest(own)).get("boundary"), None);
         let bound = policy(&rules(own), &manifest(""));
         assert_eq!(bound["boundary"]["statements"][0]["resources"][0], "a/*");

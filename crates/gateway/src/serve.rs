@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use function::isolation::Isolation;
 use function::manifest::Backend;
-use meter::{Meter, Role};
+use meter::{Event, Meter, Role};
 use serde_json::json;
 use service::admin::{self, AdminError, Health, Routes};
 use service::listen::ListenError;
@@ -257,14 +257,17 @@ pub(crate) fn worker_table(
     table
 }
 
-/// Functions that were deployed, and those of the directory that can be imported. Others are told of,
-/// and left out.
+/// Functions that were deployed, and those of the directory that can be imported. Others are told
+/// of, and left out.
 async fn load(host: &Rc<Host>) -> Result<(), GatewayError> {
     deploy::sweep(&host.config.state)?;
     for (name, revision) in deploy::deployed(&host.config.state)? {
         match host.make(&name, revision) {
             Ok(function) => host.publish(&function),
-            Err(error) => tracing::error!(function = name, %error, "is not served"),
+            Err(error) => {
+                host.meter.add(Event::FnDeployRefused);
+                tracing::error!(function = name, %error, "is not served");
+            }
         }
     }
     if let Some(directory) = &host.config.functions {
@@ -273,8 +276,8 @@ async fn load(host: &Rc<Host>) -> Result<(), GatewayError> {
     Ok(())
 }
 
-/// Serves functions of the directory, each when it has been imported. One that cannot be is told of,
-/// and what has its name goes on.
+/// Serves functions of the directory, each when it has been imported. One that cannot be is told
+/// of, and what has its name goes on.
 async fn publish_all(host: &Rc<Host>, found: Vec<(String, Revision)>) {
     let mut trials = tokio::task::JoinSet::new();
     for (name, revision) in found {
@@ -293,6 +296,7 @@ async fn publish_all(host: &Rc<Host>, found: Vec<(String, Revision)>) {
                 Ok(function) if !is_deployed(&host, &name) => host.publish(&function),
                 Ok(_) => {}
                 Err(why) => {
+                    host.meter.add(Event::FnDeployRefused);
                     let before = host.function(&name).is_some();
                     let then = if before { "stays as it was" } else { "is not served" };
                     tracing::error!(function = name, "{then}: {why}");

@@ -69,8 +69,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Starts it; the process is to be given to [`Store::supervise`]. Workers and baselines have a key
-    /// of their own, which is none of the gateway's; `also` is another one that it takes.
+    /// Starts it; the process is to be given to [`Store::supervise`]. Workers and baselines have a
+    /// key of their own, which is none of the gateway's; `also` is another one that it takes.
     ///
     /// # Errors
     /// The system's; or it does not listen, as it says on standard error.

@@ -1,8 +1,8 @@
 //! Whether a function can be imported: tried in an instance of its own, before it is served.
 //!
-//! The instance is one like others, with its tenant's worker behind it: a module that reads an object
-//! when it is imported is imported as in any other. It is told to import the handler, and not to call
-//! it.
+//! The instance is one like others, with its tenant's worker behind it: a module that reads an
+//! object when it is imported is imported as in any other. It is told to import the handler, and
+//! not to call it.
 
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -416,6 +416,12 @@ events! {
     /// An invocation found no instance
     FnRefused => "unlade_fn_invocations_refused",
         "Invocations that found no place.";
+    /// Somebody was not let in, or asked what its key is not good for
+    FnDenied => "unlade_fn_requests_denied",
+        "Requests without a valid signature, or of another tenant than the one they name.";
+    /// A deployment, or a function of the directory, was not served
+    FnDeployRefused => "unlade_fn_deployments_refused",
+        "Functions that could not be imported, or chose what they may not.";
     /// An accepted event failed for good
     FnEventLost => "unlade_fn_events_lost",
         "Accepted events given up after their last attempt.";

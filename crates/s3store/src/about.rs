@@ -1,9 +1,10 @@
 //! What is said of an object beside its bytes, and of which file.
 //!
-//! The file of an object and the file of what is said of it cannot be replaced at once. So the second
-//! has the length and the time of the first in its name; the store sets that time to the nanosecond,
-//! and never twice alike for a key. It is written beside the one that it follows, and counts when the
-//! object's file has been renamed. Nothing is said of a file that another program has put there.
+//! The file of an object and the file of what is said of it cannot be replaced at once. So the
+//! second has the length and the time of the first in its name; the store sets that time to the
+//! nanosecond, and never twice alike for a key. It is written beside the one that it follows, and
+//! counts when the object's file has been renamed. Nothing is said of a file that another program
+//! has put there.
 
 use std::collections::HashMap;
 

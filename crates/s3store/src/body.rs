@@ -303,7 +303,8 @@ impl<F: DiskFile> HttpBody for FileBody<F> {
     }
 }
 
-/// The bytes of a range of a file: the first ones are given, the others are read as they are needed.
+/// The bytes of a range of a file: the first ones are given, the others are read as they are
+/// needed.
 pub fn give<F: DiskFile>(file: F, first: Vec<u8>, rest: std::ops::Range<u64>) -> StreamingBlob {
     if rest.is_empty() {
         return Body::from(first).into();

@@ -1,5 +1,5 @@
-//! What `s3s-fs` kept, with which earlier releases wrote: the objects are where they are, and what is
-//! said of them was in files `.bucket-B.object-K.….json` beside the buckets, B and K in base64.
+//! What `s3s-fs` kept, with which earlier releases wrote: the objects are where they are, and what
+//! is said of them was in files `.bucket-B.object-K.….json` beside the buckets, B and K in base64.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,10 +1,11 @@
 //! An S3 server over a directory: for demonstrations, tests, and functions on a single machine.
 //!
-//! Requests are understood by `s3s`. A bucket is a directory, an object a file in it, and what is said
-//! of an object is a file in a directory of the store's own. What is acknowledged is durable. No
-//! versions, no ACLs, no encryption. It is not meant to face a network that is not trusted.
+//! Requests are understood by `s3s`. A bucket is a directory, an object a file in it, and what is
+//! said of an object is a file in a directory of the store's own. What is acknowledged is durable.
+//! No versions, no ACLs, no encryption. It is not meant to face a network that is not trusted.
 //!
-//! - `objects`: the operations of S3; `list`: pages; `body`: bodies and their sums;
+//! - `objects`: the operations of S3; `list`: pages; `conditions` of requests; `body`: bodies and
+//!   their sums;
 //! - `vault`: objects as files; `uploads`: those in parts; `about`: what is said of them;
 //! - `names`: which file a key has; `legacy`: what earlier releases wrote;
 //! - `disk`: the file system, as a trait; `fault`: why something is refused.
@@ -12,6 +13,7 @@
 
 mod about;
 mod body;
+mod conditions;
 #[cfg(test)]
 mod crash;
 mod disk;

@@ -1,8 +1,8 @@
 //! Where an object is: which file a key has, and which key a file has.
 //!
-//! A key that can be a path below its bucket's directory is that path. Any other one (`..`, an empty
-//! segment, a name that is too long) is encoded, and kept in a directory of the store's own; so is
-//! one whose path is taken, as `a` where there is `a/b`.
+//! A key that can be a path below its bucket's directory is that path. Any other one (`..`, an
+//! empty segment, a name that is too long) is encoded, and kept in a directory of the store's own;
+//! so is one whose path is taken, as `a` where there is `a/b`.
 
 use std::path::{Path, PathBuf};
 

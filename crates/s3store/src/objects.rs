@@ -10,6 +10,7 @@ use s3s::{S3, S3Error, S3Request, S3Response, S3Result};
 
 use crate::about::{About, Version};
 use crate::body::{self, Expected, PIECE_BYTES, blocking, give, md5_of, take};
+use crate::conditions::{Conditions, strong, timestamp};
 use crate::disk::{self, Disk, DiskFile as _, Stat};
 use crate::fault::Fault;
 use crate::list::{self, ENTRIES_MAX, Entry};
@@ -67,59 +68,6 @@ fn own_encodings(all: String) -> Option<String> {
     let own = all.split(',').map(str::trim).filter(|one| !one.is_empty() && *one != "aws-chunked");
     let own = own.collect::<Vec<_>>().join(",");
     (!own.is_empty()).then_some(own)
-}
-
-fn timestamp(modified_ns: i64) -> Timestamp {
-    Timestamp::from(disk::system_time(modified_ns))
-}
-
-fn strong(e_tag: &str) -> ETag {
-    ETag::Strong(e_tag.to_owned())
-}
-
-/// Conditions that a request may have.
-#[derive(Clone, Default)]
-struct Conditions {
-    if_match: Option<ETagCondition>,
-    if_none_match: Option<ETagCondition>,
-    if_modified_since: Option<Timestamp>,
-    if_unmodified_since: Option<Timestamp>,
-}
-
-impl Conditions {
-    /// Of a change: what is there now, or nothing.
-    fn check_change(&self, e_tag: Option<&str>) -> Result<(), Fault> {
-        let is = |condition: &ETagCondition| match (condition, e_tag) {
-            (_, None) => false,
-            (ETagCondition::Any, Some(_)) => true,
-            (ETagCondition::ETag(due), Some(e_tag)) => due.strong_cmp(&strong(e_tag)),
-        };
-        let holds =
-            self.if_match.as_ref().is_none_or(is) && !self.if_none_match.as_ref().is_some_and(is);
-        if holds { Ok(()) } else { Err(Fault::Precondition) }
-    }
-
-    /// Of a read (RFC 9110 §13.2.2); `otherwise` where the caller has it already.
-    fn check_read(&self, e_tag: &str, modified_ns: i64, otherwise: Fault) -> Result<(), Fault> {
-        let e_tag = strong(e_tag);
-        // Header fields have whole seconds.
-        let modified = timestamp(modified_ns.div_euclid(1_000_000_000) * 1_000_000_000);
-        let fails = match (&self.if_match, &self.if_unmodified_since) {
-            (Some(ETagCondition::ETag(due)), _) => !due.strong_cmp(&e_tag),
-            (Some(ETagCondition::Any), _) | (None, None) => false,
-            (None, Some(since)) => modified > *since,
-        };
-        if fails {
-            return Err(Fault::Precondition);
-        }
-        let is_known = match (&self.if_none_match, &self.if_modified_since) {
-            (Some(ETagCondition::ETag(known)), _) => known.weak_cmp(&e_tag),
-            (Some(ETagCondition::Any), _) => true,
-            (None, Some(since)) => modified <= *since,
-            (None, None) => false,
-        };
-        if is_known { Err(otherwise) } else { Ok(()) }
-    }
 }
 
 /// An object that was opened, and what a list or a head says of it.

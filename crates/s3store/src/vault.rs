@@ -7,9 +7,9 @@
 //! - `.unlade/uploads/ID/`: an upload in parts; `.unlade/tmp/`: what is being written;
 //! - `.unlade/format`: the number of this layout.
 //!
-//! A change is durable when it is answered: the bytes, and what is said of them, are synced before their
-//! file gets its name, then the directory of that name is. One rename or removal is the change: a power
-//! failure leaves an object old or new.
+//! A change is durable when it is answered: the bytes, and what is said of them, are synced before
+//! their file gets its name, then the directory of that name is. One rename or removal is the
+//! change: a power failure leaves an object old or new.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -127,7 +127,7 @@ impl<D: Disk> Vault<D> {
         let found = there(disk::read(&*vault.disk, &format, SMALL_BYTES_MAX))?;
         if let Some(text) = found.as_ref().filter(|text| text.trim_ascii() != FORMAT.as_bytes()) {
             return Err(io::Error::other(format!(
-                "{} says {:?}, and this program knows layout {FORMAT}; use the program that wrote it",
+                "{} says {:?}, and this program knows layout {FORMAT}; use the one that wrote it",
                 format.display(),
                 String::from_utf8_lossy(text)
             )));
@@ -388,8 +388,8 @@ impl<D: Disk> Vault<D> {
     /// Makes a draft the object of a key, durably, in place of the one before.
     ///
     /// # Errors
-    /// There is no such bucket, the condition does not hold, or the system's: then the object before
-    /// is there as it was, or the new one is.
+    /// There is no such bucket, the condition does not hold, or the system's: then the object
+    /// before is there as it was, or the new one is.
     pub fn commit(
         &self,
         bucket: &str,

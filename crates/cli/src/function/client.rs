@@ -33,9 +33,8 @@ pub(super) struct GatewayArgs {
     /// The gateway
     #[arg(long, value_name = "URL", env = "AWS_ENDPOINT_URL_LAMBDA")]
     gateway: Option<String>,
-    /// Where it keeps everything: the keys of tenants are in there. AWS_ACCESS_KEY_ID and
-    /// AWS_SECRET_ACCESS_KEY are taken where they are set with AWS_ENDPOINT_URL_LAMBDA, and this and
-    /// --tenant are not said
+    /// Where it keeps everything, the keys of tenants with it. Where this and --tenant are not said,
+    /// and AWS_ENDPOINT_URL_LAMBDA is set, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are used
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     /// Whose functions

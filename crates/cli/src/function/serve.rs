@@ -22,9 +22,10 @@ use crate::output::line;
 pub(super) const LONG: &str = "\
 Serves functions until SIGTERM or SIGINT; then nothing is accepted, what runs ends, and what is \
 acknowledged is made durable first. SIGHUP reads limits, tenants and the directory `functions` \
-anew. Everything not said has a default: without a configuration, functions are kept in /var/lib/unlade/fn, and so are the objects of the built-in S3 store. Requests are signed with a key of a tenant; where the \
-configuration has none, a pair is made at the first start, which `unlade fn` reads by itself and \
-`unlade fn env` prints. The gateway's address is printed when callers can come.";
+anew. Everything not said has a default: without a configuration, functions are kept in \
+/var/lib/unlade/fn, and so are the objects of the built-in S3 store. Requests are signed with a key of \
+a tenant; where the configuration has none, a pair is made at the first start, which `unlade fn` reads \
+by itself and `unlade fn env` prints. The gateway's address is printed when callers can come.";
 
 pub(super) const HELP: &str = "\
 An fn.toml, with the defaults:
@@ -52,9 +53,9 @@ An fn.toml, with the defaults:
   [tenant.NAME]                     # besides `default`; with its own [tenant.NAME.store],
                                     # [tenant.NAME.limits], .instance and .copies
   keys = []                         # { access_key_id = \"…\", secret_access_key = \"…\" }; none: a
-                                    # pair is made, as profile NAME of the file `credentials` in state
-  modes = [\"offload\", \"prefetch\", \"sdk\"]  # which manifests may choose; \"tcp\" and \"stock\" have
-                                    # a key of the store, and \"stock\" has the host's network
+                                    # pair is made: profile NAME of the file `credentials` in state
+  modes = [\"offload\", \"prefetch\", \"sdk\"]  # which manifests may choose; \"tcp\" and \"stock\"
+                                    # have a key of the store, \"stock\" has the host's network
   packages = []                     # directories that manifests may name, with those below them
   pythons = []                      # interpreters that manifests may choose
   [[tenant.NAME.role.statements]]   # the most that its functions may do; all where nothing is said

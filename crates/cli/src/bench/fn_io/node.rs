@@ -243,7 +243,8 @@ fn settings_text(state: &Path, functions: &Path, python: &Path, packages: &Path)
     let quoted = |path: &Path| toml::Value::from(path.display().to_string()).to_string();
     let mut text = format!(
         "listen = \"127.0.0.1:0\"\nstore_listen = \"127.0.0.1:0\"\nstate = {}\nfunctions = {}\npython = {}\n\
-         authentication = \"off\"\ncheck_imports = false\npackages = [{}]\nmemory_max = \"1TiB\"\ninstances_max = 10000\n[log]\nlevel = \"warn\"\n",
+         authentication = \"off\"\ncheck_imports = false\n\
+         packages = [{}]\nmemory_max = \"1TiB\"\ninstances_max = 10000\n[log]\nlevel = \"warn\"\n",
         quoted(state),
         quoted(functions),
         quoted(python),

@@ -145,7 +145,8 @@ fn settings(state: &Path, functions: &Path, workers: &str, tenants: &[String]) -
     let quoted = |path: &Path| toml::Value::from(path.display().to_string()).to_string();
     let mut text = format!(
         "listen = \"127.0.0.1:0\"\nstore_listen = \"127.0.0.1:0\"\nstate = {}\nfunctions = {}\n\
-         authentication = \"off\"\ncheck_imports = false\nworkers = \"{workers}\"\n[log]\nlevel = \"warn\"\n",
+         authentication = \"off\"\ncheck_imports = false\n\
+         workers = \"{workers}\"\n[log]\nlevel = \"warn\"\n",
         quoted(state),
         quoted(functions),
     );
