@@ -5,6 +5,7 @@ use copier::channel::wire::Said;
 use copyd::daemon::message::{Reply, Request};
 use kv::parse::{Argument, Limits, Parser, Progress};
 use overlap::{ParcelReader, ParcelWriter};
+use wire::flow::FrameSegment;
 use wire::frame::{Deframer, Frame};
 use wire::http::{
     BodyFraming, ChunkedScanner, HeadError, HeadLimits, Method, RequestHead, ResponseHead, head_end,
@@ -299,7 +300,20 @@ fn scan(data: &[u8], piece: usize) -> (Vec<u8>, Result<(usize, bool), HeadError>
 
 /// What is classified lies within the frame; what a header means is what is written of it.
 pub fn packet(data: &[u8]) {
+    let segment = FrameSegment::find(data);
+    if let Some(segment) = segment {
+        assert!(segment.tcp_at >= 34 && data.len() >= segment.tcp_at + 4);
+    }
     if let Some(found) = classify(data) {
+        let is_untagged = matches!(data[12..14], [0x08, 0x00] | [0x86, 0xdd]);
+        if let Some(segment) = segment.filter(|_| is_untagged) {
+            assert_eq!(segment.flow, found.flow);
+            let tcp_bytes = usize::from(data[segment.tcp_at + 12] >> 4) * 4;
+            assert_eq!(segment.tcp_at + tcp_bytes, found.payload_at);
+            assert_eq!(segment.segment_bytes, tcp_bytes + found.payload_bytes);
+        } else {
+            assert!(!is_untagged, "a segment without a flow: {found:?}");
+        }
         assert!(found.payload_at + found.payload_bytes <= data.len());
         if let Some(reset) = Segment::reset_answering(&found) {
             let frame = reset.ethernet_frame([2; 6], [4; 6]).expect("both ends of one family");
