@@ -14,7 +14,7 @@ setup:
 	@scripts/setup
 
 build:
-	cargo build --release -p cli
+	cargo build --release -p unlade -p unlade-lab
 
 demo: setup build
 	scripts/demo
@@ -27,4 +27,4 @@ fmt:
 	cargo fmt --all
 
 clean-lab:
-	cargo run --quiet --release -p cli -- lab down --all
+	cargo run --quiet --release -p unlade-lab -- down --all

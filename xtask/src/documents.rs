@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::layers::SIDEWAYS;
+use crate::layers::INTERFACES;
 
 /// The heading of ARCHITECTURE.md above the tables whose paths are checked.
 const DATA_HEADING: &str = "## Follow the data";
@@ -27,7 +27,7 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
         Ok(())
     };
     with("ARCHITECTURE.md", check_paths)?;
-    with("ARCHITECTURE.md", |_, text| check_sideways(text))?;
+    with("ARCHITECTURE.md", |_, text| check_interfaces(text))?;
     with("README.md", check_rust_version)?;
     with("SPECIFICATION.md", check_promises)?;
     Ok(problems)
@@ -74,9 +74,9 @@ pub fn check_paths(root: &Path, text: &str) -> Vec<String> {
     problems
 }
 
-/// The sideways arrows that ARCHITECTURE.md lists and the layer check does not allow, or the other
+/// The interfaces between products that ARCHITECTURE.md lists and the layer check does not allow, or the other
 /// way round. An item of the list begins with `` - `from` → `to` ``.
-pub fn check_sideways(text: &str) -> Vec<String> {
+pub fn check_interfaces(text: &str) -> Vec<String> {
     let mut listed = Vec::new();
     for line in text.lines().filter(|line| line.starts_with("- `") && line.contains("` → `")) {
         let mut names = quoted(line);
@@ -84,11 +84,11 @@ pub fn check_sideways(text: &str) -> Vec<String> {
             listed.push((from, to));
         }
     }
-    let unknown = listed.iter().filter(|arrow| !SIDEWAYS.contains(arrow)).map(|(from, to)| {
+    let unknown = listed.iter().filter(|arrow| !INTERFACES.contains(arrow)).map(|(from, to)| {
         format!("ARCHITECTURE.md: the layer check does not allow `{from}` → `{to}`; correct one")
     });
-    let missing = SIDEWAYS.iter().filter(|arrow| !listed.contains(arrow)).map(|(from, to)| {
-        format!("ARCHITECTURE.md: the list of sideways arrows lacks `{from}` → `{to}`; add it")
+    let missing = INTERFACES.iter().filter(|arrow| !listed.contains(arrow)).map(|(from, to)| {
+        format!("ARCHITECTURE.md: the list of interfaces between products lacks `{from}` → `{to}`; add it")
     });
     unknown.chain(missing).collect()
 }

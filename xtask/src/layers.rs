@@ -1,7 +1,7 @@
-//! Dependencies between the crates of the workspace point strictly down.
+//! Dependencies between the crates of the workspace point strictly down, and stay within a product.
 //!
-//! The layers are those of the table in ARCHITECTURE.md: there is no second list that could
-//! differ from it.
+//! The layers and folders are those of the table in ARCHITECTURE.md: there is no second list that
+//! could differ from it. A crate is named by its folder and its own: `connection/balancer`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,28 +10,41 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
-/// Dependencies within a layer that are meant: the chassis stands on the record layer, steering on
-/// the links and devices it attaches to.
-pub const SIDEWAYS: [(&str, &str); 7] = [
-    ("service", "record"),
-    ("steer", "linux"),
-    ("copier", "copyd"),
-    ("overlap", "copier"),
-    ("kv", "copier"),
-    ("hostio", "copier"),
-    ("function", "object"),
+/// What a product, or research, may use of another product.
+pub const INTERFACES: [(&str, &str); 6] = [
+    ("functions", "copy/client"),
+    ("functions", "copy/shm"),
+    ("research", "nic/aead"),
+    ("research", "nic/engine"),
+    ("research", "nic/inline"),
+    ("research", "nic/nvme-wire"),
 ];
-/// Members of the workspace that no layer holds: nothing may depend on them.
-const OUTSIDE: [&str; 2] = ["system-tests", "xtask"];
+/// The folder that every other may use.
+const BASE: &str = "base";
+/// The folder of programs: they may use everything, and nothing but they uses them.
+const APPS: &str = "apps";
+/// The folder of what no product uses, and the program that must not use it.
+const RESEARCH: &str = "research";
+const PRODUCT: &str = "apps/unlade";
+/// Folders of members that no layer holds: nothing may depend on them.
+const OUTSIDE: [&str; 2] = ["tests", "xtask"];
 /// The crates that may use `unsafe`: they talk to the machine, or are given pointers.
-const UNSAFE: [&str; 7] = ["linux", "steer", "ring", "copyunit", "aead", "copier", "copier-capi"];
+const UNSAFE: [&str; 7] = [
+    "base/sys",
+    "connection/steering",
+    "copy/c-api",
+    "copy/client",
+    "copy/kernels",
+    "copy/shm",
+    "nic/aead",
+];
 
 /// A dependency of one member of the workspace on another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrow {
-    /// Who depends.
+    /// The crate that depends.
     pub from: String,
-    /// On whom.
+    /// The crate it depends on.
     pub to: String,
     /// For tests only: may go sideways, for a test may look at a neighbour.
     pub test_only: bool,
@@ -46,73 +59,122 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
     let page = root.join("ARCHITECTURE.md");
     let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
     let layers = table(&text)?;
-    let mut problems = judge(&layers, &arrows(&metadata));
-    for package in metadata.workspace_packages() {
-        let name = package.name.as_str();
-        if !layers.contains_key(name) && !OUTSIDE.contains(&name) {
+    let mut problems = judge(&layers, &arrows(root, &metadata));
+    let members = metadata.workspace_packages();
+    let names: Vec<String> = members.iter().map(|member| place(root, member)).collect();
+    for (package, name) in members.iter().zip(&names) {
+        if !layers.contains_key(name) && !is_outside(name) {
             problems.push(format!(
                 "ARCHITECTURE.md: the crate `{name}` is on no layer; add it to the table"
             ));
         }
-        if !UNSAFE.contains(&name) {
+        if !UNSAFE.contains(&name.as_str()) {
             problems.extend(unsafe_allowed(root, package)?);
         }
+    }
+    for name in layers.keys().filter(|name| !names.contains(name)) {
+        problems.push(format!("ARCHITECTURE.md: there is no crate `{name}`; correct the table"));
     }
     Ok(problems)
 }
 
-/// The layer of each crate, from rows such as ``| L1 | `linux`, `steer` | … |``.
+fn folder(name: &str) -> &str {
+    name.split('/').next().unwrap_or_default()
+}
+
+fn is_outside(name: &str) -> bool {
+    OUTSIDE.contains(&folder(name))
+}
+
+/// Folder and name of a member: its path without `crates/`.
+fn place(root: &Path, package: &Package) -> String {
+    let directory = package.manifest_path.parent().map(|path| path.as_std_path());
+    let inside = directory.and_then(|path| path.strip_prefix(root).ok()).unwrap_or(Path::new(""));
+    let inside = inside.strip_prefix("crates").unwrap_or(inside);
+    inside.to_string_lossy().into_owned()
+}
+
+/// The layer of each crate, from a table such as
+/// ```text
+/// | layer | base | connection |
+/// | L1 | `sys`, `tls` | `protocol` |
+/// ```
 ///
 /// # Errors
-/// There is no such row.
+/// There is no such table.
 pub fn table(text: &str) -> Result<BTreeMap<String, u32>> {
     let mut layers = BTreeMap::new();
-    for line in text.lines() {
+    let mut folders: Vec<&str> = Vec::new();
+    for line in text.lines().filter(|line| line.starts_with('|')) {
         let mut cells = line.split('|').map(str::trim).skip(1);
-        let layer = cells.next().and_then(|cell| cell.strip_prefix('L')?.parse::<u32>().ok());
-        if let (Some(layer), Some(crates)) = (layer, cells.next()) {
-            let names = crates.split('`').skip(1).step_by(2);
-            layers.extend(names.map(|name| (name.to_owned(), layer)));
+        let first = cells.next().unwrap_or_default();
+        if first == "layer" {
+            folders = cells.collect();
+            continue;
+        }
+        let Some(layer) = first.strip_prefix('L').and_then(|n| n.parse::<u32>().ok()) else {
+            continue;
+        };
+        for (folder, cell) in folders.iter().zip(cells) {
+            let names = cell.split('`').skip(1).step_by(2);
+            layers.extend(names.map(|name| (format!("{folder}/{name}"), layer)));
         }
     }
     match layers.is_empty() {
-        true => bail!("ARCHITECTURE.md: there is no table of layers (rows of | L0 | `crate` |)"),
+        true => bail!("ARCHITECTURE.md: there is no table of layers (| layer | base | …)"),
         false => Ok(layers),
     }
 }
 
-fn arrows(metadata: &Metadata) -> Vec<Arrow> {
+fn arrows(root: &Path, metadata: &Metadata) -> Vec<Arrow> {
     let members: Vec<&Package> = metadata.workspace_packages();
-    let is_member = |name: &str| members.iter().any(|member| member.name.as_str() == name);
+    let places: BTreeMap<&str, String> =
+        members.iter().map(|member| (member.name.as_str(), place(root, member))).collect();
     let of = |package: &&Package| {
-        let from = package.name.to_string();
-        let arrow = |dependency: &cargo_metadata::Dependency| Arrow {
-            from: from.clone(),
-            to: dependency.name.clone(),
-            test_only: dependency.kind == DependencyKind::Development,
+        let from = place(root, package);
+        let arrow = |dependency: &cargo_metadata::Dependency| {
+            Some(Arrow {
+                from: from.clone(),
+                to: places.get(dependency.name.as_str())?.clone(),
+                test_only: dependency.kind == DependencyKind::Development,
+            })
         };
-        let inside = package.dependencies.iter().filter(|dep| is_member(&dep.name));
-        inside.map(arrow).collect::<Vec<_>>()
+        package.dependencies.iter().filter_map(arrow).collect::<Vec<_>>()
     };
     members.iter().flat_map(of).collect()
 }
 
-/// The arrows that point up, sideways or at a crate outside the layers.
+/// The arrows that point up or sideways, at a crate outside the layers, or into another product.
 pub fn judge(layers: &BTreeMap<String, u32>, arrows: &[Arrow]) -> Vec<String> {
     let mut problems = Vec::new();
     for Arrow { from, to, test_only } in arrows {
-        let above = match (layers.get(from), layers.get(to)) {
+        let is_below = match (layers.get(from), layers.get(to)) {
             (_, None) => false,
             (None, Some(_)) => true,
             (Some(from), Some(to)) => from > to || (*test_only && from == to),
         };
-        if !above && !SIDEWAYS.contains(&(from, to)) {
+        if !is_below {
             problems.push(format!(
                 "`{from}` depends on `{to}`, which is not below it; move what they share down"
+            ));
+        } else if !is_outside(from) && !may_use(from, to) {
+            problems.push(format!(
+                "`{from}` depends on `{to}` of another product; move what they share to `base`, or \
+                 name an interface in xtask/src/layers.rs and ARCHITECTURE.md"
             ));
         }
     }
     problems
+}
+
+/// Whether the folders allow it.
+fn may_use(from: &str, to: &str) -> bool {
+    match (folder(from), folder(to)) {
+        (_, BASE) => true,
+        (APPS, RESEARCH) => from != PRODUCT,
+        (APPS, _) => true,
+        (own, other) => own == other || INTERFACES.contains(&(own, to)),
+    }
 }
 
 /// The crate roots of `package` that do not forbid `unsafe`.

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 
 /// The crate that declares metrics.
-const METER: &str = "crates/meter/src";
+const METER: &str = "crates/base/metrics/src";
 /// Its files of declarations.
 const DECLARATIONS: [&str; 4] = ["event.rs", "gauge.rs", "label.rs", "stage.rs"];
 
@@ -83,7 +83,9 @@ fn is_product(name: &str) -> bool {
     let test = |part: &str| {
         part == "tests" || part == "examples" || part == "tests.rs" || part.ends_with("_tests.rs")
     };
-    name.starts_with("crates/") && name.ends_with(".rs") && !name.split('/').any(test)
+    (name.starts_with("crates/") || name.starts_with("apps/unlade/"))
+        && name.ends_with(".rs")
+        && !name.split('/').any(test)
 }
 
 /// Text up to a file's own tests.

@@ -6,11 +6,13 @@ use xtask::layers::{Arrow, judge, table};
 use xtask::{documents, metrics, tidy};
 
 const TABLE: &str = "\
-| layer | crates | what |
-|---|---|---|
-| L3 | `balancer`, `backend` | runtimes |
-| L2 | `record`, `service` | decisions |
-| L0 | `wire`, `meter` | bytes |
+| layer | base | connection | copy | functions | research | apps |
+|---|---|---|---|---|---|---|
+| L4 | | | | | `tcp` | `unlade`, `unlade-lab` |
+| L3 | | `balancer`, `backend` | | `worker` | | |
+| L2 | `runtime` | | `client`, `service` | | | |
+| L1 | `tls` | | | | | |
+| L0 | `net`, `metrics` | | | | | |
 ";
 
 fn judged(from: &str, to: &str, test_only: bool) -> usize {
@@ -20,17 +22,82 @@ fn judged(from: &str, to: &str, test_only: bool) -> usize {
 
 #[test]
 fn arrows_point_down() {
-    assert_eq!(judged("balancer", "wire", false), 0);
-    assert_eq!(judged("service", "record", false), 0, "the one that is drawn sideways");
-    assert_eq!(judged("record", "service", false), 1);
-    assert_eq!(judged("balancer", "backend", false), 1);
-    assert_eq!(judged("wire", "record", false), 1);
-    assert_eq!(judged("wire", "meter", false), 1);
-    assert_eq!(judged("wire", "meter", true), 0, "a test may look at a neighbour");
-    assert_eq!(judged("wire", "record", true), 1);
-    assert_eq!(judged("xtask", "wire", false), 0, "what is outside stands above");
-    assert_eq!(judged("wire", "xtask", false), 1);
+    assert_eq!(judged("connection/balancer", "base/net", false), 0);
+    assert_eq!(judged("base/runtime", "base/tls", false), 0);
+    assert_eq!(judged("base/tls", "base/runtime", false), 1);
+    assert_eq!(judged("connection/balancer", "connection/backend", false), 1);
+    assert_eq!(judged("base/net", "base/metrics", false), 1);
+    assert_eq!(judged("base/net", "base/metrics", true), 0, "a test may look at a neighbour");
+    assert_eq!(judged("base/net", "base/tls", true), 1);
+    assert_eq!(judged("xtask", "base/net", false), 0, "what is outside stands above");
+    assert_eq!(judged("base/net", "xtask", false), 1);
     assert!(table("# No table\n").is_err());
+}
+
+#[test]
+fn products_stay_apart() {
+    assert_eq!(judged("functions/worker", "copy/client", false), 0, "an interface");
+    assert_eq!(judged("functions/worker", "copy/service", false), 1);
+    assert_eq!(judged("connection/balancer", "copy/client", false), 1);
+    assert_eq!(judged("connection/balancer", "copy/client", true), 1, "not in tests either");
+    assert_eq!(judged("apps/unlade", "connection/balancer", false), 0);
+    assert_eq!(judged("apps/unlade-lab", "functions/worker", false), 0);
+}
+
+#[test]
+fn the_product_is_without_research() {
+    let raised = TABLE.replace(
+        "| L4 | | | | | `tcp` | `unlade`, `unlade-lab` |",
+        "\
+| L5 | | | | | | `unlade`, `unlade-lab` |
+| L4 | | | | | `tcp` | |",
+    );
+    let layers = table(&raised).unwrap();
+    let arrow = |from: &str| Arrow {
+        from: from.to_owned(),
+        to: "research/tcp".to_owned(),
+        test_only: false,
+    };
+    assert!(judge(&layers, &[arrow("apps/unlade-lab")]).is_empty());
+    assert_eq!(judge(&layers, &[arrow("apps/unlade")]).len(), 1);
+}
+
+/// A whole workspace with one arrow too many.
+#[test]
+fn a_violation_in_a_workspace_is_found() {
+    let root = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    let package = |path: &str, name: &str, dependencies: &str| {
+        let text = format!(
+            "[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\
+             [dependencies]\n{dependencies}"
+        );
+        write(&format!("{path}/Cargo.toml"), &text);
+        write(&format!("{path}/src/lib.rs"), "#![forbid(unsafe_code)]\n");
+    };
+    write("Cargo.toml", "[workspace]\nresolver = \"3\"\nmembers = [\"crates/*/*\"]\n");
+    package("crates/base/net", "unlade-net", "");
+    let up = "unlade-copy = { path = \"../../copy/client\" }\n";
+    package("crates/copy/client", "unlade-copy", "unlade-net = { path = \"../../base/net\" }\n");
+    package("crates/connection/balancer", "unlade-balancer", up);
+    write(
+        "ARCHITECTURE.md",
+        "\
+| layer | base | copy | connection |
+| L2 | | | `balancer` |
+| L1 | | `client` | |
+| L0 | `net` | | |
+",
+    );
+    let problems = xtask::layers::check(root.path()).unwrap();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains("`connection/balancer` depends on `copy/client`"), "{problems:?}");
+    package("crates/connection/balancer", "unlade-balancer", "");
+    assert_eq!(xtask::layers::check(root.path()).unwrap(), Vec::<String>::new());
 }
 
 #[test]
@@ -115,12 +182,15 @@ fn a_metric_that_no_code_counts_is_found() {
 #[test]
 fn a_stale_list_of_arrows_and_a_stale_rust_version_are_found() {
     let line = |(from, to): &(&str, &str)| format!("- `{from}` → `{to}`: a reason.\n");
-    let whole: String = xtask::layers::SIDEWAYS.iter().map(line).collect();
-    assert!(documents::check_sideways(&whole).is_empty());
-    let short: String = xtask::layers::SIDEWAYS.iter().skip(1).map(line).collect();
-    assert_eq!(documents::check_sideways(&short).len(), 1);
-    let wrong = format!("{whole}- `wire` → `balancer`: no.\n");
-    assert!(documents::check_sideways(&wrong)[0].contains("does not allow `wire` → `balancer`"));
+    let whole: String = xtask::layers::INTERFACES.iter().map(line).collect();
+    assert!(documents::check_interfaces(&whole).is_empty());
+    let short: String = xtask::layers::INTERFACES.iter().skip(1).map(line).collect();
+    assert_eq!(documents::check_interfaces(&short).len(), 1);
+    let wrong = format!("{whole}- `base` → `connection/balancer`: no.\n");
+    assert!(
+        documents::check_interfaces(&wrong)[0]
+            .contains("does not allow `base` → `connection/balancer`")
+    );
 
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("Cargo.toml"), "[package]\nrust-version = \"1.92\"\n").unwrap();

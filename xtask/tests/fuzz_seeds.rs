@@ -6,37 +6,37 @@
 use std::fs;
 use std::path::PathBuf;
 
-#[path = "../../fuzz/src/bump.rs"]
+#[path = "../../tests/fuzz/src/bump.rs"]
 mod bump;
-#[path = "../../fuzz/src/guest.rs"]
+#[path = "../../tests/fuzz/src/guest.rs"]
 mod guest;
-#[path = "../../fuzz/src/initiator.rs"]
+#[path = "../../tests/fuzz/src/initiator.rs"]
 mod initiator;
-#[path = "../../fuzz/src/lines.rs"]
+#[path = "../../tests/fuzz/src/lines.rs"]
 mod lines;
-#[path = "../../fuzz/src/nvme.rs"]
+#[path = "../../tests/fuzz/src/nvme.rs"]
 mod nvme;
-#[path = "../../fuzz/src/pdus.rs"]
+#[path = "../../tests/fuzz/src/pdus.rs"]
 mod pdus;
-#[path = "../../fuzz/src/pieces.rs"]
+#[path = "../../tests/fuzz/src/pieces.rs"]
 mod pieces;
-#[path = "../../fuzz/src/presume.rs"]
+#[path = "../../tests/fuzz/src/presume.rs"]
 mod presume;
-#[path = "../../fuzz/src/seeds.rs"]
+#[path = "../../tests/fuzz/src/seeds.rs"]
 mod seeds;
-#[path = "../../fuzz/src/storage.rs"]
+#[path = "../../tests/fuzz/src/storage.rs"]
 mod storage;
-#[path = "../../fuzz/src/targets.rs"]
+#[path = "../../tests/fuzz/src/targets.rs"]
 mod targets;
-#[path = "../../fuzz/src/tcp.rs"]
+#[path = "../../tests/fuzz/src/tcp.rs"]
 mod tcp;
-#[path = "../../fuzz/src/tls.rs"]
+#[path = "../../tests/fuzz/src/tls.rs"]
 mod tls;
-#[path = "../../fuzz/src/traces.rs"]
+#[path = "../../tests/fuzz/src/traces.rs"]
 mod traces;
 
 fn directory(target: &str) -> PathBuf {
-    xtask::root().join("fuzz/seeds").join(target)
+    xtask::root().join("tests/fuzz/seeds").join(target)
 }
 
 #[test]
@@ -73,34 +73,34 @@ fn seeds_are_up_to_date() {
 #[test]
 fn seeds_reach_behind_the_first_check() {
     let accepted = |target: &str, content: &[u8]| match target {
-        "snapshot" => wire::snapshot::Snapshot::decode(content).is_ok(),
-        "frame" => matches!(wire::frame::Frame::decode(content), Ok(Some(_))),
+        "snapshot" => unlade_handoff_protocol::snapshot::Snapshot::decode(content).is_ok(),
+        "frame" => matches!(unlade_handoff_protocol::frame::Frame::decode(content), Ok(Some(_))),
         "http_request" => {
-            let head = wire::http::RequestHead::parse(content, &Default::default());
+            let head = unlade_http::RequestHead::parse(content, &Default::default());
             matches!(head, Ok(Some(_)))
         }
         "http_response" => {
-            let get = wire::http::Method::Get;
-            let head = wire::http::ResponseHead::parse(content, &Default::default(), get);
+            let get = unlade_http::Method::Get;
+            let head = unlade_http::ResponseHead::parse(content, &Default::default(), get);
             matches!(head, Ok(Some(_)))
         }
         "packet" => {
-            wire::packet::classify(content).is_some()
-                || wire::packet::classify_ip(content).is_some()
+            unlade_net::packet::classify(content).is_some()
+                || unlade_net::packet::classify_ip(content).is_some()
         }
-        "tcp_header" => ::tcp::Header::decode(content).is_some(),
+        "tcp_header" => unlade_research_tcp::Header::decode(content).is_some(),
         "copyd_message" => {
-            use copyd::daemon::message::{Reply, Request};
+            use unlade_copy_service::daemon::message::{Reply, Request};
             Request::decode(content).is_ok() || Reply::decode(content).is_ok()
         }
-        "channel_word" => copier::channel::wire::Said::decode(content).is_ok(),
+        "channel_word" => unlade_copy::channel::wire::Said::decode(content).is_ok(),
         "parcel" => {
-            let mut reader = overlap::ParcelReader::new(content);
+            let mut reader = unlade_copy_adapters::ParcelReader::new(content);
             while let Ok(Some(_)) = reader.value() {}
             reader.is_at_end()
         }
-        "nvme_pdu" => wire::nvme::CommonHeader::parse(content)
-            .and_then(|common| wire::nvme::Pdu::parse(&common, content))
+        "nvme_pdu" => unlade_nvme_wire::CommonHeader::parse(content)
+            .and_then(|common| unlade_nvme_wire::Pdu::parse(&common, content))
             .is_ok(),
         "trace_rows" => is_trace(content),
         _ => true,
@@ -113,14 +113,14 @@ fn seeds_reach_behind_the_first_check() {
 
 /// Whether it is a file of one of the four kinds.
 fn is_trace(content: &[u8]) -> bool {
-    use trace::azure2019::{Durations, Invocations, Memory};
-    fn all<R: trace::Row>(content: &[u8]) -> bool {
-        trace::Rows::<R>::of(content).is_ok_and(|mut rows| rows.all(|row| row.is_ok()))
+    use unlade_traces::azure2019::{Durations, Invocations, Memory};
+    fn all<R: unlade_traces::Row>(content: &[u8]) -> bool {
+        unlade_traces::Rows::<R>::of(content).is_ok_and(|mut rows| rows.all(|row| row.is_ok()))
     }
     all::<Invocations>(content)
         || all::<Durations>(content)
         || all::<Memory>(content)
-        || all::<trace::azure2021::Call>(content)
+        || all::<unlade_traces::azure2021::Call>(content)
 }
 
 /// Targets hold on inputs near the seeds: a fuzzer's first seconds, replayable.

@@ -92,7 +92,7 @@ def main():
     arguments = parser.parse_args()
     binaries = arguments.binary or [hosts.binary()]
     if binaries == [None]:
-        return print("skipped: unlade is not built: cargo build -p cli, or UNLADE_BIN")
+        return print("skipped: unlade is not built: cargo build, or UNLADE_BIN")
     os.environ["UNLADE_BIN"] = binaries[0]
     store = BuiltIn()
     ways = []

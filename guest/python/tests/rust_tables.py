@@ -1,6 +1,6 @@
 """Makes the host's tables of the operations on configurations out of botocore's description of S3.
 
-    python tests/rust_tables.py           compares crates/object/src/operation/made/*.rs with it
+    python tests/rust_tables.py           compares crates/functions/s3/src/operation/made/*.rs with it
     python tests/rust_tables.py --write   writes them
 
 Operations on objects, lists and parts are written by hand there; these are all others. Tables hold
@@ -16,7 +16,7 @@ import sys
 from tables import LEFT_OUT, data, snake
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-OPERATIONS = os.path.join(HERE, "..", "..", "..", "crates", "object", "src", "operation")
+OPERATIONS = os.path.join(HERE, "..", "..", "..", "crates", "functions", "s3", "src", "operation")
 MADE = os.path.join(OPERATIONS, "made")
 KINDS = {"string": "Text", "integer": "Integer", "long": "Integer", "boolean": "Boolean"}
 WORDS = {"read": "read", "put": "set", "remove": "make and remove"}

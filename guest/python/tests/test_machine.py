@@ -1,5 +1,5 @@
 """What a restored machine does before its instance goes on. The whole of it runs in real machines:
-`cargo test -p isolation --test qemu`."""
+`cargo test -p unlade-fn-sandbox --test qemu`."""
 
 import fcntl
 import mmap

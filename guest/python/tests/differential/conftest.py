@@ -116,7 +116,7 @@ class Bench:
 def need_binary():
     """Skips where there is no worker."""
     if hosts.binary() is None:
-        pytest.skip("unlade is not built: cargo build -p cli, or UNLADE_BIN")
+        pytest.skip("unlade is not built: cargo build, or UNLADE_BIN")
 
 
 @pytest.fixture(scope="session")

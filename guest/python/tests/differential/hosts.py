@@ -115,7 +115,7 @@ class Reference:
 
 
 class Control:
-    """A gateway's end of a worker's control socket (`wire/src/guest/control.rs`)."""
+    """A gateway's end of a worker's control socket (`functions/protocol/src/control.rs`)."""
 
     def __init__(self, path):
         self.sock = socket.socket(socket.AF_UNIX)

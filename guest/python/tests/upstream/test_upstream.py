@@ -91,7 +91,7 @@ def outcomes_of(suite, where):
 @pytest.mark.parametrize("name", sorted(SUITES))
 def test_what_passes_with_stock_boto3_passes_through_the_stub(name, capsys):
     if hosts.binary() is None:
-        pytest.skip("unlade is not built: cargo build -p cli, or UNLADE_BIN")
+        pytest.skip("unlade is not built: cargo build, or UNLADE_BIN")
     suite = SUITES[name]
     try:
         where = sources.tests_of(suite.package)

@@ -1,0 +1,60 @@
+//! Starts one of the two builds, chosen at run time.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use unlade_copy::{Copier, Service};
+
+use crate::copies::{Offloaded, Synchronous};
+use crate::server::{Config, Server, ServerError};
+
+/// With so many cores one is to spare for a copy service: the event loop has one, clients or the
+/// network another.
+const SERVICE_CORES_MIN: usize = 3;
+
+/// One of the builds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mode {
+    /// Every copy is made, by the event loop
+    Sync,
+    /// Copies are absorbed; with a copy service where there is a core for it
+    Offload,
+    /// Copies are absorbed; with a copy service, wherever
+    Service,
+    /// Copies are absorbed, without a copy service
+    Alone,
+}
+
+/// Serves until `stop` is readable; tells `ready` where.
+///
+/// # Errors
+/// [`ServerError`].
+pub fn run(
+    mode: Mode,
+    config: &Config,
+    stop: BorrowedFd<'_>,
+    ready: impl FnOnce(SocketAddr),
+) -> Result<(), ServerError> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let with_service = match mode {
+        Mode::Sync => {
+            let server = Server::new(config, Synchronous)?;
+            ready(server.address());
+            return server.run(stop);
+        }
+        Mode::Offload => cores >= SERVICE_CORES_MIN,
+        Mode::Service => true,
+        Mode::Alone => false,
+    };
+    // Ends after the server, whose values it may be receiving.
+    let service =
+        with_service.then(|| Service::start(unlade_copy::Config::default())).transpose()?;
+    let copies = match &service {
+        Some(service) => Offloaded::with_service(Arc::new(Copier::new(service.attach()?))),
+        None => Offloaded::default(),
+    };
+    let server = Server::new(config, copies)?;
+    ready(server.address());
+    server.run(stop)
+}

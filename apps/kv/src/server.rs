@@ -1,0 +1,376 @@
+//! The event loop: accepts, gives each client its turn, expires keys, ends.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendFlags, SocketFlags, SocketType, acceptfrom_with, bind, getsockname, listen,
+    send, socket_with, sockopt,
+};
+use slab::Slab;
+
+use crate::connection::{Connection, Turn};
+use crate::copies::Copies;
+use crate::parse;
+use crate::pool::Pool;
+use crate::store::Store;
+
+/// Events taken from the kernel at a time.
+const EVENTS_MAX: usize = 128;
+/// Connections accepted at a time, before the clients have their turn.
+const ACCEPTS_MAX: usize = 64;
+/// Connections that the kernel keeps for us.
+const BACKLOG: i32 = 511;
+/// When accepting fails because the process or the machine has too much open, it is tried again after
+/// so long.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// What events are about, besides connections: these are numbered from 0 on.
+const LISTENER: u64 = u64::MAX;
+const STOP: u64 = u64::MAX - 1;
+
+/// How much of everything there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections.
+    pub clients_max: usize,
+    /// Words of a request.
+    pub arguments_max: usize,
+    /// Bytes of a key.
+    pub key_bytes_max: usize,
+    /// Bytes of a value, and of any other word.
+    pub value_bytes_max: usize,
+    /// Bytes of a request, values that are received in place not counted, and of those behind it.
+    pub input_bytes_max: usize,
+    /// Bytes of answers that a client has not read.
+    pub output_bytes_max: usize,
+    /// Bytes of all keys and values, and of values that are announced.
+    pub memory_bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            clients_max: 10_000,
+            arguments_max: 1 << 20,
+            key_bytes_max: 1 << 20,
+            value_bytes_max: 512 << 20,
+            input_bytes_max: 1 << 30,
+            output_bytes_max: 1 << 30,
+            memory_bytes_max: 4 << 30,
+        }
+    }
+}
+
+impl Limits {
+    pub(crate) fn parse(&self) -> parse::Limits {
+        parse::Limits { arguments_max: self.arguments_max, bulk_bytes_max: self.value_bytes_max }
+    }
+}
+
+/// What a server is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Where it listens; port 0 for any that is free.
+    pub listen: SocketAddr,
+    /// See [`Limits`].
+    pub limits: Limits,
+}
+
+/// Why a server does not start, or ends.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address is in use, or not this machine's.
+    #[error("cannot listen on {address}: {error}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// The kernel's.
+    #[error("the event loop: {0}")]
+    Events(#[from] io::Error),
+    /// The copy service does not start.
+    #[error(transparent)]
+    Service(#[from] unlade_copy::StartError),
+    /// The copy service does not serve.
+    #[error(transparent)]
+    Attach(#[from] unlade_copy::AttachError),
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stats {
+    pub clients: usize,
+    pub accepted: u64,
+    pub rejected: u64,
+    pub requests: u64,
+    pub hits: u64,
+    pub misses: u64,
+    /// Values that were received where they are kept.
+    pub in_place: u64,
+    /// Those of them that were answered before.
+    pub answered_first: u64,
+    /// Those of them that the copy service received.
+    pub by_service: u64,
+}
+
+/// What all connections share.
+pub(crate) struct State<C: Copies> {
+    pub copies: C,
+    pub store: Store<C::Incoming>,
+    pub pool: Rc<Pool>,
+    pub limits: Limits,
+    pub stats: Stats,
+    /// Bytes of words that clients have announced and not sent.
+    pub arriving_bytes: usize,
+    /// Milliseconds since 1970, by a clock that does not jump.
+    pub now_ms: u64,
+    origin: Instant,
+    origin_ms: u64,
+}
+
+impl<C: Copies> State<C> {
+    fn new(copies: C, limits: Limits) -> State<C> {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let origin_ms = since.as_millis() as u64;
+        State {
+            copies,
+            store: Store::default(),
+            pool: Rc::default(),
+            limits,
+            stats: Stats::default(),
+            arriving_bytes: 0,
+            now_ms: origin_ms,
+            origin: Instant::now(),
+            origin_ms,
+        }
+    }
+
+    fn read_clock(&mut self) {
+        self.now_ms = self.origin_ms + self.origin.elapsed().as_millis() as u64;
+    }
+
+    pub fn uptime_s(&self) -> u64 {
+        (self.now_ms - self.origin_ms) / 1000
+    }
+}
+
+/// A connection, and what it is watched for.
+struct Client<C: Copies> {
+    connection: Connection<C>,
+    watched: epoll::EventFlags,
+    /// It has more to do without waiting for its socket.
+    is_busy: bool,
+    /// It goes when all events of this time have been seen.
+    has_ended: bool,
+}
+
+/// A key-value server.
+pub struct Server<C: Copies> {
+    state: State<C>,
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    address: SocketAddr,
+    clients: Slab<Client<C>>,
+    /// Clients that have more to do without waiting for their sockets.
+    busy: Vec<usize>,
+    /// Until when nothing is accepted.
+    pause: Option<Instant>,
+}
+
+impl<C: Copies> Server<C> {
+    /// A server that listens.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub fn new(config: &Config, copies: C) -> Result<Server<C>, ServerError> {
+        let told =
+            |error: Errno| ServerError::Listen { address: config.listen, error: error.into() };
+        let (listener, address) = listener(config.listen).map_err(told)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
+        watch(&epoll, listener.as_fd(), LISTENER, epoll::EventFlags::IN)?;
+        let state = State::new(copies, config.limits);
+        Ok(Server {
+            state,
+            epoll,
+            listener,
+            address,
+            clients: Slab::new(),
+            busy: Vec::new(),
+            pause: None,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop` is readable or its other end is closed. Requests that have been answered
+    /// are done then; connections end.
+    ///
+    /// # Errors
+    /// [`ServerError::Events`].
+    pub fn run(mut self, stop: BorrowedFd<'_>) -> Result<(), ServerError> {
+        watch(&self.epoll, stop, STOP, epoll::EventFlags::IN)?;
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        loop {
+            let timeout = self.timeout();
+            events.clear();
+            match epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                timeout.as_ref(),
+            ) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+            self.state.read_clock();
+            self.state.store.sweep(self.state.now_ms);
+            // A place that is freed is not given to another client before all events are seen.
+            let mut ended = Vec::new();
+            let mut has_callers = false;
+            let busy = std::mem::take(&mut self.busy);
+            for event in &events {
+                match event.data.u64() {
+                    STOP => return Ok(()),
+                    LISTENER => has_callers = true,
+                    number => self.turn(number as usize, &mut ended)?,
+                }
+            }
+            for number in busy {
+                if let Some(client) = self.clients.get_mut(number) {
+                    client.is_busy = false;
+                }
+                self.turn(number, &mut ended)?;
+            }
+            ended.into_iter().for_each(|number| self.remove(number));
+            if has_callers || self.pause.is_some_and(|pause| pause <= Instant::now()) {
+                self.accept()?;
+            }
+        }
+    }
+
+    /// Until the next key is over, or callers are looked for again.
+    fn timeout(&self) -> Option<Timespec> {
+        if !self.busy.is_empty() {
+            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
+        }
+        let now_ms = self.state.origin_ms + self.state.origin.elapsed().as_millis() as u64;
+        let deadline = self.state.store.next_deadline_ms();
+        let expiry = deadline.map(|at| Duration::from_millis(at.saturating_sub(now_ms)));
+        let pause = self.pause.map(|pause| pause.saturating_duration_since(Instant::now()));
+        let wait = [expiry, pause].into_iter().flatten().min()?;
+        Timespec::try_from(wait).ok()
+    }
+
+    /// A client's turn.
+    fn turn(&mut self, number: usize, ended: &mut Vec<usize>) -> Result<(), ServerError> {
+        let Some(client) = self.clients.get_mut(number) else { return Ok(()) };
+        // Who has more to do has its turn after the events.
+        if client.has_ended || client.is_busy {
+            return Ok(());
+        }
+        match client.connection.turn(&mut self.state) {
+            Turn::Ended => {
+                client.has_ended = true;
+                ended.push(number);
+                return Ok(());
+            }
+            Turn::More => {
+                client.is_busy = true;
+                self.busy.push(number);
+            }
+            Turn::Done => {}
+        }
+        let mut wanted = epoll::EventFlags::empty();
+        wanted.set(epoll::EventFlags::IN, client.connection.wants_to_read());
+        wanted.set(epoll::EventFlags::OUT, client.connection.wants_to_write());
+        if wanted != client.watched {
+            client.watched = wanted;
+            let data = epoll::EventData::new_u64(number as u64);
+            epoll::modify(&self.epoll, client.connection.socket(), data, wanted)
+                .map_err(io::Error::from)?;
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, number: usize) {
+        if let Some(mut client) = self.clients.try_remove(number) {
+            client.connection.release(&mut self.state);
+            self.state.stats.clients -= 1;
+        }
+    }
+
+    fn accept(&mut self) -> Result<(), ServerError> {
+        if self.pause.take().is_some() {
+            watch(&self.epoll, self.listener.as_fd(), LISTENER, epoll::EventFlags::IN)?;
+        }
+        for _ in 0..ACCEPTS_MAX {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = match acceptfrom_with(&self.listener, flags) {
+                Ok((socket, _)) => socket,
+                Err(Errno::WOULDBLOCK) => break,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    // Waiting for the listener would return at once, and change nothing.
+                    epoll::delete(&self.epoll, &self.listener).map_err(io::Error::from)?;
+                    self.pause = Some(Instant::now() + ACCEPT_PAUSE);
+                    break;
+                }
+                // The caller's, who has gone again.
+                Err(_) => continue,
+            };
+            self.welcome(socket)?;
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, socket: OwnedFd) -> Result<(), ServerError> {
+        self.state.stats.accepted += 1;
+        if self.clients.len() >= self.state.limits.clients_max {
+            self.state.stats.rejected += 1;
+            // Whether it is read or not.
+            let said = b"-ERR max number of clients reached\r\n";
+            let _ = send(&socket, said, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+            return Ok(());
+        }
+        // Without it answers are late, not wrong.
+        let _ = sockopt::set_tcp_nodelay(&socket, true);
+        let connection = Connection::new(socket, &self.state);
+        let entry = self.clients.vacant_entry();
+        let watched = epoll::EventFlags::IN;
+        watch(&self.epoll, connection.socket().as_fd(), entry.key() as u64, watched)?;
+        entry.insert(Client { connection, watched, is_busy: false, has_ended: false });
+        self.state.stats.clients += 1;
+        Ok(())
+    }
+}
+
+fn listener(address: SocketAddr) -> rustix::io::Result<(OwnedFd, SocketAddr)> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&listener, true)?;
+    bind(&listener, &address)?;
+    listen(&listener, BACKLOG)?;
+    let bound = SocketAddr::try_from(getsockname(&listener)?)?;
+    Ok((listener, bound))
+}
+
+fn watch(
+    epoll: &OwnedFd,
+    fd: BorrowedFd<'_>,
+    number: u64,
+    flags: epoll::EventFlags,
+) -> io::Result<()> {
+    Ok(epoll::add(epoll, fd, epoll::EventData::new_u64(number), flags)?)
+}

@@ -1,0 +1,151 @@
+//! `unlade-lab bench server`: the object server alone beside nginx with the same files, each with one
+//! worker on the same host of a lab, asked directly, interleaved.
+
+use super::figures::{Figures, ratio};
+use super::guard::LabGuard;
+use super::record::Sink;
+use super::table;
+use super::window::{self, Asked, STATIC_HTTP_PORT, STATIC_PROCESS, Sample, Window};
+use crate::lab::plan::{HOST, Node, Spec};
+use crate::lab::process::{self, log_tail};
+use crate::lab::state::State;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use serde_json::{Map, Value};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use unlade_command::output::line;
+use unlade_command::tools::find_program;
+
+/// Longest wait for nginx to listen.
+const START_WAIT: Duration = Duration::from_secs(10);
+const AFTER_HELP: &str = "\
+Examples:
+  unlade-lab bench server --json server.jsonl";
+
+/// The object server alone, beside nginx with the same files
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER_HELP)]
+pub struct ServerArgs {
+    /// Ask for these objects
+    #[arg(long, value_delimiter = ',', default_value = "4KiB,64KiB,1MiB,16MiB")]
+    objects: Vec<String>,
+    /// Connections
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    connections: u32,
+    /// Length of a window
+    #[arg(long, value_parser = crate::load::parse_duration, default_value = "800ms")]
+    window: Duration,
+    /// Rounds
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Write results there, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Seed of everything that is chosen
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// nginx is not installed, the lab does not come up, or bytes are wrong.
+pub fn run(args: &ServerArgs) -> Result<()> {
+    let nginx = find_program("nginx").context("nginx is not installed; scripts/setup does that")?;
+    let mut sink = Sink::new("server", args.json.as_deref(), args.seed)?;
+    let spec = Spec { servers: 1, fronts: Vec::new(), ..Spec::default() };
+    let mut lab = LabGuard::up("server", spec)?;
+    start_nginx(&mut lab.state, &nginx.display().to_string())?;
+    let modes = [Asked::Servers, Asked::Static];
+    let labels = ["backend", "nginx"].map(str::to_owned);
+    line(format_args!("\nHTTP, one worker each, {} connections", args.connections))?;
+    line(table::header(&labels))?;
+    for object in &args.objects {
+        let mut samples: [Vec<Sample>; 2] = Default::default();
+        for round in 0..args.rounds {
+            for step in 0..modes.len() {
+                let index = (step + round as usize) % modes.len();
+                let window = Window {
+                    asked: modes[index],
+                    host: HOST,
+                    tls: false,
+                    path: &format!("/{object}"),
+                    connections: args.connections,
+                    warmup: Duration::from_millis(200),
+                    length: args.window,
+                    verify_every: 64,
+                    seed: args.seed.wrapping_add(u64::from(round)),
+                };
+                let sample = window::run(&lab.state, &window)?;
+                if sample.mismatches > 0.0 {
+                    bail!("{} delivered wrong bytes of {object}", labels[index]);
+                }
+                samples[index].push(sample);
+            }
+        }
+        let figures: Vec<Figures> = samples.iter().map(|samples| Figures::of(samples)).collect();
+        for (label, figures) in labels.iter().zip(&figures) {
+            sink.write(case(object), label, figures.metrics())?;
+        }
+        let [backend, other] = &samples;
+        if let Some(ratio) = ratio(backend, &[("nginx", other)], None) {
+            sink.write(case(object), "ratio", ratio.metrics())?;
+            for row in table::rows(object, &figures) {
+                line(row)?;
+            }
+            let times = ratio.throughput_vs_best_proxy;
+            line(format_args!("{object}: {times:.2} times nginx"))?;
+        }
+    }
+    lab.down()
+}
+
+fn case(object: &str) -> Map<String, Value> {
+    Map::from_iter([("object".to_owned(), object.into()), ("tls".to_owned(), false.into())])
+}
+
+/// Starts nginx beside the object server, with what makes it fast: sendfile, files kept open.
+fn start_nginx(state: &mut State, program: &str) -> Result<()> {
+    let plan = state.plan();
+    let node = plan.servers().next().unwrap_or(Node::Client);
+    let (address, dir) = (plan.address_v4(node), plan.dir());
+    let temporary = dir.join("static");
+    std::fs::create_dir_all(&temporary)?;
+    let (temporary, objects) = (temporary.display(), plan.objects_dir());
+    let log = plan.log_file(STATIC_PROCESS);
+    let text = format!(
+        "daemon off;\nuser root;\nworker_processes 1;\npid {dir}/static.pid;\n\
+         error_log {log} warn;\nworker_rlimit_nofile 16384;\n\
+         events {{ worker_connections 8192; multi_accept on; }}\n\
+         http {{\n  access_log off;\n  sendfile on;\n  tcp_nopush on;\n  tcp_nodelay on;\n  \
+         keepalive_requests 100000000;\n  open_file_cache max=1024;\n  \
+         open_file_cache_valid 60s;\n  client_body_temp_path {temporary}/b;\n  \
+         proxy_temp_path {temporary}/p;\n  fastcgi_temp_path {temporary}/f;\n  \
+         uwsgi_temp_path {temporary}/u;\n  scgi_temp_path {temporary}/s;\n  \
+         server {{ listen {address}:{STATIC_HTTP_PORT} backlog=4096; root {objects}; }}\n}}\n",
+        dir = dir.display(),
+        log = log.display(),
+        objects = objects.display(),
+    );
+    let config = plan.config_file("static.conf");
+    std::fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
+    let command = [program, "-c", &config.display().to_string()].map(str::to_owned);
+    let namespace = plan.namespace(node);
+    state.processes.push(process::start(&namespace, STATIC_PROCESS, &command, &log)?);
+    // So that whoever removes the lab knows of it.
+    state.save()?;
+    let begin = Instant::now();
+    let listens = || {
+        unlade_command::namespace::inside(&namespace, move || {
+            Ok(std::net::TcpStream::connect((address, STATIC_HTTP_PORT)).is_ok())
+        })
+    };
+    while !listens()? {
+        if begin.elapsed() > START_WAIT {
+            bail!("nginx does not listen; its log says:\n{}", log_tail(&log));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! `unlade-lab up`: build the network, write the files, start the processes, wait for them.
+
+use super::plan::{FIXED_HOSTS, Front, HOST, HOST_V6, LabName, Node, Plan, Spec};
+use super::plan::{SERVER_AGENT_PORT, SERVER_HTTP_PORT};
+use super::process::{Process, log_tail, start};
+use super::state::{self, State};
+use super::{config, down, interrupt, network, objects, pki};
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::fs;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use unlade_command::tools::find_program;
+use unlade_command::{namespace, program};
+
+/// How long the processes together may take until their ports answer.
+const READY_WAIT: Duration = Duration::from_secs(20);
+/// How long one attempt to connect may take.
+const CONNECT_WAIT: Duration = Duration::from_millis(500);
+/// Where `ip netns exec` looks for files to show inside a namespace.
+const NETNS_FILES: &str = "/etc/netns";
+
+/// A process that the lab runs.
+struct Service {
+    name: String,
+    node: Node,
+    command: Vec<String>,
+    /// What must answer before the lab is ready.
+    ports: Vec<SocketAddr>,
+}
+
+/// Builds a lab and returns its state.
+///
+/// # Errors
+/// The lab exists and is in use; a tool or permission is missing; a process does not come up.
+/// What was built is removed again.
+pub fn up(name: LabName, spec: Spec, replace: bool) -> Result<State> {
+    let lock = state::lock()?;
+    match state::load(&name) {
+        Ok(Some(old)) if old.is_live() && !replace => {
+            bail!(
+                "lab `{name}` is up already; `unlade-lab down --name {name}` removes it, \
+                 `--replace` builds it anew"
+            );
+        }
+        // Stale, damaged or absent: whatever is left of the name goes.
+        _ => down::remove(&name).context("removing what is left of an earlier lab")?,
+    }
+    let plan = Plan { id: state::free_id(&name)?, name, spec };
+    let mut state = State::new(&plan)?;
+    state.save()?;
+    drop(lock);
+    let _interruptible = interrupt::remove_on_interrupt(&plan.name)?;
+
+    let built = build(&plan, &mut state);
+    if let Err(error) = built {
+        let _lock = state::lock()?;
+        if let Err(also) = down::remove(&plan.name) {
+            eprintln!("unlade: lab `{}` is not removed entirely: {also:#}", plan.name);
+        }
+        return Err(error.context(format!("lab `{}` does not come up", plan.name)));
+    }
+    Ok(state)
+}
+
+fn build(plan: &Plan, state: &mut State) -> Result<()> {
+    let services = services(plan)?;
+    let steps = 5 + services.len() as u64;
+    let progress = ProgressBar::new(steps);
+    if let Ok(style) = ProgressStyle::with_template("lab [{bar:30}] {pos}/{len} {msg}") {
+        progress.set_style(style);
+    }
+    let step = |what: &str| {
+        progress.set_message(what.to_owned());
+        progress.inc(1);
+    };
+    step("network");
+    network::build(plan)?;
+    name_files(plan)?;
+    step("certificates");
+    pki::create(plan)?;
+    step("objects");
+    objects::create(plan.spec.objects, &plan.objects_dir(), &plan.sums_file())?;
+    step("configuration");
+    config::create(plan)?;
+    fs::create_dir_all(plan.dir().join("nginx"))?;
+    for service in &services {
+        step(&service.name);
+        let (namespace, log) = (plan.namespace(service.node), plan.log_file(&service.name));
+        let process = start(&namespace, &service.name, &service.command, &log)?;
+        state.processes.push(process);
+        state.save()?;
+    }
+    step("waiting for the ports");
+    let deadline = Instant::now() + READY_WAIT;
+    for service in &services {
+        let process = state.process(&service.name).context("a process was not recorded")?;
+        wait_ready(process, &service.ports, deadline)?;
+    }
+    state.ready = true;
+    state.save()?;
+    progress.finish_and_clear();
+    Ok(())
+}
+
+/// What every node reads as its hosts file; nothing else names a host in a lab.
+fn name_files(plan: &Plan) -> Result<()> {
+    let mut hosts = format!(
+        "127.0.0.1 localhost\n::1 localhost\n{} {HOST}\n{} {HOST_V6}\n",
+        plan.virtual_v4(),
+        plan.virtual_v6()
+    );
+    for (host, ..) in FIXED_HOSTS {
+        hosts.push_str(&format!("{} {host}\n", plan.virtual_v4()));
+    }
+    for node in plan.nodes() {
+        hosts.push_str(&format!("{} {node}.lab\n", plan.address_v4(node)));
+    }
+    for node in plan.nodes() {
+        let dir = name_files_dir(&plan.namespace(node));
+        fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
+        fs::write(dir.join("hosts"), &hosts)?;
+        if Path::new("/etc/nsswitch.conf").exists() {
+            fs::write(dir.join("nsswitch.conf"), "passwd: files\ngroup: files\nhosts: files\n")?;
+        }
+    }
+    Ok(())
+}
+
+/// The directory with the files that a namespace sees instead of those in `/etc`.
+pub fn name_files_dir(namespace: &str) -> PathBuf {
+    Path::new(NETNS_FILES).join(namespace)
+}
+
+/// Servers first: a balancer that starts finds them healthy.
+fn services(plan: &Plan) -> Result<Vec<Service>> {
+    if plan.spec.bare {
+        return Ok(Vec::new());
+    }
+    let unlade = program::find(program::UNLADE)?;
+    let unlade = unlade.display().to_string();
+    let ours = |command: &str, config: &str| {
+        let file = plan.config_file(config).display().to_string();
+        vec![unlade.clone(), command.to_owned(), "--config".to_owned(), file]
+    };
+    let mut services = Vec::new();
+    for node in plan.servers() {
+        let ip = IpAddr::V4(plan.address_v4(node));
+        let mut ports = vec![SERVER_HTTP_PORT];
+        // Without a balancer that hands over nobody needs the agent.
+        ports.extend(plan.spec.fronts.contains(&Front::Offload).then_some(SERVER_AGENT_PORT));
+        services.push(Service {
+            name: node.to_string(),
+            node,
+            command: ours("backend", &format!("{node}.toml")),
+            ports: ports.into_iter().map(|port| SocketAddr::new(ip, port)).collect(),
+        });
+    }
+    for front in Front::ALL.into_iter().filter(|front| plan.spec.fronts.contains(front)) {
+        let name = front.process();
+        let command = match front {
+            Front::Offload | Front::Proxy => ours("lb", &format!("{name}.toml")),
+            Front::Nginx | Front::Haproxy => match peer_command(plan, front) {
+                Some(command) => command,
+                None => continue,
+            },
+        };
+        let ports = plan.front_addresses(front);
+        services.push(Service { name: name.to_owned(), node: Node::Lb, command, ports });
+    }
+    Ok(services)
+}
+
+/// How to start nginx or HAProxy, if it is installed.
+fn peer_command(plan: &Plan, front: Front) -> Option<Vec<String>> {
+    let program = find_program(front.process())?.display().to_string();
+    let words: Vec<String> = match front {
+        Front::Nginx => {
+            let file = plan.config_file("nginx.conf").display().to_string();
+            let log = plan.log_file("nginx").display().to_string();
+            vec![program, "-e".into(), log, "-c".into(), file]
+        }
+        _ => {
+            let file = plan.config_file("haproxy.cfg").display().to_string();
+            vec![program, "-db".into(), "-f".into(), file]
+        }
+    };
+    Some(words)
+}
+
+/// Waits until each of `ports` takes a connection from inside the process's namespace.
+///
+/// # Errors
+/// The process ended or the deadline passed; the message carries the end of its log.
+fn wait_ready(process: &Process, ports: &[SocketAddr], deadline: Instant) -> Result<()> {
+    namespace::inside(&process.namespace, || {
+        for port in ports {
+            while TcpStream::connect_timeout(port, CONNECT_WAIT).is_err() {
+                let (name, tail) = (&process.name, || log_tail(&process.log));
+                if !process.identity.is_alive() {
+                    bail!("{name} ended; its log says:\n{}", tail());
+                }
+                if Instant::now() >= deadline {
+                    bail!("{name} does not answer on {port}; its log says:\n{}", tail());
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Starts a process of a lab again with the command it had.
+///
+/// # Errors
+/// It does not come up; the message carries the end of its log.
+pub fn restart(state: &mut State, name: &str) -> Result<()> {
+    let plan = state.plan();
+    let service = services(&plan)?.into_iter().find(|service| service.name == name);
+    let service = service.with_context(|| format!("this lab runs no `{name}`"))?;
+    let namespace = plan.namespace(service.node);
+    let process = start(&namespace, name, &service.command, &plan.log_file(name))?;
+    let ready = wait_ready(&process, &service.ports, Instant::now() + READY_WAIT);
+    state.processes.retain(|process| process.name != name);
+    state.processes.push(process);
+    state.save()?;
+    ready
+}

@@ -1,0 +1,87 @@
+//! `unlade copyd`: the copy service as a process that others share memory with.
+
+use anyhow::Result;
+use clap::Args;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use unlade_command::output::line;
+use unlade_copy_service::daemon::{self, DaemonConfig};
+
+const ABOUT: &str = "\
+Runs the copy daemon until SIGTERM or SIGINT. SIGHUP reads the configuration again: limits, \
+weights and who is allowed can change, the rest wants a restart.
+
+Programs that link the library `copier` connect to its socket, share memory with it, and queue \
+copies between their shared regions; its threads make them, those of the client first that was \
+served least for its weight. A client reaches its own regions only. A client that ends, or is \
+killed, takes its tasks and regions along. When the daemon ends, or is killed, clients take back \
+what it had not done, and copy by themselves from then on.
+
+Clients of the daemon's own user and of root are served, others where [allow] names them.";
+
+const HELP: &str = "\
+Examples:
+  unlade copyd                                  with the defaults: /run/unlade/copyd.sock
+  unlade copyd --config copyd.toml --check
+  unlade copyd --config copyd.toml
+
+A copyd.toml; all keys can be left out, here are the defaults, or examples where there is none:
+  socket = \"/run/unlade/copyd.sock\"
+  mode = 0o666                 # of the socket; who is served is checked besides
+  admin = \"127.0.0.1:9901\"     # /metrics, /healthz, /version; none where not said
+  threads_min = 1              # threads that copy, at least and at most: one more starts where
+  threads_max = 1              #   those that run are busy for more than high_load_percent of
+  high_load_percent = 80       #   their time, one ends where it is less than low_load_percent
+  low_load_percent = 30        #   and the others can do its work, both for scale_after
+  scale_after = \"100ms\"
+  units = \"auto\"               # devices beside the processor (Intel DSA); or \"none\"
+  slice_bytes = \"1MiB\"         # of one client before the next has its turn
+  run_bytes = \"16KiB\"          # between two looks at what is wanted first
+  polling = \"adaptive\"         # or \"always\": never sleep
+  sleep_max = \"100ms\"
+  clients_max = 256
+  regions_max = 64             # of a client
+  region_bytes_max = \"4GiB\"    # of a client's regions together
+  hello_timeout = \"5s\"         # from a client's connection to its queue
+  [allow]
+  uids = [1000]
+  gids = [100]
+  [weights]                    # 1 to 10000; the user's before the group's before the cgroup's
+  uid.1000 = 300
+  gid.100 = 50
+  cgroup = true                # cpu.weight of the client's cgroup
+  default = 100
+  [log]
+  format = \"text\"              # or \"json\"
+  level = \"info\"
+
+Exit status: 0 after an orderly end, 1 on failure, 2 on wrong usage.";
+
+/// Run the copy daemon: it makes copies for programs that share memory with it
+#[derive(Debug, Args)]
+#[command(long_about = ABOUT, after_long_help = HELP)]
+pub struct CopydArgs {
+    /// The configuration; without it the defaults
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Say whether the configuration is valid, and exit
+    #[arg(long)]
+    check: bool,
+}
+
+/// Runs `unlade copyd`.
+///
+/// # Errors
+/// The configuration, or what stopped the daemon.
+pub fn run(args: &CopydArgs) -> Result<ExitCode> {
+    match (&args.config, args.check) {
+        (Some(file), true) => {
+            DaemonConfig::load(file)?;
+            line(format_args!("{}: valid", file.display()))?;
+        }
+        (None, true) => line(format_args!("the defaults are valid"))?,
+        (Some(file), false) => daemon::run_from(file)?,
+        (None, false) => daemon::run(DaemonConfig::default())?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,88 @@
+//! `unlade fn`: functions, and what they need on their host.
+
+mod client;
+mod sandbox;
+mod serve;
+mod store;
+mod worker;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Subcommand};
+
+const LONG: &str = "\
+Runs AWS-Lambda-style Python functions that use boto3, unmodified: SDK, TLS and TCP are in one I/O \
+worker of the host; inputs are fetched while an instance is restored, outputs are written back when \
+it has been released. The worker carries S3 only, and a write that is lost fails the invocation by \
+default; `unlade fn serve --help` has the keys that change that (mode, writes). Callers use the Lambda API: `aws lambda invoke`, boto3, curl.";
+
+const EXAMPLE: &str = "\
+To begin:
+  unlade fn serve &                                  # gateway, worker, built-in S3 store
+  unlade fn deploy ./thumbnail --handler app.handler
+  eval \"$(unlade fn env)\"                            # endpoints and keys for aws and boto3
+  aws s3 mb s3://photos && aws s3 cp cat.jpg s3://photos/
+  aws lambda invoke --function-name thumbnail --payload file://event.json out.json";
+
+/// Functions whose object storage is done by their host
+#[derive(Debug, Args)]
+#[command(long_about = LONG, after_long_help = EXAMPLE)]
+pub struct FnArgs {
+    #[command(subcommand)]
+    command: FnCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum FnCommand {
+    /// Serve functions
+    #[command(long_about = serve::LONG, after_long_help = serve::HELP)]
+    Serve(serve::ServeArgs),
+    /// Deploy a directory as a function
+    #[command(after_long_help = client::DEPLOY_HELP)]
+    Deploy(client::DeployArgs),
+    /// List the functions of a gateway
+    List(client::GatewayArgs),
+    /// Invoke a function, and print its result
+    Invoke(client::InvokeArgs),
+    /// Remove a function
+    Remove(client::RemoveArgs),
+    /// Print what aws and boto3 need to know, as shell text
+    Env(client::EnvArgs),
+    /// Run the I/O worker of a tenant
+    #[command(long_about = worker::LONG, after_long_help = worker::HELP)]
+    Worker(worker::WorkerArgs),
+    /// Serve a directory as an S3 store
+    Store(store::StoreArgs),
+    /// Make the sandbox of a function: for a gateway to start, not for people
+    #[command(hide = true)]
+    Sandbox(sandbox::SandboxArgs),
+}
+
+/// Runs `unlade fn`.
+///
+/// # Errors
+/// The configuration, or what stopped it.
+pub fn run(args: FnArgs) -> Result<ExitCode> {
+    match args.command {
+        FnCommand::Serve(args) => serve::run(args)?,
+        FnCommand::Deploy(args) => client::deploy(&args)?,
+        FnCommand::List(args) => client::list(&args)?,
+        FnCommand::Invoke(args) => return client::invoke(&args),
+        FnCommand::Remove(args) => client::remove(&args)?,
+        FnCommand::Env(args) => client::env(&args)?,
+        FnCommand::Worker(args) => worker::run(&args)?,
+        FnCommand::Store(args) => store::run(args)?,
+        FnCommand::Sandbox(args) => sandbox::run(&args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn mind_parent(asked: bool) -> Result<()> {
+    match asked {
+        true => {
+            unlade_fn_gateway::child::die_with_parent().context("the process that started this one")
+        }
+        false => Ok(()),
+    }
+}

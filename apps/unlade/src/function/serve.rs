@@ -1,0 +1,199 @@
+//! `unlade fn serve`: the gateway.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use serde::Deserialize;
+use unlade_fn_gateway::GatewayConfig;
+use unlade_fn_gateway::config::Workers;
+use unlade_fn_gateway::serve::Parts;
+use unlade_fn_model::isolation::Isolation;
+use unlade_fn_model::manifest::Backend;
+use unlade_fn_sandbox::process::{Launcher, Process, ProcessConfig};
+use unlade_fn_sandbox::qemu::{Qemu, QemuConfig};
+use unlade_runtime::logs;
+
+use unlade_command::output::line;
+
+pub(super) const LONG: &str = "\
+Serves functions until SIGTERM or SIGINT; then nothing is accepted, what runs ends, and what is \
+acknowledged is made durable first. SIGHUP reads limits, tenants and the directory `functions` \
+anew. Everything not said has a default: without a configuration, functions are kept in \
+/var/lib/unlade/fn, and so are the objects of the built-in S3 store. Requests are signed with a key of \
+a tenant; where the configuration has none, a pair is made at the first start, which `unlade fn` reads \
+by itself and `unlade fn env` prints. The gateway's address is printed when callers can come.";
+
+pub(super) const HELP: &str = "\
+An fn.toml, with the defaults:
+  listen = \"127.0.0.1:9001\"       # requests are signed, not encrypted: others need allow_remote
+  authentication = \"keys\"         # or \"off\": whoever reaches the gateway may do everything
+  check_imports = true              # a function is served when its handler could be imported
+  admin = \"127.0.0.1:9902\"        # /metrics, /healthz, /version; none where not said
+  state = \"/var/lib/unlade/fn\"
+  functions = \"./functions\"       # each directory with a function.toml; none where not said
+  memory_max = \"12GiB\"            # of all instances; three quarters of the machine's
+  instances_max = 1000
+  waiting_max = 1000                # invocations of a function that wait for an instance
+  waiting_timeout = \"10s\"
+  start_timeout = \"1m\"
+  settle_timeout = \"1m\"           # until acknowledged writes are durable
+  drain_timeout = \"30s\"
+  python = \"/usr/bin/python3\"
+  packages = []                     # directories that all functions have on sys.path
+  scratch = \"512MiB\"              # /tmp of an instance, in memory
+  store_listen = \"127.0.0.1:9000\" # the built-in store
+  [store]                           # another one: as in `unlade fn worker --help`
+  endpoint = \"https://s3.example\"
+  workers = \"per-tenant\"            # or \"shared\": one I/O worker, and one end, for all tenants
+  workers_admin = \"127.0.0.1:9903\" # /metrics of a shared worker; none where not said
+  [tenant.NAME]                     # besides `default`; with its own [tenant.NAME.store],
+                                    # [tenant.NAME.limits], .instance and .copies
+  keys = []                         # { access_key_id = \"…\", secret_access_key = \"…\" }; none: a
+                                    # pair is made: profile NAME of the file `credentials` in state
+  modes = [\"offload\", \"prefetch\", \"sdk\"]  # which manifests may choose; \"tcp\" and \"stock\"
+                                    # have a key of the store, \"stock\" has the host's network
+  packages = []                     # directories that manifests may name, with those below them
+  pythons = []                      # interpreters that manifests may choose
+  [[tenant.NAME.role.statements]]   # the most that its functions may do; all where nothing is said
+  effect = \"allow\"
+  actions = [\"s3:*\"]
+  resources = [\"photos/*\"]
+  [isolation.process]
+  cgroup = \"unlade\"
+  processes_max = 256               # of an instance
+  files_max = 1024
+  [isolation.qemu]
+  accelerator = \"auto\"            # or \"kvm\", \"tcg\": software
+  fetch = true                      # QEMU and a kernel from Debian, once, where they are not there
+  root = \"/\"                      # or where they are, laid out as Debian's packages
+  cache = \"/var/cache/unlade\"     # others than root: ~/.cache/unlade
+  boot_timeout = \"2m\"             # of a template; its instances are restored
+  restore_timeout = \"30s\"
+  snapshot = true                   # false: every instance boots
+  user_first = 2147418112           # QEMU runs as users from this one on
+
+A function.toml; only the handler must be there:
+  handler = \"app.handler\"
+  tenant = \"default\"              # the one who deploys; of a directory, whose it is
+  memory = \"128MiB\"
+  timeout = \"30s\"
+  isolation = \"process\"           # or \"qemu\": `unlade doctor` says what works
+  mode = \"offload\"                # or \"prefetch\", \"sdk\"; \"tcp\"; \"stock\": any service;
+                                    # fn.toml says which of these, of packages and of pythons
+  writes = \"durable-reply\"        # or \"early-reply\"; \"sync\": a put waits for the store
+  concurrency = 100
+  keep_alive = \"10m\"
+  hints = [\"models/{/name}.bin\"]  # objects it will read; {/POINTER} into the event
+  packages = []
+  [preload]                         # into the template, where instances can share it
+  handler = true
+  modules = []
+  [environment]
+  NAME = \"value\"
+  [[role.statements]]               # all of the tenant's store where nothing is said
+  effect = \"allow\"
+  actions = [\"s3:GetObject\", \"s3:PutObject\"]
+  resources = [\"photos/*\"]";
+
+/// Arguments of `unlade fn serve`.
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    /// The configuration
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where callers connect, instead of the configuration's; port 0 is one that is free
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Where everything is kept, instead of the configuration's
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// Where the built-in store listens, instead of the configuration's
+    #[arg(long, value_name = "ADDRESS")]
+    store_listen: Option<SocketAddr>,
+    /// One I/O worker for each tenant, or one for all, instead of the configuration's
+    #[arg(long, value_name = "WHICH")]
+    workers: Option<WorkersArg>,
+    /// Say whether the configuration is valid, and exit
+    #[arg(long)]
+    check: bool,
+}
+
+/// `--workers`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum WorkersArg {
+    /// A process for each tenant
+    PerTenant,
+    /// One process for all tenants: less memory, and one end for all of them
+    Shared,
+}
+
+impl WorkersArg {
+    fn setting(self) -> Workers {
+        match self {
+            WorkersArg::PerTenant => Workers::PerTenant,
+            WorkersArg::Shared => Workers::Shared,
+        }
+    }
+}
+
+/// `[isolation]`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct IsolationConfig {
+    process: ProcessConfig,
+    qemu: QemuConfig,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// The configuration, or what stopped it.
+pub(super) fn run(args: ServeArgs) -> Result<()> {
+    let config = match &args.config {
+        Some(path) => GatewayConfig::load(path)?,
+        None => GatewayConfig::default(),
+    };
+    let state = args.state.as_ref().unwrap_or(&config.state);
+    let state = std::path::absolute(state).context("the directory of --state")?;
+    let (check, path) = (args.check, args.config.clone());
+    let with_arguments = move |config: GatewayConfig| GatewayConfig {
+        listen: args.listen.unwrap_or(config.listen),
+        store_listen: args.store_listen.unwrap_or(config.store_listen),
+        workers: args.workers.map_or(config.workers, WorkersArg::setting),
+        state: state.clone(),
+        ..config
+    };
+    let config = with_arguments(config);
+    config.check()?;
+    let isolation = config.isolation.clone().try_into().context("[isolation]")?;
+    if check {
+        return line(format_args!("the configuration is valid"));
+    }
+    logs::init(&config.log)?;
+    let executable = std::env::current_exe().context("where this program is")?;
+    let backends = backends(isolation, &executable);
+    let used = config.clone();
+    let reload = Box::new(move || match &path {
+        Some(path) => GatewayConfig::load(path).map(&with_arguments),
+        None => Ok(used.clone()),
+    });
+    let parts = Parts { backends, executable, reload };
+    Ok(unlade_fn_gateway::run(config, parts, |address| {
+        line(format_args!("http://{address}")).map_err(std::io::Error::other)
+    })?)
+}
+
+fn backends(
+    config: IsolationConfig,
+    executable: &std::path::Path,
+) -> HashMap<Backend, Rc<dyn Isolation>> {
+    let arguments = ["fn", "sandbox"].map(str::to_owned).to_vec();
+    let launcher = Launcher { program: executable.to_owned(), arguments };
+    let process: Rc<dyn Isolation> = Rc::new(Process::new(config.process, launcher));
+    let qemu: Rc<dyn Isolation> = Rc::new(Qemu::new(config.qemu));
+    HashMap::from([(Backend::Process, process), (Backend::Qemu, qemu)])
+}

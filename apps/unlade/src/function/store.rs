@@ -1,0 +1,87 @@
+//! `unlade fn store`: a directory as an S3 store.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use unlade_runtime::logs;
+use unlade_runtime::logs::LogConfig;
+
+use super::mind_parent;
+use unlade_command::output::line;
+
+/// Arguments of `unlade fn store`.
+#[derive(Debug, Args)]
+pub(super) struct StoreArgs {
+    /// The directory; made where it is not there
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+    /// Where to listen; port 0 is one that is free
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9000")]
+    listen: SocketAddr,
+    /// The access key that requests must be signed with; none: they need not be
+    #[arg(long, value_name = "ID", requires = "secret_key_file")]
+    access_key: Option<String>,
+    /// A file with the secret
+    #[arg(long, value_name = "FILE", requires = "access_key")]
+    secret_key_file: Option<PathBuf>,
+    /// A file with more keys: a line each, the access key, a space, the secret
+    #[arg(long, value_name = "FILE")]
+    keys_file: Option<PathBuf>,
+    /// End when the process that started this one has ended
+    #[arg(long, hide = true)]
+    die_with_parent: bool,
+}
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// The directory, the address, or what stopped it.
+pub(super) fn run(args: StoreArgs) -> Result<()> {
+    mind_parent(args.die_with_parent)?;
+    logs::init(&LogConfig::default())?;
+    let mut keys = match &args.keys_file {
+        Some(file) => pairs(file)?,
+        None => Vec::new(),
+    };
+    if let (Some(access_key_id), Some(file)) = (args.access_key, args.secret_key_file) {
+        let secret = std::fs::read_to_string(&file);
+        let secret = secret.with_context(|| file.display().to_string())?;
+        let secret_access_key = secret.trim_end().to_owned();
+        keys.push(unlade_s3_store::Keys { access_key_id, secret_access_key });
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let store = unlade_s3_store::Store::listen(args.listen, &args.dir, keys).await?;
+        line(format_args!("http://{}", store.address()?))?;
+        let mut terminate =
+            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        tokio::select! {
+            served = store.serve() => served?,
+            _ = terminate.recv() => {}
+            _ = tokio::signal::ctrl_c() => {}
+        }
+        Ok(())
+    })
+}
+
+fn pairs(file: &Path) -> Result<Vec<unlade_s3_store::Keys>> {
+    let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+    let mut keys = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            [] => {}
+            [id, secret] => keys.push(unlade_s3_store::Keys {
+                access_key_id: id.to_owned(),
+                secret_access_key: secret.to_owned(),
+            }),
+            _ => bail!("{}:{}: a line is ACCESS_KEY SECRET", file.display(), number + 1),
+        }
+    }
+    if keys.is_empty() {
+        bail!("{}: there is no key in it, and without one anybody is served", file.display());
+    }
+    Ok(keys)
+}

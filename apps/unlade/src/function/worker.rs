@@ -1,0 +1,99 @@
+//! `unlade fn worker`: the I/O worker of a tenant.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use unlade_fn_worker::{Roster, WorkerConfig};
+use unlade_runtime::logs;
+
+use super::mind_parent;
+use unlade_command::output::line;
+
+pub(super) const LONG: &str = "\
+Runs the I/O worker of one tenant until SIGTERM or SIGINT; then writes that are acknowledged are \
+made durable first. Function instances speak to it in memory that they share with it \
+(docs/guest-protocol.md); a gateway attaches them on the control socket. Credentials are in this \
+process only. With --shared it is the worker of several tenants: each has its own control socket, \
+store, keys, limits and journal, and a fair share of the processor; what ends the process ends the \
+work of all. SIGHUP then reads the files anew.";
+
+pub(super) const HELP: &str = "\
+A worker.toml; only `control` and `[store]` must be there, the rest are the defaults:
+  control = \"/run/unlade/tenant.sock\"   # only the worker's own user and root are served
+  admin = \"127.0.0.1:9902\"              # /metrics, /healthz, /version; none where not said
+  drain_timeout = \"1m\"
+  relay = { path = \"/run/unlade/relay\" } # where instances with an SDK of their own reach the
+                                        # store; nowhere where not said
+  [store]
+  endpoint = \"https://s3.example\"       # AWS in `region` where not said
+  region = \"us-east-1\"
+  addressing = \"auto\"                   # or \"path\", \"virtual\"
+  credentials = { from = \"environment\" } # or { from = \"profile\", file = \"…\", profile = \"…\" },
+                                        # { from = \"keys\", access_key_id = \"…\", … },
+                                        # { from = \"anonymous\" }
+  stream_bodies = true                  # the store knows aws-chunked; else bodies are held whole
+  [instance]                            # of each function instance
+  guest_slots = 104                     # of 64 KiB: what it can be sending
+  host_slots = 128                      # what it can be receiving
+  window_slots = 16                     # of one body at once
+  [tenant]                              # of all instances together
+  held_bytes_max = \"512MiB\"
+  dirty_bytes_max = \"128MiB\"            # acknowledged and not durable
+  body_bytes_max = \"5GiB\"               # of one call; streamed, but for staged_bytes_max = \"256MiB\"
+  stream_bytes_min = \"8MiB\"             # smaller ones may be acknowledged early
+  journal = \"/var/lib/unlade/tenant.journal\"  # for early replies; none where not said
+  [copies]                              # of bodies between functions' memory and the worker's
+  service = \"auto\"                      # or \"off\", \"always\": a thread that copies long ones;
+                                        # auto: from 3 cores on, where it was seen to pay
+
+A shared.toml:
+  admin = \"127.0.0.1:9903\"              # figures of all, with a label `tenant`
+  [tenants]                             # 256 at most
+  NAME = \"/etc/unlade/NAME.toml\"        # a worker.toml each";
+
+/// Arguments of `unlade fn worker`.
+#[derive(Debug, Args)]
+pub(super) struct WorkerArgs {
+    /// The configuration of the tenant
+    #[arg(long, value_name = "FILE", required_unless_present = "shared")]
+    config: Option<PathBuf>,
+    /// The file that names the configurations of several tenants
+    #[arg(long, value_name = "FILE", conflicts_with = "config")]
+    shared: Option<PathBuf>,
+    /// Say whether the configuration is valid, and exit
+    #[arg(long)]
+    check: bool,
+    /// Drain when the process that started this one has ended
+    #[arg(long, hide = true)]
+    die_with_parent: bool,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// The configuration, or what stopped it.
+pub(super) fn run(args: &WorkerArgs) -> Result<()> {
+    if let Some(path) = &args.shared {
+        return run_shared(args, path);
+    }
+    let path = args.config.as_deref().context("--config or --shared")?;
+    let config = WorkerConfig::load(path)?;
+    if args.check {
+        return line(format_args!("{}: valid", path.display()));
+    }
+    mind_parent(args.die_with_parent)?;
+    logs::init(&config.log)?;
+    Ok(unlade_fn_worker::run(&config)?)
+}
+
+fn run_shared(args: &WorkerArgs, path: &Path) -> Result<()> {
+    let roster = Roster::load(path)?;
+    if args.check {
+        roster.check()?;
+        return line(format_args!("{}: valid", path.display()));
+    }
+    mind_parent(args.die_with_parent)?;
+    logs::init(&roster.log)?;
+    Ok(unlade_fn_worker::run_shared(path)?)
+}

@@ -1,0 +1,238 @@
+//! Fields of binary protocols: bounded reading from a slice, appending to a vector.
+//!
+//! Numbers are big-endian. Input is hostile: a length is checked against the limit that the caller
+//! names before anything is allocated, and every failure is a [`DecodeError`].
+//!
+//! ```
+//! use unlade_bytes::{Reader, Write as _};
+//!
+//! let mut out = Vec::new();
+//! out.put_u16(7);
+//! out.put_blob(b"abc");
+//! let mut reader = Reader::new(&out);
+//! assert_eq!(reader.u16(), Ok(7));
+//! assert_eq!(reader.blob("name", 16), Ok(&b"abc"[..]));
+//! assert_eq!(reader.finish(), Ok(()));
+//! ```
+#![forbid(unsafe_code)]
+
+use std::net::{IpAddr, SocketAddr};
+
+use thiserror::Error;
+
+/// Why bytes from a peer could not be understood. The peer is at fault in every variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DecodeError {
+    /// The input ended inside a value.
+    #[error("input ends inside a value")]
+    Truncated,
+    /// A length field exceeds its named limit.
+    #[error("{what}: {length} bytes exceed the limit of {limit}")]
+    TooLong {
+        /// The field.
+        what: &'static str,
+        /// What the peer announced.
+        length: usize,
+        /// The named limit.
+        limit: usize,
+    },
+    /// A field holds a value that the format does not define.
+    #[error("{what}: undefined value {value}")]
+    Undefined {
+        /// The field.
+        what: &'static str,
+        /// The value found.
+        value: u64,
+    },
+    /// Bytes are left over behind the last field.
+    #[error("{0} bytes left over behind the last field")]
+    Trailing(usize),
+    /// The checksum does not match the content.
+    #[error("checksum mismatch")]
+    Checksum,
+    /// The peer speaks a version that this build does not.
+    #[error("version {0} is not supported")]
+    Version(u16),
+}
+
+/// Reads values from the front of a byte slice.
+#[derive(Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from the front of `rest`.
+    pub fn new(rest: &'a [u8]) -> Self {
+        Reader { rest }
+    }
+
+    /// The next `length` bytes.
+    ///
+    /// # Errors
+    /// The input is too short, or is not such a value.
+    pub fn bytes(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
+        let (head, rest) = self.rest.split_at_checked(length).ok_or(DecodeError::Truncated)?;
+        self.rest = rest;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let mut out = [0; N];
+        out.copy_from_slice(self.bytes(N)?);
+        Ok(out)
+    }
+
+    /// The next byte.
+    ///
+    /// # Errors
+    /// The input is too short, or is not such a value.
+    pub fn u8(&mut self) -> Result<u8, DecodeError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    /// The next two bytes.
+    ///
+    /// # Errors
+    /// The input is too short, or is not such a value.
+    pub fn u16(&mut self) -> Result<u16, DecodeError> {
+        Ok(u16::from_be_bytes(self.array()?))
+    }
+
+    /// The next four bytes.
+    ///
+    /// # Errors
+    /// The input is too short, or is not such a value.
+    pub fn u32(&mut self) -> Result<u32, DecodeError> {
+        Ok(u32::from_be_bytes(self.array()?))
+    }
+
+    /// The next eight bytes.
+    ///
+    /// # Errors
+    /// The input is too short, or is not such a value.
+    pub fn u64(&mut self) -> Result<u64, DecodeError> {
+        Ok(u64::from_be_bytes(self.array()?))
+    }
+
+    /// A byte that is 0 or 1; `what` names the field in the error.
+    ///
+    /// # Errors
+    /// The input is too short, or is not such a value.
+    pub fn bool(&mut self, what: &'static str) -> Result<bool, DecodeError> {
+        match self.u8()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            value => Err(DecodeError::Undefined { what, value: value.into() }),
+        }
+    }
+
+    /// Bytes behind a 32-bit length that must not exceed `limit`.
+    ///
+    /// # Errors
+    /// The input is too short, or is not such a value.
+    pub fn blob(&mut self, what: &'static str, limit: usize) -> Result<&'a [u8], DecodeError> {
+        let length = self.u32()? as usize;
+        if length > limit {
+            return Err(DecodeError::TooLong { what, length, limit });
+        }
+        self.bytes(length)
+    }
+
+    /// UTF-8 behind a 32-bit length that must not exceed `limit` bytes.
+    ///
+    /// # Errors
+    /// The input is too short, or is not such a value.
+    pub fn text(&mut self, what: &'static str, limit: usize) -> Result<String, DecodeError> {
+        let bytes = self.blob(what, limit)?;
+        let text = core::str::from_utf8(bytes);
+        text.map(str::to_owned).map_err(|_| DecodeError::Undefined { what, value: 0 })
+    }
+
+    /// A hardware address.
+    ///
+    /// # Errors
+    /// The input is too short, or is not such a value.
+    pub fn mac(&mut self) -> Result<[u8; 6], DecodeError> {
+        self.array()
+    }
+
+    /// A byte 4 or 6, an IP address of that version, a port.
+    ///
+    /// # Errors
+    /// The input is too short, or is not such a value.
+    pub fn address(&mut self) -> Result<SocketAddr, DecodeError> {
+        let ip: IpAddr = match self.u8()? {
+            4 => self.array::<4>()?.into(),
+            6 => self.array::<16>()?.into(),
+            value => {
+                return Err(DecodeError::Undefined { what: "address family", value: value.into() });
+            }
+        };
+        Ok(SocketAddr::new(ip, self.u16()?))
+    }
+
+    /// Bytes that are left.
+    pub fn rest(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// Succeeds where no byte is left.
+    ///
+    /// # Errors
+    /// Bytes are left over.
+    pub fn finish(self) -> Result<(), DecodeError> {
+        match self.rest.len() {
+            0 => Ok(()),
+            left => Err(DecodeError::Trailing(left)),
+        }
+    }
+}
+
+/// Appends values to a byte vector.
+pub trait Write {
+    /// Appends a byte.
+    fn put_u8(&mut self, value: u8);
+    /// Appends two bytes.
+    fn put_u16(&mut self, value: u16);
+    /// Appends four bytes.
+    fn put_u32(&mut self, value: u32);
+    /// Appends eight bytes.
+    fn put_u64(&mut self, value: u64);
+    /// Appends the length in 32 bits, then the bytes.
+    fn put_blob(&mut self, value: &[u8]);
+    /// Appends a byte 4 or 6, the IP address, the port.
+    fn put_address(&mut self, value: SocketAddr);
+}
+
+impl Write for Vec<u8> {
+    fn put_u8(&mut self, value: u8) {
+        self.push(value);
+    }
+    fn put_u16(&mut self, value: u16) {
+        self.extend_from_slice(&value.to_be_bytes());
+    }
+    fn put_u32(&mut self, value: u32) {
+        self.extend_from_slice(&value.to_be_bytes());
+    }
+    fn put_u64(&mut self, value: u64) {
+        self.extend_from_slice(&value.to_be_bytes());
+    }
+    fn put_blob(&mut self, value: &[u8]) {
+        self.put_u32(value.len() as u32);
+        self.extend_from_slice(value);
+    }
+    fn put_address(&mut self, value: SocketAddr) {
+        match value.ip() {
+            IpAddr::V4(ip) => {
+                self.put_u8(4);
+                self.extend_from_slice(&ip.octets());
+            }
+            IpAddr::V6(ip) => {
+                self.put_u8(6);
+                self.extend_from_slice(&ip.octets());
+            }
+        }
+        self.put_u16(value.port());
+    }
+}

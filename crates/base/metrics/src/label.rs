@@ -1,0 +1,355 @@
+//! Label values: closed sets, so that the number of time series is known.
+
+/// A closed set of values of one label.
+pub(crate) trait Label: Copy {
+    /// The label's name.
+    const KEY: Option<&'static str>;
+    /// How many values there are.
+    const COUNT: usize;
+    /// The value's index, below `COUNT`.
+    fn index(self) -> usize;
+    /// The text of the value at an index.
+    fn text(index: usize) -> &'static str;
+    /// Every value, by index.
+    fn values() -> impl Iterator<Item = Self>;
+}
+
+/// Declares a label: an enum, and for each variant its text.
+macro_rules! labels {
+    ($(#[$meta:meta])* $name:ident: $key:literal {
+        $($(#[$doc:meta])* $variant:ident => $text:literal,)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$doc])* $variant,)* }
+
+        impl $name {
+            /// Every value, in the order they are rendered.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+
+            /// The value as the label's text.
+            pub fn as_str(self) -> &'static str {
+                match self { $($name::$variant => $text,)* }
+            }
+        }
+
+        impl Label for $name {
+            const KEY: Option<&'static str> = Some($key);
+            const COUNT: usize = $name::ALL.len();
+            fn index(self) -> usize { self as usize }
+            fn text(index: usize) -> &'static str {
+                $name::ALL.get(index).map_or("", |value| value.as_str())
+            }
+            fn values() -> impl Iterator<Item = Self> { $name::ALL.iter().copied() }
+        }
+    };
+}
+
+labels! {
+    /// How a function's call ended.
+    CallEnd: "end" {
+        /// Done.
+        Done => "done",
+        /// The service said no.
+        Service => "service_error",
+        /// The host could not.
+        Host => "host_error",
+        /// Too much at once.
+        Refused => "refused",
+        /// The role does not allow it.
+        Denied => "denied",
+    }
+}
+
+labels! {
+    /// What became of an object that was fetched before it was asked for.
+    PrefetchEnd: "end" {
+        /// A GET took it over.
+        Used => "used",
+        /// Nobody asked.
+        Unused => "unused",
+        /// It could not be fetched, or there was no room.
+        Failed => "failed",
+        /// The role does not allow it.
+        Denied => "denied",
+    }
+}
+
+labels! {
+    /// Who made a copy between a function's memory and the worker's.
+    CopyBy: "by" {
+        /// The worker's thread, at once.
+        Worker => "worker",
+        /// The copy service.
+        Service => "service",
+    }
+}
+
+labels! {
+    /// Why a copy that the service may make was made at once.
+    CopyFallback: "reason" {
+        /// There is no core to spare.
+        Cores => "cores",
+        /// The service does not start.
+        Unavailable => "unavailable",
+        /// As many are under way as there may be.
+        Full => "full",
+        /// The service could not copy the bytes.
+        Failed => "failed",
+    }
+}
+
+labels! {
+    /// How a request was answered.
+    Mode: "mode" {
+        /// Through the balancer.
+        Proxy => "proxy",
+        /// After handing the connection to a server.
+        Offload => "offload",
+        /// By the server that held the connection already.
+        Stay => "stay",
+        /// After passing the connection on from one server to another.
+        Relay => "relay",
+    }
+}
+
+labels! {
+    /// Which way bytes go through a tunnel.
+    Direction: "direction" {
+        /// From the client to the server.
+        ToServer => "to_server",
+        /// From the server to the client.
+        ToClient => "to_client",
+    }
+}
+
+labels! {
+    /// Class of a status code.
+    StatusClass: "class" {
+        /// 100 to 199
+        Informational => "1xx",
+        /// 200 to 299
+        Success => "2xx",
+        /// 300 to 399
+        Redirection => "3xx",
+        /// 400 to 499
+        ClientError => "4xx",
+        /// 500 and above
+        ServerError => "5xx",
+    }
+}
+
+impl StatusClass {
+    /// The class of a status code.
+    pub fn of(status: u16) -> StatusClass {
+        match status {
+            0..=199 => StatusClass::Informational,
+            200..=299 => StatusClass::Success,
+            300..=399 => StatusClass::Redirection,
+            400..=499 => StatusClass::ClientError,
+            500.. => StatusClass::ServerError,
+        }
+    }
+}
+
+labels! {
+    /// Why a connection was not accepted.
+    RefusedConnection: "reason" {
+        /// The listener's limit of connections.
+        Limit => "limit",
+        /// The system is short of descriptors or memory.
+        Resources => "resources",
+    }
+}
+
+labels! {
+    /// Why a server could not answer a proxied request.
+    UpstreamFailure: "reason" {
+        /// The connection could not be established.
+        Connect => "connect",
+        /// It could not be established in time.
+        ConnectTimeout => "connect_timeout",
+        /// The head of the answer did not come in time.
+        ResponseTimeout => "response_timeout",
+        /// The connection ended before the answer did.
+        Closed => "closed",
+        /// The answer was malformed.
+        BadResponse => "bad_response",
+        /// No server of the pool is healthy.
+        NoServer => "no_server",
+    }
+}
+
+labels! {
+    /// What a health check found.
+    Health: "to" {
+        /// The server answers.
+        Healthy => "healthy",
+        /// The server does not.
+        Unhealthy => "unhealthy",
+    }
+}
+
+labels! {
+    /// Why a connection was not handed over, or came back unmoved, and was proxied.
+    Fallback: "reason" {
+        /// The server runs no agent.
+        NoAgent => "no_agent",
+        /// The connection is not in state ESTABLISHED: half closed, or closing.
+        NotEstablished => "not_established",
+        /// More bytes are queued than a snapshot may hold.
+        QueueTooLong => "queue_too_long",
+        /// The flow table is full.
+        TableFull => "table_full",
+        /// The server refuses to adopt more.
+        Overloaded => "overloaded",
+        /// The server drains, or the balancer does.
+        Draining => "draining",
+        /// The policy expects proxying to be cheaper.
+        PolicyAuto => "policy_auto",
+        /// The request is one that only a proxy can serve (Upgrade, Expect).
+        Request => "request",
+        /// The control channel to the server is down.
+        ChannelDown => "channel_down",
+        /// The server did not answer in time.
+        Deadline => "deadline",
+        /// The connection could not be frozen or described.
+        Snapshot => "snapshot",
+        /// The server could not rebuild the connection: its own count of refused adoptions says
+        /// what failed.
+        RestoreFailed => "restore_failed",
+        /// The virtual address is not configured on the server.
+        AddressNotLocal => "address_not_local",
+        /// The redirect could not be installed.
+        SteerFailed => "steer_failed",
+        /// The TLS session cannot be moved (cipher suite, version, key log).
+        TlsState => "tls_state",
+        /// The machine lacks a capability: see `unlade doctor`.
+        Unsupported => "unsupported",
+    }
+}
+
+labels! {
+    /// Why a connection left the server that held it.
+    Trigger: "trigger" {
+        /// The next request belongs to another server.
+        OtherServer => "other_server",
+        /// The granted number of requests is used up.
+        Granted => "granted",
+        /// The client was silent.
+        Idle => "idle",
+        /// The server drains.
+        Drain => "drain",
+        /// The balancer asked for it.
+        Recalled => "recalled",
+    }
+}
+
+labels! {
+    /// Why a server did not adopt an offered connection.
+    AdoptionRefusal: "reason" {
+        /// It holds as many as it may.
+        Overloaded => "overloaded",
+        /// It drains.
+        Draining => "draining",
+        /// The snapshot was malformed.
+        BadSnapshot => "bad_snapshot",
+        /// The socket could not be rebuilt.
+        Tcp => "tcp",
+        /// The record layer could not be rebuilt.
+        Tls => "tls",
+        /// Address or device is not set up for the virtual address.
+        Address => "address",
+        /// The steering program could not be told.
+        Steer => "steer",
+        /// The connection is live here, or the offer belongs to an epoch that is over.
+        Epoch => "epoch",
+        /// The balancer has not defined the scope of the terms.
+        Scope => "scope",
+    }
+}
+
+labels! {
+    /// Why the records of a connection stay in software although there is a device for them.
+    OffloadRefusal: "reason" {
+        /// The device has not seen its start, or knows too many.
+        Unknown => "unknown",
+        /// The device has it already.
+        Twice => "twice",
+        /// The device has ended.
+        Gone => "gone",
+        /// It is no connection for a device: its cipher suite, or its state.
+        Unsuited => "unsuited",
+        /// Its socket could not be bound to the device's interface.
+        Unbound => "unbound",
+    }
+}
+
+/// Why a message head was refused: the texts of `unlade_http::HeadError::reason`, and `other` for
+/// one that is not among them.
+pub const HEAD_REASONS: [&str; 34] = [
+    "head_too_large",
+    "too_many_headers",
+    "target_too_long",
+    "unsupported_version",
+    "bad_request_line",
+    "bad_status_line",
+    "bad_method",
+    "method_too_long",
+    "bad_target",
+    "bare_lf",
+    "bare_cr",
+    "obs_fold",
+    "space_before_colon",
+    "bad_header_name",
+    "bad_header_value",
+    "missing_host",
+    "duplicate_host",
+    "bad_host",
+    "host_mismatch",
+    "bad_content_length",
+    "duplicate_content_length",
+    "length_and_transfer_encoding",
+    "transfer_encoding_on_http10",
+    "bad_transfer_encoding",
+    "unsupported_transfer_encoding",
+    "bad_connection",
+    "unknown_expectation",
+    "bad_chunk_size",
+    "bad_chunk_extension",
+    "chunk_line_too_long",
+    "bad_chunk_delimiter",
+    "bad_trailer",
+    "trailer_too_large",
+    "other",
+];
+
+/// The reason of a refused head is its text: this crate does not know the decoder's error.
+impl Label for &'static str {
+    const KEY: Option<&'static str> = Some("reason");
+    const COUNT: usize = HEAD_REASONS.len();
+    fn index(self) -> usize {
+        HEAD_REASONS.iter().position(|&reason| reason == self).unwrap_or(HEAD_REASONS.len() - 1)
+    }
+    fn text(index: usize) -> &'static str {
+        HEAD_REASONS.get(index).copied().unwrap_or("other")
+    }
+    fn values() -> impl Iterator<Item = Self> {
+        HEAD_REASONS.into_iter()
+    }
+}
+
+/// A family of one sample has no label.
+impl Label for () {
+    const KEY: Option<&'static str> = None;
+    const COUNT: usize = 1;
+    fn index(self) -> usize {
+        0
+    }
+    fn text(_index: usize) -> &'static str {
+        ""
+    }
+    fn values() -> impl Iterator<Item = Self> {
+        core::iter::once(())
+    }
+}

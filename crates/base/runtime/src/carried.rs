@@ -1,0 +1,274 @@
+//! A connection whose records a device has taken over: they go to the socket in the clear, announced
+//! before, and what the socket gives was opened already, or not.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use rustix::net::SendFlags;
+use tokio::io::{AsyncReadExt, Interest};
+use tokio::net::TcpStream;
+use unlade_sys::sockopt::unacknowledged_bytes;
+use unlade_tls::device::{Halves, Opening, Sealing};
+use unlade_tls::{Received, RecordLayer};
+
+use crate::stall;
+
+/// Room for a read from the socket.
+const READ_BYTES_MAX: usize = 128 * 1024;
+/// Pause where too much is unacknowledged for another record, or another key.
+const CROWDED_PAUSE: Duration = Duration::from_millis(1);
+
+/// The socket, and how long it may take nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct Transport<'t> {
+    pub(crate) tcp: &'t TcpStream,
+    pub(crate) stall_limit: Option<Duration>,
+}
+
+/// How it stands with a connection that is to be software's again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeBack {
+    /// It is: its records are sealed and opened in software, and a snapshot says all of it.
+    Done,
+    /// Not before all is acknowledged that was written: the kernel has it in the clear.
+    Unacknowledged,
+    /// Not before the rest of a record has come that the device has opened in part. Sealed is in
+    /// software already.
+    Receiving,
+}
+
+/// What a device has of a connection.
+#[derive(Debug)]
+pub(crate) struct Carried {
+    opening: Box<dyn Opening>,
+    /// Gone once the device has been told to let go of the connection.
+    sealing: Option<Box<dyn Sealing>>,
+    /// Octets that the device knows, to be written next.
+    announced: Bytes,
+    /// Whole records behind them that it does not know yet.
+    waiting: Bytes,
+    /// The layer's key may be another one than the device's.
+    key_may_differ: bool,
+    buffer: Vec<u8>,
+}
+
+impl Carried {
+    pub(crate) fn new(halves: Halves) -> Carried {
+        let Halves { opening, sealing } = halves;
+        Carried {
+            opening,
+            sealing: Some(sealing),
+            announced: Bytes::new(),
+            waiting: Bytes::new(),
+            key_may_differ: false,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// What is written to the socket is sealed by the device.
+    pub(crate) fn seals(&self) -> bool {
+        self.sealing.is_some()
+    }
+
+    /// Takes what was read before, first of all.
+    pub(crate) fn receive_read(
+        &mut self,
+        record: &mut RecordLayer,
+        octets: &[u8],
+        plaintext: &mut Vec<u8>,
+    ) -> Result<Received, unlade_tls::RecordError> {
+        self.opening.receive_read(record, octets, plaintext)
+    }
+
+    /// Reads once. Returns how many octets came, 0 at the end of the stream, and what the record
+    /// layer says of them. Cancel-safe.
+    pub(crate) async fn read(
+        &mut self,
+        tcp: &mut TcpStream,
+        record: &mut RecordLayer,
+        plaintext: &mut Vec<u8>,
+    ) -> io::Result<(usize, Result<Received, unlade_tls::RecordError>)> {
+        self.buffer.clear();
+        self.buffer.reserve(READ_BYTES_MAX);
+        let got = tcp.read_buf(&mut self.buffer).await?;
+        if let Some(sealing) = &mut self.sealing
+            && self.announced.is_empty()
+        {
+            // What is acknowledged need not be remembered while nothing is written.
+            sealing.acknowledge(unacknowledged_bytes(tcp)?);
+        }
+        Ok((got, self.opening.receive(record, &self.buffer, plaintext)))
+    }
+
+    /// Sends what the layer owes to its peer, and whatever a call that was given up has left.
+    pub(crate) async fn flush(
+        &mut self,
+        transport: Transport<'_>,
+        record: &mut RecordLayer,
+    ) -> io::Result<()> {
+        self.drain(transport, record, false).await?;
+        if record.output_pending() {
+            let mut owed = Vec::new();
+            record.take_output(&mut owed);
+            self.waiting = owed.into();
+            self.key_may_differ = true;
+            self.drain(transport, record, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends `bytes` octets of plaintext, which `fill` puts into one place after the other.
+    pub(crate) async fn send(
+        &mut self,
+        transport: Transport<'_>,
+        record: &mut RecordLayer,
+        bytes: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> io::Result<()>,
+        more: bool,
+    ) -> io::Result<()> {
+        // So that all records of one announcement have one key.
+        self.flush(transport, record).await?;
+        let layout = record.layout(bytes);
+        let mut buffer = BytesMut::zeroed(layout.sealed_bytes());
+        layout.slots(&mut buffer).try_for_each(fill)?;
+        let made = record.seal_in_place(&mut buffer, &layout, bytes).map_err(io::Error::other)?;
+        buffer.truncate(made);
+        self.waiting = buffer.freeze();
+        self.drain(transport, record, more).await
+    }
+
+    /// Sends the close_notify.
+    pub(crate) async fn close_notify(
+        &mut self,
+        transport: Transport<'_>,
+        record: &mut RecordLayer,
+    ) -> io::Result<()> {
+        self.flush(transport, record).await?;
+        let mut last = Vec::new();
+        record.close_notify(&mut last);
+        self.waiting = last.into();
+        self.drain(transport, record, false).await
+    }
+
+    /// Announces and writes what is there, and follows the layer's key behind it. Where this is
+    /// given up on the way, the next call goes on.
+    async fn drain(
+        &mut self,
+        transport: Transport<'_>,
+        record: &RecordLayer,
+        more: bool,
+    ) -> io::Result<()> {
+        let mut crowded = Crowded::new(transport);
+        loop {
+            if !self.announced.is_empty() {
+                write(transport, &mut self.announced, more || !self.waiting.is_empty()).await?;
+            }
+            let Some(sealing) = &mut self.sealing else { return Ok(()) };
+            if self.waiting.is_empty() && !self.key_may_differ {
+                return Ok(());
+            }
+            sealing.acknowledge(unacknowledged_bytes(transport.tcp)?);
+            if !self.waiting.is_empty() {
+                let announced = sealing.announce(&self.waiting);
+                self.announced = self.waiting.split_to(announced);
+            } else if sealing.follow_key(record) {
+                self.key_may_differ = false;
+            }
+            if self.announced.is_empty() && (self.key_may_differ || !self.waiting.is_empty()) {
+                crowded.pause().await?;
+            }
+        }
+    }
+
+    /// Gives the connection back to software, as far as that can be done now. Nothing is owed to
+    /// the peer: [`Carried::flush`] was called. Says, too, whether the peer has said that it ends.
+    pub(crate) async fn take_back(
+        &mut self,
+        tcp: &TcpStream,
+        record: &mut RecordLayer,
+        plaintext: &mut Vec<u8>,
+    ) -> io::Result<(TakeBack, bool)> {
+        let mut ended = false;
+        if let Some(sealing) = &mut self.sealing {
+            if unacknowledged_bytes(tcp)? > 0 {
+                return Ok((TakeBack::Unacknowledged, ended));
+            }
+            if !sealing.release().await {
+                return Err(io::Error::other("the device has ended, and the connection with it"));
+            }
+            self.sealing = None;
+            record.resume_sealing();
+        }
+        loop {
+            // What the device has opened is followed by octets that came as they were.
+            if let Some(unopened) = self.opening.unopened()
+                && !record.is_within_message()
+            {
+                record.receive_spare().extend_from_slice(&unopened);
+                return Ok((TakeBack::Done, ended));
+            }
+            self.buffer.clear();
+            self.buffer.reserve(READ_BYTES_MAX);
+            match tcp.try_read_buf(&mut self.buffer) {
+                // The end is there to be read again.
+                Ok(0) => return Ok((TakeBack::Receiving, ended)),
+                Ok(_) => {
+                    let received = self.opening.receive(record, &self.buffer, plaintext);
+                    let received = received
+                        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                    ended |= received.close_notify;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok((TakeBack::Receiving, ended));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Waits for acknowledgements, as long as some come.
+struct Crowded<'t> {
+    transport: Transport<'t>,
+    since: Instant,
+    least_bytes: u64,
+}
+
+impl<'t> Crowded<'t> {
+    fn new(transport: Transport<'t>) -> Crowded<'t> {
+        Crowded { transport, since: Instant::now(), least_bytes: u64::MAX }
+    }
+
+    async fn pause(&mut self) -> io::Result<()> {
+        let left = unacknowledged_bytes(self.transport.tcp)?;
+        if left < self.least_bytes {
+            (self.since, self.least_bytes) = (Instant::now(), left);
+        } else if self.transport.stall_limit.is_some_and(|limit| self.since.elapsed() >= limit) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        tokio::time::sleep(CROWDED_PAUSE).await;
+        Ok(())
+    }
+}
+
+/// Writes all of `octets` to the socket, and takes away what was written.
+async fn write(transport: Transport<'_>, octets: &mut Bytes, more: bool) -> io::Result<()> {
+    let Transport { tcp, stall_limit } = transport;
+    let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+    while !octets.is_empty() {
+        let sent = tcp.try_io(Interest::WRITABLE, || {
+            rustix::net::send(tcp.as_fd(), octets, flags).map_err(io::Error::from)
+        });
+        match sent {
+            Ok(count) => octets.advance(count),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                stall::writable(tcp, stall_limit).await?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,611 @@
+//! A client connection, plain or TLS, that can be taken apart between two requests.
+//!
+//! The kernel socket, the TLS record layer and the bytes read ahead are separate values, so that
+//! a connection in any state between requests is `Parts`: what a migration ships, and what an
+//! adoption puts together again.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, Interest};
+use tokio::net::TcpStream;
+use unlade_net::FlowKey;
+use unlade_sys::repair;
+use unlade_tls::RecordLayer;
+use unlade_tls::device::{Begin, Device, Offer, Refused};
+
+pub use crate::carried::TakeBack;
+use crate::carried::{Carried, Transport};
+use crate::stall;
+
+/// Room for a read from a TLS transport.
+const READ_BYTES_MAX: usize = 64 * 1024;
+/// Least room for a read from a plaintext transport: a request's head mostly fits.
+const READ_BYTES_MIN: usize = 4096;
+/// Largest input buffer that is kept for its allocation.
+const INPUT_KEPT_BYTES_MAX: usize = 256 * 1024;
+/// Plaintext of a file that is sealed and written at once on a TLS connection.
+const FILE_CHUNK_BYTES: usize = 256 * 1024;
+/// Bytes handed to one sendfile(2) call: large enough to amortise it, small enough to let other
+/// connections of the worker have their turn.
+const SENDFILE_BYTES_MAX: usize = 1024 * 1024;
+/// Looks at what is not sent yet, as fast as other connections let them follow each other, before
+/// there are pauses between them.
+const SENT_YIELDS: u32 = 24;
+const SENT_PAUSE: Duration = Duration::from_millis(1);
+
+/// What is wrong where a peer has sent FIN and no close_notify.
+const TRUNCATED: &str = "TLS stream ended without close_notify";
+
+/// A client connection on the current thread's runtime.
+#[derive(Debug)]
+pub struct Stream {
+    tcp: TcpStream,
+    record: Option<Box<RecordLayer>>,
+    /// What a device has of the records, where one has taken them over.
+    carried: Option<Box<Carried>>,
+    /// Plaintext read and not consumed is `input[start..]`.
+    input: Vec<u8>,
+    start: usize,
+    /// Sealed bytes on their way out; kept to reuse its allocation.
+    sealed: Vec<u8>,
+    /// The end of the input was read: no more will come.
+    ended: bool,
+    /// The peer has ended its direction, but that is not to be seen in the socket: what the
+    /// socket still has is the rest.
+    finishing: bool,
+    peer: SocketAddr,
+    local: SocketAddr,
+    received_bytes: u64,
+    sent_bytes: u64,
+    /// How long a write may wait while the peer takes nothing; for ever where there is none.
+    stall_limit: Option<Duration>,
+}
+
+/// A connection taken apart. Nothing of it is registered with a runtime but `tcp`.
+#[derive(Debug)]
+pub struct Parts {
+    /// The kernel's socket.
+    pub tcp: TcpStream,
+    /// The TLS record layer, where the connection has one.
+    pub record: Option<Box<RecordLayer>>,
+    /// Plaintext read and not consumed.
+    pub input: Vec<u8>,
+    /// The peer sent FIN or close_notify: no input comes but what the socket has already.
+    pub ended: bool,
+}
+
+impl Stream {
+    /// Wraps a plaintext connection.
+    ///
+    /// # Panics
+    /// Never: a socket that has lost its addresses reads as the unspecified address.
+    pub fn plain(tcp: TcpStream) -> Stream {
+        Stream::from_parts(Parts { tcp, record: None, input: Vec::new(), ended: false })
+    }
+
+    /// Wraps a connection whose TLS handshake is complete.
+    pub fn tls(tcp: TcpStream, record: RecordLayer) -> Stream {
+        let record = Some(Box::new(record));
+        Stream::from_parts(Parts { tcp, record, input: Vec::new(), ended: false })
+    }
+
+    /// Puts a connection together.
+    pub fn from_parts(parts: Parts) -> Stream {
+        let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
+        let canonical = |address: io::Result<SocketAddr>| {
+            address.map_or(unspecified, |a| SocketAddr::new(a.ip().to_canonical(), a.port()))
+        };
+        let (peer, local) = (canonical(parts.tcp.peer_addr()), canonical(parts.tcp.local_addr()));
+        Stream::with_addresses(parts, peer, local)
+    }
+
+    /// As [`Stream::from_parts`], for a connection whose addresses are known: that saves asking.
+    pub fn with_addresses(parts: Parts, peer: SocketAddr, local: SocketAddr) -> Stream {
+        Stream {
+            peer,
+            local,
+            tcp: parts.tcp,
+            record: parts.record,
+            carried: None,
+            input: parts.input,
+            start: 0,
+            sealed: Vec::new(),
+            ended: false,
+            finishing: parts.ended,
+            received_bytes: 0,
+            sent_bytes: 0,
+            stall_limit: None,
+        }
+    }
+
+    /// Takes the connection apart. Sealed output is always written by the call that produced
+    /// it, so between calls nothing is lost here. What a device has of it is to be taken back before
+    /// ([`Stream::take_back`]), unless the connection is at its end.
+    pub fn into_parts(mut self) -> Parts {
+        self.input.drain(..self.start);
+        let ended = self.ended || self.finishing;
+        Parts { tcp: self.tcp, record: self.record, input: self.input, ended }
+    }
+
+    /// Has a device seal and open the records from here on. `read_bytes` and `written_bytes` were
+    /// read from the socket and written to it since octet 0 of either stream. Not to be given up on
+    /// the way: the device could have taken over what then nobody announces.
+    ///
+    /// The socket is bound to the device's interface, so that nothing can leave past the device.
+    ///
+    /// # Errors
+    /// [`Refused`]; the connection goes on in software.
+    pub async fn offload(
+        &mut self,
+        device: &dyn Device,
+        begin: Begin,
+        (read_bytes, written_bytes): (u64, u64),
+    ) -> Result<(), Refused> {
+        let suited = !self.has_ended() && self.carried.is_none();
+        let Some(record) = self.record.as_deref_mut().filter(|_| suited) else {
+            return Err(Refused::Unsuited);
+        };
+        if !record.is_movable() || record.is_within_message() {
+            return Err(Refused::Unsuited);
+        }
+        let Some((read, write)) = record.device_keys() else { return Err(Refused::Unsuited) };
+        let bound = SockRef::from(&self.tcp).bind_device(Some(device.interface().as_bytes()));
+        bound.map_err(|_| Refused::Unbound)?;
+        let name = FlowKey::new(self.local, self.peer);
+        let unopened_bytes = record.incoming_bytes() as u64;
+        let offer = Offer { name, begin, read, write, unopened_bytes, written_bytes, read_bytes };
+        let mut carried = Carried::new(device.create(offer).await?);
+        record.leave_sealing();
+        let unopened = record.take_incoming().unwrap_or_default();
+        // Where it is not as it must be, the layer says so at the next read, too.
+        let received = carried.receive_read(record, &unopened, &mut self.input);
+        self.carried = Some(Box::new(carried));
+        let received = received.unwrap_or_default();
+        self.ended |= received.close_notify;
+        if received.output_pending {
+            self.flush_control().await;
+        }
+        Ok(())
+    }
+
+    /// True where a device seals what is written.
+    pub fn is_offloaded(&self) -> bool {
+        self.carried.as_ref().is_some_and(|carried| carried.seals())
+    }
+
+    /// Takes the records back from the device, as far as that can be done now: a connection can be
+    /// taken apart, frozen or moved only when this says [`TakeBack::Done`]. To be called between
+    /// requests, again where it says something else. What comes on the way is in [`Self::input`].
+    ///
+    /// # Errors
+    /// The socket's, the peer's, or the device has ended; the connection cannot go on.
+    pub async fn take_back(&mut self) -> io::Result<TakeBack> {
+        let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
+        let (Some(carried), Some(record)) =
+            (self.carried.as_deref_mut(), self.record.as_deref_mut())
+        else {
+            return Ok(TakeBack::Done);
+        };
+        if carried.seals() {
+            carried.flush(transport, record).await?;
+        }
+        let before = self.input.len();
+        let (back, ended) = carried.take_back(&self.tcp, record, &mut self.input).await?;
+        let owes = record.output_pending();
+        self.received_bytes += (self.input.len() - before) as u64;
+        self.ended |= ended;
+        if back == TakeBack::Done {
+            self.carried = None;
+        }
+        if back != TakeBack::Unacknowledged && owes {
+            self.flush_control().await;
+        }
+        Ok(back)
+    }
+
+    /// From now on a write fails with `TimedOut` when the peer has acknowledged nothing for
+    /// `limit`. One that takes a little now and then is waited for.
+    pub fn set_stall_limit(&mut self, limit: Duration) {
+        self.stall_limit = Some(limit);
+    }
+
+    /// Waits until the socket takes more.
+    ///
+    /// # Errors
+    /// `TimedOut` as [`Stream::set_stall_limit`] says; the socket's.
+    pub async fn writable(&self) -> io::Result<()> {
+        stall::writable(&self.tcp, self.stall_limit).await
+    }
+
+    /// No more input will come but what the socket has already.
+    pub fn has_ended(&self) -> bool {
+        self.ended || self.finishing
+    }
+
+    /// Waits until the kernel has sent all that was written, for at most `limit`. False where it
+    /// has not: the client takes nothing.
+    pub async fn sent(&self, limit: Duration) -> bool {
+        for _ in 0..SENT_YIELDS {
+            match repair::unsent_bytes(&self.tcp) {
+                Ok(1..) => tokio::task::yield_now().await,
+                _ => return true,
+            }
+        }
+        let begin = Instant::now();
+        // The kernel tells when there is room for more, not when nothing is left.
+        while begin.elapsed() < limit {
+            tokio::time::sleep(SENT_PAUSE).await;
+            if !matches!(repair::unsent_bytes(&self.tcp), Ok(1..)) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The client's address.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The address the client connected to.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// True where there is a TLS record layer.
+    pub fn is_tls(&self) -> bool {
+        self.record.is_some()
+    }
+
+    /// The kernel's socket. Reading or writing it directly is right only where [`Self::is_tls`]
+    /// is false and [`Self::input`] is empty.
+    pub fn tcp(&self) -> &TcpStream {
+        &self.tcp
+    }
+
+    /// The record layer, where there is one.
+    pub fn record(&self) -> Option<&RecordLayer> {
+        self.record.as_deref()
+    }
+
+    /// Plaintext octets received so far (before TLS: transport octets on plain connections).
+    pub fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
+    /// Plaintext octets sent so far.
+    pub fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
+    }
+
+    /// Counts octets that went out past this value (splice).
+    pub fn add_sent_bytes(&mut self, bytes: u64) {
+        self.sent_bytes += bytes;
+    }
+
+    /// Plaintext read and not consumed.
+    pub fn input(&self) -> &[u8] {
+        &self.input[self.start..]
+    }
+
+    /// Drops the first `bytes` octets of [`Self::input`] (all of it where there are fewer).
+    pub fn consume(&mut self, bytes: usize) {
+        self.start = (self.start + bytes).min(self.input.len());
+        if self.start == self.input.len() {
+            self.input.clear();
+            self.input.shrink_to(INPUT_KEPT_BYTES_MAX);
+            self.start = 0;
+        }
+    }
+
+    /// Reads more plaintext into [`Self::input`] and returns how many octets came. 0 is the
+    /// orderly end of the stream (FIN, and close_notify on TLS).
+    ///
+    /// Cancel-safe: what was read is in `input`, or still in the socket.
+    ///
+    /// # Errors
+    /// The socket's, `InvalidData` for records that are not authentic or not TLS, and
+    /// `UnexpectedEof` for a TLS stream that ends without close_notify.
+    pub async fn fill(&mut self) -> io::Result<usize> {
+        if self.ended {
+            return Ok(0);
+        }
+        if self.start > 0 {
+            self.input.drain(..self.start);
+            self.start = 0;
+        }
+        match (self.record.is_some(), self.carried.is_some()) {
+            (false, _) => self.fill_plain().await,
+            (true, false) => self.fill_tls().await,
+            (true, true) => self.fill_carried().await,
+        }
+    }
+
+    async fn fill_carried(&mut self) -> io::Result<usize> {
+        loop {
+            let (Some(carried), Some(record)) =
+                (self.carried.as_deref_mut(), self.record.as_deref_mut())
+            else {
+                return Ok(0);
+            };
+            let before = self.input.len();
+            let (got, received) = carried.read(&mut self.tcp, record, &mut self.input).await?;
+            let count = self.input.len() - before;
+            let received = match received {
+                Ok(received) => received,
+                Err(error) => {
+                    self.flush_control().await;
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                }
+            };
+            if received.output_pending {
+                self.flush_control().await;
+            }
+            self.ended |= received.close_notify;
+            if count > 0 || self.ended {
+                self.received_bytes += count as u64;
+                return Ok(count);
+            }
+            if got == 0 {
+                self.ended = true;
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, TRUNCATED));
+            }
+        }
+    }
+
+    async fn fill_plain(&mut self) -> io::Result<usize> {
+        self.input.reserve(READ_BYTES_MIN);
+        // A read that leaves room tells the runtime that there is no more, which saves the read
+        // that would say so.
+        let count = match self.finishing {
+            false => self.tcp.read_buf(&mut self.input).await?,
+            true => read_rest(&self.tcp, &mut self.input)?,
+        };
+        if count == 0 {
+            self.ended = true;
+        }
+        self.received_bytes += count as u64;
+        Ok(count)
+    }
+
+    async fn fill_tls(&mut self) -> io::Result<usize> {
+        loop {
+            let Some(record) = self.record.as_deref_mut() else { return Ok(0) };
+            let before = self.input.len();
+            // First what is buffered already: an adopted or half-read record.
+            let received = record.process(&mut self.input);
+            let count = self.input.len() - before;
+            let received = match received {
+                Ok(received) => received,
+                Err(error) => {
+                    self.flush_control().await;
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+                }
+            };
+            if received.output_pending {
+                self.flush_control().await;
+            }
+            if received.close_notify {
+                self.ended = true;
+            }
+            if count > 0 || self.ended {
+                self.received_bytes += count as u64;
+                return Ok(count);
+            }
+            if self.read_ciphertext().await? == 0 {
+                self.ended = true;
+                if self.finishing {
+                    // How the peer ended was seen by a previous owner.
+                    return Ok(0);
+                }
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, TRUNCATED));
+            }
+        }
+    }
+
+    async fn read_ciphertext(&mut self) -> io::Result<usize> {
+        let Some(record) = self.record.as_deref_mut() else { return Ok(0) };
+        let spare = record.receive_spare();
+        spare.reserve(READ_BYTES_MAX);
+        match self.finishing {
+            false => self.tcp.read_buf(spare).await,
+            true => read_rest(&self.tcp, spare),
+        }
+    }
+
+    /// Sends what the record layer owes the peer (KeyUpdate answers, alerts). Best effort: a
+    /// broken transport shows itself at the next read or write.
+    async fn flush_control(&mut self) {
+        let Some(record) = self.record.as_deref_mut() else { return };
+        let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
+        if let Some(carried) = self.carried.as_deref_mut().filter(|carried| carried.seals()) {
+            let _ = carried.flush(transport, record).await;
+            return;
+        }
+        let mut out = Vec::new();
+        record.take_output(&mut out);
+        let _ = write_transport(&self.tcp, self.stall_limit, &out, false).await;
+    }
+
+    /// Writes all of `bytes`; `more` says that a further write follows at once, so that the
+    /// kernel may keep an incomplete segment back (MSG_MORE).
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn write_all(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
+        let offloaded = self.is_offloaded();
+        match self.record.as_deref_mut() {
+            None => write_transport(&self.tcp, self.stall_limit, bytes, more).await?,
+            Some(_) if offloaded => {
+                let mut chunks = bytes.chunks(FILE_CHUNK_BYTES).peekable();
+                while let Some(mut chunk) = chunks.next() {
+                    let (bytes, more) = (chunk.len(), more || chunks.peek().is_some());
+                    let mut fill = |out: &mut [u8]| Read::read_exact(&mut chunk, out);
+                    self.send_carried(bytes, &mut fill, more).await?;
+                }
+            }
+            Some(record) => {
+                for chunk in bytes.chunks(FILE_CHUNK_BYTES) {
+                    self.sealed.clear();
+                    record.take_output(&mut self.sealed);
+                    record.seal(chunk, &mut self.sealed).map_err(io::Error::other)?;
+                    write_transport(&self.tcp, self.stall_limit, &self.sealed, more).await?;
+                }
+            }
+        }
+        self.sent_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Sends `bytes` octets of `file` from `offset`: sendfile(2), or read and seal on TLS.
+    ///
+    /// # Errors
+    /// The socket's or the file's; `UnexpectedEof` where the file is shorter than announced.
+    pub async fn send_file(&mut self, file: &File, offset: u64, bytes: u64) -> io::Result<()> {
+        match self.record.is_some() {
+            false => self.send_file_plain(file, offset, bytes).await?,
+            true => self.send_file_tls(file, offset, bytes).await?,
+        }
+        self.sent_bytes += bytes;
+        Ok(())
+    }
+
+    async fn send_file_plain(&self, file: &File, mut at: u64, bytes: u64) -> io::Result<()> {
+        let end = at + bytes;
+        while at < end {
+            let chunk = (end - at).min(SENDFILE_BYTES_MAX as u64) as usize;
+            let sent = self.tcp.try_io(Interest::WRITABLE, || {
+                rustix::fs::sendfile(self.tcp.as_fd(), file, Some(&mut at), chunk)
+                    .map_err(io::Error::from)
+            });
+            match sent {
+                Ok(0) => return Err(short_file()),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.writable().await?;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_file_tls(&mut self, file: &File, mut at: u64, bytes: u64) -> io::Result<()> {
+        let end = at + bytes;
+        while at < end {
+            let chunk = (end - at).min(FILE_CHUNK_BYTES as u64) as usize;
+            let more = at + (chunk as u64) < end;
+            let mut read = |out: &mut [u8]| {
+                let result = std::os::unix::fs::FileExt::read_exact_at(file, out, at);
+                at += out.len() as u64;
+                result
+            };
+            if self.is_offloaded() {
+                self.send_carried(chunk, &mut read, more).await?;
+                continue;
+            }
+            let Some(record) = self.record.as_deref_mut() else { return Ok(()) };
+            self.sealed.clear();
+            record.take_output(&mut self.sealed);
+            record.seal_with(chunk, &mut self.sealed, &mut read)?;
+            write_transport(&self.tcp, self.stall_limit, &self.sealed, more).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends records that the device seals.
+    async fn send_carried(
+        &mut self,
+        bytes: usize,
+        fill: &mut dyn FnMut(&mut [u8]) -> io::Result<()>,
+        more: bool,
+    ) -> io::Result<()> {
+        let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
+        match (self.carried.as_deref_mut(), self.record.as_deref_mut()) {
+            (Some(carried), Some(record)) => {
+                carried.send(transport, record, bytes, fill, more).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the sending direction: close_notify on TLS, then FIN.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn shutdown(&mut self) -> io::Result<()> {
+        let offloaded = self.is_offloaded();
+        if let (true, Some(carried), Some(record)) =
+            (offloaded, self.carried.as_deref_mut(), self.record.as_deref_mut())
+        {
+            let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
+            carried.close_notify(transport, record).await?;
+        } else if let Some(record) = self.record.as_deref_mut() {
+            self.sealed.clear();
+            record.take_output(&mut self.sealed);
+            record.close_notify(&mut self.sealed);
+            write_transport(&self.tcp, self.stall_limit, &self.sealed, false).await?;
+        }
+        rustix::net::shutdown(self.tcp.as_fd(), rustix::net::Shutdown::Write)?;
+        Ok(())
+    }
+
+    /// The socket's descriptor number, for logs.
+    pub fn descriptor(&self) -> i32 {
+        self.tcp.as_raw_fd()
+    }
+}
+
+/// Reads what the socket has; 0 where it has nothing, because nothing more will come.
+fn read_rest(tcp: &TcpStream, into: &mut Vec<u8>) -> io::Result<usize> {
+    use rustix::net::{RecvFlags, recv};
+    let start = into.len();
+    into.resize(start + READ_BYTES_MAX, 0);
+    // Not by way of the runtime, which would wait for the socket to become readable.
+    let read = recv(tcp.as_fd(), &mut into[start..], RecvFlags::DONTWAIT);
+    let count = match read {
+        Ok((count, _)) => count,
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => 0,
+        Err(error) => {
+            into.truncate(start);
+            return Err(error.into());
+        }
+    };
+    into.truncate(start + count);
+    Ok(count)
+}
+
+fn short_file() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was sent")
+}
+
+/// Writes all of `bytes` to the socket, waiting where its buffer is full.
+async fn write_transport(
+    tcp: &TcpStream,
+    stall_limit: Option<Duration>,
+    mut bytes: &[u8],
+    more: bool,
+) -> io::Result<()> {
+    use rustix::net::SendFlags;
+    let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+    while !bytes.is_empty() {
+        let sent = tcp.try_io(Interest::WRITABLE, || {
+            rustix::net::send(tcp.as_fd(), bytes, flags).map_err(io::Error::from)
+        });
+        match sent {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                stall::writable(tcp, stall_limit).await?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! TLS whose state can move: a record layer over extracted secrets, and the server handshake that
+//! yields it. Everything is sans-IO: bytes in, bytes out.
+//!
+//! ```text
+//!  ClientHello … Finished ─► Handshake (rustls, unbuffered) ─► Established
+//!                                                               │
+//!  ciphertext ─► RecordLayer::receive_spare / process ─► plaintext
+//!  plaintext  ─► RecordLayer::seal | layout + seal_in_place ─► ciphertext
+//!                RecordLayer::to_snapshot ⇄ unlade_net::state::TlsSnapshot ⇄ from_snapshot
+//! ```
+//!
+//! The stages, in the order in which a connection meets them:
+//! 1. [`config`]: what the server offers (suites, ALPN, tickets), with secrets extraction on;
+//! 2. `capture`: the traffic secrets, which rustls gives to a key log only;
+//! 3. [`handshake`]: the server handshake up to the first application record;
+//! 4. `suite`, `keys`: what is negotiated, and the keys of one direction;
+//! 5. `deframe`, `seal`: one record in, one record out;
+//! 6. `control`: alerts and post-handshake messages;
+//! 7. [`layer`]: both directions joined, and the snapshot;
+//! 8. [`client`]: the same layer at the client's end, for tools and tests;
+//! 9. [`psk`]: the handshake of two ends that share a key, for NVMe over TCP.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use unlade_tls::{Handshake, Progress, RecordLayer};
+//! # use std::io::{Read, Write};
+//! # let (certificate_pem, key_pem) = (b"", b"");
+//! # let mut socket = std::net::TcpStream::connect("127.0.0.1:443")?;
+//! let (chain, key) = unlade_tls::config::identity_from_pem(certificate_pem, key_pem)?;
+//! let config = unlade_tls::server_config(chain, key, &[b"http/1.1"])?;
+//! let mut handshake = Handshake::new(config)?;
+//! let mut bytes = [0; 4096];
+//! let established = loop {
+//!     let count = socket.read(&mut bytes)?;
+//!     let mut out = Vec::new();
+//!     let progress = handshake.advance(&bytes[..count], &mut out);
+//!     socket.write_all(&out)?; // an alert, where it failed
+//!     if let Progress::Complete(established) = progress? {
+//!         break established;
+//!     }
+//! };
+//! // Elsewhere, from what was shipped over an encrypted channel:
+//! let mut record = RecordLayer::from_snapshot(&established.record.to_snapshot())?;
+//! let mut out = Vec::new();
+//! record.seal(b"HTTP/1.1 204 No Content\r\n\r\n", &mut out)?;
+//! record.close_notify(&mut out);
+//! socket.write_all(&out)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Rules for the caller
+//! - After [`RecordLayer::process`] says [`Received::output_pending`], take the output and send it.
+//!   [`RecordLayer::seal`] and [`RecordLayer::seal_with`] put it in front by themselves;
+//!   [`RecordLayer::seal_in_place`] refuses until it is taken.
+//! - What is appended to an output buffer must reach the transport, in order and whole: each record
+//!   has used a sequence number.
+//! - After an error of the peer's making take the output once more, send it, and close.
+//! - Move a connection where [`RecordLayer::is_movable`] holds, and drop the old layer.
+//!
+//! # What it does not do
+//! - No I/O, no clock, no thread, no kTLS: a caller moves the bytes.
+//! - No handshake with certificates of its own: rustls does that, and this crate never sees a
+//!   certificate's key. External pre-shared keys, which rustls lacks, are in [`psk`].
+//! - No renegotiation (refused with a warning), no post-handshake client authentication, no 0-RTT,
+//!   no compression, no CBC suites, no DTLS, no QUIC.
+//! - No verdict on truncation: a TCP FIN without close_notify is seen by the caller alone, who
+//!   knows whether [`Received::close_notify`] came first.
+//! - No protection against restoring one snapshot twice, which would repeat nonces: whoever moves
+//!   the state must see to it that it has one owner.
+
+#![forbid(unsafe_code)]
+
+mod capture;
+pub mod client;
+pub mod config;
+mod control;
+mod deframe;
+pub mod device;
+mod error;
+pub mod handshake;
+mod keys;
+pub mod layer;
+pub mod psk;
+mod seal;
+mod suite;
+
+pub use config::{ConfigError, server_config};
+pub use error::{Fault, RecordError};
+pub use handshake::{Established, Handshake, HandshakeError, Progress};
+pub use layer::{Received, RecordLayer};
+pub use seal::{Layout, PLAINTEXT_BYTES_MAX};
+pub use suite::Cipher;

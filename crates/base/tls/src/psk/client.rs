@@ -1,0 +1,208 @@
+//! The client's side.
+
+use unlade_net::state::TlsSnapshot;
+
+use super::Psk;
+use super::error::PskError;
+use super::exchange::{self, GROUPS, Group, Share};
+use super::inbox::{self, Inbox};
+use super::messages::{self, ENCRYPTED_EXTENSIONS, FINISHED, Offer, SERVER_HELLO, ServerHello};
+use super::schedule::{self, Early, Handshake, Pair, Transcript};
+use crate::control::Side;
+use crate::keys::Keys;
+use crate::layer::RecordLayer;
+use crate::suite::{Suite, TLS13};
+
+/// A handshake from the client's side. Made with the ClientHello in `out`.
+pub struct Client {
+    psk: Psk,
+    suite: &'static Suite,
+    random: [u8; 32],
+    transcript: Transcript,
+    inbox: Inbox,
+    /// Keys of what we send, once there are some.
+    write: Option<Keys>,
+    stage: Stage,
+}
+
+/// What is awaited.
+enum Stage {
+    ServerHello { share: Share, retried: bool },
+    Extensions { handshake: Handshake, traffic: Pair },
+    Finished { handshake: Handshake, traffic: Pair },
+    Over,
+}
+
+impl core::fmt::Debug for Client {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("psk::Client").field("psk", &self.psk).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Starts a handshake with `psk`; the first flight is appended to `out`.
+    ///
+    /// # Errors
+    /// [`PskError::Key`], [`PskError::Internal`].
+    pub fn new(psk: Psk, out: &mut Vec<u8>) -> Result<Client, PskError> {
+        psk.check()?;
+        let suite = psk.hash.suite();
+        let mut client = Client {
+            suite,
+            random: exchange::random()?,
+            transcript: Transcript::new(suite),
+            inbox: Inbox::default(),
+            write: None,
+            stage: Stage::Over,
+            psk,
+        };
+        client.hello(Share::new(GROUPS[0])?, &[], false, out)?;
+        Ok(client)
+    }
+
+    fn hello(
+        &mut self,
+        share: Share,
+        cookie: &[u8],
+        retried: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), PskError> {
+        let offer = Offer {
+            random: &self.random,
+            suite: self.suite.number,
+            group: share.group,
+            public: &share.public,
+            cookie,
+            identity: &self.psk.identity,
+            binder_bytes: self.suite.secret_bytes,
+        };
+        let (mut hello, binders_at) = offer.write();
+        let mut truncated = self.transcript.clone();
+        truncated.add(&hello[..binders_at]);
+        let binder = Early::new(self.suite, &self.psk.key).binder(&truncated.hash())?;
+        hello[binders_at + 3..].copy_from_slice(&binder);
+        self.transcript.add(&hello);
+        inbox::send_plain(&hello, out);
+        self.stage = Stage::ServerHello { share, retried };
+        Ok(())
+    }
+
+    /// Takes what the server sent, and appends what is to be sent to it to `out`; gives the
+    /// connection where the handshake is complete.
+    ///
+    /// # Errors
+    /// Any [`PskError`]; send `out`, which may hold an alert, and close.
+    pub fn advance(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<RecordLayer>, PskError> {
+        self.inbox.push(input);
+        let advanced = self.messages(out);
+        if let Err(error) = &advanced {
+            self.stage = Stage::Over;
+            inbox::send_alert(self.write.as_mut(), error, out);
+        }
+        advanced
+    }
+
+    fn messages(&mut self, out: &mut Vec<u8>) -> Result<Option<RecordLayer>, PskError> {
+        if matches!(self.stage, Stage::Over) {
+            return Err(PskError::Over);
+        }
+        while let Some(message) = self.inbox.message()? {
+            let kind = message.first().copied().unwrap_or_default();
+            match (core::mem::replace(&mut self.stage, Stage::Over), kind) {
+                (Stage::ServerHello { share, retried }, SERVER_HELLO) => {
+                    self.server_hello(&message, share, retried, out)?;
+                }
+                (Stage::Extensions { handshake, traffic }, ENCRYPTED_EXTENSIONS) => {
+                    messages::check_encrypted_extensions(&message)?;
+                    self.transcript.add(&message);
+                    self.stage = Stage::Finished { handshake, traffic };
+                }
+                (Stage::Finished { handshake, traffic }, FINISHED) => {
+                    return self.finish(&message, &handshake, &traffic, out).map(Some);
+                }
+                _ => return Err(PskError::unexpected("a handshake message out of place")),
+            }
+        }
+        Ok(None)
+    }
+
+    fn server_hello(
+        &mut self,
+        message: &[u8],
+        share: Share,
+        retried: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), PskError> {
+        match ServerHello::read(message, self.suite.number)? {
+            ServerHello::Retry { .. } if retried => {
+                Err(PskError::unexpected("a second HelloRetryRequest"))
+            }
+            ServerHello::Retry { group, cookie } => {
+                self.transcript.restart(self.suite);
+                self.transcript.add(message);
+                let share = match group {
+                    Some(number) => {
+                        let group = Group::find(number).filter(|&group| group != share.group);
+                        let unusable = "a group that was not offered, or was used";
+                        Share::new(group.ok_or(PskError::illegal(unusable))?)?
+                    }
+                    None if cookie.is_empty() => {
+                        return Err(PskError::illegal("a HelloRetryRequest that changes nothing"));
+                    }
+                    // All but the cookie stays as it was (RFC 8446 §4.1.2).
+                    None => share,
+                };
+                self.hello(share, cookie, true, out)
+            }
+            ServerHello::Agreed { selected: None, .. } => Err(PskError::Incompatible(
+                "the server does not take the key, and would show a certificate",
+            )),
+            ServerHello::Agreed { group, public, selected } => {
+                if group != share.group.number() || selected != Some(0) {
+                    return Err(PskError::illegal("a group or key that was not offered"));
+                }
+                let shared = share.agree(public)?;
+                self.transcript.add(message);
+                let handshake = Early::new(self.suite, &self.psk.key).handshake(&shared)?;
+                let traffic = handshake.traffic(&self.transcript.hash())?;
+                self.inbox.protect(schedule::keys(self.suite, &traffic.server)?)?;
+                self.write = Some(schedule::keys(self.suite, &traffic.client)?);
+                self.stage = Stage::Extensions { handshake, traffic };
+                Ok(())
+            }
+        }
+    }
+
+    fn finish(
+        &mut self,
+        message: &[u8],
+        handshake: &Handshake,
+        traffic: &Pair,
+        out: &mut Vec<u8>,
+    ) -> Result<RecordLayer, PskError> {
+        let expected = schedule::finished(self.suite, &traffic.server, &self.transcript.hash())?;
+        if !schedule::same(&message[4..], &expected) {
+            return Err(PskError::WrongKey);
+        }
+        self.inbox.at_boundary()?;
+        self.transcript.add(message);
+        let application = handshake.application(&self.transcript.hash())?;
+        let ours = schedule::finished(self.suite, &traffic.client, &self.transcript.hash())?;
+        let ours = messages::message(FINISHED, |out| out.extend_from_slice(&ours));
+        let keys = self.write.as_mut().ok_or(PskError::Internal("no keys to send with"))?;
+        inbox::send_protected(keys, &ours, out)?;
+        let inbox = core::mem::take(&mut self.inbox);
+        let snapshot = TlsSnapshot {
+            version: TLS13,
+            suite: self.suite.number,
+            read: schedule::direction(self.suite, &application.server)?,
+            write: schedule::direction(self.suite, &application.client)?,
+            ciphertext: inbox.into_leftover(),
+        };
+        Ok(RecordLayer::for_side(Side::Client, &snapshot)?)
+    }
+}

@@ -1,0 +1,245 @@
+//! OpenSSL's own client over loopback, with its KeyUpdate commands, while the connection moves.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::*;
+use unlade_tls::{Handshake, Progress, RecordLayer};
+
+/// Longest wait for the other process.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Says why, where OpenSSL is not there.
+fn openssl_is_here() -> bool {
+    match Command::new("openssl").arg("version").output() {
+        Ok(output) if output.status.success() => true,
+        Ok(output) => {
+            eprintln!("skipped: `openssl version` ends with {}", output.status);
+            false
+        }
+        Err(error) => {
+            eprintln!("skipped: openssl cannot be run: {error}");
+            false
+        }
+    }
+}
+
+/// A running `openssl s_client`, ended with the test.
+struct SClient {
+    child: Child,
+    input: ChildStdin,
+}
+
+impl SClient {
+    fn start(port: u16, arguments: &[&str]) -> SClient {
+        let mut child = Command::new("openssl")
+            .args(["s_client", "-connect", &format!("127.0.0.1:{port}"), "-servername", NAME])
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        SClient { child, input }
+    }
+
+    /// Without -quiet, a line of one command letter is a command: K and k are KeyUpdates, Q ends.
+    /// One write: what follows a command in the same read is dropped, in another one it is sent.
+    fn line(&mut self, line: &str) {
+        self.input.write_all(format!("{line}\n").as_bytes()).unwrap();
+    }
+}
+
+impl Drop for SClient {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Server {
+    tcp: TcpStream,
+    record: RecordLayer,
+    plaintext: Vec<u8>,
+}
+
+impl Server {
+    fn accept(listener: &TcpListener, alpn: &[&[u8]]) -> Server {
+        let mut tcp = accept(listener);
+        tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut handshake = Handshake::new(server_config(ecdsa(), alpn)).unwrap();
+        let mut buffer = vec![0; 4096];
+        loop {
+            let count = tcp.read(&mut buffer).unwrap();
+            assert!(count > 0, "the client went away");
+            let mut out = Vec::new();
+            let progress = handshake.advance(&buffer[..count], &mut out).unwrap();
+            tcp.write_all(&out).unwrap();
+            if let Progress::Complete(done) = progress {
+                assert_eq!(done.sni.as_deref(), Some(NAME));
+                return Server { tcp, record: done.record, plaintext: done.plaintext };
+            }
+        }
+    }
+
+    /// Reads once and sends what is owed; false at close_notify.
+    fn read(&mut self) -> bool {
+        let mut buffer = vec![0; 4096];
+        let count = self.tcp.read(&mut buffer).unwrap();
+        assert!(count > 0, "FIN before close_notify");
+        let received = self.record.receive(&buffer[..count], &mut self.plaintext).unwrap();
+        let mut out = Vec::new();
+        self.record.take_output(&mut out);
+        self.tcp.write_all(&out).unwrap();
+        self.record = moved(&self.record);
+        !received.close_notify
+    }
+
+    fn line(&mut self) -> String {
+        loop {
+            if let Some(end) = self.plaintext.iter().position(|&byte| byte == b'\n') {
+                let line = self.plaintext.drain(..=end).collect();
+                return String::from_utf8(line).unwrap();
+            }
+            assert!(self.read(), "closed before the line was there");
+        }
+    }
+
+    fn answer(&mut self, bytes: usize) {
+        let mut out = Vec::new();
+        self.record.seal(&vec![b'.'; bytes], &mut out).unwrap();
+        self.tcp.write_all(&out).unwrap();
+    }
+}
+
+/// Waits for the other process, but not for ever: it may have failed to start.
+fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match listener.accept() {
+            Ok((tcp, _)) => {
+                tcp.set_nonblocking(false).unwrap();
+                return tcp;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                assert!(Instant::now() < deadline, "s_client never connected");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn listen() -> (TcpListener, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, port)
+}
+
+#[test]
+fn s_client_changes_keys_while_the_connection_moves() {
+    if !openssl_is_here() {
+        return;
+    }
+    for suite in
+        ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"]
+    {
+        let (listener, port) = listen();
+        let mut client = SClient::start(port, &["-tls1_3", "-ciphersuites", suite]);
+        let mut server = Server::accept(&listener, &[]);
+        client.line("hello");
+        assert_eq!(server.line(), "hello\n");
+        server.answer(40_000);
+        for (round, command) in ["K", "k", "K", "k", "k"].into_iter().enumerate() {
+            let generation = |server: &Server| {
+                let snapshot = server.record.to_snapshot();
+                (snapshot.read.traffic_secret.clone(), snapshot.write.traffic_secret.clone())
+            };
+            let before = generation(&server);
+            client.line(command);
+            // The command is taken before the next line is read.
+            while generation(&server).0 == before.0 {
+                assert!(server.read());
+            }
+            // K asks for our key to change as well.
+            assert_eq!(generation(&server).1 != before.1, command == "K", "{suite} {command}");
+            client.line(&format!("round {round}"));
+            assert_eq!(server.line(), format!("round {round}\n"));
+            server.answer(20_000);
+        }
+        client.line("Q");
+        while server.read() {}
+        let mut out = Vec::new();
+        server.record.close_notify(&mut out);
+        // The client may be gone already.
+        let _ = server.tcp.write_all(&out);
+    }
+}
+
+#[test]
+fn s_client_speaks_tls_12_with_every_suite() {
+    if !openssl_is_here() {
+        return;
+    }
+    for suite in [
+        "ECDHE-ECDSA-AES128-GCM-SHA256",
+        "ECDHE-ECDSA-AES256-GCM-SHA384",
+        "ECDHE-ECDSA-CHACHA20-POLY1305",
+    ] {
+        let (listener, port) = listen();
+        let arguments = ["-tls1_2", "-cipher", suite, "-alpn", "http/1.1"];
+        let mut client = SClient::start(port, &arguments);
+        let mut server = Server::accept(&listener, &[b"http/1.1"]);
+        for round in 0..5 {
+            client.line(&format!("round {round}"));
+            assert_eq!(server.line(), format!("round {round}\n"));
+            server.answer(50_000);
+        }
+        client.line("Q");
+        while server.read() {}
+    }
+}
+
+#[test]
+fn s_client_is_refused_a_renegotiation() {
+    if !openssl_is_here() {
+        return;
+    }
+    let (listener, port) = listen();
+    let mut client = SClient::start(port, &["-tls1_2"]);
+    let mut server = Server::accept(&listener, &[]);
+    client.line("hello");
+    assert_eq!(server.line(), "hello\n");
+    client.line("R");
+    // The warning is sent; OpenSSL then gives the connection up, with an alert or without.
+    let mut buffer = vec![0; 4096];
+    loop {
+        let count = match server.tcp.read(&mut buffer) {
+            Ok(count) => count,
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
+            Err(error) => panic!("{error}"),
+        };
+        if count == 0 {
+            break;
+        }
+        let received = server.record.receive(&buffer[..count], &mut server.plaintext);
+        let mut out = Vec::new();
+        server.record.take_output(&mut out);
+        let _ = server.tcp.write_all(&out);
+        match received {
+            Ok(received) if received.close_notify => break,
+            Ok(_) => {}
+            Err(error) => {
+                assert!(matches!(error, unlade_tls::RecordError::AlertReceived(_)), "{error}");
+                break;
+            }
+        }
+    }
+    assert!(server.plaintext.is_empty());
+}

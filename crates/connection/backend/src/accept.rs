@@ -1,0 +1,181 @@
+//! Ordinary HTTP: connections accepted by the worker itself.
+
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use unlade_metrics::{Event, Gauge};
+use unlade_runtime::Stream;
+
+use crate::context::Context;
+use crate::reply;
+use crate::serve::serve_connection;
+use crate::session::{Carriage, Session};
+use crate::tls;
+
+/// Pause after an accept that failed for want of descriptors or memory, so as not to spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Most connections accepted when the listener closes.
+const LAST_ACCEPTS_MAX: usize = 4096;
+
+/// Where connections are accepted.
+#[derive(Debug)]
+pub struct Listener {
+    /// The socket.
+    pub tcp: TcpListener,
+    /// Connections begin with a TLS handshake.
+    pub tls: Option<Arc<rustls::ServerConfig>>,
+}
+
+/// Connections open over all workers, against their limit.
+#[derive(Debug, Default)]
+pub struct Places {
+    taken: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Places {
+    /// Room for `most` connections.
+    pub fn new(most: usize) -> Places {
+        Places { taken: AtomicUsize::new(0), most: AtomicUsize::new(most) }
+    }
+
+    /// Changes the limit; connections above it stay.
+    pub fn set_most(&self, most: usize) {
+        self.most.store(most, Ordering::Relaxed);
+    }
+
+    /// Connections open.
+    pub fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Takes a place, given back when dropped; None where all are taken.
+    pub fn take(self: &Arc<Self>) -> Option<Place> {
+        let most = self.most.load(Ordering::Relaxed);
+        let more = |taken: usize| (taken < most).then_some(taken + 1);
+        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Place(self.clone()))
+    }
+}
+
+/// One connection's place.
+#[derive(Debug)]
+pub struct Place(Arc<Places>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Accepts and serves until the future is dropped. Connections run as tasks of their own.
+pub async fn accept(listener: &Listener, context: &Rc<Context>, places: &Arc<Places>) {
+    loop {
+        match listener.tcp.accept().await {
+            Ok((tcp, _)) => admit(tcp, &listener.tls, context, places),
+            Err(error) if exhausted(&error) => {
+                tracing::warn!(%error, "cannot accept; raise the limit of open files");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+            // The client was gone before it was accepted.
+            Err(error) => tracing::debug!(%error, "accept"),
+        }
+    }
+}
+
+/// Accepts what the kernel has established already: closing the listener would reset it.
+pub async fn accept_last(listener: Listener, context: &Rc<Context>, places: &Arc<Places>) {
+    tokio::task::yield_now().await;
+    poll_fn(|task| {
+        for _ in 0..LAST_ACCEPTS_MAX {
+            match listener.tcp.poll_accept(task) {
+                Poll::Ready(Ok((tcp, _))) => admit(tcp, &listener.tls, context, places),
+                Poll::Ready(Err(error)) if exhausted(&error) => break,
+                Poll::Ready(Err(_)) => {}
+                Poll::Pending => break,
+            }
+        }
+        Poll::Ready(())
+    })
+    .await;
+}
+
+/// Out of descriptors or memory: waiting helps, trying again at once does not.
+fn exhausted(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
+}
+
+fn admit(
+    tcp: TcpStream,
+    tls: &Option<Arc<rustls::ServerConfig>>,
+    context: &Rc<Context>,
+    places: &Arc<Places>,
+) {
+    let Some(place) = places.take() else {
+        context.meter.add(Event::BackendRefused);
+        // Best effort: a new socket has room for it, and nobody waits for one that has not. Before a
+        // handshake there is nothing that could be said.
+        if tls.is_none() {
+            let _ = tcp.try_write(reply::NO_PLACE);
+        }
+        return;
+    };
+    context.meter.add(Event::BackendAccepted);
+    context.meter.gauge_add(Gauge::BackendConnections, 1);
+    let (context, tls) = (context.clone(), tls.clone());
+    tokio::task::spawn_local(async move {
+        let _open = Open { context: context.clone(), _place: place };
+        if tcp.set_nodelay(true).is_err() {
+            return;
+        }
+        let stream = match tls {
+            None => Stream::plain(tcp),
+            Some(config) => {
+                let mut session = Session::new(&context, Carriage::Accepted);
+                match tls::accept(tcp, config, &mut session).await {
+                    Some(stream) => stream,
+                    None => return,
+                }
+            }
+        };
+        serve_connection(stream, context).await;
+    });
+}
+
+/// Counts a connection as open until dropped, however its task ends.
+struct Open {
+    context: Rc<Context>,
+    _place: Place,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.context.meter.gauge_add(Gauge::BackendConnections, -1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_given_back() {
+        let places = Arc::new(Places::new(2));
+        let (first, _second) = (places.take().unwrap(), places.take().unwrap());
+        assert!(places.take().is_none());
+        drop(first);
+        assert!(places.take().is_some());
+        places.set_most(0);
+        assert!(places.take().is_none());
+        assert_eq!(places.taken(), 1);
+    }
+}

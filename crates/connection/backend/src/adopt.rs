@@ -1,0 +1,255 @@
+//! Adoption: from an offer to a restored, live connection.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use thiserror::Error;
+use tokio::net::TcpStream;
+use unlade_handoff_protocol::frame::{ConnectionId, Epoch, Frame, RefuseReason, Terms};
+use unlade_handoff_protocol::snapshot::Snapshot;
+use unlade_metrics::{AdoptionRefusal, Event, Stage};
+use unlade_migration::taker::{Offered, Taker};
+use unlade_migration::window::window_to_restore;
+use unlade_runtime::stream::{Parts, Stream};
+use unlade_steering::{Belief, Slot, SteerError};
+use unlade_sys::repair::{self, Known, RepairError};
+use unlade_tls::RecordLayer;
+use unlade_tls::device::Begin;
+
+use crate::agent::{Adopted, Agent, Peer};
+use crate::release::{Adoptee, Frozen, Lease, Orders};
+
+/// Why an offer is not taken.
+#[derive(Debug, Error)]
+enum AdoptError {
+    #[error("the server drains")]
+    Draining,
+    #[error("{0} connections are adopted already")]
+    Overloaded(usize),
+    #[error("the scope {0} is unknown")]
+    Scope(u32),
+    #[error("the snapshot: {0}")]
+    Snapshot(#[from] unlade_bytes::DecodeError),
+    #[error("the record layer: {0}")]
+    Record(#[from] unlade_tls::RecordError),
+    #[error("the socket: {0}")]
+    Socket(#[from] RepairError),
+    #[error("the runtime: {0}")]
+    Runtime(#[from] io::Error),
+    #[error("steering: {0}")]
+    Steering(#[from] SteerError),
+    #[error("the connection is live, or the offer is an old one")]
+    Stale,
+}
+
+impl AdoptError {
+    fn reason(&self) -> (RefuseReason, AdoptionRefusal) {
+        match self {
+            AdoptError::Draining => (RefuseReason::Draining, AdoptionRefusal::Draining),
+            AdoptError::Overloaded(_) | AdoptError::Steering(SteerError::TableFull) => {
+                (RefuseReason::Overloaded, AdoptionRefusal::Overloaded)
+            }
+            AdoptError::Scope(_) => (RefuseReason::UnknownScope, AdoptionRefusal::Scope),
+            AdoptError::Snapshot(_) => (RefuseReason::BadSnapshot, AdoptionRefusal::BadSnapshot),
+            AdoptError::Record(_) => (RefuseReason::BadSnapshot, AdoptionRefusal::Tls),
+            AdoptError::Stale => (RefuseReason::BadSnapshot, AdoptionRefusal::Epoch),
+            AdoptError::Socket(RepairError::Call { source, .. })
+                if source.kind() == io::ErrorKind::AddrNotAvailable =>
+            {
+                (RefuseReason::AddressNotLocal, AdoptionRefusal::Address)
+            }
+            AdoptError::Steering(_) => (RefuseReason::RestoreFailed, AdoptionRefusal::Steer),
+            AdoptError::Socket(_) | AdoptError::Runtime(_) => {
+                (RefuseReason::RestoreFailed, AdoptionRefusal::Tcp)
+            }
+        }
+    }
+}
+
+/// What restoring took, nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    tcp_ns: u32,
+    tls_ns: u32,
+}
+
+impl Agent {
+    /// OFFER: restores the connection and answers READY or REFUSE.
+    pub(crate) fn handle_offer(
+        &self,
+        peer: &Rc<Peer>,
+        id: ConnectionId,
+        epoch: Epoch,
+        terms: Terms,
+        snapshot: &[u8],
+    ) {
+        let begin = Instant::now();
+        let answer = match self.adopt(peer, id, epoch, terms, snapshot) {
+            Ok(spent) => {
+                self.meter.add(Event::Adopted);
+                self.meter.record(Stage::Adopt, begin.elapsed());
+                let Spent { tcp_ns: restore_tcp_ns, tls_ns: restore_tls_ns } = spent;
+                Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns }
+            }
+            Err(error) => {
+                let (reason, label) = error.reason();
+                if reason == RefuseReason::AddressNotLocal
+                    && let Ok(wanted) = Snapshot::decode(snapshot)
+                {
+                    // Too late for this offer: a socket closes when its task has its turn.
+                    self.supersede(&wanted.tcp.flow);
+                }
+                self.meter.add(Event::AdoptionRefused(label));
+                tracing::info!(
+                    ?id,
+                    ?epoch,
+                    reason = label.as_str(),
+                    %error,
+                    "offer refused"
+                );
+                Frame::Refuse { id, epoch, reason }
+            }
+        };
+        peer.outbox.push(&answer);
+    }
+
+    fn adopt(
+        &self,
+        peer: &Rc<Peer>,
+        id: ConnectionId,
+        epoch: Epoch,
+        terms: Terms,
+        snapshot: &[u8],
+    ) -> Result<Spent, AdoptError> {
+        if self.is_draining() {
+            return Err(AdoptError::Draining);
+        }
+        let adopted = self.adopted();
+        if adopted >= self.limits.adoptions_max {
+            return Err(AdoptError::Overloaded(adopted));
+        }
+        if Agent::scope(peer, &terms).is_none() {
+            return Err(AdoptError::Scope(terms.scope));
+        }
+        let snapshot = Snapshot::decode(snapshot)?;
+        self.exhume(peer, id, &snapshot.tcp.flow);
+        let mut connections = peer.connections.borrow_mut();
+        let mut slot = None;
+        if let Some(known) = connections.get_mut(&id) {
+            let offered = known.taker.handle_offer(epoch);
+            if offered == Offered::Stale {
+                return Err(AdoptError::Stale);
+            }
+            if offered == Offered::Thaw && self.thaw(peer, id, terms, known)? {
+                return Ok(Spent::default());
+            }
+            // Its socket, if it is still there, has the addresses of the new one: it goes first.
+            slot = self.bury(peer, id, known);
+            connections.remove(&id);
+        }
+        let slot = match slot.filter(|slot| *slot.flow() == snapshot.tcp.flow) {
+            Some(slot) => slot,
+            None => self.steering.acquire(&snapshot.tcp.flow)?,
+        };
+        let (adoptee, spent) = self.restore(snapshot, slot)?;
+        let adopted = Adopted {
+            flow: *adoptee.slot.flow(),
+            taker: Taker::adopted(epoch),
+            orders: Rc::default(),
+            grave: None,
+        };
+        adopted.orders.set_terms(terms);
+        let orders = Rc::clone(&adopted.orders);
+        connections.insert(id, adopted);
+        // The receiver lives as long as the worker.
+        let _ = self.accepted.send(self.lease((Rc::clone(peer), id), orders, adoptee));
+        Ok(spent)
+    }
+
+    fn lease(&self, of: (Rc<Peer>, ConnectionId), orders: Rc<Orders>, adoptee: Adoptee) -> Lease {
+        Lease::new(of, orders, adoptee, Arc::clone(&self.meter))
+    }
+
+    /// The connection comes back before anyone else had it: its socket, where it is still there,
+    /// goes on.
+    fn thaw(
+        &self,
+        peer: &Rc<Peer>,
+        id: ConnectionId,
+        terms: Terms,
+        adopted: &mut Adopted,
+    ) -> Result<bool, AdoptError> {
+        if adopted.grave.as_ref().is_none_or(|grave| grave.frozen.is_none()) {
+            return Ok(false);
+        }
+        let Some(grave) = adopted.grave.take() else { return Ok(false) };
+        let Some(Frozen { stream, known, .. }) = grave.frozen else { return Ok(false) };
+        self.forget_grave(&known.flow, id);
+        repair::thaw(stream.tcp())?;
+        grave.slot.local();
+        adopted.orders.set_terms(terms);
+        let orders = Rc::clone(&adopted.orders);
+        let adoptee = Adoptee { stream, slot: grave.slot, known, begin: None };
+        let _ = self.accepted.send(self.lease((Rc::clone(peer), id), orders, adoptee));
+        Ok(true)
+    }
+
+    fn restore(&self, mut snapshot: Snapshot, slot: Slot) -> Result<(Adoptee, Spent), AdoptError> {
+        let flow = snapshot.tcp.flow;
+        // A client that has not acknowledged anything for so long is given up. That ends what the
+        // kernel still sends when this process dies, too.
+        snapshot.tcp.socket.user_timeout_ms = self.limits.write_timeout.as_millis() as u32;
+        let place = place_of(&snapshot);
+        let begin = Instant::now();
+        let record = snapshot.tls.as_ref().map(RecordLayer::from_snapshot).transpose()?;
+        let middle = Instant::now();
+        let restored = repair::restore(&snapshot.tcp, || {
+            let segments = window_to_restore(&snapshot.tcp.congestion);
+            if let (Some(windows), Some(segments)) = (&self.windows, segments) {
+                windows.expect(&flow, segments);
+            }
+        })?;
+        let fd = restored.activate()?;
+        let tcp = TcpStream::from_std(fd.into())?;
+        slot.know(&Belief::of(&snapshot.tcp), snapshot.tcp.send_end());
+        slot.local();
+        let end = Instant::now();
+        if record.is_some() {
+            self.meter.record(Stage::RestoreTls, middle - begin);
+        }
+        self.meter.record(Stage::RestoreTcp, end - middle);
+        let spent = Spent {
+            tls_ns: (middle - begin).as_nanos().min(u32::MAX.into()) as u32,
+            tcp_ns: (end - middle).as_nanos().min(u32::MAX.into()) as u32,
+        };
+        let known = Known {
+            flow,
+            socket: snapshot.tcp.socket,
+            mss_bytes: Some(snapshot.tcp.options.mss_bytes),
+            algorithm: std::mem::take(&mut snapshot.tcp.congestion.algorithm),
+        };
+        let input = std::mem::take(&mut snapshot.plaintext);
+        let (record, ended) = (record.map(Box::new), snapshot.tcp.peer_closed);
+        let stream =
+            Stream::with_addresses(Parts { tcp, record, input, ended }, flow.client, flow.service);
+        Ok((Adoptee { stream, slot, known, begin: Some(place) }, spent))
+    }
+}
+
+/// Where the streams of a connection are that is built from a snapshot: their octets 0, how many of
+/// them were read, and how many written.
+fn place_of(snapshot: &Snapshot) -> (Begin, (u64, u64)) {
+    let tcp = &snapshot.tcp;
+    // What is left of a record that an earlier owner has read is the stream's begin.
+    let read_bytes = snapshot.tls.as_ref().map_or(0, |tls| tls.ciphertext.len());
+    let received_bytes = read_bytes + tcp.receive_queue.len();
+    let begin = Begin::Restored {
+        send_seq: tcp.send_seq,
+        receive_seq: tcp.receive_seq - read_bytes as u32,
+        // Before the device hears of it, the client can have sent what it has room for.
+        delivered_bytes_max: received_bytes as u64 + u64::from(tcp.windows.rcv_wnd),
+    };
+    (begin, (read_bytes as u64, tcp.send_queue.len() as u64))
+}

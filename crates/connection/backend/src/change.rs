@@ -1,0 +1,156 @@
+//! PUT and DELETE: what changes the store. The client's answer comes after the disk's.
+
+use unlade_http::{BodyFraming, RequestHead};
+use unlade_metrics::Event;
+use unlade_runtime::Stream;
+
+use crate::body::{Body, BodyError};
+use crate::condition::{Conditions, Verdict};
+use crate::name::ObjectName;
+use crate::reply;
+use crate::serve::{Exchange, ServeError, Served, object_status};
+use crate::session::Session;
+use crate::store::{Object, ObjectError};
+use crate::transfer;
+use crate::upload::{Committed, Upload};
+
+/// What stopped an upload: a refusal to answer, or a body that never ends.
+#[derive(Debug, thiserror::Error)]
+enum Stopped {
+    #[error(transparent)]
+    Body(#[from] BodyError),
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+}
+
+/// What the head of a change says, read before the body.
+struct Wanted {
+    name: ObjectName,
+    conditions: Conditions,
+}
+
+/// Serves a PUT whose head is at the front of the stream's input.
+pub(crate) async fn put(
+    stream: &mut Stream,
+    session: &mut Session,
+    head: &RequestHead,
+    mut exchange: Exchange,
+) -> Result<Served, ServeError> {
+    let read = read_put(session, head, stream.input());
+    stream.consume(head.head_bytes());
+    let (wanted, mut body) = match read {
+        Ok(read) => read,
+        Err(status) => return exchange.refuse_unread(stream, session, status).await,
+    };
+    if head.expects_continue() && stream.input().is_empty() && !body.ended() {
+        transfer::send(stream, session, reply::CONTINUE, false).await?;
+    }
+    let mut upload = match Upload::begin(&session.context().store) {
+        Ok(upload) => upload,
+        Err(error) => {
+            let status = object_status(&error);
+            return exchange.refuse_unread(stream, session, status).await;
+        }
+    };
+    let came = body.read(stream, session, |piece| Ok::<(), Stopped>(upload.write(piece)?)).await;
+    if let Err(stopped) = came {
+        // What is left of the body is not read: the answer ends the connection.
+        let status = match stopped {
+            Stopped::Body(BodyError::TooLarge) => 413,
+            Stopped::Body(BodyError::Malformed(error)) => error.status(),
+            Stopped::Body(BodyError::Stalled) => 408,
+            Stopped::Body(error) => return Err(error.into()),
+            Stopped::Object(error) => object_status(&error),
+        };
+        return exchange.refuse(stream, session, status).await;
+    }
+    exchange.body_left = false;
+    session.context().meter.add_n(Event::ObjectBytesStored, upload.bytes());
+    let Wanted { name, conditions } = wanted;
+    // fsync waits for the disk; the worker does not.
+    match on_disk(move || upload.commit(&name, &conditions)).await {
+        Ok(committed) => answer_put(stream, session, exchange, &committed).await,
+        Err(error) => {
+            let status = object_status(&error);
+            exchange.refuse(stream, session, status).await
+        }
+    }
+}
+
+/// Checks what can be checked before the body comes.
+fn read_put(session: &Session, head: &RequestHead, input: &[u8]) -> Result<(Wanted, Body), u16> {
+    let context = session.context();
+    if !context.writable() {
+        return Err(405);
+    }
+    let name = ObjectName::from_path(head.path(input)).map_err(|error| error.status())?;
+    // Stored as they come: no part of an object (RFC 9110 §14.5), no coding to be undone.
+    if head.header(input, "content-range").is_some() {
+        return Err(400);
+    }
+    if head.header(input, "content-encoding").is_some() {
+        return Err(415);
+    }
+    if matches!(head.framing(), BodyFraming::None) {
+        return Err(411);
+    }
+    let body = Body::new(head.framing(), context.limits().object_bytes_max).map_err(|_| 413u16)?;
+    let conditions = Conditions::read(head.headers(input));
+    if conditions != Conditions::default() {
+        let current = context.object(head.path(input)).ok();
+        let validators = current.as_ref().map(|entry| Object::validators(&entry.object));
+        match conditions.evaluate(validators, false) {
+            Verdict::Proceed => {}
+            Verdict::Malformed => return Err(400),
+            Verdict::Failed | Verdict::NotModified => return Err(412),
+        }
+    }
+    Ok((Wanted { name, conditions }, body))
+}
+
+async fn answer_put(
+    stream: &mut Stream,
+    session: &mut Session,
+    exchange: Exchange,
+    committed: &Committed,
+) -> Result<Served, ServeError> {
+    let status = if committed.created { 201 } else { 204 };
+    exchange.answer_empty(stream, session, status, Some(committed.etag.as_bytes())).await
+}
+
+/// Serves a DELETE whose head is at the front of the stream's input.
+pub(crate) async fn delete(
+    stream: &mut Stream,
+    session: &mut Session,
+    head: &RequestHead,
+    mut exchange: Exchange,
+) -> Result<Served, ServeError> {
+    let writable = session.context().writable();
+    let name = ObjectName::from_path(head.path(stream.input()));
+    let conditions = Conditions::read(head.headers(stream.input()));
+    stream.consume(head.head_bytes());
+    exchange.discard_body(stream, session).await?;
+    let name = match name {
+        _ if !writable => return exchange.refuse(stream, session, 405).await,
+        Ok(name) => name,
+        Err(error) => return exchange.refuse(stream, session, error.status()).await,
+    };
+    let store = session.context().store.clone();
+    match on_disk(move || store.delete(&name, &conditions)).await {
+        Ok(()) => exchange.answer_empty(stream, session, 204, None).await,
+        Err(error) => {
+            let status = object_status(&error);
+            exchange.refuse(stream, session, status).await
+        }
+    }
+}
+
+/// Runs what waits for the disk off the worker's thread.
+async fn on_disk<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ObjectError> + Send + 'static,
+) -> Result<T, ObjectError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => Err(ObjectError::Io(std::io::Error::other(error))),
+    }
+}

@@ -1,0 +1,532 @@
+//! The configuration of `unlade backend`. Everything not said has a safe default.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use unlade_config::{ByteSize, SettingsError};
+use unlade_http::HeadLimits;
+use unlade_runtime::logs::LogConfig;
+use unlade_runtime::workers::{WORKERS_MAX, cores};
+
+use crate::context::Limits;
+
+/// Most connections `connections_max` and `adoptions_max` may allow.
+pub const CONNECTIONS_CEILING: usize = 1 << 20;
+/// Most objects `open_files_max` may keep open, a worker.
+pub const OPEN_FILES_CEILING: usize = 1 << 16;
+
+/// With `tls = "nic"` and no device.
+const NO_NIC: &str = "tls = \"nic\" needs a [nic] table with a `wire`; or say tls = \"software\"";
+/// With `tls = "nic"`, and an agent that is not behind the device.
+const OTHER_INTERFACE: &str = "with tls = \"nic\" adopted connections go through the device: \
+    set `interface` in [agent] to the `tap` of [nic]";
+
+/// The file given to `unlade backend --config`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BackendConfig {
+    /// Where `/metrics` and `/healthz` are served; nowhere where it is not said.
+    #[serde(default)]
+    pub admin: Option<SocketAddr>,
+    /// Where ordinary HTTP is served.
+    pub http: SocketAddr,
+    /// Where HTTP over TLS is served; nowhere where the table is missing.
+    #[serde(default)]
+    pub https: Option<HttpsConfig>,
+    /// Who seals and opens the records of TLS connections.
+    #[serde(default)]
+    pub tls: TlsMode,
+    /// The device that does, with `tls = "nic"`.
+    #[serde(default)]
+    pub nic: Option<NicConfig>,
+    /// Where balancers hand connections over; not at all where the table is missing.
+    #[serde(default)]
+    pub agent: Option<AgentConfig>,
+    /// Directory whose files are the objects.
+    pub root: PathBuf,
+    /// Whether PUT and DELETE are allowed.
+    #[serde(default = "yes")]
+    pub writable: bool,
+    /// Threads; one for each CPU the process may use where it is not said.
+    #[serde(default = "cores")]
+    pub workers: usize,
+    /// Whether each worker stays on one CPU.
+    #[serde(default)]
+    pub pin: bool,
+    /// Most connections accepted directly and open at a time, over all workers.
+    #[serde(default = "connections_max")]
+    pub connections_max: usize,
+    /// Most adopted connections at a time, over all workers.
+    #[serde(default = "connections_max")]
+    pub adoptions_max: usize,
+    /// Most objects each worker keeps open.
+    #[serde(default = "open_files_max")]
+    pub open_files_max: usize,
+    /// Largest object accepted.
+    #[serde(default = "object_bytes_max")]
+    pub object_bytes_max: ByteSize,
+    /// From the first octet of a request's head to its last.
+    #[serde(default = "head_timeout", with = "unlade_config::duration")]
+    pub head_timeout: Duration,
+    /// From one request of a connection to the next.
+    #[serde(default = "idle_timeout", with = "unlade_config::duration")]
+    pub idle_timeout: Duration,
+    /// Without an octet of an upload.
+    #[serde(default = "transfer_timeout", with = "unlade_config::duration")]
+    pub body_timeout: Duration,
+    /// Without the client taking an octet of a response.
+    #[serde(default = "transfer_timeout", with = "unlade_config::duration")]
+    pub write_timeout: Duration,
+    /// How long a drain may take.
+    #[serde(default = "drain_timeout", with = "unlade_config::duration")]
+    pub drain_timeout: Duration,
+    /// How long an adopted connection outlives its balancer's silence.
+    #[serde(default = "lease", with = "unlade_config::duration")]
+    pub lease: Duration,
+    /// How long an adopted connection may be silent before it goes back to its balancer.
+    #[serde(default = "idle_return", with = "unlade_config::duration")]
+    pub idle_return: Duration,
+    /// Format and level of the log.
+    #[serde(default)]
+    pub log: LogConfig,
+}
+
+/// The `[agent]` table: the control channel, always mutual TLS.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentConfig {
+    /// Where balancers connect.
+    pub address: SocketAddr,
+    /// This server's certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// Its key, PEM.
+    pub key: PathBuf,
+    /// The authority whose balancers are trusted, PEM.
+    pub ca: PathBuf,
+    /// Names of the balancers, where their certificates do not say what they are: host names, IP
+    /// addresses or URIs among a certificate's subject alternative names. Where it is empty, a
+    /// balancer's certificate has the URI `unlade://role/balancer`.
+    #[serde(default)]
+    pub balancers: Vec<String>,
+    /// The interface that client packets come in on; the one that has `address` where it is not
+    /// said.
+    #[serde(default)]
+    pub interface: Option<String>,
+    /// Name of this server in logs; `address` where it is not said.
+    #[serde(default)]
+    pub name: Option<String>,
+}
+
+/// The `[https]` table: HTTP over TLS, accepted directly.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpsConfig {
+    /// Where; with `tls = "nic"` over the device only.
+    pub address: SocketAddr,
+    /// Certificate chain, PEM.
+    pub certificate: PathBuf,
+    /// Its key, PEM.
+    pub key: PathBuf,
+}
+
+/// Who seals and opens the records of TLS connections, accepted and adopted ones.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TlsMode {
+    /// The worker.
+    #[default]
+    Software,
+    /// The engine of a software NIC, on its own core; the worker where that refuses.
+    Nic,
+}
+
+/// The `[nic]` table: the software NIC, as `unlade nic run` has it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NicConfig {
+    /// The TAP device that is made for the host's TCP.
+    pub tap: String,
+    /// Its addresses, such as `10.9.0.1/24`.
+    pub addresses: Vec<String>,
+    /// Networks behind it, such as `10.0.0.0/8` or `10.0.0.0/8@10.9.0.254`.
+    pub routes: Vec<String>,
+    /// Where its frames go: `tap:NAME@NETNS`, `tap:NAME` or `packet:INTERFACE`.
+    pub wire: String,
+    /// The largest IP packet.
+    pub mtu_bytes: u32,
+    /// What the wire does to frames, such as `loss=2%,reorder=2%,duplicate=1%,seed=7`.
+    pub impair: String,
+    /// Frames on the wire are written to this file.
+    pub pcap: Option<PathBuf>,
+    /// The processor that the engine stays on.
+    pub engine_core: Option<usize>,
+}
+
+impl Default for NicConfig {
+    fn default() -> NicConfig {
+        NicConfig {
+            tap: "unl0".to_owned(),
+            addresses: Vec::new(),
+            routes: Vec::new(),
+            wire: String::new(),
+            mtu_bytes: 1500,
+            impair: String::new(),
+            pcap: None,
+            engine_core: None,
+        }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn connections_max() -> usize {
+    16 * 1024
+}
+
+fn open_files_max() -> usize {
+    1024
+}
+
+fn object_bytes_max() -> ByteSize {
+    ByteSize(5 << 30)
+}
+
+fn head_timeout() -> Duration {
+    Duration::from_secs(10)
+}
+
+fn idle_timeout() -> Duration {
+    Duration::from_secs(60)
+}
+
+fn transfer_timeout() -> Duration {
+    Duration::from_secs(30)
+}
+
+fn drain_timeout() -> Duration {
+    Duration::from_secs(30)
+}
+
+fn lease() -> Duration {
+    Duration::from_secs(5)
+}
+
+fn idle_return() -> Duration {
+    Duration::from_secs(1)
+}
+
+/// Why a configuration cannot be used: the operator's to resolve.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read or does not parse.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// A value is outside what makes sense.
+    #[error("{key} = {value} is outside {allowed}; correct it, or leave it out for the default")]
+    Range {
+        /// The key.
+        key: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// Values that do not go together.
+    #[error("{0}")]
+    Together(&'static str),
+    /// A value that a running process cannot change.
+    #[error("{key} cannot be changed by a reload; restart the backend")]
+    Fixed {
+        /// The key.
+        key: &'static str,
+    },
+}
+
+impl BackendConfig {
+    /// A server of `root` on `http`, everything else by default.
+    pub fn new(http: SocketAddr, root: PathBuf) -> BackendConfig {
+        BackendConfig {
+            admin: None,
+            http,
+            https: None,
+            tls: TlsMode::Software,
+            nic: None,
+            agent: None,
+            root,
+            writable: true,
+            workers: cores(),
+            pin: false,
+            connections_max: connections_max(),
+            adoptions_max: connections_max(),
+            open_files_max: open_files_max(),
+            object_bytes_max: object_bytes_max(),
+            head_timeout: head_timeout(),
+            idle_timeout: idle_timeout(),
+            body_timeout: transfer_timeout(),
+            write_timeout: transfer_timeout(),
+            drain_timeout: drain_timeout(),
+            lease: lease(),
+            idle_return: idle_return(),
+            log: LogConfig::default(),
+        }
+    }
+
+    /// Reads and checks a file; paths in it become relative to its directory.
+    ///
+    /// # Errors
+    /// It cannot be read, has a key nobody reads, or a value outside its range.
+    pub fn load(path: &Path) -> Result<BackendConfig, ConfigError> {
+        let mut config: BackendConfig = unlade_config::load(path)?;
+        let base = path.parent().unwrap_or(Path::new(""));
+        // join() keeps an absolute path as it is.
+        config.root = base.join(&config.root);
+        if let Some(agent) = &mut config.agent {
+            for file in [&mut agent.ca, &mut agent.certificate, &mut agent.key] {
+                *file = base.join(&*file);
+            }
+        }
+        if let Some(https) = &mut config.https {
+            https.certificate = base.join(&https.certificate);
+            https.key = base.join(&https.key);
+        }
+        if let Some(pcap) = config.nic.as_mut().and_then(|nic| nic.pcap.as_mut()) {
+            *pcap = base.join(&*pcap);
+        }
+        config.check()?;
+        Ok(config)
+    }
+
+    /// The device that records are left to, where that was said.
+    ///
+    /// # Errors
+    /// It was said, and is not there; or connections are adopted that would not go through it.
+    pub fn device(&self) -> Result<Option<&NicConfig>, ConfigError> {
+        if self.tls == TlsMode::Software {
+            return Ok(None);
+        }
+        let Some(nic) = self.nic.as_ref().filter(|nic| !nic.wire.is_empty()) else {
+            return Err(ConfigError::Together(NO_NIC));
+        };
+        let adopts_elsewhere =
+            self.agent.as_ref().is_some_and(|agent| agent.interface.as_ref() != Some(&nic.tap));
+        match adopts_elsewhere {
+            true => Err(ConfigError::Together(OTHER_INTERFACE)),
+            false => Ok(Some(nic)),
+        }
+    }
+
+    /// Checks every value against its range.
+    ///
+    /// # Errors
+    /// The first value outside.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let number = |key, value: usize, most: usize| match (1..=most).contains(&value) {
+            true => Ok(()),
+            false => Err(range(key, value.to_string(), format!("1 to {most}"))),
+        };
+        number("workers", self.workers, WORKERS_MAX)?;
+        number("connections_max", self.connections_max, CONNECTIONS_CEILING)?;
+        number("adoptions_max", self.adoptions_max, CONNECTIONS_CEILING)?;
+        if self.open_files_max > OPEN_FILES_CEILING {
+            let allowed = format!("0 to {OPEN_FILES_CEILING}");
+            return Err(range("open_files_max", self.open_files_max.to_string(), allowed));
+        }
+        self.device()?;
+        let timeouts = [
+            ("head_timeout", self.head_timeout),
+            ("idle_timeout", self.idle_timeout),
+            ("body_timeout", self.body_timeout),
+            ("write_timeout", self.write_timeout),
+            ("drain_timeout", self.drain_timeout),
+            ("lease", self.lease),
+            ("idle_return", self.idle_return),
+        ];
+        let (least, most) = (Duration::from_millis(1), Duration::from_secs(24 * 3600));
+        match timeouts.iter().find(|(_, value)| !(least..=most).contains(value)) {
+            Some((key, value)) => Err(range(key, format!("{value:?}"), "1ms to 1day".to_owned())),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that a reload changes only what a running process can change.
+    ///
+    /// # Errors
+    /// The first key that needs a restart.
+    pub fn check_reload(&self, running: &BackendConfig) -> Result<(), ConfigError> {
+        self.check()?;
+        let fixed = [
+            ("admin", self.admin != running.admin),
+            ("http", self.http != running.http),
+            ("https", self.https != running.https),
+            ("tls", self.tls != running.tls),
+            ("nic", self.nic != running.nic),
+            ("agent", self.agent != running.agent),
+            ("root", self.root != running.root),
+            ("writable", self.writable != running.writable),
+            ("workers", self.workers != running.workers),
+            ("pin", self.pin != running.pin),
+            ("open_files_max", self.open_files_max != running.open_files_max),
+            ("drain_timeout", self.drain_timeout != running.drain_timeout),
+            ("log", self.log != running.log),
+        ];
+        match fixed.iter().find(|(_, changed)| *changed) {
+            Some((key, _)) => Err(ConfigError::Fixed { key }),
+            None => Ok(()),
+        }
+    }
+
+    /// The limits connections run by.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            head: HeadLimits::default(),
+            head_timeout: self.head_timeout,
+            idle_timeout: self.idle_timeout,
+            body_timeout: self.body_timeout,
+            write_timeout: self.write_timeout,
+            object_bytes_max: self.object_bytes_max.bytes(),
+        }
+    }
+}
+
+fn range(key: &'static str, value: String, allowed: String) -> ConfigError {
+    ConfigError::Range { key, value, allowed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<BackendConfig, SettingsError> {
+        unlade_config::parse(text, "backend.toml")
+    }
+
+    const LEAST: &str = "http = \"127.0.0.1:8080\"\nroot = \"/srv/objects\"\n";
+
+    #[test]
+    fn two_lines_are_enough() {
+        let config = parse(LEAST).unwrap();
+        config.check().unwrap();
+        let http = "127.0.0.1:8080".parse().unwrap();
+        assert_eq!(config, BackendConfig::new(http, "/srv/objects".into()));
+    }
+
+    #[test]
+    fn every_key_can_be_said() {
+        let config = parse(
+            r#"
+            admin = "127.0.0.1:9901"
+            http = "[::1]:8080"
+            root = "objects"
+            writable = false
+            workers = 3
+            pin = true
+            connections_max = 10
+            adoptions_max = 11
+            open_files_max = 0
+            object_bytes_max = "64MiB"
+            head_timeout = "1s"
+            idle_timeout = "2s"
+            body_timeout = "3s"
+            write_timeout = "4s"
+            drain_timeout = "5s"
+            lease = "6s"
+            idle_return = "700ms"
+            tls = "nic"
+            [https]
+            address = "10.9.0.1:443"
+            certificate = "h.crt"
+            key = "h.key"
+            [nic]
+            tap = "unl7"
+            addresses = ["10.9.0.1/24"]
+            routes = ["10.0.0.0/8@10.9.0.254"]
+            wire = "packet:eth0"
+            mtu_bytes = 9000
+            impair = "loss=1%"
+            pcap = "wire.pcap"
+            engine_core = 1
+            [agent]
+            interface = "unl7"
+            address = "10.0.0.2:7900"
+            certificate = "a.crt"
+            key = "a.key"
+            ca = "ca.crt"
+            balancers = ["lb.example", "10.0.0.3"]
+            [log]
+            format = "json"
+            level = "debug"
+            "#,
+        )
+        .unwrap();
+        config.check().unwrap();
+        assert_eq!(config.object_bytes_max.bytes(), 64 << 20);
+        assert_eq!(config.idle_return, Duration::from_millis(700));
+        assert_eq!(config.agent.unwrap().address.port(), 7900);
+    }
+
+    #[test]
+    fn a_device_needs_a_wire_and_what_is_adopted_goes_through_it() {
+        let said = |more: &str| {
+            let config = parse(&format!("tls = \"nic\"\n{LEAST}{more}")).unwrap();
+            config.check().map_err(|error| error.to_string())
+        };
+        assert!(said("").unwrap_err().contains("needs a [nic] table"));
+        assert!(said("[nic]\ntap = \"a0\"\n").unwrap_err().contains("`wire`"));
+        let nic = "[nic]\nwire = \"packet:eth0\"\n";
+        said(nic).unwrap();
+        let agent = "[agent]\naddress = \"10.0.0.2:1\"\nca = \"a\"\nkey = \"k\"\n\
+                     certificate = \"c\"\n";
+        assert!(said(&format!("{agent}{nic}")).unwrap_err().contains("`interface` in [agent]"));
+        said(&format!("{agent}interface = \"unl0\"\n{nic}")).unwrap();
+        // Without it nothing of it is asked for.
+        assert_eq!(parse(&format!("{LEAST}{nic}")).unwrap().device().unwrap(), None);
+    }
+
+    #[test]
+    fn misspelt_keys_are_named_with_the_nearest() {
+        let message = parse(&format!("{LEAST}writeable = true\n")).unwrap_err().to_string();
+        assert!(message.contains("backend.toml:3"), "{message}");
+        assert!(message.contains("writable"), "{message}");
+    }
+
+    #[test]
+    fn values_outside_their_range_are_named() {
+        let refused = |line: &str| {
+            parse(&format!("{LEAST}{line}\n")).unwrap().check().unwrap_err().to_string()
+        };
+        assert!(refused("workers = 0").starts_with("workers = 0 is outside 1 to "));
+        assert!(refused("connections_max = 99999999").starts_with("connections_max"));
+        assert!(refused("open_files_max = 99999999").starts_with("open_files_max"));
+        assert!(refused("write_timeout = \"0s\"").starts_with("write_timeout"));
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("backend.toml");
+        let agent = "[agent]\naddress = \"127.0.0.1:1\"\nca = \"/ca\"\nkey = \"k\"\n";
+        let text = format!("http = \"127.0.0.1:0\"\nroot = \"o\"\n{agent}certificate = \"c\"\n");
+        std::fs::write(&path, text).unwrap();
+        let config = BackendConfig::load(&path).unwrap();
+        let agent = config.agent.unwrap();
+        assert_eq!(config.root, directory.path().join("o"));
+        assert_eq!(agent.key, directory.path().join("k"));
+        assert_eq!(agent.ca, Path::new("/ca"));
+    }
+
+    #[test]
+    fn a_reload_changes_limits_and_nothing_bound_to_the_process() {
+        let running = parse(LEAST).unwrap();
+        let mut changed = running.clone();
+        changed.idle_timeout = Duration::from_secs(5);
+        changed.connections_max = 7;
+        changed.check_reload(&running).unwrap();
+        changed.root = "/elsewhere".into();
+        let message = changed.check_reload(&running).unwrap_err().to_string();
+        assert_eq!(message, "root cannot be changed by a reload; restart the backend");
+    }
+}

@@ -1,0 +1,336 @@
+//! An adopted connection as an ordinary stream.
+//!
+//! Reads and writes are those of any connection. What is particular is between requests:
+//! [`HandoffStream::next_request`] waits for one that this server may answer, and gives the
+//! connection back where the next one belongs elsewhere.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::timeout;
+use unlade_handoff_protocol::frame::{CloseReason, ReturnReason};
+use unlade_http::{HeadLimits, RequestHead};
+use unlade_runtime::stream::Stream;
+use unlade_tls::RecordLayer;
+
+use crate::agent::Agent;
+use crate::release::{GivenBack, Lease};
+
+/// From the first octet of a head to its last.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Octets of one write that are taken at once.
+const WRITE_BYTES_MAX: usize = 256 * 1024;
+
+type Writing = Pin<Box<dyn Future<Output = (Box<Lease>, io::Result<()>)>>>;
+
+/// Who has the connection.
+enum State {
+    Idle(Box<Lease>),
+    /// A write that was accepted is under way.
+    Writing(Writing),
+    /// Given back, or over.
+    Gone,
+}
+
+/// A connection that a balancer handed over.
+///
+/// As for any stream, octets are read in order and written in order; a write that was accepted is
+/// on its way when `flush` has returned. Read no further than the request: what follows it belongs
+/// to whoever answers it.
+pub struct HandoffStream {
+    state: State,
+    agent: Rc<Agent>,
+    peer: SocketAddr,
+    /// A request was handed out and counts as answered at the next call.
+    answering: bool,
+    limits: HeadLimits,
+}
+
+impl std::fmt::Debug for HandoffStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HandoffStream {{ peer: {} }}", self.peer)
+    }
+}
+
+/// What comes after an answer.
+enum Next {
+    Request(RequestHead),
+    GiveBack(ReturnReason),
+    /// The client has ended the connection.
+    Ended,
+    /// The balancer was not heard of for too long, or took the connection back.
+    Aborted,
+    Failed(io::Error),
+}
+
+impl HandoffStream {
+    pub(crate) fn new(lease: Lease, agent: Rc<Agent>) -> HandoffStream {
+        let peer = lease.peer_address();
+        let state = State::Idle(Box::new(lease));
+        HandoffStream { state, agent, peer, answering: false, limits: HeadLimits::default() }
+    }
+
+    /// The client's address.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The TLS record layer, where the connection has one; nothing while a write is under way.
+    pub fn record(&self) -> Option<&RecordLayer> {
+        match &self.state {
+            State::Idle(lease) => lease.stream_ref().record(),
+            _ => None,
+        }
+    }
+
+    /// Waits for the next request that this server may answer, and returns its head, which is
+    /// still at the front of [`HandoffStream::input`]. Nothing: the connection is gone, because
+    /// the client ended it, or because it was given back.
+    ///
+    /// Call it when the last answer is written and all of its request is consumed. Not to be
+    /// cancelled: a connection that is just being given back would be lost.
+    ///
+    /// # Errors
+    /// `InvalidData` for what is no request, after which an answer can still be written;
+    /// `TimedOut` for a head that does not come; `ConnectionAborted` where the balancer was not
+    /// heard of for the lease; the socket's.
+    pub async fn next_request(&mut self) -> io::Result<Option<RequestHead>> {
+        std::future::poll_fn(|context| self.poll_written(context)).await?;
+        if let State::Idle(lease) = &mut self.state
+            && std::mem::take(&mut self.answering)
+        {
+            lease.count_request();
+        }
+        loop {
+            let State::Idle(lease) = &mut self.state else { return Ok(None) };
+            match next(lease, &self.limits).await {
+                Next::Request(head) => {
+                    self.answering = true;
+                    return Ok(Some(head));
+                }
+                Next::GiveBack(reason) => {
+                    let State::Idle(lease) = std::mem::replace(&mut self.state, State::Gone) else {
+                        return Ok(None);
+                    };
+                    match lease.give_back(&self.agent, reason).await {
+                        GivenBack::Gone => return Ok(None),
+                        GivenBack::Stay(same) => self.state = State::Idle(same),
+                    }
+                }
+                Next::Ended => {
+                    self.close(CloseReason::ByClient);
+                    return Ok(None);
+                }
+                Next::Aborted => {
+                    self.abort();
+                    return Err(aborted());
+                }
+                Next::Failed(error) => {
+                    if error.kind() != io::ErrorKind::InvalidData {
+                        self.close(CloseReason::Broken);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// What has been read and not consumed; the request whose head was returned last begins it.
+    pub fn input(&self) -> &[u8] {
+        match &self.state {
+            State::Idle(lease) => lease.stream_ref().input(),
+            _ => &[],
+        }
+    }
+
+    /// Drops the first octets of [`HandoffStream::input`].
+    pub fn consume(&mut self, bytes: usize) {
+        if let State::Idle(lease) = &mut self.state {
+            lease.stream().consume(bytes);
+        }
+    }
+
+    /// The stream below, for what this one does not do: sending a file, for example. Waits for
+    /// writes that are under way.
+    ///
+    /// # Errors
+    /// A write that failed, and `NotConnected` where the connection is gone.
+    pub async fn stream(&mut self) -> io::Result<&mut Stream> {
+        std::future::poll_fn(|context| self.poll_written(context)).await?;
+        match &mut self.state {
+            State::Idle(lease) => Ok(lease.stream()),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    fn close(&mut self, reason: CloseReason) {
+        if let State::Idle(lease) = std::mem::replace(&mut self.state, State::Gone) {
+            lease.close(&self.agent, reason);
+        }
+    }
+
+    fn abort(&mut self) {
+        if let State::Idle(lease) = std::mem::replace(&mut self.state, State::Gone) {
+            match lease.is_aborted() {
+                true => lease.abort(),
+                // Stopped for longer than the lease: nobody has said so yet.
+                false => lease.expire(&self.agent),
+            }
+        }
+    }
+
+    /// Until the write under way has ended.
+    fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let State::Writing(writing) = &mut self.state else { return Poll::Ready(Ok(())) };
+        let (lease, written) = ready!(writing.as_mut().poll(context));
+        self.state = State::Idle(lease);
+        if let Err(error) = &written {
+            match error.kind() {
+                io::ErrorKind::ConnectionAborted => self.abort(),
+                _ => self.close(CloseReason::Broken),
+            }
+        }
+        Poll::Ready(written)
+    }
+}
+
+impl Drop for HandoffStream {
+    fn drop(&mut self) {
+        let state = std::mem::replace(&mut self.state, State::Gone);
+        let agent = Rc::clone(&self.agent);
+        match state {
+            State::Idle(lease) => lease.close(&agent, CloseReason::ByServer),
+            // What was accepted is still sent, as the kernel does for a socket.
+            State::Writing(writing) => {
+                tokio::task::spawn_local(async move {
+                    let (lease, _) = writing.await;
+                    lease.close(&agent, CloseReason::ByServer);
+                });
+            }
+            State::Gone => {}
+        }
+    }
+}
+
+fn aborted() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionAborted, "the balancer was not heard of for too long")
+}
+
+/// Waits for what comes next; nothing is consumed.
+async fn next(lease: &mut Lease, limits: &HeadLimits) -> Next {
+    let mut begun: Option<Instant> = None;
+    loop {
+        if lease.is_over() {
+            return Next::Aborted;
+        }
+        let input = lease.stream().input();
+        match RequestHead::parse(input, limits) {
+            Ok(Some(head)) => {
+                return match lease.admits(&head, lease.stream_ref().input()) {
+                    Ok(()) => Next::Request(head),
+                    Err(reason) => Next::GiveBack(reason),
+                };
+            }
+            Ok(None) => {}
+            Err(error) => {
+                return Next::Failed(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+        }
+        let limit = match input.is_empty() {
+            true => lease.idle_return().max(Duration::from_millis(1)),
+            false => HEAD_TIMEOUT.saturating_sub(begun.get_or_insert_with(Instant::now).elapsed()),
+        };
+        let (aborted, recalled) = (lease.aborted(), lease.recalled());
+        tokio::select! {
+            biased;
+            () = aborted => return Next::Aborted,
+            reason = recalled => return Next::GiveBack(reason),
+            filled = timeout(limit, lease.stream().fill()) => match filled {
+                Ok(Ok(0)) => return Next::Ended,
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Next::Failed(error),
+                Err(_) if begun.is_some() => return Next::Failed(io::ErrorKind::TimedOut.into()),
+                Err(_) => return Next::GiveBack(ReturnReason::Idle),
+            }
+        }
+    }
+}
+
+impl AsyncRead for HandoffStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(self.poll_written(context))?;
+        loop {
+            let State::Idle(lease) = &mut self.state else { return Poll::Ready(Ok(())) };
+            let input = lease.stream().input();
+            if !input.is_empty() || buffer.remaining() == 0 {
+                let count = input.len().min(buffer.remaining());
+                buffer.put_slice(input.get(..count).unwrap_or_default());
+                lease.stream().consume(count);
+                return Poll::Ready(Ok(()));
+            }
+            if pin!(lease.aborted()).poll(context).is_ready() {
+                self.abort();
+                return Poll::Ready(Err(aborted()));
+            }
+            // Cancel-safe, so that each poll may begin anew.
+            if ready!(pin!(lease.stream().fill()).poll(context))? == 0 {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+}
+
+impl AsyncWrite for HandoffStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_written(context))?;
+        let State::Idle(mut lease) = std::mem::replace(&mut self.state, State::Gone) else {
+            return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+        };
+        let bytes = bytes.get(..WRITE_BYTES_MAX).unwrap_or(bytes).to_vec();
+        let count = bytes.len();
+        self.state = State::Writing(Box::pin(async move {
+            let over = lease.aborted();
+            let written = tokio::select! {
+                biased;
+                () = over => Err(aborted()),
+                written = lease.stream().write_all(&bytes, false) => written,
+            };
+            (lease, written)
+        }));
+        // Mostly it ends here. An error that comes later is the next call's.
+        match self.poll_written(context) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            _ => Poll::Ready(Ok(count)),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_written(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_written(context))?;
+        let State::Idle(mut lease) = std::mem::replace(&mut self.state, State::Gone) else {
+            return Poll::Ready(Ok(()));
+        };
+        self.state = State::Writing(Box::pin(async move {
+            let ended = lease.stream().shutdown().await;
+            (lease, ended)
+        }));
+        self.poll_written(context)
+    }
+}

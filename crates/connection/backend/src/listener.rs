@@ -1,0 +1,266 @@
+//! Adopting connections: what a server binds, and where live connections come out.
+//!
+//! [`Handoff`] is opened once a process: certificates, the agent's socket, steering. Every worker
+//! thread then has a [`HandoffListener`] of its own, whose `accept` yields connections that a
+//! balancer has handed over. docs/adoption.md tells the rules.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinHandle, spawn_local};
+use unlade_channel::role::{Balancers, NameError};
+use unlade_channel::trust::{Gatekeeper, TrustError, TrustFiles};
+use unlade_metrics::{Meter, Role};
+use unlade_runtime::listen;
+use unlade_runtime::listen::{ListenError, ListenOptions};
+use unlade_steering::load::{Hook, SteeringConfig};
+use unlade_steering::{SteerError, Steering, Windows};
+use unlade_sys::link::Link;
+
+use crate::agent::{self, Agent, AgentLimits, Greeted, Inboxes};
+use crate::connection::HandoffStream;
+use crate::greet;
+use crate::release::Lease;
+use crate::scopes::Rings;
+
+/// Why connections cannot be adopted.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoffError {
+    /// The agent's address.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The pool's certificates.
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    /// A name of a balancer.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The interface that client packets come in on.
+    #[error("{0}; name `interface`")]
+    Interface(#[source] io::Error),
+    /// The packets of connections given back cannot be sent on.
+    #[error("{0}; CAP_NET_ADMIN and CAP_BPF are needed to adopt connections")]
+    Steering(#[from] SteerError),
+    /// A packet socket.
+    #[error("a packet socket: {0}; CAP_NET_RAW is needed")]
+    Packets(#[source] io::Error),
+    /// There is no such worker, or it listens already.
+    #[error("worker {0} has a listener already, or is not one of `workers`")]
+    Worker(usize),
+}
+
+/// What adopting connections needs.
+#[derive(Clone, Debug)]
+pub struct HandoffConfig {
+    /// Where balancers connect.
+    pub address: SocketAddr,
+    /// Certificates of the control channels, which are always mutual TLS.
+    pub trust: TrustFiles,
+    /// Names of the balancers: host names, IP addresses or URIs, one of which is a subject
+    /// alternative name of a balancer's certificate. Empty: whoever has a certificate with
+    /// [`unlade_channel::role::BALANCER_ROLE`].
+    pub balancers: Vec<String>,
+    /// The interface that client packets come in on; the one that has `address` where it is not
+    /// said.
+    pub interface: Option<String>,
+    /// Name of this server in logs; `address` where it is not said.
+    pub name: Option<String>,
+    /// Threads that adopt connections.
+    pub workers: usize,
+    /// Most connections adopted at once.
+    pub adoptions_max: usize,
+    /// How long a connection outlives its channel, where the balancer does not say less.
+    pub lease: Duration,
+    /// Without the client taking an octet of a response, its connection ends.
+    pub write_timeout: Duration,
+}
+
+impl HandoffConfig {
+    /// One worker, and the limits that `unlade backend` has by itself.
+    pub fn new(address: SocketAddr, trust: TrustFiles) -> HandoffConfig {
+        HandoffConfig {
+            address,
+            trust,
+            balancers: Vec::new(),
+            interface: None,
+            name: None,
+            workers: 1,
+            adoptions_max: 16 * 1024,
+            lease: Duration::from_secs(5),
+            write_timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What the listeners of all workers share.
+#[derive(Clone)]
+pub struct Handoff {
+    listener: Arc<Mutex<Option<TcpListener>>>,
+    trusted: Arc<watch::Sender<Arc<Gatekeeper>>>,
+    files: TrustFiles,
+    balancers: Balancers,
+    steering: Arc<Steering>,
+    windows: Option<Arc<Windows>>,
+    senders: Inboxes,
+    receivers: Arc<Mutex<Vec<Option<mpsc::Receiver<Greeted>>>>>,
+    limits: AgentLimits,
+    rings: Rings,
+    meter: Arc<Meter>,
+}
+
+impl fmt::Debug for Handoff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handoff {{ limits: {:?} }}", self.limits)
+    }
+}
+
+impl Handoff {
+    /// Binds the agent's address and takes hold of the interface. What is adopted is counted in
+    /// `meter`.
+    ///
+    /// # Errors
+    /// The first thing that cannot be had.
+    pub fn open(config: &HandoffConfig, meter: Arc<Meter>) -> Result<Handoff, HandoffError> {
+        let balancers = Balancers::named(&config.balancers)?;
+        let gatekeeper = Arc::new(Gatekeeper::load(&config.trust, &balancers)?);
+        let listener = listen::bind(config.address, &ListenOptions::default())?;
+        let interface = match &config.interface {
+            Some(name) => name.clone(),
+            None => Link::by_address(config.address.ip()).map_err(HandoffError::Interface)?.name,
+        };
+        let steering = Steering::open(&SteeringConfig {
+            interface,
+            // One that was given back keeps its entry for a moment.
+            flows_max: (config.adoptions_max as u32).saturating_mul(2),
+            hold: None,
+            hook: Hook::Tc,
+        })?;
+        let windows = Windows::open().inspect_err(|error| {
+            tracing::warn!(%error, "adopted connections start from the initial window");
+        });
+        let workers = config.workers.max(1);
+        let (senders, receivers) = agent::inboxes(workers);
+        Ok(Handoff {
+            listener: Arc::new(Mutex::new(Some(listener))),
+            trusted: Arc::new(watch::Sender::new(gatekeeper)),
+            files: config.trust.clone(),
+            balancers,
+            steering: Arc::new(steering),
+            windows: windows.ok().map(Arc::new),
+            senders,
+            receivers: Arc::new(Mutex::new(receivers.into_iter().map(Some).collect())),
+            limits: AgentLimits {
+                name: config.name.clone().unwrap_or_else(|| config.address.to_string()),
+                adoptions_max: config.adoptions_max.div_ceil(workers),
+                lease_ms: config.lease.as_millis().min(u32::MAX.into()) as u32,
+                write_timeout: config.write_timeout,
+            },
+            rings: Rings::default(),
+            meter,
+        })
+    }
+
+    /// Reads the files of the trust again: new channels are accepted by what they say now, and
+    /// channels whose balancer is not trusted any more are closed.
+    ///
+    /// # Errors
+    /// [`TrustError`] names the file; what was in force stays.
+    pub fn reload_trust(&self) -> Result<(), TrustError> {
+        let gatekeeper = Arc::new(Gatekeeper::load(&self.files, &self.balancers)?);
+        self.trusted.send_if_modified(|known| {
+            let differs = known.mark != gatekeeper.mark;
+            if differs {
+                *known = gatekeeper;
+                tracing::info!("the certificates of the control channels are new");
+            }
+            differs
+        });
+        Ok(())
+    }
+
+    /// The listener of one worker, counted from 0; to be called on its thread, on a tokio
+    /// `current_thread` runtime and inside a `LocalSet`. Balancers are served once every worker
+    /// has called it.
+    ///
+    /// # Errors
+    /// [`HandoffError`].
+    pub fn listen(&self, worker: usize) -> Result<HandoffListener, HandoffError> {
+        let mut receivers = self.receivers.lock().unwrap_or_else(PoisonError::into_inner);
+        let receiver = receivers.get_mut(worker).and_then(Option::take);
+        drop(receivers);
+        let receiver = receiver.ok_or(HandoffError::Worker(worker))?;
+        let (steering, meter) = (Arc::clone(&self.steering), Arc::clone(&self.meter));
+        let trusted = self.trusted.subscribe();
+        let (windows, limits) = (self.windows.clone(), self.limits.clone());
+        let shared = (self.rings.clone(), trusted);
+        let (agent, adopted) =
+            Agent::new(steering, windows, meter, limits, shared).map_err(HandoffError::Packets)?;
+        let mut tasks = vec![spawn_local(Rc::clone(&agent).run(receiver))];
+        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(listener) = listener {
+            let listener = listen::register(listener)?;
+            let (trusted, meter) = (self.trusted.subscribe(), Arc::clone(&self.meter));
+            tasks.push(spawn_local(greet::greet(listener, trusted, self.senders.clone(), meter)));
+        }
+        Ok(HandoffListener { agent, adopted, tasks })
+    }
+}
+
+/// Where the connections come out that balancers hand over to one worker. Dropping it ends the
+/// worker's channels: their balancers get back what they can.
+#[derive(Debug)]
+pub struct HandoffListener {
+    agent: Rc<Agent>,
+    adopted: mpsc::UnboundedReceiver<Lease>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl HandoffListener {
+    /// The listener of a server with one thread. Where to call it: see [`Handoff::listen`].
+    ///
+    /// # Errors
+    /// [`HandoffError`].
+    pub fn bind(config: &HandoffConfig) -> Result<HandoffListener, HandoffError> {
+        let config = HandoffConfig { workers: 1, ..config.clone() };
+        Handoff::open(&config, Arc::new(Meter::for_role(Role::Backend)))?.listen(0)
+    }
+
+    /// The next connection, live, with a request at its front.
+    pub async fn accept(&mut self) -> HandoffStream {
+        let lease = self.accept_lease().await;
+        HandoffStream::new(lease, Rc::clone(&self.agent))
+    }
+
+    pub(crate) async fn accept_lease(&mut self) -> Lease {
+        match self.adopted.recv().await {
+            Some(lease) => lease,
+            // The agent, which has the other end, lives as long as this value.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The worker's agent: how many connections it has adopted, for example.
+    pub fn agent(&self) -> &Rc<Agent> {
+        &self.agent
+    }
+
+    /// Adopts no more, and asks every connection back: `next_request` ends. Returns when the last
+    /// one is gone and the balancers know, or after `limit`.
+    pub async fn drain(&mut self, limit: Duration) {
+        self.agent.drain();
+        // What is left then is given up by the caller's end.
+        let _ = tokio::time::timeout(limit, self.agent.drained()).await;
+        self.agent.flushed().await;
+    }
+}
+
+impl Drop for HandoffListener {
+    fn drop(&mut self) {
+        self.tasks.drain(..).for_each(|task| task.abort());
+    }
+}

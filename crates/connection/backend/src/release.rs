@@ -1,0 +1,731 @@
+//! An adopted connection in the hands of the server that answers it, and its way back.
+//!
+//! A [`Lease`] is the right to answer one client. It ends in one of three ways: the connection
+//! ends here ([`Lease::close`]), it is given back ([`Lease::give_back`]), or the balancer is not
+//! heard of for too long ([`Lease::aborted`]).
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use unlade_channel::channel::QUIET_MAX;
+use unlade_handoff_protocol::frame::{
+    ClientOctets, CloseReason, ConnectionId, Epoch, Frame, ReturnReason, Terms, Usage,
+};
+use unlade_handoff_protocol::snapshot::{EncodedSnapshot, Snapshot};
+use unlade_http::RequestHead;
+use unlade_metrics::{Event, Gauge, Held, Meter, Trigger};
+use unlade_migration::late::late_frames;
+use unlade_migration::scope::ScopeFilter;
+use unlade_net::packet::{Direction, Segment};
+use unlade_net::state::{QUEUE_BYTES_MAX, TcpSnapshot};
+use unlade_net::{FlowKey, SeqNumber};
+use unlade_runtime::stream::{Stream, TakeBack};
+use unlade_steering::Slot;
+use unlade_sys::info::{STATE_CLOSE, TcpInfo};
+use unlade_sys::link::Mac;
+use unlade_sys::raw;
+use unlade_sys::repair::{self, Accept, Known, RepairError};
+use unlade_tls::device::Begin;
+
+use crate::agent::{Adopted, Agent, Peer};
+use crate::context::Context;
+use crate::tls;
+use crate::unread::{self, ReadAhead};
+
+/// Looks at the send queue before a connection is given back with data in flight, as fast as
+/// other connections let them follow each other.
+const DRAIN_YIELDS: u32 = 24;
+/// How long a connection waits for its client before it looks whether the lease is over.
+const SENT_ROUND: Duration = Duration::from_millis(100);
+/// How long the rest of a record is waited for that a device has opened in part.
+const RECORD_WAIT: Duration = Duration::from_millis(100);
+/// Pause between two attempts.
+const DRAIN_PAUSE: Duration = Duration::from_millis(1);
+
+/// What reaches the task that has a connection's stream.
+#[derive(Debug, Default)]
+pub(crate) struct Orders {
+    abort: Cell<bool>,
+    /// The end is not to be heard: the connection is someone else's.
+    silent: Cell<bool>,
+    recall: Cell<Option<ReturnReason>>,
+    terms: Cell<Option<Terms>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// A connection that was given back.
+#[derive(Debug)]
+pub(crate) struct Grave {
+    /// Sends its packets to the balancer.
+    pub(crate) slot: Slot,
+    /// What RETURN says, should it have to be sent again.
+    snapshot: EncodedSnapshot,
+    /// Input behind the snapshot's plaintext.
+    unread: ClientOctets,
+    usage: Usage,
+    /// Behind the last octet that was sent: where a reset belongs.
+    send_end: SeqNumber,
+    /// Its socket, for a moment.
+    pub(crate) frozen: Option<Frozen>,
+}
+
+/// The socket of a connection that was given back, and what RETURN said of it.
+#[derive(Debug)]
+pub(crate) struct Frozen {
+    pub(crate) stream: Stream,
+    pub(crate) known: Known,
+    returned: TcpSnapshot,
+}
+
+impl Orders {
+    /// The lease is over.
+    pub(crate) fn abort(&self) {
+        self.abort.set(true);
+        self.wake();
+    }
+
+    /// The connection is someone else's.
+    pub(crate) fn abandon(&self) {
+        self.silent.set(true);
+        self.abort();
+    }
+
+    pub(crate) fn recall(&self, reason: ReturnReason) {
+        self.recall.set(Some(reason));
+        self.wake();
+    }
+
+    pub(crate) fn set_terms(&self, terms: Terms) {
+        self.terms.set(Some(terms));
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    /// Waits until `ready` yields something.
+    async fn until<T>(&self, mut ready: impl FnMut(&Orders) -> Option<T>) -> T {
+        poll_fn(|context| match ready(self) {
+            Some(value) => Poll::Ready(value),
+            None => {
+                *self.waker.borrow_mut() = Some(context.waker().clone());
+                Poll::Pending
+            }
+        })
+        .await
+    }
+}
+
+/// What became of a connection that was to be given back.
+#[derive(Debug)]
+pub enum GivenBack {
+    /// It is gone.
+    Gone,
+    /// It cannot be given back now: answer one more request.
+    Stay(Box<Lease>),
+}
+
+/// A connection that has just become live here.
+#[derive(Debug)]
+pub(crate) struct Adoptee {
+    pub(crate) stream: Stream,
+    pub(crate) slot: Slot,
+    pub(crate) known: Known,
+    /// Where its streams are, for a device; nothing where that is not known any more.
+    pub(crate) begin: Option<(Begin, (u64, u64))>,
+}
+
+/// An adopted connection.
+#[derive(Debug)]
+pub struct Lease {
+    stream: Stream,
+    /// Its packets come here; those of a frozen connection go to the balancer.
+    slot: Slot,
+    peer: Rc<Peer>,
+    id: ConnectionId,
+    orders: Rc<Orders>,
+    known: Known,
+    begin: Option<(Begin, (u64, u64))>,
+    terms: Terms,
+    /// What the terms' scope was when the connection was adopted.
+    scope: Option<Rc<ScopeFilter>>,
+    begun: Instant,
+    requests: u32,
+    /// The next request is answered here whatever the terms say: the connection cannot move now.
+    owed: bool,
+    /// What the next attempt is for, once that request is answered.
+    again: Option<ReturnReason>,
+    /// The request that was looked at last is one of the scope.
+    in_scope: Cell<bool>,
+    ended: bool,
+    /// Counts it among the connections that this server owns.
+    _owned: Held,
+}
+
+/// What became of an attempt to freeze a connection.
+enum Freezing {
+    Frozen(TcpSnapshot),
+    /// More is unread than a snapshot carries, and its requests may be answered here.
+    Unread,
+    Failed(RepairError),
+    /// The client takes nothing for too long, the connection broke, or the lease is over.
+    Over,
+}
+
+impl Lease {
+    pub(crate) fn new(
+        (peer, id): (Rc<Peer>, ConnectionId),
+        orders: Rc<Orders>,
+        socket: Adoptee,
+        meter: Arc<Meter>,
+    ) -> Lease {
+        let Adoptee { stream, slot, known, begin } = socket;
+        let none = Terms { scope: 0, requests_max: 1, idle_return_ms: 0 };
+        let terms = orders.terms.get().unwrap_or(none);
+        let scope = Agent::scope(&peer, &terms);
+        let begun = Instant::now();
+        Lease {
+            stream,
+            slot,
+            peer,
+            id,
+            orders,
+            known,
+            begin,
+            terms,
+            scope,
+            begun,
+            requests: 0,
+            owed: false,
+            again: None,
+            in_scope: Cell::new(true),
+            ended: false,
+            _owned: Held::new(meter, Gauge::AdoptedConnections),
+        }
+    }
+
+    /// Has the device take the records over, where there is one and they are known from a snapshot.
+    /// Before anything is read or written, and not to be given up on the way.
+    pub(crate) async fn offload(&mut self, context: &Context) {
+        if let Some((begin, octets)) = self.begin.take()
+            && self.stream.is_tls()
+        {
+            tls::offload(&mut self.stream, context, begin, octets).await;
+        }
+    }
+
+    /// The connection's stream. Between requests its input is where the next request starts.
+    pub fn stream(&mut self) -> &mut Stream {
+        &mut self.stream
+    }
+
+    /// As [`Lease::stream`], to look at.
+    pub fn stream_ref(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// True from when [`Lease::aborted`] resolves.
+    pub fn is_aborted(&self) -> bool {
+        self.orders.abort.get()
+    }
+
+    /// The client's address.
+    pub fn peer_address(&self) -> SocketAddr {
+        self.stream.peer()
+    }
+
+    /// Without a request for this long, the connection is to be given back.
+    pub fn idle_return(&self) -> Duration {
+        Duration::from_millis(self.terms.idle_return_ms.into())
+    }
+
+    /// Whether the request of `head`, which `input` begins with, may be answered here; otherwise
+    /// the reason to give the connection back. The first request of an adoption always may: the
+    /// balancer chose.
+    pub fn admits(&self, head: &RequestHead, input: &[u8]) -> Result<(), ReturnReason> {
+        if self.requests == 0 || self.owed {
+            return Ok(());
+        }
+        self.in_scope.set(self.is_in_scope(head, input));
+        // A client whose next request is always there already leaves no pause for it.
+        if let Some(reason) = self.orders.recall.take() {
+            return Err(reason);
+        }
+        match self.in_scope.get() {
+            _ if self.requests >= self.terms.requests_max => Err(ReturnReason::TermsUsed),
+            true => Ok(()),
+            false => Err(ReturnReason::NextRequest),
+        }
+    }
+
+    /// Whether the balancer would have sent the request here. Another protocol takes a proxy, which
+    /// says which ones there may be.
+    fn is_in_scope(&self, head: &RequestHead, input: &[u8]) -> bool {
+        if head.is_upgrade() {
+            return false;
+        }
+        // A scope that was defined anew since says nothing about this connection.
+        match (Agent::scope(&self.peer, &self.terms), &self.scope) {
+            (Some(now), Some(scope)) => {
+                Rc::ptr_eq(&now, scope) && scope.admits(head.host(input), head.path(input))
+            }
+            _ => false,
+        }
+    }
+
+    /// True where the balancer has been silent for longer than the lease: it may have gone on with
+    /// the connection, so that nothing may be sent on it any more. Timers do not tell that after
+    /// the process was stopped.
+    pub fn is_over(&self) -> bool {
+        let lease = Duration::from_millis(self.peer.lease_ms.get().into());
+        // A quiet balancer is asked, and answers, within two of these.
+        let lease = lease.max(3 * QUIET_MAX);
+        self.peer.outbox.was_silent(lease, self.begun.into())
+    }
+
+    /// Counts a request as answered.
+    pub fn count_request(&mut self) {
+        self.requests = self.requests.saturating_add(1);
+        self.owed = false;
+        if let Some(reason) = self.again.take() {
+            self.orders.recall(reason);
+        }
+    }
+
+    /// Waits until the balancer wants the connection back.
+    pub fn recalled(&self) -> impl Future<Output = ReturnReason> + 'static {
+        let orders = Rc::clone(&self.orders);
+        async move { orders.until(|orders| orders.recall.take()).await }
+    }
+
+    /// Waits until the lease is over: the balancer was not heard of, so the client's packets do
+    /// not come here any more. The caller drops what it does and calls [`Lease::abort`].
+    pub fn aborted(&self) -> impl Future<Output = ()> + 'static {
+        let orders = Rc::clone(&self.orders);
+        async move { orders.until(|orders| orders.abort.get().then_some(())).await }
+    }
+
+    fn usage(&self) -> Usage {
+        Usage {
+            requests: self.requests,
+            sent_bytes: self.stream.sent_bytes(),
+            received_bytes: self.stream.received_bytes(),
+        }
+    }
+
+    /// The connection ended here; the stream is closed by dropping it. Where the client has yet to
+    /// take what was sent, that is waited for, in a task of its own: once the balancer knows of the
+    /// end it forgets the flow, and an acknowledgement that came later would meet no socket.
+    pub fn close(mut self, agent: &Rc<Agent>, reason: CloseReason) {
+        if reason == CloseReason::Broken || self.outstanding_bytes().is_none() {
+            return self.end(agent, reason);
+        }
+        let agent = Rc::clone(agent);
+        tokio::task::spawn_local(async move { self.close_when_taken(&agent, reason).await });
+    }
+
+    async fn close_when_taken(mut self, agent: &Agent, reason: CloseReason) {
+        let taken = self.taken(agent.limits.write_timeout).await;
+        if self.orders.abort.get() {
+            self.abort();
+        } else if self.is_over() {
+            self.expire(agent);
+        } else if taken {
+            self.end(agent, reason);
+        } else {
+            // Closed as it is, the kernel would go on trying where no answer reaches it any more.
+            agent.meter.add(Event::BackendStalled);
+            self.end(agent, CloseReason::Broken);
+            self.abort();
+        }
+    }
+
+    /// Octets that the client has yet to acknowledge, the FIN left out: that one alone has time
+    /// enough while the flow lingers.
+    fn outstanding_bytes(&self) -> Option<usize> {
+        let fin_bytes = 1;
+        repair::unacknowledged_bytes(self.stream.tcp()).ok().filter(|bytes| *bytes > fin_bytes)
+    }
+
+    /// Waits until the client has taken what was sent, the connection is gone, or the lease is
+    /// over. False where the client takes nothing for `limit`.
+    async fn taken(&self, limit: Duration) -> bool {
+        let (mut since, mut least_bytes, mut pause) = (Instant::now(), usize::MAX, DRAIN_PAUSE);
+        while let Some(bytes) = self.outstanding_bytes() {
+            let gone = TcpInfo::of(self.stream.tcp()).is_ok_and(|info| info.state == STATE_CLOSE);
+            if gone || self.orders.abort.get() || self.is_over() {
+                break;
+            }
+            if bytes < least_bytes {
+                (since, least_bytes) = (Instant::now(), bytes);
+            } else if since.elapsed() >= limit {
+                return false;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(SENT_ROUND);
+        }
+        true
+    }
+
+    /// The lease is over: the client is told by a RST, which one that the balancer has gone on with
+    /// ignores, because its number is an old one by then.
+    pub fn expire(mut self, agent: &Agent) {
+        agent.meter.add(Event::AdoptedExpired);
+        self.end(agent, CloseReason::Broken);
+        self.abort();
+    }
+
+    fn end(&mut self, agent: &Agent, reason: CloseReason) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        if reason == CloseReason::ByClient {
+            agent.meter.add(Event::AdoptedClosed);
+        }
+        let Some(mut adopted) = self.peer.connections.borrow_mut().remove(&self.id) else { return };
+        for action in adopted.taker.handle_ended(reason) {
+            if let unlade_migration::taker::Action::Closed(epoch, reason) = action {
+                let (id, usage) = (self.id, self.usage());
+                self.peer.outbox.push(&Frame::Closed { id, epoch, reason, usage });
+            }
+        }
+    }
+
+    /// Closes the connection with a RST, so that the client knows at once; silently, where it is
+    /// someone else's by now.
+    pub fn abort(self) {
+        match self.orders.silent.get() {
+            // Closed in repair mode, it says nothing.
+            true => drop(repair::freeze(self.stream.tcp())),
+            false => reset(self.stream),
+        }
+    }
+
+    /// Gives the connection back to the balancer, with the next request if it has come. To be
+    /// called only between requests.
+    pub async fn give_back(mut self, agent: &Agent, reason: ReturnReason) -> GivenBack {
+        match self.take_back(agent).await {
+            Some(true) => {}
+            Some(false) => {
+                agent.meter.add(Event::RecordsUnmovable);
+                return self.stay(reason);
+            }
+            None => return self.give_up(agent),
+        }
+        let returned = match self.freeze_when_sent(agent, reason).await {
+            Freezing::Frozen(tcp) => tcp,
+            Freezing::Unread => {
+                agent.meter.add(Event::UnreadKept);
+                return self.stay(reason);
+            }
+            Freezing::Failed(error) => {
+                tracing::debug!(flow = %self.known.flow, %error, "cannot be given back");
+                if !is_about_request(reason) {
+                    // Nothing is owed to the client at this moment; the next attempt can wait.
+                    tokio::time::sleep(SENT_ROUND).await;
+                }
+                return self.stay(reason);
+            }
+            Freezing::Over => return self.give_up(agent),
+        };
+        agent.meter.add(Event::Released(trigger(reason)));
+        self.ended = true;
+        let (usage, id, peer) = (self.usage(), self.id, Rc::clone(&self.peer));
+        if !peer.connections.borrow().contains_key(&id) {
+            // The lease ended in this very turn.
+            self.thaw();
+            self.abort();
+            return GivenBack::Gone;
+        }
+        let flow = self.known.flow;
+        let send_end = returned.send_end();
+        let frozen = Frozen { stream: self.stream, known: self.known, returned };
+        let grave = Grave {
+            slot: self.slot,
+            snapshot: frozen.encode(),
+            unread: frozen.unread(),
+            usage,
+            send_end,
+            frozen: Some(frozen),
+        };
+        if !grave.unread.is_empty() {
+            agent.meter.add(Event::UnreadMoved);
+        }
+        if let Some(adopted) = peer.connections.borrow_mut().get_mut(&id) {
+            adopted.grave = Some(Box::new(grave));
+        }
+        let now = agent.now();
+        agent.step(&peer, id, |taker| taker.handle_want_return(reason, now));
+        agent.note_returned(&peer, id, flow);
+        GivenBack::Gone
+    }
+
+    /// The connection goes on here: a request that has come is answered, and then the next attempt
+    /// is made.
+    fn stay(mut self, reason: ReturnReason) -> GivenBack {
+        match is_about_request(reason) {
+            true => self.owed = true,
+            false if reason != ReturnReason::Idle => self.again = Some(reason),
+            false => {}
+        }
+        GivenBack::Stay(Box::new(self))
+    }
+
+    fn give_up(mut self, agent: &Agent) -> GivenBack {
+        self.end(agent, CloseReason::Broken);
+        self.abort();
+        GivenBack::Gone
+    }
+
+    /// Whether a connection that is to be given back for `reason` may go on here instead. One whose
+    /// next request belongs elsewhere may not; what is yet to be looked at is looked at then.
+    fn may_stay(&self, reason: ReturnReason) -> bool {
+        match reason {
+            ReturnReason::NextRequest => false,
+            ReturnReason::TermsUsed => self.in_scope.get(),
+            ReturnReason::Idle | ReturnReason::Draining | ReturnReason::Recalled => true,
+        }
+    }
+
+    /// Takes the records back from a device, where one has them: what the kernel holds of an
+    /// offloaded connection is in the clear, and must be in no snapshot. False where the device has
+    /// opened a part of a record whose rest does not come; `None` where the client takes nothing for
+    /// too long, the connection broke, or the lease is over.
+    async fn take_back(&mut self, agent: &Agent) -> Option<bool> {
+        let (begin, offloaded) = (Instant::now(), self.stream.is_offloaded());
+        loop {
+            let limit = match self.stream.take_back().await.ok()? {
+                TakeBack::Done => {
+                    if offloaded {
+                        agent.meter.add(Event::RecordsTakenBack);
+                    }
+                    return Some(true);
+                }
+                TakeBack::Unacknowledged => agent.limits.write_timeout,
+                TakeBack::Receiving if begin.elapsed() >= RECORD_WAIT => return Some(false),
+                TakeBack::Receiving => RECORD_WAIT,
+            };
+            if self.orders.abort.get() || self.is_over() || begin.elapsed() >= limit {
+                return None;
+            }
+            tokio::time::sleep(DRAIN_PAUSE).await;
+        }
+    }
+
+    /// Freezes the connection and reads its state. Its packets go to the balancer from before
+    /// that on: what a frozen socket receives nobody would read.
+    async fn freeze(&self) -> Result<TcpSnapshot, RepairError> {
+        for _ in 0..DRAIN_YIELDS {
+            // What the client acknowledges at once need not move. One that delays its
+            // acknowledgement is not waited for.
+            match repair::unacknowledged_bytes(self.stream.tcp()) {
+                Ok(1..) => tokio::task::yield_now().await,
+                _ => break,
+            }
+        }
+        self.slot.redirect(self.peer.mac.get());
+        let frozen = repair::freeze(self.stream.tcp())
+            .and_then(|()| repair::snapshot(self.stream.tcp(), &self.known, Accept::PeerClosed));
+        if frozen.is_err() {
+            self.thaw();
+        }
+        frozen
+    }
+
+    /// As [`Lease::freeze`], as soon as the client has room for what was written. A receive queue
+    /// becomes no shorter by waiting: where it is too long and the connection cannot stay, its
+    /// front is read into user space.
+    async fn freeze_when_sent(&mut self, agent: &Agent, reason: ReturnReason) -> Freezing {
+        let (begin, limit) = (Instant::now(), agent.limits.write_timeout);
+        let may_stay = self.may_stay(reason);
+        while begin.elapsed() < limit && !self.orders.abort.get() && !self.is_over() {
+            if may_stay && unread::is_too_much(&self.stream) {
+                return Freezing::Unread;
+            }
+            if !self.stream.sent(SENT_ROUND).await {
+                continue;
+            }
+            let outstanding = repair::unacknowledged_bytes(self.stream.tcp()).unwrap_or_default();
+            if outstanding > QUEUE_BYTES_MAX || !self.peer.outbox.has_room() {
+                tokio::time::sleep(DRAIN_PAUSE).await;
+                continue;
+            }
+            if unread::is_too_much(&self.stream) {
+                if may_stay {
+                    return Freezing::Unread;
+                }
+                // So that the queue does not grow while it is read. The balancer holds the packets.
+                self.slot.redirect(self.peer.mac.get());
+                if let ReadAhead::Failed = unread::read_ahead(&mut self.stream).await {
+                    return Freezing::Over;
+                }
+            }
+            match self.freeze().await {
+                Ok(tcp) => return Freezing::Frozen(tcp),
+                // The client has yet to acknowledge earlier responses, or has sent more meanwhile.
+                Err(RepairError::QueueTooLong { .. } | RepairError::Unsent(_)) => {
+                    tokio::time::sleep(DRAIN_PAUSE).await;
+                }
+                Err(error) => return Freezing::Failed(error),
+            }
+        }
+        Freezing::Over
+    }
+
+    fn thaw(&self) {
+        // A socket that does not thaw shows it at the next read or write.
+        let _ = repair::thaw(self.stream.tcp());
+        self.slot.local();
+    }
+}
+
+impl Agent {
+    /// RETURN, with the state of the connection as it is now.
+    pub(crate) fn send_return(
+        &self,
+        peer: &Peer,
+        id: ConnectionId,
+        adopted: &mut Adopted,
+        epoch: Epoch,
+        reason: ReturnReason,
+    ) {
+        let Some(grave) = adopted.grave.as_mut() else { return };
+        if let Some(frozen) = &mut grave.frozen
+            && let Some(newer) = frozen.newer()
+            // Otherwise the rest is forwarded when the socket is closed.
+            && newer.receive_queue.len() <= QUEUE_BYTES_MAX
+        {
+            frozen.returned = newer;
+            grave.snapshot = frozen.encode();
+        }
+        for frame in unread::frames(id, epoch, &grave.unread) {
+            peer.outbox.push(&frame);
+        }
+        let (usage, snapshot) = (grave.usage, grave.snapshot.clone());
+        let unread_bytes = grave.unread.len() as u32;
+        peer.outbox.push(&Frame::Return { id, epoch, reason, usage, unread_bytes, snapshot });
+    }
+
+    /// Closes the frozen socket of a connection that was given back. What it received since its
+    /// snapshot, because it was past the steering already, is forwarded.
+    pub(crate) fn close_silently(&self, grave: &mut Grave, balancer: Mac) {
+        let Some(frozen) = grave.frozen.take() else { return };
+        let Some(newer) = frozen.newer() else { return };
+        let frames = late_frames(&frozen.returned, &newer, self.link.mac, balancer);
+        for frame in frames.unwrap_or_default() {
+            self.meter.add(Event::LateForwarded);
+            if let Err(error) = self.frames.send(&frame) {
+                tracing::warn!(flow = %frozen.known.flow, %error, "late packet lost");
+            }
+        }
+    }
+
+    /// The connection is elsewhere for good: nothing of it stays here but its slot, if wanted.
+    pub(crate) fn bury(
+        &self,
+        peer: &Peer,
+        id: ConnectionId,
+        adopted: &mut Adopted,
+    ) -> Option<Slot> {
+        let mut grave = adopted.grave.take()?;
+        self.forget_grave(grave.slot.flow(), id);
+        self.close_silently(&mut grave, peer.mac.get());
+        Some(grave.slot)
+    }
+
+    /// The balancer has no use for the connection: what is here of it goes silently.
+    pub(crate) fn abandon(&self, id: ConnectionId, adopted: &mut Adopted) {
+        match adopted.grave.take() {
+            None => adopted.orders.abandon(),
+            Some(grave) => self.forget_grave(grave.slot.flow(), id),
+        }
+    }
+
+    /// The lease is over: the client is told by a RST.
+    pub(crate) fn abort(&self, id: ConnectionId, adopted: &mut Adopted) {
+        self.meter.add(Event::AdoptedExpired);
+        let Some(grave) = adopted.grave.take() else { return adopted.orders.abort() };
+        let flow = *grave.slot.flow();
+        self.forget_grave(&flow, id);
+        match grave.frozen {
+            Some(frozen) => {
+                let _ = repair::thaw(frozen.stream.tcp());
+                reset(frozen.stream);
+            }
+            None => reset_from_nothing(flow, grave.send_end),
+        }
+    }
+}
+
+impl Frozen {
+    fn encode(&self) -> EncodedSnapshot {
+        let whole = Snapshot {
+            tcp: TcpSnapshot {
+                peer_closed: self.returned.peer_closed || self.stream.has_ended(),
+                ..self.returned.clone()
+            },
+            tls: self.stream.record().map(unlade_tls::RecordLayer::to_snapshot),
+            plaintext: unread::split(&self.stream).0.to_vec(),
+        };
+        whole.encoded()
+    }
+
+    /// Input that the snapshot has no room for.
+    fn unread(&self) -> ClientOctets {
+        unread::split(&self.stream).1.to_vec().into()
+    }
+
+    /// The socket's state, where it differs from what is known in a way that matters.
+    fn newer(&self) -> Option<TcpSnapshot> {
+        let info = TcpInfo::of(self.stream.tcp()).ok()?;
+        if info.segs_in == self.returned.segments_in {
+            return None;
+        }
+        // A socket that was reset meanwhile cannot be read; the new owner meets the RST's cause.
+        let newer = repair::snapshot_later(self.stream.tcp(), &self.known).ok()?;
+        newer.supersedes(&self.returned).then_some(newer)
+    }
+}
+
+/// Closes a connection with a RST.
+fn reset(stream: Stream) {
+    if let Ok(tcp) = stream.into_parts().tcp.into_std()
+        && let Err(error) = repair::abort(tcp.into())
+    {
+        tracing::debug!(%error, "abort");
+    }
+}
+
+/// Tells a client that its connection is gone, where no socket is left to do it.
+fn reset_from_nothing(flow: FlowKey, seq: SeqNumber) {
+    let sent = Segment::reset(flow, Direction::ToClient, seq)
+        .ip_packet()
+        .map_err(io::Error::other)
+        .and_then(|packet| raw::send_packet(&packet, flow.client.ip()));
+    if let Err(error) = sent {
+        tracing::warn!(%flow, %error, "no reset sent");
+    }
+}
+
+/// True where a request has come that the client waits for.
+fn is_about_request(reason: ReturnReason) -> bool {
+    matches!(reason, ReturnReason::NextRequest | ReturnReason::TermsUsed)
+}
+
+fn trigger(reason: ReturnReason) -> Trigger {
+    match reason {
+        ReturnReason::NextRequest => Trigger::OtherServer,
+        ReturnReason::TermsUsed => Trigger::Granted,
+        ReturnReason::Idle => Trigger::Idle,
+        ReturnReason::Draining => Trigger::Drain,
+        ReturnReason::Recalled => Trigger::Recalled,
+    }
+}

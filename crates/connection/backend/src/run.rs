@@ -1,0 +1,440 @@
+//! The process: sockets first, then workers, until drained.
+
+use std::error::Error;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use unlade_metrics::{Event, Meter, Role};
+use unlade_runtime::admin;
+use unlade_runtime::admin::{AdminError, AdminServer, Answer, Health, Routes};
+use unlade_runtime::listen;
+use unlade_runtime::listen::{ListenError, ListenOptions};
+use unlade_runtime::{Control, Ended, Phase, Watch, WorkerInfo, WorkersConfig, WorkersError};
+use unlade_tls::device::Device;
+
+use unlade_channel::trust::TrustFiles;
+
+use crate::accept::{self, Listener, Places};
+use crate::adopted;
+use crate::agent::Agent;
+use crate::config::{AgentConfig, BackendConfig, ConfigError, NicConfig};
+use crate::context::Context;
+use crate::listener::{Handoff, HandoffConfig, HandoffError};
+use crate::store::{Store, StoreError};
+use crate::tls::{self, TlsError};
+
+/// How often a worker closes objects nobody asked for, and after how long.
+const EXPIRE_EVERY: Duration = Duration::from_secs(5);
+
+/// The last line of OpenMetrics.
+const END: &str = "# EOF\n";
+
+/// Why a backend cannot start, or ended before it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// The configuration.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An address.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The admin endpoint.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// The objects' directory.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The identity of `[https]`.
+    #[error(transparent)]
+    Tls(#[from] Box<TlsError>),
+    /// The device that records are left to.
+    #[error("[nic]: {0}")]
+    Device(Box<dyn Error + Send + Sync>),
+    /// `tls = "nic"`, and who runs the server has no device for it.
+    #[error("tls = \"nic\": this program has no device; `unlade backend` has one")]
+    NoDevice,
+    /// The log.
+    #[error(transparent)]
+    Log(#[from] unlade_runtime::logs::LogError),
+    /// A worker.
+    #[error(transparent)]
+    Workers(#[from] WorkersError),
+    /// Adopting connections.
+    #[error("[agent]: {0}; without the table objects are served, and nothing is adopted")]
+    Handoff(#[from] HandoffError),
+}
+
+/// A backend whose sockets are bound and whose store is open: what can fail for the operator's
+/// sake has not.
+#[derive(Debug)]
+pub struct Server {
+    control: Control<BackendConfig>,
+    store: Arc<Store>,
+    meter: Arc<Meter>,
+    places: Arc<Places>,
+    listeners: Listeners,
+    http: SocketAddr,
+    https: Option<SocketAddr>,
+    admin: Option<AdminServer>,
+    handoff: Option<Handoff>,
+    device: Option<Arc<dyn Device>>,
+}
+
+/// Sockets, one a worker each, taken when it starts.
+#[derive(Debug, Clone)]
+struct Listeners {
+    http: Arc<Mutex<Vec<TcpListener>>>,
+    https: Arc<Mutex<Vec<TcpListener>>>,
+    tls: Option<Arc<rustls::ServerConfig>>,
+}
+
+impl Listeners {
+    /// A worker's: without TLS, and with.
+    fn take(&self) -> Result<(Option<Listener>, Option<Listener>), ListenError> {
+        let take = |from: &Mutex<Vec<TcpListener>>, tls: &Option<Arc<rustls::ServerConfig>>| {
+            let taken = from.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let taken = taken
+                .map(|socket| Ok(Listener { tcp: listen::register(socket)?, tls: tls.clone() }));
+            taken.transpose()
+        };
+        Ok((take(&self.http, &None)?, take(&self.https, &self.tls)?))
+    }
+}
+
+/// What `[agent]` and the limits say of adopting connections.
+fn handoff_config(config: &BackendConfig, agent: &AgentConfig) -> HandoffConfig {
+    let trust = TrustFiles {
+        ca: agent.ca.clone(),
+        certificate: agent.certificate.clone(),
+        key: agent.key.clone(),
+    };
+    HandoffConfig {
+        address: agent.address,
+        trust,
+        balancers: agent.balancers.clone(),
+        interface: agent.interface.clone(),
+        name: agent.name.clone(),
+        workers: config.workers,
+        adoptions_max: config.adoptions_max,
+        lease: config.lease,
+        write_timeout: config.write_timeout,
+    }
+}
+
+/// Adopts connections on the current thread and serves them; the agent, to drain it.
+fn adopt(
+    handoff: &Handoff,
+    info: WorkerInfo,
+    context: &Rc<Context>,
+) -> Result<Rc<Agent>, BackendError> {
+    let mut listener = handoff.listen(info.index)?;
+    let (agent, context) = (Rc::clone(listener.agent()), Rc::clone(context));
+    tokio::task::spawn_local(async move {
+        loop {
+            let lease = listener.accept_lease().await;
+            let (agent, context) = (Rc::clone(listener.agent()), Rc::clone(&context));
+            tokio::task::spawn_local(adopted::serve_adopted(lease, agent, context));
+        }
+    });
+    Ok(agent)
+}
+
+impl Server {
+    /// Binds and opens everything `config` names.
+    ///
+    /// # Errors
+    /// The first thing that cannot be had.
+    pub fn bind(config: BackendConfig) -> Result<Server, BackendError> {
+        Server::bind_with(config, None)
+    }
+
+    /// As [`Server::bind`], with the device that `tls = "nic"` means. It is not used without that.
+    ///
+    /// # Errors
+    /// As [`Server::bind`]; a device was asked for, and is not given.
+    pub fn bind_with(
+        config: BackendConfig,
+        device: Option<Arc<dyn Device>>,
+    ) -> Result<Server, BackendError> {
+        config.check()?;
+        let device = match config.device()? {
+            None => None,
+            Some(_) => Some(device.ok_or(BackendError::NoDevice)?),
+        };
+        raise_descriptor_limit();
+        let store = Arc::new(Store::open(&config.root, config.writable)?);
+        let listeners =
+            listen::bind_shared(config.http, config.workers, &ListenOptions::default())?;
+        let http = listeners.first().and_then(|first| first.local_addr().ok());
+        let http = http.unwrap_or(config.http);
+        let (https, tls) = bind_https(&config, device.as_deref())?;
+        let https_address = https.first().and_then(|first| first.local_addr().ok());
+        let meter = Arc::new(Meter::for_role(Role::Backend));
+        let places = Arc::new(Places::new(config.connections_max));
+        let admin_address = config.admin;
+        let control = Control::new(config);
+        let admin = match admin_address {
+            None => None,
+            Some(address) => {
+                let watch = control.watch();
+                let health = move || match watch.phase() {
+                    Phase::Running => Health::Ok,
+                    Phase::Draining | Phase::Stopping => Health::Draining,
+                };
+                let version = env!("CARGO_PKG_VERSION");
+                let stages = meter.clone();
+                let mut routes = Routes::new(meter.clone(), health, "unlade backend", version)
+                    .route("/stages", move |_| Answer::json(stages.stages_json()));
+                if let Some(device) = &device {
+                    let (meter, device) = (meter.clone(), device.clone());
+                    routes = routes.route("/metrics", move |_| metrics(&meter, &*device));
+                }
+                Some(admin::start(address, routes)?)
+            }
+        };
+        let handoff = match &control.config().agent {
+            Some(agent) => {
+                let config = handoff_config(&control.config(), agent);
+                Some(Handoff::open(&config, Arc::clone(&meter))?)
+            }
+            None => None,
+        };
+        tracing::info!(address = %http, root = %control.config().root.display(), "serving objects");
+        let (http_sockets, https_sockets) = (Mutex::new(listeners), Mutex::new(https));
+        let listeners =
+            Listeners { http: Arc::new(http_sockets), https: Arc::new(https_sockets), tls };
+        let https = https_address;
+        Ok(Server { control, store, meter, places, listeners, http, https, admin, handoff, device })
+    }
+
+    /// Where HTTP over TLS is served, if it is.
+    pub fn https(&self) -> Option<SocketAddr> {
+        self.https
+    }
+
+    /// Where HTTP is served (the port chosen, where the configuration said 0).
+    pub fn http(&self) -> SocketAddr {
+        self.http
+    }
+
+    /// Where the admin endpoint is.
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(AdminServer::address)
+    }
+
+    /// Ends or reloads the server from elsewhere.
+    pub fn control(&self) -> Control<BackendConfig> {
+        self.control.clone()
+    }
+
+    /// The counters.
+    pub fn meter(&self) -> Arc<Meter> {
+        self.meter.clone()
+    }
+
+    /// Serves until drained or stopped. `reload` is asked for a configuration on SIGHUP;
+    /// `signals` says whether the process's signals are obeyed at all.
+    ///
+    /// # Errors
+    /// A worker that failed.
+    pub fn run(
+        self,
+        signals: bool,
+        mut reload: impl FnMut() -> Result<BackendConfig, ConfigError>,
+    ) -> Result<Ended, BackendError> {
+        let running = self.control.config();
+        let workers = WorkersConfig {
+            name: "backend",
+            threads: running.workers,
+            pin: running.pin,
+            drain_timeout: running.drain_timeout,
+            signals,
+        };
+        let handoff = self.handoff.clone();
+        let checked_reload = || {
+            let config = reload()?;
+            config.check_reload(&running)?;
+            if let Some(handoff) = &handoff {
+                handoff.reload_trust().map_err(HandoffError::from)?;
+            }
+            Ok::<BackendConfig, BackendError>(config)
+        };
+        let shared = Shared {
+            store: self.store.clone(),
+            meter: self.meter.clone(),
+            places: self.places.clone(),
+            listeners: self.listeners.clone(),
+            handoff: self.handoff.clone(),
+            device: self.device.clone(),
+        };
+        let main = move |info, watch| worker(shared.clone(), info, watch);
+        Ok(unlade_runtime::run_workers(&workers, &self.control, checked_reload, main)?)
+    }
+}
+
+/// What a worker is given.
+#[derive(Debug, Clone)]
+struct Shared {
+    store: Arc<Store>,
+    meter: Arc<Meter>,
+    places: Arc<Places>,
+    listeners: Listeners,
+    handoff: Option<Handoff>,
+    device: Option<Arc<dyn Device>>,
+}
+
+/// Binds the sockets of `[https]`: behind the device, where there is one, so that nothing of a
+/// connection can take another way, on which it would not be sealed.
+fn bind_https(
+    config: &BackendConfig,
+    device: Option<&dyn Device>,
+) -> Result<(Vec<TcpListener>, Option<Arc<rustls::ServerConfig>>), BackendError> {
+    let Some(https) = &config.https else { return Ok((Vec::new(), None)) };
+    let identity = tls::load(https).map_err(Box::new)?;
+    let device = device.map(|device| device.interface().to_owned());
+    let options = ListenOptions { device, ..ListenOptions::default() };
+    let sockets = listen::bind_shared(https.address, config.workers, &options)?;
+    tracing::info!(address = %https.address, tls = ?config.tls, "serving objects over TLS");
+    Ok((sockets, Some(identity)))
+}
+
+/// `/metrics` with what the device has counted.
+fn metrics(meter: &Meter, device: &dyn Device) -> Answer {
+    let text = meter.render();
+    let figures = text.strip_suffix(END).unwrap_or(&text);
+    Answer {
+        status: 200,
+        content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        body: format!("{figures}{}{END}", device.metrics()),
+    }
+}
+
+/// One worker's life: accept until the drain, then wait for what is in flight.
+async fn worker(
+    shared: Shared,
+    info: WorkerInfo,
+    mut watch: Watch<BackendConfig>,
+) -> Result<(), BackendError> {
+    let context =
+        Context::with_device(&watch.config(), shared.store, shared.meter, shared.device.clone());
+    let (Some(http), https) = shared.listeners.take()? else { return Ok(()) };
+    let agent = match &shared.handoff {
+        Some(handoff) => Some(adopt(handoff, info, &context)?),
+        None => None,
+    };
+    tracing::debug!(worker = info.index, "worker ready");
+    let mut drain = watch.clone();
+    tokio::select! {
+        () = accept::accept(&http, &context, &shared.places) => {}
+        () = accept_tls(https.as_ref(), &context, &shared.places) => {}
+        () = tend(&context, &mut watch, &shared.places) => {}
+        () = drain.reached(Phase::Draining) => {}
+    }
+    context.gate.drain();
+    if let Some(agent) = &agent {
+        agent.drain();
+    }
+    let unfinished = Unfinished { context: Rc::clone(&context), agent: agent.clone() };
+    accept::accept_last(http, &context, &shared.places).await;
+    if let Some(https) = https {
+        accept::accept_last(https, &context, &shared.places).await;
+    }
+    context.idle().await;
+    if let Some(agent) = &agent {
+        agent.drained().await;
+    }
+    drop(unfinished);
+    Ok(())
+}
+
+/// Counts and reports the connections that are left where a drain is cut short.
+struct Unfinished {
+    context: Rc<Context>,
+    agent: Option<Rc<Agent>>,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let adopted = self.agent.as_ref().map_or(0, |agent| agent.live());
+        let connections = self.context.gate.sessions().max(adopted);
+        if connections > 0 {
+            self.context.meter.add_n(Event::DrainDropped, connections as u64);
+            tracing::warn!(connections, adopted, "dropped, because the drain took too long");
+        }
+    }
+}
+
+async fn accept_tls(listener: Option<&Listener>, context: &Rc<Context>, places: &Arc<Places>) {
+    match listener {
+        Some(listener) => accept::accept(listener, context, places).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Takes over reloads, and closes objects nobody asks for.
+async fn tend(context: &Rc<Context>, watch: &mut Watch<BackendConfig>, places: &Places) {
+    let mut expire = unlade_runtime::beat::every(EXPIRE_EVERY);
+    loop {
+        tokio::select! {
+            config = watch.reloaded() => {
+                context.reload(&config);
+                places.set_most(config.connections_max);
+            }
+            _ = expire.tick() => context.expire_files(EXPIRE_EVERY),
+        }
+    }
+}
+
+/// Connections and open objects need descriptors: takes as many as the process may.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current < limit.maximum {
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        if let Err(error) = setrlimit(Resource::Nofile, raised) {
+            tracing::warn!(%error, "the limit of open files stays as it is");
+        }
+    }
+}
+
+/// Runs a backend by `config` until SIGTERM or SIGINT, and drains it. SIGHUP keeps `config`.
+///
+/// # Errors
+/// It cannot start, or a worker failed.
+pub fn run(config: BackendConfig) -> Result<(), BackendError> {
+    unlade_runtime::logs::init(&config.log)?;
+    let same = config.clone();
+    Server::bind(config)?.run(true, move || Ok(same.clone())).map(report)
+}
+
+/// Runs a backend by the configuration in `path`, read again on SIGHUP.
+///
+/// # Errors
+/// The configuration, as for [`run`] otherwise.
+pub fn run_from(path: &Path) -> Result<(), BackendError> {
+    run_with(path, |_| Err(BackendError::NoDevice.into()))
+}
+
+/// As [`run_from`]; `attach` is asked for the device, with `tls = "nic"`.
+///
+/// # Errors
+/// As [`run_from`], and those of `attach`.
+pub fn run_with(
+    path: &Path,
+    attach: impl FnOnce(&NicConfig) -> Result<Arc<dyn Device>, Box<dyn Error + Send + Sync>>,
+) -> Result<(), BackendError> {
+    let config = BackendConfig::load(path)?;
+    unlade_runtime::logs::init(&config.log)?;
+    let device = config.device()?.map(attach).transpose().map_err(BackendError::Device)?;
+    Server::bind_with(config, device)?.run(true, || BackendConfig::load(path)).map(report)
+}
+
+fn report(ended: Ended) {
+    match ended {
+        Ended::Finished => tracing::info!("drained"),
+        Ended::Dropped => tracing::warn!("stopped with requests in flight"),
+    }
+}

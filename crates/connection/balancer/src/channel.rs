@@ -1,0 +1,432 @@
+//! The control channels of one worker, one a server: kept up, and their frames brought to the
+//! connections they are about.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
+use unlade_channel::channel::{Channel, ChannelError, ESTABLISH_TIMEOUT, Late};
+use unlade_channel::trust::{Membership, server_name};
+use unlade_handoff_protocol::frame::{
+    ClientOctets, ConnectionId, Epoch, Frame, PROTOCOL_VERSION, ReturnReason, UNREAD_BYTES_MAX,
+    Usage,
+};
+use unlade_metrics::{Event, Gauge, Mode, Stage};
+use unlade_sys::link::Mac;
+
+use crate::auto::Left;
+use crate::flows::{Flow, Flows, Remote, Unread};
+use crate::pace::Way;
+use crate::scopes::Scopes;
+use crate::ship;
+
+/// Pause before the first attempt to reconnect; doubled with every failure. Long enough for a client
+/// to acknowledge what a server may have sent before it died: then it shows in the flow.
+const RETRY_MIN: Duration = Duration::from_millis(250);
+/// Longest pause between two attempts.
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// Who this worker is to its servers.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    /// Random number of this run of this worker.
+    pub instance: u64,
+    /// For the servers' logs.
+    pub name: String,
+}
+
+/// Whom a channel is kept up for: the balancer as a member of the server's pool; nobody, where the
+/// server belongs to no pool any more.
+pub(crate) type Wanted = Option<Arc<Membership>>;
+
+/// A channel that the server has answered on, and what it says it has.
+struct Greeted {
+    channel: Channel,
+    mac: Mac,
+    owned: HashMap<ConnectionId, Epoch>,
+}
+
+/// What comes after a channel.
+enum After {
+    /// Another one, opened already.
+    Next(Box<Greeted>),
+    /// It broke.
+    Broken(ChannelError),
+    /// Nobody wants it, and no connection is at the server.
+    Retired,
+}
+
+impl Flows {
+    /// Keeps the channel to one server up until it is wanted no more and nothing is at the server.
+    pub(crate) async fn keep_channel(
+        self: Rc<Self>,
+        remote: Rc<Remote>,
+        mut wanted: watch::Receiver<Wanted>,
+        identity: Identity,
+    ) {
+        let Some(mut member) = wanted.borrow_and_update().clone() else { return };
+        let mut pause = RETRY_MIN;
+        loop {
+            if let Some(newer) = wanted.borrow_and_update().clone() {
+                member = newer;
+            } else if !self.involve(remote.id) {
+                return self.retire(&remote);
+            }
+            let mut after = match self.greet(&remote, &member, &identity).await {
+                Ok(greeted) => {
+                    pause = RETRY_MIN;
+                    After::Next(Box::new(greeted))
+                }
+                Err(error) => After::Broken(error),
+            };
+            while let After::Next(greeted) = after {
+                after = self.serve_channel(&remote, *greeted, &mut wanted, &identity).await;
+            }
+            let After::Broken(error) = after else { return self.retire(&remote) };
+            if error.is_untrusted() {
+                self.meter.add(Event::PeerUntrusted);
+            }
+            tracing::warn!(agent = %remote.agent, %error, retry = ?pause, "channel down");
+            self.judge(&remote, &error);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY_MAX),
+                // Another identity may do at once.
+                Ok(()) = wanted.changed() => {}
+            }
+        }
+    }
+
+    fn retire(&self, remote: &Remote) {
+        self.set_silent(remote, false);
+        tracing::info!(agent = %remote.agent, "channel closed: its server is in no pool any more");
+    }
+
+    /// What the end of a channel, or a vain attempt, says about the server.
+    fn judge(&self, remote: &Remote, error: &ChannelError) {
+        match error {
+            _ if error.is_silence() => self.set_silent(remote, true),
+            // No answer again; or none yet, and then nothing is known.
+            ChannelError::Establish => {}
+            ChannelError::Io(error) if error.kind() == ErrorKind::TimedOut => {}
+            // Whatever is wrong, somebody is there and says so.
+            _ => self.set_silent(remote, false),
+        }
+    }
+
+    /// Opens a channel and exchanges HELLO. The server takes it in place of the one before.
+    async fn greet(
+        &self,
+        remote: &Remote,
+        member: &Membership,
+        identity: &Identity,
+    ) -> Result<Greeted, ChannelError> {
+        let (name, tls) = (server_name(remote.agent.ip()), Arc::clone(&member.client));
+        let mut channel = Channel::connect(remote.agent, name, tls).await?;
+        let hello = Frame::Hello {
+            version: PROTOCOL_VERSION,
+            instance: identity.instance,
+            name: identity.name.clone(),
+            mac: self.steering.link().mac,
+            lease_ms: self.timing.get().lease_ms,
+        };
+        channel.send(&hello).await?;
+        let Frame::Hello { mac, .. } = channel.receive().await? else {
+            return Err(ChannelError::Protocol("the first frame is not HELLO"));
+        };
+        let Frame::Owned(owned) = channel.receive().await? else {
+            return Err(ChannelError::Protocol("the second frame is not OWNED"));
+        };
+        channel.send(&ship::nothing()).await?;
+        Ok(Greeted { channel, mac, owned: owned.into_iter().collect() })
+    }
+
+    fn channel_up(&self, remote: &Remote, owned: &HashMap<ConnectionId, Epoch>) {
+        *remote.scopes.borrow_mut() = Scopes::default();
+        *remote.unread.borrow_mut() = None;
+        for id in self.ids() {
+            let epoch = owned.get(&id).copied();
+            self.step(id, |flow, _| flow.giver.handle_channel_up(remote.id, epoch));
+        }
+        let flows = self.flows.borrow();
+        for (id, epoch) in owned {
+            let is_there = |flow: &Flow| flow.giver.has(remote.id, *epoch);
+            if !flows.get(id).is_some_and(is_there) {
+                self.send_abandon(*id, remote.id, *epoch);
+            }
+        }
+    }
+
+    /// Serves a channel until it breaks, or there is another one.
+    async fn serve_channel(
+        &self,
+        remote: &Remote,
+        greeted: Greeted,
+        wanted: &mut watch::Receiver<Wanted>,
+        identity: &Identity,
+    ) -> After {
+        let Greeted { mut channel, mac, owned } = greeted;
+        remote.mac.set(mac);
+        let _open = remote.outbox.open();
+        self.channel_up(remote, &owned);
+        tracing::info!(agent = %remote.agent, "channel up");
+        self.meter.add(Event::ChannelConnected);
+        self.meter.gauge_add(Gauge::ChannelsUp, 1);
+        self.set_silent(remote, false);
+        remote.ready.set(wanted.borrow().is_some());
+        let greeting = Cell::new(false);
+        let mut following = std::pin::pin!(self.follow(remote, wanted, identity, &greeting));
+        let mut after = tokio::select! {
+            error = channel.serve(&remote.outbox, Late::Handle, |frame| self.handle(remote, frame)) => {
+                After::Broken(error)
+            }
+            () = remote.suspect.notified() => After::Broken(ChannelError::Silent),
+            after = &mut following => after,
+        };
+        // The server closes this one as soon as it is greeted on the next.
+        if let (After::Broken(ChannelError::Closed | ChannelError::Io(_)), true) =
+            (&after, greeting.get())
+            && let Ok(next @ After::Next(_)) = timeout(ESTABLISH_TIMEOUT, following).await
+        {
+            after = next;
+        }
+        remote.ready.set(false);
+        self.meter.gauge_add(Gauge::ChannelsUp, -1);
+        self.meter.add(Event::ChannelBroken);
+        for id in self.ids() {
+            self.step(id, |flow, now| flow.giver.handle_channel_down(remote.id, now));
+        }
+        after
+    }
+
+    /// Waits until the channel is wanted under another identity, and opens one under it, while the
+    /// one before goes on; or until it is not wanted any more, and nothing is at the server.
+    /// `greeting` is true while the server may take the next channel in place of this one.
+    async fn follow(
+        &self,
+        remote: &Remote,
+        wanted: &mut watch::Receiver<Wanted>,
+        identity: &Identity,
+        greeting: &Cell<bool>,
+    ) -> After {
+        let mut pause = RETRY_MIN;
+        let mut is_new = false;
+        loop {
+            if !is_new && wanted.changed().await.is_err() {
+                // The worker ends.
+                std::future::pending::<()>().await;
+            }
+            let member = wanted.borrow_and_update().clone();
+            let Some(member) = member else {
+                remote.ready.set(false);
+                tokio::select! {
+                    () = self.emptied(remote) => return After::Retired,
+                    Ok(()) = wanted.changed() => {
+                        is_new = true;
+                        continue;
+                    }
+                }
+            };
+            greeting.set(true);
+            let greeted = self.greet(remote, &member, identity).await;
+            greeting.set(false);
+            let error = match greeted {
+                Ok(greeted) => return After::Next(Box::new(greeted)),
+                // Who is not trusted any more keeps no channel.
+                Err(error) if error.is_distrust() => return After::Broken(error),
+                Err(error) => error,
+            };
+            let agent = remote.agent;
+            tracing::warn!(%agent, %error, "the new identity is not accepted; the old channel stays");
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY_MAX),
+                Ok(()) = wanted.changed() => {}
+            }
+            is_new = true;
+        }
+    }
+
+    /// Waits until no connection is at a server that is in no pool any more.
+    async fn emptied(&self, remote: &Remote) {
+        let mut tick = unlade_runtime::beat::every(unlade_runtime::beat::BEAT);
+        while self.involve(remote.id) {
+            tick.tick().await;
+        }
+    }
+
+    fn handle(&self, remote: &Remote, frame: Frame) -> Result<(), ChannelError> {
+        let from = remote.id;
+        match frame {
+            Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns } => {
+                self.step(id, |flow, _| {
+                    self.meter.record(Stage::Ship, flow.started.elapsed());
+                    self.meter
+                        .record(Stage::RestoreTcp, Duration::from_nanos(restore_tcp_ns.into()));
+                    if flow.tls {
+                        self.meter
+                            .record(Stage::RestoreTls, Duration::from_nanos(restore_tls_ns.into()));
+                    }
+                    flow.giver.handle_ready(from, epoch)
+                });
+            }
+            Frame::Refuse { id, epoch, reason } => {
+                self.meter.add(Event::MigrationRefused);
+                self.step(id, |flow, _| flow.giver.handle_refuse(from, epoch, reason));
+            }
+            Frame::Unread { id, epoch, at_bytes, octets } => {
+                keep_unread(remote, (id, epoch), at_bytes, &octets)?;
+            }
+            Frame::Return { id, epoch, reason, usage, unread_bytes, snapshot } => {
+                let unread = take_unread(remote, (id, epoch), unread_bytes)?;
+                self.meter.add_n(Event::BytesDirect, usage.sent_bytes);
+                self.step(id, |flow, _| {
+                    if !flow.giver.expects_return(from, epoch) {
+                        return Vec::new();
+                    }
+                    self.is_back(id);
+                    flow.snapshot = snapshot;
+                    flow.unread = unread;
+                    self.learn(flow, &usage, left(reason));
+                    self.learn_pace(flow, &usage, reason);
+                    flow.giver.handle_return(from, epoch, reason)
+                });
+            }
+            Frame::Closed { id, epoch, reason, usage } => {
+                self.meter.add_n(Event::BytesDirect, usage.sent_bytes);
+                self.step(id, |flow, _| {
+                    self.learn(flow, &usage, Left::Done);
+                    let candidate = &flow.assignment.candidate;
+                    self.worker.offload.learn_connection(candidate.route, candidate.home.requests);
+                    flow.giver.handle_closed(from, epoch, reason)
+                });
+            }
+            Frame::Drain => remote.ready.set(false),
+            _ => return Err(ChannelError::Protocol("a frame that only balancers send")),
+        }
+        Ok(())
+    }
+
+    /// A server reports what it did with a connection.
+    fn learn(&self, flow: &mut Flow, usage: &Usage, left: Left) {
+        let idle_return = flow.idle_return;
+        let candidate = &mut flow.assignment.candidate;
+        candidate.home.requests += u64::from(usage.requests);
+        let more = u64::from(usage.requests.saturating_sub(1));
+        self.meter.add_n(Event::Request(Mode::Stay), more);
+        let (requests, bytes) = (u64::from(usage.requests), usage.sent_bytes);
+        let offload = &self.worker.offload;
+        offload.learn_returned(candidate.key, requests, bytes, left);
+        offload.learn_silences_below(candidate.route, more, idle_return);
+    }
+
+    /// How long the client needed for each request, where the connection is back because of one
+    /// more.
+    fn learn_pace(&self, flow: &Flow, usage: &Usage, reason: ReturnReason) {
+        let next = matches!(reason, ReturnReason::NextRequest | ReturnReason::TermsUsed);
+        let took = next.then(|| flow.started.elapsed());
+        let served = (u64::from(usage.requests), usage.sent_bytes);
+        let route = flow.assignment.candidate.route;
+        self.worker.offload.learn_pace(route, Way::Direct, served, took, Duration::ZERO);
+    }
+}
+
+/// What a return says about how long servers keep connections.
+fn left(reason: ReturnReason) -> Left {
+    match reason {
+        ReturnReason::NextRequest => Left::OtherServer,
+        ReturnReason::Idle => Left::Idle,
+        // The terms, or an operator's doing.
+        ReturnReason::TermsUsed | ReturnReason::Draining | ReturnReason::Recalled => Left::Done,
+    }
+}
+
+/// UNREAD: keeps the octets until RETURN. Only one connection's are kept for a channel.
+fn keep_unread(
+    remote: &Remote,
+    of: (ConnectionId, Epoch),
+    at_bytes: u32,
+    octets: &[u8],
+) -> Result<(), ChannelError> {
+    let mut kept = remote.unread.borrow_mut();
+    if at_bytes == 0 {
+        *kept = Some(Unread { id: of.0, epoch: of.1, octets: ClientOctets::default() });
+    }
+    let fits = |kept: &&mut Unread| {
+        (kept.id, kept.epoch) == of
+            && kept.octets.len() == at_bytes as usize
+            && kept.octets.len() + octets.len() <= UNREAD_BYTES_MAX
+    };
+    match kept.as_mut().filter(fits) {
+        Some(kept) => {
+            kept.octets.append(octets);
+            Ok(())
+        }
+        None => Err(ChannelError::Protocol("UNREAD out of order or beyond its limit")),
+    }
+}
+
+/// What the UNREAD frames before a RETURN brought.
+fn take_unread(
+    remote: &Remote,
+    of: (ConnectionId, Epoch),
+    bytes: u32,
+) -> Result<ClientOctets, ChannelError> {
+    if bytes == 0 {
+        return Ok(ClientOctets::default());
+    }
+    let kept = remote.unread.borrow_mut().take();
+    let fits = |kept: &Unread| (kept.id, kept.epoch) == of && kept.octets.len() == bytes as usize;
+    let kept = kept.filter(fits).map(|kept| kept.octets);
+    kept.ok_or(ChannelError::Protocol("RETURN without the UNREAD that it announces"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use tokio::sync::Notify;
+    use unlade_migration::ServerId;
+
+    use super::*;
+
+    fn remote() -> Remote {
+        Remote {
+            id: ServerId(0),
+            agent: "10.0.0.21:7900".parse().unwrap(),
+            outbox: Default::default(),
+            mac: Cell::default(),
+            ready: Cell::new(true),
+            suspect: Notify::new(),
+            scopes: RefCell::default(),
+            unread: RefCell::default(),
+        }
+    }
+
+    #[test]
+    fn unread_octets_come_in_order_within_their_limit_and_with_their_return() {
+        let (remote, one, two) =
+            (remote(), (ConnectionId(1), Epoch(1)), (ConnectionId(2), Epoch(1)));
+        assert!(take_unread(&remote, one, 0).unwrap().is_empty());
+        keep_unread(&remote, one, 0, b"abc").unwrap();
+        keep_unread(&remote, one, 3, b"de").unwrap();
+        assert_eq!(&take_unread(&remote, one, 5).unwrap()[..], b"abcde");
+        // Once only, and all of it.
+        assert!(take_unread(&remote, one, 5).is_err());
+        keep_unread(&remote, one, 0, b"abc").unwrap();
+        assert!(take_unread(&remote, one, 4).is_err());
+        // A gap, and another connection's.
+        assert!(keep_unread(&remote, one, 3, b"de").is_err());
+        keep_unread(&remote, one, 0, b"abc").unwrap();
+        assert!(keep_unread(&remote, two, 3, b"de").is_err());
+        assert!(take_unread(&remote, two, 3).is_err());
+        // No more than a connection may have.
+        let piece = vec![0; UNREAD_BYTES_MAX / 4];
+        for at in 0..4 {
+            keep_unread(&remote, two, (at * piece.len()) as u32, &piece).unwrap();
+        }
+        assert!(keep_unread(&remote, two, UNREAD_BYTES_MAX as u32, b"x").is_err());
+    }
+}

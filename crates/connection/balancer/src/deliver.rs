@@ -1,0 +1,304 @@
+//! A response to the client: its head with the first of the body in one write, then the rest.
+
+use std::io;
+
+use unlade_http::{BodyFraming, ResponseHead};
+use unlade_metrics::Event;
+use unlade_runtime::Stream;
+
+use crate::body::Body;
+use crate::buffer::PipeLease;
+use crate::config::Timeouts;
+use crate::head::{self, ResponseTerms};
+use crate::incoming::Incoming;
+use crate::proxy::Failed;
+use crate::splice::{self, Turn};
+use crate::timer::{Elapsed, Timer};
+use crate::upload::{Upload, UploadError};
+use crate::upstream::Upstream;
+use crate::worker::Worker;
+
+/// One response on its way.
+pub(crate) struct Delivery<'c> {
+    /// The worker.
+    pub worker: &'c Worker,
+    /// The client.
+    pub client: &'c mut Stream,
+    /// The connection's timer.
+    pub timer: &'c mut Timer,
+    /// Timeouts of the listener.
+    pub timeouts: &'c Timeouts,
+    /// What of the request is still to be sent.
+    pub upload: Upload,
+    /// What the server has sent so far, from the head on.
+    pub incoming: Incoming,
+}
+
+/// How it went.
+pub(crate) struct Delivered {
+    /// All of the response was sent, and of the request what was not abandoned.
+    pub outcome: Result<(), Failed>,
+    /// Something was said to the client.
+    pub begun: bool,
+    /// The connection to the server, where it can be used again as far as this response goes.
+    pub upstream: Option<Upstream>,
+    /// Octets of the body sent, framing included.
+    pub response_bytes: u64,
+}
+
+impl Delivery<'_> {
+    /// Sends the response that begins with `head`.
+    pub(crate) async fn run(
+        mut self,
+        head: &ResponseHead,
+        terms: ResponseTerms,
+        mut upstream: Upstream,
+    ) -> Delivered {
+        let mut body = Body::new(head.framing());
+        let mut sent = 0;
+        let decode = terms.http10 && head.framing() == BodyFraming::Chunked;
+        let mut outcome = match decode {
+            false => self.begin(head, terms, &mut body, &mut sent).await,
+            true => self.begin_decoded(head, terms, &mut body, &mut sent).await,
+        };
+        // Malformed before the head was on its way: the client can still be told.
+        let begun = !matches!(outcome, Err(Failed::Malformed(_)));
+        // What lies behind the end of the response is nobody's.
+        let surplus = outcome.is_ok() && !self.incoming.data().is_empty();
+        self.incoming.clear();
+        while outcome.is_ok() && !(body.is_done() && self.upload.is_done()) {
+            outcome = self.go_on(&mut upstream, &mut body, decode, &mut sent).await;
+        }
+        let whole = outcome.is_ok() && !surplus && !self.upload.is_abandoned();
+        Delivered { outcome, begun, upstream: whole.then_some(upstream), response_bytes: sent }
+    }
+
+    async fn begin(
+        &mut self,
+        head: &ResponseHead,
+        terms: ResponseTerms,
+        body: &mut Body,
+        sent: &mut u64,
+    ) -> Result<(), Failed> {
+        let mut out = Vec::with_capacity(head.head_bytes() + 128);
+        head::response(head, self.incoming.data(), terms, &mut out);
+        let behind = self.incoming.data().get(head.head_bytes()..).unwrap_or_default();
+        let taken = body.advance(behind).map_err(Failed::Malformed)?;
+        if !self.incoming.replace_front(head.head_bytes(), &out) {
+            self.write(&out, taken > 0).await?;
+            self.incoming.consume(head.head_bytes());
+            out.clear();
+        }
+        let bytes = out.len() + taken;
+        let (client, incoming) = (&mut *self.client, &self.incoming);
+        let first = incoming.data().get(..bytes).unwrap_or_default();
+        write(client, self.timeouts, first, false).await?;
+        self.incoming.consume(bytes);
+        *sent += taken as u64;
+        Ok(())
+    }
+
+    async fn begin_decoded(
+        &mut self,
+        head: &ResponseHead,
+        terms: ResponseTerms,
+        body: &mut Body,
+        sent: &mut u64,
+    ) -> Result<(), Failed> {
+        let mut out = Vec::new();
+        head::response(head, self.incoming.data(), terms, &mut out);
+        let head_bytes = out.len();
+        self.incoming.consume(head.head_bytes());
+        let data = self.incoming.data();
+        let taken = body
+            .advance_with(data, |content| out.extend_from_slice(content))
+            .map_err(Failed::Malformed)?;
+        self.incoming.consume(taken);
+        *sent += (out.len() - head_bytes) as u64;
+        self.write(&out, false).await
+    }
+
+    /// One step of the rest.
+    async fn go_on(
+        &mut self,
+        upstream: &mut Upstream,
+        body: &mut Body,
+        decode: bool,
+        sent: &mut u64,
+    ) -> Result<(), Failed> {
+        if body.is_done() {
+            return self.upload_only(upstream).await;
+        }
+        if !self.upload.is_done() {
+            return self.both_ways(upstream, body, decode, sent).await;
+        }
+        let may_splice = !self.client.is_tls() && !decode;
+        if may_splice && self.worker.plan().config.body.splices(body.blind_bytes()) {
+            // Without a descriptor to be had it goes through the buffer.
+            if let Ok(pipe) = self.worker.pipes.take() {
+                return self.splice(upstream, pipe, body, sent).await;
+            }
+        }
+        let reading = self.incoming.fill(&mut upstream.tcp, &self.worker.buffers);
+        match self.timer.limit(self.timeouts.body_stall, reading).await {
+            Err(Elapsed) => Err(Failed::Slow),
+            Ok(read) => self.pass_on(read, body, decode, sent).await,
+        }
+    }
+
+    /// Passes on what was read into the empty buffer.
+    async fn pass_on(
+        &mut self,
+        read: io::Result<usize>,
+        body: &mut Body,
+        decode: bool,
+        sent: &mut u64,
+    ) -> Result<(), Failed> {
+        match read {
+            Ok(1..) => {}
+            Ok(_) if matches!(body, Body::UntilClose) => {
+                *body = Body::Done;
+                return Ok(());
+            }
+            _ => return Err(Failed::Server),
+        }
+        if decode {
+            let mut out = Vec::new();
+            let data = self.incoming.data();
+            let advanced = body.advance_with(data, |content| out.extend_from_slice(content));
+            advanced.map_err(Failed::Malformed)?;
+            *sent += out.len() as u64;
+            self.write(&out, false).await?;
+        } else {
+            let (client, incoming) = (&mut *self.client, &self.incoming);
+            let taken = body.advance(incoming.data()).map_err(Failed::Malformed)?;
+            let bytes = incoming.data().get(..taken).unwrap_or_default();
+            write(client, self.timeouts, bytes, false).await?;
+            *sent += taken as u64;
+        }
+        self.incoming.clear();
+        Ok(())
+    }
+
+    /// Moves the body as long as it need not be looked at.
+    async fn splice(
+        &mut self,
+        upstream: &Upstream,
+        mut pipe: PipeLease,
+        body: &mut Body,
+        sent: &mut u64,
+    ) -> Result<(), Failed> {
+        let mut spliced = 0;
+        let mut turn = Turn::default();
+        let outcome = loop {
+            let due = body.blind_bytes();
+            if due == 0 {
+                break Ok(());
+            }
+            let pulling = splice::pull(&upstream.tcp, &mut pipe, due);
+            let moved = match self.timer.limit(self.timeouts.body_stall, pulling).await {
+                Err(Elapsed) => break Err(Failed::Slow),
+                Ok(Ok(moved @ 1..)) => moved as u64,
+                Ok(Ok(_)) if matches!(body, Body::UntilClose) => {
+                    *body = Body::Done;
+                    break Ok(());
+                }
+                Ok(_) => break Err(Failed::Server),
+            };
+            body.skip(moved);
+            let client = self.client.tcp();
+            let mut pushed = Ok(0);
+            while pipe.held_bytes > 0 && pushed.is_ok() {
+                let pushing = splice::push(&mut pipe, client, false);
+                pushed = limited(self.timer, self.timeouts, pushing).await;
+            }
+            if let Err(failed) = pushed {
+                break Err(failed);
+            }
+            spliced += moved;
+            turn.moved(moved).await;
+        };
+        *sent += spliced;
+        self.client.add_sent_bytes(spliced);
+        self.worker.meter.add_n(Event::BytesSpliced, spliced);
+        outcome
+    }
+
+    /// The answer began before the request ended, and both go on.
+    async fn both_ways(
+        &mut self,
+        upstream: &mut Upstream,
+        body: &mut Body,
+        decode: bool,
+        sent: &mut u64,
+    ) -> Result<(), Failed> {
+        let (mut reader, writer) = upstream.tcp.split();
+        let worker = self.worker;
+        let (client, upload) = (&mut *self.client, &mut self.upload);
+        let incoming = &mut self.incoming;
+        let either = async {
+            tokio::select! {
+                biased;
+                read = incoming.fill(&mut reader, &worker.buffers) => Ok(read),
+                step = upload.step(client, writer.as_ref(), worker) => Err(step),
+            }
+        };
+        match self.timer.limit(self.timeouts.body_stall, either).await {
+            Err(Elapsed) => Err(Failed::Slow),
+            Ok(Ok(read)) => self.pass_on(read, body, decode, sent).await,
+            Ok(Err(step)) => self.stepped(step),
+        }
+    }
+
+    async fn upload_only(&mut self, upstream: &Upstream) -> Result<(), Failed> {
+        let step = self.upload.step(self.client, &upstream.tcp, self.worker);
+        match self.timer.limit(self.timeouts.body_stall, step).await {
+            Err(Elapsed) => Err(Failed::ClientSlow),
+            Ok(step) => self.stepped(step),
+        }
+    }
+
+    fn stepped(&mut self, step: Result<(), UploadError>) -> Result<(), Failed> {
+        match step {
+            Ok(()) => Ok(()),
+            Err(UploadError::Server) => {
+                self.upload.abandon();
+                Ok(())
+            }
+            Err(UploadError::Client) => Err(Failed::Client),
+            Err(UploadError::Malformed(error)) => Err(Failed::Body(error)),
+            Err(UploadError::TooLarge) => Err(Failed::TooLarge),
+        }
+    }
+
+    async fn write(&mut self, bytes: &[u8], more: bool) -> Result<(), Failed> {
+        write(self.client, self.timeouts, bytes, more).await
+    }
+}
+
+/// Writes to the client as long as it takes something now and then.
+async fn write(
+    client: &mut Stream,
+    timeouts: &Timeouts,
+    bytes: &[u8],
+    more: bool,
+) -> Result<(), Failed> {
+    client.set_stall_limit(timeouts.body_stall);
+    client.write_all(bytes, more).await.map_err(|error| match error.kind() {
+        io::ErrorKind::TimedOut => Failed::ClientSlow,
+        _ => Failed::Client,
+    })
+}
+
+/// Waits for the client.
+async fn limited<T>(
+    timer: &mut Timer,
+    timeouts: &Timeouts,
+    writing: impl Future<Output = io::Result<T>>,
+) -> Result<T, Failed> {
+    match timer.limit(timeouts.body_stall, writing).await {
+        Ok(Ok(written)) => Ok(written),
+        Ok(Err(_)) => Err(Failed::Client),
+        Err(Elapsed) => Err(Failed::ClientSlow),
+    }
+}

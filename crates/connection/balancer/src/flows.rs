@@ -1,0 +1,564 @@
+//! The connections that are away from this worker, or on their way, and the servers they are at.
+//!
+//! Each has a [`Giver`], which decides; what it decides is done here and in the stages around:
+//! [`crate::freeze`] (home → snapshot), [`crate::ship`] (frames), [`crate::reclaim`] (snapshot →
+//! home). [`crate::channel`] brings the servers' frames.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, oneshot};
+use unlade_channel::channel::Outbox;
+use unlade_handoff_protocol::frame::{
+    ClientOctets, CloseReason, ConnectionId, Epoch, ReturnReason,
+};
+use unlade_handoff_protocol::snapshot::EncodedSnapshot;
+use unlade_metrics::{Event, Fallback, Gauge, Held, Meter, Mode, Stage, Trigger};
+use unlade_migration::giver::{Action, Choice, Giver, Setback, Timing};
+use unlade_migration::{Millis, ServerId};
+use unlade_net::SeqNumber;
+use unlade_net::state::TcpSnapshot;
+use unlade_runtime::stream::Parts;
+use unlade_steering::{Belief, Slot, Steering, Windows};
+use unlade_sys::link::Mac;
+use unlade_sys::repair::Known;
+
+use crate::fallback::Declined;
+use crate::journal::{Journal, Noted};
+use crate::lingering::Lingering;
+use crate::machine::Machine;
+use crate::offload::{self, Candidate, Kept};
+use crate::pool::{AtServer, Server};
+use crate::scopes::Scopes;
+use crate::worker::Worker;
+
+/// A RECALL that has led to nothing is sent again after this.
+const RECALL_AGAIN: Duration = Duration::from_secs(1);
+
+/// After a reset the client's packets come here for this long, so that it is told for sure.
+const RESET_LOCAL: Duration = Duration::from_millis(300);
+/// And then they go to the owner that was not heard of, for this long: where its process died, its
+/// kernel still tries to send, and the client's refusal ends that.
+const RESET_LINGER: Duration = Duration::from_secs(15);
+
+/// Which server gets a connection, and for which request.
+#[derive(Debug)]
+pub(crate) struct Assignment {
+    /// The request, its route and its server.
+    pub candidate: Candidate,
+    /// The server's agent.
+    pub agent: SocketAddr,
+    /// Counts towards the server's load as long as it has the connection.
+    _at_server: AtServer,
+}
+
+impl Assignment {
+    /// Nothing where the server has no agent.
+    pub(crate) fn new(candidate: Candidate) -> Option<Assignment> {
+        let server = candidate.pool.servers.get(candidate.server)?;
+        let agent = server.agent?;
+        let at_server = AtServer::begin(Arc::clone(server));
+        Some(Assignment { candidate, agent, _at_server: at_server })
+    }
+}
+
+/// A server, as this worker knows it.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub id: ServerId,
+    pub agent: SocketAddr,
+    pub outbox: Outbox,
+    pub mac: Cell<Mac>,
+    /// HELLO was exchanged, and the server does not drain: offers may be sent.
+    pub ready: Cell<bool>,
+    /// Ends the channel: the server does not answer.
+    pub suspect: Notify,
+    /// What is defined to the server on the channel that is up.
+    pub scopes: RefCell<Scopes>,
+    /// What UNREAD frames brought for the RETURN that follows them.
+    pub unread: RefCell<Option<Unread>>,
+}
+
+/// Input of a connection that is about to come back, behind its snapshot's plaintext.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    pub id: ConnectionId,
+    pub epoch: Epoch,
+    pub octets: ClientOctets,
+}
+
+/// How a handover of a connection that was here ended.
+pub(crate) enum Outcome {
+    /// The server has it.
+    Gone,
+    /// It is still here.
+    Kept(Kept),
+}
+
+/// A connection that is away or on its way.
+pub(crate) struct Flow {
+    /// Counts it in the gauge that fits its state.
+    pub gauge: Held,
+    pub giver: Giver,
+    pub slot: Slot,
+    /// As long as it has no socket here.
+    pub _noted: Option<Noted>,
+    pub known: Known,
+    /// The newest snapshot, encoded.
+    pub snapshot: EncodedSnapshot,
+    /// Input behind the snapshot's plaintext.
+    pub unread: ClientOctets,
+    /// Behind the last octet that its owners have sent, as far as the newest snapshot tells.
+    pub send_end: SeqNumber,
+    pub tls: bool,
+    pub assignment: Assignment,
+    /// While the socket is still here: the frozen connection, and who waits for the outcome.
+    pub local: Option<Local>,
+    /// When the migration under way began.
+    pub started: Instant,
+    /// The offer that is out goes to the server that gave the connection back.
+    pub stays: bool,
+    /// The connection is over, but its last packets still go where they went.
+    pub linger: bool,
+    /// The connection was reset, and had this owner.
+    pub reset: Option<ServerId>,
+    /// After how long a silence its server is to give it back.
+    pub idle_return: Duration,
+    /// Why its server gave it back.
+    pub returned: Option<ReturnReason>,
+    /// A server was sent the request at its front, and has not said what became of it.
+    pub in_doubt: bool,
+    /// When it was called home last, and under which epoch.
+    pub recalled: Option<(Epoch, Instant)>,
+}
+
+/// The part of a flow that is here.
+pub(crate) struct Local {
+    pub parts: Parts,
+    /// The state that the newest snapshot describes.
+    pub tcp: TcpSnapshot,
+    pub reply: oneshot::Sender<Outcome>,
+}
+
+/// One worker's connections that are away.
+pub(crate) struct Flows {
+    pub worker: Rc<Worker>,
+    pub steering: Arc<Steering>,
+    /// Restores congestion windows, where the machine can.
+    pub windows: Option<Arc<Windows>>,
+    /// Where connections that have no socket here are noted.
+    pub journal: Option<Arc<Journal>>,
+    pub meter: Arc<Meter>,
+    pub timing: Cell<Timing>,
+    origin: Instant,
+    first_id: u64,
+    next_id: Cell<u64>,
+    pub flows: RefCell<HashMap<ConnectionId, Flow>>,
+    /// Those whose machine waits for something, so that the clock is looked at for them alone.
+    waiting: RefCell<HashSet<ConnectionId>>,
+    /// What of the steering's counters is in the meter.
+    reported: Cell<[u64; 5]>,
+    lingering: RefCell<Lingering<Slot>>,
+    /// Flows of connections that were reset, and the owners they had.
+    bereft: RefCell<VecDeque<(Instant, Slot, Mac)>>,
+    /// Those whose packets go to these owners again.
+    refused: RefCell<VecDeque<(Instant, Slot)>>,
+    remotes: RefCell<Vec<Rc<Remote>>>,
+    /// Connections that are to come home, whatever their terms say.
+    homing: RefCell<HashSet<ConnectionId>>,
+}
+
+impl Flows {
+    pub(crate) fn new(
+        worker: Rc<Worker>,
+        machine: Machine,
+        timing: Timing,
+        linger: Duration,
+    ) -> Rc<Flows> {
+        Rc::new(Flows {
+            meter: Arc::clone(&worker.meter),
+            first_id: (worker.info.index as u64) << 48,
+            journal: machine.journal,
+            worker,
+            steering: machine.steering,
+            windows: machine.windows,
+            timing: Cell::new(timing),
+            origin: Instant::now(),
+            next_id: Cell::new(0),
+            flows: RefCell::default(),
+            waiting: RefCell::default(),
+            reported: Cell::default(),
+            lingering: RefCell::new(Lingering::new(linger)),
+            bereft: RefCell::default(),
+            refused: RefCell::default(),
+            remotes: RefCell::default(),
+            homing: RefCell::default(),
+        })
+    }
+
+    pub(crate) fn now(&self) -> Millis {
+        Millis(self.origin.elapsed().as_millis() as u64)
+    }
+
+    pub(crate) fn new_id(&self) -> ConnectionId {
+        let next = self.next_id.get();
+        self.next_id.set(next + 1);
+        ConnectionId(self.first_id + next)
+    }
+
+    /// The server whose agent is at `agent`, known from now on.
+    pub(crate) fn remote(&self, agent: SocketAddr) -> Rc<Remote> {
+        let mut remotes = self.remotes.borrow_mut();
+        if let Some(known) = remotes.iter().find(|remote| remote.agent == agent) {
+            return Rc::clone(known);
+        }
+        let remote = Rc::new(Remote {
+            id: ServerId(remotes.len() as u16),
+            agent,
+            outbox: Outbox::default(),
+            mac: Cell::default(),
+            ready: Cell::new(false),
+            suspect: Notify::new(),
+            scopes: RefCell::default(),
+            unread: RefCell::default(),
+        });
+        remotes.push(Rc::clone(&remote));
+        remote
+    }
+
+    pub(crate) fn remote_of(&self, id: ServerId) -> Option<Rc<Remote>> {
+        self.remotes.borrow().get(usize::from(id.0)).map(Rc::clone)
+    }
+
+    /// True where a connection can be offered to the server now.
+    pub(crate) fn is_ready(&self, server: &Server) -> bool {
+        let Some(agent) = server.agent else { return false };
+        self.remotes.borrow().iter().any(|remote| remote.agent == agent && remote.ready.get())
+    }
+
+    /// True while flows of connections that ended at a server may still carry a last packet.
+    pub(crate) fn is_lingering(&self) -> bool {
+        !self.lingering.borrow().is_empty()
+    }
+
+    /// How long that is.
+    pub(crate) fn set_linger(&self, linger: Duration) {
+        self.lingering.borrow_mut().set_quiet(linger);
+    }
+
+    /// True while a connection is at `server`, or on its way to or from there.
+    pub(crate) fn involve(&self, server: ServerId) -> bool {
+        self.flows.borrow().values().any(|flow| flow.giver.server() == Some(server))
+    }
+
+    /// Takes note that `remote` is silent, or that it is not.
+    pub(crate) fn set_silent(&self, remote: &Remote, silent: bool) {
+        let plan = self.worker.plan();
+        let servers = plan.pools.iter().flat_map(|pool| &pool.servers);
+        for server in servers.filter(|server| server.agent == Some(remote.agent)) {
+            server.set_silent(silent);
+        }
+    }
+
+    /// Calls the connections that `which` names home, as soon as they have an owner.
+    pub(crate) fn want_home(&self, which: impl Fn(&Flow) -> bool) {
+        let flows = self.flows.borrow();
+        let wanted = flows.iter().filter(|(_, flow)| which(flow)).map(|(id, _)| *id);
+        self.homing.borrow_mut().extend(wanted);
+        drop(flows);
+        self.send_recalls();
+    }
+
+    /// Asks for the connections that are to come home: each once, and again where nothing came of
+    /// it, because the channel broke or the connection has another owner since.
+    fn send_recalls(&self) {
+        let mut flows = self.flows.borrow_mut();
+        let mut homing = self.homing.borrow_mut();
+        homing.retain(|id| flows.contains_key(id));
+        for id in homing.iter() {
+            let Some(flow) = flows.get_mut(id) else { continue };
+            let (true, Some(server)) = (flow.giver.is_owned(), flow.giver.server()) else {
+                continue;
+            };
+            let epoch = flow.giver.epoch();
+            let asked = flow
+                .recalled
+                .is_some_and(|(recalled, when)| recalled == epoch && when.elapsed() < RECALL_AGAIN);
+            if !asked {
+                flow.recalled = Some((epoch, Instant::now()));
+                self.send_recall(*id, server, epoch);
+            }
+        }
+    }
+
+    /// A connection has come back: what it was called home for is done.
+    pub(crate) fn is_back(&self, id: ConnectionId) {
+        self.homing.borrow_mut().remove(&id);
+    }
+
+    /// Connections that are away or on their way.
+    pub(crate) fn away(&self) -> usize {
+        self.flows.borrow().len()
+    }
+
+    /// Puts an event into a connection's machine and does what it says, until nothing is left.
+    pub(crate) fn step(
+        &self,
+        id: ConnectionId,
+        event: impl FnOnce(&mut Flow, Millis) -> Vec<Action>,
+    ) {
+        let now = self.now();
+        let mut flows = self.flows.borrow_mut();
+        let Some(flow) = flows.get_mut(&id) else {
+            self.meter.add(Event::FrameStale);
+            return;
+        };
+        let server = flow.giver.server();
+        let mut actions = VecDeque::from(event(flow, now));
+        let mut resumed = None;
+        while let Some(action) = actions.pop_front() {
+            match action {
+                Action::Choose(reason) => actions.extend(self.choose(flow, reason, now)),
+                Action::Rebuild(setback) => {
+                    resumed = self.rebuild(flow, setback);
+                    flow.reset = server.filter(|_| resumed.is_none());
+                }
+                Action::ThawLocal(setback) if self.thaw(flow, setback) => {}
+                Action::ThawLocal(_) => {
+                    self.reset(flow);
+                    flow.reset = server;
+                }
+                Action::Reset => {
+                    self.meter.add(Event::LeaseExpired);
+                    self.reset(flow);
+                    flow.reset = server;
+                }
+                other => self.perform(id, flow, other),
+            }
+        }
+        flow.gauge.move_to(match flow.giver.is_with_server() {
+            true => Gauge::FlowsOwned,
+            false => Gauge::MigrationsInFlight,
+        });
+        let owner = flow.reset.take().and_then(|owner| self.remote_of(owner));
+        let waits = flow.giver.deadline().is_some();
+        let over = flow.giver.is_over();
+        let ended = if over { flows.remove(&id) } else { None };
+        drop(flows);
+        let mut waiting = self.waiting.borrow_mut();
+        if waits && !over {
+            waiting.insert(id);
+        } else {
+            waiting.remove(&id);
+        }
+        drop(waiting);
+        let Some(flow) = ended else { return };
+        if flow.linger {
+            let packets = flow.slot.counters().packets;
+            self.lingering.borrow_mut().push(flow.slot, packets, Instant::now());
+            return;
+        }
+        if let Some(owner) = owner {
+            self.bereft.borrow_mut().push_back((Instant::now(), flow.slot, owner.mac.get()));
+            return;
+        }
+        // Outside of every borrow: the request loop may come back here at once.
+        if let Some(stream) = resumed {
+            self.go_on(flow, stream);
+        }
+    }
+
+    fn perform(&self, id: ConnectionId, flow: &mut Flow, action: Action) {
+        match action {
+            Action::Hold => flow.slot.hold(),
+            Action::Offer(to, epoch) => self.send_offer(id, flow, to, epoch),
+            Action::Redirect(to) => self.redirect(flow, to),
+            Action::CloseLocal => self.leave(flow),
+            Action::Suspect(to) => {
+                if let Some(remote) = self.remote_of(to) {
+                    tracing::warn!(agent = %remote.agent, "no answer to an offer");
+                    // At once: nobody is to be sent there while the channel ends.
+                    remote.ready.set(false);
+                    self.set_silent(&remote, true);
+                    remote.suspect.notify_one();
+                }
+            }
+            Action::Forget(reason) => self.forget(flow, reason),
+            Action::Choose(_) | Action::Rebuild(_) | Action::ThawLocal(_) | Action::Reset => {}
+        }
+    }
+
+    /// The server has the connection: so it gets the packets.
+    fn redirect(&self, flow: &mut Flow, to: ServerId) {
+        let Some(remote) = self.remote_of(to) else { return };
+        let begin = Instant::now();
+        let late = self.late(flow);
+        self.steering.redirect(&flow.slot, remote.mac.get(), &late);
+        self.meter.record(Stage::Redirect, begin.elapsed());
+        if !flow.stays {
+            let cost = flow.started.elapsed();
+            self.meter.record(Stage::Total, cost);
+            self.meter.add(Event::MigrationCompleted);
+            let route = flow.assignment.candidate.route;
+            self.worker.offload.learn_migration(route, flow.tls, cost, true);
+        }
+        // What it described is the server's now; it holds secrets and request bytes.
+        flow.snapshot = EncodedSnapshot::default();
+    }
+
+    /// A returned connection: where does it go?
+    fn choose(&self, flow: &mut Flow, reason: ReturnReason, now: Millis) -> Vec<Action> {
+        self.meter.add(Event::Returned(trigger(reason)));
+        flow.started = Instant::now();
+        flow.returned = Some(reason);
+        let next = match reason {
+            // What comes home in a drain stays.
+            _ if self.worker.is_draining() => None,
+            // More input than an offer carries: the request is proxied.
+            ReturnReason::NextRequest | ReturnReason::TermsUsed if !flow.unread.is_empty() => {
+                self.meter.add(Event::Fallback(Fallback::QueueTooLong));
+                None
+            }
+            ReturnReason::NextRequest | ReturnReason::TermsUsed => self.assign(flow),
+            ReturnReason::Idle | ReturnReason::Draining | ReturnReason::Recalled => None,
+        };
+        let Some(assignment) = next else { return flow.giver.choose(Choice::Home, now) };
+        let remote = self.remote(assignment.agent);
+        flow.assignment = assignment;
+        flow.stays = flow.giver.server() == Some(remote.id);
+        if flow.stays {
+            self.meter.add(Event::Request(Mode::Stay));
+        } else {
+            self.meter.add(Event::Request(Mode::Relay));
+            self.meter.add(Event::Relayed);
+        }
+        flow.giver.choose(Choice::Relay(remote.id), now)
+    }
+
+    fn assign(&self, flow: &mut Flow) -> Option<Assignment> {
+        // Hostile until decoded; and it must be this connection.
+        let snapshot = unlade_handoff_protocol::snapshot::Snapshot::decode(&flow.snapshot).ok()?;
+        if snapshot.tcp.flow != *flow.slot.flow() {
+            return None;
+        }
+        flow.send_end = snapshot.tcp.send_end();
+        flow.slot.know(&Belief::of(&snapshot.tcp), flow.send_end);
+        let home = flow.assignment.candidate.home;
+        let candidate = offload::place(&self.worker, &snapshot.plaintext, home)?;
+        let assignment = Assignment::new(candidate)?;
+        let remote = self.remote(assignment.agent);
+        (remote.ready.get() && remote.outbox.has_room()).then_some(assignment)
+    }
+
+    fn forget(&self, flow: &mut Flow, reason: CloseReason) {
+        if reason == CloseReason::ByClient {
+            self.meter.add(Event::ClientLeft);
+        }
+        flow.slot.linger();
+        flow.linger = true;
+    }
+
+    /// Looks at deadlines, lingering flows and counters; to be called a few times a second at
+    /// least.
+    pub(crate) fn tick(&self) {
+        let now = self.now();
+        let due: Vec<ConnectionId> = {
+            let flows = self.flows.borrow();
+            let is_due = |id: &&ConnectionId| {
+                let deadline = flows.get(id).and_then(|flow| flow.giver.deadline());
+                deadline.is_some_and(|deadline| deadline <= now)
+            };
+            self.waiting.borrow().iter().filter(is_due).copied().collect()
+        };
+        for id in due {
+            self.step(id, |flow, now| flow.giver.handle_tick(now));
+        }
+        self.send_recalls();
+        self.lingering.borrow_mut().forget(Instant::now(), |slot| slot.counters().packets);
+        let mut bereft = self.bereft.borrow_mut();
+        while bereft.front().is_some_and(|(since, ..)| since.elapsed() >= RESET_LOCAL) {
+            let Some((_, slot, owner)) = bereft.pop_front() else { break };
+            slot.redirect(owner);
+            slot.linger();
+            self.refused.borrow_mut().push_back((Instant::now(), slot));
+        }
+        drop(bereft);
+        let mut refused = self.refused.borrow_mut();
+        while refused.front().is_some_and(|(since, _)| since.elapsed() >= RESET_LINGER) {
+            refused.pop_front();
+        }
+        drop(refused);
+        if self.worker.info.index == 0 {
+            self.report_steering();
+        }
+        self.meter.gauge_set(Gauge::FlowEntries, self.steering.flows_in_use() as i64);
+    }
+
+    /// Adds what the steering of all workers has counted to the meter.
+    fn report_steering(&self) {
+        let hold = self.steering.hold_counters();
+        let (packets, bytes) = self.steering.redirected();
+        let now = [
+            (Event::PacketsHeld, hold.held),
+            (Event::PacketsReplayed, hold.replayed),
+            (Event::PacketsLost, hold.lost),
+            (Event::PacketsRedirected, packets),
+            (Event::BytesRedirected, bytes),
+        ];
+        let before = self.reported.replace(now.map(|(_, count)| count));
+        for ((event, count), before) in now.into_iter().zip(before) {
+            self.meter.add_n(event, count.saturating_sub(before));
+        }
+        self.meter.gauge_set(Gauge::HeldBytes, hold.waiting_bytes as i64);
+        let Ok(counts) = self.steering.take_counts() else { return };
+        for (event, count) in [
+            (Event::SegmentCorrupt, counts.corrupt),
+            (Event::HopsExceeded, counts.hops_exceeded),
+            (Event::FragmentDropped, counts.fragments_dropped),
+            (Event::ExtensionsExceeded, counts.extensions_dropped),
+            (Event::IcmpRedirected, counts.errors_redirected),
+            (Event::IcmpRefused, counts.errors_refused),
+        ] {
+            self.meter.add_n(event, count);
+        }
+    }
+
+    /// Every connection that is at `server` or between it and another owner.
+    pub(crate) fn ids(&self) -> Vec<ConnectionId> {
+        self.flows.borrow().keys().copied().collect()
+    }
+}
+
+/// The fallback that a setback is counted and logged as.
+pub(crate) fn declined(setback: Setback) -> Declined {
+    use unlade_handoff_protocol::frame::RefuseReason;
+    let reason = match setback {
+        Setback::Refused(RefuseReason::Overloaded) => Fallback::Overloaded,
+        Setback::Refused(RefuseReason::Draining) => Fallback::Draining,
+        Setback::Refused(RefuseReason::AddressNotLocal) => {
+            let cause = "the virtual IP is not configured on the server; add it there to lo";
+            return Declined::because(Fallback::AddressNotLocal, cause);
+        }
+        Setback::Refused(other) => {
+            let cause = format!("the server refused: {other:?}; its log has the error");
+            return Declined::because(Fallback::RestoreFailed, cause);
+        }
+        Setback::ChannelDown => Fallback::ChannelDown,
+        Setback::Deadline => Fallback::Deadline,
+    };
+    reason.into()
+}
+
+fn trigger(reason: ReturnReason) -> Trigger {
+    match reason {
+        ReturnReason::NextRequest => Trigger::OtherServer,
+        ReturnReason::TermsUsed => Trigger::Granted,
+        ReturnReason::Idle => Trigger::Idle,
+        ReturnReason::Draining => Trigger::Drain,
+        ReturnReason::Recalled => Trigger::Recalled,
+    }
+}

@@ -1,0 +1,221 @@
+//! From a connection at home, between two requests, to a snapshot: hold the flow's packets,
+//! freeze the socket, read it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+use unlade_handoff_protocol::snapshot::{EncodedSnapshot, Snapshot};
+use unlade_metrics::{Event, Fallback, Gauge, Held, Stage};
+use unlade_migration::giver::Giver;
+use unlade_migration::late::late_frames;
+use unlade_net::FlowKey;
+use unlade_net::state::{QUEUE_BYTES_MAX, SocketOptions, TcpSnapshot};
+use unlade_runtime::stream::{Parts, Stream};
+use unlade_steering::{Belief, Slot, SteerError};
+use unlade_sys::info::TcpInfo;
+use unlade_sys::repair::{self, Accept, Known, RepairError};
+
+use crate::fallback::Declined;
+use crate::flows::{Assignment, Flow, Flows, Local, Outcome};
+use crate::journal::Noted;
+use crate::offload::Kept;
+
+/// How long a handover waits for the client to take earlier responses; then the request is proxied.
+const SENT_WITHIN: Duration = Duration::from_millis(20);
+
+/// Most octets in the receive queue of a connection that is to move. What arrives until the queue
+/// is read has room in the rest of [`QUEUE_BYTES_MAX`].
+const UNREAD_BYTES_MAX: usize = QUEUE_BYTES_MAX / 4 * 3;
+
+/// A frozen connection.
+struct Frozen {
+    parts: Parts,
+    tcp: TcpSnapshot,
+    /// Encoded, the whole connection.
+    snapshot: EncodedSnapshot,
+}
+
+impl Flows {
+    /// Hands a connection to a server, with the request at the start of its input unconsumed.
+    /// Comes back when the server has it, or with the connection where it could not be moved.
+    pub(crate) async fn move_away(
+        &self,
+        stream: Stream,
+        assignment: Assignment,
+    ) -> Result<(), Kept> {
+        let remote = self.remote(assignment.agent);
+        if !remote.ready.get() {
+            return Err(Kept::new(stream, Fallback::ChannelDown));
+        }
+        if !remote.outbox.has_room() {
+            return Err(Kept::new(stream, Fallback::Overloaded));
+        }
+        if let Some(obstacle) = obstacle(&stream) {
+            return Err(Kept::new(stream, obstacle));
+        }
+        // Sent by the kernel behind a snapshot, it would be unknown to the server.
+        if !stream.sent(SENT_WITHIN).await {
+            let cause = "the client has not acknowledged earlier responses";
+            return Err(Kept::new(stream, Declined::because(Fallback::QueueTooLong, cause)));
+        }
+        let started = Instant::now();
+        let flow = FlowKey::new(stream.peer(), stream.local());
+        let slot = match self.steering.acquire(&flow) {
+            Ok(slot) => slot,
+            Err(error) => {
+                let reason = match error {
+                    SteerError::TableFull => Fallback::TableFull,
+                    _ => Fallback::SteerFailed,
+                };
+                return Err(Kept::new(stream, Declined::because(reason, error)));
+            }
+        };
+        let known = Known {
+            flow,
+            socket: SocketOptions { nodelay: true, ..SocketOptions::default() },
+            mss_bytes: None,
+            algorithm: String::new(),
+        };
+        let noted = self.journal.as_ref().and_then(|journal| journal.note(&flow));
+        slot.hold();
+        self.meter.record(Stage::Hold, started.elapsed());
+        let frozen = match self.freeze(stream, &known) {
+            Ok(frozen) => frozen,
+            Err((stream, error)) => {
+                slot.local();
+                self.steering.replay(&slot);
+                return Err(Kept::new(stream, Declined::because(fallback(&error), error)));
+            }
+        };
+        let outcome = self.start((slot, noted), known, frozen, assignment, started);
+        match outcome.await {
+            Ok(Outcome::Gone) => Ok(()),
+            Ok(Outcome::Kept(kept)) => Err(kept),
+            // The worker ends: so does the connection.
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn start(
+        &self,
+        (slot, noted): (Slot, Option<Noted>),
+        known: Known,
+        frozen: Frozen,
+        assignment: Assignment,
+        started: Instant,
+    ) -> oneshot::Receiver<Outcome> {
+        self.meter.add(Event::MigrationStarted);
+        let (reply, outcome) = oneshot::channel();
+        let to = self.remote(assignment.agent).id;
+        let (giver, actions) = Giver::start(to, self.timing.get(), self.now());
+        let Frozen { parts, tcp, snapshot } = frozen;
+        slot.know(&Belief::of(&tcp), tcp.send_end());
+        let flow = Flow {
+            gauge: Held::new(Arc::clone(&self.meter), Gauge::MigrationsInFlight),
+            giver,
+            slot,
+            _noted: noted,
+            known,
+            snapshot,
+            unread: Default::default(),
+            send_end: tcp.send_end(),
+            tls: parts.record.is_some(),
+            assignment,
+            local: Some(Local { parts, tcp, reply }),
+            started,
+            stays: false,
+            linger: false,
+            reset: None,
+            idle_return: Duration::ZERO,
+            returned: None,
+            in_doubt: false,
+            recalled: None,
+        };
+        let id = self.new_id();
+        self.flows.borrow_mut().insert(id, flow);
+        self.step(id, |_, _| actions);
+        outcome
+    }
+
+    fn freeze(&self, stream: Stream, known: &Known) -> Result<Frozen, (Box<Stream>, RepairError)> {
+        let begin = Instant::now();
+        let read = repair::freeze(stream.tcp())
+            .and_then(|()| repair::snapshot(stream.tcp(), known, Accept::Established));
+        match read {
+            Ok(tcp) => {
+                self.meter.record(Stage::SerializeTcp, begin.elapsed());
+                let parts = stream.into_parts();
+                let snapshot = self.encode(&parts, &tcp);
+                Ok(Frozen { parts, tcp, snapshot })
+            }
+            Err(error) => {
+                // A socket that does not thaw shows it at the next read or write.
+                let _ = repair::thaw(stream.tcp());
+                Err((Box::new(stream), error))
+            }
+        }
+    }
+
+    fn encode(&self, parts: &Parts, tcp: &TcpSnapshot) -> EncodedSnapshot {
+        let begin = Instant::now();
+        let whole = Snapshot {
+            tcp: tcp.clone(),
+            tls: parts.record.as_deref().map(unlade_tls::RecordLayer::to_snapshot),
+            plaintext: parts.input.clone(),
+        };
+        let snapshot = whole.encoded();
+        if whole.tls.is_some() {
+            self.meter.record(Stage::SerializeTls, begin.elapsed());
+        }
+        snapshot
+    }
+
+    /// What the frozen socket received since its snapshot (some packets may have passed the
+    /// steering before it held them), as frames for the new owner.
+    pub(crate) fn late(&self, flow: &Flow) -> Vec<Vec<u8>> {
+        let Some(Local { parts, tcp, .. }) = &flow.local else { return Vec::new() };
+        if TcpInfo::of(&parts.tcp).is_ok_and(|info| info.segs_in == tcp.segments_in) {
+            return Vec::new();
+        }
+        // A socket that was reset meanwhile cannot be read; the new owner meets the RST's cause.
+        let Ok(newer) = repair::snapshot_later(&parts.tcp, &flow.known) else {
+            return Vec::new();
+        };
+        let mac = self.steering.link().mac;
+        late_frames(tcp, &newer, mac, mac).unwrap_or_default()
+    }
+
+    /// A server has the connection: the frozen socket is closed silently.
+    pub(crate) fn leave(&self, flow: &mut Flow) {
+        let Some(Local { parts, reply, .. }) = flow.local.take() else { return };
+        // In repair mode: silent.
+        drop(parts);
+        // Whoever waited may be gone; the connection is away all the same.
+        let _ = reply.send(Outcome::Gone);
+    }
+}
+
+/// What keeps a connection from moving now, apart from its TCP state.
+fn obstacle(stream: &Stream) -> Option<Fallback> {
+    if stream.has_ended() {
+        return Some(Fallback::NotEstablished);
+    }
+    let queued_bytes = repair::unread_bytes(stream.tcp()).unwrap_or_default();
+    if stream.input().len() > QUEUE_BYTES_MAX || queued_bytes > UNREAD_BYTES_MAX {
+        return Some(Fallback::QueueTooLong);
+    }
+    match stream.record() {
+        Some(record) if !record.is_movable() => Some(Fallback::TlsState),
+        _ => None,
+    }
+}
+
+fn fallback(error: &RepairError) -> Fallback {
+    match error {
+        RepairError::Refused(_) => Fallback::Unsupported,
+        RepairError::NotEstablished(_) => Fallback::NotEstablished,
+        RepairError::QueueTooLong { .. } | RepairError::Unsent(_) => Fallback::QueueTooLong,
+        RepairError::Call { .. } => Fallback::Snapshot,
+    }
+}

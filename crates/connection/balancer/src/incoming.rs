@@ -1,0 +1,210 @@
+//! What a server has sent and nobody has consumed: a buffer that is borrowed from the worker
+//! only while there is something in it.
+
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use rustix::net::RecvFlags;
+use tokio::io::{AsyncRead, Interest, ReadBuf};
+use unlade_runtime::Stream;
+
+use crate::buffer::{Buffer, Buffers};
+
+/// Room in front of what arrives, so that a head which grows when it is rewritten still fits in
+/// place.
+const HEADROOM_BYTES: usize = 1024;
+
+/// Received and not consumed.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    buffer: Option<Buffer>,
+    start: usize,
+    end: usize,
+    touched: bool,
+    first_read_bytes: usize,
+}
+
+/// What happened first.
+#[derive(Debug)]
+pub(crate) enum Seen {
+    /// The server sent so much; 0 is its end.
+    Read(io::Result<usize>),
+    /// The client sent something, or ended its direction: watching it tells nothing any more.
+    ClientBusy,
+    /// The client has reset the connection.
+    ClientGone,
+}
+
+impl Incoming {
+    /// Nothing yet; the first read takes no more than `first_read_bytes`.
+    pub(crate) fn new(first_read_bytes: usize) -> Incoming {
+        Incoming { buffer: None, start: 0, end: 0, touched: false, first_read_bytes }
+    }
+
+    /// What is there.
+    pub(crate) fn data(&self) -> &[u8] {
+        let buffer = self.buffer.as_ref();
+        buffer.and_then(|buffer| buffer.get(self.start..self.end)).unwrap_or_default()
+    }
+
+    /// Nothing has ever arrived.
+    pub(crate) fn is_untouched(&self) -> bool {
+        !self.touched
+    }
+
+    /// Drops the first `bytes` octets.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.start = (self.start + bytes).min(self.end);
+    }
+
+    /// Drops everything, and gives the buffer back.
+    pub(crate) fn clear(&mut self) {
+        self.buffer = None;
+    }
+
+    /// Puts `head` in place of the first `replaced` octets; false where there is no room.
+    pub(crate) fn replace_front(&mut self, replaced: usize, head: &[u8]) -> bool {
+        let behind = (self.start + replaced).min(self.end);
+        let Some(start) = behind.checked_sub(head.len()) else { return false };
+        let place = self.buffer.as_mut().and_then(|buffer| buffer.get_mut(start..behind));
+        match place {
+            Some(place) => {
+                place.copy_from_slice(head);
+                self.start = start;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Reads more behind what is there.
+    ///
+    /// # Errors
+    /// The socket's; or the buffer is full, which limits of heads exclude.
+    pub(crate) async fn fill<R: AsyncRead + Unpin>(
+        &mut self,
+        reader: &mut R,
+        buffers: &Buffers,
+    ) -> io::Result<usize> {
+        poll_fn(|context| self.poll_fill(reader, buffers, context)).await
+    }
+
+    /// As [`Incoming::fill`], looking after the client meanwhile.
+    pub(crate) async fn fill_watching<R: AsyncRead + Unpin>(
+        &mut self,
+        reader: &mut R,
+        buffers: &Buffers,
+        client: Option<&Stream>,
+    ) -> Seen {
+        poll_fn(|context| {
+            if let Poll::Ready(read) = self.poll_fill(reader, buffers, context) {
+                return Poll::Ready(Seen::Read(read));
+            }
+            match client {
+                Some(client) => poll_client(client, context),
+                None => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    fn poll_fill<R: AsyncRead + Unpin>(
+        &mut self,
+        reader: &mut R,
+        buffers: &Buffers,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let mut buffer = match self.buffer.take() {
+            Some(buffer) => buffer,
+            None => {
+                (self.start, self.end) = (HEADROOM_BYTES, HEADROOM_BYTES);
+                buffers.take()
+            }
+        };
+        let spare = buffer.get_mut(self.end..).unwrap_or_default();
+        if spare.is_empty() {
+            return Poll::Ready(Err(io::ErrorKind::StorageFull.into()));
+        }
+        let bytes_max = if self.touched { usize::MAX } else { self.first_read_bytes };
+        let bytes_max = bytes_max.min(spare.len());
+        let mut read = ReadBuf::new(spare.get_mut(..bytes_max).unwrap_or_default());
+        let polled = Pin::new(reader).poll_read(context, &mut read);
+        let count = read.filled().len();
+        self.end += count;
+        self.touched |= count > 0;
+        // An empty buffer is of more use to another connection.
+        if self.end > self.start {
+            self.buffer = Some(buffer);
+        }
+        ready!(polled)?;
+        Poll::Ready(Ok(count))
+    }
+}
+
+/// Ready once the client has done something.
+fn poll_client(client: &Stream, context: &mut Context<'_>) -> Poll<Seen> {
+    let tcp = client.tcp();
+    loop {
+        if ready!(tcp.poll_read_ready(context)).is_err() {
+            return Poll::Ready(Seen::ClientGone);
+        }
+        let peeked = tcp.try_io(Interest::READABLE, || {
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            rustix::net::recv(tcp.as_fd(), &mut [0u8; 1][..], flags)
+                .map(|(_, count)| count)
+                .map_err(io::Error::from)
+        });
+        match peeked {
+            // The runtime knew of something that has been read since.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(_) => return Poll::Ready(Seen::ClientBusy),
+            Err(_) => return Poll::Ready(Seen::ClientGone),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_head_is_replaced_in_place_also_by_a_longer_one() {
+        let buffers = Buffers::default();
+        let mut incoming = Incoming::new(usize::MAX);
+        assert!(incoming.is_untouched());
+        let mut reader: &[u8] = b"old|body";
+        assert_eq!(incoming.fill(&mut reader, &buffers).await.unwrap(), 8);
+        assert!(incoming.replace_front(4, b"a longer one|"));
+        assert_eq!(incoming.data(), b"a longer one|body");
+        assert!(incoming.replace_front(13, b"x|"));
+        assert_eq!(incoming.data(), b"x|body");
+        assert!(!incoming.replace_front(2, &[b'y'; HEADROOM_BYTES + 100]));
+        incoming.consume(2);
+        assert_eq!(incoming.data(), b"body");
+        assert!(!incoming.is_untouched());
+    }
+
+    #[tokio::test]
+    async fn no_buffer_is_held_while_there_is_nothing() {
+        let buffers = Buffers::default();
+        let mut incoming = Incoming::new(usize::MAX);
+        let (mut far, mut near) = tokio::io::duplex(64);
+        {
+            let mut waiting = std::pin::pin!(incoming.fill(&mut near, &buffers));
+            let polled = poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await;
+            assert!(polled);
+        }
+        assert!(incoming.buffer.is_none());
+        far.write_all(b"abc").await.unwrap();
+        assert_eq!(incoming.fill(&mut near, &buffers).await.unwrap(), 3);
+        assert_eq!(incoming.data(), b"abc");
+        drop(far);
+        assert_eq!(incoming.fill(&mut near, &buffers).await.unwrap(), 0);
+        assert_eq!(incoming.data(), b"abc");
+    }
+}

@@ -1,0 +1,110 @@
+//! What moving connections takes of the machine: steering on the link that the listeners are on,
+//! congestion windows, the journal.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use unlade_metrics::{Event, Meter};
+use unlade_steering::{HoldLimits, Hook, SteerError, Steering, SteeringConfig, Windows};
+use unlade_sys::link::Link;
+
+use crate::config::{self, OffloadMode};
+use crate::journal::{self, Journal};
+use crate::plan::Plan;
+
+/// What moving connections takes of the machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    pub steering: Arc<Steering>,
+    /// Restores congestion windows, where the machine can.
+    pub windows: Option<Arc<Windows>>,
+    pub journal: Option<Arc<Journal>>,
+}
+
+impl Machine {
+    /// Steering, where a route wants connections handed over. A machine that cannot steer proxies;
+    /// the reason is said once.
+    pub(crate) fn open(plan: &Plan, meter: &Meter) -> Option<Machine> {
+        if plan.config.routes.iter().all(|route| route.offload == OffloadMode::Off) {
+            return None;
+        }
+        let offload = &plan.config.offload;
+        let interface = match &offload.interface {
+            Some(name) => Ok(name.clone()),
+            None => find_interface(plan),
+        };
+        let opened = interface.map_err(SteerError::Link).and_then(|interface| {
+            Steering::open(&SteeringConfig {
+                interface,
+                flows_max: offload.flows_max,
+                hold: Some(HoldLimits {
+                    device: format!("unlade-h{}", std::process::id() % 1_000_000),
+                    flow_bytes_max: offload.hold_bytes_max.as_usize(),
+                    bytes_max: offload.hold_bytes_max.as_usize(),
+                    ..HoldLimits::default()
+                }),
+                hook: match offload.steering {
+                    config::SteeringConfig::Auto => Hook::Auto,
+                    config::SteeringConfig::Tc => Hook::Tc,
+                    config::SteeringConfig::Xdp => Hook::Xdp,
+                },
+            })
+        });
+        match opened {
+            Ok(steering) => {
+                let (link, xdp) = (&steering.link().name, steering.is_xdp());
+                tracing::info!(interface = link, xdp, "connections can be handed over");
+                let windows = Windows::open().inspect_err(|error| {
+                    tracing::warn!(%error, "connections that come home start from the initial window");
+                });
+                let journal = open_journal(plan, link, meter);
+                let (steering, windows) = (Arc::new(steering), windows.ok().map(Arc::new));
+                Some(Machine { steering, windows, journal })
+            }
+            Err(error) => {
+                tracing::error!(%error, "no connection is handed over; everything is proxied");
+                None
+            }
+        }
+    }
+}
+
+/// The journal of connections that are away; those that the process before was killed with are
+/// reset.
+fn open_journal(plan: &Plan, interface: &str, meter: &Meter) -> Option<Arc<Journal>> {
+    let path = plan.config.offload.journal.clone().unwrap_or_else(|| {
+        let namespace = std::fs::metadata("/proc/self/ns/net").map_or(0, |file| file.ino());
+        PathBuf::from(format!("/run/unlade/lb-{interface}-{namespace}.journal"))
+    });
+    match Journal::open(&path, plan.config.offload.flows_max) {
+        Ok((journal, left)) => {
+            for flow in left {
+                tracing::warn!(%flow, "was away when the balancer before was killed");
+                match journal::ask(flow) {
+                    Ok(()) => meter.add(Event::StaleFlowReset),
+                    Err(error) => tracing::warn!(%flow, %error, "its client was not told"),
+                }
+            }
+            Some(journal)
+        }
+        Err(error) => {
+            let path = path.display();
+            tracing::warn!(%path, %error, "no journal: killed, this process may leave clients waiting; name `journal` in [offload]");
+            None
+        }
+    }
+}
+
+/// The interface that carries the first listener's address.
+fn find_interface(plan: &Plan) -> std::io::Result<String> {
+    let mut addresses = plan.config.listeners.iter().map(|listener| listener.address.ip());
+    let specific = addresses.find(|ip| !ip.is_unspecified());
+    match specific {
+        Some(ip) => Link::by_address(ip).map(|link| link.name),
+        None => Err(std::io::Error::new(
+            std::io::ErrorKind::InvalidInput,
+            "every listener has a wildcard address; name `interface` in [offload]",
+        )),
+    }
+}

@@ -1,0 +1,565 @@
+//! Whether a connection is handed to the server that answers its request, and the place where
+//! that is done.
+//!
+//! [`Offload::decide`] is policy: the route's mode, what only a proxy can do, what `auto` has
+//! learnt. The moving itself is behind [`HandOver`]; where there is none, everything is proxied.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use unlade_http::RequestHead;
+use unlade_metrics::Fallback;
+use unlade_runtime::{Stream, WorkerInfo};
+
+use crate::auto::{Auto, Left, Question, RequestKey, Served};
+use crate::config::OffloadMode;
+use crate::fallback::Declined;
+use crate::pace::Way;
+use crate::plan::Plan;
+use crate::pool::{Pool, Server};
+use crate::route::{Route, ScopeKey};
+use crate::worker::Worker;
+
+/// A future of the current thread.
+pub(crate) type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// Where a connection came from, so that it can come home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Home {
+    /// Index of its listener.
+    pub listener: usize,
+    /// Requests it has had, those at servers included as far as they are known.
+    pub requests: u64,
+}
+
+/// A request whose connection is to be handed over.
+#[derive(Debug, Clone)]
+pub(crate) struct Candidate {
+    /// The configuration it was routed by.
+    pub plan: Arc<Plan>,
+    /// Index of the route.
+    pub route: usize,
+    /// The pool.
+    pub pool: Arc<Pool>,
+    /// Index of the server in the pool.
+    pub server: usize,
+    /// What the server may answer besides.
+    pub scope: ScopeKey,
+    /// What the policy knows the request by.
+    pub key: RequestKey,
+    /// Where the connection comes home to.
+    pub home: Home,
+}
+
+/// Moves connections.
+pub(crate) trait HandOver {
+    /// Whether `server` can take a connection now. Cheap: asked before anything is frozen.
+    ///
+    /// # Errors
+    /// Why not.
+    fn ready(&self, server: &Server) -> Result<(), Fallback>;
+
+    /// Hands `stream` over. The request is unconsumed in [`Stream::input`]. On success the
+    /// connection is no longer this worker's until it comes home
+    /// ([`crate::connection::resume`]); on failure it is as it was.
+    ///
+    /// # Errors
+    /// The stream, and why it was not handed over.
+    fn hand_over(
+        &self,
+        stream: Stream,
+        candidate: Candidate,
+    ) -> LocalBoxFuture<'_, Result<(), Kept>>;
+}
+
+/// A connection that was not handed over.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// As it was.
+    pub stream: Box<Stream>,
+    /// Why.
+    pub why: Declined,
+    /// The server was sent the request and has not said whether it has answered it: sent again, a
+    /// request that is not idempotent might be carried out twice (RFC 9110 §9.2.2).
+    pub in_doubt: bool,
+}
+
+impl Kept {
+    /// No server has seen the request.
+    pub(crate) fn new(stream: impl Into<Box<Stream>>, why: impl Into<Declined>) -> Kept {
+        Kept { stream: stream.into(), why: why.into(), in_doubt: false }
+    }
+}
+
+/// What to do with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Hand the connection over.
+    HandOver,
+    /// Proxy: the route asks for nothing else.
+    Off,
+    /// Proxy; the reason is counted.
+    Proxy(Fallback),
+}
+
+/// A request that was routed and given a server.
+pub(crate) struct Routed<'r> {
+    /// The route.
+    pub route: &'r Route,
+    /// The server.
+    pub server: &'r Server,
+    /// What the policy knows it by.
+    pub key: RequestKey,
+    /// The connection has TLS.
+    pub tls: bool,
+    /// Requests that the connection has had before.
+    pub requests_before: u64,
+    /// The connection may be moved: nothing but the request speaks against it.
+    pub may_leave: bool,
+}
+
+/// Policy of one worker, and its means to move connections.
+pub(crate) struct Offload {
+    origin: Instant,
+    auto: RefCell<Auto>,
+    mover: RefCell<Option<Rc<dyn HandOver>>>,
+}
+
+impl Offload {
+    /// Proxies everything until [`Offload::install`] is called.
+    pub(crate) fn new(info: WorkerInfo, plan: &Plan) -> Offload {
+        let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(info.index as u64 + 1);
+        Offload {
+            origin: Instant::now(),
+            auto: RefCell::new(Auto::new(plan.routes.len(), seed)),
+            mover: RefCell::new(None),
+        }
+    }
+
+    /// From now on connections can be moved by `mover`.
+    pub(crate) fn install(&self, mover: Rc<dyn HandOver>) {
+        *self.mover.borrow_mut() = Some(mover);
+    }
+
+    /// Routes have changed their numbers.
+    pub(crate) fn replan(&self, plan: &Plan) {
+        self.auto.borrow_mut().reset_routes(plan.routes.len());
+    }
+
+    /// Decides about one request.
+    pub(crate) fn decide(&self, routed: &Routed<'_>, head: &RequestHead) -> Verdict {
+        if routed.route.offload == OffloadMode::Off {
+            return Verdict::Off;
+        }
+        if takes_a_proxy(head) {
+            return Verdict::Proxy(Fallback::Request);
+        }
+        if !routed.may_leave {
+            return Verdict::Proxy(Fallback::Draining);
+        }
+        if routed.server.agent.is_none() {
+            return Verdict::Proxy(Fallback::NoAgent);
+        }
+        let ready = match &*self.mover.borrow() {
+            None => Err(Fallback::Unsupported),
+            Some(mover) => mover.ready(routed.server),
+        };
+        if let Err(why) = ready {
+            return Verdict::Proxy(why);
+        }
+        if routed.route.offload == OffloadMode::Auto && !self.is_expected_to_pay(routed) {
+            return Verdict::Proxy(Fallback::PolicyAuto);
+        }
+        Verdict::HandOver
+    }
+
+    fn is_expected_to_pay(&self, routed: &Routed<'_>) -> bool {
+        let question = Question {
+            key: routed.key,
+            tls: routed.tls,
+            requests_before: routed.requests_before,
+            requests_per_migration: routed.route.requests_per_migration.limit(),
+            now: self.origin.elapsed(),
+        };
+        self.auto.borrow_mut().decide(&question).offload
+    }
+
+    /// Hands a connection over.
+    ///
+    /// # Errors
+    /// The stream as it was, and why.
+    pub(crate) async fn hand_over(&self, stream: Stream, candidate: Candidate) -> Result<(), Kept> {
+        let mover = self.mover.borrow().clone();
+        match mover {
+            Some(mover) => mover.hand_over(stream, candidate).await,
+            None => Err(Kept::new(stream, Fallback::Unsupported)),
+        }
+    }
+
+    /// A proxied response of a route with `offload = "auto"`: see [`Auto::learn_proxied`].
+    pub(crate) fn learn_proxied(&self, key: RequestKey, tls: bool, bytes: u64, busy: Duration) {
+        self.auto.borrow_mut().learn_proxied(key, tls, bytes, busy);
+    }
+
+    /// Requests of a connection were answered: see [`Auto::learn_pace`].
+    pub(crate) fn learn_pace(
+        &self,
+        route: usize,
+        way: Way,
+        (requests, bytes): (u64, u64),
+        took: Option<Duration>,
+        waited: Duration,
+    ) {
+        let served = Served { requests, bytes, took, waited, now: self.origin.elapsed() };
+        self.auto.borrow_mut().learn_pace(route, way, served);
+    }
+
+    /// What a migration cost: see [`Auto::learn_migration`].
+    pub(crate) fn learn_migration(&self, route: usize, tls: bool, cost: Duration, good: bool) {
+        self.auto.borrow_mut().learn_migration(route, tls, cost, good);
+    }
+
+    /// What a server did with a connection: see [`Auto::learn_returned`].
+    pub(crate) fn learn_returned(&self, key: RequestKey, requests: u64, bytes: u64, left: Left) {
+        self.auto.borrow_mut().learn_returned(key, requests, bytes, left);
+    }
+
+    /// A connection was taken home: see [`Auto::learn_reclaim`].
+    pub(crate) fn learn_reclaim(&self, tls: bool, cost: Duration) {
+        self.auto.borrow_mut().learn_reclaim(tls, cost);
+    }
+
+    /// A client was silent between two requests: see [`Auto::learn_silence`].
+    pub(crate) fn learn_silence(&self, route: usize, silence: Duration) {
+        self.auto.borrow_mut().learn_silence(route, silence);
+    }
+
+    /// So many silences were shorter: see [`Auto::learn_silences_below`].
+    pub(crate) fn learn_silences_below(&self, route: usize, count: u64, below: Duration) {
+        self.auto.borrow_mut().learn_silences_below(route, count, below);
+    }
+
+    /// How long a server is to keep a connection without a request: see [`Auto::idle_return`].
+    pub(crate) fn idle_return(&self, route: usize, occupancy: f64, most: Duration) -> Duration {
+        self.auto.borrow().idle_return(route, occupancy, most)
+    }
+
+    /// A connection ended: see [`Auto::learn_connection`].
+    pub(crate) fn learn_connection(&self, route: usize, requests: u64) {
+        self.auto.borrow_mut().learn_connection(route, requests);
+    }
+}
+
+/// Where the request at the front of `input` belongs: for a connection that comes back from one
+/// server and may go straight to another. `None`: there is no whole request that has a route and
+/// a server; the connection goes home and is answered there.
+pub(crate) fn place(worker: &Worker, input: &[u8], home: Home) -> Option<Candidate> {
+    let plan = worker.plan();
+    let head = RequestHead::parse(input, &plan.head_limits).ok()??;
+    let host = head.host(input);
+    let route = plan.routes.find(host, head.path(input))?;
+    // Proxied, and so for the request loop.
+    if route.offload == OffloadMode::Off || takes_a_proxy(&head) {
+        return None;
+    }
+    let pool = plan.pools.get(route.pool)?;
+    let mut turn = worker.turn.get();
+    let server = pool.choose(head.path(input), &mut turn, &[])?;
+    worker.turn.set(turn);
+    Some(Candidate {
+        plan: plan.shared(),
+        route: route.index,
+        pool: pool.clone(),
+        server,
+        scope: plan.routes.scope_key(route, host),
+        key: key(route, &head, input),
+        home,
+    })
+}
+
+/// An interim answer before the body, or another protocol after it, takes someone in between.
+fn takes_a_proxy(head: &RequestHead) -> bool {
+    head.expects_continue() || head.is_upgrade()
+}
+
+/// What the policy knows a request by.
+pub(crate) fn key(route: &Route, head: &RequestHead, input: &[u8]) -> RequestKey {
+    // Only `auto` looks at it.
+    if route.offload != OffloadMode::Auto {
+        return RequestKey::new(route.index, "", "", false);
+    }
+    let partial = head.header(input, "range").is_some();
+    RequestKey::new(route.index, head.method_text(input), head.path(input), partial)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::task::LocalSet;
+    use unlade_metrics::Meter;
+
+    use super::*;
+    use crate::clients::Clients;
+    use crate::config::BalancerConfig;
+    use crate::connection::{self, Connection};
+    use crate::pool::KnownServers;
+    use crate::worker::Shared;
+
+    /// Hands nothing over, or answers the request itself and sends the connection home.
+    struct Fake {
+        refuse: Cell<Option<Fallback>>,
+        in_doubt: Cell<bool>,
+        handed: Cell<u32>,
+        worker: RefCell<Option<Rc<Worker>>>,
+    }
+
+    impl HandOver for Fake {
+        fn ready(&self, server: &Server) -> Result<(), Fallback> {
+            assert!(server.agent.is_some());
+            Ok(())
+        }
+
+        fn hand_over(
+            &self,
+            mut stream: Stream,
+            candidate: Candidate,
+        ) -> LocalBoxFuture<'_, Result<(), Kept>> {
+            Box::pin(async move {
+                if let Some(why) = self.refuse.get() {
+                    let in_doubt = self.in_doubt.get();
+                    return Err(Kept { in_doubt, ..Kept::new(stream, why) });
+                }
+                self.handed.set(self.handed.get() + 1);
+                let head = RequestHead::parse(stream.input(), &candidate.plan.head_limits);
+                stream.consume(head.unwrap().unwrap().head_bytes());
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\ndirect";
+                stream.write_all(answer, false).await.unwrap();
+                let home = Home { requests: candidate.home.requests + 1, ..candidate.home };
+                let worker = self.worker.borrow().clone().unwrap();
+                tokio::task::spawn_local(connection::resume(worker, stream, home));
+                Ok(())
+            })
+        }
+    }
+
+    fn worker(server: std::net::SocketAddr, mode: &str, fake: &Rc<Fake>) -> Rc<Worker> {
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:1\"\n[[route]]\npool = \"p\"\noffload = \"{mode}\"\n\
+             [pool.p]\nservers = [\"{server}\"]\nagent_port = 7900\n\
+             trust = {{ ca = \"/a\", certificate = \"/b\", key = \"/c\" }}\n"
+        );
+        let mut config = BalancerConfig::parse(&text, "test").unwrap();
+        config.validate().unwrap();
+        // The files are of no concern here.
+        config.pools.get_mut("p").unwrap().trust = None;
+        config.routes[0].offload = OffloadMode::Off;
+        let mut plan = Plan::new(config.clone(), &mut KnownServers::default()).unwrap();
+        config.routes[0].offload = serde_mode(mode);
+        plan.routes = crate::route::RouteTable::new(&config.routes, |_| Some(0));
+        let meter = Arc::new(Meter::new());
+        let shared = Shared { meter, clients: Arc::new(Clients::new(1)) };
+        let info = WorkerInfo { index: 0, count: 1 };
+        let worker = Rc::new(Worker::new(info, &shared, Arc::new(plan)));
+        worker.offload.install(fake.clone());
+        *fake.worker.borrow_mut() = Some(worker.clone());
+        worker
+    }
+
+    fn serde_mode(mode: &str) -> OffloadMode {
+        match mode {
+            "always" => OffloadMode::Always,
+            "auto" => OffloadMode::Auto,
+            _ => OffloadMode::Off,
+        }
+    }
+
+    async fn serve(worker: &Rc<Worker>) -> TcpStream {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (tcp, peer) = listener.accept().await.unwrap();
+        let admission = worker.clients.admit_returned(peer.ip(), 0);
+        let home = Home { listener: 0, requests: 0 };
+        let connection = Connection::new(worker.clone(), Stream::plain(tcp), home, admission);
+        tokio::task::spawn_local(connection.serve());
+        client
+    }
+
+    async fn origin() -> std::net::SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::task::spawn_local(async move {
+            while let Ok((mut tcp, _)) = listener.accept().await {
+                tokio::task::spawn_local(async move {
+                    let mut request = [0; 4096];
+                    while let Ok(1..) = tcp.read(&mut request).await {
+                        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nproxied";
+                        let _ = tcp.write_all(answer).await;
+                    }
+                });
+            }
+        });
+        address
+    }
+
+    async fn get(client: &mut TcpStream, extra: &str) -> String {
+        let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{extra}\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = [0; 4096];
+        let count = client.read(&mut answer).await.unwrap();
+        let text = std::str::from_utf8(&answer[..count]).unwrap();
+        text.rsplit("\r\n").next().unwrap().to_owned()
+    }
+
+    fn run(mode: &str, refuse: Option<Fallback>, test: impl AsyncFnOnce(Rc<Worker>, Rc<Fake>)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let fake = Rc::new(Fake {
+                refuse: Cell::new(refuse),
+                in_doubt: Cell::new(false),
+                handed: Cell::new(0),
+                worker: RefCell::new(None),
+            });
+            let worker = worker(origin().await, mode, &fake);
+            test(worker, fake).await;
+        });
+    }
+
+    fn fallbacks(worker: &Worker, why: Fallback) -> u64 {
+        worker.meter.value(unlade_metrics::Event::Fallback(why))
+    }
+
+    #[test]
+    fn always_hands_over_and_the_connection_comes_home() {
+        run("always", None, async |worker, fake| {
+            let mut client = serve(&worker).await;
+            for _ in 0..3 {
+                assert_eq!(get(&mut client, "").await, "direct");
+            }
+            assert_eq!(fake.handed.get(), 3);
+            assert_eq!(worker.clients.total(), 1);
+            // What only a proxy can do stays here, on the same connection.
+            let upgrade = "Connection: upgrade\r\nUpgrade: websocket\r\n";
+            assert_eq!(get(&mut client, upgrade).await, "proxied");
+            assert_eq!(fallbacks(&worker, Fallback::Request), 1);
+            let mode = unlade_metrics::Mode::Offload;
+            assert_eq!(worker.meter.value(unlade_metrics::Event::Request(mode)), 3);
+        });
+    }
+
+    #[test]
+    fn what_comes_back_unmoved_is_proxied() {
+        run("always", Some(Fallback::Overloaded), async |worker, fake| {
+            let mut client = serve(&worker).await;
+            assert_eq!(get(&mut client, "").await, "proxied");
+            assert_eq!(fallbacks(&worker, Fallback::Overloaded), 1);
+            fake.refuse.set(None);
+            assert_eq!(get(&mut client, "").await, "direct");
+        });
+    }
+
+    #[test]
+    fn off_and_a_worker_without_means_proxy() {
+        run("off", None, async |worker, fake| {
+            let mut client = serve(&worker).await;
+            assert_eq!(get(&mut client, "").await, "proxied");
+            assert_eq!(fake.handed.get(), 0);
+        });
+        run("always", None, async |worker, _| {
+            *worker.offload.mover.borrow_mut() = None;
+            let mut client = serve(&worker).await;
+            assert_eq!(get(&mut client, "").await, "proxied");
+            assert_eq!(fallbacks(&worker, Fallback::Unsupported), 1);
+        });
+    }
+
+    #[test]
+    fn auto_proxies_what_is_small_and_hands_over_what_is_large() {
+        run("auto", None, async |worker, fake| {
+            // Costs are learnt by the clock: no pause of this machine makes it worth that.
+            worker.offload.learn_migration(0, false, Duration::from_secs(1), true);
+            let mut client = serve(&worker).await;
+            for _ in 0..20 {
+                assert_eq!(get(&mut client, "Connection: close\r\n").await, "proxied");
+                client = serve(&worker).await;
+            }
+            assert_eq!(fake.handed.get(), 0);
+            // As if servers had reported what they sent.
+            let key = RequestKey::new(0, "GET", "/", false);
+            for _ in 0..20 {
+                worker.offload.learn_returned(key, 1, 100 << 30, Left::Done);
+            }
+            assert_eq!(get(&mut client, "").await, "direct");
+        });
+    }
+
+    #[test]
+    fn a_returned_request_finds_its_place() {
+        run("always", None, async |worker, _| {
+            let home = Home { listener: 0, requests: 7 };
+            let input = b"GET /a HTTP/1.1\r\nHost: objects.example:80\r\n\r\n";
+            let candidate = place(&worker, input, home).unwrap();
+            assert_eq!((candidate.route, candidate.server, candidate.home), (0, 0, home));
+            assert!(place(&worker, &input[..10], home).is_none());
+            assert!(place(&worker, b"GET / HTTP/1.1\n", home).is_none());
+            // What only a proxy can do is done at home.
+            let upgrade =
+                b"GET /a HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n";
+            assert!(place(&worker, upgrade, home).is_none());
+        });
+        run("off", None, async |worker, _| {
+            let home = Home { listener: 0, requests: 7 };
+            assert!(place(&worker, b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n", home).is_none());
+        });
+    }
+
+    /// A drain takes connections home: none leaves any more, and each answer is the last one.
+    #[test]
+    fn while_the_process_drains_nothing_is_handed_over() {
+        run("always", None, async |worker, fake| {
+            let mut client = serve(&worker).await;
+            assert_eq!(get(&mut client, "").await, "direct");
+            worker.begin_drain();
+            client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            assert!(answer.contains("\r\nConnection: close\r\n"), "{answer}");
+            assert!(answer.ends_with("proxied"), "{answer}");
+            assert_eq!(fake.handed.get(), 1);
+            assert_eq!(fallbacks(&worker, Fallback::Draining), 1);
+            drop(client);
+            worker.all_ended().await;
+        });
+    }
+
+    /// A server that was sent a request and fell silent may have carried it out.
+    #[test]
+    fn a_request_in_doubt_is_sent_again_only_where_that_is_safe() {
+        run("always", Some(Fallback::ChannelDown), async |worker, fake| {
+            fake.in_doubt.set(true);
+            let ask = async |method: &str| {
+                let mut client = serve(&worker).await;
+                let request =
+                    format!("{method} / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+                client.write_all(request.as_bytes()).await.unwrap();
+                let mut answer = String::new();
+                client.read_to_string(&mut answer).await.unwrap();
+                assert!(answer.contains("\r\nConnection: close\r\n"), "{answer}");
+                answer
+            };
+            for safe in ["GET", "PUT", "DELETE"] {
+                assert!(ask(safe).await.ends_with("proxied"), "{safe}");
+            }
+            for other in ["POST", "PATCH"] {
+                assert!(ask(other).await.starts_with("HTTP/1.1 502 "), "{other}");
+            }
+            assert_eq!(worker.meter.value(unlade_metrics::Event::RequestInDoubt), 2);
+        });
+    }
+}

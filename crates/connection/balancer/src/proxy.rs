@@ -1,0 +1,582 @@
+//! One request through this balancer: to a server, and the answer back.
+//!
+//! ```text
+//!  client ──head──► rewritten ──► server        the head and what came with it, in one write
+//!  client ──body──► (pipe | buffer) ──► server  while an answer may already be on its way
+//!  server ──head──► rewritten in place ──► client, with the first of the body, in one write
+//!  server ──body──► (pipe | buffer) ──► client  as fast as the client takes it
+//! ```
+//! A request that could not be sent, or was sent on a pooled connection that turned out dead, is
+//! sent again where that cannot do anything twice.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::time::Instant;
+use unlade_http::{HeadError, HeadLimits, Method, RequestHead, ResponseHead};
+use unlade_metrics::{Event, Stage, UpstreamFailure};
+use unlade_runtime::Stream;
+
+use crate::body::Body;
+use crate::config::Timeouts;
+use crate::deliver::{Delivered, Delivery};
+use crate::head::{self, Origin, ResponseTerms};
+use crate::incoming::{Incoming, Seen};
+use crate::pool::{InFlight, Pool, Server};
+use crate::respond::Refusal;
+use crate::timer::{Elapsed, Timer};
+use crate::tunnel::Upgraded;
+use crate::upgrade;
+use crate::upload::{Upload, UploadError};
+use crate::upstream::Upstream;
+use crate::worker::Worker;
+
+/// What a server's heads may be: servers are trusted more than clients, but not to be endless.
+const RESPONSE_LIMITS: HeadLimits =
+    HeadLimits { head_bytes_max: 64 * 1024 - 1, headers_max: 256, target_bytes_max: 0 };
+/// Most interim responses to one request.
+const INTERIM_MAX: u32 = 32;
+/// Servers that are tried for one request.
+const SERVERS_TRIED_MAX: usize = 3;
+
+const BAD_ANSWER: Refusal = Refusal::new(502, "the server's answer is malformed");
+const NO_ANSWER: Refusal = Refusal::new(502, "the server closed the connection");
+const NO_CONNECTION: Refusal = Refusal::new(502, "the server cannot be reached");
+const SLOW_CONNECTION: Refusal = Refusal::new(504, "the server did not accept in time");
+const SLOW_ANSWER: Refusal = Refusal::new(504, "the server did not answer in time");
+const SLOW_BODY: Refusal = Refusal::new(408, "the request's body did not come in time");
+const LARGE_BODY: Refusal = Refusal::new(413, "the request's body is too large");
+
+/// A request on its way to a server. Its head, and the part of its body that came with it, are
+/// in `sent`; the rest is still in the client's stream.
+pub(crate) struct Forward<'b> {
+    sent: &'b [u8],
+    rest: Body,
+    body_bytes_max: u64,
+    method: Method,
+    http10: bool,
+    keep_alive: bool,
+    awaits_continue: bool,
+    /// The protocols that are offered to the server.
+    upgrade: Option<String>,
+}
+
+/// How a request is to be forwarded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Forwarding<'a> {
+    /// The client's address as text.
+    pub client: &'a str,
+    /// The server.
+    pub server: SocketAddr,
+    /// Most bytes of its body.
+    pub body_bytes_max: u64,
+    /// Protocols that the connection may change to.
+    pub upgrades: &'a [String],
+}
+
+impl<'b> Forward<'b> {
+    /// Rewrites the request at the front of the client's input into `out` and consumes it.
+    ///
+    /// # Errors
+    /// The body is malformed where it begins.
+    pub(crate) fn prepare(
+        client: &mut Stream,
+        request: &RequestHead,
+        how: Forwarding<'_>,
+        out: &'b mut Vec<u8>,
+    ) -> Result<Forward<'b>, HeadError> {
+        let input = client.input();
+        out.clear();
+        // Only a request of HTTP/1.0 can lack a host; the allocation is its own fault.
+        let authority =
+            if request.host(input).is_none() { how.server.to_string() } else { String::new() };
+        let upgrade = upgrade::offer(request, input, how.upgrades);
+        let origin = Origin {
+            client: how.client,
+            tls: client.is_tls(),
+            authority: &authority,
+            upgrade: upgrade.as_deref(),
+        };
+        head::request(request, input, &origin, out);
+        let mut rest = Body::new(request.framing());
+        let behind = input.get(request.head_bytes()..).unwrap_or_default();
+        let taken = rest.advance(behind)?;
+        out.extend_from_slice(behind.get(..taken).unwrap_or_default());
+        client.consume(request.head_bytes() + taken);
+        Ok(Forward {
+            sent: out,
+            rest,
+            body_bytes_max: how.body_bytes_max.saturating_sub(taken as u64),
+            method: request.method(),
+            http10: request.is_http10(),
+            keep_alive: request.keep_alive(),
+            awaits_continue: request.expects_continue(),
+            upgrade,
+        })
+    }
+
+    /// The path, for choosing another server.
+    fn path(&self) -> &str {
+        let line = self.sent.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        let target = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+        let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
+        std::str::from_utf8(path).unwrap_or_default()
+    }
+}
+
+/// How a request ended.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// Answered; the next request may follow.
+    KeepAlive,
+    /// Answered for the last time.
+    Close,
+    /// Nothing was said to the client; say this and close.
+    Refused(Refusal),
+    /// The answer broke off, or the client did.
+    Abort,
+    /// The server has changed the protocol, and the client has been told.
+    Upgraded(Box<Upgraded>),
+}
+
+/// How a request ended, and what there is to count.
+#[derive(Debug)]
+pub(crate) struct Done {
+    /// How.
+    pub ended: Ended,
+    /// Status of the answer; 0 where none was begun.
+    pub status: u16,
+    /// Octets of the answer's body.
+    pub response_bytes: u64,
+    /// Part of the request has not been read.
+    pub unread: bool,
+    /// The request was HEAD.
+    pub head_only: bool,
+}
+
+impl Done {
+    /// Nothing was said to the client.
+    pub(crate) fn refused(refusal: Refusal) -> Done {
+        let ended = Ended::Refused(refusal);
+        Done { ended, status: 0, response_bytes: 0, unread: true, head_only: false }
+    }
+
+    fn aborted() -> Done {
+        Done { ended: Ended::Abort, ..Done::refused(NO_ANSWER) }
+    }
+}
+
+/// What one exchange works with.
+pub(crate) struct Exchange<'c> {
+    /// The worker.
+    pub worker: &'c Worker,
+    /// The client.
+    pub client: &'c mut Stream,
+    /// The connection's timer.
+    pub timer: &'c mut Timer,
+    /// Timeouts of the listener.
+    pub timeouts: &'c Timeouts,
+    /// The pool.
+    pub pool: &'c Pool,
+    /// The connection ends with this request.
+    pub is_last: bool,
+}
+
+/// Why an attempt did not lead to an answer.
+enum Attempt {
+    /// A pooled connection was dead, and the request can be sent again.
+    Stale,
+    /// The request ended with it.
+    Over(Done),
+}
+
+impl Exchange<'_> {
+    /// Gets the request answered, at first by the server of `in_flight`, which is number `server`
+    /// of the pool.
+    pub(crate) async fn run(
+        mut self,
+        forward: Forward<'_>,
+        server: usize,
+        in_flight: InFlight,
+        start: Instant,
+    ) -> Done {
+        let head_only = forward.method == Method::Head;
+        let mut done = self.run_attempts(forward, server, in_flight, start).await;
+        done.head_only = head_only;
+        done
+    }
+
+    async fn run_attempts(
+        &mut self,
+        mut forward: Forward<'_>,
+        mut server: usize,
+        mut in_flight: InFlight,
+        start: Instant,
+    ) -> Done {
+        let mut failed = Vec::new();
+        let mut pooled = self.worker.upstreams.take(in_flight.server().address);
+        loop {
+            let upstream = match pooled.take() {
+                Some(upstream) => upstream,
+                None => match self.connect(&in_flight).await {
+                    Ok(upstream) => upstream,
+                    Err(refusal) => {
+                        failed.push(server);
+                        // Nothing was sent, so any server may be asked instead.
+                        match self.another(&forward, &failed) {
+                            Some((index, other)) => (server, in_flight) = (index, other),
+                            None => return Done::refused(refusal),
+                        }
+                        pooled = self.worker.upstreams.take(in_flight.server().address);
+                        continue;
+                    }
+                },
+            };
+            match self.attempt(&mut forward, upstream, in_flight.server(), start).await {
+                Attempt::Over(mut done) => {
+                    if let Ended::Upgraded(upgraded) = &mut done.ended {
+                        upgraded.in_flight = Some(in_flight);
+                    }
+                    return done;
+                }
+                Attempt::Stale => self.worker.meter.add(Event::UpstreamRetried),
+            }
+        }
+    }
+
+    async fn connect(&mut self, in_flight: &InFlight) -> Result<Upstream, Refusal> {
+        let server = in_flight.server();
+        let connecting = self.worker.upstreams.connect(server.address);
+        let connected = self.timer.limit(self.timeouts.upstream_connect, connecting).await;
+        if !matches!(connected, Ok(Ok(_))) {
+            // Only what failed counts: a server that accepts may still fail its checks.
+            server.observe(false, &self.pool.health, &self.worker.meter);
+        }
+        match connected {
+            Ok(Ok(upstream)) => Ok(upstream),
+            Ok(Err(error)) => {
+                tracing::debug!(server = %server.address, %error, "connecting");
+                Err(self.failure(UpstreamFailure::Connect, NO_CONNECTION))
+            }
+            Err(Elapsed) => Err(self.failure(UpstreamFailure::ConnectTimeout, SLOW_CONNECTION)),
+        }
+    }
+
+    fn failure(&self, reason: UpstreamFailure, refusal: Refusal) -> Refusal {
+        self.worker.meter.add(Event::UpstreamFailed(reason));
+        refusal
+    }
+
+    fn another(&self, forward: &Forward<'_>, failed: &[usize]) -> Option<(usize, InFlight)> {
+        if failed.len() >= SERVERS_TRIED_MAX {
+            return None;
+        }
+        let mut turn = self.worker.turn.get();
+        let index = self.pool.choose(forward.path(), &mut turn, failed)?;
+        self.worker.turn.set(turn);
+        Some((index, InFlight::begin(self.pool.servers.get(index)?.clone())))
+    }
+
+    /// Sends the request on `upstream` and delivers the answer.
+    async fn attempt(
+        &mut self,
+        forward: &mut Forward<'_>,
+        mut upstream: Upstream,
+        server: &Server,
+        start: Instant,
+    ) -> Attempt {
+        // Once more of the body is taken from the client it is nowhere else.
+        let replayable =
+            upstream.reused && forward.rest.is_done() && forward.method.is_idempotent();
+        if let Err(ended) = self.send(forward.sent, &upstream).await {
+            match ended {
+                Some(_) if replayable => return Attempt::Stale,
+                // The server may have answered before it closed.
+                Some(_) => {}
+                None => {
+                    let refusal = self.failure(UpstreamFailure::ResponseTimeout, SLOW_ANSWER);
+                    return Attempt::Over(Done::refused(refusal));
+                }
+            }
+        }
+        let rest = std::mem::replace(&mut forward.rest, Body::Done);
+        let mut upload = Upload::new(rest, forward.body_bytes_max);
+        // What goes through TLS is not spliced: more than the head may as well be read.
+        let recent = (!self.client.is_tls()).then_some(&self.worker.recent_bodies);
+        let first_read_bytes = self.worker.plan().config.body.first_read_bytes(recent);
+        let mut incoming = Incoming::new(first_read_bytes);
+        match self.await_head(forward, &mut upstream, &mut upload, &mut incoming).await {
+            Ok(head) => {
+                self.worker.meter.record(Stage::UpstreamResponse, start.elapsed());
+                server.set_silent(false);
+                if head.status() == 101 {
+                    return Attempt::Over(self.switch(forward, head, upstream, incoming).await);
+                }
+                Attempt::Over(self.deliver(forward, head, upstream, upload, incoming).await)
+            }
+            Err(Failed::Server) if replayable && incoming.is_untouched() => Attempt::Stale,
+            Err(failed) => Attempt::Over(self.give_up(failed)),
+        }
+    }
+
+    /// Sends all of `bytes`. The error is `None` where the time is up.
+    async fn send(&mut self, bytes: &[u8], upstream: &Upstream) -> Result<(), Option<io::Error>> {
+        let mut left = bytes;
+        while !left.is_empty() {
+            match self.timer.limit(self.timeouts.body_stall, upstream.write(left)).await {
+                Ok(Ok(count)) => left = left.get(count..).unwrap_or_default(),
+                Ok(Err(error)) => return Err(Some(error)),
+                Err(Elapsed) => return Err(None),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the final response's head, sending the rest of the request meanwhile and passing
+    /// interim responses on.
+    async fn await_head(
+        &mut self,
+        forward: &mut Forward<'_>,
+        upstream: &mut Upstream,
+        upload: &mut Upload,
+        incoming: &mut Incoming,
+    ) -> Result<ResponseHead, Failed> {
+        let mut interim = 0;
+        let mut watch_client = true;
+        let mut deadline = None;
+        loop {
+            let parsed = ResponseHead::parse(incoming.data(), &RESPONSE_LIMITS, forward.method);
+            match parsed.map_err(Failed::Malformed)? {
+                Some(head) if head.is_interim() => {
+                    interim += 1;
+                    if interim > INTERIM_MAX {
+                        return Err(Failed::Malformed(HeadError::BadStatusLine));
+                    }
+                    forward.awaits_continue = false;
+                    self.pass_interim(&head, forward.http10, incoming).await?;
+                    continue;
+                }
+                // Nobody asked for another protocol.
+                Some(head) if head.status() == 101 && forward.upgrade.is_none() => {
+                    return Err(Failed::Malformed(HeadError::BadStatusLine));
+                }
+                Some(head) => return Ok(head),
+                None => {}
+            }
+            if upload.is_done() {
+                let after = self.timeouts.upstream_response;
+                let deadline = *deadline.get_or_insert_with(|| Instant::now() + after);
+                let watched = watch_client.then_some(&*self.client);
+                let seen = incoming.fill_watching(&mut upstream.tcp, &self.worker.buffers, watched);
+                match self.timer.until(deadline, seen).await {
+                    Err(Elapsed) => return Err(Failed::Slow),
+                    Ok(Seen::Read(Ok(1..))) => {}
+                    Ok(Seen::Read(_)) => return Err(Failed::Server),
+                    Ok(Seen::ClientBusy) => watch_client = false,
+                    Ok(Seen::ClientGone) => return Err(Failed::Client),
+                }
+                continue;
+            }
+            self.upload_or_read(forward, upstream, upload, incoming).await?;
+        }
+    }
+
+    /// Either some of the body goes up, or something of an answer arrives.
+    async fn upload_or_read(
+        &mut self,
+        forward: &Forward<'_>,
+        upstream: &mut Upstream,
+        upload: &mut Upload,
+        incoming: &mut Incoming,
+    ) -> Result<(), Failed> {
+        let stall = match forward.awaits_continue {
+            true => self.timeouts.upstream_response,
+            false => self.timeouts.body_stall,
+        };
+        let worker = self.worker;
+        let client = &mut *self.client;
+        let (mut reader, writer) = upstream.tcp.split();
+        let either = async {
+            tokio::select! {
+                biased;
+                read = incoming.fill(&mut reader, &worker.buffers) => Either::Read(read),
+                step = upload.step(client, writer.as_ref(), worker) => Either::Step(step),
+            }
+        };
+        match self.timer.limit(stall, either).await {
+            Err(Elapsed) if upload.is_stuck_at_server() || forward.awaits_continue => {
+                Err(Failed::Slow)
+            }
+            Err(Elapsed) => Err(Failed::ClientSlow),
+            Ok(Either::Read(Ok(1..)) | Either::Step(Ok(()))) => Ok(()),
+            Ok(Either::Read(_)) => Err(Failed::Server),
+            // The server takes no more; it may have said why.
+            Ok(Either::Step(Err(UploadError::Server))) => {
+                upload.abandon();
+                Ok(())
+            }
+            Ok(Either::Step(Err(UploadError::Client))) => Err(Failed::Client),
+            Ok(Either::Step(Err(UploadError::Malformed(error)))) => Err(Failed::Body(error)),
+            Ok(Either::Step(Err(UploadError::TooLarge))) => Err(Failed::TooLarge),
+        }
+    }
+
+    async fn pass_interim(
+        &mut self,
+        head: &ResponseHead,
+        http10: bool,
+        incoming: &mut Incoming,
+    ) -> Result<(), Failed> {
+        // RFC 9110 §15.2: a client of HTTP/1.0 does not know them.
+        if !http10 {
+            let mut out = Vec::new();
+            let terms = ResponseTerms { http10, keep_alive: true };
+            head::response(head, incoming.data(), terms, &mut out);
+            let sending = self.client.write_all(&out, false);
+            match self.timer.limit(self.timeouts.body_stall, sending).await {
+                Ok(Ok(())) => {}
+                _ => return Err(Failed::Client),
+            }
+        }
+        incoming.consume(head.head_bytes());
+        Ok(())
+    }
+
+    /// The server has changed the protocol: tells the client.
+    async fn switch(
+        &mut self,
+        forward: &Forward<'_>,
+        head: ResponseHead,
+        upstream: Upstream,
+        incoming: Incoming,
+    ) -> Done {
+        let data = incoming.data();
+        let offered = forward.upgrade.as_deref().unwrap_or_default();
+        let Some(protocol) = upgrade::chosen(&head, data, offered) else {
+            return self.give_up(Failed::Malformed(HeadError::BadStatusLine));
+        };
+        let mut out = Vec::with_capacity(head.head_bytes() + 64);
+        head::switching(&head, data, protocol, &mut out);
+        let behind = data.get(head.head_bytes()..).unwrap_or_default().to_vec();
+        self.client.set_stall_limit(self.timeouts.body_stall);
+        if self.client.write_all(&out, false).await.is_err() {
+            return Done::aborted();
+        }
+        let upgraded = Box::new(Upgraded { upstream, behind, in_flight: None });
+        let (ended, status) = (Ended::Upgraded(upgraded), head.status());
+        Done { ended, status, response_bytes: 0, unread: false, head_only: false }
+    }
+
+    async fn deliver(
+        &mut self,
+        forward: &Forward<'_>,
+        head: ResponseHead,
+        upstream: Upstream,
+        mut upload: Upload,
+        incoming: Incoming,
+    ) -> Done {
+        // Who refuses a request does not want the rest of it.
+        if head.status() >= 400 && !upload.is_done() {
+            upload.abandon();
+        }
+        let unread = upload.is_abandoned();
+        let chunks_removed = forward.http10 && head.framing() == unlade_http::BodyFraming::Chunked;
+        let keep_alive = forward.keep_alive
+            && !unread
+            && !chunks_removed
+            && head.framing() != unlade_http::BodyFraming::UntilClose
+            && !self.is_last
+            && !self.worker.is_draining();
+        let terms = ResponseTerms { http10: forward.http10, keep_alive };
+        let status = head.status();
+        let reusable = head.keep_alive();
+        let delivery = Delivery {
+            worker: self.worker,
+            client: self.client,
+            timer: self.timer,
+            timeouts: self.timeouts,
+            upload,
+            incoming,
+        };
+        let Delivered { outcome, begun, upstream, response_bytes } =
+            delivery.run(&head, terms, upstream).await;
+        self.worker.recent_bodies.note(response_bytes);
+        let ended = match outcome {
+            Ok(()) if keep_alive => Ended::KeepAlive,
+            Ok(()) => Ended::Close,
+            Err(failed) if !begun => return self.give_up(failed),
+            Err(failed) => return self.break_off(failed, status, response_bytes),
+        };
+        if let Some(upstream) = upstream.filter(|_| reusable && !unread) {
+            self.worker.upstreams.put(upstream, &self.pool.upstream, Instant::now());
+        }
+        // Where the client asked for the end it sends no more; where we do, it may be sending.
+        let unread = unread || (!keep_alive && forward.keep_alive);
+        Done { ended, status, response_bytes, unread, head_only: false }
+    }
+
+    /// Before anything was said to the client.
+    fn give_up(&self, failed: Failed) -> Done {
+        Done::refused(match failed {
+            Failed::Server => self.failure(UpstreamFailure::Closed, NO_ANSWER),
+            Failed::Slow => self.failure(UpstreamFailure::ResponseTimeout, SLOW_ANSWER),
+            Failed::Malformed(error) => {
+                self.worker.meter.add(Event::ResponseRefused(error.reason()));
+                self.failure(UpstreamFailure::BadResponse, BAD_ANSWER)
+            }
+            Failed::Body(error) => {
+                self.worker.meter.add(Event::HeadRefused(error.reason()));
+                Refusal::new(error.status(), "the request's body is malformed")
+            }
+            Failed::TooLarge => LARGE_BODY,
+            Failed::ClientSlow => {
+                self.worker.meter.add(Event::ClientStalled);
+                SLOW_BODY
+            }
+            Failed::Client => return Done::aborted(),
+        })
+    }
+
+    /// After the head was sent: the status cannot be taken back.
+    fn break_off(&self, failed: Failed, status: u16, response_bytes: u64) -> Done {
+        let event = match failed {
+            Failed::Server => Some(Event::UpstreamFailed(UpstreamFailure::Closed)),
+            Failed::Slow => Some(Event::UpstreamFailed(UpstreamFailure::ResponseTimeout)),
+            Failed::Malformed(error) => {
+                self.worker.meter.add(Event::ResponseRefused(error.reason()));
+                Some(Event::UpstreamFailed(UpstreamFailure::BadResponse))
+            }
+            Failed::Body(error) => Some(Event::HeadRefused(error.reason())),
+            Failed::ClientSlow => Some(Event::ClientStalled),
+            Failed::Client | Failed::TooLarge => None,
+        };
+        if let Some(event) = event {
+            self.worker.meter.add(event);
+        }
+        Done { status, response_bytes, ..Done::aborted() }
+    }
+}
+
+enum Either {
+    Read(io::Result<usize>),
+    Step(Result<(), UploadError>),
+}
+
+/// Why an exchange failed, and whose fault it is.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// The server closed before its answer was complete.
+    Server,
+    /// The server did not go on in time.
+    Slow,
+    /// The server's answer is malformed.
+    Malformed(HeadError),
+    /// The client is gone.
+    Client,
+    /// The client did not go on in time.
+    ClientSlow,
+    /// The client's body is malformed.
+    Body(HeadError),
+    /// The client's body is too large.
+    TooLarge,
+}

@@ -1,0 +1,177 @@
+//! The way home: a frozen socket thawed, a returned snapshot rebuilt, or, where neither is
+//! possible, a reset for the client.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::net::TcpStream;
+use unlade_handoff_protocol::frame::ReturnReason;
+use unlade_handoff_protocol::snapshot::Snapshot;
+use unlade_metrics::{Event, Stage};
+use unlade_migration::giver::Setback;
+use unlade_migration::window::window_to_restore;
+use unlade_net::SeqNumber;
+use unlade_net::packet::{Direction, Segment, TcpFlags};
+use unlade_runtime::stream::{Parts, Stream};
+use unlade_sys::raw;
+use unlade_sys::repair::{self, RepairError};
+use unlade_tls::RecordLayer;
+
+use crate::connection::{self, Back};
+use crate::fallback::Place;
+use crate::flows::{Flow, Flows, Local, Outcome};
+use crate::offload::Kept;
+
+#[derive(Debug, Error)]
+enum RebuildError {
+    #[error("the snapshot: {0}")]
+    Snapshot(#[from] unlade_bytes::DecodeError),
+    #[error("the snapshot is of another connection")]
+    Foreign,
+    #[error("its server died while it answered")]
+    Served,
+    #[error("the record layer: {0}")]
+    Record(#[from] unlade_tls::RecordError),
+    #[error("the socket: {0}")]
+    Socket(#[from] RepairError),
+    #[error("the runtime: {0}")]
+    Runtime(#[from] io::Error),
+}
+
+impl Flows {
+    /// Whether the client has been served by someone else since `send_end`. Where an offer was out
+    /// when the channel broke, the server may have begun to answer before it died: what the client
+    /// has acknowledged tells, because its packets come here as long as the flow is held.
+    fn was_served(flow: &Flow, send_end: SeqNumber) -> bool {
+        // Believed only within the window: no stranger's packet decides over the connection.
+        flow.slot.counters().belief.is_some_and(|known| send_end.before(known.last_ack))
+    }
+
+    /// The connection never left: it goes on here. False where it cannot, because a server has
+    /// answered on it.
+    pub(crate) fn thaw(&self, flow: &mut Flow, setback: Setback) -> bool {
+        if Flows::was_served(flow, flow.send_end) {
+            tracing::info!(flow = %flow.slot.flow(), "its server died while it answered");
+            self.leave(flow);
+            return false;
+        }
+        let Some(local) = flow.local.take() else { return true };
+        self.meter.add(Event::MigrationRestored);
+        let (route, cost) = (flow.assignment.candidate.route, flow.started.elapsed());
+        self.worker.offload.learn_migration(route, flow.tls, cost, false);
+        let Local { parts, reply, .. } = local;
+        // A socket that does not thaw shows it at the next read or write.
+        let _ = repair::thaw(&parts.tcp);
+        flow.slot.local();
+        self.steering.replay(&flow.slot);
+        let stream = Stream::from_parts(parts);
+        // Whoever waited for the outcome is gone only when the worker ends.
+        let in_doubt = setback.leaves_doubt();
+        let why = crate::flows::declined(setback);
+        let _ = reply.send(Outcome::Kept(Kept { in_doubt, ..Kept::new(stream, why) }));
+        true
+    }
+
+    /// A returned connection becomes a socket here.
+    pub(crate) fn rebuild(&self, flow: &mut Flow, setback: Option<Setback>) -> Option<Stream> {
+        flow.in_doubt = setback.is_some_and(Setback::leaves_doubt);
+        if let Some(setback) = setback {
+            let candidate = &flow.assignment.candidate;
+            let place = Place {
+                route: candidate.plan.routes.get(candidate.route),
+                server: candidate.pool.servers.get(candidate.server).map(|server| &**server),
+                client: flow.slot.flow().client,
+            };
+            let declined = crate::flows::declined(setback);
+            self.worker.fallbacks.report(&self.meter, &declined, &place);
+        }
+        match self.restore(flow) {
+            Ok(connection) => {
+                self.meter.add(Event::Reclaimed);
+                let cost = flow.started.elapsed();
+                self.meter.record(Stage::Reclaim, cost);
+                if setback.is_none() {
+                    self.worker.offload.learn_reclaim(flow.tls, cost);
+                }
+                Some(connection)
+            }
+            Err(error) => {
+                tracing::warn!(flow = %flow.slot.flow(), %error, "a returned connection is lost");
+                self.meter.add(Event::MigrationLost);
+                self.reset(flow);
+                None
+            }
+        }
+    }
+
+    /// The request loop goes on with a connection that came home.
+    pub(crate) fn go_on(&self, flow: Flow, stream: Stream) {
+        let candidate = &flow.assignment.candidate;
+        let idle = flow.returned == Some(ReturnReason::Idle);
+        let back = Back {
+            home: candidate.home,
+            route: Some(candidate.route),
+            idle: if idle { flow.idle_return } else { Duration::ZERO },
+            in_doubt: flow.in_doubt,
+        };
+        drop(flow);
+        // The worker waits for it from now on, and not from when the task has its turn.
+        tokio::task::spawn_local(connection::resume(Rc::clone(&self.worker), stream, back));
+    }
+
+    fn restore(&self, flow: &mut Flow) -> Result<Stream, RebuildError> {
+        let mut snapshot = Snapshot::decode(&flow.snapshot)?;
+        if snapshot.tcp.flow != *flow.slot.flow() {
+            return Err(RebuildError::Foreign);
+        }
+        if Flows::was_served(flow, snapshot.tcp.send_end()) {
+            return Err(RebuildError::Served);
+        }
+        snapshot.tcp.set_clock_forward(flow.started.elapsed());
+        let record = snapshot.tls.as_ref().map(RecordLayer::from_snapshot).transpose()?;
+        let restored = repair::restore(&snapshot.tcp, || {
+            let segments = window_to_restore(&snapshot.tcp.congestion);
+            if let (Some(windows), Some(segments)) = (&self.windows, segments) {
+                windows.expect(flow.slot.flow(), segments);
+            }
+        })?;
+        let fd = restored.activate()?;
+        let tcp = TcpStream::from_std(fd.into())?;
+        // Only now, that there is a socket, may packets come.
+        flow.slot.local();
+        self.steering.replay(&flow.slot);
+        let mut input = std::mem::take(&mut snapshot.plaintext);
+        input.extend_from_slice(&std::mem::take(&mut flow.unread));
+        let (record, ended) = (record.map(Box::new), snapshot.tcp.peer_closed);
+        let parts = Parts { tcp, record, input, ended };
+        let key = flow.slot.flow();
+        Ok(Stream::with_addresses(parts, key.client, key.service))
+    }
+
+    /// Tells the client that its connection is gone. Its owner is, so the sequence number that a
+    /// RST needs is what the client acknowledged last. A client that has received more than it
+    /// acknowledged ignores that one; so it is asked, in the manner of a keep-alive probe (RFC
+    /// 9293 §3.8.4): its answer meets this host's stack without a socket, and gets the right RST
+    /// from there.
+    pub(crate) fn reset(&self, flow: &mut Flow) {
+        flow.slot.local();
+        self.steering.replay(&flow.slot);
+        let key = *flow.slot.flow();
+        let (seq, ack) = match flow.slot.counters().belief {
+            Some(known) => (known.last_ack, known.last_seq),
+            None => (flow.send_end, SeqNumber(0)),
+        };
+        let reset = Segment::reset(key, Direction::ToClient, seq);
+        let probe = Segment { seq: seq - 1, ack, flags: TcpFlags::ACK, ..reset };
+        for segment in [reset, probe] {
+            let packet = segment.ip_packet().map_err(io::Error::other);
+            let sent = packet.and_then(|packet| raw::send_packet(&packet, key.client.ip()));
+            if let Err(error) = sent {
+                return tracing::warn!(flow = %key, %error, "no reset sent");
+            }
+        }
+        self.meter.add(Event::ResetSent);
+    }
+}

@@ -1,0 +1,257 @@
+//! From a configuration to a running process.
+
+use std::fmt::Write as _;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use unlade_metrics::{Meter, Role};
+use unlade_runtime::admin;
+use unlade_runtime::admin::{AdminError, AdminServer, Answer, Health, Routes};
+use unlade_runtime::listen;
+use unlade_runtime::listen::{ListenError, ListenOptions};
+use unlade_runtime::logs;
+use unlade_runtime::logs::LogError;
+use unlade_runtime::{Control, Phase, Watch, WorkerInfo, WorkersConfig, WorkersError, run_workers};
+
+use crate::clients::Clients;
+use crate::config::BalancerConfig;
+use crate::machine::Machine;
+use crate::plan::{Plan, PlanError};
+use crate::pool::KnownServers;
+use crate::worker::{self, Shared, Worker};
+
+/// Why a balancer cannot start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum BalancerError {
+    /// The configuration's fault.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// An address.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The admin endpoint.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// The log.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A worker.
+    #[error(transparent)]
+    Workers(#[from] WorkersError),
+}
+
+/// Whether a balancer could run by `config`: values, references between them, and the files
+/// named. Nothing is listened on.
+///
+/// # Errors
+/// The first problem found.
+pub fn check(config: BalancerConfig) -> Result<(), BalancerError> {
+    Plan::new(config, &mut KnownServers::default())?;
+    Ok(())
+}
+
+/// Runs a balancer until SIGTERM or SIGINT, logging as `config.log` says.
+///
+/// # Errors
+/// The configuration, an address, or a worker that failed.
+pub fn run(config: BalancerConfig) -> Result<(), BalancerError> {
+    logs::init(&config.log)?;
+    Balancer::bind(config)?.run(true)
+}
+
+/// A balancer that has its addresses and does not serve yet.
+#[derive(Debug)]
+pub struct Balancer {
+    control: Control<Plan>,
+    shared: Arc<Shared>,
+    /// By listener, one socket a worker.
+    listeners: Vec<Vec<TcpListener>>,
+    addresses: Vec<SocketAddr>,
+    admin: Option<AdminServer>,
+    workers: usize,
+}
+
+/// Tells a running balancer what to do, from another thread.
+#[derive(Debug, Clone)]
+pub struct Handle {
+    control: Control<Plan>,
+    meter: Arc<Meter>,
+}
+
+impl Handle {
+    /// Stop accepting, finish what is in flight, end.
+    pub fn drain(&self) {
+        self.control.drain();
+    }
+
+    /// Drop everything and end.
+    pub fn stop(&self) {
+        self.control.stop();
+    }
+
+    /// Puts another configuration into force for the requests to come.
+    ///
+    /// # Errors
+    /// It cannot be; the old one stays.
+    pub fn reload(&self, config: BalancerConfig) -> Result<(), BalancerError> {
+        let plan = self.control.config().reload(config, &self.meter)?;
+        self.control.reload(plan);
+        Ok(())
+    }
+
+    /// The counters.
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.meter
+    }
+}
+
+impl Balancer {
+    /// Validates `config`, loads what it names, and binds its addresses.
+    ///
+    /// # Errors
+    /// The configuration, or an address.
+    pub fn bind(config: BalancerConfig) -> Result<Balancer, BalancerError> {
+        let mut plan = Plan::new(config, &mut KnownServers::default())?;
+        let workers = plan.config.workers.unwrap_or_else(unlade_runtime::workers::cores);
+        let mut listeners = Vec::new();
+        for listener in &plan.config.listeners {
+            let options = ListenOptions { freebind: listener.freebind, ..ListenOptions::default() };
+            listeners.push(listen::bind_shared(listener.address, workers, &options)?);
+        }
+        let addresses = listeners
+            .iter()
+            .zip(&plan.listeners)
+            .map(|(sockets, plan)| {
+                sockets.first().and_then(|s| s.local_addr().ok()).unwrap_or(plan.address)
+            })
+            .collect();
+        let meter = Arc::new(Meter::for_role(Role::Balancer));
+        plan.machine = Machine::open(&plan, &meter);
+        let clients = Arc::new(Clients::new(listeners.len()));
+        let admin_address = plan.config.admin;
+        let control = Control::new(plan);
+        let admin = admin_address
+            .map(|address| admin::start(address, routes(&meter, &control)))
+            .transpose()?;
+        let shared = Arc::new(Shared { meter, clients });
+        Ok(Balancer { control, shared, listeners, addresses, admin, workers })
+    }
+
+    /// Where it listens, in the order of the configuration, with the ports that were chosen.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Where its admin endpoint is.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(AdminServer::address)
+    }
+
+    /// Control over it once it runs.
+    pub fn handle(&self) -> Handle {
+        Handle { control: self.control.clone(), meter: self.shared.meter.clone() }
+    }
+
+    /// Serves until told to end: by the [`Handle`], or by signals where `signals` is set.
+    ///
+    /// # Errors
+    /// A worker that failed.
+    pub fn run(self, signals: bool) -> Result<(), BalancerError> {
+        let plan = self.control.config();
+        let config = WorkersConfig {
+            threads: self.workers,
+            pin: plan.config.pin_workers,
+            drain_timeout: plan.config.drain_timeout,
+            signals,
+            ..WorkersConfig::new("lb")
+        };
+        for (listener, address) in plan.config.listeners.iter().zip(&self.addresses) {
+            tracing::info!(%address, tls = listener.tls.is_some(), "listening");
+        }
+        drop(plan);
+        let shared = self.shared.clone();
+        // Each worker takes its own socket of every listener.
+        let sockets = Mutex::new(self.listeners);
+        let main = move |info: WorkerInfo, watch: Watch<Plan>| {
+            let mut sockets = sockets.lock().unwrap_or_else(PoisonError::into_inner);
+            let own: Vec<TcpListener> = sockets.iter_mut().filter_map(Vec::pop).collect();
+            work(info, watch, shared.clone(), own)
+        };
+        let (control, meter) = (self.control.clone(), self.shared.meter.clone());
+        let reload = move || -> Result<Plan, PlanError> {
+            let plan = control.config();
+            let Some(origin) = &plan.config.origin else {
+                let what = "there is no file to read again; the configuration's origin";
+                return Err(PlanError::Restart { what });
+            };
+            plan.reload(BalancerConfig::load(origin)?, &meter)
+        };
+        let ended = run_workers(&config, &self.control, reload, main)?;
+        tracing::info!(?ended, "ended");
+        Ok(())
+    }
+}
+
+async fn work(
+    info: WorkerInfo,
+    watch: Watch<Plan>,
+    shared: Arc<Shared>,
+    sockets: Vec<TcpListener>,
+) -> Result<(), ListenError> {
+    let listeners =
+        sockets.into_iter().map(listen::register).collect::<Result<Vec<_>, ListenError>>()?;
+    let worker = Rc::new(Worker::new(info, &shared, watch.config()));
+    worker::run(worker, watch, listeners).await;
+    Ok(())
+}
+
+/// What the admin endpoint answers.
+fn routes(meter: &Arc<Meter>, control: &Control<Plan>) -> Routes {
+    let health = control.clone();
+    let health = move || match health.phase() {
+        Phase::Running => Health::Ok,
+        Phase::Draining | Phase::Stopping => Health::Draining,
+    };
+    let (servers, stages) = (control.clone(), meter.clone());
+    Routes::new(meter.clone(), health, "unlade lb", env!("CARGO_PKG_VERSION"))
+        .route("/servers", move |_| Answer::json(servers_json(&servers.config())))
+        .route("/stages", move |_| Answer::json(stages.stages_json()))
+}
+
+/// Every server with its state. Names of pools are the only text that is not ours.
+fn servers_json(plan: &Plan) -> String {
+    let mut out = String::from("[");
+    for pool in &plan.pools {
+        for server in &pool.servers {
+            let comma = if out.len() > 1 { "," } else { "" };
+            // Writing to a String does not fail.
+            let _ = write!(
+                out,
+                "{comma}\n{{\"pool\":{},\"address\":\"{}\",\"healthy\":{},\"silent\":{},\
+                 \"in_flight\":{},\"connections\":{}}}",
+                json_text(&pool.name),
+                server.address,
+                server.is_healthy(),
+                server.is_silent(),
+                server.in_flight(),
+                server.adopted(),
+            );
+        }
+    }
+    out.push_str("\n]\n");
+    out
+}
+
+fn json_text(text: &str) -> String {
+    let mut out = String::from("\"");
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => out.extend(['\\', character]),
+            c if c.is_control() => drop(write!(out, "\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}

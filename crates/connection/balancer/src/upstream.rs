@@ -1,0 +1,219 @@
+//! Connections to servers: kept alive, and kept by the worker that opened them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use unlade_metrics::{Event, Gauge, Held, Meter, Stage};
+
+use crate::config::UpstreamConfig;
+
+/// Most idle connections that a worker keeps to all servers.
+const IDLE_MAX: usize = 8192;
+
+/// A connection to a server.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    /// The socket.
+    pub tcp: TcpStream,
+    /// The server.
+    pub address: SocketAddr,
+    /// It has answered a request before.
+    pub reused: bool,
+    /// Counts it among those that carry a request, until it is idle or closed.
+    _busy: Held,
+}
+
+impl Upstream {
+    /// Writes as much of `bytes` as the socket takes, waiting until it takes some. Nothing is
+    /// lost where the future is dropped before it is ready.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        write(&self.tcp, bytes).await
+    }
+}
+
+/// See [`Upstream::write`].
+///
+/// # Errors
+/// The socket's.
+pub(crate) async fn write(tcp: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+    use rustix::net::{SendFlags, send};
+    loop {
+        let sent = tcp.try_io(Interest::WRITABLE, || {
+            send(tcp.as_fd(), bytes, SendFlags::NOSIGNAL).map_err(io::Error::from)
+        });
+        match sent {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => tcp.writable().await?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Idle {
+    tcp: TcpStream,
+    until: Instant,
+}
+
+/// The idle connections of a worker, by server, the one used last on top.
+#[derive(Debug)]
+pub(crate) struct Upstreams {
+    idle: RefCell<HashMap<SocketAddr, Vec<Idle>>>,
+    count: Cell<usize>,
+    /// What the gauge has been told.
+    told: Cell<usize>,
+    meter: Arc<Meter>,
+}
+
+impl Upstreams {
+    /// None yet.
+    pub(crate) fn new(meter: Arc<Meter>) -> Upstreams {
+        Upstreams { idle: RefCell::default(), count: Cell::new(0), told: Cell::new(0), meter }
+    }
+
+    /// An idle connection to `address` that shows no sign of having been closed.
+    pub(crate) fn take(&self, address: SocketAddr) -> Option<Upstream> {
+        let mut idle = self.idle.borrow_mut();
+        let list = idle.get_mut(&address)?;
+        while let Some(Idle { tcp, .. }) = list.pop() {
+            self.count.set(self.count.get().saturating_sub(1));
+            // No system call where the runtime has seen nothing arrive. Anything that did is the
+            // end, or bytes that nobody asked for.
+            let mut byte = [0];
+            match tcp.try_read(&mut byte) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.meter.add(Event::UpstreamReused);
+                    return Some(Upstream { tcp, address, reused: true, _busy: self.busy() });
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    fn busy(&self) -> Held {
+        Held::new(Arc::clone(&self.meter), Gauge::UpstreamBusy)
+    }
+
+    /// Keeps a connection whose last response has been read to its end.
+    pub(crate) fn put(&self, upstream: Upstream, config: &UpstreamConfig, now: Instant) {
+        if self.count.get() >= IDLE_MAX {
+            return;
+        }
+        let mut idle = self.idle.borrow_mut();
+        let list = idle.entry(upstream.address).or_default();
+        if list.len() < config.idle_max {
+            list.push(Idle { tcp: upstream.tcp, until: now + config.idle_timeout });
+            self.count.set(self.count.get() + 1);
+        }
+    }
+
+    /// Closes what has been idle for too long. Called now and then.
+    pub(crate) fn sweep(&self, now: Instant) {
+        let mut idle = self.idle.borrow_mut();
+        let mut count = 0;
+        idle.retain(|_, list| {
+            list.retain(|idle| idle.until > now);
+            count += list.len();
+            !list.is_empty()
+        });
+        self.count.set(count);
+        let delta = count as i64 - self.told.replace(count) as i64;
+        self.meter.gauge_add(Gauge::UpstreamIdle, delta);
+    }
+
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// What the network or the server says.
+    pub(crate) async fn connect(&self, address: SocketAddr) -> io::Result<Upstream> {
+        let start = Instant::now();
+        let tcp = TcpStream::connect(address).await?;
+        tcp.set_nodelay(true)?;
+        self.meter.add(Event::UpstreamConnected);
+        self.meter.record(Stage::UpstreamConnect, start.elapsed());
+        Ok(Upstream { tcp, address, reused: false, _busy: self.busy() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair(upstreams: &Upstreams, listener: &TcpListener) -> (Upstream, TcpStream) {
+        let upstream = upstreams.connect(listener.local_addr().unwrap()).await.unwrap();
+        (upstream, listener.accept().await.unwrap().0)
+    }
+
+    #[tokio::test]
+    async fn what_was_closed_or_has_spoken_is_not_used_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let upstreams = Upstreams::new(Arc::new(Meter::new()));
+        let config = UpstreamConfig::default();
+        let (good, _far) = pair(&upstreams, &listener).await;
+        let (closed, closed_far) = pair(&upstreams, &listener).await;
+        let (chatty, mut chatty_far) = pair(&upstreams, &listener).await;
+        drop(closed_far);
+        chatty_far.write_all(b"HTTP/1.1 200 OK\r\n").await.unwrap();
+        closed.tcp.readable().await.unwrap();
+        chatty.tcp.readable().await.unwrap();
+        let local = good.tcp.local_addr().unwrap();
+        for upstream in [good, closed, chatty] {
+            upstreams.put(upstream, &config, Instant::now());
+        }
+        let taken = upstreams.take(address).unwrap();
+        assert_eq!((taken.tcp.local_addr().unwrap(), taken.reused), (local, true));
+        assert!(upstreams.take(address).is_none());
+    }
+
+    #[tokio::test]
+    async fn the_gauge_of_busy_connections_follows_take_put_and_close() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let upstreams = Upstreams::new(Arc::new(Meter::new()));
+        let config = UpstreamConfig::default();
+        let busy = || upstreams.meter.gauge(Gauge::UpstreamBusy);
+        let (first, _a) = pair(&upstreams, &listener).await;
+        let (second, _b) = pair(&upstreams, &listener).await;
+        assert_eq!(busy(), 2);
+        let address = first.address;
+        upstreams.put(first, &config, Instant::now());
+        assert_eq!(busy(), 1, "an idle connection carries no request");
+        let again = upstreams.take(address).unwrap();
+        assert_eq!(busy(), 2);
+        drop((second, again));
+        assert_eq!(busy(), 0);
+    }
+
+    #[tokio::test]
+    async fn idle_connections_are_bounded_and_expire() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let upstreams = Upstreams::new(Arc::new(Meter::new()));
+        let config = UpstreamConfig { idle_max: 1, ..UpstreamConfig::default() };
+        let (first, _a) = pair(&upstreams, &listener).await;
+        let (second, _b) = pair(&upstreams, &listener).await;
+        let now = Instant::now();
+        upstreams.put(first, &config, now);
+        upstreams.put(second, &config, now);
+        assert_eq!(upstreams.count.get(), 1);
+        upstreams.sweep(now);
+        assert_eq!(upstreams.meter.gauge(Gauge::UpstreamIdle), 1);
+        upstreams.sweep(now + config.idle_timeout + Duration::from_secs(1));
+        assert_eq!((upstreams.count.get(), upstreams.meter.gauge(Gauge::UpstreamIdle)), (0, 0));
+    }
+}

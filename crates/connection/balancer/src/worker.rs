@@ -1,0 +1,224 @@
+//! What one worker has: everything its connections share without a lock.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use unlade_metrics::Meter;
+use unlade_runtime::{Phase, Watch, WorkerInfo};
+
+use crate::accept;
+use crate::bodies::Recent;
+use crate::buffer::{Buffers, Pipes};
+use crate::clients::Clients;
+use crate::fallback::Fallbacks;
+use crate::health;
+use crate::mover::Mover;
+use crate::offload::Offload;
+use crate::plan::Plan;
+use crate::upstream::Upstreams;
+
+/// Time between two clean-ups of idle connections.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// A connection is closed in a drain when it had no request for so long: longer than a request is
+/// under way.
+pub(crate) const DRAIN_QUIET: Duration = Duration::from_millis(500);
+
+/// What all workers share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Counters.
+    pub meter: Arc<Meter>,
+    /// Connections by listener and client.
+    pub clients: Arc<Clients>,
+}
+
+/// One worker.
+pub(crate) struct Worker {
+    /// Which one it is.
+    pub info: WorkerInfo,
+    /// Counters.
+    pub meter: Arc<Meter>,
+    /// Connections by listener and client.
+    pub clients: Arc<Clients>,
+    /// Idle connections to servers.
+    pub upstreams: Upstreams,
+    /// Buffers for bodies.
+    pub buffers: Buffers,
+    /// Pipes for bodies.
+    pub pipes: Pipes,
+    /// How long bodies were of late.
+    pub recent_bodies: Recent,
+    /// Whether, and how, connections are handed over.
+    pub offload: Offload,
+    /// Counts and logs requests that are proxied although their route offloads.
+    pub fallbacks: Fallbacks,
+    /// Round-robin counter.
+    pub turn: Cell<usize>,
+    plan: RefCell<Rc<PlanRef>>,
+    draining: Cell<bool>,
+    drain: Notify,
+    open: Cell<usize>,
+    ended: Notify,
+}
+
+/// A plan that the connections of one worker share: cloning it touches no line that another core
+/// writes.
+#[derive(Debug)]
+pub(crate) struct PlanRef(Arc<Plan>);
+
+impl std::ops::Deref for PlanRef {
+    type Target = Plan;
+    fn deref(&self) -> &Plan {
+        &self.0
+    }
+}
+
+impl PlanRef {
+    /// The plan for use beyond this worker.
+    pub(crate) fn shared(&self) -> Arc<Plan> {
+        self.0.clone()
+    }
+}
+
+impl Worker {
+    /// A worker that has nothing to do yet.
+    pub(crate) fn new(info: WorkerInfo, shared: &Shared, plan: Arc<Plan>) -> Worker {
+        Worker {
+            info,
+            meter: shared.meter.clone(),
+            clients: shared.clients.clone(),
+            upstreams: Upstreams::new(shared.meter.clone()),
+            buffers: Buffers::default(),
+            pipes: Pipes::default(),
+            offload: Offload::new(info, &plan),
+            fallbacks: Fallbacks::default(),
+            recent_bodies: Recent::default(),
+            // Workers start at different servers.
+            turn: Cell::new(info.index),
+            plan: RefCell::new(Rc::new(PlanRef(plan))),
+            draining: Cell::new(false),
+            drain: Notify::new(),
+            open: Cell::new(0),
+            ended: Notify::new(),
+        }
+    }
+
+    /// The plan for the next request.
+    pub(crate) fn plan(&self) -> Rc<PlanRef> {
+        self.plan.borrow().clone()
+    }
+
+    /// The process ends: no connection is kept beyond its request.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.get()
+    }
+
+    /// Waits for the drain.
+    pub(crate) async fn drained(&self) {
+        // No other thread and no await between the check and the registration.
+        if !self.draining.get() {
+            self.drain.notified().await;
+        }
+    }
+
+    /// Waits for the drain, and then until a connection without a request since `quiet` has had
+    /// time enough for one: a client that was busy a moment ago may have sent it already.
+    pub(crate) async fn drained_since(&self, quiet: Instant) {
+        self.drained().await;
+        tokio::time::sleep_until(quiet + DRAIN_QUIET).await;
+    }
+
+    /// Counts a connection task of this worker while the value lives.
+    pub(crate) fn enter(self: &Rc<Self>) -> Entered {
+        self.open.set(self.open.get() + 1);
+        Entered { worker: self.clone() }
+    }
+
+    fn adopt(&self, plan: Arc<Plan>) {
+        if !Arc::ptr_eq(&plan.routing, &self.plan().routing) {
+            self.offload.replan(&plan);
+        }
+        *self.plan.borrow_mut() = Rc::new(PlanRef(plan));
+    }
+
+    /// No connection is kept beyond its request from now on.
+    pub(crate) fn begin_drain(&self) {
+        self.draining.set(true);
+        self.drain.notify_waiters();
+    }
+
+    /// Waits until no connection is left.
+    pub(crate) async fn all_ended(&self) {
+        while self.open.get() > 0 {
+            self.ended.notified().await;
+        }
+    }
+}
+
+/// A connection task that its worker waits for.
+pub(crate) struct Entered {
+    worker: Rc<Worker>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let open = self.worker.open.get().saturating_sub(1);
+        self.worker.open.set(open);
+        if open == 0 {
+            self.worker.ended.notify_one();
+        }
+    }
+}
+
+/// Accepts on `listeners` until the process drains, then waits for what is in flight.
+pub(crate) async fn run(worker: Rc<Worker>, mut watch: Watch<Plan>, listeners: Vec<TcpListener>) {
+    let install = || worker.plan().machine.clone().map(|machine| Mover::install(&worker, machine));
+    let mut mover = install();
+    let accepting: Vec<_> = listeners
+        .into_iter()
+        .enumerate()
+        .map(|(index, tcp)| tokio::task::spawn_local(accept::accept(worker.clone(), index, tcp)))
+        .collect();
+    let mut checks = health::Checks::default();
+    let is_first = worker.info.index == 0;
+    if is_first {
+        checks.start(&worker);
+    }
+    let mut sweep = unlade_runtime::beat::every(SWEEP_INTERVAL);
+    let mut phases = watch.clone();
+    let mut draining = std::pin::pin!(phases.reached(Phase::Draining));
+    loop {
+        tokio::select! {
+            () = &mut draining => break,
+            plan = watch.reloaded() => {
+                worker.adopt(plan);
+                match &mover {
+                    Some(mover) => mover.follow(&worker.plan()),
+                    None => mover = install(),
+                }
+                if is_first {
+                    checks.start(&worker);
+                }
+            }
+            _ = sweep.tick() => worker.upstreams.sweep(Instant::now()),
+        }
+    }
+    // First of all: whatever comes home from now on stays.
+    worker.begin_drain();
+    for task in accepting {
+        // One that failed has accepted what it could.
+        let _ = task.await;
+    }
+    if let Some(mover) = &mover {
+        mover.drain().await;
+    }
+    worker.all_ended().await;
+    if let Some(mover) = &mover {
+        mover.settle().await;
+    }
+}

@@ -1,0 +1,38 @@
+//! SIGHUP and SIGTERM. Alone in its process, which the signals are for.
+
+mod common;
+
+use common::*;
+use rustix::process::{Signal, getpid, kill_process};
+
+#[test]
+fn hangup_reads_the_file_again_and_terminate_drains() {
+    let named =
+        |name: &'static str| Server::answering(move |_| with_length("200 OK", name.as_bytes()));
+    let (old, new) = (named("old"), named("new"));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lb.toml");
+    std::fs::write(&file, config(old.address, "")).unwrap();
+    let loaded = unlade_balancer::BalancerConfig::load(&file).unwrap();
+    let balancer = unlade_balancer::Balancer::bind(loaded).unwrap();
+    let address = balancer.addresses()[0];
+    let running = std::thread::spawn(move || balancer.run(true));
+    let mut client = Client::connect(address);
+    assert_eq!(client.get("/").text(), "old");
+
+    // What is wrong stays outside.
+    std::fs::write(&file, config(new.address, "nonsense = 1")).unwrap();
+    kill_process(getpid(), Signal::HUP).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert_eq!(client.get("/").text(), "old");
+
+    std::fs::write(&file, config(new.address, "")).unwrap();
+    kill_process(getpid(), Signal::HUP).unwrap();
+    let start = std::time::Instant::now();
+    while client.get("/").text() != "new" {
+        assert!(start.elapsed() < PATIENCE, "the old configuration is still in force");
+    }
+    kill_process(getpid(), Signal::TERM).unwrap();
+    client.assert_closed();
+    running.join().unwrap().unwrap();
+}

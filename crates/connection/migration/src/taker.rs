@@ -1,0 +1,177 @@
+//! One connection as a server sees it, from its adoption until it is given back or over.
+//!
+//! ```text
+//!  offer ──► Live ──want return──► Returned ──offer of the next epoch──► Live (thawed)
+//!             │                       │ ├──── offer of a later one ────► buried, adopted afresh
+//!             ▼ ended                 │ └──── 1 s ─────────────────────► buried
+//!           CLOSED                    ▼ channel down: kept; up: RETURN again
+//!                       lease over ──► abort
+//! ```
+//! A returned connection's socket stays frozen for a moment, so that a relay back thaws it; its
+//! packets are sent to the balancer until it is buried.
+
+use unlade_handoff_protocol::frame::{CloseReason, Epoch, ReturnReason};
+
+use crate::Millis;
+
+/// How long a returned connection is remembered, and its packets sent back, milliseconds: longer
+/// than a busy balancer takes to hear of it, and a packet to be under way on one link.
+pub const BURIAL_MS: u32 = 1000;
+
+/// What the runtime is to do, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Take a snapshot of the frozen socket and send RETURN with it.
+    Return(Epoch, ReturnReason),
+    /// Forward what the frozen socket received since its snapshot, and close it silently.
+    Bury,
+    /// Thaw the frozen socket and answer the client again.
+    Thaw,
+    /// Close the socket with a RST: nobody sends the client's packets here any more.
+    Abort,
+    /// Send CLOSED.
+    Closed(Epoch, CloseReason),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Live,
+    Returned { reason: ReturnReason, since: Millis },
+    Over,
+}
+
+/// The server's side of one connection.
+#[derive(Clone, Debug)]
+pub struct Taker {
+    state: State,
+    epoch: Epoch,
+    /// Set while the channel is down: when the lease ends.
+    orphan_until: Option<Millis>,
+}
+
+type Actions = Vec<Action>;
+
+/// What an offer means for a connection that the server knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Offered {
+    /// It comes back before anyone else had it: [`Action::Thaw`], then READY.
+    Thaw,
+    /// It was elsewhere: [`Action::Bury`], then it is adopted from its snapshot.
+    Replace,
+    /// The server has it, or the offer is an old one: a protocol error.
+    Stale,
+}
+
+impl Taker {
+    /// A connection was restored for an offer, and is live.
+    pub fn adopted(epoch: Epoch) -> Taker {
+        Taker { state: State::Live, epoch, orphan_until: None }
+    }
+
+    /// The epoch of the adoption.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The connection is gone: the value has no more use.
+    pub fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    /// The server answers the client.
+    pub fn is_live(&self) -> bool {
+        self.state == State::Live
+    }
+
+    /// When [`Taker::handle_tick`] has something to do.
+    pub fn deadline(&self) -> Option<Millis> {
+        match self.state {
+            State::Over => None,
+            State::Live => self.orphan_until,
+            State::Returned { since, .. } => Some(self.orphan_until.unwrap_or(since + BURIAL_MS)),
+        }
+    }
+
+    /// OFFER for a connection that the server knows. What is thawed is live under the new epoch;
+    /// what is replaced is over.
+    pub fn handle_offer(&mut self, epoch: Epoch) -> Offered {
+        match self.state {
+            State::Returned { .. } if epoch == self.epoch.next() => {
+                self.state = State::Live;
+                self.epoch = epoch;
+                Offered::Thaw
+            }
+            State::Returned { .. } if epoch > self.epoch => {
+                self.state = State::Over;
+                Offered::Replace
+            }
+            _ => Offered::Stale,
+        }
+    }
+
+    /// The connection was frozen at a pause between requests, to be given back. While the
+    /// channel is down it waits for it.
+    pub fn handle_want_return(&mut self, reason: ReturnReason, now: Millis) -> Actions {
+        if self.state != State::Live {
+            return Vec::new();
+        }
+        self.state = State::Returned { reason, since: now };
+        match self.orphan_until {
+            None => vec![Action::Return(self.epoch, reason)],
+            Some(_) => Vec::new(),
+        }
+    }
+
+    /// The connection ended here: the client closed it, the server did, or it broke.
+    pub fn handle_ended(&mut self, reason: CloseReason) -> Actions {
+        match self.state {
+            State::Live => {
+                self.state = State::Over;
+                vec![Action::Closed(self.epoch, reason)]
+            }
+            State::Returned { .. } | State::Over => Vec::new(),
+        }
+    }
+
+    /// The channel to the balancer broke.
+    pub fn handle_channel_down(&mut self, lease_ms: u32, now: Millis) -> Actions {
+        if self.state != State::Over {
+            self.orphan_until = Some(now + lease_ms);
+        }
+        Vec::new()
+    }
+
+    /// The channel is back, and the connection was listed in OWNED. A RETURN may have been lost,
+    /// so it is sent again; the balancer knows by the epoch whether it has it.
+    pub fn handle_channel_up(&mut self, now: Millis) -> Actions {
+        if self.orphan_until.take().is_none() {
+            return Vec::new();
+        }
+        match self.state {
+            State::Returned { reason, .. } => {
+                self.state = State::Returned { reason, since: now };
+                vec![Action::Return(self.epoch, reason)]
+            }
+            State::Live | State::Over => Vec::new(),
+        }
+    }
+
+    /// Time passed.
+    pub fn handle_tick(&mut self, now: Millis) -> Actions {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return Vec::new();
+        }
+        let orphaned = self.orphan_until.is_some();
+        match self.state {
+            State::Over => Vec::new(),
+            State::Returned { .. } if !orphaned => {
+                self.state = State::Over;
+                vec![Action::Bury]
+            }
+            State::Live | State::Returned { .. } => {
+                self.state = State::Over;
+                vec![Action::Abort]
+            }
+        }
+    }
+}

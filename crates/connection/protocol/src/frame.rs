@@ -1,0 +1,728 @@
+//! The control channel between balancer and server: length-prefixed, versioned frames.
+//!
+//! A frame on the wire is a 32-bit length (of what follows it), a type octet and the body. Every
+//! frame about a connection carries its id and the epoch of its ownership; a frame of an older
+//! epoch is stale and ignored by the state machines. Snapshots travel encoded, so that a relay
+//! passes them on unchanged.
+//!
+//! ```text
+//! balancer                         server
+//!    │ HELLO ──────────────────────► │ ◄── HELLO, OWNED (what it still holds)
+//!    │ SCOPE (what may stay there) ► │
+//!    │ OFFER snapshot ─────────────► │ restores, goes live
+//!    │ ◄───────────────────── READY  │        (or REFUSE)
+//!    │ ◄──────────── UNREAD octets   │ what of its input no snapshot has room for
+//!    │ ◄──────────── RETURN snapshot │ next request belongs elsewhere, or idle
+//! ```
+
+use crate::snapshot::{EncodedSnapshot, SNAPSHOT_BYTES_MAX};
+use unlade_bytes::{DecodeError, Reader, Write};
+use zeroize::{Zeroize, Zeroizing};
+
+/// Version spoken by this build; both ends must speak the same. Version 2 has UNREAD, its length in
+/// RETURN, and the excluded hosts of scopes.
+pub const PROTOCOL_VERSION: u16 = 2;
+/// Octets in front of a frame's body: length and type.
+pub const FRAME_HEADER_BYTES: usize = 5;
+/// Most bytes of a frame behind its length field.
+pub const FRAME_BYTES_MAX: usize = SNAPSHOT_BYTES_MAX + 4096;
+/// Most octets of one connection in UNREAD frames.
+pub const UNREAD_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// Most octets in one UNREAD frame.
+pub const UNREAD_PIECE_BYTES_MAX: usize = 1024 * 1024;
+/// Longest host or path prefix in a scope, bytes.
+pub const TEXT_BYTES_MAX: usize = 1024;
+/// Most entries of a list in a frame.
+pub const LIST_ENTRIES_MAX: usize = 1 << 20;
+/// Most excluded hosts, excluded prefixes or ring members in a scope.
+pub const SCOPE_ENTRIES_MAX: usize = 4096;
+
+/// Names one connection between a balancer worker and its servers; unique per channel pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+/// Counts the changes of ownership of one connection. A larger epoch is the newer one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Epoch(pub u32);
+
+impl Epoch {
+    /// The next epoch.
+    pub fn next(self) -> Epoch {
+        Epoch(self.0.wrapping_add(1))
+    }
+}
+
+/// How long a server may keep a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Which scope the following requests must be in to stay.
+    pub scope: u32,
+    /// Requests the server may answer before it must ask again; `u32::MAX` is no limit.
+    pub requests_max: u32,
+    /// Without a request for this long, the connection goes home, milliseconds.
+    pub idle_return_ms: u32,
+}
+
+/// Which requests a server may answer without asking: one route of the balancer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scope {
+    /// Named by [`Terms::scope`].
+    pub id: u32,
+    /// Host of the route, lower case: a name, `*.` and a name for every host below it, or empty
+    /// for any host.
+    pub host: String,
+    /// Names of the same form under it that belong to other routes.
+    pub excluded_hosts: Vec<String>,
+    /// Path prefix of the route.
+    pub prefix: String,
+    /// Longer prefixes under it that belong to other routes.
+    pub excluded: Vec<String>,
+    /// The pool's ring where objects name their server: members (name, weight) and which of them
+    /// the receiver is.
+    pub ring: Option<(Vec<(String, u16)>, u16)>,
+}
+
+/// What a server did with a connection under one adoption.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Requests answered.
+    pub requests: u32,
+    /// Response body and head octets sent to the client.
+    pub sent_bytes: u64,
+    /// Request octets received from the client.
+    pub received_bytes: u64,
+}
+
+macro_rules! closed_enum {
+    ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $value:literal,)* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$vmeta])* $variant = $value,)* }
+
+        impl $name {
+            /// Every variant, in the order of their numbers.
+            pub const ALL: &'static [$name] = &[$($name::$variant,)*];
+
+            fn decode(value: u8) -> Result<$name, DecodeError> {
+                match value {
+                    $($value => Ok($name::$variant),)*
+                    other => {
+                        let value = other.into();
+                        Err(DecodeError::Undefined { what: stringify!($name), value })
+                    }
+                }
+            }
+        }
+    };
+}
+
+/// Octets of a client's stream. They may be what TLS protected: they are wiped when they are
+/// dropped, and not shown.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct ClientOctets(Zeroizing<Vec<u8>>);
+
+impl From<Vec<u8>> for ClientOctets {
+    fn from(octets: Vec<u8>) -> ClientOctets {
+        ClientOctets(Zeroizing::new(octets))
+    }
+}
+
+impl core::ops::Deref for ClientOctets {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl core::fmt::Debug for ClientOctets {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "ClientOctets({} bytes)", self.len())
+    }
+}
+
+impl ClientOctets {
+    /// Appends octets; what a smaller buffer held is wiped.
+    pub fn append(&mut self, octets: &[u8]) {
+        if self.0.capacity() - self.0.len() < octets.len() {
+            let mut larger = Vec::with_capacity(2 * self.0.len() + octets.len());
+            larger.extend_from_slice(&self.0);
+            self.0 = Zeroizing::new(larger);
+        }
+        self.0.extend_from_slice(octets);
+    }
+}
+
+closed_enum! {
+    /// Why a server does not take an offered connection.
+    RefuseReason {
+        /// It holds as many connections as it may.
+        Overloaded = 1,
+        /// It is shutting down.
+        Draining = 2,
+        /// The snapshot could not be restored (the log of the server says why).
+        RestoreFailed = 3,
+        /// The snapshot did not decode, or it names a foreign connection.
+        BadSnapshot = 4,
+        /// The virtual address is not configured on the server.
+        AddressNotLocal = 5,
+        /// The scope of the terms is unknown.
+        UnknownScope = 6,
+    }
+}
+
+closed_enum! {
+    /// Why a server gives a connection back.
+    ReturnReason {
+        /// The next request is out of scope or of another shard; it is in the snapshot.
+        NextRequest = 1,
+        /// All requests of the terms are answered; the next one is in the snapshot.
+        TermsUsed = 2,
+        /// No request came for the idle time.
+        Idle = 3,
+        /// The server drains.
+        Draining = 4,
+        /// The balancer asked for it.
+        Recalled = 5,
+    }
+}
+
+closed_enum! {
+    /// How a connection ended at a server.
+    CloseReason {
+        /// The client closed it.
+        ByClient = 1,
+        /// The server closed it in order (Connection: close, error response, drain).
+        ByServer = 2,
+        /// It broke: reset, time-out, or a protocol error.
+        Broken = 3,
+    }
+}
+
+/// One message of the control channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// First frame in each direction.
+    Hello {
+        /// [`PROTOCOL_VERSION`] of the sender.
+        version: u16,
+        /// Random number of the sender's run (and worker): a balancer that was restarted has a
+        /// new one, and none of the connections of the old.
+        instance: u64,
+        /// The sender's name, for logs.
+        name: String,
+        /// Hardware address of the interface that carries redirected packets.
+        mac: [u8; 6],
+        /// How long connections survive without the channel, milliseconds (the smaller holds).
+        lease_ms: u32,
+    },
+    /// Server, behind its HELLO: the connections it still owns from before.
+    Owned(Vec<(ConnectionId, Epoch)>),
+    /// Balancer: defines a scope for later terms.
+    Scope(Scope),
+    /// Balancer: take this connection.
+    Offer {
+        /// The connection.
+        id: ConnectionId,
+        /// The epoch that begins with READY.
+        epoch: Epoch,
+        /// For how long.
+        terms: Terms,
+        /// Encoded [`crate::snapshot::Snapshot`].
+        snapshot: EncodedSnapshot,
+    },
+    /// Server: restored and live; it owns the connection from here on.
+    Ready {
+        /// The connection.
+        id: ConnectionId,
+        /// The epoch of the offer.
+        epoch: Epoch,
+        /// Time spent in restoring the socket, nanoseconds.
+        restore_tcp_ns: u32,
+        /// Time spent in restoring the record layer, nanoseconds.
+        restore_tls_ns: u32,
+    },
+    /// Server: not taken; the balancer still owns it.
+    Refuse {
+        /// The connection.
+        id: ConnectionId,
+        /// The epoch of the offer.
+        epoch: Epoch,
+        /// Why.
+        reason: RefuseReason,
+    },
+    /// Balancer: give it back at the next pause between requests.
+    Recall {
+        /// The connection.
+        id: ConnectionId,
+        /// The epoch of the adoption.
+        epoch: Epoch,
+    },
+    /// Balancer: it has gone on without you; close it silently.
+    Abandon {
+        /// The connection.
+        id: ConnectionId,
+        /// The epoch of the adoption.
+        epoch: Epoch,
+    },
+    /// Server, directly before RETURN: input of the connection that was read and decrypted, and
+    /// that the snapshot's plaintext has no room for. It follows that plaintext.
+    Unread {
+        /// The connection.
+        id: ConnectionId,
+        /// The epoch of the adoption.
+        epoch: Epoch,
+        /// How many octets came in earlier frames; 0 begins anew.
+        at_bytes: u32,
+        /// At most [`UNREAD_PIECE_BYTES_MAX`].
+        octets: ClientOctets,
+    },
+    /// Server: take it back; its socket is frozen, not gone.
+    Return {
+        /// The connection.
+        id: ConnectionId,
+        /// The epoch of the adoption.
+        epoch: Epoch,
+        /// Why.
+        reason: ReturnReason,
+        /// What was done under this adoption.
+        usage: Usage,
+        /// Octets in the UNREAD frames directly before.
+        unread_bytes: u32,
+        /// Encoded [`crate::snapshot::Snapshot`].
+        snapshot: EncodedSnapshot,
+    },
+    /// Server: the connection is no more.
+    Closed {
+        /// The connection.
+        id: ConnectionId,
+        /// The epoch of the adoption.
+        epoch: Epoch,
+        /// How it ended.
+        reason: CloseReason,
+        /// What was done under this adoption.
+        usage: Usage,
+    },
+    /// Either: are you there?
+    Ping(u64),
+    /// Either: yes.
+    Pong(u64),
+    /// Server: it drains; no more offers.
+    Drain,
+}
+
+/// A frame's type octet.
+mod kind {
+    pub(super) const HELLO: u8 = 1;
+    pub(super) const OWNED: u8 = 2;
+    pub(super) const SCOPE: u8 = 3;
+    pub(super) const OFFER: u8 = 4;
+    pub(super) const READY: u8 = 5;
+    pub(super) const REFUSE: u8 = 6;
+    pub(super) const RECALL: u8 = 9;
+    pub(super) const ABANDON: u8 = 11;
+    pub(super) const RETURN: u8 = 10;
+    pub(super) const CLOSED: u8 = 14;
+    pub(super) const PING: u8 = 15;
+    pub(super) const PONG: u8 = 16;
+    pub(super) const DRAIN: u8 = 17;
+    pub(super) const UNREAD: u8 = 18;
+}
+
+impl Frame {
+    /// True where the frame carries secrets or may carry them.
+    pub fn has_snapshot(&self) -> bool {
+        matches!(self, Frame::Offer { .. } | Frame::Return { .. } | Frame::Unread { .. })
+    }
+
+    /// Appends the frame, header included, to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.put_u32(0);
+        out.put_u8(self.kind());
+        self.encode_body(out);
+        let length = (out.len() - start - 4) as u32;
+        out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Frame::Hello { .. } => kind::HELLO,
+            Frame::Owned(_) => kind::OWNED,
+            Frame::Scope(_) => kind::SCOPE,
+            Frame::Offer { .. } => kind::OFFER,
+            Frame::Ready { .. } => kind::READY,
+            Frame::Refuse { .. } => kind::REFUSE,
+            Frame::Recall { .. } => kind::RECALL,
+            Frame::Abandon { .. } => kind::ABANDON,
+            Frame::Unread { .. } => kind::UNREAD,
+            Frame::Return { .. } => kind::RETURN,
+            Frame::Closed { .. } => kind::CLOSED,
+            Frame::Ping(_) => kind::PING,
+            Frame::Pong(_) => kind::PONG,
+            Frame::Drain => kind::DRAIN,
+        }
+    }
+
+    fn encode_body(&self, out: &mut Vec<u8>) {
+        let connection = |out: &mut Vec<u8>, id: &ConnectionId, epoch: &Epoch| {
+            out.put_u64(id.0);
+            out.put_u32(epoch.0);
+        };
+        match self {
+            Frame::Hello { version, instance, name, mac, lease_ms } => {
+                out.put_u16(*version);
+                out.put_u64(*instance);
+                out.put_blob(name.as_bytes());
+                out.extend_from_slice(mac);
+                out.put_u32(*lease_ms);
+            }
+            Frame::Owned(list) => {
+                out.put_u32(list.len() as u32);
+                for (id, epoch) in list {
+                    connection(out, id, epoch);
+                }
+            }
+            Frame::Scope(scope) => encode_scope(scope, out),
+            Frame::Offer { id, epoch, terms, snapshot } => {
+                connection(out, id, epoch);
+                encode_terms(terms, out);
+                out.put_blob(snapshot);
+            }
+            Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns } => {
+                connection(out, id, epoch);
+                out.put_u32(*restore_tcp_ns);
+                out.put_u32(*restore_tls_ns);
+            }
+            Frame::Refuse { id, epoch, reason } => {
+                connection(out, id, epoch);
+                out.put_u8(*reason as u8);
+            }
+            Frame::Recall { id, epoch } | Frame::Abandon { id, epoch } => {
+                connection(out, id, epoch)
+            }
+            Frame::Unread { id, epoch, at_bytes, octets } => {
+                connection(out, id, epoch);
+                out.put_u32(*at_bytes);
+                out.put_blob(octets);
+            }
+            Frame::Return { id, epoch, reason, usage, unread_bytes, snapshot } => {
+                connection(out, id, epoch);
+                out.put_u8(*reason as u8);
+                encode_usage(usage, out);
+                out.put_u32(*unread_bytes);
+                out.put_blob(snapshot);
+            }
+            Frame::Closed { id, epoch, reason, usage } => {
+                connection(out, id, epoch);
+                out.put_u8(*reason as u8);
+                encode_usage(usage, out);
+            }
+            Frame::Ping(nonce) | Frame::Pong(nonce) => out.put_u64(*nonce),
+            Frame::Drain => {}
+        }
+    }
+
+    /// Decodes the frame at the front of `input`: the frame and the octets it took, or nothing
+    /// where more input is needed.
+    ///
+    /// # Errors
+    /// [`DecodeError`]: the channel cannot be resynchronised and must be closed.
+    pub fn decode(input: &[u8]) -> Result<Option<(Frame, usize)>, DecodeError> {
+        let Some((length, rest)) = input.split_first_chunk::<4>() else { return Ok(None) };
+        let length = u32::from_be_bytes(*length) as usize;
+        if length > FRAME_BYTES_MAX {
+            return Err(DecodeError::TooLong { what: "frame", length, limit: FRAME_BYTES_MAX });
+        }
+        let Some(content) = rest.get(..length) else { return Ok(None) };
+        let mut reader = Reader::new(content);
+        let frame = decode_body(reader.u8()?, &mut reader)?;
+        reader.finish()?;
+        Ok(Some((frame, 4 + length)))
+    }
+}
+
+fn decode_body(kind: u8, reader: &mut Reader<'_>) -> Result<Frame, DecodeError> {
+    if let kind::HELLO = kind {
+        let version = reader.u16()?;
+        if version != PROTOCOL_VERSION {
+            return Err(DecodeError::Version(version));
+        }
+        let instance = reader.u64()?;
+        let name = reader.text("name", TEXT_BYTES_MAX)?;
+        let (mac, lease_ms) = (reader.mac()?, reader.u32()?);
+        return Ok(Frame::Hello { version, instance, name, mac, lease_ms });
+    }
+    match kind {
+        kind::OWNED => return decode_owned(reader),
+        kind::SCOPE => return Ok(Frame::Scope(decode_scope(reader)?)),
+        kind::PING => return Ok(Frame::Ping(reader.u64()?)),
+        kind::PONG => return Ok(Frame::Pong(reader.u64()?)),
+        kind::DRAIN => return Ok(Frame::Drain),
+        _ => {}
+    }
+    let (id, epoch) = (ConnectionId(reader.u64()?), Epoch(reader.u32()?));
+    let snapshot = |reader: &mut Reader<'_>| {
+        let bytes = reader.blob("snapshot", SNAPSHOT_BYTES_MAX)?;
+        Ok::<_, DecodeError>(EncodedSnapshot::from(bytes.to_vec()))
+    };
+    Ok(match kind {
+        kind::OFFER => {
+            let terms = decode_terms(reader)?;
+            Frame::Offer { id, epoch, terms, snapshot: snapshot(reader)? }
+        }
+        kind::READY => {
+            let (restore_tcp_ns, restore_tls_ns) = (reader.u32()?, reader.u32()?);
+            Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns }
+        }
+        kind::REFUSE => Frame::Refuse { id, epoch, reason: RefuseReason::decode(reader.u8()?)? },
+        kind::RECALL => Frame::Recall { id, epoch },
+        kind::ABANDON => Frame::Abandon { id, epoch },
+        kind::UNREAD => {
+            let at_bytes = reader.u32()?;
+            let octets = reader.blob("unread octets", UNREAD_PIECE_BYTES_MAX)?.to_vec().into();
+            Frame::Unread { id, epoch, at_bytes, octets }
+        }
+        kind::RETURN => {
+            let reason = ReturnReason::decode(reader.u8()?)?;
+            let (usage, unread_bytes) = (decode_usage(reader)?, reader.u32()?);
+            Frame::Return { id, epoch, reason, usage, unread_bytes, snapshot: snapshot(reader)? }
+        }
+        kind::CLOSED => {
+            let reason = CloseReason::decode(reader.u8()?)?;
+            Frame::Closed { id, epoch, reason, usage: decode_usage(reader)? }
+        }
+        other => {
+            return Err(DecodeError::Undefined { what: "frame type", value: other.into() });
+        }
+    })
+}
+
+fn decode_owned(reader: &mut Reader<'_>) -> Result<Frame, DecodeError> {
+    let count = entries(reader, "owned connections", LIST_ENTRIES_MAX)?;
+    // Each entry takes 12 octets: what is announced beyond the input is never allocated.
+    let mut list = Vec::with_capacity(count.min(reader.rest() / 12));
+    for _ in 0..count {
+        list.push((ConnectionId(reader.u64()?), Epoch(reader.u32()?)));
+    }
+    Ok(Frame::Owned(list))
+}
+
+fn entries(
+    reader: &mut Reader<'_>,
+    what: &'static str,
+    limit: usize,
+) -> Result<usize, DecodeError> {
+    let length = reader.u32()? as usize;
+    match length <= limit {
+        true => Ok(length),
+        false => Err(DecodeError::TooLong { what, length, limit }),
+    }
+}
+
+fn encode_terms(terms: &Terms, out: &mut Vec<u8>) {
+    out.put_u32(terms.scope);
+    out.put_u32(terms.requests_max);
+    out.put_u32(terms.idle_return_ms);
+}
+
+fn decode_terms(reader: &mut Reader<'_>) -> Result<Terms, DecodeError> {
+    let (scope, requests_max, idle_return_ms) = (reader.u32()?, reader.u32()?, reader.u32()?);
+    Ok(Terms { scope, requests_max, idle_return_ms })
+}
+
+fn encode_usage(usage: &Usage, out: &mut Vec<u8>) {
+    out.put_u32(usage.requests);
+    out.put_u64(usage.sent_bytes);
+    out.put_u64(usage.received_bytes);
+}
+
+fn decode_usage(reader: &mut Reader<'_>) -> Result<Usage, DecodeError> {
+    let (requests, sent_bytes, received_bytes) = (reader.u32()?, reader.u64()?, reader.u64()?);
+    Ok(Usage { requests, sent_bytes, received_bytes })
+}
+
+fn encode_scope(scope: &Scope, out: &mut Vec<u8>) {
+    out.put_u32(scope.id);
+    out.put_blob(scope.host.as_bytes());
+    out.put_u32(scope.excluded_hosts.len() as u32);
+    for host in &scope.excluded_hosts {
+        out.put_blob(host.as_bytes());
+    }
+    out.put_blob(scope.prefix.as_bytes());
+    out.put_u32(scope.excluded.len() as u32);
+    for prefix in &scope.excluded {
+        out.put_blob(prefix.as_bytes());
+    }
+    out.put_u8(scope.ring.is_some().into());
+    if let Some((members, own)) = &scope.ring {
+        out.put_u16(*own);
+        out.put_u32(members.len() as u32);
+        for (name, weight) in members {
+            out.put_blob(name.as_bytes());
+            out.put_u16(*weight);
+        }
+    }
+}
+
+fn decode_scope(reader: &mut Reader<'_>) -> Result<Scope, DecodeError> {
+    let id = reader.u32()?;
+    let host = reader.text("scope host", TEXT_BYTES_MAX)?;
+    let count = entries(reader, "excluded hosts", SCOPE_ENTRIES_MAX)?;
+    let mut excluded_hosts = Vec::new();
+    for _ in 0..count {
+        excluded_hosts.push(reader.text("excluded host", TEXT_BYTES_MAX)?);
+    }
+    let prefix = reader.text("scope prefix", TEXT_BYTES_MAX)?;
+    let count = entries(reader, "excluded prefixes", SCOPE_ENTRIES_MAX)?;
+    let mut excluded = Vec::new();
+    for _ in 0..count {
+        excluded.push(reader.text("excluded prefix", TEXT_BYTES_MAX)?);
+    }
+    let ring = match reader.bool("ring present")? {
+        false => None,
+        true => {
+            let own = reader.u16()?;
+            let count = entries(reader, "ring members", SCOPE_ENTRIES_MAX)?;
+            let mut members = Vec::new();
+            for _ in 0..count {
+                members.push((reader.text("ring member", TEXT_BYTES_MAX)?, reader.u16()?));
+            }
+            Some((members, own))
+        }
+    };
+    Ok(Scope { id, host, excluded_hosts, prefix, excluded, ring })
+}
+
+/// Splits received octets into frames.
+#[derive(Debug, Default)]
+pub struct Deframer {
+    buffer: Vec<u8>,
+    start: usize,
+}
+
+impl Deframer {
+    /// Takes octets in.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.start > 0 {
+            self.buffer.drain(..self.start);
+            self.start = 0;
+        }
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next complete frame, or nothing where more octets are needed.
+    ///
+    /// # Errors
+    /// [`DecodeError`]: the channel must be closed.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, DecodeError> {
+        Ok(Frame::decode(&self.buffer[self.start..])?.map(|(frame, taken)| {
+            // It may have been a snapshot, with secrets.
+            self.buffer[self.start..self.start + taken].zeroize();
+            self.start += taken;
+            frame
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_frame() -> impl Strategy<Value = Frame> {
+        let id = || any::<u64>().prop_map(ConnectionId);
+        let epoch = || any::<u32>().prop_map(Epoch);
+        let blob = proptest::collection::vec(any::<u8>(), 0..300);
+        let text = "[a-z/.]{0,20}";
+        let terms = (any::<u32>(), any::<u32>(), any::<u32>()).prop_map(|(a, b, c)| Terms {
+            scope: a,
+            requests_max: b,
+            idle_return_ms: c,
+        });
+        let usage = (any::<u32>(), any::<u64>(), any::<u64>()).prop_map(|(a, b, c)| Usage {
+            requests: a,
+            sent_bytes: b,
+            received_bytes: c,
+        });
+        let members = proptest::collection::vec((text, any::<u16>()), 0..4);
+        let ring = proptest::option::of((members, any::<u16>()));
+        let excluded = proptest::collection::vec(text, 0..4);
+        prop_oneof![
+            (text, any::<[u8; 6]>(), any::<u32>(), any::<u64>()).prop_map(
+                |(name, mac, lease_ms, instance)| {
+                    Frame::Hello { version: PROTOCOL_VERSION, instance, name, mac, lease_ms }
+                }
+            ),
+            proptest::collection::vec((id(), epoch()), 0..9).prop_map(Frame::Owned),
+            (any::<u32>(), text, excluded.clone(), text, excluded, ring).prop_map(
+                |(id, host, excluded_hosts, prefix, excluded, ring)| {
+                    Frame::Scope(Scope { id, host, excluded_hosts, prefix, excluded, ring })
+                }
+            ),
+            (id(), epoch(), terms, blob.clone()).prop_map(|(id, epoch, terms, snapshot)| {
+                Frame::Offer { id, epoch, terms, snapshot: snapshot.into() }
+            }),
+            (id(), epoch(), any::<u32>(), any::<u32>()).prop_map(|(id, epoch, a, b)| {
+                Frame::Ready { id, epoch, restore_tcp_ns: a, restore_tls_ns: b }
+            }),
+            (id(), epoch(), proptest::sample::select(RefuseReason::ALL))
+                .prop_map(|(id, epoch, reason)| Frame::Refuse { id, epoch, reason }),
+            (id(), epoch()).prop_map(|(id, epoch)| Frame::Recall { id, epoch }),
+            (id(), epoch()).prop_map(|(id, epoch)| Frame::Abandon { id, epoch }),
+            (id(), epoch(), any::<u32>(), blob.clone()).prop_map(
+                |(id, epoch, at_bytes, octets)| {
+                    Frame::Unread { id, epoch, at_bytes, octets: octets.into() }
+                }
+            ),
+            (
+                (id(), epoch(), proptest::sample::select(ReturnReason::ALL), usage.clone()),
+                (any::<u32>(), blob)
+            )
+                .prop_map(|((id, epoch, reason, usage), (unread_bytes, snapshot))| {
+                    let snapshot = snapshot.into();
+                    Frame::Return { id, epoch, reason, usage, unread_bytes, snapshot }
+                }),
+            (id(), epoch(), proptest::sample::select(CloseReason::ALL), usage)
+                .prop_map(|(id, epoch, reason, usage)| Frame::Closed { id, epoch, reason, usage }),
+            any::<u64>().prop_map(Frame::Ping),
+            any::<u64>().prop_map(Frame::Pong),
+            Just(Frame::Drain),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn frames_survive_any_split(
+            frames in proptest::collection::vec(any_frame(), 1..6), chunk in 1usize..64,
+        ) {
+            let mut bytes = Vec::new();
+            frames.iter().for_each(|frame| frame.encode(&mut bytes));
+            let mut deframer = Deframer::default();
+            let mut seen = Vec::new();
+            for part in bytes.chunks(chunk) {
+                deframer.push(part);
+                while let Some(frame) = deframer.next_frame().unwrap() {
+                    seen.push(frame);
+                }
+            }
+            prop_assert_eq!(seen, frames);
+        }
+
+        #[test]
+        fn hostile_bytes_never_panic(kind in 0u8..20, body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let mut bytes = Vec::new();
+            bytes.put_u32(body.len() as u32 + 1);
+            bytes.put_u8(kind);
+            bytes.extend_from_slice(&body);
+            let _ = Frame::decode(&bytes);
+            let _ = Frame::decode(&body);
+        }
+    }
+
+    #[test]
+    fn an_announced_giant_is_refused_before_it_is_read() {
+        let error = Frame::decode(&[0xff, 0xff, 0xff, 0xff]).unwrap_err();
+        assert!(matches!(error, DecodeError::TooLong { what: "frame", .. }));
+    }
+}

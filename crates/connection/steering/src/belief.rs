@@ -1,0 +1,137 @@
+//! What of a client's segments is believed: the rule of bpf/belief.h, in Rust.
+//!
+//! The programs see packets before any TCP does, whoever sent them. So what they know of a
+//! connection moves only by a segment that a TCP with the same bounds would have accepted (RFC 9293
+//! §3.10.7.4, RFC 5961 §5.2): its sequence numbers lie within a window around the newest one, its
+//! acknowledgement within the largest window that the client has offered. A sender that knows only
+//! the addresses and ports has to guess both.
+//!
+//! User space sets the bounds from a snapshot ([`Belief::of`], [`crate::Slot::know`]); the programs
+//! move them. [`Belief::judge`] and [`Belief::believe`] say how; a test drives the programs with
+//! the same segments.
+
+use unlade_net::SeqNumber;
+use unlade_net::packet::TcpFlags;
+use unlade_net::state::TcpSnapshot;
+
+/// Any TCP may have a window as large as this when it begins.
+const RECEIVE_WINDOW_BYTES_MIN: u32 = 65_535;
+/// Largest value of the window field of a header.
+const WINDOW_FIELD_MAX: u32 = 65_535;
+/// RFC 7323 §2.3.
+const WINDOW_SHIFT_MAX: u8 = 14;
+
+/// What is known of a connection, seen from the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Belief {
+    /// The client's newest acknowledgement number.
+    pub last_ack: SeqNumber,
+    /// Sequence number behind the client's newest segment.
+    pub last_seq: SeqNumber,
+    /// The window that came with `last_ack`, as it stands in the header.
+    pub last_window: u16,
+    /// Largest window that the client has offered, bytes.
+    pub window_max_bytes: u32,
+    /// Largest window that the service can have offered by now, bytes.
+    pub receive_window_bytes: u32,
+    /// Largest window that the service's window scale allows, bytes.
+    pub receive_max_bytes: u32,
+    /// Shift of the client's windows.
+    pub shift: u8,
+}
+
+/// The fields of a segment that matter here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Sequence number.
+    pub seq: SeqNumber,
+    /// Acknowledgement number.
+    pub ack: SeqNumber,
+    /// Bytes of payload.
+    pub payload_bytes: u32,
+    /// Window, as it stands in the header.
+    pub window: u16,
+    /// Control bits.
+    pub flags: TcpFlags,
+}
+
+/// What a segment says that is not known yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// It acknowledges more, or offers another window.
+    pub ack: bool,
+    /// It is behind all that came so far.
+    pub seq: bool,
+    /// It is acceptable, but its acknowledgement is not the newest.
+    pub old: bool,
+}
+
+impl News {
+    /// True where what is known would move.
+    pub fn moves(self) -> bool {
+        self.ack || self.seq
+    }
+}
+
+impl Belief {
+    /// What a snapshot says.
+    pub fn of(tcp: &TcpSnapshot) -> Belief {
+        let shifts = tcp.options.window_scale.unwrap_or((0, 0));
+        let (send, receive) = (shifts.0.min(WINDOW_SHIFT_MAX), shifts.1.min(WINDOW_SHIFT_MAX));
+        let receive_max_bytes = WINDOW_FIELD_MAX << receive;
+        let receive_window = tcp.windows.rcv_wnd.max(RECEIVE_WINDOW_BYTES_MIN);
+        Belief {
+            last_ack: tcp.send_seq,
+            last_seq: tcp.receive_seq + tcp.receive_queue.len() as u32,
+            last_window: (tcp.windows.snd_wnd >> send).min(WINDOW_FIELD_MAX) as u16,
+            window_max_bytes: tcp.windows.max_window.min(WINDOW_FIELD_MAX << WINDOW_SHIFT_MAX),
+            receive_window_bytes: receive_window.min(receive_max_bytes),
+            receive_max_bytes,
+            shift: send,
+        }
+    }
+
+    /// What the segment says that is not known yet; nothing where it is not acceptable.
+    pub fn judge(&self, claim: &Claim) -> News {
+        let decisive = [TcpFlags::SYN, TcpFlags::RST];
+        if !claim.flags.contains(TcpFlags::ACK)
+            || decisive.iter().any(|flag| claim.flags.contains(*flag))
+        {
+            return News::default();
+        }
+        let window = self.receive_window_bytes;
+        let (first, end) = (self.last_seq - window, claim.seq + claim.payload_bytes);
+        let outside = |seq: SeqNumber| (seq - first.0).0 > 2 * window;
+        if outside(claim.seq) || outside(end) {
+            return News::default();
+        }
+        let (ahead, acked) = (end.since(self.last_seq), claim.ack.since(self.last_ack));
+        if acked.unsigned_abs() > self.window_max_bytes {
+            return News::default();
+        }
+        let other_window = acked == 0 && ahead >= 0 && claim.window != self.last_window;
+        let ack = acked > 0 || other_window;
+        let old = acked < 0;
+        let seq = ahead > 0 && ((ack && !old) || ahead.unsigned_abs() >= window / 4);
+        News { ack, seq, old }
+    }
+
+    /// What is known after a segment that was judged so, and whose checksum is right.
+    #[must_use]
+    pub fn believe(mut self, claim: &Claim, news: News) -> Belief {
+        if news.ack {
+            self.last_ack = claim.ack;
+            self.last_window = claim.window;
+            let offered = u32::from(claim.window) << self.shift;
+            self.window_max_bytes = self.window_max_bytes.max(offered);
+        }
+        if news.seq {
+            let end = claim.seq + claim.payload_bytes;
+            let opened = 2u32.wrapping_mul((end - self.last_seq.0).0);
+            let window = self.receive_window_bytes.wrapping_add(opened);
+            self.receive_window_bytes = window.min(self.receive_max_bytes);
+            self.last_seq = end;
+        }
+        self
+    }
+}

@@ -1,0 +1,125 @@
+//! The programs on single frames, without an interface (BPF_PROG_TEST_RUN), for the tests of this
+//! crate.
+
+use aya::maps::{Array, HashMap, MapData};
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
+use aya::{Ebpf, EbpfLoader};
+use std::sync::Arc;
+use unlade_net::FlowKey;
+
+use crate::counts::{Counters, Counts};
+use crate::load::{OBJECT, load_programs, map_slots, program, take};
+use crate::slot::{Mac, Slot, SlotState};
+use crate::table::Table;
+
+/// Flows that a bench has room for.
+const FLOWS_MAX: u32 = 16;
+/// What `bpf_redirect` makes a classifier return.
+const TC_REDIRECT: i32 = 7;
+const TC_SHOT: i32 = 2;
+const XDP_PASS: i32 = 2;
+const XDP_TX: i32 = 3;
+
+/// Which program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Link,
+    Hold,
+    Xdp,
+}
+
+/// What a program did with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// To the local stack, or from XDP to the classifier.
+    Passed,
+    /// Out of the link.
+    Redirected,
+    Held,
+    Dropped,
+}
+
+/// One host: its programs and tables.
+pub(crate) struct Bench {
+    ebpf: Ebpf,
+    table: Arc<Table>,
+    counters: Counters,
+}
+
+impl Bench {
+    /// Nothing where the kernel does not let us.
+    pub(crate) fn open(mac: Mac) -> Option<Bench> {
+        let mut ebpf = match EbpfLoader::new()
+            .override_global("hold_ifindex", &1u32, true)
+            .map_max_entries("flows", FLOWS_MAX)
+            .map_max_entries("slots", FLOWS_MAX)
+            .load(OBJECT)
+        {
+            Ok(ebpf) => ebpf,
+            Err(error) => {
+                println!("skipped: {error}");
+                return None;
+            }
+        };
+        load_programs(&mut ebpf).expect("the programs load");
+        let slots = map_slots(&mut ebpf, FLOWS_MAX).unwrap();
+        let flows: HashMap<MapData, _, _> = take(&mut ebpf, "flows").unwrap().try_into().unwrap();
+        let counts = Array::try_from(take(&mut ebpf, "counts").unwrap()).unwrap();
+        let table = Table::new(flows, slots, FLOWS_MAX, 1, mac);
+        Some(Bench { ebpf, table: Arc::new(table), counters: Counters::new(counts) })
+    }
+
+    pub(crate) fn acquire(&self, flow: &FlowKey) -> Slot {
+        Slot::new(Arc::clone(&self.table), self.table.acquire(flow).unwrap(), *flow)
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counters.take().unwrap()
+    }
+
+    /// Runs a program on `frame`, which becomes what the program made of it.
+    pub(crate) fn run(&mut self, hook: Entry, frame: &mut Vec<u8>) -> Fate {
+        let mut out = vec![0; frame.len() + 256];
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            ..TestRunOptions::default()
+        };
+        let ran = match hook {
+            Entry::Link => program::<SchedClassifier>(&mut self.ebpf, "link_ingress")
+                .unwrap()
+                .test_run(options),
+            Entry::Hold => program::<SchedClassifier>(&mut self.ebpf, "hold_ingress")
+                .unwrap()
+                .test_run(options),
+            Entry::Xdp => program::<Xdp>(&mut self.ebpf, "link_xdp").unwrap().test_run(options),
+        }
+        .expect("the program runs");
+        out.truncate(ran.data_size_out as usize);
+        let moved = out[..12] != frame[..12];
+        *frame = out;
+        match (hook, ran.return_value as i32) {
+            (Entry::Xdp, XDP_PASS) | (_, -1) => Fate::Passed,
+            (Entry::Xdp, XDP_TX) => Fate::Redirected,
+            (_, TC_REDIRECT) if moved => Fate::Redirected,
+            (_, TC_REDIRECT) => Fate::Held,
+            (_, TC_SHOT) => Fate::Dropped,
+            other => panic!("{other:?} is no verdict"),
+        }
+    }
+}
+
+/// Brings a slot into a state, towards `owner`.
+pub(crate) fn set_state(slot: &Slot, state: SlotState, owner: Mac) {
+    slot.redirect(owner);
+    match state {
+        SlotState::Local => slot.local(),
+        SlotState::Hold => slot.hold(),
+        SlotState::Redirect => {}
+        SlotState::Linger => slot.linger(),
+        SlotState::Offered => {
+            let known = slot.counters().belief.expect("something is known");
+            slot.offer(owner, known.last_ack);
+        }
+    }
+}

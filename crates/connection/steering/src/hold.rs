@@ -1,0 +1,387 @@
+//! Packets that arrive while nobody owns their flow, and their replay in order.
+//!
+//! The programs send such frames to a TAP device. A thread takes them out and queues them by
+//! flow; once the flow has an owner again, they are written back to the device, where the programs
+//! send them on: to the local stack, or out of the link. The programs count both ways (octets of
+//! payload, because the device gets large frames in pieces), and let a fresh frame pass only when
+//! as much came back as went in: so the order is kept.
+//!
+//! Frames that an owner sends back, because it has frozen the connection, come here before user
+//! space has heard from it. They wait for the next owner; where none comes they go to the old one
+//! again after a moment, at this pace as long as it sends them back.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use unlade_net::flow::FrameSegment;
+use unlade_net::{FlowKey, SeqNumber};
+use unlade_sys::link::Link;
+use unlade_sys::tap::Tap;
+
+use crate::slot::{Mac, RawSlot, Slot};
+use crate::table::Table;
+
+/// Largest frame without its Ethernet header; frames are segmented to the link's MTU.
+const FRAME_BYTES_MAX: usize = 65_536;
+/// Rounds of one replay: frames that arrive meanwhile queue behind, and are replayed in the next.
+const REPLAY_ROUNDS_MAX: usize = 64;
+/// A frame that left the programs and did not arrive in the queue for so long is lost.
+const LOST_AFTER: Duration = Duration::from_millis(20);
+/// How long frames that an owner sent back wait for another owner before it gets them again: an
+/// owner that could not give the connection back after all has not said so.
+const RETRY_AFTER: Duration = Duration::from_millis(10);
+/// How often queues of flows that have no slot any more are looked for.
+const PURGE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How much may be held.
+#[derive(Clone, Debug)]
+pub struct HoldLimits {
+    /// Name of the TAP device; at most 15 bytes, unique in the network namespace.
+    pub device: String,
+    /// Frames the device keeps for the thread before the kernel drops.
+    pub device_frames_max: u32,
+    /// Most bytes held for one flow; a peer cannot send more than the window it was granted.
+    pub flow_bytes_max: usize,
+    /// Most bytes held for all flows together.
+    pub bytes_max: usize,
+    /// MTU of the link.
+    pub mtu_bytes: u32,
+}
+
+impl Default for HoldLimits {
+    fn default() -> HoldLimits {
+        HoldLimits {
+            device: "unlade-hold".to_owned(),
+            device_frames_max: 16_384,
+            flow_bytes_max: 8 * 1024 * 1024,
+            bytes_max: 256 * 1024 * 1024,
+            mtu_bytes: 1500,
+        }
+    }
+}
+
+/// What went through the hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldCounters {
+    /// Frames taken from the device.
+    pub held: u64,
+    /// Frames written back.
+    pub replayed: u64,
+    /// Frames over a limit, or lost between kernel and thread.
+    pub lost: u64,
+    /// Bytes waiting now.
+    pub waiting_bytes: u64,
+}
+
+impl HoldCounters {
+    fn note(&mut self, sent: io::Result<()>) {
+        match sent {
+            Ok(()) => self.replayed += 1,
+            Err(_) => self.lost += 1,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct FlowQueue {
+    /// By sequence number: a frame that an owner sent back may come behind one that the client
+    /// sent later.
+    frames: VecDeque<(SeqNumber, Box<[u8]>)>,
+    bytes: usize,
+    /// Set where an owner sent frames back: not before this do they go to it again.
+    retry_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Queues {
+    flows: HashMap<FlowKey, FlowQueue>,
+    /// Flows that wait for frames which may be lost, and since when.
+    suspects: Vec<(FlowKey, Instant)>,
+    limits: HoldLimits,
+    counters: HoldCounters,
+    buffer: Box<[u8]>,
+}
+
+/// The hold device and its thread.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    tap: Arc<Tap>,
+    queues: Arc<Mutex<Queues>>,
+    stop: Arc<AtomicBool>,
+    /// Workers that wait for the queues. The thread lets them go first: it comes back so fast that
+    /// none of them would get the lock otherwise.
+    waiting: Arc<AtomicU32>,
+    wake: Arc<OwnedFd>,
+    thread: OnceLock<JoinHandle<()>>,
+}
+
+impl Hold {
+    /// Makes the device. It has the link's hardware address, so that what goes from it to the
+    /// local stack is taken for this host's.
+    pub(crate) fn open(limits: &HoldLimits, link: &Link) -> Result<Hold, crate::SteerError> {
+        let tap = Tap::create(&limits.device, link.mac, limits.device_frames_max, limits.mtu_bytes)
+            .map_err(crate::SteerError::Hold)?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| crate::SteerError::Hold(errno.into()))?;
+        let queues = Queues {
+            flows: HashMap::new(),
+            suspects: Vec::new(),
+            limits: limits.clone(),
+            counters: HoldCounters::default(),
+            buffer: vec![0; FRAME_BYTES_MAX].into_boxed_slice(),
+        };
+        Ok(Hold {
+            tap: Arc::new(tap),
+            queues: Arc::new(Mutex::new(queues)),
+            stop: Arc::new(AtomicBool::new(false)),
+            waiting: Arc::default(),
+            wake: Arc::new(wake),
+            thread: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn device_index(&self) -> u32 {
+        self.tap.link().index
+    }
+
+    pub(crate) fn device_name(&self) -> &str {
+        &self.tap.link().name
+    }
+
+    /// Starts the thread that empties the device.
+    pub(crate) fn start(&self, table: Arc<Table>) -> io::Result<()> {
+        let (tap, queues) = (Arc::clone(&self.tap), Arc::clone(&self.queues));
+        let (stop, wake) = (Arc::clone(&self.stop), Arc::clone(&self.wake));
+        let waiting = Arc::clone(&self.waiting);
+        let thread = std::thread::Builder::new().name("hold".to_owned()).spawn(move || {
+            while !stop.load(Ordering::Acquire) {
+                let pause = lock(&queues).pause();
+                let mut fds =
+                    [PollFd::new(&*tap, PollFlags::IN), PollFd::new(&*wake, PollFlags::IN)];
+                wait(&mut fds, &wake, pause);
+                while waiting.load(Ordering::Acquire) > 0 {
+                    std::thread::yield_now();
+                }
+                let mut queues = lock(&queues);
+                queues.drain(&tap, &table);
+                queues.write_off(&table);
+                queues.purge(&tap, &table);
+            }
+        })?;
+        // Set once: `start` is called by the only constructor of the steering.
+        let _ = self.thread.set(thread);
+        Ok(())
+    }
+
+    /// Writes back what waits for a flow, in order; frames that arrive meanwhile included.
+    pub(crate) fn replay(&self, slot: &Slot, table: &Table) -> u32 {
+        self.replay_locked(self.lock_first(), slot, table)
+    }
+
+    fn lock_first(&self) -> MutexGuard<'_, Queues> {
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let queues = lock(&self.queues);
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        queues
+    }
+
+    /// Redirects a flow and gives the new owner what it lacks: first the frames made of what the
+    /// old owner received late, then those that wait.
+    pub(crate) fn redirect(&self, slot: &Slot, owner: Mac, late: &[Vec<u8>], table: &Table) -> u32 {
+        // The thread would send on what waits as soon as the flow has an owner.
+        let queues = self.lock_first();
+        // Counted first: fresh frames queue behind.
+        for frame in late {
+            slot.count_injected(weight(frame));
+        }
+        slot.redirect(owner);
+        for frame in late {
+            // Whether it went or is lost: nothing waits for it any more.
+            let _ = self.tap.send(frame);
+            slot.count_replayed(weight(frame));
+        }
+        self.replay_locked(queues, slot, table)
+    }
+
+    fn replay_locked(&self, mut queues: MutexGuard<'_, Queues>, slot: &Slot, table: &Table) -> u32 {
+        let (mut sent, mut sent_back) = (0, false);
+        for round in 0..REPLAY_ROUNDS_MAX {
+            queues.drain(&self.tap, table);
+            // What the new owner sends back at once is left to the thread: that owner is about to
+            // give the connection back too.
+            let queue = queues.flows.get(slot.flow());
+            sent_back = round > 0 && queue.is_some_and(|queue| queue.retry_at.is_some());
+            if sent_back {
+                break;
+            }
+            sent += queues.flush(&self.tap, slot.flow(), table);
+            if slot.waiting() == 0 {
+                return sent;
+            }
+        }
+        if !sent_back {
+            // A frame is still between the programs and the device, or lost.
+            queues.suspects.push((*slot.flow(), Instant::now()));
+        }
+        drop(queues);
+        let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
+        sent
+    }
+
+    pub(crate) fn counters(&self) -> HoldCounters {
+        lock(&self.queues).counters
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Gives the programs a frame. Only when it is out is it counted as replayed, so that no fresh one
+/// on another core overtakes it: writing to the device delivers it before it returns.
+fn give_back(tap: &Tap, slot: Option<&RawSlot>, frame: &[u8]) -> io::Result<()> {
+    let sent = tap.send(frame);
+    if let Some(slot) = slot {
+        slot.count_replayed(weight(frame));
+    }
+    sent
+}
+
+/// How the programs count a frame of a flow: bytes of payload, 1 where there are none.
+fn weight(frame: &[u8]) -> u32 {
+    let Some(segment) = FrameSegment::find(frame) else { return 1 };
+    let header = frame.get(segment.tcp_at + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
+    segment.segment_bytes.saturating_sub(header).max(1) as u32
+}
+
+fn sequence_number(frame: &[u8]) -> SeqNumber {
+    let at = FrameSegment::find(frame).map_or(usize::MAX - 8, |segment| segment.tcp_at + 4);
+    let octets = frame.get(at..at + 4).and_then(|octets| octets.try_into().ok());
+    SeqNumber(octets.map_or(0, u32::from_be_bytes))
+}
+
+fn lock(queues: &Mutex<Queues>) -> MutexGuard<'_, Queues> {
+    queues.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until a device has a frame, someone wakes the thread, or `pause` is over. `fds` are the
+/// devices and `wake`.
+pub(crate) fn wait(fds: &mut [PollFd<'_>], wake: &OwnedFd, pause: Option<Duration>) {
+    let timeout = pause.map(|pause| rustix::event::Timespec {
+        tv_sec: pause.as_secs() as i64,
+        tv_nsec: pause.subsec_nanos().into(),
+    });
+    // Interrupted or not, the loop looks at everything.
+    let _ = poll(fds, timeout.as_ref());
+    let mut count = [0; 8];
+    let _ = rustix::io::read(wake, &mut count);
+}
+
+impl Queues {
+    fn pause(&self) -> Option<Duration> {
+        if !self.suspects.is_empty() {
+            return Some(LOST_AFTER);
+        }
+        match self.flows.values().any(|queue| queue.retry_at.is_some()) {
+            true => Some(RETRY_AFTER),
+            false => (!self.flows.is_empty()).then_some(PURGE_INTERVAL),
+        }
+    }
+
+    /// Takes every frame out of the device: into its flow's queue, or straight back where the
+    /// flow has an owner and nothing older waits.
+    fn drain(&mut self, tap: &Tap, table: &Table) {
+        while let Ok(length) = tap.receive(&mut self.buffer) {
+            self.counters.held += 1;
+            let Some(flow) = FlowKey::of_frame(&self.buffer[..length]) else { continue };
+            let slot = table.slot_of(&flow);
+            let owned = slot.is_none_or(|slot| !slot.is_held());
+            let source = self.buffer.get(6..12).unwrap_or_default();
+            let sent_back = slot.is_some_and(|slot| slot.is_owner(source));
+            if owned && !sent_back && !self.flows.contains_key(&flow) {
+                let frame = &self.buffer[..length];
+                self.counters.note(give_back(tap, slot, frame));
+                continue;
+            }
+            self.push(flow, length, slot);
+            if sent_back && let Some(queue) = self.flows.get_mut(&flow) {
+                queue.retry_at.get_or_insert_with(|| Instant::now() + RETRY_AFTER);
+            }
+        }
+    }
+
+    fn push(&mut self, flow: FlowKey, length: usize, slot: Option<&RawSlot>) {
+        let waiting = self.counters.waiting_bytes as usize;
+        let queue = self.flows.entry(flow).or_default();
+        if queue.bytes + length > self.limits.flow_bytes_max
+            || waiting + length > self.limits.bytes_max
+        {
+            self.counters.lost += 1;
+            if let Some(slot) = slot {
+                slot.count_replayed(weight(&self.buffer[..length]));
+            }
+            return;
+        }
+        queue.bytes += length;
+        let frame = &self.buffer[..length];
+        let seq = sequence_number(frame);
+        let later = queue.frames.iter().rev().take_while(|(other, _)| seq.before(*other)).count();
+        queue.frames.insert(queue.frames.len() - later, (seq, frame.into()));
+        self.counters.waiting_bytes += length as u64;
+    }
+
+    fn flush(&mut self, tap: &Tap, flow: &FlowKey, table: &Table) -> u32 {
+        let Some(queue) = self.flows.remove(flow) else { return 0 };
+        self.counters.waiting_bytes -= queue.bytes as u64;
+        let count = queue.frames.len() as u32;
+        let slot = table.slot_of(flow);
+        for (_, frame) in queue.frames {
+            self.counters.note(give_back(tap, slot, &frame));
+        }
+        count
+    }
+
+    /// Gives up frames that the programs counted and the device never delivered.
+    fn write_off(&mut self, table: &Table) {
+        let now = Instant::now();
+        let mut lost = 0;
+        let flows = &self.flows;
+        self.suspects.retain(|(flow, since)| {
+            let Some(slot) = table.slot_of(flow).filter(|slot| slot.waiting() > 0) else {
+                return false;
+            };
+            if now.duration_since(*since) < LOST_AFTER || flows.contains_key(flow) {
+                return true;
+            }
+            let missing = slot.waiting();
+            slot.count_replayed(missing);
+            lost += 1;
+            false
+        });
+        self.counters.lost += lost;
+    }
+
+    /// Flows without a slot, or with an owner, have nothing to wait for.
+    fn purge(&mut self, tap: &Tap, table: &Table) {
+        let now = Instant::now();
+        let owned = |flow: &FlowKey| table.slot_of(flow).is_none_or(|slot| !slot.is_held());
+        let due = |queue: &FlowQueue| queue.retry_at.is_none_or(|at| at <= now);
+        let over = self.flows.iter().filter(|(flow, queue)| due(queue) && owned(flow));
+        let flows: Vec<FlowKey> = over.map(|(flow, _)| *flow).collect();
+        for flow in flows {
+            self.flush(tap, &flow, table);
+        }
+    }
+}

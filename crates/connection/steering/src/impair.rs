@@ -1,0 +1,340 @@
+//! A link that loses, doubles and delays packets: for tests on kernels without netem.
+//!
+//! The programs of `bpf/impair.bpf.c` decide about each packet of a link, both ways. Those to be
+//! late go to a TAP device, one a direction; a thread keeps each for a random time and writes it
+//! back, so that others overtake it. A packet means what the link carries as one: with
+//! segmentation offload that is up to 64 KiB.
+//!
+//! The fate of the n-th packet of a direction is a function of the seed and n. Which packet is
+//! the n-th depends on the peers' timing, so a run cannot be repeated packet by packet.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use aya::maps::{Array, MapData};
+use aya::programs::{SchedClassifier, TcAttachType, tc};
+use aya::{Ebpf, EbpfLoader};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use unlade_sys::link::{Link, Mac};
+use unlade_sys::tap::Tap;
+use unlade_testkit::Random;
+
+use crate::hold::wait;
+use crate::load::{SteerError, program, take};
+
+/// The object made by build.rs.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/impair.bpf.o"));
+
+/// Frames that wait at once; more are dropped and counted.
+const LATE_FRAMES_MAX: usize = 65_536;
+/// Frames that the kernel keeps for the thread.
+const DEVICE_FRAMES_MAX: u32 = 16_384;
+/// Longest delay.
+pub const DELAY_MAX: Duration = Duration::from_secs(1);
+/// Largest frame.
+const FRAME_BYTES_MAX: usize = 65_536;
+/// Frames taken from one device before it is the other's turn.
+const FRAMES_PER_TURN: usize = 64;
+/// MTU of the devices, as Ethernet has it.
+const MTU_BYTES: u32 = 1500;
+/// Names of the devices, and the programs at their ingress.
+const DEVICES: [(&str, &str); 2] = [("late-out", "late_egress"), ("late-in", "late_ingress")];
+/// The programs of the link.
+const LINK_PROGRAMS: [(&str, TcAttachType); 2] =
+    [("impair_egress", TcAttachType::Egress), ("impair_ingress", TcAttachType::Ingress)];
+
+/// How bad the link is to be. Probabilities are of each packet, 0 to 1.
+#[derive(Clone, Debug)]
+pub struct ImpairConfig {
+    /// The link, in the current network namespace.
+    pub interface: String,
+    /// Probability of being lost.
+    pub loss: f64,
+    /// Probability of coming twice.
+    pub duplicate: f64,
+    /// Probability of being late.
+    pub delay: f64,
+    /// Late packets wait for up to this, [`DELAY_MAX`] at most.
+    pub delay_max: Duration,
+    /// Decides every packet's fate.
+    pub seed: u64,
+}
+
+/// What became of the packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImpairCounters {
+    /// Packets that were decided about.
+    pub seen: u64,
+    /// Lost on purpose.
+    pub dropped: u64,
+    /// Sent twice.
+    pub duplicated: u64,
+    /// Sent to wait, in packets as the link carries them.
+    pub delayed: u64,
+    /// Frames that waited and went on, segmented to the MTU.
+    pub released: u64,
+    /// Late frames over the limit, or refused by the kernel: lost without being meant to.
+    pub overflowed: u64,
+}
+
+/// An impaired link; it is whole again when this is dropped.
+pub struct Impairment {
+    counts: Array<MapData, u64>,
+    late: Arc<LateCounters>,
+    stop: Arc<AtomicBool>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    /// Keeps programs and links alive.
+    _ebpf: Ebpf,
+}
+
+impl std::fmt::Debug for Impairment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Impairment").field("late", &self.late).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug, Default)]
+struct LateCounters {
+    released: AtomicU64,
+    overflowed: AtomicU64,
+}
+
+impl Impairment {
+    /// Makes the devices and attaches the programs.
+    ///
+    /// # Errors
+    /// [`SteerError`]; nothing stays attached.
+    pub fn open(config: &ImpairConfig) -> Result<Impairment, SteerError> {
+        let link = Link::by_name(&config.interface).map_err(SteerError::Link)?;
+        let taps = [device(0)?, device(1)?];
+        let [late_out, late_in] = [taps[0].link().index, taps[1].link().index];
+        let mut ebpf = EbpfLoader::new()
+            .override_global("drop_below", &below(config.loss), true)
+            .override_global("duplicate_below", &below(config.duplicate), true)
+            .override_global("delay_below", &below(config.delay), true)
+            .override_global("seed", &config.seed, true)
+            .override_global("link_ifindex", &link.index, true)
+            .override_global("late_out_ifindex", &late_out, true)
+            .override_global("late_in_ifindex", &late_in, true)
+            .load(OBJECT)?;
+        let places = LINK_PROGRAMS.map(|(name, hook)| (name, hook, link.name.as_str()));
+        let late = DEVICES.map(|(device, name)| (name, TcAttachType::Ingress, device));
+        for (name, ..) in places.iter().chain(&late) {
+            let classifier: &mut SchedClassifier = program(&mut ebpf, name)?;
+            classifier.load().map_err(|source| SteerError::Program { name, source })?;
+        }
+        let counts = Array::try_from(take(&mut ebpf, "counts")?).map_err(SteerError::Map)?;
+        // The way back first: no packet may go where it cannot come from.
+        for (name, hook, interface) in late.into_iter().chain(places) {
+            attach(&mut ebpf, name, hook, interface)?;
+        }
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| SteerError::Hold(errno.into()))?;
+        let mut this = Impairment {
+            counts,
+            late: Arc::default(),
+            stop: Arc::default(),
+            wake: Arc::new(wake),
+            thread: None,
+            _ebpf: ebpf,
+        };
+        this.thread = Some(this.start(taps, config).map_err(SteerError::Hold)?);
+        Ok(this)
+    }
+
+    fn start(&self, taps: [Tap; 2], config: &ImpairConfig) -> io::Result<JoinHandle<()>> {
+        let (stop, wake) = (Arc::clone(&self.stop), Arc::clone(&self.wake));
+        let mut waiting = Waiting {
+            heap: BinaryHeap::new(),
+            random: Random::new(config.seed),
+            delay_max: config.delay_max.min(DELAY_MAX),
+            counters: Arc::clone(&self.late),
+            buffer: vec![0; FRAME_BYTES_MAX].into_boxed_slice(),
+            number: 0,
+        };
+        std::thread::Builder::new().name("late".to_owned()).spawn(move || {
+            while !stop.load(Ordering::Acquire) {
+                let [out, back] = taps.each_ref().map(|tap| PollFd::new(tap, PollFlags::IN));
+                let mut fds = [out, back, PollFd::new(&*wake, PollFlags::IN)];
+                wait(&mut fds, &wake, waiting.pause(Instant::now()));
+                waiting.take_in(&taps);
+                waiting.release(&taps, Instant::now());
+            }
+        })
+    }
+
+    /// What became of the packets so far.
+    ///
+    /// # Errors
+    /// The kernel does not give the counters out.
+    pub fn counters(&self) -> Result<ImpairCounters, SteerError> {
+        let read = |index: u32| self.counts.get(&index, 0).map_err(SteerError::Map);
+        Ok(ImpairCounters {
+            seen: read(0)?,
+            dropped: read(1)?,
+            duplicated: read(2)?,
+            delayed: read(3)?,
+            released: self.late.released.load(Ordering::Relaxed),
+            overflowed: self.late.overflowed.load(Ordering::Relaxed),
+        })
+    }
+}
+
+impl Drop for Impairment {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A probability as the programs compare it: a random 32-bit number is below it.
+fn below(probability: f64) -> u64 {
+    // Casts saturate, and take what is no number for 0.
+    (probability.clamp(0.0, 1.0) * 4_294_967_296.0).round() as u64
+}
+
+fn device(number: u8) -> Result<Tap, SteerError> {
+    let name = DEVICES[usize::from(number)].0;
+    // Locally administered; never seen by anyone, since frames keep their own addresses.
+    let mac: Mac = [0x02, 0x75, 0x6e, 0x6c, 0x64, number];
+    Tap::create(name, mac, DEVICE_FRAMES_MAX, MTU_BYTES).map_err(SteerError::Hold)
+}
+
+fn attach(
+    ebpf: &mut Ebpf,
+    name: &'static str,
+    hook: TcAttachType,
+    interface: &str,
+) -> Result<(), SteerError> {
+    let classifier: &mut SchedClassifier = program(ebpf, name)?;
+    // tcx links exist from Linux 6.6 on; before that a clsact qdisc carries the program.
+    let _ = tc::qdisc_add_clsact(interface);
+    let attached = classifier.attach(interface, hook);
+    attached.map(drop).map_err(|source| SteerError::Program { name, source })
+}
+
+/// Late frames, the next to go first.
+struct Waiting {
+    heap: BinaryHeap<Reverse<Late>>,
+    random: Random,
+    delay_max: Duration,
+    counters: Arc<LateCounters>,
+    buffer: Box<[u8]>,
+    number: u64,
+}
+
+/// Ordered by when it goes; by arrival among equals.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Late {
+    due: Instant,
+    number: u64,
+    device: usize,
+    frame: Box<[u8]>,
+}
+
+impl Waiting {
+    fn pause(&self, now: Instant) -> Option<Duration> {
+        self.heap.peek().map(|Reverse(next)| next.due.saturating_duration_since(now))
+    }
+
+    fn take_in(&mut self, taps: &[Tap; 2]) {
+        for (device, tap) in taps.iter().enumerate() {
+            for _ in 0..FRAMES_PER_TURN {
+                let Ok(length) = tap.receive(&mut self.buffer) else { break };
+                // What the kernel has to say on a new device of its own is nobody else's.
+                if self.buffer.get(6..12) == Some(&tap.link().mac[..]) {
+                    continue;
+                }
+                let delay = self.delay();
+                self.push(device, length, Instant::now() + delay);
+            }
+        }
+    }
+
+    fn push(&mut self, device: usize, length: usize, due: Instant) {
+        if self.heap.len() >= LATE_FRAMES_MAX {
+            self.counters.overflowed.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let frame = self.buffer[..length.min(FRAME_BYTES_MAX)].into();
+        self.number += 1;
+        self.heap.push(Reverse(Late { due, number: self.number, device, frame }));
+    }
+
+    fn release(&mut self, taps: &[Tap; 2], now: Instant) {
+        while let Some(Reverse(next)) = self.heap.peek() {
+            if next.due > now {
+                return;
+            }
+            let Some(Reverse(late)) = self.heap.pop() else { return };
+            let sent = taps.get(late.device).is_some_and(|tap| tap.send(&late.frame).is_ok());
+            let counter = if sent { &self.counters.released } else { &self.counters.overflowed };
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Anything up to the longest delay.
+    fn delay(&mut self) -> Duration {
+        self.delay_max.mul_f64(self.random.unit())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting() -> Waiting {
+        Waiting {
+            heap: BinaryHeap::new(),
+            random: Random::new(1),
+            delay_max: Duration::from_millis(5),
+            counters: Arc::default(),
+            buffer: vec![0; FRAME_BYTES_MAX].into_boxed_slice(),
+            number: 0,
+        }
+    }
+
+    #[test]
+    fn probabilities_are_of_2_to_the_32() {
+        assert_eq!(below(0.0), 0);
+        assert_eq!(below(f64::NAN), 0);
+        assert_eq!(below(0.25), 1 << 30);
+        // Every 32-bit number is below it.
+        assert_eq!(below(2.0), 1 << 32);
+    }
+
+    #[test]
+    fn delays_are_within_bounds_and_repeatable() {
+        let (mut a, mut b) = (waiting(), waiting());
+        let delays: Vec<Duration> = (0..1000).map(|_| a.delay()).collect();
+        assert!(delays.iter().all(|&delay| delay <= a.delay_max));
+        assert!(delays.iter().any(|&delay| delay > a.delay_max / 2));
+        assert!(delays.iter().all(|&delay| delay == b.delay()));
+    }
+
+    #[test]
+    fn the_next_to_go_is_first_and_the_heap_has_a_limit() {
+        let mut waiting = waiting();
+        let now = Instant::now();
+        for ms in [3, 1, 2] {
+            waiting.push(0, 14, now + Duration::from_millis(ms));
+        }
+        assert_eq!(waiting.pause(now), Some(Duration::from_millis(1)));
+        assert_eq!(waiting.pause(now + Duration::from_secs(1)), Some(Duration::ZERO));
+        for _ in 0..LATE_FRAMES_MAX {
+            waiting.push(1, 14, now);
+        }
+        assert_eq!(waiting.heap.len(), LATE_FRAMES_MAX);
+        assert_eq!(waiting.counters.overflowed.load(Ordering::Relaxed), 3);
+    }
+}

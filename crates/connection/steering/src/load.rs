@@ -1,0 +1,291 @@
+//! Programs into the kernel and onto the link.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError};
+use aya::programs::{Program, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode, tc};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use std::os::fd::{AsFd, AsRawFd};
+use thiserror::Error;
+use unlade_net::FlowKey;
+use unlade_sys::link::Link;
+
+use crate::counts::{Counters, Counts};
+use crate::hold::{Hold, HoldLimits};
+use crate::slot::{Mac, Slot, SlotArray};
+use crate::table::Table;
+
+/// The object made by build.rs.
+pub(crate) static OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
+
+/// The program that redirects before the kernel makes a packet of a frame.
+const LINK_XDP: &str = "link_xdp";
+
+/// Why steering is not available, or a flow not steered.
+#[derive(Debug, Error)]
+pub enum SteerError {
+    /// The interface is not there.
+    #[error("steering needs a network interface: {0}")]
+    Link(#[source] io::Error),
+    /// The kernel does not take the programs.
+    #[error("the kernel refuses the eBPF object: {0}; CAP_BPF and CAP_NET_ADMIN are needed")]
+    Load(#[from] EbpfError),
+    /// A program does not load or attach.
+    #[error("eBPF program {name}: {source}")]
+    Program {
+        /// Its name in bpf/steer.bpf.c.
+        name: &'static str,
+        /// The kernel's answer.
+        source: ProgramError,
+    },
+    /// The object lacks a map or program: it was not built from this source.
+    #[error("the eBPF object has no {0}")]
+    Missing(&'static str),
+    /// A map operation failed.
+    #[error("flow table: {0}")]
+    Map(#[source] MapError),
+    /// As many flows are steered as the table has slots (`flows_max`).
+    #[error("the flow table is full; raise `flows_max` or give connections back earlier")]
+    TableFull,
+    /// The hold device could not be made.
+    #[error("hold device: {0}; /dev/net/tun and CAP_NET_ADMIN are needed")]
+    Hold(#[source] io::Error),
+    /// The program for congestion windows has no cgroup to be attached to.
+    #[error("cgroup: {0}")]
+    Cgroup(#[source] io::Error),
+    /// Sharing memory with the programs failed.
+    #[error("mapping the flow table: {0}")]
+    Mmap(#[source] io::Error),
+}
+
+/// Where in the kernel packets are redirected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hook {
+    /// At XDP where the driver runs it natively and the device is a real one; else at tc alone.
+    #[default]
+    Auto,
+    /// At tc.
+    Tc,
+    /// At XDP, natively; an error where the driver cannot. tc takes what XDP leaves.
+    Xdp,
+}
+
+/// What to steer, and how much of it.
+#[derive(Clone, Debug)]
+pub struct SteeringConfig {
+    /// The interface that client packets come in on.
+    pub interface: String,
+    /// Most flows that have an entry at once.
+    pub flows_max: u32,
+    /// Holding of packets; without it, [`Slot::hold`] must not be used.
+    pub hold: Option<HoldLimits>,
+    /// Where in the kernel packets are redirected.
+    pub hook: Hook,
+}
+
+/// Steering of one link; everything is undone when the last owner drops it.
+#[derive(Debug)]
+pub struct Steering {
+    table: Arc<Table>,
+    hold: Option<Hold>,
+    link: Link,
+    xdp: bool,
+    counters: Counters,
+    /// Keeps programs and links alive.
+    _ebpf: Ebpf,
+}
+
+impl Steering {
+    /// Loads the programs and attaches them to the link.
+    ///
+    /// # Errors
+    /// [`SteerError`]; nothing stays attached.
+    pub fn open(config: &SteeringConfig) -> Result<Steering, SteerError> {
+        let link = Link::by_name(&config.interface).map_err(SteerError::Link)?;
+        let hold = config.hold.as_ref().map(|limits| Hold::open(limits, &link)).transpose()?;
+        let hold_index = hold.as_ref().map_or(0, Hold::device_index);
+        let mut ebpf = EbpfLoader::new()
+            .override_global("hold_ifindex", &hold_index, true)
+            .map_max_entries("flows", config.flows_max)
+            .map_max_entries("slots", config.flows_max)
+            .load(OBJECT)?;
+        // Before a map leaves `ebpf`: the programs refer to maps by descriptor until they load.
+        load_programs(&mut ebpf)?;
+        let slots = map_slots(&mut ebpf, config.flows_max)?;
+        let flows = HashMap::try_from(take(&mut ebpf, "flows")?).map_err(SteerError::Map)?;
+        let counts = Array::try_from(take(&mut ebpf, "counts")?).map_err(SteerError::Map)?;
+        let table = Table::new(flows, slots, config.flows_max, link.index, link.mac);
+        attach_classifier(&mut ebpf, "link_ingress", &link.name)?;
+        if let Some(hold) = &hold {
+            attach_classifier(&mut ebpf, "hold_ingress", hold.device_name())?;
+        }
+        let xdp = attach_xdp(&mut ebpf, config.hook, &link.name)?;
+        let table = Arc::new(table);
+        if let Some(hold) = &hold {
+            hold.start(Arc::clone(&table)).map_err(SteerError::Hold)?;
+        }
+        Ok(Steering { table, hold, link, xdp, counters: Counters::new(counts), _ebpf: ebpf })
+    }
+
+    /// The link that is steered.
+    pub fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// True where packets are redirected at XDP.
+    pub fn is_xdp(&self) -> bool {
+        self.xdp
+    }
+
+    /// Takes a slot for a flow; its packets go to the local stack until it says otherwise.
+    ///
+    /// # Errors
+    /// [`SteerError::TableFull`], [`SteerError::Map`].
+    pub fn acquire(&self, flow: &FlowKey) -> Result<Slot, SteerError> {
+        let index = self.table.acquire(flow)?;
+        Ok(Slot::new(Arc::clone(&self.table), index, *flow))
+    }
+
+    /// Flows that have a slot.
+    pub fn flows_in_use(&self) -> usize {
+        self.table.in_use()
+    }
+
+    /// Sends what waits for a flow that has an owner again (state `Local` or `Redirect`) on its
+    /// way, in order. Returns how many frames went.
+    pub fn replay(&self, slot: &Slot) -> u32 {
+        match &self.hold {
+            Some(hold) if slot.waiting() > 0 => hold.replay(slot, &self.table),
+            _ => 0,
+        }
+    }
+
+    /// Gives a held flow to another host: first frames made of what the old owner received late,
+    /// then what waits, then the packets to come.
+    pub fn redirect(&self, slot: &Slot, owner: Mac, late: &[Vec<u8>]) {
+        match &self.hold {
+            Some(hold) if !late.is_empty() || slot.waiting() > 0 => {
+                hold.redirect(slot, owner, late, &self.table);
+            }
+            _ => {
+                slot.redirect(owner);
+                // One may have come just before.
+                self.replay(slot);
+            }
+        }
+    }
+
+    /// Packets and octets that were redirected, as far as their flows have been given up.
+    pub fn redirected(&self) -> (u64, u64) {
+        let redirected = self.table.redirected();
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        (load(&redirected.packets), load(&redirected.bytes))
+    }
+
+    /// What the programs counted since this was called last.
+    ///
+    /// # Errors
+    /// The kernel does not give the counters out.
+    pub fn take_counts(&self) -> Result<Counts, SteerError> {
+        self.counters.take()
+    }
+
+    /// The hold's counters.
+    pub fn hold_counters(&self) -> crate::hold::HoldCounters {
+        self.hold.as_ref().map(Hold::counters).unwrap_or_default()
+    }
+}
+
+pub(crate) fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, SteerError> {
+    ebpf.take_map(name).ok_or(SteerError::Missing(name))
+}
+
+/// A program of the object, as the kind that it is.
+pub(crate) fn program<'a, P>(
+    ebpf: &'a mut Ebpf,
+    name: &'static str,
+) -> Result<&'a mut P, SteerError>
+where
+    &'a mut P: TryFrom<&'a mut Program, Error = ProgramError>,
+{
+    let program = ebpf.program_mut(name).ok_or(SteerError::Missing(name))?;
+    program.try_into().map_err(|source| SteerError::Program { name, source })
+}
+
+pub(crate) fn load_programs(ebpf: &mut Ebpf) -> Result<(), SteerError> {
+    for name in ["link_ingress", "hold_ingress"] {
+        let classifier: &mut SchedClassifier = program(ebpf, name)?;
+        classifier.load().map_err(|source| SteerError::Program { name, source })?;
+    }
+    let xdp: &mut Xdp = program(ebpf, LINK_XDP)?;
+    xdp.load().map_err(|source| SteerError::Program { name: LINK_XDP, source })?;
+    Ok(())
+}
+
+fn attach_classifier(
+    ebpf: &mut Ebpf,
+    name: &'static str,
+    interface: &str,
+) -> Result<(), SteerError> {
+    let failed = |source| SteerError::Program { name, source };
+    let program: &mut SchedClassifier = program(ebpf, name)?;
+    // tcx links exist from Linux 6.6 on; before that a clsact qdisc carries the program.
+    let _ = tc::qdisc_add_clsact(interface);
+    program.attach(interface, TcAttachType::Ingress).map_err(failed)?;
+    Ok(())
+}
+
+/// Attaches the XDP program where wanted and possible. True where it is attached.
+fn attach_xdp(ebpf: &mut Ebpf, hook: Hook, interface: &str) -> Result<bool, SteerError> {
+    // A virtual link's native XDP costs it its large segments: only a real device gains.
+    let device = format!("/sys/class/net/{interface}/device");
+    let wanted = match hook {
+        Hook::Tc => false,
+        Hook::Xdp => true,
+        Hook::Auto => std::path::Path::new(&device).exists(),
+    };
+    if !wanted {
+        return Ok(false);
+    }
+    let failed = |source| SteerError::Program { name: LINK_XDP, source };
+    let program: &mut Xdp = program(ebpf, LINK_XDP)?;
+    match program.attach(interface, XdpMode::Driver) {
+        Ok(_) => Ok(true),
+        Err(_) if hook == Hook::Auto => Ok(false),
+        Err(source) => Err(failed(source)),
+    }
+}
+
+/// Maps a map's memory into this process. Octets, and their number.
+pub(crate) fn map_memory(data: &MapData, bytes: usize) -> Result<NonNull<u8>, SteerError> {
+    let fd = data.fd().as_fd().as_raw_fd();
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a fresh shared mapping at an address of the kernel's choice; `fd` is a map made
+    // with BPF_F_MMAPABLE, and the kernel checks the length.
+    let base =
+        unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd, 0) };
+    if base == libc::MAP_FAILED {
+        return Err(SteerError::Mmap(io::Error::last_os_error()));
+    }
+    NonNull::new(base.cast()).ok_or_else(|| SteerError::Mmap(io::Error::other("mapped at zero")))
+}
+
+pub(crate) fn array_data(ebpf: &mut Ebpf, name: &'static str) -> Result<MapData, SteerError> {
+    match take(ebpf, name)? {
+        Map::Array(data) => Ok(data),
+        _ => Err(SteerError::Missing(name)),
+    }
+}
+
+pub(crate) fn map_slots(ebpf: &mut Ebpf, count: u32) -> Result<SlotArray, SteerError> {
+    let data = array_data(ebpf, "slots")?;
+    let bytes = count as usize * size_of::<crate::slot::RawSlot>();
+    let base = map_memory(&data, bytes)?;
+    // SAFETY: `map_memory` made a shared writable mapping of `bytes` octets that is handed over
+    // here. The kernel keeps the map's memory as long as the mapping, so `data` may be dropped.
+    Ok(unsafe { SlotArray::new(base, bytes, count) })
+}

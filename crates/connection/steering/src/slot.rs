@@ -1,0 +1,373 @@
+//! One flow's state, in memory shared with the eBPF programs.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use unlade_net::{FlowKey, SeqNumber};
+
+use crate::belief::Belief;
+use crate::table::Table;
+
+/// A hardware address.
+pub type Mac = [u8; 6];
+
+/// `enum slot_state` of bpf/maps.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SlotState {
+    /// Packets go to this host's stack.
+    Local = 0,
+    /// Packets wait in the hold device.
+    Hold = 1,
+    /// Packets leave to another host on the link.
+    Redirect = 2,
+    /// As `Redirect`, but a new SYN goes to this host's stack.
+    Linger = 3,
+    /// As `Hold`, until the client acknowledges something that only the next owner can have sent;
+    /// from then on packets go there.
+    Offered = 4,
+}
+
+/// `struct belief` of bpf/maps.h.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct RawBelief {
+    known: AtomicU32,
+    last_ack: AtomicU32,
+    last_seq: AtomicU32,
+    last_window: AtomicU32,
+    window_max: AtomicU32,
+    receive_window: AtomicU32,
+    receive_max: AtomicU32,
+    shift: AtomicU32,
+}
+
+/// `struct slot` of bpf/maps.h.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct RawSlot {
+    state: AtomicU32,
+    offered_at: AtomicU32,
+    mac: [AtomicU8; 12],
+    ifindex: AtomicU32,
+    held: AtomicU32,
+    replayed: AtomicU32,
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    belief: RawBelief,
+}
+const _: () = assert!(size_of::<RawSlot>() == 80 && align_of::<RawSlot>() == 8);
+const _: () = assert!(core::mem::offset_of!(RawSlot, packets) == 32);
+const _: () = assert!(core::mem::offset_of!(RawSlot, belief) == 48);
+
+impl RawBelief {
+    fn forget(&self) {
+        self.known.store(0, Ordering::SeqCst);
+    }
+
+    fn set(&self, belief: &Belief) {
+        self.forget();
+        let fields = [
+            (&self.last_ack, belief.last_ack.0),
+            (&self.last_seq, belief.last_seq.0),
+            (&self.last_window, belief.last_window.into()),
+            (&self.window_max, belief.window_max_bytes),
+            (&self.receive_window, belief.receive_window_bytes),
+            (&self.receive_max, belief.receive_max_bytes),
+            (&self.shift, belief.shift.into()),
+        ];
+        for (field, value) in fields {
+            field.store(value, Ordering::Relaxed);
+        }
+        self.known.store(1, Ordering::SeqCst);
+    }
+
+    fn get(&self) -> Option<Belief> {
+        let read = |field: &AtomicU32| field.load(Ordering::Relaxed);
+        (self.known.load(Ordering::Acquire) != 0).then(|| Belief {
+            last_ack: SeqNumber(read(&self.last_ack)),
+            last_seq: SeqNumber(read(&self.last_seq)),
+            last_window: read(&self.last_window) as u16,
+            window_max_bytes: read(&self.window_max),
+            receive_window_bytes: read(&self.receive_window),
+            receive_max_bytes: read(&self.receive_max),
+            shift: read(&self.shift) as u8,
+        })
+    }
+}
+
+/// The shared array, mapped for the life of the process's steering.
+#[derive(Debug)]
+pub(crate) struct SlotArray {
+    base: NonNull<RawSlot>,
+    bytes: usize,
+    count: u32,
+}
+
+// SAFETY: the mapping is only reached through atomics, from any thread.
+unsafe impl Send for SlotArray {}
+// SAFETY: as above.
+unsafe impl Sync for SlotArray {}
+
+impl SlotArray {
+    /// Takes over a mapping of `count` slots.
+    ///
+    /// # Safety
+    /// `base` must be a shared, writable mapping of `bytes` octets, at least `count` slots long,
+    /// that nothing else unmaps.
+    pub(crate) unsafe fn new(base: NonNull<u8>, bytes: usize, count: u32) -> SlotArray {
+        SlotArray { base: base.cast(), bytes, count }
+    }
+
+    pub(crate) fn get(&self, index: u32) -> Option<&RawSlot> {
+        if index >= self.count {
+            return None;
+        }
+        // SAFETY: `index` is inside the mapping (constructor's contract), which lives as long as
+        // `self`; every field is an atomic, so shared access races with nothing.
+        Some(unsafe { self.base.add(index as usize).as_ref() })
+    }
+}
+
+impl Drop for SlotArray {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was handed over to this value, and no reference outlives it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
+    }
+}
+
+impl RawSlot {
+    pub(crate) fn reset(&self) {
+        self.state.store(SlotState::Local as u32, Ordering::Release);
+        self.belief.forget();
+        self.held.store(0, Ordering::Relaxed);
+        self.replayed.store(0, Ordering::Relaxed);
+        self.packets.store(0, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Packets and octets redirected.
+    pub(crate) fn redirected(&self) -> (u64, u64) {
+        (self.packets.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn state(&self) -> SlotState {
+        match self.state.load(Ordering::Acquire) {
+            1 => SlotState::Hold,
+            2 => SlotState::Redirect,
+            3 => SlotState::Linger,
+            4 => SlotState::Offered,
+            _ => SlotState::Local,
+        }
+    }
+
+    /// True where packets of the flow wait for an owner.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self.state(), SlotState::Hold | SlotState::Offered)
+    }
+
+    fn has_owner(&self, owner: &Mac) -> bool {
+        let octets = self.mac.iter().map(|octet| octet.load(Ordering::Relaxed));
+        octets.take(6).eq(owner.iter().copied())
+    }
+
+    /// True where the flow is redirected to the host with this hardware address.
+    pub(crate) fn is_owner(&self, source: &[u8]) -> bool {
+        let owner = source.first_chunk::<6>();
+        self.state() == SlotState::Redirect && owner.is_some_and(|owner| self.has_owner(owner))
+    }
+
+    fn set_state(&self, state: SlotState) {
+        self.state.store(state as u32, Ordering::SeqCst);
+    }
+
+    /// Weight of the frames in the hold device or in the hold queue: their octets of payload, and
+    /// 1 for a frame without any.
+    pub(crate) fn waiting(&self) -> u32 {
+        let replayed = self.replayed.load(Ordering::Acquire);
+        self.held.load(Ordering::Acquire).wrapping_sub(replayed)
+    }
+
+    /// Frames of this weight do not wait any more: they were given back, or are lost. One that
+    /// was written off and comes after all has been counted already: no more is counted than waits,
+    /// or the programs would hold the flow for ever.
+    pub(crate) fn count_replayed(&self, weight: u32) {
+        let count = |replayed: u32| {
+            let waiting = self.held.load(Ordering::Acquire).wrapping_sub(replayed);
+            Some(replayed.wrapping_add(weight.min(waiting)))
+        };
+        // It never fails: there is always a new value.
+        let _ = self.replayed.fetch_update(Ordering::AcqRel, Ordering::Acquire, count);
+    }
+}
+
+/// What the programs saw of a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowCounters {
+    /// Packets redirected.
+    pub packets: u64,
+    /// Octets redirected, headers included.
+    pub bytes: u64,
+    /// Weight of what went to the hold device since the slot was taken: octets of payload, 1 for
+    /// a packet without any.
+    pub held: u32,
+    /// What is known of the connection; nothing before [`Slot::know`].
+    pub belief: Option<Belief>,
+}
+
+/// The right to say where one flow's packets go. Dropping it gives the flow back to the local
+/// stack and frees the slot.
+#[derive(Debug)]
+pub struct Slot {
+    table: Arc<Table>,
+    index: u32,
+    flow: FlowKey,
+}
+
+impl Slot {
+    pub(crate) fn new(table: Arc<Table>, index: u32, flow: FlowKey) -> Slot {
+        Slot { table, index, flow }
+    }
+
+    fn raw(&self) -> &RawSlot {
+        self.table.slot(self.index)
+    }
+
+    /// The flow.
+    pub fn flow(&self) -> &FlowKey {
+        &self.flow
+    }
+
+    /// Which state the slot is in. A lingering flow turns local when its client reconnects.
+    pub fn state(&self) -> SlotState {
+        self.raw().state()
+    }
+
+    /// From now on packets wait in the hold device.
+    pub fn hold(&self) {
+        self.raw().set_state(SlotState::Hold);
+    }
+
+    /// From now on packets go to this host's stack, once those that wait are replayed.
+    pub fn local(&self) {
+        self.raw().set_state(SlotState::Local);
+    }
+
+    /// From now on packets go to `owner` on the link, once those that wait are replayed.
+    ///
+    /// The programs read the address without a lock in other states than `Hold` and `Local`. So,
+    /// where it changes, the flow is held for a moment.
+    pub fn redirect(&self, owner: Mac) {
+        let raw = self.raw();
+        if raw.state() != SlotState::Offered || !raw.has_owner(&owner) {
+            self.set_owner(owner);
+        }
+        raw.set_state(SlotState::Redirect);
+    }
+
+    /// From now on packets wait in the hold device until `owner` is known to have the flow: by
+    /// [`Slot::redirect`], or because the client acknowledges more than was `sent` before.
+    pub fn offer(&self, owner: Mac, sent: SeqNumber) {
+        let raw = self.raw();
+        self.set_owner(owner);
+        raw.offered_at.store(sent.0, Ordering::Relaxed);
+        raw.set_state(SlotState::Offered);
+    }
+
+    fn set_owner(&self, owner: Mac) {
+        let raw = self.raw();
+        if !matches!(raw.state(), SlotState::Hold | SlotState::Local) {
+            raw.set_state(SlotState::Hold);
+        }
+        let addresses = owner.iter().chain(self.table.link_mac());
+        for (to, from) in raw.mac.iter().zip(addresses) {
+            to.store(*from, Ordering::Relaxed);
+        }
+        raw.ifindex.store(self.table.link_index(), Ordering::Relaxed);
+    }
+
+    /// Tells the programs what a snapshot knows of the connection: they judge its packets by that
+    /// from now on. Without it they learn nothing from packets. `send_end` is behind the last byte
+    /// that was sent; an acknowledgement up to there that has come meanwhile stays known.
+    pub fn know(&self, belief: &Belief, send_end: SeqNumber) {
+        let mut belief = *belief;
+        let sent_bytes = send_end.since(belief.last_ack);
+        if let Some(known) = self.raw().belief.get()
+            && (1..=sent_bytes).contains(&known.last_ack.since(belief.last_ack))
+        {
+            belief.last_ack = known.last_ack;
+            belief.last_window = known.last_window;
+            belief.window_max_bytes = belief.window_max_bytes.max(known.window_max_bytes);
+        }
+        self.raw().belief.set(&belief);
+    }
+
+    /// The connection is over: its last packets still go to the owner, a new SYN comes here.
+    pub fn linger(&self) {
+        let raw = self.raw();
+        if raw.state() == SlotState::Redirect {
+            raw.set_state(SlotState::Linger);
+        }
+    }
+
+    /// Weight of the packets that wait in the hold device or queue: octets of payload, 1 for a
+    /// packet without any.
+    pub fn waiting(&self) -> u32 {
+        self.raw().waiting()
+    }
+
+    /// The programs take a frame from the hold device for one that they sent there.
+    pub(crate) fn count_injected(&self, weight: u32) {
+        self.raw().held.fetch_add(weight, Ordering::AcqRel);
+    }
+
+    /// See [`RawSlot::count_replayed`].
+    pub(crate) fn count_replayed(&self, weight: u32) {
+        self.raw().count_replayed(weight);
+    }
+
+    /// What the programs saw.
+    pub fn counters(&self) -> FlowCounters {
+        let raw = self.raw();
+        FlowCounters {
+            packets: raw.packets.load(Ordering::Relaxed),
+            bytes: raw.bytes.load(Ordering::Relaxed),
+            held: raw.held.load(Ordering::Relaxed),
+            belief: raw.belief.get(),
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.table.release(&self.flow, self.index);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(held: u32, replayed: u32) -> RawSlot {
+        RawSlot { held: held.into(), replayed: replayed.into(), ..RawSlot::default() }
+    }
+
+    #[test]
+    fn a_frame_that_comes_after_it_was_written_off_is_counted_once() {
+        // Both counters are about to begin anew.
+        for before in [0, u32::MAX - 700] {
+            let slot = slot(before.wrapping_add(1000), before);
+            slot.count_replayed(slot.waiting());
+            slot.count_replayed(1000);
+            assert_eq!(slot.waiting(), 0);
+            // Nor does it stand for more than waits by then.
+            slot.held.fetch_add(100, Ordering::AcqRel);
+            slot.count_replayed(1000);
+            assert_eq!(slot.waiting(), 0);
+            slot.held.fetch_add(100, Ordering::AcqRel);
+            slot.count_replayed(40);
+            assert_eq!(slot.waiting(), 60);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Which slots are in use, and by which flow. A full table is a refusal: a live flow is never
+//! evicted.
+
+use std::collections::HashMap as StdHashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use aya::maps::{HashMap, MapData};
+use unlade_net::FlowKey;
+
+use crate::load::SteerError;
+use crate::slot::{Mac, RawSlot, SlotArray};
+
+/// `struct flow_key` of bpf/maps.h.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct RawKey {
+    client: [u8; 16],
+    service: [u8; 16],
+    client_port: [u8; 2],
+    service_port: [u8; 2],
+    family: u32,
+}
+const _: () = assert!(size_of::<RawKey>() == 40);
+
+// SAFETY: repr(C), integers only, and the assertion above shows that there is no padding.
+unsafe impl aya::Pod for RawKey {}
+
+impl From<&FlowKey> for RawKey {
+    fn from(flow: &FlowKey) -> RawKey {
+        RawKey {
+            client: address_octets(&flow.client),
+            service: address_octets(&flow.service),
+            client_port: flow.client.port().to_be_bytes(),
+            service_port: flow.service.port().to_be_bytes(),
+            family: if flow.is_ipv6() { 6 } else { 4 },
+        }
+    }
+}
+
+fn address_octets(address: &SocketAddr) -> [u8; 16] {
+    match address.ip() {
+        IpAddr::V6(ip) => ip.octets(),
+        IpAddr::V4(ip) => {
+            let mut octets = [0; 16];
+            octets[..4].copy_from_slice(&ip.octets());
+            octets
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    flows: HashMap<MapData, RawKey, u32>,
+    /// The slot that a flow's key points to now.
+    current: StdHashMap<FlowKey, u32>,
+    free: Vec<u32>,
+}
+
+/// The table of flows, shared by all workers of a process.
+#[derive(Debug)]
+pub(crate) struct Table {
+    slots: SlotArray,
+    link_index: u32,
+    link_mac: Mac,
+    inner: Mutex<Inner>,
+    redirected: Redirected,
+}
+
+/// What slots that were given up had redirected.
+#[derive(Debug, Default)]
+pub(crate) struct Redirected {
+    pub(crate) packets: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+}
+
+impl Table {
+    pub(crate) fn new(
+        flows: HashMap<MapData, RawKey, u32>,
+        slots: SlotArray,
+        count: u32,
+        link_index: u32,
+        link_mac: Mac,
+    ) -> Table {
+        let free = (0..count).rev().collect();
+        let inner = Mutex::new(Inner { flows, current: StdHashMap::new(), free });
+        Table { slots, link_index, link_mac, inner, redirected: Redirected::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic elsewhere leaves the table whole: every change is one insertion or removal.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn link_index(&self) -> u32 {
+        self.link_index
+    }
+
+    pub(crate) fn link_mac(&self) -> &Mac {
+        &self.link_mac
+    }
+
+    /// A slot by number.
+    ///
+    /// # Panics
+    /// On a number that `acquire` did not give out.
+    pub(crate) fn slot(&self, index: u32) -> &RawSlot {
+        self.slots.get(index).expect("slot numbers come from acquire")
+    }
+
+    pub(crate) fn slot_of(&self, flow: &FlowKey) -> Option<&RawSlot> {
+        let index = *self.lock().current.get(flow)?;
+        self.slots.get(index)
+    }
+
+    pub(crate) fn acquire(&self, flow: &FlowKey) -> Result<u32, SteerError> {
+        let mut inner = self.lock();
+        let index = inner.free.pop().ok_or(SteerError::TableFull)?;
+        self.slot(index).reset();
+        if let Err(error) = inner.flows.insert(RawKey::from(flow), index, 0) {
+            inner.free.push(index);
+            return Err(SteerError::Map(error));
+        }
+        // An older slot of the flow (a lingering connection) keeps its number until its owner
+        // drops it, but the key is the new one's.
+        inner.current.insert(*flow, index);
+        Ok(index)
+    }
+
+    pub(crate) fn redirected(&self) -> &Redirected {
+        &self.redirected
+    }
+
+    pub(crate) fn release(&self, flow: &FlowKey, index: u32) {
+        let (packets, bytes) = self.slot(index).redirected();
+        self.redirected.packets.fetch_add(packets, Ordering::Relaxed);
+        self.redirected.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut inner = self.lock();
+        if inner.current.get(flow) == Some(&index) {
+            inner.current.remove(flow);
+            // A key that is gone already is what this call wants.
+            let _ = inner.flows.remove(&RawKey::from(flow));
+        }
+        inner.free.push(index);
+    }
+
+    pub(crate) fn in_use(&self) -> usize {
+        self.lock().current.len()
+    }
+}

@@ -1,0 +1,135 @@
+//! What can be read while it is still on its way.
+
+use std::ops::Range;
+
+use unlade_copy::{CopyError, Inbound, Pending};
+
+/// Bytes, of which any range can be waited for.
+pub trait Source {
+    /// How many bytes there are, there or on their way.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the bytes of `range` are there; does not wait.
+    fn is_ready(&self, range: Range<usize>) -> bool;
+
+    /// Waits for the bytes of `range`, which is within [`Source::len`], and lends them.
+    ///
+    /// # Errors
+    /// [`CopyError`]: they will not be there.
+    fn sync(&self, range: Range<usize>) -> Result<&[u8], CopyError>;
+}
+
+/// A copy of a scope.
+impl Source for Pending<'_> {
+    fn len(&self) -> usize {
+        Pending::len(self)
+    }
+
+    #[inline]
+    fn is_ready(&self, range: Range<usize>) -> bool {
+        Pending::is_ready(self, range)
+    }
+
+    #[inline]
+    fn sync(&self, range: Range<usize>) -> Result<&[u8], CopyError> {
+        Pending::sync(self, range)
+    }
+}
+
+/// What was received since the buffer was emptied.
+impl Source for Inbound {
+    fn len(&self) -> usize {
+        Inbound::len(self)
+    }
+
+    #[inline]
+    fn is_ready(&self, range: Range<usize>) -> bool {
+        Inbound::is_ready(self, range)
+    }
+
+    #[inline]
+    fn sync(&self, range: Range<usize>) -> Result<&[u8], CopyError> {
+        Inbound::sync(self, range)
+    }
+}
+
+/// Bytes that are all there.
+impl Source for [u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    #[inline]
+    fn is_ready(&self, _range: Range<usize>) -> bool {
+        true
+    }
+
+    #[inline]
+    fn sync(&self, range: Range<usize>) -> Result<&[u8], CopyError> {
+        Ok(&self[range])
+    }
+}
+
+/// Up to where the bytes from `at` on are there, looked at by `step`, without waiting.
+pub(crate) fn reach<S: Source + ?Sized>(source: &S, at: usize, end: usize, step: usize) -> usize {
+    let mut reached = at;
+    for _ in 0..LOOKS_MAX {
+        let next = end.min(reached.saturating_add(step));
+        if next == reached || !source.is_ready(reached..next) {
+            break;
+        }
+        reached = next;
+    }
+    reached
+}
+
+/// Looks at progress, at most, after one wait.
+const LOOKS_MAX: usize = 32;
+/// Fewer bytes are not waited for by themselves.
+const STEP_BYTES_MIN: usize = 2 << 10;
+/// Parts of a copy that are waited for one by one, at most: a task has as many segments.
+const STEPS_MAX: usize = 32;
+
+/// How many bytes of `len` are waited for at a time.
+pub(crate) fn step_for(len: usize) -> usize {
+    // As segments are: powers of two, so that no segment is waited for twice.
+    len.min(unlade_copy::TASK_BYTES_MAX).div_ceil(STEPS_MAX).next_power_of_two().max(STEP_BYTES_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_segments_and_not_too_small() {
+        let lens = [0, 1, 4 << 10, 64 << 10, (64 << 10) + 1, 1 << 20, 1 << 30];
+        let steps = lens.map(step_for);
+        assert_eq!(steps, [2048, 2048, 2048, 2048, 4096, 32 << 10, 32 << 10]);
+    }
+
+    #[test]
+    fn what_is_there_comes_along_and_no_more() {
+        struct Half;
+        impl Source for Half {
+            fn len(&self) -> usize {
+                100
+            }
+            fn is_ready(&self, range: Range<usize>) -> bool {
+                range.end <= 50
+            }
+            fn sync(&self, _range: Range<usize>) -> Result<&[u8], CopyError> {
+                Ok(&[])
+            }
+        }
+        assert_eq!(reach(&Half, 0, 100, 10), 50);
+        assert_eq!(reach(&Half, 45, 100, 10), 45);
+        assert_eq!(reach(&Half, 45, 48, 10), 48);
+        assert_eq!(reach(&Half, 60, 100, 10), 60);
+        assert_eq!(reach(&[0u8; 100][..], 3, 100, 1), 3 + LOOKS_MAX);
+    }
+}

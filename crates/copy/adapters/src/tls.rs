@@ -1,0 +1,449 @@
+//! TLS records opened in place, in the buffer that they are received into (`SSL_read` of Copier,
+//! SOSP 2025, §6.2.3).
+//!
+//! ```text
+//!  socket ─► Feed (Inbound, Buffered) ─► Opener: rustls, one record at a time ─► BufRead
+//!                                            │
+//!                                            └─► output: what is to be sent
+//! ```
+//!
+//! A record is waited for only as far as it reaches, so that the service receives the next ones
+//! while it is opened. rustls does the handshake, keeps the keys and opens the records; nothing is
+//! lent that it has not authenticated. Over a configuration with the ciphers of [`in_place`] the
+//! plaintext is lent where it was opened; over any other, rustls copies it once, and it is copied
+//! once more to be lent.
+
+mod error;
+mod feed;
+mod in_place;
+mod output;
+mod session;
+
+use std::io::{self, BufRead, Read, Write};
+use std::ops::Range;
+
+use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
+
+pub use error::TlsError;
+pub use feed::{Buffered, Feed};
+pub use in_place::in_place;
+pub use session::Session;
+
+/// Capacity that a [`Feed`] should have at least: the largest record of TLS 1.2 (RFC 5246 §6.2.3)
+/// and its header. A handshake message that is longer needs more.
+pub const FEED_BYTES_MIN: usize = HEADER_BYTES + PAYLOAD_BYTES_MAX;
+
+const HEADER_BYTES: usize = 5;
+const PAYLOAD_BYTES_MAX: usize = (1 << 14) + 2048;
+/// Plaintext of one record.
+const PLAINTEXT_BYTES_MAX: usize = 1 << 14;
+/// One end of a TLS connection, whose application data are read where they were received:
+/// [`BufRead`] lends the plaintext of one record at a time, [`Read`] copies it once. The end of
+/// the stream is the peer's close_notify; an end without is [`TlsError::Truncated`].
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::{io::BufRead, sync::Arc};
+/// use unlade_copy_adapters::tls::{Opener, in_place};
+/// let ciphers = in_place(rustls::crypto::aws_lc_rs::default_provider());
+/// # let service = unlade_copy::Service::start(unlade_copy::Config::default())?;
+/// # let copier = Arc::new(unlade_copy::Copier::new(service.attach()?));
+/// let config = rustls::ClientConfig::builder_with_provider(Arc::new(ciphers))
+///     .with_safe_default_protocol_versions()?
+///     .with_root_certificates(rustls::RootCertStore::empty())
+///     .with_no_client_auth();
+/// let mut socket = std::net::TcpStream::connect("objects.example:443")?;
+/// let inbound = unlade_copy::Inbound::new(copier, socket.try_clone()?, 128 << 10);
+/// let name = "objects.example".try_into()?;
+/// let session = rustls::client::UnbufferedClientConnection::new(Arc::new(config), name)?;
+/// let mut tls = Opener::new(session, inbound);
+/// tls.handshake(&mut socket)?;
+/// tls.seal(b"GET / HTTP/1.1\r\nhost: objects.example\r\n\r\n")?;
+/// tls.send(&mut socket)?;
+/// let plaintext: &[u8] = tls.fill_buf()?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Opener<S, F> {
+    session: S,
+    feed: F,
+    /// What rustls is given next, of the feed: whole records, as a rule one.
+    at: usize,
+    end: usize,
+    /// Plaintext that is not read yet, of the feed; it is before `at`.
+    plain: Range<usize>,
+    /// Plaintext that rustls has copied, and how much of it is read.
+    copied: Vec<u8>,
+    copied_read: usize,
+    output: Vec<u8>,
+    closed: bool,
+    closed_sending: bool,
+    failed: Option<TlsError>,
+}
+
+impl<S, F> std::fmt::Debug for Opener<S, F> {
+    /// Without plaintext.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Opener")
+            .field("plain_bytes", &(self.plain.len() + self.copied.len() - self.copied_read))
+            .field("output_bytes", &self.output.len())
+            .field("closed", &self.closed)
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What to send when rustls lets us.
+#[derive(Clone, Copy)]
+enum Say<'a> {
+    Nothing,
+    Data(&'a [u8]),
+    CloseNotify,
+}
+
+/// How it stands after one state of rustls.
+enum Step {
+    /// It has more to do with what it has.
+    Again,
+    /// It wants another record.
+    More,
+    /// What was to be said is in the output.
+    Said,
+    /// The peer sends nothing more.
+    Closed,
+}
+
+impl<S: Session, F: Feed> Opener<S, F> {
+    /// Joins a connection that has not begun and its socket's bytes. `feed` should take
+    /// [`FEED_BYTES_MIN`] bytes, and several records where they are to be received ahead.
+    pub fn new(session: S, feed: F) -> Opener<S, F> {
+        Opener {
+            session,
+            feed,
+            at: 0,
+            end: 0,
+            plain: 0..0,
+            copied: Vec::new(),
+            copied_read: 0,
+            output: Vec::new(),
+            closed: false,
+            closed_sending: false,
+            failed: None,
+        }
+    }
+
+    /// The connection, e.g. to ask what was agreed on.
+    pub fn session(&self) -> &S {
+        &self.session
+    }
+
+    /// Where its records come from.
+    pub fn feed(&self) -> &F {
+        &self.feed
+    }
+
+    /// Whether the peer has said that it sends nothing more.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Does the handshake, and sends what it takes to `socket`.
+    ///
+    /// # Errors
+    /// Any [`TlsError`]; an alert was sent where one is due. After
+    /// [`io::ErrorKind::WouldBlock`] it goes on where it was.
+    pub fn handshake(&mut self, socket: &mut impl Write) -> Result<(), TlsError> {
+        let done = self.drive_handshake(socket);
+        if done.is_err() {
+            // What is wrong is said by the first error.
+            let _ = self.send(socket);
+        }
+        self.keep(done)
+    }
+
+    fn drive_handshake(&mut self, socket: &mut impl Write) -> Result<(), TlsError> {
+        self.check()?;
+        loop {
+            let step = self.step(Say::Nothing)?;
+            match step {
+                Step::Again | Step::Said => continue,
+                Step::More => self.send(socket)?,
+                Step::Closed => return Err(TlsError::Truncated),
+            }
+            if !self.session.common().is_handshaking() {
+                return Ok(());
+            }
+            self.next_record()?;
+        }
+    }
+
+    /// Seals `plaintext` and appends it to [`Opener::output`].
+    ///
+    /// # Errors
+    /// [`TlsError::Closed`] after [`Opener::close_notify`]; what rustls finds in the peer's bytes;
+    /// [`TlsError::Tls`] with `HandshakeNotComplete` before the end of the handshake.
+    pub fn seal(&mut self, plaintext: &[u8]) -> Result<(), TlsError> {
+        for part in plaintext.chunks(PLAINTEXT_BYTES_MAX) {
+            self.say(Say::Data(part))?;
+        }
+        Ok(())
+    }
+
+    /// Appends close_notify to [`Opener::output`]: nothing more will be sent.
+    ///
+    /// # Errors
+    /// As for [`Opener::seal`].
+    pub fn close_notify(&mut self) -> Result<(), TlsError> {
+        self.say(Say::CloseNotify)
+    }
+
+    fn say(&mut self, what: Say<'_>) -> Result<(), TlsError> {
+        self.check()?;
+        if self.closed_sending {
+            return Err(TlsError::Closed);
+        }
+        loop {
+            let step = self.step(what);
+            match self.keep(step)? {
+                Step::Said => {
+                    self.closed_sending = matches!(what, Say::CloseNotify);
+                    return Ok(());
+                }
+                Step::Again => {}
+                Step::More => return Err(rustls::Error::HandshakeNotComplete.into()),
+                Step::Closed => return Err(TlsError::Closed),
+            }
+        }
+    }
+
+    /// What is to be sent, in this order and whole: take out what was. Besides what was sealed,
+    /// these are alerts and answers to KeyUpdates, which come with what is sealed next.
+    pub fn output(&mut self) -> &mut Vec<u8> {
+        &mut self.output
+    }
+
+    /// Sends the output to `socket`.
+    ///
+    /// # Errors
+    /// The socket's; what was not sent stays.
+    pub fn send(&mut self, socket: &mut impl Write) -> Result<(), TlsError> {
+        while !self.output.is_empty() {
+            match socket.write(&self.output) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                Ok(count) => drop(self.output.drain(..count)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(socket.flush()?)
+    }
+
+    /// Opens records until there is plaintext, or there will be none.
+    fn open(&mut self) -> Result<(), TlsError> {
+        self.check()?;
+        while !self.has_plaintext() && !self.closed {
+            if self.at == self.end {
+                self.next_record()?;
+            }
+            match self.step(Say::Nothing)? {
+                Step::Again | Step::Said | Step::Closed => {}
+                // Part of a handshake message: the rest is in the next record.
+                Step::More if self.at < self.end => self.next_record()?,
+                Step::More => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn has_plaintext(&self) -> bool {
+        !self.plain.is_empty() || self.copied_read < self.copied.len()
+    }
+
+    /// Lets rustls have the records from `at` to `end`, until its next state, and does what that
+    /// asks for.
+    fn step(&mut self, what: Say<'_>) -> Result<Step, TlsError> {
+        let records = self.feed.bytes(self.at..self.end)?;
+        let (base, len) = (records.as_ptr().addr(), records.len());
+        // Early data would be noted too, and taken for data of a client that is known.
+        let (UnbufferedStatus { discard, state }, place) = if self.session.common().is_handshaking()
+        {
+            (self.session.process(records), None)
+        } else {
+            let session = &mut self.session;
+            in_place::noting(move || session.process(records))
+        };
+        let mut discard = discard;
+        let step = match state {
+            Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                self.copied.clear();
+                self.copied_read = 0;
+                // Of a record whose place is known there is one byte here.
+                let mut is_known = place.is_some();
+                while let Some(record) = traffic.next_record() {
+                    let record = record?;
+                    discard += record.discard;
+                    if std::mem::take(&mut is_known) {
+                        continue;
+                    }
+                    self.copied.extend_from_slice(record.payload);
+                }
+                Step::Again
+            }
+            Ok(ConnectionState::EncodeTlsData(message)) => {
+                output::encode(message, &mut self.output)?;
+                Step::Again
+            }
+            Ok(ConnectionState::TransmitTlsData(sent)) => {
+                sent.done();
+                Step::Again
+            }
+            Ok(ConnectionState::WriteTraffic(mut traffic)) => match what {
+                Say::Nothing => Step::More,
+                Say::Data(plaintext) => {
+                    output::seal(&mut traffic, plaintext, &mut self.output)?;
+                    Step::Said
+                }
+                Say::CloseNotify => {
+                    output::close(&mut traffic, &mut self.output)?;
+                    Step::Said
+                }
+            },
+            Ok(ConnectionState::BlockedHandshake) => Step::More,
+            Ok(ConnectionState::PeerClosed) => {
+                self.closed = true;
+                Step::Again
+            }
+            Ok(ConnectionState::Closed) => {
+                self.closed = true;
+                Step::Closed
+            }
+            Ok(ConnectionState::ReadEarlyData(_)) => return Err(TlsError::EarlyData),
+            Ok(other) => return Err(rustls::Error::General(format!("state {other:?}")).into()),
+            Err(error) => {
+                self.put_alert();
+                return Err(error.into());
+            }
+        };
+        if let Some(place) = place {
+            let start = place.address.wrapping_sub(base);
+            if start > len || place.len > len - start {
+                return Err(rustls::Error::General("a record opened elsewhere".into()).into());
+            }
+            self.plain = self.at + start..self.at + start + place.len;
+        }
+        self.at += discard;
+        Ok(step)
+    }
+
+    /// The alert that an error has left.
+    #[cold]
+    fn put_alert(&mut self) {
+        while self.session.common().wants_write() {
+            match self.session.process(&mut []).state {
+                Ok(ConnectionState::EncodeTlsData(message)) => {
+                    if output::encode(message, &mut self.output).is_err() {
+                        return;
+                    }
+                }
+                Ok(ConnectionState::TransmitTlsData(sent)) => sent.done(),
+                _ => return,
+            }
+        }
+    }
+
+    /// Adds the next record to what rustls is given; receives as far as it reaches.
+    fn next_record(&mut self) -> Result<(), TlsError> {
+        self.reach(HEADER_BYTES)?;
+        let header = self.feed.bytes(self.end..self.end + HEADER_BYTES)?;
+        let payload_bytes = usize::from(u16::from_be_bytes([header[3], header[4]]));
+        let bytes = if payload_bytes > PAYLOAD_BYTES_MAX {
+            // Of this rustls needs the header only, to refuse it.
+            HEADER_BYTES
+        } else {
+            HEADER_BYTES + payload_bytes
+        };
+        self.reach(bytes)?;
+        self.end += bytes;
+        Ok(())
+    }
+
+    /// Receives until `bytes` are in the buffer, or on their way, behind `end`.
+    fn reach(&mut self, bytes: usize) -> Result<(), TlsError> {
+        while self.feed.received() - self.end < bytes {
+            let have = self.feed.received() - self.end;
+            // Part of a record is moved to the front where there would be little room behind it.
+            let is_done = self.at == self.feed.received();
+            if self.at > 0 && (is_done || self.feed.room() < (bytes - have).max(self.at)) {
+                self.empty()?;
+            }
+            let capacity = self.feed.received() + self.feed.room();
+            if self.end + bytes > capacity {
+                return Err(TlsError::TooLarge { bytes: self.end + bytes, capacity });
+            }
+            if self.feed.receive()? == 0 {
+                return Err(TlsError::Truncated);
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves what is not done with to the front of the buffer.
+    fn empty(&mut self) -> Result<(), TlsError> {
+        self.feed.consume(self.at)?;
+        self.end -= self.at;
+        self.at = 0;
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), TlsError> {
+        self.failed.clone().map_or(Ok(()), Err)
+    }
+
+    /// Notes an error that stays.
+    fn keep<T>(&mut self, done: Result<T, TlsError>) -> Result<T, TlsError> {
+        if let Some(error) = done.as_ref().err().filter(|error| !error.may_pass()) {
+            self.failed = Some(error.clone());
+        }
+        done
+    }
+}
+
+impl<S: Session, F: Feed> BufRead for Opener<S, F> {
+    /// The plaintext of one record, or what is left of it; none after close_notify.
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if !self.has_plaintext() {
+            let opened = self.open();
+            self.keep(opened)?;
+        }
+        if !self.plain.is_empty() {
+            return Ok(self.feed.bytes(self.plain.clone())?);
+        }
+        Ok(&self.copied[self.copied_read..])
+    }
+
+    fn consume(&mut self, count: usize) {
+        if self.plain.is_empty() {
+            self.copied_read = self.copied.len().min(self.copied_read + count);
+        } else {
+            self.plain.start = self.plain.end.min(self.plain.start + count);
+        }
+        // The feed learns when its bytes are used; an error comes with the next ones.
+        if self.plain.is_empty() && self.at > 0 && self.at == self.feed.received() {
+            let emptied = self.empty();
+            let _ = self.keep(emptied);
+        }
+    }
+}
+
+impl<S: Session, F: Feed> Read for Opener<S, F> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if out.is_empty() {
+            return Ok(0);
+        }
+        let plain = self.fill_buf()?;
+        let count = plain.len().min(out.len());
+        out[..count].copy_from_slice(&plain[..count]);
+        self.consume(count);
+        Ok(count)
+    }
+}

@@ -1,0 +1,209 @@
+//! The library's state in this process: the service, its queues, and what becomes of them in a
+//! fork.
+//!
+//! All of it is made when the first copy needs it. A child after fork(2) has the parent's memory
+//! but none of its threads. So before a fork everything is settled, as if the copies had been
+//! `memcpy`s; and the child forgets the parent's state, without touching it, and starts anew.
+
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use unlade_copy::{SLOTS_MIN, Scenario, Service};
+
+use crate::abi;
+use crate::channel::Channel;
+use crate::lock::Lock;
+use crate::options::{Settings, VARIABLE, on_or_off};
+use crate::queues::Queues;
+use crate::{sanitize, shm};
+
+/// What this process has.
+pub(crate) struct Process {
+    service: Option<Service>,
+    /// As it started.
+    settings: Settings,
+    /// The queue that everybody uses.
+    pub default: Arc<Channel>,
+    /// The others.
+    pub queues: Queues,
+    scenario: Mutex<Option<Scenario>>,
+}
+
+/// Never freed: other threads may be using it at any time, also while the process ends.
+static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
+/// What a service is to be started with; nothing until the environment was looked at. Whoever
+/// starts one holds the lock.
+static SETTINGS: Lock<Option<Settings>> = Lock::new(None);
+static FORKS_ARE_WATCHED: AtomicBool = AtomicBool::new(false);
+/// Forks are watched before any thread can hold a lock of the library.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+extern "C" fn at_load() {
+    watch_forks();
+}
+
+/// The state, made where there is none.
+#[inline]
+pub(crate) fn get() -> &'static Process {
+    match started() {
+        Some(process) => process,
+        None => start(),
+    }
+}
+
+/// The state, if there is one.
+#[inline]
+pub(crate) fn started() -> Option<&'static Process> {
+    // SAFETY: null, or what `start` leaked.
+    unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
+}
+
+#[cold]
+fn start() -> &'static Process {
+    watch_forks();
+    SETTINGS.with(|settings| {
+        if let Some(process) = started() {
+            return process;
+        }
+        let settings = *settings.get_or_insert_with(from_environment);
+        if settings.sanitize {
+            sanitize::start(settings.sanitize_sources);
+        }
+        let process: &'static Process = Box::leak(Box::new(Process::new(settings)));
+        PROCESS.store(ptr::from_ref(process).cast_mut(), Ordering::Release);
+        process
+    })
+}
+
+fn from_environment() -> Settings {
+    let text = std::env::var(VARIABLE).unwrap_or_default();
+    let (settings, complaints) = Settings::parse(&text);
+    for complaint in complaints {
+        eprintln!("{complaint}");
+    }
+    settings
+}
+
+impl Process {
+    fn new(settings: Settings) -> Process {
+        // Without a service every copy is made at once, which is right, too: who wants to know
+        // asks copier_get_stats.
+        let may_start = settings.is_enabled && FORKS_ARE_WATCHED.load(Ordering::Relaxed);
+        let service = may_start.then(|| Service::start(settings.config).ok()).flatten();
+        let attachment = service.as_ref().and_then(|service| service.attach().ok());
+        Process {
+            default: Arc::new(Channel::default_queue(attachment)),
+            service,
+            settings,
+            queues: Queues::default(),
+            scenario: Mutex::new(None),
+        }
+    }
+
+    /// Another queue for `len` tasks.
+    ///
+    /// # Errors
+    /// EINVAL: queues are shorter, or `len` is 0. ENOMEM: the service takes no more.
+    pub fn new_channel(&self, len: usize) -> Result<Channel, c_int> {
+        if !(1..=self.settings.config.slots as usize).contains(&len) {
+            return Err(libc::EINVAL);
+        }
+        let Some(service) = &self.service else { return Ok(Channel::new(None)) };
+        let slots = len.next_power_of_two().max(SLOTS_MIN as usize) as u32;
+        Ok(Channel::new(Some(service.attach_with(1, slots).map_err(|_| libc::ENOMEM)?)))
+    }
+
+    /// The queue of a file descriptor; the default one for -1.
+    ///
+    /// # Errors
+    /// EBADF: it has none.
+    #[inline]
+    pub fn channel(&self, fd: c_int) -> Result<Arc<Channel>, c_int> {
+        if fd == -1 {
+            return Ok(Arc::clone(&self.default));
+        }
+        self.queues.find(ptr::from_ref(self).addr(), fd)
+    }
+
+    /// All queues.
+    pub fn channels(&self) -> Vec<Arc<Channel>> {
+        let mut all = self.queues.all();
+        all.insert(0, Arc::clone(&self.default));
+        all
+    }
+
+    fn scenario(&self) -> MutexGuard<'_, Option<Scenario>> {
+        self.scenario.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_scenario(&self, is_on: bool) {
+        let mut scenario = self.scenario();
+        if is_on != scenario.is_some() {
+            *scenario = if is_on { self.service.as_ref().map(Service::scenario) } else { None };
+        }
+    }
+}
+
+/// Changes what is set for the process.
+///
+/// # Errors
+/// EINVAL: a field is out of range. EBUSY: it can only be set before the first copy.
+pub(crate) fn set(opt: &abi::Opt) -> Result<(), c_int> {
+    let scenario = on_or_off(opt.scenario)?;
+    let is_for_start = [opt.enabled, opt.threads, opt.queue_len, opt.polling] != [0; 4];
+    SETTINGS.with(|settings| {
+        let before = *settings.get_or_insert_with(from_environment);
+        let after = before.with(opt)?;
+        if is_for_start && started().is_some() {
+            return Err(libc::EBUSY);
+        }
+        *settings = Some(after);
+        Ok(())
+    })?;
+    if let Some(is_on) = scenario {
+        get().set_scenario(is_on);
+    }
+    Ok(())
+}
+
+/// Where forks cannot be watched no threads are started, that could be lost in one.
+fn watch_forks() {
+    if FORKS_ARE_WATCHED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: the three functions live as long as the process, as the library is never unloaded.
+    let failed = unsafe {
+        libc::pthread_atfork(Some(before_fork), Some(after_fork_parent), Some(after_fork_child))
+    } != 0;
+    FORKS_ARE_WATCHED.store(!failed, Ordering::Relaxed);
+}
+
+/// Settles what is pending, and takes the locks, so that the child finds them consistent.
+extern "C" fn before_fork() {
+    if let Some(process) = started() {
+        for channel in process.channels() {
+            channel.settle_for_write(0, usize::MAX);
+        }
+        shm::publish_all();
+    }
+    SETTINGS.hold_for_fork();
+    shm::hold_for_fork();
+    sanitize::hold_for_fork();
+}
+
+extern "C" fn after_fork_parent() {
+    sanitize::release_after_fork();
+    shm::release_after_fork(false);
+    SETTINGS.release_after_fork();
+}
+
+extern "C" fn after_fork_child() {
+    PROCESS.store(ptr::null_mut(), Ordering::Release);
+    sanitize::release_after_fork();
+    shm::release_after_fork(true);
+    SETTINGS.release_after_fork();
+}

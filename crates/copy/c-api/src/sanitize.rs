@@ -1,0 +1,339 @@
+//! CopierSanitizer (SOSP 2025, §5.1.2): with AddressSanitizer in the process, bytes of a copy that
+//! is not synced are poisoned, and what touches them is reported with the place that submitted it.
+//!
+//! AddressSanitizer's functions are looked up when the first copy is made, so that one library
+//! serves programs with and without it. It does not see frees of poisoned memory; for those it
+//! calls a hook. The service and the waiters copy with loops of their own, which nobody
+//! instruments.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::mem::transmute_copy;
+use std::ops::Range;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use crate::abi::Site;
+use crate::lock::Lock;
+use crate::ranges::{Access, Ranges, Submitted};
+
+/// How far up the stack the caller is looked for.
+const FRAMES_MAX: usize = 16;
+
+type Region = unsafe extern "C" fn(*const c_void, usize);
+type RegionCheck = unsafe extern "C" fn(*const c_void, usize) -> *const c_void;
+type Locate = unsafe extern "C" fn(
+    *const c_void,
+    *mut c_char,
+    usize,
+    *mut *mut c_void,
+    *mut usize,
+) -> *const c_char;
+type ReportAccess = unsafe extern "C" fn(*const c_void, usize);
+type ReportAddress = unsafe extern "C" fn() -> *const c_void;
+type Callback = extern "C" fn(*const c_char);
+type SetCallback = unsafe extern "C" fn(Callback);
+type MallocHook = extern "C" fn(*const c_void, usize);
+type FreeHook = extern "C" fn(*const c_void);
+type InstallHooks = unsafe extern "C" fn(MallocHook, FreeHook) -> c_int;
+type Symbolize = unsafe extern "C" fn(*const c_void, *const c_char, *mut c_char, usize);
+
+/// AddressSanitizer's functions (sanitizer/asan_interface.h and common_interface_defs.h).
+struct Asan {
+    poison: Region,
+    unpoison: Region,
+    region_is_poisoned: Option<RegionCheck>,
+    locate: Option<Locate>,
+    report_load: Option<ReportAccess>,
+    report_store: Option<ReportAccess>,
+    report_address: Option<ReportAddress>,
+    symbolize: Option<Symbolize>,
+}
+
+static ASAN: AtomicPtr<Asan> = AtomicPtr::new(ptr::null_mut());
+static TABLE: Lock<Ranges> = Lock::new(Ranges::new());
+/// Whether a copy was ever watched: frees before are nobody's concern.
+static HAS_WATCHED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Whether the thread is in here: what it frees then is the table's own.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `f` with the table.
+fn with_table<R>(f: impl FnOnce(&mut Ranges) -> R) -> R {
+    let before = INSIDE.replace(true);
+    let result = TABLE.with(f);
+    INSIDE.set(before);
+    result
+}
+
+/// Takes the table until [`release_after_fork`]; what fork itself frees is not looked up.
+pub(crate) fn hold_for_fork() {
+    INSIDE.set(true);
+    TABLE.hold_for_fork();
+}
+
+pub(crate) fn release_after_fork() {
+    TABLE.release_after_fork();
+    INSIDE.set(false);
+}
+
+/// Whether copies are watched.
+#[inline]
+pub(crate) fn is_on() -> bool {
+    !ASAN.load(Ordering::Relaxed).is_null()
+}
+
+fn asan() -> Option<&'static Asan> {
+    // SAFETY: null, or what `start` leaked.
+    unsafe { ASAN.load(Ordering::Acquire).as_ref() }
+}
+
+/// A function of the process, if it has one of this name.
+///
+/// # Safety
+/// `F` is the type of that function, a function pointer.
+unsafe fn function<F: Copy>(name: &CStr) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: a name that ends with 0.
+    let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    // SAFETY: as large as an address; the caller says that it is such a function.
+    (!address.is_null()).then(|| unsafe { transmute_copy::<*mut c_void, F>(&address) })
+}
+
+/// Looks for AddressSanitizer, once.
+pub(crate) fn start(watch_sources: bool) {
+    if is_on() {
+        return;
+    }
+    // SAFETY: the types are those of sanitizer/asan_interface.h.
+    let found = unsafe {
+        let poison = function(c"__asan_poison_memory_region");
+        let unpoison = function(c"__asan_unpoison_memory_region");
+        poison.zip(unpoison).map(|(poison, unpoison)| Asan {
+            poison,
+            unpoison,
+            region_is_poisoned: function(c"__asan_region_is_poisoned"),
+            locate: function(c"__asan_locate_address"),
+            report_load: function(c"__asan_report_load_n"),
+            report_store: function(c"__asan_report_store_n"),
+            report_address: function(c"__asan_get_report_address"),
+            symbolize: function(c"__sanitizer_symbolize_pc"),
+        })
+    };
+    let Some(found) = found else { return };
+    unlade_copy_kernels::kernel::keep_from_libc();
+    with_table(|table| table.set_watch_sources(watch_sources));
+    ASAN.store(Box::into_raw(Box::new(found)), Ordering::Release);
+    // SAFETY: the types are those of the sanitizer's headers; the functions live as long as the
+    // process.
+    unsafe {
+        if let Some(set) = function::<SetCallback>(c"__asan_set_error_report_callback") {
+            set(explain);
+        }
+        if let Some(install) =
+            function::<InstallHooks>(c"__sanitizer_install_malloc_and_free_hooks")
+        {
+            install(on_malloc, on_free);
+        }
+    }
+}
+
+/// A copy is about to be submitted: checks its ranges, and closes them. Its record's number.
+pub(crate) fn submitted(
+    queue: u64,
+    dst: usize,
+    src: usize,
+    len: usize,
+    site: usize,
+) -> Option<u64> {
+    let asan = asan()?;
+    check(asan, dst, len, asan.report_store);
+    check(asan, src, len, asan.report_load);
+    let caller = if site == 0 { caller() } else { 0 };
+    let (dst_heap, src_heap) = (heap(asan, dst), heap(asan, src));
+    let copy = Submitted { dst, src, len, dst_heap, src_heap, site, caller };
+    with_table(|table| {
+        let (record, closed) = table.add(queue, copy)?;
+        HAS_WATCHED.store(true, Ordering::Relaxed);
+        closed.iter().for_each(|range| poison(asan, range));
+        Some(record)
+    })
+}
+
+/// Bytes of a queue's copies were synced.
+pub(crate) fn synced(queue: u64, address: usize, len: usize, access: Access) {
+    let range = address..address.saturating_add(len);
+    open(|table| table.release(queue, &range, access));
+}
+
+/// Copies are over altogether; `whose` is asked for their record and queue.
+pub(crate) fn over(whose: impl Fn(u64, u64) -> bool) {
+    open(|table| table.release_all(whose));
+}
+
+fn open(release: impl FnOnce(&mut Ranges) -> Vec<Range<usize>>) {
+    let Some(asan) = asan() else { return };
+    with_table(|table| {
+        let freed = release(table);
+        freed.iter().for_each(|range| unpoison(asan, range));
+        table.still_closed(&freed).iter().for_each(|range| poison(asan, range));
+    });
+}
+
+fn poison(asan: &Asan, range: &Range<usize>) {
+    // SAFETY: the bytes belong to the program, which promised to keep them until they are synced;
+    // only AddressSanitizer's own shadow of them is written.
+    unsafe { (asan.poison)(range.start as *const c_void, range.len()) };
+}
+
+fn unpoison(asan: &Asan, range: &Range<usize>) {
+    // SAFETY: as in `poison`.
+    unsafe { (asan.unpoison)(range.start as *const c_void, range.len()) };
+}
+
+/// Reports what of a copy's range was not the program's to begin with, as the interceptor of
+/// `memcpy` would.
+fn check(asan: &Asan, address: usize, len: usize, report: Option<ReportAccess>) {
+    let (Some(is_poisoned), Some(report)) = (asan.region_is_poisoned, report) else { return };
+    let end = address.saturating_add(len);
+    let mut at = address;
+    while at < end {
+        // SAFETY: only looks at the shadow.
+        let bad = unsafe { is_poisoned(at as *const c_void, end - at) } as usize;
+        if bad == 0 {
+            return;
+        }
+        match with_table(|table| table.closed_until(bad)) {
+            Some(until) => at = until.max(bad + 1),
+            // SAFETY: reports, and ends the process unless that was switched off.
+            None => return unsafe { report(bad as *const c_void, end - bad) },
+        }
+    }
+}
+
+/// Where the allocation begins that holds the byte; 0 where it is not on the heap.
+fn heap(asan: &Asan, address: usize) -> usize {
+    let Some(locate) = asan.locate else { return 0 };
+    let (mut begin, mut size) = (ptr::null_mut(), 0);
+    let mut name = [0 as c_char; 8];
+    // SAFETY: the name's space is as large as said, and both results are written to locals.
+    let kind = unsafe {
+        locate(address as *const c_void, name.as_mut_ptr(), name.len(), &mut begin, &mut size)
+    };
+    // SAFETY: a constant text of the sanitizer, or null.
+    let is_heap = !kind.is_null() && unsafe { CStr::from_ptr(kind) } == c"heap";
+    if is_heap { begin as usize } else { 0 }
+}
+
+/// The first address on the stack above this library. Below it there may be the sanitizer's.
+fn caller() -> usize {
+    let mut frames = [ptr::null_mut::<c_void>(); FRAMES_MAX];
+    // SAFETY: room for as many as said.
+    let count = unsafe { libc::backtrace(frames.as_mut_ptr(), FRAMES_MAX as c_int) };
+    let own = module(caller as *const c_void);
+    let frames = &frames[..count.clamp(0, FRAMES_MAX as c_int) as usize];
+    let inside = frames.iter().skip_while(|frame| module(**frame) != own);
+    let outside = inside.into_iter().find(|frame| module(**frame) != own);
+    // A program that this library is linked into: the frames above are the library's functions.
+    outside.or(frames.get(4)).map_or(0, |frame| *frame as usize)
+}
+
+/// Where the module is loaded that the address is in.
+fn module(address: *const c_void) -> usize {
+    // SAFETY: all zeroes are a `Dl_info`.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address; the result is written to a local.
+    let found = unsafe { libc::dladdr(address, &mut info) };
+    if found == 0 { 0 } else { info.dli_fbase as usize }
+}
+
+extern "C" fn on_malloc(_: *const c_void, _: usize) {}
+
+/// Called by the allocator, before memory is freed.
+extern "C" fn on_free(heap: *const c_void) {
+    if INSIDE.get() || !HAS_WATCHED.load(Ordering::Relaxed) {
+        return;
+    }
+    let Some(asan) = asan() else { return };
+    let heap = heap as usize;
+    let Some((copy, is_destination, byte)) = with_table(|table| table.in_allocation(heap)) else {
+        return;
+    };
+    let side = if is_destination { "destination" } else { "source" };
+    tell(&format!(
+        "==unlade== ERROR: memory is freed that is the {side} of a copy which is not synced\n{}",
+        describe(asan, &copy)
+    ));
+    match asan.report_store {
+        // SAFETY: reports, with the stack, and ends the process unless that was switched off.
+        Some(report) => unsafe { report(byte as *const c_void, 1) },
+        None => std::process::abort(),
+    }
+}
+
+/// Called by AddressSanitizer after its report.
+extern "C" fn explain(_: *const c_char) {
+    let Some(asan) = asan() else { return };
+    let Some(address) = asan.report_address else { return };
+    // SAFETY: this is called while a report is made.
+    let address = unsafe { address() } as usize;
+    if INSIDE.get() {
+        return;
+    }
+    let Some((copy, is_destination)) = with_table(|table| table.at(address)) else { return };
+    let (base, side, cure) = match is_destination {
+        true => (copy.dst, "destination", "csync() the bytes before they are used"),
+        false => (
+            copy.src,
+            "source",
+            "csync_write() the bytes before they are changed or freed (csync() before they are \
+             read; see sanitize_sources in unlade_copier(3))",
+        ),
+    };
+    tell(&format!(
+        "==unlade== the address is byte {} of the {side} of an unsynced copy\n{}\
+         ==unlade==   {cure}\n",
+        address.wrapping_sub(base),
+        describe(asan, &copy)
+    ));
+}
+
+fn describe(asan: &Asan, copy: &Submitted) -> String {
+    let Submitted { dst, src, len, .. } = copy;
+    let mut text =
+        format!("==unlade==   unsynced copy of {len} bytes, {src:#x} to {dst:#x}, submitted at ");
+    let place = place(asan, copy).unwrap_or_else(|| format!("{:#x}", copy.caller));
+    // A string takes everything.
+    let _ = writeln!(text, "{place}");
+    text
+}
+
+/// File and line.
+fn place(asan: &Asan, copy: &Submitted) -> Option<String> {
+    if copy.site != 0 {
+        // SAFETY: who submitted the copy promised that a place is static.
+        let site = unsafe { &*(copy.site as *const Site) };
+        // SAFETY: as above; the file's name is a string of the program, or null.
+        let file = (!site.file.is_null()).then(|| unsafe { CStr::from_ptr(site.file) })?;
+        return Some(format!("{}:{}", file.to_string_lossy(), site.line));
+    }
+    let symbolize = asan.symbolize?;
+    let mut text = [0 as c_char; 512];
+    // The call is before the address that it returns to.
+    let pc = copy.caller.checked_sub(1)? as *const c_void;
+    // SAFETY: the space is as large as said, and what is written ends with 0.
+    let text = unsafe {
+        symbolize(pc, c"%S in %f".as_ptr(), text.as_mut_ptr(), text.len());
+        CStr::from_ptr(text.as_ptr())
+    };
+    Some(format!("{} ({:#x})", text.to_string_lossy(), copy.caller))
+}
+
+fn tell(text: &str) {
+    // Nobody is left to tell of an error.
+    let _ = std::io::stderr().write_all(text.as_bytes());
+}

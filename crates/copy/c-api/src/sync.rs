@@ -1,0 +1,265 @@
+//! Bytes out: waiting for copies by address or by descriptor, and giving copies up.
+
+use std::ffi::c_int;
+use std::ops::Range;
+
+use unlade_copy::Token;
+
+use crate::abi::{self, DESCR_TOKENS, Descr};
+use crate::channel::{Channel, Parts};
+use crate::process::Process;
+use crate::ranges::Access;
+use crate::submit::FILLED;
+use crate::{sanitize, shm};
+
+/// How often it is looked whether a copy that was given up is over, before it is waited for, which
+/// may make it after all.
+const ABORT_LOOKS_MAX: u32 = 1_000;
+
+/// Waits for copies into the bytes; for writing also for copies out of them.
+///
+/// # Errors
+/// The number of the error that a copy into them ended with.
+#[inline]
+pub(crate) fn range(
+    channel: &Channel,
+    address: usize,
+    len: usize,
+    access: Access,
+) -> Result<(), c_int> {
+    let synced = channel.sync_range(address, len, access == Access::Write);
+    synced.and(settled(channel, address, len, access))
+}
+
+/// Tells the sanitizer, and waits for other processes.
+#[inline]
+fn settled(channel: &Channel, address: usize, len: usize, access: Access) -> Result<(), c_int> {
+    if sanitize::is_on() {
+        sanitize::synced(channel.id, address, len, access);
+    }
+    if shm::is_used() { shm::wait(address, len) } else { Ok(()) }
+}
+
+/// Waits for all copies of a queue, and runs its handlers.
+///
+/// # Errors
+/// The number of the error that one ended with.
+pub(crate) fn all(channel: &Channel) -> Result<(), c_int> {
+    let synced = channel.sync_all();
+    sanitize::over(|_, queue| queue == channel.id);
+    if shm::is_used() {
+        shm::publish_all();
+    }
+    synced
+}
+
+/// What a descriptor says.
+struct Known {
+    dst: usize,
+    len: usize,
+    parts: Parts,
+}
+
+/// Reads a descriptor; nothing where there is nothing to wait for.
+///
+/// # Errors
+/// EINVAL: it is none, or of another queue.
+///
+/// # Safety
+/// It is zeroed, or was filled by [`crate::submit`] in this process or one that it was forked from.
+unsafe fn read(
+    process: &Process,
+    channel: &Channel,
+    descr: &Descr,
+) -> Result<Option<Known>, c_int> {
+    match descr.state {
+        0 => return Ok(None),
+        FILLED => {}
+        _ => return Err(libc::EINVAL),
+    }
+    if descr.queue != channel.incarnation {
+        // The queue is gone, or stayed behind in a fork: its copies are settled. Otherwise the
+        // caller has the wrong one.
+        let is_elsewhere = process.channels().iter().any(|one| one.incarnation == descr.queue);
+        return if is_elsewhere { Err(libc::EINVAL) } else { Ok(None) };
+    }
+    let count = (descr.tokens as usize).min(DESCR_TOKENS);
+    let tokens = descr.data.as_ptr().cast::<Token>();
+    // SAFETY: so many were written there, when it was filled.
+    let tokens = (0..count).map(|place| unsafe { tokens.add(place).read() }).collect();
+    let parts = Parts { tokens, part_bytes: descr.part_bytes, failure: None };
+    Ok(Some(Known { dst: descr.dst.addr(), len: descr.len_bytes, parts }))
+}
+
+/// Waits for bytes of a descriptor's copy, as `flags` say.
+///
+/// # Errors
+/// EINVAL: the descriptor is none or of another queue, a flag is unknown, or the offset is beyond
+/// the copy. EAGAIN: they are not there, and are not to be waited for. ENOTSUP: that cannot be said
+/// without waiting. Otherwise the number of the error that the copy ended with.
+///
+/// # Safety
+/// As for [`read`].
+pub(crate) unsafe fn descr(
+    process: &Process,
+    channel: &Channel,
+    descr: &Descr,
+    offset: usize,
+    size: usize,
+    flags: u32,
+) -> Result<(), c_int> {
+    // SAFETY: the caller's promise.
+    let Some(known) = (unsafe { read(process, channel, descr) })? else { return Ok(()) };
+    if offset > known.len {
+        return Err(libc::EINVAL);
+    }
+    let range = offset..offset.saturating_add(size).min(known.len);
+    let address = known.dst.wrapping_add(range.start);
+    let access = access_of(flags)?;
+    if flags & abi::COPIER_SYNC_TRY != 0 {
+        try_range(channel, &known.parts, &range, access)?;
+    }
+    let synced = match known.parts.know(&clipped(&range, &known)) {
+        true => known.parts.sync(channel, range.clone()),
+        false => channel.sync_range(address, range.len(), false),
+    };
+    if access == Access::Write {
+        synced?;
+        return self::range(channel, address, range.len(), access);
+    }
+    synced.and(settled(channel, address, range.len(), access))
+}
+
+/// What the last token stands for is shorter than a part.
+fn clipped(range: &Range<usize>, known: &Known) -> Range<usize> {
+    let is_whole = known.parts.tokens.len().saturating_mul(known.parts.part_bytes) >= known.len;
+    if is_whole { 0..0 } else { range.clone() }
+}
+
+fn access_of(flags: u32) -> Result<Access, c_int> {
+    if flags & !(abi::COPIER_SYNC_WRITE | abi::COPIER_SYNC_TRY) != 0 {
+        return Err(libc::EINVAL);
+    }
+    let is_write = flags & abi::COPIER_SYNC_WRITE != 0;
+    Ok(if is_write { Access::Write } else { Access::Read })
+}
+
+fn try_range(
+    channel: &Channel,
+    parts: &Parts,
+    range: &Range<usize>,
+    access: Access,
+) -> Result<(), c_int> {
+    if !channel.is_served() {
+        return Ok(());
+    }
+    if access == Access::Write || !parts.know(range) {
+        return Err(libc::ENOTSUP);
+    }
+    if parts.is_ready(channel, range.clone()) { Ok(()) } else { Err(libc::EAGAIN) }
+}
+
+/// Waits by address, as `flags` say.
+///
+/// # Errors
+/// ENOTSUP: it is not to be waited; for that a descriptor is needed. Otherwise as for [`descr`].
+pub(crate) fn address(
+    channel: &Channel,
+    address: usize,
+    size: usize,
+    flags: u32,
+) -> Result<(), c_int> {
+    let access = access_of(flags)?;
+    if flags & abi::COPIER_SYNC_TRY != 0 && channel.is_served() {
+        return Err(libc::ENOTSUP);
+    }
+    range(channel, address, size, access)
+}
+
+/// Gives a copy up, and waits until neither its source nor its destination is touched any more.
+///
+/// # Errors
+/// EINVAL: the descriptor is none, or of another queue.
+///
+/// # Safety
+/// As for [`read`].
+pub(crate) unsafe fn abort(
+    process: &Process,
+    channel: &Channel,
+    descr: &Descr,
+) -> Result<(), c_int> {
+    // SAFETY: the caller's promise.
+    let Some(known) = (unsafe { read(process, channel, descr) })? else { return Ok(()) };
+    let told = 0..known.len.min(known.parts.tokens.len().saturating_mul(known.parts.part_bytes));
+    known.parts.abort(channel);
+    for _ in 0..ABORT_LOOKS_MAX {
+        if known.parts.is_ready(channel, told.clone()) {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    // The bytes are of no use to anybody, so an error is not, either.
+    let _ = known.parts.sync(channel, told);
+    let _ = channel.sync_range(known.dst, known.len, false);
+    let _ = settled(channel, known.dst, known.len, Access::Read);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+    use unlade_copy::{Config, How, Polling, Service};
+
+    use crate::submit::{self, Job};
+
+    const BYTES: usize = 4000;
+
+    /// A copy that its caller syncs by address.
+    fn copy(channel: &Arc<Channel>, dst: *mut u8, src: *const u8) {
+        let how = How { queued: true, ..How::default() };
+        // SAFETY: the tests' buffers live until the end, and nobody looks at what is not synced.
+        // What is mapped nowhere only the service touches, which finds that.
+        unsafe { submit::copy(channel, Job { how, ..Job::plain(dst, src, BYTES, 0) }) };
+    }
+
+    fn eventually(what: &str, is_so: &dyn Fn() -> bool) {
+        let begin = Instant::now();
+        while !is_so() {
+            assert!(begin.elapsed() < Duration::from_secs(30), "{what}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_csync_long_after_a_failure_fails() {
+        let service =
+            Service::start(Config { polling: Polling::Always, ..Config::default() }).unwrap();
+        let channel = Arc::new(Channel::new(service.attach_with(1, 64).ok()));
+        let (source, mut destination) = (vec![7u8; BYTES], vec![0u8; BYTES]);
+        let mut go_round = || {
+            for _ in 0..100 {
+                copy(&channel, destination.as_mut_ptr(), source.as_ptr());
+                range(&channel, destination.as_ptr().addr(), BYTES, Access::Read).unwrap();
+            }
+        };
+        go_round();
+        let nowhere = [1usize, 2].map(|page| page << 16);
+        for address in nowhere {
+            // A queue that is full would have it made here.
+            eventually("the queue is empty", &|| {
+                service.counts().completed == channel.stats().queued
+            });
+            let faults = service.counts().faults;
+            copy(&channel, std::ptr::without_provenance_mut(address), source.as_ptr());
+            eventually("the fault is found", &|| service.counts().faults > faults);
+        }
+        go_round();
+        let synced = |access| range(&channel, nowhere[0], BYTES, access);
+        assert_eq!(synced(Access::Read), Err(libc::EFAULT));
+        assert_eq!(synced(Access::Write), Ok(()));
+        assert_eq!(all(&channel), Err(libc::EFAULT), "the other one");
+        assert_eq!(all(&channel), Ok(()));
+    }
+}

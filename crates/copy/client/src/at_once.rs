@@ -1,0 +1,225 @@
+//! Copies that the calling thread makes: at once, or while it waits for a queued one.
+//!
+//! A bad address ends such a copy with the error that the service would end it with. The error is
+//! kept for the sync of the bytes, as that of a queued copy is.
+
+use std::num::NonZeroU16;
+use std::ops::Range;
+
+use unlade_copy_kernels::stream::STREAM_BYTES_MIN;
+use unlade_copy_kernels::{Fault, Guard, Hint};
+use unlade_copy_service::TaskFailure;
+use unlade_shm::Ticket;
+
+use crate::error::CopyError;
+use crate::failures::Failures;
+use crate::settle::told;
+
+/// Copies by the calling thread, and the errors of copies.
+#[derive(Debug, Default)]
+pub struct AtOnce {
+    /// None where bad addresses cannot be caught: they end in the signal that `memcpy` ends in.
+    guard: Option<Guard>,
+    failures: Failures,
+}
+
+/// Bytes that are carried at a time where source and destination overlap.
+const BOUNCE_BYTES: usize = 16 << 10;
+
+/// Whether no copy can have these ranges: they overlap, go beyond the last address, or are longer
+/// than any memory.
+#[inline(always)]
+pub fn is_refused(dst: usize, src: usize, len: usize) -> bool {
+    // Ranges that do not overlap and go around the end of the address space leave one of the two
+    // starts within `len` bytes of the end.
+    dst.abs_diff(src) < len || dst.max(src) > usize::MAX - len || len > isize::MAX as usize
+}
+
+/// What a copy of `whole_bytes` wants of the caches, of which this may be a part.
+#[inline]
+pub(crate) fn hint_for(whole_bytes: usize) -> Hint {
+    if whole_bytes >= STREAM_BYTES_MIN { Hint::Stream } else { Hint::Reuse }
+}
+
+impl AtOnce {
+    /// Copies whose bad addresses are caught, where this processor and the kernel let them be. For
+    /// that SIGSEGV and SIGBUS get handlers, which pass on every other fault.
+    pub fn guarded() -> AtOnce {
+        AtOnce { guard: unlade_copy_kernels::guard::install().ok(), failures: Failures::default() }
+    }
+
+    #[inline]
+    pub(crate) fn failures(&self) -> &Failures {
+        &self.failures
+    }
+
+    /// Copies. The error is the caller's to keep.
+    ///
+    /// # Errors
+    /// [`Fault`]: a byte cannot be read or written. Those before it may have been copied.
+    ///
+    /// # Safety
+    /// What is mapped of `src` may be read, what is mapped of `dst` overwritten; the ranges do not
+    /// overlap, and nobody else writes either or reads `dst` meanwhile. Where bad addresses cannot
+    /// be caught, all of both is mapped.
+    #[inline(always)]
+    pub(crate) unsafe fn copy_now(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+        hint: Hint,
+    ) -> Result<(), Fault> {
+        match &self.guard {
+            // SAFETY: the caller's promise. Where the thread has the signals blocked, or somebody
+            // has replaced the handlers, a fault does what it does in `memcpy`: the kernel ends the
+            // process, or that handler runs.
+            Some(guard) => unsafe { guard.copy_guarded(dst, src, len, hint) },
+            None => {
+                // SAFETY: the caller's promise.
+                unsafe { unlade_copy_kernels::copy(dst, src, len, hint) };
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies `len` bytes, a part of `whole_bytes` or all. An error is kept for who syncs the bytes.
+    ///
+    /// # Errors
+    /// What is kept: [`TaskFailure::BadAddress`]; [`TaskFailure::Refused`] where the ranges overlap
+    /// or wrap, and then nothing was copied.
+    ///
+    /// # Safety
+    /// What is mapped of `src` may be read, what is mapped of `dst` overwritten, and nobody else
+    /// writes either or reads `dst` meanwhile. Where bad addresses cannot be caught, all of both is
+    /// mapped.
+    pub unsafe fn copy(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+        whole_bytes: usize,
+    ) -> Result<(), TaskFailure> {
+        if is_refused(dst.addr(), src.addr(), len) {
+            self.fail(dst.addr(), len, TaskFailure::Refused);
+            return Err(TaskFailure::Refused);
+        }
+        self.failures.overwrite(dst.addr(), len);
+        // SAFETY: the caller's promise; the ranges do not overlap.
+        let copied = unsafe { self.copy_now(dst, src, len, hint_for(whole_bytes)) };
+        copied.map_err(|_| {
+            self.fail(dst.addr(), len, TaskFailure::BadAddress);
+            TaskFailure::BadAddress
+        })
+    }
+
+    /// Moves `len` bytes between ranges that may overlap, in pieces through a buffer of its own: the
+    /// C library's `memmove` would be stopped by a sanitizer. Otherwise as [`AtOnce::copy`].
+    ///
+    /// # Errors
+    /// As for [`AtOnce::copy`].
+    ///
+    /// # Safety
+    /// As for [`AtOnce::copy`].
+    pub unsafe fn move_bytes(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+    ) -> Result<(), TaskFailure> {
+        let wraps = dst.addr().max(src.addr()) > usize::MAX - len || len > isize::MAX as usize;
+        let mut bounce = [0u8; BOUNCE_BYTES];
+        let is_up = dst.addr() > src.addr();
+        let mut carry = |done: usize, count: usize| {
+            let at = if is_up { len - done - count } else { done };
+            let (from, to) = (src.wrapping_add(at), dst.wrapping_add(at));
+            // SAFETY: within the ranges, as the caller promises them; the buffer is neither of them.
+            unsafe {
+                self.copy_now(bounce.as_mut_ptr(), from, count, Hint::Reuse)?;
+                self.copy_now(to, bounce.as_ptr(), count, Hint::Reuse)
+            }
+        };
+        self.failures.overwrite(dst.addr(), len);
+        let mut done = 0;
+        while done < len {
+            let count = BOUNCE_BYTES.min(len - done);
+            let failure = match wraps {
+                true => Some(TaskFailure::Refused),
+                false => carry(done, count).err().map(|_| TaskFailure::BadAddress),
+            };
+            if let Some(failure) = failure {
+                self.fail(dst.addr(), len, failure);
+                return Err(failure);
+            }
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Keeps the error of a copy that should have written `len` bytes from `dst` on, for who syncs
+    /// them; under a ticket that no task has.
+    #[cold]
+    pub(crate) fn fail(&self, dst: usize, len: usize, failure: TaskFailure) -> Ticket {
+        self.failures.keep_at_once(failure.code(), dst..dst.saturating_add(len))
+    }
+
+    /// Keeps an error for who syncs `len` bytes from `dst` on.
+    pub fn keep(&self, dst: usize, len: usize, failure: TaskFailure) {
+        let _ = self.fail(dst, len, failure);
+    }
+
+    /// Tells of the error of a copy into these bytes, once.
+    ///
+    /// # Errors
+    /// [`CopyError`]: one failed, and no later copy has written the bytes.
+    pub fn sync_range(&self, address: usize, len: usize) -> Result<(), CopyError> {
+        told(self.take_written(address..address.saturating_add(len)))
+    }
+
+    #[inline]
+    pub(crate) fn take_written(&self, bytes: Range<usize>) -> Option<NonZeroU16> {
+        self.failures.take_written(bytes)
+    }
+
+    /// Tells of the error of any copy, once.
+    ///
+    /// # Errors
+    /// [`CopyError`]: one failed of which nobody was told.
+    pub fn sync_all(&self) -> Result<(), CopyError> {
+        told(self.failures.take_all())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_no_copy_can_have_are_refused() {
+        let far = 1 << 40;
+        assert!(!is_refused(far, 2 * far, 100) && !is_refused(far, far + 100, 100));
+        assert!(!is_refused(far + 100, far, 100) && !is_refused(far, far, 0));
+        assert!(!is_refused(usize::MAX, 5, 0) && !is_refused(0, 0, 0));
+        assert!(is_refused(far, far, 1) && is_refused(far, far + 99, 100));
+        assert!(is_refused(far + 99, far, 100));
+        assert!(is_refused(usize::MAX - 10, far, 100) && is_refused(far, usize::MAX - 10, 100));
+        for len in [usize::MAX, usize::MAX - 1, isize::MAX as usize + 1] {
+            assert!(is_refused(0, far, len) && is_refused(far, 0, len) && is_refused(0, 1, len));
+        }
+        let half = isize::MAX as usize;
+        assert!(!is_refused(0, half, half), "it fits, and is nobody's memory");
+    }
+
+    #[test]
+    fn errors_of_copies_at_once_are_told_once_for_each_byte() {
+        let at_once = AtOnce::guarded();
+        at_once.keep(1000, 100, TaskFailure::BadAddress);
+        at_once.keep(5000, 100, TaskFailure::Refused);
+        assert_eq!(at_once.sync_range(0, 1000), Ok(()));
+        let failed = |failure| Err(CopyError::Failed(failure));
+        assert_eq!(at_once.sync_range(1000, 10), failed(TaskFailure::BadAddress));
+        assert_eq!(at_once.sync_range(1000, 10), Ok(()));
+        assert_eq!(at_once.sync_range(0, usize::MAX), failed(TaskFailure::BadAddress));
+        assert_eq!((at_once.sync_all(), at_once.sync_range(0, usize::MAX)), (Ok(()), Ok(())));
+    }
+}

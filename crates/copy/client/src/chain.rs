@@ -1,0 +1,412 @@
+//! Receives that are put off, so that their bytes go straight to where they are needed
+//! (Copier, SOSP 2025, §4.4).
+//!
+//! A program that receives into an input buffer, looks at a head and copies the body on, moves the
+//! body twice. Here it promises the bytes to the buffer ([`Copier::receive_lazily`]), looks at the
+//! head ([`Copier::sync`]: only that is received), and has the body delivered
+//! ([`Copier::deliver`]): one system call then puts the body where it belongs and what is left into
+//! the buffer.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::slice;
+
+use rustix::event::PollFlags;
+use rustix::net::RecvFlags;
+use smallvec::SmallVec;
+use unlade_copy_kernels::Hint;
+use unlade_copy_service::TaskFailure;
+use unlade_shm::segment::{self, Run};
+use unlade_shm::{Flags, Task, Ticket};
+
+use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::error::CopyError;
+use crate::pending::{Kind, Queued};
+use crate::settle::DEPTH_MAX;
+use crate::stream::wait_for;
+
+/// A receive is put off for so long, unless something needs its bytes: they are safe where they are.
+const DELAY_US: u32 = 10_000_000;
+
+/// Bytes that a socket has and that are promised to a buffer.
+#[derive(Debug)]
+#[must_use = "the bytes are there only after they are synced"]
+pub struct Received {
+    buffer: *mut u8,
+    count: usize,
+    token: Token,
+}
+
+impl Received {
+    /// How many bytes; 0 is the end of the stream.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The task: sync what of the buffer you look at.
+    pub fn token(&self) -> &Token {
+        &self.token
+    }
+}
+
+impl Copier {
+    /// Receives what socket `fd` has, at most `len` bytes, when something needs it: a sync of its
+    /// bytes, a copy or a send from them, or a later receive. What a sync needs is received, and
+    /// no more.
+    ///
+    /// `FIONREAD` says how many bytes there are. Where it finds none they are received at once.
+    /// So a count is what there was, and mostly less than `len`; and what is promised comes, whatever
+    /// the peer does afterwards: Linux hands out what a socket has before it tells of its end or a
+    /// reset, which are the next receive's.
+    ///
+    /// Where it does not come, since somebody else has taken some of it and the stream has ended,
+    /// what came is there, and a sync of the rest, or of what copies or sends from it, fails.
+    ///
+    /// # Errors
+    /// The socket's: [`io::ErrorKind::WouldBlock`] where it has nothing and does not wait.
+    ///
+    /// # Safety
+    /// As for [`Copier::receive`], of `buffer`.
+    pub unsafe fn receive_lazily(
+        &self,
+        fd: BorrowedFd<'_>,
+        buffer: *mut u8,
+        len: usize,
+    ) -> io::Result<Received> {
+        let ready = if self.remote().is_none() { self.unpromised(fd)? } else { 0 };
+        let count = ready.min(len).min(TASK_BYTES_MAX);
+        if count > 0
+            && let Some(ticket) = self.acquire(count)
+        {
+            let mut task = Task::copy(buffer.addr() as u64, 0, count as u32);
+            task.kind = unlade_shm::Kind::Receive;
+            task.fd = fd.as_raw_fd();
+            let how = How { lazy_us: Some(DELAY_US), ..How::default() };
+            let token = self.publish(ticket, Kind::Receive, task, &how);
+            return Ok(Received { buffer, count, token });
+        }
+        self.settle_socket(fd, buffer.addr(), 0, len);
+        // SAFETY: `buffer` is valid for writes of `len` bytes, and nobody else touches them: the
+        // caller's promise, and what is pending is settled. Bytes that are not initialised are not
+        // read.
+        let bytes: &mut [MaybeUninit<u8>] =
+            unsafe { slice::from_raw_parts_mut(buffer.cast(), len) };
+        let ((received, _), _) = rustix::net::recv(fd, bytes, RecvFlags::empty())?;
+        self.failures().overwrite(buffer.addr(), received.len());
+        Ok(Received { buffer, count: received.len(), token: Token::DONE })
+    }
+
+    /// Copies the bytes `range` of what was received to `dst`, for good: what the buffer holds there
+    /// is not defined afterwards. So what is not in the buffer yet need never come there.
+    ///
+    /// # Errors
+    /// [`CopyError`]: the bytes are lost, as the receive has failed. Where it fails later, the sync
+    /// of the copy tells.
+    ///
+    /// # Safety
+    /// As for [`Copier::submit`] of a copy from the buffer; and nobody reads these bytes of the
+    /// buffer until something has been written there.
+    ///
+    /// # Panics
+    /// `range` is not within what was received.
+    pub unsafe fn deliver(
+        &self,
+        received: &Received,
+        range: Range<usize>,
+        dst: *mut u8,
+    ) -> Result<Token, CopyError> {
+        let count = received.count;
+        assert!(range.start <= range.end && range.end <= count, "{range:?} of {count}");
+        // SAFETY: within the buffer.
+        let src = unsafe { received.buffer.add(range.start) };
+        let len = range.len();
+        if !received.token.is_queued() || self.is_ready(&received.token, range.clone()) {
+            // SAFETY: the caller's promise.
+            return Ok(unsafe { self.submit(dst, src, len, &How::default()) });
+        }
+        if !self.is_awake() {
+            // SAFETY: the caller's promise.
+            if let Some(delivered) = unsafe { self.deliver_here(received, range, dst) } {
+                return delivered.map(|()| Token::DONE);
+            }
+        }
+        let Some(ticket) = self.acquire_for(dst, src, len) else {
+            // SAFETY: the caller's promise.
+            return Ok(unsafe { self.submit(dst, src, len, &How::default()) });
+        };
+        let mut task = Task::copy(dst.addr() as u64, src.addr() as u64, len as u32);
+        task.flags = Flags::LAST_USE;
+        Ok(self.publish(ticket, Kind::Copy, task, &How::default()))
+    }
+
+    /// Sends the bytes `range` of what was received to socket `to`, for good: as
+    /// [`Copier::deliver`]. Where they are its last ones, those that are not in the buffer yet go
+    /// from socket to socket, behind those that are.
+    ///
+    /// Where `to` breaks, or the send is given up, the bytes are out of their stream all the same: the
+    /// receive succeeds, and the next one begins behind them. A peer that takes nothing holds nobody
+    /// up but who sends to it, and the receives behind.
+    ///
+    /// # Errors
+    /// The socket's, where they are sent at once.
+    ///
+    /// # Safety
+    /// As for [`Copier::send`] from the buffer; and nobody reads these bytes of the buffer until
+    /// something has been written there.
+    ///
+    /// # Panics
+    /// `range` is not within what was received.
+    pub unsafe fn send_on(
+        &self,
+        received: &Received,
+        range: Range<usize>,
+        to: BorrowedFd<'_>,
+    ) -> io::Result<Token> {
+        let count = received.count;
+        assert!(range.start <= range.end && range.end <= count, "{range:?} of {count}");
+        // SAFETY: within the buffer.
+        let src = unsafe { received.buffer.add(range.start) };
+        let is_there = !received.token.is_queued() || self.is_ready(&received.token, range.clone());
+        let ticket = if is_there { None } else { self.acquire(range.len()) };
+        let Some(ticket) = ticket else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.send(to, src, range.len(), &How::default()) };
+        };
+        let mut task = Task::copy(0, src.addr() as u64, range.len() as u32);
+        (task.kind, task.flags, task.fd) =
+            (unlade_shm::Kind::Send, Flags::LAST_USE, to.as_raw_fd());
+        let token = self.publish(ticket, Kind::Send, task, &How::default());
+        // Nobody need ever wait for it.
+        if !self.is_awake() {
+            self.ring();
+        }
+        Ok(token)
+    }
+
+    /// As [`Copier::deliver`], in this thread: for a service that sleeps, waking which takes longer.
+    /// Nothing, where somebody else has a part in it.
+    ///
+    /// # Safety
+    /// As for [`Copier::deliver`].
+    unsafe fn deliver_here(
+        &self,
+        received: &Received,
+        range: Range<usize>,
+        dst: *mut u8,
+    ) -> Option<Result<(), CopyError>> {
+        let (ticket, buffer, count) = (received.token.ticket, received.buffer, received.count);
+        let queued = self.pending().get(ticket).filter(|queued| queued.kind == Kind::Receive)?;
+        let progress = self.queue().progress(ticket);
+        if self.is_in_use(ticket, &queued, dst.addr(), range.len()) {
+            return None;
+        }
+        let rest = queued.all() & !progress.done();
+        if rest == 0 || !progress.claim_all_or_none(rest) {
+            return None;
+        }
+        let run = Run { first: rest.trailing_zeros(), count: rest.count_ones() };
+        let from = segment::bytes_of(run, queued.len_bytes, queued.granule_shift).start as usize;
+        let split = range.start.max(from).min(range.end);
+        let there = split - range.start;
+        self.failures().overwrite(dst.addr(), range.len());
+        // SAFETY: the claim is ours, and nobody else has these bytes of the buffer or of the
+        // destination; they do not overlap.
+        let copied = unsafe { self.copy_now(dst, buffer.add(range.start), there, Hint::Reuse) };
+        if copied.is_err() {
+            progress.release(rest);
+            return Some(Err(CopyError::Failed(TaskFailure::BadAddress)));
+        }
+        // SAFETY: the claim is ours, and nobody else has these bytes of the buffer or of the
+        // destination, which the caller promises to be valid: they do not overlap.
+        let mut parts = unsafe {
+            let part = |at: usize, end: usize| {
+                slice::from_raw_parts_mut(buffer.add(at), end.saturating_sub(at))
+            };
+            [
+                part(from, range.start.max(from)),
+                slice::from_raw_parts_mut(dst.add(there), range.end - split),
+                part(range.end.max(from), count),
+            ]
+        };
+        let received = receive_all(socket(queued.inlet()), &mut parts);
+        Some(self.end_receive(ticket, &queued, run, received))
+    }
+
+    /// Whether something else that is pending touches a receive's buffer or `len` bytes from `dst`
+    /// on, or receives before it.
+    fn is_in_use(&self, ticket: Ticket, queued: &Queued, dst: usize, len: usize) -> bool {
+        let head = self.queue().head();
+        let (buffer, buffer_len) = (queued.dst, queued.len_bytes as usize);
+        let mut at = self.pending().settled();
+        while at < head {
+            // One that another thread is about to note is younger.
+            if let Some(other) = self.pending().get(at).filter(|_| at != ticket) {
+                let touching = other.writing(dst, len)
+                    | other.reading(dst, len)
+                    | other.writing(buffer, buffer_len)
+                    | other.reading(buffer, buffer_len);
+                let bits = if other.shares_socket(queued) { other.all() } else { touching };
+                if bits != 0 && !self.queue().progress(at).is_done(bits) {
+                    return true;
+                }
+            }
+            at = at.next();
+        }
+        false
+    }
+
+    /// Receives what of a task is needed, and what comes before it, in this thread. False where
+    /// somebody else has some of it, or the service had better sort it out.
+    pub(crate) fn receive_here(
+        &self,
+        ticket: Ticket,
+        queued: &Queued,
+        bits: u32,
+        depth: u32,
+    ) -> bool {
+        let progress = self.queue().progress(ticket);
+        let first = (progress.done() & queued.all()).trailing_ones();
+        let behind = u32::BITS - (bits & queued.all()).leading_zeros();
+        if behind <= first || depth >= DEPTH_MAX {
+            return false;
+        }
+        let run = Run { first, count: behind - first };
+        let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
+        let (dst, len) = (queued.dst + bytes.start as usize, bytes.len());
+        self.settle_at_socket_before(ticket, queued, depth);
+        if !self.clear_the_way(ticket, dst, 0, len, depth) {
+            return false;
+        }
+        if !progress.claim_all_or_none(run.bits()) {
+            return false;
+        }
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(dst);
+        // SAFETY: who queued the task promised that its bytes stay valid, and that nobody else
+        // touches them, until it is settled; these are not. The claim is ours, and nobody older
+        // that is pending touches them.
+        let mut parts = [unsafe { slice::from_raw_parts_mut(start, len) }];
+        let received = receive_all(socket(queued.inlet()), &mut parts);
+        // Who waits finds the error.
+        let _ = self.end_receive(ticket, queued, run, received);
+        true
+    }
+
+    /// Tasks at one socket follow one another.
+    pub(crate) fn settle_at_socket_before(&self, ticket: Ticket, queued: &Queued, depth: u32) {
+        let mut at = self.pending().settled();
+        while at < ticket {
+            if let Some(older) = self.pending().get(at)
+                && older.shares_socket(queued)
+            {
+                self.settle_slowly(at, older.all(), depth + 1);
+            }
+            at = at.next();
+        }
+    }
+
+    /// Marks segments that were claimed and received, or were not. Those that copy or send from what
+    /// did not come fail too, before.
+    fn end_receive(
+        &self,
+        ticket: Ticket,
+        queued: &Queued,
+        run: Run,
+        (count, received): (usize, io::Result<()>),
+    ) -> Result<(), CopyError> {
+        let progress = self.queue().progress(ticket);
+        let Err(error) = received else {
+            progress.finish(run.bits());
+            return Ok(());
+        };
+        let failure = TaskFailure::of_socket(&error);
+        let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
+        let whole = (bytes.start as usize + count) >> queued.granule_shift;
+        let there = Run { first: 0, count: whole as u32 }.bits() & run.bits();
+        progress.finish(there);
+        self.lose_here(ticket, queued, run.bits() & !there, failure);
+        progress.fail(failure.code(), run.bits() & !there);
+        Err(CopyError::Failed(failure))
+    }
+
+    /// Ends what reads these segments of a task, and what reads that, unless something else is
+    /// written there in between.
+    fn lose_here(&self, ticket: Ticket, queued: &Queued, bits: u32, failure: TaskFailure) {
+        let head = self.queue().head();
+        // Each segment of what is pending comes here once at most: it is claimed for it.
+        let mut lost: SmallVec<[(Ticket, Range<usize>); 8]> = SmallVec::new();
+        lost.extend(written(ticket, queued, bits));
+        while let Some((writer, span)) = lost.pop() {
+            let (start, len) = (span.start, span.len());
+            let mut at = writer.next();
+            while at < head {
+                let younger = self.pending().get(at);
+                if let Some(reader) = younger.filter(|reader| reader.reading(start, len) != 0) {
+                    let mine = self.claim(at, reader.reading(start, len));
+                    if mine != 0 {
+                        lost.extend(written(at, &reader, mine));
+                        self.queue().progress(at).fail(failure.code(), mine);
+                    }
+                }
+                if younger.is_some_and(|other| other.writing(start, len) != 0) {
+                    break;
+                }
+                at = at.next();
+            }
+        }
+    }
+}
+
+/// The memory that segments of a task write.
+fn written(
+    ticket: Ticket,
+    queued: &Queued,
+    bits: u32,
+) -> impl Iterator<Item = (Ticket, Range<usize>)> {
+    let (dst, len, shift) = (queued.dst, queued.len_bytes, queued.granule_shift);
+    let writes = matches!(queued.kind, Kind::Copy | Kind::Receive);
+    segment::runs(if writes { bits } else { 0 }).map(move |run| {
+        let bytes = segment::bytes_of(run, len, shift);
+        (ticket, dst + bytes.start as usize..dst + bytes.end as usize)
+    })
+}
+
+/// The socket of a task.
+pub(crate) fn socket(number: Option<usize>) -> io::Result<BorrowedFd<'static>> {
+    let socket = number.and_then(|socket| i32::try_from(socket).ok());
+    match socket.filter(|socket| *socket >= 0) {
+        // SAFETY: who queued the task promised that the socket stays open until it is settled; it
+        // is used before that only.
+        Some(socket) => Ok(unsafe { BorrowedFd::borrow_raw(socket) }),
+        None => Err(rustix::io::Errno::BADF.into()),
+    }
+}
+
+/// Fills the parts, and waits for the socket; how many bytes came, and whether all did.
+fn receive_all(fd: io::Result<BorrowedFd<'_>>, parts: &mut [&mut [u8]]) -> (usize, io::Result<()>) {
+    let mut count = 0;
+    let received = fd.and_then(|fd| receive_into(fd, parts, &mut count));
+    (count, received)
+}
+
+fn receive_into(fd: BorrowedFd<'_>, parts: &mut [&mut [u8]], count: &mut usize) -> io::Result<()> {
+    let mut parts: SmallVec<[IoSliceMut<'_>; 3]> =
+        parts.iter_mut().map(|part| IoSliceMut::new(part)).collect();
+    let mut left = &mut parts[..];
+    // Parts without bytes at the beginning.
+    IoSliceMut::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        match rustix::io::readv(fd, left) {
+            Ok(0) => return Err(rustix::io::Errno::NODATA.into()),
+            Ok(came) => {
+                *count += came;
+                IoSliceMut::advance_slices(&mut left, came);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => wait_for(fd, PollFlags::IN)?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,26 @@
+//! What a copy ends with that was not made.
+
+use std::io;
+
+use unlade_copy_service::TaskFailure;
+
+/// Why bytes are not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum CopyError {
+    /// The service could not make the copy.
+    #[error("the copy failed: {0}")]
+    Failed(TaskFailure),
+}
+
+/// With the failure as its cause; a stream that ended early is an unexpected end.
+impl From<CopyError> for io::Error {
+    fn from(error: CopyError) -> io::Error {
+        let CopyError::Failed(failure) = error;
+        let kind = match failure {
+            TaskFailure::Ended => io::ErrorKind::UnexpectedEof,
+            TaskFailure::Socket(code) => io::Error::from_raw_os_error(code.get().into()).kind(),
+            TaskFailure::BadAddress | TaskFailure::Refused => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, error)
+    }
+}

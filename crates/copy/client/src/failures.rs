@@ -1,0 +1,320 @@
+//! Errors of tasks, for longer than their slots keep them.
+//!
+//! A task's progress line says how it ended until its slot serves another one. Who takes the slot
+//! moves the error here first, and so does who sees that a task is over without being asked for it.
+//! Few tasks fail: one that did not costs a look at a word of a line that is written next.
+//!
+//! An error is found by its ticket for ever. By address, and by who asks for everything, it is told
+//! once: the bytes are the program's again, and may be the next copy's.
+
+use std::num::NonZeroU16;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use unlade_shm::Ticket;
+
+/// So many are told apart. Of more, those that are nearest to each other become one, with whatever
+/// is between them: a late sync may then fail that need not, and none succeeds that should not.
+pub(crate) const FAILURES_MAX: usize = 512;
+
+/// Copies that were made at once have no tickets: those that failed get tickets from here on, which
+/// no queue comes to.
+const AT_ONCE: u64 = 1 << 63;
+
+/// A task that failed, or several and what is between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Failed {
+    first: Ticket,
+    last: Ticket,
+    /// Of one of them.
+    code: NonZeroU16,
+    /// What they should have written, as far as nobody was told, or has written it since.
+    bytes: Range<usize>,
+    /// Nobody has asked yet.
+    is_untold: bool,
+}
+
+impl Failed {
+    /// Takes bytes off; those in the middle of others stay.
+    fn trim(&mut self, off: &Range<usize>) {
+        let Range { start, end } = &mut self.bytes;
+        if off.start <= *start {
+            *start = off.end.clamp(*start, *end);
+        } else if off.end >= *end {
+            *end = off.start.clamp(*start, *end);
+        }
+        if start == end {
+            self.is_untold = false;
+        }
+    }
+
+    fn touches(&self, bytes: &Range<usize>) -> bool {
+        self.bytes.start.max(bytes.start) < self.bytes.end.min(bytes.end)
+    }
+
+    /// Takes in a younger one.
+    fn join(&mut self, younger: Failed) {
+        self.last = self.last.max(younger.last);
+        self.is_untold |= younger.is_untold;
+        self.add(&younger.bytes);
+    }
+
+    fn add(&mut self, bytes: &Range<usize>) {
+        if self.bytes.is_empty() {
+            self.bytes = bytes.clone();
+        } else if !bytes.is_empty() {
+            self.bytes = self.bytes.start.min(bytes.start)..self.bytes.end.max(bytes.end);
+        }
+    }
+}
+
+/// The errors of one queue's tasks.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    /// How many there are, and how many of which nobody was told: so that who asks takes no lock
+    /// where nothing failed.
+    count: AtomicUsize,
+    untold: AtomicUsize,
+    /// How many copies that were made at once have failed.
+    at_once: AtomicU64,
+    /// By ticket.
+    failed: Mutex<Vec<Failed>>,
+}
+
+impl Failures {
+    /// Whether a task has failed of which nobody was told.
+    #[inline]
+    pub fn has_untold(&self) -> bool {
+        self.untold.load(Ordering::Relaxed) != 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Failed>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, failed: &[Failed]) {
+        self.count.store(failed.len(), Ordering::Relaxed);
+        let untold = failed.iter().filter(|failed| failed.is_untold).count();
+        self.untold.store(untold, Ordering::Relaxed);
+        // Who finds the slot in other hands, finds this.
+        fence(Ordering::Release);
+    }
+
+    /// Keeps the error of a task that should have written `bytes`, unless it is known.
+    #[cold]
+    pub fn keep(&self, ticket: Ticket, code: NonZeroU16, bytes: Range<usize>) {
+        self.note(Failed { first: ticket, last: ticket, code, bytes, is_untold: true });
+    }
+
+    /// Keeps the error of a copy that was made at once; the ticket that it is found by.
+    #[cold]
+    pub fn keep_at_once(&self, code: NonZeroU16, bytes: Range<usize>) -> Ticket {
+        let ticket = Ticket(AT_ONCE | self.at_once.fetch_add(1, Ordering::Relaxed));
+        self.keep(ticket, code, bytes);
+        ticket
+    }
+
+    /// The ticket of the next copy made at once that fails.
+    pub fn next_at_once(&self) -> Ticket {
+        Ticket(AT_ONCE | self.at_once.load(Ordering::Relaxed))
+    }
+
+    /// Somebody is being told of the error of a task.
+    #[cold]
+    pub fn tell(&self, ticket: Ticket, code: NonZeroU16) {
+        self.note(Failed { first: ticket, last: ticket, code, bytes: 0..0, is_untold: false });
+    }
+
+    fn note(&self, new: Failed) {
+        let mut failed = self.lock();
+        let place = failed.partition_point(|older| older.last < new.first);
+        match failed.get_mut(place).filter(|old| old.first <= new.first) {
+            // Told of once is told of.
+            Some(known) if known.first == known.last => {
+                if !new.is_untold {
+                    *known = new;
+                }
+            }
+            Some(several) => {
+                several.is_untold |= new.is_untold;
+                several.add(&new.bytes);
+            }
+            None => failed.insert(place, new),
+        }
+        if failed.len() > FAILURES_MAX {
+            merge_nearest(&mut failed);
+        }
+        self.count(&failed);
+    }
+
+    /// The error that a task ended with whose slot serves another one.
+    pub fn find(&self, ticket: Ticket) -> Option<NonZeroU16> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let failed = self.lock();
+        let place = failed.partition_point(|older| older.last < ticket);
+        failed.get(place).filter(|found| found.first <= ticket).map(|found| found.code)
+    }
+
+    /// The error of a task of `since` or later, or of a copy made at once, of `at_once` or later, of
+    /// which nobody was told, and nobody is now.
+    pub fn untold_since(&self, since: Ticket, at_once: Ticket) -> Option<NonZeroU16> {
+        if !self.has_untold() {
+            return None;
+        }
+        let failed = self.lock();
+        let is_later = |failed: &Failed| match failed.last.0 & AT_ONCE {
+            0 => failed.last >= since,
+            _ => failed.last >= at_once,
+        };
+        failed.iter().find(|failed| failed.is_untold && is_later(failed)).map(|found| found.code)
+    }
+
+    /// Tells of the oldest error of a task that should have written some of these bytes.
+    #[inline]
+    pub fn take_written(&self, bytes: Range<usize>) -> Option<NonZeroU16> {
+        if self.has_untold() { self.take_bytes(&bytes) } else { None }
+    }
+
+    #[cold]
+    fn take_bytes(&self, bytes: &Range<usize>) -> Option<NonZeroU16> {
+        let mut failed = self.lock();
+        let mut code = None;
+        for found in failed.iter_mut().filter(|failed| failed.touches(bytes)) {
+            code = code.or(Some(found.code));
+            found.trim(bytes);
+        }
+        self.count(&failed);
+        code
+    }
+
+    /// Tells of the oldest error.
+    pub fn take_all(&self) -> Option<NonZeroU16> {
+        if !self.has_untold() {
+            return None;
+        }
+        let mut failed = self.lock();
+        let mut code = None;
+        for found in failed.iter_mut().filter(|failed| failed.is_untold) {
+            code = code.or(Some(found.code));
+            (found.is_untold, found.bytes) = (false, 0..0);
+        }
+        self.count(&failed);
+        code
+    }
+
+    /// A copy that is being submitted writes these bytes: what should have been there is nobody's
+    /// concern any more.
+    #[inline]
+    pub fn overwrite(&self, dst: usize, len: usize) {
+        if self.has_untold() {
+            self.take_bytes(&(dst..dst.saturating_add(len)));
+        }
+    }
+}
+
+/// Makes one of two.
+fn merge_nearest(failed: &mut Vec<Failed>) {
+    let gap = |place: &usize| failed[*place].first.0 - failed[place - 1].last.0;
+    if let Some(place) = (1..failed.len()).min_by_key(gap) {
+        let younger = failed.remove(place);
+        failed[place - 1].join(younger);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(number: u16) -> NonZeroU16 {
+        NonZeroU16::new(number).unwrap()
+    }
+
+    #[test]
+    fn by_ticket_it_is_found_for_ever() {
+        let failures = Failures::default();
+        assert_eq!(failures.find(Ticket(5)), None);
+        failures.keep(Ticket(9), code(14), 100..200);
+        failures.keep(Ticket(5), code(22), 0..0);
+        for _ in 0..2 {
+            let found = [4, 5, 6, 9].map(|ticket| failures.find(Ticket(ticket)));
+            assert_eq!(found, [None, Some(code(22)), None, Some(code(14))]);
+            let untold = failures.untold_since(Ticket(6), failures.next_at_once());
+            assert_eq!(untold, (failures.has_untold()).then(|| code(14)));
+            failures.take_all();
+        }
+        assert!(!failures.has_untold());
+    }
+
+    #[test]
+    fn by_address_it_is_told_once() {
+        let failures = Failures::default();
+        failures.keep(Ticket(1), code(14), 100..200);
+        assert_eq!(failures.take_written(200..300), None);
+        assert_eq!(failures.take_written(0..120), Some(code(14)));
+        // Who was told of it is not told again as somebody sees it.
+        failures.keep(Ticket(1), code(14), 100..200);
+        assert_eq!(failures.take_written(0..120), None);
+        assert_eq!(failures.take_written(130..140), Some(code(14)));
+        assert_eq!(failures.take_written(180..1000), Some(code(14)));
+        failures.overwrite(100, 80);
+        assert_eq!((failures.take_written(0..1000), failures.take_all()), (None, None));
+        failures.keep(Ticket(2), code(104), 100..200);
+        failures.tell(Ticket(2), code(104));
+        assert_eq!((failures.take_written(0..1000), failures.take_all()), (None, None));
+        assert_eq!(failures.find(Ticket(2)), Some(code(104)));
+        // What sends writes nothing: who asks for everything is told.
+        failures.keep(Ticket(3), code(32), 0..0);
+        assert_eq!(failures.take_written(0..usize::MAX), None);
+        assert_eq!((failures.take_all(), failures.take_all()), (Some(code(32)), None));
+    }
+
+    #[test]
+    fn what_failed_at_once_is_found_like_tasks_and_apart_from_them() {
+        let failures = Failures::default();
+        failures.keep(Ticket(7), code(22), 0..10);
+        let before = failures.next_at_once();
+        let first = failures.keep_at_once(code(14), 100..200);
+        let second = failures.keep_at_once(code(5), 300..400);
+        assert_eq!((first, failures.find(first)), (before, Some(code(14))));
+        assert_eq!(failures.untold_since(Ticket(8), second), Some(code(5)));
+        assert_eq!(failures.untold_since(Ticket(8), failures.next_at_once()), None);
+        assert_eq!(failures.untold_since(Ticket(7), failures.next_at_once()), Some(code(22)));
+        failures.tell(second, code(5));
+        assert_eq!((failures.take_written(300..400), failures.find(second)), (None, Some(code(5))));
+        assert_eq!(failures.take_written(150..160), Some(code(14)));
+    }
+
+    proptest::proptest! {
+        /// However many fail, in whatever order that is noticed.
+        #[test]
+        fn beyond_the_bound_none_that_failed_is_found_well(
+            noticed in proptest::collection::vec((0u64..20_000, 0u16..3), 1..1500),
+        ) {
+            let failures = Failures::default();
+            let bytes = |ticket: u64| ticket as usize * 10..ticket as usize * 10 + 10;
+            let mut told = std::collections::BTreeMap::new();
+            for &(ticket, how) in &noticed {
+                match how {
+                    0 => failures.tell(Ticket(ticket), code(5)),
+                    _ => failures.keep(Ticket(ticket), code(5), bytes(ticket)),
+                }
+                *told.entry(ticket).or_insert(false) |= how == 0;
+                assert!(failures.lock().len() <= FAILURES_MAX);
+            }
+            let is_exact = told.len() <= FAILURES_MAX;
+            for ticket in 0..20_000 {
+                let found = failures.find(Ticket(ticket)).is_some();
+                assert!(found || !told.contains_key(&ticket), "ticket {ticket} failed");
+                assert!(!is_exact || found == told.contains_key(&ticket), "ticket {ticket} did not");
+            }
+            for (&ticket, &was_told) in &told {
+                let found = failures.take_written(bytes(ticket)).is_some();
+                assert!(found || was_told, "ticket {ticket} was not told");
+                assert!(!is_exact || found != was_told, "ticket {ticket} was told twice");
+            }
+        }
+    }
+}

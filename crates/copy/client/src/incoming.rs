@@ -1,0 +1,389 @@
+//! Receives whose destination belongs to the receive until it is over: for buffers that outlive the
+//! function that asks for the bytes, in safe code.
+//!
+//! The bytes stay in the socket's queue until somebody wants them: there is no copy of them in
+//! between that would have to be absorbed. They are received by the service, where it is awake, or
+//! by whoever syncs.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use unlade_shm::Task;
+
+use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::error::CopyError;
+use crate::pending::Kind;
+
+/// Fewer bytes are not given to the service: whoever syncs has them sooner.
+const QUEUE_BYTES_MIN: usize = 16 << 10;
+
+/// Bytes that are on their way from a socket to the end of a buffer, which both belong to this value
+/// until [`Incoming::sync`] gives the buffer back.
+///
+/// ```
+/// # use std::{io::Write, os::unix::net::UnixStream, sync::Arc};
+/// let (mut peer, socket) = UnixStream::pair()?;
+/// peer.write_all(b"value")?;
+/// let socket = Arc::new(socket.into());
+/// let mut incoming = unlade_copy::Incoming::new(&socket, Vec::with_capacity(64), 5);
+/// assert!(incoming.has_arrived()?);
+/// // ... whoever waits for word of it is told, and then:
+/// assert_eq!(incoming.sync()?, b"value");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+/// The buffer cannot be touched meanwhile:
+/// ```compile_fail,E0382
+/// # use std::{os::unix::net::UnixStream, sync::Arc};
+/// # let (_, socket) = UnixStream::pair().unwrap();
+/// # let socket = Arc::new(socket.into());
+/// let mut buffer = Vec::with_capacity(64);
+/// let incoming = unlade_copy::Incoming::new(&socket, buffer, 5);
+/// buffer.push(1); // error: `buffer` was moved
+/// # drop(incoming);
+/// ```
+/// Nor can a part of it be lent before it is synced: there is nothing that lends it.
+/// ```compile_fail,E0599
+/// # use std::{os::unix::net::UnixStream, sync::Arc};
+/// # let (_, socket) = UnixStream::pair().unwrap();
+/// # let socket = Arc::new(socket.into());
+/// let incoming = unlade_copy::Incoming::new(&socket, Vec::with_capacity(64), 5);
+/// let first = incoming.as_slice()[0]; // error: no such method
+/// ```
+#[derive(Debug)]
+#[must_use = "the bytes are in the way of those behind them until they are received"]
+pub struct Incoming {
+    socket: Arc<OwnedFd>,
+    /// What has been received; behind it is room for the rest.
+    buffer: Vec<u8>,
+    /// Bytes still to come.
+    left: usize,
+    /// They were seen in the socket's queue.
+    has_arrived: bool,
+    /// The first of them, if the service receives them.
+    queued: Option<Queued>,
+}
+
+#[derive(Debug)]
+struct Queued {
+    copier: Arc<Copier>,
+    tokens: Vec<Token>,
+    len: usize,
+}
+
+/// Why the bytes of an [`Incoming`] are not there.
+#[derive(Debug, thiserror::Error)]
+pub enum ReceiveError {
+    /// The peer sent fewer.
+    #[error("the stream ended {0} bytes early")]
+    Ended(usize),
+    /// The socket's error.
+    #[error("the socket: {0}")]
+    Socket(#[from] io::Error),
+    /// The service's.
+    #[error(transparent)]
+    Service(#[from] CopyError),
+}
+
+impl Incoming {
+    /// The next `len` bytes of `socket`, to be received behind those in `buffer` when they are
+    /// wanted. Nobody else should receive from the socket meanwhile.
+    ///
+    /// # Panics
+    /// `buffer` has no room for them.
+    pub fn new(socket: &Arc<OwnedFd>, buffer: Vec<u8>, len: usize) -> Incoming {
+        assert!(len <= buffer.capacity() - buffer.len(), "no room for {len} bytes");
+        Incoming { socket: Arc::clone(socket), buffer, left: len, has_arrived: false, queued: None }
+    }
+
+    /// Bytes that this value knows to be still to come.
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Whether all bytes that are left wait in the socket's queue. If so nothing that the peer does
+    /// keeps them from being received: Linux hands out what a socket has queued before it tells of
+    /// an end, a reset or another error.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn has_arrived(&mut self) -> io::Result<bool> {
+        if !self.has_arrived {
+            let waiting = rustix::io::ioctl_fionread(&*self.socket)?;
+            self.has_arrived = waiting >= self.left as u64;
+        }
+        Ok(self.has_arrived)
+    }
+
+    /// Whether nothing is left to be waited for: [`Incoming::sync`] returns at once.
+    pub fn is_ready(&self) -> bool {
+        match &self.queued {
+            None => self.left == 0,
+            Some(Queued { copier, tokens, len }) => {
+                let is_ready = |token| copier.is_ready(token, 0..TASK_BYTES_MAX);
+                *len == self.left && tokens.iter().all(is_ready)
+            }
+        }
+    }
+
+    /// Has the service of `copier` receive the bytes, if it is awake, they have arrived
+    /// ([`Incoming::has_arrived`]) and are worth it. True where it does.
+    pub fn offer(&mut self, copier: &Arc<Copier>) -> bool {
+        // What has not arrived might never: then nobody could free the buffer.
+        if !self.has_arrived || self.left < QUEUE_BYTES_MIN || self.queued.is_some() {
+            return false;
+        }
+        if !copier.is_awake() {
+            // So that it is, for those that come, if there are many.
+            copier.wake_for(self.left);
+            return false;
+        }
+        let mut tokens = Vec::with_capacity(self.left.div_ceil(TASK_BYTES_MAX));
+        let mut at = 0;
+        let room = self.buffer.spare_capacity_mut()[..self.left].as_mut_ptr().expose_provenance();
+        while at < self.left {
+            let part = (self.left - at).min(TASK_BYTES_MAX);
+            // What is published here is settled before the buffer is used, given back or freed; or
+            // never, if the value is forgotten: then both live on, and the socket. Only this value
+            // has the buffer, and a `Vec` that is moved does not touch what it points to.
+            let Some(ticket) = copier.acquire(part) else { break };
+            let mut task = Task::copy((room + at) as u64, 0, part as u32);
+            task.kind = unlade_shm::Kind::Receive;
+            task.fd = self.socket.as_raw_fd();
+            tokens.push(copier.publish(ticket, Kind::Receive, task, &How::default()));
+            at += part;
+        }
+        if at > 0 {
+            self.queued = Some(Queued { copier: Arc::clone(copier), tokens, len: at });
+        }
+        at > 0
+    }
+
+    /// Whether the service receives the bytes.
+    pub fn is_queued(&self) -> bool {
+        self.queued.is_some()
+    }
+
+    /// Receives what has arrived, without waiting for more. True where nothing is left.
+    ///
+    /// # Errors
+    /// [`ReceiveError`]; what had been received is kept.
+    pub fn advance(&mut self) -> Result<bool, ReceiveError> {
+        if self.queued.is_some() {
+            return Ok(self.is_ready());
+        }
+        while self.left > 0 {
+            match self.receive() {
+                Ok(()) => {}
+                Err(ReceiveError::Socket(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// One receive of what is left.
+    fn receive(&mut self) -> Result<(), ReceiveError> {
+        match receive_some(self.socket.as_fd(), &mut self.buffer, self.left) {
+            Ok(0) => Err(ReceiveError::Ended(self.left)),
+            Ok(count) => {
+                self.left -= count;
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => Err(ReceiveError::Socket(error)),
+        }
+    }
+
+    /// Waits for all bytes, receives those that nobody has received yet, and gives the buffer back.
+    ///
+    /// # Errors
+    /// [`ReceiveError`]. The buffer is gone then, with what was received of them.
+    pub fn sync(mut self) -> Result<Vec<u8>, ReceiveError> {
+        self.settle()?;
+        while !self.advance()? {
+            wait_for_input(self.socket.as_fd())?;
+        }
+        Ok(std::mem::take(&mut self.buffer))
+    }
+
+    /// Waits for what the service receives. Nobody but this value touches the buffer afterwards.
+    fn settle(&mut self) -> Result<(), CopyError> {
+        let Some(Queued { copier, tokens, len }) = &self.queued else { return Ok(()) };
+        let len = *len;
+        let mut settled = Ok(());
+        for token in tokens {
+            // Each is waited for, whatever the others came to: it may still be written to.
+            settled = settled.and(copier.sync(token, 0..TASK_BYTES_MAX));
+        }
+        self.queued = None;
+        settled?;
+        // SAFETY: each task has written its share of the `len` bytes behind the buffer's, for which
+        // there is room; the syncs made them visible.
+        unsafe { self.buffer.set_len(self.buffer.len() + len) };
+        self.left -= len;
+        Ok(())
+    }
+}
+
+impl Drop for Incoming {
+    /// Gives up what is queued, and waits until nobody writes to the buffer any more. A value that
+    /// is forgotten is never dropped, and neither are its buffer and its socket.
+    fn drop(&mut self) {
+        if let Some(Queued { copier, tokens, .. }) = &self.queued {
+            tokens.iter().rev().for_each(|token| copier.abort(token));
+        }
+        // The error has nobody to tell it to.
+        let _ = self.settle();
+    }
+}
+
+/// Receives up to `len` bytes behind those in `buffer`, without waiting and without filling the room
+/// for them first: how many; 0 is the end of the stream.
+///
+/// # Errors
+/// The socket's: [`io::ErrorKind::WouldBlock`] where it has nothing.
+///
+/// # Panics
+/// `buffer` has no room for them.
+pub fn receive_some(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>, len: usize) -> io::Result<usize> {
+    let room: &mut [MaybeUninit<u8>] = &mut buffer.spare_capacity_mut()[..len];
+    let ((received, _), _) = rustix::net::recv(socket, room, RecvFlags::DONTWAIT)?;
+    let count = received.len();
+    // SAFETY: the kernel has written `count` bytes behind the buffer's, and there is room for them, as
+    // `room` was within its capacity.
+    unsafe { buffer.set_len(buffer.len() + count) };
+    Ok(count)
+}
+
+fn wait_for_input(fd: BorrowedFd<'_>) -> io::Result<()> {
+    match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Service};
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+    use unlade_copy_service::Polling;
+
+    fn pattern(len: usize) -> Vec<u8> {
+        (0..len).map(|at| (at * 7 % 251) as u8).collect()
+    }
+
+    fn tcp() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (peer, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn bytes_come_behind_those_that_are_there() {
+        let (mut peer, socket) = UnixStream::pair().unwrap();
+        let socket = Arc::new(OwnedFd::from(socket));
+        let bytes = pattern(50_000);
+        let mut buffer = Vec::with_capacity(60_000);
+        buffer.extend_from_slice(&bytes[..100]);
+        peer.write_all(&bytes[100..40_000]).unwrap();
+        let mut incoming = Incoming::new(&socket, buffer, 49_900);
+        assert!(!incoming.has_arrived().unwrap());
+        assert!(!incoming.advance().unwrap());
+        assert_eq!(incoming.left(), 10_000);
+        peer.write_all(&bytes[40_000..]).unwrap();
+        peer.write_all(b"behind").unwrap();
+        assert!(incoming.has_arrived().unwrap() && !incoming.is_ready());
+        assert_eq!(incoming.sync().unwrap(), bytes);
+        let mut behind = [0; 6];
+        rustix::io::read(&*socket, &mut behind).unwrap();
+        assert_eq!(&behind, b"behind");
+    }
+
+    /// What a reply that goes out before its bytes are received rests on.
+    #[test]
+    fn what_has_arrived_outlives_a_reset() {
+        let (mut peer, socket) = tcp();
+        let bytes = pattern(30_000);
+        peer.write_all(&bytes).unwrap();
+        let socket = Arc::new(OwnedFd::from(socket));
+        let mut incoming = Incoming::new(&socket, Vec::with_capacity(30_000), 30_000);
+        while !incoming.has_arrived().unwrap() {
+            std::thread::yield_now();
+        }
+        rustix::net::sockopt::set_socket_linger(&peer, Some(std::time::Duration::ZERO)).unwrap();
+        drop(peer);
+        assert_eq!(incoming.sync().unwrap(), bytes);
+        let next = Incoming::new(&socket, Vec::with_capacity(1), 1).sync();
+        assert!(matches!(next, Err(ReceiveError::Socket(_) | ReceiveError::Ended(1))), "{next:?}");
+    }
+
+    #[test]
+    fn a_stream_that_ends_early_is_told() {
+        let (mut peer, socket) = UnixStream::pair().unwrap();
+        let socket = Arc::new(OwnedFd::from(socket));
+        peer.write_all(b"abc").unwrap();
+        drop(peer);
+        let ended = Incoming::new(&socket, Vec::with_capacity(10), 10).sync();
+        assert!(matches!(ended, Err(ReceiveError::Ended(7))), "{ended:?}");
+    }
+
+    #[test]
+    fn the_service_receives_what_it_is_offered() {
+        let config = Config { polling: Polling::Always, ..Config::default() };
+        let service = Service::start(config).unwrap();
+        let copier = Arc::new(Copier::new(service.attach().unwrap()));
+        while !copier.is_awake() {
+            std::thread::yield_now();
+        }
+        let (mut peer, socket) = tcp();
+        let socket = Arc::new(OwnedFd::from(socket));
+        let bytes = pattern(3 << 20);
+        std::thread::scope(|scope| {
+            scope.spawn(|| peer.write_all(&bytes).unwrap());
+            let mut at = 0;
+            for len in [40_000, 1, 20_000, 50_000, 16 << 10, 30_000] {
+                let mut incoming = Incoming::new(&socket, Vec::with_capacity(len), len);
+                assert!(!incoming.offer(&copier), "what has not been seen to arrive");
+                while !incoming.has_arrived().unwrap() {
+                    std::thread::yield_now();
+                }
+                assert_eq!(incoming.offer(&copier), len >= QUEUE_BYTES_MIN);
+                assert_eq!(incoming.is_queued(), len >= QUEUE_BYTES_MIN);
+                assert_eq!(incoming.sync().unwrap(), bytes[at..at + len]);
+                at += len;
+            }
+            // The peer is not kept waiting for the rest.
+            let rest = Incoming::new(&socket, Vec::with_capacity(bytes.len()), bytes.len() - at);
+            assert_eq!(rest.sync().unwrap(), bytes[at..]);
+        });
+    }
+
+    #[test]
+    fn dropped_while_the_service_has_it() {
+        let config = Config { polling: Polling::Always, ..Config::default() };
+        let service = Service::start(config).unwrap();
+        let copier = Arc::new(Copier::new(service.attach().unwrap()));
+        while !copier.is_awake() {
+            std::thread::yield_now();
+        }
+        for _ in 0..200 {
+            let (mut peer, socket) = UnixStream::pair().unwrap();
+            let socket = Arc::new(OwnedFd::from(socket));
+            peer.write_all(&pattern(40_000)).unwrap();
+            let mut incoming = Incoming::new(&socket, Vec::with_capacity(40_000), 40_000);
+            assert!(incoming.has_arrived().unwrap() && incoming.offer(&copier));
+            drop(incoming);
+        }
+        copier.sync_all().unwrap();
+    }
+}

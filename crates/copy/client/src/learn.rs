@@ -1,0 +1,315 @@
+//! What is learnt of queued copies that are timed: how long submitting took, how long it was until
+//! somebody synced them, and how long all syncs of them waited.
+//!
+//! A copy may be synced by its token or by address, in pieces, together with others, by any thread,
+//! or not at all. It is learnt from once: when a sync finds all of it done, when somebody sees that
+//! it is over, or at the latest when its slot serves another copy.
+
+use std::num::NonZeroU16;
+use std::ops::Range;
+use std::time::Instant;
+
+use unlade_copy_scheduler::admit::Seen;
+use unlade_shm::{Ticket, segment};
+
+use crate::copier::Copier;
+use crate::error::CopyError;
+use crate::glance::line_ns;
+use crate::pending::{Kind, Queued, Timed};
+use crate::settle::told;
+use crate::site::nanos;
+
+/// The longest submission that is told apart from longer ones, nanoseconds: 15 bits.
+const SUBMIT_NS_MAX: u32 = 0x7fff;
+/// Tasks that are looked at for how many bytes are queued; what is behind them is taken to be like
+/// them.
+const BACKLOG_LOOKS_MAX: u64 = 32;
+
+impl Copier {
+    /// A copy that was to be timed was made at once.
+    pub(crate) fn learn_at_once(&self, site: (usize, bool), len: usize, copy_ns: u32) {
+        self.sites().learn_at_once(site, len, copy_ns, None);
+    }
+
+    /// A copy that was to be timed was queued, and is over.
+    pub(crate) fn learn_queued(&self, site: (usize, bool), len: u32, seen: &Seen) {
+        self.sites().learn_queued(site, len, seen, &self.costs());
+    }
+
+    /// Bytes that the service has to copy before what is queued now.
+    pub(crate) fn backlog_bytes(&self) -> u64 {
+        let head = self.queue().head().0;
+        let oldest = self.oldest_pending().0;
+        let (mut bytes, mut at) = (0, oldest);
+        while at < head {
+            let looks = at - oldest;
+            if looks == BACKLOG_LOOKS_MAX {
+                return bytes + (head - at).saturating_mul(bytes) / looks;
+            }
+            let ticket = Ticket(at);
+            // What waits for a socket, or is put off, is not in the way.
+            let queued = self.pending().get(ticket);
+            if let Some(queued) = queued.filter(|it| it.kind == Kind::Copy && !it.is_lazy) {
+                let left = queued.all() & !self.queue().progress(ticket).done();
+                bytes += u64::from(left.count_ones()) << queued.granule_shift;
+            }
+            at += 1;
+        }
+        bytes
+    }
+
+    /// Notes that a copy is to be learnt from, which was submitted from `began` to now.
+    pub(crate) fn note_timing(&self, ticket: Ticket, site: usize, began: Instant, is_awake: bool) {
+        let submit_ns = u64::from(nanos(began).min(SUBMIT_NS_MAX)) << 1 | u64::from(is_awake);
+        let since = self.since_origin_ns(Instant::now());
+        self.pending().note_timing(ticket, since << 16 | submit_ns, site);
+    }
+
+    /// Nanoseconds from the submission of a copy, as it was noted, to `now`.
+    fn window_ns(&self, timing: u64, now: Instant) -> u32 {
+        // Both are cut to 48 bits.
+        let window_ns = (self.since_origin_ns(now) << 16).wrapping_sub(timing & !0xffff) >> 16;
+        window_ns.try_into().unwrap_or(u32::MAX)
+    }
+
+    /// The sync of a copy by its token that is timed.
+    #[cold]
+    pub(crate) fn sync_timed(&self, ticket: Ticket, bits: u32) -> Result<(), CopyError> {
+        let settled = match self.pending().get(ticket) {
+            Some(queued) => self.settle_learning(ticket, &queued, bits),
+            None => self.settle_untold(ticket, bits),
+        };
+        settled.map_err(|code| {
+            self.failures().tell(ticket, code);
+            told(Some(code))
+                .err()
+                .unwrap_or(CopyError::Failed(unlade_copy_service::TaskFailure::of(code)))
+        })
+    }
+
+    /// Waits until `bits` of a task are done, helps, and learns.
+    #[inline]
+    pub(crate) fn settle_learning(
+        &self,
+        ticket: Ticket,
+        queued: &Queued,
+        bits: u32,
+    ) -> Result<(), NonZeroU16> {
+        match self.pending().is_timed(ticket) {
+            true => self.settle_timed(ticket, queued, bits),
+            false => self.settle_untold(ticket, bits),
+        }
+    }
+
+    #[cold]
+    fn settle_timed(&self, ticket: Ticket, queued: &Queued, bits: u32) -> Result<(), NonZeroU16> {
+        let began = Instant::now();
+        let window_ns = self.window_ns(self.pending().timing(ticket), began);
+        let settled = self.settle_untold(ticket, bits);
+        self.pending().add_wait(ticket, window_ns, nanos(began));
+        // Later syncs may have to wait for the rest.
+        if settled.is_ok() && self.queue().progress(ticket).is_done(queued.all()) {
+            self.learn_from(ticket, queued, Some(bits));
+        }
+        settled
+    }
+
+    /// A task is over that may be one to learn from: nobody need sync it any more, or come to it.
+    #[inline]
+    pub(crate) fn learn_over(&self, ticket: Ticket, queued: &Queued) {
+        if self.pending().is_timed(ticket) {
+            self.learn_from(ticket, queued, None);
+        }
+    }
+
+    /// The slot of a task that is to be learnt from is about to serve `next`.
+    #[inline]
+    pub(crate) fn learn_before(&self, next: Ticket) {
+        if let Some(before) = self.pending().timed_before(next) {
+            self.learn_last(before);
+        }
+    }
+
+    #[cold]
+    fn learn_last(&self, ticket: Ticket) {
+        match self.pending().get(ticket) {
+            Some(queued) => self.learn_from(ticket, &queued, None),
+            None => drop(self.pending().take_timing(ticket)),
+        }
+    }
+
+    /// Learns from a copy that is over; `synced` has the segments that the caller has just synced.
+    #[cold]
+    fn learn_from(&self, ticket: Ticket, queued: &Queued, synced: Option<u32>) {
+        let progress = self.queue().progress(ticket);
+        let (error, is_aborted) = (progress.error(), progress.is_aborted());
+        let Some(Timed { timing, site, seen }) = self.pending().take_timing(ticket) else { return };
+        if error.is_some() || is_aborted {
+            return;
+        }
+        // Nobody has waited for it so far, and nobody will.
+        let never_synced = || (self.window_ns(timing, Instant::now()), 0);
+        let (window_ns, wait_ns) = seen.unwrap_or_else(never_synced);
+        let line_ns = synced.and_then(|bits| self.line_ns_of(ticket, queued, bits));
+        let submit_ns = timing as u32 >> 1 & SUBMIT_NS_MAX;
+        let seen = Seen { submit_ns, window_ns, wait_ns, line_ns };
+        self.learn_queued((site, timing & 1 != 0), queued.len_bytes, &seen);
+    }
+
+    /// What it takes to read a line of what was just synced; none where other copies touch it.
+    fn line_ns_of(&self, ticket: Ticket, queued: &Queued, bits: u32) -> Option<f32> {
+        let run = segment::runs(bits & queued.all()).next().filter(|_| queued.writes())?;
+        let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
+        let Range { start, end } = bytes.start as usize..bytes.end as usize;
+        let (dst, len) = (queued.dst + start, end - start);
+        let head = self.queue().head();
+        let mut at = ticket.next();
+        while at < head {
+            if self.pending().get(at).is_none_or(|younger| younger.writing(dst, len) != 0) {
+                return None;
+            }
+            at = at.next();
+        }
+        // SAFETY: whoever queued the copy promised that its destination is valid until it is
+        // settled, which it is not before the sync returns that has this learnt; these bytes are
+        // there, and no copy writes them.
+        unsafe { line_ns(dst as *const u8, len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, How, Polling, Service};
+    use std::time::Duration;
+
+    const BYTES: usize = 64 << 10;
+    const SITE: usize = 0x1000;
+    const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+    const PUT_OFF: How = How { lazy_us: Some(u32::MAX), ..QUEUED };
+
+    fn client() -> (Service, Copier) {
+        let config = Config { polling: Polling::Always, ..Config::default() };
+        let service = Service::start(config).unwrap();
+        let copier = Copier::new(service.attach().unwrap());
+        let begin = Instant::now();
+        while !copier.is_awake() {
+            assert!(begin.elapsed() < Duration::from_secs(30), "the service wakes up");
+            std::thread::yield_now();
+        }
+        (service, copier)
+    }
+
+    fn submit(copier: &Copier, dst: &mut [u8], src: &[u8], how: &How) -> crate::Token {
+        // SAFETY: the tests sync before they look at either, or let them go.
+        unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), src.len(), how) }
+    }
+
+    /// Both ways are known after some copies that are synced like this.
+    fn is_learnt(sync: impl Fn(&Copier, usize)) {
+        let (_service, copier) = client();
+        let (source, mut destination) = (vec![1u8; BYTES], vec![0u8; BYTES]);
+        let how = How { site: SITE, ..How::default() };
+        for _ in 0..40 {
+            let _token = submit(&copier, &mut destination, &source, &how);
+            sync(&copier, destination.as_ptr().addr());
+        }
+        copier.sync_all().unwrap();
+        assert!(copier.sites().usual(SITE, BYTES).is_some(), "{:?}", copier.stats().read());
+    }
+
+    #[test]
+    fn whoever_syncs_however_teaches() {
+        is_learnt(|copier, address| copier.sync_range(address, BYTES).unwrap());
+        is_learnt(|copier, address| copier.sync_range(address + 5000, 1).unwrap());
+        is_learnt(|copier, address| copier.sync_for_write(address, BYTES).unwrap());
+        is_learnt(|copier, _| copier.sync_all().unwrap());
+        is_learnt(|copier, address| {
+            (0..BYTES).step_by(1000).for_each(|at| copier.sync_range(address + at, 1000).unwrap());
+        });
+        is_learnt(|copier, address| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| copier.sync_range(address, BYTES).unwrap());
+            });
+        });
+    }
+
+    #[test]
+    fn copies_that_nobody_syncs_teach_when_their_slots_are_used_again() {
+        let config = Config { polling: Polling::Always, slots: 16, ..Config::default() };
+        let service = Service::start(config).unwrap();
+        let copier = Copier::new(service.attach().unwrap());
+        let (source, mut destinations) = (vec![1u8; BYTES], vec![vec![0u8; BYTES]; 16]);
+        let how = How { site: SITE, ..How::default() };
+        let begin = Instant::now();
+        while copier.sites().usual(SITE, BYTES).is_none() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", copier.stats().read());
+            for destination in &mut destinations {
+                let token = submit(&copier, destination, &source, &how);
+                while !copier.is_ready(&token, 0..BYTES) {
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn copies_that_are_done_are_no_backlog() {
+        let (service, copier) = client();
+        let (source, mut destinations) = (vec![1u8; BYTES], vec![vec![0u8; BYTES]; 8]);
+        for number in 0..200 {
+            let token = submit(&copier, &mut destinations[number % 8], &source, &QUEUED);
+            copier.sync(&token, 0..BYTES).unwrap();
+            assert_eq!(copier.backlog_bytes(), 0, "copy {number}");
+        }
+        // From here on nobody copies but who waits.
+        drop(service);
+        let put_off = submit(&copier, &mut destinations[0], &source, &PUT_OFF);
+        assert_eq!(copier.backlog_bytes(), 0, "nobody is at it");
+        let tokens: Vec<_> = destinations[1..5]
+            .iter_mut()
+            .zip([BYTES, 4096, 20_000, BYTES])
+            .map(|(dst, len)| submit(&copier, &mut dst[..len], &source[..len], &QUEUED))
+            .collect();
+        // Whole segments count.
+        let most = 2 * BYTES + 4096 + (20 << 10);
+        let left = copier.backlog_bytes() as usize;
+        assert!((most - 1024..=most).contains(&left), "{left} of {most}");
+        copier.sync(&tokens[3], 0..BYTES).unwrap();
+        assert_eq!(copier.backlog_bytes() as usize, left - BYTES);
+        copier.sync(&tokens[0], 0..BYTES / 2).unwrap();
+        assert_eq!(copier.backlog_bytes() as usize, left - BYTES - BYTES / 2);
+        copier.sync(&put_off, 0..BYTES).unwrap();
+        copier.sync_all().unwrap();
+        assert_eq!(copier.backlog_bytes(), 0);
+    }
+
+    #[test]
+    fn parts_of_a_long_copy_are_told_to_go_past_the_caches() {
+        let (service, copier) = client();
+        drop(service);
+        let (source, mut destination) = (vec![1u8; BYTES], vec![0u8; BYTES]);
+        for (whole_bytes, streams) in [(BYTES, false), (64 << 20, true)] {
+            let (dst, src) = (destination.as_mut_ptr(), source.as_ptr());
+            // SAFETY: nobody looks at either before it is synced.
+            let token = unsafe { copier.submit_part(dst, src, BYTES, whole_bytes, &QUEUED) };
+            let task = copier.queue().peek(token.ticket).unwrap().unwrap();
+            assert_eq!(task.flags.contains(unlade_shm::Flags::STREAMS), streams);
+            assert_eq!(copier.pending().get(token.ticket).unwrap().streams, streams);
+            copier.sync(&token, 0..BYTES).unwrap();
+            assert_eq!(destination, source);
+        }
+    }
+
+    #[test]
+    fn a_long_backlog_is_taken_to_go_on_as_it_begins() {
+        let (service, copier) = client();
+        drop(service);
+        let (source, mut destinations) = (vec![1u8; 4096], vec![vec![0u8; 4096]; 100]);
+        for destination in &mut destinations {
+            let _token = submit(&copier, destination, &source, &QUEUED);
+        }
+        assert_eq!(copier.backlog_bytes(), 100 * 4096);
+        copier.sync_all().unwrap();
+    }
+}

@@ -1,0 +1,333 @@
+//! Copies that safe code can ask for: a destination is borrowed until the scope ends, and its bytes
+//! are seen only through [`Pending`], which syncs them.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::panic::{Location, RefUnwindSafe};
+
+use unlade_shm::Ticket;
+
+use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::error::CopyError;
+
+/// Where copies may be submitted; see [`Copier::scope`].
+///
+/// Lifetimes are those of [`std::thread::scope`]: `'env` is what was borrowed before, `'scope` what
+/// the copies may use.
+#[derive(Debug)]
+pub struct Scope<'scope, 'env: 'scope> {
+    pub(crate) copier: &'scope Copier,
+    /// From here on there may be something to wait for at the end.
+    pub(crate) first_queued: Cell<Option<Ticket>>,
+    /// Copies made at once that fail from here on are the scope's.
+    at_once: Ticket,
+    /// Some of it is at sockets, and may fail without anybody's mistake.
+    pub(crate) has_sockets: Cell<bool>,
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// A destination whose bytes may still be on their way.
+#[derive(Debug)]
+#[must_use = "sync the bytes that you use; the rest is there when the scope ends"]
+pub struct Pending<'scope> {
+    copier: &'scope Copier,
+    dst: *mut u8,
+    len: usize,
+    /// One task for each [`TASK_BYTES_MAX`].
+    first: Token,
+    rest: Option<Box<[Token]>>,
+    bytes: PhantomData<&'scope mut [u8]>,
+}
+
+impl Copier {
+    /// Runs `f`, which submits copies, and waits for all of them.
+    ///
+    /// ```
+    /// # let service = unlade_copy::Service::start(unlade_copy::Config::default())?;
+    /// # let copier = unlade_copy::Copier::new(service.attach()?);
+    /// let source = vec![7u8; 1 << 16];
+    /// let mut destination = vec![0u8; 1 << 16];
+    /// copier.scope(|scope| {
+    ///     let pending = scope.copy(&source, &mut destination);
+    ///     // ... something else ...
+    ///     assert_eq!(pending.sync(0..64)?, &[7; 64]);
+    ///     Ok::<(), unlade_copy::CopyError>(())
+    /// })?;
+    /// assert_eq!(destination, source);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    /// A destination cannot be read before the scope ends, but through what the copy returned:
+    /// ```compile_fail
+    /// # let service = unlade_copy::Service::start(unlade_copy::Config::default()).unwrap();
+    /// # let copier = unlade_copy::Copier::new(service.attach().unwrap());
+    /// let source = [1u8; 100];
+    /// let mut destination = [0u8; 100];
+    /// copier.scope(|scope| {
+    ///     let pending = scope.copy(&source, &mut destination);
+    ///     assert_eq!(destination[0], 1); // error: `destination` is borrowed
+    ///     drop(pending);
+    /// });
+    /// ```
+    /// # Panics
+    /// A copy failed although its bytes are valid references: the service is out of order. So does
+    /// `f`'s own panic go on, after all copies are settled.
+    pub fn scope<'env, T>(
+        &'env self,
+        f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
+    ) -> T {
+        let scope = Scope {
+            copier: self,
+            first_queued: Cell::new(None),
+            at_once: self.failures().next_at_once(),
+            has_sockets: Cell::new(false),
+            scope: PhantomData,
+            env: PhantomData,
+        };
+        let settle = Settle(&scope);
+        let value = f(&scope);
+        drop(settle);
+        value
+    }
+}
+
+/// Settles a scope's copies, also when it ends by a panic.
+struct Settle<'s, 'scope, 'env>(&'s Scope<'scope, 'env>);
+
+impl Drop for Settle<'_, '_, '_> {
+    #[inline]
+    fn drop(&mut self) {
+        let Some(first) = self.0.first_queued.get() else { return };
+        let settled = self.0.copier.sync_since(first, self.0.at_once);
+        // What failed at a socket is told to whoever syncs it.
+        if !std::thread::panicking() && !self.0.has_sockets.get() {
+            settled.unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+}
+
+impl<'scope, 'env> Scope<'scope, 'env> {
+    /// Submits a copy of `source` into `destination`.
+    ///
+    /// # Panics
+    /// They differ in length.
+    #[track_caller]
+    #[inline(always)]
+    pub fn copy(&'scope self, source: &'env [u8], destination: &'env mut [u8]) -> Pending<'scope> {
+        let site = std::ptr::from_ref(Location::caller()).addr();
+        self.copy_how(source, destination, &How { site, ..How::default() })
+    }
+
+    /// Submits a copy that is not made at once, whatever has been learnt of copies from here.
+    ///
+    /// # Panics
+    /// They differ in length.
+    #[inline]
+    pub fn queue(&'scope self, source: &'env [u8], destination: &'env mut [u8]) -> Pending<'scope> {
+        self.copy_how(source, destination, &How { queued: true, ..How::default() })
+    }
+
+    /// Submits a copy that is made when something needs it, or after `delay_us` microseconds.
+    ///
+    /// # Panics
+    /// They differ in length.
+    pub fn copy_lazily(
+        &'scope self,
+        source: &'env [u8],
+        destination: &'env mut [u8],
+        delay_us: u32,
+    ) -> Pending<'scope> {
+        self.copy_how(source, destination, &How { lazy_us: Some(delay_us), ..How::default() })
+    }
+
+    #[inline(always)]
+    fn copy_how(
+        &'scope self,
+        source: &'env [u8],
+        destination: &'env mut [u8],
+        how: &How,
+    ) -> Pending<'scope> {
+        assert_eq!(source.len(), destination.len(), "source and destination differ in length");
+        // SAFETY: both are borrowed for `'env`, which goes beyond the scope. A shared and an
+        // exclusive borrow do not overlap. Nobody writes the source; the destination is touched
+        // through `Pending` only.
+        unsafe { self.submit(destination.as_mut_ptr(), source.as_ptr(), source.len(), how) }
+    }
+
+    /// Goes on with the bytes of a copy as the source of another one, whether they are there yet or
+    /// not.
+    ///
+    /// # Panics
+    /// They differ in length.
+    pub fn copy_on(
+        &'scope self,
+        source: &Pending<'scope>,
+        destination: &'env mut [u8],
+    ) -> Pending<'scope> {
+        assert_eq!(source.len, destination.len(), "source and destination differ in length");
+        let (dst, len) = (destination.as_mut_ptr(), source.len);
+        // SAFETY: both are borrowed exclusively for the scope, so they do not overlap. Nobody
+        // writes the source: `Pending` lends it for reading only, except through `sync_mut`, which
+        // waits until nobody reads it.
+        unsafe { self.submit(dst, source.dst, len, &How::default()) }
+    }
+
+    /// # Safety
+    /// `src` is valid for reads and `dst` for writes of `len` bytes until the scope ends; they do
+    /// not overlap. Until then `src` is not written but by copies, and `dst` neither read nor
+    /// written but through the [`Pending`]. `how` has no handler.
+    #[inline(always)]
+    unsafe fn submit(
+        &'scope self,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+        how: &How,
+    ) -> Pending<'scope> {
+        // SAFETY: the caller's promise.
+        let first = unsafe { self.submit_part(dst, src, len.min(TASK_BYTES_MAX), len, how) };
+        let rest = match len {
+            0..=TASK_BYTES_MAX => None,
+            // SAFETY: the caller's promise.
+            _ => unsafe { Some(self.submit_rest(dst, src, len, how)) },
+        };
+        Pending { copier: self.copier, dst, len, first, rest, bytes: PhantomData }
+    }
+
+    /// # Safety
+    /// As for [`Scope::submit`].
+    #[inline(always)]
+    unsafe fn submit_part(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+        whole_bytes: usize,
+        how: &How,
+    ) -> Token {
+        // SAFETY: the caller's promise; and the scope settles all copies before it ends, whatever
+        // happens.
+        let token = unsafe { self.copier.submit_part(dst, src, len, whole_bytes, how) };
+        self.note(&token);
+        token
+    }
+
+    #[inline(always)]
+    pub(crate) fn note(&self, token: &Token) {
+        let is_settled = !token.is_queued() && !token.has_failed_at_once();
+        if !is_settled && self.first_queued.get().is_none() {
+            // One that failed at once has no place in the queue: all of the scope comes later.
+            let head = self.copier.queue().head();
+            self.first_queued.set(Some(if token.is_queued() { token.ticket } else { head }));
+        }
+    }
+
+    /// # Safety
+    /// As for [`Scope::submit`].
+    #[cold]
+    unsafe fn submit_rest(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+        how: &How,
+    ) -> Box<[Token]> {
+        let starts = (TASK_BYTES_MAX..len).step_by(TASK_BYTES_MAX);
+        starts
+            .map(|at| {
+                let part = (len - at).min(TASK_BYTES_MAX);
+                // SAFETY: the caller's promise: the part is within the bytes.
+                unsafe { self.submit_part(dst.add(at), src.add(at), part, len, how) }
+            })
+            .collect()
+    }
+}
+
+impl<'scope> Pending<'scope> {
+    /// The first `len` bytes of a destination that one task fills.
+    ///
+    /// # Safety
+    /// `dst` is valid and initialised for `len` bytes until the scope ends, and borrowed
+    /// exclusively for it; the task of `token` writes them, and they are touched by nobody else but
+    /// through this value.
+    pub(crate) unsafe fn of_task(
+        copier: &'scope Copier,
+        dst: *mut u8,
+        len: usize,
+        token: Token,
+    ) -> Pending<'scope> {
+        Pending { copier, dst, len, first: token, rest: None, bytes: PhantomData }
+    }
+}
+
+impl Pending<'_> {
+    /// How many bytes the copy has.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the copy has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the bytes of `range` are there; does not wait.
+    #[inline]
+    pub fn is_ready(&self, range: Range<usize>) -> bool {
+        if self.rest.is_none() {
+            return self.copier.is_ready(&self.first, range);
+        }
+        self.parts(range).all(|(token, range)| self.copier.is_ready(token, range))
+    }
+
+    /// Waits for the bytes of `range`, and lends them.
+    ///
+    /// # Errors
+    /// [`CopyError`]: the copy could not be made.
+    ///
+    /// # Panics
+    /// `range` is not within the copy.
+    #[inline]
+    pub fn sync(&self, range: Range<usize>) -> Result<&[u8], CopyError> {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        if self.rest.is_none() {
+            self.copier.sync(&self.first, range.clone())?;
+        } else {
+            self.parts(range.clone())
+                .try_for_each(|(token, part)| self.copier.sync(token, part))?;
+        }
+        // SAFETY: the destination is borrowed exclusively for the scope, and is initialised; of
+        // these bytes every write is over, which the sync made visible. Later copies only read
+        // them.
+        Ok(unsafe { std::slice::from_raw_parts(self.dst.add(range.start), range.len()) })
+    }
+
+    /// Waits for the bytes of `range`, and for copies that read them, and lends them to be changed.
+    ///
+    /// # Errors
+    /// [`CopyError`]: the copy could not be made.
+    ///
+    /// # Panics
+    /// `range` is not within the copy.
+    pub fn sync_mut(&mut self, range: Range<usize>) -> Result<&mut [u8], CopyError> {
+        self.sync(range.clone())?;
+        let start = self.dst.addr() + range.start;
+        self.copier.sync_for_write(start, range.len())?;
+        // SAFETY: as in `sync`; and nobody reads them any more, so that a change is not seen.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.dst.add(range.start), range.len()) })
+    }
+
+    /// The tasks that `range` goes over, each with its part.
+    fn parts(&self, range: Range<usize>) -> impl Iterator<Item = (&Token, Range<usize>)> {
+        let tokens = std::iter::once(&self.first).chain(self.rest.as_deref().unwrap_or_default());
+        tokens.enumerate().filter_map(move |(number, token)| {
+            let base = number * TASK_BYTES_MAX;
+            let (start, end) = (range.start.max(base), range.end.min(base + TASK_BYTES_MAX));
+            (start < end).then(|| (token, start - base..end - base))
+        })
+    }
+}
+
+/// A panic in between leaves destinations as a panic in `copy_from_slice` would.
+impl RefUnwindSafe for Copier {}

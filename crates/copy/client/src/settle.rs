@@ -1,0 +1,283 @@
+//! Until the bytes are there: look, copy what nobody has, wait for the rest.
+//!
+//! A waiter follows the rule of the service: a segment is claimed only when everything older that
+//! touches its bytes is done. What is in the way it settles first, unless that is a lazy copy: then
+//! it asks the service, who can read past it.
+
+use std::num::NonZeroU16;
+use std::time::{Duration, Instant};
+
+use unlade_copy_kernels::Hint;
+use unlade_copy_service::TaskFailure;
+use unlade_shm::segment::{self, Run};
+use unlade_shm::{SyncKind, SyncTask, Ticket, Until, WaitPolicy, Waited};
+
+use crate::copier::Copier;
+use crate::error::CopyError;
+use crate::pending::{Kind, Queued};
+
+/// A waiter claims about so many bytes at a time, and leaves the others to the service.
+const RUN_BYTES: u32 = 32 << 10;
+/// How deep one copy may wait for another before the service is asked to sort it out.
+pub(crate) const DEPTH_MAX: u32 = 32;
+/// While the service has a segment.
+const PATIENCE: WaitPolicy =
+    WaitPolicy { until: Until::DoneOrFree, spins_max: 2_000, slice_us: 1_000, slices_max: 1 };
+
+impl Copier {
+    /// Waits until `bits` of a task are done, and helps.
+    ///
+    /// # Errors
+    /// [`CopyError::Failed`] where the task failed.
+    #[inline]
+    pub(crate) fn settle(&self, ticket: Ticket, bits: u32) -> Result<(), CopyError> {
+        match self.settle_untold(ticket, bits) {
+            Ok(()) => Ok(()),
+            Err(code) => {
+                self.failures().tell(ticket, code);
+                Err(CopyError::Failed(TaskFailure::of(code)))
+            }
+        }
+    }
+
+    /// As [`Copier::settle`], for who does not tell the error to whoever submitted the task.
+    #[inline]
+    pub(crate) fn settle_untold(&self, ticket: Ticket, bits: u32) -> Result<(), NonZeroU16> {
+        let progress = self.queue().progress(ticket);
+        if !progress.is_done(bits) {
+            self.settle_slowly(ticket, bits, 0);
+        }
+        match progress.ending() {
+            Some(ending) => ending,
+            // Its slot serves another task, whose client has moved the error.
+            None => self.failures().find(ticket).map_or(Ok(()), Err),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn settle_slowly(&self, ticket: Ticket, bits: u32, depth: u32) {
+        self.adopt();
+        let progress = self.queue().progress(ticket);
+        // Retired, or in another thread's hands that has not published it: nothing to wait for.
+        let Some(queued) = self.pending().get(ticket) else { return };
+        while !progress.is_done(bits) {
+            let free = bits & !progress.claimed();
+            let until = if free == 0 {
+                Until::DoneOrFree
+            } else if queued.kind == Kind::Receive
+                && self.is_served()
+                && self.receive_here(ticket, &queued, bits, depth)
+            {
+                continue;
+            } else if queued.kind != Kind::Copy {
+                if self.is_served() {
+                    self.promote(ticket, bits);
+                } else {
+                    self.transfer_here(ticket, &queued, depth);
+                    continue;
+                }
+                Until::Done
+            } else if self.copy_here(ticket, &queued, free, depth) {
+                continue;
+            } else {
+                self.promote(ticket, bits & !progress.done());
+                Until::Done
+            };
+            self.stats().count_wait();
+            match progress.wait(bits, &WaitPolicy { until, ..PATIENCE }, || self.is_served()) {
+                Waited::Done => return,
+                Waited::Free(_) | Waited::TimedOut => {}
+                Waited::Stop => self.take_back(),
+            }
+        }
+    }
+
+    /// Waits for about `timeout` until `bits` of a task are done, and does not help at sockets.
+    pub(crate) fn wait_until(&self, ticket: Ticket, bits: u32, timeout: Duration) -> bool {
+        let progress = self.queue().progress(ticket);
+        let begin = Instant::now();
+        while !progress.is_done(bits) {
+            let is_copy = || self.pending().get(ticket).is_none_or(|it| it.kind == Kind::Copy);
+            if !self.is_served() && is_copy() {
+                return true;
+            }
+            if begin.elapsed() >= timeout {
+                return false;
+            }
+            self.promote(ticket, bits & !progress.done());
+            let policy = WaitPolicy { until: Until::Done, ..PATIENCE };
+            if progress.wait(bits, &policy, || self.is_served()) == Waited::Stop {
+                self.take_back();
+            }
+        }
+        true
+    }
+
+    /// Claims and copies some of `free`, once what is in the way is settled. False where the
+    /// service had better do it.
+    fn copy_here(&self, ticket: Ticket, queued: &Queued, free: u32, depth: u32) -> bool {
+        let Some(run) = segment::runs(free).next() else { return true };
+        let count = (RUN_BYTES >> queued.granule_shift).max(1).min(run.count);
+        let run = Run { first: run.first, count };
+        let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
+        let (start, len) = (bytes.start as usize, (bytes.end - bytes.start) as usize);
+        if !self.clear_the_way(ticket, queued.dst + start, queued.src + start, len, depth) {
+            return false;
+        }
+        let mine = self.claim(ticket, run.bits());
+        if mine != 0 {
+            self.copy_claimed(ticket, queued, mine);
+        }
+        true
+    }
+
+    /// Copies segments that this thread has claimed. Where an address is bad they end with the
+    /// error that the service would end them with.
+    fn copy_claimed(&self, ticket: Ticket, queued: &Queued, mine: u32) {
+        let progress = self.queue().progress(ticket);
+        let hint = if queued.streams { Hint::Stream } else { Hint::Reuse };
+        for run in segment::runs(mine) {
+            let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
+            let (start, len) = (bytes.start as usize, (bytes.end - bytes.start) as usize);
+            let dst = (queued.dst + start) as *mut u8;
+            let src = (queued.src + start) as *const u8;
+            // SAFETY: who queued the task promised that what is mapped of its ranges may be used,
+            // and that nobody else touches it, until it is settled; it is not, as these segments are
+            // undone. They are ours: the claim says so, and nobody older that is pending touches
+            // them. Ranges that overlap are not queued.
+            if unsafe { self.copy_now(dst, src, len, hint) }.is_err() {
+                progress.fail(TaskFailure::BadAddress.code(), mine);
+                return;
+            }
+        }
+        progress.finish(mine);
+        self.stats().count_helped(mine, queued);
+    }
+
+    /// Receives or sends in the place of a service that is gone, and waits for the socket.
+    fn transfer_here(&self, ticket: Ticket, queued: &Queued, depth: u32) {
+        self.settle_at_socket_before(ticket, queued, depth);
+        let len = queued.len_bytes as usize;
+        let _ = match queued.kind {
+            Kind::Receive => self.clear_the_way(ticket, queued.dst, 0, len, depth),
+            Kind::Copy | Kind::Send => self.clear_the_way(ticket, 0, queued.src, len, depth),
+            Kind::Forward => true,
+        };
+        let progress = self.queue().progress(ticket);
+        if !progress.claim_all_or_none(queued.all()) {
+            return;
+        }
+        // SAFETY: as for a copy: whoever queued the task promised that its bytes stay valid until
+        // it is settled, and nobody who is older touches them.
+        match unsafe { crate::stream::wait_for_all(queued) } {
+            Ok(()) => progress.finish(queued.all()),
+            Err(error) => progress.fail(TaskFailure::of_socket(&error).code(), queued.all()),
+        };
+    }
+
+    /// Settles every older task that conflicts with a copy of `len` bytes. False where one had
+    /// better be read past, or it goes too deep.
+    pub(crate) fn clear_the_way(
+        &self,
+        ticket: Ticket,
+        dst: usize,
+        src: usize,
+        len: usize,
+        depth: u32,
+    ) -> bool {
+        let mut at = self.oldest_pending();
+        while at < ticket {
+            if let Some(older) = self.pending().get(at) {
+                let needed = older.writing(src, len);
+                let ahead = needed | older.writing(dst, len) | older.reading(dst, len);
+                if ahead != 0 && !self.queue().progress(at).is_done(ahead) {
+                    if (older.is_lazy || depth >= DEPTH_MAX) && self.is_served() {
+                        return false;
+                    }
+                    self.settle_slowly(at, ahead, depth + 1);
+                }
+            }
+            at = at.next();
+        }
+        true
+    }
+
+    /// Where what may be pending begins: past what is known to be over. A client that syncs copy by
+    /// copy asks nothing else, and would look over all that it has ever queued.
+    pub(crate) fn oldest_pending(&self) -> Ticket {
+        let known = self.pending().settled().max(self.queue().tail());
+        let mut at = known.min(self.queue().head());
+        while at < self.queue().head()
+            && self.pending().get(at).is_some_and(|queued| self.is_over(at, &queued))
+        {
+            at = at.next();
+        }
+        self.pending().settle_below(at);
+        at
+    }
+
+    /// Whether a task is known to be done; its error is kept then, since nobody may look there
+    /// again. Its progress line may be that of another generation where another thread has noted it
+    /// and not published it yet.
+    fn is_over(&self, ticket: Ticket, queued: &Queued) -> bool {
+        let progress = self.queue().progress(ticket);
+        let is_over = progress.is_current() && progress.is_done(queued.all());
+        if is_over {
+            if let Some(code) = progress.error() {
+                self.failures().keep(ticket, code, queued.written());
+            }
+            self.learn_over(ticket, queued);
+        }
+        is_over
+    }
+
+    /// Before a slot serves `ticket`: the error of the task that it served.
+    #[inline]
+    pub(crate) fn keep_error_before(&self, ticket: Ticket) {
+        let before = Ticket(ticket.0.wrapping_sub(self.queue().slots().into()));
+        // In the first lap there was none: the line says that it is another generation's.
+        if let Some(code) = self.queue().progress(before).error() {
+            let written = self.pending().get(before).map_or(0..0, |queued| queued.written());
+            self.failures().keep(before, code, written);
+        }
+    }
+
+    /// Settles `bits(task)` of every pending task, oldest first. Errors are kept for who asks.
+    pub(crate) fn each_pending(&self, bits: impl Fn(&Queued) -> u32) {
+        let head = self.queue().head();
+        let mut at = self.pending().settled();
+        let mut all_done = true;
+        while at < head {
+            if let Some(queued) = self.pending().get(at) {
+                let wanted = bits(&queued);
+                if wanted != 0
+                    && let Err(code) = self.settle_learning(at, &queued, wanted)
+                {
+                    self.failures().keep(at, code, queued.written());
+                }
+                // A progress line of another generation is done only where the ticket has retired:
+                // another thread may have noted its task and not published it yet.
+                let is_over = self.is_over(at, &queued);
+                all_done = all_done && (is_over || at < self.queue().tail());
+            } else {
+                all_done = all_done && at < self.queue().tail();
+            }
+            at = at.next();
+            if all_done {
+                self.pending().settle_below(at);
+            }
+        }
+    }
+
+    fn promote(&self, ticket: Ticket, bits: u32) {
+        // Full: it is asked again.
+        let _ = self.queue().push_sync(SyncTask { ticket, bits, kind: SyncKind::Promote });
+        self.ring();
+    }
+}
+
+/// What an error is for who asks.
+#[inline]
+pub(crate) fn told(code: Option<NonZeroU16>) -> Result<(), CopyError> {
+    code.map_or(Ok(()), |code| Err(CopyError::Failed(TaskFailure::of(code))))
+}

@@ -1,0 +1,81 @@
+//! What a client has done, and who copied.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use unlade_shm::segment;
+
+use crate::pending::Queued;
+
+/// Counters of one client; several threads may lose a count now and then in those of copies made at
+/// once, since an exact one would cost as much as a small copy.
+#[derive(Debug, Default)]
+pub struct Stats {
+    at_once: AtomicU64,
+    at_once_bytes: AtomicU64,
+    queued: AtomicU64,
+    queued_bytes: AtomicU64,
+    helped_bytes: AtomicU64,
+    waits: AtomicU64,
+}
+
+/// A reading of [`Stats`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatsRead {
+    /// Copies made at once, by who asked for them.
+    pub at_once: u64,
+    /// Their bytes.
+    pub at_once_bytes: u64,
+    /// Copies that were queued.
+    pub queued: u64,
+    /// Their bytes.
+    pub queued_bytes: u64,
+    /// Bytes of queued copies that a waiter copied itself.
+    pub helped_bytes: u64,
+    /// Times that a waiter had to wait for the service.
+    pub waits: u64,
+}
+
+impl Stats {
+    /// What they are now.
+    pub fn read(&self) -> StatsRead {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        StatsRead {
+            at_once: get(&self.at_once),
+            at_once_bytes: get(&self.at_once_bytes),
+            queued: get(&self.queued),
+            queued_bytes: get(&self.queued_bytes),
+            helped_bytes: get(&self.helped_bytes),
+            waits: get(&self.waits),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn count_at_once(&self, len: usize) {
+        add(&self.at_once, 1);
+        add(&self.at_once_bytes, len as u64);
+    }
+
+    #[inline]
+    pub(crate) fn count_queued(&self, len: usize) {
+        add(&self.queued, 1);
+        add(&self.queued_bytes, len as u64);
+    }
+
+    pub(crate) fn count_helped(&self, bits: u32, queued: &Queued) {
+        let bytes: u64 = segment::runs(bits)
+            .map(|run| segment::bytes_of(run, queued.len_bytes, queued.granule_shift))
+            .map(|bytes| u64::from(bytes.end - bytes.start))
+            .sum();
+        self.helped_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_wait(&self) {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Not a read-modify-write: see [`Stats`].
+#[inline]
+fn add(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}

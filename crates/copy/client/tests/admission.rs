@@ -1,0 +1,102 @@
+//! What the admission learns from, by what a client can see of it.
+
+use std::time::{Duration, Instant};
+
+use unlade_copy::{Config, Copier, How, Polling, Service};
+
+const BYTES: usize = 64 << 10;
+/// Copies that are made at once until that way is known; then queueing is tried, and only that
+/// until something is learnt of it.
+const FIRST_AT_ONCE: u64 = 6;
+
+/// A client of a service that is awake, and stays so.
+fn with_client(work: impl FnOnce(&Copier)) {
+    let config = Config { polling: Polling::Always, ..Config::default() };
+    let service = Service::start(config).unwrap();
+    let copier = Copier::new(service.attach().unwrap());
+    let owned = copier.queue_owned(vec![1; 100], vec![0; 100]);
+    let begin = Instant::now();
+    while !owned.is_ready() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "the service serves");
+        std::thread::yield_now();
+    }
+    drop(owned);
+    work(&copier);
+}
+
+/// A copy from a site that queues or does not, as it has learnt.
+fn copy(copier: &Copier, destination: &mut [u8], source: &[u8]) {
+    let how = How { site: 0x1000, ..How::default() };
+    // SAFETY: all tests sync before they look at either.
+    let _token =
+        unsafe { copier.submit(destination.as_mut_ptr(), source.as_ptr(), source.len(), &how) };
+}
+
+/// Copies, and syncs them by address as `sync` says. While nothing is learnt of queued copies all
+/// copies are queued; after that the other way is used, or tried again.
+fn teaches(sync: impl Fn(&Copier, usize)) {
+    let (source, mut destination) = (vec![7u8; BYTES], vec![0u8; BYTES]);
+    with_client(|copier| {
+        for _ in 0..4000 {
+            copy(copier, &mut destination, &source);
+            sync(copier, destination.as_ptr().addr());
+            copier.sync_range(destination.as_ptr().addr(), BYTES).unwrap();
+        }
+        let stats = copier.stats().read();
+        assert!(stats.at_once > FIRST_AT_ONCE, "{stats:?}");
+    });
+    assert_eq!(destination, source);
+}
+
+#[test]
+fn csync_by_address_teaches_the_admission() {
+    teaches(|copier, address| copier.sync_range(address, BYTES).unwrap());
+    teaches(|copier, address| copier.sync_for_write(address, BYTES).unwrap());
+}
+
+#[test]
+fn csync_in_pieces_teaches_the_admission() {
+    teaches(|copier, address| {
+        for at in (0..BYTES).step_by(4096) {
+            copier.sync_range(address + at, 4096).unwrap();
+        }
+    });
+    // The rest is never asked for.
+    let (source, mut destinations) = (vec![7u8; BYTES], vec![vec![0u8; BYTES]; 64]);
+    with_client(|copier| {
+        for round in 0..40 {
+            for destination in &mut destinations {
+                copy(copier, destination, &source);
+                copier.sync_range(destination.as_ptr().addr() + 1000 * round, 10).unwrap();
+            }
+            copier.sync_all().unwrap();
+        }
+        let stats = copier.stats().read();
+        assert!(stats.at_once > FIRST_AT_ONCE, "{stats:?}");
+    });
+}
+
+#[test]
+fn csync_by_another_thread_teaches_the_admission() {
+    teaches(|copier, address| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| copier.sync_range(address, BYTES).unwrap());
+        });
+    });
+}
+
+#[test]
+fn csync_of_several_copies_teaches_the_admission() {
+    let (source, mut destination) = (vec![7u8; BYTES], vec![0u8; 8 * BYTES]);
+    with_client(|copier| {
+        for _ in 0..500 {
+            for part in destination.chunks_mut(BYTES) {
+                copy(copier, part, &source);
+            }
+            copier.sync_range(destination.as_ptr().addr(), destination.len()).unwrap();
+        }
+        let stats = copier.stats().read();
+        assert!(stats.at_once > FIRST_AT_ONCE, "{stats:?}");
+    });
+    assert!(destination.iter().all(|byte| *byte == 7));
+}

@@ -1,0 +1,98 @@
+//! Bad addresses between good copies: who meets them is told, others are not, and every byte that
+//! does not come from there is right.
+
+use std::time::{Duration, Instant};
+
+use unlade_copy::{Copier, CopyError, How, TaskFailure, Token};
+use unlade_testkit::Random;
+
+use crate::shadow::Shadow;
+
+const BYTES: usize = 16 << 10;
+/// Copies of a scene: far fewer than slots.
+const COPIES_MAX: usize = 6;
+/// Nothing is ever mapped there.
+const NOWHERE: usize = 64;
+
+struct Submitted {
+    token: Token,
+    len: usize,
+    is_bad: bool,
+    reads_unknown: bool,
+}
+
+/// A client whose copies the service makes, or whoever waits for them.
+pub struct Faults {
+    copier: Copier,
+    memory: Box<[u8]>,
+    random: Random,
+}
+
+impl Faults {
+    pub fn new(copier: Copier, seed: u64) -> Faults {
+        let mut random = Random::new(seed);
+        let memory = (0..BYTES).map(|_| random.next() as u8).collect();
+        Faults { copier, memory, random }
+    }
+
+    /// A few copies, some of them from or to nowhere; all are over at its end.
+    pub fn scene(&mut self) {
+        let mut shadow = Shadow::of(&self.memory);
+        let base = self.memory.as_mut_ptr();
+        let count = 1 + self.random.below(COPIES_MAX);
+        let mut all = Vec::new();
+        for _ in 0..count {
+            let len = 1 + self.random.below(BYTES / 4);
+            let (dst, src) = (self.random.below(BYTES - len), self.random.below(BYTES - len));
+            let (to_nowhere, from_nowhere) = (self.random.once_in(6), self.random.once_in(4));
+            if !to_nowhere && !from_nowhere && src.abs_diff(dst) < len {
+                continue;
+            }
+            if to_nowhere && from_nowhere {
+                continue;
+            }
+            let lazy_us = self.random.once_in(4).then(|| self.random.below(500) as u32);
+            let how = How { queued: true, lazy_us, ..How::default() };
+            let nowhere = std::ptr::without_provenance_mut::<u8>(NOWHERE);
+            // SAFETY: what is in the memory is not looked at before all is over; what is nowhere
+            // the service finds.
+            let token = unsafe {
+                let to = if to_nowhere { nowhere } else { base.add(dst) };
+                let from = if from_nowhere { nowhere } else { base.add(src) };
+                self.copier.submit(to, from, len, &how)
+            };
+            assert!(token.is_queued(), "there are more slots than copies");
+            // Read past a copy that fails, one that is good meets the same address, and ends there.
+            let reads_unknown = !from_nowhere && !shadow.is_known(src..src + len);
+            if !to_nowhere {
+                shadow.copy(dst, src, len);
+                if from_nowhere || reads_unknown {
+                    shadow.forget(dst..dst + len);
+                }
+            }
+            all.push(Submitted { token, len, is_bad: to_nowhere || from_nowhere, reads_unknown });
+        }
+        self.settle(&all);
+        assert_eq!(shadow.difference(0, &self.memory), None, "beside bad addresses");
+    }
+
+    fn settle(&mut self, all: &[Submitted]) {
+        let begin = Instant::now();
+        // The service alone, or who waits, too.
+        let waits = self.random.once_in(2);
+        for copy in all {
+            while !waits && !self.copier.is_ready(&copy.token, 0..copy.len) {
+                assert!(begin.elapsed() < Duration::from_secs(60), "every copy comes to an end");
+                std::thread::yield_now();
+            }
+            // A ticket that has retired has no error any more.
+            match self.copier.sync(&copy.token, 0..copy.len) {
+                Ok(()) => {}
+                Err(CopyError::Failed(TaskFailure::BadAddress)) => {
+                    assert!(copy.is_bad || copy.reads_unknown, "a good copy failed");
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,777 @@
+//! The plan against a model of the world: memory as bytes, a client that submits, syncs, copies
+//! segments itself, reads, writes and aborts, a service whose orders are copied byte by byte, all
+//! at random moments.
+//!
+//! The oracle is the program run with `memcpy`: whatever the client reads after a sync must be
+//! what it would have read then. Bytes that an aborted or failed copy did not write are unknown,
+//! and so is what was copied from them later.
+
+mod shared;
+mod truth;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU16;
+
+use unlade_testkit::Random;
+
+use crate::plan::{Absorb, Inlet, Order, Piece, Plan, Progress, Rule, Step};
+use crate::span::{Run, Segments, Span};
+use crate::task::{Ending, Kind, Request};
+use crate::{Micros, Ticket};
+use shared::Shared;
+use truth::{Truth, stream_byte};
+
+const MEMORY_BYTES: u64 = 160;
+const STREAMS: u64 = 2;
+const PENDING_MAX: usize = 14;
+const JOBS_MAX: usize = 6;
+/// Far above what one step takes to decide with so few tasks.
+const QUESTIONS_MAX: u32 = 1000;
+/// Far above what any case takes.
+const STEPS_MAX: usize = 100_000;
+
+const REASON: NonZeroU16 = NonZeroU16::MIN;
+
+type Checked<T = ()> = Result<T, String>;
+
+fn check(holds: bool, what: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(what()) }
+}
+
+/// What the client did, in its order.
+#[derive(Clone)]
+enum Event {
+    Copy(Ticket),
+    Write(Span, u8),
+    /// With the segments that were done at that moment.
+    Abort(Ticket, u32),
+}
+
+enum Message {
+    Submit(Ticket),
+    Promote(Ticket, u32),
+    Abort(Ticket),
+    Hurry,
+}
+
+#[derive(Clone)]
+struct Known {
+    request: Request,
+    segments: Segments,
+    failed: bool,
+    aborted: bool,
+    retired: bool,
+    /// Segments whose bytes did not all come out of a stream; it was told.
+    lost: u32,
+    /// It should have sent such bytes, and sent nothing.
+    unsent: bool,
+}
+
+impl Known {
+    fn side(&self, of: Span, range: Span) -> u32 {
+        of.intersection(range)
+            .map_or(0, |met| self.segments.touching(met.start - of.start, met.len))
+    }
+    /// The bytes of a segment, as destination and source.
+    fn bytes_of(&self, bit: u32) -> (Span, Span) {
+        let bytes = self.segments.bytes(Run::lowest(bit).unwrap());
+        let side = |of: Span| Span { start: of.start + bytes.start, len: bytes.len };
+        (side(self.request.dst), side(self.request.src))
+    }
+    fn writing(&self, range: Span) -> u32 {
+        let writes = matches!(self.request.kind, Kind::Memory | Kind::Source);
+        if writes { self.side(self.request.dst, range) } else { 0 }
+    }
+    fn reading(&self, range: Span) -> u32 {
+        let reads = matches!(self.request.kind, Kind::Memory | Kind::Sink);
+        if reads { self.side(self.request.src, range) } else { 0 }
+    }
+    fn streams(&self) -> Vec<u64> {
+        let Request { dst, src, kind, .. } = self.request;
+        match kind {
+            Kind::Memory => vec![],
+            Kind::Source => vec![src.start],
+            Kind::Sink => vec![dst.start],
+            Kind::Relay => vec![src.start, dst.start],
+        }
+    }
+}
+
+/// Where a byte is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Memory(u64),
+    Stream(u64, u64),
+}
+
+/// A copy under way.
+struct Job {
+    /// `None`: the client's.
+    order: Option<Order>,
+    ticket: Ticket,
+    bits: u32,
+    moves: Vec<(Place, Place)>,
+    copied: usize,
+    /// At a stream: moves before these are between memory; then they go in order.
+    copies: usize,
+    /// What of its landings was marked.
+    told: Vec<u32>,
+    /// The offset of the first byte of the stream in the task.
+    start: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Wish {
+    Read(Span),
+    Write(Span),
+}
+
+struct World<'a> {
+    random: &'a mut Random,
+    plan: Plan,
+    now: Micros,
+    bytes: Vec<u8>,
+    sent: Vec<Vec<u8>>,
+    received: [u64; STREAMS as usize],
+    /// Streams that have ended, and after how many bytes.
+    ended: [Option<u64>; STREAMS as usize],
+    /// Segments whose bytes did not come.
+    losers: Vec<(Ticket, u32)>,
+    shared: Shared,
+    tasks: BTreeMap<Ticket, Known>,
+    log: Vec<Event>,
+    inbox: VecDeque<Message>,
+    jobs: Vec<Job>,
+    wish: Option<Wish>,
+    budget_bytes: u64,
+    /// The client leaves all copying to the service.
+    lonely: bool,
+}
+
+impl Job {
+    fn new(
+        order: Option<Order>,
+        ticket: Ticket,
+        bits: u32,
+        moves: Vec<(Place, Place)>,
+        copies: usize,
+        start: u64,
+    ) -> Job {
+        let told = vec![0; order.as_ref().map_or(0, |order| order.landings.len())];
+        Job { order, ticket, bits, moves, copied: 0, copies, told, start }
+    }
+
+    fn is_in_order(&self) -> bool {
+        self.order.as_ref().is_some_and(|order| order.kind != Kind::Memory)
+    }
+}
+
+impl World<'_> {
+    fn new(random: &mut Random, off: Option<Rule>) -> World<'_> {
+        let absorb = random.pick(&[Absorb::Never, Absorb::Useful, Absorb::Useful, Absorb::Always]);
+        let mut plan = Plan::new(absorb);
+        plan.off = off;
+        let budget_bytes = random.pick(&[1, 8, 30, 1000]);
+        let lonely = random.once_in(4);
+        World {
+            random,
+            plan,
+            now: Micros(0),
+            bytes: (0..MEMORY_BYTES).map(|at| at as u8).collect(),
+            sent: vec![Vec::new(); STREAMS as usize],
+            received: [0; STREAMS as usize],
+            ended: [None; STREAMS as usize],
+            losers: Vec::new(),
+            shared: Shared::default(),
+            tasks: BTreeMap::new(),
+            log: Vec::new(),
+            inbox: VecDeque::new(),
+            jobs: Vec::new(),
+            wish: None,
+            budget_bytes,
+            lonely,
+        }
+    }
+
+    /// The program with `memcpy` instead.
+    fn truth(&self) -> Truth {
+        self.truth_without(None)
+    }
+
+    /// With who needs what `short` did not bring.
+    fn truth_without(&self, short: Option<Ticket>) -> Truth {
+        let mut truth = Truth::new(self.ended, short);
+        for event in &self.log {
+            match event {
+                Event::Write(span, value) => truth.write(*span, *value),
+                Event::Copy(ticket) => truth.copy(*ticket, &self.tasks[ticket]),
+                Event::Abort(ticket, done) => truth.abort(*ticket, &self.tasks[ticket], *done),
+            }
+        }
+        truth
+    }
+
+    fn some_span(&mut self, len_max: u64) -> Span {
+        let len = 1 + self.random.below(len_max);
+        Span { start: self.random.below(MEMORY_BYTES - len + 1), len }
+    }
+
+    /// A side of an earlier copy, perhaps not quite: chains and overlaps are what is wanted.
+    fn related_span(&mut self, len: u64) -> Span {
+        let recent: Vec<_> = self.tasks.values().rev().take(5).map(|known| known.request).collect();
+        let start = match recent.get(self.random.below(recent.len())) {
+            Some(request) if !self.random.once_in(4) => {
+                let side = if self.random.once_in(4) { request.src } else { request.dst };
+                let shift = if self.random.once_in(2) { self.random.below(16) } else { 8 };
+                (side.start + shift).saturating_sub(8)
+            }
+            _ => self.random.below(MEMORY_BYTES),
+        };
+        Span { start: start.min(MEMORY_BYTES - len), len }
+    }
+
+    fn submit(&mut self) {
+        let len = 1 + self.random.below(36);
+        let (mut dst, mut src) = (self.related_span(len), self.related_span(len));
+        if self.random.once_in(2) {
+            std::mem::swap(&mut dst, &mut src);
+        }
+        let kind = match self.random.below(16) {
+            0..3 => Kind::Source,
+            3 => Kind::Sink,
+            4 if self.random.once_in(2) => Kind::Relay,
+            _ => Kind::Memory,
+        };
+        match kind {
+            Kind::Memory if dst.touches(src) => return,
+            Kind::Memory => {}
+            Kind::Source => src.start = self.random.below(STREAMS),
+            Kind::Sink => dst.start = self.random.below(STREAMS),
+            Kind::Relay => {
+                (src.start, dst.start) = (self.random.below(STREAMS), self.random.below(STREAMS));
+            }
+        }
+        let least = (0..).find(|shift| Segments::new(len, *shift).is_some()).unwrap();
+        let granule_shift = least + self.random.below(4) as u8;
+        let lazy_until =
+            self.random.once_in(3).then(|| Micros(self.now.0 + self.random.below(2000)));
+        let may_give_up = matches!(kind, Kind::Memory | Kind::Sink);
+        let last_use = may_give_up && self.random.once_in(4);
+        let request = Request { dst, src, granule_shift, lazy_until, kind, last_use };
+        let ticket = Ticket(self.tasks.last_key_value().map_or(7, |(last, _)| last.0 + 1));
+        let segments = Segments::new(len, granule_shift).unwrap();
+        let known = Known {
+            request,
+            segments,
+            failed: false,
+            aborted: false,
+            retired: false,
+            lost: 0,
+            unsent: false,
+        };
+        self.tasks.insert(ticket, known);
+        self.shared.words.insert(ticket, (0, 0));
+        self.log.push(Event::Copy(ticket));
+        self.inbox.push_back(Message::Submit(ticket));
+    }
+
+    fn open(&self, ticket: Ticket) -> u32 {
+        self.tasks[&ticket].segments.all() & !self.shared.done(ticket)
+    }
+
+    fn pending(&self) -> Vec<Ticket> {
+        self.tasks.keys().copied().filter(|ticket| self.open(*ticket) != 0).collect()
+    }
+
+    /// What the client has to wait for before it does what it wishes.
+    fn needs(&self, wish: Wish) -> Vec<(Ticket, u32)> {
+        let of = |ticket: &Ticket| {
+            let task = &self.tasks[ticket];
+            let bits = match wish {
+                Wish::Read(span) => task.writing(span),
+                Wish::Write(span) => task.writing(span) | task.reading(span),
+            };
+            (*ticket, bits & self.open(*ticket))
+        };
+        self.pending().iter().map(of).filter(|(_, bits)| *bits != 0).collect()
+    }
+
+    fn client(&mut self) -> Checked {
+        if let Some(wish) = self.wish {
+            let needs = self.needs(wish);
+            if needs.is_empty() {
+                self.wish = None;
+                return self.fulfil(wish);
+            }
+            if !self.lonely {
+                self.help()?;
+            }
+            return Ok(());
+        }
+        let pending = self.pending();
+        match self.random.below(12) {
+            0..6 if pending.len() < PENDING_MAX => self.submit(),
+            6 | 7 => self.begin(Wish::Read),
+            8 | 9 => self.begin(Wish::Write),
+            10 => {
+                let memory = |ticket: &Ticket| {
+                    let known = &self.tasks[ticket];
+                    let can = matches!(known.request.kind, Kind::Memory | Kind::Source);
+                    can && !known.aborted
+                };
+                let some: Vec<_> = pending.into_iter().filter(memory).collect();
+                let place = self.random.below(some.len());
+                let Some(&ticket) = some.get(place) else { return Ok(()) };
+                self.log.push(Event::Abort(ticket, self.shared.done(ticket)));
+                self.inbox.push_back(Message::Abort(ticket));
+                self.tasks.get_mut(&ticket).unwrap().aborted = true;
+            }
+            _ if self.random.once_in(6) => self.inbox.push_back(Message::Hurry),
+            _ if !self.lonely => self.help()?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, wish: fn(Span) -> Wish) {
+        let wish = wish(self.some_span(24));
+        for (ticket, bits) in self.needs(wish) {
+            self.inbox.push_back(Message::Promote(ticket, bits));
+        }
+        self.wish = Some(wish);
+    }
+
+    fn fulfil(&mut self, wish: Wish) -> Checked {
+        let (Wish::Read(span) | Wish::Write(span)) = wish;
+        let truth = self.truth();
+        for at in span.start..span.end() {
+            let (is, should) = (self.bytes[at as usize], truth.bytes[at as usize]);
+            check(should.is_none_or(|should| should == is), || {
+                format!("byte {at} read as {is}, should be {should:?}")
+            })?;
+        }
+        if let Wish::Write(_) = wish {
+            let value = self.random.next() as u8;
+            self.bytes[span.start as usize..span.end() as usize].fill(value);
+            self.log.push(Event::Write(span, value));
+        }
+        Ok(())
+    }
+
+    /// The client copies a segment itself: one before which nothing older comes.
+    fn help(&mut self) -> Checked {
+        let pending = self.pending();
+        let Some(&ticket) = pending.get(self.random.below(pending.len())) else { return Ok(()) };
+        let task = &self.tasks[&ticket];
+        if self.jobs.len() >= 2 * JOBS_MAX {
+            return Ok(());
+        }
+        match task.request.kind {
+            Kind::Memory => {}
+            Kind::Source => return self.help_to_receive(ticket),
+            Kind::Sink | Kind::Relay => return Ok(()),
+        }
+        let bit = 1 << self.random.below(u64::from(task.segments.count()));
+        let (dst, src) = task.bytes_of(bit);
+        if self.comes_first(ticket, dst, src) && self.shared.claim(ticket, bit) == bit {
+            let moves = (0..dst.len)
+                .map(|at| (Place::Memory(dst.start + at), Place::Memory(src.start + at)))
+                .collect();
+            self.begin_job(Job::new(None, ticket, bit, moves, 0, 0))?;
+        }
+        Ok(())
+    }
+
+    /// The client receives the next few segments itself.
+    fn help_to_receive(&mut self, ticket: Ticket) -> Checked {
+        let task = &self.tasks[&ticket];
+        let (stream, open) = (task.request.src.start, self.open(ticket));
+        let before = |(older, known): (&Ticket, &Known)| {
+            known.streams().contains(&stream) && self.open(*older) != 0
+        };
+        if self.tasks.range(..ticket).any(before) || self.ended[stream as usize].is_some() {
+            return Ok(());
+        }
+        let first = open.trailing_zeros();
+        let count = 1 + self.random.below(u64::from(task.segments.count() - first)) as u32;
+        let run = Run { first, count };
+        let bytes = task.segments.bytes(run);
+        let dst = Span { start: task.request.dst.start + bytes.start, len: bytes.len };
+        let nothing = Span { start: 0, len: 0 };
+        let claimed = self.shared.words[&ticket].1 & run.bits() != 0;
+        if claimed || !self.comes_first(ticket, dst, nothing) {
+            return Ok(());
+        }
+        let at = self.received[stream as usize];
+        self.received[stream as usize] += dst.len;
+        self.shared.claim(ticket, run.bits());
+        let byte = |of| (Place::Memory(dst.start + of), Place::Stream(stream, at + of));
+        let moves = (0..dst.len).map(byte).collect();
+        self.begin_job(Job::new(None, ticket, run.bits(), moves, 0, bytes.start))
+    }
+
+    /// Nothing older has still to touch these bytes of a task (rule 1).
+    fn comes_first(&self, ticket: Ticket, dst: Span, src: Span) -> bool {
+        self.tasks.range(..ticket).all(|(older, known)| {
+            let before = known.writing(dst) | known.reading(dst) | known.writing(src);
+            before & self.open(*older) == 0
+        })
+    }
+
+    /// The service could copy some of this task without reading past anything.
+    fn is_ready(&self, ticket: Ticket) -> bool {
+        let task = &self.tasks[&ticket];
+        let ordinary = task.request.kind == Kind::Memory && task.request.lazy_until.is_none();
+        let told = |message: &Message| matches!(message, Message::Submit(of) if *of == ticket);
+        if !ordinary || task.aborted || task.failed || self.inbox.iter().any(told) {
+            return false;
+        }
+        (0..task.segments.count()).map(|number| 1 << number).any(|bit| {
+            let (done, claimed) = self.shared.words[&ticket];
+            let (dst, src) = task.bytes_of(bit);
+            bit & (done | claimed) == 0 && self.comes_first(ticket, dst, src)
+        })
+    }
+
+    fn begin_job(&mut self, mut job: Job) -> Checked {
+        // With a rule switched off it is the bytes that must show it.
+        let others = if self.plan.off.is_none() { &self.jobs[..] } else { &[] };
+        for other in others {
+            for (dst, src) in &job.moves {
+                let clash = |(to, from): &(Place, Place)| to == dst || to == src || from == dst;
+                // What has gone through a stream may be marked already.
+                let over = if other.is_in_order() { other.copied } else { 0 };
+                let clash = other.moves[over..].iter().find(|moved| clash(moved));
+                check(clash.is_none(), || {
+                    format!("{:?} and {:?} at once: {clash:?}", job.ticket, other.ticket)
+                })?;
+            }
+        }
+        for at in (1..job.moves.len()).rev() {
+            if job.is_in_order() {
+                break;
+            }
+            job.moves.swap(at, self.random.below(at as u64 + 1) as usize);
+        }
+        self.jobs.push(job);
+        Ok(())
+    }
+
+    /// An order becomes bytes to move.
+    fn take(&mut self, order: Order) -> Checked {
+        let task = &self.tasks[&order.ticket];
+        let (segments, request) = (task.segments, task.request);
+        let copied = |piece: &Piece| {
+            let at = |at| (Place::Memory(piece.dst + at), Place::Memory(piece.src + at));
+            (0..piece.len).map(at).collect::<Vec<_>>()
+        };
+        let mut moves: Vec<_> = order.copies.iter().flat_map(copied).collect();
+        let (copies, mut wanted) = (moves.len(), order.bits);
+        let run = Run::lowest(order.bits).ok_or("an order for nothing")?;
+        let bytes = segments.bytes(run);
+        let start = bytes.start;
+        for piece in &order.pieces {
+            for at in 0..piece.len {
+                let (to, from) = (piece.dst + at, piece.src + at);
+                let (to, from) = match request.kind {
+                    Kind::Memory => (Place::Memory(to), Place::Memory(from)),
+                    Kind::Source | Kind::Relay => {
+                        let stream = request.src.start;
+                        let from = self.received[stream as usize] + from - start;
+                        (Place::Memory(to), Place::Stream(stream, from))
+                    }
+                    Kind::Sink => {
+                        let stream = request.dst.start;
+                        let to = self.sent[stream as usize].len() as u64 + to;
+                        (Place::Stream(stream, to), Place::Memory(from))
+                    }
+                };
+                moves.push((to, from));
+            }
+            let at = match request.kind {
+                Kind::Memory => piece.dst - request.dst.start,
+                Kind::Sink => piece.dst,
+                Kind::Source | Kind::Relay => piece.src,
+            };
+            wanted &= !segments.touching(at, piece.len);
+        }
+        if let Some(Inlet { stream, at, len, .. }) = order.inlet {
+            let to = self.sent[request.dst.start as usize].len() as u64 + at;
+            let from = self.received[stream as usize];
+            let byte =
+                |of| (Place::Stream(request.dst.start, to + of), Place::Stream(stream, from + of));
+            moves.extend((0..len).map(byte));
+            wanted &= !segments.touching(at, len);
+            self.received[stream as usize] += len;
+        }
+        check(run.bits() == order.bits && wanted == 0, || format!("{order:?} is not one run"))?;
+        check((moves.len() - copies) as u64 == bytes.len, || {
+            format!("{order:?}: {} bytes", moves.len())
+        })?;
+        let budget = bytes.len <= self.budget_bytes || run.count == 1;
+        check(budget || request.kind != Kind::Memory, || format!("{order:?} above the budget"))?;
+        match request.kind {
+            Kind::Memory => {}
+            Kind::Source => self.received[request.src.start as usize] += bytes.len,
+            Kind::Sink | Kind::Relay => {
+                let sent = &mut self.sent[request.dst.start as usize];
+                sent.resize(sent.len() + bytes.len as usize, 0);
+            }
+        }
+        let source = (request.kind == Kind::Source).then_some(request.src.start);
+        let taken = order.inlet.map(|inlet| (inlet.stream, inlet.len));
+        if let Some((stream, len)) = taken.or(source.map(|stream| (stream, bytes.len))) {
+            self.perhaps_end(stream, len);
+        }
+        let came = |(_, from): &(Place, Place)| match from {
+            Place::Stream(stream, at) => self.ended[*stream as usize].is_none_or(|end| *at < end),
+            Place::Memory(_) => true,
+        };
+        let moves: Vec<_> = moves.into_iter().take_while(came).collect();
+        let (ticket, bits) = (order.ticket, order.bits);
+        self.begin_job(Job::new(Some(order), ticket, bits, moves, copies, start))
+    }
+
+    /// The stream ends somewhere in the last `len` bytes that were taken from it, or does not.
+    fn perhaps_end(&mut self, stream: u64, len: u64) {
+        let stream = stream as usize;
+        if self.random.once_in(40) && self.ended[stream].is_none() && self.received[stream] >= len {
+            self.ended[stream] = Some(self.received[stream] - self.random.below(len + 1));
+        }
+    }
+
+    /// Copies some bytes of a job; those of one job are in no order.
+    fn work(&mut self) -> Checked {
+        let count = self.jobs.len() as u64;
+        if count == 0 {
+            return Ok(());
+        }
+        let place = self.random.below(count) as usize;
+        let job = &mut self.jobs[place];
+        let until = (job.copied + 1 + self.random.below(12) as usize).min(job.moves.len());
+        for (to, from) in &job.moves[job.copied..until] {
+            let value = match from {
+                Place::Memory(at) => self.bytes[*at as usize],
+                Place::Stream(stream, at) => stream_byte(*stream, *at),
+            };
+            match to {
+                Place::Memory(at) => self.bytes[*at as usize] = value,
+                Place::Stream(stream, at) => self.sent[*stream as usize][*at as usize] = value,
+            }
+        }
+        job.copied = until;
+        Self::tell(&mut self.shared, &mut self.jobs[place])?;
+        let job = &self.jobs[place];
+        if until == job.moves.len() {
+            let job = self.jobs.swap_remove(place);
+            self.end_job(job)?;
+        }
+        Ok(())
+    }
+
+    /// Marks what has come or gone.
+    fn tell(shared: &mut Shared, job: &mut Job) -> Checked {
+        let Some(order) = &job.order else { return Ok(()) };
+        let Some(moved) = job.copied.checked_sub(job.copies) else { return Ok(()) };
+        for (landing, told) in order.landings.iter().zip(&mut job.told) {
+            let arrived = landing.arrived(job.start + moved as u64);
+            if arrived & !*told != 0 {
+                shared.finish(landing.ticket, arrived & !*told)?;
+                *told |= arrived;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a stream did not bring, or could not.
+    fn end_short(&mut self, order: &Order, told: &[u32]) -> Checked {
+        while !self.inbox.is_empty() {
+            self.deliver()?;
+        }
+        // A send may have been made of a receive and with it.
+        let inlet = order.inlet.and(order.landings.get(1)).map_or(order.ticket, |of| of.ticket);
+        self.losers.extend(self.truth_without(Some(inlet)).losers);
+        let landings = order.landings.iter().zip(told);
+        let missing = landings.map(|(landing, told)| (landing.ticket, landing.bits & !told));
+        let missing: Vec<_> = missing.filter(|(_, bits)| *bits != 0).collect();
+        for (ticket, bits) in &missing {
+            for pin in self.plan.lose(*ticket, *bits, REASON, &mut self.shared).iter().rev() {
+                self.shared.finish(pin.ticket, pin.bits)?;
+                self.note_loss(pin.ticket, pin.bits);
+            }
+        }
+        for (ticket, bits) in missing.into_iter().rev() {
+            self.shared.finish(ticket, bits)?;
+            self.tasks.get_mut(&ticket).unwrap().lost |= bits;
+        }
+        Ok(())
+    }
+
+    fn note_loss(&mut self, ticket: Ticket, bits: u32) {
+        let known = self.tasks.get_mut(&ticket).unwrap();
+        known.lost |= bits;
+        known.unsent |= known.request.kind == Kind::Sink;
+    }
+
+    fn end_job(&mut self, job: Job) -> Checked {
+        let Some(order) = job.order else { return self.shared.finish(job.ticket, job.bits) };
+        if order.kind != Kind::Memory {
+            let is_short = order.landings.iter().zip(&job.told).any(|(of, told)| of.bits != *told);
+            if is_short {
+                self.end_short(&order, &job.told)?;
+            }
+            self.plan.finished(order, &mut self.shared);
+            return Ok(());
+        }
+        match self.random.below(40) {
+            // Could not be copied after all.
+            0 => self.shared.release(job.ticket, job.bits),
+            1 if self.random.once_in(3) => {
+                self.tasks.get_mut(&job.ticket).unwrap().failed = true;
+                self.shared.finish(job.ticket, job.bits)?;
+                self.plan.failed(job.ticket);
+            }
+            _ => self.shared.finish(job.ticket, job.bits)?,
+        }
+        self.plan.finished(order, &mut self.shared);
+        Ok(())
+    }
+
+    fn deliver(&mut self) -> Checked {
+        match self.inbox.pop_front() {
+            Some(Message::Submit(ticket)) => {
+                let request = self.tasks[&ticket].request;
+                let taken = self.plan.submit(ticket, &request, self.now);
+                return taken.map_err(|refusal| format!("{request:?}: {refusal}"));
+            }
+            Some(Message::Promote(ticket, bits)) => self.plan.promote(ticket, bits),
+            Some(Message::Abort(ticket)) => self.plan.abort(ticket),
+            Some(Message::Hurry) => self.plan.hurry(),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// One turn of the service; the step that was answered, if it was not one to do.
+    fn serve(&mut self) -> Checked<Option<Step>> {
+        self.shared.questions.set(0);
+        let step = self.plan.next(&mut self.shared, self.now, self.budget_bytes);
+        let questions = self.shared.questions.get();
+        check(questions < QUESTIONS_MAX, || format!("{questions} questions for {step:?}"))?;
+        match step {
+            Step::Copy(order) => self.take(order)?,
+            Step::Abort { ticket, bits, why } => {
+                let known = &self.tasks[&ticket];
+                let is_lost = why == Ending::Lost(REASON);
+                let allowed = known.aborted || known.failed || is_lost;
+                check(allowed && bits != 0, || format!("{ticket:?} {bits:b} ends: {why:?}"))?;
+                self.shared.finish(ticket, bits)?;
+                if is_lost {
+                    self.note_loss(ticket, bits);
+                }
+            }
+            Step::Wait => {
+                check(!self.jobs.is_empty(), || "waits for nobody".into())?;
+                let idle = self.pending().into_iter().find(|ticket| self.is_ready(*ticket));
+                check(idle.is_none(), || format!("waits though {idle:?} is ready"))?;
+                return Ok(Some(Step::Wait));
+            }
+            Step::Later(until) => {
+                check(until > self.now, || format!("later is {until:?}"))?;
+                return Ok(Some(Step::Later(until)));
+            }
+            Step::Idle => return Ok(Some(Step::Idle)),
+        }
+        Ok(None)
+    }
+
+    fn collect(&mut self) -> Checked {
+        for ticket in self.plan.collect(&mut self.shared) {
+            check(self.open(ticket) == 0, || format!("{ticket:?} collected too early"))?;
+            let known = self.tasks.get_mut(&ticket).unwrap();
+            check(!known.retired, || format!("{ticket:?} collected twice"))?;
+            known.retired = true;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, moments: u64) -> Checked {
+        for _ in 0..moments {
+            match self.random.below(20) {
+                0..6 => self.client()?,
+                6..10 => self.deliver()?,
+                10..13 if self.plan.outstanding() < JOBS_MAX => {
+                    self.serve()?;
+                }
+                13..18 => self.work()?,
+                18 => self.collect()?,
+                19 if self.random.once_in(3) => self.now.0 += self.random.below(600),
+                _ => {}
+            }
+        }
+        self.settle()
+    }
+
+    /// Everything comes to its end, and is as the oracle has it.
+    fn settle(&mut self) -> Checked {
+        let mut steps = 0;
+        while let Some(wish) = self.wish.take() {
+            for (ticket, bits) in self.needs(wish) {
+                self.inbox.push_back(Message::Promote(ticket, bits));
+            }
+        }
+        loop {
+            steps += 1;
+            check(steps < STEPS_MAX, || "goes on for ever".into())?;
+            self.deliver()?;
+            match self.serve()? {
+                Some(Step::Idle) if self.inbox.is_empty() && self.jobs.is_empty() => break,
+                Some(Step::Later(until)) if self.jobs.is_empty() => self.now = until,
+                _ => self.work()?,
+            }
+        }
+        for _ in 0..self.tasks.len() + 1 {
+            self.collect()?;
+        }
+        self.check_empty()?;
+        let untold = self.losers.iter().find(|(of, bits)| bits & !self.tasks[of].lost != 0);
+        check(untold.is_none(), || format!("{untold:?} is not told"))?;
+        let truth = self.truth();
+        let is = self.bytes.iter().chain(self.sent.iter().flatten());
+        let should = truth.bytes.iter().chain(truth.sent.iter().flatten());
+        for (at, (is, should)) in is.zip(should).enumerate() {
+            check(should.is_none_or(|should| should == *is), || {
+                format!("byte {at} is {is} in the end, should be {should:?}")
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_empty(&self) -> Checked {
+        let plan = &self.plan;
+        let queues = [&plan.ordinary, &plan.promotions, &plan.endings];
+        let queued = queues.iter().any(|queue| !queue.is_empty()) || !plan.lazies.is_empty();
+        let indexed =
+            !plan.writers.is_empty() || !plan.readers.is_empty() || !plan.streams.is_empty();
+        check(plan.is_empty() && !queued && !indexed, || format!("something is left: {plan:?}"))?;
+        check(plan.outstanding() == 0, || "an order is left".into())?;
+        check(self.shared.bad_releases == 0, || "released what was not claimed".into())?;
+        let claimed = |(done, claimed): &(u32, u32)| claimed & !done != 0;
+        check(!self.shared.words.values().any(claimed), || "a claim is left".into())
+    }
+}
+
+/// One random program, with a rule switched off or not.
+pub(crate) fn run(random: &mut Random, off: Option<Rule>) -> Checked {
+    let moments = 40 + random.below(400);
+    World::new(random, off).run(moments)
+}
+
+#[test]
+fn what_is_read_is_what_memcpy_would_have_left() {
+    unlade_testkit::cases(10_000, |random| {
+        if let Err(why) = run(random, None) {
+            panic!("{why}");
+        }
+    });
+}

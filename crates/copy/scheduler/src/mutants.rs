@@ -1,0 +1,40 @@
+//! Each rule is needed: without it the model finds wrong bytes, and soon.
+
+use unlade_testkit::Random;
+
+use crate::model;
+use crate::plan::Rule;
+
+/// Random programs in which a missing rule must show.
+const CASES: u64 = 6000;
+
+fn must_be_found(rule: Rule) {
+    let mut seeds = 0..unlade_testkit::count(CASES);
+    let run = |seed| Some((seed, model::run(&mut Random::new(seed), Some(rule)).err()?));
+    let Some((seed, why)) = seeds.find_map(run) else { panic!("nobody misses {rule:?}") };
+    println!("{rule:?}: case {seed} finds that {why}");
+}
+
+macro_rules! rules {
+    ($($name:ident: $rule:ident,)*) => {
+        $(#[test] fn $name() { must_be_found(Rule::$rule); })*
+    };
+}
+
+rules! {
+    read_after_write: ReadAfterWrite,
+    write_after_write: WriteAfterWrite,
+    write_after_read: WriteAfterRead,
+    pin: Pin,
+    recheck: Recheck,
+    in_place: InPlace,
+    newest_writer: NewestWriter,
+    dependents_first: DependentsFirst,
+    stream_order: StreamOrder,
+    given_up: GivenUp,
+    sole_taker: SoleTaker,
+    nothing_between: NothingBetween,
+    edges: Edges,
+    drain: Drain,
+    losses: Losses,
+}

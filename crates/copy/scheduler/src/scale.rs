@@ -1,0 +1,340 @@
+//! How many threads serve, and which client is served by which.
+//!
+//! The average load is kept between two bounds (Copier, SOSP 2025, §4.5.1). What happens must have
+//! lasted for a while, and a thread stops only if the others would stay below the upper bound with
+//! its work: so a load at a bound does not start and stop threads in turn.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+
+use crate::{ClientId, Micros};
+
+/// The most threads.
+pub const THREADS_MAX: usize = 64;
+/// The most clients that [`Homes::rebalance`] moves at once.
+pub const MOVES_MAX: usize = 16;
+/// Threads whose loads differ by less than one part in so many of the busier one's are balanced.
+const IMBALANCE_PART: u64 = 4;
+
+/// When threads start and stop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bounds {
+    /// Below this average load (1 is always busy) a thread less may do.
+    pub low_load: f32,
+    /// Above it, there is work for another thread.
+    pub high_load: f32,
+    /// How long it must have been so, microseconds.
+    pub sustained_us: u64,
+    /// The most threads.
+    pub threads_max: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { low_load: 0.3, high_load: 0.8, sustained_us: 100_000, threads_max: 1 }
+    }
+}
+
+/// What a thread did in the last period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Copying, microseconds.
+    pub busy_us: u64,
+    /// The period, microseconds.
+    pub period_us: u64,
+}
+
+/// What to do about the threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// Start one more.
+    Start,
+    /// Stop one: the last, for all others keep their clients then.
+    Stop,
+    /// Nothing.
+    Keep,
+}
+
+/// Watches the load of the threads that run.
+#[derive(Debug)]
+pub struct Scaler {
+    bounds: Bounds,
+    /// What should be done, and since when.
+    wanted: Scale,
+    since: Micros,
+}
+
+impl Scaler {
+    /// Nothing is known yet.
+    pub fn new(bounds: Bounds) -> Scaler {
+        Scaler { bounds, wanted: Scale::Keep, since: Micros(0) }
+    }
+
+    /// A period is over; `loads` are those of all threads that run. One thread is never stopped:
+    /// it sleeps when there is nothing to do ([`crate::idle`]).
+    pub fn observe(&mut self, loads: &[Load], now: Micros) -> Scale {
+        let wanted = self.wanted_for(loads);
+        if wanted != self.wanted {
+            (self.wanted, self.since) = (wanted, now);
+        }
+        let lasted_us = now.0.saturating_sub(self.since.0);
+        if wanted == Scale::Keep || lasted_us < self.bounds.sustained_us {
+            return Scale::Keep;
+        }
+        // The next one has to be deserved anew, with the new number of threads.
+        self.wanted = Scale::Keep;
+        wanted
+    }
+
+    fn wanted_for(&self, loads: &[Load]) -> Scale {
+        let busy = loads.iter().map(|load| load.busy_us.min(load.period_us) as f64).sum::<f64>();
+        let period = loads.iter().map(|load| load.period_us as f64).sum::<f64>();
+        let (threads, average) = (loads.len(), busy / period.max(1.0));
+        let bounds = &self.bounds;
+        if average > f64::from(bounds.high_load) && threads < bounds.threads_max.min(THREADS_MAX) {
+            return Scale::Start;
+        }
+        let fewer = threads.saturating_sub(1).max(1) as f64;
+        let then = average * threads as f64 / fewer;
+        let low = average < f64::from(bounds.low_load) && then < f64::from(bounds.high_load);
+        if low && threads > 1 { Scale::Stop } else { Scale::Keep }
+    }
+}
+
+/// Names a service thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ThreadId(pub u16);
+
+/// A client is served by another thread from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// The client.
+    pub client: ClientId,
+    /// Who served it.
+    pub from: ThreadId,
+    /// Who serves it now.
+    pub to: ThreadId,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Home {
+    thread: ThreadId,
+    /// Bytes copied in the last period.
+    bytes: u64,
+}
+
+/// Which thread serves which client. A client stays where it is, with what is in that core's
+/// cache, unless the thread stops or has clearly more to do than another.
+#[derive(Debug, Default)]
+pub struct Homes {
+    /// Threads that run, with the bytes their clients had copied in the last period.
+    threads: BTreeMap<ThreadId, u64>,
+    clients: BTreeMap<ClientId, Home>,
+}
+
+impl Homes {
+    /// A thread runs; false where there are [`THREADS_MAX`] already.
+    pub fn start(&mut self, thread: ThreadId) -> bool {
+        if self.threads.len() >= THREADS_MAX {
+            return false;
+        }
+        self.threads.entry(thread).or_insert(0);
+        true
+    }
+
+    /// A thread stops. Its clients go to the others, if there are any; else they have no home
+    /// until they are placed again.
+    pub fn stop(&mut self, thread: ThreadId) -> Vec<Moved> {
+        self.threads.remove(&thread);
+        let homeless: Vec<_> = self
+            .clients
+            .iter()
+            .filter(|(_, home)| home.thread == thread)
+            .map(|(client, home)| (*client, home.bytes))
+            .collect();
+        let mut moved = Vec::new();
+        for (client, bytes) in homeless {
+            self.clients.remove(&client);
+            if let Some(to) = self.settle(client, bytes) {
+                moved.push(Moved { client, from: thread, to });
+            }
+        }
+        moved
+    }
+
+    /// Who serves this client: who did so far, else who has least to do. `None` without threads.
+    pub fn place(&mut self, client: ClientId) -> Option<ThreadId> {
+        match self.clients.get(&client) {
+            Some(home) => Some(home.thread),
+            None => self.settle(client, 0),
+        }
+    }
+
+    fn settle(&mut self, client: ClientId, bytes: u64) -> Option<ThreadId> {
+        // Among threads that copy equally much, who has fewer clients.
+        let count = |thread| self.clients.values().filter(|home| home.thread == thread).count();
+        let (thread, _) =
+            self.threads.iter().min_by_key(|(thread, bytes)| (**bytes, count(**thread)))?;
+        let thread = *thread;
+        self.clients.insert(client, Home { thread, bytes });
+        self.add(thread, bytes);
+        Some(thread)
+    }
+
+    /// A client goes.
+    pub fn leave(&mut self, client: ClientId) {
+        if let Some(home) = self.clients.remove(&client) {
+            self.subtract(home.thread, home.bytes);
+        }
+    }
+
+    /// So many bytes were copied for a client in the last period.
+    pub fn measure(&mut self, client: ClientId, bytes: u64) {
+        let Some(home) = self.clients.get_mut(&client) else { return };
+        let (thread, before) = (home.thread, home.bytes);
+        home.bytes = bytes;
+        self.subtract(thread, before);
+        self.add(thread, bytes);
+    }
+
+    fn add(&mut self, thread: ThreadId, bytes: u64) {
+        if let Some(load) = self.threads.get_mut(&thread) {
+            *load = load.saturating_add(bytes);
+        }
+    }
+
+    fn subtract(&mut self, thread: ThreadId, bytes: u64) {
+        if let Some(load) = self.threads.get_mut(&thread) {
+            *load = load.saturating_sub(bytes);
+        }
+    }
+
+    /// Moves clients from the busiest thread to the one with least to do, while that brings them
+    /// clearly closer.
+    pub fn rebalance(&mut self) -> SmallVec<[Moved; 4]> {
+        let mut moves = SmallVec::new();
+        while moves.len() < MOVES_MAX {
+            let Some(moved) = self.best_move() else { break };
+            let bytes = self.clients.get(&moved.client).map_or(0, |home| home.bytes);
+            self.subtract(moved.from, bytes);
+            self.add(moved.to, bytes);
+            self.clients.insert(moved.client, Home { thread: moved.to, bytes });
+            moves.push(moved);
+        }
+        moves
+    }
+
+    fn best_move(&self) -> Option<Moved> {
+        let (&from, most) = self.threads.iter().max_by_key(|(_, bytes)| **bytes)?;
+        let (&to, least) = self.threads.iter().min_by_key(|(_, bytes)| **bytes)?;
+        let gap = most - least;
+        if gap <= most / IMBALANCE_PART {
+            return None;
+        }
+        // The gap shrinks by twice what moves, so more than half of it would turn it round.
+        let fits = |home: &Home| home.thread == from && home.bytes > 0 && home.bytes <= gap / 2;
+        let candidates = self.clients.iter().filter(|(_, home)| fits(home));
+        let (client, _) = candidates.max_by_key(|(_, home)| home.bytes)?;
+        Some(Moved { client: *client, from, to })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Bounds =
+        Bounds { low_load: 0.3, high_load: 0.8, sustained_us: 1000, threads_max: 3 };
+
+    /// Feeds a demand (in threads) until nothing changes; how many threads run then, and changes.
+    fn threads_for(demand: f64, mut threads: usize) -> (usize, usize) {
+        let (mut scaler, mut changes) = (Scaler::new(BOUNDS), 0);
+        for period in 0..200 {
+            let each = (demand / threads as f64).min(1.0);
+            let load = Load { busy_us: (each * 100.0) as u64, period_us: 100 };
+            match scaler.observe(&vec![load; threads], Micros(period * 100)) {
+                Scale::Start => threads += 1,
+                Scale::Stop => threads -= 1,
+                Scale::Keep => continue,
+            }
+            changes += 1;
+        }
+        (threads, changes)
+    }
+
+    #[test]
+    fn threads_follow_the_load_and_settle() {
+        assert_eq!(threads_for(0.0, 1), (1, 0));
+        assert_eq!(threads_for(0.79, 1), (1, 0));
+        assert_eq!(threads_for(1.2, 1), (2, 1));
+        assert_eq!(threads_for(9.0, 1), (3, 2));
+        assert_eq!(threads_for(0.1, 3), (1, 2));
+        for demand in 0..400 {
+            let (_, changes) = threads_for(f64::from(demand) / 100.0, 1 + demand as usize % 3);
+            assert!(changes <= 2, "{demand}");
+        }
+    }
+
+    #[test]
+    fn a_moment_is_not_enough() {
+        let mut scaler = Scaler::new(BOUNDS);
+        let load = |busy_us| [Load { busy_us, period_us: 100 }];
+        for period in 0..100 {
+            let busy_us = if period % 9 == 0 { 10 } else { 100 };
+            assert_eq!(scaler.observe(&load(busy_us), Micros(period * 100)), Scale::Keep);
+        }
+        assert_eq!(Scaler::new(BOUNDS).observe(&[], Micros(u64::MAX)), Scale::Keep);
+    }
+
+    #[test]
+    fn clients_stay_unless_there_is_a_reason() {
+        let mut homes = Homes::default();
+        assert_eq!(homes.place(ClientId(1)), None);
+        assert!(homes.start(ThreadId(0)));
+        let clients = (1..=4).map(ClientId);
+        clients.clone().for_each(|client| assert_eq!(homes.place(client), Some(ThreadId(0))));
+        clients.clone().for_each(|client| homes.measure(client, 100));
+        homes.start(ThreadId(1));
+        assert_eq!(homes.rebalance().len(), 2);
+        assert!(homes.rebalance().is_empty());
+        let moved = homes.stop(ThreadId(1));
+        assert_eq!(moved.len(), 2);
+        clients.for_each(|client| assert_eq!(homes.place(client), Some(ThreadId(0))));
+        assert!(homes.stop(ThreadId(0)).is_empty());
+        assert_eq!(homes.place(ClientId(1)), None);
+    }
+
+    #[test]
+    fn threads_are_limited() {
+        let mut homes = Homes::default();
+        assert!((0..THREADS_MAX as u16).all(|thread| homes.start(ThreadId(thread))));
+        assert!(!homes.start(ThreadId(999)));
+    }
+
+    #[test]
+    fn loads_add_up_whatever_happens() {
+        unlade_testkit::cases(100, |random| {
+            let mut homes = Homes::default();
+            for _ in 0..200 {
+                let thread = ThreadId(random.below(5) as u16);
+                let client = ClientId(random.below(20) as u32);
+                match random.below(8) {
+                    0 => assert!(homes.start(thread)),
+                    1 => drop(homes.stop(thread)),
+                    2 => homes.leave(client),
+                    3 => assert!(homes.rebalance().len() <= MOVES_MAX),
+                    4 => drop(homes.place(client)),
+                    _ => homes.measure(client, random.below(1000)),
+                }
+                for (thread, bytes) in &homes.threads {
+                    let of = homes.clients.values().filter(|home| home.thread == *thread);
+                    assert_eq!(of.map(|home| home.bytes).sum::<u64>(), *bytes);
+                }
+                assert!(
+                    homes.clients.values().all(|home| homes.threads.contains_key(&home.thread))
+                );
+            }
+        });
+    }
+}

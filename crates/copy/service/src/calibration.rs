@@ -1,0 +1,89 @@
+//! What the machine's copies cost: measured once in a process, by a service thread that has nothing
+//! else to do, a step at a time.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use unlade_copy_kernels::calibrate::{self, Calibrator};
+use unlade_copy_scheduler::admit::Costs;
+
+/// Somebody measures, or has measured.
+static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+/// The bits of an `f32`; those of a number that is none while nothing is known.
+static REMOTE_LINE_NS: AtomicU32 = AtomicU32::new(u32::MAX);
+/// 0 while it is not known.
+static CPU_BYTES_PER_US: AtomicU64 = AtomicU64::new(0);
+
+/// How fast the processor copies, if that was measured.
+pub(crate) fn cpu_bytes_per_us() -> Option<u64> {
+    Some(CPU_BYTES_PER_US.load(Ordering::Relaxed)).filter(|rate| *rate > 0)
+}
+
+/// What depends on the machine, as far as it is known by now.
+pub(crate) fn costs() -> Costs {
+    let usual = Costs::default();
+    let measured = f32::from_bits(REMOTE_LINE_NS.load(Ordering::Relaxed));
+    let remote_line_ns = if measured.is_nan() { usual.remote_line_ns } else { measured };
+    Costs { remote_line_ns, ..usual }
+}
+
+/// A measurement under way. One that is dropped is left to somebody else.
+#[derive(Debug)]
+pub(crate) struct Calibration {
+    calibrator: Calibrator,
+    is_done: bool,
+}
+
+impl Calibration {
+    /// None where somebody else measures.
+    pub fn begin() -> Option<Calibration> {
+        let is_ours = !IS_TAKEN.swap(true, Ordering::Relaxed);
+        is_ours.then(|| Calibration { calibrator: Calibrator::default(), is_done: false })
+    }
+
+    /// Measures some more, a millisecond at most; none where all is known, and in use.
+    pub fn step(mut self: Box<Self>) -> Option<Box<Calibration>> {
+        if self.calibrator.step() {
+            return Some(self);
+        }
+        self.is_done = true;
+        let found = std::mem::take(&mut self.calibrator).into_result();
+        found.apply();
+        CPU_BYTES_PER_US.store(found.bytes_per_us().unwrap_or(0), Ordering::Relaxed);
+        let remote_line_ns = calibrate::remote_line_ns();
+        if let Some(ns) = remote_line_ns {
+            REMOTE_LINE_NS.store(ns.to_bits(), Ordering::Relaxed);
+        }
+        let loops: Vec<&str> =
+            found.classes.iter().map(|class| class.best_guarded().name()).collect();
+        tracing::debug!(?loops, ?remote_line_ns, "the copy loops were measured");
+        None
+    }
+}
+
+impl Drop for Calibration {
+    fn drop(&mut self) {
+        if !self.is_done {
+            IS_TAKEN.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_measures_and_all_know() {
+        assert!(costs().remote_line_ns > 0.0);
+        let first = Calibration::begin().unwrap();
+        assert!(Calibration::begin().is_none());
+        drop(first);
+        let mut next = Calibration::begin().map(Box::new);
+        while let Some(calibration) = next {
+            next = calibration.step();
+        }
+        assert!(Calibration::begin().is_none());
+        assert!(cpu_bytes_per_us().is_some_and(|rate| rate > 0));
+        assert!(costs().remote_line_ns >= 0.0);
+    }
+}

@@ -1,0 +1,636 @@
+//! One client as a service thread sees it: lines in, copies, completions out.
+//!
+//! ```text
+//!  lines, sync ring ─ intake ─► plan ─ next ─► execute ─► finished ─► collect ─► handlers, tail
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use unlade_copy_kernels::relay::Relay;
+use unlade_copy_kernels::{Hint, Reach, Space};
+use unlade_copy_scheduler::plan::{Order, Plan, Step};
+use unlade_copy_scheduler::span::Span;
+use unlade_copy_scheduler::task::{Ending, Kind, Refusal, Request};
+use unlade_copy_scheduler::{Micros, Ticket};
+use unlade_shm::{Flags, HandlerState, Queue, SyncKind};
+
+use crate::counters::Counters;
+use crate::dispatch::{self, Round};
+use crate::error::TaskFailure;
+use crate::notice::Notice;
+use crate::prepare::Prepared;
+use crate::steps::Unfinished;
+use crate::transfer::{self, Attempt, News, TRANSFERS_MAX, Transfer};
+use crate::units::Engine;
+use crate::view::{View, ring_ticket};
+
+/// Lines taken in at a time.
+const INTAKE_MAX: usize = 64;
+/// Requests for promotion and abort taken at a time.
+const SYNC_MAX: usize = 64;
+/// Steps of a turn, with bytes or without: a client that aborts and faults all the time gets no
+/// more than that before another has its turn.
+const STEPS_MAX: u32 = 1024;
+
+/// What lives as long as the service serves a client in another process.
+pub(crate) type Held = Arc<dyn std::any::Any + Send + Sync>;
+
+/// What a turn came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// There may be more to do at once.
+    More,
+    /// What is left is in other hands.
+    Wait,
+    /// Only lazy copies are left; the earliest until this time.
+    Later(Micros),
+    /// Nothing is left.
+    Idle,
+}
+
+/// A line between taken in and retired.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    /// With a handler: the source that it may free.
+    handler: Option<Span>,
+    /// Of a forward: where its client wants to know how far it came, if it fails.
+    report: Option<u64>,
+    /// It is part of a copy that is too long for the caches.
+    streams: bool,
+    is_complete: bool,
+}
+
+/// The stream that a forward gives to.
+fn outlet(fd: u64) -> Option<u64> {
+    transfer::stream(i32::try_from(fd).ok()?, true)
+}
+
+/// A client's queue, its plan, and what is not retired.
+pub(crate) struct Client {
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) space: Arc<dyn Space>,
+    /// The same for devices, if they can be had.
+    pub(crate) reach: Option<Arc<dyn Reach>>,
+    pub(crate) plan: Plan,
+    /// Destinations that are known to be mapped.
+    pub(crate) prepared: Prepared,
+    /// Orders that a device has a part of.
+    pub(crate) round: Option<Round>,
+    /// Lines from the tail to the cursor.
+    lines: VecDeque<Line>,
+    tail: u64,
+    /// Tasks that were refused while the client was copying some of their segments.
+    refused: Vec<unlade_shm::Ticket>,
+    /// Tasks at sockets that have to be waited for.
+    transfers: Vec<Transfer>,
+    /// A copy that other clients came between.
+    pub(crate) unfinished: Option<Box<Unfinished>>,
+    /// Ways from socket to socket that are free.
+    relays: Vec<Relay>,
+    /// What is to be given up: the queue's head at that time, and the task. At most [`SYNC_MAX`].
+    aborts: Vec<(unlade_shm::Ticket, unlade_shm::Ticket)>,
+    /// Complete tasks whose handlers wait for older tasks that touch their sources.
+    unhandled: Vec<unlade_shm::Ticket>,
+    /// Lines are left for later, since the plan or the table of lines is full.
+    is_full: bool,
+    pub(crate) counters: Arc<Counters>,
+    /// Where a client of this process is told of handlers.
+    notice: Arc<Notice>,
+    /// In another process, which is told of its end by this going. The last field: queue and
+    /// space go before.
+    held: Option<Held>,
+}
+
+impl Client {
+    /// A client whose lines are read from where its queue was retired.
+    pub fn new(
+        queue: Arc<Queue>,
+        space: Arc<dyn Space>,
+        counters: Arc<Counters>,
+        held: Option<Held>,
+    ) -> Client {
+        let tail = queue.tail().0;
+        Client {
+            queue,
+            reach: Arc::clone(&space).reach(),
+            space,
+            plan: Plan::default(),
+            prepared: Prepared::default(),
+            round: None,
+            lines: VecDeque::new(),
+            tail,
+            refused: Vec::new(),
+            transfers: Vec::new(),
+            unfinished: None,
+            relays: Vec::new(),
+            aborts: Vec::new(),
+            unhandled: Vec::new(),
+            is_full: false,
+            counters,
+            notice: Arc::default(),
+            held,
+        }
+    }
+
+    /// Where the client is told of handlers.
+    pub fn notice(&self) -> Arc<Notice> {
+        Arc::clone(&self.notice)
+    }
+
+    /// Tells a client in another process that nobody looks at its queue: it rings from now on.
+    pub fn announce_sleep(&self) {
+        if self.held.is_some() {
+            // It is not this bell that the thread sleeps on.
+            let _ = self.queue.doorbell().announce_sleep();
+        }
+    }
+
+    /// Tells a client in another process that its queue is looked at.
+    pub fn announce_awake(&self) {
+        if self.held.is_some() {
+            self.queue.doorbell().announce_awake();
+        }
+    }
+
+    /// Whether a device of the thread has some of its bytes.
+    pub fn is_at_device(&self) -> bool {
+        self.round.is_some()
+    }
+
+    /// The next line to be read.
+    fn cursor(&self) -> unlade_shm::Ticket {
+        unlade_shm::Ticket(self.tail.wrapping_add(self.lines.len() as u64))
+    }
+
+    /// Whether the queue has what was not taken in yet. Two loads where it has not.
+    pub fn has_news(&self) -> bool {
+        let has_line = !self.is_full && self.queue.peek(self.cursor()).is_some();
+        // Wishes that are not taken, since as many wait already, are no news.
+        has_line || (self.aborts.len() < SYNC_MAX && self.queue.has_sync())
+    }
+
+    /// Whether anything was taken in and is not over.
+    pub fn is_idle(&self) -> bool {
+        self.plan.is_empty() && self.lines.is_empty()
+    }
+
+    /// Takes in what the client has written. True where there was something.
+    pub fn intake(&mut self, now: Micros) -> bool {
+        let mut news = self.take_lines(now);
+        for _ in 0..SYNC_MAX - self.aborts.len() {
+            let Some(wish) = self.queue.pop_sync() else { break };
+            news = true;
+            match wish {
+                Ok(wish) => match wish.kind {
+                    SyncKind::Promote => {
+                        self.counters.promotions.add(1);
+                        self.plan.promote(Ticket(wish.ticket.0), wish.bits);
+                    }
+                    SyncKind::Abort => self.aborts.push((self.queue.head(), wish.ticket)),
+                },
+                Err(_) => self.counters.refused.add(1),
+            }
+        }
+        self.abort(now);
+        news
+    }
+
+    /// Takes in lines. True where there was one.
+    fn take_lines(&mut self, now: Micros) -> bool {
+        let mut news = false;
+        self.is_full = false;
+        for _ in 0..INTAKE_MAX {
+            let ticket = self.cursor();
+            let Some(line) = self.queue.peek(ticket) else { break };
+            // More lines than slots are those of a client that plays with its memory.
+            let has_room = self.lines.len() < self.queue.slots() as usize;
+            if !has_room || !self.accept(ticket, line, now) {
+                self.is_full = true;
+                break;
+            }
+            news = true;
+        }
+        news
+    }
+
+    /// Gives up what the client wants given up, once everything is taken in that was acquired
+    /// before: it may depend on it, and a line that is published may stand behind one that is not.
+    fn abort(&mut self, now: Micros) {
+        let cursor = self.cursor();
+        while let Some(&(head, ticket)) = self.aborts.first() {
+            if cursor < head {
+                break;
+            }
+            self.aborts.remove(0);
+            self.plan.abort(Ticket(ticket.0));
+            // What is under way at a socket may wait for ever; a forward says how far it came.
+            let is_it = |transfer: &Transfer| transfer.order.ticket.0 == ticket.0;
+            if let Some(place) = self.transfers.iter().position(is_it) {
+                let mut transfer = self.transfers.swap_remove(place);
+                match transfer.takes_nevertheless(TaskFailure::CANCELLED) {
+                    true => _ = self.advance(transfer, now),
+                    false => self.end_short(transfer, TaskFailure::CANCELLED, now),
+                }
+            }
+        }
+    }
+
+    /// False where the plan is full: the line is taken in later.
+    fn accept(
+        &mut self,
+        ticket: unlade_shm::Ticket,
+        line: Result<unlade_shm::Task, unlade_shm::TaskError>,
+        now: Micros,
+    ) -> bool {
+        let (submitted, handler, bits) = match line {
+            Ok(task) => (self.submit(ticket, &task, now), self.handler(&task), task.bits()),
+            Err(_) => (Err(()), None, u32::MAX),
+        };
+        let forward =
+            line.ok().filter(|task| task.kind == unlade_shm::Kind::Forward && task.dst != 0);
+        let report = forward.and_then(|task| self.space.place(task.dst_region, task.dst, 16));
+        let is_taken = match submitted {
+            Ok(is_taken) => is_taken,
+            Err(()) => {
+                self.refuse(ticket, bits);
+                true
+            }
+        };
+        if is_taken {
+            self.counters.tasks.add(1);
+            let streams = line.is_ok_and(|task| task.flags.contains(Flags::STREAMS));
+            self.lines.push_back(Line { handler, report, streams, is_complete: false });
+        }
+        is_taken
+    }
+
+    /// What the handler of a task may free: its source, if that is memory.
+    fn handler(&self, task: &unlade_shm::Task) -> Option<Span> {
+        if !task.flags.contains(Flags::HANDLER) {
+            return None;
+        }
+        let len = u64::from(task.len_bytes);
+        let source = self.space.place(task.src_region, task.src, len);
+        let is_memory = matches!(task.kind, unlade_shm::Kind::Copy | unlade_shm::Kind::Send);
+        Some(match source.filter(|_| is_memory) {
+            Some(start) => Span { start, len },
+            None => Span { start: 0, len: 0 },
+        })
+    }
+
+    /// `Ok(false)` where the plan is full.
+    fn submit(
+        &mut self,
+        ticket: unlade_shm::Ticket,
+        task: &unlade_shm::Task,
+        now: Micros,
+    ) -> Result<bool, ()> {
+        let len = u64::from(task.len_bytes);
+        let lazy = task.flags.contains(Flags::LAZY);
+        let dst = || self.space.place(task.dst_region, task.dst, len);
+        let src = || self.space.place(task.src_region, task.src, len);
+        let (kind, dst, src) = match task.kind {
+            unlade_shm::Kind::Copy => (Kind::Memory, dst(), src()),
+            // Its descriptors are not ours.
+            _ if self.held.is_some() => return Err(()),
+            unlade_shm::Kind::Receive => (Kind::Source, dst(), transfer::stream(task.fd, false)),
+            unlade_shm::Kind::Send => (Kind::Sink, transfer::stream(task.fd, true), src()),
+            unlade_shm::Kind::Forward => {
+                (Kind::Relay, outlet(task.extra), transfer::stream(task.fd, false))
+            }
+            unlade_shm::Kind::Barrier => return Err(()),
+        };
+        let request = Request {
+            dst: Span { start: dst.ok_or(())?, len },
+            src: Span { start: src.ok_or(())?, len },
+            granule_shift: task.granule_shift,
+            lazy_until: lazy.then(|| Micros(now.0.saturating_add(task.delay_us.into()))),
+            kind,
+            last_use: task.flags.contains(Flags::LAST_USE),
+        };
+        match self.plan.submit(Ticket(ticket.0), &request, now) {
+            Ok(()) => Ok(true),
+            Err(Refusal::Full) => Ok(false),
+            Err(_) => Err(()),
+        }
+    }
+
+    /// Ends a task that makes no sense.
+    fn refuse(&mut self, ticket: unlade_shm::Ticket, bits: u32) {
+        self.counters.refused.add(1);
+        let progress = self.queue.progress(ticket);
+        let mine = progress.claim(bits);
+        progress.fail(TaskFailure::Refused.code(), mine);
+        self.refused.push(ticket);
+    }
+
+    /// Works for up to about `slice_bytes`, in runs of about `run_bytes`, looking for news between
+    /// them; less where `others` have something to do, who were idle. Bytes copied, and what is left.
+    pub fn turn(
+        &mut self,
+        now: impl Fn() -> Micros,
+        engine: &mut Engine,
+        slice_bytes: u64,
+        run_bytes: u64,
+        others: impl Fn() -> bool,
+    ) -> (u64, Turn) {
+        let mut copied_bytes = self.go_on(now()) + self.go_on_with_round(engine, &now, run_bytes);
+        copied_bytes += self.go_on_copying(&others);
+        if self.unfinished.is_some() || copied_bytes > 0 && others() {
+            self.collect();
+            return (copied_bytes, Turn::More);
+        }
+        for _ in 0..STEPS_MAX {
+            let step = match self.transfers.len() {
+                TRANSFERS_MAX.. => Step::Wait,
+                _ => {
+                    let order_bytes = self.order_bytes(engine, run_bytes);
+                    self.plan.next(&mut View(&self.queue), now(), order_bytes)
+                }
+            };
+            let turn = match step {
+                Step::Copy(order) if self.is_shared(&order, engine) => {
+                    copied_bytes += self.share(order, engine, &now, run_bytes);
+                    Turn::More
+                }
+                Step::Copy(order) if order.stream.is_none() => {
+                    copied_bytes += self.copy_unless(order, &others);
+                    Turn::More
+                }
+                Step::Copy(order) => {
+                    copied_bytes += self.execute(order, now());
+                    Turn::More
+                }
+                Step::Abort { ticket, bits, why } => {
+                    self.end(ticket, bits, why);
+                    Turn::More
+                }
+                Step::Wait => Turn::Wait,
+                Step::Later(until) => Turn::Later(until),
+                Step::Idle => Turn::Idle,
+            };
+            let turn = self.with_retry(turn);
+            self.collect();
+            let is_over = copied_bytes >= slice_bytes || self.unfinished.is_some();
+            if turn != Turn::More || is_over || copied_bytes > 0 && others() {
+                return (copied_bytes, turn);
+            }
+            self.intake(now());
+        }
+        (copied_bytes, Turn::More)
+    }
+
+    /// Whether the order may be copied with a device.
+    fn is_shared(&self, order: &Order, engine: &Engine) -> bool {
+        engine.is_ready() && self.reach.is_some() && dispatch::is_divisible(order)
+    }
+
+    /// A socket or a device that is waited for is asked again in time.
+    fn with_retry(&self, turn: Turn) -> Turn {
+        let round = self.round.as_ref().map(Round::retry_at);
+        let retry_at = self.transfers.iter().map(Transfer::retry_at).chain(round).min();
+        match (turn, retry_at) {
+            (Turn::More, _) | (_, None) => turn,
+            (Turn::Later(until), Some(at)) => Turn::Later(until.min(at)),
+            (Turn::Wait | Turn::Idle, Some(at)) => Turn::Later(at),
+        }
+    }
+
+    pub(crate) fn execute(&mut self, order: Order, now: Micros) -> u64 {
+        match order.stream {
+            Some(stream) => self.begin(Transfer::new(order, stream), now),
+            None => self.copy(order),
+        }
+    }
+
+    fn begin(&mut self, mut transfer: Transfer, now: Micros) -> u64 {
+        transfer.lend(&mut self.relays);
+        let edge_bytes = transfer.copy_edges(&*self.space);
+        self.counters.copied_bytes.add(edge_bytes);
+        self.counters.absorbed_bytes.add(transfer.taken_bytes());
+        edge_bytes + self.advance(transfer, now)
+    }
+
+    /// Goes on with what waits for sockets.
+    fn go_on(&mut self, now: Micros) -> u64 {
+        if self.transfers.iter().all(|transfer| transfer.retry_at() > now) {
+            return 0;
+        }
+        let waiting = std::mem::take(&mut self.transfers);
+        waiting.into_iter().map(|transfer| self.advance(transfer, now)).sum()
+    }
+
+    fn advance(&mut self, mut transfer: Transfer, now: Micros) -> u64 {
+        let (moved_bytes, attempt) = transfer.attempt(&*self.space, now);
+        self.counters.copied_bytes.add(moved_bytes);
+        self.tell_news(&mut transfer);
+        match attempt {
+            Attempt::Blocked => self.transfers.push(transfer),
+            Attempt::Done => {
+                transfer.give_back(&mut self.relays);
+                self.plan.finished(transfer.order, &mut View(&self.queue));
+            }
+            Attempt::Failed(failure) => self.end_short(transfer, failure, now),
+        }
+        moved_bytes
+    }
+
+    /// Marks what has come or gone.
+    fn tell_news(&mut self, transfer: &mut Transfer) {
+        for News { ticket, bits, failure } in transfer.news() {
+            let progress = self.queue.progress(ring_ticket(ticket));
+            match failure {
+                None => progress.finish(bits),
+                Some(failure) => {
+                    self.counters.faults.add(1);
+                    progress.fail(failure.code(), bits)
+                }
+            };
+        }
+    }
+
+    /// Ends what a socket did not bring or take, and who needs that. Who needs it may not have been
+    /// taken in yet.
+    fn end_short(&mut self, transfer: Transfer, failure: TaskFailure, now: Micros) {
+        self.take_lines(now);
+        let code = failure.code();
+        self.report(&transfer);
+        for (ticket, bits) in transfer.missing() {
+            for lost in self.plan.lose(ticket, bits, code, &mut View(&self.queue)).iter().rev() {
+                self.counters.faults.add(1);
+                self.queue.progress(ring_ticket(lost.ticket)).fail(code, lost.bits);
+            }
+        }
+        for (ticket, bits) in transfer.missing().rev() {
+            self.counters.faults.add(1);
+            self.queue.progress(ring_ticket(ticket)).fail(code, bits);
+        }
+        self.plan.finished(transfer.order, &mut View(&self.queue));
+    }
+
+    /// Tells how far a forward came.
+    fn report(&self, transfer: &Transfer) {
+        let place = transfer.order.ticket.0.wrapping_sub(self.tail) as usize;
+        let Some(report) = self.lines.get(place).and_then(|line| line.report) else { return };
+        let forwarded = transfer.forwarded().map(u64::to_ne_bytes).concat();
+        let from = forwarded.as_ptr().expose_provenance() as u64;
+        // A bad place is the client's loss.
+        let _ = self.space.copy(report, from, forwarded.len() as u64);
+    }
+
+    /// Ends what waits for sockets: what has gone already cannot be taken back, so nobody else can
+    /// go on with it. Waits for what a device has.
+    pub fn cancel(&mut self, engine: &mut Engine, run_bytes: u64) {
+        self.end_round(engine, run_bytes);
+        self.finish_copying();
+        for transfer in std::mem::take(&mut self.transfers) {
+            self.end_short(transfer, TaskFailure::CANCELLED, Micros(0));
+        }
+        self.collect();
+        // From now on nobody says what is due: the client looks for itself.
+        self.notice.tell();
+    }
+
+    /// What a task's copy wants of the caches.
+    pub(crate) fn hint_of(&self, ticket: Ticket) -> Hint {
+        let line = self.lines.get(ticket.0.wrapping_sub(self.tail) as usize);
+        match line.is_some_and(|line| line.streams) {
+            true => Hint::Stream,
+            false => Hint::Reuse,
+        }
+    }
+
+    pub(crate) fn copy(&mut self, order: Order) -> u64 {
+        self.prepare(&order);
+        let mut copied_bytes = 0;
+        let mut failure = None;
+        let hint = self.hint_of(order.ticket);
+        for piece in &order.pieces {
+            if let Err(fault) = self.space.copy_part(piece.dst, piece.src, piece.len, hint) {
+                tracing::debug!(ticket = order.ticket.0, %fault, "a copy failed");
+                failure = Some(TaskFailure::BadAddress);
+                break;
+            }
+            copied_bytes += piece.len;
+        }
+        self.count_copied(&order, copied_bytes);
+        self.finish(order, failure);
+        copied_bytes
+    }
+
+    pub(crate) fn count_copied(&self, order: &Order, bytes: u64) {
+        self.counters.copied_bytes.add(bytes);
+        if !order.pins.is_empty() {
+            self.counters.absorbed_bytes.add(bytes);
+        }
+    }
+
+    pub(crate) fn finish(&mut self, order: Order, failure: Option<TaskFailure>) {
+        let progress = self.queue.progress(ring_ticket(order.ticket));
+        match failure {
+            None => {
+                progress.finish(order.bits);
+            }
+            Some(failure) => {
+                self.counters.faults.add(1);
+                progress.fail(failure.code(), order.bits);
+                self.plan.failed(order.ticket);
+            }
+        }
+        self.plan.finished(order, &mut View(&self.queue));
+    }
+
+    pub(crate) fn end(&mut self, ticket: Ticket, bits: u32, why: Ending) {
+        let progress = self.queue.progress(ring_ticket(ticket));
+        match why {
+            Ending::Aborted => {
+                self.counters.aborted_segments.add(bits.count_ones().into());
+                progress.finish_aborted(bits);
+            }
+            Ending::Failed => {
+                progress.fail(TaskFailure::BadAddress.code(), bits);
+            }
+            Ending::Lost(reason) => {
+                progress.fail(reason, bits);
+            }
+        }
+    }
+
+    /// Tells the client of what is over, and frees its slots.
+    pub fn collect(&mut self) {
+        for ticket in self.plan.collect(&mut View(&self.queue)) {
+            self.complete(ring_ticket(ticket));
+        }
+        if !self.refused.is_empty() {
+            self.collect_refused();
+        }
+        if !self.unhandled.is_empty() {
+            self.hand_out();
+        }
+        self.retire();
+    }
+
+    fn collect_refused(&mut self) {
+        let mut refused = std::mem::take(&mut self.refused);
+        refused.retain(|&ticket| {
+            let progress = self.queue.progress(ticket);
+            let over = progress.done() & progress.claimed() == progress.claimed();
+            if over {
+                self.complete(ticket);
+            }
+            !over
+        });
+        self.refused = refused;
+    }
+
+    fn complete(&mut self, ticket: unlade_shm::Ticket) {
+        self.counters.completed.add(1);
+        let place = ticket.0.wrapping_sub(self.tail) as usize;
+        let Some(line) = self.lines.get_mut(place) else { return };
+        line.is_complete = true;
+        if line.handler.is_some() {
+            self.unhandled.push(ticket);
+        }
+    }
+
+    /// Tells the client of handlers whose turn has come.
+    fn hand_out(&mut self) {
+        let mut waiting = std::mem::take(&mut self.unhandled);
+        let before = waiting.len();
+        waiting.retain(|&ticket| {
+            let place = ticket.0.wrapping_sub(self.tail) as usize;
+            let source = self.lines.get(place).and_then(|line| line.handler);
+            let waits =
+                source.is_some_and(|source| self.plan.is_touched_before(Ticket(ticket.0), source));
+            if !waits && self.queue.progress(ticket).handler_due() {
+                // A ring that is full is one the client plays with: it finds the handler in its
+                // line.
+                let _ = self.queue.push_handler(ticket);
+            }
+            waits
+        });
+        if waiting.len() < before {
+            self.notice.tell();
+        }
+        self.unhandled = waiting;
+    }
+
+    fn retire(&mut self) {
+        let before = self.tail;
+        while let Some(line) = self.lines.front().filter(|line| line.is_complete) {
+            let progress = self.queue.progress(unlade_shm::Ticket(self.tail));
+            if line.handler.is_some() && progress.handler() != HandlerState::Taken {
+                break;
+            }
+            self.lines.pop_front();
+            self.tail = self.tail.wrapping_add(1);
+        }
+        if self.tail != before {
+            self.queue.retire(unlade_shm::Ticket(self.tail));
+        }
+        if self.lines.len() * 2 > self.queue.slots() as usize {
+            self.plan.hurry();
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! One client, from its HELLO to its end.
+//!
+//! Nothing that it sends is believed: messages are decoded strictly, descriptors are what they
+//! are, not what they are said to be, and everything has a limit. The doorbell is never read, for a
+//! peer can make a read block: the kernel tells of each write to it once.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rustix::net::UCred;
+use tokio::io::unix::AsyncFd;
+use unlade_copy_kernels::{Guard, RegionError, Regions};
+use unlade_shm::layout::SLOTS_MAX;
+use unlade_shm::{Arena, Memory, Queue};
+
+use crate::daemon::config::DaemonConfig;
+use crate::daemon::message::{Class, Limits, Refusal, Reply, Request, VERSION};
+use crate::daemon::metrics::{Sessions, add, subtract};
+use crate::daemon::socket::{self, Received};
+use crate::daemon::weight;
+use crate::service::{AttachError, Attachment, Service};
+
+/// Pages are at most so large: a file is as long as its last page.
+const PAGE_BYTES_MAX: usize = 64 << 10;
+
+/// What all sessions share; they run on one thread.
+pub(crate) struct Context {
+    /// None once the daemon ends.
+    pub service: RefCell<Option<Service>>,
+    pub config: RefCell<Arc<DaemonConfig>>,
+    pub sessions: Arc<Sessions>,
+    pub guard: Guard,
+    pub epoch: u64,
+}
+
+/// How a session ended.
+#[derive(Debug)]
+enum End {
+    /// The client closed, or cannot be reached.
+    Gone,
+    /// It was told why.
+    Refused(Refusal),
+}
+
+impl From<Refusal> for End {
+    fn from(why: Refusal) -> End {
+        End::Refused(why)
+    }
+}
+
+/// What is there of a client. Fields go in this order: the socket's last holder is the thread
+/// that serves it, so that the client sees its end when nothing is copied for it any more.
+struct Session {
+    bell: Option<AsyncFd<Arc<OwnedFd>>>,
+    attachment: Option<Attachment>,
+    regions: Arc<Regions>,
+    /// Bytes of regions that are in the figures.
+    counted_bytes: Cell<u64>,
+    socket: AsyncFd<Arc<OwnedFd>>,
+    peer: UCred,
+    context: Rc<Context>,
+}
+
+/// Serves the client behind `socket` until its end.
+pub(crate) async fn run(socket: OwnedFd, peer: UCred, context: Rc<Context>) {
+    let pid = peer.pid.as_raw_nonzero();
+    let Ok(mut session) = Session::new(socket, peer, context) else { return };
+    match session.live().await {
+        End::Gone => tracing::debug!(pid, "a client is gone"),
+        End::Refused(why) => {
+            tracing::info!(pid, %why, "a client is refused");
+            session.refuse(why);
+        }
+    }
+}
+
+impl Session {
+    fn new(socket: OwnedFd, peer: UCred, context: Rc<Context>) -> io::Result<Session> {
+        let socket = socket::watch(Arc::new(socket))?;
+        let regions = {
+            let config = context.config.borrow();
+            let bytes_max = config.region_bytes_max.bytes();
+            Arc::new(Regions::new(context.guard, config.regions_max, bytes_max))
+        };
+        add(&context.sessions.open, 1);
+        let counted_bytes = Cell::new(0);
+        Ok(Session { bell: None, attachment: None, regions, counted_bytes, socket, peer, context })
+    }
+
+    async fn live(&mut self) -> End {
+        let patience = self.context.config.borrow().hello_timeout;
+        match tokio::time::timeout(patience, self.handshake()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(end)) => return end,
+            Err(_) => return End::Refused(Refusal::Protocol),
+        }
+        match self.attend().await {
+            Ok(()) => End::Gone,
+            Err(end) => end,
+        }
+    }
+
+    /// Up to the answer to QUEUE.
+    async fn handshake(&mut self) -> Result<(), End> {
+        let (request, _) = self.next().await?;
+        let Request::Hello { version, class } = request else {
+            return Err(Refusal::Protocol.into());
+        };
+        if version != VERSION {
+            return Err(Refusal::Version.into());
+        }
+        self.reply(&Reply::Welcome(self.limits()))?;
+        loop {
+            let (request, mut descriptors) = self.next().await?;
+            match (request, descriptors.pop(), descriptors.pop()) {
+                (Request::Segment { region, bytes }, Some(file), None) => {
+                    self.add_region(region, bytes, file)?;
+                }
+                (Request::Queue, Some(bell), Some(memory)) => {
+                    self.attach(memory, bell, class)?;
+                    return self.reply(&Reply::Served);
+                }
+                _ => return Err(Refusal::Protocol.into()),
+            }
+        }
+    }
+
+    /// While it is served: more regions, and the doorbell.
+    async fn attend(&mut self) -> Result<(), End> {
+        loop {
+            let (Some(bell), Some(attachment)) = (&self.bell, &self.attachment) else {
+                return Ok(());
+            };
+            tokio::select! {
+                message = self.next() => match message? {
+                    (Request::Segment { region, bytes }, mut descriptors) => {
+                        let file = descriptors.pop().ok_or(Refusal::Protocol)?;
+                        self.add_region(region, bytes, file)?;
+                    }
+                    _ => return Err(Refusal::Protocol.into()),
+                },
+                ready = bell.readable() => {
+                    ready.map_err(|_| End::Gone)?.clear_ready();
+                    add(&self.context.sessions.rings, 1);
+                    attachment.ring();
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+
+    /// The next message, with as many descriptors as belong to it.
+    async fn next(&self) -> Result<(Request, Vec<OwnedFd>), End> {
+        // Others have their turn, however fast this one sends.
+        tokio::task::yield_now().await;
+        let received = loop {
+            let mut ready = self.socket.readable().await.map_err(|_| End::Gone)?;
+            if let Ok(received) = ready.try_io(|socket| socket::receive(socket.get_ref().as_fd())) {
+                break received;
+            }
+        };
+        let Ok(Some(received)) = received else { return Err(End::Gone) };
+        understand(received).ok_or(End::Refused(Refusal::Protocol))
+    }
+
+    fn limits(&self) -> Limits {
+        let config = self.context.config.borrow();
+        Limits {
+            version: VERSION,
+            regions_max: config.regions_max,
+            pid: std::process::id(),
+            region_bytes_max: config.region_bytes_max.bytes(),
+            epoch: self.context.epoch,
+        }
+    }
+
+    /// A client that does not read what it asked for is gone.
+    fn reply(&self, reply: &Reply) -> Result<(), End> {
+        let socket = self.socket.get_ref().as_fd();
+        socket::send(socket, reply.encode().as_slice(), &[]).map_err(|_| End::Gone)
+    }
+
+    fn refuse(&self, why: Refusal) {
+        add(&self.context.sessions.refused, 1);
+        // It may be gone.
+        let _ = self.reply(&Reply::Refused(why));
+    }
+
+    fn add_region(&self, region: u16, bytes: u64, file: OwnedFd) -> Result<(), End> {
+        match self.regions.add(region, bytes, file) {
+            Ok(()) => {
+                add(&self.context.sessions.region_bytes, bytes);
+                self.counted_bytes.set(self.counted_bytes.get() + bytes);
+                self.reply(&Reply::Added { region })
+            }
+            Err(error) => {
+                tracing::info!(pid = self.peer.pid.as_raw_nonzero(), %error, "a region is refused");
+                add(&self.context.sessions.refused, 1);
+                self.reply(&Reply::Refused(region_refusal(&error)))
+            }
+        }
+    }
+
+    fn attach(&mut self, memory: OwnedFd, bell: OwnedFd, class: Class) -> Result<(), Refusal> {
+        if !is_eventfd(&bell) {
+            return Err(Refusal::Doorbell);
+        }
+        self.bell = Some(socket::watch(Arc::new(bell)).map_err(|_| Refusal::Exhausted)?);
+        let memory = Arena::attach(memory).map_err(|_| Refusal::Queue)?;
+        let most = Queue::bytes_for(SLOTS_MAX).map_err(|_| Refusal::Queue)? + PAGE_BYTES_MAX;
+        if memory.len_bytes() > most {
+            return Err(Refusal::Queue);
+        }
+        let queue = Queue::attach(Memory::from(memory)).map_err(|_| Refusal::Queue)?;
+        let weight = weight::weight_of(&self.context.config.borrow().weights, &self.peer, class);
+        let service = self.context.service.borrow();
+        let service = service.as_ref().ok_or(Refusal::Stopping)?;
+        let held = Arc::clone(self.socket.get_ref());
+        let attached = service.attach_remote(queue, Arc::clone(&self.regions) as _, weight, held);
+        self.attachment = Some(attached.map_err(|error| match error {
+            AttachError::Full => Refusal::Full,
+            AttachError::Stopping => Refusal::Stopping,
+            AttachError::Memory(_) | AttachError::Layout(_) => Refusal::Exhausted,
+        })?);
+        add(&self.context.sessions.served, 1);
+        tracing::debug!(pid = self.peer.pid.as_raw_nonzero(), weight, "a client is served");
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let sessions = &self.context.sessions;
+        subtract(&sessions.open, 1);
+        subtract(&sessions.region_bytes, self.counted_bytes.get());
+        if self.attachment.is_some() {
+            subtract(&sessions.served, 1);
+        }
+    }
+}
+
+/// What a message says, if it says something and has what belongs to it.
+fn understand(received: Received) -> Option<(Request, Vec<OwnedFd>)> {
+    let request = Request::decode(received.bytes()).ok()?;
+    let is_whole = !received.has_more && received.descriptors.len() == request.descriptors();
+    is_whole.then_some((request, received.descriptors))
+}
+
+fn region_refusal(error: &RegionError) -> Refusal {
+    match error {
+        RegionError::Number(_) | RegionError::Size { .. } => Refusal::RegionLimit,
+        RegionError::System { .. } => Refusal::Exhausted,
+        RegionError::Length { .. } | RegionError::NotMemfd | RegionError::Unsealed => {
+            Refusal::Region
+        }
+    }
+}
+
+/// Whether a descriptor is what only writing makes readable.
+fn is_eventfd(fd: &OwnedFd) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")
+}

@@ -1,0 +1,423 @@
+//! The service: its threads, and who is attached to it.
+
+use std::any::Any;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use unlade_copy_kernels::Space;
+use unlade_copy_scheduler::admit::Costs;
+use unlade_copy_scheduler::{ClientId, Micros};
+use unlade_shm::{LayoutError, Memory, MemoryError, Queue};
+
+use crate::calibration;
+use crate::client::{Client, Held};
+use crate::config::Config;
+use crate::counters::{Counters, Counts};
+use crate::notice::Notice;
+use crate::post::{Mail, Post, Route};
+use crate::scaling::{LOOK_US, Scaling};
+use crate::units::Devices;
+use crate::worker::Worker;
+
+/// Most threads of a service.
+pub const THREADS_MAX: usize = 64;
+/// Most clients of a service.
+pub const CLIENTS_MAX: usize = 4096;
+
+/// Why a service does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No threads, too many, or more at least than at most.
+    #[error("{min} to {max} threads: give 1 to {THREADS_MAX}, the smaller number first")]
+    Threads {
+        /// At least so many.
+        min: usize,
+        /// At most so many.
+        max: usize,
+    },
+    /// The system has no more.
+    #[error("the copy service's thread does not start: {0}")]
+    Spawn(#[from] io::Error),
+}
+
+/// Why a client is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// As many are attached as there may be.
+    #[error("{CLIENTS_MAX} clients are attached: copy without the service, or share a client")]
+    Full,
+    /// The service is stopping.
+    #[error("the copy service is stopping")]
+    Stopping,
+    /// No memory for the queue.
+    #[error("no memory for a queue: {0}")]
+    Memory(#[from] MemoryError),
+    /// The number of slots is none that a queue can have.
+    #[error("the queue: {0}")]
+    Layout(#[from] LayoutError),
+}
+
+/// What the threads and the attachments share.
+pub(crate) struct Shared {
+    pub config: Config,
+    pub counters: Arc<Counters>,
+    pub devices: Devices,
+    /// Where the threads' time begins.
+    pub origin: Instant,
+    posts: Box<[Post]>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    scaling: Mutex<Scaling>,
+    /// When the load is to be looked at next, microseconds.
+    look_at_us: AtomicU64,
+    stopping: AtomicBool,
+    /// A thread has panicked.
+    broken: AtomicBool,
+    scenarios: AtomicUsize,
+    clients: AtomicUsize,
+    next_client: AtomicU32,
+}
+
+impl Shared {
+    fn new(config: Config, devices: Devices) -> Shared {
+        Shared {
+            config,
+            counters: Arc::default(),
+            devices,
+            origin: Instant::now(),
+            posts: (0..config.threads_max).map(|_| Post::default()).collect(),
+            threads: Mutex::default(),
+            scaling: Mutex::new(Scaling::new(&config)),
+            look_at_us: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            scenarios: AtomicUsize::new(0),
+            clients: AtomicUsize::new(0),
+            next_client: AtomicU32::new(0),
+        }
+    }
+
+    pub fn post(&self, thread: usize) -> &Post {
+        &self.posts[thread]
+    }
+
+    fn scaling(&self) -> MutexGuard<'_, Scaling> {
+        self.scaling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there may be more than one thread.
+    pub fn scales(&self) -> bool {
+        self.config.threads_max > 1
+    }
+
+    /// Looks at the load, where it is time and nobody else does.
+    pub fn look(self: &Arc<Self>, now: Micros) {
+        if now.0 < self.look_at_us.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(mut scaling) = self.scaling.try_lock() else { return };
+        self.look_at_us.store(now.0.saturating_add(LOOK_US), Ordering::Relaxed);
+        scaling.look(self, now);
+    }
+
+    /// Starts the thread with this number; false where it cannot be, or not yet.
+    pub fn start_thread(self: &Arc<Self>, number: usize) -> bool {
+        match self.spawn(number) {
+            Ok(is_started) => is_started,
+            Err(error) => {
+                tracing::warn!(%error, "no other thread can be had: those that run go on");
+                false
+            }
+        }
+    }
+
+    fn spawn(self: &Arc<Self>, number: usize) -> io::Result<bool> {
+        let mut threads = self.threads();
+        // Whoever ends the service says so before it looks for threads.
+        if self.is_stopping() || !self.post(number).open() {
+            return Ok(false);
+        }
+        // Those that have ended have said what there was to say.
+        threads.retain(|thread| !thread.is_finished());
+        let shared = Arc::clone(self);
+        let run = move || {
+            let _alarm = Alarm(Arc::clone(&shared));
+            Worker::new(number, shared).run();
+        };
+        let spawned = std::thread::Builder::new().name(format!("copyd-{number}")).spawn(run);
+        match spawned {
+            Ok(thread) => {
+                threads.push(thread);
+                self.counters.threads_started.add(1);
+                Ok(true)
+            }
+            Err(error) => {
+                self.post(number).close();
+                Err(error)
+            }
+        }
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    pub fn scenario_is_on(&self) -> bool {
+        self.scenarios.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// Notes that a thread panicked.
+struct Alarm(Arc<Shared>);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.broken.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Threads that copy for clients; they end with this value.
+pub struct Service {
+    shared: Arc<Shared>,
+}
+
+impl Service {
+    /// Starts a service, with the devices that `config` says.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(config: Config) -> Result<Service, StartError> {
+        Service::start_with(config, Devices::of(config.units))
+    }
+
+    /// Starts a service with these devices, whatever `config` says.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start_with(config: Config, devices: Devices) -> Result<Service, StartError> {
+        let (min, max) = (config.threads_min, config.threads_max);
+        if min == 0 || min > max || max > THREADS_MAX {
+            return Err(StartError::Threads { min, max });
+        }
+        let service = Service { shared: Arc::new(Shared::new(config, devices)) };
+        for number in 0..min {
+            service.shared.spawn(number)?;
+            service.shared.scaling().started();
+        }
+        Ok(service)
+    }
+
+    /// A client whose addresses are in `space`.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn attach(&self, space: Arc<dyn Space>, weight: u32) -> Result<Attachment, AttachError> {
+        self.attach_with(space, weight, self.shared.config.slots)
+    }
+
+    /// As [`Service::attach`], with a queue for so many tasks: a power of two, 16 to 4096.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn attach_with(
+        &self,
+        space: Arc<dyn Space>,
+        weight: u32,
+        slots: u32,
+    ) -> Result<Attachment, AttachError> {
+        let bytes = Queue::bytes_for(slots)?;
+        let queue = Queue::create(Memory::heap(bytes)?, slots)?;
+        self.join(queue, space, weight, None)
+    }
+
+    /// A client in another process, with a queue that it made. `held` goes when the service has
+    /// let go of the client: from then on nothing of it is read, written or claimed.
+    ///
+    /// The service keeps the doorbell in the queue; who finds that it says *asleep* has
+    /// [`Attachment::ring`] called.
+    ///
+    /// # Errors
+    /// [`AttachError::Full`], [`AttachError::Stopping`].
+    pub fn attach_remote(
+        &self,
+        queue: Queue,
+        space: Arc<dyn Space>,
+        weight: u32,
+        held: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Attachment, AttachError> {
+        self.join(queue, space, weight, Some(held))
+    }
+
+    fn join(
+        &self,
+        queue: Queue,
+        space: Arc<dyn Space>,
+        weight: u32,
+        held: Option<Held>,
+    ) -> Result<Attachment, AttachError> {
+        let shared = &self.shared;
+        if shared.is_stopping() {
+            return Err(AttachError::Stopping);
+        }
+        if shared.clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
+            shared.clients.fetch_sub(1, Ordering::Relaxed);
+            return Err(AttachError::Full);
+        }
+        let queue = Arc::new(queue);
+        let id = ClientId(shared.next_client.fetch_add(1, Ordering::Relaxed));
+        let client = Client::new(Arc::clone(&queue), space, Arc::clone(&shared.counters), held);
+        let notice = client.notice();
+        let mut scaling = shared.scaling();
+        let route = scaling.place(id, weight);
+        // A thread that runs is stopped, if at all, after this, and then gives the client on.
+        let _ = shared.post(route.thread()).send(Mail::Join(Arc::clone(&route), Box::new(client)));
+        drop(scaling);
+        Ok(Attachment { queue, shared: Arc::clone(shared), route, notice })
+    }
+
+    /// Keeps the threads awake while the value lives, with [`crate::Polling::Scenario`]: for a
+    /// stretch of work that copies much (Copier, SOSP 2025, §4.5.1).
+    pub fn scenario(&self) -> Scenario {
+        self.shared.scenarios.fetch_add(1, Ordering::Relaxed);
+        self.shared.posts.iter().for_each(|post| {
+            post.bell().ring();
+        });
+        Scenario(Arc::clone(&self.shared))
+    }
+
+    /// What the service has done.
+    pub fn counts(&self) -> Counts {
+        self.shared.counters.read()
+    }
+
+    /// The counters, for who wants to read them after the service's end.
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.shared.counters)
+    }
+
+    /// How many threads run.
+    pub fn threads(&self) -> usize {
+        self.shared.scaling().running()
+    }
+
+    /// What depends on the machine, as far as it was measured by now: see
+    /// [`Attachment::costs`].
+    pub fn costs(&self) -> Costs {
+        calibration::costs()
+    }
+
+    /// Whether none of its threads panicked. One that did, a mistake of ours, may have left claims
+    /// behind that nobody gives back.
+    pub fn is_whole(&self) -> bool {
+        !self.shared.broken.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Service {
+    /// Ends the threads, each after the copy that it is at. What is queued still is left to
+    /// whoever waits for it.
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        for post in &self.shared.posts {
+            post.bell().ring();
+        }
+        // None is started from now on.
+        let threads = std::mem::take(&mut *self.shared.threads());
+        for thread in threads {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the copy service panicked");
+            }
+        }
+    }
+}
+
+/// Keeps the threads of a service awake; see [`Service::scenario`].
+pub struct Scenario(Arc<Shared>);
+
+impl Drop for Scenario {
+    fn drop(&mut self) {
+        self.0.scenarios.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A client's end: its queue, and the bell of who serves it.
+pub struct Attachment {
+    queue: Arc<Queue>,
+    shared: Arc<Shared>,
+    route: Arc<Route>,
+    notice: Arc<Notice>,
+}
+
+impl Attachment {
+    /// The queue.
+    #[inline]
+    pub fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    #[inline]
+    fn post(&self) -> &Post {
+        self.shared.post(self.route.thread())
+    }
+
+    /// What depends on the machine: measured in the first moments in which a service of this
+    /// process has nothing to do, and the usual figures before.
+    pub fn costs(&self) -> Costs {
+        calibration::costs()
+    }
+
+    /// Whether a thread looks at the queue by itself; a hint.
+    #[inline]
+    pub fn is_awake(&self) -> bool {
+        self.post().bell().is_awake()
+    }
+
+    /// Wakes the thread where it sleeps.
+    pub fn ring(&self) {
+        // Where the client moves to another thread: that one is named first, and looks at the
+        // queue after a fence of its own. Whichever of the two fences is first, either it sees
+        // what was published, or we see its name and ring.
+        fence(Ordering::SeqCst);
+        let post = self.post();
+        if !post.bell().is_awake() {
+            post.ringer.note();
+        }
+        post.bell().ring();
+    }
+
+    /// A descriptor that is readable when handlers are due, or the service has ended; until
+    /// [`Attachment::clear_event`].
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn event(&self) -> io::Result<BorrowedFd<'_>> {
+        self.notice.event()
+    }
+
+    /// Makes the descriptor unreadable; before a look for handlers. Nothing where there is none.
+    pub fn clear_event(&self) {
+        self.notice.clear();
+    }
+
+    /// Whether the service still runs. Where it does not, nothing is claimed by it.
+    pub fn is_served(&self) -> bool {
+        !self.shared.is_stopping()
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        self.shared.clients.fetch_sub(1, Ordering::Relaxed);
+        self.shared.scaling().leave(self.route.id);
+        self.route.leave(&self.shared.posts);
+    }
+}

@@ -1,0 +1,28 @@
+//! A client's progress lines, as the plan wants to see them.
+
+use unlade_copy_scheduler::Ticket;
+use unlade_copy_scheduler::plan::Progress;
+use unlade_shm::Queue;
+
+/// Progress of one queue's tasks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'q>(pub &'q Queue);
+
+/// A ticket as the ring knows it.
+pub(crate) fn ring_ticket(ticket: Ticket) -> unlade_shm::Ticket {
+    unlade_shm::Ticket(ticket.0)
+}
+
+impl Progress for View<'_> {
+    fn done(&self, ticket: Ticket) -> u32 {
+        self.0.progress(ring_ticket(ticket)).done()
+    }
+
+    fn claim(&mut self, ticket: Ticket, bits: u32) -> u32 {
+        self.0.progress(ring_ticket(ticket)).claim(bits)
+    }
+
+    fn release(&mut self, ticket: Ticket, bits: u32) {
+        self.0.progress(ring_ticket(ticket)).release(bits);
+    }
+}

@@ -1,0 +1,324 @@
+//! One thread of the service: polls its clients' queues, serves the one that was served least, and
+//! sleeps when there is nothing to do.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
+
+use unlade_copy_scheduler::idle::{Idle, Rest};
+use unlade_copy_scheduler::share::Shares;
+use unlade_copy_scheduler::{ClientId, Micros};
+
+use crate::calibration::Calibration;
+use crate::client::{Client, Turn};
+use crate::post::{Mail, Post, Route};
+use crate::service::Shared;
+use crate::units::Engine;
+
+/// Of so many other clients at most is it asked within a slice whether they have something to do.
+const OTHERS_MAX: usize = 16;
+/// Looks at the queues between two looks at the clock, while there is nothing to do.
+const SPINS: u32 = 256;
+/// So often in a row there must have been nothing to do before anything is measured.
+const QUIET_MIN: u32 = 8;
+
+/// A client of this thread.
+struct Served {
+    route: Arc<Route>,
+    client: Box<Client>,
+}
+
+/// A thread's state.
+pub(crate) struct Worker {
+    number: usize,
+    shared: Arc<Shared>,
+    clients: Vec<Served>,
+    shares: Shares,
+    idle: Idle,
+    engine: Engine,
+    /// When the earliest lazy copy is due, as far as this round has seen.
+    due: Option<Micros>,
+    preempted: u64,
+    /// Some of the clients have their homes elsewhere.
+    is_moving: bool,
+    is_retiring: bool,
+    load: Busy,
+    calibration: Option<Box<Calibration>>,
+    /// Rounds in a row in which there was nothing to do.
+    quiet: u32,
+}
+
+/// How long a thread has been at work.
+#[derive(Default)]
+struct Busy {
+    us: u64,
+    since: Option<Micros>,
+}
+
+/// What is known after a round.
+enum Round {
+    /// Something was done.
+    Worked,
+    /// Nothing can be done before this time, if any, or news.
+    Quiet(Option<Micros>),
+}
+
+impl Worker {
+    pub fn new(number: usize, shared: Arc<Shared>) -> Worker {
+        let shares = Shares::new(shared.config.slice_bytes);
+        let sleep_us = shared.config.sleep_max.as_micros() as u64;
+        let idle = Idle::new(shared.config.polling.into(), sleep_us);
+        let engine = Engine::new(&shared.devices, number);
+        let calibration = Calibration::begin().map(Box::new);
+        Worker {
+            number,
+            clients: Vec::new(),
+            shares,
+            idle,
+            engine,
+            due: None,
+            preempted: 0,
+            is_moving: false,
+            is_retiring: false,
+            // A thread before may have had this number.
+            load: Busy { us: shared.post(number).busy_us(), since: None },
+            calibration,
+            quiet: 0,
+            shared,
+        }
+    }
+
+    fn now(&self) -> Micros {
+        Micros(self.shared.origin.elapsed().as_micros() as u64)
+    }
+
+    /// Serves until the service stops, or this thread is to end and has no clients. Nothing is
+    /// claimed then.
+    pub fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        let post = shared.post(self.number);
+        post.bell().announce_awake();
+        if let Err(error) = unlade_copy_kernels::guard::unblock() {
+            tracing::error!(%error, "bad addresses would end the process: this thread does not copy");
+            drop(post.bell().announce_sleep());
+            return;
+        }
+        while !shared.is_stopping() {
+            self.read_mail(post);
+            if self.is_moving {
+                self.give_away();
+            }
+            if self.is_retiring && self.clients.is_empty() && post.close() {
+                break;
+            }
+            let begin = self.now();
+            match self.round(begin) {
+                Round::Worked => self.worked(begin, post),
+                Round::Quiet(until) => {
+                    self.load.since = None;
+                    self.rest(until);
+                }
+            }
+            if shared.scales() {
+                shared.look(self.now());
+            }
+        }
+        self.clients.iter_mut().for_each(|served| {
+            served.client.cancel(&mut self.engine, shared.config.run_bytes);
+        });
+        // Nobody need ring here any more.
+        drop(post.bell().announce_sleep());
+        self.clients.iter().for_each(|served| served.client.announce_sleep());
+    }
+
+    fn worked(&mut self, begin: Micros, post: &Post) {
+        let now = self.now();
+        self.quiet = 0;
+        self.idle.worked(now);
+        if self.shared.scales() {
+            let since = *self.load.since.get_or_insert(begin);
+            self.load.us += now.0.saturating_sub(since.0);
+            self.load.since = Some(now);
+            post.set_busy_us(self.load.us);
+        }
+    }
+
+    fn read_mail(&mut self, post: &Post) {
+        let mail = post.receive();
+        if mail.is_empty() {
+            return;
+        }
+        for mail in mail {
+            match mail {
+                Mail::Join(route, client) => self.take(route, client),
+                Mail::Leave(id) => self.let_go(id),
+                Mail::Move => self.is_moving = true,
+                Mail::Retire => (self.is_moving, self.is_retiring) = (true, true),
+            }
+        }
+        // The queues of clients that have come are looked at after this: see `Attachment::ring`.
+        fence(Ordering::SeqCst);
+    }
+
+    fn take(&mut self, route: Arc<Route>, client: Box<Client>) {
+        match self.shares.join(route.id, route.weight) {
+            Ok(()) => {
+                client.announce_awake();
+                // It may have been sent on while it was on its way.
+                self.is_moving |= route.home() != self.number;
+                self.clients.push(Served { route, client });
+            }
+            // Its weight was checked, and its number is new: this is our own mistake. The client
+            // copies by itself.
+            Err(error) => tracing::error!(client = route.id.0, %error, "a client is not served"),
+        }
+    }
+
+    fn let_go(&mut self, id: ClientId) {
+        self.shares.leave(id);
+        let run_bytes = self.shared.config.run_bytes;
+        let Some(at) = self.clients.iter().position(|served| served.route.id == id) else { return };
+        let mut served = self.clients.swap_remove(at);
+        served.client.cancel(&mut self.engine, run_bytes);
+    }
+
+    /// Hands clients over that are to be served elsewhere, once no device of this thread has
+    /// anything of them. What waits for their sockets goes along.
+    fn give_away(&mut self) {
+        self.is_moving = false;
+        let mut at = 0;
+        while let Some(Served { route, client }) = self.clients.get(at) {
+            let home = route.home();
+            if home == self.number {
+                at += 1;
+                continue;
+            }
+            if client.is_at_device() {
+                self.is_moving = true;
+                at += 1;
+                continue;
+            }
+            let Served { route, client } = self.clients.swap_remove(at);
+            self.shares.leave(route.id);
+            match route.hand_over(client, home, self.shared.post(home)) {
+                Ok(()) => self.shared.counters.moves.add(1),
+                Err(client) => {
+                    // That thread has ended: the home is another one by now, or will be soon.
+                    self.take(route, client);
+                    self.is_moving = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes in news of all clients, and serves one.
+    fn round(&mut self, now: Micros) -> Round {
+        self.due = None;
+        for Served { route, client } in &mut self.clients {
+            if client.intake(now) {
+                // Also where the client copies everything itself: it goes on submitting.
+                self.idle.worked(now);
+            }
+            match client.is_idle() {
+                true => self.shares.sleep(route.id),
+                false => self.shares.wake(route.id),
+            }
+        }
+        self.round_of_the_others()
+    }
+
+    /// Serves whoever was served least of those that may have something to do.
+    fn round_of_the_others(&mut self) -> Round {
+        let Some(id) = self.shares.pick() else { return Round::Quiet(self.due) };
+        let Some(place) = self.clients.iter().position(|served| served.route.id == id) else {
+            return Round::Quiet(self.due);
+        };
+        let (before, rest) = self.clients.split_at_mut(place);
+        let Some((served, behind)) = rest.split_first_mut() else { return Round::Quiet(self.due) };
+        // Whoever had nothing to do and has now need not wait for a whole slice of another's.
+        let others = || {
+            let mut others = before.iter().chain(behind.iter()).take(OTHERS_MAX);
+            others.any(|other| other.client.is_idle() && other.client.has_news())
+        };
+        let config = &self.shared.config;
+        let origin = self.shared.origin;
+        let clock = || Micros(origin.elapsed().as_micros() as u64);
+        let (slice_bytes, run_bytes) = (config.slice_bytes, config.run_bytes);
+        let engine = &mut self.engine;
+        let (copied_bytes, turn) =
+            served.client.turn(clock, engine, slice_bytes, run_bytes, others);
+        if copied_bytes > 0 && self.shared.scales() {
+            served.route.bytes.fetch_add(copied_bytes, Ordering::Relaxed);
+        }
+        self.shares.charge(id, copied_bytes);
+        match turn {
+            _ if copied_bytes > 0 => return Round::Worked,
+            Turn::More => return Round::Worked,
+            Turn::Later(until) => self.due = Some(self.due.map_or(until, |due| due.min(until))),
+            Turn::Wait | Turn::Idle => {}
+        }
+        // Others may have what can be done.
+        self.shares.sleep(id);
+        self.round_of_the_others()
+    }
+
+    /// Spins, yields or sleeps; or measures what has to be known of the machine.
+    fn rest(&mut self, until: Option<Micros>) {
+        self.quiet = self.quiet.saturating_add(1);
+        if self.quiet >= QUIET_MIN && self.calibration.is_some() {
+            self.calibration = self.calibration.take().and_then(Calibration::step);
+            return;
+        }
+        self.idle.set_active(self.shared.scenario_is_on());
+        let preempted = self.was_preempted();
+        if preempted {
+            self.shared.post(self.number).ringer.keep_off();
+        }
+        match self.idle.nothing(self.now(), preempted) {
+            Rest::Spin => {
+                for _ in 0..SPINS {
+                    if self.has_news() {
+                        return;
+                    }
+                    std::hint::spin_loop();
+                }
+            }
+            Rest::Yield => std::thread::yield_now(),
+            Rest::Sleep(us) => self.sleep(until, Duration::from_micros(us)),
+        }
+    }
+
+    /// Whether the core was taken from this thread since it was asked last: somebody else needs it.
+    fn was_preempted(&mut self) -> bool {
+        let now = involuntary_switches();
+        std::mem::replace(&mut self.preempted, now) != now
+    }
+
+    fn has_news(&self) -> bool {
+        self.shared.post(self.number).has_mail()
+            || self.clients.iter().any(|served| served.client.has_news())
+    }
+
+    fn sleep(&mut self, until: Option<Micros>, most: Duration) {
+        let shared = Arc::clone(&self.shared);
+        let bell = shared.post(self.number).bell();
+        let drowsy = bell.announce_sleep();
+        self.clients.iter().for_each(|served| served.client.announce_sleep());
+        if !self.has_news() && !shared.is_stopping() {
+            shared.counters.sleeps.add(1);
+            let due = until.map(|until| until.0.saturating_sub(self.now().0));
+            if bell.sleep(drowsy, due.map_or(most, Duration::from_micros).min(most)) {
+                self.idle.rung();
+                shared.post(self.number).ringer.keep_off();
+            }
+        }
+        bell.announce_awake();
+        self.clients.iter().for_each(|served| served.client.announce_awake());
+    }
+}
+
+/// How often the core was taken from this thread; a system call.
+fn involuntary_switches() -> u64 {
+    unlade_sys::usage::ThreadUsage::now().map_or(0, |usage| usage.involuntary_switches)
+}

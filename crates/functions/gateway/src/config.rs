@@ -1,0 +1,369 @@
+//! The configuration of a gateway. Everything not said has a safe default.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use unlade_config::{ByteSize, SettingsError};
+use unlade_fn_model::isolation::Mode;
+use unlade_fn_model::manifest::is_name;
+use unlade_fn_model::pool::Limits;
+use unlade_runtime::logs::LogConfig;
+use unlade_s3::Policy;
+
+use crate::auth::KeyPair;
+use crate::permit::MODES;
+use crate::tenant::relay;
+
+/// The tenant that a function has where it says none.
+pub const DEFAULT_TENANT: &str = "default";
+/// Most tenants of a shared worker, `default` among them.
+const SHARED_TENANTS_MAX: usize = 256;
+/// Longest path of a socket (unix(7)), without its final zero.
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Why a configuration is none. The operator's fault.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// A value that cannot be.
+    #[error("{key}: {why}")]
+    Value {
+        /// Which.
+        key: &'static str,
+        /// What it should be.
+        why: String,
+    },
+}
+
+/// The file given to `unlade fn serve --config`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GatewayConfig {
+    /// Where callers connect.
+    pub listen: SocketAddr,
+    /// Whether callers of other machines may: what they say is signed, and not encrypted.
+    pub allow_remote: bool,
+    /// How callers show who they are.
+    pub authentication: Authentication,
+    /// Whether a function is served only when its handler could be imported.
+    pub check_imports: bool,
+    /// Where `/metrics` and `/healthz` are served.
+    pub admin: Option<SocketAddr>,
+    /// Where everything is kept.
+    pub state: PathBuf,
+    /// A directory of functions that are served from where they lie.
+    pub functions: Option<PathBuf>,
+    /// What all instances may use together; three quarters of the machine's where it is not said.
+    pub memory_max: Option<ByteSize>,
+    /// Most instances.
+    pub instances_max: usize,
+    /// Most invocations of one function that wait for an instance.
+    pub waiting_max: usize,
+    /// How long one waits.
+    #[serde(with = "unlade_config::duration")]
+    pub waiting_timeout: Duration,
+    /// Instances of a function that start at a time.
+    pub starting_max: usize,
+    /// How long the start of an instance may take.
+    #[serde(with = "unlade_config::duration")]
+    pub start_timeout: Duration,
+    /// How long writes may take to become durable once the handler has returned.
+    #[serde(with = "unlade_config::duration")]
+    pub settle_timeout: Duration,
+    /// How long a drain may take.
+    #[serde(with = "unlade_config::duration")]
+    pub drain_timeout: Duration,
+    /// The interpreter of functions that name none.
+    pub python: PathBuf,
+    /// Directories of packages that all functions have.
+    pub packages: Vec<PathBuf>,
+    /// What functions may write, in memory.
+    pub scratch: ByteSize,
+    /// Where objects are, as in a worker's configuration; else the built-in store.
+    pub store: Option<toml::Table>,
+    /// Where the built-in store listens.
+    pub store_listen: SocketAddr,
+    /// Whether each tenant has an I/O worker of its own.
+    pub workers: Workers,
+    /// Where the shared worker serves `/metrics`, with a label that names the tenant.
+    pub workers_admin: Option<SocketAddr>,
+    /// Tenants, by name.
+    pub tenant: BTreeMap<String, TenantConfig>,
+    /// What instances run in, by name.
+    pub isolation: toml::Table,
+    /// Format and level of the log.
+    pub log: LogConfig,
+}
+
+/// How callers show who they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Authentication {
+    /// By a signature with a key of their tenant's.
+    #[default]
+    Keys,
+    /// Not at all: whoever reaches the gateway may do everything, as any tenant.
+    Off,
+}
+
+/// How many I/O workers there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Workers {
+    /// A process for each tenant.
+    #[default]
+    PerTenant,
+    /// One process for all: less memory, and one end for all of them.
+    Shared,
+}
+
+/// A tenant: who it is, what its functions may choose, and what its worker is told.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TenantConfig {
+    /// The keys that its callers sign with; none: a pair is made, and kept in the state.
+    pub keys: Vec<KeyPair>,
+    /// The most that its functions may do, whatever their manifests say; none: everything.
+    pub role: Option<serde_json::Value>,
+    /// The modes that its manifests may choose.
+    pub modes: Vec<Mode>,
+    /// Directories of packages that its manifests may name, or others below them.
+    pub packages: Vec<PathBuf>,
+    /// Interpreters that its manifests may choose beside the gateway's.
+    pub pythons: Vec<PathBuf>,
+    /// Where its objects are, and its credentials.
+    pub store: Option<toml::Table>,
+    /// `[instance]` of its worker.
+    pub instance: Option<toml::Table>,
+    /// `[copies]` of its worker.
+    pub copies: Option<toml::Table>,
+    /// `[tenant]` of its worker.
+    pub limits: Option<toml::Table>,
+    /// Where its worker serves `/metrics`.
+    pub admin: Option<SocketAddr>,
+}
+
+impl Default for TenantConfig {
+    fn default() -> TenantConfig {
+        TenantConfig {
+            keys: Vec::new(),
+            role: None,
+            modes: MODES.to_vec(),
+            packages: Vec::new(),
+            pythons: Vec::new(),
+            store: None,
+            instance: None,
+            copies: None,
+            limits: None,
+            admin: None,
+        }
+    }
+}
+
+impl TenantConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        if let Some(role) = &self.role {
+            let understood = Policy::from_value(role);
+            understood.map_err(|error| value("[tenant] role", error))?;
+            if role.get("boundary").is_some() {
+                return Err(value("[tenant] role", "is itself a boundary, and has none"));
+            }
+        }
+        let is_word = |text: &str| {
+            !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic() && !"/,;=[]".contains(c))
+        };
+        for pair in &self.keys {
+            if !is_word(&pair.access_key_id) || pair.secret_access_key.is_empty() {
+                let why = "an access_key_id is letters and digits, and a secret is not empty";
+                return Err(value("[tenant] keys", why));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Default for GatewayConfig {
+    fn default() -> GatewayConfig {
+        let local = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+        let python = ["/usr/bin/python3", "/usr/local/bin/python3"].map(PathBuf::from);
+        let found = python.iter().find(|path| path.exists());
+        GatewayConfig {
+            listen: local(9001),
+            allow_remote: false,
+            authentication: Authentication::default(),
+            check_imports: true,
+            admin: None,
+            state: PathBuf::from("/var/lib/unlade/fn"),
+            functions: None,
+            memory_max: None,
+            instances_max: 1000,
+            waiting_max: 1000,
+            waiting_timeout: Duration::from_secs(10),
+            starting_max: 8,
+            start_timeout: Duration::from_secs(60),
+            settle_timeout: Duration::from_secs(60),
+            drain_timeout: Duration::from_secs(30),
+            python: found.unwrap_or(&python[0]).clone(),
+            packages: Vec::new(),
+            scratch: ByteSize(512 << 20),
+            store: None,
+            store_listen: local(9000),
+            workers: Workers::default(),
+            workers_admin: None,
+            tenant: BTreeMap::new(),
+            isolation: toml::Table::new(),
+            log: LogConfig::default(),
+        }
+    }
+}
+
+fn value(key: &'static str, why: impl ToString) -> ConfigError {
+    ConfigError::Value { key, why: why.to_string() }
+}
+
+impl GatewayConfig {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// What is wrong in it, with file, line and key.
+    pub fn load(path: &Path) -> Result<GatewayConfig, ConfigError> {
+        let config: GatewayConfig = unlade_config::load(path)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Refuses values that cannot be.
+    ///
+    /// # Errors
+    /// The first that cannot.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if !self.listen.ip().is_loopback() && !self.allow_remote {
+            let why = "events and results are not encrypted: an address that is not of this \
+                       machine needs allow_remote = true";
+            return Err(value("listen", why));
+        }
+        if self.allow_remote && self.authentication == Authentication::Off {
+            let why =
+                "must be \"keys\" with allow_remote: whoever reaches the gateway could deploy";
+            return Err(value("authentication", why));
+        }
+        for tenant in self.tenant.values() {
+            tenant.check()?;
+        }
+        if self.store.is_none() && !self.store_listen.ip().is_loopback() && !self.allow_remote {
+            return Err(value("store_listen", "must be of this machine, or set allow_remote"));
+        }
+        if self.workers_admin.is_some() && self.workers != Workers::Shared {
+            let why = "is of workers = \"shared\"; others have [tenant.NAME] admin";
+            return Err(value("workers_admin", why));
+        }
+        if self.workers == Workers::Shared && self.tenant.len() >= SHARED_TENANTS_MAX {
+            let why = format!("{SHARED_TENANTS_MAX} at most share a worker");
+            return Err(value("[tenant]", why));
+        }
+        for name in self.tenant.keys().map(String::as_str).chain([DEFAULT_TENANT]) {
+            if !is_name(name) {
+                return Err(value("[tenant]", format!("{name:?} is no name")));
+            }
+            // Of its sockets the one with the longest name.
+            let length = relay(&self.tenant_dir(name)).as_os_str().len();
+            if length > SOCKET_PATH_BYTES_MAX {
+                let why = format!(
+                    "{} is too long for the sockets in it by {} octets",
+                    self.state.display(),
+                    length - SOCKET_PATH_BYTES_MAX
+                );
+                return Err(value("state", why));
+            }
+        }
+        for (key, number) in [
+            ("instances_max", self.instances_max),
+            ("waiting_max", self.waiting_max),
+            ("starting_max", self.starting_max),
+        ] {
+            if number == 0 {
+                return Err(value(key, "must be 1 at least"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Limits of the pool.
+    pub fn limits(&self) -> Limits {
+        Limits {
+            memory_bytes_max: self.memory_max.map_or_else(three_quarters_bytes, |size| size.0),
+            instances_max: self.instances_max,
+            waiting_max: self.waiting_max,
+            waiting_timeout: self.waiting_timeout,
+            starting_max: self.starting_max,
+        }
+    }
+
+    /// Where a tenant's things are.
+    pub fn tenant_dir(&self, tenant: &str) -> PathBuf {
+        self.state.join("tenants").join(tenant)
+    }
+}
+
+/// Three quarters of the machine's memory.
+fn three_quarters_bytes() -> u64 {
+    let system = rustix::system::sysinfo();
+    system.totalram as u64 * u64::from(system.mem_unit) / 4 * 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<GatewayConfig, ConfigError> {
+        let config: GatewayConfig = unlade_config::parse(text, "fn.toml")?;
+        config.check()?;
+        Ok(config)
+    }
+
+    #[test]
+    fn nothing_has_to_be_said() {
+        let config = parsed("").unwrap();
+        assert_eq!(config.listen.to_string(), "127.0.0.1:9001");
+        assert!(config.limits().memory_bytes_max > 0);
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        for wrong in [
+            "listen = \"0.0.0.0:9001\"",
+            "store_listen = \"0.0.0.0:9000\"",
+            "instances_max = 0",
+            "[tenant.\"a/b\"]",
+            "lisen = \"127.0.0.1:1\"",
+            "workers = \"one\"",
+            "workers_admin = \"127.0.0.1:1\"",
+            "authentication = \"off\"\nallow_remote = true",
+            "authentication = \"none\"",
+            "[tenant.a]\nmodes = [\"fast\"]",
+            "[tenant.a]\nrole = { a = 1 }",
+            "[tenant.a]\nrole = { statements = [], boundary = { statements = [] } }",
+            "[[tenant.a.keys]]\naccess_key_id = \"a/b\"\nsecret_access_key = \"s\"",
+            "[[tenant.a.keys]]\naccess_key_id = \"ab\"\nsecret_access_key = \"\"",
+        ] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+        let long = format!("state = \"/{}\"", "x".repeat(100));
+        assert!(parsed(&long).unwrap_err().to_string().contains("too long"));
+        let rest = "/tenants/default/tcp/relay".len();
+        for (bytes, fits) in [(SOCKET_PATH_BYTES_MAX, true), (SOCKET_PATH_BYTES_MAX + 1, false)] {
+            let state = format!("state = \"/{}\"", "x".repeat(bytes - rest - 1));
+            assert_eq!(parsed(&state).is_ok(), fits, "{bytes}");
+        }
+        assert!(parsed("listen = \"0.0.0.0:9001\"\nallow_remote = true").is_ok());
+        let shared = "workers = \"shared\"\nworkers_admin = \"127.0.0.1:1\"";
+        assert_eq!(parsed(shared).unwrap().workers, Workers::Shared);
+        let many: String = (0..SHARED_TENANTS_MAX).map(|n| format!("[tenant.t{n}]\n")).collect();
+        assert!(parsed(&many).is_ok() && parsed(&format!("{shared}\n{many}")).is_err());
+    }
+}

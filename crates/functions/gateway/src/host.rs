@@ -1,0 +1,542 @@
+//! Functions, and the pool's actions carried out.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, Semaphore, oneshot};
+use unlade_fn_model::isolation::{Image, Isolation, Mode, Preload, Template};
+use unlade_fn_model::manifest::Backend;
+use unlade_fn_model::pool::{Action, FunctionId, InstanceId, InvocationId, Pool, Refused, Share};
+use unlade_fn_model::{Manifest, ManifestError};
+use unlade_metrics::{Event, Meter};
+use unlade_s3::hint;
+
+use crate::auth::Keys;
+use crate::config::{DEFAULT_TENANT, GatewayConfig, TenantConfig};
+use crate::deploy::{self, Revision};
+use crate::member::{self, Member};
+use crate::permit;
+use crate::store::Access;
+use crate::tenant::{Tenant, relay};
+use crate::tenants::Tenants;
+
+/// How often idle instances are looked at.
+const TICK: Duration = Duration::from_millis(500);
+/// How often what instances use is measured.
+const MEASURE: Duration = Duration::from_secs(5);
+/// What an instance is charged with at least.
+const CHARGE_BYTES_MIN: u64 = 4 << 20;
+
+/// A function, as it was deployed. Another deployment is another one.
+pub struct Function {
+    /// The pool's number.
+    pub id: FunctionId,
+    /// Its name.
+    pub name: String,
+    /// What its author says.
+    pub manifest: Manifest,
+    /// Its files.
+    pub code: PathBuf,
+    /// The number of its role, which its next deployments have too.
+    pub role: u64,
+    /// Its tenant.
+    pub tenant: Rc<Tenant>,
+    hints: Vec<hint::Template>,
+    /// What its templates import: less than the manifest says where a template has found so.
+    preload: RefCell<Preload>,
+    template: tokio::sync::Mutex<Option<Rc<dyn Template>>>,
+    /// Whether it was removed, or replaced.
+    is_removed: Cell<bool>,
+    removed: Rc<Notify>,
+    /// Whether it was deployed: its files are the gateway's, and go with it.
+    pub is_deployed: bool,
+    /// Whether its files stay though it goes.
+    is_kept: Cell<bool>,
+}
+
+impl Drop for Function {
+    /// Its last instance has gone, or it was never served.
+    fn drop(&mut self) {
+        // Who watches its template holds that.
+        self.removed.notify_one();
+        if self.is_removed.get() && self.is_deployed && !self.is_kept.get() {
+            deploy::discard(&self.code);
+        }
+    }
+}
+
+/// An instance that was given to an invocation.
+pub struct Assigned {
+    /// The instance.
+    pub member: Rc<Member>,
+    /// Whether it is its first.
+    pub is_first: bool,
+}
+
+/// Everything of a gateway.
+pub struct Host {
+    /// What the operator says.
+    pub config: GatewayConfig,
+    /// Where the built-in store is, or that of the configuration, as far as it is said.
+    pub access: Option<Access>,
+    /// The directory that has the guest's package.
+    pub guest: PathBuf,
+    /// What is counted.
+    pub meter: Arc<Meter>,
+    backends: HashMap<Backend, Rc<dyn Isolation>>,
+    pool: RefCell<Pool>,
+    functions: RefCell<BTreeMap<String, Rc<Function>>>,
+    by_id: RefCell<HashMap<FunctionId, Rc<Function>>>,
+    members: RefCell<BTreeMap<InstanceId, Rc<Member>>>,
+    waiting: RefCell<HashMap<InvocationId, oneshot::Sender<Result<Assigned, Refused>>>>,
+    /// Its tenants.
+    pub tenants: Tenants,
+    roles: RefCell<HashMap<String, u64>>,
+    /// What each tenant's functions may choose and do.
+    rules: RefCell<BTreeMap<String, TenantConfig>>,
+    /// The keys that callers sign with; nothing where they need not.
+    pub keys: RefCell<Option<Keys>>,
+    /// Functions that are being tried at a time.
+    pub trials: Semaphore,
+    next: Cell<u64>,
+    /// Invocations that have not been answered.
+    pub running: Cell<usize>,
+}
+
+impl Host {
+    /// A host without functions.
+    pub fn new(
+        config: GatewayConfig,
+        backends: HashMap<Backend, Rc<dyn Isolation>>,
+        tenants: Tenants,
+        access: Option<Access>,
+        guest: PathBuf,
+        meter: Arc<Meter>,
+    ) -> Rc<Host> {
+        let pool = RefCell::new(Pool::new(config.limits()));
+        let (rules, trials) = (config.tenant.clone(), Semaphore::new(config.starting_max));
+        Rc::new(Host {
+            config,
+            access,
+            guest,
+            meter,
+            backends,
+            pool,
+            functions: RefCell::default(),
+            by_id: RefCell::default(),
+            members: RefCell::default(),
+            waiting: RefCell::default(),
+            tenants,
+            roles: RefCell::default(),
+            rules: RefCell::new(rules),
+            keys: RefCell::default(),
+            trials,
+            next: Cell::new(1),
+            running: Cell::new(0),
+        })
+    }
+
+    /// A number that no other thing has.
+    pub fn next(&self) -> u64 {
+        let next = self.next.get();
+        self.next.set(next + 1);
+        next
+    }
+
+    /// The function of a name.
+    pub fn function(&self, name: &str) -> Option<Rc<Function>> {
+        self.functions.borrow().get(name).cloned()
+    }
+
+    /// All functions.
+    pub fn functions(&self) -> Vec<Rc<Function>> {
+        self.functions.borrow().values().cloned().collect()
+    }
+
+    /// A function that is not served yet.
+    ///
+    /// # Errors
+    /// The manifest's, or it chooses what its tenant may not.
+    pub fn make(&self, name: &str, revision: Revision) -> Result<Rc<Function>, ManifestError> {
+        let Revision { manifest, code, tenant } = revision;
+        manifest.check()?;
+        let wrong = |key: &str, why: String| ManifestError { key: key.to_owned(), why };
+        permit::check(&tenant, &self.rules(&tenant), &manifest)?;
+        let tenant = self.tenants.get(&tenant).ok_or_else(|| {
+            wrong("tenant", format!("{tenant:?} is not in the gateway's configuration"))
+        })?;
+        if !self.backends.contains_key(&manifest.isolation) {
+            let why = format!("{:?} is not offered by this gateway", manifest.isolation);
+            return Err(wrong("isolation", why));
+        }
+        let role = self.role(name.to_owned());
+        Ok(Rc::new(Function {
+            is_deployed: code.starts_with(self.config.state.join("functions")),
+            id: self.next(),
+            name: name.to_owned(),
+            hints: manifest.templates()?,
+            preload: RefCell::new(manifest.preload.clone()),
+            manifest,
+            code,
+            role,
+            tenant,
+            template: tokio::sync::Mutex::default(),
+            is_removed: Cell::new(false),
+            removed: Rc::default(),
+            is_kept: Cell::new(false),
+        }))
+    }
+
+    /// The number of a role, by a name that it keeps.
+    pub fn role(&self, name: String) -> u64 {
+        *self.roles.borrow_mut().entry(name).or_insert_with(|| self.next())
+    }
+
+    fn rules(&self, tenant: &str) -> TenantConfig {
+        self.rules.borrow().get(tenant).cloned().unwrap_or_default()
+    }
+
+    /// What a function may do.
+    pub fn policy(&self, function: &Function) -> serde_json::Value {
+        permit::policy(&self.rules(&function.tenant.name), &function.manifest)
+    }
+
+    /// Refuses where a function chooses what its tenant may not.
+    ///
+    /// # Errors
+    /// Which, and what would allow it.
+    pub fn permit(&self, function: &Function) -> Result<(), ManifestError> {
+        let tenant = &function.tenant.name;
+        permit::check(tenant, &self.rules(tenant), &function.manifest)
+    }
+
+    /// Whether a tenant that the configuration does not have any more stays: functions are of it.
+    pub fn stays(&self, tenant: &str, rules: &BTreeMap<String, TenantConfig>) -> bool {
+        let is_gone = !rules.contains_key(tenant) && tenant != DEFAULT_TENANT;
+        is_gone && self.functions().iter().any(|function| function.tenant.name == tenant)
+    }
+
+    /// Other rules, from now on. What may not be any more is served no more, until it is deployed
+    /// again. A tenant that stays keeps its own.
+    pub fn rule(self: &Rc<Host>, rules: &BTreeMap<String, TenantConfig>) {
+        let mut before = self.rules.borrow().clone();
+        before.retain(|tenant, _| self.stays(tenant, rules));
+        before.extend(rules.clone());
+        *self.rules.borrow_mut() = before;
+        for function in self.functions() {
+            match self.permit(&function) {
+                Ok(()) => function.tenant.role(function.role, self.policy(&function)),
+                Err(error) => {
+                    tracing::error!(function = %function.name, %error, "is not served any more");
+                    self.retire_name(&function.name);
+                }
+            }
+        }
+    }
+
+    /// Serves a function, instead of the one of that name: its instances finish what they do.
+    pub fn publish(&self, function: &Rc<Function>) {
+        let manifest = &function.manifest;
+        function.tenant.role(function.role, self.policy(function));
+        let share = Share {
+            concurrency: manifest.concurrency as usize,
+            keep_alive: manifest.keep_alive,
+            charge_bytes: manifest.memory.0,
+        };
+        self.pool.borrow_mut().set(function.id, share);
+        self.by_id.borrow_mut().insert(function.id, function.clone());
+        let name = function.name.clone();
+        let before = self.functions.borrow_mut().insert(name, function.clone());
+        self.retire(before);
+    }
+
+    /// Other limits, from now on.
+    pub fn limit(self: &Rc<Host>, limits: unlade_fn_model::pool::Limits) {
+        let actions = self.pool.borrow_mut().limit(limits);
+        self.act(actions);
+    }
+
+    /// Removes a function; whether there was one.
+    pub fn remove(self: &Rc<Host>, name: &str) -> bool {
+        let found = self.functions.borrow_mut().remove(name);
+        let there_was = found.is_some();
+        self.retire(found);
+        there_was
+    }
+
+    /// Serves a function no more, and keeps its files.
+    fn retire_name(&self, name: &str) {
+        let found = self.functions.borrow_mut().remove(name);
+        if let Some(function) = &found {
+            function.is_kept.set(true);
+        }
+        self.retire(found);
+    }
+
+    fn retire(&self, function: Option<Rc<Function>>) {
+        let Some(function) = function else { return };
+        function.is_removed.set(true);
+        function.removed.notify_one();
+        let actions = self.pool.borrow_mut().remove(function.id);
+        for action in actions {
+            match action {
+                Action::Stop { instance } => self.stop(instance),
+                Action::Refuse { invocation, why } => self.tell(invocation, Err(why)),
+                // A function that goes starts nothing.
+                Action::Start { .. } | Action::Run { .. } => {}
+            }
+        }
+        self.by_id.borrow_mut().remove(&function.id);
+    }
+
+    /// The template of a function, made where there is none. Others wait meanwhile.
+    ///
+    /// # Errors
+    /// Why there is none, for people.
+    pub async fn template(
+        self: &Rc<Host>,
+        function: &Rc<Function>,
+    ) -> Result<Rc<dyn Template>, String> {
+        let mut slot = function.template.lock().await;
+        if let Some(template) = &*slot {
+            return Ok(template.clone());
+        }
+        let template = self.prepare(function).await?;
+        *slot = Some(template.clone());
+        drop(slot);
+        let (watched, weak) = (template.clone(), Rc::downgrade(function));
+        let removed = function.removed.clone();
+        tokio::task::spawn_local(async move {
+            // With its function a template ends when the last instance has.
+            let why = tokio::select! {
+                why = watched.ended() => why,
+                () = removed.notified() => return,
+            };
+            let Some(function) = weak.upgrade() else { return };
+            tracing::warn!(function = %function.name, why, "its template has ended");
+            let mut slot = function.template.lock().await;
+            if slot.as_ref().is_some_and(|found| Rc::ptr_eq(found, &watched)) {
+                *slot = None;
+            }
+        });
+        Ok(template)
+    }
+
+    /// A template of one's own.
+    ///
+    /// # Errors
+    /// Why there is none, for people.
+    pub async fn prepare(&self, function: &Function) -> Result<Rc<dyn Template>, String> {
+        let backend = self.backends.get(&function.manifest.isolation).ok_or("no isolation")?;
+        let image = self.image(function);
+        let template = backend.prepare(&image).await.map_err(|error| error.to_string())?;
+        if let Some(found) = template.unpreloaded() {
+            let (name, why) = (&function.name, &found.why);
+            tracing::warn!(function = %name, why, "not preloaded: each instance imports it itself");
+            self.meter.add(Event::FnUnpreloaded);
+            function.preload.borrow_mut().without(found);
+        }
+        Ok(template)
+    }
+
+    fn image(&self, function: &Function) -> Image {
+        let manifest = &function.manifest;
+        let mut environment = BTreeMap::new();
+        let mut set = |name: &str, value: &str| {
+            environment.insert(name.to_owned(), value.to_owned());
+        };
+        set("AWS_LAMBDA_FUNCTION_NAME", &function.name);
+        set("AWS_LAMBDA_FUNCTION_VERSION", unlade_fn_model::lambda::LATEST);
+        set("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", &(manifest.memory.0 >> 20).to_string());
+        set("_HANDLER", &manifest.handler);
+        set("TZ", ":UTC");
+        // glibc would give the top of the heap back after each invocation, and fault it in again in
+        // the next one (mallopt(3)).
+        set("MALLOC_MMAP_THRESHOLD_", "33554432");
+        set("MALLOC_TRIM_THRESHOLD_", "67108864");
+        let region = self.access.as_ref().map_or(crate::store::REGION, |access| &access.region);
+        set("AWS_REGION", region);
+        set("AWS_DEFAULT_REGION", region);
+        if let (false, Some(access)) = (manifest.mode.is_offloaded(), &self.access) {
+            // The baselines have what functions have elsewhere: keys, and a way to the store.
+            set("AWS_ENDPOINT_URL_S3", &access.endpoint);
+            set("AWS_ACCESS_KEY_ID", &access.access_key_id);
+            set("AWS_SECRET_ACCESS_KEY", &access.secret_access_key);
+            set("AWS_EC2_METADATA_DISABLED", "true");
+        }
+        if let (true, Some(endpoint)) =
+            (manifest.mode.is_offloaded(), self.endpoint(&function.tenant.name))
+        {
+            // The guest refuses clients of any other store: their calls would go to this one.
+            set("UNLADE_STORE_ENDPOINT", endpoint);
+        }
+        environment.extend(manifest.environment.clone());
+        let python = manifest.python.as_ref().unwrap_or(&self.config.python);
+        let relay = relay(&self.config.tenant_dir(&function.tenant.name));
+        Image {
+            function: function.name.clone(),
+            handler: manifest.handler.clone(),
+            code: function.code.clone(),
+            guest: self.guest.clone(),
+            python: python.clone(),
+            packages: [manifest.packages.clone(), self.config.packages.clone()].concat(),
+            environment,
+            memory_bytes: manifest.memory.0,
+            scratch_bytes: self.config.scratch.0,
+            mode: manifest.mode,
+            preload: function.preload.borrow().clone(),
+            relay: (manifest.mode == Mode::Tcp).then_some(relay),
+            network: manifest.mode == Mode::Stock,
+            region_bytes: member::REGION_BYTES,
+        }
+    }
+
+    /// Where the store of a function's tenant is, as far as it is said.
+    fn endpoint(&self, tenant: &str) -> Option<&str> {
+        let of_tenant = self.config.tenant.get(tenant);
+        let own = of_tenant.and_then(|tenant| tenant.store.as_ref());
+        match own.or(self.config.store.as_ref()) {
+            Some(store) => store.get("endpoint").and_then(|endpoint| endpoint.as_str()),
+            None => self.access.as_ref().map(|access| access.endpoint.as_str()),
+        }
+    }
+
+    /// Objects that the function's manifest says it will read.
+    pub fn hints(
+        function: &Function,
+        event: &[u8],
+    ) -> Vec<unlade_guest_protocol::control::ObjectName> {
+        if function.hints.is_empty() || event.len() > hint::EVENT_BYTES_MAX {
+            return Vec::new();
+        }
+        let Ok(event) = serde_json::from_slice(event) else { return Vec::new() };
+        function.hints.iter().filter_map(|template| template.fill(&event)).collect()
+    }
+
+    /// An instance for an invocation.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn assign(self: &Rc<Host>, function: &Function) -> Result<Assigned, Refused> {
+        let invocation = self.next();
+        let (sender, receiver) = oneshot::channel();
+        self.waiting.borrow_mut().insert(invocation, sender);
+        let actions = self.pool.borrow_mut().arrive(function.id, invocation, Instant::now());
+        self.act(actions);
+        receiver.await.unwrap_or(Err(Refused::Removed))
+    }
+
+    /// The instance can be invoked.
+    pub fn ready(self: &Rc<Host>, instance: InstanceId) {
+        let actions = self.pool.borrow_mut().ready(instance, Instant::now());
+        self.act(actions);
+    }
+
+    /// The instance cannot be invoked any more; it is gone in a moment.
+    pub fn ending(&self, instance: InstanceId) {
+        self.pool.borrow_mut().ending(instance);
+    }
+
+    /// The instance is no more.
+    pub fn gone(self: &Rc<Host>, instance: InstanceId, why: Option<&str>) {
+        self.members.borrow_mut().remove(&instance);
+        let actions = self.pool.borrow_mut().gone(instance, why);
+        self.act(actions);
+    }
+
+    /// An instance that has started.
+    pub fn admit(&self, member: Rc<Member>) {
+        self.members.borrow_mut().insert(member.id, member);
+    }
+
+    /// All instances.
+    pub fn members(&self) -> Vec<Rc<Member>> {
+        self.members.borrow().values().cloned().collect()
+    }
+
+    /// How many there are.
+    pub fn census(&self) -> unlade_fn_model::pool::Census {
+        self.pool.borrow().census()
+    }
+
+    fn stop(&self, instance: InstanceId) {
+        if let Some(member) = self.members.borrow().get(&instance) {
+            member.stop.notify_one();
+        }
+    }
+
+    fn tell(&self, invocation: InvocationId, what: Result<Assigned, Refused>) {
+        if let Some(sender) = self.waiting.borrow_mut().remove(&invocation) {
+            let _ = sender.send(what);
+        }
+    }
+
+    fn act(self: &Rc<Host>, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Start { instance, function } => {
+                    let found = self.by_id.borrow().get(&function).cloned();
+                    let host = self.clone();
+                    tokio::task::spawn_local(async move {
+                        match found {
+                            Some(function) => member::live(host, instance, function).await,
+                            None => host.gone(instance, Some("the function was removed")),
+                        }
+                    });
+                }
+                Action::Run { instance, invocation, is_first } => {
+                    let member = self.members.borrow().get(&instance).cloned();
+                    // The pool has it until the member says that it is gone.
+                    let Some(member) = member else { continue };
+                    self.tell(invocation, Ok(Assigned { member, is_first }));
+                }
+                Action::Stop { instance } => self.stop(instance),
+                Action::Refuse { invocation, why } => {
+                    self.meter.add(Event::FnRefused);
+                    self.tell(invocation, Err(why));
+                }
+            }
+        }
+    }
+
+    /// Lets time pass: old instances end, what instances use is measured.
+    pub async fn tick(self: Rc<Host>) {
+        let mut measured = Instant::now();
+        loop {
+            tokio::time::sleep(TICK).await;
+            let actions = self.pool.borrow_mut().tick(Instant::now());
+            self.act(actions);
+            if measured.elapsed() >= MEASURE {
+                measured = Instant::now();
+                self.measure().await;
+            }
+        }
+    }
+
+    /// Charges each function with what its oldest instance has, and a quarter more: measuring one is
+    /// dear, and one that has served for long has grown to its size.
+    async fn measure(self: &Rc<Host>) {
+        let mut oldest: HashMap<FunctionId, Rc<Member>> = HashMap::new();
+        for member in self.members.borrow().values() {
+            oldest.entry(member.function.id).or_insert_with(|| member.clone());
+        }
+        for (function, member) in oldest {
+            let Some(usage) = member.usage() else { continue };
+            let bytes = usage.private_bytes / 4 * 5;
+            let charge = bytes.max(CHARGE_BYTES_MIN).min(member.function.manifest.memory.0);
+            let actions = self.pool.borrow_mut().charge(function, charge);
+            self.act(actions);
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// What the template of a function holds, if there is one.
+    pub fn template_usage(function: &Function) -> Option<unlade_fn_model::isolation::Usage> {
+        let slot = function.template.try_lock().ok()?;
+        slot.as_ref().and_then(|template| template.usage().ok())
+    }
+}

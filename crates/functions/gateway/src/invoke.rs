@@ -1,0 +1,320 @@
+//! The life of one invocation: hint, instance, handler, settled writes, answer.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::oneshot;
+use unlade_fn_model::isolation::Origin;
+use unlade_fn_model::lambda::{Failure, Refusal};
+use unlade_fn_model::pool::Refused;
+use unlade_guest_protocol::Outcome;
+use unlade_guest_protocol::control::{FailedWrite, ObjectName, Said};
+use unlade_metrics::Event;
+
+use crate::host::{Assigned, Function, Host};
+use crate::link::{Link, Reply};
+use crate::member::Ended;
+
+/// How an invocation was served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// By an instance that had run before.
+    Warm,
+    /// By one that was made for it, or had not run yet.
+    Fresh(Origin),
+}
+
+impl Served {
+    /// As in `X-Unlade-Origin`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Served::Warm => "warm",
+            Served::Fresh(Origin::Cold) => "cold",
+            Served::Fresh(Origin::Restored) => "restored",
+        }
+    }
+}
+
+/// Where the time went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// Until there was an instance, its start included.
+    pub queued: Duration,
+    /// Of that, the start of its instance.
+    pub start: Duration,
+    /// The handler, with the way to it and back.
+    pub handler: Duration,
+    /// Until its writes were durable.
+    pub settled: Duration,
+    /// What fetching its objects ahead took.
+    pub prefetch: Duration,
+    /// Of that, what its GETs waited for.
+    pub prefetch_waited: Duration,
+}
+
+/// What a caller gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The invocation, a UUID.
+    pub invocation: String,
+    /// The result, or the error as JSON.
+    pub result: Vec<u8>,
+    /// Whether it failed.
+    pub is_error: bool,
+    /// The last of what it printed.
+    pub log_tail: String,
+    /// How it was served.
+    pub served: Served,
+    /// Where the time went.
+    pub timings: Timings,
+}
+
+/// A random UUID (RFC 9562 §5.4).
+pub fn uuid() -> String {
+    let mut octets = [0_u8; 16];
+    // Before the kernel has randomness nothing is invoked.
+    let _ = rustix::rand::getrandom(&mut octets, rustix::rand::GetRandomFlags::empty());
+    octets[6] = octets[6] & 0x0f | 0x40;
+    octets[8] = octets[8] & 0x3f | 0x80;
+    let hex: String = octets.iter().map(|octet| format!("{octet:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// Invokes a function, with an event that is JSON. Not to be cancelled: an instance that was given
+/// is used.
+///
+/// # Errors
+/// It was not invoked, or what it did is not known to have had an end.
+pub async fn invoke(
+    host: &Rc<Host>,
+    function: &Rc<Function>,
+    event: Vec<u8>,
+    objects: Vec<ObjectName>,
+) -> Result<Answer, Refusal> {
+    let invocation = uuid();
+    host.running.set(host.running.get() + 1);
+    let answered = attempt(host, function, &invocation, event, objects).await;
+    host.running.set(host.running.get() - 1);
+    host.meter.add(match &answered {
+        Ok(answer) if !answer.is_error => Event::FnInvoked,
+        Ok(_) => Event::FnFailed,
+        Err(_) => Event::FnUnanswered,
+    });
+    answered
+}
+
+async fn attempt(
+    host: &Rc<Host>,
+    function: &Rc<Function>,
+    invocation: &str,
+    event: Vec<u8>,
+    objects: Vec<ObjectName>,
+) -> Result<Answer, Refusal> {
+    let begin = Instant::now();
+    // The fetches begin while the instance is being restored.
+    let hinted = hint(function, invocation, &event, objects);
+    let mut function = function.clone();
+    let assigned = match assign(host, &mut function).await {
+        Ok(assigned) => assigned,
+        Err(why) => {
+            if let Some(link) = hinted {
+                forget(&link, invocation);
+            }
+            return Err(Refusal::Throttled(why));
+        }
+    };
+    // The function may be another tenant's meanwhile.
+    if let Some(link) = hinted.filter(|link| !Rc::ptr_eq(link, &assigned.member.link)) {
+        forget(&link, invocation);
+    }
+    let queued = begin.elapsed();
+    let (ended, handler) = run(&assigned, &function, invocation, event).await;
+    let Assigned { member, is_first } = assigned;
+    let failure = match ended {
+        Some(Ended::Replied(mut reply)) => {
+            let begin = Instant::now();
+            let settled = settle(host, reply.settled.take()).await;
+            let start = if is_first { member.start } else { Duration::ZERO };
+            let settled_in = begin.elapsed();
+            let (prefetch, prefetch_waited) = reply.prefetch_us;
+            let timings = Timings {
+                queued,
+                start,
+                handler,
+                settled: settled_in,
+                prefetch: Duration::from_micros(prefetch),
+                prefetch_waited: Duration::from_micros(prefetch_waited),
+            };
+            let served = if is_first { Served::Fresh(member.origin) } else { Served::Warm };
+            return Ok(answer(invocation, reply, settled, served, timings));
+        }
+        Some(Ended::Refused(why)) => {
+            forget(&member.link, invocation);
+            return Err(Refusal::Service(why));
+        }
+        Some(Ended::Gone(_)) if member.link.is_lost() => Failure::WorkerLost,
+        Some(Ended::Gone(why)) => Failure::Exited { why },
+        None => {
+            member.stop.notify_one();
+            Failure::TimedOut { after: function.manifest.timeout }
+        }
+    };
+    forget(&member.link, invocation);
+    let result = failure.result(invocation);
+    let served = if is_first { Served::Fresh(member.origin) } else { Served::Warm };
+    let timings = Timings { queued, handler, ..Timings::default() };
+    let (invocation, log_tail) = (invocation.to_owned(), String::new());
+    Ok(Answer { invocation, result, is_error: true, log_tail, served, timings })
+}
+
+/// Nobody asks what becomes of an invocation: the worker need not keep what it fetched ahead, nor how
+/// its writes end.
+fn forget(link: &Link, invocation: &str) {
+    link.say(Said::Settle { invocation: invocation.to_owned() });
+}
+
+/// An instance of a function, or of what it was replaced with meanwhile.
+async fn assign(host: &Rc<Host>, function: &mut Rc<Function>) -> Result<Assigned, Refused> {
+    loop {
+        let why = match host.assign(function).await {
+            Err(Refused::Removed) => Refused::Removed,
+            assigned => return assigned,
+        };
+        match host.function(&function.name).filter(|found| found.id != function.id) {
+            Some(found) => *function = found,
+            None => return Err(why),
+        }
+    }
+}
+
+fn hint(
+    function: &Function,
+    invocation: &str,
+    event: &[u8],
+    mut objects: Vec<ObjectName>,
+) -> Option<Rc<Link>> {
+    if !function.manifest.mode.prefetches() {
+        return None;
+    }
+    objects.extend(Host::hints(function, event));
+    let may_be_notification = event.windows(2).any(|two| two == b"s3");
+    if objects.is_empty() && !may_be_notification {
+        return None;
+    }
+    let link = function.tenant.try_link()?;
+    let octets = if may_be_notification { event.to_vec() } else { Vec::new() };
+    let invocation = invocation.to_owned();
+    link.say_with(Said::Hint { invocation, role: function.role, objects }, octets, Vec::new());
+    Some(link)
+}
+
+/// How it ended, or nothing where it took too long; and how long it took.
+async fn run(
+    assigned: &Assigned,
+    function: &Function,
+    invocation: &str,
+    event: Vec<u8>,
+) -> (Option<Ended>, Duration) {
+    let (member, begin) = (&assigned.member, Instant::now());
+    let timeout = function.manifest.timeout;
+    let deadline = SystemTime::now() + timeout;
+    let deadline = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let ended = member.begin();
+    let said = Said::Invoke {
+        instance: member.id,
+        invocation: invocation.to_owned(),
+        handler: function.manifest.handler.clone(),
+        function: function.name.clone(),
+        deadline_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX),
+        memory_mib: u32::try_from(function.manifest.memory.0 >> 20).unwrap_or(u32::MAX),
+        writes: function.manifest.write_mode(),
+    };
+    member.link.say_with(said, event, Vec::new());
+    let ended = tokio::time::timeout(timeout, ended).await.ok();
+    let ended = ended.map(|end| end.unwrap_or_else(|_| Ended::Gone("it has ended".to_owned())));
+    (ended, begin.elapsed())
+}
+
+/// What became of writes that were acknowledged early.
+enum Settled {
+    /// All are durable.
+    Durable,
+    /// Not these.
+    Failed(Vec<FailedWrite>),
+    /// Nobody knows.
+    Lost,
+    /// They take too long.
+    Late(Duration),
+}
+
+async fn settle(host: &Host, pending: Option<oneshot::Receiver<Vec<FailedWrite>>>) -> Settled {
+    let Some(settled) = pending else { return Settled::Durable };
+    let patience = host.config.settle_timeout;
+    match tokio::time::timeout(patience, settled).await {
+        Ok(Ok(failed)) if failed.is_empty() => Settled::Durable,
+        Ok(Ok(failed)) => Settled::Failed(failed),
+        Ok(Err(_)) => Settled::Lost,
+        Err(_) => Settled::Late(patience),
+    }
+}
+
+fn answer(
+    invocation: &str,
+    reply: Reply,
+    settled: Settled,
+    served: Served,
+    timings: Timings,
+) -> Answer {
+    let mut is_error = reply.status == Outcome::Error;
+    let mut result = reply.result;
+    let failure = match settled {
+        Settled::Durable => None,
+        Settled::Lost => Some(Failure::WorkerLost),
+        Settled::Late(patience) => {
+            let what = format!("some are not durable after {} s", patience.as_secs_f64());
+            Some(Failure::WriteFailed { what: vec![what] })
+        }
+        Settled::Failed(failed) => {
+            let text = |write: &FailedWrite| {
+                let FailedWrite { operation, bucket, key, code, message } = write;
+                format!("{operation} {bucket}/{key}: {code}: {message}")
+            };
+            Some(Failure::WriteFailed { what: failed.iter().map(text).collect() })
+        }
+    };
+    // An error of the function says more than that its writes failed.
+    if let (false, Some(failure)) = (is_error, failure) {
+        (is_error, result) = (true, failure.result(invocation));
+    }
+    let (invocation, log_tail) = (invocation.to_owned(), reply.log_tail);
+    Answer { invocation, result, is_error, log_tail, served, timings }
+}
+
+/// The log as Lambda's callers know it: the last of what was printed, between its marks.
+pub fn log(answer: &Answer, function: &Function) -> String {
+    let id = &answer.invocation;
+    let handler_ms = answer.timings.handler.as_secs_f64() * 1e3;
+    let mut tail = answer.log_tail.clone();
+    if !tail.is_empty() && !tail.ends_with('\n') {
+        tail.push('\n');
+    }
+    format!(
+        "START RequestId: {id} Version: $LATEST\n{tail}END RequestId: {id}\nREPORT RequestId: \
+         {id}\tDuration: {handler_ms:.2} ms\tBilled Duration: {:.0} ms\tMemory Size: {} MB\n",
+        handler_ms.ceil(),
+        function.manifest.memory.0 >> 20,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_are_uuids_and_differ() {
+        let (a, b) = (uuid(), uuid());
+        assert_ne!(a, b);
+        assert_eq!(a.len(), 36);
+        assert_eq!(&a[14..15], "4");
+    }
+}

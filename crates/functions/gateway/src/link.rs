@@ -1,0 +1,261 @@
+//! What is said to a worker, and who hears what it says.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use tokio::io::{AsyncReadExt, Interest};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Notify, mpsc, oneshot};
+use unlade_guest_protocol::Outcome;
+use unlade_guest_protocol::control::{FailedWrite, Message, Said};
+use unlade_runtime::descriptors::send_with;
+
+/// What a worker says of an instance.
+#[derive(Debug)]
+pub enum Heard {
+    /// It has greeted.
+    Ready,
+    /// Its handler has returned.
+    Replied(Reply),
+    /// Its channel has ended.
+    Gone(String),
+    /// What was asked was not done.
+    Refused(String),
+}
+
+/// What a handler has returned.
+#[derive(Debug)]
+pub struct Reply {
+    /// Of which invocation.
+    pub invocation: String,
+    /// How it ended.
+    pub status: Outcome,
+    /// The last of what it printed.
+    pub log_tail: String,
+    /// Where the worker says how writes end that had not; nothing where all had.
+    pub settled: Option<oneshot::Receiver<Vec<FailedWrite>>>,
+    /// What fetching its objects ahead took, in microseconds, and what its GETs still waited for.
+    pub prefetch_us: (u64, u64),
+    /// The result.
+    pub result: Vec<u8>,
+}
+
+/// Messages are written together up to here.
+const BATCH_BYTES: usize = 64 << 10;
+
+struct Outgoing {
+    message: Message,
+    descriptors: Vec<OwnedFd>,
+}
+
+/// The connection to one worker.
+pub struct Link {
+    outgoing: mpsc::UnboundedSender<Outgoing>,
+    instances: RefCell<HashMap<u64, mpsc::UnboundedSender<Heard>>>,
+    /// Of replies with pending writes: the worker says of each how they ended.
+    settles: RefCell<HashMap<String, oneshot::Sender<Vec<FailedWrite>>>>,
+    is_lost: Cell<bool>,
+    closed: Notify,
+}
+
+impl Link {
+    /// A link over a connected control socket; served until either end closes.
+    pub fn new(stream: UnixStream) -> Rc<Link> {
+        let (outgoing, queue) = mpsc::unbounded_channel();
+        let link = Rc::new(Link {
+            outgoing,
+            instances: RefCell::default(),
+            settles: RefCell::default(),
+            is_lost: Cell::new(false),
+            closed: Notify::new(),
+        });
+        let (reading, writing) = stream.into_split();
+        let own = Rc::downgrade(&link);
+        let writer = tokio::task::spawn_local(write(writing, queue));
+        tokio::task::spawn_local(async move {
+            let why = match read(reading, &own).await {
+                Ok(()) => "it has closed".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            writer.abort();
+            if let Some(link) = own.upgrade() {
+                link.lose(&why);
+            }
+        });
+        link
+    }
+
+    /// Ends when the worker has gone.
+    pub async fn closed(&self) {
+        let closed = self.closed.notified();
+        if !self.is_lost.get() {
+            closed.await;
+        }
+    }
+
+    /// Whether the worker has gone.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost.get()
+    }
+
+    fn lose(&self, why: &str) {
+        self.is_lost.set(true);
+        let instances = std::mem::take(&mut *self.instances.borrow_mut());
+        for heard in instances.into_values() {
+            let _ = heard.send(Heard::Gone(format!("the I/O worker is gone: {why}")));
+        }
+        self.settles.borrow_mut().clear();
+        self.closed.notify_waiters();
+    }
+
+    /// Says something. Where the worker has gone, whoever waits for an answer hears of that.
+    pub fn say(&self, said: Said) {
+        self.say_with(said, Vec::new(), Vec::new());
+    }
+
+    /// Says something, with octets behind it, and descriptors beside it.
+    pub fn say_with(&self, said: Said, octets: Vec<u8>, descriptors: Vec<OwnedFd>) {
+        let message = Message { said, octets };
+        let _ = self.outgoing.send(Outgoing { message, descriptors });
+    }
+
+    /// What is said of an instance from now on.
+    pub fn listen(&self, instance: u64) -> mpsc::UnboundedReceiver<Heard> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        if self.is_lost.get() {
+            let _ = sender.send(Heard::Gone("the I/O worker is gone".to_owned()));
+        }
+        self.instances.borrow_mut().insert(instance, sender);
+        receiver
+    }
+
+    /// Nobody listens any more.
+    pub fn forget(&self, instance: u64) {
+        self.instances.borrow_mut().remove(&instance);
+    }
+
+    fn hear(&self, message: Message) {
+        let Message { said, octets } = message;
+        let tell = |instance: u64, heard: Heard| {
+            let send = |listener: &mpsc::UnboundedSender<Heard>| listener.send(heard).is_err();
+            let is_left = self.instances.borrow().get(&instance).is_some_and(send);
+            if is_left {
+                // Its start was given up.
+                self.forget(instance);
+            }
+        };
+        match said {
+            Said::Ready { instance, .. } => tell(instance, Heard::Ready),
+            Said::Replied {
+                instance,
+                invocation,
+                status,
+                log_tail,
+                pending_writes,
+                prefetch_us,
+                prefetch_waited_us,
+            } => {
+                let prefetch_us = (prefetch_us, prefetch_waited_us);
+                let result = octets;
+                let settled = (pending_writes > 0).then(|| {
+                    let (sender, settled) = oneshot::channel();
+                    self.settles.borrow_mut().insert(invocation.clone(), sender);
+                    settled
+                });
+                let reply = Reply { invocation, status, log_tail, settled, prefetch_us, result };
+                tell(instance, Heard::Replied(reply));
+            }
+            Said::Gone { instance, reason } => tell(instance, Heard::Gone(reason)),
+            Said::Settled { invocation, failed } => {
+                if let Some(sender) = self.settles.borrow_mut().remove(&invocation) {
+                    let _ = sender.send(failed);
+                }
+            }
+            Said::Refused { instance: Some(instance), reason, .. } => {
+                tell(instance, Heard::Refused(reason));
+            }
+            Said::Refused { reason, .. } => tracing::warn!(%reason, "the worker refused"),
+            _ => tracing::warn!("the worker says what only a gateway says"),
+        }
+    }
+}
+
+async fn read(mut socket: OwnedReadHalf, link: &std::rc::Weak<Link>) -> io::Result<()> {
+    let mut input = Vec::new();
+    loop {
+        let mut taken = 0;
+        while let Some((message, bytes)) =
+            Message::decode(&input[taken..]).map_err(io::Error::other)?
+        {
+            taken += bytes;
+            let Some(link) = link.upgrade() else { return Ok(()) };
+            link.hear(message);
+        }
+        input.drain(..taken);
+        if socket.read_buf(&mut input).await? == 0 {
+            return Ok(());
+        }
+    }
+}
+
+async fn write(
+    socket: OwnedWriteHalf,
+    mut queue: mpsc::UnboundedReceiver<Outgoing>,
+) -> io::Result<()> {
+    let stream: &UnixStream = socket.as_ref();
+    let mut octets = Vec::new();
+    while let Some(first) = queue.recv().await {
+        octets.clear();
+        let mut descriptors = Vec::new();
+        let mut next = Some(first);
+        // What waits as well goes with it, but descriptors only with their own message's octets.
+        while let Some(Outgoing { message, descriptors: beside }) = next.take() {
+            if let Err(error) = message.encode(&mut octets) {
+                tracing::error!(%error, "a message to the worker is too long");
+            } else {
+                descriptors = beside;
+            }
+            if descriptors.is_empty() && octets.len() < BATCH_BYTES {
+                next = queue.try_recv().ok();
+            }
+        }
+        let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        let (mut left, mut beside) = (octets.as_slice(), borrowed.as_slice());
+        while !left.is_empty() {
+            let send = || send_with(stream, left, beside);
+            let sent = stream.async_io(Interest::WRITABLE, send).await?;
+            left = &left[sent..];
+            // They went with the first octets.
+            beside = &[];
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::LocalSet;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_does_not_listen_any_more_is_forgotten() {
+        let within = LocalSet::new();
+        let (stream, _worker) = UnixStream::pair().unwrap();
+        let link = within.run_until(async { Link::new(stream) }).await;
+        let gone = |instance| {
+            let said = Said::Gone { instance, reason: "it has ended".to_owned() };
+            link.hear(Message { said, octets: Vec::new() });
+        };
+        let (kept, left) = (link.listen(1), link.listen(2));
+        drop(left);
+        gone(1);
+        gone(2);
+        assert_eq!(link.instances.borrow().keys().collect::<Vec<_>>(), [&1]);
+        drop(kept);
+    }
+}

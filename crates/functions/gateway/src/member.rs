@@ -1,0 +1,331 @@
+//! The life of one instance: started, attached, invoked, ended.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, mpsc, oneshot};
+use unlade_fn_model::isolation::{Instance, Origin, Started, Template, Usage};
+use unlade_fn_model::pool::InstanceId;
+use unlade_guest_protocol::control::Said;
+use unlade_metrics::Event;
+
+use crate::host::{Function, Host};
+use crate::link::{Heard, Link, Reply};
+
+/// Memory that an instance shares with its worker, where what it runs in provides it.
+pub const REGION_BYTES: u64 = 16 << 20;
+
+/// How long an instance whose channel has closed may take to end.
+pub const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How an invocation ended in its instance.
+#[derive(Debug)]
+pub enum Ended {
+    /// The handler has returned.
+    Replied(Reply),
+    /// The worker did not hand it over.
+    Refused(String),
+    /// The instance is no more.
+    Gone(String),
+}
+
+/// An instance that has greeted.
+pub struct Member {
+    /// The pool's number, and the worker's.
+    pub id: InstanceId,
+    /// Whose it is.
+    pub function: Rc<Function>,
+    /// Where it is attached.
+    pub link: Rc<Link>,
+    /// How it came to be.
+    pub origin: Origin,
+    /// How long its start took.
+    pub start: Duration,
+    /// Ends it.
+    pub stop: Notify,
+    /// What it runs in.
+    pub instance: Rc<dyn Instance>,
+    running: RefCell<Option<oneshot::Sender<Ended>>>,
+    gone: RefCell<Option<String>>,
+}
+
+impl Member {
+    /// An invocation begins; its end comes once.
+    pub fn begin(&self) -> oneshot::Receiver<Ended> {
+        let (sender, receiver) = oneshot::channel();
+        match &*self.gone.borrow() {
+            // It ended between being given and being used.
+            Some(why) => drop(sender.send(Ended::Gone(why.clone()))),
+            None => *self.running.borrow_mut() = Some(sender),
+        }
+        receiver
+    }
+
+    /// Whether an invocation is running.
+    pub fn is_running(&self) -> bool {
+        self.running.borrow().is_some()
+    }
+
+    /// What it has used; nothing where it has gone.
+    pub fn usage(&self) -> Option<Usage> {
+        self.instance.usage().ok()
+    }
+
+    fn end(&self, ended: Ended) {
+        if let Some(running) = self.running.borrow_mut().take() {
+            let _ = running.send(ended);
+        }
+    }
+}
+
+/// Starts an instance, and stays with it until it has ended.
+pub async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
+    let patience = host.config.start_timeout;
+    let started = async {
+        // A template has its backend's own limit: a machine that boots in software takes longer than
+        // an instance, and who comes after it needs it as well.
+        let template = host.template(&function).await?;
+        let start = start(&host, id, &function, template, function.role);
+        let started = tokio::time::timeout(patience, start).await;
+        let late = |_| Err(format!("it did not start within {} s", patience.as_secs_f64()));
+        started.unwrap_or_else(late)
+    };
+    let (member, heard) = match started.await {
+        Ok(started) => started,
+        Err(why) => {
+            tracing::warn!(function = %function.name, instance = id, why, "no instance");
+            host.meter.add(Event::FnStartFailed);
+            return host.gone(id, Some(&why));
+        }
+    };
+    host.meter.add(match member.origin {
+        Origin::Cold => Event::FnStartCold,
+        Origin::Restored => Event::FnStartRestored,
+    });
+    host.admit(member.clone());
+    host.ready(id);
+    let why = serve(&host, &member, heard).await;
+    host.ending(id);
+    tracing::debug!(function = %function.name, instance = id, why, "an instance has ended");
+    member.instance.kill();
+    member.link.say(Said::Detach { instance: id });
+    member.link.forget(id);
+    *member.gone.borrow_mut() = Some(why.clone());
+    member.end(Ended::Gone(why));
+    // Its memory is free when it has really gone.
+    let _ = tokio::time::timeout(patience, member.instance.ended()).await;
+    host.gone(id, None);
+}
+
+/// What a worker says of one instance.
+pub type Heards = mpsc::UnboundedReceiver<Heard>;
+
+/// Starts an instance, and attaches it to its tenant's worker, with a role.
+///
+/// # Errors
+/// Why it does not start, for people.
+pub async fn start(
+    host: &Rc<Host>,
+    id: InstanceId,
+    function: &Rc<Function>,
+    template: Rc<dyn Template>,
+    role: u64,
+) -> Result<(Rc<Member>, Heards), String> {
+    let link = function.tenant.link(host.config.start_timeout).await?;
+    let begin = Instant::now();
+    let name = format!("{}-{id}", function.name);
+    let started = template.start(&name).await.map_err(|error| error.to_string())?;
+    let Started { channel, region, origin, instance } = started;
+    let mut heard = link.listen(id);
+    let region_bytes = region.as_ref().map_or(0, |_| REGION_BYTES);
+    let attach = Said::Attach { instance: id, role, function: function.name.clone(), region_bytes };
+    let descriptors = std::iter::once(channel).chain(region).collect();
+    link.say_with(attach, Vec::new(), descriptors);
+    let greeted = tokio::select! {
+        heard = heard.recv() => match heard {
+            Some(Heard::Ready) => Ok(()),
+            Some(Heard::Gone(why) | Heard::Refused(why)) => Err(why),
+            Some(Heard::Replied(_)) | None => Err("it has not greeted".to_owned()),
+        },
+        why = instance.ended() => Err(why),
+    };
+    if let Err(why) = greeted {
+        instance.kill();
+        link.forget(id);
+        return Err(why);
+    }
+    let member = Member {
+        id,
+        function: function.clone(),
+        link,
+        origin,
+        start: begin.elapsed(),
+        stop: Notify::new(),
+        instance,
+        running: RefCell::default(),
+        gone: RefCell::default(),
+    };
+    Ok((Rc::new(member), heard))
+}
+
+/// Why it ended.
+async fn serve(host: &Rc<Host>, member: &Member, mut heard: Heards) -> String {
+    let instance = member.instance.clone();
+    let mut ended = instance.ended();
+    loop {
+        // One that is to stop is given to nobody, whatever it says; and what it said before it ended
+        // is said.
+        let heard = tokio::select! {
+            biased;
+            () = member.stop.notified() => return "stopped".to_owned(),
+            heard = heard.recv() => heard,
+            why = &mut ended => return why,
+        };
+        match heard {
+            Some(Heard::Replied(reply)) => member.end(Ended::Replied(reply)),
+            Some(Heard::Refused(why)) => member.end(Ended::Refused(why)),
+            Some(Heard::Gone(why)) if member.link.is_lost() => return why,
+            // How its process ended says more than that its channel did.
+            Some(Heard::Gone(why)) => {
+                host.ending(member.id);
+                return tokio::time::timeout(LAST_WORDS, &mut ended).await.unwrap_or(why);
+            }
+            None => return "the I/O worker is gone".to_owned(),
+            Some(Heard::Ready) => continue,
+        }
+        tokio::select! {
+            biased;
+            why = &mut ended => return why,
+            () = std::future::ready(()) => {}
+        }
+        // Free before its caller is answered: what it wrote is the worker's now.
+        host.ready(member.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::io;
+    use std::path::{Path, PathBuf};
+    use std::sync::Arc;
+
+    use tokio::net::UnixStream;
+    use tokio::task::LocalSet;
+    use unlade_fn_model::Manifest;
+    use unlade_fn_model::isolation::{Image, Isolation, IsolationError, Local};
+    use unlade_fn_model::manifest::Backend;
+    use unlade_guest_protocol::Outcome;
+    use unlade_metrics::{Meter, Role};
+
+    use super::*;
+    use crate::config::GatewayConfig;
+    use crate::tenants::Tenants;
+
+    struct Nothing;
+
+    impl Isolation for Nothing {
+        fn name(&self) -> &'static str {
+            "nothing"
+        }
+
+        fn probe(&self) -> Result<(), IsolationError> {
+            Ok(())
+        }
+
+        fn prepare<'a>(
+            &'a self,
+            _: &'a Image,
+        ) -> Local<'a, Result<Rc<dyn Template>, IsolationError>> {
+            let why = "nothing starts".to_owned();
+            Box::pin(async { Err(IsolationError::Unusable { backend: "nothing", why }) })
+        }
+    }
+
+    /// An instance that has ended, or never does.
+    struct Fixed {
+        has_ended: bool,
+    }
+
+    impl Instance for Fixed {
+        fn ended(&self) -> Local<'_, String> {
+            Box::pin(async {
+                match self.has_ended {
+                    true => "it exited".to_owned(),
+                    false => std::future::pending().await,
+                }
+            })
+        }
+
+        fn usage(&self) -> io::Result<Usage> {
+            Ok(Usage::default())
+        }
+
+        fn kill(&self) {}
+    }
+
+    fn host(state: &Path) -> Rc<Host> {
+        let config = GatewayConfig { state: state.to_owned(), ..GatewayConfig::default() };
+        let tenants = Tenants::start(&config, Path::new("/nothing"), None).unwrap();
+        let backend: Rc<dyn Isolation> = Rc::new(Nothing);
+        let backends = HashMap::from([(Backend::default(), backend)]);
+        let meter = Arc::new(Meter::for_role(Role::Gateway));
+        Host::new(config, backends, tenants, None, PathBuf::new(), meter)
+    }
+
+    /// An invocation whose reply comes in the same turn as its instance's end, or as it is told to
+    /// stop: how it ended, and why the instance did.
+    async fn meets_reply(has_ended: bool) -> (Option<Ended>, String) {
+        let state = tempfile::tempdir().unwrap();
+        let host = host(state.path());
+        let manifest = Manifest::of_handler("app.handler");
+        let (stream, _worker) = UnixStream::pair().unwrap();
+        let (code, tenant) = (state.path().to_owned(), "default".to_owned());
+        let revision = crate::deploy::Revision { manifest, code, tenant };
+        let member = Member {
+            id: 1,
+            function: host.make("f", revision).unwrap(),
+            link: Link::new(stream),
+            origin: Origin::Cold,
+            start: Duration::ZERO,
+            stop: Notify::new(),
+            instance: Rc::new(Fixed { has_ended }),
+            running: RefCell::default(),
+            gone: RefCell::default(),
+        };
+        let (says, heard) = mpsc::unbounded_channel();
+        let running = member.begin();
+        let reply = Reply {
+            invocation: "i".to_owned(),
+            status: Outcome::Done,
+            log_tail: String::new(),
+            settled: None,
+            prefetch_us: (0, 0),
+            result: Vec::new(),
+        };
+        says.send(Heard::Replied(reply)).unwrap();
+        if !has_ended {
+            member.stop.notify_one();
+        }
+        let why = serve(&host, &member, heard).await;
+        drop(member);
+        (running.await.ok(), why)
+    }
+
+    #[tokio::test]
+    async fn a_reply_counts_where_its_instance_has_ended_and_not_where_it_is_to_stop() {
+        let tested = async {
+            // Which of two is seen first was a matter of chance.
+            for _ in 0..32 {
+                let (ended, why) = meets_reply(true).await;
+                assert!(matches!(ended, Some(Ended::Replied(_))), "{ended:?}");
+                assert_eq!(why, "it exited");
+                let (ended, why) = meets_reply(false).await;
+                assert!(ended.is_none(), "{ended:?}");
+                assert_eq!(why, "stopped");
+            }
+        };
+        LocalSet::new().run_until(tested).await;
+    }
+}

@@ -1,0 +1,487 @@
+//! The process: its children, its listener, its drain.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::LocalSet;
+use unlade_fn_model::isolation::Isolation;
+use unlade_fn_model::manifest::Backend;
+use unlade_metrics::{Event, Meter, Role};
+use unlade_runtime::admin;
+use unlade_runtime::admin::{AdminError, Health, Routes};
+use unlade_runtime::listen::ListenError;
+use unlade_runtime::system::{SystemError, system};
+
+use crate::api::{self, Api};
+use crate::auth::{KeyPair, Keys};
+use crate::config::{Authentication, ConfigError, DEFAULT_TENANT, GatewayConfig, TenantConfig};
+use crate::credentials;
+use crate::deploy::{self, DeployError, Revision};
+use crate::events::Events;
+use crate::guest;
+use crate::host::{Function, Host};
+use crate::store::{Access, Store};
+use crate::tenant::{Tenant, write_private};
+use crate::tenants::Tenants;
+use crate::trial;
+
+/// How often it is looked whether what runs has ended.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Why a gateway does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// The operator's.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A function.
+    #[error(transparent)]
+    Deploy(#[from] DeployError),
+    /// The admin endpoint.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// The address.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The machine's, or another gateway's.
+    #[error(transparent)]
+    System(#[from] SystemError),
+}
+
+/// What a gateway is given beside its configuration.
+pub struct Parts {
+    /// What instances run in.
+    pub backends: HashMap<Backend, Rc<dyn Isolation>>,
+    /// This program: workers and the store are other commands of it.
+    pub executable: std::path::PathBuf,
+    /// Reads the configuration anew, at SIGHUP.
+    pub reload: Box<dyn Fn() -> Result<GatewayConfig, ConfigError>>,
+}
+
+/// Runs a gateway until SIGTERM or SIGINT; then nothing is accepted, what runs ends, what is
+/// pending is written. A second signal ends at once. `told` is called with the address when callers
+/// can come.
+///
+/// # Errors
+/// What keeps it from running.
+pub fn run(
+    config: GatewayConfig,
+    parts: Parts,
+    told: impl FnOnce(std::net::SocketAddr) -> io::Result<()>,
+) -> Result<(), GatewayError> {
+    config.check()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(system("the runtime"))?;
+    LocalSet::new().block_on(&runtime, serve(config, parts, told))
+}
+
+async fn serve(
+    config: GatewayConfig,
+    parts: Parts,
+    told: impl FnOnce(std::net::SocketAddr) -> io::Result<()>,
+) -> Result<(), GatewayError> {
+    let state = config.state.clone();
+    let _lock = lock(&state)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(system("SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(system("SIGINT"))?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(system("SIGHUP"))?;
+    let listener = TcpListener::bind(config.listen).await;
+    let listener = listener.map_err(|error| ListenError::new(config.listen, error))?;
+    let address = listener.local_addr().map_err(system("the listener"))?;
+
+    let meter = Arc::new(Meter::for_role(Role::Gateway));
+    let draining = Arc::new(AtomicBool::new(false));
+    let _admin = metrics(&config, meter.clone(), draining.clone())?;
+    let (keys, own) = keys(&config).map_err(system("the keys of tenants"))?;
+    let store = start_store(&config, &parts.executable, own.as_ref()).await?;
+    let (store, store_task) = match store {
+        Some((store, child)) => {
+            let store = Rc::new(store);
+            let own = store.clone();
+            let task = tokio::task::spawn_local(async move { own.supervise(child).await });
+            (Some(store), Some(task))
+        }
+        None => (None, None),
+    };
+    let access = store.as_ref().map(|store| store.access.clone());
+    let text = client_environment(&config, access.as_ref(), own.as_ref(), address);
+    write_private(&state.join("env"), &text).map_err(system("the file env"))?;
+    let guest = guest::unpack(&state, &config.python).await.map_err(system("the guest"))?;
+    let tenants = Tenants::start(&config, &parts.executable, access.clone());
+    let tenants = tenants.map_err(system("the tenants"))?;
+    let host = Host::new(config, parts.backends, tenants, access, guest, meter);
+    *host.keys.borrow_mut() = keys;
+    tokio::select! {
+        loaded = load(&host) => loaded?,
+        _ = terminate.recv() => return end(&host, store, store_task).await,
+        _ = interrupt.recv() => return end(&host, store, store_task).await,
+    }
+    let events = Events::open(&state).map_err(system("the events"))?;
+    let replayed = events.replay(&host).map_err(system("the events"))?;
+    if replayed > 0 {
+        tracing::info!(replayed, "events that a gateway before had accepted");
+    }
+    let about = about(store.clone());
+    let (stop, ending) = watch::channel(false);
+    let api = Rc::new(Api { host: host.clone(), events, about, ending });
+    let ticking = tokio::task::spawn_local(host.clone().tick());
+    let accepting = tokio::task::spawn_local(api::serve(api, listener));
+    told(address).map_err(system("standard output"))?;
+    tracing::info!(%address, functions = host.functions().len(), "gateway");
+    // One after the other, in the order in which they were asked for.
+    let (reloads, read) = (Rc::new(tokio::sync::Mutex::new(())), Rc::new(parts.reload));
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hangup.recv() => {
+                let (host, read, reloads) = (host.clone(), read.clone(), reloads.clone());
+                tokio::task::spawn_local(async move {
+                    let _turn = reloads.lock().await;
+                    reload(&host, &**read).await;
+                });
+            }
+        }
+    }
+    tracing::info!("draining");
+    draining.store(true, Ordering::Relaxed);
+    accepting.abort();
+    stop.send_replace(true);
+    tokio::select! {
+        () = drain(&host) => {}
+        _ = terminate.recv() => tracing::warn!("told twice: what runs is lost"),
+        _ = interrupt.recv() => tracing::warn!("told twice: what runs is lost"),
+    }
+    ticking.abort();
+    end(&host, store, store_task).await
+}
+
+/// What is left ends: workers that have not been drained, and the store behind them.
+async fn end(
+    host: &Rc<Host>,
+    store: Option<Rc<Store>>,
+    store_task: Option<tokio::task::JoinHandle<()>>,
+) -> Result<(), GatewayError> {
+    host.tenants.drain().await;
+    if let (Some(store), Some(task)) = (store, store_task) {
+        store.drain();
+        let _ = tokio::time::timeout(Store::END_TIMEOUT, task).await;
+    }
+    Ok(())
+}
+
+/// The state, which is of one gateway at a time.
+fn lock(state: &Path) -> Result<fs::File, GatewayError> {
+    let failed = || system(format!("the state {}", state.display()));
+    fs::DirBuilder::new().recursive(true).mode(0o755).create(state).map_err(failed())?;
+    let file = fs::File::create(state.join("lock")).map_err(failed())?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| failed()(io::Error::other("another gateway has it; name another --state")))?;
+    Ok(file)
+}
+
+fn metrics(
+    config: &GatewayConfig,
+    meter: Arc<Meter>,
+    draining: Arc<AtomicBool>,
+) -> Result<Option<admin::AdminServer>, GatewayError> {
+    let Some(address) = config.admin else { return Ok(None) };
+    let routes = Routes::new(meter, Health::by_flag(draining), "unlade", env!("CARGO_PKG_VERSION"));
+    Ok(Some(admin::start(address, routes)?))
+}
+
+/// The keys that callers sign with, and one of them for clients of this machine.
+fn keys(config: &GatewayConfig) -> io::Result<(Option<Keys>, Option<KeyPair>)> {
+    if config.authentication == Authentication::Keys {
+        let (keys, own) = credentials::load(config)?;
+        return Ok((Some(keys), own));
+    }
+    let why = "whoever reaches the gateway deploys, invokes and removes as any tenant";
+    tracing::warn!(why, "authentication is off");
+    Ok((None, None))
+}
+
+async fn start_store(
+    config: &GatewayConfig,
+    executable: &Path,
+    own: Option<&KeyPair>,
+) -> Result<Option<(Store, tokio::process::Child)>, GatewayError> {
+    let of_tenant = config.tenant.get(DEFAULT_TENANT).and_then(|tenant| tenant.store.as_ref());
+    if config.store.is_some() || of_tenant.is_some() {
+        return Ok(None);
+    }
+    // Clients have one pair of keys for both. A tenant that may not do everything uses functions.
+    let is_bound = config.tenant.get(DEFAULT_TENANT).is_some_and(|tenant| tenant.role.is_some());
+    let own = own.filter(|_| !is_bound);
+    let started = Store::start(executable, &config.state, config.store_listen, own).await;
+    Ok(Some(started.map_err(system(format!("the built-in store, {}", config.store_listen)))?))
+}
+
+/// What a tenant's worker is told: its own, else the gateway's, else the built-in store.
+pub(crate) fn worker_table(
+    config: &GatewayConfig,
+    tenant: &TenantConfig,
+    access: Option<&Access>,
+) -> toml::Table {
+    let mut table = toml::Table::new();
+    let builtin = || access.map(Access::table).unwrap_or_default();
+    let store = tenant.store.clone().or_else(|| config.store.clone()).unwrap_or_else(builtin);
+    table.insert("store".to_owned(), store.into());
+    let parts =
+        [("instance", &tenant.instance), ("copies", &tenant.copies), ("tenant", &tenant.limits)];
+    for (key, part) in parts {
+        if let Some(part) = part {
+            table.insert(key.to_owned(), part.clone().into());
+        }
+    }
+    if let Some(admin) = tenant.admin {
+        table.insert("admin".to_owned(), admin.to_string().into());
+    }
+    let drain = format!("{}s", config.drain_timeout.as_secs().max(1));
+    table.insert("drain_timeout".to_owned(), drain.into());
+    let mut log = toml::Table::new();
+    log.insert("level".to_owned(), config.log.level.clone().into());
+    table.insert("log".to_owned(), log.into());
+    table
+}
+
+/// Functions that were deployed, and those of the directory that can be imported. Others are told
+/// of, and left out.
+async fn load(host: &Rc<Host>) -> Result<(), GatewayError> {
+    deploy::sweep(&host.config.state)?;
+    for (name, revision) in deploy::deployed(&host.config.state)? {
+        match host.make(&name, revision) {
+            Ok(function) => host.publish(&function),
+            Err(error) => {
+                host.meter.add(Event::FnDeployRefused);
+                tracing::error!(function = name, %error, "is not served");
+            }
+        }
+    }
+    if let Some(directory) = &host.config.functions {
+        publish_all(host, deploy::of_directory(directory)?).await;
+    }
+    Ok(())
+}
+
+/// Serves functions of the directory, each when it has been imported. One that cannot be is told
+/// of, and what has its name goes on.
+async fn publish_all(host: &Rc<Host>, found: Vec<(String, Revision)>) {
+    let mut trials = tokio::task::JoinSet::new();
+    for (name, revision) in found {
+        if is_deployed(host, &name) {
+            continue;
+        }
+        let host = host.clone();
+        trials.spawn_local(async move {
+            let made = host.make(&name, revision).map_err(|error| error.to_string());
+            let tried = match made {
+                Ok(function) => tried(&host, &function).await.map(|()| function),
+                Err(why) => Err(why),
+            };
+            match tried {
+                // It may have been deployed meanwhile.
+                Ok(function) if !is_deployed(&host, &name) => host.publish(&function),
+                Ok(_) => {}
+                Err(why) => {
+                    host.meter.add(Event::FnDeployRefused);
+                    let before = host.function(&name).is_some();
+                    let then = if before { "stays as it was" } else { "is not served" };
+                    tracing::error!(function = name, "{then}: {why}");
+                }
+            }
+        });
+    }
+    while trials.join_next().await.is_some() {}
+}
+
+/// Whether a function of the directory can be imported, with a template that is not kept: most of
+/// them wait for long until they are invoked.
+async fn tried(host: &Rc<Host>, function: &Rc<Function>) -> Result<(), String> {
+    if !host.config.check_imports {
+        return Ok(());
+    }
+    let template = host.prepare(function).await?;
+    trial::check(host, function, template).await
+}
+
+/// Whether a function of the directory has the name of one that was deployed, which stays.
+fn is_deployed(host: &Host, name: &str) -> bool {
+    let is_deployed = host.function(name).is_some_and(|function| function.is_deployed);
+    if is_deployed {
+        let why = "a deployed function has this name; remove one of them";
+        tracing::error!(function = name, why, "not served from the directory");
+    }
+    is_deployed
+}
+
+/// Limits, tenants, and functions of the directory `functions`, as the configuration says now. The
+/// rest of it needs another start.
+async fn reload(host: &Rc<Host>, read: &dyn Fn() -> Result<GatewayConfig, ConfigError>) {
+    let config = match read() {
+        Ok(config) => config,
+        Err(error) => return tracing::error!(%error, "not reloaded; all stays as it was"),
+    };
+    if config.workers != host.config.workers {
+        tracing::error!("workers: needs another start of the gateway");
+    }
+    if config.authentication != host.config.authentication {
+        tracing::error!("authentication: needs another start of the gateway");
+    } else {
+        match keys(&config) {
+            Ok((mut keys, _)) => {
+                // Its functions are to be removed with its keys.
+                if let (Some(keys), Some(before)) = (&mut keys, &*host.keys.borrow()) {
+                    keys.keep(before, |tenant| host.stays(tenant, &config.tenant));
+                }
+                *host.keys.borrow_mut() = keys;
+            }
+            Err(error) => tracing::error!(%error, "keys of tenants are not reloaded"),
+        }
+    }
+    host.limit(config.limits());
+    // Functions may be of new ones, and no more of old ones.
+    if let Err(error) = host.tenants.apply(&config) {
+        tracing::error!(%error, "tenants are not reloaded");
+    }
+    host.rule(&config.tenant);
+    reload_functions(host, &config).await;
+    let is_used = |tenant: &Rc<Tenant>| {
+        host.functions().iter().any(|function| Rc::ptr_eq(&function.tenant, tenant))
+    };
+    for tenant in host.tenants.part(&config, is_used) {
+        tokio::task::spawn_local(leave(host.clone(), config.clone(), tenant));
+    }
+}
+
+async fn reload_functions(host: &Rc<Host>, config: &GatewayConfig) {
+    let Some(directory) = &config.functions else { return };
+    let found = match deploy::of_directory(directory) {
+        Ok(found) => found,
+        Err(error) => return tracing::error!(%error, "functions are not reloaded"),
+    };
+    for function in host.functions() {
+        let is_there = found.iter().any(|(name, _)| *name == function.name);
+        if !is_there && !function.is_deployed {
+            host.remove(&function.name);
+        }
+    }
+    let count = found.len();
+    publish_all(host, found).await;
+    tracing::info!(functions = count, "reloaded");
+}
+
+/// A tenant goes when its instances have gone, or have had their time.
+async fn leave(host: Rc<Host>, config: GatewayConfig, tenant: Rc<Tenant>) {
+    let end = Instant::now() + config.drain_timeout;
+    let is_in_use =
+        || host.members().iter().any(|member| Rc::ptr_eq(&member.function.tenant, &tenant));
+    while is_in_use() && Instant::now() < end {
+        tokio::time::sleep(PAUSE).await;
+    }
+    if let Err(error) = host.tenants.leave(&config, &tenant) {
+        tracing::error!(%error, tenant = %tenant.name, "is still served");
+    }
+}
+
+fn about(store: Option<Rc<Store>>) -> Box<dyn Fn() -> serde_json::Value> {
+    Box::new(move || match &store {
+        Some(store) => {
+            json!({"store": {"endpoint": store.access.endpoint, "pid": store.pid()}})
+        }
+        None => json!({}),
+    })
+}
+
+/// What `aws` and boto3 need to know, as shell text.
+fn client_environment(
+    config: &GatewayConfig,
+    access: Option<&Access>,
+    own: Option<&KeyPair>,
+    gateway: std::net::SocketAddr,
+) -> String {
+    let mut text = format!("export AWS_ENDPOINT_URL_LAMBDA=http://{gateway}\n");
+    let mut set = |name: &str, value: &str| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:/+=@%".contains(c);
+        let value = match value.chars().all(is_plain) {
+            true => value.to_owned(),
+            false => format!("'{}'", value.replace('\'', "'\\''")),
+        };
+        text.push_str(&format!("export {name}={value}\n"));
+    };
+    if let Some(access) = access {
+        set("AWS_ENDPOINT_URL_S3", &access.endpoint);
+    }
+    // Without authentication the store's are good for both.
+    let store = access.filter(|_| config.authentication == Authentication::Off);
+    let store = store.map(|access| (&access.access_key_id, &access.secret_access_key));
+    let own = own.map(|pair| (&pair.access_key_id, &pair.secret_access_key));
+    if let Some((id, secret)) = own.or(store) {
+        set("AWS_ACCESS_KEY_ID", id);
+        set("AWS_SECRET_ACCESS_KEY", secret);
+    }
+    set("AWS_DEFAULT_REGION", access.map_or(crate::store::REGION, |access| &access.region));
+    text
+}
+
+/// What runs ends; then workers write what is pending.
+async fn drain(host: &Rc<Host>) {
+    let end = Instant::now() + host.config.drain_timeout;
+    while host.running.get() > 0 && Instant::now() < end {
+        tokio::time::sleep(PAUSE).await;
+    }
+    if host.running.get() > 0 {
+        tracing::error!(running = host.running.get(), "did not end in time");
+    }
+    for member in host.members() {
+        member.stop.notify_one();
+    }
+    host.tenants.drain().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_has_one_gateway() {
+        let state = tempfile::tempdir().unwrap();
+        let first = lock(state.path()).unwrap();
+        let second = lock(state.path()).unwrap_err().to_string();
+        assert!(second.contains("another gateway"), "{second}");
+        drop(first);
+        lock(state.path()).unwrap();
+    }
+
+    #[test]
+    fn tenants_have_their_own_store_or_the_common_one() {
+        let access = Access {
+            endpoint: "http://127.0.0.1:9000".to_owned(),
+            region: "us-east-1".to_owned(),
+            access_key_id: "a".to_owned(),
+            secret_access_key: "b".to_owned(),
+        };
+        let config = GatewayConfig::default();
+        let common = worker_table(&config, &TenantConfig::default(), Some(&access));
+        assert_eq!(common["store"]["endpoint"].as_str(), Some("http://127.0.0.1:9000"));
+        let own: toml::Table = toml::from_str("endpoint = \"https://s3.example\"").unwrap();
+        let copies = Some(toml::from_str("service = \"off\"").unwrap());
+        let tenant = TenantConfig { store: Some(own), copies, ..TenantConfig::default() };
+        let own = worker_table(&config, &tenant, Some(&access));
+        assert_eq!(own["store"]["endpoint"].as_str(), Some("https://s3.example"));
+        assert_eq!(own["copies"]["service"].as_str(), Some("off"));
+    }
+}

@@ -1,0 +1,186 @@
+//! A tenant: its roles, and the connection to its I/O worker.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::net::UnixStream;
+use tokio::sync::Notify;
+use unlade_guest_protocol::control::Said;
+
+use crate::link::Link;
+use crate::worker::{Kind, Worker};
+
+/// How long a worker may take to listen. It may have a journal to read.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(60);
+/// How often its socket is tried.
+const LISTEN_PAUSE: Duration = Duration::from_millis(5);
+
+/// See the [module](self).
+pub struct Tenant {
+    /// Its name.
+    pub name: String,
+    /// What serves it, and perhaps others.
+    pub worker: Rc<Worker>,
+    control: PathBuf,
+    roles: RefCell<BTreeMap<u64, Value>>,
+    link: RefCell<Option<Rc<Link>>>,
+    changed: Notify,
+}
+
+/// Writes a file that only its owner can read.
+///
+/// # Errors
+/// The system's.
+pub fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let fresh = path.with_extension("new");
+    let _ = fs::remove_file(&fresh);
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(&fresh)?;
+    file.write_all(text.as_bytes())?;
+    fs::rename(&fresh, path)
+}
+
+/// The file of a tenant's configuration, in its directory.
+pub fn config_file(dir: &Path) -> PathBuf {
+    dir.join("worker.toml")
+}
+
+/// The socket of a tenant's relay, in its directory. Sandboxes see the directory that it is in, and
+/// nothing else is in that: the worker that comes after this one makes another file.
+pub fn relay(dir: &Path) -> PathBuf {
+    dir.join("tcp").join("relay")
+}
+
+/// Writes what a tenant's worker is told: the table, and where it listens and what it keeps.
+///
+/// # Errors
+/// The system's: its directory cannot be made.
+pub fn configure(dir: &Path, mut table: toml::Table) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let path = |name: &str| toml::Value::from(dir.join(name).display().to_string());
+    table.insert("control".to_owned(), path("control"));
+    let limits = table.entry("tenant").or_insert_with(|| toml::Table::new().into());
+    if let Some(limits) = limits.as_table_mut() {
+        limits.entry("journal").or_insert_with(|| path("journal"));
+    }
+    let relay = relay(dir);
+    if let Some(seen) = relay.parent() {
+        fs::create_dir_all(seen)?;
+        fs::set_permissions(seen, fs::Permissions::from_mode(0o755))?;
+    }
+    let path = toml::Value::from(relay.display().to_string());
+    let relay = toml::Table::from_iter([("path".to_owned(), path)]);
+    table.insert("relay".to_owned(), relay.into());
+    write_private(&config_file(dir), &table.to_string())
+}
+
+impl Tenant {
+    /// A tenant of a worker, which listens for it in its directory.
+    pub fn new(name: &str, dir: &Path, worker: Rc<Worker>) -> Rc<Tenant> {
+        Rc::new(Tenant {
+            name: name.to_owned(),
+            worker,
+            control: dir.join("control"),
+            roles: RefCell::default(),
+            link: RefCell::default(),
+            changed: Notify::new(),
+        })
+    }
+
+    /// What a role may do, from now on.
+    pub fn role(&self, role: u64, policy: Value) {
+        self.roles.borrow_mut().insert(role, policy.clone());
+        if let Some(link) = &*self.link.borrow() {
+            link.say(Said::Role { role, policy });
+        }
+    }
+
+    /// The worker's process.
+    pub fn pid(&self) -> Option<u32> {
+        *self.worker.pid().borrow()
+    }
+
+    /// The connection to the worker, if there is one.
+    pub fn try_link(&self) -> Option<Rc<Link>> {
+        self.link.borrow().clone()
+    }
+
+    /// The connection to the worker, waiting for one.
+    ///
+    /// # Errors
+    /// There is none in time.
+    pub async fn link(&self, patience: Duration) -> Result<Rc<Link>, String> {
+        let wait = async {
+            loop {
+                let changed = self.changed.notified();
+                if let Some(link) = self.try_link() {
+                    return link;
+                }
+                changed.await;
+            }
+        };
+        let late = |_| format!("the I/O worker of tenant {} is not there; see the log", self.name);
+        tokio::time::timeout(patience, wait).await.map_err(late)
+    }
+
+    /// Keeps a connection to the worker, whichever process it is.
+    pub async fn stay(self: Rc<Tenant>) {
+        let mut pids = self.worker.pid();
+        loop {
+            let pid = *pids.borrow_and_update();
+            let talk = async {
+                match pid {
+                    Some(pid) => self.talk(pid).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = talk => {}
+                // The worker lives as long as this tenant does.
+                _ = pids.changed() => {}
+            }
+            self.link.borrow_mut().take();
+        }
+    }
+
+    /// One connection, until it is closed: its process ends, or the tenant begins anew in it.
+    async fn talk(&self, pid: u32) {
+        let Some(link) = self.connect(pid).await else {
+            tracing::error!(tenant = %self.name, pid, "the I/O worker does not listen in time");
+            if self.worker.kind == Kind::Own {
+                self.worker.replace(pid);
+            }
+            return;
+        };
+        for (role, policy) in &*self.roles.borrow() {
+            link.say(Said::Role { role: *role, policy: policy.clone() });
+        }
+        *self.link.borrow_mut() = Some(link.clone());
+        self.changed.notify_waiters();
+        link.closed().await;
+        self.link.borrow_mut().take();
+        tokio::time::sleep(LISTEN_PAUSE).await;
+    }
+
+    async fn connect(&self, pid: u32) -> Option<Rc<Link>> {
+        let begin = Instant::now();
+        while begin.elapsed() < LISTEN_TIMEOUT {
+            // Another one, of a gateway before, may still be there: it is not ours.
+            if let Ok(stream) = UnixStream::connect(&self.control).await {
+                let peer = stream.peer_cred().ok().and_then(|peer| peer.pid());
+                if peer.and_then(|peer| u32::try_from(peer).ok()) == Some(pid) {
+                    return Some(Link::new(stream));
+                }
+            }
+            tokio::time::sleep(LISTEN_PAUSE).await;
+        }
+        None
+    }
+}

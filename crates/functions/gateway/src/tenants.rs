@@ -1,0 +1,282 @@
+//! The tenants of a gateway, which come and go, and their I/O workers: one each, or one for all.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use tokio::task::JoinHandle;
+
+use crate::config::{DEFAULT_TENANT, GatewayConfig, Workers};
+use crate::serve::worker_table;
+use crate::store::Access;
+use crate::tenant::{Tenant, config_file, configure, write_private};
+use crate::worker::{Kind, Worker};
+
+/// See the [module](self).
+pub struct Tenants {
+    executable: PathBuf,
+    access: Option<Access>,
+    state: PathBuf,
+    all: RefCell<BTreeMap<String, Entry>>,
+    /// Those that are not for new functions any more, and are served for a while.
+    leaving: RefCell<Vec<Entry>>,
+    shared: Option<Rc<Worker>>,
+    processes: RefCell<Vec<(Rc<Worker>, JoinHandle<()>)>>,
+}
+
+struct Entry {
+    tenant: Rc<Tenant>,
+    /// What its worker was told.
+    table: toml::Table,
+    stays: JoinHandle<()>,
+}
+
+/// What its instances notice when it changes; the rest waits for another start.
+fn served(table: &toml::Table) -> toml::Table {
+    let is_of_process = |key: &String| ["log", "drain_timeout"].contains(&key.as_str());
+    let parts = table.iter().filter(|(key, _)| !is_of_process(key));
+    parts.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.stays.abort();
+    }
+}
+
+impl Tenants {
+    /// Those of a configuration; their workers are started in a moment. Must be called within a
+    /// [`LocalSet`](tokio::task::LocalSet).
+    ///
+    /// # Errors
+    /// The system's: what they are told cannot be written.
+    pub fn start(
+        config: &GatewayConfig,
+        executable: &Path,
+        access: Option<Access>,
+    ) -> io::Result<Tenants> {
+        let shared = (config.workers == Workers::Shared).then(|| {
+            let file = config.state.join("shared.toml");
+            Worker::new(Kind::Shared, "shared", executable, file)
+        });
+        let tenants = Tenants {
+            executable: executable.to_owned(),
+            access,
+            state: config.state.clone(),
+            all: RefCell::default(),
+            leaving: RefCell::default(),
+            shared: shared.clone(),
+            processes: RefCell::default(),
+        };
+        tenants.apply(config)?;
+        if let Some(shared) = shared {
+            tenants.run(shared);
+        }
+        Ok(tenants)
+    }
+
+    /// The tenant of a name.
+    pub fn get(&self, name: &str) -> Option<Rc<Tenant>> {
+        self.all.borrow().get(name).map(|entry| entry.tenant.clone())
+    }
+
+    /// All of them, by name.
+    pub fn all(&self) -> Vec<Rc<Tenant>> {
+        self.all.borrow().values().map(|entry| entry.tenant.clone()).collect()
+    }
+
+    fn run(&self, worker: Rc<Worker>) {
+        let task = tokio::task::spawn_local(worker.clone().supervise());
+        let mut processes = self.processes.borrow_mut();
+        processes.retain(|(_, task)| !task.is_finished());
+        processes.push((worker, task));
+    }
+
+    /// New tenants, and what others are told from now on. Those that have gone stay until
+    /// [`Tenants::part`].
+    ///
+    /// # Errors
+    /// The system's: what they are told cannot be written.
+    pub fn apply(&self, config: &GatewayConfig) -> io::Result<()> {
+        let (mut configured, mut is_other) = (config.tenant.clone(), false);
+        configured.entry(DEFAULT_TENANT.to_owned()).or_default();
+        for (name, own) in configured {
+            let table = worker_table(config, &own, self.access.as_ref());
+            let dir = self.dir(&name);
+            if let Some(entry) = self.all.borrow_mut().get_mut(&name) {
+                if served(&entry.table) != served(&table) {
+                    configure(&dir, table.clone())?;
+                    entry.table = table;
+                    is_other = true;
+                    if self.shared.is_none() {
+                        entry.tenant.worker.reload();
+                    }
+                }
+                continue;
+            }
+            configure(&dir, table.clone())?;
+            is_other = true;
+            let worker = self.shared.clone().unwrap_or_else(|| {
+                let worker = Worker::new(Kind::Own, &name, &self.executable, config_file(&dir));
+                self.run(worker.clone());
+                worker
+            });
+            let tenant = Tenant::new(&name, &dir, worker);
+            let stays = tokio::task::spawn_local(tenant.clone().stay());
+            self.all.borrow_mut().insert(name, Entry { tenant, table, stays });
+        }
+        match is_other {
+            true => self.tell(config),
+            false => Ok(()),
+        }
+    }
+
+    fn dir(&self, name: &str) -> PathBuf {
+        self.state.join("tenants").join(name)
+    }
+
+    /// Tells the shared worker who its tenants are.
+    fn tell(&self, config: &GatewayConfig) -> io::Result<()> {
+        let Some(worker) = &self.shared else { return Ok(()) };
+        let (all, leaving) = (self.all.borrow(), self.leaving.borrow());
+        let names = all.values().chain(leaving.iter()).map(|entry| entry.tenant.name.clone());
+        let file = |name: &String| config_file(&self.dir(name)).display().to_string();
+        let files = names.map(|name| (name.clone(), file(&name).into()));
+        let mut table = toml::Table::new();
+        if let Some(admin) = config.workers_admin {
+            table.insert("admin".to_owned(), admin.to_string().into());
+        }
+        table.insert("tenants".to_owned(), toml::Table::from_iter(files).into());
+        let level = ("level".to_owned(), config.log.level.clone().into());
+        table.insert("log".to_owned(), toml::Table::from_iter([level]).into());
+        write_private(&self.state.join("shared.toml"), &table.to_string())?;
+        worker.reload();
+        Ok(())
+    }
+
+    /// Parts with tenants that the configuration does not have any more, and no function is of:
+    /// they are not for new functions. Gives them; they are served until [`Tenants::leave`].
+    pub fn part(
+        &self,
+        config: &GatewayConfig,
+        is_used: impl Fn(&Rc<Tenant>) -> bool,
+    ) -> Vec<Rc<Tenant>> {
+        let is_gone = |name: &String| !config.tenant.contains_key(name) && name != DEFAULT_TENANT;
+        let mut parted = Vec::new();
+        let mut all = self.all.borrow_mut();
+        let gone: Vec<String> = all.keys().filter(|name| is_gone(name)).cloned().collect();
+        for name in gone {
+            if all.get(&name).is_some_and(|entry| is_used(&entry.tenant)) {
+                tracing::error!(tenant = name, "stays: functions are of it; remove them first");
+            } else if let Some(entry) = all.remove(&name) {
+                parted.push(entry.tenant.clone());
+                self.leaving.borrow_mut().push(entry);
+            }
+        }
+        parted
+    }
+
+    /// The worker serves a tenant no more, when it has written what is pending.
+    ///
+    /// # Errors
+    /// The system's: the worker cannot be told.
+    pub fn leave(&self, config: &GatewayConfig, tenant: &Rc<Tenant>) -> io::Result<()> {
+        self.leaving.borrow_mut().retain(|entry| !Rc::ptr_eq(&entry.tenant, tenant));
+        match self.shared {
+            Some(_) => self.tell(config),
+            None => {
+                tenant.worker.drain();
+                Ok(())
+            }
+        }
+    }
+
+    /// Workers write what is pending, and end.
+    pub async fn drain(&self) {
+        let processes = std::mem::take(&mut *self.processes.borrow_mut());
+        for (worker, _) in &processes {
+            worker.drain();
+        }
+        for (_, task) in processes {
+            // A worker has its own limit.
+            let _ = task.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::task::LocalSet;
+
+    use super::*;
+
+    fn config(state: &Path, text: &str) -> GatewayConfig {
+        let text = format!("state = \"{}\"\n{text}", state.display());
+        unlade_config::parse(&text, "fn.toml").unwrap()
+    }
+
+    /// Nothing is awaited: no process is started.
+    fn within(test: impl FnOnce(&Path)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        LocalSet::new().block_on(&runtime, async { test(dir.path()) });
+    }
+
+    fn start(config: &GatewayConfig) -> Tenants {
+        Tenants::start(config, Path::new("/nothing"), None).unwrap()
+    }
+
+    fn told(state: &Path) -> Vec<String> {
+        let text = std::fs::read_to_string(state.join("shared.toml")).unwrap();
+        let table: toml::Table = text.parse().unwrap();
+        table["tenants"].as_table().unwrap().keys().cloned().collect()
+    }
+
+    #[test]
+    fn a_shared_worker_is_told_who_its_tenants_are() {
+        within(|state| {
+            let shared = "workers = \"shared\"\n";
+            let tenants = start(&config(state, &format!("{shared}[tenant.a]\n[tenant.b]\n")));
+            assert_eq!(told(state), ["a", "b", "default"]);
+            let workers: Vec<_> = tenants.all().iter().map(|t| t.worker.clone()).collect();
+            assert!(workers.iter().all(|worker| Rc::ptr_eq(worker, &workers[0])));
+            let fewer = config(state, &format!("{shared}[tenant.c]\n"));
+            tenants.apply(&fewer).unwrap();
+            assert_eq!(told(state), ["a", "b", "c", "default"]);
+            // One stays as long as functions are of it.
+            let parted = tenants.part(&fewer, |tenant| tenant.name == "a");
+            assert!(tenants.get("a").is_some() && tenants.get("b").is_none());
+            assert_eq!(parted.len(), 1);
+            assert_eq!(told(state), ["a", "b", "c", "default"]);
+            tenants.leave(&fewer, &parted[0]).unwrap();
+            assert_eq!(told(state), ["a", "c", "default"]);
+        });
+    }
+
+    #[test]
+    fn each_tenant_has_a_worker_of_its_own_otherwise() {
+        within(|state| {
+            let tenants = start(&config(state, "[tenant.a]\n"));
+            let [a, default] = ["a", "default"].map(|name| tenants.get(name).unwrap());
+            assert!(!Rc::ptr_eq(&a.worker, &default.worker));
+            assert!(!state.join("shared.toml").exists());
+            assert_eq!((a.worker.kind, a.pid()), (Kind::Own, None));
+        });
+    }
+
+    #[test]
+    fn what_a_worker_is_told_changes_when_its_tenant_does() {
+        within(|state| {
+            let tenants = start(&config(state, ""));
+            let file = config_file(&state.join("tenants/default"));
+            let read = || std::fs::read_to_string(&file).unwrap();
+            let before = read();
+            tenants.apply(&config(state, "drain_timeout = \"7s\"\n")).unwrap();
+            assert_eq!(read(), before, "instances go on");
+            tenants.apply(&config(state, "[tenant.default.limits]\ncalls_max = 7\n")).unwrap();
+            assert!(read().contains("calls_max = 7"));
+        });
+    }
+}

@@ -1,0 +1,143 @@
+//! Whether a function can be imported: tried in an instance of its own, before it is served.
+//!
+//! The instance is one like others, with its tenant's worker behind it: a module that reads an
+//! object when it is imported is imported as in any other. It is told to import the handler, and
+//! not to call it.
+
+use std::rc::Rc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+use unlade_fn_model::isolation::Template;
+use unlade_guest_protocol::Outcome;
+use unlade_guest_protocol::control::{Said, WriteMode};
+
+use crate::host::{Function, Host};
+use crate::invoke::uuid;
+use crate::link::{Heard, Reply};
+use crate::member::{self, Heards, LAST_WORDS, Member};
+
+/// What is invoked in place of the function: it imports the handler that the event names.
+const CHECK: &str = "unlade_guest.check.handler";
+/// Numbers of instances that are not the pool's.
+const INSTANCE_FIRST: u64 = 1 << 48;
+
+/// Tries a function, with a template of its.
+///
+/// # Errors
+/// Why it does not start, or what its import raised, for people.
+pub async fn check(
+    host: &Rc<Host>,
+    function: &Rc<Function>,
+    template: Rc<dyn Template>,
+) -> Result<(), String> {
+    // As many as there are places; the semaphore is never closed.
+    let _place = host.trials.acquire().await;
+    let id = INSTANCE_FIRST + host.next();
+    // What serves now keeps its own role.
+    let role = host.role(format!("{}, tried", function.name));
+    function.tenant.role(role, host.policy(function));
+    let patience = host.config.start_timeout;
+    let start = member::start(host, id, function, template, role);
+    let (member, heard) = match tokio::time::timeout(patience, start).await {
+        Ok(started) => started?,
+        Err(_) => {
+            if let Some(link) = function.tenant.try_link() {
+                link.say(Said::Detach { instance: id });
+                link.forget(id);
+            }
+            return Err(format!("it did not start within {} s", patience.as_secs_f64()));
+        }
+    };
+    let limit = patience.max(function.manifest.timeout);
+    let imported = tokio::time::timeout(limit, import(&member, heard, limit)).await;
+    member.instance.kill();
+    member.link.say(Said::Detach { instance: id });
+    member.link.forget(id);
+    // Its memory is free when it has really gone.
+    let _ = tokio::time::timeout(patience, member.instance.ended()).await;
+    let late = |_| Err(format!("its import took more than {} s", limit.as_secs_f64()));
+    imported.unwrap_or_else(late)
+}
+
+async fn import(member: &Member, mut heard: Heards, limit: Duration) -> Result<(), String> {
+    let (function, invocation) = (&member.function, uuid());
+    let deadline = (SystemTime::now() + limit).duration_since(UNIX_EPOCH).unwrap_or_default();
+    let said = Said::Invoke {
+        instance: member.id,
+        invocation: invocation.clone(),
+        handler: CHECK.to_owned(),
+        function: function.name.clone(),
+        deadline_ms: u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX),
+        memory_mib: u32::try_from(function.manifest.memory.0 >> 20).unwrap_or(u32::MAX),
+        writes: WriteMode::Sync,
+    };
+    let event = json!({"handler": function.manifest.handler}).to_string();
+    member.link.say_with(said, event.into_bytes(), Vec::new());
+    let mut ended = member.instance.ended();
+    let outcome = loop {
+        let heard = tokio::select! {
+            biased;
+            heard = heard.recv() => heard,
+            why = &mut ended => break Err(format!("while it was imported, {why}")),
+        };
+        match heard {
+            Some(Heard::Ready) => {}
+            Some(Heard::Replied(reply)) => break understood(&reply),
+            Some(Heard::Refused(why)) => break Err(why),
+            // How its process ended says more than that its channel did.
+            Some(Heard::Gone(why)) => {
+                let why = tokio::time::timeout(LAST_WORDS, &mut ended).await.unwrap_or(why);
+                break Err(format!("while it was imported, {why}"));
+            }
+            None => break Err("the I/O worker is gone".to_owned()),
+        }
+    };
+    member.link.say(Said::Settle { invocation });
+    outcome
+}
+
+/// The failure of an import, as an invocation would have it.
+fn understood(reply: &Reply) -> Result<(), String> {
+    let said: Value = serde_json::from_slice(&reply.result).unwrap_or_default();
+    if reply.status == Outcome::Done && said.is_null() {
+        return Ok(());
+    }
+    let text = |name: &str| said[name].as_str().unwrap_or_default().to_owned();
+    let mut why = format!("{}: {}", text("errorType"), text("errorMessage"));
+    let frames = said["stackTrace"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if !frames.is_empty() {
+        why.push_str("\nTraceback (most recent call last):\n");
+        why.extend(frames.iter().filter_map(Value::as_str));
+    }
+    Err(why.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(status: Outcome, result: &str) -> Reply {
+        Reply {
+            invocation: "i".to_owned(),
+            status,
+            log_tail: String::new(),
+            settled: None,
+            prefetch_us: (0, 0),
+            result: result.as_bytes().to_vec(),
+        }
+    }
+
+    #[test]
+    fn what_an_import_raised_is_told_with_its_traceback() {
+        assert_eq!(understood(&reply(Outcome::Done, "null")), Ok(()));
+        let failure = r#"{"errorType": "Runtime.ImportModuleError", "errorMessage": "No module",
+            "stackTrace": ["  File \"app.py\", line 1\n    import x\n"]}"#;
+        for status in [Outcome::Done, Outcome::Error] {
+            let why = understood(&reply(status, failure)).unwrap_err();
+            assert!(why.starts_with("Runtime.ImportModuleError: No module\nTraceback"), "{why}");
+            assert!(why.ends_with("import x"), "{why}");
+        }
+        assert!(understood(&reply(Outcome::Error, "null")).is_err());
+    }
+}

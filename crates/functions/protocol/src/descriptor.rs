@@ -1,0 +1,270 @@
+//! Submissions and completions: 64 octets each, copied out of the region before they are decoded.
+
+use super::{Extent, u16_at, u32_at, u64_at};
+use unlade_bytes::DecodeError;
+
+/// Octets of a descriptor.
+pub const DESCRIPTOR_BYTES: usize = 64;
+/// `body_left_bytes` where the length of a body is not known.
+pub const LEFT_UNKNOWN: u64 = u64::MAX;
+
+/// What a submission asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Operation {
+    /// An operation of a service.
+    Call = 1,
+    /// More of a call's body.
+    Body = 2,
+    /// More of a response's body.
+    Read = 3,
+    /// The host's slots and meta of a token are the host's again.
+    Release = 4,
+    /// Nobody waits for a call any more.
+    Cancel = 5,
+}
+
+impl Operation {
+    fn of(value: u16) -> Result<Operation, DecodeError> {
+        Ok(match value {
+            1 => Operation::Call,
+            2 => Operation::Body,
+            3 => Operation::Read,
+            4 => Operation::Release,
+            5 => Operation::Cancel,
+            _ => {
+                let value = value.into();
+                return Err(DecodeError::Undefined { what: "operation", value });
+            }
+        })
+    }
+}
+
+/// BODY descriptors of the same call follow; more of the body can be READ.
+pub const MORE: u16 = 1;
+/// The slots of one BODY are free again.
+pub const PART: u16 = 2;
+/// The answer had been fetched before it was asked for.
+pub const PREFETCHED: u16 = 4;
+/// A write that is not durable yet.
+pub const PENDING: u16 = 8;
+/// The call was not made: another attempt may be, with all of its body.
+pub const AGAIN: u16 = 16;
+
+/// What the guest asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submission {
+    /// The guest's number, not in flight with another one.
+    pub call: u64,
+    /// What is asked.
+    pub operation: Operation,
+    /// [`MORE`].
+    pub more: bool,
+    /// The low half of the epoch.
+    pub epoch: u32,
+    /// In the guest's meta arena.
+    pub meta_offset: u32,
+    /// Octets there.
+    pub meta_bytes: u32,
+    /// In the guest's slots. For [`Operation::Read`] its `bytes` are how many are wanted.
+    pub body: Extent,
+    /// Of what is read or released.
+    pub token: u64,
+}
+
+impl Submission {
+    /// The descriptor's octets.
+    pub fn encode(&self) -> [u8; DESCRIPTOR_BYTES] {
+        let mut out = [0; DESCRIPTOR_BYTES];
+        out[0..8].copy_from_slice(&self.call.to_le_bytes());
+        out[8..10].copy_from_slice(&(self.operation as u16).to_le_bytes());
+        out[10..12].copy_from_slice(&(if self.more { MORE } else { 0 }).to_le_bytes());
+        out[12..16].copy_from_slice(&self.epoch.to_le_bytes());
+        out[16..20].copy_from_slice(&self.meta_offset.to_le_bytes());
+        out[20..24].copy_from_slice(&self.meta_bytes.to_le_bytes());
+        out[24..28].copy_from_slice(&self.body.first_slot.to_le_bytes());
+        out[28..32].copy_from_slice(&self.body.bytes.to_le_bytes());
+        out[32..40].copy_from_slice(&self.token.to_le_bytes());
+        out
+    }
+
+    /// Understands a copy of a descriptor.
+    ///
+    /// # Errors
+    /// An operation or flag that is not defined, or octets that must be zero and are not.
+    pub fn decode(input: &[u8; DESCRIPTOR_BYTES]) -> Result<Submission, DecodeError> {
+        let flags = u16_at(input, 10)?;
+        if flags & !MORE != 0 {
+            return Err(DecodeError::Undefined { what: "submission flags", value: flags.into() });
+        }
+        zeros(&input[40..])?;
+        Ok(Submission {
+            call: u64_at(input, 0)?,
+            operation: Operation::of(u16_at(input, 8)?)?,
+            more: flags & MORE != 0,
+            epoch: u32_at(input, 12)?,
+            meta_offset: u32_at(input, 16)?,
+            meta_bytes: u32_at(input, 20)?,
+            body: Extent { first_slot: u32_at(input, 24)?, bytes: u32_at(input, 28)? },
+            token: u64_at(input, 32)?,
+        })
+    }
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Status {
+    /// Done.
+    Done = 0,
+    /// The service answered with an error; the meta has it.
+    ServiceError = 1,
+    /// The host could not; the meta says why.
+    HostError = 2,
+    /// Too much at once: try again.
+    Refused = 3,
+}
+
+impl Status {
+    fn of(value: u16) -> Result<Status, DecodeError> {
+        Ok(match value {
+            0 => Status::Done,
+            1 => Status::ServiceError,
+            2 => Status::HostError,
+            3 => Status::Refused,
+            _ => return Err(DecodeError::Undefined { what: "status", value: value.into() }),
+        })
+    }
+}
+
+/// What the host answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Of the submission.
+    pub call: u64,
+    /// How it ended.
+    pub status: Status,
+    /// [`MORE`], [`PART`], [`PREFETCHED`], [`PENDING`], [`AGAIN`].
+    pub flags: u16,
+    /// The low half of the epoch.
+    pub epoch: u32,
+    /// In the host's meta arena.
+    pub meta_offset: u32,
+    /// Octets there.
+    pub meta_bytes: u32,
+    /// In the host's slots.
+    pub body: Extent,
+    /// For READ and RELEASE; 0 where there is nothing to release.
+    pub token: u64,
+    /// Octets behind these, or [`LEFT_UNKNOWN`].
+    pub body_left_bytes: u64,
+}
+
+impl Completion {
+    /// A completion with nothing but its status.
+    pub fn bare(call: u64, status: Status, epoch: u32) -> Completion {
+        Completion {
+            call,
+            status,
+            flags: 0,
+            epoch,
+            meta_offset: 0,
+            meta_bytes: 0,
+            body: Extent { first_slot: 0, bytes: 0 },
+            token: 0,
+            body_left_bytes: 0,
+        }
+    }
+
+    /// The descriptor's octets.
+    pub fn encode(&self) -> [u8; DESCRIPTOR_BYTES] {
+        let mut out = [0; DESCRIPTOR_BYTES];
+        out[0..8].copy_from_slice(&self.call.to_le_bytes());
+        out[8..10].copy_from_slice(&(self.status as u16).to_le_bytes());
+        out[10..12].copy_from_slice(&self.flags.to_le_bytes());
+        out[12..16].copy_from_slice(&self.epoch.to_le_bytes());
+        out[16..20].copy_from_slice(&self.meta_offset.to_le_bytes());
+        out[20..24].copy_from_slice(&self.meta_bytes.to_le_bytes());
+        out[24..28].copy_from_slice(&self.body.first_slot.to_le_bytes());
+        out[28..32].copy_from_slice(&self.body.bytes.to_le_bytes());
+        out[32..40].copy_from_slice(&self.token.to_le_bytes());
+        out[40..48].copy_from_slice(&self.body_left_bytes.to_le_bytes());
+        out
+    }
+
+    /// Understands a copy of a descriptor, as a guest does.
+    ///
+    /// # Errors
+    /// A status or flag that is not defined, or octets that must be zero and are not.
+    pub fn decode(input: &[u8; DESCRIPTOR_BYTES]) -> Result<Completion, DecodeError> {
+        let flags = u16_at(input, 10)?;
+        if flags & !(MORE | PART | PREFETCHED | PENDING | AGAIN) != 0 {
+            return Err(DecodeError::Undefined { what: "completion flags", value: flags.into() });
+        }
+        zeros(&input[48..])?;
+        Ok(Completion {
+            call: u64_at(input, 0)?,
+            status: Status::of(u16_at(input, 8)?)?,
+            flags,
+            epoch: u32_at(input, 12)?,
+            meta_offset: u32_at(input, 16)?,
+            meta_bytes: u32_at(input, 20)?,
+            body: Extent { first_slot: u32_at(input, 24)?, bytes: u32_at(input, 28)? },
+            token: u64_at(input, 32)?,
+            body_left_bytes: u64_at(input, 40)?,
+        })
+    }
+}
+
+fn zeros(octets: &[u8]) -> Result<(), DecodeError> {
+    match octets.iter().find(|&&octet| octet != 0) {
+        None => Ok(()),
+        Some(&value) => Err(DecodeError::Undefined { what: "reserved", value: value.into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_understood_is_written_the_same(octets in any::<[[u8; 8]; 8]>(), kind in 0u8..8) {
+            let mut input: [u8; 64] = octets.concat().try_into().unwrap();
+            input[8..12].copy_from_slice(&[kind, 0, kind & 1, 0]);
+            let mut submission = input;
+            submission[40..].fill(0);
+            if let Ok(understood) = Submission::decode(&submission) {
+                prop_assert_eq!(understood.encode(), submission);
+            } else {
+                prop_assert!(!(1..=5).contains(&kind));
+            }
+            let mut completion = input;
+            completion[48..].fill(0);
+            if let Ok(understood) = Completion::decode(&completion) {
+                prop_assert_eq!(understood.encode(), completion);
+            } else {
+                prop_assert!(kind > 3);
+            }
+        }
+    }
+
+    #[test]
+    fn what_must_be_zero_is() {
+        let mut call = Submission {
+            call: 1,
+            operation: Operation::Call,
+            more: true,
+            epoch: 2,
+            meta_offset: 3,
+            meta_bytes: 4,
+            body: Extent { first_slot: 5, bytes: 6 },
+            token: 7,
+        }
+        .encode();
+        assert!(Submission::decode(&call).is_ok());
+        call[63] = 1;
+        assert!(Submission::decode(&call).is_err());
+    }
+}

@@ -1,0 +1,399 @@
+//! What a role may do: actions, buckets and prefixes.
+//!
+//! The same words as in policies of the store: patterns with `*` and `?`, what is denied is denied
+//! whatever else allows it, what nobody allows is denied.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::encode::unpercent;
+use crate::operation::{Operation, Target};
+
+/// Most statements of a policy.
+pub const STATEMENTS_MAX: usize = 64;
+/// Most patterns of a statement.
+pub const PATTERNS_MAX: usize = 64;
+/// Most octets of a pattern.
+pub const PATTERN_BYTES_MAX: usize = 2048;
+
+/// Why text is no policy. The operator's fault.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// It is not of this form.
+    #[error("the policy is not understood: {0}")]
+    Form(#[from] serde_json::Error),
+    /// It has too much of something.
+    #[error("the policy has more than {limit} {what}; split the role")]
+    TooMuch {
+        /// Of what.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+}
+
+/// Whether something may be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// A statement allows it, none denies it.
+    Allowed,
+    /// A statement denies it.
+    Denied,
+    /// Nobody allows it.
+    NotAllowed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    #[serde(alias = "Allow")]
+    Allow,
+    #[serde(alias = "Deny")]
+    Deny,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Statement {
+    effect: Verdict,
+    actions: Vec<String>,
+    resources: Vec<String>,
+}
+
+/// The rights of a role: `{"statements": [{"effect": "allow", "actions": ["s3:GetObject"],
+/// "resources": ["bucket/prefix/*"]}]}`. A resource is a bucket, or a bucket, a slash and a key;
+/// `arn:aws:s3:::` in front is ignored. A list of a bucket is also allowed for a prefix all of
+/// which a resource covers. A `boundary` is another policy: what it does not allow is not allowed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Policy {
+    statements: Vec<Statement>,
+    #[serde(default)]
+    boundary: Option<Boundary>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Boundary {
+    statements: Vec<Statement>,
+}
+
+/// What is asked about: an action on a resource.
+struct Question<'a> {
+    action: &'a str,
+    resource: String,
+    /// Of a list: what all its keys begin with, behind the bucket and a slash.
+    covers: Option<String>,
+}
+
+impl Policy {
+    /// Understands a policy.
+    ///
+    /// # Errors
+    /// It is none, or too large.
+    pub fn from_value(value: &Value) -> Result<Policy, PolicyError> {
+        let policy = Policy::deserialize(value)?;
+        let too_much = |what, limit| Err(PolicyError::TooMuch { what, limit });
+        let bounds = policy.boundary.as_ref().map_or(&[][..], |boundary| &boundary.statements);
+        if policy.statements.len().max(bounds.len()) > STATEMENTS_MAX {
+            return too_much("statements", STATEMENTS_MAX);
+        }
+        for statement in policy.statements.iter().chain(bounds) {
+            for patterns in [&statement.actions, &statement.resources] {
+                if patterns.len() > PATTERNS_MAX {
+                    return too_much("patterns in a statement", PATTERNS_MAX);
+                }
+                if patterns.iter().any(|pattern| pattern.len() > PATTERN_BYTES_MAX) {
+                    return too_much("octets in a pattern", PATTERN_BYTES_MAX);
+                }
+            }
+        }
+        Ok(policy)
+    }
+
+    /// A role that may do everything, for tests and single users.
+    pub fn everything() -> Policy {
+        let all = || vec!["*".to_owned()];
+        let statement = Statement { effect: Verdict::Allow, actions: all(), resources: all() };
+        Policy { statements: vec![statement], boundary: None }
+    }
+
+    /// Whether an operation with these parameters may be made: everything that it reads and
+    /// changes.
+    pub fn decide(&self, operation: &Operation, parameters: &Map<String, Value>) -> Decision {
+        let questions = questions(operation, parameters);
+        let mut decisions = questions.iter().map(|question| self.answer(question));
+        decisions.find(|decision| *decision != Decision::Allowed).unwrap_or(Decision::Allowed)
+    }
+
+    fn answer(&self, question: &Question<'_>) -> Decision {
+        let own = answer(&self.statements, question);
+        match &self.boundary {
+            Some(boundary) if own == Decision::Allowed => answer(&boundary.statements, question),
+            _ => own,
+        }
+    }
+}
+
+fn answer(statements: &[Statement], question: &Question<'_>) -> Decision {
+    let mut decision = Decision::NotAllowed;
+    for statement in statements {
+        let about = statement.actions.iter().any(|pattern| {
+            matches(&pattern.to_ascii_lowercase(), &question.action.to_ascii_lowercase())
+        });
+        if !about {
+            continue;
+        }
+        let allows = statement.effect == Verdict::Allow;
+        let meant = |pattern: &String| {
+            let pattern = pattern.strip_prefix("arn:aws:s3:::").unwrap_or(pattern);
+            matches(pattern, &question.resource)
+                || (allows && question.covers.as_deref().is_some_and(|all| covers(pattern, all)))
+        };
+        match (statement.resources.iter().any(meant), allows) {
+            (true, false) => return Decision::Denied,
+            (true, true) => decision = Decision::Allowed,
+            (false, _) => {}
+        }
+    }
+    decision
+}
+
+fn questions<'a>(operation: &'a Operation, parameters: &Map<String, Value>) -> Vec<Question<'a>> {
+    let text = |name: &str| parameters.get(name).and_then(Value::as_str).unwrap_or_default();
+    let bucket = text("Bucket");
+    let mut all = Vec::new();
+    let mut ask = |action, resource| all.push(Question { action, resource, covers: None });
+    match operation.target {
+        Target::Service => ask(operation.action, "*".to_owned()),
+        Target::Object => {
+            let action = match (operation.action, text("VersionId")) {
+                ("s3:GetObject", version) if !version.is_empty() => "s3:GetObjectVersion",
+                ("s3:DeleteObject", version) if !version.is_empty() => "s3:DeleteObjectVersion",
+                (action, _) => action,
+            };
+            ask(action, format!("{bucket}/{}", text("Key")));
+        }
+        Target::Bucket if operation.name == "DeleteObjects" => {
+            let objects = parameters.get("Delete").and_then(|delete| delete.get("Objects"));
+            for object in objects.and_then(Value::as_array).into_iter().flatten() {
+                let versioned = object.get("VersionId").is_some_and(|version| !version.is_null());
+                let action = if versioned { "s3:DeleteObjectVersion" } else { operation.action };
+                let key = object.get("Key").and_then(Value::as_str).unwrap_or_default();
+                ask(action, format!("{bucket}/{key}"));
+            }
+        }
+        Target::Bucket => {
+            let lists = operation.field("Prefix").is_some();
+            let covers = lists.then(|| format!("{bucket}/{}", text("Prefix")));
+            all.push(Question { action: operation.action, resource: bucket.to_owned(), covers });
+        }
+    }
+    // What is restored by a query goes to an object of its own.
+    let location = parameters.get("RestoreRequest").and_then(|value| value.get("OutputLocation"));
+    if let Some(place) = location.and_then(|location| location.get("S3")) {
+        let text = |name: &str| place.get(name).and_then(Value::as_str).unwrap_or_default();
+        let start = format!("{}/{}", text("BucketName"), text("Prefix"));
+        let resource = format!("{start}*");
+        all.push(Question { action: "s3:PutObject", covers: Some(start), resource });
+    }
+    if operation.field("CopySource").is_some() {
+        let source = unpercent(text("CopySource"), false);
+        let source = source.strip_prefix('/').unwrap_or(&source);
+        let (object, version) = match source.split_once("?versionId=") {
+            Some((object, _)) => (object, true),
+            None => (source, false),
+        };
+        let action = if version { "s3:GetObjectVersion" } else { "s3:GetObject" };
+        all.push(Question { action, resource: object.to_owned(), covers: None });
+    }
+    all
+}
+
+/// Whether everything that begins with `start` is matched: the pattern is a literal with a star
+/// behind it, and `start` begins with the literal.
+fn covers(pattern: &str, start: &str) -> bool {
+    let Some(literal) = pattern.strip_suffix('*') else { return false };
+    // A pattern that begins with all buckets' names covers every key.
+    literal.is_empty() || (!literal.contains(['*', '?']) && start.starts_with(literal))
+}
+
+/// Whether a pattern matches: `*` is any text, `?` any character. Time is at most the product of
+/// the lengths.
+fn matches(pattern: &str, text: &str) -> bool {
+    let pattern: Vec<char> = pattern.chars().collect();
+    let text: Vec<char> = text.chars().collect();
+    let (mut at, mut seen) = (0, 0);
+    // Where to go on when what follows the last star does not match.
+    let mut retry: Option<(usize, usize)> = None;
+    while seen < text.len() {
+        match pattern.get(at) {
+            Some('*') => {
+                retry = Some((at + 1, seen));
+                at += 1;
+            }
+            Some(&wanted) if wanted == '?' || wanted == text[seen] => {
+                at += 1;
+                seen += 1;
+            }
+            _ => match retry {
+                Some((behind, from)) => {
+                    at = behind;
+                    seen = from + 1;
+                    retry = Some((behind, from + 1));
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[at..].iter().all(|&rest| rest == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::find;
+    use serde_json::json;
+    use unlade_testkit::{Random, cases};
+
+    fn policy(statements: Value) -> Policy {
+        Policy::from_value(&json!({ "statements": statements })).unwrap()
+    }
+
+    fn decide(policy: &Policy, operation: &str, parameters: Value) -> Decision {
+        policy.decide(find(operation).unwrap(), parameters.as_object().unwrap())
+    }
+
+    fn reader() -> Policy {
+        policy(json!([
+            {"effect": "allow", "actions": ["s3:Get*", "s3:ListBucket"],
+             "resources": ["arn:aws:s3:::in/a/*"]},
+            {"effect": "allow", "actions": ["s3:PutObject"], "resources": ["out/*"]},
+            {"effect": "deny", "actions": ["*"], "resources": ["in/a/secret*"]},
+        ]))
+    }
+
+    #[test]
+    fn what_is_not_allowed_is_denied_and_a_denial_is_final() {
+        let role = reader();
+        let get = |key: &str| decide(&role, "GetObject", json!({"Bucket": "in", "Key": key}));
+        assert_eq!(get("a/b"), Decision::Allowed);
+        assert_eq!(get("b/a"), Decision::NotAllowed);
+        assert_eq!(get("a/secret/x"), Decision::Denied);
+        let put = json!({"Bucket": "in", "Key": "a/b"});
+        assert_eq!(decide(&role, "PutObject", put), Decision::NotAllowed);
+        let part = json!({"Bucket": "out", "Key": "x", "UploadId": "u", "PartNumber": 1});
+        assert_eq!(decide(&role, "UploadPart", part), Decision::Allowed);
+        assert_eq!(decide(&Policy::default(), "ListBuckets", json!({})), Decision::NotAllowed);
+        assert_eq!(decide(&Policy::everything(), "ListBuckets", json!({})), Decision::Allowed);
+    }
+
+    #[test]
+    fn a_boundary_allows_nothing_that_its_policy_does_not() {
+        let all = json!([{"effect": "allow", "actions": ["*"], "resources": ["*"]}]);
+        let reads =
+            json!([{"effect": "allow", "actions": ["s3:GetObject"], "resources": ["in/*"]}]);
+        let bound = |own: &Value, boundary: &Value| {
+            let value = json!({"statements": own, "boundary": {"statements": boundary}});
+            Policy::from_value(&value).unwrap()
+        };
+        let ask = |policy: &Policy, operation: &str, bucket: &str| {
+            decide(policy, operation, json!({"Bucket": bucket, "Key": "k"})) == Decision::Allowed
+        };
+        for policy in [bound(&all, &reads), bound(&reads, &all)] {
+            assert!(ask(&policy, "GetObject", "in"));
+            assert!(!ask(&policy, "GetObject", "out") && !ask(&policy, "PutObject", "in"));
+        }
+        let nothing = json!([]);
+        assert!(!ask(&bound(&all, &nothing), "GetObject", "in"));
+        let deep = json!({"statements": [], "boundary": {"statements": [], "boundary": {}}});
+        assert!(Policy::from_value(&deep).is_err());
+    }
+
+    #[test]
+    fn a_copy_reads_its_source_and_a_batch_deletes_every_key() {
+        let role = reader();
+        let copy = |source: &str| {
+            let parameters = json!({"Bucket": "out", "Key": "x", "CopySource": source});
+            decide(&role, "CopyObject", parameters)
+        };
+        assert_eq!(copy("in/a/b%20c"), Decision::Allowed);
+        assert_eq!(copy("/in/a/b?versionId=7"), Decision::Allowed);
+        assert_eq!(copy("in/b"), Decision::NotAllowed);
+        assert_eq!(copy("in/a/s%65cret"), Decision::Denied);
+        let role = policy(json!([
+            {"effect": "allow", "actions": ["s3:DeleteObject"], "resources": ["b/tmp/*"]}]));
+        let delete = |keys: Value| {
+            decide(&role, "DeleteObjects", json!({"Bucket": "b", "Delete": {"Objects": keys}}))
+        };
+        assert_eq!(delete(json!([{"Key": "tmp/a"}, {"Key": "tmp/b"}])), Decision::Allowed);
+        assert_eq!(delete(json!([{"Key": "tmp/a"}, {"Key": "b"}])), Decision::NotAllowed);
+        let versioned = json!([{"Key": "tmp/a", "VersionId": "1"}]);
+        assert_eq!(delete(versioned), Decision::NotAllowed);
+    }
+
+    #[test]
+    fn a_list_needs_the_bucket_or_all_of_its_prefix() {
+        let role = reader();
+        let list = |prefix: &str| {
+            decide(&role, "ListObjectsV2", json!({"Bucket": "in", "Prefix": prefix}))
+        };
+        assert_eq!(list("a/b"), Decision::Allowed);
+        assert_eq!(list("a/"), Decision::Allowed);
+        assert_eq!(list("a"), Decision::NotAllowed);
+        assert_eq!(list(""), Decision::NotAllowed);
+        let whole = policy(json!([
+            {"effect": "Allow", "actions": ["S3:listbucket"], "resources": ["in"]}]));
+        let all = json!({"Bucket": "in"});
+        assert_eq!(decide(&whole, "ListObjectsV2", all), Decision::Allowed);
+        let other = json!({"Bucket": "in2"});
+        assert_eq!(decide(&whole, "ListObjectsV2", other), Decision::NotAllowed);
+    }
+
+    #[test]
+    fn policies_that_are_none_are_refused() {
+        for wrong in [
+            json!({}),
+            json!({"statements": [{"effect": "maybe", "actions": [], "resources": []}]}),
+            json!({"statements": [{"effect": "allow", "actions": [], "resource": []}]}),
+        ] {
+            assert!(Policy::from_value(&wrong).is_err());
+        }
+        let many = vec![json!({"effect": "deny", "actions": [], "resources": []}); 65];
+        let error = Policy::from_value(&json!({ "statements": many })).unwrap_err();
+        assert!(matches!(error, PolicyError::TooMuch { what: "statements", .. }));
+    }
+
+    /// What a pattern means, told by recursion.
+    fn oracle(pattern: &[char], text: &[char]) -> bool {
+        match (pattern.split_first(), text.split_first()) {
+            (None, None) => true,
+            (Some(('*', rest)), _) => {
+                oracle(rest, text) || (!text.is_empty() && oracle(pattern, &text[1..]))
+            }
+            (Some(('?', rest)), Some((_, left))) => oracle(rest, left),
+            (Some((wanted, rest)), Some((found, left))) => wanted == found && oracle(rest, left),
+            _ => false,
+        }
+    }
+
+    fn word(random: &mut Random, letters: &[char]) -> String {
+        let count = random.below(9);
+        (0..count).map(|_| letters[random.below(letters.len() as u64) as usize]).collect()
+    }
+
+    #[test]
+    fn patterns_match_as_recursion_says() {
+        cases(5000, |random| {
+            let pattern = word(random, &['a', 'b', '/', '*', '?']);
+            let text = word(random, &['a', 'b', '/']);
+            let due =
+                oracle(&pattern.chars().collect::<Vec<_>>(), &text.chars().collect::<Vec<_>>());
+            assert_eq!(matches(&pattern, &text), due, "{pattern} {text}");
+            if covers(&pattern, &text) {
+                let longer = text + &word(random, &['a', 'b', '/']);
+                assert!(matches(&pattern, &longer), "{pattern} covers {longer}");
+            }
+        });
+    }
+}

@@ -1,0 +1,119 @@
+//! The second half of the launcher: the zygote, until it is the interpreter. It is the first
+//! process of its PID namespace, has the mount namespace together with the keeper, and still the
+//! rights of root; it gives them up one after the other.
+
+use std::convert::Infallible;
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Resource, Rlimit, Signal};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use unlade_sys::namespaces::{Namespace, unshare};
+
+use super::message::{FromZygote, ToZygote};
+use super::spec::{Spec, TASK};
+use super::{packet, root, syscalls};
+
+/// What the zygote can do in its own user namespace: make a child another user, in another root.
+const KEPT: CapabilitySet =
+    CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::SYS_CHROOT);
+
+/// Becomes the interpreter; `keeper` is the socket to the keeper.
+///
+/// # Errors
+/// Why not; the keeper has been told.
+pub fn run(keeper: OwnedFd) -> Result<Infallible> {
+    let error = match confined(&keeper) {
+        Ok(never) => match never {},
+        Err(error) => error,
+    };
+    packet::send(&keeper, &FromZygote::Failed { why: error.to_string() }, &[])?;
+    Err(error)
+}
+
+fn confined(keeper: &OwnedFd) -> Result<Infallible> {
+    let ended = || Error::new(ErrorKind::UnexpectedEof, "the keeper has gone");
+    let (spec, mut beside) = packet::receive::<Spec>(keeper)?.ok_or_else(ended)?;
+    if beside.is_empty() {
+        return Err(Error::new(ErrorKind::InvalidData, "no control socket beside the sandbox"));
+    }
+    let control = beside.remove(0);
+    for group in beside {
+        rustix::io::write(&group, b"0").map_err(|error| tried("going into a group", error))?;
+    }
+    unshare(&[Namespace::Cgroup]).map_err(|error| tried("leaving cgroups", error))?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let host = rustix::system::sethostname(spec.host.as_bytes());
+    host.map_err(|error| tried("naming the host", error))?;
+    root::build(&spec)?;
+    unshare(&[Namespace::User]).map_err(|error| tried("leaving users", error))?;
+    packet::send(keeper, &FromZygote::Unmapped, &[])?;
+    packet::receive::<ToZygote>(keeper)?.ok_or_else(ended)?;
+    limit(&spec)?;
+    give_up().map_err(|error| tried("giving rights up", error))?;
+    // After the change of users, which undoes it. The keeper is killed only by force.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    rustix::process::chdir(TASK).map_err(|error| tried(TASK, error))?;
+    syscalls::confine(spec.network)?;
+    become_interpreter(&spec, control)
+}
+
+fn tried(what: &str, error: rustix::io::Errno) -> Error {
+    let error = Error::from(error);
+    Error::new(error.kind(), format!("{what}: {error}"))
+}
+
+/// Limits of each process: what has no control group is limited by its user, who is an instance's
+/// alone.
+fn limit(spec: &Spec) -> Result<()> {
+    for (resource, value) in [
+        (Resource::Core, 0),
+        (Resource::Nofile, u64::from(spec.limits.files)),
+        (Resource::Nproc, u64::from(spec.limits.processes)),
+        (Resource::Memlock, 64 << 10),
+        (Resource::Msgqueue, 1 << 20),
+    ] {
+        let most = rustix::process::getrlimit(resource).maximum.unwrap_or(u64::MAX).min(value);
+        let both = Rlimit { current: Some(most), maximum: Some(most) };
+        rustix::process::setrlimit(resource, both).map_err(|error| tried("a limit", error))?;
+    }
+    Ok(())
+}
+
+/// Becomes user 0 of the user namespace, which is nobody outside, with [`KEPT`] and no way to more.
+fn give_up() -> rustix::io::Result<()> {
+    use rustix::thread;
+    let (user, group) = (rustix::fs::Uid::ROOT, rustix::fs::Gid::ROOT);
+    thread::set_thread_groups(&[])?;
+    thread::set_thread_res_gid(group, group, group)?;
+    thread::set_thread_res_uid(user, user, user)?;
+    for number in 0..u64::BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        // What this kernel does not know is INVAL.
+        if !KEPT.contains(capability) && thread::capability_is_in_bounding_set(capability).is_ok() {
+            thread::remove_capability_from_bounding_set(capability)?;
+        }
+    }
+    thread::clear_ambient_capability_set()?;
+    let inheritable = CapabilitySet::empty();
+    thread::set_capabilities(
+        None,
+        CapabilitySets { effective: KEPT, permitted: KEPT, inheritable },
+    )?;
+    thread::set_no_new_privs(true)
+}
+
+fn become_interpreter(spec: &Spec, control: OwnedFd) -> Result<Infallible> {
+    // The copy has no CLOEXEC; it is the interpreter's, and nobody's here.
+    let inherited = rustix::io::dup(control.as_fd())?;
+    let number = inherited.as_raw_fd().to_string();
+    let _ = inherited.into_raw_fd();
+    drop(control);
+    let mut command = Command::new(&spec.program);
+    command.args(&spec.arguments).args(["--control", &number]);
+    command.env_clear().envs(&spec.environment).stdin(Stdio::null());
+    let error = command.exec();
+    Err(Error::new(error.kind(), format!("{}: {error}", spec.program.display())))
+}

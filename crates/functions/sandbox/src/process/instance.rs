@@ -1,0 +1,80 @@
+//! One instance: a child of the zygote's.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::process::{Pid, Signal};
+use tokio::sync::watch;
+use unlade_fn_model::isolation::{Instance, Local, Usage};
+
+use super::groups::{self, Account};
+use super::template::Held;
+use super::usage;
+
+/// A living instance. What is left of it is removed when it is dropped.
+pub struct Sandboxed {
+    held: Arc<Held>,
+    slot: u32,
+    pid: Pid,
+    process: OwnedFd,
+    account: Account,
+    ended: watch::Receiver<Option<String>>,
+}
+
+/// Waits until it is known how one has ended.
+pub async fn known(ended: &mut watch::Receiver<Option<String>>) -> String {
+    let how = ended.wait_for(Option::is_some).await.ok().and_then(|how| how.clone());
+    how.unwrap_or_else(|| "its template was lost".to_owned())
+}
+
+impl Sandboxed {
+    /// One that has greeted.
+    pub fn new(
+        held: Arc<Held>,
+        slot: u32,
+        pid: Pid,
+        process: OwnedFd,
+        ended: watch::Receiver<Option<String>>,
+    ) -> Sandboxed {
+        let account = held.account(&groups::of_instance(slot));
+        Sandboxed { held, slot, pid, process, account, ended }
+    }
+
+    async fn end(&self) -> String {
+        let how = known(&mut self.ended.clone()).await;
+        match self.account.killed() {
+            0 => how,
+            _ => {
+                let limit_mib = self.held.limits.memory_bytes >> 20;
+                format!("{how}: it met its memory limit of {limit_mib} MiB")
+            }
+        }
+    }
+}
+
+impl Instance for Sandboxed {
+    fn ended(&self) -> Local<'_, String> {
+        Box::pin(self.end())
+    }
+
+    fn usage(&self) -> io::Result<Usage> {
+        let mut pids = self.account.members();
+        // The function's own process first: without it there is no instance.
+        pids.retain(|pid| *pid != self.pid);
+        pids.insert(0, self.pid);
+        usage::of(&pids, self.account.cpu())
+    }
+
+    fn kill(&self) {
+        // One that has ended already has nobody to be killed.
+        let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
+    }
+}
+
+impl Drop for Sandboxed {
+    fn drop(&mut self) {
+        self.kill();
+        self.held.release(self.slot);
+    }
+}

@@ -1,0 +1,255 @@
+//! The first half of the launcher: it stays outside of the sandbox with the rights of root, for
+//! what needs them: roots and control groups of instances. It ends when its gateway does, however
+//! that ends, and leaves nothing: its socket is readable then.
+
+use std::fs::File;
+use std::io::{Error, ErrorKind, Result, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, PidfdFlags};
+use unlade_sys::namespaces::{Namespace, unshare};
+
+use super::config::{IDS_OF_TEMPLATE, INSTANCES_MAX};
+use super::groups::{self, Groups};
+use super::message::{FromKeeper, FromZygote, ToKeeper, ToZygote};
+use super::spec::Spec;
+use super::{launch, packet, root};
+
+/// How long until a group that was not empty is looked at again.
+const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+
+/// Keeps a sandbox until it ends, or the gateway does.
+///
+/// # Errors
+/// Why there is none; the gateway has been told.
+pub fn run(gateway: OwnedFd) -> Result<()> {
+    let Some((spec, beside)) = packet::receive::<Spec>(&gateway)? else { return Ok(()) };
+    let outcome = Keeper::start(&spec, beside).and_then(|keeper| keeper.launched(&gateway));
+    match outcome {
+        Ok(keeper) => keeper.serve(&gateway),
+        Err(error) => {
+            packet::send(&gateway, &FromKeeper::Failed { why: error.to_string() }, &[])?;
+            Err(error)
+        }
+    }
+}
+
+struct Keeper {
+    spec: Spec,
+    groups: Groups,
+    zygote: Zygote,
+    /// Instances that are to be removed, once they are empty.
+    leaving: Vec<u32>,
+}
+
+/// The zygote's process; killed, and removed with all that is in its namespace, when dropped.
+struct Zygote {
+    child: Child,
+    ended: OwnedFd,
+    socket: OwnedFd,
+}
+
+impl Drop for Zygote {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        // Returns when the namespace's last process has gone.
+        let _ = self.child.wait();
+    }
+}
+
+impl Keeper {
+    fn start(spec: &Spec, beside: Vec<OwnedFd>) -> Result<Keeper> {
+        let Some(control) = beside.into_iter().next() else {
+            return Err(Error::new(ErrorKind::InvalidData, "no control socket beside the sandbox"));
+        };
+        // Signals of the gateway's terminal are the gateway's.
+        let _ = rustix::process::setsid();
+        rustix::process::chdir("/")?;
+        let groups = Groups::make(&spec.hierarchies, &spec.group)
+            .map_err(|error| Error::new(error.kind(), format!("making cgroups: {error}")))?;
+        match launched(spec, &groups, &control) {
+            Ok(zygote) => Ok(Keeper { spec: spec.clone(), groups, zygote, leaving: Vec::new() }),
+            Err(error) => {
+                groups.clear();
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits until the zygote is the interpreter.
+    fn launched(self, gateway: &OwnedFd) -> Result<Keeper> {
+        let failed = match packet::receive::<FromZygote>(&self.zygote.socket) {
+            // The socket has ended with the program.
+            Ok(None) => None,
+            Ok(Some((FromZygote::Failed { why }, _))) => Some(why),
+            Ok(Some((FromZygote::Unmapped, _))) => Some("the zygote said it twice".to_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = failed {
+            let Keeper { groups, zygote, .. } = self;
+            drop(zygote);
+            groups.clear();
+            return Err(Error::other(why));
+        }
+        let pid = self.zygote.child.id().cast_signed();
+        packet::send(gateway, &FromKeeper::Launched { pid }, &[])?;
+        Ok(self)
+    }
+
+    fn serve(mut self, gateway: &OwnedFd) -> Result<()> {
+        let how = self.hear(gateway);
+        // Whatever has ended it, a gateway that went in the middle of a message too.
+        let Keeper { groups, zygote, .. } = self;
+        drop(zygote);
+        groups.clear();
+        if let Some(how) = how? {
+            // A gateway that has gone need not know.
+            let _ = packet::send(gateway, &FromKeeper::Ended { how }, &[]);
+        }
+        Ok(())
+    }
+
+    /// Does what the gateway says until it has gone, or until the zygote has ended: how, then.
+    fn hear(&mut self, gateway: &OwnedFd) -> Result<Option<String>> {
+        loop {
+            let wait = (!self.leaving.is_empty()).then_some(&AGAIN);
+            let mut polled = [
+                PollFd::new(gateway, PollFlags::IN),
+                PollFd::new(&self.zygote.ended, PollFlags::IN),
+            ];
+            match poll(&mut polled, wait) {
+                Err(rustix::io::Errno::INTR) => continue,
+                outcome => outcome?,
+            };
+            let [said, ended] = polled.map(|one| !one.revents().is_empty());
+            if ended {
+                return Ok(Some(words(self.zygote.child.wait()?)));
+            }
+            self.remove(gateway);
+            if said {
+                match packet::receive::<ToKeeper>(gateway) {
+                    Ok(Some((message, _))) => self.obey(message, gateway)?,
+                    Ok(None) | Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, message: ToKeeper, gateway: &OwnedFd) -> Result<()> {
+        match message {
+            ToKeeper::Make { slot } => match self.make(slot) {
+                Ok(files) => {
+                    let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+                    packet::send(gateway, &FromKeeper::Made { slot }, &files)?;
+                }
+                Err(error) => {
+                    let why = error.to_string();
+                    packet::send(gateway, &FromKeeper::NotMade { slot, why }, &[])?;
+                }
+            },
+            ToKeeper::Join { slot, pid } => {
+                let joined = self.groups.join(&groups::of_instance(slot), pid);
+                let why = joined.err().map(|error| error.to_string());
+                packet::send(gateway, &FromKeeper::Joined { slot, why }, &[])?;
+            }
+            ToKeeper::Remove { slot } => {
+                self.groups.kill(&groups::of_instance(slot));
+                self.leaving.push(slot);
+                self.remove(gateway);
+            }
+        }
+        Ok(())
+    }
+
+    fn make(&self, slot: u32) -> Result<Vec<OwnedFd>> {
+        if slot >= INSTANCES_MAX {
+            return Err(Error::new(ErrorKind::InvalidInput, "there is no such instance"));
+        }
+        let files = self.groups.add(&groups::of_instance(slot), &self.spec.limits)?;
+        // The zygote is the first of the users.
+        match root::add(slot, &self.spec.limits, self.spec.ids_first + 1 + slot) {
+            Ok(()) => Ok(files),
+            Err(error) => {
+                let _ = self.groups.remove(&groups::of_instance(slot));
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes what is empty by now.
+    fn remove(&mut self, gateway: &OwnedFd) {
+        let groups = &self.groups;
+        self.leaving.retain(|slot| {
+            let name = groups::of_instance(*slot);
+            if groups.remove(&name).is_err() {
+                groups.kill(&name);
+                return true;
+            }
+            if let Err(error) = root::remove(*slot) {
+                eprintln!("unlade: {error}");
+            }
+            // The gateway has gone where this fails: the next receive says so.
+            let _ = packet::send(gateway, &FromKeeper::Removed { slot: *slot }, &[]);
+            false
+        });
+    }
+}
+
+/// Starts the zygote, and says who is who in its user namespace.
+fn launched(spec: &Spec, groups: &Groups, control: &OwnedFd) -> Result<Zygote> {
+    // The way to the host's processes, for when the root is another one.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let processes = rustix::fs::open("/proc", flags, Mode::empty())?;
+    let files = groups.add(groups::ZYGOTE, &spec.limits)?;
+    let mut namespaces = vec![Namespace::Mount, Namespace::Pid, Namespace::Ipc, Namespace::Uts];
+    if !spec.network {
+        namespaces.push(Namespace::Network);
+    }
+    unshare(&namespaces).map_err(|error| Error::other(format!("new namespaces: {error}")))?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    let kind = SocketType::SEQPACKET;
+    let (socket, other) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    let mut command = Command::new("/proc/self/exe");
+    command.args(std::env::args_os().skip(1)).arg(launch::CONFINED).stdin(Stdio::from(other));
+    let child = command.spawn()?;
+    // Its own copy of the other end has to be the last one.
+    drop(command);
+    let pid = Pid::from_child(&child);
+    let ended = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+    let zygote = Zygote { child, ended, socket };
+    let mut beside = vec![control.as_fd()];
+    beside.extend(files.iter().map(AsFd::as_fd));
+    packet::send(&zygote.socket, spec, &beside)?;
+    if files.is_empty() {
+        groups.join(groups::ZYGOTE, pid.as_raw_nonzero().get())?;
+    }
+    match packet::receive::<FromZygote>(&zygote.socket)? {
+        Some((FromZygote::Unmapped, _)) => {}
+        Some((FromZygote::Failed { why }, _)) => return Err(Error::other(why)),
+        None => return Err(Error::other("the launcher ended before it was in its root")),
+    }
+    for map in ["uid_map", "gid_map"] {
+        let path = format!("{}/{map}", pid.as_raw_nonzero());
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&processes, path, flags, Mode::empty())?;
+        let line = format!("0 {} {IDS_OF_TEMPLATE}\n", spec.ids_first);
+        File::from(file).write_all(line.as_bytes())?;
+    }
+    packet::send(&zygote.socket, &ToZygote::Mapped, &[])?;
+    Ok(zygote)
+}
+
+fn words(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("it ended with status {code}"),
+        (None, Some(signal)) => format!("signal {signal} ended it"),
+        _ => "it ended".to_owned(),
+    }
+}

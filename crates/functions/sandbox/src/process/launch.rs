@@ -1,0 +1,38 @@
+//! The launcher: the executable that a gateway starts for each sandbox, with a socket as its
+//! standard input. It starts itself a second time.
+
+use std::io::{Error, ErrorKind, IsTerminal, Result};
+use std::os::fd::AsFd;
+
+use rustix::net::SocketType;
+
+use super::{confine, keeper};
+
+/// The argument of the second start.
+pub const CONFINED: &str = "--confined";
+
+/// Runs a launcher; `confined` says whether [`CONFINED`] was among its arguments. Returns when the
+/// sandbox has ended, or its gateway.
+///
+/// # Errors
+/// Why there is no sandbox: on standard error, too, for whoever reads only that.
+pub fn run(confined: bool) -> Result<()> {
+    let input = std::io::stdin();
+    let wrong = || {
+        let why = "standard input is no socket of a gateway's: this is not for people to start";
+        Error::new(ErrorKind::InvalidInput, why)
+    };
+    let kind = rustix::net::sockopt::socket_type(&input);
+    if input.is_terminal() || kind != Ok(SocketType::SEQPACKET) {
+        return Err(wrong());
+    }
+    // Whoever started the gateway may have left something open, which is not for functions.
+    unlade_sys::descriptors::close_on_exec(3)?;
+    let socket = input.as_fd().try_clone_to_owned()?;
+    match confined {
+        false => keeper::run(socket),
+        // Standard input stays open until the interpreter has another one: the keeper sees then
+        // that there is one.
+        true => confine::run(socket).map(|never| match never {}),
+    }
+}

@@ -1,0 +1,497 @@
+//! What zygote and keeper say, and who waits for it. The zygote is not believed: what it says is
+//! looked up among what was asked.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, UCred};
+use rustix::process::Pid;
+use serde::Deserialize;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::process::Child;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use unlade_fn_model::isolation::Unpreloaded;
+
+use super::config::INSTANCES_MAX;
+use super::message::{FromKeeper, ToKeeper};
+use super::output::Tail;
+use super::packet;
+
+/// How long the last of what it printed may take to arrive.
+const PRINTED_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Why there is no zygote any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// Whether it was the function's own end; else the sandbox could not be made or kept.
+    pub of_function: bool,
+    /// What is known of it.
+    pub why: String,
+}
+
+/// A child of the zygote's.
+#[derive(Debug)]
+pub struct Forked {
+    /// Its process, as its namespace counts.
+    pub pid: i32,
+    /// Says how it ended, when it has.
+    pub ended: watch::Receiver<Option<String>>,
+}
+
+/// Root and groups that no instance has yet.
+#[derive(Debug)]
+pub struct Spare {
+    /// Its number.
+    pub slot: u32,
+    /// The files by which a process goes into its groups.
+    pub groups: Vec<OwnedFd>,
+}
+
+/// What was asked, and is waited for.
+pub struct State {
+    asked: Mutex<Asked>,
+    slots: Mutex<Slots>,
+    zygote: AtomicI32,
+    keeper: AtomicI32,
+}
+
+#[derive(Default)]
+struct Asked {
+    forks: HashMap<String, oneshot::Sender<Result<Forked, String>>>,
+    living: HashMap<i32, watch::Sender<Option<String>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    /// Nothing asked.
+    pub fn new(slots: Slots) -> State {
+        State {
+            asked: Mutex::default(),
+            slots: Mutex::new(slots),
+            zygote: AtomicI32::new(0),
+            keeper: AtomicI32::new(0),
+        }
+    }
+
+    /// The numbers of instances. Not to be held over an await.
+    pub fn slots(&self) -> MutexGuard<'_, Slots> {
+        locked(&self.slots)
+    }
+
+    /// Someone is to be told of a fork; none where another one has the name.
+    pub fn fork(&self, name: &str) -> Option<oneshot::Receiver<Result<Forked, String>>> {
+        let mut asked = locked(&self.asked);
+        if asked.forks.contains_key(name) {
+            return None;
+        }
+        let (answer, receiver) = oneshot::channel();
+        asked.forks.insert(name.to_owned(), answer);
+        Some(receiver)
+    }
+
+    /// Nobody waits for a fork any more.
+    pub fn forget(&self, name: &str) {
+        let mut asked = locked(&self.asked);
+        if asked.forks.get(name).is_some_and(oneshot::Sender::is_closed) {
+            asked.forks.remove(name);
+        }
+    }
+
+    /// The processes of the template itself, the zygote's first; none when it has ended.
+    pub fn processes(&self) -> Vec<Pid> {
+        let both = [&self.zygote, &self.keeper];
+        both.into_iter().filter_map(|pid| Pid::from_raw(pid.load(Ordering::Relaxed))).collect()
+    }
+
+    fn said(&self, packet: FromZygote) {
+        let mut asked = locked(&self.asked);
+        match packet {
+            FromZygote { forked: Some(name), pid: Some(pid), .. } => {
+                let Some(answer) = asked.forks.remove(&name) else { return };
+                let (end, ended) = watch::channel(None);
+                if answer.send(Ok(Forked { pid, ended })).is_ok() {
+                    asked.living.insert(pid, end);
+                }
+            }
+            FromZygote { error: Some(why), fork: Some(name), .. } => {
+                if let Some(answer) = asked.forks.remove(&name) {
+                    let _ = answer.send(Err(why));
+                }
+            }
+            FromZygote { exited: Some(pid), status, .. } => {
+                if let Some(end) = asked.living.remove(&pid) {
+                    end.send_replace(Some(match status {
+                        Some(status) if status >= 0 => format!("it ended with status {status}"),
+                        _ => "a signal ended it".to_owned(),
+                    }));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&self, how: &str) {
+        self.zygote.store(0, Ordering::Relaxed);
+        self.keeper.store(0, Ordering::Relaxed);
+        let mut asked = locked(&self.asked);
+        for (_, answer) in asked.forks.drain() {
+            let _ = answer.send(Err(how.to_owned()));
+        }
+        for (_, end) in asked.living.drain() {
+            end.send_replace(Some(format!("its template ended: {how}")));
+        }
+        self.slots().end(how);
+    }
+}
+
+type Made = Result<Spare, String>;
+
+/// The numbers of instances: which are free, spare, waited for.
+pub struct Slots {
+    spares_wanted: usize,
+    outbox: mpsc::UnboundedSender<ToKeeper>,
+    spares: VecDeque<Spare>,
+    waiting: VecDeque<oneshot::Sender<Made>>,
+    joins: HashMap<u32, oneshot::Sender<Option<String>>>,
+    free: Vec<u32>,
+    next: u32,
+    making: usize,
+}
+
+impl Slots {
+    /// None made.
+    pub fn new(spares: u32, outbox: mpsc::UnboundedSender<ToKeeper>) -> Slots {
+        Slots {
+            spares_wanted: spares as usize,
+            outbox,
+            spares: VecDeque::new(),
+            waiting: VecDeque::new(),
+            joins: HashMap::new(),
+            free: Vec::new(),
+            next: 0,
+            making: 0,
+        }
+    }
+
+    /// Takes a spare one, or has one made.
+    ///
+    /// # Errors
+    /// There are as many as can be.
+    pub fn take(&mut self) -> Result<oneshot::Receiver<Made>, String> {
+        let (sender, receiver) = oneshot::channel();
+        match self.spares.pop_front() {
+            Some(spare) => {
+                let _ = sender.send(Ok(spare));
+            }
+            None => {
+                self.waiting.push_back(sender);
+                self.refill();
+                if self.making < self.waiting.len() {
+                    self.waiting.pop_back();
+                    return Err(format!("a template has {INSTANCES_MAX} instances at most"));
+                }
+            }
+        }
+        self.refill();
+        Ok(receiver)
+    }
+
+    /// Has as many made as are wanted.
+    pub fn refill(&mut self) {
+        let wanted = self.waiting.len() + self.spares_wanted;
+        while self.spares.len() + self.making < wanted {
+            let slot = match self.free.pop() {
+                Some(slot) => slot,
+                None if self.next < INSTANCES_MAX => {
+                    self.next += 1;
+                    self.next - 1
+                }
+                None => return,
+            };
+            self.making += 1;
+            // A keeper that has gone says so to all that wait.
+            let _ = self.outbox.send(ToKeeper::Make { slot });
+        }
+    }
+
+    /// Has a process put into groups.
+    pub fn join(&mut self, slot: u32, pid: i32) -> oneshot::Receiver<Option<String>> {
+        let (sender, receiver) = oneshot::channel();
+        self.joins.insert(slot, sender);
+        let _ = self.outbox.send(ToKeeper::Join { slot, pid });
+        receiver
+    }
+
+    /// Has what was made taken away.
+    pub fn release(&mut self, slot: u32) {
+        let _ = self.outbox.send(ToKeeper::Remove { slot });
+    }
+
+    fn made(&mut self, mut made: Made) {
+        self.making = self.making.saturating_sub(1);
+        while let Some(waiting) = self.waiting.pop_front() {
+            // Who has given up meanwhile leaves it to the next.
+            match waiting.send(made) {
+                Ok(()) => return,
+                Err(back) => made = back,
+            }
+        }
+        if let Ok(spare) = made {
+            self.spares.push_back(spare);
+        }
+    }
+
+    fn said(&mut self, message: FromKeeper, beside: Vec<OwnedFd>) {
+        match message {
+            FromKeeper::Made { slot } => self.made(Ok(Spare { slot, groups: beside })),
+            FromKeeper::NotMade { slot, why } => {
+                self.free.push(slot);
+                self.made(Err(why));
+            }
+            FromKeeper::Joined { slot, why } => {
+                if let Some(answer) = self.joins.remove(&slot) {
+                    let _ = answer.send(why);
+                }
+            }
+            FromKeeper::Removed { slot } => {
+                self.free.push(slot);
+                self.refill();
+            }
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, how: &str) {
+        self.spares.clear();
+        self.joins.clear();
+        for waiting in self.waiting.drain(..) {
+            let _ = waiting.send(Err(how.to_owned()));
+        }
+    }
+}
+
+/// A packet of the zygote's: one of some members.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct FromZygote {
+    ready: Option<bool>,
+    unpreloaded: Option<String>,
+    modules: bool,
+    forked: Option<String>,
+    pid: Option<i32>,
+    exited: Option<i32>,
+    status: Option<i32>,
+    error: Option<String>,
+    fork: Option<String>,
+}
+
+/// The two, as the gateway holds them.
+pub struct Parties {
+    /// The keeper's process.
+    pub child: Child,
+    /// Its socket.
+    pub keeper: UnixStream,
+    /// The zygote's.
+    pub control: Arc<UnixStream>,
+    /// Reads what is printed.
+    pub reading: JoinHandle<()>,
+    /// The last of it.
+    pub tail: Tail,
+}
+
+/// Hears what they say until the template is not needed, or has ended; then lets them go.
+pub async fn run(
+    mut parties: Parties,
+    state: Arc<State>,
+    mut inbox: mpsc::UnboundedReceiver<ToKeeper>,
+    mut stopped: oneshot::Receiver<()>,
+    ready: oneshot::Sender<Option<Unpreloaded>>,
+    end: watch::Sender<Option<Ending>>,
+) {
+    let pid = parties.child.id().and_then(|pid| i32::try_from(pid).ok());
+    state.keeper.store(pid.unwrap_or(0), Ordering::Relaxed);
+    let ending = tokio::select! {
+        ending = hear(&parties, &state, &mut inbox, ready) => Some(ending),
+        _ = &mut stopped => None,
+    };
+    if let Some(mut ending) = ending {
+        // The rest of it is on its way; who holds the pipe has ended.
+        let _ = tokio::time::timeout(PRINTED_TIMEOUT, &mut parties.reading).await;
+        if ending.of_function {
+            ending.why = format!("{}. {}", ending.why, parties.tail.text()).trim().to_owned();
+        }
+        state.end(&ending.why);
+        end.send_replace(Some(ending));
+    }
+    // The keeper ends with its socket, and everything else with the keeper.
+    let Parties { mut child, keeper, control, .. } = parties;
+    drop((keeper, control));
+    let _ = child.wait().await;
+}
+
+async fn hear(
+    parties: &Parties,
+    state: &State,
+    inbox: &mut mpsc::UnboundedReceiver<ToKeeper>,
+    ready: oneshot::Sender<Option<Unpreloaded>>,
+) -> Ending {
+    let broken = |why: String| Ending { of_function: false, why };
+    let mut ready = Some(ready);
+    let mut control_is_open = true;
+    loop {
+        let of_zygote = receive(&parties.control);
+        tokio::select! {
+            Some(message) = inbox.recv() => {
+                let tell = || Ok(packet::send(&parties.keeper, &message, &[])?);
+                let told = parties.keeper.async_io(Interest::WRITABLE, tell).await;
+                if let Err(error) = told {
+                    return broken(format!("its keeper was lost: {error}"));
+                }
+            }
+            said = receive(&parties.keeper) => match said {
+                Ok(Some((octets, beside))) => match serde_json::from_slice(&octets) {
+                    Ok(FromKeeper::Launched { pid }) => state.zygote.store(pid, Ordering::Relaxed),
+                    Ok(FromKeeper::Failed { why }) => return broken(why),
+                    Ok(FromKeeper::Ended { how }) => return Ending { of_function: true, why: how },
+                    Ok(message) => state.slots().said(message, beside),
+                    Err(error) => return broken(format!("its keeper said: {error}")),
+                },
+                Ok(None) => return broken("its keeper has ended".to_owned()),
+                Err(error) => return broken(format!("its keeper was lost: {error}")),
+            },
+            said = of_zygote, if control_is_open => match said {
+                Ok(Some((octets, _))) => match serde_json::from_slice::<FromZygote>(&octets) {
+                    Ok(FromZygote { ready: Some(true), unpreloaded, modules, .. }) => {
+                        let why = unpreloaded.map(|why| Unpreloaded::new(&why, modules));
+                        let _ = ready.take().map(|ready| ready.send(why));
+                    }
+                    Ok(packet) => state.said(packet),
+                    Err(error) => return Ending {
+                        of_function: true,
+                        why: format!("its zygote said what is no answer: {error}"),
+                    },
+                },
+                // How it ended is for the keeper to say.
+                Ok(None) | Err(_) => control_is_open = false,
+            },
+        }
+    }
+}
+
+async fn receive(socket: &UnixStream) -> std::io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    socket.async_io(Interest::READABLE, || Ok(packet::receive_octets(socket)?)).await
+}
+
+/// Who has sent what is next in a channel, as the kernel says; it stays there. None: it has ended.
+pub fn sender(channel: impl AsFd) -> rustix::io::Result<Option<UCred>> {
+    let mut octet = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(&mut octet)];
+    let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
+    let got = rustix::net::recvmsg(channel, &mut parts, &mut beside, flags)?;
+    if got.bytes == 0 {
+        return Ok(None);
+    }
+    let sender = beside.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmCredentials(sender) => Some(sender),
+        _ => None,
+    });
+    sender.map(Some).ok_or(rustix::io::Errno::BADMSG)
+}
+
+/// A process's number in the innermost namespace that it is in.
+pub fn inner(pid: Pid) -> Option<i32> {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().last()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slots(spares: u32) -> (Slots, mpsc::UnboundedReceiver<ToKeeper>) {
+        let (outbox, inbox) = mpsc::unbounded_channel();
+        (Slots::new(spares, outbox), inbox)
+    }
+
+    fn made(slots: &mut Slots, slot: u32) {
+        slots.said(FromKeeper::Made { slot }, Vec::new());
+    }
+
+    #[test]
+    fn spares_are_made_ahead() {
+        let (mut slots, mut inbox) = slots(2);
+        slots.refill();
+        assert_eq!(inbox.try_recv(), Ok(ToKeeper::Make { slot: 0 }));
+        assert_eq!(inbox.try_recv(), Ok(ToKeeper::Make { slot: 1 }));
+        assert!(inbox.try_recv().is_err());
+        made(&mut slots, 0);
+        made(&mut slots, 1);
+        let mut taken = slots.take().unwrap();
+        assert_eq!(taken.try_recv().unwrap().unwrap().slot, 0);
+        assert_eq!(inbox.try_recv(), Ok(ToKeeper::Make { slot: 2 }));
+    }
+
+    #[test]
+    fn who_waits_is_served_in_order_and_who_left_is_not() {
+        let (mut slots, _inbox) = slots(0);
+        let (first, mut second) = (slots.take().unwrap(), slots.take().unwrap());
+        drop(first);
+        made(&mut slots, 0);
+        assert_eq!(second.try_recv().unwrap().unwrap().slot, 0);
+        made(&mut slots, 1);
+        assert_eq!(slots.take().unwrap().try_recv().unwrap().unwrap().slot, 1);
+        let mut third = slots.take().unwrap();
+        slots.said(FromKeeper::NotMade { slot: 2, why: "no".to_owned() }, Vec::new());
+        assert_eq!(third.try_recv().unwrap().unwrap_err(), "no");
+    }
+
+    #[test]
+    fn numbers_are_limited_and_used_again() {
+        let (mut slots, mut inbox) = slots(0);
+        let all: Vec<_> = (0..INSTANCES_MAX).map(|_| slots.take().unwrap()).collect();
+        assert!(slots.take().unwrap_err().contains("at most"));
+        for slot in 0..INSTANCES_MAX {
+            made(&mut slots, slot);
+        }
+        drop(all);
+        slots.release(7);
+        while inbox.try_recv() != Ok(ToKeeper::Remove { slot: 7 }) {}
+        assert!(slots.take().is_err(), "it is not removed yet");
+        slots.said(FromKeeper::Removed { slot: 7 }, Vec::new());
+        assert!(slots.take().is_ok());
+        assert_eq!(inbox.try_recv(), Ok(ToKeeper::Make { slot: 7 }));
+    }
+
+    #[test]
+    fn a_zygote_is_not_believed() {
+        let state = State::new(slots(0).0);
+        let said = |text: &str| state.said(serde_json::from_str(text).unwrap());
+        said(r#"{"forked": "nobody", "pid": 5}"#);
+        said(r#"{"exited": 5, "status": 0}"#);
+        said(r#"{"error": "x", "fork": null}"#);
+        let mut answer = state.fork("one").unwrap();
+        assert!(state.fork("one").is_none(), "the name is taken");
+        said(r#"{"forked": "one", "pid": 6}"#);
+        let forked = answer.try_recv().unwrap().unwrap();
+        said(r#"{"exited": 5, "status": 0}"#);
+        assert!(forked.ended.borrow().is_none());
+        said(r#"{"exited": 6, "status": -1}"#);
+        assert_eq!(forked.ended.borrow().as_deref(), Some("a signal ended it"));
+        let mut late = state.fork("two").unwrap();
+        state.end("over");
+        assert_eq!(late.try_recv().unwrap().unwrap_err(), "over");
+    }
+}

@@ -1,0 +1,303 @@
+//! What a sandbox is made of, out of an image.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use unlade_fn_model::isolation::{Image, IsolationError, Mode};
+
+use super::config::{IDS_END, IDS_OF_TEMPLATE, ProcessConfig};
+use super::groups::Hierarchy;
+use super::interpreter::Interpreter;
+use super::{groups, system};
+
+/// Where a function finds its code.
+pub const TASK: &str = "/var/task";
+/// Where the guest's package is.
+const GUEST: &str = "/opt/unlade";
+/// Where packages are, by number.
+const PACKAGES: &str = "/opt/python";
+/// Where the directory of the relay's socket is: the socket itself is another file each time that the
+/// worker starts.
+const RELAY: &str = "/run/unlade";
+/// Directories of which each instance has one of its own, as the zygote has.
+const SCRATCH: [&str; 2] = ["/tmp", "/dev/shm"];
+/// Files of the host that programs of every kind read; what is not there is not needed.
+const SYSTEM: [&str; 6] = [
+    "/usr",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/alternatives",
+    "/etc/mime.types",
+    "/etc/ssl/openssl.cnf",
+];
+/// Directories that are links into `/usr` on most systems.
+const MERGED: [&str; 7] = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/libo32"];
+/// What a function with a network reads besides.
+const NETWORK: [&str; 5] =
+    ["/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs", "/etc/ca-certificates", "/etc/pki"];
+
+/// A file or directory of the host's, read-only inside.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bind {
+    /// Where it is.
+    pub source: PathBuf,
+    /// Where it is seen.
+    pub target: PathBuf,
+}
+
+/// What an instance may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Memory, with what is in `/tmp`.
+    pub memory_bytes: u64,
+    /// `/tmp`.
+    pub scratch_bytes: u64,
+    /// Processes and threads.
+    pub processes: u32,
+    /// Open files of a process.
+    pub files: u32,
+}
+
+/// A sandbox, as the keeper is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Spec {
+    /// The host's name inside.
+    pub host: String,
+    /// Whether it sees the host's network.
+    pub network: bool,
+    /// Files of the host's, parents before what is in them.
+    pub binds: Vec<Bind>,
+    /// Links: where, and what they say.
+    pub links: Vec<(PathBuf, PathBuf)>,
+    /// The first of its users and groups, as the host counts: the zygote's.
+    pub ids_first: u32,
+    /// What an instance may use, and the zygote.
+    pub limits: Limits,
+    /// Where its control groups are.
+    pub hierarchies: Vec<Hierarchy>,
+    /// The control group of all that it makes, below the roots of the hierarchies.
+    pub group: String,
+    /// The interpreter.
+    pub program: PathBuf,
+    /// Its arguments, but for the control socket's number.
+    pub arguments: Vec<String>,
+    /// All of its environment.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// The sandbox of the template with this number.
+///
+/// # Errors
+/// A file that has to be there is not, or not for everybody to read.
+pub fn of(
+    image: &Image,
+    interpreter: &Interpreter,
+    config: &ProcessConfig,
+    number: u32,
+) -> Result<Spec, IsolationError> {
+    let (binds, links) = files(image, interpreter)?;
+    let span = IDS_END.saturating_sub(config.ids_first) / IDS_OF_TEMPLATE;
+    let ids_first = config.ids_first + (number % span.max(1)) * IDS_OF_TEMPLATE;
+    Ok(Spec {
+        host: image.function.replace('_', "-"),
+        network: image.network,
+        binds,
+        links,
+        ids_first,
+        limits: Limits {
+            memory_bytes: image.memory_bytes,
+            scratch_bytes: image.scratch_bytes,
+            processes: config.processes_max,
+            files: config.files_max,
+        },
+        hierarchies: groups::hierarchies(),
+        group: groups::of_template(&config.cgroup, number, &image.function),
+        program: interpreter.executable.clone(),
+        arguments: arguments(image),
+        environment: environment(image, interpreter),
+    })
+}
+
+type Files = (Vec<Bind>, Vec<(PathBuf, PathBuf)>);
+
+fn files(image: &Image, interpreter: &Interpreter) -> Result<Files, IsolationError> {
+    let mut binds = Vec::new();
+    let same = |path: &Path| Bind { source: path.to_owned(), target: path.to_owned() };
+    let mut links = Vec::new();
+    for name in MERGED {
+        match std::fs::read_link(name) {
+            Ok(target) => links.push((PathBuf::from(name), target)),
+            Err(_) if Path::new(name).exists() => binds.push(same(Path::new(name))),
+            Err(_) => {}
+        }
+    }
+    let network: &[&str] = if image.network { &NETWORK } else { &[] };
+    let named = SYSTEM.iter().chain(network).map(Path::new).filter(|path| path.exists());
+    binds.extend(named.chain(interpreter.places.iter().map(PathBuf::as_path)).map(same));
+    let mut own = vec![(image.code.clone(), PathBuf::from(TASK))];
+    own.push((image.guest.join("unlade_guest"), Path::new(GUEST).join("unlade_guest")));
+    for (number, directory) in image.packages.iter().enumerate() {
+        own.push((directory.clone(), Path::new(PACKAGES).join(number.to_string())));
+    }
+    for (source, _) in &own {
+        readable(source)?;
+    }
+    let relay = image.relay.as_deref().and_then(Path::parent);
+    own.extend(relay.map(|directory| (directory.to_owned(), PathBuf::from(RELAY))));
+    for (source, target) in own {
+        let whole = std::path::absolute(&source).map_err(|e| system("absolute path", e))?;
+        binds.push(Bind { source: whole, target });
+    }
+    Ok((outermost(binds), links))
+}
+
+/// Whether everybody may read a directory: the function's user is nobody's.
+fn readable(path: &Path) -> Result<(), IsolationError> {
+    use std::os::unix::fs::PermissionsExt;
+    let what = || format!("{}", path.display());
+    let metadata = std::fs::metadata(path).map_err(|source| system(what(), source))?;
+    match metadata.is_dir() && metadata.permissions().mode() & 0o5 == 0o5 {
+        true => Ok(()),
+        false => {
+            let why = "must be a directory that others may read and enter (chmod o+rx)";
+            Err(system(what(), std::io::Error::new(std::io::ErrorKind::PermissionDenied, why)))
+        }
+    }
+}
+
+/// Parents first, and nothing that is seen through its parent anyway: a mount point cannot be made in
+/// what is the host's.
+fn outermost(mut binds: Vec<Bind>) -> Vec<Bind> {
+    binds.sort_by(|one, other| one.target.cmp(&other.target));
+    let mut kept: Vec<Bind> = Vec::new();
+    for bind in binds {
+        if !kept.iter().any(|parent| bind.target.starts_with(&parent.target)) {
+            kept.push(bind);
+        }
+    }
+    kept
+}
+
+fn arguments(image: &Image) -> Vec<String> {
+    let sdk = match image.mode {
+        Mode::Stock => "stock",
+        Mode::Tcp => "tcp",
+        Mode::Sdk | Mode::Prefetch | Mode::Offload => "stub",
+    };
+    let mut words = vec!["-s", "-m", "unlade_guest.zygote", "--sdk", sdk];
+    if image.preload.handler {
+        words.extend(["--handler", &image.handler]);
+    }
+    for module in &image.preload.modules {
+        words.extend(["--import", module]);
+    }
+    for directory in SCRATCH {
+        words.extend(["--scratch", directory]);
+    }
+    words.into_iter().map(str::to_owned).collect()
+}
+
+fn environment(image: &Image, interpreter: &Interpreter) -> BTreeMap<String, String> {
+    let beside = interpreter.executable.parent().unwrap_or(Path::new("/usr/bin"));
+    let mut path = vec![GUEST.to_owned()];
+    path.extend((0..image.packages.len()).map(|number| format!("{PACKAGES}/{number}")));
+    let mut out: BTreeMap<String, String> = [
+        ("PATH", format!("{}:/usr/local/bin:/usr/bin:/bin", beside.display())),
+        ("HOME", "/tmp".to_owned()),
+        ("LANG", "C.UTF-8".to_owned()),
+        ("TZ", ":UTC".to_owned()),
+        ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
+        ("PYTHONDONTWRITEBYTECODE", "1".to_owned()),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    out.extend(image.environment.clone());
+    // These are not the function's to say.
+    out.insert("PYTHONPATH".to_owned(), path.join(":"));
+    out.insert("LAMBDA_TASK_ROOT".to_owned(), TASK.to_owned());
+    if let Some(name) = image.relay.as_deref().and_then(Path::file_name) {
+        let path = Path::new(RELAY).join(name).display().to_string();
+        out.insert("UNLADE_RELAY_PATH".to_owned(), path);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use unlade_fn_model::isolation::Preload;
+
+    fn image(directory: &Path) -> Image {
+        std::fs::create_dir_all(directory.join("guest/unlade_guest")).unwrap();
+        std::fs::create_dir_all(directory.join("code")).unwrap();
+        Image {
+            function: "thumb_nail".to_owned(),
+            handler: "app.handler".to_owned(),
+            code: directory.join("code"),
+            guest: directory.join("guest"),
+            python: "/usr/bin/python3".into(),
+            packages: Vec::new(),
+            environment: [("HOME", "/x"), ("PYTHONPATH", "/y")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+            memory_bytes: 1 << 27,
+            scratch_bytes: 1 << 26,
+            mode: Mode::Offload,
+            preload: Preload { handler: true, modules: vec!["json".to_owned()] },
+            relay: None,
+            network: false,
+            region_bytes: 0,
+        }
+    }
+
+    fn python() -> Interpreter {
+        Interpreter {
+            executable: "/home/u/venv/bin/python".into(),
+            version: (3, 11),
+            places: vec!["/home/u/venv".into(), "/usr".into(), "/home/u/venv/lib".into()],
+        }
+    }
+
+    fn opened(path: &Path) {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+
+    #[test]
+    fn an_image_becomes_a_specification() {
+        let directory = tempfile::tempdir().unwrap();
+        opened(directory.path());
+        let image = image(directory.path());
+        let config = ProcessConfig::default();
+        let spec = of(&image, &python(), &config, 3).unwrap();
+        assert_eq!(spec.ids_first, config.ids_first + 3 * 1024);
+        assert_eq!(spec.host, "thumb-nail");
+        assert_eq!(spec.environment["HOME"], "/x", "the function's to say");
+        assert_eq!(spec.environment["PYTHONPATH"], "/opt/unlade", "not the function's");
+        let said = spec.arguments.join(" ");
+        assert_eq!(
+            said,
+            "-s -m unlade_guest.zygote --sdk stub --handler app.handler --import json \
+             --scratch /tmp --scratch /dev/shm"
+        );
+        let targets: Vec<_> = spec.binds.iter().map(|bind| bind.target.to_str().unwrap()).collect();
+        assert!(targets.contains(&"/home/u/venv") && !targets.contains(&"/home/u/venv/lib"));
+        assert!(targets.contains(&"/var/task") && targets.contains(&"/opt/unlade/unlade_guest"));
+        assert!(!targets.contains(&"/etc/resolv.conf"), "there is no network");
+        // Users start over before the numbers end.
+        let last = of(&image, &python(), &config, u32::MAX).unwrap();
+        assert!(last.ids_first >= config.ids_first);
+        assert!(last.ids_first + IDS_OF_TEMPLATE <= IDS_END);
+    }
+
+    #[test]
+    fn code_that_others_cannot_read_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let image = image(directory.path());
+        std::fs::set_permissions(&image.code, PermissionsExt::from_mode(0o700)).unwrap();
+        let error = of(&image, &python(), &ProcessConfig::default(), 0).unwrap_err();
+        assert!(error.to_string().contains("chmod o+rx"), "{error}");
+    }
+}

@@ -1,0 +1,370 @@
+//! A template: a zygote, and the start of instances.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustix::net::sockopt::set_socket_passcred;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, PidfdFlags};
+use serde::Serialize;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::process::Command;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout_at};
+use unlade_fn_model::isolation::{
+    Image, IsolationError, Local, Origin, Preload, Started, Template, Unpreloaded, Usage,
+};
+
+use super::config::{Launcher, ProcessConfig};
+use super::groups::{self, Account, Hierarchy};
+use super::instance::{self, Sandboxed};
+use super::output::{self, Tail};
+use super::serve::{self, Ending, Forked, Parties, Slots, Spare, State};
+use super::spec::{Limits, Spec};
+use super::{packet, root, system, usage};
+
+/// A zygote that is ready, and its keeper. They end when nobody needs them: neither the template
+/// nor an instance.
+pub struct Held {
+    /// The function's name.
+    pub function: String,
+    /// What is going on.
+    pub state: Arc<State>,
+    /// What an instance may use.
+    pub limits: Limits,
+    hierarchies: Vec<Hierarchy>,
+    group: String,
+    ids_first: u32,
+    preload: Preload,
+    unpreloaded: OnceLock<Unpreloaded>,
+    start_timeout: Duration,
+    control: Arc<UnixStream>,
+    ended: watch::Receiver<Option<Ending>>,
+    tail: Tail,
+    /// Dropped, the task that reads what they say ends, and with it their sockets.
+    _stop: oneshot::Sender<()>,
+}
+
+/// A zygote.
+pub struct Zygote(Arc<Held>);
+
+/// A request to fork, as the zygote reads it.
+#[derive(Serialize)]
+struct Fork<'a> {
+    fork: &'a str,
+    environment: BTreeMap<String, String>,
+    /// How many of the descriptors beside it are files of groups.
+    groups: usize,
+    root: PathBuf,
+    user: u32,
+}
+
+fn pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd), IsolationError> {
+    let flags = SocketFlags::CLOEXEC;
+    let (own, other) = socketpair(AddressFamily::UNIX, kind, flags, None)
+        .map_err(|source| system("a pair of sockets", source))?;
+    rustix::io::ioctl_fionbio(&own, true).map_err(|source| system("a socket", source))?;
+    Ok((own, other))
+}
+
+/// The runtime knows streams only; it does not look at what kind of socket this is.
+fn watched(descriptor: OwnedFd) -> Result<UnixStream, IsolationError> {
+    let socket = std::os::unix::net::UnixStream::from(descriptor);
+    UnixStream::from_std(socket).map_err(|error| system("watching a socket", error))
+}
+
+impl Zygote {
+    /// Starts a zygote, and waits until it is ready.
+    ///
+    /// # Errors
+    /// It cannot be made, or the function cannot be imported.
+    pub async fn start(
+        image: &Image,
+        spec: Spec,
+        config: &ProcessConfig,
+        launcher: &Launcher,
+    ) -> Result<Zygote, IsolationError> {
+        let (keeper, keepers) = pair(SocketType::SEQPACKET)?;
+        let (control, zygotes) = pair(SocketType::SEQPACKET)?;
+        let (printed, print) = output::pipe().map_err(|error| system("a pipe", error))?;
+        let also = print.try_clone().map_err(|error| system("a pipe", error))?;
+        let mut command = Command::new(&launcher.program);
+        command.args(&launcher.arguments).env_clear();
+        command.stdin(Stdio::from(keepers)).stdout(Stdio::from(print)).stderr(Stdio::from(also));
+        let child = command
+            .spawn()
+            .map_err(|source| system(format!("starting {}", launcher.program.display()), source))?;
+        // Its copies of the descriptors.
+        drop(command);
+        packet::send(&keeper, &spec, &[zygotes.as_fd()])
+            .map_err(|source| system("telling the keeper of the sandbox", source))?;
+        drop(zygotes);
+        if !spec.hierarchies.iter().any(|hierarchy| hierarchy.controllers.contains("memory")) {
+            tracing::warn!(function = image.function, "no control group limits its memory");
+        }
+        let tail = Tail::default();
+        let reading = tokio::spawn(output::read(printed, image.function.clone(), tail.clone()));
+        let control = Arc::new(watched(control)?);
+        let (outbox, inbox) = mpsc::unbounded_channel();
+        let state = Arc::new(State::new(Slots::new(config.spares, outbox)));
+        let (stop, stopped) = oneshot::channel();
+        let (ready, is_ready) = oneshot::channel();
+        let (end, ended) = watch::channel(None);
+        let parties = Parties {
+            child,
+            keeper: watched(keeper)?,
+            control: control.clone(),
+            reading,
+            tail: tail.clone(),
+        };
+        tokio::spawn(serve::run(parties, state.clone(), inbox, stopped, ready, end));
+        let held = Held {
+            function: image.function.clone(),
+            state,
+            limits: spec.limits,
+            hierarchies: spec.hierarchies,
+            group: spec.group,
+            ids_first: spec.ids_first,
+            preload: image.preload.clone(),
+            unpreloaded: OnceLock::new(),
+            start_timeout: config.start_timeout,
+            control,
+            ended,
+            tail,
+            _stop: stop,
+        };
+        held.until_ready(is_ready).await?;
+        Ok(Zygote(Arc::new(held)))
+    }
+}
+
+impl Held {
+    async fn until_ready(
+        &self,
+        ready: oneshot::Receiver<Option<Unpreloaded>>,
+    ) -> Result<(), IsolationError> {
+        let deadline = Instant::now() + self.start_timeout;
+        tokio::select! {
+            ready = timeout_at(deadline, ready) => match ready {
+                Ok(Ok(unpreloaded)) => {
+                    if let Some(why) = unpreloaded {
+                        let _ = self.unpreloaded.set(why);
+                    }
+                    self.state.slots().refill();
+                    Ok(())
+                }
+                Ok(Err(_)) => Err(self.failure(self.end().await)),
+                Err(_) => Err(self.late("import")),
+            },
+            end = self.end() => Err(self.failure(end)),
+        }
+    }
+
+    /// How it ended, when it has.
+    async fn end(&self) -> Ending {
+        let mut ended = self.ended.clone();
+        let found = ended.wait_for(Option::is_some).await;
+        found
+            .ok()
+            .and_then(|found| found.clone())
+            .unwrap_or_else(|| Ending { of_function: false, why: "its keeper was lost".to_owned() })
+    }
+
+    fn failure(&self, end: Ending) -> IsolationError {
+        match end.of_function {
+            true => self.function(end.why),
+            false => system(format!("the sandbox of {}", self.function), io::Error::other(end.why)),
+        }
+    }
+
+    fn origin(&self) -> Origin {
+        let mut imported = self.preload.clone();
+        if let Some(unpreloaded) = self.unpreloaded.get() {
+            imported.without(unpreloaded);
+        }
+        if imported.is_any() { Origin::Restored } else { Origin::Cold }
+    }
+
+    fn function(&self, why: String) -> IsolationError {
+        IsolationError::Function { function: self.function.clone(), why }
+    }
+
+    fn late(&self, what: &str) -> IsolationError {
+        let printed = self.tail.text();
+        let seconds = self.start_timeout.as_secs_f32();
+        self.function(format!("its {what} took more than {seconds} s. {printed}").trim().to_owned())
+    }
+
+    /// What a group of it has used.
+    pub fn account(&self, name: &str) -> Account {
+        Account::new(&self.hierarchies, &self.group, name)
+    }
+
+    async fn start(self: &Arc<Held>, name: &str) -> Result<Started, IsolationError> {
+        let deadline = Instant::now() + self.start_timeout;
+        let started = tokio::select! {
+            started = timeout_at(deadline, self.started(name)) => started,
+            end = self.end() => return Err(self.failure(end)),
+        };
+        started.unwrap_or_else(|_| Err(self.late("start")))
+    }
+
+    async fn started(self: &Arc<Held>, name: &str) -> Result<Started, IsolationError> {
+        let spare = self.spare().await?;
+        // Gives the number back, whatever happens from here on.
+        let pending = Pending { held: self.clone(), slot: Some(spare.slot), name };
+        let (own, guests) = pair(SocketType::STREAM)?;
+        set_socket_passcred(&own, true).map_err(|source| system("a channel", source))?;
+        let forked = self.fork(name, &spare, guests).await?;
+        let channel = watched(own)?;
+        let (pid, ended) = self.greeted(&channel, &spare, forked).await?;
+        let process = rustix::process::pidfd_open(pid, PidfdFlags::empty())
+            .map_err(|source| system("opening the instance's process", source))?;
+        let channel = channel.into_std().map_err(|source| system("a channel", source))?;
+        let channel = OwnedFd::from(channel);
+        set_socket_passcred(&channel, false).map_err(|source| system("a channel", source))?;
+        let slot = pending.done();
+        Ok(Started {
+            channel,
+            region: None,
+            origin: self.origin(),
+            instance: Rc::new(Sandboxed::new(self.clone(), slot, pid, process, ended)),
+        })
+    }
+
+    /// A root and groups.
+    async fn spare(&self) -> Result<Spare, IsolationError> {
+        let unmade = |why: String| system("preparing an instance", io::Error::other(why));
+        let made = self.state.slots().take().map_err(unmade)?;
+        made.await.unwrap_or_else(|_| Err("its keeper was lost".to_owned())).map_err(unmade)
+    }
+
+    /// Has the zygote fork; the guest's end of the channel is its child's only.
+    async fn fork(
+        &self,
+        name: &str,
+        spare: &Spare,
+        channel: OwnedFd,
+    ) -> Result<Forked, IsolationError> {
+        let failed = |source: io::Error| system(format!("forking {name}"), source);
+        let Some(answer) = self.state.fork(name) else {
+            let why = "another one has this name";
+            return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, why)));
+        };
+        let request = Fork {
+            fork: name,
+            environment: BTreeMap::new(),
+            groups: spare.groups.len(),
+            root: root::of_instance(spare.slot),
+            user: 1 + spare.slot,
+        };
+        let mut beside = vec![channel.as_fd()];
+        beside.extend(spare.groups.iter().map(AsFd::as_fd));
+        self.control
+            .async_io(Interest::WRITABLE, || Ok(packet::send(&*self.control, &request, &beside)?))
+            .await
+            .map_err(failed)?;
+        drop(channel);
+        let answer = answer.await.unwrap_or_else(|_| Err("the zygote was lost".to_owned()));
+        answer.map_err(|why| failed(io::Error::other(why)))
+    }
+
+    /// Waits for the HELLO, which stays in the channel, and looks at who has said it: it is a process of
+    /// the instance's user, in its groups, and the one that the zygote has named.
+    async fn greeted(
+        &self,
+        channel: &UnixStream,
+        spare: &Spare,
+        forked: Forked,
+    ) -> Result<(Pid, watch::Receiver<Option<String>>), IsolationError> {
+        let Forked { pid: inner, mut ended } = forked;
+        let sender = tokio::select! {
+            sender = channel.async_io(Interest::READABLE, || Ok(serve::sender(channel)?)) =>
+                sender.map_err(|source| system("the instance's greeting", source))?,
+            how = instance::known(&mut ended) => {
+                return Err(self.function(format!("before it greeted, {how}. {}", self.tail.text())));
+            }
+        };
+        let Some(sender) = sender else {
+            return Err(self.function(format!("it did not greet. {}", self.tail.text())));
+        };
+        let user = self.ids_first + 1 + spare.slot;
+        if sender.uid.as_raw() != user || serve::inner(sender.pid) != Some(inner) {
+            return Err(self.function("somebody else greeted in its place".to_owned()));
+        }
+        let account = self.account(&groups::of_instance(spare.slot));
+        if !account.has(sender.pid) {
+            self.join(spare.slot, sender.pid).await?;
+        }
+        Ok((sender.pid, ended))
+    }
+
+    /// Has the keeper put it where it has not gone by itself.
+    async fn join(&self, slot: u32, pid: Pid) -> Result<(), IsolationError> {
+        let joined = self.state.slots().join(slot, pid.as_raw_nonzero().get());
+        match joined.await {
+            Ok(None) => Ok(()),
+            Ok(Some(why)) => Err(system("joining control groups", io::Error::other(why))),
+            Err(_) => {
+                Err(system("joining control groups", io::Error::other("the keeper was lost")))
+            }
+        }
+    }
+
+    /// An instance has gone: so has what was made for it.
+    pub fn release(&self, slot: u32) {
+        self.state.slots().release(slot);
+    }
+}
+
+/// A start that has not come to its end.
+struct Pending<'a> {
+    held: Arc<Held>,
+    slot: Option<u32>,
+    name: &'a str,
+}
+
+impl Pending<'_> {
+    /// It is an instance now, which gives its number back itself.
+    fn done(mut self) -> u32 {
+        self.slot.take().unwrap_or_default()
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.held.state.forget(self.name);
+        if let Some(slot) = self.slot {
+            self.held.release(slot);
+        }
+    }
+}
+
+impl Template for Zygote {
+    fn start<'a>(&'a self, name: &'a str) -> Local<'a, Result<Started, IsolationError>> {
+        Box::pin(self.0.start(name))
+    }
+
+    fn unpreloaded(&self) -> Option<&Unpreloaded> {
+        self.0.unpreloaded.get()
+    }
+
+    fn usage(&self) -> io::Result<Usage> {
+        let pids = self.0.state.processes();
+        if pids.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "the template has ended"));
+        }
+        usage::of(&pids, None)
+    }
+
+    fn ended(&self) -> Local<'_, String> {
+        Box::pin(async { self.0.end().await.why })
+    }
+}

@@ -1,0 +1,109 @@
+//! `[isolation.qemu]` of a configuration.
+
+use std::env;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Where `scripts/vm` keeps QEMU and its kernel.
+const SHARED_CACHE: &str = "/var/cache/unlade/vm";
+
+/// And what root builds: where processes of other users reach it.
+const ROOTS_CACHE: &str = "/var/cache/unlade";
+
+/// What executes the guest's instructions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Choice {
+    /// KVM where a machine starts with it, else software.
+    #[default]
+    Auto,
+    /// The processor; an error where it cannot.
+    Kvm,
+    /// Software emulation.
+    Tcg,
+}
+
+/// How virtual machines are made. Everything has a default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QemuConfig {
+    /// A tree that has `usr/bin/qemu-system-x86_64` (version 8.2 or later), its firmware,
+    /// `boot/vmlinuz-VERSION`, `lib/modules/VERSION` and `bin/busybox` (static). `/`: this
+    /// machine's own. Where it is not said: Debian's packages, fetched once.
+    pub root: Option<PathBuf>,
+    /// Whether they may be fetched.
+    pub fetch: bool,
+    /// What is built once is kept here; where it is not said, root's in `/var/cache/unlade`, others'
+    /// in `~/.cache/unlade`.
+    pub cache: Option<PathBuf>,
+    /// What executes the guest's instructions.
+    pub accelerator: Choice,
+    /// How long a machine may take until it can be saved.
+    #[serde(with = "unlade_config::duration")]
+    pub boot_timeout: Duration,
+    /// How long a saved machine may take until it runs.
+    #[serde(with = "unlade_config::duration")]
+    pub restore_timeout: Duration,
+    /// The first of 65536 of the host's users and groups that nobody else has: where the gateway is
+    /// root, each machine's QEMU runs as another one of them.
+    pub user_first: u32,
+    /// Whether instances are restored from a snapshot; else each one boots: the baseline.
+    pub snapshot: bool,
+}
+
+impl Default for QemuConfig {
+    fn default() -> QemuConfig {
+        QemuConfig {
+            root: None,
+            fetch: true,
+            cache: None,
+            accelerator: Choice::Auto,
+            boot_timeout: Duration::from_secs(120),
+            restore_timeout: Duration::from_secs(30),
+            user_first: 2_147_418_112,
+            snapshot: true,
+        }
+    }
+}
+
+impl QemuConfig {
+    /// Where what is built once is kept.
+    pub fn cache(&self) -> PathBuf {
+        let home = || env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
+        let own = || match env::var_os("XDG_CACHE_HOME") {
+            Some(cache) => PathBuf::from(cache).join("unlade"),
+            None => home().join(".cache/unlade"),
+        };
+        let is_root = rustix::process::geteuid().is_root();
+        let kept = || if is_root { PathBuf::from(ROOTS_CACHE) } else { own() };
+        self.cache.clone().unwrap_or_else(kept).join("vm")
+    }
+
+    /// Where QEMU and a kernel are, or are fetched to.
+    pub(super) fn fetched(&self) -> PathBuf {
+        let shared = env::var_os("UNLADE_VM_CACHE").map_or(SHARED_CACHE.into(), PathBuf::from);
+        match shared.join("ready").exists() {
+            true => shared,
+            false => self.cache(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_has_a_default_and_the_rest_is_refused() {
+        let config: QemuConfig = unlade_config::parse("", "fn.toml").unwrap();
+        assert_eq!(config, QemuConfig::default());
+        let text = "accelerator = \"tcg\"\nboot_timeout = \"5m\"\ncache = \"/x\"\n";
+        let config: QemuConfig = unlade_config::parse(text, "fn.toml").unwrap();
+        assert_eq!(config.accelerator, Choice::Tcg);
+        assert_eq!(config.boot_timeout, Duration::from_secs(300));
+        assert_eq!(config.cache(), PathBuf::from("/x/vm"));
+        assert!(unlade_config::parse::<QemuConfig>("acelerator = \"tcg\"", "fn.toml").is_err());
+    }
+}

@@ -1,0 +1,169 @@
+//! An S3 server over a directory: for demonstrations, tests, and functions on a single machine.
+//!
+//! Requests are understood by `s3s`. A bucket is a directory, an object a file in it, and what is
+//! said of an object is a file in a directory of the store's own. What is acknowledged is durable.
+//! No versions, no ACLs, no encryption. It is not meant to face a network that is not trusted.
+//!
+//! - `objects`: the operations of S3; `list`: pages; `conditions` of requests; `body`: bodies and
+//!   their sums;
+//! - `vault`: objects as files; `uploads`: those in parts; `about`: what is said of them;
+//! - `names`: which file a key has; `legacy`: what earlier releases wrote;
+//! - `disk`: the file system, as a trait; `fault`: why something is refused.
+#![forbid(unsafe_code)]
+
+mod about;
+mod body;
+mod conditions;
+#[cfg(test)]
+mod crash;
+mod disk;
+mod fault;
+mod legacy;
+mod list;
+mod names;
+mod objects;
+mod uploads;
+mod vault;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use s3s::auth::SimpleAuth;
+use s3s::service::{S3Service, S3ServiceBuilder};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use unlade_runtime::listen::ListenError;
+
+use disk::Local;
+use objects::Objects;
+use vault::Vault;
+
+/// Connections at a time; more wait in the kernel's backlog.
+pub const CONNECTIONS_MAX: usize = 1024;
+/// Pause after a failed accept: descriptors are exhausted, perhaps by others.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why there is no server. The operator's fault, or the machine's.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The directory.
+    #[error("{path}: {why}; it has to be a directory that can be written, of this layout")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        why: String,
+    },
+    /// The address.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+}
+
+/// Keys that requests are signed with.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    /// The access key.
+    pub access_key_id: String,
+    /// The secret.
+    pub secret_access_key: String,
+}
+
+/// A server that listens.
+pub struct Store {
+    listener: TcpListener,
+    service: S3Service,
+}
+
+impl Store {
+    /// Listens on an address; port 0 is one that the kernel chooses. Where there are keys, requests
+    /// must be signed with one of them.
+    ///
+    /// # Errors
+    /// The directory or the address.
+    pub async fn listen(
+        address: SocketAddr,
+        root: &Path,
+        keys: impl IntoIterator<Item = Keys>,
+    ) -> Result<Store, StoreError> {
+        let failed = |why: String| StoreError::Directory { path: root.to_owned(), why };
+        let opened = open(root).map_err(|error| failed(error.to_string()))?;
+        let mut builder = S3ServiceBuilder::new(Objects::new(opened));
+        let (mut auth, mut has_keys) = (SimpleAuth::new(), false);
+        for pair in keys {
+            auth.register(pair.access_key_id, pair.secret_access_key.into());
+            has_keys = true;
+        }
+        if has_keys {
+            builder.set_auth(auth);
+        }
+        let listener = TcpListener::bind(address).await;
+        let listener = listener.map_err(|error| ListenError::new(address, error))?;
+        Ok(Store { listener, service: builder.build() })
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until it is dropped. Where the system gives no connection it is asked again, a little
+    /// later.
+    ///
+    /// # Errors
+    /// None: it does not end by itself.
+    pub async fn serve(self) -> io::Result<()> {
+        let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        // Every connection ends with this.
+        let mut connections = tokio::task::JoinSet::new();
+        loop {
+            let Ok(place) = places.clone().acquire_owned().await else { return Ok(()) };
+            let stream = match self.listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "store: no connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            while connections.try_join_next().is_some() {}
+            let service = self.service.clone();
+            connections.spawn(async move {
+                let _place = place;
+                if let Err(error) = answer(stream, service).await {
+                    tracing::debug!(%error, "store: a connection");
+                }
+            });
+        }
+    }
+}
+
+/// Makes the directory where it is not there, durably, as far as those above it can be read.
+fn open(root: &Path) -> io::Result<Vault<Local>> {
+    std::fs::create_dir_all(root)?;
+    let root = std::fs::canonicalize(root)?;
+    for above in root.ancestors().skip(1) {
+        if let Err(error) = disk::Disk::sync_dir(&Local, above) {
+            tracing::debug!(%error, path = %above.display(), "store: not synced");
+        }
+    }
+    Vault::open(Local, &root)
+}
+
+async fn answer(
+    stream: TcpStream,
+    service: S3Service,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    // Head and body are written apart; the second would wait for the acknowledgement of the first.
+    stream.set_nodelay(true)?;
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new());
+    Ok(builder.serve_connection(TokioIo::new(stream), service).await?)
+}

@@ -1,0 +1,139 @@
+//! The stream between an instance and the worker.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use unlade_bytes::DecodeError;
+use unlade_guest_protocol::{Deframer, Frame};
+use unlade_runtime::descriptors::send_with;
+
+/// Octets that wait to be taken by the other end.
+pub const OUTBOX_BYTES_MAX: usize = 1024 * 1024;
+/// Octets that are read at once.
+const READ_BYTES: usize = 64 * 1024;
+
+/// Why a channel ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// The other end has closed it.
+    #[error("the guest has closed its channel")]
+    Closed,
+    /// The system's.
+    #[error("the channel: {0}")]
+    System(#[from] io::Error),
+    /// The guest's: octets that are no frame.
+    #[error("a frame: {0}")]
+    Frame(#[from] DecodeError),
+    /// The guest does not read.
+    #[error("{OUTBOX_BYTES_MAX} octets wait to be read")]
+    Deaf,
+}
+
+/// One channel.
+#[derive(Debug)]
+pub struct Channel {
+    stream: UnixStream,
+    deframer: Deframer,
+    outbox: Vec<u8>,
+}
+
+impl Channel {
+    /// A channel over a connected socket.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(socket: OwnedFd) -> io::Result<Channel> {
+        let stream = std::os::unix::net::UnixStream::from(socket);
+        stream.set_nonblocking(true)?;
+        let stream = UnixStream::from_std(stream)?;
+        Ok(Channel { stream, deframer: Deframer::default(), outbox: Vec::new() })
+    }
+
+    /// The next frame. May be cancelled. Sends what waits meanwhile.
+    ///
+    /// # Errors
+    /// The channel has ended.
+    pub async fn next(&mut self) -> Result<Frame, ChannelError> {
+        loop {
+            if let Some(frame) = self.deframer.next_frame()? {
+                return Ok(frame);
+            }
+            let interest = match self.outbox.is_empty() {
+                true => Interest::READABLE,
+                false => Interest::READABLE | Interest::WRITABLE,
+            };
+            let ready = self.stream.ready(interest).await?;
+            if ready.is_writable() {
+                self.flush()?;
+            }
+            if ready.is_readable() {
+                let mut octets = Vec::new();
+                match self.stream.try_read_buf(&mut reserve(&mut octets)) {
+                    Ok(0) => return Err(ChannelError::Closed),
+                    Ok(_) => self.deframer.push(&octets),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+    }
+
+    /// Sends a frame, now or when the guest reads.
+    ///
+    /// # Errors
+    /// The channel has ended, or the guest does not read.
+    pub fn send(&mut self, frame: &Frame) -> Result<(), ChannelError> {
+        // A bell that has not been heard rings for this one too.
+        if matches!(frame, Frame::Bell) && !self.outbox.is_empty() {
+            return Ok(());
+        }
+        frame.encode(&mut self.outbox)?;
+        self.flush()
+    }
+
+    /// Sends a greeting with a region's file beside it.
+    ///
+    /// # Errors
+    /// The channel has ended.
+    pub async fn welcome(
+        &mut self,
+        frame: &Frame,
+        region: BorrowedFd<'_>,
+    ) -> Result<(), ChannelError> {
+        let mut octets = Vec::new();
+        frame.encode(&mut octets)?;
+        while !self.outbox.is_empty() {
+            self.stream.writable().await?;
+            self.flush()?;
+        }
+        let stream = &self.stream;
+        let send = || send_with(stream, &octets, &[region]);
+        let sent = stream.async_io(Interest::WRITABLE, send).await?;
+        self.outbox.extend_from_slice(octets.get(sent..).unwrap_or_default());
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<(), ChannelError> {
+        while !self.outbox.is_empty() {
+            match self.stream.try_write(&self.outbox) {
+                Ok(sent) => {
+                    self.outbox.drain(..sent);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match self.outbox.len() > OUTBOX_BYTES_MAX {
+            true => Err(ChannelError::Deaf),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Room for one read.
+fn reserve(octets: &mut Vec<u8>) -> &mut Vec<u8> {
+    octets.reserve(READ_BYTES);
+    octets
+}

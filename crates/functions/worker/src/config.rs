@@ -1,0 +1,427 @@
+//! The configuration of a worker. Everything not said has a safe default.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use serde::Deserialize;
+use unlade_config::{ByteSize, SettingsError};
+use unlade_guest_protocol::Layout;
+use unlade_runtime::logs::LogConfig;
+
+use crate::copies::CopyService;
+use crate::relay::Route;
+use crate::store::credentials::{CredentialsConfig, CredentialsError};
+use crate::store::http::{Addressing, Endpoint};
+use crate::store::sign::Signer;
+use crate::tenant::Limits;
+
+/// Where systems keep the authorities that they trust.
+const AUTHORITIES: &[&str] =
+    &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
+
+/// The file given to `unlade fn worker --config`.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkerConfig {
+    /// Where the gateway connects.
+    pub control: PathBuf,
+    /// Where `/metrics` and `/healthz` are served; nowhere where it is not said.
+    #[serde(default)]
+    pub admin: Option<SocketAddr>,
+    /// Where the objects are.
+    pub store: StoreConfig,
+    /// What each instance has.
+    #[serde(default)]
+    pub instance: InstanceConfig,
+    /// What all instances have together.
+    #[serde(default)]
+    pub tenant: TenantConfig,
+    /// Who copies long bodies.
+    #[serde(default)]
+    pub copies: CopiesConfig,
+    /// Where instances with an SDK of their own connect; nowhere where it is not said.
+    #[serde(default)]
+    pub relay: Option<RelayConfig>,
+    /// How long a drain may take.
+    #[serde(default = "drain_timeout", with = "unlade_config::duration")]
+    pub drain_timeout: Duration,
+    /// Format and level of the log.
+    #[serde(default)]
+    pub log: LogConfig,
+}
+
+fn drain_timeout() -> Duration {
+    Duration::from_secs(60)
+}
+
+/// How bodies are copied between the memory of functions and the worker's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CopiesConfig {
+    /// Who makes long ones.
+    pub service: CopyService,
+}
+
+/// TCP for instances with an SDK of their own.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RelayConfig {
+    /// The socket's file.
+    pub path: PathBuf,
+    /// Connections at a time.
+    #[serde(default = "relayed_connections")]
+    pub connections_max: usize,
+}
+
+fn relayed_connections() -> usize {
+    1024
+}
+
+/// Where the objects are.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoreConfig {
+    /// `http://HOST:PORT` or `https://HOST`; that of AWS where it is not said.
+    #[serde(default)]
+    pub endpoint: Option<String>,
+    /// What signatures name.
+    #[serde(default = "default_region")]
+    pub region: String,
+    /// How the bucket is named.
+    #[serde(default)]
+    pub addressing: AddressingConfig,
+    /// The keys.
+    #[serde(default)]
+    pub credentials: CredentialsConfig,
+    /// A file of authorities to trust, in PEM; the system's where it is not said.
+    #[serde(default)]
+    pub ca: Option<PathBuf>,
+    /// Whether bodies are part of the signature; where TLS protects them they are not.
+    #[serde(default)]
+    pub sign_bodies: Option<bool>,
+    /// Whether large bodies are sent while they come, in `aws-chunked`; the store has to know that.
+    #[serde(default = "yes")]
+    pub stream_bodies: bool,
+    /// Until a connection is there.
+    #[serde(default = "minute", with = "unlade_config::duration")]
+    pub connect_timeout: Duration,
+    /// Without an octet.
+    #[serde(default = "minute", with = "unlade_config::duration")]
+    pub read_timeout: Duration,
+    /// Connections that are kept.
+    #[serde(default = "connections")]
+    pub idle_connections_max: usize,
+    /// For how long.
+    #[serde(default = "idle_timeout", with = "unlade_config::duration")]
+    pub idle_timeout: Duration,
+}
+
+fn default_region() -> String {
+    "us-east-1".to_owned()
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn minute() -> Duration {
+    Duration::from_secs(60)
+}
+
+fn idle_timeout() -> Duration {
+    Duration::from_secs(15)
+}
+
+fn connections() -> usize {
+    64
+}
+
+/// How the bucket is named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AddressingConfig {
+    /// In the host at AWS, in the path elsewhere.
+    #[default]
+    Auto,
+    /// In the path.
+    Path,
+    /// In the host.
+    Virtual,
+}
+
+/// What each instance has.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct InstanceConfig {
+    /// Entries of each ring.
+    pub ring_entries: u32,
+    /// Each meta arena.
+    pub meta_bytes: ByteSize,
+    /// What a function can be sending.
+    pub guest_slots: u32,
+    /// What a function can be receiving.
+    pub host_slots: u32,
+    /// Slots that are lent of one body at once.
+    pub window_slots: u32,
+    /// Calls in flight.
+    pub calls_max: usize,
+}
+
+impl Default for InstanceConfig {
+    fn default() -> InstanceConfig {
+        InstanceConfig {
+            ring_entries: 256,
+            meta_bytes: ByteSize(512 * 1024),
+            // A result has 6 MiB at most, and writes go beside it.
+            guest_slots: 104,
+            host_slots: 128,
+            window_slots: 16,
+            calls_max: 128,
+        }
+    }
+}
+
+/// What all instances have together.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TenantConfig {
+    /// Calls in flight.
+    pub calls_max: usize,
+    /// Bodies that the worker holds.
+    pub held_bytes_max: ByteSize,
+    /// The largest body of one call. S3 takes 5 GiB.
+    pub body_bytes_max: ByteSize,
+    /// The largest body that is held whole.
+    pub staged_bytes_max: ByteSize,
+    /// The smallest body that is sent while it comes, though it could be acknowledged early.
+    pub stream_bytes_min: ByteSize,
+    /// The largest object that is fetched ahead.
+    pub prefetch_bytes_max: ByteSize,
+    /// Bodies of writes that are not durable yet.
+    pub dirty_bytes_max: ByteSize,
+    /// Writes that are not durable yet.
+    pub pending_writes_max: usize,
+    /// Of those, on their way at a time.
+    pub writes_in_flight_max: usize,
+    /// The journal of early replies; without it they are replies that are durable.
+    pub journal: Option<PathBuf>,
+    /// How long a call may take, all of its attempts.
+    #[serde(with = "unlade_config::duration")]
+    pub call_timeout: Duration,
+}
+
+impl Default for TenantConfig {
+    fn default() -> TenantConfig {
+        TenantConfig {
+            calls_max: 4096,
+            held_bytes_max: ByteSize(512 << 20),
+            body_bytes_max: ByteSize(5 << 30),
+            staged_bytes_max: ByteSize(256 << 20),
+            stream_bytes_min: ByteSize(8 << 20),
+            prefetch_bytes_max: ByteSize(64 << 20),
+            dirty_bytes_max: ByteSize(128 << 20),
+            pending_writes_max: 4096,
+            writes_in_flight_max: 32,
+            journal: None,
+            call_timeout: Duration::from_secs(300),
+        }
+    }
+}
+
+/// What is wrong with a configuration, or with what it names. The operator's fault.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The text.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The keys.
+    #[error("[store.credentials] {0}")]
+    Credentials(#[from] CredentialsError),
+    /// A value that cannot be.
+    #[error("{key}: {why}")]
+    Value {
+        /// The key.
+        key: &'static str,
+        /// Why not.
+        why: String,
+    },
+}
+
+fn value(key: &'static str, why: impl std::fmt::Display) -> ConfigError {
+    ConfigError::Value { key, why: why.to_string() }
+}
+
+impl WorkerConfig {
+    /// Reads and checks a configuration.
+    ///
+    /// # Errors
+    /// What is wrong, where, and what to do.
+    pub fn load(path: &Path) -> Result<WorkerConfig, ConfigError> {
+        let config: WorkerConfig = unlade_config::load(path)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks what the types do not.
+    ///
+    /// # Errors
+    /// A value that cannot be.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let limits = self.limits();
+        limits.layout.header(1).map_err(|error| value("[instance]", error))?;
+        if limits.window_slots == 0 || limits.window_slots > limits.layout.host_slots {
+            return Err(value("[instance] window_slots", "1 to host_slots"));
+        }
+        self.store.parse().map(|_| ())
+    }
+
+    /// What the relay does, where there is one.
+    ///
+    /// # Errors
+    /// The store's address is none.
+    pub fn route(&self) -> Result<Option<Route>, ConfigError> {
+        let Some(relay) = &self.relay else { return Ok(None) };
+        let (host, port, _) = self.store.parse()?;
+        let (path, connections_max) = (relay.path.clone(), relay.connections_max);
+        Ok(Some(Route { path, host, port, connections_max }))
+    }
+
+    /// Limits of an instance.
+    pub fn limits(&self) -> Limits {
+        let InstanceConfig { ring_entries, guest_slots, host_slots, .. } = self.instance;
+        let meta_bytes = u32::try_from(self.instance.meta_bytes.0).unwrap_or(u32::MAX);
+        Limits {
+            layout: Layout { ring_entries, meta_bytes, guest_slots, host_slots },
+            window_slots: self.instance.window_slots,
+            calls_max: self.instance.calls_max,
+            body_bytes_max: self.tenant.body_bytes_max.0,
+            staged_bytes_max: self.tenant.staged_bytes_max.0,
+            stream_bytes_min: self.tenant.stream_bytes_min.0,
+            stream_bodies: self.store.stream_bodies,
+            prefetch_bytes_max: self.tenant.prefetch_bytes_max.0,
+            call_timeout: self.tenant.call_timeout,
+            copies: self.copies.service,
+        }
+    }
+}
+
+impl StoreConfig {
+    /// Host, port, and whether there is TLS.
+    fn parse(&self) -> Result<(String, u16, bool), ConfigError> {
+        let aws = format!("https://s3.{}.amazonaws.com", self.region);
+        let endpoint = self.endpoint.as_deref().unwrap_or(&aws);
+        let wrong = || value("[store] endpoint", "http://HOST[:PORT] or https://HOST[:PORT]");
+        let (scheme, rest) = endpoint.split_once("://").ok_or_else(wrong)?;
+        let tls = match scheme {
+            "https" => true,
+            "http" => false,
+            _ => return Err(wrong()),
+        };
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let is_host = |c: char| c.is_ascii_alphanumeric() || ".-_[]:".contains(c);
+        if rest.is_empty() || !rest.chars().all(is_host) {
+            return Err(wrong());
+        }
+        let usual = if tls { 443 } else { 80 };
+        let (host, port) = match rest.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
+            Some((host, port)) => (host, port.parse().map_err(|_| wrong())?),
+            None => (rest, usual),
+        };
+        Ok((host.to_owned(), port, tls))
+    }
+
+    /// What the transport needs.
+    ///
+    /// # Errors
+    /// Keys or authorities that are not there.
+    pub fn endpoint(&self) -> Result<Endpoint, ConfigError> {
+        let (host, port, tls) = self.parse()?;
+        let keys = self.credentials.keys()?;
+        let addressing = match self.addressing {
+            AddressingConfig::Path => Addressing::Path,
+            AddressingConfig::Virtual => Addressing::VirtualHost,
+            AddressingConfig::Auto if host.ends_with(".amazonaws.com") => Addressing::VirtualHost,
+            AddressingConfig::Auto => Addressing::Path,
+        };
+        Ok(Endpoint {
+            host,
+            by_region: self.endpoint.is_none(),
+            port,
+            tls: if tls { Some(self.tls()?) } else { None },
+            addressing,
+            signer: keys.map(|keys| Signer::new(keys, &self.region)),
+            signs_bodies: self.sign_bodies.unwrap_or(!tls),
+            connect_timeout: self.connect_timeout,
+            read_timeout: self.read_timeout,
+            idle_max: self.idle_connections_max,
+            idle_timeout: self.idle_timeout,
+        })
+    }
+
+    fn tls(&self) -> Result<Arc<rustls::ClientConfig>, ConfigError> {
+        let key = "[store] ca";
+        let system = || AUTHORITIES.iter().map(PathBuf::from).find(|path| path.exists());
+        let path = self.ca.clone().or_else(system);
+        let path = path.ok_or_else(|| value(key, "the system has no authorities; name a file"))?;
+        let mut roots = rustls::RootCertStore::empty();
+        let failed = |error: &dyn std::fmt::Display| value(key, format!("{path:?}: {error}"));
+        for certificate in CertificateDer::pem_file_iter(&path).map_err(|e| failed(&e))? {
+            // A bundle has some that are not understood; those that are, count.
+            let _ = roots.add(certificate.map_err(|e| failed(&e))?);
+        }
+        if roots.is_empty() {
+            return Err(value(key, format!("{path:?} has no certificate")));
+        }
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| value(key, error))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Arc::new(config))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> Result<WorkerConfig, ConfigError> {
+        let config: WorkerConfig = unlade_config::parse(text, "worker.toml")?;
+        config.check()?;
+        Ok(config)
+    }
+
+    #[test]
+    fn little_has_to_be_said() {
+        let config = parsed("control = \"/run/w\"\n[store]\nendpoint = \"http://[::1]:9000\"\n");
+        let config = config.unwrap();
+        assert_eq!(config.store.parse().unwrap(), ("[::1]".to_owned(), 9000, false));
+        assert_eq!(config.store.credentials, CredentialsConfig::Environment);
+        assert_eq!(config.copies.service, CopyService::Auto);
+        let aws = parsed("control = \"/run/w\"\n[store]\nregion = \"eu-west-1\"\n").unwrap();
+        let due = ("s3.eu-west-1.amazonaws.com".to_owned(), 443, true);
+        assert_eq!(aws.store.parse().unwrap(), due);
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        for wrong in [
+            "control = \"/run/w\"\n[store]\nendpoint = \"ftp://a\"\n",
+            "control = \"/run/w\"\n[store]\nendpoint = \"http://a/b\"\n",
+            "control = \"/run/w\"\n[store]\nendpoint = \"http://a:x\"\n",
+            "control = \"/run/w\"\n[store]\n[instance]\nring_entries = 3\n",
+            "control = \"/run/w\"\n[store]\n[instance]\nwindow_slots = 0\n",
+            "control = \"/run/w\"\n[store]\n[instance]\nhost_slots = 4000000\n",
+            "control = \"/run/w\"\n[store]\ncredentials = { from = \"keys\" }\n",
+            "control = \"/run/w\"\n[store]\nother = 1\n",
+            "control = \"/run/w\"\n[store]\n[copies]\nservice = \"sometimes\"\n",
+        ] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+}

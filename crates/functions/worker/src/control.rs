@@ -1,0 +1,283 @@
+//! The socket where the gateway attaches instances, hints, invokes and settles.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use unlade_bytes::DecodeError;
+use unlade_guest_protocol::InvokeHead;
+use unlade_guest_protocol::control::{Message, Said};
+use unlade_runtime::descriptors::receive;
+use unlade_s3::{Policy, hint};
+
+use crate::session::{Memory, Order, Session};
+use crate::tenant::Tenant;
+
+/// Most roles that a gateway names.
+pub const ROLES_MAX: usize = 4096;
+/// Most instances of a worker.
+pub const INSTANCES_MAX: usize = 16 * 1024;
+/// Messages are written together up to here.
+const BATCH_BYTES: usize = 64 << 10;
+/// Pause after a failed accept: descriptors are exhausted, perhaps by another tenant.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The way back to a gateway.
+#[derive(Clone, Debug)]
+pub struct Gateway {
+    /// As they are sent: what is too long for a message never gets here.
+    messages: mpsc::UnboundedSender<Vec<u8>>,
+}
+
+impl Gateway {
+    /// A gateway, and what is said to it. Messages are few for each instance, and instances are
+    /// limited.
+    pub fn new() -> (Gateway, mpsc::UnboundedReceiver<Vec<u8>>) {
+        let (messages, said) = mpsc::unbounded_channel();
+        (Gateway { messages }, said)
+    }
+
+    /// Says something; to nobody, where the gateway has gone.
+    pub fn say(&self, said: Said) {
+        if let Err(error) = self.say_with(said, Vec::new()) {
+            tracing::error!(%error, "control: a message was not said");
+        }
+    }
+
+    /// Says something, with octets.
+    ///
+    /// # Errors
+    /// They are more than a message has, and nothing was said.
+    pub fn say_with(&self, said: Said, octets: Vec<u8>) -> Result<(), DecodeError> {
+        let mut encoded = Vec::new();
+        Message { said, octets }.encode(&mut encoded)?;
+        let _ = self.messages.send(encoded);
+        Ok(())
+    }
+
+    /// Says how an invocation's writes ended, once they all have.
+    pub fn settle(&self, tenant: &Rc<Tenant>, invocation: String) {
+        let (gateway, tenant) = (self.clone(), tenant.clone());
+        tokio::task::spawn_local(async move {
+            let failed = tenant.writeback.settle(&invocation).await;
+            gateway.say(Said::Settled { invocation, failed });
+        });
+    }
+}
+
+/// What a gateway has told a worker.
+struct Connection {
+    tenant: Rc<Tenant>,
+    gateway: Gateway,
+    roles: HashMap<u64, Rc<Policy>>,
+    instances: Rc<RefCell<HashMap<u64, mpsc::UnboundedSender<Order>>>>,
+}
+
+/// Serves gateways: those of this process's own user, and root. Where the system gives no
+/// connection it is asked again, a little later.
+pub async fn serve(tenant: Rc<Tenant>, listener: UnixListener) {
+    let own = rustix::process::geteuid().as_raw();
+    loop {
+        let accepted = match listener.accept().await {
+            Ok((stream, _)) => stream.peer_cred().map(|peer| (stream, peer.uid())),
+            Err(error) => Err(error),
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "control: no connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        if peer != own && peer != 0 {
+            tracing::warn!(uid = peer, "control: a user who is not served");
+            continue;
+        }
+        let tenant = tenant.clone();
+        tokio::task::spawn_local(async move {
+            if let Err(error) = converse(tenant, stream).await {
+                tracing::warn!(%error, "control: the gateway is gone");
+            }
+        });
+    }
+}
+
+/// Speaks with a gateway until it goes. Its instances go with it.
+///
+/// # Errors
+/// The system's, or messages that are none.
+pub async fn converse(tenant: Rc<Tenant>, stream: UnixStream) -> io::Result<()> {
+    let (gateway, said) = Gateway::new();
+    let (reading, writing) = stream.into_split();
+    let writer = tokio::task::spawn_local(write(writing, said));
+    let (roles, instances) = (HashMap::new(), Rc::default());
+    let mut connection = Connection { tenant, gateway, roles, instances };
+    let read = connection.read(reading).await;
+    drop(connection);
+    writer.abort();
+    read
+}
+
+async fn write(
+    mut socket: OwnedWriteHalf,
+    mut said: mpsc::UnboundedReceiver<Vec<u8>>,
+) -> io::Result<()> {
+    while let Some(mut octets) = said.recv().await {
+        // What waits as well goes with it.
+        while octets.len() < BATCH_BYTES {
+            let Ok(message) = said.try_recv() else { break };
+            octets.extend_from_slice(&message);
+        }
+        socket.write_all(&octets).await?;
+    }
+    Ok(())
+}
+
+impl Connection {
+    async fn read(&mut self, socket: OwnedReadHalf) -> io::Result<()> {
+        let mut input = Vec::new();
+        let mut descriptors = VecDeque::new();
+        loop {
+            let mut taken = 0;
+            while let Some((message, bytes)) =
+                Message::decode(&input[taken..]).map_err(io::Error::other)?
+            {
+                taken += bytes;
+                self.on_message(message, &mut descriptors);
+            }
+            input.drain(..taken);
+            let stream: &UnixStream = socket.as_ref();
+            let read = || receive(stream, &mut input, &mut descriptors);
+            if stream.async_io(Interest::READABLE, read).await? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn on_message(&mut self, message: Message, descriptors: &mut VecDeque<OwnedFd>) {
+        let Message { said, octets } = message;
+        let (instance, invocation) = about(&said);
+        if let Err(reason) = self.obey(said, octets, descriptors) {
+            self.gateway.say(Said::Refused { instance, invocation, reason });
+        }
+    }
+
+    fn obey(
+        &mut self,
+        said: Said,
+        octets: Vec<u8>,
+        descriptors: &mut VecDeque<OwnedFd>,
+    ) -> Result<(), String> {
+        match said {
+            Said::Role { role, policy } => {
+                if self.roles.len() >= ROLES_MAX && !self.roles.contains_key(&role) {
+                    return Err(format!("more than {ROLES_MAX} roles"));
+                }
+                let policy = Policy::from_value(&policy).map_err(|error| error.to_string())?;
+                self.roles.insert(role, Rc::new(policy));
+            }
+            Said::Attach { instance, role, region_bytes, .. } => {
+                let channel = descriptors.pop_front();
+                let memory = (region_bytes > 0).then(|| descriptors.pop_front());
+                let channel = channel.ok_or("no channel came with it")?;
+                let layout = &self.tenant.limits.layout;
+                let memory = memory.map(|file| {
+                    let file = file.ok_or("no memory came with it")?;
+                    Memory::attach(file, region_bytes, layout)
+                });
+                let policy = self.role(role)?;
+                self.attach(instance, policy, channel, memory.transpose()?)?;
+            }
+            Said::Hint { invocation, role, mut objects } => {
+                let policy = self.role(role)?;
+                objects.extend(hint::of_event(&octets));
+                let tenant = &self.tenant;
+                tenant.prefetches.begin(tenant, &invocation, &policy, objects);
+            }
+            Said::Invoke {
+                instance,
+                invocation,
+                handler,
+                function,
+                deadline_ms,
+                memory_mib,
+                writes,
+            } => {
+                let event_bytes = u32::try_from(octets.len()).map_err(|e| e.to_string())?;
+                let head = InvokeHead {
+                    id: invocation,
+                    handler,
+                    function,
+                    deadline_ms,
+                    memory_mib,
+                    event_bytes,
+                    event_slot: None,
+                };
+                self.order(instance, Order::Invoke(head, writes, octets))?;
+            }
+            Said::Settle { invocation } => {
+                // One that was hinted at, and never ran.
+                self.tenant.prefetches.end(&self.tenant, &invocation);
+                self.gateway.settle(&self.tenant, invocation);
+            }
+            Said::Detach { instance } => self.order(instance, Order::Detach)?,
+            _ => return Err("a gateway does not say this".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn role(&self, role: u64) -> Result<Rc<Policy>, String> {
+        self.roles.get(&role).cloned().ok_or_else(|| format!("the role {role} was not said"))
+    }
+
+    fn order(&self, instance: u64, order: Order) -> Result<(), String> {
+        let instances = self.instances.borrow();
+        let orders = instances.get(&instance).ok_or("there is no such instance")?;
+        orders.send(order).map_err(|_| "the instance has ended".to_owned())
+    }
+
+    fn attach(
+        &mut self,
+        instance: u64,
+        policy: Rc<Policy>,
+        channel: OwnedFd,
+        memory: Option<Memory>,
+    ) -> Result<(), String> {
+        let mut instances = self.instances.borrow_mut();
+        if instances.len() >= INSTANCES_MAX || instances.contains_key(&instance) {
+            return Err("the instance is there already, or there are too many".to_owned());
+        }
+        let (tenant, gateway) = (self.tenant.clone(), self.gateway.clone());
+        let session = Session::new(tenant, policy, gateway, instance, channel, memory);
+        let session = session.map_err(|error| error.to_string())?;
+        let (orders, obeyed) = mpsc::unbounded_channel();
+        instances.insert(instance, orders);
+        let all = Rc::downgrade(&self.instances);
+        tokio::task::spawn_local(async move {
+            session.run(obeyed).await;
+            if let Some(all) = all.upgrade() {
+                all.borrow_mut().remove(&instance);
+            }
+        });
+        Ok(())
+    }
+}
+
+fn about(said: &Said) -> (Option<u64>, Option<String>) {
+    match said {
+        Said::Attach { instance, .. } | Said::Detach { instance } => (Some(*instance), None),
+        Said::Invoke { instance, invocation, .. } => (Some(*instance), Some(invocation.clone())),
+        Said::Hint { invocation, .. } | Said::Settle { invocation } => {
+            (None, Some(invocation.clone()))
+        }
+        _ => (None, None),
+    }
+}

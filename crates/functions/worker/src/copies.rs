@@ -1,0 +1,384 @@
+//! Long copies between regions and the worker's memory: by the copy service, where that leaves the
+//! worker's thread to others; at once otherwise.
+//!
+//! A copy that is under way is kept here, with both of its ends, until it is over. Whoever waits for
+//! it waits without a thread; who goes away, and an epoch that ends, give it up, and nothing touches
+//! either end when that returns. What the octets are is looked at after the copy.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use unlade_copy::{ArenaCopy, Begun, Config, Copier, Ended, How, Polling, Service, Units, Why};
+use unlade_metrics::{CopyBy, CopyFallback, Event, Meter};
+use unlade_shm::Arena;
+use unlade_shm::shared::OutOfRegion;
+
+use crate::quota::Quota;
+
+/// Shorter copies are made at once: to ask for one and be told of its end takes the worker's thread as
+/// long.
+pub const SERVICE_BYTES_MIN: usize = 512 * 1024;
+/// With so many cores one is to spare for copies: functions have one, the worker another.
+pub const SERVICE_CORES_MIN: usize = 3;
+/// Copies under way at a time; more are made at once.
+pub const COPIES_MAX: usize = 64;
+/// Tasks that the service's queue has room for: one for each MiB of a copy.
+const TASKS_MAX: u32 = 128;
+/// What is learnt of copies is learnt of each way apart.
+const SITE_APPEND: usize = 1;
+/// As above.
+const SITE_FILL: usize = 2;
+/// How long the service sleeps if nobody rings; whoever queues something rings.
+const SLEEP_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// Who makes long copies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CopyService {
+    /// The service, where there is a core to spare for it, others wait for the worker meanwhile,
+    /// and it was seen to pay.
+    #[default]
+    Auto,
+    /// The worker's thread.
+    Off,
+    /// The service, of all copies: to measure and test it.
+    Always,
+}
+
+/// A service and its client: one for all tenants of a thread.
+struct Running {
+    copier: Arc<Copier>,
+    /// Ends after its client.
+    service: Service,
+}
+
+impl std::fmt::Debug for Running {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Running").field("counts", &self.service.counts()).finish_non_exhaustive()
+    }
+}
+
+/// A tenant's end of it. Tenants of a thread come and go, each with the tasks of its own.
+#[derive(Debug)]
+struct Client {
+    running: Rc<Running>,
+    /// A copy may have ended.
+    ended: Rc<Notify>,
+    listener: AbortHandle,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.listener.abort();
+    }
+}
+
+thread_local! {
+    static RUNNING: RefCell<Weak<Running>> = const { RefCell::new(Weak::new()) };
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Copies {
+    service: CopyService,
+    cores: usize,
+    quota: Rc<Quota>,
+    meter: Arc<Meter>,
+    /// Once it is needed; nothing where it does not start.
+    client: OnceCell<Option<Client>>,
+    under_way: RefCell<HashMap<u64, ArenaCopy>>,
+    next: Cell<u64>,
+    /// How copies are queued that are not left to what is learnt.
+    how: Cell<How>,
+}
+
+/// A copy that was begun.
+#[derive(Debug)]
+enum Copy {
+    /// It is over; what it gives.
+    Over(Vec<u8>),
+    /// This one is under way.
+    UnderWay(UnderWay),
+}
+
+/// A copy under way; dropped, it is given up.
+#[derive(Debug)]
+struct UnderWay {
+    copies: Rc<Copies>,
+    number: u64,
+}
+
+/// The epoch has ended to whose memory a copy went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the epoch ended while its memory was being copied")]
+pub struct EpochEnded;
+
+impl Copies {
+    /// None is under way; no service runs until there is one that is worth it.
+    pub fn new(service: CopyService, quota: Rc<Quota>, meter: Arc<Meter>) -> Rc<Copies> {
+        Rc::new(Copies {
+            service,
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            quota,
+            meter,
+            client: OnceCell::new(),
+            under_way: RefCell::default(),
+            next: Cell::new(0),
+            how: Cell::new(How { queued: true, ..How::default() }),
+        })
+    }
+
+    /// Appends octets of an arena to a vector. May be cancelled: the octets are lost then.
+    ///
+    /// # Errors
+    /// Outer: they are not within the arena. Inner: its epoch has ended.
+    pub async fn append(
+        self: &Rc<Self>,
+        arena: &Rc<Arena>,
+        offset: usize,
+        bytes: usize,
+        to: Vec<u8>,
+    ) -> Result<Result<Vec<u8>, EpochEnded>, OutOfRegion> {
+        let copy = match self.service_for(bytes, SITE_APPEND) {
+            None => self.appended(arena, offset, bytes, to)?,
+            Some((copier, how)) => {
+                let begun = copier.append_from(arena, offset, bytes, to, &how)?;
+                self.begun(begun, bytes, |octets| octets)
+            }
+        };
+        Ok(self.over(copy, bytes).await)
+    }
+
+    /// Copies `range` of some octets into an arena. May be cancelled: any part is copied then.
+    ///
+    /// # Errors
+    /// Outer: that place is not within the arena. Inner: its epoch has ended.
+    pub async fn fill(
+        self: &Rc<Self>,
+        arena: &Rc<Arena>,
+        offset: usize,
+        from: &Rc<Vec<u8>>,
+        range: Range<usize>,
+    ) -> Result<Result<(), EpochEnded>, OutOfRegion> {
+        let bytes = range.len();
+        let copy = match self.service_for(bytes, SITE_FILL) {
+            None => {
+                arena.copy_in(offset, &from[range])?;
+                self.count(CopyBy::Worker, bytes);
+                Copy::Over(Vec::new())
+            }
+            Some((copier, how)) => {
+                let begun = copier.copy_into(arena, offset, from, range, &how)?;
+                self.begun(begun, bytes, |()| Vec::new())
+            }
+        };
+        Ok(self.over(copy, bytes).await.map(drop))
+    }
+
+    /// An epoch ends: what is copied from and to its memory is given up. Nothing of it is read or
+    /// written when this returns.
+    pub fn end(&self, arena: &Rc<Arena>) {
+        let ends = |_: &u64, copy: &mut ArenaCopy| Rc::ptr_eq(copy.arena(), arena);
+        let given_up: Vec<_> = self.under_way.borrow_mut().extract_if(ends).collect();
+        drop(given_up);
+    }
+
+    /// Copies that are under way.
+    pub fn under_way(&self) -> usize {
+        self.under_way.borrow().len()
+    }
+
+    fn appended(
+        &self,
+        arena: &Arena,
+        offset: usize,
+        bytes: usize,
+        mut to: Vec<u8>,
+    ) -> Result<Copy, OutOfRegion> {
+        arena.append_to(offset, bytes, &mut to)?;
+        self.count(CopyBy::Worker, bytes);
+        Ok(Copy::Over(to))
+    }
+
+    /// The service, if it may make a copy of so many octets, and how.
+    fn service_for(&self, bytes: usize, site: usize) -> Option<(&Arc<Copier>, How)> {
+        let how = match self.service {
+            CopyService::Off => return None,
+            CopyService::Always => self.how.get(),
+            // The call that is copied for is one of them: without others nobody waits for the
+            // worker, but for what it does with these octets.
+            CopyService::Auto if bytes < SERVICE_BYTES_MIN || self.quota.calls() < 2 => {
+                return None;
+            }
+            CopyService::Auto => How { site, ..How::default() },
+        };
+        if bytes == 0 {
+            return None;
+        }
+        let too_few_cores = match self.service {
+            CopyService::Always => false,
+            _ => self.cores < SERVICE_CORES_MIN,
+        };
+        if too_few_cores {
+            return self.fall_back(CopyFallback::Cores);
+        }
+        if self.under_way() >= COPIES_MAX {
+            return self.fall_back(CopyFallback::Full);
+        }
+        let client = self.client.get_or_init(|| match Client::new() {
+            Ok(client) => Some(client),
+            Err(error) => {
+                tracing::warn!(%error, "no copy service: the worker's thread copies");
+                None
+            }
+        });
+        match client {
+            Some(client) => Some((&client.running.copier, how)),
+            None => self.fall_back(CopyFallback::Unavailable),
+        }
+    }
+
+    fn fall_back<T>(&self, why: CopyFallback) -> Option<T> {
+        self.meter.add(Event::HostioCopyFallback(why));
+        None
+    }
+
+    fn count(&self, by: CopyBy, bytes: usize) {
+        self.meter.add(Event::HostioCopy(by));
+        self.meter.add_n(Event::HostioCopied(by), bytes as u64);
+    }
+
+    fn begun<T>(
+        self: &Rc<Self>,
+        begun: Begun<T>,
+        bytes: usize,
+        octets: impl FnOnce(T) -> Vec<u8>,
+    ) -> Copy {
+        match begun {
+            Begun::AtOnce(made, why) => {
+                self.count(CopyBy::Worker, bytes);
+                if why == Why::Full {
+                    self.meter.add(Event::HostioCopyFallback(CopyFallback::Full));
+                }
+                Copy::Over(octets(made))
+            }
+            Begun::Queued(copy) => {
+                let number = self.next.get();
+                self.next.set(number + 1);
+                self.under_way.borrow_mut().insert(number, copy);
+                Copy::UnderWay(UnderWay { copies: self.clone(), number })
+            }
+        }
+    }
+
+    async fn over(&self, copy: Copy, bytes: usize) -> Result<Vec<u8>, EpochEnded> {
+        let under_way = match copy {
+            Copy::Over(octets) => return Ok(octets),
+            Copy::UnderWay(under_way) => under_way,
+        };
+        let Ended { octets, failed } = under_way.ended().await.ok_or(EpochEnded)?;
+        if failed {
+            self.meter.add(Event::HostioCopyFallback(CopyFallback::Failed));
+        }
+        self.count(if failed { CopyBy::Worker } else { CopyBy::Service }, bytes);
+        Ok(octets)
+    }
+}
+
+impl UnderWay {
+    /// Waits for the end; nothing where the epoch ended before.
+    async fn ended(&self) -> Option<Ended> {
+        let told = self.copies.client.get()?.as_ref()?.ended.clone();
+        loop {
+            let ended = told.notified();
+            if self.copies.under_way.borrow().get(&self.number)?.is_ready() {
+                break;
+            }
+            ended.await;
+        }
+        let copy = self.copies.under_way.borrow_mut().remove(&self.number)?;
+        Some(copy.finish())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let given_up = self.copies.under_way.borrow_mut().remove(&self.number);
+        drop(given_up);
+    }
+}
+
+/// Why there is no service.
+#[derive(Debug, thiserror::Error)]
+enum ServiceError {
+    #[error(transparent)]
+    Start(#[from] unlade_copy::StartError),
+    #[error(transparent)]
+    Attach(#[from] unlade_copy::AttachError),
+    #[error("the descriptor that tells of copies: {0}")]
+    Event(#[from] io::Error),
+}
+
+impl Running {
+    fn of_this_thread() -> Result<Rc<Running>, ServiceError> {
+        if let Some(running) = RUNNING.with_borrow(Weak::upgrade) {
+            return Ok(running);
+        }
+        let running = Rc::new(Running::start()?);
+        RUNNING.set(Rc::downgrade(&running));
+        Ok(running)
+    }
+
+    /// A thread that sleeps whenever nothing is queued.
+    fn start() -> Result<Running, ServiceError> {
+        let service = Service::start(Config {
+            polling: Polling::Scenario,
+            units: Units::Auto,
+            slots: TASKS_MAX,
+            sleep_max: SLEEP_MAX,
+            ..Config::default()
+        })?;
+        let copier = Arc::new(Copier::new(service.attach()?));
+        Ok(Running { copier, service })
+    }
+}
+
+impl Client {
+    fn new() -> Result<Client, ServiceError> {
+        let running = Running::of_this_thread()?;
+        let event = watch(running.copier.event()?.try_clone_to_owned()?)?;
+        let (ended, copier) = (Rc::new(Notify::new()), running.copier.clone());
+        let told = ended.clone();
+        let listener = tokio::task::spawn_local(async move {
+            while let Ok(mut readable) = event.readable().await {
+                readable.clear_ready();
+                // They do nothing; that they are due says that a copy has ended, of this tenant or
+                // of another one: each is told.
+                copier.run_handlers();
+                told.notify_waiters();
+            }
+        });
+        let listener = listener.abort_handle();
+        Ok(Client { running, ended, listener })
+    }
+}
+
+// It would be unsound for a value that closes its descriptor, or gives another one, at a whim.
+#[allow(deprecated, reason = "the descriptor is owned, and its number stays the same")]
+fn watch(event: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(event, Interest::READABLE)
+}
+
+#[cfg(test)]
+mod tests;

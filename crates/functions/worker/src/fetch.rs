@@ -1,0 +1,310 @@
+//! An object on its way to the guest: pieces of slots, one on loan, one being filled.
+
+use std::rc::Rc;
+
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+use unlade_guest_protocol::descriptor::{LEFT_UNKNOWN, MORE};
+use unlade_guest_protocol::{Completion, Extent, Status};
+use unlade_metrics::Event;
+use unlade_s3::failure::{HostCode, host_meta};
+
+use crate::life::{Life, Meta, Slots};
+use crate::perform::Failed;
+use crate::store::{Into, Reader, TransportError};
+use crate::tenant::Tenant;
+
+/// What a token stands for.
+#[derive(Debug)]
+pub struct Held {
+    _meta: Option<Meta>,
+    _slots: Option<Slots>,
+    /// The rest of the body; nothing while a READ has it.
+    rest: Option<Rest>,
+    /// A body that was dropped in between stays dropped.
+    is_body: bool,
+}
+
+/// The rest of a body: being read ahead, or where it was left.
+enum Rest {
+    Here(Box<Flow>),
+    Ahead(Abort<Ahead>),
+}
+
+/// What reading ahead gives: nothing is the end.
+type Ahead = (Box<Flow>, Result<Option<Piece>, TransportError>);
+
+impl std::fmt::Debug for Rest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Rest")
+    }
+}
+
+/// A task that ends with whoever waits for it, and what it gives.
+struct Abort<T>(AbortHandle, oneshot::Receiver<T>);
+
+impl<T> Drop for Abort<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Where the octets come from.
+pub struct Flow {
+    reader: Box<dyn Reader>,
+    /// Octets that were read and not asked for.
+    carry: Vec<u8>,
+    window_slots: u32,
+}
+
+/// Octets in slots.
+struct Piece {
+    slots: Slots,
+    bytes: usize,
+}
+
+impl Flow {
+    /// A body, so many slots at a time.
+    pub fn new(reader: Box<dyn Reader>, window_slots: u32) -> Flow {
+        Flow { reader, carry: Vec::new(), window_slots }
+    }
+
+    fn left_bytes(&self) -> Option<u64> {
+        self.reader.left_bytes().map(|left| left + self.carry.len() as u64)
+    }
+
+    fn slots_due(&self) -> u32 {
+        let slot = u64::from(unlade_guest_protocol::region::SLOT_BYTES);
+        let due = self.left_bytes().map_or(u64::MAX, |left| left.div_ceil(slot));
+        u32::try_from(due).unwrap_or(u32::MAX).min(self.window_slots).max(1)
+    }
+
+    /// Fills slots; nothing at the end.
+    async fn fill(
+        &mut self,
+        life: &Rc<Life>,
+        slots: Slots,
+        limit: usize,
+    ) -> Result<Option<Piece>, TransportError> {
+        let room = slots.room_bytes().min(limit);
+        let start = slots.offset();
+        let mut bytes = self.carry.len().min(room);
+        if bytes > 0 {
+            let carried = self.carry.drain(..bytes).collect::<Vec<_>>();
+            // The offset is of slots that are lent to this piece.
+            let _ = life.region.borrow().arena().copy_in(start, &carried);
+        }
+        while bytes < room {
+            let read = self.read(life, start + bytes, room - bytes).await?;
+            if read == 0 {
+                break;
+            }
+            bytes += read;
+        }
+        Ok((bytes > 0).then_some(Piece { slots, bytes }))
+    }
+
+    async fn read(
+        &mut self,
+        life: &Rc<Life>,
+        at: usize,
+        bytes_max: usize,
+    ) -> Result<usize, TransportError> {
+        // The arena is shared with this task for as long as it reads: nobody replaces it.
+        let arena = life.arena();
+        self.reader.read(Into::Region(&arena, at), bytes_max).await
+    }
+}
+
+/// The first piece of a body, before anything was said of it.
+pub struct First {
+    flow: Flow,
+    piece: Option<Piece>,
+}
+
+/// Reads the first piece. What fails here may be tried again from the start.
+///
+/// # Errors
+/// Outer: the connection broke. Inner nothing: the guest has all slots, and releases none.
+pub async fn first(life: &Rc<Life>, mut flow: Flow) -> Result<Option<First>, TransportError> {
+    if flow.left_bytes() == Some(0) {
+        return Ok(Some(First { flow, piece: None }));
+    }
+    let Some(slots) = life.slots(flow.slots_due()).await else { return Ok(None) };
+    let piece = flow.fill(life, slots, usize::MAX).await?;
+    Ok(Some(First { flow, piece }))
+}
+
+/// Completes a call with the first piece of its body.
+pub async fn deliver(
+    tenant: &Tenant,
+    life: &Rc<Life>,
+    call: u64,
+    text: &[u8],
+    first: First,
+    flags: u16,
+) {
+    let Some(meta) = life.meta(text).await else {
+        return life.complete(&Completion::bare(call, Status::Refused, life.epoch_low()));
+    };
+    let place = (meta.offset, meta.bytes);
+    let token = life.next_token();
+    give(tenant, life, call, token, Some((meta, place)), first.flow, first.piece, flags);
+}
+
+#[allow(clippy::too_many_arguments, reason = "what a completion has")]
+fn give(
+    tenant: &Tenant,
+    life: &Rc<Life>,
+    call: u64,
+    token: u64,
+    meta: Option<(Meta, (u32, u32))>,
+    flow: Flow,
+    piece: Option<Piece>,
+    flags: u16,
+) {
+    let left = match (&piece, flow.left_bytes()) {
+        (None, _) => 0,
+        (Some(_), left) => left.unwrap_or(LEFT_UNKNOWN),
+    };
+    let (slots, bytes) = match piece {
+        Some(piece) => (Some(piece.slots), piece.bytes),
+        None => (None, 0),
+    };
+    tenant.meter.add_n(Event::HostioBytesIn, bytes as u64);
+    tenant.turn.spend(0, bytes as u64);
+    let body = slots.as_ref().map_or(Extent { first_slot: 0, bytes: 0 }, |s| s.extent(bytes));
+    let place = meta.as_ref().map_or((0, 0), |(_, place)| *place);
+    let rest = (left > 0).then(|| read_ahead(life, flow));
+    let held = Held { _meta: meta.map(|(meta, _)| meta), _slots: slots, rest, is_body: true };
+    life.tokens.borrow_mut().insert(token, held);
+    life.complete(&Completion {
+        flags: flags | if left > 0 { MORE } else { 0 },
+        meta_offset: place.0,
+        meta_bytes: place.1,
+        body,
+        token,
+        body_left_bytes: left,
+        ..Completion::bare(call, Status::Done, life.epoch_low())
+    });
+}
+
+/// Begins to fill the next piece, where there are slots for it now.
+fn read_ahead(life: &Rc<Life>, mut flow: Flow) -> Rest {
+    let Some(slots) = life.try_slots(flow.slots_due()) else { return Rest::Here(Box::new(flow)) };
+    let (give, given) = oneshot::channel();
+    let own = life.clone();
+    let task = life.spawn(async move {
+        let piece = flow.fill(&own, slots, usize::MAX).await;
+        // Nobody takes it where the body was dropped.
+        let _ = give.send((Box::new(flow), piece));
+    });
+    Rest::Ahead(Abort(task, given))
+}
+
+/// Carries out a READ: gives the next piece under the same token.
+pub async fn read(tenant: &Tenant, life: &Rc<Life>, call: u64, token: u64, wanted: u32) {
+    let taken = life.tokens.borrow_mut().get_mut(&token).and_then(|held| {
+        // The piece before is the host's again.
+        (held._meta, held._slots) = (None, None);
+        held.rest.take()
+    });
+    let Some(rest) = taken else {
+        return complain(life, call, HostCode::Invalid, "nothing is left to read").await;
+    };
+    let limit = if wanted == 0 { usize::MAX } else { wanted as usize };
+    let (flow, piece) = next(life, rest, limit).await;
+    if !life.tokens.borrow().get(&token).is_some_and(|held| held.is_body) {
+        return complain(life, call, HostCode::Invalid, "the body was released").await;
+    }
+    match piece {
+        Ok(Some(piece)) => give(tenant, life, call, token, None, *flow, piece, 0),
+        Ok(None) => {
+            // The guest asks again when it has given something back.
+            if let Some(held) = life.tokens.borrow_mut().get_mut(&token) {
+                held.rest = Some(Rest::Here(flow));
+            }
+            life.complete(&Completion::bare(call, Status::Refused, life.epoch_low()));
+        }
+        Err(error) => {
+            let failed = Failed::from(error);
+            let (code, message) = failed.said();
+            say(life, call, Status::HostError, &host_meta(code, message), 0).await;
+        }
+    }
+}
+
+type Next = (Box<Flow>, Result<Option<Option<Piece>>, TransportError>);
+
+/// The next piece; an inner nothing is the end, an outer one that there is no room.
+async fn next(life: &Rc<Life>, rest: Rest, limit: usize) -> Next {
+    let mut flow = match rest {
+        Rest::Here(flow) => flow,
+        Rest::Ahead(mut ahead) => match (&mut ahead.1).await {
+            Ok((flow, Ok(Some(piece)))) => return (flow, Ok(Some(Some(piece)))).cut(life, limit),
+            Ok((flow, other)) => return (flow, other.map(Some)),
+            // The task is aborted only with its handle.
+            Err(_) => {
+                let broken = TransportError::broken("the store", "dropped");
+                let none = Box::new(crate::prefetch::Empty);
+                return (Box::new(Flow::new(none, 1)), Err(broken));
+            }
+        },
+    };
+    let Some(slots) = life.slots(flow.slots_due()).await else { return (flow, Ok(None)) };
+    let piece = flow.fill(life, slots, limit).await;
+    (flow, piece.map(Some))
+}
+
+trait Cut {
+    fn cut(self, life: &Rc<Life>, limit: usize) -> Self;
+}
+
+impl Cut for Next {
+    /// Keeps what is beyond the limit for the next time.
+    fn cut(mut self, life: &Rc<Life>, limit: usize) -> Next {
+        let Ok(Some(Some(piece))) = &mut self.1 else { return self };
+        if piece.bytes > limit {
+            let (at, more) = (piece.slots.offset() + limit, piece.bytes - limit);
+            // The piece was filled before what is still carried.
+            let mut carry = Vec::with_capacity(more + self.0.carry.len());
+            // They lie within the piece's own slots.
+            let _ = life.region.borrow().arena().append_to(at, more, &mut carry);
+            carry.append(&mut self.0.carry);
+            self.0.carry = carry;
+            piece.bytes = limit;
+        }
+        self
+    }
+}
+
+/// Completes a call with text alone.
+pub async fn say(life: &Rc<Life>, call: u64, status: Status, text: &[u8], flags: u16) {
+    let bare = Completion::bare(call, status, life.epoch_low());
+    let Some(meta) = life.meta(text).await else {
+        // It may have happened: that it is refused must not be said.
+        let status = if status == Status::Refused { status } else { Status::HostError };
+        return life.complete(&Completion { status, ..bare });
+    };
+    tell(life, bare, meta, flags);
+}
+
+fn tell(life: &Life, bare: Completion, meta: Meta, flags: u16) {
+    let token = life.next_token();
+    let (meta_offset, meta_bytes) = (meta.offset, meta.bytes);
+    let held = Held { _meta: Some(meta), _slots: None, rest: None, is_body: false };
+    life.tokens.borrow_mut().insert(token, held);
+    life.complete(&Completion { flags, meta_offset, meta_bytes, token, ..bare });
+}
+
+/// Completes a call with an error of the host.
+pub async fn complain(life: &Rc<Life>, call: u64, code: HostCode, message: &str) {
+    say(life, call, Status::HostError, &host_meta(code.name(), message), 0).await;
+}
+
+/// The same, where there is room for its text now.
+pub fn try_complain(life: &Rc<Life>, call: u64, code: HostCode, message: &str) -> bool {
+    let Some(meta) = life.try_meta(&host_meta(code.name(), message)) else { return false };
+    tell(life, Completion::bare(call, Status::HostError, life.epoch_low()), meta, 0);
+    true
+}

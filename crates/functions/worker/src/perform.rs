@@ -1,0 +1,185 @@
+//! One operation at the store: attempts, waits, and what came of it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+use unlade_metrics::Event;
+use unlade_s3::failure::{HostCode, ServiceError};
+use unlade_s3::operation::Output;
+use unlade_s3::response::{Answer, understand};
+use unlade_s3::retry::{Attempts, Failure};
+use unlade_s3::{Head, Request};
+
+use crate::store::checked::{self, Checked};
+use crate::store::{Body, Incoming, Reader, TransportError, read_all};
+use crate::tenant::Tenant;
+
+/// Most octets of an answer that is no object.
+const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// An operation that was done.
+pub struct Performed {
+    /// What an SDK would return.
+    pub result: Map<String, Value>,
+    /// Status and header fields.
+    pub head: Head,
+    /// The object, where it is one.
+    pub object: Option<Box<dyn Reader>>,
+}
+
+/// An operation that was not done.
+#[derive(Debug)]
+pub enum Failed {
+    /// The service said no.
+    Service {
+        /// What it said.
+        error: ServiceError,
+        /// Status and header fields.
+        head: Head,
+    },
+    /// The host could not.
+    Host {
+        /// Why.
+        code: HostCode,
+        /// For people.
+        message: String,
+        /// Another attempt need not wait.
+        at_once: bool,
+    },
+}
+
+impl Failed {
+    /// The host could not.
+    pub fn host(code: HostCode, message: impl std::fmt::Display) -> Failed {
+        Failed::Host { code, message: message.to_string(), at_once: false }
+    }
+
+    /// The code, and what is said to people.
+    pub fn said(&self) -> (&str, &str) {
+        match self {
+            Failed::Service { error, .. } => (error.code(), error.message()),
+            Failed::Host { code, message, .. } => (code.name(), message),
+        }
+    }
+
+    fn as_failure(&self) -> Option<Failure<'_>> {
+        match self {
+            Failed::Service { error, .. } => {
+                Some(Failure::Service { status: error.status, code: error.code() })
+            }
+            Failed::Host { code: HostCode::Timeout, .. } => Some(Failure::Timeout),
+            Failed::Host { code: HostCode::Unavailable | HostCode::Broken, .. } => {
+                Some(Failure::Connection)
+            }
+            Failed::Host { .. } => None,
+        }
+    }
+}
+
+impl From<TransportError> for Failed {
+    fn from(error: TransportError) -> Failed {
+        let code = match &error {
+            TransportError::Timeout { .. } => HostCode::Timeout,
+            TransportError::Connect { .. } => HostCode::Unavailable,
+            TransportError::Broken { .. } => HostCode::Broken,
+            TransportError::Sign(_) => HostCode::NoCredentials,
+            TransportError::Withheld(_) => HostCode::Invalid,
+        };
+        let at_once = matches!(error, TransportError::Broken { was_kept: true, .. });
+        Failed::Host { code, message: error.to_string(), at_once }
+    }
+}
+
+/// Makes an operation, again where that may help. `attempts` counts on over what the caller makes
+/// again itself.
+///
+/// # Errors
+/// What the last attempt gave.
+pub async fn perform(
+    tenant: &Tenant,
+    request: &Rc<Request>,
+    body: &Rc<Body>,
+    attempts: &mut Attempts,
+) -> Result<Performed, Failed> {
+    loop {
+        match attempt(tenant, request, body).await {
+            Ok(performed) => {
+                attempts.succeeded(&mut tenant.retries.borrow_mut());
+                return Ok(performed);
+            }
+            Err(failed) => wait(tenant, attempts, failed).await?,
+        }
+    }
+}
+
+/// Waits for the next attempt.
+///
+/// # Errors
+/// There is none.
+pub async fn wait(tenant: &Tenant, attempts: &mut Attempts, failed: Failed) -> Result<(), Failed> {
+    let Some(wait) = next_wait(tenant, attempts, &failed) else { return Err(failed) };
+    if !wait.is_zero() {
+        tokio::time::sleep(wait).await;
+    }
+    Ok(())
+}
+
+/// How long to wait for the next attempt, where there is one.
+pub fn next_wait(tenant: &Tenant, attempts: &mut Attempts, failed: &Failed) -> Option<Duration> {
+    let dice = tenant.dice();
+    let failure = failed.as_failure()?;
+    let wait = attempts.failed(failure, &mut tenant.retries.borrow_mut(), dice)?;
+    tenant.meter.add(Event::HostioRetry);
+    let at_once = matches!(failed, Failed::Host { at_once: true, .. });
+    Some(if at_once { Duration::ZERO } else { wait })
+}
+
+async fn attempt(
+    tenant: &Tenant,
+    request: &Rc<Request>,
+    body: &Rc<Body>,
+) -> Result<Performed, Failed> {
+    tenant.meter.add(Event::HostioRequest);
+    tenant.meter.add_n(Event::HostioBytesOut, body.octets().len() as u64);
+    let incoming = tenant.transport.exchange(request.clone(), body.clone()).await?;
+    answered(tenant, request, incoming).await
+}
+
+/// What an answer means.
+///
+/// # Errors
+/// The service said no, or the connection broke.
+pub async fn answered(
+    tenant: &Tenant,
+    request: &Request,
+    incoming: Incoming,
+) -> Result<Performed, Failed> {
+    let Incoming { head, body: mut incoming } = incoming;
+    let is_object = matches!(request.operation.output, Output::Object);
+    if is_object && (200..300).contains(&head.status) {
+        return match understand(request, &head, &[]) {
+            Answer::Done(result) => {
+                if let Some((algorithm, sum)) = checked::stated(&head) {
+                    incoming = Checked::over(incoming, algorithm, sum);
+                }
+                Ok(Performed { result, head, object: Some(incoming) })
+            }
+            _ => Err(garbled()),
+        };
+    }
+    let octets = read_all(&mut *incoming, ANSWER_BYTES_MAX).await?;
+    let octets = octets.ok_or_else(|| {
+        Failed::host(HostCode::TooLarge, format!("an answer of over {ANSWER_BYTES_MAX} octets"))
+    })?;
+    tenant.meter.add_n(Event::HostioBytesIn, octets.len() as u64);
+    match understand(request, &head, &octets) {
+        Answer::Done(result) => Ok(Performed { result, head, object: None }),
+        Answer::Failed(error) => Err(Failed::Service { error, head }),
+        Answer::Garbled => Err(garbled()),
+    }
+}
+
+fn garbled() -> Failed {
+    Failed::host(HostCode::Unavailable, "the store's answer cannot be understood")
+}

@@ -1,0 +1,411 @@
+//! Objects that are fetched before the function asks for them, while its instance is restored.
+//!
+//! The role decides first. A demand GET of the same bucket, key, version and range takes the fetch
+//! over, also in the middle; it serves one GET, is dropped when the invocation ends, or when its
+//! object is written. What fails is nothing: the GET is then made in the ordinary way.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value};
+use tokio::sync::Notify;
+use unlade_guest_protocol::control::ObjectName;
+use unlade_metrics::{Event, PrefetchEnd};
+use unlade_s3::operation::find;
+use unlade_s3::policy::Decision;
+use unlade_s3::retry::Attempts;
+use unlade_s3::{Head, Policy, Request};
+
+use crate::copies::Copies;
+use crate::perform::{Performed, perform};
+use crate::quota::HeldBytes;
+use crate::store::{Body, Into, Local, Reader, TransportError};
+use crate::tenant::Tenant;
+
+/// Most fetches of an invocation.
+pub const FETCHES_MAX: usize = unlade_s3::hint::OBJECTS_MAX;
+/// Most invocations that are waited for.
+pub const INVOCATIONS_MAX: usize = 1024;
+/// The longest piece that a body is received in.
+const PIECE_BYTES: usize = 1024 * 1024;
+/// While nobody has asked a piece is as long at least: long pieces are copied best.
+const UNASKED_BYTES_MIN: usize = 512 * 1024;
+/// Parameters of a GET that a fetch can answer, beside its name.
+const HARMLESS: &[&str] = &["Bucket", "Key", "VersionId", "Range", "ChecksumMode"];
+
+/// How far a fetch is.
+#[derive(Debug)]
+enum State {
+    /// No answer yet.
+    Asked,
+    /// The answer's head is there; its body comes.
+    Coming { result: Map<String, Value>, head: Head, body_bytes: u64 },
+    /// It came to nothing.
+    Failed,
+}
+
+/// One fetch.
+#[derive(Debug)]
+pub struct Fetch {
+    state: RefCell<State>,
+    /// What has come and was not read, in the order it came.
+    pieces: RefCell<VecDeque<Rc<Vec<u8>>>>,
+    ended: Cell<Option<bool>>,
+    changed: Notify,
+    held: RefCell<Option<HeldBytes>>,
+    task: RefCell<Option<tokio::task::AbortHandle>>,
+    started: Instant,
+    /// When the last octet came.
+    whole: Cell<Option<Instant>>,
+    /// When the function asked.
+    asked: Cell<Option<Instant>>,
+    timings: Rc<Cell<Timings>>,
+}
+
+/// How well the fetches of an invocation were hidden: those that were used, and have come whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// From their start to their last octet, together.
+    pub total: Duration,
+    /// Of that, what came after the function had asked.
+    pub waited: Duration,
+}
+
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.borrow_mut().take() {
+            task.abort();
+        }
+    }
+}
+
+/// Fetches by invocation.
+#[derive(Debug, Default)]
+pub struct Prefetches {
+    fetches: RefCell<HashMap<String, Invocation>>,
+}
+
+#[derive(Debug, Default)]
+struct Invocation {
+    fetches: HashMap<ObjectName, Rc<Fetch>>,
+    timings: Rc<Cell<Timings>>,
+}
+
+/// What a GET takes over.
+pub struct Taken {
+    /// What an SDK would return.
+    pub result: Map<String, Value>,
+    /// Status and header fields.
+    pub head: Head,
+    /// The body, as it comes.
+    pub reader: Box<dyn Reader>,
+}
+
+impl Prefetches {
+    /// Begins to fetch objects for an invocation, as far as its role allows and there is room.
+    pub fn begin(
+        &self,
+        tenant: &Rc<Tenant>,
+        invocation: &str,
+        policy: &Policy,
+        objects: Vec<ObjectName>,
+    ) {
+        if self.fetches.borrow().len() >= INVOCATIONS_MAX {
+            return;
+        }
+        for name in objects {
+            let Some(request) = allowed(policy, &name) else {
+                tenant.meter.add(Event::HostioPrefetch(PrefetchEnd::Denied));
+                continue;
+            };
+            let mut fetches = self.fetches.borrow_mut();
+            let own = fetches.entry(invocation.to_owned()).or_default();
+            if own.fetches.len() < FETCHES_MAX && !own.fetches.contains_key(&name) {
+                let fetch = Fetch::start(tenant, request, own.timings.clone());
+                own.fetches.insert(name, fetch);
+            }
+        }
+    }
+
+    /// Takes the fetch that answers a GET, and waits for its head; nothing where there is none.
+    pub async fn take(
+        &self,
+        tenant: &Tenant,
+        invocation: &str,
+        parameters: &Map<String, Value>,
+    ) -> Option<Taken> {
+        let name = asked(parameters)?;
+        let fetch = self.fetches.borrow_mut().get_mut(invocation)?.fetches.remove(&name)?;
+        fetch.asked.set(Some(Instant::now()));
+        fetch.account(tenant);
+        loop {
+            let changed = fetch.changed.notified();
+            match &*fetch.state.borrow() {
+                State::Asked => {}
+                State::Failed => return None,
+                State::Coming { result, head, body_bytes } => {
+                    let (result, head) = (result.clone(), head.clone());
+                    let reader = Octets::of(&tenant.copies, fetch.clone(), *body_bytes);
+                    return Some(Taken { result, head, reader: Box::new(reader) });
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// An object is being written: what was fetched of it is old.
+    pub fn forget(&self, tenant: &Tenant, bucket: &str, key: Option<&str>) {
+        for own in self.fetches.borrow_mut().values_mut() {
+            let own = &mut own.fetches;
+            let before = own.len();
+            own.retain(|name, _| name.bucket != bucket || key.is_some_and(|key| name.key != key));
+            let gone = (before - own.len()) as u64;
+            tenant.meter.add_n(Event::HostioPrefetch(PrefetchEnd::Unused), gone);
+        }
+    }
+
+    /// The invocation has ended.
+    pub fn end(&self, tenant: &Tenant, invocation: &str) -> Timings {
+        let own = self.fetches.borrow_mut().remove(invocation).unwrap_or_default();
+        let unused = own.fetches.len() as u64;
+        tenant.meter.add_n(Event::HostioPrefetch(PrefetchEnd::Unused), unused);
+        own.timings.get()
+    }
+}
+
+/// The GET of an object, if the role may make it.
+fn allowed(policy: &Policy, name: &ObjectName) -> Option<Rc<Request>> {
+    let operation = find("GetObject")?;
+    let mut parameters = Map::new();
+    let mut add = |key: &str, value: &Option<String>| {
+        if let Some(value) = value {
+            parameters.insert(key.to_owned(), value.as_str().into());
+        }
+    };
+    add("Bucket", &Some(name.bucket.clone()));
+    add("Key", &Some(name.key.clone()));
+    add("VersionId", &name.version);
+    add("Range", &name.range);
+    (policy.decide(operation, &parameters) == Decision::Allowed)
+        .then(|| Request::new(operation, &parameters).ok().map(Rc::new))?
+}
+
+/// The object that a GET asks for, if nothing else is asked.
+fn asked(parameters: &Map<String, Value>) -> Option<ObjectName> {
+    let set = |(_, value): &(&String, &Value)| !value.is_null();
+    if parameters.iter().filter(set).any(|(name, _)| !HARMLESS.contains(&name.as_str())) {
+        return None;
+    }
+    let text = |name: &str| parameters.get(name).and_then(Value::as_str).map(str::to_owned);
+    if text("ChecksumMode").is_some_and(|mode| mode != "ENABLED") {
+        return None;
+    }
+    let (bucket, key) = (text("Bucket")?, text("Key")?);
+    Some(ObjectName { bucket, key, version: text("VersionId"), range: text("Range") })
+}
+
+impl Fetch {
+    fn start(tenant: &Rc<Tenant>, request: Rc<Request>, timings: Rc<Cell<Timings>>) -> Rc<Fetch> {
+        let fetch = Rc::new(Fetch {
+            state: RefCell::new(State::Asked),
+            pieces: RefCell::default(),
+            ended: Cell::new(None),
+            changed: Notify::new(),
+            held: RefCell::default(),
+            task: RefCell::default(),
+            started: Instant::now(),
+            whole: Cell::new(None),
+            asked: Cell::new(None),
+            timings,
+        });
+        let (weak, tenant) = (Rc::downgrade(&fetch), tenant.clone());
+        let task = tokio::task::spawn_local(async move {
+            // The store does not have yet what is pending.
+            tenant.writeback.barrier(&request, &Map::new()).await;
+            let body = Rc::default();
+            let performed = perform(&tenant, &request, &body, &mut Attempts::default()).await;
+            let Some(fetch) = weak.upgrade() else { return };
+            let reader = fetch.came(&tenant, performed.ok());
+            drop(fetch);
+            if let Some(mut reader) = reader {
+                let whole = pull(&weak, &mut *reader).await;
+                if let Some(fetch) = weak.upgrade() {
+                    fetch.ended.set(Some(whole));
+                    fetch.whole.set(whole.then(Instant::now));
+                    fetch.account(&tenant);
+                    fetch.changed.notify_waiters();
+                }
+            }
+        });
+        *fetch.task.borrow_mut() = Some(task.abort_handle());
+        fetch
+    }
+
+    /// Counts how long it took, once it has come and was asked for.
+    fn account(&self, tenant: &Tenant) {
+        let (Some(whole), Some(asked)) = (self.whole.get(), self.asked.get()) else { return };
+        let total = whole.duration_since(self.started);
+        let waited = whole.saturating_duration_since(asked);
+        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        tenant.meter.add_n(Event::HostioPrefetchTime, nanoseconds(total));
+        tenant.meter.add_n(Event::HostioPrefetchWait, nanoseconds(waited));
+        let before = self.timings.get();
+        self.timings.set(Timings { total: before.total + total, waited: before.waited + waited });
+    }
+
+    fn share(&self, mut piece: Vec<u8>) {
+        // What it does not need is not kept.
+        piece.shrink_to_fit();
+        self.pieces.borrow_mut().push_back(Rc::new(piece));
+        self.changed.notify_waiters();
+    }
+
+    /// The head has come: whether the body is wanted.
+    fn came(&self, tenant: &Tenant, performed: Option<Performed>) -> Option<Box<dyn Reader>> {
+        let wanted = performed.and_then(|performed| {
+            let reader = performed.object?;
+            let body_bytes = reader.left_bytes()?;
+            let held = tenant.quota.hold(body_bytes)?;
+            let fits = body_bytes <= tenant.limits.prefetch_bytes_max;
+            fits.then_some((performed.result, performed.head, reader, body_bytes, held))
+        });
+        let Some((result, head, reader, body_bytes, held)) = wanted else {
+            tenant.meter.add(Event::HostioPrefetch(PrefetchEnd::Failed));
+            *self.state.borrow_mut() = State::Failed;
+            self.changed.notify_waiters();
+            return None;
+        };
+        *self.held.borrow_mut() = Some(held);
+        *self.state.borrow_mut() = State::Coming { result, head, body_bytes };
+        self.changed.notify_waiters();
+        Some(reader)
+    }
+}
+
+/// Reads the body for whoever wants it; whether it came whole.
+async fn pull(fetch: &std::rc::Weak<Fetch>, reader: &mut dyn Reader) -> bool {
+    let mut piece = Vec::new();
+    loop {
+        let left =
+            |reader: &dyn Reader| reader.left_bytes().map_or(usize::MAX, |left| left as usize);
+        piece.reserve(PIECE_BYTES.min(left(reader)).saturating_sub(piece.len()));
+        let room = PIECE_BYTES - piece.len();
+        let whole = match reader.read(Into::Memory(&mut piece), room).await {
+            Ok(0) => Some(reader.left_bytes() == Some(0)),
+            Ok(_) => None,
+            // What came with it may be what is wrong.
+            Err(_) => return false,
+        };
+        let Some(fetch) = fetch.upgrade() else { return false };
+        let is_last = whole.is_some() || left(reader) == 0;
+        let is_due = is_last || piece.len() >= UNASKED_BYTES_MIN || fetch.asked.get().is_some();
+        if is_due && !piece.is_empty() {
+            fetch.share(std::mem::take(&mut piece));
+        }
+        if let Some(whole) = whole {
+            return whole;
+        }
+    }
+}
+
+/// Octets of this process as the body of an answer.
+pub struct Octets {
+    copies: Rc<Copies>,
+    /// Where more come from.
+    fetch: Option<Rc<Fetch>>,
+    /// What is being read, and how far.
+    piece: Rc<Vec<u8>>,
+    read_bytes: usize,
+    /// Behind what was read.
+    left_bytes: u64,
+}
+
+impl Octets {
+    /// Those of a fetch, as they come.
+    fn of(copies: &Rc<Copies>, fetch: Rc<Fetch>, left_bytes: u64) -> Octets {
+        let (copies, fetch, piece) = (copies.clone(), Some(fetch), Rc::default());
+        Octets { copies, fetch, piece, read_bytes: 0, left_bytes }
+    }
+
+    /// Those of a body.
+    pub fn all(copies: &Rc<Copies>, body: &Body) -> Octets {
+        let (copies, piece) = (copies.clone(), body.shared().clone());
+        let left_bytes = piece.len() as u64;
+        Octets { copies, fetch: None, piece, read_bytes: 0, left_bytes }
+    }
+
+    /// Has a piece to read from; false at the end.
+    async fn has_piece(&mut self) -> Result<bool, TransportError> {
+        if self.read_bytes < self.piece.len() {
+            return Ok(true);
+        }
+        let Some(fetch) = &self.fetch else { return Ok(false) };
+        loop {
+            let changed = fetch.changed.notified();
+            let next = fetch.pieces.borrow_mut().pop_front();
+            if let Some(piece) = next {
+                (self.piece, self.read_bytes) = (piece, 0);
+                return Ok(true);
+            }
+            match fetch.ended.get() {
+                Some(_) if self.left_bytes == 0 => return Ok(false),
+                Some(_) => return broken("it ended within a body that was fetched ahead"),
+                None => changed.await,
+            }
+        }
+    }
+
+    async fn step(&mut self, to: Into<'_>, bytes_max: usize) -> Result<usize, TransportError> {
+        if bytes_max == 0 || !self.has_piece().await? {
+            return Ok(0);
+        }
+        let bytes = (self.piece.len() - self.read_bytes).min(bytes_max);
+        let range = self.read_bytes..self.read_bytes + bytes;
+        match to {
+            Into::Memory(out) => out.extend_from_slice(&self.piece[range]),
+            Into::Region(arena, at) => {
+                match self.copies.fill(arena, at, &self.piece, range).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(why)) => return broken(&why.to_string()),
+                    Err(why) => return broken(&why.to_string()),
+                }
+            }
+        }
+        self.read_bytes += bytes;
+        self.left_bytes = self.left_bytes.saturating_sub(bytes as u64);
+        Ok(bytes)
+    }
+}
+
+fn broken<T>(why: &str) -> Result<T, TransportError> {
+    Err(TransportError::broken("the store", why))
+}
+
+impl Reader for Octets {
+    fn left_bytes(&self) -> Option<u64> {
+        Some(self.left_bytes)
+    }
+
+    fn read<'a>(
+        &'a mut self,
+        to: Into<'a>,
+        bytes_max: usize,
+    ) -> Local<'a, Result<usize, TransportError>> {
+        Box::pin(self.step(to, bytes_max))
+    }
+}
+
+/// No octets.
+pub struct Empty;
+
+impl Reader for Empty {
+    fn left_bytes(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn read<'a>(&'a mut self, _: Into<'a>, _: usize) -> Local<'a, Result<usize, TransportError>> {
+        Box::pin(async { Ok(0) })
+    }
+}

@@ -1,0 +1,99 @@
+//! TCP connections of instances that have an SDK of their own, carried to the store as they are:
+//! the baseline of remote TCP without shared memory.
+//!
+//! An instance connects to a socket file; it has no network. Nothing is understood or signed here:
+//! what the instance may do is what its own credentials allow. Only the store is reached.
+
+use std::cell::Cell;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::io::copy_bidirectional_with_sizes;
+use tokio::net::{TcpStream, UnixListener, UnixStream};
+use unlade_metrics::Event;
+
+use crate::tenant::Tenant;
+
+/// Pause after a failed accept: descriptors are exhausted, perhaps by another tenant.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Octets that are read at once, either way.
+const COPY_BYTES: usize = 64 * 1024;
+
+/// Where connections come from and go to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The socket's file.
+    pub path: PathBuf,
+    /// The store's name or address.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Connections at a time; more are closed at once.
+    pub connections_max: usize,
+}
+
+/// Listens at a path, which whoever reaches it may use: an instance is another user.
+///
+/// # Errors
+/// The system's.
+pub fn listen(path: &Path) -> io::Result<UnixListener> {
+    let _ = std::fs::remove_file(path);
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+/// A place among the connections, until this is dropped.
+struct Place(Rc<Cell<usize>>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// Carries connections. Where the system gives none it is asked again, a little later.
+pub async fn serve(tenant: Rc<Tenant>, listener: UnixListener, route: Route) {
+    let (route, taken) = (Rc::new(route), Rc::new(Cell::new(0)));
+    loop {
+        let instance = match listener.accept().await {
+            Ok((instance, _)) => instance,
+            Err(error) => {
+                tracing::warn!(%error, "relay: no connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        if taken.get() >= route.connections_max {
+            tenant.meter.add(Event::HostioRelayRefused);
+            continue;
+        }
+        taken.set(taken.get() + 1);
+        let place = Place(taken.clone());
+        let (tenant, route) = (tenant.clone(), route.clone());
+        tokio::task::spawn_local(async move {
+            let _place = place;
+            if let Err(error) = carry(&tenant, instance, &route).await {
+                tracing::debug!(%error, "relay: a connection");
+            }
+        });
+    }
+}
+
+async fn carry(tenant: &Tenant, mut instance: UnixStream, route: &Route) -> io::Result<()> {
+    let host = route.host.trim_start_matches('[').trim_end_matches(']');
+    let mut store = match TcpStream::connect((host, route.port)).await {
+        Ok(store) => store,
+        Err(error) => {
+            tenant.meter.add(Event::HostioRelayRefused);
+            return Err(error);
+        }
+    };
+    store.set_nodelay(true)?;
+    tenant.meter.add(Event::HostioRelayed);
+    copy_bidirectional_with_sizes(&mut instance, &mut store, COPY_BYTES, COPY_BYTES).await?;
+    Ok(())
+}

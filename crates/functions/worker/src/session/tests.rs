@@ -1,0 +1,36 @@
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+
+use unlade_guest_protocol::control::Message;
+
+use super::*;
+use crate::testing::{Store, local, tenant};
+use crate::turns::{Turn, UNITS_TURN};
+
+/// A turn that nobody renews ends within what came in one read.
+#[test]
+fn greetings_are_part_of_a_tenants_turn() {
+    local(async || {
+        let tenant = tenant(Store { answers: false }, None, 0, Turn::bounded());
+        let (mut guest, channel) = UnixStream::pair().unwrap();
+        let mut octets = Vec::new();
+        for nonce in 0..100 {
+            Frame::Hello { nonce }.encode(&mut octets).unwrap();
+        }
+        guest.write_all(&octets).unwrap();
+        let policy = Rc::new(Policy::from_value(&serde_json::json!({"statements": []})).unwrap());
+        let (gateway, mut said) = Gateway::new();
+        let session = Session::new(tenant, policy, gateway, 1, channel.into(), None).unwrap();
+        let (_orders, obeyed) = mpsc::unbounded_channel();
+        tokio::task::spawn_local(session.run(obeyed));
+        for _ in 0..UNITS_TURN / i64::from(HELLO_UNITS) {
+            let message = said.recv().await.unwrap();
+            let (message, _) = Message::decode(&message).unwrap().unwrap();
+            assert!(matches!(message.said, Said::Ready { .. }), "{message:?}");
+        }
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(said.try_recv().is_err());
+    });
+}

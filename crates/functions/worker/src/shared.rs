@@ -1,0 +1,204 @@
+//! The process of several tenants: each is started, replaced and drained by itself.
+//!
+//! They share the process, and so its end: whatever kills it ends the work of all. Each finds its
+//! journal again with the next one.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use unlade_metrics::{Meter, Role};
+use unlade_runtime::admin;
+use unlade_runtime::admin::{AdminServer, Answer, Health, Routes};
+use unlade_runtime::restart::Restarts;
+use unlade_runtime::system::system;
+
+use crate::config::WorkerConfig;
+use crate::roster::Roster;
+use crate::serve::{Phase, reached, serve};
+use crate::turns::{Turn, Turns};
+use crate::worker::{WorkerError, phases, runtime};
+
+/// Runs a worker of the tenants of a file until SIGTERM or SIGINT, as [`run`](crate::run) does for
+/// one. SIGHUP reads the file anew: new tenants are served, those that have gone or changed drain,
+/// the others notice nothing.
+///
+/// # Errors
+/// What keeps it from running. A tenant that cannot be served is told in the log, and tried again.
+pub fn run_shared(path: &Path) -> Result<(), WorkerError> {
+    let roster = Roster::load(path)?;
+    raise_descriptors();
+    let (runtime, path) = (runtime()?, path.to_owned());
+    let ended = Turns::run(&runtime, |turns| async move { supervise(turns, &path, roster).await });
+    ended.unwrap_or(Err(WorkerError::Ended))
+}
+
+/// Descriptors are the process's: all that it may have are for use.
+fn raise_descriptors() {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!(%error, "the limit of descriptors stays as it is");
+    }
+}
+
+/// The figures of each tenant, by name.
+type Meters = Arc<Mutex<BTreeMap<String, Arc<Meter>>>>;
+
+async fn supervise(turns: Rc<Turns>, path: &Path, roster: Roster) -> Result<(), WorkerError> {
+    let mut hangup = signal(SignalKind::hangup()).map_err(system("SIGHUP"))?;
+    let (tell, mut told) = watch::channel(Phase::Serving);
+    tokio::task::spawn_local(phases(tell)?);
+    let draining = Arc::new(AtomicBool::new(false));
+    let mut shared = Shared::new(turns, told.clone());
+    let _admin = metrics(&roster, shared.meters.clone(), draining.clone())?;
+    shared.apply(roster);
+    tracing::info!(tenants = shared.kept.len(), "shared worker");
+    loop {
+        tokio::select! {
+            _ = hangup.recv() => match Roster::load(path) {
+                Ok(roster) => shared.apply(roster),
+                Err(error) => tracing::error!(%error, "not reloaded; all stays as it was"),
+            },
+            () = reached(&mut told, Phase::Draining) => break,
+        }
+    }
+    draining.store(true, Ordering::Relaxed);
+    shared.ended().await;
+    Ok(())
+}
+
+fn metrics(
+    roster: &Roster,
+    meters: Meters,
+    draining: Arc<AtomicBool>,
+) -> Result<Option<AdminServer>, WorkerError> {
+    let Some(address) = roster.admin else { return Ok(None) };
+    let none = Arc::new(Meter::for_role(Role::Worker));
+    let routes = Routes::new(none, Health::by_flag(draining), "unlade", env!("CARGO_PKG_VERSION"));
+    let routes = routes.route("/metrics", move |_| {
+        let meters = meters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let each = meters.iter().map(|(name, meter)| (name.as_str(), &**meter));
+        let body = unlade_metrics::render_each(Role::Worker, "tenant", each);
+        Answer { status: 200, content_type: admin::METRICS_TYPE, body }
+    });
+    Ok(Some(admin::start(address, routes)?))
+}
+
+/// A tenant of the worker.
+struct Kept {
+    /// What it is to be; nothing: no more.
+    wanted: watch::Sender<Option<WorkerConfig>>,
+    task: JoinHandle<()>,
+}
+
+/// The tenants of a worker, which come and go.
+pub struct Shared {
+    turns: Rc<Turns>,
+    told: watch::Receiver<Phase>,
+    kept: BTreeMap<String, Kept>,
+    meters: Meters,
+}
+
+impl Shared {
+    /// None yet. All of them drain when it is told. Must be called within a
+    /// [`LocalSet`](tokio::task::LocalSet).
+    pub fn new(turns: Rc<Turns>, told: watch::Receiver<Phase>) -> Shared {
+        Shared { turns, told, kept: BTreeMap::new(), meters: Meters::default() }
+    }
+
+    /// Ends when all tenants have drained.
+    pub async fn ended(self) {
+        for kept in self.kept.into_values() {
+            let _ = kept.task.await;
+        }
+    }
+
+    /// Other tenants, from now on. One whose configuration cannot be used stays as it was.
+    pub fn apply(&mut self, roster: Roster) {
+        for (tenant, error) in &roster.refused {
+            tracing::error!(tenant, %error, "stays as it was");
+        }
+        for (name, kept) in &self.kept {
+            if !roster.tenants.contains_key(name) && !roster.refused.contains_key(name) {
+                kept.wanted.send_if_modified(|wanted| wanted.take().is_some());
+            }
+        }
+        // Those that have drained since.
+        self.kept.retain(|_, kept| !kept.task.is_finished());
+        for (name, config) in roster.tenants {
+            match self.kept.get(&name) {
+                Some(kept) => drop(kept.wanted.send_if_modified(|wanted| {
+                    let is_other = wanted.as_ref() != Some(&config);
+                    *wanted = Some(config);
+                    is_other
+                })),
+                None => self.keep(name, config),
+            }
+        }
+        let mut meters = self.meters.lock().unwrap_or_else(PoisonError::into_inner);
+        meters.retain(|name, _| self.kept.contains_key(name));
+    }
+
+    fn keep(&mut self, name: String, config: WorkerConfig) {
+        let mut meters = self.meters.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = || Arc::new(Meter::of_thread(Role::Worker));
+        let meter = meters.entry(name.clone()).or_insert_with(fresh).clone();
+        let (wanted, due) = watch::channel(Some(config));
+        let (turns, told) = (self.turns.clone(), self.told.clone());
+        let task = tokio::task::spawn_local(keep(turns, name.clone(), meter, due, told));
+        self.kept.insert(name, Kept { wanted, task });
+    }
+}
+
+/// Keeps a tenant served as it is wanted; ends when it is not, and has drained.
+async fn keep(
+    turns: Rc<Turns>,
+    name: String,
+    meter: Arc<Meter>,
+    mut wanted: watch::Receiver<Option<WorkerConfig>>,
+    mut told: watch::Receiver<Phase>,
+) {
+    let mut restarts = Restarts::default();
+    while *told.borrow() == Phase::Serving {
+        let Some(config) = wanted.borrow_and_update().clone() else { return };
+        let begin = Instant::now();
+        let (tell, phase) = watch::channel(Phase::Serving);
+        let (turn, meter) = (Turn::bounded(), meter.clone());
+        let work = {
+            let turn = turn.clone();
+            async move {
+                if let Err(error) = serve(&config, meter, turn, phase).await {
+                    tracing::error!(%error, "is not served");
+                }
+            }
+        };
+        let mut ended = turns.add(tracing::error_span!("tenant", name), turn, work);
+        tokio::select! {
+            _ = &mut ended => {
+                tokio::select! {
+                    () = tokio::time::sleep(restarts.pause_after(begin)) => {}
+                    _ = wanted.changed() => {}
+                    () = reached(&mut told, Phase::Draining) => {}
+                }
+                continue;
+            }
+            _ = wanted.changed() => {}
+            () = reached(&mut told, Phase::Draining) => {}
+        }
+        let _ = tell.send(Phase::Draining);
+        tokio::select! {
+            _ = &mut ended => {}
+            () = reached(&mut told, Phase::Ending) => {
+                let _ = tell.send(Phase::Ending);
+                let _ = ended.await;
+            }
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! One connection to the store, plain or TLS, and the octets that came too early.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::net::RecvFlags;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+use unlade_shm::Arena;
+
+use super::{Into, TransportError};
+
+/// Octets that are read at once where their end is not known, such as a head with what follows.
+const READ_BYTES: usize = 16 * 1024;
+/// Octets that are read at once while a body is sent.
+const LISTEN_BYTES: usize = 1024;
+
+/// The stream of a connection.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    /// Reads what is there behind `to`; nothing at the end.
+    fn poll_read(&mut self, cx: &mut Context<'_>, to: &mut Vec<u8>) -> Poll<io::Result<()>> {
+        let mut space = [0; LISTEN_BYTES];
+        let mut read = ReadBuf::new(&mut space);
+        let polled = match self {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_read(cx, &mut read),
+            Stream::Tls(tls) => Pin::new(tls).poll_read(cx, &mut read),
+        };
+        to.extend_from_slice(read.filled());
+        polled
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>, octets: &[u8]) -> Poll<io::Result<usize>> {
+        match self {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_write(cx, octets),
+            Stream::Tls(tls) => Pin::new(tls).poll_write(cx, octets),
+        }
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Stream::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        }
+    }
+}
+
+/// What a step of sending gave.
+enum Step {
+    /// The other end said something, or has closed.
+    Heard,
+    Flushed,
+    Sent(usize),
+}
+
+/// How much of a piece has gone.
+pub(super) enum Sent {
+    /// All.
+    All,
+    /// So many octets, when the other end said something, or closed.
+    Until(usize),
+}
+
+/// A connection that carries one exchange at a time.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) stream: Stream,
+    pub(super) host: String,
+    /// Octets that came and were not taken.
+    buffer: Vec<u8>,
+    taken: usize,
+    timeout: Duration,
+}
+
+impl Connection {
+    pub(super) fn new(stream: Stream, host: String, timeout: Duration) -> Connection {
+        Connection { stream, host, buffer: Vec::new(), taken: 0, timeout }
+    }
+
+    /// What came and was not taken.
+    pub(super) fn held(&self) -> &[u8] {
+        &self.buffer[self.taken..]
+    }
+
+    /// Takes octets of [`Connection::held`].
+    pub(super) fn take(&mut self, bytes: usize) {
+        self.taken = (self.taken + bytes).min(self.buffer.len());
+        if self.taken == self.buffer.len() {
+            self.buffer.clear();
+            self.taken = 0;
+        }
+    }
+
+    /// Whether the other end has been silent since the last exchange, and has not closed.
+    pub(super) fn is_quiet(&self) -> bool {
+        let tcp = match &self.stream {
+            Stream::Plain(tcp) => tcp,
+            Stream::Tls(tls) => tls.get_ref().0,
+        };
+        let mut octet = [0];
+        // It would be the end, or what nobody asked for. The reactor is not asked: it may not have
+        // heard yet.
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let looked = rustix::net::recv(tcp, &mut octet, flags).map_err(io::Error::from);
+        self.held().is_empty() && matches!(looked, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Sends a head and a body.
+    pub(super) async fn send(&mut self, head: &[u8], body: &[u8]) -> Result<(), TransportError> {
+        let (mut head, mut body) = (head, body);
+        while !head.is_empty() || !body.is_empty() {
+            let parts = [IoSlice::new(head), IoSlice::new(body)];
+            let work = async {
+                match &mut self.stream {
+                    Stream::Plain(tcp) => tcp.write_vectored(&parts).await,
+                    Stream::Tls(tls) => tls.write_vectored(&parts).await,
+                }
+            };
+            let sent = within(self.timeout, &self.host, work).await?;
+            if sent == 0 {
+                return Err(broken(&self.host, "it takes no more"));
+            }
+            let of_head = sent.min(head.len());
+            head = &head[of_head..];
+            body = &body[sent - of_head..];
+        }
+        if let Stream::Tls(tls) = &mut self.stream {
+            let work = tls.flush();
+            within(self.timeout, &self.host, work).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends octets of a body until something comes from the other end, which may not want them;
+    /// how many have gone.
+    pub(super) async fn send_until_heard(&mut self, body: &[u8]) -> Result<Sent, TransportError> {
+        let mut bytes = 0;
+        let mut heard = !self.held().is_empty();
+        while !heard {
+            let rest = body.get(bytes..).unwrap_or_default();
+            if rest.is_empty() && matches!(self.stream, Stream::Plain(_)) {
+                return Ok(Sent::All);
+            }
+            let Connection { stream, buffer, host, timeout, .. } = self;
+            let step = poll_fn(|cx| {
+                if let Poll::Ready(read) = stream.poll_read(cx, buffer) {
+                    return Poll::Ready(read.map(|()| Step::Heard));
+                }
+                match rest.is_empty() {
+                    true => stream.poll_flush(cx).map_ok(|()| Step::Flushed),
+                    false => stream.poll_write(cx, rest).map_ok(Step::Sent),
+                }
+            });
+            match within(*timeout, host, step).await? {
+                Step::Heard => heard = true,
+                Step::Flushed => return Ok(Sent::All),
+                Step::Sent(0) => return Err(broken(host, "it takes no more")),
+                Step::Sent(more) => bytes += more,
+            }
+        }
+        Ok(Sent::Until(bytes))
+    }
+
+    /// Reads more behind what is held; how many octets, 0 at the end.
+    pub(super) async fn fill(&mut self) -> Result<usize, TransportError> {
+        let (timeout, host) = (self.timeout, self.host.clone());
+        within(timeout, &host, self.listen()).await
+    }
+
+    /// The same, for as long as it takes. May be cancelled.
+    pub(super) async fn listen(&mut self) -> io::Result<usize> {
+        self.buffer.reserve(READ_BYTES);
+        match &mut self.stream {
+            Stream::Plain(tcp) => tcp.read_buf(&mut self.buffer).await,
+            Stream::Tls(tls) => tls.read_buf(&mut self.buffer).await,
+        }
+    }
+
+    /// Reads octets of a body to where they belong, past the buffer where that can be: at most
+    /// `bytes_max`, 0 at the end.
+    pub(super) async fn read(
+        &mut self,
+        to: Into<'_>,
+        bytes_max: usize,
+    ) -> Result<usize, TransportError> {
+        if bytes_max == 0 {
+            return Ok(0);
+        }
+        match to {
+            Into::Memory(out) if self.held().is_empty() => {
+                // What a vector grows by of itself is 64 octets: a system call each.
+                out.reserve(bytes_max.min(READ_BYTES));
+                let work = async {
+                    let limit = bytes_max as u64;
+                    match &mut self.stream {
+                        Stream::Plain(tcp) => tcp.take(limit).read_buf(out).await,
+                        Stream::Tls(tls) => tls.take(limit).read_buf(out).await,
+                    }
+                };
+                within(self.timeout, &self.host, work).await
+            }
+            Into::Region(region, at) if self.held().is_empty() => {
+                self.read_to_region(region, at, bytes_max).await
+            }
+            to => self.deliver(to, bytes_max),
+        }
+    }
+
+    async fn read_to_region(
+        &mut self,
+        region: &Rc<Arena>,
+        at: usize,
+        bytes_max: usize,
+    ) -> Result<usize, TransportError> {
+        if let Stream::Plain(tcp) = &self.stream {
+            let work = tcp.async_io(Interest::READABLE, || region.receive(tcp, at, bytes_max));
+            return within(self.timeout, &self.host, work).await;
+        }
+        // A record is opened in memory of this process.
+        if self.fill().await? == 0 {
+            return Ok(0);
+        }
+        self.deliver(Into::Region(region, at), bytes_max)
+    }
+
+    /// Moves octets that are held.
+    fn deliver(&mut self, to: Into<'_>, bytes_max: usize) -> Result<usize, TransportError> {
+        let bytes = self.held().len().min(bytes_max);
+        put(to, &self.held()[..bytes]).map_err(|why| broken(&self.host, why))?;
+        self.take(bytes);
+        Ok(bytes)
+    }
+}
+
+/// Puts octets where they belong.
+pub(super) fn put(to: Into<'_>, octets: &[u8]) -> Result<(), unlade_shm::shared::OutOfRegion> {
+    match to {
+        Into::Region(region, at) => region.copy_in(at, octets),
+        Into::Memory(out) => {
+            out.extend_from_slice(octets);
+            Ok(())
+        }
+    }
+}
+
+pub(super) fn broken(host: &str, why: impl std::fmt::Display) -> TransportError {
+    TransportError::broken(host, why)
+}
+
+/// Waits for work, not longer than a while.
+pub(super) async fn within<T>(
+    limit: Duration,
+    host: &str,
+    work: impl Future<Output = io::Result<T>>,
+) -> Result<T, TransportError> {
+    match tokio::time::timeout(limit, work).await {
+        Ok(done) => done.map_err(|error| broken(host, error)),
+        Err(_) => Err(TransportError::Timeout { host: host.to_owned(), after: limit }),
+    }
+}

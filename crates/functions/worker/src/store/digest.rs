@@ -1,0 +1,85 @@
+//! Checksums of bodies that come in pieces.
+
+use aws_lc_rs::digest::{self, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use crc_fast::CrcAlgorithm;
+
+use super::body::crc32_text;
+
+/// One checksum on its way.
+pub(super) enum Digest {
+    /// A CRC of 32 bits.
+    Crc32(Box<crc_fast::Digest>),
+    /// A CRC of 64 bits.
+    Crc64(Box<crc_fast::Digest>),
+    /// A hash.
+    Hash(digest::Context),
+}
+
+impl std::fmt::Debug for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Digest")
+    }
+}
+
+impl Digest {
+    /// The checksum of nothing, by the algorithm's name in the API or in header fields; none of one
+    /// that is not known.
+    pub(super) fn new(algorithm: &str) -> Option<Digest> {
+        let crc = |kind| Box::new(crc_fast::Digest::new(kind));
+        Some(match algorithm.to_ascii_uppercase().as_str() {
+            "CRC32" => Digest::Crc32(crc(CrcAlgorithm::Crc32IsoHdlc)),
+            "CRC32C" => Digest::Crc32(crc(CrcAlgorithm::Crc32Iscsi)),
+            "CRC64NVME" => Digest::Crc64(crc(CrcAlgorithm::Crc64Nvme)),
+            "SHA1" => Digest::Hash(digest::Context::new(&SHA1_FOR_LEGACY_USE_ONLY)),
+            "SHA256" => Digest::Hash(digest::Context::new(&SHA256)),
+            _ => return None,
+        })
+    }
+
+    /// More octets.
+    pub(super) fn update(&mut self, octets: &[u8]) {
+        match self {
+            Digest::Crc32(digest) | Digest::Crc64(digest) => digest.update(octets),
+            Digest::Hash(context) => context.update(octets),
+        }
+    }
+
+    /// What it is so far, in base64.
+    pub(super) fn text(&self) -> String {
+        match self {
+            Digest::Crc32(digest) => crc32_text(digest.finalize() as u32),
+            Digest::Crc64(digest) => STANDARD.encode(digest.finalize().to_be_bytes()),
+            Digest::Hash(context) => STANDARD.encode(context.clone().finish()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Body;
+    use unlade_testkit::cases;
+
+    /// Against the checksum of the whole, whatever the pieces.
+    #[test]
+    fn pieces_give_the_checksum_of_the_whole() {
+        cases(60, |random| {
+            let octets: Vec<u8> = (0..random.below(5000)).map(|_| random.next() as u8).collect();
+            let whole = Body::from(octets.clone());
+            for algorithm in ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"] {
+                let mut digest = Digest::new(&algorithm.to_ascii_lowercase()).unwrap();
+                let mut rest = octets.as_slice();
+                while !rest.is_empty() {
+                    let (piece, after) =
+                        rest.split_at(1 + random.below(rest.len() as u64) as usize);
+                    digest.update(piece);
+                    rest = after;
+                }
+                assert_eq!(Some(digest.text()), whole.checksum(algorithm), "{algorithm}");
+            }
+        });
+        assert!(Digest::new("MD4").is_none());
+    }
+}

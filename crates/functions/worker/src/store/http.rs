@@ -1,0 +1,496 @@
+//! The transport over HTTP/1.1, TCP and TLS.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rustls_pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use unlade_http::{BodyFraming, ChunkedScanner, HeadLimits, Method, ResponseHead};
+use unlade_s3::encode::percent;
+use unlade_s3::{Head, Request};
+
+use super::body::Body;
+use super::connection::{Connection, Stream, broken, put};
+use super::pool::Pool;
+use super::sign::{Form, Payload, Signer};
+use super::{Incoming, Into, Local, Outgoing, Reader, Transport, TransportError, Version, v2};
+
+/// What a store may send before the body.
+const LIMITS: HeadLimits =
+    HeadLimits { head_bytes_max: 48 * 1024, headers_max: 200, target_bytes_max: 8 * 1024 };
+/// Interim responses before the response.
+const INTERIM_MAX: usize = 8;
+
+/// How the bucket is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressing {
+    /// In the path.
+    Path,
+    /// In the host, where it can be.
+    VirtualHost,
+}
+
+/// What is needed to reach a store.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// Its name, without a port.
+    pub host: String,
+    /// Whether each region has a name of its own: `s3.REGION.amazonaws.com`.
+    pub by_region: bool,
+    /// Its port.
+    pub port: u16,
+    /// How to speak TLS; not at all where there is nothing.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
+    /// How the bucket is named.
+    pub addressing: Addressing,
+    /// Who signs; nobody where there is nothing.
+    pub signer: Option<Signer>,
+    /// Whether bodies are part of the signature.
+    pub signs_bodies: bool,
+    /// Until a connection is there.
+    pub connect_timeout: Duration,
+    /// Without an octet.
+    pub read_timeout: Duration,
+    /// Connections that are kept.
+    pub idle_max: usize,
+    /// For how long.
+    pub idle_timeout: Duration,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct HttpStore {
+    pub(super) endpoint: Endpoint,
+    tls: Option<TlsConnectorShown>,
+    pub(super) pool: Rc<Pool>,
+}
+
+struct TlsConnectorShown(TlsConnector);
+
+impl std::fmt::Debug for TlsConnectorShown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TlsConnector")
+    }
+}
+
+/// Where a request goes.
+pub(super) struct Place {
+    /// To connect to.
+    pub(super) host: String,
+    /// As in the `Host` field.
+    authority: String,
+    path: String,
+}
+
+impl HttpStore {
+    /// A store at an endpoint.
+    pub fn new(endpoint: Endpoint) -> HttpStore {
+        let tls = endpoint.tls.clone().map(|config| TlsConnectorShown(config.into()));
+        let pool = Rc::new(Pool::new(endpoint.idle_max, endpoint.idle_timeout));
+        HttpStore { endpoint, tls, pool }
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+
+    /// The region of a request: its own, or the one of the configuration.
+    pub(super) fn region<'a>(&'a self, request: &'a Request) -> &'a str {
+        let own = self.endpoint.signer.as_ref().map_or("", Signer::region);
+        request.region.as_deref().unwrap_or(own)
+    }
+
+    pub(super) fn place(
+        &self,
+        bucket: Option<&str>,
+        region: Option<&str>,
+        path: impl FnOnce(bool) -> String,
+    ) -> Place {
+        let endpoint = &self.endpoint;
+        let named = region.filter(|_| endpoint.by_region);
+        let base = named.map(|region| format!("s3.{region}.amazonaws.com"));
+        let base = base.unwrap_or_else(|| endpoint.host.clone());
+        // A certificate of a wildcard covers one label.
+        let fits = |bucket: &&str| self.tls.is_none() || !bucket.contains('.');
+        let virtual_host = endpoint.addressing == Addressing::VirtualHost;
+        let (host, path) = match bucket.filter(|bucket| virtual_host && fits(bucket)) {
+            Some(bucket) => (format!("{bucket}.{base}"), path(false)),
+            None => (base, path(true)),
+        };
+        let usual = if self.tls.is_some() { 443 } else { 80 };
+        let authority = match endpoint.port == usual {
+            true => host.clone(),
+            false => format!("{host}:{}", endpoint.port),
+        };
+        Place { host, authority, path }
+    }
+
+    pub(super) async fn connect(&self, host: &str) -> Result<Connection, TransportError> {
+        let limit = self.endpoint.connect_timeout;
+        let unreachable = |why: String| TransportError::Connect { host: host.to_owned(), why };
+        let work = async {
+            let bare = host.trim_start_matches('[').trim_end_matches(']');
+            let tcp = TcpStream::connect((bare, self.endpoint.port)).await?;
+            // Heads and small bodies are written at once; nothing is to wait for an answer.
+            tcp.set_nodelay(true)?;
+            Ok::<_, std::io::Error>(match &self.tls {
+                None => Stream::Plain(tcp),
+                Some(tls) => {
+                    let name = ServerName::try_from(bare.to_owned());
+                    let name = name.map_err(std::io::Error::other)?;
+                    Stream::Tls(Box::new(tls.0.connect(name, tcp).await?))
+                }
+            })
+        };
+        let stream = match tokio::time::timeout(limit, work).await {
+            Ok(stream) => stream.map_err(|error| unreachable(error.to_string()))?,
+            Err(_) => return Err(TransportError::Timeout { host: host.to_owned(), after: limit }),
+        };
+        Ok(Connection::new(stream, host.to_owned(), self.endpoint.read_timeout))
+    }
+
+    /// The head of a request, signed.
+    fn head(
+        &self,
+        request: &Request,
+        body: &Body,
+        place: &Place,
+    ) -> Result<Vec<u8>, TransportError> {
+        let method = method_name(request.operation.method);
+        let mut headers = request.headers.clone();
+        let digest = request.wanted_digest().and_then(|name| Some((name, body.checksum(name)?)));
+        if let Some((algorithm, sum)) = digest {
+            let name = "x-amz-sdk-checksum-algorithm";
+            headers.retain(|(found, _)| found != name);
+            headers.push((name.to_owned(), algorithm.to_owned()));
+            let algorithm = algorithm.to_ascii_lowercase();
+            headers.push((format!("x-amz-checksum-{algorithm}"), sum));
+        }
+        if matches!(request.operation.method, Method::Put | Method::Post) {
+            headers.push(("content-length".to_owned(), body.octets().len().to_string()));
+        }
+        if let Some(signer) = self.signer_of(request) {
+            let url = self.url(request, place);
+            let payload = match self.endpoint.signs_bodies || body.octets().is_empty() {
+                true => Payload::Sha256(body.sha256()),
+                false => Payload::Unsigned,
+            };
+            let signed = {
+                let (region, now) = (self.region(request), SystemTime::now());
+                signer.headers(method, &url, &headers, payload, region, now)?
+            };
+            headers.extend(signed);
+        }
+        Ok(written(request, place, &headers))
+    }
+
+    /// Who signs a request, unless nobody is to.
+    pub(super) fn signer_of(&self, request: &Request) -> Option<&Signer> {
+        self.endpoint.signer.as_ref().filter(|_| !request.unsigned)
+    }
+
+    /// The address of a request, as it is signed.
+    pub(super) fn url(&self, request: &Request, place: &Place) -> String {
+        format!("{}://{}{}", self.scheme(), place.authority, target(request, place))
+    }
+
+    async fn attempt(
+        &self,
+        mut connection: Connection,
+        head: &[u8],
+        request: &Request,
+        body: &Body,
+    ) -> Result<Incoming, TransportError> {
+        let sent = connection.send(head, body.octets()).await;
+        // A store may answer, and close, before it has read the body.
+        match (self.receive_head(&mut connection, request).await, sent) {
+            (Ok((head, framing, keep)), sent) => {
+                let keep = keep && sent.is_ok();
+                let body = HttpReader::new(connection, framing, keep, self.pool.clone());
+                Ok(Incoming { head, body: Box::new(body) })
+            }
+            (Err(_), Err(unsent)) => Err(unsent),
+            (Err(unread), Ok(())) => Err(unread),
+        }
+    }
+
+    /// The answer's head, what follows it, and whether the connection can be kept.
+    pub(super) async fn receive_head(
+        &self,
+        connection: &mut Connection,
+        request: &Request,
+    ) -> Result<(Head, BodyFraming, bool), TransportError> {
+        for _ in 0..=INTERIM_MAX {
+            if let Some(head) = self.receive_next(connection, request).await? {
+                return Ok(head);
+            }
+        }
+        Err(broken(&connection.host, "it does not come to its answer"))
+    }
+
+    /// The next head; nothing where it was an interim one, after which another follows. May be
+    /// cancelled.
+    pub(super) async fn receive_next(
+        &self,
+        connection: &mut Connection,
+        request: &Request,
+    ) -> Result<Option<(Head, BodyFraming, bool)>, TransportError> {
+        loop {
+            let held = connection.held();
+            let parsed = ResponseHead::parse(held, &LIMITS, request.operation.method);
+            let parsed = parsed.map_err(|error| broken(&connection.host, error))?;
+            let Some(parsed) = parsed else {
+                if connection.fill().await? == 0 {
+                    return Err(broken(&connection.host, "it ended before an answer"));
+                }
+                continue;
+            };
+            let text = |value: &[u8]| String::from_utf8_lossy(padded(held, value)).into_owned();
+            let fields = parsed.headers(held).map(|(name, value)| (name.to_owned(), text(value)));
+            let head = Head { status: parsed.status(), headers: fields.collect() };
+            connection.take(parsed.head_bytes());
+            let answer = (head, parsed.framing(), parsed.keep_alive());
+            return Ok(if parsed.is_interim() { None } else { Some(answer) });
+        }
+    }
+}
+
+impl Transport for HttpStore {
+    fn exchange(
+        &self,
+        request: Rc<Request>,
+        body: Rc<Body>,
+    ) -> Local<'_, Result<Incoming, TransportError>> {
+        Box::pin(async move {
+            let region = request.region.as_deref();
+            let bucket = request.bucket.as_deref();
+            let place = self.place(bucket, region, |bucket| request.path(bucket));
+            let head = self.head(&request, &body, &place)?;
+            if let Some(kept) = self.pool.take(&place.host) {
+                let answered = self.attempt(kept, &head, &request, &body).await;
+                // It may end at the moment when it is used again.
+                return answered.map_err(|error| match error {
+                    TransportError::Broken { host, why, .. } => {
+                        TransportError::Broken { host, why, was_kept: true }
+                    }
+                    other => other,
+                });
+            }
+            let connection = self.connect(&place.host).await?;
+            self.attempt(connection, &head, &request, &body).await
+        })
+    }
+
+    fn upload<'a>(
+        &'a self,
+        request: &'a Request,
+        body: &'a mut dyn Outgoing,
+    ) -> Local<'a, Result<Incoming, TransportError>> {
+        Box::pin(self.send_as_it_comes(request, body))
+    }
+
+    fn presign(
+        &self,
+        request: &Request,
+        expires: Duration,
+        version: Option<Version>,
+    ) -> Result<String, TransportError> {
+        let (bucket, region) = (request.bucket.as_deref(), request.region.as_deref());
+        let place = self.place(bucket, region, |bucket| request.path(bucket));
+        let query = request.query_text();
+        let mark = if query.is_empty() { "" } else { "?" };
+        let mut url = format!("{}://{}{}{mark}{query}", self.scheme(), place.authority, place.path);
+        let Some(signer) = &self.endpoint.signer else { return Ok(url) };
+        let method = method_name(request.operation.method);
+        // Whoever holds the address sends what he likes: only what must be the same is signed.
+        let headers = request.headers.iter().filter(|(name, _)| name != "x-amz-checksum-mode");
+        let headers: Vec<_> = headers.cloned().collect();
+        let (now, region) = (SystemTime::now(), self.region(request));
+        let fields = match version.unwrap_or_else(|| v2::usual(region)) {
+            Version::Four => signer.query(method, &url, &headers, expires, region, now)?,
+            Version::Two => {
+                let asked = v2::Asked { method, path: request.path(true), query: &request.query };
+                v2::query(signer.keys(), &asked, &headers, now + expires)
+            }
+        };
+        for (key, value) in fields {
+            url.push(if url.contains('?') { '&' } else { '?' });
+            url.push_str(&format!("{key}={}", percent(&value, b"")));
+        }
+        Ok(url)
+    }
+
+    fn presign_post(
+        &self,
+        form: Form<'_>,
+    ) -> Result<(String, Vec<(String, String)>), TransportError> {
+        let place = self.place(Some(form.bucket), form.region, |bucket| match bucket {
+            true => format!("/{}", form.bucket),
+            false => "/".to_owned(),
+        });
+        let url = format!("{}://{}{}", self.scheme(), place.authority, place.path);
+        let missing = || TransportError::Sign("there are no credentials".to_owned());
+        let signer = self.endpoint.signer.as_ref().ok_or_else(missing)?;
+        let region = form.region.unwrap_or(signer.region());
+        let fields = match form.version.unwrap_or_else(|| v2::usual(region)) {
+            Version::Four => signer.form(form, SystemTime::now()),
+            Version::Two => v2::form(signer.keys(), form, SystemTime::now()),
+        };
+        Ok((url, fields))
+    }
+}
+
+/// A field's value with the blanks behind it, which SDKs leave to the function.
+fn padded<'a>(held: &'a [u8], value: &'a [u8]) -> &'a [u8] {
+    let start = value.as_ptr().addr().wrapping_sub(held.as_ptr().addr());
+    let Some(rest) = held.get(start..) else { return value };
+    let behind = rest.get(value.len()..).unwrap_or_default();
+    let blanks = behind.iter().take_while(|octet| matches!(octet, b' ' | b'\t')).count();
+    &rest[..value.len() + blanks]
+}
+
+/// What is asked for: path and query.
+fn target(request: &Request, place: &Place) -> String {
+    let query = request.query_text();
+    let mark = if query.is_empty() { "" } else { "?" };
+    format!("{}{mark}{query}", place.path)
+}
+
+/// A head as it is sent.
+pub(super) fn written(request: &Request, place: &Place, headers: &[(String, String)]) -> Vec<u8> {
+    let (method, target) = (method_name(request.operation.method), target(request, place));
+    let mut head = format!("{method} {target} HTTP/1.1\r\nhost: {}\r\n", place.authority);
+    for (name, value) in headers {
+        head.push_str(name);
+        head.push_str(": ");
+        head.push_str(value);
+        head.push_str("\r\n");
+    }
+    head.push_str("\r\n");
+    head.into_bytes()
+}
+
+pub(super) fn method_name(method: Method) -> &'static str {
+    match method {
+        Method::Head => "HEAD",
+        Method::Put => "PUT",
+        Method::Post => "POST",
+        Method::Delete => "DELETE",
+        _ => "GET",
+    }
+}
+
+enum Framing {
+    Length(u64),
+    Chunked(Box<ChunkedScanner>),
+    UntilClose,
+}
+
+/// The body of a response; its connection is kept when it has ended.
+pub(super) struct HttpReader {
+    connection: Option<Connection>,
+    framing: Framing,
+    /// Data of chunks that was not taken.
+    decoded: Vec<u8>,
+    decoded_taken: usize,
+    keep: bool,
+    pool: Rc<Pool>,
+}
+
+impl HttpReader {
+    pub(super) fn new(
+        connection: Connection,
+        framing: BodyFraming,
+        keep: bool,
+        pool: Rc<Pool>,
+    ) -> HttpReader {
+        let framing = match framing {
+            BodyFraming::None => Framing::Length(0),
+            BodyFraming::Length(bytes) => Framing::Length(bytes),
+            BodyFraming::Chunked => Framing::Chunked(Box::default()),
+            BodyFraming::UntilClose => Framing::UntilClose,
+        };
+        let connection = Some(connection);
+        let (decoded, decoded_taken) = (Vec::new(), 0);
+        let mut reader = HttpReader { connection, framing, decoded, decoded_taken, keep, pool };
+        if matches!(reader.framing, Framing::Length(0)) {
+            reader.finish();
+        }
+        reader
+    }
+
+    fn finish(&mut self) {
+        if let Some(connection) = self.connection.take().filter(|_| self.keep) {
+            self.pool.keep(connection);
+        }
+    }
+
+    async fn step(&mut self, to: Into<'_>, bytes_max: usize) -> Result<usize, TransportError> {
+        let Some(connection) = &mut self.connection else { return Ok(0) };
+        match &mut self.framing {
+            Framing::Length(left) => {
+                let due = bytes_max.min(usize::try_from(*left).unwrap_or(usize::MAX));
+                let read = connection.read(to, due).await?;
+                if read == 0 && due > 0 {
+                    return Err(broken(&connection.host, "it ended within a body"));
+                }
+                *left -= read as u64;
+                if *left == 0 {
+                    self.finish();
+                }
+                Ok(read)
+            }
+            Framing::UntilClose => connection.read(to, bytes_max).await,
+            Framing::Chunked(_) => self.step_chunked(to, bytes_max).await,
+        }
+    }
+
+    async fn step_chunked(
+        &mut self,
+        to: Into<'_>,
+        bytes_max: usize,
+    ) -> Result<usize, TransportError> {
+        let Some(connection) = &mut self.connection else { return Ok(0) };
+        let Framing::Chunked(scanner) = &mut self.framing else { return Ok(0) };
+        while self.decoded_taken == self.decoded.len() && !scanner.is_done() {
+            if connection.held().is_empty() && connection.fill().await? == 0 {
+                return Err(broken(&connection.host, "it ended within a body"));
+            }
+            self.decoded.clear();
+            self.decoded_taken = 0;
+            let decoded = &mut self.decoded;
+            let held = connection.held();
+            let progress = scanner.advance_with(held, |data| decoded.extend_from_slice(data));
+            let progress = progress.map_err(|error| broken(&connection.host, error))?;
+            connection.take(progress.consumed);
+        }
+        let ready = &self.decoded[self.decoded_taken..];
+        let bytes = ready.len().min(bytes_max);
+        put(to, &ready[..bytes]).map_err(|why| broken(&connection.host, why))?;
+        self.decoded_taken += bytes;
+        if scanner.is_done() && self.decoded_taken == self.decoded.len() {
+            self.finish();
+        }
+        Ok(bytes)
+    }
+}
+
+impl Reader for HttpReader {
+    fn left_bytes(&self) -> Option<u64> {
+        match &self.framing {
+            Framing::Length(left) => Some(*left),
+            _ if self.connection.is_none() => Some(0),
+            _ => None,
+        }
+    }
+
+    fn read<'a>(
+        &'a mut self,
+        to: Into<'a>,
+        bytes_max: usize,
+    ) -> Local<'a, Result<usize, TransportError>> {
+        Box::pin(self.step(to, bytes_max))
+    }
+}

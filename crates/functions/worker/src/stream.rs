@@ -1,0 +1,524 @@
+//! A body on its way from the guest's slots to the store, while the guest still sends it.
+//!
+//! Nothing of it is kept: what the store has taken cannot be sent a second time from here. Where
+//! another attempt may help, the guest is told so ([`AGAIN`]), and the call that follows is counted
+//! as the next attempt of the same one. Slots are given back as their octets have been copied, so
+//! that a slow store slows the guest down.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use unlade_guest_protocol::descriptor::{AGAIN, PART};
+use unlade_guest_protocol::{Completion, Status, Submission};
+use unlade_metrics::{CallEnd, Event, Meter};
+use unlade_s3::failure::host_meta;
+use unlade_s3::operation::find;
+use unlade_s3::response::error_meta;
+use unlade_s3::retry::Attempts;
+use unlade_s3::{Call, Request};
+
+use crate::call::{Caller, Done};
+use crate::copies::Copies;
+use crate::fetch;
+use crate::life::Life;
+use crate::perform::{Failed, Performed, answered, next_wait};
+use crate::quota::{CallRoom, HeldBytes};
+use crate::region::{Nonsense, Place, Region};
+use crate::stage::StageError;
+use crate::store::chunked::CHUNK_BYTES;
+use crate::store::{Local, Outgoing, TransportError};
+
+/// What a stream takes of the quota: a chunk, and what the way to the store holds of it.
+pub const HELD_BYTES: u64 = 2 * CHUNK_BYTES as u64;
+/// The smallest body that is streamed where it cannot be acknowledged early: one that a guest sends
+/// in several descriptors.
+pub const SYNC_BYTES_MIN: u64 = 1 << 20;
+/// Most calls that may be made again, of one epoch; the oldest is forgotten then, and counts anew.
+const AGAIN_MAX: usize = 256;
+
+/// Octets in slots that the store has not been sent.
+#[derive(Debug)]
+struct Piece {
+    place: Place,
+    /// The guest waits for its slots.
+    is_part: bool,
+}
+
+/// What has come of a body and was not taken.
+#[derive(Debug)]
+pub struct Inlet {
+    announced_bytes: u64,
+    came_bytes: Cell<u64>,
+    pieces: RefCell<VecDeque<Piece>>,
+    /// A guest has no more pieces of its slots than it has slots, and one without octets at the end.
+    pieces_max: usize,
+    has_ended: Cell<bool>,
+    wrong: Cell<Option<StageError>>,
+    was_touched: Cell<bool>,
+    changed: Notify,
+}
+
+impl Inlet {
+    /// Nothing of a body of so many octets, in slots of a region.
+    pub fn new(announced_bytes: u64, region: &Region) -> Rc<Inlet> {
+        Rc::new(Inlet {
+            announced_bytes,
+            came_bytes: Cell::new(0),
+            pieces: RefCell::default(),
+            pieces_max: region.header().guest_slots as usize + 1,
+            has_ended: Cell::new(false),
+            wrong: Cell::new(None),
+            was_touched: Cell::new(false),
+            changed: Notify::new(),
+        })
+    }
+
+    /// The slots of a CALL or BODY; of one behind the end nothing is taken. What is wrong with it
+    /// fails the call.
+    ///
+    /// # Errors
+    /// No guest does this.
+    pub fn push(
+        &self,
+        region: &Region,
+        submission: &Submission,
+        is_part: bool,
+    ) -> Result<(), Nonsense> {
+        let place = region.guest_place(submission.body)?;
+        if self.has_ended.get() {
+            return Ok(());
+        }
+        let bytes = submission.body.bytes as usize;
+        let came = self.came_bytes.get().saturating_add(bytes as u64);
+        let announced = self.announced_bytes;
+        self.came_bytes.set(came);
+        let mut pieces = self.pieces.borrow_mut();
+        if came > announced || (!submission.more && came < announced) {
+            self.wrong.set(Some(StageError::Length { came, announced }));
+        } else if pieces.len() >= self.pieces_max {
+            self.wrong.set(Some(StageError::Pieces { pieces_max: self.pieces_max }));
+        } else {
+            pieces.push_back(Piece { place, is_part });
+            self.has_ended.set(!submission.more);
+        }
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), TransportError> {
+        match self.wrong.get() {
+            None => Ok(()),
+            Some(error) => Err(TransportError::Withheld(error.to_string())),
+        }
+    }
+}
+
+/// The body as the store is sent it.
+struct Pull<'a> {
+    inlet: &'a Inlet,
+    life: &'a Rc<Life>,
+    meter: &'a Meter,
+    copies: &'a Rc<Copies>,
+    call: u64,
+    /// How long the guest may be silent.
+    silence_max: Duration,
+}
+
+impl Pull<'_> {
+    /// Moves octets of the first piece; gives how many, nothing where there is none. Cancelled, it
+    /// loses what is in `out`.
+    async fn take(
+        &self,
+        out: &mut Vec<u8>,
+        bytes_max: usize,
+    ) -> Result<Option<usize>, TransportError> {
+        let first = self.inlet.pieces.borrow().front().map(|piece| piece.place.clone());
+        let Some(Place { arena, offset, bytes }) = first else { return Ok(None) };
+        let bytes = bytes.min(bytes_max);
+        let copied = self.copies.append(&arena, offset, bytes, std::mem::take(out)).await;
+        // The place was checked when it came.
+        let gone = || TransportError::Withheld("its memory is gone".to_owned());
+        *out = copied.ok().and_then(Result::ok).ok_or_else(gone)?;
+        self.meter.add_n(Event::HostioBytesOut, bytes as u64);
+        self.taken(bytes);
+        Ok(Some(bytes))
+    }
+
+    /// So much of the first piece has been copied: its slots are the guest's again after the last.
+    fn taken(&self, bytes: usize) {
+        let mut pieces = self.inlet.pieces.borrow_mut();
+        let Some(piece) = pieces.front_mut() else { return };
+        piece.place.offset += bytes;
+        piece.place.bytes -= bytes;
+        if piece.place.bytes > 0 {
+            return;
+        }
+        let is_part = piece.is_part;
+        pieces.pop_front();
+        drop(pieces);
+        if is_part {
+            let part = Completion::bare(self.call, Status::Done, self.life.epoch_low());
+            self.life.complete(&Completion { flags: PART, ..part });
+        }
+    }
+
+    async fn change(&self) -> Result<(), TransportError> {
+        let changed = self.inlet.changed.notified();
+        tokio::time::timeout(self.silence_max, changed).await.map_err(|_| {
+            let silence = self.silence_max;
+            TransportError::Withheld(format!("nothing of the body has come for {silence:?}"))
+        })
+    }
+}
+
+impl Outgoing for Pull<'_> {
+    fn bytes(&self) -> u64 {
+        self.inlet.announced_bytes
+    }
+
+    fn pull<'a>(
+        &'a mut self,
+        out: &'a mut Vec<u8>,
+        bytes_max: usize,
+    ) -> Local<'a, Result<(), TransportError>> {
+        Box::pin(async move {
+            loop {
+                self.inlet.check()?;
+                match self.take(out, bytes_max).await? {
+                    None => self.change().await?,
+                    Some(0) => {}
+                    Some(_) => {
+                        self.inlet.was_touched.set(true);
+                        return Ok(());
+                    }
+                }
+            }
+        })
+    }
+
+    fn end(&mut self) -> Local<'_, Result<(), TransportError>> {
+        Box::pin(async move {
+            loop {
+                self.inlet.check()?;
+                // A piece without octets may be the last one.
+                match self.take(&mut Vec::new(), 0).await? {
+                    Some(_) => {}
+                    None if self.inlet.has_ended.get() => return Ok(()),
+                    None => self.change().await?,
+                }
+            }
+        })
+    }
+}
+
+/// What is known of a call that the guest may make again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Before {
+    /// Its attempts so far.
+    pub attempts: Attempts,
+    /// The store does not take chunks: the body has to be held whole.
+    pub is_whole: bool,
+}
+
+/// Calls that may be made again, by number.
+#[derive(Debug, Default)]
+pub struct Agains(RefCell<BTreeMap<u64, Before>>);
+
+impl Agains {
+    fn put(&self, call: u64, before: Before) {
+        let mut all = self.0.borrow_mut();
+        if all.len() >= AGAIN_MAX {
+            all.pop_first();
+        }
+        all.insert(call, before);
+    }
+
+    /// What is known of a call.
+    pub fn look(&self, call: Option<u64>) -> Before {
+        call.and_then(|call| self.0.borrow().get(&call).copied()).unwrap_or_default()
+    }
+
+    /// The call is being made again.
+    pub fn forget(&self, call: Option<u64>) {
+        if let Some(call) = call {
+            self.0.borrow_mut().remove(&call);
+        }
+    }
+}
+
+/// A call whose body is streamed.
+#[derive(Debug)]
+pub struct Streamed {
+    /// The call.
+    pub call: Call,
+    /// What has come of its body.
+    pub inlet: Rc<Inlet>,
+    /// Attempts that were made before.
+    pub attempts: Attempts,
+    /// Its place among the calls.
+    pub room: CallRoom,
+    /// Room for what is held of its body.
+    pub held: HeldBytes,
+}
+
+/// Why a stream came to nothing.
+enum Lost {
+    /// For good.
+    Failed(Failed),
+    /// The guest may send it again.
+    Again { failed: Failed, wait: Duration, is_whole: bool },
+}
+
+impl From<Failed> for Lost {
+    fn from(failed: Failed) -> Lost {
+        Lost::Failed(failed)
+    }
+}
+
+impl Caller {
+    /// Whether a call's body goes to the store while it comes.
+    pub fn streams(&self, call: &Call, before: Before) -> bool {
+        let Some(operation) = find(&call.operation).filter(|operation| operation.has_body) else {
+            return false;
+        };
+        let limits = &self.tenant.limits;
+        if call.service != "s3" || call.inline || before.is_whole || !limits.stream_bodies {
+            return false;
+        }
+        let may_be_early = self.tenant.writeback.may_acknowledge(
+            operation.name,
+            &call.parameters,
+            &self.invocation,
+            self.writes,
+        );
+        let bytes_min = match may_be_early {
+            true => limits.stream_bytes_min,
+            false => limits.stream_bytes_min.min(SYNC_BYTES_MIN),
+        };
+        call.body_bytes >= bytes_min.max(1)
+    }
+
+    /// Carries out a call whose body is streamed, and completes it.
+    pub async fn run_stream(&self, number: u64, streamed: Streamed) {
+        let Streamed { call, inlet, mut attempts, room: _room, held: _held } = streamed;
+        let done = self.stream(number, &call, &inlet, &mut attempts).await;
+        self.life.calls.borrow_mut().remove(&number);
+        match done {
+            Ok(Performed { result, head, .. }) => {
+                let done = Ok(Done::Result { result, head, flags: 0 });
+                self.finish(number, &call.operation, done, attempts.retries()).await;
+            }
+            Err(Lost::Failed(failed)) => {
+                self.finish(number, &call.operation, Err(failed), attempts.retries()).await;
+            }
+            Err(Lost::Again { failed, wait, is_whole }) => {
+                self.life.agains.put(number, Before { attempts, is_whole });
+                self.ask_again(number, &call.operation, &failed, wait, attempts.retries()).await;
+            }
+        }
+    }
+
+    async fn stream(
+        &self,
+        number: u64,
+        call: &Call,
+        inlet: &Inlet,
+        attempts: &mut Attempts,
+    ) -> Result<Performed, Lost> {
+        let request = self.asked(call)?;
+        let _outdates = self.outdates(&request);
+        self.tenant.writeback.barrier(&request, &call.parameters).await;
+        let tenant = &self.tenant;
+        loop {
+            let silence_max = tenant.limits.call_timeout;
+            let (life, meter, copies) = (&self.life, &*tenant.meter, &tenant.copies);
+            let mut body = Pull { inlet, life, meter, copies, call: number, silence_max };
+            let failed = match self.attempt_stream(&request, &mut body).await {
+                Ok(performed) => {
+                    attempts.succeeded(&mut tenant.retries.borrow_mut());
+                    return Ok(performed);
+                }
+                Err(failed) => failed,
+            };
+            if lacks_chunks(&failed) {
+                return Err(Lost::Again { failed, wait: Duration::ZERO, is_whole: true });
+            }
+            let Some(wait) = next_wait(tenant, attempts, &failed) else {
+                return Err(failed.into());
+            };
+            if inlet.was_touched.get() {
+                return Err(Lost::Again { failed, wait, is_whole: false });
+            }
+            if !wait.is_zero() {
+                tokio::time::sleep(wait).await;
+            }
+        }
+    }
+
+    async fn attempt_stream(
+        &self,
+        request: &Request,
+        body: &mut Pull<'_>,
+    ) -> Result<Performed, Failed> {
+        let tenant = &self.tenant;
+        tenant.meter.add(Event::HostioRequest);
+        tenant.meter.add(Event::HostioStreamed);
+        let incoming = tenant.transport.upload(request, body).await?;
+        answered(tenant, request, incoming).await
+    }
+
+    /// Completes a call that the guest may make again.
+    async fn ask_again(
+        &self,
+        number: u64,
+        operation: &str,
+        failed: &Failed,
+        wait: Duration,
+        retries: u32,
+    ) {
+        self.tenant.meter.add(Event::HostioAgain);
+        self.tenant.meter.add(Event::HostioCall(CallEnd::Refused));
+        let (status, text) = match failed {
+            Failed::Service { error, head } => {
+                (Status::ServiceError, error_meta(operation, error, head, retries))
+            }
+            Failed::Host { code, message, .. } => {
+                (Status::HostError, host_meta(code.name(), message))
+            }
+        };
+        let text = with_wait(&text, wait);
+        fetch::say(&self.life, number, status, &text, AGAIN).await;
+    }
+}
+
+/// The store has no such transfer: what it says to anybody who asks for something that it lacks.
+fn lacks_chunks(failed: &Failed) -> bool {
+    matches!(failed, Failed::Service { error, .. } if error.status == 501)
+}
+
+/// Says beside an error when the next attempt is due.
+fn with_wait(text: &[u8], wait: Duration) -> Vec<u8> {
+    let mut said: serde_json::Value = serde_json::from_slice(text).unwrap_or_default();
+    if let Some(members) = said.as_object_mut() {
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        members.insert("again_after_ms".to_owned(), wait_ms.into());
+    }
+    said.to_string().into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::copies::CopyService;
+    use crate::quota::{Limits, Quota};
+    use std::sync::Arc;
+    use unlade_guest_protocol::region::SLOT_BYTES;
+    use unlade_guest_protocol::{Extent, Layout, Operation};
+    use unlade_testkit::cases;
+
+    const SLOTS: u32 = 8;
+    const LAYOUT: Layout =
+        Layout { ring_entries: 64, meta_bytes: 4096, guest_slots: SLOTS, host_slots: 4 };
+
+    fn body(first_slot: u32, bytes: u32, more: bool) -> Submission {
+        let body = Extent { first_slot, bytes };
+        Submission {
+            call: 1,
+            operation: Operation::Body,
+            more,
+            epoch: 9,
+            meta_offset: 0,
+            meta_bytes: 0,
+            body,
+            token: 0,
+        }
+    }
+
+    /// Everything that can be pulled of a body without waiting, and whether its end was seen.
+    fn pulled(pull: &mut Pull<'_>, piece_bytes: usize) -> Result<Vec<u8>, TransportError> {
+        let mut out = Vec::new();
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        while (out.len() as u64) < pull.bytes() {
+            let polled = pull.pull(&mut out, piece_bytes).as_mut().poll(&mut context);
+            match polled {
+                std::task::Poll::Ready(done) => done?,
+                std::task::Poll::Pending => return Ok(out),
+            }
+        }
+        match pull.end().as_mut().poll(&mut context) {
+            std::task::Poll::Ready(done) => done.map(|()| out),
+            std::task::Poll::Pending => Ok(Vec::new()),
+        }
+    }
+
+    /// Against a list of what was put into the slots: a body is that, or it is refused.
+    #[test]
+    fn what_comes_out_is_what_was_put_into_slots_and_as_long_as_announced() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let _entered = runtime.enter();
+        cases(200, |random| {
+            let region = Region::create(LAYOUT, 9).unwrap();
+            let life = Life::new(region);
+            let count = 1 + random.below(SLOTS as u64 - 1) as u32;
+            let lengths: Vec<u32> = (0..count).map(|_| random.below(SLOT_BYTES + 1)).collect();
+            let total: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
+            // One in three is lied about.
+            let announced = match random.below(6) {
+                0 => total + 1 + random.below(9000_u64),
+                1 => total.saturating_sub(1 + random.below(9000_u64)),
+                _ => total,
+            };
+            let inlet = Inlet::new(announced, &life.region.borrow());
+            let mut due = Vec::new();
+            for (slot, length) in lengths.iter().enumerate() {
+                let octets = random.bytes(*length as usize);
+                let submission = body(slot as u32, *length, slot + 1 < lengths.len());
+                let place = life.region.borrow().guest_place(submission.body).unwrap();
+                place.arena.copy_in(place.offset, &octets).unwrap();
+                inlet.push(&life.region.borrow(), &submission, true).unwrap();
+                due.extend(octets);
+            }
+            let silence_max = Duration::from_secs(60);
+            let meter = Arc::new(Meter::new());
+            let quota = Quota::new(Limits { calls_max: 1, held_bytes_max: 0 });
+            let copies = &Copies::new(CopyService::Off, quota, meter.clone());
+            let (life, meter) = (&life, &*meter);
+            let mut pull = Pull { inlet: &inlet, life, meter, copies, call: 1, silence_max };
+            let found = pulled(&mut pull, 1 + random.below(100_000_usize));
+            match announced == total {
+                true => assert!(found.unwrap() == due),
+                false => assert!(matches!(found, Err(TransportError::Withheld(_)))),
+            }
+        });
+    }
+
+    #[test]
+    fn slots_outside_the_arena_are_no_pieces() {
+        let region = Region::create(LAYOUT, 9).unwrap();
+        let inlet = Inlet::new(1 << 30, &region);
+        assert!(inlet.push(&region, &body(SLOTS - 1, SLOT_BYTES + 1, true), true).is_err());
+        assert!(inlet.push(&region, &body(u32::MAX, u32::MAX, true), true).is_err());
+        for _ in 0..=SLOTS {
+            inlet.push(&region, &body(0, 1, true), true).unwrap();
+            assert!(inlet.check().is_ok());
+        }
+        inlet.push(&region, &body(0, 1, true), true).unwrap();
+        assert!(inlet.check().is_err());
+    }
+
+    #[test]
+    fn what_is_known_of_calls_is_bounded() {
+        let agains = Agains::default();
+        let before = Before { is_whole: true, ..Before::default() };
+        for call in 0..=AGAIN_MAX as u64 {
+            agains.put(call, before);
+        }
+        assert!(!agains.look(Some(0)).is_whole && !agains.look(None).is_whole);
+        assert!(agains.look(Some(1)).is_whole);
+        agains.forget(Some(1));
+        assert!(!agains.look(Some(1)).is_whole);
+    }
+}

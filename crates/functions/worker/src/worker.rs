@@ -1,0 +1,133 @@
+//! The process of one tenant, and what a tenant is made of.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::LocalSet;
+use unlade_metrics::{Meter, Role};
+use unlade_runtime::admin::AdminError;
+use unlade_runtime::system::{SystemError, system};
+
+use crate::config::{ConfigError, WorkerConfig};
+use crate::journal::{Journal, Opened};
+use crate::quota::{self, Quota};
+use crate::serve::{Phase, serve};
+use crate::store::HttpStore;
+use crate::tenant::Tenant;
+use crate::turns::Turn;
+use crate::writeback::WriteBack;
+
+/// Why a worker does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The operator's.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The admin endpoint.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// A worker of several tenants has ended where it should not; its own fault.
+    #[error("the worker's own tasks have ended; please report this")]
+    Ended,
+    /// The machine's, or another worker's.
+    #[error(transparent)]
+    System(#[from] SystemError),
+}
+
+/// Makes a tenant of a configuration. Writes that a worker before had acknowledged begin at once.
+///
+/// # Errors
+/// What is missing. Must be called within a [`LocalSet`].
+pub fn tenant(config: &WorkerConfig, meter: Arc<Meter>) -> Result<Rc<Tenant>, WorkerError> {
+    tenant_with(config, meter, Rc::default(), read_journal(config)?)
+}
+
+/// Reads a tenant's journal, where it has one. It may be long.
+///
+/// # Errors
+/// The system's; another worker has it.
+pub fn read_journal(config: &WorkerConfig) -> Result<Option<Opened>, WorkerError> {
+    let Some(path) = &config.tenant.journal else { return Ok(None) };
+    let what = format!("the journal {}", path.display());
+    Ok(Journal::read(path).map(Some).map_err(system(what))?)
+}
+
+/// As [`tenant`], with a journal that was read, and a turn where others use the same thread.
+///
+/// # Errors
+/// What is missing.
+pub fn tenant_with(
+    config: &WorkerConfig,
+    meter: Arc<Meter>,
+    turn: Rc<Turn>,
+    journal: Option<Opened>,
+) -> Result<Rc<Tenant>, WorkerError> {
+    let own = &config.tenant;
+    let transport = Box::new(HttpStore::new(config.store.endpoint()?));
+    let (calls_max, held_bytes_max) = (own.calls_max, own.held_bytes_max.0);
+    let quota = Quota::new(quota::Limits { calls_max, held_bytes_max });
+    let (journal, begun) = match journal.map(Journal::from) {
+        None => (None, Vec::new()),
+        Some((journal, begun)) => (Some(journal), begun),
+    };
+    let limits = unlade_s3::pending::Limits {
+        dirty_bytes_max: own.dirty_bytes_max.0,
+        writes_max: own.pending_writes_max,
+        in_flight_max: own.writes_in_flight_max,
+    };
+    let writeback = WriteBack::new(limits, journal);
+    let mut seed = [0; 8];
+    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| system("getrandom")(error.into()))?;
+    let seed = u64::from_le_bytes(seed);
+    let tenant = Tenant::new(transport, config.limits(), quota, writeback, meter, turn, seed);
+    if !begun.is_empty() {
+        tracing::info!(writes = begun.len(), "journal: made again");
+    }
+    tenant.writeback.replay(&tenant, begun);
+    Ok(tenant)
+}
+
+/// Runs a worker until SIGTERM or SIGINT; then no gateway is accepted, and what is pending is
+/// written. A second signal ends at once.
+///
+/// # Errors
+/// What keeps it from running.
+pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
+    let runtime = runtime()?;
+    LocalSet::new().block_on(&runtime, async {
+        let (tell, told) = watch::channel(Phase::Serving);
+        let phases = phases(tell)?;
+        let meter = Arc::new(Meter::of_thread(Role::Worker));
+        tokio::select! {
+            served = serve(config, meter, Rc::default(), told) => served,
+            () = phases => Err(WorkerError::Ended),
+        }
+    })
+}
+
+pub(crate) fn runtime() -> Result<Runtime, WorkerError> {
+    let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Ok(built.map_err(system("the runtime"))?)
+}
+
+/// Tells of signals: the first one asks for a drain, the second for the end.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn phases(tell: watch::Sender<Phase>) -> Result<impl Future<Output = ()>, WorkerError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(system("SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(system("SIGINT"))?;
+    Ok(async move {
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tell.send_modify(|phase| *phase = phase.next());
+        }
+    })
+}

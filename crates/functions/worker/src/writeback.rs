@@ -1,0 +1,497 @@
+//! Writes that are acknowledged before the store has them.
+//!
+//! A PutObject is acknowledged when its octets are the worker's own, in a bucket that has been seen
+//! to answer writes in a way that can be foretold: an entity tag that is the MD5 of the body, no
+//! versions. The first write to a bucket finds that out and is made at once, and so are all others
+//! whose answer matters: conditional ones, those with keys or retention, copies, deletes, parts.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::time::SystemTime;
+
+use serde_json::{Map, Value};
+use tokio::sync::Notify;
+use unlade_guest_protocol::control::{FailedWrite, WriteMode};
+use unlade_metrics::Event;
+use unlade_s3::operation::{Effect, Target, find};
+use unlade_s3::pending::{Name, Pending, Scope};
+use unlade_s3::response::{Answer, understand};
+use unlade_s3::retry::Attempts;
+use unlade_s3::{Head, Request};
+
+use crate::journal::Journal;
+use crate::perform::perform;
+use crate::quota::HeldBytes;
+use crate::store::Body;
+use crate::tenant::Tenant;
+
+/// Most failures that are told of one invocation.
+pub const FAILURES_MAX: usize = 64;
+/// Most characters of a store's words that are kept of a failure.
+const SAID_CHARS_MAX: usize = 1024;
+/// Most buckets whose answers are remembered.
+const BUCKETS_MAX: usize = 4096;
+/// Parameters of a PutObject whose answer can be foretold.
+const PLAIN: &[&str] = &[
+    "Bucket",
+    "Key",
+    "ACL",
+    "CacheControl",
+    "ContentDisposition",
+    "ContentEncoding",
+    "ContentLanguage",
+    "ContentLength",
+    "ContentType",
+    "Expires",
+    "Metadata",
+    "StorageClass",
+    "Tagging",
+    "WebsiteRedirectLocation",
+];
+/// Fields of an answer that are the same for every object of a bucket.
+const CONSTANT: &[&str] = &["x-amz-server-side-encryption", "x-amz-checksum-type"];
+/// Members of a result that can be foretold.
+const FORETOLD: &[&str] = &["ETag", "ChecksumCRC32", "ChecksumType", "ServerSideEncryption"];
+
+/// A write that is pending.
+#[derive(Debug)]
+pub struct Write {
+    request: Rc<Request>,
+    body: Rc<Body>,
+    at: SystemTime,
+    journal_id: Option<u64>,
+    held: Option<HeldBytes>,
+}
+
+/// How a bucket answers writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Answers {
+    /// As can be foretold, with these fields beside the entity tag.
+    Foretold { constant: Vec<(String, String)>, has_crc32: bool },
+    /// In another way.
+    Otherwise,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct WriteBack {
+    pending: RefCell<Pending<Rc<Write>>>,
+    buckets: RefCell<HashMap<String, Answers>>,
+    failed: RefCell<HashMap<String, Vec<FailedWrite>>>,
+    changed: Notify,
+    journal: Option<Journal>,
+}
+
+/// A write that was acknowledged.
+pub struct Acknowledged {
+    /// What an SDK would return.
+    pub result: Map<String, Value>,
+    /// Status and header fields, as the store would answer.
+    pub head: Head,
+}
+
+/// What a write has to be to be acknowledged early.
+pub struct Candidate<'a> {
+    /// The request.
+    pub request: &'a Rc<Request>,
+    /// Its parameters.
+    pub parameters: &'a Map<String, Value>,
+    /// Its body.
+    pub body: &'a Rc<Body>,
+    /// The invocation that it belongs to.
+    pub invocation: &'a str,
+    /// What that invocation's function wants.
+    pub mode: WriteMode,
+}
+
+impl WriteBack {
+    /// Nothing is pending.
+    pub fn new(limits: unlade_s3::pending::Limits, journal: Option<Journal>) -> WriteBack {
+        WriteBack {
+            pending: RefCell::new(Pending::new(limits)),
+            buckets: RefCell::default(),
+            failed: RefCell::default(),
+            changed: Notify::new(),
+            journal,
+        }
+    }
+
+    /// Acknowledges a write, if that can be. What is given back of `held` is still the caller's.
+    pub async fn acknowledge(
+        &self,
+        tenant: &Rc<Tenant>,
+        candidate: Candidate<'_>,
+        held: &mut Option<HeldBytes>,
+    ) -> Option<Acknowledged> {
+        let Candidate { request, parameters, body, invocation, mode } = candidate;
+        let early = mode == WriteMode::EarlyReply;
+        let may = self.may_acknowledge(request.operation.name, parameters, invocation, mode);
+        let bucket = request.bucket.as_deref().filter(|_| may)?;
+        let answers = self.buckets.borrow().get(bucket).cloned()?;
+        let Answers::Foretold { constant, has_crc32 } = answers else { return None };
+        let (result, head) = foretell(request, body, &constant, has_crc32)?;
+        let name = (bucket.to_owned(), request.key.clone()?);
+        let write = Write {
+            request: request.clone(),
+            body: body.clone(),
+            at: SystemTime::now(),
+            journal_id: None,
+            held: held.take(),
+        };
+        let pushed = match early {
+            false => self.push(tenant, name, invocation, write),
+            true => begin(tenant, name, parameters.clone(), invocation.to_owned(), write).await,
+        };
+        match pushed {
+            Ok(()) => Some(Acknowledged { result, head }),
+            Err(given_back) => {
+                *held = given_back;
+                None
+            }
+        }
+    }
+
+    /// A write is pending from now on; where there is no room, what it holds is given back.
+    fn push(
+        &self,
+        tenant: &Rc<Tenant>,
+        name: Name,
+        invocation: &str,
+        write: Write,
+    ) -> Result<(), Option<HeldBytes>> {
+        let bytes = write.body.octets().len() as u64;
+        let write = Rc::new(write);
+        let pushed = self.pending.borrow_mut().push(name, invocation, bytes, write.clone());
+        if pushed.is_err() {
+            return Err(Rc::into_inner(write).and_then(|write| write.held));
+        }
+        tenant.meter.add(Event::HostioWritePending);
+        self.pump(tenant);
+        Ok(())
+    }
+
+    /// Whether a write may be acknowledged early, in a bucket that is known or not yet.
+    pub fn may_acknowledge(
+        &self,
+        operation: &str,
+        parameters: &Map<String, Value>,
+        invocation: &str,
+        mode: WriteMode,
+    ) -> bool {
+        let plain =
+            |(name, value): (&String, &Value)| value.is_null() || PLAIN.contains(&name.as_str());
+        let bucket = parameters.get("Bucket").and_then(Value::as_str).unwrap_or_default();
+        operation == "PutObject"
+            && mode != WriteMode::Sync
+            && !invocation.is_empty()
+            && (mode != WriteMode::EarlyReply || self.journal.is_some())
+            && parameters.iter().all(plain)
+            && self.buckets.borrow().get(bucket) != Some(&Answers::Otherwise)
+    }
+
+    /// Takes writes over that a worker before had acknowledged.
+    pub fn replay(&self, tenant: &Rc<Tenant>, begun: Vec<unlade_s3::journal::Begun>) {
+        for begun in begun {
+            let operation = find(&begun.write.operation);
+            let request = operation.and_then(|op| Request::new(op, &begun.write.parameters).ok());
+            let Some(request) = request.map(Rc::new) else { continue };
+            let (Some(bucket), Some(key)) = (request.bucket.clone(), request.key.clone()) else {
+                continue;
+            };
+            let bytes = begun.body.len() as u64;
+            let write = Rc::new(Write {
+                request,
+                body: Rc::new(Body::from(begun.body)),
+                at: SystemTime::now(),
+                journal_id: Some(begun.id),
+                held: None,
+            });
+            let pushed = self.pending.borrow_mut().push((bucket, key), "", bytes, write);
+            if pushed.is_err() {
+                tracing::error!(id = begun.id, "journal: no room for a write; it stays there");
+            }
+        }
+        self.pump(tenant);
+    }
+
+    /// Sends what may be sent.
+    fn pump(&self, tenant: &Rc<Tenant>) {
+        loop {
+            let mut pending = self.pending.borrow_mut();
+            let Some((id, write)) = pending.poll_ready() else { return };
+            let (write, tenant) = (write.clone(), tenant.clone());
+            drop(pending);
+            tokio::task::spawn_local(async move {
+                let mut attempts = Attempts::default();
+                let done = perform(&tenant, &write.request, &write.body, &mut attempts).await;
+                tenant.writeback.ended(&tenant, id, &write, done).await;
+            });
+        }
+    }
+
+    async fn ended(
+        &self,
+        tenant: &Rc<Tenant>,
+        id: u64,
+        write: &Write,
+        done: Result<crate::perform::Performed, crate::perform::Failed>,
+    ) {
+        // Before anybody sees that nothing is pending: a replay must not overwrite what comes then.
+        if let (Some(id), Some(journal)) = (write.journal_id, &self.journal) {
+            journal.ended(id).await;
+        }
+        let Some((_, invocation)) = self.pending.borrow_mut().ended(id) else { return };
+        match &done {
+            Ok(performed) => {
+                tenant.meter.add(Event::HostioWriteDurable);
+                self.check(write, &performed.result);
+            }
+            Err(failed) => {
+                tenant.meter.add(Event::HostioWriteLost);
+                self.fail(write, &invocation, failed);
+            }
+        }
+        self.changed.notify_waiters();
+        self.pump(tenant);
+    }
+
+    /// What was foretold has to be what came; else the bucket is not foretold again.
+    fn check(&self, write: &Write, result: &Map<String, Value>) {
+        let Some(bucket) = write.request.bucket.as_deref() else { return };
+        if learn(&write.body, result, &[]) == Answers::Otherwise {
+            tracing::warn!(bucket, "its answers are not as foretold; writes are made at once");
+            self.buckets.borrow_mut().insert(bucket.to_owned(), Answers::Otherwise);
+        }
+    }
+
+    fn fail(&self, write: &Write, invocation: &str, failed: &crate::perform::Failed) {
+        let (code, message) = failed.said();
+        let request = &write.request;
+        let failure = FailedWrite {
+            operation: request.operation.name.to_owned(),
+            bucket: request.bucket.clone().unwrap_or_default(),
+            key: request.key.clone().unwrap_or_default(),
+            code: shortened(code),
+            message: shortened(message),
+        };
+        let (bucket, key) = (&failure.bucket, &failure.key);
+        tracing::error!(bucket, key, code = failure.code, "a write was lost");
+        // Of what nobody settles, nothing is kept.
+        if invocation.is_empty() {
+            return;
+        }
+        let mut all = self.failed.borrow_mut();
+        let own = all.entry(invocation.to_owned()).or_default();
+        if own.len() < FAILURES_MAX {
+            own.push(failure);
+        }
+    }
+
+    /// A write was made at once: how its bucket answers.
+    pub fn learn(&self, request: &Request, body: &Body, result: &Map<String, Value>, head: &Head) {
+        let mut buckets = self.buckets.borrow_mut();
+        let Some(bucket) = request.bucket.clone() else { return };
+        if request.operation.name != "PutObject" || buckets.len() >= BUCKETS_MAX {
+            return;
+        }
+        buckets.entry(bucket).or_insert_with(|| learn(body, result, &head.headers));
+    }
+
+    /// A bucket's ways may have been changed.
+    pub fn unlearn(&self, bucket: &str) {
+        self.buckets.borrow_mut().remove(bucket);
+    }
+
+    /// Waits until nothing that is pending stands in the way of a request.
+    pub async fn barrier(&self, request: &Request, parameters: &Map<String, Value>) {
+        for scope in scopes(request, parameters) {
+            let blocks = || match &scope {
+                Wait::Object(bucket, key) => {
+                    self.pending.borrow().blocks(Scope::Object(bucket, key))
+                }
+                Wait::Bucket(bucket) => self.pending.borrow().blocks(Scope::Bucket(bucket)),
+                Wait::Everything => self.pending.borrow().blocks(Scope::Everything),
+            };
+            self.until(|| !blocks()).await;
+        }
+    }
+
+    /// Waits until every write of an invocation has ended; gives those that were lost.
+    pub async fn settle(&self, invocation: &str) -> Vec<FailedWrite> {
+        self.until(|| self.of_invocation(invocation) == 0).await;
+        self.failed.borrow_mut().remove(invocation).unwrap_or_default()
+    }
+
+    /// Waits until nothing is pending.
+    pub async fn empty(&self) {
+        self.until(|| self.pending.borrow().is_empty()).await;
+    }
+
+    async fn until(&self, is_so: impl Fn() -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            if is_so() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Writes of an invocation that are pending.
+    pub fn of_invocation(&self, invocation: &str) -> usize {
+        self.pending.borrow().of_invocation(invocation)
+    }
+
+    /// Writes of an invocation that are pending, or have failed and were not told.
+    pub fn unsettled(&self, invocation: &str) -> usize {
+        let failed = self.failed.borrow().get(invocation).map_or(0, Vec::len);
+        self.of_invocation(invocation) + failed
+    }
+
+    /// What a GET or HEAD of an object sees that has a pending write; nothing where there is none,
+    /// or where the store has to be asked.
+    pub fn overlay(
+        &self,
+        request: &Request,
+        parameters: &Map<String, Value>,
+    ) -> Option<(Acknowledged, Rc<Body>)> {
+        let asks = |(name, value): (&String, &Value)| {
+            value.is_null() || ["Bucket", "Key", "ChecksumMode"].contains(&name.as_str())
+        };
+        let reads = matches!(request.operation.name, "GetObject" | "HeadObject");
+        if !reads || !parameters.iter().all(asks) {
+            return None;
+        }
+        let name = (request.bucket.clone()?, request.key.clone()?);
+        let pending = self.pending.borrow();
+        let write = pending.newest(&name)?;
+        let answers = self.buckets.borrow().get(&name.0)?.clone();
+        let Answers::Foretold { constant, has_crc32 } = answers else { return None };
+        // What a store makes of an object without a type, stores disagree about.
+        write.request.header_value("content-type")?;
+        let head = described(write, &constant, has_crc32);
+        match understand(request, &head, &[]) {
+            Answer::Done(result) => Some((Acknowledged { result, head }, write.body.clone())),
+            _ => None,
+        }
+    }
+}
+
+/// Makes it durable that a write has begun, and takes it. It is a task of its own, which goes on
+/// where the call is cancelled: a record that is being written is waited for, and one that was
+/// written has its end.
+async fn begin(
+    tenant: &Rc<Tenant>,
+    name: Name,
+    parameters: Map<String, Value>,
+    invocation: String,
+    write: Write,
+) -> Result<(), Option<HeldBytes>> {
+    let tenant = tenant.clone();
+    let task = tokio::task::spawn_local(async move {
+        let writeback = &tenant.writeback;
+        let Some(journal) = &writeback.journal else { return Err(write.held) };
+        let Some(id) = journal.begun(&parameters, &invocation, &write.body).await else {
+            return Err(write.held);
+        };
+        // Its invocation does not wait for it.
+        let pushed = writeback.push(&tenant, name, "", Write { journal_id: Some(id), ..write });
+        if pushed.is_err() {
+            journal.ended(id).await;
+        }
+        pushed
+    });
+    task.await.unwrap_or(Err(None))
+}
+
+fn shortened(said: &str) -> String {
+    said.chars().take(SAID_CHARS_MAX).collect()
+}
+
+/// What a request has to wait for.
+enum Wait {
+    Object(String, String),
+    Bucket(String),
+    Everything,
+}
+
+fn scopes(request: &Request, parameters: &Map<String, Value>) -> Vec<Wait> {
+    let bucket = request.bucket.clone().unwrap_or_default();
+    let mut all = vec![match (request.operation.target, &request.key) {
+        (Target::Service, _) => Wait::Everything,
+        (Target::Object, Some(key)) => Wait::Object(bucket, key.clone()),
+        _ => Wait::Bucket(bucket),
+    }];
+    // Written as a header; which object it is depends on its encoding.
+    if let Some(source) = parameters.get("CopySource").and_then(Value::as_str) {
+        let source = unlade_s3::encode::unpercent(source, false);
+        let source = source.trim_start_matches('/');
+        all.push(Wait::Bucket(source.split('/').next().unwrap_or_default().to_owned()));
+    }
+    debug_assert!(request.operation.effect != Effect::ChangeBucket || request.key.is_none());
+    all
+}
+
+/// How a bucket answers, from one answer.
+fn learn(body: &Body, result: &Map<String, Value>, headers: &[(String, String)]) -> Answers {
+    let tag = result.get("ETag").and_then(Value::as_str).unwrap_or_default();
+    let known: HashSet<&str> = FORETOLD.iter().copied().collect();
+    let plain = result.keys().all(|name| known.contains(name.as_str()));
+    let encryption = result.get("ServerSideEncryption").and_then(Value::as_str);
+    if tag.trim_matches('"') != body.md5() || !plain || encryption.is_some_and(|e| e != "AES256") {
+        return Answers::Otherwise;
+    }
+    let is_constant = |(name, _): &&(String, String)| {
+        CONSTANT.iter().any(|constant| name.eq_ignore_ascii_case(constant))
+    };
+    let constant = headers.iter().filter(is_constant).cloned().collect();
+    Answers::Foretold { constant, has_crc32: result.contains_key("ChecksumCRC32") }
+}
+
+/// What the store will answer.
+fn foretell(
+    request: &Request,
+    body: &Body,
+    constant: &[(String, String)],
+    has_crc32: bool,
+) -> Option<(Map<String, Value>, Head)> {
+    let mut headers = constant.to_vec();
+    headers.push(("etag".to_owned(), format!("\"{}\"", body.md5())));
+    if has_crc32 {
+        headers.push(("x-amz-checksum-crc32".to_owned(), body.crc32().to_owned()));
+    }
+    headers.push(("content-length".to_owned(), "0".to_owned()));
+    let head = Head { status: 200, headers };
+    match understand(request, &head, &[]) {
+        Answer::Done(result) => Some((result, head)),
+        _ => None,
+    }
+}
+
+/// What a GET of a write says, beside its body.
+fn described(write: &Write, constant: &[(String, String)], has_crc32: bool) -> Head {
+    let mut headers = constant.to_vec();
+    if has_crc32 {
+        headers.push(("x-amz-checksum-crc32".to_owned(), write.body.crc32().to_owned()));
+    }
+    let (_, date) = unlade_s3::value::of_time(write.at);
+    for (name, value) in [
+        ("accept-ranges", "bytes".to_owned()),
+        ("last-modified", date),
+        ("etag", format!("\"{}\"", write.body.md5())),
+        ("content-length", write.body.octets().len().to_string()),
+    ] {
+        headers.push((name.to_owned(), value));
+    }
+    let kept = |name: &str| {
+        name.starts_with("x-amz-meta-")
+            || name.starts_with("content-")
+            || ["cache-control", "expires", "x-amz-website-redirect-location"].contains(&name)
+    };
+    headers.extend(write.request.headers.iter().filter(|(name, _)| kept(name)).cloned());
+    Head { status: 200, headers }
+}
+
+#[cfg(test)]
+mod tests;

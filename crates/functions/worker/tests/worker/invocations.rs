@@ -1,0 +1,130 @@
+//! Invocations through the worker: events, results, roles, restores.
+
+use serde_json::json;
+use unlade_fn_worker::control::ROLES_MAX;
+use unlade_guest_protocol::Status;
+use unlade_guest_protocol::control::{Said, WriteMode};
+
+use crate::bed::{Bed, everything, octets};
+
+#[test]
+fn events_and_results_of_any_size_pass() {
+    let mut bed = Bed::new();
+    let mut guest = bed.guest();
+    for (at, bytes) in [0, 10, 50_000, 1_000_000].into_iter().enumerate() {
+        let event = octets(bytes);
+        let id = format!("i{at}");
+        bed.gateway.invoke(&guest, &id, WriteMode::Sync, &event);
+        let (head, came) = guest.invoked();
+        assert_eq!((head.id.as_str(), head.handler.as_str()), (id.as_str(), "app.handler"));
+        assert!(came == event);
+        let result = octets(bytes + 1);
+        guest.reply(&id, &result);
+        let replied = bed.gateway.replied(&id);
+        assert!(replied.octets == result);
+        let Said::Replied { log_tail, pending_writes, .. } = replied.said else { panic!() };
+        assert_eq!((log_tail.as_str(), pending_writes), ("printed", 0));
+    }
+}
+
+#[test]
+fn an_instance_runs_one_invocation_at_a_time() {
+    let mut bed = Bed::new();
+    let mut guest = bed.guest();
+    bed.gateway.invoke(&guest, "first", WriteMode::Sync, b"{}");
+    assert_eq!(guest.invoked().0.id, "first");
+    bed.gateway.invoke(&guest, "second", WriteMode::Sync, b"{}");
+    let second =
+        |said: &Said| matches!(said, Said::Refused { invocation: Some(id), .. } if id == "second");
+    bed.gateway.expect(second);
+    guest.reply("first", b"1");
+    assert_eq!(bed.gateway.replied("first").octets, b"1");
+}
+
+#[test]
+fn a_role_decides_what_its_instances_may_do() {
+    let mut bed = Bed::new();
+    let mut owner = bed.guest();
+    for bucket in ["input", "output"] {
+        owner.call("CreateBucket", json!({"Bucket": bucket}), b"").done();
+    }
+    owner.call("PutObject", json!({"Bucket": "input", "Key": "a/1"}), b"one").done();
+    owner.call("PutObject", json!({"Bucket": "input", "Key": "b/1"}), b"two").done();
+    let policy = json!({"statements": [
+        {"effect": "allow", "actions": ["s3:GetObject"], "resources": ["input/a/*"]},
+        {"effect": "allow", "actions": ["s3:PutObject"], "resources": ["output/*"]}]});
+    bed.gateway.role(2, policy);
+    let mut guest = bed.gateway.attach(2);
+    let mut code = |operation: &str, parameters, body: &[u8]| {
+        let came = guest.call(operation, parameters, body);
+        match came.status {
+            Status::Done => "done".to_owned(),
+            _ => came.code().to_owned(),
+        }
+    };
+    assert_eq!(code("GetObject", json!({"Bucket": "input", "Key": "a/1"}), b""), "done");
+    assert_eq!(code("GetObject", json!({"Bucket": "input", "Key": "b/1"}), b""), "AccessDenied");
+    let copy = |source: &str| json!({"Bucket": "output", "Key": "c", "CopySource": source});
+    assert_eq!(code("CopyObject", copy("input/a/1"), b""), "done");
+    assert_eq!(code("CopyObject", copy("input/b/1"), b""), "AccessDenied");
+    assert_eq!(code("DeleteObject", json!({"Bucket": "output", "Key": "c"}), b""), "AccessDenied");
+    let sneaky = json!({"Bucket": "input", "Key": "a/../b/1"});
+    assert_eq!(code("GetObject", sneaky, b""), "Invalid");
+    let signed = json!({"Operation": "GetObject",
+        "Parameters": {"Bucket": "input", "Key": "b/1"}, "ExpiresIn": 60});
+    assert_eq!(code("GeneratePresignedUrl", signed, b""), "AccessDenied");
+    // A large body that is not allowed is not waited for.
+    let put = json!({"Bucket": "input", "Key": "a/2"});
+    assert_eq!(code("PutObject", put, &octets(300_000)), "AccessDenied");
+}
+
+#[test]
+fn a_restored_instance_has_another_epoch_and_a_fresh_region() {
+    let mut bed = Bed::new();
+    let mut guest = bed.guest();
+    guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
+    let before = guest.epoch();
+    guest.greet_again();
+    assert_ne!(guest.epoch(), before);
+    let put = json!({"Bucket": "box", "Key": "k"});
+    guest.call("PutObject", put.clone(), b"after").done();
+    assert_eq!(guest.call("GetObject", put, b"").body, b"after");
+}
+
+#[test]
+fn an_instance_that_is_detached_is_told_and_gone() {
+    let mut bed = Bed::new();
+    let guest = bed.guest();
+    bed.gateway.say(Said::Detach { instance: guest.instance });
+    assert_eq!(bed.gateway.gone(&guest), "detached");
+    bed.gateway.say(Said::Detach { instance: 77 });
+    bed.gateway.expect(|said| matches!(said, Said::Refused { instance: Some(77), .. }));
+}
+
+#[test]
+fn octets_that_are_no_message_end_a_gateway_and_no_other() {
+    let mut bed = Bed::new();
+    let mut other = crate::bed::gateway::Gateway::connect(&bed.config.control);
+    other.role(1, crate::bed::everything());
+    let guest = other.attach(1);
+    other.say_octets(&[0xff; 16]);
+    assert_eq!(other.rest(), []);
+    drop(guest);
+    let mut guest = bed.guest();
+    guest.call("ListBuckets", json!({}), b"").done();
+}
+
+#[test]
+fn a_role_that_is_known_is_replaced_though_there_are_no_more() {
+    let mut bed = Bed::new();
+    for role in 2..=ROLES_MAX as u64 {
+        bed.gateway.role(role, json!({"statements": []}));
+    }
+    // The first one, which everything was allowed.
+    bed.gateway.role(1, json!({"statements": []}));
+    let denied = bed.guest().call("ListBuckets", json!({}), b"");
+    assert_eq!(denied.code(), "AccessDenied");
+    bed.gateway.role(0, everything());
+    bed.gateway
+        .expect(|said| matches!(said, Said::Refused { reason, .. } if reason.contains("roles")));
+}

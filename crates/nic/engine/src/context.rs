@@ -1,0 +1,47 @@
+//! What a device keeps of a flow in each direction, and how large that is.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use unlade_net::FlowKey;
+
+use crate::rx::Rx;
+use crate::tx::Tx;
+use crate::{composed, nvme, tls};
+
+/// Most octets of dynamic state of a flow, its name included (§6.5 of the paper).
+pub const CONTEXT_BYTES_MAX: usize = 208;
+
+/// A TCP connection's name in 36 octets; IPv4 addresses are mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tuple {
+    addresses: [[u8; 16]; 2],
+    ports: [u16; 2],
+}
+
+impl From<&FlowKey> for Tuple {
+    fn from(flow: &FlowKey) -> Tuple {
+        let octets = |address: SocketAddr| match address.ip() {
+            IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            IpAddr::V6(address) => Ipv6Addr::octets(&address),
+        };
+        let ends = [flow.client, flow.service];
+        Tuple { addresses: ends.map(octets), ports: ends.map(|end| end.port()) }
+    }
+}
+
+/// The dynamic state `S` of a flow, [`Rx`] or [`Tx`], with its name.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<S> {
+    /// Whose it is.
+    pub flow: Tuple,
+    /// How far it is.
+    pub state: S,
+}
+
+const _: () = assert!(size_of::<Context<Rx<tls::Progress>>>() <= CONTEXT_BYTES_MAX);
+const _: () = assert!(size_of::<Context<Tx<tls::Progress>>>() <= CONTEXT_BYTES_MAX);
+const _: () = assert!(size_of::<Context<Rx<nvme::Progress>>>() <= CONTEXT_BYTES_MAX);
+const _: () = assert!(size_of::<Context<Tx<nvme::Progress>>>() <= CONTEXT_BYTES_MAX);
+const _: () = assert!(size_of::<Context<composed::rx::Inner>>() <= CONTEXT_BYTES_MAX);
+const _: () = assert!(size_of::<Context<composed::tx::Inner>>() <= CONTEXT_BYTES_MAX);
+const _: () = assert!(size_of::<Context<composed::tx::Outer>>() <= CONTEXT_BYTES_MAX);

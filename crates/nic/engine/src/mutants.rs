@@ -1,0 +1,60 @@
+//! Each rule is needed: without it a comparison finds something wrong, and soon.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use unlade_testkit::Random;
+
+use crate::model::{emission, exchange, receive, transmit};
+use crate::rule::{OFF, Rule};
+
+/// Random cases in which a missing rule must show.
+const CASES: u64 = 10_000;
+
+fn must_be_found<S>(rule: Rule, run: fn(&mut Random) -> Result<S, String>) {
+    OFF.set(Some(rule));
+    let case = |seed| {
+        // A panic is a way of finding it.
+        let run = || run(&mut Random::new(seed)).err();
+        let found = catch_unwind(AssertUnwindSafe(run));
+        Some((seed, found.unwrap_or_else(|_| Some("it panics".to_owned()))?))
+    };
+    let Some((seed, why)) = (0..unlade_testkit::count(CASES)).find_map(case) else {
+        panic!("nobody misses {rule:?}")
+    };
+    println!("{rule:?}: case {seed} finds that {why}");
+}
+
+macro_rules! rules {
+    ($($name:ident: $rule:ident $run:path,)*) => {
+        $(#[test] fn $name() { must_be_found(Rule::$rule, $run); })*
+    };
+}
+
+rules! {
+    wrap: Wrap receive::run,
+    wrap_sent: Wrap transmit::run,
+    tail: Tail receive::run,
+    length: Length receive::run,
+    confirm: Confirm receive::run,
+    generation: Generation receive::run,
+    keepalive: Keepalive receive::run,
+    failing: Failing receive::run,
+    whole: Whole receive::run,
+    restore: Restore receive::run,
+    undo: Undo receive::run,
+    fail_closed: FailClosed transmit::run,
+    acknowledged: Acknowledged transmit::run,
+    failing_pdus: Failing exchange::plain,
+    whole_pdus: Whole exchange::plain,
+    recheck: Recheck exchange::plain,
+    bounds: Bounds exchange::plain,
+    registration: Registration exchange::plain,
+    fresh: Fresh exchange::plain,
+    inner_type: InnerType exchange::secure,
+    inner_gap: InnerGap exchange::secure,
+    inner_replay: InnerReplay emission::secure,
+    wrap_pdus: Wrap emission::plain,
+    acknowledged_pdus: Acknowledged emission::secure,
+    fail_closed_pdus: FailClosed emission::plain,
+    inner_generation: Generation exchange::secure,
+}

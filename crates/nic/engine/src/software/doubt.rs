@@ -1,0 +1,302 @@
+//! Which copy TCP has kept of octets that the device has delivered more than once: sealed, and
+//! decrypted.
+//!
+//! The record's tag decides, and there is no need to try it with every choice. A tag of GCM is
+//! linear in the ciphertext (SP 800-38D §6.4): taking another copy of one part adds the same
+//! difference to it, whatever is taken of the others. So each part's difference is computed once,
+//! and the choice whose differences add up to what the tag lacks is found by elimination over
+//! GF(2), in time that grows with the parts and not with their choices.
+//!
+//! A forger gains by it as if he had that many attempts at once, 2^[`UNKNOWNS_MAX`] at most against
+//! a tag of 128 bits, and the first failure ends the connection.
+
+use zeroize::Zeroizing;
+
+use crate::resync::Worked;
+use crate::software::open::Part;
+use crate::tls::TAG_BYTES;
+
+/// Most ways in which octets may have come that were delivered more than once.
+pub const WAYS_MAX: usize = 4;
+/// Most unknowns that are solved for: one for each way of a part beyond its first one. Where parts
+/// have more, neighbours are taken together, as if TCP had kept the same copy of them.
+pub const UNKNOWNS_MAX: usize = 56;
+
+/// A part of a record that came in one of several ways, the likeliest first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Doubt {
+    /// Which part.
+    part: usize,
+    ways: [Option<Worked>; WAYS_MAX],
+    count: usize,
+}
+
+impl Doubt {
+    /// Those of `ways` beyond [`WAYS_MAX`] do not count.
+    pub(crate) fn new(part: usize, ways: &[Option<Worked>]) -> Doubt {
+        let count = ways.len().min(WAYS_MAX);
+        let mut doubt = Doubt { part, ways: [None; WAYS_MAX], count };
+        doubt.ways[..count].copy_from_slice(&ways[..count]);
+        doubt
+    }
+
+    /// Which part it is.
+    pub(crate) fn part(&self) -> usize {
+        self.part
+    }
+
+    fn ways(&self) -> &[Option<Worked>] {
+        &self.ways[..self.count]
+    }
+}
+
+/// A record as it was delivered, and what is known of it.
+pub(crate) struct Doubtful<'r> {
+    /// Its octets.
+    pub(crate) octets: &'r [u8],
+    /// Its parts; of those in doubt the first way is noted.
+    pub(crate) parts: &'r [Part],
+    /// Those in doubt, in order.
+    pub(crate) doubts: &'r [Doubt],
+}
+
+/// One or several neighbours in doubt, which come in the same way.
+struct Unknown {
+    first: usize,
+    end: usize,
+    way: usize,
+}
+
+impl Doubtful<'_> {
+    /// In which way each part has come, if there is a choice for which `tag` gives the record's own
+    /// tag. `tag` computes it of octets (which it may change) with parts that came as noted.
+    pub(crate) fn solve(
+        &self,
+        mut tag: impl FnMut(&mut [u8], &mut [Part]) -> [u8; TAG_BYTES],
+    ) -> Option<Vec<Part>> {
+        let start = self.octets.len().checked_sub(TAG_BYTES)?;
+        let own = value(self.octets[start..].try_into().ok()?);
+        let mut octets = Zeroizing::new(self.octets.to_vec());
+        let mut parts = self.parts.to_vec();
+        let mut tag_of = |chosen: &[Part]| {
+            octets.copy_from_slice(self.octets);
+            parts.copy_from_slice(chosen);
+            value(tag(&mut octets, &mut parts))
+        };
+        let first = tag_of(self.parts);
+        let unknowns = self.unknowns();
+        let mut basis = Basis::default();
+        let mut chosen = self.parts.to_vec();
+        for (index, unknown) in unknowns.iter().enumerate() {
+            self.choose(&mut chosen, unknown);
+            basis.insert(tag_of(&chosen) ^ first, 1 << index);
+            self.reset(&mut chosen, unknown);
+        }
+        let solution = basis.solve(own ^ first)?;
+        let taken = unknowns.iter().enumerate().filter(|(index, _)| solution >> index & 1 == 1);
+        taken.for_each(|(_, unknown)| self.choose(&mut chosen, unknown));
+        // Two ways of one part add up to none of them, as a rule: the tag, computed again, tells.
+        (tag_of(&chosen) == own).then_some(chosen)
+    }
+
+    /// What is to be found out; [`UNKNOWNS_MAX`] at most.
+    fn unknowns(&self) -> Vec<Unknown> {
+        let all: usize = self.doubts.iter().map(|doubt| doubt.count.saturating_sub(1)).sum();
+        let together = all.div_ceil(UNKNOWNS_MAX).max(1);
+        let mut unknowns = Vec::with_capacity(all.min(UNKNOWNS_MAX));
+        let mut first = 0;
+        while first < self.doubts.len() {
+            let end = (first + together).min(self.doubts.len());
+            let most = self.doubts[first..end].iter().map(|doubt| doubt.count).max();
+            unknowns.extend((1..most.unwrap_or(1)).map(|way| Unknown { first, end, way }));
+            first = end;
+        }
+        unknowns.truncate(UNKNOWNS_MAX);
+        unknowns
+    }
+
+    fn choose(&self, chosen: &mut [Part], unknown: &Unknown) {
+        for doubt in &self.doubts[unknown.first..unknown.end] {
+            chosen[doubt.part].worked = doubt.ways()[unknown.way.min(doubt.count - 1)];
+        }
+    }
+
+    fn reset(&self, chosen: &mut [Part], unknown: &Unknown) {
+        for doubt in &self.doubts[unknown.first..unknown.end] {
+            chosen[doubt.part].worked = doubt.ways()[0];
+        }
+    }
+}
+
+fn value(tag: [u8; TAG_BYTES]) -> u128 {
+    u128::from_be_bytes(tag)
+}
+
+/// Independent differences of tags, each with the set of unknowns whose sum it is.
+#[derive(Default)]
+struct Basis {
+    /// By leading bit, the highest first.
+    rows: Vec<(u128, u64)>,
+}
+
+impl Basis {
+    /// The difference of one more unknown. One that is a sum of others is left out: what it would
+    /// choose, they can.
+    fn insert(&mut self, difference: u128, set: u64) {
+        let (left, set) = self.reduce(difference, set);
+        if left != 0 {
+            let at = self.rows.partition_point(|(row, _)| *row > left);
+            self.rows.insert(at, (left, set));
+        }
+    }
+
+    /// The unknowns whose differences add up to `sum`.
+    fn solve(&self, sum: u128) -> Option<u64> {
+        let (left, set) = self.reduce(sum, 0);
+        (left == 0).then_some(set)
+    }
+
+    fn reduce(&self, mut sum: u128, mut set: u64) -> (u128, u64) {
+        for (row, of) in &self.rows {
+            if sum.leading_zeros() == row.leading_zeros() {
+                sum ^= row;
+                set ^= of;
+            }
+        }
+        (sum, set)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Basis, Doubt, Doubtful, UNKNOWNS_MAX, WAYS_MAX};
+    use crate::resync::{Extent, Pass, Worked};
+    use crate::software::open::{Part, Position};
+    use crate::tls::{TAG_BYTES, Tls, Version};
+    use unlade_net::SeqNumber;
+    use unlade_testkit::Random;
+
+    const NUMBER: u64 = 3;
+    const WORKED: Option<Worked> = Some(worked(9));
+
+    const fn worked(generation: u32) -> Worked {
+        let message = Extent { start: SeqNumber(0), bytes: 0, number: NUMBER };
+        Worked { pass: Pass { key: 0, generation }, message }
+    }
+
+    fn tls() -> Tls {
+        Tls::new(Version::Tls13, &[7; 16], [9; 12]).unwrap()
+    }
+
+    fn sealed(content: &[u8]) -> Vec<u8> {
+        let mut record = vec![23, 3, 3];
+        record.extend(((content.len() + TAG_BYTES) as u16).to_be_bytes());
+        record.extend(content);
+        record.extend([0; TAG_BYTES]);
+        let parts = [Part { end: record.len(), worked: WORKED }];
+        let tag = tls().tag(NUMBER, &mut record.clone(), &parts);
+        let end = record.len() - TAG_BYTES;
+        record[end..].copy_from_slice(&tag);
+        let position = Position { start: SeqNumber(0), number: NUMBER };
+        let all = 0..record.len();
+        tls().restore(&position, &mut record, all, &worked(0).message);
+        record
+    }
+
+    #[test]
+    fn elimination_finds_what_adds_up() {
+        unlade_testkit::cases(500, |random| {
+            let count = 1 + random.below(UNKNOWNS_MAX as u64) as usize;
+            let mut next = || u128::from(random.next()) << 64 | u128::from(random.next());
+            let differences: Vec<u128> = (0..count).map(|_| next()).collect();
+            let (set, other) = (next() as u64 & (u64::MAX >> (64 - count)), next());
+            let mut basis = Basis::default();
+            for (index, difference) in differences.iter().enumerate() {
+                basis.insert(*difference, 1 << index);
+            }
+            let sum = |set: u64| {
+                let taken = (0..count).filter(|index| set >> index & 1 == 1);
+                taken.fold(0, |sum, index| sum ^ differences[index])
+            };
+            assert_eq!(basis.solve(sum(set)), Some(set));
+            // Any other value is a sum with a chance of 2^-72 at most.
+            assert_eq!(basis.solve(other), None);
+        });
+    }
+
+    #[test]
+    fn differences_that_depend_on_each_other_are_no_obstacle() {
+        let mut basis = Basis::default();
+        for (index, difference) in [0b110, 0b011, 0b101, 0, 0b1000].into_iter().enumerate() {
+            basis.insert(difference, 1 << index);
+        }
+        assert_eq!(basis.solve(0b1101), Some(0b10011));
+        assert_eq!(basis.solve(0b100), None);
+    }
+
+    /// A record of which TCP has kept copies at random: the octets, and what is known of them.
+    fn kept(random: &mut Random, content: usize, cuts: u64) -> (Vec<u8>, Vec<Part>, Vec<Doubt>) {
+        let plain: Vec<u8> = (0..content).map(|_| random.next() as u8).collect();
+        let (sealed, clear) = (sealed(&plain), [&[23, 3, 3, 0, 0], &plain[..]].concat());
+        let mut octets = sealed.clone();
+        let mut ends: Vec<usize> =
+            (0..cuts).map(|_| 1 + random.below(sealed.len() as u64) as usize).collect();
+        ends.push(sealed.len());
+        ends.sort_unstable();
+        ends.dedup();
+        let (mut parts, mut doubts, mut start) = (Vec::new(), Vec::new(), 0);
+        for (part, &end) in ends.iter().enumerate() {
+            let decrypted = random.once_in(2);
+            let range = start.max(5)..end.min(clear.len());
+            if decrypted && !range.is_empty() {
+                octets[range.clone()].copy_from_slice(&clear[range]);
+            }
+            let truth = if decrypted { WORKED } else { None };
+            let ways = match random.below(3) {
+                0 => vec![truth],
+                1 => vec![WORKED, None],
+                _ => vec![None, WORKED],
+            };
+            if ways.len() > 1 {
+                doubts.push(Doubt::new(part, &ways));
+            }
+            parts.push(Part { end, worked: ways[0] });
+            start = end;
+        }
+        (octets, parts, doubts)
+    }
+
+    #[test]
+    fn the_kept_copies_are_found() {
+        unlade_testkit::cases(300, |random| {
+            let content = random.below(3000) as usize;
+            let (mut octets, parts, doubts) = kept(random, content, 30);
+            let doubtful = Doubtful { octets: &octets, parts: &parts, doubts: &doubts };
+            let tag = |octets: &mut [u8], parts: &mut [Part]| tls().tag(NUMBER, octets, parts);
+            let parts = doubtful.solve(tag).unwrap();
+            tls().open(NUMBER, &mut octets, &parts).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_record_that_was_changed_has_no_choice() {
+        unlade_testkit::cases(100, |random| {
+            let (mut octets, parts, doubts) = kept(random, 2000, 30);
+            let at = 5 + random.below(octets.len() as u64 - 5) as usize;
+            octets[at] ^= 1 << random.below(8);
+            let doubtful = Doubtful { octets: &octets, parts: &parts, doubts: &doubts };
+            let tag = |octets: &mut [u8], parts: &mut [Part]| tls().tag(NUMBER, octets, parts);
+            assert!(doubtful.solve(tag).is_none());
+        });
+    }
+
+    #[test]
+    fn more_unknowns_than_the_limit_are_taken_together() {
+        let ways: Vec<_> = (0..9).map(|generation| Some(worked(generation))).collect();
+        let doubts: Vec<_> = (0..500).map(|part| Doubt::new(part, &ways)).collect();
+        assert_eq!(doubts[0].ways().len(), WAYS_MAX);
+        let doubtful = Doubtful { octets: &[], parts: &[], doubts: &doubts };
+        assert!(doubtful.unknowns().len() <= UNKNOWNS_MAX);
+        assert_eq!(doubtful.unknowns().last().unwrap().end, 500);
+    }
+}

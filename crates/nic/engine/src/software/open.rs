@@ -1,0 +1,164 @@
+//! What is left to do for a record that the device has decrypted in part.
+//!
+//! Every octet goes through counter mode once and through GHASH once, as if nothing had been
+//! decrypted: what came sealed is decrypted and hashed, of what came decrypted the ciphertext is
+//! made again, hashed and thrown away. So it costs what decrypting a record costs, less than the
+//! paper's fallback, which encrypts the record before it decrypts it.
+
+use std::ops::Range;
+
+use unlade_aead::{Forged, Progress};
+use unlade_net::SeqNumber;
+use zeroize::Zeroize;
+
+use crate::l5p::{HEADER_BYTES_MAX, Message};
+use crate::resync::{Extent, Worked};
+use crate::rule::{Rule, holds};
+use crate::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, TAG_BYTES, Tls, Version};
+
+/// Octets whose ciphertext is made again at once.
+const PIECE_BYTES: usize = 1024;
+
+/// A range of a record that came in one way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Where it ends, octets behind the start of the record. It starts where the one before ends.
+    pub end: usize,
+    /// How the device has decrypted it; nothing where it came sealed.
+    pub worked: Option<Worked>,
+}
+
+/// A record among those of the stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Position {
+    /// Where it starts.
+    pub start: SeqNumber,
+    /// Its number, or the one that the device took it for.
+    pub number: u64,
+}
+
+impl Position {
+    /// Which octets of the record the device has taken for some of `message`.
+    fn overlap(&self, record_bytes: usize, message: &Extent) -> Range<usize> {
+        let clamp = |at: i64| at.clamp(0, record_bytes as i64) as usize;
+        let start = i64::from(message.start.since(self.start));
+        clamp(start)..clamp(start + i64::from(message.bytes))
+    }
+
+    /// How many of the octets in `range` of the record were taken for some of another one; they are
+    /// the first ones.
+    pub(crate) fn mistaken(&self, range: Range<usize>, message: &Extent) -> Option<usize> {
+        let taken = self.overlap(range.end, message).end.saturating_sub(range.start);
+        let is_own = (message.start, message.number) == (self.start, self.number);
+        (taken > 0 && !is_own).then_some(taken)
+    }
+}
+
+impl Tls {
+    /// The octets of a record that are ciphertext, from its start on.
+    pub(crate) fn sealed_range(&self, record_bytes: usize) -> Range<usize> {
+        self.prefix_bytes()..record_bytes - TAG_BYTES
+    }
+
+    /// The nonce in a record of TLS 1.2; nothing but zeros of one that is not there.
+    pub(crate) fn explicit(&self, record: &[u8]) -> [u8; EXPLICIT_NONCE_BYTES] {
+        let mut explicit = [0; EXPLICIT_NONCE_BYTES];
+        let range = HEADER_BYTES..HEADER_BYTES + EXPLICIT_NONCE_BYTES;
+        if let Some(nonce) = record.get(range).filter(|_| self.version() == Version::Tls12) {
+            explicit.copy_from_slice(nonce);
+        }
+        explicit
+    }
+
+    /// Opens a whole `record` in place, record `number`, whose `parts` have come sealed or
+    /// decrypted.
+    ///
+    /// # Errors
+    /// [`Forged`]: what is in `record` must not be used.
+    pub(crate) fn open(
+        &self,
+        number: u64,
+        record: &mut [u8],
+        parts: &[Part],
+    ) -> Result<(), Forged> {
+        let sealed = self.sealed_range(record.len());
+        let mut tag = [0; TAG_BYTES];
+        tag.copy_from_slice(&record[sealed.end..]);
+        let at = self.pass_over(number, record, parts);
+        self.key().verify(&at, &tag)
+    }
+
+    /// The tag that record `number` must have, if its `parts` have come so; what is in `record` is
+    /// not to be used afterwards.
+    pub(crate) fn tag(&self, number: u64, record: &mut [u8], parts: &[Part]) -> [u8; TAG_BYTES] {
+        let at = self.pass_over(number, record, parts);
+        self.key().tag(&at).0
+    }
+
+    /// Decrypts what came sealed, and hashes the ciphertext of everything.
+    fn pass_over(&self, number: u64, record: &mut [u8], parts: &[Part]) -> Progress {
+        let sealed = self.sealed_range(record.len());
+        let mut header = [0; HEADER_BYTES_MAX];
+        header[..HEADER_BYTES].copy_from_slice(&record[..HEADER_BYTES]);
+        let message = Message { number, message_bytes: record.len() as u32, header };
+        let mut at = self.start(&message, &self.explicit(record));
+        let mut piece = [0; PIECE_BYTES];
+        let mut start = 0;
+        for part in parts {
+            let range = start.max(sealed.start)..part.end.min(sealed.end);
+            start = part.end;
+            let Some(octets) = record.get_mut(range) else { continue };
+            match part.worked {
+                None => self.key().decrypt(&mut at, octets),
+                Some(_) if !holds(Rule::Restore) => self.key().authenticate(&mut at, octets),
+                Some(_) => {
+                    for plain in octets.chunks(PIECE_BYTES) {
+                        self.key().encrypt_to(&mut at, plain, &mut piece[..plain.len()]);
+                    }
+                }
+            }
+        }
+        piece.zeroize();
+        at
+    }
+
+    /// Makes ciphertext again of the octets in `range` of a record at `position`, which the device
+    /// has decrypted under this key: of those that it took for some of `message` as that, of those
+    /// behind it as what they are.
+    pub(crate) fn restore(
+        &self,
+        position: &Position,
+        record: &mut [u8],
+        range: Range<usize>,
+        message: &Extent,
+    ) {
+        let middle = position.overlap(record.len(), message).end.clamp(range.start, range.end);
+        let own =
+            Extent { start: position.start, bytes: record.len() as u32, number: position.number };
+        let explicit = self.explicit(record);
+        self.undo(position, range.start, &mut record[range.start..middle], message, &explicit);
+        self.undo(position, middle, &mut record[middle..range.end], &own, &explicit);
+    }
+
+    /// Makes ciphertext again of octets, `at` octets behind the start of a record at `position`, which
+    /// were decrypted as some of `message`, with that `explicit` nonce.
+    pub(crate) fn undo(
+        &self,
+        position: &Position,
+        at: usize,
+        octets: &mut [u8],
+        message: &Extent,
+        explicit: &[u8; EXPLICIT_NONCE_BYTES],
+    ) {
+        // What is not ciphertext of the message was left as it was.
+        let start = i64::from(message.start.since(position.start)) - at as i64;
+        let body = start + self.prefix_bytes() as i64;
+        let end = start + i64::from(message.bytes) - TAG_BYTES as i64;
+        let (first, end) = (body.max(0), end.min(octets.len() as i64));
+        if first < end {
+            let nonce = self.nonce(message.number, explicit);
+            let octets = &mut octets[first as usize..end as usize];
+            self.key().keystream(&nonce, (first - body) as u64, octets);
+        }
+    }
+}

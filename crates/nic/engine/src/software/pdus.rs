@@ -1,0 +1,543 @@
+//! Received NVMe/TCP PDUs: what TCP delivers, in order, with what the device says of it.
+//!
+//! Octets go straight from where they were received to who wants them: only headers are put
+//! together here. A digest is computed only where the device has not checked it. A PDU is called
+//! good when its digests are: a header is not shown before, and data ends in [`Event::End`] or
+//! [`Event::Corrupt`].
+//!
+//! ```
+//! use unlade_nic_engine::nvme::Nvme;
+//! use unlade_nic_engine::software::pdus::{Event, Input, PduError, Pdus};
+//!
+//! fn receive(pdus: &mut Pdus, octets: &[u8], buffer: &mut [u8]) -> Result<(), PduError> {
+//!     let mut input = Input::plain(octets);
+//!     while let Some(event) = pdus.next(&mut input)? {
+//!         match event {
+//!             Event::Header { header, data_bytes } => println!("{header:?}, {data_bytes} octets"),
+//!             Event::Data { offset, octets, .. } => {
+//!                 buffer[offset as usize..][..octets.len()].copy_from_slice(octets);
+//!             }
+//!             // Never without a device.
+//!             Event::Recheck { .. } => (),
+//!             Event::End => println!("all of it is good"),
+//!             Event::Corrupt => println!("the command fails"),
+//!         }
+//!     }
+//!     Ok(())
+//! }
+//!
+//! let nvme = Nvme { header_digest: false, data_digest: false, data_bytes_max: 1 << 20 };
+//! let mut pdus = Pdus::new(nvme, unlade_net::SeqNumber(0));
+//! let mut response = [0; 24];
+//! response[..8].copy_from_slice(&[5, 0, 24, 0, 24, 0, 0, 0]);
+//! receive(&mut pdus, &response, &mut []).expect("a PDU");
+//! ```
+
+use thiserror::Error;
+use unlade_aead::crc32c;
+use unlade_net::SeqNumber;
+
+use crate::nvme::{COMMON_BYTES, DIGEST_BYTES, HEADER_BYTES_MAX, Layout, Nvme, Target, target};
+use crate::placement::{Placed, PlacedRanges, Registration};
+use crate::resync::{Pass, Request, Response};
+use crate::rule::{Rule, holds};
+use crate::software::boundaries::Boundaries;
+use crate::stats::Stats;
+
+/// Why a stream of PDUs ends. It is the peer's fault, or of somebody on the way. A data digest that
+/// is wrong does not end it ([`Event::Corrupt`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PduError {
+    /// Where a PDU should start there is none, or one that was not agreed on, or its lengths
+    /// contradict each other.
+    #[error("no PDU where one should start; send a termination request and close the connection")]
+    Malformed,
+    /// The header is not what its sender has sent: nothing that follows can be understood.
+    #[error("a header digest is wrong; send a termination request and close the connection")]
+    HeaderDigest,
+}
+
+/// What the device says of received octets. The default is that it says nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PduResult {
+    /// The octets are of this pass, and every digest that ends in them is right (`crc_ok`).
+    pub pass: Option<Pass>,
+    /// Where among them the first PDU starts, of those that start there; as the device sees it.
+    pub boundary: Option<u32>,
+    /// Which of them are in registered buffers already.
+    pub placed: PlacedRanges,
+}
+
+impl PduResult {
+    /// What is said of the octets from `start` to `end`, counted from `start`.
+    pub fn of(&self, start: u32, end: u32) -> PduResult {
+        let boundary = self.boundary.filter(|at| (start..end).contains(at)).map(|at| at - start);
+        PduResult { pass: self.pass, boundary, placed: self.placed.of(start, end) }
+    }
+
+    /// Adds what is said of the octets that follow the first `octets`, of which this is said. False
+    /// where the two cannot be said in one; nothing has changed then.
+    pub fn append(&mut self, octets: u32, behind: &PduResult) -> bool {
+        let placed_unchecked = !self.placed.is_empty() || !behind.placed.is_empty();
+        if self.pass != behind.pass || (self.pass.is_none() && placed_unchecked) {
+            return false;
+        }
+        let mut placed = self.placed;
+        for range in behind.placed.as_slice() {
+            let (start, end) = (octets + range.start, octets + range.end);
+            if !placed.push(Placed { start, end, ..*range }) {
+                return false;
+            }
+        }
+        self.placed = placed;
+        self.boundary = self.boundary.or(behind.boundary.map(|at| octets + at));
+        true
+    }
+}
+
+/// Octets that TCP delivers, of one packet or of several with the same pass, and the device's
+/// result for them.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'o> {
+    octets: &'o [u8],
+    /// How many were taken.
+    done: usize,
+    result: PduResult,
+}
+
+impl<'o> Input<'o> {
+    /// Octets of which the device says `result`, whose ranges count from the first of them.
+    pub fn new(octets: &'o [u8], result: PduResult) -> Input<'o> {
+        Input { octets, done: 0, result }
+    }
+
+    /// Octets that no device has seen.
+    pub fn plain(octets: &'o [u8]) -> Input<'o> {
+        Input::new(octets, PduResult::default())
+    }
+
+    /// How many were not taken yet.
+    pub fn left(&self) -> usize {
+        self.octets.len() - self.done
+    }
+
+    fn take(&mut self, count: usize) -> &'o [u8] {
+        let octets = &self.octets[self.done..self.done + count];
+        self.done += count;
+        octets
+    }
+
+    /// How many of the next octets, `most` at most, are placed in one go or not at all; and where
+    /// they are placed.
+    fn run(&self, most: usize) -> (usize, Option<(Registration, u32)>) {
+        let at = self.done as u32;
+        for placed in self.result.placed.as_slice() {
+            if at < placed.start {
+                return (most.min((placed.start - at) as usize), None);
+            }
+            if at < placed.end {
+                let offset = placed.offset.wrapping_add(at - placed.start);
+                let count = most.min((placed.end - at) as usize);
+                return (count, Some((placed.registration, offset)));
+            }
+        }
+        (most, None)
+    }
+}
+
+/// What is next in the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event<'e> {
+    /// A PDU's header, whole, without its digest, which was right.
+    Header {
+        /// HLEN octets.
+        header: &'e [u8],
+        /// How many octets of data follow.
+        data_bytes: u32,
+    },
+    /// The next octets of its data.
+    Data {
+        /// Where they are in the PDU's data; DATAO comes on top of it.
+        offset: u32,
+        /// They, in any case.
+        octets: &'e [u8],
+        /// The registration in whose buffer they are already, where they belong by the header. The
+        /// copy can be skipped if it is the one that the command has *now*.
+        placed: Option<Registration>,
+    },
+    /// The device has not checked a digest to its end that it began: the first `data_bytes` of the
+    /// PDU's data are to be given to [`Pdus::recheck`] from where they were put, before the next
+    /// event is asked for. Never where the device says nothing.
+    Recheck {
+        /// How many.
+        data_bytes: u32,
+    },
+    /// The PDU is complete, and its digests are right.
+    End,
+    /// The PDU is complete, and its data digest is wrong: what was given of its data is worthless.
+    /// The command fails (Transient Transport Error), the connection can go on.
+    Corrupt,
+}
+
+/// What part of a PDU was of one pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Run {
+    /// Nothing has come yet.
+    Empty,
+    /// All of it.
+    One(Pass),
+    /// The device cannot have checked it.
+    Broken,
+}
+
+impl Run {
+    fn join(&mut self, pass: Option<Pass>) {
+        *self = match (*self, pass) {
+            (Run::Empty, Some(pass)) => Run::One(pass),
+            (Run::One(first), Some(pass)) if first == pass => *self,
+            (Run::One(_), Some(_)) if !holds(Rule::OnePass) => *self,
+            (Run::One(_), _) if !holds(Rule::Whole) => *self,
+            _ => Run::Broken,
+        };
+    }
+
+    fn is_one(self) -> bool {
+        matches!(self, Run::One(_))
+    }
+}
+
+/// How far the device can be trusted with the current PDU.
+#[derive(Clone, Copy, Debug)]
+struct Trust {
+    run: Run,
+    /// It has seen the PDU start where it starts: it reads the same header, and sees the same end.
+    /// Otherwise these octets may have been the middle of another PDU to it.
+    aligned: bool,
+}
+
+impl Trust {
+    /// A PDU starts in octets of this pass; the device has seen one start there, or not.
+    fn start(&mut self, pass: Option<Pass>, seen: bool) {
+        let follows = self.aligned && pass.is_some_and(|pass| self.run == Run::One(pass));
+        self.aligned = follows || seen || !holds(Rule::Aligned);
+        self.run = Run::Empty;
+    }
+
+    /// The device has checked what there was to check so far.
+    fn is_whole(self) -> bool {
+        self.run.is_one() && self.aligned
+    }
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Common,
+    /// The rest of the header, its digest.
+    Header(Layout),
+    /// To be shown.
+    Shown(Layout),
+    Pad(Layout),
+    Data(Layout),
+    DataDigest(Layout),
+    Recheck(Layout),
+    /// The PDU is complete: its data is good, or not.
+    Verdict(bool),
+    Failed(PduError),
+}
+
+/// Puts headers together and checks digests, for one stream.
+#[derive(Clone, Debug)]
+pub struct Pdus {
+    nvme: Nvme,
+    stage: Stage,
+    /// Header and digest, as far as they are there.
+    header: [u8; HEADER_BYTES_MAX + DIGEST_BYTES],
+    /// Octets of the PDU that were taken.
+    offset: u32,
+    trust: Trust,
+    /// Octets of data at the begin whose digest was left to the device.
+    trusted_bytes: u32,
+    /// The digest of what was put before them, by [`Pdus::recheck`].
+    rechecked: (u32, u32),
+    /// The digest of the data behind those.
+    crc: u32,
+    digest: [u8; DIGEST_BYTES],
+    touched: bool,
+    boundaries: Boundaries,
+    /// The next octet of the stream.
+    position: SeqNumber,
+    response: Option<Response>,
+    stats: Stats,
+}
+
+/// An event whose header is not borrowed yet.
+#[derive(Clone, Copy)]
+pub(crate) enum Next<'o> {
+    Header(Layout),
+    Other(Event<'o>),
+}
+
+impl Pdus {
+    /// A PDU starts at `start`.
+    pub fn new(nvme: Nvme, start: SeqNumber) -> Pdus {
+        Pdus {
+            nvme,
+            stage: Stage::Common,
+            header: [0; HEADER_BYTES_MAX + DIGEST_BYTES],
+            offset: 0,
+            trust: Trust { run: Run::Empty, aligned: false },
+            trusted_bytes: 0,
+            rechecked: (0, 0),
+            crc: 0,
+            digest: [0; DIGEST_BYTES],
+            touched: false,
+            boundaries: Boundaries::new(start, 0),
+            position: start,
+            response: None,
+            stats: Stats::default(),
+        }
+    }
+
+    /// From the next PDU on other digests and limits are agreed on (after ICReq and ICResp, which
+    /// have neither). To be called between PDUs, after [`Event::End`].
+    pub fn agree(&mut self, nvme: Nvme) {
+        self.nvme = nvme;
+    }
+
+    /// Takes of `input` what makes one event, or all of it.
+    ///
+    /// # Errors
+    /// The stream has ended with an error: this one, or an earlier one.
+    pub fn next<'e, 'o: 'e>(
+        &'e mut self,
+        input: &mut Input<'o>,
+    ) -> Result<Option<Event<'e>>, PduError> {
+        Ok(self.step(input)?.map(|next| self.show(next)))
+    }
+
+    pub(crate) fn show<'e, 'o: 'e>(&'e self, next: Next<'o>) -> Event<'e> {
+        match next {
+            Next::Header(layout) => {
+                let header = &self.header[..layout.header_end as usize];
+                Event::Header { header, data_bytes: layout.data_bytes() }
+            }
+            Next::Other(event) => event,
+        }
+    }
+
+    /// What [`Pdus::next`] shows.
+    pub(crate) fn step<'o>(&mut self, input: &mut Input<'o>) -> Result<Option<Next<'o>>, PduError> {
+        loop {
+            match self.stage {
+                Stage::Failed(error) => return Err(error),
+                Stage::Common => {
+                    if !self.take_header(COMMON_BYTES, input) {
+                        return Ok(None);
+                    }
+                    let common = self.header.first_chunk().copied().unwrap_or_default();
+                    let layout = self.nvme.layout(&common);
+                    self.stage = layout.map_or(Stage::Failed(PduError::Malformed), Stage::Header);
+                }
+                Stage::Header(layout) => {
+                    if !self.take_header(layout.digest_end as usize, input) {
+                        return Ok(None);
+                    }
+                    self.stage = self.judge_header(&layout);
+                }
+                Stage::Shown(layout) => {
+                    self.stage = self.after_header(&layout);
+                    return Ok(Some(Next::Header(layout)));
+                }
+                Stage::Pad(layout) => {
+                    let left = (layout.data_start - self.offset) as usize;
+                    self.take(left.min(input.left()), input);
+                    if self.offset < layout.data_start {
+                        return Ok(None);
+                    }
+                    self.stage = Stage::Data(layout);
+                }
+                Stage::Data(layout) => {
+                    return Ok(self.data(&layout, input).map(Next::Other));
+                }
+                Stage::DataDigest(layout) => {
+                    if !self.take_digest(&layout, input) {
+                        return Ok(None);
+                    }
+                    if self.stage == Stage::Recheck(layout) {
+                        let data_bytes = self.trusted_bytes;
+                        return Ok(Some(Next::Other(Event::Recheck { data_bytes })));
+                    }
+                }
+                Stage::Recheck(layout) => self.stage = self.judge_data(&layout),
+                Stage::Verdict(good) => {
+                    self.finish();
+                    let event = if good { Event::End } else { Event::Corrupt };
+                    return Ok(Some(Next::Other(event)));
+                }
+            }
+        }
+    }
+
+    /// Takes `count` octets, which are there.
+    fn take<'o>(&mut self, count: usize, input: &mut Input<'o>) -> &'o [u8] {
+        if count > 0 {
+            if self.offset == 0 {
+                let seen = input.result.boundary == Some(input.done as u32);
+                self.trust.start(input.result.pass, seen);
+            }
+            self.trust.run.join(input.result.pass);
+            self.touched |= input.result.pass.is_some();
+            self.offset += count as u32;
+            self.position = self.position + count as u32;
+        }
+        input.take(count)
+    }
+
+    /// Takes octets of header and header digest until there are `until`; true where they are there.
+    fn take_header(&mut self, until: usize, input: &mut Input<'_>) -> bool {
+        let have = self.offset as usize;
+        let octets = self.take((until - have).min(input.left()), input);
+        self.header[have..have + octets.len()].copy_from_slice(octets);
+        have + octets.len() == until
+    }
+
+    fn judge_header(&self, layout: &Layout) -> Stage {
+        let (header, rest) = self.header.split_at(layout.header_end as usize);
+        let digest = u32::from_le_bytes(rest.first_chunk().copied().unwrap_or_default());
+        let wrong = layout.has_header_digest()
+            && !self.trust.is_whole()
+            && crc32c::update(0, header) != digest;
+        if wrong {
+            return Stage::Failed(PduError::HeaderDigest);
+        }
+        match target(header) {
+            Some(target) if target.data_bytes != layout.data_bytes() => {
+                Stage::Failed(PduError::Malformed)
+            }
+            _ => Stage::Shown(*layout),
+        }
+    }
+
+    fn after_header(&self, layout: &Layout) -> Stage {
+        match layout.data_bytes() {
+            0 => Stage::Verdict(true),
+            _ => Stage::Pad(*layout),
+        }
+    }
+
+    /// The next octets of data, which are placed in one go or not at all.
+    fn data<'o>(&mut self, layout: &Layout, input: &mut Input<'o>) -> Option<Event<'o>> {
+        let left = (layout.data_end - self.offset) as usize;
+        let (count, placed) = input.run(left.min(input.left()));
+        if count == 0 {
+            return None;
+        }
+        let offset = self.offset - layout.data_start;
+        let octets = self.take(count, input);
+        let belongs = target(&self.header)
+            .map(|Target { tag, offset: start, .. }| (tag, start.wrapping_add(offset)));
+        let placed = placed.filter(|(registration, at)| {
+            belongs == Some((registration.tag, *at)) || !holds(Rule::Destination)
+        });
+        if layout.has_data_digest() {
+            if self.trust.is_whole() {
+                self.trusted_bytes = offset + count as u32;
+            } else {
+                self.crc = crc32c::update(self.crc, octets);
+            }
+        }
+        if self.offset == layout.data_end {
+            self.stage = match layout.has_data_digest() {
+                true => Stage::DataDigest(*layout),
+                false => Stage::Verdict(true),
+            };
+        }
+        if placed.is_some() {
+            self.stats.copy_skipped_bytes += count as u64;
+        }
+        let placed = placed.map(|(registration, _)| registration);
+        Some(Event::Data { offset, octets, placed })
+    }
+
+    /// Takes octets of the data digest; true where it is complete.
+    fn take_digest(&mut self, layout: &Layout, input: &mut Input<'_>) -> bool {
+        let have = (self.offset - layout.data_end) as usize;
+        let octets = self.take((DIGEST_BYTES - have).min(input.left()), input);
+        self.digest[have..have + octets.len()].copy_from_slice(octets);
+        if self.offset < layout.pdu_end {
+            return false;
+        }
+        self.stage = match (self.trust.is_whole(), self.trusted_bytes) {
+            (true, _) => Stage::Verdict(true),
+            (false, 0) => self.judge_data(layout),
+            (false, _) => Stage::Recheck(*layout),
+        };
+        true
+    }
+
+    /// Takes the next octets of what [`Event::Recheck`] asks for. What was not given counts as
+    /// wrong.
+    pub fn recheck(&mut self, octets: &[u8]) {
+        let (crc, bytes) = self.rechecked;
+        let bytes = bytes.saturating_add(octets.len() as u32);
+        self.rechecked = (crc32c::update(crc, octets), bytes);
+    }
+
+    fn judge_data(&self, layout: &Layout) -> Stage {
+        let (first, bytes) = self.rechecked;
+        let behind = u64::from(layout.data_bytes() - self.trusted_bytes);
+        let crc = crc32c::combine(first, self.crc, behind);
+        let complete = bytes == self.trusted_bytes || !holds(Rule::Recheck);
+        let good = complete && crc == u32::from_le_bytes(self.digest);
+        Stage::Verdict(good || !holds(Rule::Recheck))
+    }
+
+    /// The PDU is behind us.
+    fn finish(&mut self) {
+        match (self.trust.is_whole(), self.touched) {
+            (true, _) => self.stats.pdus_offloaded += 1,
+            (false, true) => self.stats.pdus_partial += 1,
+            (false, false) => self.stats.pdus_software += 1,
+        }
+        self.stage = Stage::Common;
+        self.offset = 0;
+        self.touched = false;
+        self.trusted_bytes = 0;
+        self.rechecked = (0, 0);
+        self.crc = 0;
+        let answer = self.boundaries.advance_to(self.position);
+        self.response = answer.or(self.response);
+    }
+
+    /// The octets that come next are at `seq` in TCP's stream: between them and those before is
+    /// something else (TLS). Events of those before have been taken.
+    pub fn move_to(&mut self, seq: SeqNumber) {
+        self.position = seq;
+        if self.offset == 0 {
+            let answer = self.boundaries.move_to(seq);
+            self.response = answer.or(self.response);
+        }
+    }
+
+    /// Where the current PDU starts, or the next one: up to there PDUs have been read.
+    pub fn start(&self) -> SeqNumber {
+        self.boundaries.start()
+    }
+
+    /// The device asks; the answer comes from [`Pdus::response`], now or later.
+    pub fn request(&mut self, request: Request) {
+        let answer = self.boundaries.request(request);
+        self.response = answer.or(self.response);
+    }
+
+    /// An answer for the device, once.
+    pub fn response(&mut self) -> Option<Response> {
+        self.response.take()
+    }
+
+    /// What was counted: PDUs, and octets whose copy could be skipped.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+}

@@ -1,0 +1,272 @@
+//! What happens to a frame between the kernel and the wire. Sans-IO: who calls gives the time, and
+//! says where frames go.
+
+use std::time::Duration;
+
+use unlade_net::packet::{
+    ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, EthernetView, Ipv4View, Ipv6View, PROTOCOL_TCP,
+};
+use unlade_nic_engine::Stats;
+use unlade_nic_engine::tx;
+use unlade_sys::vnet::{FRAME_BYTES_MAX, VnetHeader};
+
+use super::cut;
+use super::sides::Outcome;
+use super::track::{Table, Verdict};
+use crate::classify::{Checksums, Kind, Segment, classify};
+
+/// Where the sum is in a TCP header.
+const TCP_CHECKSUM_AT: u16 = 16;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What the engine counts beside the machines' [`Stats`]; they only grow.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Counters {
+            /// Each with its name.
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames that came from the kernel.
+    host_frames,
+    /// Octets in them.
+    host_frame_bytes,
+    /// Frames that came from the wire.
+    wire_frames,
+    /// Octets in them.
+    wire_frame_bytes,
+    /// Large segments that were cut.
+    cut_frames,
+    /// Frames from the wire with a wrong checksum: they go up as they came.
+    damaged_frames,
+    /// Segments of the kernel's that were dropped, since they could not be sealed.
+    tx_dropped_frames,
+    /// Segments among them of a connection one of whose files was changed before it had arrived.
+    changed_file_frames,
+    /// Segments with payload of connections that are not offloaded any more: dropped.
+    ended_dropped_frames,
+    /// Frames of the kernel's that may hide a segment of an offloaded connection: dropped.
+    hidden_dropped_frames,
+    /// Segments from the wire that were dropped, since how they are delivered cannot be
+    /// remembered.
+    rx_dropped_frames,
+    /// Frames that the kernel or the wire did not take.
+    unsent_frames,
+    /// Connections that were not remembered, since there were too many.
+    unknown_connections,
+}
+
+/// Takes a frame, with what is left to do for it, or need not be done.
+pub trait Sink: FnMut(&VnetHeader, &[u8]) {}
+impl<F: FnMut(&VnetHeader, &[u8])> Sink for F {}
+
+/// The device.
+pub struct Engine {
+    table: Table,
+    stats: Stats,
+    counters: Counters,
+    /// The wire takes large segments, and makes checksums.
+    wire_is_large: bool,
+    delivery: Duration,
+    idle: Duration,
+    plain: Vec<u8>,
+    room: Vec<u8>,
+}
+
+impl Engine {
+    /// A device without offloads. `wire_is_large`: the wire takes segments that are to be cut, and
+    /// frames without checksum.
+    pub fn new(wire_is_large: bool) -> Engine {
+        Engine {
+            table: Table::default(),
+            stats: Stats::default(),
+            counters: Counters::default(),
+            wire_is_large,
+            delivery: Duration::ZERO,
+            idle: Duration::ZERO,
+            plain: vec![0; FRAME_BYTES_MAX],
+            room: Vec::with_capacity(FRAME_BYTES_MAX),
+        }
+    }
+
+    /// The connections.
+    pub fn table(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
+    /// What the machines have counted.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// What the engine has counted.
+    pub fn counters(&self) -> Counters {
+        Counters { unknown_connections: self.table.refused, ..self.counters }
+    }
+
+    /// So long the kernel took a frame from the device.
+    pub fn count_delivery(&mut self, took: Duration) {
+        self.delivery += took;
+    }
+
+    /// So long the thread looked for frames in vain.
+    pub fn count_idle(&mut self, took: Duration) {
+        self.idle += took;
+    }
+
+    /// How long the thread looked for frames in vain, where that is measured: processor time.
+    pub fn idle(&self) -> Duration {
+        self.idle
+    }
+
+    /// How long the kernel took all frames from the device, where that is measured.
+    pub fn delivery(&self) -> Duration {
+        self.delivery
+    }
+
+    /// A frame could not be given on.
+    pub fn count_unsent(&mut self) {
+        self.counters.unsent_frames += 1;
+    }
+
+    /// A frame that the kernel sends; what the wire gets goes to `wire`.
+    pub fn host_frame(
+        &mut self,
+        now_ms: u64,
+        header: &VnetHeader,
+        frame: &mut [u8],
+        wire: &mut impl Sink,
+    ) {
+        self.counters.host_frames += 1;
+        self.counters.host_frame_bytes += frame.len() as u64;
+        let Kind::Segment(segment) = classify(frame, Checksums::Trust) else {
+            return self.other_from_host(header, frame, wire);
+        };
+        let payload = segment.payload.clone();
+        let mut sealed = false;
+        match self.table.host_segment(now_ms, &segment) {
+            Verdict::Work(flow) if !payload.is_empty() => {
+                let seq = segment.payload_seq();
+                let mut side = flow.tx();
+                let verdict = side.send(&mut self.stats, seq, &mut frame[payload]);
+                if verdict == tx::Verdict::Drop {
+                    self.counters.tx_dropped_frames += 1;
+                    self.counters.changed_file_frames += u64::from(side.is_broken());
+                    return;
+                }
+                sealed = true;
+            }
+            Verdict::Drop if !payload.is_empty() => {
+                self.counters.ended_dropped_frames += 1;
+                return;
+            }
+            Verdict::Work(_) | Verdict::Drop | Verdict::Through => (),
+        }
+        self.emit(header, frame, &segment, sealed, wire);
+    }
+
+    /// A frame that is no segment: it goes through, unless it may be part of one.
+    fn other_from_host(&mut self, header: &VnetHeader, frame: &mut [u8], wire: &mut impl Sink) {
+        if self.table.offloaded() + self.table.ended() > 0 && may_hide_a_segment(frame) {
+            self.counters.hidden_dropped_frames += 1;
+            return;
+        }
+        match header.checksum_at {
+            Some(at) if !self.wire_is_large => {
+                if cut::complete_any(frame, at) {
+                    wire(&VnetHeader::default(), frame);
+                }
+            }
+            _ => wire(header, frame),
+        }
+    }
+
+    fn emit(
+        &mut self,
+        header: &VnetHeader,
+        frame: &mut [u8],
+        segment: &Segment,
+        sealed: bool,
+        wire: &mut impl Sink,
+    ) {
+        let unchecked = header.checksum_at.is_some();
+        if self.wire_is_large && unchecked {
+            return wire(header, frame);
+        }
+        match header.segment_bytes {
+            Some(bytes) if segment.payload.len() > usize::from(bytes) => {
+                self.counters.cut_frames += 1;
+                let emit = |frame: &[u8]| wire(&VnetHeader::default(), frame);
+                cut::cut(frame, segment, bytes.into(), &mut self.room, emit);
+            }
+            _ => {
+                if sealed || unchecked {
+                    cut::complete(frame, segment);
+                }
+                wire(&VnetHeader::default(), frame);
+            }
+        }
+    }
+
+    /// A frame from the wire; what the kernel gets goes to `host`.
+    pub fn wire_frame(
+        &mut self,
+        now_ms: u64,
+        header: &VnetHeader,
+        frame: &mut [u8],
+        host: &mut impl Sink,
+    ) {
+        self.counters.wire_frames += 1;
+        self.counters.wire_frame_bytes += frame.len() as u64;
+        let checksums = match header.checksum_at {
+            Some(_) => Checksums::Trust,
+            None => Checksums::Verify,
+        };
+        let segment = match classify(frame, checksums) {
+            Kind::Segment(segment) => segment,
+            Kind::Damaged => {
+                self.counters.damaged_frames += 1;
+                return host(header, frame);
+            }
+            Kind::Other => return host(header, frame),
+        };
+        let flow = self.table.wire_segment(now_ms, &segment);
+        let Some(flow) = flow.filter(|_| !segment.payload.is_empty()) else {
+            return host(header, frame);
+        };
+        let payload = &mut frame[segment.payload.clone()];
+        let plain = &mut self.plain[..payload.len()];
+        match flow.receive(&mut self.stats, segment.payload_seq(), payload, plain) {
+            Outcome::Raw => host(header, frame),
+            Outcome::Drop => self.counters.rx_dropped_frames += 1,
+            Outcome::Decrypted => {
+                payload.copy_from_slice(plain);
+                cut::leave_checksum(frame, &segment);
+                let checksum_at = Some((segment.tcp_at as u16, TCP_CHECKSUM_AT));
+                host(&VnetHeader { checksum_at, ..*header }, &frame[..segment.payload.end]);
+            }
+        }
+    }
+}
+
+/// True for a frame that is no segment, and may have some of one in it: a fragment, or a packet
+/// whose headers cannot be followed.
+fn may_hide_a_segment(frame: &[u8]) -> bool {
+    let Ok(ethernet) = EthernetView::new(frame) else { return false };
+    match ethernet.ether_type() {
+        ETHER_TYPE_IPV4 => {
+            Ipv4View::new(ethernet.payload()).map_or(true, |ip| ip.protocol() == PROTOCOL_TCP)
+        }
+        ETHER_TYPE_IPV6 => {
+            Ipv6View::new(ethernet.payload()).map_or(true, |ip| ip.protocol() == PROTOCOL_TCP)
+        }
+        _ => false,
+    }
+}

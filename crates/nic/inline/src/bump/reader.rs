@@ -1,0 +1,193 @@
+//! Records out of what the kernel's socket gives, with what the engine has noted of its octets.
+
+use std::sync::Arc;
+
+use unlade_nic_engine::software::records::{RecordError, Records};
+use unlade_nic_engine::{Stats, Tls};
+use unlade_tls::{Received, RecordLayer};
+
+use super::delivered::Ways;
+use super::sides::Flow;
+use super::static_state;
+
+/// The receiving direction of an offloaded connection.
+pub struct Reader {
+    flow: Arc<Flow>,
+    records: Records,
+    /// The layer's keys have changed so often.
+    generation: u32,
+    ranges: Vec<(u64, Ways)>,
+    /// The layer has seen the current record's header.
+    is_judged: bool,
+    /// Octets that were read from the socket.
+    position: u64,
+    stats: Stats,
+    doubtful: u64,
+}
+
+impl Reader {
+    /// A record starts at `offset` of the stream, after `number` others under its key. Octets up to
+    /// `read` were read from the socket before; those behind `offset` are given next with
+    /// [`Reader::receive_read`].
+    pub fn new(flow: Arc<Flow>, tls: Tls, offset: u64, number: u64, read: u64) -> Reader {
+        let start = flow.rx().seq(offset);
+        Reader {
+            flow,
+            records: Records::new(tls, start, number),
+            generation: 0,
+            ranges: Vec::new(),
+            is_judged: false,
+            position: read,
+            stats: Stats::default(),
+            doubtful: 0,
+        }
+    }
+
+    /// Takes octets that were read before the offload began: they came as they were.
+    ///
+    /// # Errors
+    /// As [`Reader::receive`].
+    pub fn receive_read(
+        &mut self,
+        layer: &mut RecordLayer,
+        octets: &[u8],
+        plaintext: &mut Vec<u8>,
+    ) -> Result<Received, unlade_tls::RecordError> {
+        self.take(layer, octets, &[(octets.len() as u64, Ways::one(None))], 0, plaintext)
+    }
+
+    /// Takes the next octets of the socket. Application data is appended to `plaintext`.
+    ///
+    /// # Errors
+    /// What the peer has done wrong, or somebody on the way; the layer has an alert for it.
+    pub fn receive(
+        &mut self,
+        layer: &mut RecordLayer,
+        octets: &[u8],
+        plaintext: &mut Vec<u8>,
+    ) -> Result<Received, unlade_tls::RecordError> {
+        let mut ranges = std::mem::take(&mut self.ranges);
+        {
+            let mut rx = self.flow.rx();
+            rx.read(octets.len(), &mut ranges);
+            if let Some(request) = rx.request() {
+                self.records.request(request);
+            }
+        }
+        let start = self.position;
+        self.position += octets.len() as u64;
+        let received = self.take(layer, octets, &ranges, start, plaintext)?;
+        ranges.clear();
+        self.ranges = ranges;
+        if let Some(response) = self.records.response() {
+            self.flow.rx().respond(response);
+        }
+        Ok(received)
+    }
+
+    /// Takes `octets`, the first of which is at `start`; `ranges` say how they came, each up to where.
+    fn take(
+        &mut self,
+        layer: &mut RecordLayer,
+        octets: &[u8],
+        mut ranges: &[(u64, Ways)],
+        start: u64,
+        plaintext: &mut Vec<u8>,
+    ) -> Result<Received, unlade_tls::RecordError> {
+        if layer.is_closed_by_peer() {
+            // Everything behind a close_notify is ignored (RFC 8446 §6.1).
+            let output_pending = layer.output_pending();
+            return Ok(Received { close_notify: true, output_pending });
+        }
+        let mut received = Received::default();
+        let mut at = 0;
+        while at < octets.len() {
+            while let [(until, _), rest @ ..] = ranges
+                && *until <= start + at as u64
+            {
+                ranges = rest;
+            }
+            let Some((until, ways)) = ranges.first() else { break };
+            let number = self.records.number();
+            // A record that is here whole, and proven by the device, need not be put together.
+            let here = start + at as u64;
+            let pieces =
+                ranges.iter().map(|(until, ways)| ((until - here) as usize, ways.certain()));
+            let whole = self.records.take_offloaded(&mut self.stats, &octets[at..], pieces);
+            let record = match whole {
+                Some((record, taken)) => {
+                    if let Some(header) = octets[at..].first_chunk() {
+                        layer.check_header(header)?;
+                    }
+                    at += taken;
+                    record
+                }
+                None => {
+                    let end = octets.len().min((until - start) as usize);
+                    let taken = self.records.push_uncertain(&octets[at..end], ways.as_slice());
+                    let refused =
+                        |_: RecordError| refuse(layer, self.records.refused_header(), number);
+                    at += taken.map_err(refused)?;
+                    if let Some(header) = self.records.header().filter(|_| !self.is_judged) {
+                        layer.check_header(header)?;
+                        self.is_judged = true;
+                    }
+                    let opened = self.records.open(&mut self.stats);
+                    let refused = |_: RecordError| refuse(layer, None, number);
+                    let Some(record) = opened.map_err(refused)? else { continue };
+                    record
+                }
+            };
+            self.is_judged = false;
+            received = layer.receive_opened(record.content_type, record.plaintext, plaintext)?;
+            self.follow_key(layer);
+            if received.close_notify {
+                break;
+            }
+        }
+        Ok(received)
+    }
+
+    /// Goes on under another key where the record before was the last one of its key.
+    fn follow_key(&mut self, layer: &RecordLayer) {
+        let (generation, _) = layer.generations();
+        if generation == self.generation {
+            return;
+        }
+        self.generation = generation;
+        let Some((keys, _)) = layer.device_keys() else { return };
+        // Both are there: the cipher is the one before.
+        if let (Some(ours), Some(device)) = (static_state(&keys), static_state(&keys)) {
+            let key = self.records.change_key(ours);
+            self.flow.rx().change_key(device, self.records.start(), key);
+        }
+    }
+
+    /// What was taken of a record that is not complete, as it came on the wire. Nothing where some
+    /// of it, or of what is delivered and not read, was decrypted.
+    pub fn unopened(&self) -> Option<&[u8]> {
+        self.records.unopened().filter(|_| self.flow.rx().is_plain())
+    }
+
+    /// What was counted since the last time: records by kind, and records with octets in doubt.
+    pub fn take_stats(&mut self) -> (Stats, u64) {
+        let doubtful = self.records.doubtful() - self.doubtful;
+        self.doubtful += doubtful;
+        (std::mem::take(&mut self.stats), doubtful)
+    }
+}
+
+/// Says to the layer why the stream has ended with record `number` under its key: the same as the
+/// layer would have found, so that the peer gets the same alert as from software. `header` is the one
+/// that the records refused.
+fn refuse(
+    layer: &mut RecordLayer,
+    header: Option<&[u8; 5]>,
+    number: u64,
+) -> unlade_tls::RecordError {
+    let found = header.and_then(|header| layer.check_header(header).err());
+    // A header that the layer accepts is of a record that is shorter than any sealed one.
+    let error = found.unwrap_or(unlade_tls::RecordError::BadRecordMac { sequence: number });
+    layer.refuse(error);
+    error
+}

@@ -1,0 +1,501 @@
+//! One offloaded connection, which two threads share: the L5P software, who owns the socket, and
+//! the engine, through which the kernel's segments go.
+//!
+//! Software puts a record into [`TxSide`] before it writes the record to the socket, so the engine
+//! knows each record whose octets it can meet. The engine notes in [`RxSide`] how it delivers
+//! octets before the kernel gets them, so software knows it when it has read them.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+use unlade_net::SeqNumber;
+use unlade_nic_engine::Stats;
+use unlade_nic_engine::resync::{Request, Response};
+use unlade_nic_engine::rx::{Received, Rx};
+use unlade_nic_engine::software::sent::{Extent, Full, Located, Sent};
+use unlade_nic_engine::tls::{Progress, Tls};
+use unlade_nic_engine::tx::{self, Shadow, Tx, Verdict};
+
+use super::delivered::{Delivered, Ways};
+use super::ended::Kept;
+use super::held::{Changed, Held, InMemory, Machine, SplitRecord};
+
+/// Most records of a flow that are not acknowledged.
+pub const RECORDS_MAX: usize = 16 * 1024;
+/// Most keys of a flow with records that are not acknowledged.
+pub const KEYS_MAX: usize = 8;
+
+/// A connection under offload.
+pub struct Flow {
+    tx: Mutex<TxSide>,
+    rx: Mutex<RxSide>,
+    /// The engine's alone: software need not wait while a segment is worked on.
+    machine: Mutex<RxMachine>,
+    broken: Arc<Notify>,
+    spent: AtomicBool,
+}
+
+impl Flow {
+    /// Joins both directions.
+    pub fn new(tx: TxSide, (rx, machine): (RxSide, RxMachine)) -> Flow {
+        let broken = tx.broken.clone();
+        let (tx, rx, machine) = (Mutex::new(tx), Mutex::new(rx), Mutex::new(machine));
+        Flow { tx, rx, machine, broken, spent: AtomicBool::new(false) }
+    }
+
+    /// The kernel has nothing left to send of the connection, and gets nothing more: the owner of
+    /// the socket has seen that ([`unlade_sys::sockopt::is_spent`]), and closes it.
+    pub fn spend(&self) {
+        self.spent.store(true, Ordering::Release);
+    }
+
+    /// [`Flow::spend`] was called.
+    pub fn is_spent(&self) -> bool {
+        self.spent.load(Ordering::Acquire)
+    }
+
+    /// How long its name is to be kept when it has ended.
+    pub(super) fn kept(&self) -> Kept {
+        if self.is_spent() { Kept::Spent } else { Kept::Quiet }
+    }
+
+    /// Works on the payload of a segment that is about to be delivered; into `out`, where it was
+    /// decrypted.
+    pub fn receive(
+        &self,
+        stats: &mut Stats,
+        seq: SeqNumber,
+        payload: &[u8],
+        out: &mut [u8],
+    ) -> Outcome {
+        let mut locked = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        let RxMachine { tls, machine } = &mut *locked;
+        let (restart, response) = self.rx().take_orders();
+        if let Some(Restart { tls: next, start, key }) = restart {
+            machine.restart(start, 0, key);
+            *tls = next;
+        }
+        if let Some(response) = response {
+            machine.respond(stats, &response);
+        }
+        let received = machine.receive(tls, stats, seq, payload, out);
+        let outcome = self.rx().deliver(&received, seq, payload.len());
+        if outcome == Outcome::Decrypted {
+            let head = ..received.from as usize;
+            out[head].copy_from_slice(&payload[head]);
+        }
+        outcome
+    }
+
+    /// Whether the device presumes numbers ([`Rx::presume`]); it does, unless it is told not to.
+    pub fn presume(&self, presumes: bool) {
+        let mut locked = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        locked.machine.presume(presumes);
+    }
+
+    /// Waits until [`TxSide::is_broken`]. One task can wait.
+    pub async fn broken(&self) {
+        self.broken.notified().await;
+    }
+
+    /// What is sent.
+    pub fn tx(&self) -> MutexGuard<'_, TxSide> {
+        self.tx.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is received.
+    pub fn rx(&self) -> MutexGuard<'_, RxSide> {
+        self.rx.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of a flow's keys for sending.
+struct TxKey {
+    key: u16,
+    /// Its first record.
+    start: SeqNumber,
+    tls: Tls,
+    shadow: Shadow,
+    machine: Tx<Progress>,
+}
+
+/// What is sent: records in the clear, which the engine seals.
+pub struct TxSide {
+    /// Where the stream's octet 0 is.
+    origin: SeqNumber,
+    /// Where the offload began.
+    start: SeqNumber,
+    /// What was sent before that may be sent again.
+    fresh: bool,
+    sent: Sent<Held>,
+    keys: VecDeque<TxKey>,
+    /// Records that are not in one place in memory may be before this.
+    split_until: Option<SeqNumber>,
+    is_broken: bool,
+    broken: Arc<Notify>,
+}
+
+impl TxSide {
+    /// The stream's octet 0 is at `origin`. From octet `offset` on it consists of records that are
+    /// to be sealed, `number` others were before them under their key.
+    pub fn new(origin: SeqNumber, offset: u64, number: u64, tls: Tls) -> TxSide {
+        let start = origin + offset as u32;
+        let first = TxKey {
+            key: 0,
+            start,
+            tls,
+            shadow: Shadow::new(start),
+            machine: Tx::new(start, number, 0),
+        };
+        let sent = Sent::new(start, number, RECORDS_MAX);
+        TxSide {
+            origin,
+            start,
+            fresh: true,
+            sent,
+            keys: VecDeque::from([first]),
+            split_until: None,
+            is_broken: false,
+            broken: Arc::default(),
+        }
+    }
+
+    /// The stream goes on with this record: it is about to be written to the socket.
+    ///
+    /// # Errors
+    /// [`Full`]; it must not be written yet.
+    pub fn push(&mut self, record: Bytes) -> Result<(), Full> {
+        self.sent.push(Held::Memory(record))
+    }
+
+    /// As [`TxSide::push`], of a record that is in several places.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn push_split(&mut self, record: SplitRecord) -> Result<(), Full> {
+        self.sent.push(Held::Split(Box::new(record)))?;
+        self.split_until = Some(self.sent.next());
+        Ok(())
+    }
+
+    /// A file was changed before its octets had arrived: nothing is sealed any more.
+    pub fn is_broken(&self) -> bool {
+        self.is_broken
+    }
+
+    /// The next record is the first under another key.
+    ///
+    /// # Errors
+    /// [`Full`]: too many keys have records that are not acknowledged.
+    pub fn change_key(&mut self, tls: Tls) -> Result<(), Full> {
+        if self.keys.len() == KEYS_MAX {
+            return Err(Full);
+        }
+        let (key, start) = self.sent.change_key();
+        let (shadow, machine) = (Shadow::new(start), Tx::new(start, 0, key));
+        self.keys.push_back(TxKey { key, start, tls, shadow, machine });
+        Ok(())
+    }
+
+    /// Where in the numbers of TCP an offset of the stream is.
+    pub fn seq(&self, offset: u64) -> SeqNumber {
+        self.origin + offset as u32
+    }
+
+    /// The octets before `offset` have arrived.
+    pub fn acknowledge(&mut self, offset: u64) {
+        let acknowledged = self.origin + offset as u32;
+        self.fresh &= acknowledged.before(self.start);
+        self.sent.acknowledge(acknowledged);
+        self.split_until = self.split_until.filter(|until| acknowledged.before(*until));
+        while self.keys.get(1).is_some_and(|next| !acknowledged.before(next.start)) {
+            self.keys.pop_front();
+        }
+    }
+
+    /// True where a record or a key more may be refused.
+    pub fn is_crowded(&self) -> bool {
+        self.sent.len() >= RECORDS_MAX / 2 || self.keys.len() >= KEYS_MAX / 2
+    }
+
+    /// Records that are not acknowledged.
+    pub fn len(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// All is acknowledged.
+    pub fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    /// Seals the payload of a segment in place.
+    pub fn send(&mut self, stats: &mut Stats, seq: SeqNumber, payload: &mut [u8]) -> Verdict {
+        // Before the stream there is nothing that might go as it is.
+        if self.is_broken || self.fresh && seq.before(self.origin) {
+            stats.tx_tls_drop_no_sync_data += 1;
+            return Verdict::Drop;
+        }
+        let mut done = 0;
+        while done < payload.len() {
+            let at = seq + done as u32;
+            let rest = payload.len() - done;
+            let under = match self.keys.len() {
+                1 => Some((self.keys[0].key, rest)),
+                _ => self.under_one_key(at, rest),
+            };
+            let found = under.and_then(|(key, octets)| {
+                Some((self.keys.iter().position(|one| one.key == key)?, octets))
+            });
+            let Some((key, octets)) = found else {
+                stats.tx_tls_drop_no_sync_data += 1;
+                return Verdict::Drop;
+            };
+            let piece = &mut payload[done..done + octets];
+            let sent = match self.split_until {
+                None => self.send_whole(key, stats, at, piece),
+                Some(_) => self.send_by_record(key, stats, at, piece),
+            };
+            if sent == Verdict::Drop {
+                return Verdict::Drop;
+            }
+            done += octets;
+        }
+        Verdict::Send
+    }
+
+    /// Seals octets under one key, of records that are each in one place.
+    fn send_whole(
+        &mut self,
+        key: usize,
+        stats: &mut Stats,
+        at: SeqNumber,
+        piece: &mut [u8],
+    ) -> Verdict {
+        let TxKey { tls, shadow, machine, .. } = &mut self.keys[key];
+        tx::send(tls, (shadow, machine), stats, &InMemory(&self.sent), at, piece)
+    }
+
+    /// Seals octets under one key, record by record.
+    fn send_by_record(
+        &mut self,
+        key: usize,
+        stats: &mut Stats,
+        at: SeqNumber,
+        piece: &mut [u8],
+    ) -> Verdict {
+        let mut done = 0;
+        while done < piece.len() {
+            let seq = at + done as u32;
+            let rest = piece.len() - done;
+            let (octets, split) = match self.sent.locate(seq) {
+                Located::Message(kept) => {
+                    let left = kept.held.octets() - seq.since(kept.start) as usize;
+                    (left.min(rest), matches!(kept.held, Held::Split(_)))
+                }
+                Located::Before { until } => (rest.min(until.since(seq).max(1) as usize), false),
+                Located::Unknown => {
+                    stats.tx_tls_drop_no_sync_data += 1;
+                    return Verdict::Drop;
+                }
+            };
+            let piece = &mut piece[done..done + octets];
+            let sent = match split {
+                false => self.send_whole(key, stats, seq, piece),
+                true => self.send_split(key, stats, seq, piece),
+            };
+            if sent == Verdict::Drop {
+                return Verdict::Drop;
+            }
+            done += octets;
+        }
+        Verdict::Send
+    }
+
+    /// Seals octets of one record that is in several places.
+    fn send_split(
+        &mut self,
+        key: usize,
+        stats: &mut Stats,
+        seq: SeqNumber,
+        piece: &mut [u8],
+    ) -> Verdict {
+        let Located::Message(kept) = self.sent.locate(seq) else { return Verdict::Drop };
+        let Held::Split(record) = kept.held else { return Verdict::Drop };
+        let TxKey { tls, shadow, machine, .. } = &mut self.keys[key];
+        match record.send(kept, Machine { tls, shadow, tx: machine }, stats, seq, piece) {
+            Ok(verdict) => verdict,
+            Err(Changed) => {
+                stats.tx_tls_err += 1;
+                self.is_broken = true;
+                self.broken.notify_one();
+                Verdict::Drop
+            }
+        }
+    }
+
+    fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
+        // What comes before the offload needs no key, and is cut off where it ends.
+        if let Located::Before { until } = self.sent.locate(seq) {
+            let before = until.since(seq).max(1) as usize;
+            return Some((self.keys.front()?.key, before.min(octets)));
+        }
+        self.sent.under_one_key(seq, octets)
+    }
+}
+
+/// The device is to go on with another key.
+struct Restart {
+    tls: Tls,
+    start: SeqNumber,
+    key: u16,
+}
+
+/// What became of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It goes to the kernel as it came.
+    Raw,
+    /// Its payload was decrypted.
+    Decrypted,
+    /// How it is delivered cannot be remembered: it must not be.
+    Drop,
+}
+
+/// The engine's part of what is received.
+pub struct RxMachine {
+    tls: Tls,
+    machine: Rx<Progress>,
+}
+
+/// What is received, decrypted by the engine where it can: what software and engine say of it.
+pub struct RxSide {
+    origin: SeqNumber,
+    delivered: Delivered,
+    request: Option<Request>,
+    response: Option<Response>,
+    restart: Option<Restart>,
+    /// Nothing is decrypted any more.
+    stopped: bool,
+}
+
+/// What software knows of the stream that it receives, when the offload of it begins.
+pub struct Receiving {
+    /// The key of its records.
+    pub tls: Tls,
+    /// Where in the stream a record starts.
+    pub offset: u64,
+    /// How many records were before it under the key.
+    pub number: u64,
+    /// How much of the stream software has read: up to the record's start, or more.
+    pub read: u64,
+}
+
+impl RxSide {
+    /// The stream's octet 0 is at `origin`; octets before `frontier` may have been delivered.
+    pub fn new(
+        origin: SeqNumber,
+        receiving: Receiving,
+        frontier: SeqNumber,
+    ) -> (RxSide, RxMachine) {
+        let Receiving { tls, offset, number, read } = receiving;
+        let start = origin + offset as u32;
+        let ahead = frontier.since(origin + read as u32).max(0);
+        let mut machine = Rx::new(start, number);
+        machine.presume(true);
+        let machine = RxMachine { tls, machine };
+        let side = RxSide {
+            origin,
+            delivered: Delivered::new(read, read + ahead as u64),
+            request: None,
+            response: None,
+            restart: None,
+            stopped: false,
+        };
+        (side, machine)
+    }
+
+    /// From now on what is received is delivered as it comes.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Where in the numbers of TCP an offset of the stream is.
+    pub fn seq(&self, offset: u64) -> SeqNumber {
+        self.origin + offset as u32
+    }
+
+    /// The offset of an octet that is not further than half of all numbers from where software
+    /// reads; 0 for one from before the stream.
+    fn offset(&self, seq: SeqNumber) -> u64 {
+        let near = self.delivered.position();
+        near.saturating_add_signed(i64::from(seq.since(self.seq(near))))
+    }
+
+    /// The kernel has acknowledged what is before `seq`.
+    pub fn settle(&mut self, seq: SeqNumber) {
+        let offset = self.offset(seq);
+        self.delivered.settle(offset);
+    }
+
+    /// What software wants of the machine.
+    fn take_orders(&mut self) -> (Option<Restart>, Option<Response>) {
+        (self.restart.take(), self.response.take())
+    }
+
+    /// The machine has worked on a segment, which is delivered then: as it came, where software
+    /// has stopped it meanwhile.
+    fn deliver(&mut self, received: &Received, seq: SeqNumber, octets: usize) -> Outcome {
+        self.request = received.request.or(self.request);
+        let way = if self.stopped { None } else { received.worked() };
+        let from = if way.is_some() { received.from as usize } else { octets };
+        let [start, middle, end] = [0, from, octets].map(|at| self.offset(seq + at as u32));
+        let head = self.delivered.deliver(start, middle, None);
+        match (head.and_then(|()| self.delivered.deliver(middle, end, way)), way) {
+            (Err(_), _) => Outcome::Drop,
+            (Ok(()), Some(_)) => Outcome::Decrypted,
+            (Ok(()), None) => Outcome::Raw,
+        }
+    }
+
+    /// Software has read so many octets more: up to which offset the next ones came in one way,
+    /// and which; and so on.
+    pub fn read(&mut self, octets: usize, ranges: &mut Vec<(u64, Ways)>) {
+        let end = self.delivered.position() + octets as u64;
+        while self.delivered.position() < end {
+            let (until, ways) = self.delivered.take(end);
+            match ranges.last_mut() {
+                Some(last) if last.1 == ways && ways.is_certain() => last.0 = until,
+                _ => ranges.push((until, ways)),
+            }
+        }
+    }
+
+    /// A question of the device, once.
+    pub fn request(&mut self) -> Option<Request> {
+        self.request.take()
+    }
+
+    /// Software answers.
+    pub fn respond(&mut self, response: Response) {
+        self.response = Some(response);
+    }
+
+    /// From `start` on records have another key.
+    pub fn change_key(&mut self, tls: Tls, start: SeqNumber, key: u16) {
+        self.restart = Some(Restart { tls, start, key });
+        self.response = None;
+    }
+
+    /// All that was delivered and is not read came as it was.
+    pub fn is_plain(&self) -> bool {
+        self.delivered.is_plain()
+    }
+
+    /// Octets that were delivered in different ways, so far.
+    pub fn doubtful_bytes(&self) -> u64 {
+        self.delivered.doubtful_bytes()
+    }
+}

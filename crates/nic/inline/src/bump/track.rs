@@ -1,0 +1,425 @@
+//! The connections that go through: where their streams begin, and whether they are offloaded.
+//!
+//! A stream's octet 0 has the number behind the SYN's. Ours is read from the SYN, or the SYN with
+//! ACK, that the kernel sends; the peer's from what the kernel acknowledges with it, or, where the
+//! kernel opened the connection, from the SYN that acknowledges ours: nobody beside the way can
+//! know that number. So numbers cannot be planted from afar.
+//!
+//! A connection whose socket was built from a snapshot has no SYN; the snapshot says the numbers, and
+//! who has built the socket is trusted with them. What the kernel may have received before the device
+//! heard of it counts as delivered as it came.
+//!
+//! A connection can be released: what the kernel sends from then on was sealed in software, and goes
+//! through; what is older than that does not leave any more.
+//!
+//! A connection that was offloaded has its place until its software has let go of it and it has ended:
+//! by FIN, by RST, or because nothing is left to send. Its name is remembered for longer ([`ended`]):
+//! payload that the kernel still sends would leave in the clear, and is dropped. An idle connection
+//! keeps its place.
+//!
+//! [`ended`]: super::ended
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use unlade_net::packet::TcpFlags;
+use unlade_net::{FlowKey, SeqNumber};
+use unlade_tls::device::{Begin, Refused};
+
+use super::ended::{Ended, Kept, SPENT_MS};
+use super::sides::{Flow, Receiving, RxSide, TxSide};
+use crate::classify::Segment;
+use unlade_nic_engine::Tls;
+
+/// Most connections that are known; others go through, and cannot be offloaded.
+pub const CONNECTIONS_MAX: usize = 65_536;
+/// A connection that is not offloaded is forgotten after so long without a packet.
+pub const IDLE_MS: u64 = 60_000;
+/// One that was offloaded and has lost its software, without having ended, becomes an ended one.
+pub const ORPHANED_MS: u64 = 600_000;
+/// Where all places are taken, ended connections are looked for this often, not by the clock alone.
+const CROWDED_MS: u64 = 20;
+/// The largest window of TCP (RFC 7323 §2.3): nothing is sent again that is further back.
+const WINDOW_BYTES_MAX: i32 = 1 << 30;
+
+/// What software asks for: records of both directions, from these places on.
+pub struct Offer {
+    /// The connection; its client is this host's end, whoever opened it.
+    pub name: FlowKey,
+    /// Where the octets 0 of its streams are.
+    pub begin: Begin,
+    /// Octets that were written to the socket; the next one starts a record in the clear.
+    pub sent_bytes: u64,
+    /// How many records were before it under its key.
+    pub sent_number: u64,
+    /// The key for sending.
+    pub sending: Tls,
+    /// What is received.
+    pub receiving: Receiving,
+}
+
+/// What is done with a connection.
+enum Use {
+    /// It goes through.
+    Through,
+    /// Offloaded.
+    Offload(Arc<Flow>),
+    /// It was, and software seals again: octets from here on. What came before may still be read.
+    Released(Arc<Flow>, SeqNumber),
+    /// It was, and has ended; its name is to be kept elsewhere.
+    Ended(Kept),
+}
+
+/// A connection.
+pub struct Connection {
+    /// Where the kernel's stream begins.
+    local: SeqNumber,
+    /// Where the peer's begins, once that is known.
+    remote: Option<SeqNumber>,
+    /// The end of what the peer has sent.
+    frontier: Option<SeqNumber>,
+    /// Behind the kernel's FIN, once it has sent it.
+    finished: Option<SeqNumber>,
+    /// The peer has acknowledged that.
+    over: bool,
+    /// Behind the peer's FIN, once it has sent it.
+    peer_finished: Option<SeqNumber>,
+    /// The kernel has acknowledged that.
+    peer_over: bool,
+    /// The last acknowledgement of the kernel.
+    acknowledged: Option<SeqNumber>,
+    /// Either side has sent a RST; the peer's had the next number.
+    reset: bool,
+    used: Use,
+    heard_ms: u64,
+}
+
+/// What is to be done with the payload of a segment.
+pub enum Verdict<'t> {
+    /// Nothing.
+    Through,
+    /// Its flow works on it.
+    Work(&'t Flow),
+    /// It would leave in the clear.
+    Drop,
+}
+
+/// All connections, by name; the client of a name is this host's end.
+pub struct Table {
+    connections: HashMap<FlowKey, Connection>,
+    /// How many there may be.
+    places: usize,
+    offloaded: usize,
+    /// Those in `connections` that have ended.
+    ending: usize,
+    ended: Ended,
+    /// All that the kernel sent before was seen.
+    seen_ms: u64,
+    /// When places were last looked for, as there was none.
+    crowded_ms: u64,
+    /// Connections that were not remembered, since there were too many.
+    pub refused: u64,
+}
+
+impl Default for Table {
+    fn default() -> Table {
+        Table::with_places(CONNECTIONS_MAX)
+    }
+}
+
+impl Table {
+    /// For so many connections.
+    pub fn with_places(places: usize) -> Table {
+        Table {
+            connections: HashMap::new(),
+            places,
+            offloaded: 0,
+            ending: 0,
+            ended: Ended::default(),
+            seen_ms: 0,
+            crowded_ms: 0,
+            refused: 0,
+        }
+    }
+
+    /// Connections that are offloaded.
+    pub fn offloaded(&self) -> usize {
+        self.offloaded
+    }
+
+    /// Connections that were offloaded, and whose names are kept.
+    pub fn ended(&self) -> usize {
+        self.ending + self.ended.len()
+    }
+
+    /// All that have a place.
+    pub fn len(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// None is known.
+    pub fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    /// A segment that the kernel sends.
+    pub fn host_segment(&mut self, now_ms: u64, segment: &Segment) -> Verdict<'_> {
+        let flags = segment.flags;
+        if flags.contains(TcpFlags::SYN) {
+            self.open(now_ms, segment);
+        }
+        let Some(connection) = self.connections.get_mut(&segment.flow) else {
+            return match self.ended.hear(now_ms, &segment.flow) {
+                true => Verdict::Drop,
+                false => Verdict::Through,
+            };
+        };
+        connection.heard_ms = now_ms;
+        if flags.contains(TcpFlags::FIN) {
+            let end = segment.payload_seq() + segment.payload.len() as u32;
+            connection.finished = Some(end + 1);
+        }
+        if flags.contains(TcpFlags::ACK) {
+            connection.acknowledged = Some(segment.ack);
+            connection.peer_over |= connection.peer_finished == Some(segment.ack);
+        }
+        if flags.contains(TcpFlags::RST) {
+            connection.reset = true;
+            if let Use::Offload(flow) = &connection.used {
+                connection.used = Use::Ended(flow.kept());
+                self.offloaded -= 1;
+                self.ending += 1;
+            }
+        }
+        match &mut connection.used {
+            Use::Through => Verdict::Through,
+            Use::Released(flow, from) => {
+                if flags.contains(TcpFlags::ACK) {
+                    flow.rx().settle(segment.ack);
+                }
+                let ahead = segment.payload_seq().since(*from);
+                if ahead > WINDOW_BYTES_MAX {
+                    *from = segment.payload_seq() - WINDOW_BYTES_MAX as u32;
+                }
+                if ahead < 0 { Verdict::Drop } else { Verdict::Through }
+            }
+            Use::Offload(flow) => {
+                if flags.contains(TcpFlags::ACK) {
+                    flow.rx().settle(segment.ack);
+                }
+                Verdict::Work(flow)
+            }
+            Use::Ended(_) => Verdict::Drop,
+        }
+    }
+
+    /// The kernel sends a SYN: a connection begins, unless it is one sent again.
+    fn open(&mut self, now_ms: u64, segment: &Segment) {
+        let known = self.connections.get(&segment.flow);
+        let local = segment.seq + 1;
+        if known.is_some_and(|known| known.local == local) {
+            return;
+        }
+        // The kernel has one connection of a name at a time: the one before is gone.
+        self.ended.forget(&segment.flow);
+        if known.is_none() && !self.has_room(now_ms) {
+            self.refused += 1;
+            return;
+        }
+        let remote = segment.flags.contains(TcpFlags::ACK).then_some(segment.ack);
+        let connection = Connection { remote, frontier: remote, ..Connection::new(local, now_ms) };
+        self.place(segment.flow, connection);
+    }
+
+    /// Whether there is a place. Where there is none, those of ended connections are looked for.
+    fn has_room(&mut self, now_ms: u64) -> bool {
+        if self.connections.len() < self.places {
+            return true;
+        }
+        if now_ms >= self.crowded_ms + CROWDED_MS {
+            self.crowded_ms = now_ms;
+            self.sweep(self.seen_ms);
+        }
+        self.connections.len() < self.places
+    }
+
+    /// A connection takes its place, and the one of an earlier one of its name.
+    fn place(&mut self, name: FlowKey, connection: Connection) {
+        match self.connections.insert(name, connection).map(|before| before.used) {
+            Some(Use::Offload(_)) => self.offloaded -= 1,
+            Some(Use::Ended(_)) => self.ending -= 1,
+            Some(Use::Through | Use::Released(..)) | None => (),
+        }
+    }
+
+    /// A segment that the peer sends, with good checksums. Nothing where it goes through.
+    pub fn wire_segment(&mut self, now_ms: u64, segment: &Segment) -> Option<&Flow> {
+        let connection = self.connections.get_mut(&segment.reversed())?;
+        let flags = segment.flags;
+        let acknowledges = flags.contains(TcpFlags::ACK);
+        if flags.contains(TcpFlags::SYN) {
+            if connection.remote.is_none() && acknowledges && segment.ack == connection.local {
+                connection.remote = Some(segment.seq + 1);
+                connection.frontier = connection.remote;
+            }
+            return None;
+        }
+        let end = segment.seq + segment.payload.len() as u32;
+        if let Use::Through = connection.used {
+            connection.heard_ms = now_ms;
+        }
+        match connection.frontier {
+            Some(frontier) if frontier.before(end) => connection.frontier = Some(end),
+            _ => (),
+        }
+        connection.over |= acknowledges && connection.finished == Some(segment.ack);
+        if flags.contains(TcpFlags::FIN) {
+            connection.peer_finished = Some(end + 1);
+        }
+        // Any other the kernel does not obey (RFC 5961 §3.2).
+        let is_next = Some(segment.seq) == connection.acknowledged.or(connection.remote);
+        connection.reset |= flags.contains(TcpFlags::RST) && is_next;
+        match &connection.used {
+            Use::Offload(flow) => Some(flow),
+            // Until software has read what came before, how octets come has to be noted.
+            Use::Released(flow, _) if Arc::strong_count(flow) > 1 => Some(flow),
+            Use::Released(..) | Use::Through | Use::Ended(_) => None,
+        }
+    }
+
+    /// Starts to offload a connection.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn create(&mut self, now_ms: u64, offer: Offer) -> Result<Arc<Flow>, Refused> {
+        if let Begin::Restored { send_seq, receive_seq, delivered_bytes_max } = offer.begin {
+            let frontier = receive_seq + delivered_bytes_max as u32;
+            let begun = Connection {
+                remote: Some(receive_seq),
+                frontier: Some(frontier),
+                ..Connection::new(send_seq, now_ms)
+            };
+            self.restore(now_ms, offer.name, begun)?;
+        }
+        let connection = self.connections.get_mut(&offer.name).ok_or(Refused::Unknown)?;
+        let (Some(remote), Some(frontier)) = (connection.remote, connection.frontier) else {
+            return Err(Refused::Unknown);
+        };
+        let Use::Through = connection.used else { return Err(Refused::Twice) };
+        let Offer { sent_bytes, sent_number, sending, receiving, .. } = offer;
+        let tx = TxSide::new(connection.local, sent_bytes, sent_number, sending);
+        let rx = RxSide::new(remote, receiving, frontier);
+        let flow = Arc::new(Flow::new(tx, rx));
+        connection.used = Use::Offload(flow.clone());
+        self.offloaded += 1;
+        Ok(flow)
+    }
+
+    /// The kernel has a socket of this name that was built from a snapshot; an earlier one of that
+    /// name is gone, unless its software is still there.
+    fn restore(
+        &mut self,
+        now_ms: u64,
+        name: FlowKey,
+        connection: Connection,
+    ) -> Result<(), Refused> {
+        let known = self.connections.get(&name).map(|known| &known.used);
+        let is_known = known.is_some();
+        if let Some(Use::Offload(flow)) = known
+            && Arc::strong_count(flow) > 1
+        {
+            return Err(Refused::Twice);
+        }
+        if !is_known && !self.has_room(now_ms) {
+            self.refused += 1;
+            return Err(Refused::Unknown);
+        }
+        self.ended.forget(&name);
+        self.place(name, connection);
+        Ok(())
+    }
+
+    /// Ends the offload of a connection that goes on: what was written up to `end` is acknowledged,
+    /// and what is received from now on is delivered as it comes.
+    pub fn release(&mut self, name: &FlowKey, flow: &Arc<Flow>, end: SeqNumber) {
+        let Some(connection) = self.connections.get_mut(name) else { return };
+        match &connection.used {
+            Use::Offload(known) if Arc::ptr_eq(known, flow) => {
+                flow.rx().stop();
+                connection.used = Use::Released(flow.clone(), end);
+                self.offloaded -= 1;
+            }
+            _ => (),
+        }
+    }
+
+    /// All that the kernel sent before `seen_ms` was seen.
+    pub fn has_seen(&mut self, seen_ms: u64) {
+        self.seen_ms = self.seen_ms.max(seen_ms);
+    }
+
+    /// Takes the places of connections that have ended or have been silent for long; all that the
+    /// kernel sent before `seen_ms` was seen.
+    pub fn sweep(&mut self, seen_ms: u64) {
+        self.has_seen(seen_ms);
+        let Table { connections, offloaded, ending, ended, .. } = self;
+        connections.retain(|name, connection| {
+            let silent_ms = seen_ms.saturating_sub(connection.heard_ms);
+            let heard_ms = connection.heard_ms;
+            match &connection.used {
+                Use::Through => silent_ms < IDLE_MS && !connection.has_ended(),
+                Use::Released(flow, _) => {
+                    let ended = connection.has_ended() && silent_ms >= SPENT_MS;
+                    Arc::strong_count(flow) > 1 || silent_ms < IDLE_MS && !ended
+                }
+                Use::Offload(flow) => {
+                    let is_done = connection.over
+                        || connection.reset
+                        || flow.is_spent()
+                        || silent_ms >= ORPHANED_MS;
+                    if Arc::strong_count(flow) > 1 || !is_done {
+                        return true;
+                    }
+                    *offloaded -= 1;
+                    let kept = flow.kept();
+                    if ended.insert(heard_ms, *name, kept) {
+                        return false;
+                    }
+                    connection.used = Use::Ended(kept);
+                    *ending += 1;
+                    true
+                }
+                Use::Ended(kept) => {
+                    let is_kept = ended.insert(heard_ms, *name, *kept);
+                    *ending -= usize::from(is_kept);
+                    !is_kept
+                }
+            }
+        });
+        self.ended.sweep(seen_ms);
+    }
+}
+
+impl Connection {
+    /// One that goes through, and of whose peer nothing is known.
+    fn new(local: SeqNumber, now_ms: u64) -> Connection {
+        Connection {
+            local,
+            remote: None,
+            frontier: None,
+            finished: None,
+            over: false,
+            peer_finished: None,
+            peer_over: false,
+            acknowledged: None,
+            reset: false,
+            used: Use::Through,
+            heard_ms: now_ms,
+        }
+    }
+
+    /// Neither end will send any data.
+    fn has_ended(&self) -> bool {
+        self.reset || self.over && self.peer_over
+    }
+}

@@ -1,0 +1,113 @@
+//! Records in the clear on their way to the kernel's socket: the engine knows each before the
+//! kernel can send it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use unlade_net::SeqNumber;
+use unlade_nic_engine::software::sent::Full;
+use unlade_tls::RecordLayer;
+
+use super::held::SplitRecord;
+use super::sides::Flow;
+use super::static_state;
+
+/// Octets of a record's header.
+const HEADER_BYTES: usize = 5;
+
+/// The sending direction of an offloaded connection.
+pub struct Writer {
+    flow: Arc<Flow>,
+    generation: u32,
+    /// Octets that were given to the socket, or are about to be.
+    written: u64,
+    /// All of them were acknowledged when that was last looked at, and none were announced since.
+    is_settled: bool,
+}
+
+impl Writer {
+    /// So many octets were written before.
+    pub fn new(flow: Arc<Flow>, written: u64) -> Writer {
+        Writer { flow, generation: 0, written, is_settled: false }
+    }
+
+    /// Announces the records of `octets`, which are whole ones; they are to be written to the
+    /// socket right then. Returns how many octets were announced: fewer than there are where too
+    /// much is unacknowledged.
+    pub fn announce(&mut self, octets: &Bytes) -> usize {
+        self.is_settled = false;
+        let mut tx = self.flow.tx();
+        let mut done = 0;
+        while let Some(header) = octets.get(done..done + HEADER_BYTES) {
+            let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+            let end = (done + HEADER_BYTES + length).min(octets.len());
+            if tx.push(octets.slice(done..end)).is_err() {
+                break;
+            }
+            done = end;
+        }
+        self.written += done as u64;
+        done
+    }
+
+    /// Announces a record that is in several places; it is to be written to the socket right then.
+    /// False where too much is unacknowledged: again when more is acknowledged.
+    pub fn announce_split(&mut self, record: &SplitRecord) -> bool {
+        self.is_settled = false;
+        let mut tx = self.flow.tx();
+        let announced = !tx.is_crowded() && tx.push_split(record.clone()).is_ok();
+        if announced {
+            self.written += record.octets() as u64;
+        }
+        announced
+    }
+
+    /// Waits until a file that is being sent was found changed: nothing more will arrive.
+    pub async fn broken(&self) {
+        self.flow.broken().await;
+    }
+
+    /// A file that was being sent was found changed.
+    pub fn is_broken(&self) -> bool {
+        self.flow.tx().is_broken()
+    }
+
+    /// Goes on under another key, where the layer does: all records that were made before have been
+    /// announced.
+    ///
+    /// # Errors
+    /// [`Full`]: again when more is acknowledged, and before any other record.
+    pub fn follow_key(&mut self, layer: &RecordLayer) -> Result<(), Full> {
+        let (_, generation) = layer.generations();
+        if generation != self.generation {
+            let (_, keys) = layer.device_keys().ok_or(Full)?;
+            let tls = static_state(&keys).ok_or(Full)?;
+            self.flow.tx().change_key(tls)?;
+            self.generation = generation;
+        }
+        Ok(())
+    }
+
+    /// True where all that was written was acknowledged, and nothing was announced since that was
+    /// looked at: the kernel has nothing left to send.
+    pub fn is_settled(&self) -> bool {
+        self.is_settled
+    }
+
+    /// Where what is written next is in the numbers of TCP.
+    pub fn end(&self) -> SeqNumber {
+        self.flow.tx().seq(self.written)
+    }
+
+    /// The connection.
+    pub fn flow(&self) -> &Arc<Flow> {
+        &self.flow
+    }
+
+    /// So many octets of what was announced are not acknowledged, or not even written.
+    pub fn acknowledge(&mut self, unacknowledged_bytes: u64) {
+        self.is_settled = unacknowledged_bytes == 0;
+        let arrived = self.written.saturating_sub(unacknowledged_bytes);
+        self.flow.tx().acknowledge(arrived);
+    }
+}

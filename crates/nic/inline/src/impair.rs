@@ -1,0 +1,293 @@
+//! What a bad line does to frames: lost, doubled, damaged, late, or out of order. Seeded, so that a
+//! run can be repeated; each direction is a [`Lane`].
+
+use std::collections::VecDeque;
+use std::str::FromStr;
+use std::time::Duration;
+
+use thiserror::Error;
+use unlade_testkit::Random;
+
+/// Most frames that wait in one direction.
+pub const HELD_MAX: usize = 4096;
+/// Most octets of them.
+pub const HELD_BYTES_MAX: usize = 64 << 20;
+/// Most frames that pass one that is put out of order.
+const PASSED_MAX: u64 = 8;
+/// A frame that is put out of order waits no longer, nanoseconds: perhaps none follows.
+const PASSED_NS_MAX: u64 = 1_000_000;
+/// Probabilities are parts of so many.
+pub const WHOLE: u32 = 1_000_000;
+/// The longest delay that can be asked for.
+pub const DELAY_MS_MAX: u64 = 10_000;
+
+/// What happens to the frames of one direction; probabilities in millionths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Impairment {
+    /// It is lost.
+    pub loss_ppm: u32,
+    /// It comes twice.
+    pub duplicate_ppm: u32,
+    /// One bit of it is another.
+    pub corrupt_ppm: u32,
+    /// Up to eight frames pass it.
+    pub reorder_ppm: u32,
+    /// It is on its way for so long, nanoseconds.
+    pub delay_ns: u64,
+}
+
+/// An impairment as it is written, such as `loss=2%,reorder=0.5%,delay=3ms,seed=7`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seeded {
+    /// What happens to frames.
+    pub impairment: Impairment,
+    /// Repeats a run.
+    pub seed: u64,
+}
+
+/// What is not an impairment.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ImpairmentError {
+    /// No `name=value`.
+    #[error("{0:?} is not NAME=VALUE; for example loss=2%,reorder=2%,duplicate=1%,seed=7")]
+    Shape(String),
+    /// An unknown name.
+    #[error("{0:?} is none of loss, reorder, duplicate, corrupt, delay, seed")]
+    Name(String),
+    /// No percentage, or number.
+    #[error(
+        "{0}: {1:?} is not a percentage from 0% to 100%, for the delay a time such as 10ms (at most \
+         {DELAY_MS_MAX} ms), for the seed a number"
+    )]
+    Value(String, String),
+}
+
+impl FromStr for Seeded {
+    type Err = ImpairmentError;
+
+    fn from_str(text: &str) -> Result<Seeded, ImpairmentError> {
+        let mut seeded = Seeded::default();
+        let impairment = &mut seeded.impairment;
+        for part in text.split(',').filter(|part| !part.is_empty()) {
+            let (name, value) =
+                part.split_once('=').ok_or_else(|| ImpairmentError::Shape(part.to_owned()))?;
+            let bad = || ImpairmentError::Value(name.to_owned(), value.to_owned());
+            let number = || value.parse::<u64>().map_err(|_| bad());
+            let ppm = || {
+                let percent: f64 = value.trim_end_matches('%').parse().map_err(|_| bad())?;
+                let sensible = (0.0..=100.0).contains(&percent);
+                sensible.then_some((percent * 10_000.0).round() as u32).ok_or_else(bad)
+            };
+            match name {
+                "loss" => impairment.loss_ppm = ppm()?,
+                "reorder" => impairment.reorder_ppm = ppm()?,
+                "duplicate" => impairment.duplicate_ppm = ppm()?,
+                "corrupt" => impairment.corrupt_ppm = ppm()?,
+                "delay" => impairment.delay_ns = delay_ns(value).ok_or_else(bad)?,
+                "seed" => seeded.seed = number()?,
+                other => return Err(ImpairmentError::Name(other.to_owned())),
+            }
+        }
+        Ok(seeded)
+    }
+}
+
+/// A delay with a unit, such as `10ms` or `1.5ms 20us`; without one it counts milliseconds.
+fn delay_ns(text: &str) -> Option<u64> {
+    let max = Duration::from_millis(DELAY_MS_MAX);
+    let delay = match text.parse() {
+        Ok(ms) => Duration::from_millis(ms),
+        Err(_) => humantime::parse_duration(text).ok()?,
+    };
+    (delay <= max).then_some(delay.as_nanos() as u64)
+}
+
+/// What has happened; counts of frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImpairStats {
+    /// Went in.
+    pub taken: u64,
+    /// Were lost on purpose.
+    pub lost: u64,
+    /// Came twice.
+    pub duplicated: u64,
+    /// Were damaged.
+    pub corrupted: u64,
+    /// Were put out of order.
+    pub reordered: u64,
+    /// Were lost because too many waited.
+    pub overflowed: u64,
+}
+
+struct Held<F> {
+    frame: F,
+    bytes: usize,
+    /// Leaves when so many frames have been taken, or at that time; both where it is only late.
+    after: u64,
+    at_ns: u64,
+    /// Waits for others to pass.
+    passed: bool,
+}
+
+/// One direction of a line, for frames of type `F` where they wait.
+///
+/// For each frame whoever has it asks whether it is [`lost`](Lane::is_lost), comes
+/// [twice](Lane::is_doubled) and is [damaged](Lane::damage), and whether it, and its double,
+/// [waits](Lane::wait); those that wait no more are [released](Lane::release).
+pub struct Lane<F> {
+    impairment: Impairment,
+    random: Random,
+    held: VecDeque<Held<F>>,
+    held_bytes: usize,
+    stats: ImpairStats,
+}
+
+/// How a frame waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    passed: bool,
+}
+
+impl<F> Lane<F> {
+    /// Nothing waits.
+    pub fn new(impairment: Impairment, seed: u64) -> Lane<F> {
+        let (held, stats) = (VecDeque::new(), ImpairStats::default());
+        Lane { impairment, random: Random::new(seed), held, held_bytes: 0, stats }
+    }
+
+    /// What has happened.
+    pub fn stats(&self) -> ImpairStats {
+        self.stats
+    }
+
+    /// True where frames wait.
+    pub fn holds(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    fn happens(&mut self, ppm: u32) -> bool {
+        ppm > 0 && self.random.chance(u64::from(ppm), u64::from(WHOLE))
+    }
+
+    /// A frame goes in; true where nothing comes out.
+    pub fn is_lost(&mut self) -> bool {
+        self.stats.taken += 1;
+        let lost = self.happens(self.impairment.loss_ppm);
+        self.stats.lost += u64::from(lost);
+        lost
+    }
+
+    /// True where it is to come twice.
+    pub fn is_doubled(&mut self) -> bool {
+        let doubled = self.happens(self.impairment.duplicate_ppm);
+        self.stats.duplicated += u64::from(doubled);
+        doubled
+    }
+
+    /// Damages it, perhaps.
+    pub fn damage(&mut self, frame: &mut [u8]) {
+        if self.happens(self.impairment.corrupt_ppm) && !frame.is_empty() {
+            let at = self.random.below(frame.len());
+            frame[at] ^= 1 << self.random.below(8u32);
+            self.stats.corrupted += 1;
+        }
+    }
+
+    /// How it waits, where it does.
+    pub fn wait(&mut self) -> Option<Wait> {
+        let passed = self.happens(self.impairment.reorder_ppm);
+        (passed || self.impairment.delay_ns > 0).then_some(Wait { passed })
+    }
+
+    /// Lets a frame of so many octets wait; gives it back, counted as lost, where too many do.
+    pub fn hold(&mut self, frame: F, bytes: usize, wait: Wait, now_ns: u64) -> Option<F> {
+        if self.held.len() >= HELD_MAX || self.held_bytes + bytes > HELD_BYTES_MAX {
+            self.stats.overflowed += 1;
+            return Some(frame);
+        }
+        let passed = wait.passed;
+        let mut at_ns = now_ns.saturating_add(self.impairment.delay_ns);
+        let mut after = self.stats.taken;
+        if passed {
+            self.stats.reordered += 1;
+            after += 1 + self.random.below(PASSED_MAX);
+            at_ns = at_ns.saturating_add(PASSED_NS_MAX);
+        }
+        self.held_bytes += bytes;
+        self.held.push_back(Held { frame, bytes, after, at_ns, passed });
+        None
+    }
+
+    /// Frames whose time has come leave.
+    pub fn release(&mut self, now_ns: u64, mut out: impl FnMut(F)) {
+        let mut index = 0;
+        while let Some(held) = self.held.get(index) {
+            let late = held.at_ns <= now_ns;
+            let overtaken = held.passed
+                && held.after <= self.stats.taken
+                && held.at_ns.saturating_sub(PASSED_NS_MAX) <= now_ns;
+            if !late && !overtaken {
+                index += 1;
+            } else if let Some(held) = self.held.remove(index) {
+                self.held_bytes -= held.bytes;
+                out(held.frame);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impairments_are_read_and_nonsense_is_refused() {
+        let text = "loss=2%,reorder=0.5%,duplicate=1,corrupt=3%,delay=4,seed=7";
+        let impairment = Impairment {
+            loss_ppm: 20_000,
+            reorder_ppm: 5_000,
+            duplicate_ppm: 10_000,
+            corrupt_ppm: 30_000,
+            delay_ns: 4_000_000,
+        };
+        assert_eq!(text.parse(), Ok(Seeded { impairment, seed: 7 }));
+        assert_eq!("".parse(), Ok(Seeded::default()));
+        let wrong = ["loss", "loss=x", "loss=101%", "loss=-1%", "loss=NaN", "jitter=3", "seed=1.5"];
+        let delays = ["delay=1%", "delay=10001", "delay=11s", "delay=", "delay=10 m s"];
+        for wrong in wrong.into_iter().chain(delays) {
+            assert!(wrong.parse::<Seeded>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_delay_with_a_unit_is_not_refused() {
+        let delay_ns = |text: &str| text.parse::<Seeded>().unwrap().impairment.delay_ns;
+        assert_eq!(delay_ns("delay=10ms"), 10_000_000);
+        assert_eq!(delay_ns("delay=10"), 10_000_000);
+        assert_eq!(delay_ns("delay=250us"), 250_000);
+        assert_eq!(delay_ns("loss=1%,delay=10s,seed=1"), 10_000_000_000);
+    }
+
+    #[test]
+    fn what_waits_has_limits_and_what_is_over_them_is_counted() {
+        let late = Impairment { delay_ns: 5, ..Impairment::default() };
+        let mut lane = Lane::new(late, 1);
+        let send = |lane: &mut Lane<u32>, frame: u32, bytes: usize| {
+            assert!(!lane.is_lost() && !lane.is_doubled());
+            let wait = lane.wait().unwrap();
+            lane.hold(frame, bytes, wait, 0)
+        };
+        for number in 0..HELD_MAX as u32 {
+            assert_eq!(send(&mut lane, number, 1), None);
+        }
+        assert_eq!(send(&mut lane, 9999, 1), Some(9999));
+        let mut came = Vec::new();
+        lane.release(4, |frame| came.push(frame));
+        assert!(came.is_empty() && lane.holds());
+        lane.release(5, |frame| came.push(frame));
+        assert!(came.into_iter().eq(0..HELD_MAX as u32) && !lane.holds());
+        assert_eq!(send(&mut lane, 1, HELD_BYTES_MAX), None);
+        assert_eq!(send(&mut lane, 2, 1), Some(2));
+        assert_eq!(lane.stats().overflowed, 2);
+    }
+}

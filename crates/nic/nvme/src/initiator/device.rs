@@ -1,0 +1,340 @@
+//! A namespace as a device of blocks: read, write, flush, many at a time.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use thiserror::Error;
+use unlade_nvme_wire::identify::{
+    IdentifyController, IdentifyError, IdentifyNamespace, ONCS_WRITE_ZEROES,
+};
+use unlade_nvme_wire::{Command, IoOpcode};
+
+use super::controller::{Controller, Gone};
+use super::driver::{CommandError, Pending};
+use super::queue::{DATA_BYTES_MAX, Payload};
+
+/// Most octets of one command where the controller says no limit.
+const COMMAND_BYTES_MAX: u32 = 1 << 20;
+/// Most blocks of one command.
+const BLOCKS_MAX: u64 = 1 << 16;
+/// Commands of one call that are in flight at a time.
+const PARTS_MAX: usize = 32;
+
+/// Why a call failed.
+#[derive(Clone, Debug, Error)]
+pub enum DeviceError {
+    /// A command failed.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// The controller is gone for good.
+    #[error(transparent)]
+    Gone(#[from] Gone),
+    /// Offset and length must be of whole blocks.
+    #[error("offset {offset} and length {bytes} are not of whole blocks of {block_bytes} octets")]
+    Misaligned {
+        /// Offset, octets.
+        offset: u64,
+        /// Length, octets.
+        bytes: u64,
+        /// Octets of a block.
+        block_bytes: u32,
+    },
+    /// Beyond the end.
+    #[error("offset {offset} and length {bytes} go beyond the namespace's {size_bytes} octets")]
+    OutOfRange {
+        /// Offset, octets.
+        offset: u64,
+        /// Length, octets.
+        bytes: u64,
+        /// Octets of the namespace.
+        size_bytes: u64,
+    },
+    /// It must not be written to.
+    #[error("the namespace is read-only")]
+    ReadOnly,
+    /// The controller cannot do it.
+    #[error("the controller does not support {0}")]
+    Unsupported(&'static str),
+    /// There is no such namespace.
+    #[error("there is no namespace {number}; {}", listed(.there))]
+    NoNamespace {
+        /// The number asked for.
+        number: u32,
+        /// Those that there are.
+        there: Vec<u32>,
+    },
+    /// Identify data that is not understood.
+    #[error("the controller's identification: {0}")]
+    Identify(#[from] IdentifyError),
+    /// The controller contradicts itself.
+    #[error("the controller misbehaves: {0}")]
+    Misbehaved(&'static str),
+}
+
+/// Most numbers in a message.
+const LISTED_MAX: usize = 16;
+
+fn listed(numbers: &[u32]) -> String {
+    let shown: Vec<String> = numbers.iter().take(LISTED_MAX).map(u32::to_string).collect();
+    let more = numbers.len().saturating_sub(shown.len());
+    match (shown.as_slice(), more) {
+        ([], _) => "the subsystem has none".to_owned(),
+        ([only], _) => format!("the only one is {only}"),
+        (_, 0) => format!("there are {}", shown.join(", ")),
+        _ => format!("there are {} and {more} more", shown.join(", ")),
+    }
+}
+
+/// A namespace of a connected controller. Clones are the same one. Calls may overlap, up to the
+/// queues' depth; those that write the same blocks at a time end in any order.
+///
+/// A call that is dropped before it is done may have been executed or not; what it used is kept
+/// until the controller has answered, so nothing of a later call is ever touched by it.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    controller: Controller,
+    number: u32,
+    block_power: u8,
+    blocks: u64,
+    is_read_only: bool,
+    has_write_zeroes: bool,
+    command_bytes_max: u32,
+}
+
+/// A part of a call: first block and octets within the call's data.
+struct Part {
+    first: u64,
+    octets: Range<usize>,
+}
+
+impl Namespace {
+    pub(super) fn new(
+        controller: Controller,
+        number: u32,
+        format: &IdentifyNamespace,
+        identity: &IdentifyController,
+    ) -> Result<Namespace, DeviceError> {
+        let limit = identity.transfer_bytes_max().unwrap_or(u64::from(COMMAND_BYTES_MAX));
+        let most = limit.min(u64::from(DATA_BYTES_MAX)).min(BLOCKS_MAX << format.block_power);
+        let command_bytes_max = (most >> format.block_power << format.block_power) as u32;
+        if command_bytes_max == 0 || format.blocks.leading_zeros() < u32::from(format.block_power) {
+            return Err(DeviceError::Misbehaved("its block size does not go with its limits"));
+        }
+        Ok(Namespace {
+            controller,
+            number,
+            block_power: format.block_power,
+            blocks: format.blocks,
+            is_read_only: format.is_read_only,
+            has_write_zeroes: identity.commands & ONCS_WRITE_ZEROES != 0,
+            command_bytes_max,
+        })
+    }
+
+    /// NSID.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Octets of a block.
+    pub fn block_bytes(&self) -> u32 {
+        1 << self.block_power
+    }
+
+    /// Octets of the namespace.
+    pub fn size_bytes(&self) -> u64 {
+        self.blocks << self.block_power
+    }
+
+    /// Most octets of one command; longer calls are several.
+    pub fn command_bytes_max(&self) -> u32 {
+        self.command_bytes_max
+    }
+
+    /// Whether it must not be written to.
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    /// The controller that it belongs to.
+    pub fn controller(&self) -> &Controller {
+        &self.controller
+    }
+
+    fn check(&self, offset: u64, bytes: u64) -> Result<(), DeviceError> {
+        let block_bytes = self.block_bytes();
+        if (offset | bytes) & u64::from(block_bytes - 1) != 0 {
+            return Err(DeviceError::Misaligned { offset, bytes, block_bytes });
+        }
+        let size_bytes = self.size_bytes();
+        if offset.checked_add(bytes).is_none_or(|end| end > size_bytes) {
+            return Err(DeviceError::OutOfRange { offset, bytes, size_bytes });
+        }
+        Ok(())
+    }
+
+    /// The commands that a call is made of.
+    fn parts(&self, offset: u64, bytes: usize) -> impl Iterator<Item = Part> + use<> {
+        let (step, power) = (self.command_bytes_max as usize, self.block_power);
+        (0..bytes).step_by(step).map(move |start| Part {
+            first: (offset + start as u64) >> power,
+            octets: start..bytes.min(start + step),
+        })
+    }
+
+    fn command(&self, opcode: IoOpcode, part: &Part) -> Command {
+        let blocks = part.octets.len() >> self.block_power;
+        Command::build(opcode as u8, 0, self.number).with_blocks(part.first, blocks as u32)
+    }
+
+    /// Fills `buffer` with what is at `offset`, both of whole blocks.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; the buffer's content then means nothing.
+    pub async fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        self.check(offset, buffer.len() as u64)?;
+        let mut submitted = Vec::new();
+        let mut parts = self.parts(offset, buffer.len());
+        loop {
+            let batch: Vec<Part> = parts.by_ref().take(PARTS_MAX).collect();
+            if batch.is_empty() {
+                return Ok(());
+            }
+            for part in &batch {
+                submitted.push(self.submit_read(part, Vec::new()).await?);
+            }
+            for (part, pending) in batch.iter().zip(submitted.drain(..)) {
+                let data = self.finish_read(part, pending).await?;
+                buffer[part.octets.clone()].copy_from_slice(&data);
+            }
+        }
+    }
+
+    /// Fills `buffer`, which is taken and given back, with what is at `offset`. Where it fits into
+    /// one command ([`Namespace::command_bytes_max`]) data is received straight into it.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; the buffer is then gone.
+    pub async fn read_owned(&self, offset: u64, buffer: Vec<u8>) -> Result<Vec<u8>, DeviceError> {
+        self.check(offset, buffer.len() as u64)?;
+        if buffer.is_empty() {
+            return Ok(buffer);
+        }
+        if buffer.len() > self.command_bytes_max as usize {
+            let mut buffer = buffer;
+            self.read(offset, &mut buffer).await?;
+            return Ok(buffer);
+        }
+        let part = Part { first: offset >> self.block_power, octets: 0..buffer.len() };
+        let pending = self.submit_read(&part, buffer).await?;
+        self.finish_read(&part, pending).await
+    }
+
+    /// Submits a read into `buffer`, or a new one where it does not have the length.
+    async fn submit_read(&self, part: &Part, mut buffer: Vec<u8>) -> Result<Pending, DeviceError> {
+        buffer.resize(part.octets.len(), 0);
+        let command = self.command(IoOpcode::Read, part);
+        Ok(self.controller.submit(command, Payload::In(buffer)).await?)
+    }
+
+    async fn finish_read(&self, part: &Part, pending: Pending) -> Result<Vec<u8>, DeviceError> {
+        let mut answer = pending.answer().await;
+        let mut attempts = 0;
+        loop {
+            match answer {
+                Ok(answer) => return Ok(answer.data),
+                Err(error) => self.controller.judge(error, &mut attempts)?,
+            }
+            answer = self.submit_read(part, Vec::new()).await?.answer().await;
+        }
+    }
+
+    /// Writes `octets` to `offset`, both of whole blocks, without copying them.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; any part may have been written.
+    pub async fn write(&self, offset: u64, octets: Bytes) -> Result<(), DeviceError> {
+        self.check(offset, octets.len() as u64)?;
+        if self.is_read_only {
+            return Err(DeviceError::ReadOnly);
+        }
+        let mut parts = self.parts(offset, octets.len());
+        let mut submitted = Vec::new();
+        loop {
+            let batch: Vec<Part> = parts.by_ref().take(PARTS_MAX).collect();
+            if batch.is_empty() {
+                return Ok(());
+            }
+            for part in &batch {
+                let command = self.command(IoOpcode::Write, part);
+                let payload = Payload::Out(octets.slice(part.octets.clone()));
+                submitted.push(self.controller.submit(command, payload).await?);
+            }
+            for (part, pending) in batch.iter().zip(submitted.drain(..)) {
+                let command = self.command(IoOpcode::Write, part);
+                let payload = Payload::Out(octets.slice(part.octets.clone()));
+                self.finish(pending, command, payload).await?;
+            }
+        }
+    }
+
+    /// As [`Namespace::write`], with a copy of `octets`.
+    ///
+    /// # Errors
+    /// As [`Namespace::write`].
+    pub async fn write_from(&self, offset: u64, octets: &[u8]) -> Result<(), DeviceError> {
+        self.write(offset, Bytes::copy_from_slice(octets)).await
+    }
+
+    /// Makes durable all writes that were done when this is called.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub async fn flush(&self) -> Result<(), DeviceError> {
+        let command = Command::build(IoOpcode::Flush as u8, 0, self.number);
+        let pending = self.controller.submit(command, Payload::None).await?;
+        self.finish(pending, command, Payload::None).await
+    }
+
+    /// Writes zeroes without sending them.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; [`DeviceError::Unsupported`] where the controller cannot.
+    pub async fn write_zeroes(&self, offset: u64, bytes: u64) -> Result<(), DeviceError> {
+        self.check(offset, bytes)?;
+        if self.is_read_only {
+            return Err(DeviceError::ReadOnly);
+        }
+        if !self.has_write_zeroes {
+            return Err(DeviceError::Unsupported("Write Zeroes"));
+        }
+        let (mut first, end) = (offset >> self.block_power, (offset + bytes) >> self.block_power);
+        while first < end {
+            let count = (end - first).min(BLOCKS_MAX);
+            let command = Command::build(IoOpcode::WriteZeroes as u8, 0, self.number)
+                .with_blocks(first, count as u32);
+            let pending = self.controller.submit(command, Payload::None).await?;
+            self.finish(pending, command, Payload::None).await?;
+            first += count;
+        }
+        Ok(())
+    }
+
+    /// Waits for a command that gives no data, and repeats it where that is due.
+    async fn finish(
+        &self,
+        pending: Pending,
+        command: Command,
+        payload: Payload,
+    ) -> Result<(), DeviceError> {
+        let mut answer = pending.answer().await;
+        let mut attempts = 0;
+        loop {
+            match answer {
+                Ok(_) => return Ok(()),
+                Err(error) => self.controller.judge(error, &mut attempts)?,
+            }
+            answer = self.controller.submit(command, payload.clone()).await?.answer().await;
+        }
+    }
+}

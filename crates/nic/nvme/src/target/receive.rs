@@ -1,0 +1,199 @@
+//! PDUs from the stream: headers whole and checked, data where it belongs, digests compared.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+use unlade_nvme_wire::pdu::{
+    COMMON_HEADER_BYTES, DIGEST_BYTES, FatalStatus, Layout, PduError, Terminate,
+};
+use unlade_nvme_wire::{CommonHeader, Digests, Pdu, PduKind};
+
+/// Octets that are read ahead: several small commands come with one system call.
+const BUFFER_BYTES: usize = 32 << 10;
+/// So much data or more is read where it belongs, past the buffer.
+const DIRECT_BYTES: usize = 8 << 10;
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The host closed it.
+    Closed,
+    /// The kernel, or TLS.
+    Io(io::Error),
+    /// The host broke the protocol.
+    Broken(Break),
+    /// The host found an error of ours.
+    HostTerminated(Terminate),
+    /// The connection was not set up in time.
+    Slow,
+    /// The association is over, or the queue was disconnected.
+    Over,
+}
+
+/// What the host did, as a termination tells it.
+#[derive(Debug)]
+pub(crate) struct Break {
+    /// FES.
+    pub status: FatalStatus,
+    /// FEI.
+    pub information: u32,
+    /// The header that was wrong, as far as it was read.
+    pub header: Vec<u8>,
+    /// For the log.
+    pub why: String,
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Fault {
+        Fault::Io(error)
+    }
+}
+
+/// A PDU whose header is read; its data is still in the stream.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub pdu: Pdu,
+    pub layout: Layout,
+    header: Vec<u8>,
+}
+
+impl Head {
+    /// The fault of this PDU.
+    pub fn fault(&self, status: FatalStatus, information: u32, why: impl Into<String>) -> Fault {
+        broken(status, information, &self.header, why)
+    }
+}
+
+fn broken(status: FatalStatus, information: u32, header: &[u8], why: impl Into<String>) -> Fault {
+    let (header, why) = (header.to_vec(), why.into());
+    Fault::Broken(Break { status, information, header, why })
+}
+
+/// The receiving side of a connection.
+#[derive(Debug)]
+pub(crate) struct Receiver<R> {
+    stream: R,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Those of the connection, once they are agreed.
+    pub digests: Digests,
+}
+
+impl<R: AsyncRead + Unpin> Receiver<R> {
+    /// Reads from `stream`.
+    pub fn new(stream: R) -> Receiver<R> {
+        let buffer = vec![0; BUFFER_BYTES];
+        Receiver { stream, buffer, start: 0, end: 0, digests: Digests::NONE }
+    }
+
+    /// Waits until `count` octets are in the buffer. Between PDUs an end of the stream is orderly.
+    async fn fill(&mut self, count: usize) -> Result<&[u8], Fault> {
+        if self.start + count > self.buffer.len() {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        while self.end - self.start < count {
+            match self.stream.read(&mut self.buffer[self.end..]).await? {
+                0 => return Err(Fault::Closed),
+                read => self.end += read,
+            }
+        }
+        Ok(&self.buffer[self.start..self.start + count])
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.start += count;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Reads the header of the next PDU, up to its data, which has at most `data_bytes_max(kind)`
+    /// octets.
+    pub async fn head(&mut self, data_bytes_max: impl Fn(PduKind) -> usize) -> Result<Head, Fault> {
+        let start = self.fill(COMMON_HEADER_BYTES).await?;
+        let wrong = |error: PduError, header: &[u8]| {
+            let (status, information) = error.fatal();
+            broken(status, information, header, error.to_string())
+        };
+        let common = CommonHeader::parse(start).map_err(|error| wrong(error, start))?;
+        let layout = common.layout();
+        let digests = self.digests;
+        let head_bytes = layout.head_bytes();
+        let octets = self.fill(head_bytes).await?;
+        let header = &octets[..layout.header_bytes];
+        // Before anything in it is believed.
+        if layout.has_header_digest && digests.header {
+            check_header_digest(octets, &layout)?;
+        }
+        common.agrees_with(digests, 4).map_err(|error| wrong(error, header))?;
+        let pdu = Pdu::parse(&common, header).map_err(|error| wrong(error, header))?;
+        let most = data_bytes_max(common.kind);
+        if layout.data.len() > most {
+            let why = format!("{} octets of data where {most} are the limit", layout.data.len());
+            return Err(broken(FatalStatus::LimitExceeded, 4, header, why));
+        }
+        let header = header.to_vec();
+        self.consume(head_bytes);
+        Ok(Head { pdu, layout, header })
+    }
+
+    /// Reads the data of a PDU to `into`, and says whether its digest is right (or there is none).
+    pub async fn data(&mut self, layout: &Layout, into: &mut [u8]) -> Result<bool, Fault> {
+        let mut crc = 0;
+        let mut done = 0;
+        while done < into.len() {
+            let rest = &mut into[done..];
+            let count = if self.start < self.end {
+                let count = rest.len().min(self.end - self.start);
+                rest[..count].copy_from_slice(&self.buffer[self.start..self.start + count]);
+                self.consume(count);
+                count
+            } else if rest.len() >= DIRECT_BYTES {
+                match self.stream.read(rest).await? {
+                    0 => return Err(Fault::Closed),
+                    count => count,
+                }
+            } else {
+                self.fill(1).await?;
+                continue;
+            };
+            if layout.has_data_digest {
+                crc = unlade_aead::crc32c::update(crc, &into[done..done + count]);
+            }
+            done += count;
+        }
+        if !layout.has_data_digest {
+            return Ok(true);
+        }
+        let sent = le32(self.fill(DIGEST_BYTES).await?);
+        self.consume(DIGEST_BYTES);
+        Ok(sent == crc)
+    }
+
+    /// Reads and drops what comes, until the stream ends or there was too much of it.
+    pub async fn drain(&mut self, bytes_max: usize) {
+        let mut left = bytes_max;
+        while left > 0 {
+            match self.stream.read(&mut self.buffer).await {
+                Ok(0) | Err(_) => return,
+                Ok(read) => left = left.saturating_sub(read),
+            }
+        }
+    }
+}
+
+fn le32(octets: &[u8]) -> u32 {
+    octets.iter().rev().fold(0, |value, octet| value << 8 | u32::from(*octet))
+}
+
+fn check_header_digest(octets: &[u8], layout: &Layout) -> Result<(), Fault> {
+    let (header, rest) = octets.split_at(layout.header_bytes);
+    let sent = le32(&rest[..DIGEST_BYTES]);
+    if sent == unlade_aead::crc32c::update(0, header) {
+        return Ok(());
+    }
+    Err(broken(FatalStatus::HeaderDigest, sent, header, "a header's digest is wrong"))
+}

@@ -1,0 +1,793 @@
+//! The flows of a shard: which have a context in the device, and what their machines do with
+//! packets.
+//!
+//! A flow is named as its frames name it when they come in: the peer is the client. A context has
+//! static state (keys), which stays in the host's memory, and dynamic state (at most
+//! [`CONTEXT_BYTES_MAX`] octets), for which the device has a cache ([`unlade_nic_engine::cache`]): using it
+//! is counted, as fetches from the host's memory would cost a device time.
+//!
+//! [`CONTEXT_BYTES_MAX`]: unlade_nic_engine::context::CONTEXT_BYTES_MAX
+
+use std::collections::HashMap;
+
+use thiserror::Error;
+use unlade_net::{FlowKey, SeqNumber};
+use unlade_nic_engine::cache::{Cache, CacheStats};
+use unlade_nic_engine::composed::tx::InnerState;
+use unlade_nic_engine::placement::{Placer, Registration};
+use unlade_nic_engine::resync::{Request, Response, Worked};
+use unlade_nic_engine::rx::{self, Rx};
+use unlade_nic_engine::software::composed::ComposedResult;
+use unlade_nic_engine::software::pdus::PduResult;
+use unlade_nic_engine::tx::{MessageState, Tx, Verdict};
+use unlade_nic_engine::{Nvme, Stats, Tls, composed, nvme, tls};
+
+use crate::buffers::Registered;
+
+/// Most flows of a shard.
+pub const FLOWS_MAX: usize = 1 << 17;
+/// Most keys of a flow with which packets may still have to be sealed: after a KeyUpdate packets
+/// under the key before are sent again until they are acknowledged.
+pub const TX_KEYS_MAX: usize = 4;
+/// Octets of a device's memory for dynamic state (§6.5 of the paper).
+pub const CACHE_BYTES: usize = 4 << 20;
+
+/// Names a flow in its shard; whoever creates flows chooses it. Its lower bits are an index below
+/// [`FLOWS_MAX`], of which two flows at a time never have the same; the others tell a flow from
+/// those that had the index before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct FlowId(pub u32);
+
+impl FlowId {
+    /// The flow that has `index` for the `generation`th time, modulo 2^15.
+    pub fn new(index: u32, generation: u32) -> FlowId {
+        FlowId((index % FLOWS_MAX as u32) | generation.wrapping_mul(FLOWS_MAX as u32))
+    }
+
+    /// Its index.
+    pub fn index(self) -> usize {
+        self.0 as usize % FLOWS_MAX
+    }
+
+    /// The one that has the index next.
+    pub fn successor(self) -> FlowId {
+        FlowId(self.0.wrapping_add(FLOWS_MAX as u32))
+    }
+}
+
+/// Why a flow or a context is not created. The caller is at fault, or has met a limit: it goes on
+/// without the offload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FlowError {
+    /// The index or the name has a flow already.
+    #[error("there is such a flow already; destroy it first")]
+    Exists,
+    /// No flow has the identity.
+    #[error("there is no such flow; create it first")]
+    Unknown,
+    /// The flow has contexts for [`TX_KEYS_MAX`] keys.
+    #[error("a flow has at most {TX_KEYS_MAX} keys to send with; go on without the offload")]
+    Keys,
+    /// The registration's identifier has a buffer, or is out of bounds.
+    #[error("the buffer is not registered; it is given back")]
+    Buffer,
+}
+
+/// The protocol above TCP in one direction of a flow, with its static state.
+pub enum Protocol {
+    /// Records under AES-GCM.
+    Tls(Box<Tls>),
+    /// PDUs of NVMe/TCP in the clear.
+    Nvme(Nvme),
+    /// PDUs in the application data of records.
+    NvmeTls(Box<Tls>, Nvme),
+}
+
+/// What receives.
+enum RxContext {
+    Tls { l5p: Box<Tls>, rx: Rx<tls::Progress> },
+    Nvme { l5p: Nvme, rx: Rx<nvme::Progress> },
+    NvmeTls { l5p: (Box<Tls>, Nvme), rx: composed::rx::Rx },
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// What software is to see is in the packet's place; without it, the packet is as it came.
+    pub rewritten: bool,
+    /// How it was decrypted as TLS.
+    pub worked: Option<Worked>,
+    /// So many octets before those that were are as they came.
+    pub from: u32,
+    /// A question for software, of the machine next to TCP.
+    pub request: Option<Request>,
+    /// What is said of PDUs in it.
+    pub pdus: PduResult,
+    /// A question for software, of the machine above TLS.
+    pub pdu_request: Option<Request>,
+}
+
+impl RxContext {
+    fn new(protocol: Protocol, start: SeqNumber, number: u64) -> RxContext {
+        match protocol {
+            Protocol::Tls(l5p) => RxContext::Tls { l5p, rx: Rx::new(start, number) },
+            Protocol::Nvme(l5p) => RxContext::Nvme { l5p, rx: Rx::new(start, number) },
+            Protocol::NvmeTls(tls, nvme) => {
+                RxContext::NvmeTls { l5p: (tls, nvme), rx: composed::rx::Rx::new(start, number) }
+            }
+        }
+    }
+}
+
+/// What sends under one key.
+enum TxContext {
+    Tls { l5p: Box<Tls>, tx: Tx<tls::Progress> },
+    Nvme { l5p: Nvme, tx: Tx<nvme::Progress> },
+    NvmeTls { l5p: (Box<Tls>, Nvme), tx: Box<composed::tx::Tx> },
+}
+
+impl TxContext {
+    fn new(protocol: Protocol, start: SeqNumber, number: u64, key: u16) -> TxContext {
+        match protocol {
+            Protocol::Tls(l5p) => TxContext::Tls { l5p, tx: Tx::new(start, number, key) },
+            Protocol::Nvme(l5p) => TxContext::Nvme { l5p, tx: Tx::new(start, number, key) },
+            Protocol::NvmeTls(tls, nvme) => {
+                let tx = Box::new(composed::tx::Tx::new(start, number, key));
+                TxContext::NvmeTls { l5p: (tls, nvme), tx }
+            }
+        }
+    }
+}
+
+/// Copies `pieces` to `out`; false where it is not as long as all of them.
+fn gather<'p>(pieces: impl Iterator<Item = &'p [u8]>, out: &mut [u8]) -> bool {
+    let mut done = 0;
+    for piece in pieces {
+        let Some(place) = out.get_mut(done..done + piece.len()) else { return false };
+        place.copy_from_slice(piece);
+        done += piece.len();
+    }
+    done == out.len()
+}
+
+/// One flow's state in the device.
+pub struct Flow {
+    id: FlowId,
+    name: FlowKey,
+    rx: Option<RxContext>,
+    /// By key, oldest first.
+    tx: Vec<(u16, TxContext)>,
+    /// Something is or was sealed here: nothing leaves in the clear any more, but for what is
+    /// declared to be from before.
+    seals: bool,
+    /// Buffers that data goes to.
+    buffers: Option<Box<Registered>>,
+    /// TLS's, and PDUs'.
+    stats: composed::Stats,
+}
+
+impl Flow {
+    fn new(id: FlowId, name: FlowKey) -> Flow {
+        let stats = composed::Stats::default();
+        Flow { id, name, rx: None, tx: Vec::new(), seals: false, buffers: None, stats }
+    }
+
+    /// Its identity.
+    pub fn id(&self) -> FlowId {
+        self.id
+    }
+
+    /// The flow as frames that come in name it: the peer is the client.
+    pub fn name(&self) -> &FlowKey {
+        &self.name
+    }
+
+    /// What its machines have counted.
+    pub fn stats(&self) -> &composed::Stats {
+        &self.stats
+    }
+
+    /// Data for the registration's tag goes to `buffer` from now on (`l5o_add_rr_state`).
+    ///
+    /// # Errors
+    /// The buffer, where it cannot be registered.
+    pub fn register(
+        &mut self,
+        registration: Registration,
+        buffer: Box<[u8]>,
+    ) -> Result<(), Box<[u8]>> {
+        self.buffers.get_or_insert_default().add(registration, buffer)
+    }
+
+    /// Nothing is written to the buffer any more (`l5o_del_rr_state`).
+    pub fn withdraw(&mut self, registration: Registration) -> Option<Box<[u8]>> {
+        self.buffers.as_mut()?.remove(registration)
+    }
+
+    /// Nothing is written to any buffer any more: all of them.
+    pub fn withdraw_all(&mut self) -> impl Iterator<Item = (Registration, Box<[u8]>)> {
+        self.buffers.iter_mut().flat_map(|buffers| buffers.drain())
+    }
+
+    /// Whether packets that come in are worked on.
+    pub fn receives(&self) -> bool {
+        self.rx.is_some()
+    }
+
+    /// Whether what is sent must be sealed: there is a context to send, or there was one.
+    pub fn seals(&self) -> bool {
+        self.seals
+    }
+
+    /// From the octet `start` on, where a message with `number` others before it starts, packets
+    /// are worked on (`l5o_create`). An earlier context makes room.
+    pub fn create_rx(&mut self, protocol: Protocol, start: SeqNumber, number: u64) {
+        self.rx = Some(RxContext::new(protocol, start, number));
+    }
+
+    /// Whether records are decrypted at once whose number can be presumed ([`Rx::presume`]); not so
+    /// until this is called. With PDUs in them they never are: what is decrypted wrongly must not get
+    /// into buffers.
+    pub fn presume(&mut self, presumes: bool) {
+        if let Some(RxContext::Tls { rx, .. }) = &mut self.rx {
+            rx.presume(presumes);
+        }
+    }
+
+    /// The same context goes on with another key, which software knows as `key`, from `start` on
+    /// with message `number`. Without a context nothing happens: it was destroyed meanwhile.
+    pub fn restart_rx(&mut self, protocol: Protocol, start: SeqNumber, number: u64, key: u16) {
+        match (&mut self.rx, protocol) {
+            (Some(RxContext::Tls { l5p, rx }), Protocol::Tls(fresh)) => {
+                *l5p = fresh;
+                rx.restart(start, number, key);
+            }
+            (Some(RxContext::NvmeTls { l5p, rx }), Protocol::Tls(fresh)) => {
+                l5p.0 = fresh;
+                rx.restart(&mut self.stats, start, number, key);
+            }
+            // PDUs have no keys.
+            (Some(_) | None, _) => (),
+        }
+    }
+
+    /// Packets go up as they come from now on (`l5o_destroy`).
+    pub fn destroy_rx(&mut self) {
+        self.rx = None;
+    }
+
+    /// Software's answer to a question; true where it was to the one that is open
+    /// (`l5o_resync_rx_resp`).
+    pub fn respond(&mut self, response: &Response) -> bool {
+        match &mut self.rx {
+            Some(RxContext::Tls { rx, .. }) => rx.respond(&mut self.stats.tls, response),
+            Some(RxContext::Nvme { rx, .. }) => rx.respond(&mut self.stats.nvme, response),
+            Some(RxContext::NvmeTls { rx, .. }) => rx.respond(&mut self.stats, response),
+            None => false,
+        }
+    }
+
+    /// The same for a question of the machine above TLS.
+    pub fn respond_pdu(&mut self, response: &Response) -> bool {
+        match &mut self.rx {
+            Some(RxContext::NvmeTls { rx, .. }) => rx.respond_nvme(&mut self.stats, response),
+            _ => false,
+        }
+    }
+
+    /// Takes the payload of a packet whose checksum is good; `seq` is its first octet's number.
+    /// Where it is rewritten, `out` (at least as long) holds what software is to see.
+    pub fn receive(&mut self, seq: SeqNumber, payload: &[u8], out: &mut [u8]) -> Received {
+        let Flow { rx, buffers, stats, .. } = self;
+        let mut placer = match buffers {
+            Some(buffers) => buffers.placer(),
+            None => Placer::none(),
+        };
+        match rx {
+            Some(RxContext::Tls { l5p, rx }) => {
+                let found = rx.receive(&**l5p, &mut stats.tls, seq, payload, out);
+                let (worked, request) = (found.worked(), found.request);
+                let rewritten = show_head(&found, payload, out);
+                Received { rewritten, worked, from: found.from, request, ..Received::default() }
+            }
+            Some(RxContext::Nvme { l5p, rx }) => {
+                let packet = (seq, payload);
+                let found = rx.receive_placing(l5p, &mut stats.nvme, packet, &mut [], &mut placer);
+                let (pass, boundary) = (found.pass, found.boundary);
+                let pdus = PduResult { pass, boundary, placed: placer.take() };
+                Received { request: found.request, pdus, ..Received::default() }
+            }
+            Some(RxContext::NvmeTls { l5p: (tls, nvme), rx }) => {
+                let found = rx.receive((tls, nvme), stats, (seq, payload), out, &mut placer);
+                let said = ComposedResult::of(&found, placer.take());
+                Received {
+                    rewritten: show_head(&found.tls, payload, out),
+                    worked: said.tls,
+                    from: found.tls.from,
+                    request: found.tls.request,
+                    pdus: said.nvme,
+                    pdu_request: found.nvme_request,
+                }
+            }
+            None => Received::default(),
+        }
+    }
+
+    /// What is sent under `key` is sealed from `start` on, where message `number` starts
+    /// (`l5o_create`).
+    ///
+    /// # Errors
+    /// [`FlowError::Keys`]; [`FlowError::Exists`] where the key has a context.
+    pub fn create_tx(
+        &mut self,
+        protocol: Protocol,
+        start: SeqNumber,
+        number: u64,
+        key: u16,
+    ) -> Result<(), FlowError> {
+        self.seals = true;
+        if self.tx.iter().any(|(other, _)| *other == key) {
+            return Err(FlowError::Exists);
+        }
+        if self.tx.len() >= TX_KEYS_MAX {
+            return Err(FlowError::Keys);
+        }
+        self.tx.push((key, TxContext::new(protocol, start, number, key)));
+        Ok(())
+    }
+
+    /// From the next PDUs on, in both directions, these digests and limits are agreed on. Those before
+    /// have no digests (ICReq and ICResp), and are read as before.
+    pub fn agree_pdus(&mut self, nvme: Nvme) {
+        match &mut self.rx {
+            Some(RxContext::Nvme { l5p, .. } | RxContext::NvmeTls { l5p: (_, l5p), .. }) => {
+                *l5p = nvme;
+            }
+            Some(RxContext::Tls { .. }) | None => (),
+        }
+        for (_, context) in &mut self.tx {
+            match context {
+                TxContext::Nvme { l5p, .. } | TxContext::NvmeTls { l5p: (_, l5p), .. } => {
+                    *l5p = nvme;
+                }
+                TxContext::Tls { .. } => (),
+            }
+        }
+    }
+
+    /// Nothing is sent under `key` any more (`l5o_destroy`). The flow still lets nothing out that
+    /// is not sealed.
+    pub fn destroy_tx(&mut self, key: u16) {
+        self.tx.retain(|(other, _)| *other != key);
+    }
+
+    /// Gets the context of `message`'s key in front of `seq`; `inner` is what the message holds, where
+    /// it is a record with PDUs in it. False where that is not possible, and then nothing can be sent.
+    pub fn recover(
+        &mut self,
+        message: &MessageState<'_>,
+        inner: Option<&InnerState<'_>>,
+        seq: SeqNumber,
+    ) -> bool {
+        match under(&mut self.tx, message.key) {
+            Some(TxContext::Tls { l5p, tx }) => {
+                tx.recover(&**l5p, &mut self.stats.tls, message, seq)
+            }
+            Some(TxContext::Nvme { l5p, tx }) => {
+                tx.recover(l5p, &mut self.stats.nvme, message, seq)
+            }
+            Some(TxContext::NvmeTls { l5p: (tls, nvme), tx }) => match inner {
+                Some(inner) => tx.recover((&**tls, &*nvme), &mut self.stats, (message, inner), seq),
+                None => {
+                    tx.fail();
+                    false
+                }
+            },
+            None => false,
+        }
+    }
+
+    /// The same where the message's octets up to `seq` lie in `pieces`.
+    pub fn recover_pieces<'p>(
+        &mut self,
+        message: &MessageState<'_>,
+        inner: Option<&InnerState<'_>>,
+        seq: SeqNumber,
+        pieces: impl Iterator<Item = &'p [u8]>,
+    ) -> bool {
+        match under(&mut self.tx, message.key) {
+            Some(TxContext::Tls { l5p, tx }) => {
+                tx.recover_pieces(&**l5p, &mut self.stats.tls, message, seq, pieces)
+            }
+            Some(TxContext::Nvme { l5p, tx }) => {
+                tx.recover_pieces(l5p, &mut self.stats.nvme, message, seq, pieces)
+            }
+            Some(TxContext::NvmeTls { .. }) => {
+                let octets: Vec<u8> = pieces.flatten().copied().collect();
+                self.recover(&MessageState { bytes: &octets, ..*message }, inner, seq)
+            }
+            None => false,
+        }
+    }
+
+    /// Seals the payload of a packet in place with the context of `key`. What is dropped must not
+    /// leave.
+    pub fn transmit(&mut self, key: u16, seq: SeqNumber, payload: &mut [u8]) -> Verdict {
+        match under(&mut self.tx, key) {
+            Some(TxContext::Tls { l5p, tx }) => {
+                tx.transmit(&**l5p, &mut self.stats.tls, seq, payload)
+            }
+            Some(TxContext::Nvme { l5p, tx }) => {
+                tx.transmit(l5p, &mut self.stats.nvme, seq, payload)
+            }
+            Some(TxContext::NvmeTls { l5p: (tls, nvme), tx }) => {
+                tx.transmit((&**tls, &*nvme), &mut self.stats, seq, payload)
+            }
+            None => {
+                self.stats.tls.tx_tls_drop_no_sync_data += 1;
+                Verdict::Drop
+            }
+        }
+    }
+
+    /// The same for a payload that lies in several `pieces`, into `out`, as long as all of them. What
+    /// is in `out` of a packet that is dropped may be in the clear.
+    pub fn transmit_pieces<'p>(
+        &mut self,
+        key: u16,
+        seq: SeqNumber,
+        pieces: impl Iterator<Item = &'p [u8]>,
+        out: &mut [u8],
+    ) -> Verdict {
+        match under(&mut self.tx, key) {
+            Some(TxContext::Tls { l5p, tx }) => {
+                tx.transmit_pieces(&**l5p, &mut self.stats.tls, seq, pieces, out)
+            }
+            Some(TxContext::Nvme { l5p, tx }) => {
+                tx.transmit_pieces(l5p, &mut self.stats.nvme, seq, pieces, out)
+            }
+            Some(TxContext::NvmeTls { l5p: (tls, nvme), tx }) => {
+                if !gather(pieces, out) {
+                    tx.fail();
+                }
+                tx.transmit((&**tls, &*nvme), &mut self.stats, seq, out)
+            }
+            None => {
+                self.stats.tls.tx_tls_drop_no_sync_data += 1;
+                Verdict::Drop
+            }
+        }
+    }
+
+    /// What was sealed last, with the context of `key`, leaves in so many frames; counters count them
+    /// as packets.
+    pub fn sealed_as(&mut self, key: u16, frames: u64) {
+        let stats = match under(&mut self.tx, key) {
+            Some(TxContext::Tls { .. } | TxContext::NvmeTls { .. }) => &mut self.stats.tls,
+            Some(TxContext::Nvme { .. }) => &mut self.stats.nvme,
+            None => return,
+        };
+        stats.tx_tls_encrypted_packets += frames.saturating_sub(1);
+    }
+}
+
+/// The context of `key`.
+/// Whether the payload was rewritten; what is before that is put in its place as it came.
+fn show_head(found: &rx::Received, payload: &[u8], out: &mut [u8]) -> bool {
+    if found.pass.is_some() {
+        let from = found.from as usize;
+        out[..from].copy_from_slice(&payload[..from]);
+    }
+    found.pass.is_some()
+}
+
+fn under(contexts: &mut [(u16, TxContext)], key: u16) -> Option<&mut TxContext> {
+    contexts.iter_mut().find(|(other, _)| *other == key).map(|(_, context)| context)
+}
+
+/// One of a flow's two directions, as the cache sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// What comes in.
+    Rx,
+    /// What goes out.
+    Tx,
+}
+
+/// The flows of a shard.
+pub struct Flows {
+    flows: Vec<Option<Box<Flow>>>,
+    names: HashMap<FlowKey, FlowId>,
+    /// What was looked up last: packets of a flow come in a row.
+    last: Option<(FlowKey, FlowId)>,
+    cache: Cache,
+    /// What flows had counted that are destroyed.
+    past: composed::Stats,
+}
+
+impl Flows {
+    /// No flows, and a device with so many octets for dynamic state; [`CACHE_BYTES`] is usual.
+    pub fn new(cache_bytes: usize) -> Flows {
+        let cache = Cache::new(cache_bytes);
+        let (flows, names) = (Vec::new(), HashMap::new());
+        Flows { flows, names, last: None, cache, past: composed::Stats::default() }
+    }
+
+    /// A flow without contexts; `name` is as frames name it that come in.
+    ///
+    /// # Errors
+    /// [`FlowError::Exists`].
+    pub fn create(&mut self, id: FlowId, name: FlowKey) -> Result<&mut Flow, FlowError> {
+        let index = id.index();
+        let taken = self.flows.get(index).is_some_and(Option::is_some);
+        if taken || self.names.contains_key(&name) {
+            return Err(FlowError::Exists);
+        }
+        if self.flows.len() <= index {
+            self.flows.resize_with(index + 1, || None);
+        }
+        self.names.insert(name, id);
+        Ok(self.flows[index].insert(Box::new(Flow::new(id, name))))
+    }
+
+    /// The flow is gone, with its contexts; its counts are kept in [`Flows::stats`].
+    pub fn destroy(&mut self, id: FlowId) {
+        if self.get(id).is_none() {
+            return;
+        }
+        let Some(flow) = self.flows.get_mut(id.index()).and_then(Option::take) else { return };
+        self.names.remove(&flow.name);
+        self.last = None;
+        self.past.add(&flow.stats);
+        self.cache.remove(context(id, Side::Rx));
+        self.cache.remove(context(id, Side::Tx));
+    }
+
+    /// The flow with this name.
+    pub fn find(&mut self, name: &FlowKey) -> Option<FlowId> {
+        if let Some((last, id)) = &self.last
+            && last == name
+        {
+            return Some(*id);
+        }
+        let id = *self.names.get(name)?;
+        self.last = Some((*name, id));
+        Some(id)
+    }
+
+    /// The flow, to look at or to give it a context.
+    pub fn get(&mut self, id: FlowId) -> Option<&mut Flow> {
+        self.flows.get_mut(id.index())?.as_deref_mut().filter(|flow| flow.id == id)
+    }
+
+    /// The flow, to work on a packet: its context is fetched, if it is not in the device.
+    pub fn fetch(&mut self, id: FlowId, side: Side) -> Option<&mut Flow> {
+        let flow = self.flows.get_mut(id.index())?.as_deref_mut().filter(|flow| flow.id == id)?;
+        let present = match side {
+            Side::Rx => flow.rx.is_some(),
+            Side::Tx => !flow.tx.is_empty(),
+        };
+        if present {
+            self.cache.access(context(id, side));
+        }
+        Some(flow)
+    }
+
+    /// How many flows there are.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// True where there are none.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// What the machines next to TCP have counted that do TLS, of flows that are gone too.
+    pub fn stats(&self) -> Stats {
+        self.both_stats().tls
+    }
+
+    /// The same, and what the machines have counted that do PDUs.
+    pub fn both_stats(&self) -> composed::Stats {
+        let mut sum = self.past;
+        self.flows.iter().flatten().for_each(|flow| sum.add(&flow.stats));
+        sum
+    }
+
+    /// What the cache of contexts has counted.
+    pub fn cache_stats(&self) -> CacheStats {
+        self.cache.stats()
+    }
+}
+
+fn context(id: FlowId, side: Side) -> u32 {
+    (id.index() as u32) << 1 | u32::from(side == Side::Tx)
+}
+
+#[cfg(test)]
+mod tests {
+    use unlade_nic_engine::context::CONTEXT_BYTES_MAX;
+    use unlade_nic_engine::tls::Version;
+
+    use super::*;
+
+    fn name(port: u16) -> FlowKey {
+        FlowKey::new(([10, 0, 0, 1], port).into(), ([10, 0, 0, 2], 443).into())
+    }
+
+    fn protocol() -> Protocol {
+        Protocol::Tls(Box::new(Tls::new(Version::Tls13, &[7; 16], [9; 12]).unwrap()))
+    }
+
+    /// A record of TLS 1.3 with room for its tag, as software writes it.
+    fn record(content: &[u8]) -> Vec<u8> {
+        let mut record = vec![23, 3, 3];
+        record.extend((content.len() as u16 + 17).to_be_bytes());
+        record.extend(content);
+        record.push(23);
+        record.extend([0; 16]);
+        record
+    }
+
+    #[test]
+    fn what_one_flow_seals_the_other_opens() {
+        let mut flows = Flows::new(CACHE_BYTES);
+        let sender = flows.create(FlowId(3), name(1)).unwrap();
+        sender.create_tx(protocol(), SeqNumber(100), 0, 0).unwrap();
+        flows.create(FlowId(0), name(2)).unwrap().create_rx(protocol(), SeqNumber(100), 0);
+        let plain = record(b"hello");
+        let mut packet = plain.clone();
+        let verdict =
+            flows.fetch(FlowId(3), Side::Tx).unwrap().transmit(0, SeqNumber(100), &mut packet);
+        assert_eq!(verdict, Verdict::Send);
+        assert_ne!(packet[5..11], plain[5..11]);
+        let mut out = vec![0; packet.len()];
+        let id = flows.find(&name(2)).unwrap();
+        let result = flows.fetch(id, Side::Rx).unwrap().receive(SeqNumber(100), &packet, &mut out);
+        assert!(result.worked.is_some());
+        assert_eq!(out[..11], plain[..11]);
+        let stats = flows.stats();
+        assert_eq!((stats.tx_tls_encrypted_packets, stats.rx_tls_decrypted_packets), (1, 1));
+        assert_eq!(flows.cache_stats().misses, 2);
+        flows.destroy(FlowId(3));
+        assert_eq!(flows.stats(), stats);
+        assert_eq!((flows.len(), flows.find(&name(1))), (1, None));
+    }
+
+    #[test]
+    fn a_flow_whose_context_is_gone_seals_nothing_and_sends_nothing() {
+        let mut flows = Flows::new(CACHE_BYTES);
+        let flow = flows.create(FlowId(0), name(1)).unwrap();
+        assert!(!flow.seals());
+        flow.create_tx(protocol(), SeqNumber(0), 0, 0).unwrap();
+        flow.destroy_tx(0);
+        let mut packet = record(b"secret");
+        assert_eq!(flow.transmit(0, SeqNumber(0), &mut packet), Verdict::Drop);
+        assert!(flow.seals());
+        assert_eq!(flow.stats().tls.tx_tls_drop_no_sync_data, 1);
+    }
+
+    #[test]
+    fn limits_are_refused_in_order() {
+        let mut flows = Flows::new(CACHE_BYTES);
+        flows.create(FlowId(1), name(1)).unwrap();
+        assert_eq!(flows.create(FlowId(1), name(2)).err(), Some(FlowError::Exists));
+        assert_eq!(flows.create(FlowId(2), name(1)).err(), Some(FlowError::Exists));
+        let successor = FlowId(1).successor();
+        assert_eq!(successor, FlowId::new(1, 1));
+        assert_eq!(flows.create(successor, name(2)).err(), Some(FlowError::Exists));
+        assert!(flows.get(successor).is_none(), "it is another flow");
+        flows.destroy(successor);
+        let flow = flows.get(FlowId(1)).unwrap();
+        for key in 0..TX_KEYS_MAX as u16 {
+            flow.create_tx(protocol(), SeqNumber(0), 0, key).unwrap();
+        }
+        assert_eq!(flow.create_tx(protocol(), SeqNumber(0), 0, 1), Err(FlowError::Exists));
+        assert_eq!(flow.create_tx(protocol(), SeqNumber(0), 0, 9), Err(FlowError::Keys));
+        flow.destroy_tx(0);
+        assert_eq!(flow.create_tx(protocol(), SeqNumber(0), 0, 9), Ok(()));
+    }
+
+    #[test]
+    fn contexts_beyond_the_devices_memory_are_fetched_again() {
+        let mut flows = Flows::new(2 * CONTEXT_BYTES_MAX);
+        for id in 0..3 {
+            flows.create(FlowId(id), name(id as u16)).unwrap().create_rx(
+                protocol(),
+                SeqNumber(0),
+                0,
+            );
+        }
+        for id in [0, 1, 2, 0] {
+            flows.fetch(FlowId(id), Side::Rx).unwrap();
+            flows.fetch(FlowId(id), Side::Tx).unwrap();
+        }
+        let stats = flows.cache_stats();
+        assert_eq!((stats.hits, stats.misses, stats.evictions), (0, 4, 2));
+    }
+
+    /// Data for command `tag` whose digests are left to the device.
+    fn data(tag: u16, data: &[u8]) -> Vec<u8> {
+        let mut pdu = vec![7, 3 | 4 | 8, 24, 28];
+        pdu.extend((28 + data.len() as u32 + 4).to_le_bytes());
+        pdu.extend(tag.to_le_bytes());
+        pdu.extend([0; 6]);
+        pdu.extend((data.len() as u32).to_le_bytes());
+        pdu.extend([0; 8]);
+        pdu.extend(data);
+        pdu.extend([0; 4]);
+        pdu
+    }
+
+    #[test]
+    fn digests_are_filled_in_then_checked_and_data_is_placed() {
+        let nvme = Nvme { header_digest: true, data_digest: true, data_bytes_max: 1 << 20 };
+        let mut flows = Flows::new(CACHE_BYTES);
+        let flow = flows.create(FlowId(0), name(1)).unwrap();
+        let start = SeqNumber(u32::MAX - 20);
+        flow.create_tx(Protocol::Nvme(nvme), start, 0, 0).unwrap();
+        let pdu = data(5, b"what was read");
+        let mut packet = pdu.clone();
+        assert_eq!(flow.transmit(0, start, &mut packet), Verdict::Send);
+        assert_eq!(packet[24..28], crc32c::crc32c(&pdu[..24]).to_le_bytes());
+        assert_eq!(packet[41..], crc32c::crc32c(b"what was read").to_le_bytes());
+        let flow = flows.create(FlowId(1), name(2)).unwrap();
+        flow.create_rx(Protocol::Nvme(nvme), start, 0);
+        let registration = Registration { tag: 5, generation: 1 };
+        flow.register(registration, vec![0; 13].into()).unwrap();
+        let result = flow.receive(start, &packet, &mut []);
+        assert!(!result.rewritten && result.worked.is_none() && result.pdus.pass.is_some());
+        let placed = result.pdus.placed;
+        assert_eq!(placed.as_slice().len(), 1);
+        assert_eq!((placed.as_slice()[0].start, placed.as_slice()[0].end), (28, 41));
+        assert_eq!(flow.withdraw(registration).unwrap()[..], *b"what was read");
+        // The same once more, damaged: no pass, and no buffer to write to.
+        packet[30] ^= 1;
+        let result = flow.receive(start + 45, &packet, &mut []);
+        assert!(result.pdus.pass.is_none() && result.pdus.placed.is_empty());
+    }
+
+    #[test]
+    fn a_record_with_pdus_is_sent_again_only_where_its_pdu_is_known() {
+        let nvme = Nvme { header_digest: true, data_digest: true, data_bytes_max: 1 << 20 };
+        // A PDU of 24 + 4 + 40 + 4 octets, the last 44 of them in a second record.
+        let mut pdu = vec![nvme::types::H2C_DATA, 3, 24, 28];
+        pdu.extend(72_u32.to_le_bytes());
+        pdu.resize(72, 7);
+        let (first, second) = (record(&pdu[..28]), record(&pdu[28..]));
+        let mut flows = Flows::new(CACHE_BYTES);
+        let flow = flows.create(FlowId(0), name(1)).unwrap();
+        let tls = || Box::new(Tls::new(Version::Tls13, &[7; 16], [9; 12]).unwrap());
+        let start = SeqNumber(u32::MAX - 30);
+        flow.create_tx(Protocol::NvmeTls(tls(), nvme), start, 0, 0).unwrap();
+        let mut packet = [first.clone(), second.clone()].concat();
+        let at = start + first.len() as u32;
+        assert_eq!(flow.transmit(0, start, &mut packet), Verdict::Send);
+        let sealed = packet[first.len()..].to_vec();
+
+        let message = MessageState { start: at, number: 1, key: 0, bytes: &[] };
+        assert!(!flow.recover(&message, None, at));
+        assert_eq!(flow.transmit(0, at, &mut second.clone()), Verdict::Drop);
+        // Of another PDU, or not enough of it.
+        for bytes in [&[][..], &pdu[..27], &second[..]] {
+            let before = MessageState { start: SeqNumber(0), number: 0, key: 0, bytes };
+            let inner = InnerState { start: SeqNumber(28), pdu: before };
+            assert!(!flow.recover(&message, Some(&inner), at), "{} octets", bytes.len());
+            assert_eq!(flow.transmit(0, at, &mut second.clone()), Verdict::Drop);
+        }
+        let before = MessageState { start: SeqNumber(0), number: 0, key: 0, bytes: &pdu[..28] };
+        let inner = InnerState { start: SeqNumber(28), pdu: before };
+        assert!(flow.recover(&message, Some(&inner), at));
+        let mut out = vec![0; second.len()];
+        let pieces = second.chunks(5);
+        assert_eq!(flow.transmit_pieces(0, at, pieces, &mut out), Verdict::Send);
+        assert_eq!(out, sealed);
+        // Pieces that are not as long as they are said to be.
+        assert!(flow.recover(&message, Some(&inner), at));
+        let pieces = second[..9].chunks(5);
+        assert_eq!(flow.transmit_pieces(0, at, pieces, &mut out), Verdict::Drop);
+        let report = flow.stats();
+        assert!(report.tls.tx_tls_err >= 5);
+    }
+}

@@ -1,0 +1,255 @@
+//! Octets that came, where the device has put them: parts of batches, counted by references, so that a
+//! batch goes back to the device when nobody has a part of it any more.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use unlade_nic_engine::resync::Worked;
+use unlade_nic_engine::software::pdus::PduResult;
+
+use crate::queue::{RxBatch, RxSegment};
+
+/// Batches that nobody refers to any more, on their way back to the device.
+#[derive(Clone, Debug, Default)]
+pub struct Returned {
+    #[allow(clippy::vec_box, reason = "a batch stays in its box all the way round")]
+    batches: Rc<RefCell<Vec<Box<RxBatch>>>>,
+}
+
+impl Returned {
+    /// The next of them.
+    pub fn pop(&self) -> Option<Box<RxBatch>> {
+        self.batches.borrow_mut().pop()
+    }
+}
+
+/// A batch to which parts refer.
+#[derive(Debug)]
+pub struct Held {
+    /// There until it is dropped.
+    batch: Option<Box<RxBatch>>,
+    returned: Returned,
+}
+
+impl Held {
+    /// A batch that the device gave; when nobody has a part of it, it is in `returned`.
+    pub fn new(batch: Box<RxBatch>, returned: &Returned) -> Rc<Held> {
+        Rc::new(Held { batch: Some(batch), returned: returned.clone() })
+    }
+
+    /// The batch.
+    pub fn batch(&self) -> Option<&RxBatch> {
+        self.batch.as_deref()
+    }
+
+    fn octets(&self) -> &[u8] {
+        self.batch.as_deref().map_or(&[], |batch| &batch.octets)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.returned.batches.borrow_mut().extend(self.batch.take());
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Buffer {
+    Batch(Rc<Held>),
+    Own(Rc<[u8]>),
+    Told(Rc<Told>),
+}
+
+/// A copy of a segment's payload, with what the device says of it.
+#[derive(Debug)]
+struct Told {
+    octets: Box<[u8]>,
+    pdus: PduResult,
+}
+
+/// Octets of one stream, and how the device has worked on them, if it has.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    buffer: Buffer,
+    start: usize,
+    end: usize,
+    /// The segment of the batch that it is of.
+    segment: Option<u16>,
+    /// How.
+    pub worked: Option<Worked>,
+}
+
+impl Piece {
+    /// A range of a batch.
+    pub fn of_batch(
+        held: &Rc<Held>,
+        range: std::ops::Range<usize>,
+        worked: Option<Worked>,
+    ) -> Piece {
+        let buffer = Buffer::Batch(Rc::clone(held));
+        Piece { buffer, start: range.start, end: range.end, segment: None, worked }
+    }
+
+    /// The payload of the batch's segment with this index, from `from` octets on; empty where there
+    /// is none.
+    fn of_segment(held: &Rc<Held>, index: usize, from: usize) -> Piece {
+        let segment = held.batch().and_then(|batch| batch.segments.get(index));
+        let (mut range, worked) =
+            segment.map_or((0..0, None), |found| (found.payload.clone(), found.worked));
+        range.start = range.end.min(range.start + from);
+        let mut piece = Piece::of_batch(held, range, worked);
+        piece.segment = segment.and(u16::try_from(index).ok());
+        piece
+    }
+
+    /// A copy of the `segment`'s payload, `octets`, which keeps no batch from the device; from
+    /// `from` octets on.
+    fn copied_segment(octets: &[u8], segment: &RxSegment, from: usize) -> Piece {
+        if segment.pdus == PduResult::default() {
+            return Piece::copied(&octets[from..], segment.worked);
+        }
+        let told = Told { octets: octets.into(), pdus: segment.pdus };
+        let (buffer, end) = (Buffer::Told(Rc::new(told)), octets.len());
+        Piece { buffer, start: from, end, segment: None, worked: segment.worked }
+    }
+
+    /// Appends the payload of the `segment` of the batch with this index to `pieces`: what is as it
+    /// came, and what the device has worked on. Copies keep no batch from the device.
+    pub fn append(
+        pieces: &mut Vec<Piece>,
+        held: &Rc<Held>,
+        (batch, index): (&RxBatch, usize),
+        copies: bool,
+    ) {
+        let Some(segment) = batch.segments.get(index) else { return };
+        let octets = &batch.octets[segment.payload.clone()];
+        let from = segment.from.min(octets.len());
+        if from > 0 && copies {
+            pieces.push(Piece::copied(&octets[..from], None));
+        } else if from > 0 {
+            let start = segment.payload.start;
+            pieces.push(Piece::of_batch(held, start..start + from, None));
+        }
+        pieces.push(match copies {
+            true => Piece::copied_segment(octets, segment, from),
+            false => Piece::of_segment(held, index, from),
+        });
+    }
+
+    /// What the device says of PDUs in it.
+    pub fn pdus(&self) -> PduResult {
+        match self.told() {
+            Some((pdus, first)) => pdus.of((self.start - first) as u32, (self.end - first) as u32),
+            None => PduResult::default(),
+        }
+    }
+
+    /// Of the segment that it is of: what is said of it, and where it starts.
+    fn told(&self) -> Option<(&PduResult, usize)> {
+        match &self.buffer {
+            Buffer::Batch(held) => {
+                let segment = held.batch()?.segments.get(usize::from(self.segment?))?;
+                Some((&segment.pdus, segment.payload.start))
+            }
+            Buffer::Own(_) => None,
+            Buffer::Told(told) => Some((&told.pdus, 0)),
+        }
+    }
+
+    /// A copy of `octets`, which keeps no batch from the device.
+    pub fn copied(octets: &[u8], worked: Option<Worked>) -> Piece {
+        let buffer = Buffer::Own(octets.into());
+        Piece { buffer, start: 0, end: octets.len(), segment: None, worked }
+    }
+
+    /// The octets.
+    pub fn as_slice(&self) -> &[u8] {
+        let octets = match &self.buffer {
+            Buffer::Batch(held) => held.octets(),
+            Buffer::Own(octets) => octets,
+            Buffer::Told(told) => &told.octets,
+        };
+        octets.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+
+    /// True where there are none.
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Lets go of the first `octets`, or of all.
+    pub fn skip(&mut self, octets: usize) {
+        self.start = self.end.min(self.start + octets);
+    }
+
+    /// Lets go of what is behind the first `octets`.
+    pub fn truncate(&mut self, octets: usize) {
+        self.end = self.end.min(self.start + octets);
+    }
+
+    /// Takes out the first `octets`, or all.
+    pub fn split_front(&mut self, octets: usize) -> Piece {
+        let mut front = self.clone();
+        front.truncate(octets);
+        self.skip(octets);
+        front
+    }
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl unlade_research_tcp::Payload for Piece {
+    fn octets(&self) -> usize {
+        self.len()
+    }
+
+    fn skip(&mut self, octets: usize) {
+        Piece::skip(self, octets);
+    }
+
+    fn truncate(&mut self, octets: usize) {
+        Piece::truncate(self, octets);
+    }
+
+    fn split_front(&mut self, octets: usize) -> Piece {
+        Piece::split_front(self, octets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::{QueueConfig, pair};
+
+    #[test]
+    fn a_batch_goes_back_when_its_last_part_does() {
+        let (mut host, mut device) = pair(QueueConfig { tx_entries: 2, rx_batches: 1 });
+        let mut batch = device.free.pop().unwrap();
+        batch.octets[..6].copy_from_slice(b"abcdef");
+        let returned = Returned::default();
+        let held = Held::new(batch, &returned);
+        let mut piece = Piece::of_batch(&held, 0..6, None);
+        drop(held);
+        let front = piece.split_front(2);
+        assert_eq!((front.as_slice(), piece.as_slice()), (&b"ab"[..], &b"cdef"[..]));
+        piece.truncate(3);
+        piece.skip(1);
+        assert_eq!((piece.as_slice(), piece.len()), (&b"de"[..], 2));
+        drop(front);
+        assert!(returned.pop().is_none());
+        let copy = Piece::copied(piece.as_slice(), None);
+        drop(piece);
+        let batch = returned.pop().unwrap();
+        assert!(host.free.push(batch).is_ok());
+        assert_eq!(copy.as_slice(), b"de");
+    }
+}

@@ -1,0 +1,279 @@
+//! A large segment is cut into frames: sealed, with headers and checksums of their own.
+
+use std::net::IpAddr;
+
+use unlade_net::packet::{
+    ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, EthernetRepr, Ipv4Repr, Ipv6Repr, PROTOCOL_TCP, TcpFlags,
+    checksum, checksum_of, pseudo_header_words, words,
+};
+use unlade_net::{FlowKey, SeqNumber};
+use unlade_nic_engine::composed::tx::InnerState;
+use unlade_nic_engine::tx::{MessageState, Verdict};
+
+use crate::flow::Flow;
+use crate::port::Port;
+use crate::queue::{
+    InnerRecovery, Recovery, SUPER_SEGMENT_BYTES_MAX, SUPER_SEGMENT_FRAMES_MAX, Sent,
+    TCP_HEADER_BYTES_MAX, TxPacket,
+};
+use crate::span::Span;
+
+/// Octets before the TCP header: Ethernet and IPv6.
+const TEMPLATE_BYTES_MAX: usize = 54;
+/// Where the IP header starts.
+const IP_AT: usize = 14;
+/// Time to live, or hop limit.
+const TTL: u8 = 64;
+/// Octets of a TCP header without options.
+const TCP_BYTES_MIN: usize = 20;
+
+/// What precedes the TCP headers of a flow: Ethernet and IP, without lengths.
+#[derive(Clone, Copy, Debug)]
+pub struct Template {
+    octets: [u8; TEMPLATE_BYTES_MAX],
+    bytes: usize,
+    source: IpAddr,
+    destination: IpAddr,
+}
+
+impl Template {
+    /// For the flow that frames which come in name so: the peer is the client. Nothing where its
+    /// addresses are of two families.
+    pub fn new(own: [u8; 6], peer: [u8; 6], name: &FlowKey) -> Option<Template> {
+        let (source, destination) = (name.service.ip(), name.client.ip());
+        let ether_type = if name.is_ipv6() { ETHER_TYPE_IPV6 } else { ETHER_TYPE_IPV4 };
+        let mut headers = Vec::with_capacity(TEMPLATE_BYTES_MAX);
+        EthernetRepr { destination: peer, source: own, vlan: None, ether_type }.emit(&mut headers);
+        let made = match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => Ipv4Repr {
+                source,
+                destination,
+                protocol: PROTOCOL_TCP,
+                ttl: TTL,
+                tos: 0,
+                ident: 0,
+                dont_fragment: true,
+                payload_bytes: 0,
+            }
+            .emit(&mut headers),
+            (IpAddr::V6(source), IpAddr::V6(destination)) => Ipv6Repr {
+                source,
+                destination,
+                protocol: PROTOCOL_TCP,
+                hop_limit: TTL,
+                traffic_class: 0,
+                flow_label: 0,
+                payload_bytes: 0,
+            }
+            .emit(&mut headers),
+            _ => return None,
+        };
+        made.ok()?;
+        let mut octets = [0; TEMPLATE_BYTES_MAX];
+        octets[..headers.len()].copy_from_slice(&headers);
+        Some(Template { octets, bytes: headers.len(), source, destination })
+    }
+
+    /// Octets before the TCP header.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+/// The headers of a large segment's frames, made once: they differ in little.
+struct Headers {
+    octets: [u8; TEMPLATE_BYTES_MAX + TCP_HEADER_BYTES_MAX],
+    bytes: usize,
+    /// Where the TCP header starts.
+    tcp_at: usize,
+    /// The sum of what is alike in all frames: pseudo-header and TCP header, without the length, the
+    /// sequence number, flags and what shares a word with them, and the checksum.
+    words: u64,
+    is_ipv4: bool,
+    /// The payload for which the lengths in the IP header are.
+    payload_bytes: Option<usize>,
+}
+
+impl Headers {
+    fn new(template: &Template, tcp: &[u8]) -> Headers {
+        let tcp_at = template.bytes;
+        let bytes = tcp_at + tcp.len();
+        let mut octets = [0; TEMPLATE_BYTES_MAX + TCP_HEADER_BYTES_MAX];
+        octets[..tcp_at].copy_from_slice(&template.octets[..tcp_at]);
+        octets[tcp_at..bytes].copy_from_slice(tcp);
+        let alike = words(&tcp[..4]) + words(&tcp[8..12]) + words(&tcp[14..16]) + words(&tcp[18..]);
+        Headers {
+            octets,
+            bytes,
+            tcp_at,
+            words: alike + pseudo_header_words(template.source, template.destination),
+            is_ipv4: template.source.is_ipv4(),
+            payload_bytes: None,
+        }
+    }
+
+    /// Those of the frame with `payload`, whose first octet is `seq`, with these flags.
+    fn of(&mut self, seq: SeqNumber, flags: u8, payload: &[u8]) -> &[u8] {
+        if self.payload_bytes != Some(payload.len()) {
+            self.set_lengths(payload.len());
+        }
+        let segment_bytes = self.bytes - self.tcp_at + payload.len();
+        let tcp = &mut self.octets[self.tcp_at..self.bytes];
+        tcp[4..8].copy_from_slice(&seq.0.to_be_bytes());
+        tcp[13] = flags;
+        let own = u64::from(seq.0 >> 16)
+            + u64::from(seq.0 & 0xffff)
+            + u64::from(u16::from_be_bytes([tcp[12], flags]))
+            + segment_bytes as u64;
+        let sum = checksum_of(self.words + own + unlade_aead::checksum::words(payload));
+        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+        &self.octets[..self.bytes]
+    }
+
+    /// Lengths in the IP header, and its checksum.
+    fn set_lengths(&mut self, payload_bytes: usize) {
+        self.payload_bytes = Some(payload_bytes);
+        let segment_bytes = self.bytes - self.tcp_at + payload_bytes;
+        let ip = &mut self.octets[IP_AT..self.tcp_at];
+        if self.is_ipv4 {
+            let total = (ip.len() + segment_bytes) as u16;
+            ip[2..4].copy_from_slice(&total.to_be_bytes());
+            ip[10..12].fill(0);
+            let sum = checksum(ip);
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        } else {
+            ip[4..6].copy_from_slice(&(segment_bytes as u16).to_be_bytes());
+        }
+    }
+}
+
+/// How many frames a descriptor makes; nothing where it is not what a descriptor may be.
+pub fn frames(packet: &TxPacket) -> Option<usize> {
+    let gathered: usize = packet.pieces.iter().map(Span::len).sum();
+    let header = packet.header.as_slice();
+    let sane = gathered == packet.payload_bytes
+        && gathered <= SUPER_SEGMENT_BYTES_MAX
+        && header.len() >= TCP_BYTES_MIN
+        && usize::from(header[12] >> 4) * 4 == header.len()
+        && packet.clear_bytes <= gathered
+        && packet.mss_bytes > 0;
+    let frames = gathered.div_ceil(packet.mss_bytes.max(1)).max(1);
+    (sane && frames <= SUPER_SEGMENT_FRAMES_MAX).then_some(frames)
+}
+
+/// What was sent of a descriptor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Emitted {
+    /// Frames.
+    pub frames: u64,
+    /// Octets in them.
+    pub bytes: u64,
+}
+
+/// Octets that [`emit`] needs to put a payload together.
+pub const PAYLOAD_ROOM_BYTES: usize = SUPER_SEGMENT_BYTES_MAX;
+
+/// Cuts `packet` into frames and sends them, if they may leave; `packet.sent` says whether all did.
+/// [`frames`] has said that it can be done, and the port has room for so many. The payload is
+/// sealed at once, for one long run is faster than one for each frame; it lies in `room`, of
+/// [`PAYLOAD_ROOM_BYTES`], while the port takes it.
+pub fn emit(
+    flow: &mut Flow,
+    template: &Template,
+    packet: &mut TxPacket,
+    room: &mut [u8],
+    port: &mut impl Port,
+) -> Emitted {
+    let mut emitted = Emitted::default();
+    let payload = &mut room[..packet.payload_bytes];
+    if !fill(flow, packet, payload) {
+        packet.sent = Sent::Dropped;
+        // What may not leave does not stay either.
+        payload.fill(0);
+        return emitted;
+    }
+    let mut headers = Headers::new(template, packet.header.as_slice());
+    let mut at = 0;
+    loop {
+        let taken = packet.mss_bytes.min(packet.payload_bytes - at);
+        let last = at + taken == packet.payload_bytes;
+        let payload = &payload[at..at + taken];
+        let (seq, flags) = part(packet, at, last);
+        let headers = headers.of(seq, flags, payload);
+        if !port.send_parts(headers, payload) {
+            packet.sent = Sent::Dropped;
+            return emitted;
+        }
+        emitted.frames += 1;
+        emitted.bytes += (headers.len() + taken) as u64;
+        at += taken;
+        if last {
+            return emitted;
+        }
+    }
+}
+
+/// Puts the payload together, sealed where the flow seals. False where it must not leave.
+fn fill(flow: &mut Flow, packet: &TxPacket, payload: &mut [u8]) -> bool {
+    let clear = if flow.seals() { packet.clear_bytes } else { payload.len() };
+    let (open, sealed) = payload.split_at_mut(clear);
+    let mut parts = packet.pieces.iter().flat_map(Span::parts);
+    let front = copy(&mut parts, open);
+    if sealed.is_empty() {
+        return true;
+    }
+    let seq = packet.seq + clear as u32;
+    if packet.recovery.wanted {
+        let Recovery { start, number, pieces, .. } = &packet.recovery;
+        let message = MessageState { start: *start, number: *number, key: packet.key, bytes: &[] };
+        // What is not recovered is not sound: nothing is sealed then.
+        let parts = pieces.iter().flat_map(Span::parts);
+        flow.recover_pieces(&message, inner(&packet.recovery.inner).as_ref(), seq, parts);
+    }
+    let parts = std::iter::once(front).chain(parts);
+    if flow.transmit_pieces(packet.key, seq, parts, sealed) != Verdict::Send {
+        return false;
+    }
+    let frames = packet.payload_bytes.div_ceil(packet.mss_bytes) - clear / packet.mss_bytes;
+    flow.sealed_as(packet.key, frames as u64);
+    true
+}
+
+/// The PDU that precedes the record, where one is to be replayed.
+fn inner(recovery: &InnerRecovery) -> Option<InnerState<'_>> {
+    let &InnerRecovery { wanted, content_start, start, number, ref octets } = recovery;
+    let pdu = MessageState { start, number, key: 0, bytes: octets };
+    wanted.then_some(InnerState { start: content_start, pdu })
+}
+
+/// The number and the flags of the part that starts `at` octets behind the start of the payload.
+fn part(packet: &TxPacket, at: usize, last: bool) -> (SeqNumber, u8) {
+    let tcp = packet.header.as_slice();
+    let mut flags = tcp[13];
+    if !last {
+        flags &= !(TcpFlags::FIN.0 | TcpFlags::PSH.0);
+    }
+    if at > 0 {
+        flags &= !TcpFlags::CWR.0;
+    }
+    match packet.payload_bytes {
+        0 => (SeqNumber(u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]])), flags),
+        _ => (packet.seq + at as u32, flags),
+    }
+}
+
+/// Copies the next octets of `parts`, as many as `out` has room for; returns what is left of the last
+/// part of which some was taken.
+fn copy<'p>(parts: &mut impl Iterator<Item = &'p [u8]>, out: &mut [u8]) -> &'p [u8] {
+    let mut done = 0;
+    while done < out.len() {
+        let Some(part) = parts.next() else { break };
+        let taken = part.len().min(out.len() - done);
+        out[done..done + taken].copy_from_slice(&part[..taken]);
+        done += taken;
+        if taken < part.len() {
+            return &part[taken..];
+        }
+    }
+    &[]
+}

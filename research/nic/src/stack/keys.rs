@@ -1,0 +1,49 @@
+//! Keys of records, while a connection is in use.
+
+use unlade_research_tcp::Id;
+
+use super::{Stack, WriteError};
+use crate::driver::{Driver, DriverError};
+use crate::flow::FlowId;
+use crate::tls::receive::{ReceiveError, Restart};
+use crate::tls::send::{CONTENT_BYTES_MAX, Change};
+
+impl Stack {
+    /// Changes the keys that this end seals with (RFC 8446 §4.6.3); `request`: the peer is to change
+    /// its keys too.
+    ///
+    /// # Errors
+    /// [`WriteError`]; the keys stay as they are, unless the connection has ended.
+    pub fn update_keys(&mut self, id: Id, request: bool) -> Result<(), WriteError> {
+        if self.write_room_bytes(id) < CONTENT_BYTES_MAX {
+            return Err(WriteError::Full);
+        }
+        let connection = self.connection(id).ok_or(WriteError::Closed)?;
+        if connection.tx.is_full() {
+            return Err(DriverError::Keys.into());
+        }
+        let flow = connection.flow;
+        let (record, change) = connection.change(request)?;
+        if let Some((Change { key, start, .. }, protocol)) = change {
+            connection.tx.add(key, start)?;
+            if let (Some(flow), Some(protocol)) = (flow, protocol) {
+                self.driver.create_tx(flow, protocol, (start, 0), key)?;
+            }
+        }
+        self.send(id, record)
+    }
+}
+
+/// The device goes on with other keys.
+pub(super) fn restart(
+    driver: &mut Driver,
+    flow: FlowId,
+    device: Restart,
+) -> Result<(), ReceiveError> {
+    let Restart { start, key, secrets } = device;
+    if let Some(protocol) = secrets.protocol()? {
+        // Without room the device goes on with the key before, and what it does is undone.
+        let _ = driver.restart_rx(flow, protocol, (start, 0), key);
+    }
+    Ok(())
+}

@@ -1,0 +1,35 @@
+//! Records that were sent, as the driver asks for them: the record layer knows where they start, and TCP
+//! has their octets.
+
+use unlade_net::SeqNumber;
+use unlade_nic_engine::tx::{Found, Messages};
+use unlade_research_tcp::Id;
+
+use crate::driver::Source;
+use crate::piece::Piece;
+use crate::span::Span;
+use crate::tls::send::Sender;
+
+/// The records of a connection that were sent: where they start, and TCP's hold on their octets.
+pub(super) struct SentRecords<'s> {
+    pub(super) sender: &'s Sender,
+    pub(super) tcp: &'s mut unlade_research_tcp::Stack<Piece, Span>,
+    pub(super) id: Id,
+}
+
+impl Messages for SentRecords<'_> {
+    fn find(&self, seq: SeqNumber) -> Found<'_> {
+        self.sender.find(seq)
+    }
+}
+
+impl Source for SentRecords<'_> {
+    fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
+        self.sender.under_one_key(seq, octets)
+    }
+
+    fn gather(&mut self, start: SeqNumber, until: SeqNumber, out: &mut Vec<Span>) {
+        // A record is a piece of TCP's stream, and so it is there as long as the record is.
+        self.tcp.unacknowledged(self.id, start, until, out);
+    }
+}

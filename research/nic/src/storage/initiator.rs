@@ -1,0 +1,374 @@
+//! Commands over one connection of a stack.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use thiserror::Error;
+use unlade_nic_engine::Nvme;
+use unlade_nvme_wire::{Command, DataPlace, Digests, IoOpcode, Pdu};
+use unlade_research_tcp::Id;
+
+use super::capsule::{block_command, capsule};
+use super::open::{Opening, Phase, request};
+use super::reader::{CommandError, Finished, Reader, StreamError};
+use crate::driver::DriverError;
+use crate::stack::{SecureError, Stack, WriteError};
+use crate::tls::receive::ReceiveError;
+use crate::tls::send::SendError;
+
+/// Most commands at a time.
+pub const DEPTH_MAX: u16 = 1023;
+/// Octets of data of a Connect command, which always go with it.
+const CONNECT_BYTES: u32 = unlade_nvme_wire::fabrics::CONNECT_DATA_BYTES as u32;
+
+/// Settings of an initiator.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Digests, and limits. [`Initiator::connect`] asks for these digests; the limit is that of data in
+    /// one PDU that comes.
+    pub nvme: Nvme,
+    /// The device does digests, and places data. Where there is TLS it has been told by
+    /// [`Stack::secure_pdus`].
+    pub offload: bool,
+    /// The connection is secured.
+    pub secured: bool,
+    /// Most commands at a time, at most [`DEPTH_MAX`].
+    pub depth: u16,
+    /// The namespace.
+    pub nsid: u32,
+    /// Octets of a logical block.
+    pub block_bytes: u32,
+}
+
+/// Why nothing is read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ReadError {
+    /// The controller has not answered yet.
+    #[error("the queue is not connected yet; wait for it")]
+    NotReady,
+    /// There are so many commands as there may be.
+    #[error("all {0} commands are in use; wait for one to finish")]
+    Depth(u16),
+    /// It is no number of blocks, or too many.
+    #[error("a buffer has to have a whole number of blocks, 1 to 65536")]
+    Length,
+    /// TCP takes no more.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+/// Why the connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InitiatorError {
+    /// Records are not right.
+    #[error(transparent)]
+    Records(#[from] ReceiveError),
+    /// PDUs are not right.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// The device takes no more commands.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// The device cannot go on with what was agreed on.
+    #[error(transparent)]
+    Agree(#[from] SecureError),
+    /// TCP takes nothing, or keys are worn and cannot be changed.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The controller does not take this queue.
+    #[error("the controller refuses the queue: {0}")]
+    Refused(CommandError),
+    /// It wants to know who this is.
+    #[error("the controller demands in-band authentication, which is not known here")]
+    Authentication,
+}
+
+/// Data of a command.
+#[derive(Debug)]
+pub enum Payload {
+    /// None.
+    None,
+    /// From the controller, into this buffer, all of it.
+    In(Box<[u8]>),
+    /// To the controller.
+    Out(Bytes),
+}
+
+/// One connection's.
+pub struct Initiator {
+    id: Id,
+    config: Config,
+    reader: Reader,
+    free: VecDeque<u16>,
+    phase: Phase,
+    opening: Option<Box<Opening>>,
+    in_capsule_bytes: u32,
+}
+
+impl Initiator {
+    /// A PDU is what comes next, and what goes next: somebody else has set the connection up, and
+    /// agreed on the digests.
+    ///
+    /// # Errors
+    /// [`SecureError`]; without the offload it is possible.
+    pub fn new(stack: &mut Stack, id: Id, config: Config) -> Result<Initiator, SecureError> {
+        let depth = config.depth.clamp(1, DEPTH_MAX);
+        let config = Config { depth, ..config };
+        let mut start = stack.tcp().get(id).ok_or(SecureError::Unknown)?.read_at();
+        if config.offload && !config.secured {
+            start = stack.offload_pdus(id, config.nvme)?;
+        }
+        stack.frame_pdus(id, config.nvme)?;
+        let mut reader = Reader::new(config.nvme, start, depth);
+        reader.writer().agree(stack.pdu_data_bytes_max());
+        let free = (0..depth).collect();
+        let (phase, opening, in_capsule_bytes) = (Phase::Ready(0), None, 0);
+        Ok(Initiator { id, config, reader, free, phase, opening, in_capsule_bytes })
+    }
+
+    /// Sets a new connection up as a queue: [`Initiator::poll`] goes on with that, until
+    /// [`Initiator::controller`] tells whose it is.
+    ///
+    /// # Errors
+    /// As [`Initiator::new`], and TCP's.
+    pub fn connect(
+        stack: &mut Stack,
+        id: Id,
+        config: Config,
+        opening: Opening,
+    ) -> Result<Initiator, InitiatorError> {
+        let wanted = Digests { header: config.nvme.header_digest, data: config.nvme.data_digest };
+        let plain = Nvme { header_digest: false, data_digest: false, ..config.nvme };
+        let mut initiator = Initiator::new(stack, id, Config { nvme: plain, ..config })?;
+        // Over TLS the device was told of digests before there are any.
+        stack.agree_pdus(id, plain, 4)?;
+        initiator.reader.open(wanted);
+        initiator.phase = Phase::Initialising;
+        initiator.in_capsule_bytes = opening.in_capsule_bytes;
+        initiator.opening = Some(Box::new(opening));
+        stack.write_pdu(id, &request(wanted), Bytes::new())?;
+        Ok(initiator)
+    }
+
+    /// The controller that has the queue (CNTLID), once it has one.
+    pub fn controller(&self) -> Option<u16> {
+        match self.phase {
+            Phase::Ready(controller) => Some(controller),
+            Phase::Initialising | Phase::Connecting => None,
+        }
+    }
+
+    /// Reads from block `slba` on until `buffer` is full; returns the command's identifier.
+    ///
+    /// # Errors
+    /// Why not, and the buffer.
+    pub fn read(
+        &mut self,
+        stack: &mut Stack,
+        slba: u64,
+        buffer: Box<[u8]>,
+    ) -> Result<u16, (ReadError, Box<[u8]>)> {
+        let Some(blocks) = self.blocks(buffer.len()) else {
+            return Err((ReadError::Length, buffer));
+        };
+        let command = block_command(IoOpcode::Read, self.config.nsid, (slba, blocks));
+        self.submit(stack, &command, Payload::In(buffer)).map_err(|(error, payload)| {
+            let Payload::In(buffer) = payload else { return (error, Box::default()) };
+            (error, buffer)
+        })
+    }
+
+    /// Writes `data` from block `slba` on; returns the command's identifier. The data is not copied:
+    /// it goes down as it lies, and is held until it has arrived.
+    ///
+    /// # Errors
+    /// Why not; nothing is written.
+    pub fn write(&mut self, stack: &mut Stack, slba: u64, data: Bytes) -> Result<u16, ReadError> {
+        let blocks = self.blocks(data.len()).ok_or(ReadError::Length)?;
+        let command = block_command(IoOpcode::Write, self.config.nsid, (slba, blocks));
+        self.submit(stack, &command, Payload::Out(data)).map_err(|(error, _)| error)
+    }
+
+    /// How many blocks so many octets are, where they are a whole number, 1 to 65536.
+    fn blocks(&self, bytes: usize) -> Option<u32> {
+        let block_bytes = self.config.block_bytes.max(1) as usize;
+        let blocks = u32::try_from(bytes / block_bytes).ok()?;
+        let fits = bytes.is_multiple_of(block_bytes) && (1..=1 << 16).contains(&blocks);
+        fits.then_some(blocks)
+    }
+
+    /// Sends a command; identifier and place of data are filled in. Returns the identifier.
+    ///
+    /// # Errors
+    /// Why not, and the payload.
+    pub fn submit(
+        &mut self,
+        stack: &mut Stack,
+        command: &Command,
+        payload: Payload,
+    ) -> Result<u16, (ReadError, Payload)> {
+        match self.phase {
+            Phase::Ready(_) => self.start(stack, command, payload, self.in_capsule_bytes),
+            Phase::Initialising | Phase::Connecting => Err((ReadError::NotReady, payload)),
+        }
+    }
+
+    fn start(
+        &mut self,
+        stack: &mut Stack,
+        command: &Command,
+        payload: Payload,
+        in_capsule_bytes: u32,
+    ) -> Result<u16, (ReadError, Payload)> {
+        let depth = self.config.depth;
+        let Some(&cid) = self.free.front() else { return Err((ReadError::Depth(depth), payload)) };
+        let in_capsule_bytes = in_capsule_bytes.min(stack.pdu_data_bytes_max()) as usize;
+        let (place, with) = match &payload {
+            Payload::None => (DataPlace::Transport { bytes: 0 }, Bytes::new()),
+            Payload::In(buffer) => (transport(buffer.len()), Bytes::new()),
+            Payload::Out(data) if data.len() <= in_capsule_bytes => {
+                let bytes = data.len() as u32;
+                (DataPlace::InCapsule { offset: 0, bytes }, data.clone())
+            }
+            Payload::Out(data) => (transport(data.len()), Bytes::new()),
+        };
+        let given = !with.is_empty();
+        if !stack.has_room_for_pdu(self.id, with.len()) {
+            return Err((WriteError::Full.into(), payload));
+        }
+        let (buffer, out) = match payload {
+            Payload::None => (Box::default(), None),
+            Payload::In(buffer) => (buffer, None),
+            Payload::Out(data) => (Box::default(), Some(data)),
+        };
+        if let Err(buffer) = self.reader.begin(cid, buffer) {
+            let payload = out.map_or(Payload::In(buffer), Payload::Out);
+            return Err((ReadError::Depth(depth), payload));
+        }
+        self.free.pop_front();
+        match out {
+            Some(data) => self.reader.writer().begin(cid, data, given),
+            None => self.lend(stack, cid),
+        }
+        // There is room. Should the connection have ended, the command is not answered.
+        let _ = write(stack, self.id, &capsule(command, cid, place), with);
+        Ok(cid)
+    }
+
+    /// The device gets the command's buffer.
+    fn lend(&mut self, stack: &mut Stack, cid: u16) {
+        if self.config.offload
+            && let Some((registration, buffer)) = self.reader.lend(cid)
+            && let Err((_, buffer)) = stack.register(self.id, registration, buffer)
+        {
+            // Without the device it is copied. No command waits for the buffer yet.
+            let _ = self.reader.returned(registration, buffer);
+        }
+    }
+
+    /// Takes what came, and sends what was asked for; returns how many things that was.
+    ///
+    /// # Errors
+    /// The connection is to be aborted.
+    pub fn poll(&mut self, stack: &mut Stack) -> Result<usize, InitiatorError> {
+        let mut done = 0;
+        while let Some(withdrawn) = stack.withdrawn(self.id) {
+            done += 1;
+            self.reader.returned(withdrawn.registration, withdrawn.buffer)?;
+        }
+        if let Some(question) = stack.question(self.id) {
+            self.reader.request(question.request());
+        }
+        while !self.reader.is_waiting() {
+            let Some((seq, chunk)) = stack.read_at(self.id)? else { break };
+            done += 1;
+            self.reader.receive(seq, chunk)?;
+        }
+        if let Some(response) = self.reader.response() {
+            stack.answer(self.id, response);
+        }
+        while let Some(registration) = self.reader.withdrawal() {
+            stack.withdraw(self.id, registration)?;
+        }
+        if self.opening.is_some() {
+            done += self.go_on(stack)?;
+        }
+        Ok(done + self.give(stack)?)
+    }
+
+    /// Sends data that the controller has asked for, as far as there is room.
+    fn give(&mut self, stack: &mut Stack) -> Result<usize, InitiatorError> {
+        let mut done = 0;
+        while let Some(bytes) = self.reader.writer().next_bytes() {
+            if !stack.has_room_for_pdu(self.id, bytes) {
+                break;
+            }
+            let Some((said, data)) = self.reader.writer().take_next() else { break };
+            done += 1;
+            write(stack, self.id, &Pdu::HostData(said), data)?;
+        }
+        Ok(done)
+    }
+
+    /// Sets the queue up.
+    fn go_on(&mut self, stack: &mut Stack) -> Result<usize, InitiatorError> {
+        if let Some((agreed, nvme)) = self.reader.agreed() {
+            self.config.nvme = nvme;
+            stack.agree_pdus(self.id, nvme, agreed.alignment_bytes)?;
+            let most = agreed.data_bytes_max.min(stack.pdu_data_bytes_max());
+            self.reader.writer().agree(most & !3);
+            let opening = self.opening.as_ref().map(|opening| opening.connect(self.config.depth));
+            if let Some((command, data)) = opening {
+                let payload = Payload::Out(data.into());
+                let started = self.start(stack, &command, payload, CONNECT_BYTES);
+                // Nothing is on its way: there is room, or the buffers are too small for ever.
+                started.map_err(|_| InitiatorError::Write(WriteError::Full))?;
+            }
+            self.phase = Phase::Connecting;
+            return Ok(1);
+        }
+        let Phase::Connecting = self.phase else { return Ok(0) };
+        let Some(Finished { result, value, cid, .. }) = self.reader.finished() else {
+            return Ok(0);
+        };
+        self.free.push_back(cid);
+        result.map_err(InitiatorError::Refused)?;
+        // AUTHREQ: bits 16 and 17.
+        if value >> 16 & 3 != 0 {
+            return Err(InitiatorError::Authentication);
+        }
+        self.phase = Phase::Ready(value as u16);
+        self.opening = None;
+        Ok(1)
+    }
+
+    /// A command that is complete; its identifier is used again.
+    pub fn finished(&mut self) -> Option<Finished> {
+        if self.opening.is_some() {
+            return None;
+        }
+        let finished = self.reader.finished()?;
+        self.free.push_back(finished.cid);
+        Some(finished)
+    }
+
+    /// What comes.
+    pub fn reader(&self) -> &Reader {
+        &self.reader
+    }
+}
+
+fn transport(bytes: usize) -> DataPlace {
+    DataPlace::Transport { bytes: bytes as u32 }
+}
+
+/// Sends a PDU, for which there is room; keys that have sealed enough are changed.
+fn write(stack: &mut Stack, id: Id, pdu: &Pdu, data: Bytes) -> Result<(), WriteError> {
+    match stack.write_pdu(id, pdu, data.clone()) {
+        Err(WriteError::Record(SendError::Worn)) => {
+            stack.update_keys(id, false)?;
+            stack.write_pdu(id, pdu, data)
+        }
+        done => done,
+    }
+}

@@ -1,0 +1,491 @@
+//! PDUs that come, and what becomes of commands.
+//!
+//! With the device a command's buffer is the device's until the command is complete: what is there
+//! already is not copied, and what is not is kept where it came, until the buffer is back. Where the
+//! device has begun a digest and not ended it, the reader goes on when it has the buffer back, and has
+//! computed the digest of what is in it.
+
+use std::collections::VecDeque;
+
+use bytes::Buf;
+use thiserror::Error;
+use unlade_net::SeqNumber;
+use unlade_nic_engine::Nvme;
+use unlade_nic_engine::placement::{Registrar, Registration};
+use unlade_nic_engine::resync::{Request, Response};
+use unlade_nic_engine::software::pdus::{Event, Input, PduError, PduResult, Pdus};
+use unlade_nic_engine::stats::Stats;
+use unlade_nvme_wire::Digests;
+use unlade_nvme_wire::pdu;
+use unlade_nvme_wire::pdu::InitResponse;
+
+use super::capsule::{Heading, heading};
+use super::writer::Writer;
+use crate::tls::receive::Chunk;
+
+/// Why a command fails; the connection goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum CommandError {
+    /// The controller says so.
+    #[error("the controller answered with status {0:#x}")]
+    Status(u16),
+    /// What came is not what the controller has sent.
+    #[error("a data digest is wrong; read again")]
+    DataDigest,
+    /// Not all of the data has come, or was asked for.
+    #[error("the command is complete, and its data is not")]
+    Short,
+}
+
+/// Why the stream ends: the peer's fault, or of somebody on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum StreamError {
+    /// PDUs are not right.
+    #[error(transparent)]
+    Pdu(#[from] PduError),
+    /// A header has a field that it must not have.
+    #[error(transparent)]
+    Header(#[from] pdu::PduError),
+    /// The controller ends the connection.
+    #[error("the controller ends the connection with status {0}")]
+    Terminated(u16),
+    /// The controller answers the first PDU with what was not offered.
+    #[error("the controller wants {0}; nothing can be agreed on")]
+    Agreement(&'static str),
+    /// It asks for more data of a command than it may at a time.
+    #[error("too many transfers at a time for command {0}; terminate the connection")]
+    Transfers(u16),
+    /// A PDU that has no place here.
+    #[error("a PDU that has no place here; send a termination request and close the connection")]
+    Unexpected,
+    /// It is for a command that there is not.
+    #[error("a PDU for command {0}, which there is not; terminate the connection")]
+    Command(u16),
+    /// Its data is not what comes next of its command.
+    #[error("data out of place for command {0}; terminate the connection")]
+    Offset(u16),
+}
+
+/// A command that is complete.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// Its identifier, which is free.
+    pub cid: u16,
+    /// Its buffer.
+    pub buffer: Box<[u8]>,
+    /// What became of it; without success what is in the buffer is worthless.
+    pub result: Result<(), CommandError>,
+    /// What the command returns: dwords 0 and 1 of its completion.
+    pub value: u64,
+}
+
+/// Where a command's buffer is.
+enum Memory {
+    Host(Box<[u8]>),
+    Device(Registration),
+    /// The device was told to give it back.
+    Returning,
+}
+
+struct Command {
+    memory: Memory,
+    buffer_bytes: u32,
+    /// Octets of data that have come.
+    have_bytes: u32,
+    /// What is not in the buffer yet, and where it belongs.
+    aside: Vec<(u32, Chunk)>,
+    corrupt: bool,
+    /// Once it is complete.
+    result: Option<Result<(), CommandError>>,
+    value: u64,
+}
+
+/// Which command the PDU's data is of.
+#[derive(Clone, Copy)]
+struct Current {
+    cid: u16,
+    offset: u32,
+    /// The command is complete with the PDU.
+    completes: bool,
+}
+
+/// One connection's.
+pub struct Reader {
+    pdus: Pdus,
+    /// By identifier.
+    commands: Vec<Option<Command>>,
+    registrar: Registrar,
+    current: Option<Current>,
+    /// What was not looked at, since a buffer is awaited.
+    waiting: VecDeque<(SeqNumber, Chunk)>,
+    /// So many octets of the PDU's data are to be looked at, when the buffer is here.
+    recheck_bytes: Option<u32>,
+    withdrawals: VecDeque<Registration>,
+    finished: VecDeque<Finished>,
+    copied_bytes: u64,
+    writer: Writer,
+    nvme: Nvme,
+    /// ICResp is awaited, to a request with these digests.
+    wanted: Option<Digests>,
+    agreed: Option<InitResponse>,
+}
+
+impl Reader {
+    /// A PDU starts at `start`; identifiers are below `depth`.
+    pub fn new(nvme: Nvme, start: SeqNumber, depth: u16) -> Reader {
+        Reader {
+            pdus: Pdus::new(nvme, start),
+            commands: (0..depth).map(|_| None).collect(),
+            registrar: Registrar::new(usize::from(depth)),
+            current: None,
+            waiting: VecDeque::new(),
+            recheck_bytes: None,
+            withdrawals: VecDeque::new(),
+            finished: VecDeque::new(),
+            copied_bytes: 0,
+            writer: Writer::new(depth, nvme.data_bytes_max),
+            nvme,
+            wanted: None,
+            agreed: None,
+        }
+    }
+
+    /// An answer to ICReq comes first, which asks for `wanted`. Until then there are no digests.
+    pub fn open(&mut self, wanted: Digests) {
+        self.wanted = Some(wanted);
+        self.pdus.agree(Nvme { header_digest: false, data_digest: false, ..self.nvme });
+    }
+
+    /// What the controller answered to ICReq, once, and what was agreed on.
+    pub fn agreed(&mut self) -> Option<(InitResponse, Nvme)> {
+        self.agreed.take().map(|agreed| (agreed, self.nvme))
+    }
+
+    /// What goes out.
+    pub fn writer(&mut self) -> &mut Writer {
+        &mut self.writer
+    }
+
+    /// The command `cid`, which there is not, reads into `buffer`; nothing where that is empty.
+    ///
+    /// # Errors
+    /// The buffer: there is such a command, or the identifier is out of bounds.
+    pub fn begin(&mut self, cid: u16, buffer: Box<[u8]>) -> Result<(), Box<[u8]>> {
+        let Ok(buffer_bytes) = u32::try_from(buffer.len()) else { return Err(buffer) };
+        let Some(slot @ None) = self.commands.get_mut(usize::from(cid)) else { return Err(buffer) };
+        let memory = Memory::Host(buffer);
+        let (aside, corrupt, result, value) = (Vec::new(), false, None, 0);
+        *slot =
+            Some(Command { memory, buffer_bytes, have_bytes: 0, aside, corrupt, result, value });
+        Ok(())
+    }
+
+    /// The command's buffer, to register it with the device. It comes back by
+    /// [`Reader::returned`], also where it is not registered after all. Nothing where the command has
+    /// none, or the device has its identifier still.
+    pub fn lend(&mut self, cid: u16) -> Option<(Registration, Box<[u8]>)> {
+        let command = self.commands.get_mut(usize::from(cid))?.as_mut()?;
+        let Memory::Host(buffer) = &mut command.memory else { return None };
+        let registration = self.registrar.register(cid).ok()?;
+        let buffer = std::mem::take(buffer);
+        command.memory = Memory::Device(registration);
+        Some((registration, buffer))
+    }
+
+    /// A registration whose buffer the device is to give back.
+    pub fn withdrawal(&mut self) -> Option<Registration> {
+        self.withdrawals.pop_front()
+    }
+
+    /// The device has given the registration's buffer back.
+    ///
+    /// # Errors
+    /// The stream has ended with it.
+    pub fn returned(
+        &mut self,
+        registration: Registration,
+        mut buffer: Box<[u8]>,
+    ) -> Result<(), StreamError> {
+        // It may come back without having been asked for.
+        let _ = self.registrar.withdraw(registration);
+        let _ = self.registrar.acknowledged(registration);
+        let cid = registration.tag;
+        let Some(command) = command(&mut self.commands, cid) else { return Ok(()) };
+        for (at, chunk) in command.aside.drain(..) {
+            self.copied_bytes += put(&mut buffer, at, chunk.as_ref());
+        }
+        command.memory = Memory::Host(buffer);
+        match command.result {
+            Some(result) => self.finish(cid, result),
+            None => self.resume(cid)?,
+        }
+        Ok(())
+    }
+
+    /// Goes on, if it is this command's buffer that was awaited.
+    fn resume(&mut self, cid: u16) -> Result<(), StreamError> {
+        let Some(current) = self.current.filter(|current| current.cid == cid) else {
+            return Ok(());
+        };
+        let Some(bytes) = self.recheck_bytes.take() else { return Ok(()) };
+        self.recheck(current, bytes);
+        self.run()
+    }
+
+    fn recheck(&mut self, current: Current, bytes: u32) {
+        let command = command(&mut self.commands, current.cid);
+        if let Some(Command { memory: Memory::Host(buffer), .. }) = command {
+            let start = current.offset as usize;
+            let octets = buffer.get(start..start + bytes as usize);
+            self.pdus.recheck(octets.unwrap_or_default());
+        }
+    }
+
+    /// Takes octets that come, of which the first is `seq` in TCP's stream.
+    ///
+    /// # Errors
+    /// The stream has ended with it.
+    pub fn receive(&mut self, seq: SeqNumber, chunk: Chunk) -> Result<(), StreamError> {
+        self.waiting.push_back((seq, chunk));
+        self.run()
+    }
+
+    /// Octets that wait for a buffer.
+    pub fn is_waiting(&self) -> bool {
+        self.recheck_bytes.is_some()
+    }
+
+    fn run(&mut self) -> Result<(), StreamError> {
+        while self.recheck_bytes.is_none() {
+            let Some((seq, mut chunk)) = self.waiting.pop_front() else { return Ok(()) };
+            self.pdus.move_to(seq);
+            let taken = self.take(&chunk)?;
+            if self.recheck_bytes.is_some() {
+                skip(&mut chunk, taken);
+                self.waiting.push_front((seq + taken as u32, chunk));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes octets until a buffer has to be awaited; how many.
+    fn take(&mut self, chunk: &Chunk) -> Result<usize, StreamError> {
+        let octets = chunk.as_ref();
+        let said = match chunk {
+            Chunk::Placed(piece) => piece.pdus(),
+            Chunk::Opened(_) => PduResult::default(),
+        };
+        let mut input = Input::new(octets, said);
+        while let Some(event) = self.pdus.next(&mut input)? {
+            let at = octets.len() - input.left();
+            match event {
+                Event::Header { header, data_bytes } => {
+                    let found = heading(header)?.ok_or(StreamError::Unexpected)?;
+                    self.header(found, data_bytes)?;
+                }
+                Event::Data { offset, octets, placed } => {
+                    let start = at - octets.len();
+                    self.data(offset, placed, chunk, start..at);
+                }
+                Event::Recheck { data_bytes } => self.begin_recheck(data_bytes),
+                Event::End => self.end(true),
+                Event::Corrupt => self.end(false),
+            }
+            if self.recheck_bytes.is_some() {
+                return Ok(at);
+            }
+        }
+        Ok(octets.len())
+    }
+
+    fn header(&mut self, found: Heading, data_bytes: u32) -> Result<(), StreamError> {
+        match found {
+            Heading::Initialised(agreed) => self.initialised(agreed),
+            Heading::Terminated(status) => Err(StreamError::Terminated(status)),
+            Heading::Ready(ready) => {
+                self.open_command(ready.command_id)?;
+                self.writer.ready(&ready)
+            }
+            Heading::Data { cid, offset, last, success } => {
+                let command = self.open_command(cid)?;
+                let fits = offset == command.have_bytes
+                    && data_bytes > 0
+                    && data_bytes <= command.buffer_bytes - command.have_bytes;
+                if !fits || (success && !last) {
+                    return Err(StreamError::Offset(cid));
+                }
+                command.have_bytes += data_bytes;
+                self.current = Some(Current { cid, offset, completes: success });
+                Ok(())
+            }
+            Heading::Response(completion) => {
+                let cid = completion.command_id;
+                self.open_command(cid)?.value = completion.result;
+                let status = completion.status.bits();
+                let result = if status == 0 { Ok(()) } else { Err(CommandError::Status(status)) };
+                self.complete(cid, result);
+                Ok(())
+            }
+        }
+    }
+
+    /// A command that is not complete.
+    fn open_command(&mut self, cid: u16) -> Result<&mut Command, StreamError> {
+        let command = command(&mut self.commands, cid).ok_or(StreamError::Command(cid))?;
+        match command.result {
+            Some(_) => Err(StreamError::Command(cid)),
+            None => Ok(command),
+        }
+    }
+
+    fn initialised(&mut self, agreed: InitResponse) -> Result<(), StreamError> {
+        let wanted = self.wanted.take().ok_or(StreamError::Unexpected)?;
+        if agreed.version != 0 {
+            return Err(StreamError::Agreement("a version of the protocol that is not known here"));
+        }
+        if agreed.digests.and(wanted) != agreed.digests {
+            return Err(StreamError::Agreement("digests that were not asked for"));
+        }
+        self.nvme.header_digest = agreed.digests.header;
+        self.nvme.data_digest = agreed.digests.data;
+        self.agreed = Some(agreed);
+        Ok(())
+    }
+
+    /// Data at `range` of the chunk.
+    fn data(
+        &mut self,
+        offset: u32,
+        placed: Option<Registration>,
+        chunk: &Chunk,
+        range: std::ops::Range<usize>,
+    ) {
+        let Some(current) = self.current else { return };
+        let Some(command) = command(&mut self.commands, current.cid) else { return };
+        let at = current.offset + offset;
+        match &mut command.memory {
+            Memory::Host(buffer) => {
+                self.copied_bytes += put(buffer, at, &chunk.as_ref()[range]);
+            }
+            Memory::Device(registration) if placed == Some(*registration) => (),
+            Memory::Device(_) | Memory::Returning => {
+                let mut part = chunk.clone();
+                skip(&mut part, range.start);
+                truncate(&mut part, range.len());
+                command.aside.push((at, part));
+            }
+        }
+    }
+
+    fn begin_recheck(&mut self, data_bytes: u32) {
+        let Some(current) = self.current else { return };
+        let Some(command) = command(&mut self.commands, current.cid) else { return };
+        match command.memory {
+            Memory::Host(_) => self.recheck(current, data_bytes),
+            Memory::Device(registration) => {
+                command.memory = Memory::Returning;
+                self.withdraw(registration);
+                self.recheck_bytes = Some(data_bytes);
+            }
+            Memory::Returning => self.recheck_bytes = Some(data_bytes),
+        }
+    }
+
+    fn withdraw(&mut self, registration: Registration) {
+        let _ = self.registrar.withdraw(registration);
+        self.withdrawals.push_back(registration);
+    }
+
+    /// A PDU is complete.
+    fn end(&mut self, good: bool) {
+        if self.agreed.is_some() {
+            self.pdus.agree(self.nvme);
+        }
+        let Some(current) = self.current.take() else { return };
+        let Some(command) = command(&mut self.commands, current.cid) else { return };
+        command.corrupt |= !good;
+        if current.completes {
+            self.complete(current.cid, Ok(()));
+        }
+    }
+
+    /// The controller is done with the command.
+    fn complete(&mut self, cid: u16, result: Result<(), CommandError>) {
+        let given = self.writer.complete(cid);
+        let Some(command) = command(&mut self.commands, cid) else { return };
+        let whole = given && command.have_bytes == command.buffer_bytes;
+        let result = match (result, command.corrupt) {
+            (Ok(()), true) => Err(CommandError::DataDigest),
+            (Ok(()), false) if !whole => Err(CommandError::Short),
+            (result, _) => result,
+        };
+        command.result = Some(result);
+        match command.memory {
+            Memory::Host(_) => self.finish(cid, result),
+            Memory::Device(registration) => {
+                command.memory = Memory::Returning;
+                self.withdraw(registration);
+            }
+            Memory::Returning => (),
+        }
+    }
+
+    fn finish(&mut self, cid: u16, result: Result<(), CommandError>) {
+        let slot = self.commands.get_mut(usize::from(cid));
+        let command = slot.and_then(Option::take);
+        if let Some(Command { memory: Memory::Host(buffer), value, .. }) = command {
+            self.finished.push_back(Finished { cid, buffer, result, value });
+        }
+    }
+
+    /// A command that is complete.
+    pub fn finished(&mut self) -> Option<Finished> {
+        self.finished.pop_front()
+    }
+
+    /// The device asks where a PDU starts.
+    pub fn request(&mut self, request: Request) {
+        self.pdus.request(request);
+    }
+
+    /// An answer for the device, once.
+    pub fn response(&mut self) -> Option<Response> {
+        self.pdus.response()
+    }
+
+    /// What became of PDUs.
+    pub fn stats(&self) -> &Stats {
+        self.pdus.stats()
+    }
+
+    /// Octets that were copied into buffers here.
+    pub fn copied_bytes(&self) -> u64 {
+        self.copied_bytes
+    }
+}
+
+fn command(commands: &mut [Option<Command>], cid: u16) -> Option<&mut Command> {
+    commands.get_mut(usize::from(cid))?.as_mut()
+}
+
+/// Copies octets into a buffer, within which they are; how many.
+fn put(buffer: &mut [u8], at: u32, octets: &[u8]) -> u64 {
+    let place = buffer.get_mut(at as usize..).and_then(|rest| rest.get_mut(..octets.len()));
+    let Some(place) = place else { return 0 };
+    place.copy_from_slice(octets);
+    octets.len() as u64
+}
+
+fn skip(chunk: &mut Chunk, octets: usize) {
+    match chunk {
+        Chunk::Placed(piece) => piece.skip(octets),
+        Chunk::Opened(opened) => opened.advance(octets),
+    }
+}
+
+fn truncate(chunk: &mut Chunk, octets: usize) {
+    match chunk {
+        Chunk::Placed(piece) => piece.truncate(octets),
+        Chunk::Opened(opened) => opened.truncate(octets),
+    }
+}

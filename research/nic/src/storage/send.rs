@@ -1,0 +1,278 @@
+//! PDUs become octets for TCP: in the clear, or as the content of records. What the device works on is
+//! kept until it is acknowledged, since all of a message may be needed to send a part of it again.
+//!
+//! ```text
+//!  in the clear       │ header, digest │ data ··········································· │ digest │
+//!  in records    │ 5 │ header, digest │ data ··· │ type, tag │ 5 │ data ··· │ digest │ type, tag │
+//!                └── one piece ───────┘                                     └─── one piece ──────┘
+//! ```
+//! A record holds octets of one PDU. Data is never copied but for records that software seals, and
+//! there only where a record is not all data.
+
+use bytes::{Bytes, BytesMut};
+use unlade_net::SeqNumber;
+use unlade_nic_engine::Nvme;
+use unlade_nic_engine::software::sent::{Extent, Located, Sent};
+use unlade_nic_engine::tx::{Found, MessageState, Messages};
+use unlade_nvme_wire::{Digests, Pdu};
+
+use super::frame::{Fill, Framed, Framer, OVERHEAD_BYTES};
+use super::sealed::Sealed;
+use crate::driver::Source;
+use crate::flow::Protocol;
+use crate::queue::InnerRecovery;
+use crate::span::Span;
+use crate::tls::keys::KeysError;
+use crate::tls::send::{CONTENT_BYTES_MAX, Change, SendError, Sender};
+
+/// Most PDUs that are kept until they are acknowledged.
+pub const PDUS_MAX: usize = 1 << 14;
+/// Most octets of data in a PDU: to send a part of it again the device needs what precedes it.
+pub const PDU_DATA_BYTES_MAX: u32 = 128 << 10;
+/// Most pieces of a record or of a PDU in the clear.
+const PIECES_MAX: usize = 4;
+/// Octets that a record takes beside its content, at most.
+const RECORD_OVERHEAD_BYTES: usize = 64;
+
+/// What is below.
+enum Below {
+    /// TCP; digests are here already.
+    Tcp,
+    /// TCP; the device fills digests in.
+    Device(Sent<Framed>),
+    /// Records, of which somebody else knows.
+    Records,
+    /// Records that the device seals, after it has filled digests in.
+    Sealed(Box<Sealed>),
+}
+
+/// What one connection sends.
+pub struct PduSender {
+    framer: Framer,
+    below: Below,
+    nvme: Nvme,
+}
+
+fn digests(nvme: &Nvme) -> Digests {
+    Digests { header: nvme.header_digest, data: nvme.data_digest }
+}
+
+impl PduSender {
+    fn new(nvme: Nvme, fill: Fill, below: Below) -> PduSender {
+        PduSender { framer: Framer::new(digests(&nvme), fill), below, nvme }
+    }
+
+    /// Software does digests; `records`: a record layer does the rest.
+    pub fn software(nvme: Nvme, records: bool) -> PduSender {
+        let below = if records { Below::Records } else { Below::Tcp };
+        PduSender::new(nvme, Fill::Software, below)
+    }
+
+    /// The device does digests from `start` on, where a PDU starts.
+    pub fn device(nvme: Nvme, start: SeqNumber) -> PduSender {
+        PduSender::new(nvme, Fill::Device, Below::Device(Sent::new(start, 0, PDUS_MAX)))
+    }
+
+    /// The device does digests and records.
+    pub fn sealed(nvme: Nvme, sealed: Sealed) -> PduSender {
+        PduSender::new(nvme, Fill::Device, Below::Sealed(Box::new(sealed)))
+    }
+
+    /// From the next PDU on these digests and limits are agreed on, and an alignment of data (CPDA).
+    pub fn agree(&mut self, nvme: Nvme, alignment_bytes: usize) {
+        self.nvme = nvme;
+        self.framer.agree(digests(&nvme), alignment_bytes);
+    }
+
+    /// Whether the device works on what is sent.
+    pub fn offloads(&self) -> bool {
+        matches!(self.below, Below::Device(_) | Below::Sealed(_))
+    }
+
+    /// The records, where they are made here.
+    pub fn records(&mut self) -> Option<&mut Sealed> {
+        match &mut self.below {
+            Below::Sealed(sealed) => Some(sealed),
+            _ => None,
+        }
+    }
+
+    /// Octets and pieces that TCP must have room for, for a PDU with so much data.
+    pub fn needs(&self, data_bytes: usize) -> (usize, usize) {
+        let pdu_bytes = Framer::bytes_max(data_bytes);
+        let records = match self.below {
+            Below::Tcp | Below::Device(_) => return (pdu_bytes, PIECES_MAX),
+            Below::Records | Below::Sealed(_) => pdu_bytes.div_ceil(CONTENT_BYTES_MAX),
+        };
+        (pdu_bytes + records * RECORD_OVERHEAD_BYTES, records * PIECES_MAX)
+    }
+
+    /// Most octets of data in a PDU that a TCP with room for so many octets takes at all, a multiple
+    /// of four.
+    pub fn data_bytes_max(room_bytes: usize) -> u32 {
+        let half = (room_bytes / 2).saturating_sub(OVERHEAD_BYTES + RECORD_OVERHEAD_BYTES);
+        (half as u32).min(PDU_DATA_BYTES_MAX) & !3
+    }
+
+    /// Appends what TCP is to send for a PDU. `sender` makes the records where they are not made here.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing is kept.
+    pub fn write(
+        &mut self,
+        (pdu, data): (&Pdu, Bytes),
+        sender: Option<&mut Sender>,
+        pieces: &mut Vec<Span>,
+    ) -> Result<(), SendError> {
+        if data.len() > self.nvme.data_bytes_max as usize {
+            return Err(SendError::TooLong);
+        }
+        match &mut self.below {
+            Below::Tcp => {
+                let framed = self.framer.frame(pdu, data);
+                push(&framed, pieces);
+            }
+            Below::Device(sent) => {
+                let framed = self.framer.frame(pdu, data);
+                sent.push(framed.clone()).map_err(|_| SendError::Full)?;
+                push(&framed, pieces);
+            }
+            Below::Records => {
+                let framed = self.framer.frame(pdu, data);
+                records(&framed, sender.ok_or(SendError::Full)?, pieces)?;
+            }
+            Below::Sealed(sealed) => sealed.write(&mut self.framer, (pdu, data), pieces)?,
+        }
+        Ok(())
+    }
+
+    /// As [`Sender::update_keys`], of the records that are made here, and with the protocol that the
+    /// device goes on with.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn update_keys(&mut self, request: bool) -> Result<(Span, Change, Protocol), SendError> {
+        let nvme = self.nvme;
+        let sealed = self.records().ok_or(KeysError::NoSecret)?;
+        let (record, change) = sealed.update_keys(request)?;
+        let tls = change.secrets.tls()?;
+        Ok((record, change, Protocol::NvmeTls(Box::new(tls), nvme)))
+    }
+
+    /// Octets before `acknowledged` have arrived.
+    pub fn acknowledge(&mut self, acknowledged: SeqNumber) {
+        match &mut self.below {
+            Below::Tcp | Below::Records => (),
+            Below::Device(sent) => {
+                sent.acknowledge(acknowledged);
+            }
+            Below::Sealed(sealed) => sealed.acknowledge(acknowledged),
+        }
+    }
+
+    /// Which key seals the oldest record that is kept.
+    pub fn oldest_key(&self) -> Option<u16> {
+        match &self.below {
+            Below::Sealed(sealed) => sealed.oldest_key(),
+            _ => None,
+        }
+    }
+
+    /// PDUs that are kept.
+    pub fn unacknowledged(&self) -> usize {
+        match &self.below {
+            Below::Tcp | Below::Records => 0,
+            Below::Device(sent) => sent.len(),
+            Below::Sealed(sealed) => sealed.unacknowledged(),
+        }
+    }
+}
+
+fn push(framed: &Framed, pieces: &mut Vec<Span>) {
+    let parts = framed.parts().into_iter().filter(|part| !part.is_empty());
+    pieces.extend(parts.cloned().map(Span::from));
+}
+
+/// Makes records of a PDU. What is all data is given as it lies; what is not is put together.
+fn records(framed: &Framed, sender: &mut Sender, pieces: &mut Vec<Span>) -> Result<(), SendError> {
+    let pdu_bytes = framed.octets();
+    sender.room_for(pdu_bytes.div_ceil(CONTENT_BYTES_MAX))?;
+    let mut start = 0;
+    while start < pdu_bytes {
+        let end = (start + CONTENT_BYTES_MAX).min(pdu_bytes);
+        let mut content = Bytes::new();
+        let mut gathered = BytesMut::new();
+        framed.each(start, end, |part, from, until| {
+            if until - from == end - start {
+                content = part.slice(from..until);
+            } else {
+                gathered.reserve(end - start);
+                gathered.extend_from_slice(&part[from..until]);
+            }
+        });
+        let mut content = if content.is_empty() { gathered.freeze() } else { content };
+        let envelope = sender.write(&mut content)?;
+        pieces.push(Span::record(envelope, content));
+        start = end;
+    }
+    Ok(())
+}
+
+impl Messages for PduSender {
+    fn find(&self, seq: SeqNumber) -> Found<'_> {
+        match &self.below {
+            Below::Tcp | Below::Records => Found::Unknown,
+            Below::Device(sent) => found(sent.locate(seq)),
+            Below::Sealed(sealed) => sealed.find(seq),
+        }
+    }
+}
+
+/// What is known of a message whose octets are copied apart.
+pub(super) fn found<B>(located: Located<'_, B>) -> Found<'static> {
+    match located {
+        Located::Message(kept) => Found::Message(MessageState {
+            start: kept.start,
+            number: kept.number,
+            key: kept.key,
+            bytes: &[],
+        }),
+        Located::Before { until } => Found::Before { until },
+        Located::Unknown => Found::Unknown,
+    }
+}
+
+impl Source for PduSender {
+    fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
+        match &self.below {
+            Below::Tcp | Below::Records => None,
+            Below::Device(sent) => sent.under_one_key(seq, octets),
+            Below::Sealed(sealed) => sealed.under_one_key(seq, octets),
+        }
+    }
+
+    fn gather(&mut self, start: SeqNumber, until: SeqNumber, out: &mut Vec<Span>) {
+        let mut octets = Vec::new();
+        match &self.below {
+            Below::Tcp | Below::Records => (),
+            Below::Device(sent) => {
+                if let Located::Message(kept) = sent.locate(start) {
+                    kept.held.copy(0, until.since(start).max(0) as usize, &mut octets);
+                }
+            }
+            Below::Sealed(sealed) => sealed.copy(start, until, &mut octets),
+        }
+        out.push(Span::from(Bytes::from(octets)));
+    }
+
+    fn inner(&self, start: SeqNumber, out: &mut InnerRecovery) -> bool {
+        match &self.below {
+            Below::Sealed(sealed) => sealed.inner(start, out),
+            _ => true,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "send_tests.rs"]
+mod tests;

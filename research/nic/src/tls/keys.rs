@@ -1,0 +1,264 @@
+//! The keys of one direction of a connection.
+
+use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::hkdf::{HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
+use thiserror::Error;
+use unlade_nic_engine::Tls;
+use unlade_nic_engine::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, TAG_BYTES, Version};
+use unlade_tls::Cipher;
+use zeroize::Zeroizing;
+
+use crate::flow::Protocol;
+
+/// Octets of a nonce.
+const NONCE_BYTES: usize = 12;
+/// "tls13 traffic upd" and its frame (RFC 8446 §7.1, §7.2).
+const LABEL_BYTES_MAX: usize = 32;
+
+/// Why keys cannot be used. Whoever gave them is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum KeysError {
+    /// The key's length is not the cipher's.
+    #[error("a key of {0} bytes does not fit the cipher")]
+    Length(usize),
+    /// There is no traffic secret to derive the next keys from.
+    #[error("there is no traffic secret; the connection cannot change its keys")]
+    NoSecret,
+}
+
+/// A record is not what its sender has sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("a record was changed on its way; close the connection")]
+pub struct Forged;
+
+/// What the handshake made for one direction.
+#[derive(Clone)]
+pub struct Secrets {
+    /// The version that was agreed on.
+    pub version: Version,
+    /// The AEAD of the suite that was agreed on.
+    pub cipher: Cipher,
+    /// The key.
+    pub key: Zeroizing<Vec<u8>>,
+    /// The IV; of TLS 1.2 with AES-GCM the first four octets count.
+    pub iv: [u8; NONCE_BYTES],
+    /// TLS 1.3: what the next keys are derived from.
+    pub traffic_secret: Option<Zeroizing<Vec<u8>>>,
+}
+
+struct Length(usize);
+
+impl KeyType for Length {
+    fn len(&self) -> usize {
+        self.0
+    }
+}
+
+/// HKDF-Expand-Label with an empty context (RFC 8446 §7.1).
+fn expand(prk: &Prk, label: &[u8], out: &mut [u8]) -> Result<(), KeysError> {
+    let mut info = [0; LABEL_BYTES_MAX];
+    let full = [b"tls13 ".as_slice(), label].concat();
+    info[..2].copy_from_slice(&(out.len() as u16).to_be_bytes());
+    info[2] = full.len() as u8;
+    info[3..3 + full.len()].copy_from_slice(&full);
+    let info = &info[..4 + full.len()];
+    let parts = [info];
+    let okm = prk.expand(&parts, Length(out.len())).map_err(|_| KeysError::NoSecret)?;
+    okm.fill(out).map_err(|_| KeysError::NoSecret)
+}
+
+impl Secrets {
+    /// Those that follow a KeyUpdate (RFC 8446 §7.2, §7.3).
+    ///
+    /// # Errors
+    /// [`KeysError::NoSecret`].
+    pub fn next(&self) -> Result<Secrets, KeysError> {
+        let secret = self.traffic_secret.as_ref().ok_or(KeysError::NoSecret)?;
+        let hash = match self.cipher {
+            Cipher::Aes256Gcm => HKDF_SHA384,
+            Cipher::Aes128Gcm | Cipher::ChaCha20Poly1305 => HKDF_SHA256,
+        };
+        let mut next = Zeroizing::new(vec![0; secret.len()]);
+        expand(&Prk::new_less_safe(hash, secret), b"traffic upd", &mut next)?;
+        let prk = Prk::new_less_safe(hash, &next);
+        let mut key = Zeroizing::new(vec![0; self.key.len()]);
+        let mut iv = [0; NONCE_BYTES];
+        expand(&prk, b"key", &mut key)?;
+        expand(&prk, b"iv", &mut iv)?;
+        Ok(Secrets { key, iv, traffic_secret: Some(next), ..*self })
+    }
+
+    /// Whether the device can seal and open with these keys.
+    pub fn offloads(&self) -> bool {
+        self.cipher.device().is_some()
+    }
+
+    /// What the device is given; nothing where it does not know the suite.
+    ///
+    /// # Errors
+    /// [`KeysError::Length`].
+    pub fn protocol(&self) -> Result<Option<Protocol>, KeysError> {
+        match self.offloads() {
+            true => Ok(Some(Protocol::Tls(Box::new(self.tls()?)))),
+            false => Ok(None),
+        }
+    }
+
+    /// The same for software's part of the offload.
+    ///
+    /// # Errors
+    /// [`KeysError::Length`]; also for a suite that the device does not know.
+    pub fn tls(&self) -> Result<Tls, KeysError> {
+        let length = KeysError::Length(self.key.len());
+        if !self.offloads() || self.key.len() != self.cipher.key_bytes() {
+            return Err(length);
+        }
+        Tls::new(self.version, &self.key, self.iv).map_err(|_| length)
+    }
+}
+
+/// A key that software seals and opens whole records with.
+pub struct SoftKey {
+    key: LessSafeKey,
+    version: Version,
+    cipher: Cipher,
+    iv: [u8; NONCE_BYTES],
+}
+
+impl SoftKey {
+    /// Of one direction.
+    ///
+    /// # Errors
+    /// [`KeysError::Length`].
+    pub fn new(secrets: &Secrets) -> Result<SoftKey, KeysError> {
+        let key = UnboundKey::new(secrets.cipher.algorithm(), &secrets.key)
+            .map_err(|_| KeysError::Length(secrets.key.len()))?;
+        let &Secrets { version, cipher, iv, .. } = secrets;
+        Ok(SoftKey { key: LessSafeKey::new(key), version, cipher, iv })
+    }
+
+    /// The version that was agreed on.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Octets before the ciphertext.
+    pub fn prefix_bytes(&self) -> usize {
+        HEADER_BYTES + self.explicit_bytes()
+    }
+
+    /// Octets of a nonce in the record: ChaCha20-Poly1305 has none (RFC 7905 §2).
+    fn explicit_bytes(&self) -> usize {
+        match (self.version, self.cipher) {
+            (Version::Tls13, _) | (_, Cipher::ChaCha20Poly1305) => 0,
+            (Version::Tls12, _) => EXPLICIT_NONCE_BYTES,
+        }
+    }
+
+    /// Octets behind the content: the type of TLS 1.3, and the tag.
+    pub fn suffix_bytes(&self) -> usize {
+        TAG_BYTES + usize::from(self.version == Version::Tls13)
+    }
+
+    /// Header and explicit nonce of record `number`, the first octet lowest, and how many octets they
+    /// are. The explicit nonce is the record's number, which no other record under the key has.
+    #[inline]
+    pub fn prefix(&self, number: u64, content_type: u8, content_bytes: usize) -> (u128, usize) {
+        let prefix_bytes = self.prefix_bytes();
+        let behind = prefix_bytes - HEADER_BYTES + content_bytes + self.suffix_bytes();
+        let outer = if self.version == Version::Tls13 { 23 } else { content_type };
+        let length = (behind as u16).swap_bytes();
+        let header = u128::from(outer) | 0x0303 << 8 | u128::from(length) << 24;
+        (header | u128::from(number.swap_bytes()) << (8 * HEADER_BYTES), prefix_bytes)
+    }
+
+    fn nonce(&self, number: u64, explicit: &[u8]) -> Nonce {
+        let mut nonce = self.iv;
+        if explicit.is_empty() {
+            for (octet, number) in nonce[4..].iter_mut().zip(number.to_be_bytes()) {
+                *octet ^= number;
+            }
+        } else {
+            nonce[4..].copy_from_slice(explicit);
+        }
+        Nonce::assume_unique_for_key(nonce)
+    }
+
+    /// Additional data; of TLS 1.2 with the plaintext's length (RFC 5246 §6.2.3.3).
+    fn aad(&self, number: u64, header: &[u8; HEADER_BYTES], plain_bytes: usize) -> Aad13 {
+        let mut octets = [0; 13];
+        match self.version {
+            Version::Tls13 => octets[..HEADER_BYTES].copy_from_slice(header),
+            Version::Tls12 => {
+                octets[..8].copy_from_slice(&number.to_be_bytes());
+                octets[8..11].copy_from_slice(&header[..3]);
+                octets[11..].copy_from_slice(&(plain_bytes as u16).to_be_bytes());
+            }
+        }
+        let bytes = if self.version == Version::Tls13 { HEADER_BYTES } else { 13 };
+        Aad13 { octets, bytes }
+    }
+
+    /// Seals a whole record: `content` goes to `out`, which is as long as the record, between a
+    /// prefix and a tag.
+    ///
+    /// # Errors
+    /// The library's: the content is too long.
+    pub fn seal(
+        &self,
+        number: u64,
+        content_type: u8,
+        content: &[u8],
+        out: &mut [u8],
+    ) -> Result<(), Forged> {
+        let (prefix, prefix_bytes) = self.prefix(number, content_type, content.len());
+        let prefix = prefix.to_le_bytes();
+        let (front, behind) = out.split_at_mut_checked(prefix_bytes).ok_or(Forged)?;
+        front.copy_from_slice(&prefix[..prefix_bytes]);
+        let (sealed, rest) = behind.split_at_mut_checked(content.len()).ok_or(Forged)?;
+        let mut header = [0; HEADER_BYTES];
+        header.copy_from_slice(&prefix[..HEADER_BYTES]);
+        let aad = self.aad(number, &header, content.len());
+        let nonce = self.nonce(number, &prefix[HEADER_BYTES..prefix_bytes]);
+        let inner: &[u8] = if self.version == Version::Tls13 { &[content_type] } else { &[] };
+        self.key
+            .seal_out_of_place_scatter(
+                nonce,
+                Aad::from(aad.as_slice()),
+                content,
+                sealed,
+                inner,
+                rest,
+            )
+            .map_err(|_| Forged)
+    }
+
+    /// Opens a whole `record` into `out`, which has room for what is between prefix and tag.
+    ///
+    /// # Errors
+    /// [`Forged`]: what is in `out` must not be used.
+    pub fn open(&self, number: u64, record: &[u8], out: &mut [u8]) -> Result<(), Forged> {
+        let sealed = self.prefix_bytes()..record.len().checked_sub(TAG_BYTES).ok_or(Forged)?;
+        let cipher = record.get(sealed.clone()).ok_or(Forged)?;
+        let mut header = [0; HEADER_BYTES];
+        header.copy_from_slice(&record[..HEADER_BYTES]);
+        let aad = self.aad(number, &header, cipher.len());
+        let nonce = self.nonce(number, &record[HEADER_BYTES..sealed.start]);
+        let tag = &record[sealed.end..];
+        self.key
+            .open_separate_gather(nonce, Aad::from(aad.as_slice()), cipher, tag, out)
+            .map_err(|_| Forged)
+    }
+}
+
+/// Additional data of either version.
+struct Aad13 {
+    octets: [u8; 13],
+    bytes: usize,
+}
+
+impl Aad13 {
+    fn as_slice(&self) -> &[u8] {
+        &self.octets[..self.bytes]
+    }
+}

@@ -1,0 +1,275 @@
+//! A segment comes (RFC 9293 §3.10.7).
+
+use unlade_net::SeqNumber;
+use unlade_net::packet::TcpFlags;
+
+use super::{CHALLENGES_PER_S_MAX, Connection, ConnectionError, Phase, State};
+use crate::payload::Payload;
+use crate::segment::{Header, Timestamps};
+use crate::time::Time;
+
+/// After so long without a segment the peer's clock may have wrapped (RFC 7323 §5.5).
+const CLOCK_NS_MAX: u64 = 24 * 24 * 3600 * 1_000_000_000;
+
+impl<R: Payload, S: Payload + Clone> Connection<R, S> {
+    /// A segment of this connection has come; its checksum is right. `payload` are its octets in
+    /// order, or those of several segments that follow each other and had equal flags, with the
+    /// sequence number of the first and the other fields of the last. It is empty afterwards.
+    #[inline]
+    pub fn receive(&mut self, now: Time, header: &Header, payload: &mut Vec<R>) {
+        self.stats.segments_in += 1;
+        self.heard_at = now;
+        let octets = payload.iter().map(|part| part.octets() as u32).sum();
+        if self.is_predicted(header, octets) && self.receive_predicted(now, header, octets, payload)
+        {
+            self.stats.predicted_in += 1;
+        } else {
+            match self.state {
+                State::Closed => self.answer_stray(header, octets),
+                State::SynSent => self.arrive_asked(now, header, payload),
+                _ => self.arrive(now, header, octets, payload),
+            }
+        }
+        payload.clear();
+    }
+
+    /// Nothing about the segment has to be decided: it is next, or acknowledges what was sent, and all
+    /// is well.
+    #[inline]
+    fn is_predicted(&self, header: &Header, octets: u32) -> bool {
+        const EXPECTED: u8 = TcpFlags::ACK.0 | TcpFlags::PSH.0;
+        let timely = match header.timestamps {
+            Some(Timestamps { value, .. }) => {
+                !self.agreed.timestamps || (value.wrapping_sub(self.peer_clock) as i32) >= 0
+            }
+            None => !self.agreed.timestamps,
+        };
+        self.state == State::Established
+            && header.flags.0 & !TcpFlags::PSH.0 == EXPECTED & !TcpFlags::PSH.0
+            && timely
+            && header.sack.is_empty()
+            && self.phase == Phase::Open
+            && self.board.is_clean()
+            && self.tail_probe.is_none()
+            && header.seq == self.receive.next()
+            && self.receive.is_plain()
+            && octets as i32 <= self.edge.since(header.seq)
+            && self.nxt.since(header.ack) >= 0
+            && match header.ack.since(self.una) {
+                0 => octets > 0 || self.peer_window(header) != self.window,
+                new => new > 0,
+            }
+    }
+
+    #[inline]
+    fn receive_predicted(
+        &mut self,
+        now: Time,
+        header: &Header,
+        octets: u32,
+        payload: &mut Vec<R>,
+    ) -> bool {
+        if octets > 0 && !self.receive.append(octets, payload) {
+            return false;
+        }
+        self.note_clock(now, header);
+        self.take_window(header);
+        if header.ack != self.una {
+            let delivered = self.board.acknowledge_clean(now, header.ack);
+            self.acknowledged_new(now, header.ack, &delivered);
+        }
+        if octets > 0 {
+            self.received(now, octets);
+        }
+        true
+    }
+
+    /// In any state but CLOSED and SYN-SENT.
+    fn arrive(&mut self, now: Time, header: &Header, octets: u32, payload: &mut Vec<R>) {
+        if self.state == State::SynReceived && self.arrive_again(now, header) {
+            return;
+        }
+        if !self.is_timely(now, header) || !self.is_acceptable(now, header, octets) {
+            return;
+        }
+        if header.has(TcpFlags::RST) {
+            return self.arrive_reset(now, header);
+        }
+        if header.has(TcpFlags::SYN) {
+            return self.challenge(now);
+        }
+        if !header.has(TcpFlags::ACK) || !self.take_ack(now, header, octets) {
+            return;
+        }
+        self.note_clock(now, header);
+        match self.state {
+            State::Established | State::FinWait1 | State::FinWait2 => {
+                let fin = header.has(TcpFlags::FIN);
+                if octets > 0 || fin {
+                    let before = self.receive.next();
+                    let in_order = self.take_octets(header.seq, fin, payload);
+                    self.received(now, in_order);
+                    self.due.ack |= self.receive.next() == before;
+                }
+            }
+            State::TimeWait if header.has(TcpFlags::FIN) => {
+                self.due.ack = true;
+                self.enter_time_wait(now);
+            }
+            _ => {}
+        }
+        self.after_octets(now);
+    }
+
+    /// The peer's SYN again: our answer was lost, or both ends asked at once and this is its answer.
+    fn arrive_again(&mut self, now: Time, header: &Header) -> bool {
+        let again =
+            header.has(TcpFlags::SYN) && !header.has(TcpFlags::RST) && header.seq == self.irs;
+        if again && !header.has(TcpFlags::ACK) {
+            self.due.syn = true;
+        } else if again && header.ack == self.iss + 1 && self.nxt == header.ack {
+            self.establish(now, header);
+            self.due.ack = true;
+        }
+        again
+    }
+
+    /// PAWS (RFC 7323 §5.3).
+    fn is_timely(&mut self, now: Time, header: &Header) -> bool {
+        if !self.agreed.timestamps || header.has(TcpFlags::RST) {
+            return true;
+        }
+        let Some(timestamps) = header.timestamps else { return false };
+        let is_old = (timestamps.value.wrapping_sub(self.peer_clock) as i32) < 0;
+        if is_old && now.ns_since(self.peer_clock_at) < CLOCK_NS_MAX {
+            self.stats.old_timestamps_in += 1;
+            self.due.ack = true;
+            return false;
+        }
+        if is_old {
+            self.peer_clock = timestamps.value;
+        }
+        true
+    }
+
+    /// Some of it is in the window (RFC 9293 §3.4), or nothing of it has to be.
+    fn is_acceptable(&mut self, now: Time, header: &Header, octets: u32) -> bool {
+        let next = self.receive.next();
+        let window = self.edge.since(next).max(0);
+        let from = header.seq.since(next);
+        let length = (octets + header.control_octets()) as i32;
+        let acceptable = match (length, window) {
+            // Also of octets that find no room the acknowledgement counts.
+            (_, 0) => from == 0,
+            (0, _) => (0..window).contains(&from),
+            _ => from < window && from + length > 0,
+        };
+        if !acceptable {
+            self.stats.unacceptable_in += 1;
+            if header.has(TcpFlags::RST) {
+                return false;
+            }
+            if octets > 0 && from < 0 {
+                self.receive.note_old(header.seq, header.seq + octets);
+            }
+            match (length, self.state) {
+                (0, _) => self.challenge(now),
+                (_, State::TimeWait) => {
+                    self.due.ack = true;
+                    self.enter_time_wait(now);
+                }
+                _ => self.due.ack = true,
+            }
+        }
+        acceptable
+    }
+
+    /// RFC 5961 §3.2; in TIME-WAIT it is ignored (RFC 1337).
+    fn arrive_reset(&mut self, now: Time, header: &Header) {
+        if self.state == State::TimeWait {
+            return;
+        }
+        if header.seq != self.receive.next() {
+            return self.challenge(now);
+        }
+        let error = match self.state {
+            State::SynReceived => ConnectionError::Refused,
+            _ => ConnectionError::Reset,
+        };
+        self.end(Some(error));
+    }
+
+    /// An acknowledgement that a peer who has lost the connection answers with a reset, and an
+    /// attacker cannot use (RFC 5961).
+    pub(super) fn challenge(&mut self, now: Time) {
+        const SECOND_NS: u64 = 1_000_000_000;
+        if now.ns_since(self.challenges.0) >= SECOND_NS {
+            self.challenges = (now, 0);
+        }
+        if self.challenges.1 < CHALLENGES_PER_S_MAX {
+            self.challenges.1 += 1;
+            self.stats.challenges_out += 1;
+            self.due.ack = true;
+        }
+    }
+
+    fn answer_stray(&mut self, header: &Header, octets: u32) {
+        self.due.reset = self.due.reset.or(header.reset_answering(octets as usize));
+    }
+
+    /// The peer's clock, from a segment that is not behind the last acknowledgement (RFC 7323 §4.3).
+    #[inline]
+    fn note_clock(&mut self, now: Time, header: &Header) {
+        let Some(Timestamps { value, .. }) = header.timestamps else { return };
+        let newer = value.wrapping_sub(self.peer_clock) as i32 >= 0;
+        if newer && header.seq.since(self.acked) <= 0 {
+            self.peer_clock = value;
+            self.peer_clock_at = now;
+        }
+    }
+
+    /// Octets from `seq` on: how many can be read more than before.
+    pub(super) fn take_octets(&mut self, seq: SeqNumber, fin: bool, payload: &mut Vec<R>) -> u32 {
+        let arrived = self.receive.insert(seq, self.edge, payload, fin);
+        if arrived.urgent {
+            self.stats.out_of_order_in += 1;
+            self.due.ack = true;
+        }
+        self.stats.refused_pieces += u64::from(arrived.refused);
+        self.due.ack |= arrived.refused > 0;
+        arrived.in_order
+    }
+
+    /// When to acknowledge octets that came in order (RFC 5681 §4.2): at once what is worth two
+    /// segments, else a little later.
+    #[inline]
+    fn received(&mut self, now: Time, octets: u32) {
+        self.stats.bytes_in += u64::from(octets);
+        self.unacked_bytes += octets;
+        self.largest_in = self.largest_in.max(octets.min(u32::from(self.config.mss_bytes)));
+        if self.unacked_bytes >= 2 * self.largest_in || self.quick_acks > 0 {
+            self.quick_acks = self.quick_acks.saturating_sub(1);
+            self.due.ack = true;
+        } else if self.timers.delayed_ack == Time::NEVER {
+            self.timers.delayed_ack = now + self.config.delayed_ack;
+        }
+        if self.config.keepalive.is_some() {
+            self.keep_alive(now);
+        }
+    }
+
+    /// What the peer's FIN changes, once all before it is there.
+    pub(super) fn after_octets(&mut self, now: Time) {
+        if !self.receive.finished() {
+            return;
+        }
+        let acknowledged = self.fin_sent() && self.una == self.nxt;
+        match self.state {
+            State::Established | State::SynReceived => self.state = State::CloseWait,
+            State::FinWait1 if !acknowledged => self.state = State::Closing,
+            State::FinWait1 | State::FinWait2 => self.enter_time_wait(now),
+            _ => return,
+        }
+        self.due.ack = true;
+    }
+}

@@ -1,0 +1,315 @@
+//! Octets that have come: in order for the reader, or waiting for those before them. Of octets that
+//! come more than once the first are kept.
+
+use std::collections::VecDeque;
+
+use unlade_net::SeqNumber;
+
+use crate::payload::Payload;
+use crate::rule::{Rule, holds};
+use crate::segment::{Range, SackBlocks};
+
+/// Most pieces that are kept, read or not: a peer that sends single octets takes memory for each.
+pub const RECEIVE_PIECES_MAX: usize = 16_384;
+/// Most pieces, and holes between them, that wait for octets before them.
+pub const HELD_PIECES_MAX: usize = 4096;
+/// Blocks that are reported: more never fit beside timestamps, but for a duplicate.
+const REPORTED_MAX: usize = 3;
+
+struct Held<R> {
+    start: SeqNumber,
+    buffer: R,
+}
+
+impl<R: Payload> Held<R> {
+    fn end(&self) -> SeqNumber {
+        self.start + self.buffer.octets() as u32
+    }
+}
+
+/// What a segment's octets did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Arrived {
+    /// Octets that can be read, more than before.
+    pub(crate) in_order: u32,
+    /// Something is out of order, was a duplicate, or has filled a hole: the sender is to know.
+    pub(crate) urgent: bool,
+    /// Pieces that were let go because of a limit.
+    pub(crate) refused: u32,
+}
+
+/// The stream that comes in.
+pub(crate) struct Receive<R> {
+    /// The next octet in order (RCV.NXT, but for FIN).
+    next: SeqNumber,
+    ready: VecDeque<R>,
+    /// Where the first piece in `ready` starts.
+    read: SeqNumber,
+    /// Sorted, and no two have an octet in common.
+    held: VecDeque<Held<R>>,
+    /// What is held, without the borders between pieces; sorted.
+    ranges: Vec<Range>,
+    /// Starts of arrivals that are held, the last one first (RFC 2018 §4).
+    reported: [SeqNumber; REPORTED_MAX],
+    /// Octets that came again with the last segment (RFC 2883).
+    duplicate: Option<Range>,
+    /// Where the stream ends.
+    fin: Option<SeqNumber>,
+    buffer_bytes: u32,
+}
+
+impl<R: Payload> Receive<R> {
+    pub(crate) fn new(start: SeqNumber, buffer_bytes: u32) -> Receive<R> {
+        Receive {
+            next: start,
+            ready: VecDeque::new(),
+            read: start,
+            held: VecDeque::new(),
+            ranges: Vec::new(),
+            reported: [start; REPORTED_MAX],
+            duplicate: None,
+            fin: None,
+            buffer_bytes,
+        }
+    }
+
+    /// The next octet in order; FIN counts as one when all before it is there.
+    #[inline]
+    pub(crate) fn next(&self) -> SeqNumber {
+        self.next + u32::from(self.finished())
+    }
+
+    /// Whether everything up to FIN is there.
+    #[inline]
+    pub(crate) fn finished(&self) -> bool {
+        self.fin == Some(self.next)
+    }
+
+    /// Octets that can be read.
+    #[inline]
+    pub(crate) fn ready_bytes(&self) -> u32 {
+        self.next.since(self.read) as u32
+    }
+
+    /// Where the next octet is that is read.
+    pub(crate) fn read_at(&self) -> SeqNumber {
+        self.read
+    }
+
+    /// Octets that may still come.
+    #[inline]
+    pub(crate) fn room_bytes(&self) -> u32 {
+        self.buffer_bytes.saturating_sub(self.ready_bytes())
+    }
+
+    /// Nothing waits for octets before it, the stream has no end yet, and the sender is to be told
+    /// nothing but what is next.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.held.is_empty() && self.fin.is_none() && self.duplicate.is_none()
+    }
+
+    /// Octets have come that were there before.
+    pub(crate) fn note_old(&mut self, start: SeqNumber, end: SeqNumber) {
+        let end = if self.next.before(end) { self.next } else { end };
+        self.duplicate = Some(Range { start, end });
+    }
+
+    /// The oldest octets that were not read, and where they are in the stream.
+    #[inline]
+    pub(crate) fn read(&mut self) -> Option<(SeqNumber, R)> {
+        let buffer = self.ready.pop_front()?;
+        let at = self.read;
+        self.read = at + buffer.octets() as u32;
+        Some((at, buffer))
+    }
+
+    /// Octets that are next, while nothing is held and no FIN has come: nothing is to be looked at.
+    /// False where there is no room for so many pieces; none is taken then.
+    #[inline]
+    pub(crate) fn append(&mut self, octets: u32, pieces: &mut Vec<R>) -> bool {
+        if self.ready.len() + pieces.len() > RECEIVE_PIECES_MAX {
+            return false;
+        }
+        self.next = self.next + octets;
+        self.ready.extend(pieces.drain(..));
+        true
+    }
+
+    /// Octets from `seq` on, of which those before `edge` are in the window. `fin`: the stream ends
+    /// behind them.
+    pub(crate) fn insert(
+        &mut self,
+        seq: SeqNumber,
+        edge: SeqNumber,
+        pieces: &mut Vec<R>,
+        fin: bool,
+    ) -> Arrived {
+        let before = self.next;
+        let was_contiguous = self.held.is_empty();
+        let mut arrived = Arrived::default();
+        let mut at = seq;
+        self.duplicate = None;
+        let end = seq + pieces.iter().map(|piece| piece.octets() as u32).sum::<u32>();
+        if fin {
+            self.note_end(end, edge);
+        }
+        let edge = self.fin.map_or(edge, |fin| if fin.before(edge) { fin } else { edge });
+        for piece in pieces.drain(..) {
+            let octets = piece.octets() as u32;
+            arrived.refused += u32::from(!self.place(at, edge, piece));
+            at = at + octets;
+        }
+        self.settle();
+        arrived.in_order = self.next.since(before) as u32;
+        arrived.urgent = !was_contiguous || !self.held.is_empty() || self.duplicate.is_some();
+        arrived
+    }
+
+    /// The stream ends at `end`, if nothing says otherwise.
+    fn note_end(&mut self, end: SeqNumber, edge: SeqNumber) {
+        let last = self.held.back().map_or(self.next, Held::end);
+        if self.fin.is_none() && !end.before(last) && !edge.before(end) {
+            self.fin = Some(end);
+        }
+    }
+
+    /// Keeps what is new of `buffer`. False where some of it was refused.
+    fn place(&mut self, start: SeqNumber, edge: SeqNumber, mut buffer: R) -> bool {
+        let mut start = start;
+        let end = start + buffer.octets() as u32;
+        let beyond = match holds(Rule::Edge) {
+            true => end.since(edge).clamp(0, buffer.octets() as i32),
+            false => 0,
+        };
+        buffer.truncate(buffer.octets() - beyond as usize);
+        let old = self.next.since(start).clamp(0, buffer.octets() as i32);
+        if old > 0 {
+            self.note_duplicate(start, start + old as u32);
+            buffer.skip(old as usize);
+            start = start + old as u32;
+        }
+        if self.held.is_empty() && start == self.next && buffer.octets() > 0 {
+            return self.deliver(buffer);
+        }
+        self.hold(start, buffer)
+    }
+
+    fn deliver(&mut self, buffer: R) -> bool {
+        if self.ready.len() + self.held.len() >= RECEIVE_PIECES_MAX {
+            return false;
+        }
+        self.next = self.next + buffer.octets() as u32;
+        self.ready.push_back(buffer);
+        true
+    }
+
+    /// Fills the gaps between what is held.
+    fn hold(&mut self, mut start: SeqNumber, mut buffer: R) -> bool {
+        let mut index = self.held.partition_point(|held| held.end().since(start) <= 0);
+        while buffer.octets() > 0 {
+            let octets = buffer.octets() as u32;
+            let gap = match self.held.get(index) {
+                Some(held) if held.start.since(start) <= 0 => {
+                    let whole = held.buffer.octets();
+                    let known = octets.min(held.end().since(start) as u32);
+                    self.note_duplicate(start, start + known);
+                    let again = buffer.split_front(known as usize);
+                    if whole == again.octets() && !holds(Rule::FirstWins) {
+                        self.held[index].buffer = again;
+                    }
+                    start = start + known;
+                    index += 1;
+                    continue;
+                }
+                Some(held) => octets.min(held.start.since(start) as u32),
+                None => octets,
+            };
+            let full = self.ready.len() + self.held.len() >= RECEIVE_PIECES_MAX;
+            // What is next is never held for long: without it nothing would become ready.
+            let many = self.held.len() >= HELD_PIECES_MAX && start != self.next;
+            if full || many {
+                return false;
+            }
+            let part = buffer.split_front(gap as usize);
+            self.held.insert(index, Held { start, buffer: part });
+            self.add_range(Range { start, end: start + gap });
+            start = start + gap;
+            index += 1;
+        }
+        true
+    }
+
+    /// What is next of what is held becomes ready.
+    fn settle(&mut self) {
+        while self.held.front().is_some_and(|held| held.start == self.next) {
+            if let Some(held) = self.held.pop_front() {
+                self.next = held.end();
+                self.ready.push_back(held.buffer);
+            }
+        }
+        let gone = self.ranges.partition_point(|range| range.end.since(self.next) <= 0);
+        self.ranges.drain(..gone);
+    }
+
+    fn add_range(&mut self, new: Range) {
+        let index = self.ranges.partition_point(|range| range.end.since(new.start) < 0);
+        let joins_next = |range: &Range| range.start == new.end;
+        match self.ranges.get_mut(index) {
+            Some(range) if range.end == new.start => {
+                range.end = new.end;
+                let end = self.ranges.get(index + 1).filter(|next| joins_next(next)).map(|r| r.end);
+                if let Some(end) = end {
+                    self.ranges[index].end = end;
+                    self.ranges.remove(index + 1);
+                }
+            }
+            Some(range) if joins_next(range) => range.start = new.start,
+            _ => self.ranges.insert(index, new),
+        }
+        if self.block(self.reported[0]).is_none_or(|block| block != self.block_of(new)) {
+            self.reported.rotate_right(1);
+        }
+        self.reported[0] = new.start;
+    }
+
+    fn block_of(&self, new: Range) -> Range {
+        self.block(new.start).unwrap_or(new)
+    }
+
+    fn note_duplicate(&mut self, start: SeqNumber, end: SeqNumber) {
+        if self.duplicate.is_none() && start != end {
+            self.duplicate = Some(Range { start, end });
+        }
+    }
+
+    /// What is held around `at`.
+    fn block(&self, at: SeqNumber) -> Option<Range> {
+        let index = self.ranges.partition_point(|range| range.end.since(at) <= 0);
+        self.ranges.get(index).filter(|range| range.start.since(at) <= 0).copied()
+    }
+
+    /// What the sender is to be told (RFC 2018 §4): a duplicate first (RFC 2883 §4), then what came
+    /// last, then what came before that, then other blocks. A duplicate is told once.
+    pub(crate) fn sack_blocks(&mut self) -> SackBlocks {
+        let mut blocks = SackBlocks::default();
+        if let Some(duplicate) = self.duplicate.take() {
+            blocks.push(duplicate);
+            // Behind a duplicate of held octets the block that contains them has to come.
+            if let Some(around) = self.block(duplicate.start) {
+                blocks.push(around);
+            }
+        }
+        let told = self.reported.iter().filter_map(|&at| self.block(at));
+        for block in told.chain(self.ranges.iter().copied().take(REPORTED_MAX)) {
+            if !blocks.as_slice().contains(&block) && !blocks.push(block) {
+                break;
+            }
+        }
+        blocks
+    }
+}
+
+#[cfg(test)]
+#[path = "receive_tests.rs"]
+pub(crate) mod tests;

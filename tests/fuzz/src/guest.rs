@@ -1,0 +1,165 @@
+//! What a function instance, its gateway and the store say to the I/O worker. The first octet says
+//! which of them speaks.
+
+use unlade_guest_protocol::control::{Message, Said};
+use unlade_guest_protocol::frame::Deframer;
+use unlade_guest_protocol::{Completion, Extent, Frame, Header, Layout, Operation, Submission};
+use unlade_s3::call::Call;
+use unlade_s3::operation::find;
+use unlade_s3::response::{Answer, Head, understand};
+use unlade_s3::{Policy, Request};
+
+/// See the [module](self).
+pub fn guest(data: &[u8]) {
+    let Some((kind, data)) = data.split_first() else { return };
+    match kind % 6 {
+        0 => frames(data),
+        1 => descriptors(data),
+        2 => header(data),
+        3 => control(data),
+        4 => call(data),
+        _ => answer(data),
+    }
+}
+
+/// Frames do not depend on how the octets arrive, and mean what is written of them.
+fn frames(data: &[u8]) {
+    let read = |piece: usize| {
+        let (mut deframer, mut seen) = (Deframer::default(), Vec::new());
+        for part in data.chunks(piece.max(1)) {
+            deframer.push(part);
+            loop {
+                match deframer.next_frame() {
+                    Ok(Some(frame)) => seen.push(frame),
+                    Ok(None) => break,
+                    Err(_) => return seen,
+                }
+            }
+        }
+        seen
+    };
+    let whole = read(data.len());
+    assert_eq!(whole, read(1));
+    for frame in whole {
+        let mut again = Vec::new();
+        // A text that had to be repaired may be longer than a frame.
+        if frame.encode(&mut again).is_ok() {
+            assert_eq!(Frame::decode(&again).unwrap().unwrap().0, frame);
+        }
+    }
+}
+
+fn descriptors(data: &[u8]) {
+    let Some((octets, _)) = data.split_first_chunk::<64>() else { return };
+    if let Ok(submission) = Submission::decode(octets) {
+        assert_eq!(&submission.encode(), octets);
+    }
+    if let Ok(completion) = Completion::decode(octets) {
+        assert_eq!(&completion.encode(), octets);
+    }
+}
+
+fn header(data: &[u8]) {
+    if let Ok(header) = Header::decode(data) {
+        assert!(data.starts_with(&header.encode()));
+        let slots = u64::from(header.guest_slots) * u64::from(header.slot_bytes);
+        assert!(u64::from(header.guest_slots_offset) + slots <= header.region_bytes);
+    }
+}
+
+fn control(data: &[u8]) {
+    if let Ok(Some((message, taken))) = Message::decode(data) {
+        assert!(taken <= data.len());
+        if let Said::Role { policy, .. } = &message.said {
+            let _ = Policy::from_value(policy);
+        }
+        for object in unlade_s3::hint::of_event(&message.octets) {
+            assert!(object.key.len() <= message.octets.len());
+        }
+        let mut again = Vec::new();
+        message.encode(&mut again).unwrap();
+        assert_eq!(Message::decode(&again), Ok(Some((message, again.len()))));
+    }
+}
+
+/// A request that is made smuggles nothing: neither a line into the head, nor another bucket.
+fn call(data: &[u8]) {
+    let Ok((call, inline)) = Call::decode(data) else { return };
+    assert!(inline.len() <= unlade_s3::call::INLINE_BYTES_MAX);
+    let Some(operation) = find(&call.operation) else { return };
+    let _ = Policy::everything().decide(operation, &call.parameters);
+    let Ok(request) = Request::new(operation, &call.parameters) else { return };
+    let is_line_end = |octet: u8| octet == b'\r' || octet == b'\n';
+    for (name, value) in &request.headers {
+        assert!(!name.bytes().chain(value.bytes()).any(is_line_end));
+    }
+    let target = format!("{}?{}", request.path(true), request.query_text());
+    assert!(target.bytes().all(|octet| octet.is_ascii_graphic()), "{target}");
+    if let Some(bucket) = &request.bucket {
+        let path = request.path(true);
+        assert!(path == format!("/{bucket}") || path.starts_with(&format!("/{bucket}/")));
+        assert!(!path.split('/').any(|part| part == ".."));
+    }
+}
+
+/// An answer is understood or refused, whatever its body is.
+fn answer(data: &[u8]) {
+    for name in ["ListObjectsV2", "CopyObject", "GetBucketLocation", "GetObjectAcl"] {
+        let Some(operation) = find(name) else { continue };
+        let named = |name: &&&str| match **name {
+            "Key" => operation.target == unlade_s3::operation::Target::Object,
+            "CopySource" => operation.field("CopySource").is_some(),
+            _ => true,
+        };
+        let parameters = ["Bucket", "Key", "CopySource"].iter().filter(named);
+        let parameters = parameters.map(|name| ((*name).to_owned(), "b".into())).collect();
+        let request = Request::new(operation, &parameters).expect("what it needs is there");
+        for status in [200, 404] {
+            let head = Head { status, headers: vec![("etag".into(), "e".into())] };
+            if let Answer::Failed(error) = understand(&request, &head, data) {
+                assert!(error.status >= 400);
+            }
+        }
+    }
+}
+
+/// What a fuzzer starts from.
+pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+    let mut seeds = Vec::new();
+    let mut add = |name, kind: u8, content: &[u8]| {
+        seeds.push(("guest", name, [&[kind], content].concat()));
+    };
+    let mut stream = Vec::new();
+    let frames = [Frame::Hello { nonce: 7 }, Frame::Bell, Frame::Bye("enough".into())];
+    frames.iter().for_each(|frame| frame.encode(&mut stream).expect("short frames"));
+    let reply = br#"{"id":"i","status":"done","log_tail":"","result_bytes":2}"#;
+    stream.extend_from_slice(&(reply.len() as u32 + 4).to_le_bytes());
+    stream.extend_from_slice(&[&[5], &reply[..], b"\0{}"].concat());
+    add("frames", 0, &stream);
+    let read = Submission {
+        call: 9,
+        operation: Operation::Read,
+        more: false,
+        epoch: 3,
+        meta_offset: 0,
+        meta_bytes: 0,
+        body: Extent { first_slot: 0, bytes: 65536 },
+        token: 4,
+    };
+    add("submission", 1, &read.encode());
+    let layout = Layout { ring_entries: 8, meta_bytes: 4096, guest_slots: 1, host_slots: 2 };
+    add("header", 2, &layout.header(3).expect("a small layout").encode());
+    let mut message = Vec::new();
+    let hint = Said::Hint { invocation: "i".into(), role: 1, objects: Vec::new() };
+    let event = br#"{"Records":[{"s3":{"bucket":{"name":"b"},"object":{"key":"a+b"}}}]}"#;
+    let hint = Message { said: hint, octets: event.to_vec() };
+    hint.encode(&mut message).expect("a short message");
+    add("control", 3, &message);
+    let put = br#"{"service":"s3","operation":"PutObject","parameters":{"Bucket":"b","Key":"a/ b",
+        "Metadata":{"a":"b"},"Expires":{"$instant":"2026-01-02T03:04:05Z"}},"body_bytes":3,
+        "inline":true}"#;
+    add("call", 4, &[&put[..], b"\0abc"].concat());
+    let list = b"<L><Contents><Key>a%20b</Key><Size>3</Size></Contents><Prefix/></L>";
+    add("list", 5, list);
+    seeds
+}

@@ -1,0 +1,184 @@
+//! Members of one pool with different rights: who is no balancer cannot have connections handed
+//! over, nor what a server holds for one.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use system_tests::client::{Client, Target};
+use system_tests::counters::{Metrics, wait_for};
+use system_tests::{Lab, needs, said, turn};
+use unlade_channel::channel::{Channel, ChannelError};
+use unlade_channel::trust::{TrustFiles, client_config, server_name};
+use unlade_handoff_protocol::frame::{Frame, PROTOCOL_VERSION};
+
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(20);
+const ROLE: &str = "URI:unlade://role/balancer";
+
+fn trust(lab: &Lab, member: &str) -> TrustFiles {
+    let pki = lab.dir().join("pki");
+    let file = |end: &str| pki.join(format!("{member}.{end}"));
+    TrustFiles { ca: pki.join("pool-ca.crt"), certificate: file("crt"), key: file("key") }
+}
+
+/// Makes a certificate of the pool as the README does.
+fn issue(lab: &Lab, member: &str, names: &str, usages: &str) {
+    let pki = lab.dir().join("pki");
+    let path = |file: &str| -> String { pki.join(file).display().to_string() };
+    let (key, csr) = (path(&format!("{member}.key")), path(&format!("{member}.csr")));
+    let (subject, names) = (format!("/CN={member}"), format!("subjectAltName={names}"));
+    let usages = format!("extendedKeyUsage={usages}");
+    let request = [
+        "openssl",
+        "req",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-subj",
+        &subject,
+        "-addext",
+        &names,
+        "-addext",
+        &usages,
+        "-keyout",
+        &key,
+        "-out",
+        &csr,
+    ];
+    let (ca, ca_key) = (path("pool-ca.crt"), path("pool-ca.key"));
+    let certificate = path(&format!("{member}.crt"));
+    let sign = [
+        "openssl",
+        "x509",
+        "-req",
+        "-in",
+        &csr,
+        "-CA",
+        &ca,
+        "-CAkey",
+        &ca_key,
+        "-CAcreateserial",
+        "-days",
+        "1",
+        "-copy_extensions",
+        "copy",
+        "-out",
+        &certificate,
+    ];
+    for command in [&request[..], &sign] {
+        let output = lab.exec("lb", command);
+        assert!(output.status.success(), "{}", said(&output));
+    }
+}
+
+/// Where the agent of a server listens.
+fn agent(lab: &Lab, server: &str) -> SocketAddr {
+    let config = std::fs::read_to_string(lab.dir().join(format!("config/{server}.toml"))).unwrap();
+    let mut lines = config.lines().skip_while(|line| *line != "[agent]");
+    lines.nth(1).and_then(|line| line.split('"').nth(1)).unwrap().parse().unwrap()
+}
+
+/// The instance of the balancer's first worker, as a server's log tells it.
+fn instance(lab: &Lab, server: &str) -> u64 {
+    let log: PathBuf = lab.dir().join(format!("logs/{server}.log"));
+    let text = std::fs::read_to_string(Path::new(&log)).unwrap();
+    let line = text.lines().find(|line| line.contains("channel up")).expect("a channel");
+    let digits = line.split("instance").nth(1).expect("its instance");
+    let digits = digits.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    digits[..end].parse().unwrap()
+}
+
+/// Says HELLO to an agent in the name of `instance`: what the agent tells of its connections.
+fn hello(
+    lab: &Lab,
+    from: &str,
+    to: SocketAddr,
+    member: &str,
+    instance: u64,
+) -> Result<Frame, ChannelError> {
+    let talk = async {
+        let config = client_config(&trust(lab, member)).unwrap();
+        let mut channel = Channel::connect(to, server_name(to.ip()), config).await?;
+        let name = "hijack".to_owned();
+        let version = PROTOCOL_VERSION;
+        let hello = Frame::Hello { version, instance, name, mac: [2; 6], lease_ms: 10_000 };
+        channel.send(&hello).await?;
+        assert!(matches!(channel.receive().await?, Frame::Hello { .. }));
+        channel.receive().await
+    };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            lab.enter(from);
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            tokio::task::LocalSet::new().block_on(&runtime.unwrap(), talk)
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+#[test]
+fn a_server_cannot_take_the_connections_of_others_in_the_name_of_the_balancer() {
+    needs!("ip", "setsid", "curl", "openssl");
+    let _turn = turn();
+    let args = ["--servers", "2", "--objects", "small", "--fronts", "offload"];
+    let lab = Lab::up(&[&args[..], &["--lb-workers", "1"]].concat());
+    lab.wait_channels();
+    let [v4, _] = lab.virtual_ips();
+    // A connection at each server, which stays.
+    let target = Target {
+        address: (v4, 80).into(),
+        tls: None,
+        receive_buffer_bytes: None,
+        patience: PATIENCE,
+    };
+    let get = "GET /64KiB HTTP/1.1\r\nHost: unlimited.objects.lab\r\n\r\n";
+    let whole = std::fs::read(lab.dir().join("objects/64KiB")).unwrap();
+    let ask = |client: &mut Client| {
+        client.send(get.as_bytes()).unwrap();
+        let response = client.response(false).unwrap();
+        assert_eq!(response.status(), 200);
+        assert!(response.body == whole, "other octets");
+    };
+    let mut clients: Vec<Client> = std::thread::scope(|scope| {
+        let connect = || {
+            lab.enter("client");
+            (0..4).map(|_| Client::connect(&target).unwrap()).collect()
+        };
+        scope.spawn(connect).join().unwrap()
+    });
+    clients.iter_mut().for_each(ask);
+    let broken = || Metrics::read(&lab, "lb").get("unlade_channel_breaks_total");
+    let (before, instance) = (broken(), instance(&lab, "s1"));
+
+    // A server's own certificate; one for both usages without the role; another balancer's.
+    let members = [
+        ("s1", None, true),
+        ("both", Some(("DNS:both.lab".to_owned(), "serverAuth,clientAuth")), true),
+        ("other", Some((format!("DNS:other.lab,{ROLE}"), "clientAuth")), false),
+    ];
+    let to = agent(&lab, "s2");
+    for (member, certificate, untrusted) in members {
+        if let Some((names, usages)) = certificate {
+            issue(&lab, member, &names, usages);
+        }
+        let told = hello(&lab, "s1", to, member, instance);
+        clients.iter_mut().for_each(ask);
+        match told {
+            Ok(frame) => panic!("{member} is told {frame:?}"),
+            Err(error) => assert_eq!(error.is_untrusted(), untrusted, "{member}: {error}"),
+        }
+    }
+    let counted = || Metrics::read(&lab, "s2").get("unlade_untrusted_peers_total");
+    assert!(wait_for(PATIENCE, || counted() == 3), "{}", counted());
+    assert_eq!(broken(), before, "the balancer's channel was displaced");
+    // The log says what to do.
+    let log = std::fs::read_to_string(lab.dir().join("logs/s2.log")).unwrap();
+    assert!(log.contains("subjectAltName=IP:ADDRESS,URI:unlade://role/balancer"), "{log}");
+    // Another balancer, in its own name, is one.
+    let told = hello(&lab, "lb", to, "other", instance ^ 1);
+    assert!(matches!(&told, Ok(Frame::Owned(owned)) if owned.is_empty()), "{told:?}");
+}
