@@ -179,7 +179,7 @@ fn exec_passes_the_status_on() {
     assert_eq!(wrong.status.code(), Some(2), "{}", said(&wrong));
     let absent = run(["lab", "exec", "--name", "no_such_lab_here", "client", "--", "true"]);
     assert_eq!(absent.status.code(), Some(1));
-    assert!(said(&absent).contains("unlade: there is no lab"), "{}", said(&absent));
+    assert!(said(&absent).contains("unlade-lab: there is no lab"), "{}", said(&absent));
 }
 
 #[test]
