@@ -145,7 +145,7 @@ def map_(inputs, outputs):
 
 
 def cnn(inputs, outputs):
-    """The network again, with a loop for each octet of a kernel."""
+    """The network again, with a loop for each byte of a kernel."""
     picture = np.load(io.BytesIO(inputs["cnn/picture.npy"]))
     model = np.load(io.BytesIO(inputs["cnn/model.npz"]))
     planes = [picture[:, :, colour].astype(float) / 255 for colour in range(3)]
@@ -209,7 +209,7 @@ def check(case, inputs, outputs):
 
 
 def read(path):
-    """A file's octets."""
+    """A file's bytes."""
     with open(path, "rb") as file:
         return file.read()
 

@@ -1,4 +1,4 @@
-"""Makes the inputs of the workloads: the same seed makes the same octets.
+"""Makes the inputs of the workloads: the same seed makes the same bytes.
 
     python inputs.py --out DIRECTORY [--seed N]
 
@@ -279,7 +279,7 @@ def cases(seed):
 
 
 def sizes(seed):
-    """The workload that only moves octets, with inputs of several sizes."""
+    """The workload that only moves bytes, with inputs of several sizes."""
     return [
         aes(random.Random("%d size %d" % (seed, size)), size, "sizes/%d.bin" % size)
         for size in SIZES

@@ -125,14 +125,14 @@ fn is_trace(content: &[u8]) -> bool {
 
 /// Targets hold on inputs near the seeds: a fuzzer's first seconds, replayable.
 #[test]
-fn seeds_with_one_octet_changed_are_survived() {
+fn seeds_with_one_byte_changed_are_survived() {
     for (target, name, content) in seeds::all() {
         let (_, run) = targets::TARGETS.iter().find(|(name, _)| *name == target).unwrap();
         for at in 0..content.len().min(400) {
             for change in [0x01, 0x80, 0xff] {
                 let mut edited = content.clone();
                 edited[at] ^= change;
-                println!("{target}/{name}: octet {at} changed by {change:#x}");
+                println!("{target}/{name}: byte {at} changed by {change:#x}");
                 run(&edited);
             }
         }

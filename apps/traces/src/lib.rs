@@ -1,4 +1,4 @@
-//! Traces of function invocations. No I/O: the caller brings the octets of a file.
+//! Traces of function invocations. No I/O: the caller brings the bytes of a file.
 //!
 //! - [`lines`]: rows of a file, with limits, and errors that say which line;
 //! - [`azure2019`]: invocations by the minute, durations and memory of Azure Functions in 2019;

@@ -4,9 +4,9 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Most octets of a line: 1440 counts of eleven digits fit.
+/// Most bytes of a line: 1440 counts of eleven digits fit.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
-/// Most octets of an identifier; those of the data sets have 64.
+/// Most bytes of an identifier; those of the data sets have 64.
 pub const NAME_BYTES_MAX: usize = 256;
 /// Most rows of a file.
 pub const ROWS_MAX: u64 = 1 << 24;
@@ -40,13 +40,13 @@ pub enum Why {
     #[error("{0:?} is no finite number from 0 on")]
     Amount(String),
     /// Not an identifier.
-    #[error("an identifier has from 1 to {NAME_BYTES_MAX} octets")]
+    #[error("an identifier has from 1 to {NAME_BYTES_MAX} bytes")]
     Name,
     /// Not one of the seven kinds of triggers.
     #[error("{0:?} is no trigger: http, timer, event, queue, storage, orchestration, others")]
     Trigger(String),
     /// Too long.
-    #[error("a line has {LINE_BYTES_MAX} octets at most")]
+    #[error("a line has {LINE_BYTES_MAX} bytes at most")]
     Long,
     /// Not text.
     #[error("not UTF-8")]
@@ -162,7 +162,7 @@ impl<'a> Reader<'a, '_> {
     /// [`Why::Count`], [`Why::Fields`].
     pub fn count<N: std::str::FromStr>(&mut self) -> Result<N, TraceError> {
         let text = self.text()?;
-        let digits = text.bytes().all(|octet| octet.is_ascii_digit());
+        let digits = text.bytes().all(|byte| byte.is_ascii_digit());
         let count = if digits { text.parse().ok() } else { None };
         count.ok_or_else(|| self.fields.wrong(Why::Count(shown(text))))
     }
@@ -233,9 +233,9 @@ impl<'a, R: Row> Rows<'a, R> {
     ///
     /// # Errors
     /// It is that of another kind of file.
-    pub fn of(octets: &'a [u8]) -> Result<Rows<'a, R>, TraceError> {
+    pub fn of(bytes: &'a [u8]) -> Result<Rows<'a, R>, TraceError> {
         let mut rows: Rows<'a, R> =
-            Rows { rest: octets, line: 0, columns: 0, ended: false, kind: PhantomData };
+            Rows { rest: bytes, line: 0, columns: 0, ended: false, kind: PhantomData };
         let Some(text) = rows.next_line() else {
             return Err(TraceError { line: 1, field: 0, why: Why::Empty });
         };
@@ -269,7 +269,7 @@ impl<'a, R: Row> Rows<'a, R> {
         self.line += 1;
         let wrong = |line, why| Some(Err(TraceError { line, field: 0, why }));
         let window = &self.rest[..self.rest.len().min(LINE_BYTES_MAX + 1)];
-        let (line, rest) = match window.iter().position(|octet| *octet == b'\n') {
+        let (line, rest) = match window.iter().position(|byte| *byte == b'\n') {
             Some(at) => (&self.rest[..at], &self.rest[at + 1..]),
             None if window.len() > LINE_BYTES_MAX => {
                 // Where the next line begins is not looked for: there is no end to that.

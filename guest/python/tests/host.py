@@ -37,7 +37,7 @@ ROOM_SECONDS_MAX = 0.2
 
 
 def encoder(value):
-    """Instants and octets, as the protocol writes them."""
+    """Instants and bytes, as the protocol writes them."""
     if isinstance(value, datetime):
         text = value.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")
         return {"$instant": text + "Z"}
@@ -244,12 +244,12 @@ class Session:
     # Memory.
 
     def guest(self, slot, length):
-        """Octets of the guest's slots."""
+        """Bytes of the guest's slots."""
         at = self.places[4] + slot * SLOT_BYTES
         return self.view[at : at + length]
 
     def host(self, slot, length):
-        """Octets of the host's slots."""
+        """Bytes of the host's slots."""
         at = self.places[5] + slot * SLOT_BYTES
         return self.view[at : at + length]
 
@@ -298,7 +298,7 @@ class Session:
             raise AssertionError("operation %d" % operation)
 
     def piece(self, call, upload, flags, slot, body_bytes, part=False):
-        """Octets of a body that is sent."""
+        """Bytes of a body that is sent."""
         if body_bytes:
             assert slot * SLOT_BYTES + body_bytes <= self.guest_slots * SLOT_BYTES
             upload.data += self.guest(slot, body_bytes)
@@ -343,7 +343,7 @@ class Session:
         self.next_piece(call, token, download, outcome.meta)
 
     def next_piece(self, call, token, download, meta=None):
-        """The next octets of a body into slots of the host."""
+        """The next bytes of a body into slots of the host."""
         wanted = self.piece_slots * SLOT_BYTES
         data = download.ahead if download.ahead is not None else read(download.body, wanted)
         count = -(-len(data) // SLOT_BYTES)
@@ -460,7 +460,7 @@ class Session:
 
 
 def read(body, size):
-    """Exactly `size` octets but at the end."""
+    """Exactly `size` bytes but at the end."""
     out = b""
     while len(out) < size:
         data = body.read(size - len(out))

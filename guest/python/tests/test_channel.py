@@ -274,7 +274,7 @@ def test_a_completion_for_nobody_ends_the_channel(served, link):
 
 
 def once_more(served, link, monkeypatch, times, at=None):
-    """Has the host ask for a body again so many times: when it is whole, or after some octets."""
+    """Has the host ask for a body again so many times: when it is whole, or after some bytes."""
     asked = []
     piece = served.session.piece
 

@@ -154,7 +154,7 @@ def test_transfers_do_not_depend_on_what_was_imported_before(served, store, tmp_
     assert "Own is derived from TransferManager" in said and ADVICE in said
     expected = {"%s-%d" % (name, number) for name in ("ours", "real") for number in range(5)}
     assert set(store.objects) == expected | {"by-manager", "made", "config"}
-    assert set(store.objects.values()) == {b"octets"}
+    assert set(store.objects.values()) == {b"bytes"}
 
 
 def test_an_asynchronous_client_is_refused_when_it_is_made(served, store):

@@ -115,7 +115,7 @@ def test_large_events_and_results(instance):
     event = {"text": "z" * 900_000}
     assert invoke(instance, "app.echo", event)[1]["event"] == event
     for size in (32_700, 45_000, 49_000, 70_000, 3_000_000):
-        # What is printed takes six octets for each, too.
+        # What is printed takes six bytes for each, too.
         for say in ("", "\0" * 5000):
             head, result = invoke(instance, "app.large", {"size": size, "say": say})
             assert len(result) == size and len(head["log_tail"]) in (1, 4096)

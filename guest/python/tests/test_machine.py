@@ -35,7 +35,7 @@ def test_time_and_randomness_are_those_of_the_host(monkeypatch):
     entropy = bytes(range(64))
     machine.resume({"time_ns": 1_700_000_000_000_000_000, "entropy": entropy.hex()})
     assert clocks == [1_700_000_000_000_000_000]
-    # struct rand_pool_info: bits that count, octets, the octets (random(4)).
+    # struct rand_pool_info: bits that count, bytes, the bytes (random(4)).
     added = struct.pack("ii", 512, 64) + entropy
     assert asked == [(machine.RNDADDENTROPY, added), (machine.RNDRESEEDCRNG, b"")]
     with pytest.raises(ValueError):

@@ -1,4 +1,4 @@
-"""Bodies that came: the octets of slots, more of them by READ, and boto's `StreamingBody`."""
+"""Bodies that came: the bytes of slots, more of them by READ, and boto's `StreamingBody`."""
 
 from _thread import allocate_lock
 from _weakref import ref
@@ -58,7 +58,7 @@ class Stream:
             self._channel.release(token, unread)
 
     def window(self):
-        """What is here of the body, at least one octet; None at its end. Not copied.
+        """What is here of the body, at least one byte; None at its end. Not copied.
 
         Raises what has ended it too early, each time.
         """
@@ -73,7 +73,7 @@ class Stream:
             self._next()
 
     def advance(self, count):
-        """`count` octets of the window were used."""
+        """`count` bytes of the window were used."""
         self._at += count
         if not self._more and self._view is not None and self._at >= len(self._view):
             self._finish()
@@ -163,10 +163,10 @@ class Stream:
 
 
 class RawBody(IOBase):
-    """The octets of a body as a raw file; what boto has an HTTP response for.
+    """The bytes of a body as a raw file; what boto has an HTTP response for.
 
     A body whose connection ends too early just ends for those that read pieces of it, where its
-    length is known: they see that octets are missing. Those that want all of it get an exception.
+    length is known: they see that bytes are missing. Those that want all of it get an exception.
     """
 
     def __init__(self, stream, length=None):
@@ -181,7 +181,7 @@ class RawBody(IOBase):
         return self._position
 
     def read(self, amt=None):
-        """Up to `amt` octets, fewer only at the end; all of them without it."""
+        """Up to `amt` bytes, fewer only at the end; all of them without it."""
         stream = self._stream
         if stream is None or amt == 0:
             return b""
@@ -200,7 +200,7 @@ class RawBody(IOBase):
         return data
 
     def readinto(self, b):
-        """Fills `b` as far as the body goes; how many octets that were."""
+        """Fills `b` as far as the body goes; how many bytes that were."""
         stream = self._stream
         if stream is None:
             return 0
@@ -242,7 +242,7 @@ class RawBody(IOBase):
                 stream.advance(size)
 
     def stream(self, amt=65536, decode_content=None):
-        """Pieces of `amt` octets."""
+        """Pieces of `amt` bytes."""
         while True:
             data = self.read(amt)
             if not data:
@@ -270,7 +270,7 @@ class RawBody(IOBase):
 
 
 def _gather(stream, view, left, window):
-    """The octets of several pieces; all where `left` is negative."""
+    """The bytes of several pieces; all where `left` is negative."""
     out = BytesIO()
     while view is not None and left:
         size = len(view) if left < 0 else min(left, len(view))
@@ -304,7 +304,7 @@ class StreamingBody(IOBase):
         return getattr(self._raw_stream, "readable", bool)()
 
     def read(self, amt=None):
-        """At most `amt` octets; all that is left without it."""
+        """At most `amt` bytes; all that is left without it."""
         data = self._raw_stream.read(amt)
         self._amount_read += len(data)
         if amt is None or (not data and amt > 0):
@@ -312,7 +312,7 @@ class StreamingBody(IOBase):
         return data
 
     def readinto(self, b):
-        """Reads into `b`; how many octets that were."""
+        """Reads into `b`; how many bytes that were."""
         number = self._raw_stream.readinto(b)
         self._amount_read += number
         if number == 0 and len(b) > 0:
@@ -340,14 +340,14 @@ class StreamingBody(IOBase):
         self._raw_stream.close()
 
     def iter_chunks(self, chunk_size=_DEFAULT_CHUNK_SIZE):
-        """Pieces of `chunk_size` octets."""
+        """Pieces of `chunk_size` bytes."""
         data = self.read(chunk_size)
         while data != b"":
             yield data
             data = self.read(chunk_size)
 
     def iter_lines(self, chunk_size=_DEFAULT_CHUNK_SIZE, keepends=False):
-        """Lines, without their ends unless `keepends`; read `chunk_size` octets at a time."""
+        """Lines, without their ends unless `keepends`; read `chunk_size` bytes at a time."""
         rest = b""
         for data in self.iter_chunks(chunk_size):
             lines = (rest + data).splitlines(True)

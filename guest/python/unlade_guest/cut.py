@@ -122,7 +122,7 @@ def _carry(model, params, context=None, **_):
 
 
 def _tell(body, begins):
-    """Tells s3transfer's bodies that they are read to be sent, or no more: they count octets then. It
+    """Tells s3transfer's bodies that they are read to be sent, or no more: they count bytes then. It
     hears of that by events of a request, and there is none here."""
     names = ("signal_transferring", "enable_callback")
     if not begins:

@@ -1,4 +1,4 @@
-"""Descriptors of the rings: 64 octets each, and what the guest remembers of a call."""
+"""Descriptors of the rings: 64 bytes each, and what the guest remembers of a call."""
 
 from _collections import deque
 from struct import Struct
@@ -28,7 +28,7 @@ class Call:
 
 
 class Completion:
-    """What came back: status, flags, meta's octets, the body's slots and token."""
+    """What came back: status, flags, meta's bytes, the body's slots and token."""
 
     __slots__ = ("status", "flags", "meta", "slot", "body_bytes", "token", "left")
 

@@ -167,7 +167,7 @@ def host_error(code, message, operation):
 
 
 def stream_error(meta):
-    """The exception for a body that the host cannot go on with; `meta` are its octets."""
+    """The exception for a body that the host cannot go on with; `meta` are its bytes."""
     from .text import decode
 
     error = decode(meta.decode()).get("error", {}) if meta else {}

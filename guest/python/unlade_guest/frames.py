@@ -1,4 +1,4 @@
-"""Frames of the channel: `u32` octets of what follows, `u8` kind, content.
+"""Frames of the channel: `u32` bytes of what follows, `u8` kind, content.
 
 `os.read` and `os.write` do for everything but the greeting, which brings a descriptor; the module
 `_socket` does that without what `socket` loads around it.
@@ -47,14 +47,14 @@ class Frames:
             sent += os.write(self.descriptor, data[sent:])
 
     def receive(self):
-        """Blocks for octets; the frames that are whole now, or None at the end."""
+        """Blocks for bytes; the frames that are whole now, or None at the end."""
         data = os.read(self.descriptor, FRAME_BYTES_MAX)
         if not data:
             return None
         return self.feed(data)
 
     def feed(self, data):
-        """The frames that are whole with these octets."""
+        """The frames that are whole with these bytes."""
         pending = self._pending
         pending += data
         frames = []
@@ -78,7 +78,7 @@ class Frames:
 
 
 def receive_descriptors(descriptor):
-    """`(octets, descriptors)` of one message of a Unix socket; no octets at its end."""
+    """`(bytes, descriptors)` of one message of a Unix socket; no bytes at its end."""
     try:
         import _socket as sockets
     except ImportError:

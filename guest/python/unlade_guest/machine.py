@@ -5,7 +5,7 @@
 It starts a process without privileges that imports the function, and says on the control port that
 the machine may be saved; before that, as a line of JSON, where instances import the function
 themselves (`preload.py`). What is read there next is said to a restored machine: the time, and
-octets that no other one has. Then the instance says HELLO on its channel.
+bytes that no other one has. Then the instance says HELLO on its channel.
 
 The file: `{"control": PATH, "channel": PATH, "region": "phys:ADDRESS:BYTES", "user": N, "handler":
 TEXT or null, "modules": [...], "path": [...], "environment": {...}, "sdk": "stub" or "stock"}`.
@@ -28,7 +28,7 @@ RNDRESEEDCRNG = 0x5207
 
 
 def read_line(descriptor):
-    """Octets up to a newline; what comes behind it is left alone by who writes."""
+    """Bytes up to a newline; what comes behind it is left alone by who writes."""
     found = b""
     while not found.endswith(b"\n"):
         data = os.read(descriptor, LINE_BYTES_MAX - len(found))

@@ -128,12 +128,12 @@ class Region:
             raise RegionError("the region has no slots for the guest")
 
     def guest_view(self, slot, length):
-        """The octets of a run of the guest's slots."""
+        """The bytes of a run of the guest's slots."""
         start = self.guest_slots_offset + slot * self.slot_bytes
         return self.bytes[start : start + length]
 
     def host_view(self, slot, length):
-        """The octets of a run of the host's slots."""
+        """The bytes of a run of the host's slots."""
         if slot * self.slot_bytes + length > self.host_slots * self.slot_bytes:
             raise RegionError("the host named slots that it does not have")
         start = self.host_slots_offset + slot * self.slot_bytes
@@ -147,7 +147,7 @@ class Region:
         return bytes(self.bytes[start : start + length])
 
     def put_meta(self, first, pieces):
-        """Writes octets into the guest's arena, from unit `first` on; its offset and length."""
+        """Writes bytes into the guest's arena, from unit `first` on; its offset and length."""
         offset = first * META_ALIGN_BYTES
         at = self.guest_meta_offset + offset
         total = 0

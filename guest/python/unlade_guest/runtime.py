@@ -14,7 +14,7 @@ from .handler import Failure, failure_of, find
 from .text import dumps, loads
 
 RESULT_BYTES_MAX = 6 * 1024 * 1024
-INLINE_BYTES_MAX = FRAME_BYTES_MAX - 32 * 1024  # a log's tail may have six octets for each
+INLINE_BYTES_MAX = FRAME_BYTES_MAX - 32 * 1024  # a log's tail may have six bytes for each
 
 
 class Runtime:

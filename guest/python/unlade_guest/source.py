@@ -16,7 +16,7 @@ class Octets:
         self._at = 0
 
     def fill(self, target):
-        """Copies the next octets, as many as `target` has."""
+        """Copies the next bytes, as many as `target` has."""
         end = self._at + len(target)
         target[:] = self._view[self._at : end]
         self._at = end
@@ -27,9 +27,9 @@ class Octets:
 
 
 class File:
-    """A body in a file: `length` octets from `start`, or where it stands.
+    """A body in a file: `length` bytes from `start`, or where it stands.
 
-    `seen` hears how many octets were read.
+    `seen` hears how many bytes were read.
     """
 
     __slots__ = ("length", "_file", "_start", "_seen", "_left")
@@ -42,7 +42,7 @@ class File:
         self._seen = seen
 
     def fill(self, target):
-        """Reads exactly as many octets as `target` has."""
+        """Reads exactly as many bytes as `target` has."""
         size = len(target)
         at = 0
         if self._left == self.length and self._file.tell() != self._start:
@@ -68,7 +68,7 @@ class File:
 
 
 class Pipe:
-    """A body that is read once: as many octets as its sender has announced."""
+    """A body that is read once: as many bytes as its sender has announced."""
 
     __slots__ = ("length", "_file", "_left")
 
@@ -77,7 +77,7 @@ class Pipe:
         self._file = file
 
     def fill(self, target):
-        """Reads exactly as many octets as `target` has."""
+        """Reads exactly as many bytes as `target` has."""
         at = 0
         while at < len(target):
             number = _read_into(self._file, target[at:] if at else target)
@@ -114,7 +114,7 @@ def _read_into(file, target):
 
 
 def length_of(file):
-    """Octets between where a file stands and its end; None where it cannot say."""
+    """Bytes between where a file stands and its end; None where it cannot say."""
     if hasattr(file, "__len__"):
         return len(file)
     try:
@@ -128,7 +128,7 @@ def length_of(file):
 
 
 def of(value, announced=None):
-    """The body that a caller's `Body` is; `announced` octets where it cannot say how many."""
+    """The body that a caller's `Body` is; `announced` bytes where it cannot say how many."""
     if isinstance(value, str):
         return Octets(value.encode())
     if isinstance(value, (bytes, bytearray, memoryview)):

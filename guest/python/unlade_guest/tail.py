@@ -7,7 +7,7 @@ TAIL_BYTES_MAX = 4096
 
 
 class Tail:
-    """The last octets that went through any of its streams."""
+    """The last bytes that went through any of its streams."""
 
     def __init__(self):
         self._kept = bytearray()

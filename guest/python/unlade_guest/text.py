@@ -1,4 +1,4 @@
-"""JSON as the protocol has it: instants and octets are objects with one `$` member.
+"""JSON as the protocol has it: instants and bytes are objects with one `$` member.
 
 The standard library's accelerator is used directly: the package around it loads `re`, which costs
 more memory than all the rest of this package.

@@ -81,14 +81,14 @@ struct Memory {
 }
 
 impl Buffers for Memory {
-    fn place(&mut self, registration: Registration, offset: u32, octets: &[u8]) -> bool {
+    fn place(&mut self, registration: Registration, offset: u32, raw: &[u8]) -> bool {
         let slot = self.slots.get_mut(usize::from(registration.tag)).and_then(Option::as_mut);
         let Some((_, buffer)) = slot.filter(|(found, _)| *found == registration) else {
             return false;
         };
-        let place = buffer.get_mut(offset as usize..).and_then(|rest| rest.get_mut(..octets.len()));
+        let place = buffer.get_mut(offset as usize..).and_then(|rest| rest.get_mut(..raw.len()));
         let Some(place) = place else { return false };
-        place.copy_from_slice(octets);
+        place.copy_from_slice(raw);
         true
     }
 }

@@ -304,14 +304,14 @@ impl Driver {
     }
 }
 
-/// Messages that were sent, as the driver asks for them: which one holds an octet
+/// Messages that were sent, as the driver asks for them: which one holds an byte
 /// ([`Messages::find`]), and where they lie.
 pub trait Source: Messages {
-    /// Which key seals the octet `seq`, and how many of `octets` from there on; see
+    /// Which key seals the byte `seq`, and how many of `bytes` from there on; see
     /// [`under_one_key`](unlade_nic_engine::software::runs::Runs::under_one_key).
-    fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)>;
+    fn under_one_key(&self, seq: SeqNumber, raw: usize) -> Option<(u16, usize)>;
 
-    /// Appends references on the octets from `start` up to `until` to `out`: those of one message.
+    /// Appends references on the bytes from `start` up to `until` to `out`: those of one message.
     fn gather(&mut self, start: SeqNumber, until: SeqNumber, out: &mut Vec<Span>);
 
     /// Says in `out` what is in the record that starts at `start`, where records hold PDUs that the
@@ -329,7 +329,7 @@ pub struct TxFlow {
 }
 
 impl TxFlow {
-    /// A context was made for `key`, in a stream whose next octet is `start`.
+    /// A context was made for `key`, in a stream whose next byte is `start`.
     ///
     /// # Errors
     /// [`DriverError::Keys`].
@@ -366,12 +366,12 @@ impl TxFlow {
         }
     }
 
-    /// How many octets from `seq` on one descriptor may hold, so that one key seals them all;
+    /// How many bytes from `seq` on one descriptor may hold, so that one key seals them all;
     /// nothing where they must not be sent.
-    pub fn limit(&self, source: &impl Source, seq: SeqNumber, octets: usize) -> Option<usize> {
+    pub fn limit(&self, source: &impl Source, seq: SeqNumber, raw: usize) -> Option<usize> {
         match self.shadows.len() {
-            0 | 1 => Some(octets),
-            _ => source.under_one_key(seq, octets).map(|(_, octets)| octets),
+            0 | 1 => Some(raw),
+            _ => source.under_one_key(seq, raw).map(|(_, raw)| raw),
         }
     }
 
@@ -383,21 +383,21 @@ impl TxFlow {
         stats: &mut Stats,
         packet: &mut TxPacket,
     ) -> bool {
-        let (seq, octets) = (packet.seq, packet.payload_bytes);
-        if octets == 0 {
+        let (seq, raw) = (packet.seq, packet.payload_bytes);
+        if raw == 0 {
             return true;
         }
         let key = match self.shadows.as_slice() {
             [] => return true,
             [(key, _)] => *key,
-            _ => match source.under_one_key(seq, octets) {
-                Some((key, whole)) if whole == octets => key,
+            _ => match source.under_one_key(seq, raw) {
+                Some((key, whole)) if whole == raw => key,
                 _ => return false,
             },
         };
         let shadow = self.shadows.iter_mut().find(|(other, _)| *other == key);
         let Some((_, shadow)) = shadow else { return false };
-        let Some(prepared) = shadow.prepare(source, stats, seq, octets) else { return false };
+        let Some(prepared) = shadow.prepare(source, stats, seq, raw) else { return false };
         packet.key = key;
         packet.clear_bytes = prepared.clear_bytes;
         if let Some(MessageState { start, number, .. }) = prepared.recovery {

@@ -30,7 +30,7 @@ use unlade_nic_inline::classify::{Checksums, Kind, Segment, classify};
 pub const TX_ENTRIES_AT_ONCE: usize = 8;
 /// Most frames that are taken in before the send ring is looked at.
 pub const RX_FRAMES_AT_ONCE: usize = 128;
-/// Octets that a segment takes at least: what does not fit behind a batch's last one begins another.
+/// Bytes that a segment takes at least: what does not fit behind a batch's last one begins another.
 const TCP_OPTIONS_AT: usize = 20;
 
 /// What a shard has counted beside the machines; counters only grow.
@@ -40,7 +40,7 @@ pub struct Counters {
     pub tx_packets: u64,
     /// Frames that left.
     pub tx_frames: u64,
-    /// Octets in them.
+    /// Bytes in them.
     pub tx_bytes: u64,
     /// Large segments of which not all has left.
     pub tx_dropped: u64,
@@ -52,7 +52,7 @@ pub struct Counters {
     pub commands_refused: u64,
     /// Frames that came.
     pub rx_frames: u64,
-    /// Octets in them.
+    /// Bytes in them.
     pub rx_bytes: u64,
     /// Those of them that were damaged.
     pub rx_damaged: u64,
@@ -130,7 +130,7 @@ impl<P: Port> Engine<P> {
         Engine::with_cache(port, queue, CACHE_BYTES)
     }
 
-    /// A shard with so many octets of memory for contexts.
+    /// A shard with so many bytes of memory for contexts.
     pub fn with_cache(port: P, queue: DeviceQueue, cache_bytes: usize) -> Engine<P> {
         let flows = Flows::new(cache_bytes);
         let counters = Counters::default();
@@ -177,7 +177,7 @@ impl<P: Port> Engine<P> {
             match self.queue.tx.pop() {
                 Ok(TxEntry::Packet(packet)) => self.packet(packet),
                 Ok(TxEntry::Command(command)) => self.command(*command),
-                Ok(TxEntry::Frame(octets)) => self.frame(&octets),
+                Ok(TxEntry::Frame(raw)) => self.frame(&raw),
                 Err(_) => return done,
             }
         }
@@ -220,11 +220,11 @@ impl<P: Port> Engine<P> {
         let _ = self.queue.completions.push(packet);
     }
 
-    fn frame(&mut self, octets: &[u8]) {
+    fn frame(&mut self, raw: &[u8]) {
         let mut frame = self.port.empty();
-        if frame.copy_from(octets) && self.port.send(frame) {
+        if frame.copy_from(raw) && self.port.send(frame) {
             self.counters.tx_frames += 1;
-            self.counters.tx_bytes += octets.len() as u64;
+            self.counters.tx_bytes += raw.len() as u64;
         } else {
             self.counters.tx_malformed += 1;
         }
@@ -319,25 +319,25 @@ impl<P: Port> Engine<P> {
     }
 
     fn take(&mut self, frame: &Frame) {
-        let octets = frame.as_slice();
-        if !self.make_room(octets.len()) {
+        let raw = frame.as_slice();
+        if !self.make_room(raw.len()) {
             self.counters.rx_no_buffer += 1;
             return;
         }
         let Some(batch) = &mut self.open else { return };
-        match classify(octets, Checksums::Verify) {
+        match classify(raw, Checksums::Verify) {
             Kind::Segment(found) => {
-                let coalesced = segment_up(&mut self.flows, batch, octets, &found);
+                let coalesced = segment_up(&mut self.flows, batch, raw, &found);
                 self.counters.rx_coalesced += u64::from(coalesced);
                 self.counters.rx_segments += u64::from(!coalesced);
             }
             Kind::Damaged => {
                 self.counters.rx_damaged += 1;
-                frame_up(batch, octets, RxKind::Damaged);
+                frame_up(batch, raw, RxKind::Damaged);
             }
             Kind::Other => {
                 self.counters.rx_other += 1;
-                frame_up(batch, octets, RxKind::Other);
+                frame_up(batch, raw, RxKind::Other);
             }
         }
     }
@@ -379,10 +379,10 @@ impl<P: Port> Engine<P> {
 }
 
 /// Puts a frame that no machine sees into the batch, which has room for it.
-fn frame_up(batch: &mut RxBatch, octets: &[u8], kind: RxKind) {
+fn frame_up(batch: &mut RxBatch, raw: &[u8], kind: RxKind) {
     let start = batch.used_bytes;
-    let end = start + octets.len();
-    batch.octets[start..end].copy_from_slice(octets);
+    let end = start + raw.len();
+    batch.raw[start..end].copy_from_slice(raw);
     batch.used_bytes = end;
     batch.segments.push(RxSegment {
         kind,
@@ -402,15 +402,15 @@ fn frame_up(batch: &mut RxBatch, octets: &[u8], kind: RxKind) {
 
 /// Puts a segment into the batch, which has room for the frame; true where it became part of the
 /// last one.
-fn segment_up(flows: &mut Flows, batch: &mut RxBatch, octets: &[u8], found: &Segment) -> bool {
+fn segment_up(flows: &mut Flows, batch: &mut RxBatch, raw: &[u8], found: &Segment) -> bool {
     let flow = flows.find(&found.flow);
-    let payload = &octets[found.payload.clone()];
-    let headers = &octets[..found.payload.start];
+    let payload = &raw[found.payload.clone()];
+    let headers = &raw[..found.payload.start];
     let seq = found.payload_seq();
-    let coalesces = flow.is_some() && follows(batch, flow, octets, found);
+    let coalesces = flow.is_some() && follows(batch, flow, raw, found);
     let start = batch.used_bytes;
     let payload_at = if coalesces { start } else { start + headers.len() };
-    let place = &mut batch.octets[payload_at..payload_at + payload.len()];
+    let place = &mut batch.raw[payload_at..payload_at + payload.len()];
     let reset = found.flags.contains(TcpFlags::RST);
     let received = match flow.filter(|_| !reset).and_then(|id| flows.fetch(id, Side::Rx)) {
         Some(flow) if flow.receives() => flow.receive(seq, payload, place),
@@ -425,9 +425,9 @@ fn segment_up(flows: &mut Flows, batch: &mut RxBatch, octets: &[u8], found: &Seg
     let headers_end = start + headers.len();
     if coalesces {
         // It is not like the last one after all: its headers go before it.
-        batch.octets.copy_within(start..start + payload.len(), headers_end);
+        batch.raw.copy_within(start..start + payload.len(), headers_end);
     }
-    batch.octets[start..headers_end].copy_from_slice(headers);
+    batch.raw[start..headers_end].copy_from_slice(headers);
     batch.used_bytes = headers_end + payload.len();
     batch.segments.push(RxSegment {
         kind: RxKind::Segment,
@@ -447,7 +447,7 @@ fn segment_up(flows: &mut Flows, batch: &mut RxBatch, octets: &[u8], found: &Seg
 }
 
 /// Whether a segment can become part of the last one, so far as its headers say.
-fn follows(batch: &RxBatch, flow: Option<FlowId>, octets: &[u8], found: &Segment) -> bool {
+fn follows(batch: &RxBatch, flow: Option<FlowId>, raw: &[u8], found: &Segment) -> bool {
     const ENDS: u8 = !(TcpFlags::ACK.0 | TcpFlags::PSH.0);
     let Some(last) = batch.segments.last() else { return false };
     let in_line = last.kind == RxKind::Segment
@@ -463,15 +463,15 @@ fn follows(batch: &RxBatch, flow: Option<FlowId>, octets: &[u8], found: &Segment
     if !in_line || found.flags.0 & ENDS != 0 {
         return false;
     }
-    let before = &batch.octets[last.headers.clone()];
-    let (old, new) = (&before[found.tcp_at..], &octets[found.tcp_at..found.payload.start]);
+    let before = &batch.raw[last.headers.clone()];
+    let (old, new) = (&before[found.tcp_at..], &raw[found.tcp_at..found.payload.start]);
     // What has been pushed is not to wait for more. A window, an acknowledgement or a clock that is
     // another has to be seen; and so has a mark of congestion.
     old[13] == TcpFlags::ACK.0
         && old[8..13] == new[8..13]
         && old[14..16] == new[14..16]
         && old[TCP_OPTIONS_AT..] == new[TCP_OPTIONS_AT..]
-        && before[..16] == octets[..16]
+        && before[..16] == raw[..16]
 }
 
 /// Makes a payload that is there already a part of the last segment, unless its result is another.
@@ -495,7 +495,7 @@ fn extend(batch: &mut RxBatch, received: Received, found: &Segment, bytes: usize
     last.worked = worked;
     last.payload.end += bytes;
     last.frames += 1;
-    batch.octets[last.tcp_at + 13] |= found.flags.0;
+    batch.raw[last.tcp_at + 13] |= found.flags.0;
     batch.used_bytes += bytes;
     true
 }

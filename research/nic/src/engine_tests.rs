@@ -72,7 +72,7 @@ impl Rig {
     }
 
     fn comes(&mut self, seq: SeqNumber, payload: &[u8], ack: u32) {
-        let octets = Made {
+        let raw = Made {
             flow: name(),
             direction: Direction::ToService,
             seq,
@@ -84,12 +84,12 @@ impl Rig {
         }
         .ethernet_frame([4; 6], [2; 6])
         .unwrap();
-        self.raw(&octets);
+        self.raw(&raw);
     }
 
-    fn raw(&mut self, octets: &[u8]) {
+    fn raw(&mut self, raw: &[u8]) {
         let mut frame = self.wire.empty();
-        assert!(frame.copy_from(octets));
+        assert!(frame.copy_from(raw));
         assert!(self.wire.send(frame));
     }
 
@@ -98,7 +98,7 @@ impl Rig {
         let mut up = Vec::new();
         while let Ok(mut batch) = self.host.rx.pop() {
             for segment in batch.segments.drain(..) {
-                let payload = batch.octets[segment.payload.clone()].to_vec();
+                let payload = batch.raw[segment.payload.clone()].to_vec();
                 up.push((segment, payload));
             }
             batch.used_bytes = 0;
@@ -212,7 +212,7 @@ fn results_that_differ_are_never_put_together() {
 }
 
 #[test]
-fn behind_a_lost_record_the_next_one_is_decrypted_from_its_first_octet_on() {
+fn behind_a_lost_record_the_next_one_is_decrypted_from_its_first_byte_on() {
     for presumes in [true, false] {
         let mut rig = rig(QueueConfig::default());
         rig.engine.presume(presumes);
@@ -247,11 +247,11 @@ fn behind_a_lost_record_the_next_one_is_decrypted_from_its_first_octet_on() {
         );
         let found_head = up.iter().find(|(segment, _)| segment.from > 0);
         assert_eq!(found_head.is_some(), presumes);
-        let Some((segment, octets)) = found_head else { continue };
+        let Some((segment, raw)) = found_head else { continue };
         // What comes behind stays apart: there is a question here.
         assert_eq!((segment.from, segment.seq), (head, START + found as u32));
-        assert_eq!(octets[..head], wire[found..starts[4]]);
-        assert_eq!(octets[head..], clear[starts[4]..starts[4] + 200]);
+        assert_eq!(raw[..head], wire[found..starts[4]]);
+        assert_eq!(raw[head..], clear[starts[4]..starts[4] + 200]);
         let message = segment.worked.unwrap().message;
         assert_eq!((message.start, message.number), (START + starts[4] as u32, 4));
     }
@@ -278,7 +278,7 @@ fn damaged_and_foreign_frames_go_up_as_they_came() {
     let (_, sealed) = record(0, &[1; 500]);
     rig.tell(Command::CreateRx { protocol: tls(7), start: START, number: 0 });
     rig.engine.poll(0);
-    let mut octets = Made {
+    let mut raw = Made {
         flow: name(),
         direction: Direction::ToService,
         seq: START,
@@ -290,8 +290,8 @@ fn damaged_and_foreign_frames_go_up_as_they_came() {
     }
     .ethernet_frame([4; 6], [2; 6])
     .unwrap();
-    octets[100] ^= 4;
-    rig.raw(&octets);
+    raw[100] ^= 4;
+    rig.raw(&raw);
     rig.raw(&[0xff; 60]);
     rig.engine.poll(0);
     let up: Vec<RxKind> = rig.up().iter().map(|(segment, _)| segment.kind).collect();
@@ -355,8 +355,8 @@ fn descriptors_that_contradict_themselves_are_dropped() {
 fn buffers_come_back_when_they_are_withdrawn_refused_or_their_flow_is_gone() {
     let mut rig = rig(QueueConfig::default());
     let registration = |tag, generation| Registration { tag, generation };
-    let register = |tag, generation, octet: u8| {
-        let buffer = vec![octet; 3].into();
+    let register = |tag, generation, value: u8| {
+        let buffer = vec![value; 3].into();
         Command::Register { registration: registration(tag, generation), buffer }
     };
     rig.tell(register(1, 1, 11));
@@ -372,7 +372,7 @@ fn buffers_come_back_when_they_are_withdrawn_refused_or_their_flow_is_gone() {
         .map(|withdrawn| (withdrawn.registration, withdrawn.buffer[0]))
         .collect();
     let expected = [(1, 2, 12), (1, 1, 11), (2, 1, 21), (3, 1, 31)]
-        .map(|(tag, generation, octet)| (registration(tag, generation), octet));
+        .map(|(tag, generation, value)| (registration(tag, generation), value));
     assert_eq!(back, expected);
     assert_eq!(rig.engine.report().counters.commands_refused, 2);
 }

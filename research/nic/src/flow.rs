@@ -3,7 +3,7 @@
 //!
 //! A flow is named as its frames name it when they come in: the peer is the client. A context has
 //! static state (keys), which stays in the host's memory, and dynamic state (at most
-//! [`CONTEXT_BYTES_MAX`] octets), for which the device has a cache ([`unlade_nic_engine::cache`]): using it
+//! [`CONTEXT_BYTES_MAX`] bytes), for which the device has a cache ([`unlade_nic_engine::cache`]): using it
 //! is counted, as fetches from the host's memory would cost a device time.
 //!
 //! [`CONTEXT_BYTES_MAX`]: unlade_nic_engine::context::CONTEXT_BYTES_MAX
@@ -29,7 +29,7 @@ pub const FLOWS_MAX: usize = 1 << 17;
 /// Most keys of a flow with which packets may still have to be sealed: after a KeyUpdate packets
 /// under the key before are sent again until they are acknowledged.
 pub const TX_KEYS_MAX: usize = 4;
-/// Octets of a device's memory for dynamic state (§6.5 of the paper).
+/// Bytes of a device's memory for dynamic state (§6.5 of the paper).
 pub const CACHE_BYTES: usize = 4 << 20;
 
 /// Names a flow in its shard; whoever creates flows chooses it. Its lower bits are an index below
@@ -97,7 +97,7 @@ pub struct Received {
     pub rewritten: bool,
     /// How it was decrypted as TLS.
     pub worked: Option<Worked>,
-    /// So many octets before those that were are as they came.
+    /// So many bytes before those that were are as they came.
     pub from: u32,
     /// A question for software, of the machine next to TCP.
     pub request: Option<Request>,
@@ -219,7 +219,7 @@ impl Flow {
         self.seals
     }
 
-    /// From the octet `start` on, where a message with `number` others before it starts, packets
+    /// From the byte `start` on, where a message with `number` others before it starts, packets
     /// are worked on (`l5o_create`). An earlier context makes room.
     pub fn create_rx(&mut self, protocol: Protocol, start: SeqNumber, number: u64) {
         self.rx = Some(RxContext::new(protocol, start, number));
@@ -275,7 +275,7 @@ impl Flow {
         }
     }
 
-    /// Takes the payload of a packet whose checksum is good; `seq` is its first octet's number.
+    /// Takes the payload of a packet whose checksum is good; `seq` is its first byte's number.
     /// Where it is rewritten, `out` (at least as long) holds what software is to see.
     pub fn receive(&mut self, seq: SeqNumber, payload: &[u8], out: &mut [u8]) -> Received {
         let Flow { rx, buffers, stats, .. } = self;
@@ -387,7 +387,7 @@ impl Flow {
         }
     }
 
-    /// The same where the message's octets up to `seq` lie in `pieces`.
+    /// The same where the message's bytes up to `seq` lie in `pieces`.
     pub fn recover_pieces<'p>(
         &mut self,
         message: &MessageState<'_>,
@@ -403,8 +403,8 @@ impl Flow {
                 tx.recover_pieces(l5p, &mut self.stats.nvme, message, seq, pieces)
             }
             Some(TxContext::NvmeTls { .. }) => {
-                let octets: Vec<u8> = pieces.flatten().copied().collect();
-                self.recover(&MessageState { bytes: &octets, ..*message }, inner, seq)
+                let raw: Vec<u8> = pieces.flatten().copied().collect();
+                self.recover(&MessageState { bytes: &raw, ..*message }, inner, seq)
             }
             None => false,
         }
@@ -506,7 +506,7 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// No flows, and a device with so many octets for dynamic state; [`CACHE_BYTES`] is usual.
+    /// No flows, and a device with so many bytes for dynamic state; [`CACHE_BYTES`] is usual.
     pub fn new(cache_bytes: usize) -> Flows {
         let cache = Cache::new(cache_bytes);
         let (flows, names) = (Vec::new(), HashMap::new());
@@ -751,7 +751,7 @@ mod tests {
     #[test]
     fn a_record_with_pdus_is_sent_again_only_where_its_pdu_is_known() {
         let nvme = Nvme { header_digest: true, data_digest: true, data_bytes_max: 1 << 20 };
-        // A PDU of 24 + 4 + 40 + 4 octets, the last 44 of them in a second record.
+        // A PDU of 24 + 4 + 40 + 4 bytes, the last 44 of them in a second record.
         let mut pdu = vec![nvme::types::H2C_DATA, 3, 24, 28];
         pdu.extend(72_u32.to_le_bytes());
         pdu.resize(72, 7);
@@ -773,7 +773,7 @@ mod tests {
         for bytes in [&[][..], &pdu[..27], &second[..]] {
             let before = MessageState { start: SeqNumber(0), number: 0, key: 0, bytes };
             let inner = InnerState { start: SeqNumber(28), pdu: before };
-            assert!(!flow.recover(&message, Some(&inner), at), "{} octets", bytes.len());
+            assert!(!flow.recover(&message, Some(&inner), at), "{} bytes", bytes.len());
             assert_eq!(flow.transmit(0, at, &mut second.clone()), Verdict::Drop);
         }
         let before = MessageState { start: SeqNumber(0), number: 0, key: 0, bytes: &pdu[..28] };

@@ -1,4 +1,4 @@
-//! Octets that came, where the device has put them: parts of batches, counted by references, so that a
+//! Bytes that came, where the device has put them: parts of batches, counted by references, so that a
 //! batch goes back to the device when nobody has a part of it any more.
 
 use std::cell::RefCell;
@@ -42,8 +42,8 @@ impl Held {
         self.batch.as_deref()
     }
 
-    fn octets(&self) -> &[u8] {
-        self.batch.as_deref().map_or(&[], |batch| &batch.octets)
+    fn bytes(&self) -> &[u8] {
+        self.batch.as_deref().map_or(&[], |batch| &batch.raw)
     }
 }
 
@@ -63,11 +63,11 @@ enum Buffer {
 /// A copy of a segment's payload, with what the device says of it.
 #[derive(Debug)]
 struct Told {
-    octets: Box<[u8]>,
+    raw: Box<[u8]>,
     pdus: PduResult,
 }
 
-/// Octets of one stream, and how the device has worked on them, if it has.
+/// Bytes of one stream, and how the device has worked on them, if it has.
 #[derive(Clone, Debug)]
 pub struct Piece {
     buffer: Buffer,
@@ -90,7 +90,7 @@ impl Piece {
         Piece { buffer, start: range.start, end: range.end, segment: None, worked }
     }
 
-    /// The payload of the batch's segment with this index, from `from` octets on; empty where there
+    /// The payload of the batch's segment with this index, from `from` bytes on; empty where there
     /// is none.
     fn of_segment(held: &Rc<Held>, index: usize, from: usize) -> Piece {
         let segment = held.batch().and_then(|batch| batch.segments.get(index));
@@ -102,14 +102,14 @@ impl Piece {
         piece
     }
 
-    /// A copy of the `segment`'s payload, `octets`, which keeps no batch from the device; from
-    /// `from` octets on.
-    fn copied_segment(octets: &[u8], segment: &RxSegment, from: usize) -> Piece {
+    /// A copy of the `segment`'s payload, `bytes`, which keeps no batch from the device; from
+    /// `from` bytes on.
+    fn copied_segment(raw: &[u8], segment: &RxSegment, from: usize) -> Piece {
         if segment.pdus == PduResult::default() {
-            return Piece::copied(&octets[from..], segment.worked);
+            return Piece::copied(&raw[from..], segment.worked);
         }
-        let told = Told { octets: octets.into(), pdus: segment.pdus };
-        let (buffer, end) = (Buffer::Told(Rc::new(told)), octets.len());
+        let told = Told { raw: raw.into(), pdus: segment.pdus };
+        let (buffer, end) = (Buffer::Told(Rc::new(told)), raw.len());
         Piece { buffer, start: from, end, segment: None, worked: segment.worked }
     }
 
@@ -122,16 +122,16 @@ impl Piece {
         copies: bool,
     ) {
         let Some(segment) = batch.segments.get(index) else { return };
-        let octets = &batch.octets[segment.payload.clone()];
-        let from = segment.from.min(octets.len());
+        let raw = &batch.raw[segment.payload.clone()];
+        let from = segment.from.min(raw.len());
         if from > 0 && copies {
-            pieces.push(Piece::copied(&octets[..from], None));
+            pieces.push(Piece::copied(&raw[..from], None));
         } else if from > 0 {
             let start = segment.payload.start;
             pieces.push(Piece::of_batch(held, start..start + from, None));
         }
         pieces.push(match copies {
-            true => Piece::copied_segment(octets, segment, from),
+            true => Piece::copied_segment(raw, segment, from),
             false => Piece::of_segment(held, index, from),
         });
     }
@@ -156,20 +156,20 @@ impl Piece {
         }
     }
 
-    /// A copy of `octets`, which keeps no batch from the device.
-    pub fn copied(octets: &[u8], worked: Option<Worked>) -> Piece {
-        let buffer = Buffer::Own(octets.into());
-        Piece { buffer, start: 0, end: octets.len(), segment: None, worked }
+    /// A copy of `bytes`, which keeps no batch from the device.
+    pub fn copied(raw: &[u8], worked: Option<Worked>) -> Piece {
+        let buffer = Buffer::Own(raw.into());
+        Piece { buffer, start: 0, end: raw.len(), segment: None, worked }
     }
 
-    /// The octets.
+    /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        let octets = match &self.buffer {
-            Buffer::Batch(held) => held.octets(),
-            Buffer::Own(octets) => octets,
-            Buffer::Told(told) => &told.octets,
+        let raw = match &self.buffer {
+            Buffer::Batch(held) => held.bytes(),
+            Buffer::Own(raw) => raw,
+            Buffer::Told(told) => &told.raw,
         };
-        octets.get(self.start..self.end).unwrap_or_default()
+        raw.get(self.start..self.end).unwrap_or_default()
     }
 
     /// How many there are.
@@ -182,21 +182,21 @@ impl Piece {
         self.start == self.end
     }
 
-    /// Lets go of the first `octets`, or of all.
-    pub fn skip(&mut self, octets: usize) {
-        self.start = self.end.min(self.start + octets);
+    /// Lets go of the first `bytes`, or of all.
+    pub fn skip(&mut self, raw: usize) {
+        self.start = self.end.min(self.start + raw);
     }
 
-    /// Lets go of what is behind the first `octets`.
-    pub fn truncate(&mut self, octets: usize) {
-        self.end = self.end.min(self.start + octets);
+    /// Lets go of what is behind the first `bytes`.
+    pub fn truncate(&mut self, raw: usize) {
+        self.end = self.end.min(self.start + raw);
     }
 
-    /// Takes out the first `octets`, or all.
-    pub fn split_front(&mut self, octets: usize) -> Piece {
+    /// Takes out the first `bytes`, or all.
+    pub fn split_front(&mut self, raw: usize) -> Piece {
         let mut front = self.clone();
-        front.truncate(octets);
-        self.skip(octets);
+        front.truncate(raw);
+        self.skip(raw);
         front
     }
 }
@@ -208,20 +208,20 @@ impl AsRef<[u8]> for Piece {
 }
 
 impl unlade_research_tcp::Payload for Piece {
-    fn octets(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.len()
     }
 
-    fn skip(&mut self, octets: usize) {
-        Piece::skip(self, octets);
+    fn skip(&mut self, raw: usize) {
+        Piece::skip(self, raw);
     }
 
-    fn truncate(&mut self, octets: usize) {
-        Piece::truncate(self, octets);
+    fn truncate(&mut self, raw: usize) {
+        Piece::truncate(self, raw);
     }
 
-    fn split_front(&mut self, octets: usize) -> Piece {
-        Piece::split_front(self, octets)
+    fn split_front(&mut self, raw: usize) -> Piece {
+        Piece::split_front(self, raw)
     }
 }
 
@@ -234,7 +234,7 @@ mod tests {
     fn a_batch_goes_back_when_its_last_part_does() {
         let (mut host, mut device) = pair(QueueConfig { tx_entries: 2, rx_batches: 1 });
         let mut batch = device.free.pop().unwrap();
-        batch.octets[..6].copy_from_slice(b"abcdef");
+        batch.raw[..6].copy_from_slice(b"abcdef");
         let returned = Returned::default();
         let held = Held::new(batch, &returned);
         let mut piece = Piece::of_batch(&held, 0..6, None);

@@ -18,7 +18,7 @@ use crate::command::Addressed;
 use crate::flow::FlowId;
 use crate::span::Span;
 
-/// Most octets of payload in a descriptor.
+/// Most bytes of payload in a descriptor.
 pub const SUPER_SEGMENT_BYTES_MAX: usize = 64 << 10;
 /// Most frames that a descriptor is cut into.
 pub const SUPER_SEGMENT_FRAMES_MAX: usize = 128;
@@ -26,7 +26,7 @@ pub const SUPER_SEGMENT_FRAMES_MAX: usize = 128;
 pub const PIECES_MAX: usize = 64;
 /// Longest TCP header.
 pub const TCP_HEADER_BYTES_MAX: usize = 60;
-/// Octets of a batch: a large segment with its headers.
+/// Bytes of a batch: a large segment with its headers.
 pub const BATCH_BYTES: usize = (64 << 10) + 1024;
 /// Most segments in a batch.
 pub const BATCH_SEGMENTS_MAX: usize = 256;
@@ -58,7 +58,7 @@ pub struct Recovery {
     pub start: SeqNumber,
     /// How many were before it under the key.
     pub number: u64,
-    /// Its octets, as software wrote them, up to the packet's: references on them.
+    /// Its bytes, as software wrote them, up to the packet's: references on them.
     pub pieces: Vec<Span>,
     /// What the message holds of another protocol.
     pub inner: InnerRecovery,
@@ -75,15 +75,15 @@ pub struct InnerRecovery {
     pub start: SeqNumber,
     /// How many PDUs were before it.
     pub number: u64,
-    /// Its octets up to the record's.
-    pub octets: Vec<u8>,
+    /// Its bytes up to the record's.
+    pub raw: Vec<u8>,
 }
 
 impl Recovery {
     /// Lets go of what it holds; buffers keep their room.
     fn clear(&mut self) {
         self.pieces.clear();
-        self.inner.octets.clear();
+        self.inner.raw.clear();
         (self.wanted, self.inner.wanted) = (false, false);
     }
 }
@@ -105,19 +105,19 @@ pub struct TxPacket {
     pub flow: FlowId,
     /// The TCP header, without a checksum: ports to options.
     pub header: TcpHeader,
-    /// Sequence number of the first octet of payload.
+    /// Sequence number of the first byte of payload.
     pub seq: SeqNumber,
     /// The payload.
     pub pieces: Vec<Span>,
-    /// Octets of it.
+    /// Bytes of it.
     pub payload_bytes: usize,
-    /// Most octets of payload in a frame.
+    /// Most bytes of payload in a frame.
     pub mss_bytes: usize,
     /// The key that seals it, where the flow seals.
     pub key: u16,
-    /// So many octets of it are from before the offload, and leave as they are.
+    /// So many bytes of it are from before the offload, and leave as they are.
     pub clear_bytes: usize,
-    /// What the device is to replay before the first other octet.
+    /// What the device is to replay before the first other byte.
     pub recovery: Recovery,
     /// What became of it, when it comes back.
     pub sent: Sent,
@@ -133,28 +133,28 @@ impl TxPacket {
     }
 }
 
-/// A TCP header in its octets.
+/// A TCP header in its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpHeader {
-    octets: [u8; TCP_HEADER_BYTES_MAX],
+    raw: [u8; TCP_HEADER_BYTES_MAX],
     bytes: u8,
 }
 
 impl Default for TcpHeader {
     fn default() -> TcpHeader {
-        TcpHeader { octets: [0; TCP_HEADER_BYTES_MAX], bytes: 0 }
+        TcpHeader { raw: [0; TCP_HEADER_BYTES_MAX], bytes: 0 }
     }
 }
 
 impl TcpHeader {
-    /// The first `bytes` of `octets`, of which there are at most as many.
-    pub fn new(octets: [u8; TCP_HEADER_BYTES_MAX], bytes: usize) -> TcpHeader {
-        TcpHeader { octets, bytes: bytes.min(TCP_HEADER_BYTES_MAX) as u8 }
+    /// The first `bytes` of `bytes`, of which there are at most as many.
+    pub fn new(raw: [u8; TCP_HEADER_BYTES_MAX], bytes: usize) -> TcpHeader {
+        TcpHeader { raw, bytes: bytes.min(TCP_HEADER_BYTES_MAX) as u8 }
     }
 
-    /// The octets.
+    /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        &self.octets[..usize::from(self.bytes)]
+        &self.raw[..usize::from(self.bytes)]
     }
 }
 
@@ -190,7 +190,7 @@ pub struct RxSegment {
     pub headers: Range<usize>,
     /// Where its TCP header starts.
     pub tcp_at: usize,
-    /// Sequence number of the first octet of payload.
+    /// Sequence number of the first byte of payload.
     pub seq: SeqNumber,
     /// The payload of all frames.
     pub payload: Range<usize>,
@@ -198,7 +198,7 @@ pub struct RxSegment {
     pub frames: u32,
     /// The payload was decrypted so.
     pub worked: Option<Worked>,
-    /// But not the first octets of it, so many: they are as they came.
+    /// But not the first bytes of it, so many: they are as they came.
     pub from: usize,
     /// A question for software.
     pub request: Option<Request>,
@@ -211,8 +211,8 @@ pub struct RxSegment {
 /// A buffer with what came.
 #[derive(Debug)]
 pub struct RxBatch {
-    /// The octets.
-    pub octets: Box<[u8]>,
+    /// The bytes.
+    pub raw: Box<[u8]>,
     /// How many of them are used.
     pub used_bytes: usize,
     /// What they are.
@@ -222,7 +222,7 @@ pub struct RxBatch {
 impl RxBatch {
     fn new() -> Box<RxBatch> {
         let segments = Vec::with_capacity(BATCH_SEGMENTS_MAX);
-        Box::new(RxBatch { octets: vec![0; BATCH_BYTES].into(), used_bytes: 0, segments })
+        Box::new(RxBatch { raw: vec![0; BATCH_BYTES].into(), used_bytes: 0, segments })
     }
 }
 

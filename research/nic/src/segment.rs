@@ -18,19 +18,19 @@ use crate::queue::{
 };
 use crate::span::Span;
 
-/// Octets before the TCP header: Ethernet and IPv6.
+/// Bytes before the TCP header: Ethernet and IPv6.
 const TEMPLATE_BYTES_MAX: usize = 54;
 /// Where the IP header starts.
 const IP_AT: usize = 14;
 /// Time to live, or hop limit.
 const TTL: u8 = 64;
-/// Octets of a TCP header without options.
+/// Bytes of a TCP header without options.
 const TCP_BYTES_MIN: usize = 20;
 
 /// What precedes the TCP headers of a flow: Ethernet and IP, without lengths.
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
-    octets: [u8; TEMPLATE_BYTES_MAX],
+    raw: [u8; TEMPLATE_BYTES_MAX],
     bytes: usize,
     source: IpAddr,
     destination: IpAddr,
@@ -69,12 +69,12 @@ impl Template {
             _ => return None,
         };
         made.ok()?;
-        let mut octets = [0; TEMPLATE_BYTES_MAX];
-        octets[..headers.len()].copy_from_slice(&headers);
-        Some(Template { octets, bytes: headers.len(), source, destination })
+        let mut raw = [0; TEMPLATE_BYTES_MAX];
+        raw[..headers.len()].copy_from_slice(&headers);
+        Some(Template { raw, bytes: headers.len(), source, destination })
     }
 
-    /// Octets before the TCP header.
+    /// Bytes before the TCP header.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -82,7 +82,7 @@ impl Template {
 
 /// The headers of a large segment's frames, made once: they differ in little.
 struct Headers {
-    octets: [u8; TEMPLATE_BYTES_MAX + TCP_HEADER_BYTES_MAX],
+    raw: [u8; TEMPLATE_BYTES_MAX + TCP_HEADER_BYTES_MAX],
     bytes: usize,
     /// Where the TCP header starts.
     tcp_at: usize,
@@ -98,12 +98,12 @@ impl Headers {
     fn new(template: &Template, tcp: &[u8]) -> Headers {
         let tcp_at = template.bytes;
         let bytes = tcp_at + tcp.len();
-        let mut octets = [0; TEMPLATE_BYTES_MAX + TCP_HEADER_BYTES_MAX];
-        octets[..tcp_at].copy_from_slice(&template.octets[..tcp_at]);
-        octets[tcp_at..bytes].copy_from_slice(tcp);
+        let mut raw = [0; TEMPLATE_BYTES_MAX + TCP_HEADER_BYTES_MAX];
+        raw[..tcp_at].copy_from_slice(&template.raw[..tcp_at]);
+        raw[tcp_at..bytes].copy_from_slice(tcp);
         let alike = words(&tcp[..4]) + words(&tcp[8..12]) + words(&tcp[14..16]) + words(&tcp[18..]);
         Headers {
-            octets,
+            raw,
             bytes,
             tcp_at,
             words: alike + pseudo_header_words(template.source, template.destination),
@@ -112,13 +112,13 @@ impl Headers {
         }
     }
 
-    /// Those of the frame with `payload`, whose first octet is `seq`, with these flags.
+    /// Those of the frame with `payload`, whose first byte is `seq`, with these flags.
     fn of(&mut self, seq: SeqNumber, flags: u8, payload: &[u8]) -> &[u8] {
         if self.payload_bytes != Some(payload.len()) {
             self.set_lengths(payload.len());
         }
         let segment_bytes = self.bytes - self.tcp_at + payload.len();
-        let tcp = &mut self.octets[self.tcp_at..self.bytes];
+        let tcp = &mut self.raw[self.tcp_at..self.bytes];
         tcp[4..8].copy_from_slice(&seq.0.to_be_bytes());
         tcp[13] = flags;
         let own = u64::from(seq.0 >> 16)
@@ -127,14 +127,14 @@ impl Headers {
             + segment_bytes as u64;
         let sum = checksum_of(self.words + own + unlade_aead::checksum::words(payload));
         tcp[16..18].copy_from_slice(&sum.to_be_bytes());
-        &self.octets[..self.bytes]
+        &self.raw[..self.bytes]
     }
 
     /// Lengths in the IP header, and its checksum.
     fn set_lengths(&mut self, payload_bytes: usize) {
         self.payload_bytes = Some(payload_bytes);
         let segment_bytes = self.bytes - self.tcp_at + payload_bytes;
-        let ip = &mut self.octets[IP_AT..self.tcp_at];
+        let ip = &mut self.raw[IP_AT..self.tcp_at];
         if self.is_ipv4 {
             let total = (ip.len() + segment_bytes) as u16;
             ip[2..4].copy_from_slice(&total.to_be_bytes());
@@ -166,11 +166,11 @@ pub fn frames(packet: &TxPacket) -> Option<usize> {
 pub struct Emitted {
     /// Frames.
     pub frames: u64,
-    /// Octets in them.
+    /// Bytes in them.
     pub bytes: u64,
 }
 
-/// Octets that [`emit`] needs to put a payload together.
+/// Bytes that [`emit`] needs to put a payload together.
 pub const PAYLOAD_ROOM_BYTES: usize = SUPER_SEGMENT_BYTES_MAX;
 
 /// Cuts `packet` into frames and sends them, if they may leave; `packet.sent` says whether all did.
@@ -241,12 +241,12 @@ fn fill(flow: &mut Flow, packet: &TxPacket, payload: &mut [u8]) -> bool {
 
 /// The PDU that precedes the record, where one is to be replayed.
 fn inner(recovery: &InnerRecovery) -> Option<InnerState<'_>> {
-    let &InnerRecovery { wanted, content_start, start, number, ref octets } = recovery;
-    let pdu = MessageState { start, number, key: 0, bytes: octets };
+    let &InnerRecovery { wanted, content_start, start, number, ref raw } = recovery;
+    let pdu = MessageState { start, number, key: 0, bytes: raw };
     wanted.then_some(InnerState { start: content_start, pdu })
 }
 
-/// The number and the flags of the part that starts `at` octets behind the start of the payload.
+/// The number and the flags of the part that starts `at` bytes behind the start of the payload.
 fn part(packet: &TxPacket, at: usize, last: bool) -> (SeqNumber, u8) {
     let tcp = packet.header.as_slice();
     let mut flags = tcp[13];
@@ -262,7 +262,7 @@ fn part(packet: &TxPacket, at: usize, last: bool) -> (SeqNumber, u8) {
     }
 }
 
-/// Copies the next octets of `parts`, as many as `out` has room for; returns what is left of the last
+/// Copies the next bytes of `parts`, as many as `out` has room for; returns what is left of the last
 /// part of which some was taken.
 fn copy<'p>(parts: &mut impl Iterator<Item = &'p [u8]>, out: &mut [u8]) -> &'p [u8] {
     let mut done = 0;

@@ -1,10 +1,10 @@
-//! Octets of the stream that is sent, as TCP keeps them: the caller's, with what a record has around
+//! Bytes of the stream that is sent, as TCP keeps them: the caller's, with what a record has around
 //! them. They lie where the caller has put them; what is around is so little that it is in the span.
 
 use bytes::Bytes;
 use unlade_nic_engine::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, TAG_BYTES};
 
-/// Most octets before a record's content.
+/// Most bytes before a record's content.
 pub const PREFIX_BYTES_MAX: usize = HEADER_BYTES + EXPLICIT_NONCE_BYTES;
 
 /// Content types (RFC 8446 §5.1).
@@ -28,8 +28,8 @@ pub enum Suffix {
 }
 
 impl Suffix {
-    /// Its octets.
-    pub fn octets(self) -> &'static [u8] {
+    /// Its bytes.
+    pub fn bytes(self) -> &'static [u8] {
         SUFFIXES[self as usize]
     }
 }
@@ -44,9 +44,9 @@ const fn typed(content_type: u8) -> [u8; 1 + TAG_BYTES] {
     suffix
 }
 
-/// What a record has around its content: up to [`PREFIX_BYTES_MAX`] octets before it, how many these
-/// are, what is behind it, and how many octets all of it has. It is made in registers and written at once: what is written octet by
-/// octet and copied soon after makes a processor wait.
+/// What a record has around its content: up to [`PREFIX_BYTES_MAX`] bytes before it, how many these
+/// are, what is behind it, and how many bytes all of it has. It is made in registers and written at once: what is written byte by
+/// byte and copied soon after makes a processor wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope([u8; 16]);
 
@@ -54,14 +54,14 @@ impl Envelope {
     /// Nothing.
     pub const NONE: Envelope = Envelope([0; 16]);
 
-    /// The low `prefix_bytes` octets of `prefix`, the lowest first, and what is behind the content.
+    /// The low `prefix_bytes` bytes of `prefix`, the lowest first, and what is behind the content.
     #[inline]
     pub fn new(prefix: u128, prefix_bytes: usize, suffix: Suffix) -> Envelope {
         const PREFIX_BITS: u32 = 8 * PREFIX_BYTES_MAX as u32;
         let prefix = prefix & ((1 << PREFIX_BITS) - 1);
         let prefix_bytes = prefix_bytes.min(PREFIX_BYTES_MAX) as u128;
-        let octets = prefix_bytes + suffix.octets().len() as u128;
-        let behind = prefix_bytes | (suffix as u128) << 8 | octets << 16;
+        let raw = prefix_bytes + suffix.bytes().len() as u128;
+        let behind = prefix_bytes | (suffix as u128) << 8 | raw << 16;
         Envelope((prefix | behind << PREFIX_BITS).to_le_bytes())
     }
 
@@ -73,14 +73,14 @@ impl Envelope {
         SUFFIXES[usize::from(self.0[PREFIX_BYTES_MAX + 1]) % SUFFIXES.len()]
     }
 
-    /// How many octets it has.
+    /// How many bytes it has.
     #[inline]
-    pub fn octets(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         usize::from(self.0[PREFIX_BYTES_MAX + 2])
     }
 }
 
-/// A range of the caller's octets, or of a record around them. A clone has the same octets.
+/// A range of the caller's bytes, or of a record around them. A clone has the same bytes.
 #[derive(Clone, Debug)]
 pub struct Span {
     content: Bytes,
@@ -107,11 +107,11 @@ impl Span {
     /// It is 4 GiB long.
     #[inline]
     pub fn record(envelope: Envelope, content: Bytes) -> Span {
-        let end = u32::try_from(envelope.octets() + content.len());
-        Span { start: 0, end: end.expect("a window has fewer octets"), content, envelope }
+        let end = u32::try_from(envelope.bytes() + content.len());
+        Span { start: 0, end: end.expect("a window has fewer bytes"), content, envelope }
     }
 
-    /// How many octets there are.
+    /// How many bytes there are.
     #[inline]
     pub fn len(&self) -> usize {
         (self.end - self.start) as usize
@@ -122,7 +122,7 @@ impl Span {
         self.start == self.end
     }
 
-    /// The octets, in the parts in which they lie; parts without octets are left out.
+    /// The bytes, in the parts in which they lie; parts without bytes are left out.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let whole = [self.envelope.prefix(), &self.content[..], self.envelope.suffix()];
         let (mut front, mut left) = (self.start as usize, self.len());
@@ -136,39 +136,39 @@ impl Span {
         })
     }
 
-    /// Appends the octets to `out`.
+    /// Appends the bytes to `out`.
     pub fn copy(&self, out: &mut Vec<u8>) {
         self.parts().for_each(|part| out.extend_from_slice(part));
     }
 
-    /// Takes off what is behind the first `octets`, or nothing.
+    /// Takes off what is behind the first `bytes`, or nothing.
     #[must_use]
-    pub fn split_off(&mut self, octets: usize) -> Span {
+    pub fn split_off(&mut self, raw: usize) -> Span {
         let mut behind = self.clone();
-        unlade_research_tcp::Payload::skip(&mut behind, octets);
-        unlade_research_tcp::Payload::truncate(self, octets);
+        unlade_research_tcp::Payload::skip(&mut behind, raw);
+        unlade_research_tcp::Payload::truncate(self, raw);
         behind
     }
 }
 
 impl unlade_research_tcp::Payload for Span {
     #[inline]
-    fn octets(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.len()
     }
 
     #[inline]
-    fn skip(&mut self, octets: usize) {
-        self.start = self.end.min(self.start.saturating_add(octets as u32));
+    fn skip(&mut self, raw: usize) {
+        self.start = self.end.min(self.start.saturating_add(raw as u32));
     }
 
     #[inline]
-    fn truncate(&mut self, octets: usize) {
-        self.end = self.end.min(self.start.saturating_add(octets as u32));
+    fn truncate(&mut self, raw: usize) {
+        self.end = self.end.min(self.start.saturating_add(raw as u32));
     }
 
-    fn split_front(&mut self, octets: usize) -> Span {
-        let behind = self.split_off(octets);
+    fn split_front(&mut self, raw: usize) -> Span {
+        let behind = self.split_off(raw);
         std::mem::replace(self, behind)
     }
 }
@@ -178,15 +178,15 @@ mod tests {
     use super::*;
     use unlade_research_tcp::Payload;
 
-    /// Spans, and their octets.
+    /// Spans, and their bytes.
     fn spans() -> Vec<(Span, Vec<u8>)> {
         let content = Bytes::from_static(b"content");
         let record = |front: &[u8], content: &Bytes, suffix: Suffix| {
             let mut prefix = [0xEE; 16];
             prefix[..front.len()].copy_from_slice(front);
             let envelope = Envelope::new(u128::from_le_bytes(prefix), front.len(), suffix);
-            let octets = [front, content, suffix.octets()].concat();
-            (Span::record(envelope, content.clone()), octets)
+            let raw = [front, content, suffix.bytes()].concat();
+            (Span::record(envelope, content.clone()), raw)
         };
         vec![
             (Span::from(content.clone()), b"content".to_vec()),
@@ -201,34 +201,34 @@ mod tests {
     #[test]
     fn behind_content_is_its_type_and_room_for_a_tag() {
         for (suffix, first) in [(Suffix::Data, 23), (Suffix::Handshake, 22), (Suffix::Alert, 21)] {
-            assert_eq!(suffix.octets(), [&[first][..], &[0; TAG_BYTES]].concat());
+            assert_eq!(suffix.bytes(), [&[first][..], &[0; TAG_BYTES]].concat());
         }
-        assert_eq!(Suffix::Tag.octets(), [0; TAG_BYTES]);
-        assert!(Suffix::None.octets().is_empty());
+        assert_eq!(Suffix::Tag.bytes(), [0; TAG_BYTES]);
+        assert!(Suffix::None.bytes().is_empty());
     }
 
-    fn octets(span: &Span) -> Vec<u8> {
-        let mut octets = Vec::new();
-        span.copy(&mut octets);
-        assert_eq!((octets.len(), octets.is_empty()), (span.len(), span.is_empty()));
+    fn bytes(span: &Span) -> Vec<u8> {
+        let mut raw = Vec::new();
+        span.copy(&mut raw);
+        assert_eq!((raw.len(), raw.is_empty()), (span.len(), span.is_empty()));
         assert!(span.parts().all(|part| !part.is_empty()));
-        octets
+        raw
     }
 
     #[test]
-    fn every_range_of_a_span_has_the_octets_of_that_range() {
+    fn every_range_of_a_span_has_the_bytes_of_that_range() {
         for (span, due) in spans() {
             for from in 0..=due.len() {
                 for to in from..=due.len() {
                     let mut part = span.clone();
                     part.truncate(to);
                     part.skip(from);
-                    assert_eq!(octets(&part), due[from..to], "{from}..{to}");
+                    assert_eq!(bytes(&part), due[from..to], "{from}..{to}");
                     for middle in 0..=part.len() {
                         let mut behind = part.clone();
                         let front = behind.split_front(middle);
-                        assert_eq!(octets(&front), due[from..from + middle]);
-                        assert_eq!(octets(&behind), due[from + middle..to]);
+                        assert_eq!(bytes(&front), due[from..from + middle]);
+                        assert_eq!(bytes(&behind), due[from + middle..to]);
                     }
                 }
             }

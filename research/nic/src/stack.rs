@@ -41,7 +41,7 @@ const SEGMENTS_AT_ONCE: usize = 32;
 const RELEASED_AT_ONCE: usize = 16;
 /// Payloads that are shorter are copied: each would keep a whole batch from the device.
 const COPIED_BYTES_MAX: usize = 256;
-/// Octets that a record takes beside its content, at most.
+/// Bytes that a record takes beside its content, at most.
 const RECORD_OVERHEAD_BYTES: u32 = 64;
 
 /// Settings of a stack.
@@ -72,14 +72,14 @@ pub enum SecureError {
     Driver(#[from] DriverError),
 }
 
-/// Why octets are not taken; none of them was.
+/// Why bytes are not taken; none of them was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WriteError {
     /// Too much is not acknowledged.
     #[error("too much is unacknowledged; write when some of it is")]
     Full,
     /// The connection is gone, or this end has closed.
-    #[error("the connection takes no more octets")]
+    #[error("the connection takes no more bytes")]
     Closed,
     /// The connection sends PDUs.
     #[error("the connection sends PDUs, and nothing between them")]
@@ -259,7 +259,7 @@ impl Stack {
         (connection.id == id).then_some(connection)
     }
 
-    /// From the next octets in both directions on there are TLS records, sealed with `tx` and opened
+    /// From the next bytes in both directions on there are TLS records, sealed with `tx` and opened
     /// with `rx`; each with the number of records before under its key. With [`Mode::Offload`] the
     /// device works on them, where it knows the suite.
     ///
@@ -325,7 +325,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Octets that [`Stack::write`] takes now, in one call.
+    /// Bytes that [`Stack::write`] takes now, in one call.
     pub fn write_room_bytes(&self, id: Id) -> usize {
         let Some(tcp) = self.tcp.get(id) else { return 0 };
         let room = tcp.send_room_bytes().saturating_sub(RECORD_OVERHEAD_BYTES);
@@ -357,11 +357,11 @@ impl Stack {
         self.send(id, Span::record(envelope, content))
     }
 
-    /// Gives octets to TCP, which has room for them.
+    /// Gives bytes to TCP, which has room for them.
     #[inline]
-    fn send(&mut self, id: Id, octets: Span) -> Result<(), WriteError> {
+    fn send(&mut self, id: Id, raw: Span) -> Result<(), WriteError> {
         let tcp = self.tcp.get_mut(id).ok_or(WriteError::Closed)?;
-        tcp.send(octets).map(|_| ()).map_err(|_| WriteError::Closed)
+        tcp.send(raw).map(|_| ()).map_err(|_| WriteError::Closed)
     }
 
     /// The same for several.
@@ -387,7 +387,7 @@ impl Stack {
         self.released.push_back(id);
     }
 
-    /// The next octets that came, plaintext where the connection is secured.
+    /// The next bytes that came, plaintext where the connection is secured.
     ///
     /// # Errors
     /// The stream of records has ended with it; the connection is to be aborted.
@@ -543,8 +543,8 @@ impl Stack {
         (batch, index): (&RxBatch, usize),
         segment: &RxSegment,
     ) {
-        let octets = &batch.octets[segment.tcp_at..segment.headers.end];
-        let Some((header, _)) = Header::decode(octets) else { return };
+        let raw = &batch.raw[segment.tcp_at..segment.headers.end];
+        let Some((header, _)) = Header::decode(raw) else { return };
         let mut pieces = std::mem::take(&mut self.pieces);
         if !segment.payload.is_empty() {
             let copies = self.copies(segment);
@@ -585,7 +585,7 @@ impl Stack {
         header: &Header,
         pieces: &mut Vec<Piece>,
     ) {
-        let frame = &batch.octets[segment.headers.start..segment.payload.end];
+        let frame = &batch.raw[segment.headers.start..segment.payload.end];
         let Some(found) = classify(frame) else { return };
         let Some(id) = self.tcp.receive(now, found.flow, header, pieces) else { return };
         if self.connection(id).is_none() {
@@ -659,7 +659,7 @@ impl Stack {
         }
     }
 
-    /// Makes descriptors of a large segment: one, unless it has octets of several keys, or too many
+    /// Makes descriptors of a large segment: one, unless it has bytes of several keys, or too many
     /// frames.
     fn divide(&mut self, id: Id, segment: &Transmit, packet: Box<crate::queue::TxPacket>) {
         let mut next = Some(packet);
@@ -739,21 +739,21 @@ impl Stack {
     }
 }
 
-/// The TCP header of the part that starts `at` octets behind the start of the payload.
+/// The TCP header of the part that starts `at` bytes behind the start of the payload.
 fn header(segment: &Transmit, at: u32, last: bool, name: &FlowKey) -> TcpHeader {
     let mut header = segment.header;
     header.seq = header.seq + at;
     if !last {
         header.flags = TcpFlags(header.flags.0 & !(TcpFlags::FIN.0 | TcpFlags::PSH.0));
     }
-    let mut octets = [0; unlade_research_tcp::HEADER_BYTES_MAX];
-    let bytes = header.emit((name.service.port(), name.client.port()), &mut octets);
-    TcpHeader::new(octets, bytes)
+    let mut raw = [0; unlade_research_tcp::HEADER_BYTES_MAX];
+    let bytes = header.emit((name.service.port(), name.client.port()), &mut raw);
+    TcpHeader::new(raw, bytes)
 }
 
-/// Moves what is behind the first `octets` of `pieces` to `rest`.
-fn split(pieces: &mut Vec<Span>, octets: usize, rest: &mut Vec<Span>) {
-    let mut left = octets;
+/// Moves what is behind the first `bytes` of `pieces` to `rest`.
+fn split(pieces: &mut Vec<Span>, raw: usize, rest: &mut Vec<Span>) {
+    let mut left = raw;
     for index in 0..pieces.len() {
         if pieces[index].len() > left {
             let behind = pieces[index].split_off(left);

@@ -30,7 +30,7 @@ impl<P: Port> Port for Spy<P> {
         self.port.empty()
     }
     fn send(&mut self, frame: Frame) -> bool {
-        let clear = frame.as_slice().windows(MARK.len()).any(|octets| octets == MARK);
+        let clear = frame.as_slice().windows(MARK.len()).any(|raw| raw == MARK);
         self.seen.fetch_add(clear.into(), Ordering::Relaxed);
         self.port.send(frame)
     }
@@ -56,7 +56,7 @@ struct Case {
     version: Version,
     cipher: Cipher,
     impairment: Impairment,
-    /// Octets that the client sends, and the server.
+    /// Bytes that the client sends, and the server.
     bytes: [usize; 2],
     /// Keys change about every so many records.
     update_every: u64,
@@ -70,7 +70,7 @@ struct End {
     clear: Arc<AtomicU64>,
     id: Option<Id>,
     secured: bool,
-    /// Octets written and read.
+    /// Bytes written and read.
     wrote: usize,
     read: usize,
     closed: bool,
@@ -84,10 +84,10 @@ fn secrets(case: &Case, direction: u8) -> Secrets {
     Secrets { version, cipher, key, iv: [direction + 3; 12], traffic_secret }
 }
 
-/// The octet at `at` of what an end sends: the mark, and something that tells places apart.
-fn octet(direction: usize, at: usize) -> u8 {
+/// The byte at `at` of what an end sends: the mark, and something that tells places apart.
+fn byte(direction: usize, at: usize) -> u8 {
     match MARK.get(at % 64) {
-        Some(octet) => *octet,
+        Some(value) => *value,
         None => ((at / 64) as u8).wrapping_mul(at as u8 | 1).wrapping_add(direction as u8),
     }
 }
@@ -130,7 +130,7 @@ impl End {
         self.write(case, side, id, random);
         while let Some(chunk) = self.stack.read(id).unwrap() {
             for &found in chunk.as_ref() {
-                assert_eq!(found, octet(1 - side, self.read), "octet {}", self.read);
+                assert_eq!(found, byte(1 - side, self.read), "byte {}", self.read);
                 self.read += 1;
             }
         }
@@ -153,7 +153,7 @@ impl End {
                 return;
             }
             let content: Vec<u8> =
-                (self.wrote..self.wrote + bytes).map(|at| octet(side, at)).collect();
+                (self.wrote..self.wrote + bytes).map(|at| byte(side, at)).collect();
             if self.stack.write(id, content.into()).is_err() {
                 return;
             }
@@ -200,7 +200,7 @@ fn run(case: &Case) -> [(Report, Stats); 2] {
     }
     let [client, server] = &ends;
     panic!(
-        "{case:?}: {} of {} and {} of {} octets have come",
+        "{case:?}: {} of {} and {} of {} bytes have come",
         server.read, case.bytes[0], client.read, case.bytes[1]
     );
 }

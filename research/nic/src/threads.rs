@@ -209,7 +209,7 @@ mod tests {
     fn frame(number: u32) -> Frame {
         let client = ([10, 0, 0, 1], 4000).into();
         let service = ([10, 0, 0, 2], 443).into();
-        let octets = Segment {
+        let raw = Segment {
             flow: FlowKey::new(client, service),
             direction: Direction::ToService,
             seq: SeqNumber(number * 100),
@@ -221,8 +221,8 @@ mod tests {
         }
         .ethernet_frame([2; 6], [4; 6])
         .unwrap();
-        let mut frame = Frame::new(octets.len());
-        frame.copy_from(&octets);
+        let mut frame = Frame::new(raw.len());
+        frame.copy_from(&raw);
         frame
     }
 
@@ -240,7 +240,7 @@ mod tests {
         while came < 200 {
             let Ok(batch) = host.rx.pop() else { continue };
             for segment in &batch.segments {
-                let payload = &batch.octets[segment.payload.clone()];
+                let payload = &batch.raw[segment.payload.clone()];
                 assert_eq!(payload, (came as u32).to_be_bytes());
                 came += 1;
             }

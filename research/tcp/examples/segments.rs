@@ -10,7 +10,7 @@ use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 use unlade_research_tcp::{Config, Connection, Header, Marked, SackBlocks, Time, Timestamps};
 
-/// What a device says of octets.
+/// What a device says of bytes.
 type Buffer = Marked<Bytes, u32>;
 
 const MSS: usize = 1448;

@@ -7,15 +7,15 @@ use crate::congestion::Algorithm;
 /// Settings of a connection. Each has a usual value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Largest segment without its headers, octets: the link's MTU less 40 for IPv4, 60 for IPv6.
+    /// Largest segment without its headers, bytes: the link's MTU less 40 for IPv4, 60 for IPv6.
     pub mss_bytes: u16,
-    /// Octets that wait for the reader: the largest window. At most 1 GiB.
+    /// Bytes that wait for the reader: the largest window. At most 1 GiB.
     pub receive_buffer_bytes: u32,
-    /// Octets that are sent or to be sent and not acknowledged. At most 1 GiB.
+    /// Bytes that are sent or to be sent and not acknowledged. At most 1 GiB.
     pub send_buffer_bytes: u32,
-    /// Pieces that these octets come in.
+    /// Pieces that these bytes come in.
     pub send_pieces_max: usize,
-    /// Octets that one [`Transmit`](crate::Transmit) carries at most. A device that does not cut
+    /// Bytes that one [`Transmit`](crate::Transmit) carries at most. A device that does not cut
     /// segments gets `mss_bytes` here. With headers it must fit into an IP packet where the device
     /// describes a super-segment as one.
     pub super_segment_bytes: u32,

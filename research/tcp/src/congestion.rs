@@ -29,7 +29,7 @@ impl Algorithm {
     }
 }
 
-/// A congestion control. Windows are octets.
+/// A congestion control. Windows are bytes.
 pub trait Congestion: Debug + Send {
     /// How much may be on its way.
     fn window_bytes(&self) -> u32;
@@ -44,7 +44,7 @@ pub trait Congestion: Debug + Send {
     /// A loss was seen, with so much on its way: once for each recovery.
     fn lost(&mut self, now: Time, in_flight_bytes: u32);
 
-    /// The retransmission timer has expired, for the first time for these octets.
+    /// The retransmission timer has expired, for the first time for these bytes.
     fn timed_out(&mut self, now: Time, in_flight_bytes: u32);
 
     /// Nothing was sent for longer than the retransmission timer (RFC 5681 §4.1).

@@ -34,7 +34,7 @@ pub enum State {
     SynSent,
     /// Both ends have asked, and this one waits for the acknowledgement.
     SynReceived,
-    /// Octets go both ways.
+    /// Bytes go both ways.
     Established,
     /// This end has closed, and waits for the acknowledgement.
     FinWait1,
@@ -92,7 +92,7 @@ struct Due {
     syn: bool,
     ack: bool,
     tail_probe: bool,
-    /// An octet that the peer has already, so that it answers.
+    /// An byte that the peer has already, so that it answers.
     probe: bool,
     /// What the window allows, however little it is.
     little: bool,
@@ -116,7 +116,7 @@ pub const CHALLENGES_PER_S_MAX: u32 = 100;
 /// grows.
 const QUICK_ACKS: u32 = 16;
 
-/// A connection. `R` holds received octets, `S` those to send.
+/// A connection. `R` holds received bytes, `S` those to send.
 pub struct Connection<R, S = Bytes> {
     config: Config,
     state: State,
@@ -136,7 +136,7 @@ pub struct Connection<R, S = Bytes> {
     window_max: u32,
     /// Sequence and acknowledgement number of the segment that the window is from (SND.WL1, WL2).
     window_from: (SeqNumber, SeqNumber),
-    /// Most octets of payload in a packet.
+    /// Most bytes of payload in a packet.
     mss: u32,
     board: Scoreboard,
     congestion: Box<dyn Congestion>,
@@ -147,7 +147,7 @@ pub struct Connection<R, S = Bytes> {
     repeated_acks: u32,
     tail_probe: Option<TailProbe>,
     sent_at: Time,
-    /// When the peer last showed that it is there and takes octets.
+    /// When the peer last showed that it is there and takes bytes.
     progress_at: Time,
 
     // What is received.
@@ -226,18 +226,18 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         Stats { ignored_sacks: self.board.ignored, ..self.stats }
     }
 
-    /// Whether octets can go both ways, or could.
+    /// Whether bytes can go both ways, or could.
     pub fn is_established(&self) -> bool {
         self.state >= State::Established
     }
 
-    /// Adds octets to the stream. They leave by [`poll_transmit`](Connection::poll_transmit), and stay
+    /// Adds bytes to the stream. They leave by [`poll_transmit`](Connection::poll_transmit), and stay
     /// here until they are acknowledged. Returns the sequence number of the first of them.
     ///
     /// # Errors
     /// There is no room, or this end has closed.
     #[inline]
-    pub fn send(&mut self, octets: S) -> Result<SeqNumber, SendError> {
+    pub fn send(&mut self, bytes: S) -> Result<SeqNumber, SendError> {
         let open = matches!(
             self.state,
             State::SynSent | State::SynReceived | State::Established | State::CloseWait
@@ -245,10 +245,10 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         if !open || self.fin_wanted {
             return Err(SendError::Closed);
         }
-        self.send.push(octets)
+        self.send.push(bytes)
     }
 
-    /// Octets that [`send`](Connection::send) takes.
+    /// Bytes that [`send`](Connection::send) takes.
     pub fn send_room_bytes(&self) -> u32 {
         self.send.room_bytes()
     }
@@ -258,23 +258,23 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         self.send.room_pieces()
     }
 
-    /// Where the next octet that is added will be in the stream.
+    /// Where the next byte that is added will be in the stream.
     pub fn send_end(&self) -> SeqNumber {
         self.send.end()
     }
 
-    /// All octets before this one have arrived.
+    /// All bytes before this one have arrived.
     pub fn acknowledged(&self) -> SeqNumber {
         self.send.acknowledged()
     }
 
-    /// Appends the octets from `start` up to `end` to `out`, as they were added: those of a piece that
+    /// Appends the bytes from `start` up to `end` to `out`, as they were added: those of a piece that
     /// is not acknowledged whole. Returns how many there are from `start` on.
     pub fn unacknowledged(&mut self, start: SeqNumber, end: SeqNumber, out: &mut Vec<S>) -> u32 {
         self.send.gather(start, end, usize::MAX, out)
     }
 
-    /// The oldest received octets that were not read, and where they are in the stream.
+    /// The oldest received bytes that were not read, and where they are in the stream.
     #[inline]
     pub fn read(&mut self) -> Option<(SeqNumber, R)> {
         let read = self.receive.read();
@@ -284,12 +284,12 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         read
     }
 
-    /// Where the next octet that is read is in the stream, if it comes.
+    /// Where the next byte that is read is in the stream, if it comes.
     pub fn read_at(&self) -> SeqNumber {
         self.receive.read_at()
     }
 
-    /// Octets that can be read.
+    /// Bytes that can be read.
     pub fn readable_bytes(&self) -> u32 {
         self.receive.ready_bytes()
     }
@@ -323,7 +323,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         self.receive.next() + self.receive.room_bytes().min(self.window_most())
     }
 
-    /// This end has no more to send; what was added before still leaves. Received octets can be read
+    /// This end has no more to send; what was added before still leaves. Received bytes can be read
     /// until the peer closes too.
     pub fn close(&mut self) {
         match self.state {
@@ -385,7 +385,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    /// Octets that were sent and not acknowledged.
+    /// Bytes that were sent and not acknowledged.
     fn outstanding(&self) -> u32 {
         self.nxt.since(self.una) as u32
     }

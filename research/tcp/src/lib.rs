@@ -2,14 +2,14 @@
 //! buffers and the time are arguments.
 //!
 //! ```text
-//!  received: Header + buffers ──► connection/arrive ──► receive (in order? first octets win) ──► read()
+//!  received: Header + buffers ──► connection/arrive ──► receive (in order? first bytes win) ──► read()
 //!                                        │
 //!                                        ▼ acknowledge ──► recover (lost?), rtt, congestion
 //!  send(buffer) ──► send (queue) ──► connection/transmit ──► Transmit: header + gather list
 //! ```
 //! What leaves is a *super-segment*, up to 64 KiB: who sends it cuts it into packets. What is received
 //! may be several segments in one. Buffers are any [`Payload`]; what a device has found out about their
-//! octets stays with them when they are divided. [`Stack`] finds the connection of a segment, listens,
+//! bytes stays with them when they are divided. [`Stack`] finds the connection of a segment, listens,
 //! and keeps everybody's timers.
 //!
 //! It does not make packets: addresses, checksums and cutting are the device's. There is no urgent

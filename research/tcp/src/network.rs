@@ -1,4 +1,4 @@
-//! Two connections joined by a network that loses, doubles, delays and reorders: every octet arrives
+//! Two connections joined by a network that loses, doubles, delays and reorders: every byte arrives
 //! once, in order, with what was said of its packet.
 
 use std::cmp::Reverse;
@@ -14,18 +14,18 @@ use crate::{Config, Connection, Marked, Payload, State, Time};
 
 pub(crate) mod runs;
 
-/// What is said of a packet's octets: where the packet was in the stream, and how long.
+/// What is said of a packet's bytes: where the packet was in the stream, and how long.
 pub(crate) type Mark = (SeqNumber, u32);
 pub(crate) type Buffer = Marked<Bytes, Mark>;
 
-/// The octet of a stream at an offset.
-pub(crate) fn octet(direction: usize, offset: u64) -> u8 {
+/// The byte of a stream at an offset.
+pub(crate) fn byte(direction: usize, offset: u64) -> u8 {
     let mixed = (offset + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15 ^ (direction as u64) << 17);
     (mixed >> 40) as u8
 }
 
-fn octets(direction: usize, offset: u64, count: usize) -> Bytes {
-    (offset..offset + count as u64).map(|at| octet(direction, at)).collect()
+fn bytes(direction: usize, offset: u64, count: usize) -> Bytes {
+    (offset..offset + count as u64).map(|at| byte(direction, at)).collect()
 }
 
 /// How the network treats packets; chances are out of a thousand.
@@ -48,9 +48,9 @@ impl Weather {
 /// How an application behaves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habits {
-    /// Octets that it sends before it closes.
+    /// Bytes that it sends before it closes.
     pub(crate) total: u64,
-    /// Octets in a piece at most.
+    /// Bytes in a piece at most.
     pub(crate) piece_max: usize,
     /// It reads this often; always at once where it is 0.
     pub(crate) read_every_us: u64,
@@ -162,7 +162,7 @@ impl Network {
             let most = left.min(u64::from(end.connection.send_room_bytes()));
             let count = 1 + random.below(end.habits.piece_max as u64);
             let count = count.min(most) as usize;
-            if count == 0 || end.connection.send(octets(index, end.sent, count)).is_err() {
+            if count == 0 || end.connection.send(bytes(index, end.sent, count)).is_err() {
                 return;
             }
             end.sent += count as u64;
@@ -187,13 +187,13 @@ impl Network {
             let Some((at, buffer)) = end.connection.read() else { break };
             let start = *end.first_read.get_or_insert(at);
             assert_eq!(at, start + end.read as u32, "out of order");
-            assert!(buffer.octets() > 0);
-            let (packet_at, packet_octets) = buffer.mark;
+            assert!(buffer.bytes() > 0);
+            let (packet_at, packet_bytes) = buffer.mark;
             let within = at.since(packet_at);
             assert!(within >= 0, "the mark is another packet's");
-            assert!(within as u32 + buffer.octets() as u32 <= packet_octets, "another's mark");
-            for octet_in in &buffer.buffer {
-                assert_eq!(*octet_in, octet(1 - index, end.read), "octet {}", end.read);
+            assert!(within as u32 + buffer.bytes() as u32 <= packet_bytes, "another's mark");
+            for byte_in in &buffer.buffer {
+                assert_eq!(*byte_in, byte(1 - index, end.read), "byte {}", end.read);
                 end.read += 1;
             }
         }
@@ -345,12 +345,12 @@ impl Network {
 
 /// Adds `next` to `last`, where a device would.
 fn coalesce(last: &mut Packet, next: &Packet) -> bool {
-    let octets: usize = last.pieces.iter().map(Payload::octets).sum();
+    let bytes: usize = last.pieces.iter().map(Payload::bytes).sum();
     let plain = |header: &Header| {
         header.flags.0 & !TcpFlags::PSH.0 == TcpFlags::ACK.0 && header.sack.is_empty()
     };
-    let follows = next.header.seq == last.header.seq + octets as u32;
-    let fits = !next.pieces.is_empty() && octets > 0 && octets < 60_000;
+    let follows = next.header.seq == last.header.seq + bytes as u32;
+    let fits = !next.pieces.is_empty() && bytes > 0 && bytes < 60_000;
     let joins = plain(&last.header)
         && plain(&next.header)
         && follows

@@ -9,7 +9,7 @@ use crate::segment::{Header, Range, SackBlocks, Timestamps};
 pub const HEADER_BYTES_MIN: usize = 20;
 /// The longest header.
 pub const HEADER_BYTES_MAX: usize = 60;
-/// Octets that timestamps take in a header, aligned.
+/// Bytes that timestamps take in a header, aligned.
 pub const TIMESTAMPS_BYTES: usize = 12;
 /// The longest shift of a window (RFC 7323 §2.3).
 pub const WINDOW_SCALE_MAX: u8 = 14;
@@ -114,7 +114,7 @@ struct Writer<'o> {
 }
 
 impl Writer<'_> {
-    /// Room was looked for: the options of a SYN and the timestamps take 24 octets of 40.
+    /// Room was looked for: the options of a SYN and the timestamps take 24 bytes of 40.
     fn put(&mut self, bytes: &[u8]) {
         self.out[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();

@@ -1,4 +1,4 @@
-//! Octets that have come: in order for the reader, or waiting for those before them. Of octets that
+//! Bytes that have come: in order for the reader, or waiting for those before them. Of bytes that
 //! come more than once the first are kept.
 
 use std::collections::VecDeque;
@@ -9,9 +9,9 @@ use crate::payload::Payload;
 use crate::rule::{Rule, holds};
 use crate::segment::{Range, SackBlocks};
 
-/// Most pieces that are kept, read or not: a peer that sends single octets takes memory for each.
+/// Most pieces that are kept, read or not: a peer that sends single bytes takes memory for each.
 pub const RECEIVE_PIECES_MAX: usize = 16_384;
-/// Most pieces, and holes between them, that wait for octets before them.
+/// Most pieces, and holes between them, that wait for bytes before them.
 pub const HELD_PIECES_MAX: usize = 4096;
 /// Blocks that are reported: more never fit beside timestamps, but for a duplicate.
 const REPORTED_MAX: usize = 3;
@@ -23,14 +23,14 @@ struct Held<R> {
 
 impl<R: Payload> Held<R> {
     fn end(&self) -> SeqNumber {
-        self.start + self.buffer.octets() as u32
+        self.start + self.buffer.bytes() as u32
     }
 }
 
-/// What a segment's octets did.
+/// What a segment's bytes did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Arrived {
-    /// Octets that can be read, more than before.
+    /// Bytes that can be read, more than before.
     pub(crate) in_order: u32,
     /// Something is out of order, was a duplicate, or has filled a hole: the sender is to know.
     pub(crate) urgent: bool,
@@ -40,18 +40,18 @@ pub(crate) struct Arrived {
 
 /// The stream that comes in.
 pub(crate) struct Receive<R> {
-    /// The next octet in order (RCV.NXT, but for FIN).
+    /// The next byte in order (RCV.NXT, but for FIN).
     next: SeqNumber,
     ready: VecDeque<R>,
     /// Where the first piece in `ready` starts.
     read: SeqNumber,
-    /// Sorted, and no two have an octet in common.
+    /// Sorted, and no two have an byte in common.
     held: VecDeque<Held<R>>,
     /// What is held, without the borders between pieces; sorted.
     ranges: Vec<Range>,
     /// Starts of arrivals that are held, the last one first (RFC 2018 §4).
     reported: [SeqNumber; REPORTED_MAX],
-    /// Octets that came again with the last segment (RFC 2883).
+    /// Bytes that came again with the last segment (RFC 2883).
     duplicate: Option<Range>,
     /// Where the stream ends.
     fin: Option<SeqNumber>,
@@ -73,7 +73,7 @@ impl<R: Payload> Receive<R> {
         }
     }
 
-    /// The next octet in order; FIN counts as one when all before it is there.
+    /// The next byte in order; FIN counts as one when all before it is there.
     #[inline]
     pub(crate) fn next(&self) -> SeqNumber {
         self.next + u32::from(self.finished())
@@ -85,58 +85,58 @@ impl<R: Payload> Receive<R> {
         self.fin == Some(self.next)
     }
 
-    /// Octets that can be read.
+    /// Bytes that can be read.
     #[inline]
     pub(crate) fn ready_bytes(&self) -> u32 {
         self.next.since(self.read) as u32
     }
 
-    /// Where the next octet is that is read.
+    /// Where the next byte is that is read.
     pub(crate) fn read_at(&self) -> SeqNumber {
         self.read
     }
 
-    /// Octets that may still come.
+    /// Bytes that may still come.
     #[inline]
     pub(crate) fn room_bytes(&self) -> u32 {
         self.buffer_bytes.saturating_sub(self.ready_bytes())
     }
 
-    /// Nothing waits for octets before it, the stream has no end yet, and the sender is to be told
+    /// Nothing waits for bytes before it, the stream has no end yet, and the sender is to be told
     /// nothing but what is next.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.held.is_empty() && self.fin.is_none() && self.duplicate.is_none()
     }
 
-    /// Octets have come that were there before.
+    /// Bytes have come that were there before.
     pub(crate) fn note_old(&mut self, start: SeqNumber, end: SeqNumber) {
         let end = if self.next.before(end) { self.next } else { end };
         self.duplicate = Some(Range { start, end });
     }
 
-    /// The oldest octets that were not read, and where they are in the stream.
+    /// The oldest bytes that were not read, and where they are in the stream.
     #[inline]
     pub(crate) fn read(&mut self) -> Option<(SeqNumber, R)> {
         let buffer = self.ready.pop_front()?;
         let at = self.read;
-        self.read = at + buffer.octets() as u32;
+        self.read = at + buffer.bytes() as u32;
         Some((at, buffer))
     }
 
-    /// Octets that are next, while nothing is held and no FIN has come: nothing is to be looked at.
+    /// Bytes that are next, while nothing is held and no FIN has come: nothing is to be looked at.
     /// False where there is no room for so many pieces; none is taken then.
     #[inline]
-    pub(crate) fn append(&mut self, octets: u32, pieces: &mut Vec<R>) -> bool {
+    pub(crate) fn append(&mut self, bytes: u32, pieces: &mut Vec<R>) -> bool {
         if self.ready.len() + pieces.len() > RECEIVE_PIECES_MAX {
             return false;
         }
-        self.next = self.next + octets;
+        self.next = self.next + bytes;
         self.ready.extend(pieces.drain(..));
         true
     }
 
-    /// Octets from `seq` on, of which those before `edge` are in the window. `fin`: the stream ends
+    /// Bytes from `seq` on, of which those before `edge` are in the window. `fin`: the stream ends
     /// behind them.
     pub(crate) fn insert(
         &mut self,
@@ -150,15 +150,15 @@ impl<R: Payload> Receive<R> {
         let mut arrived = Arrived::default();
         let mut at = seq;
         self.duplicate = None;
-        let end = seq + pieces.iter().map(|piece| piece.octets() as u32).sum::<u32>();
+        let end = seq + pieces.iter().map(|piece| piece.bytes() as u32).sum::<u32>();
         if fin {
             self.note_end(end, edge);
         }
         let edge = self.fin.map_or(edge, |fin| if fin.before(edge) { fin } else { edge });
         for piece in pieces.drain(..) {
-            let octets = piece.octets() as u32;
+            let bytes = piece.bytes() as u32;
             arrived.refused += u32::from(!self.place(at, edge, piece));
-            at = at + octets;
+            at = at + bytes;
         }
         self.settle();
         arrived.in_order = self.next.since(before) as u32;
@@ -177,19 +177,19 @@ impl<R: Payload> Receive<R> {
     /// Keeps what is new of `buffer`. False where some of it was refused.
     fn place(&mut self, start: SeqNumber, edge: SeqNumber, mut buffer: R) -> bool {
         let mut start = start;
-        let end = start + buffer.octets() as u32;
+        let end = start + buffer.bytes() as u32;
         let beyond = match holds(Rule::Edge) {
-            true => end.since(edge).clamp(0, buffer.octets() as i32),
+            true => end.since(edge).clamp(0, buffer.bytes() as i32),
             false => 0,
         };
-        buffer.truncate(buffer.octets() - beyond as usize);
-        let old = self.next.since(start).clamp(0, buffer.octets() as i32);
+        buffer.truncate(buffer.bytes() - beyond as usize);
+        let old = self.next.since(start).clamp(0, buffer.bytes() as i32);
         if old > 0 {
             self.note_duplicate(start, start + old as u32);
             buffer.skip(old as usize);
             start = start + old as u32;
         }
-        if self.held.is_empty() && start == self.next && buffer.octets() > 0 {
+        if self.held.is_empty() && start == self.next && buffer.bytes() > 0 {
             return self.deliver(buffer);
         }
         self.hold(start, buffer)
@@ -199,7 +199,7 @@ impl<R: Payload> Receive<R> {
         if self.ready.len() + self.held.len() >= RECEIVE_PIECES_MAX {
             return false;
         }
-        self.next = self.next + buffer.octets() as u32;
+        self.next = self.next + buffer.bytes() as u32;
         self.ready.push_back(buffer);
         true
     }
@@ -207,23 +207,23 @@ impl<R: Payload> Receive<R> {
     /// Fills the gaps between what is held.
     fn hold(&mut self, mut start: SeqNumber, mut buffer: R) -> bool {
         let mut index = self.held.partition_point(|held| held.end().since(start) <= 0);
-        while buffer.octets() > 0 {
-            let octets = buffer.octets() as u32;
+        while buffer.bytes() > 0 {
+            let bytes = buffer.bytes() as u32;
             let gap = match self.held.get(index) {
                 Some(held) if held.start.since(start) <= 0 => {
-                    let whole = held.buffer.octets();
-                    let known = octets.min(held.end().since(start) as u32);
+                    let whole = held.buffer.bytes();
+                    let known = bytes.min(held.end().since(start) as u32);
                     self.note_duplicate(start, start + known);
                     let again = buffer.split_front(known as usize);
-                    if whole == again.octets() && !holds(Rule::FirstWins) {
+                    if whole == again.bytes() && !holds(Rule::FirstWins) {
                         self.held[index].buffer = again;
                     }
                     start = start + known;
                     index += 1;
                     continue;
                 }
-                Some(held) => octets.min(held.start.since(start) as u32),
-                None => octets,
+                Some(held) => bytes.min(held.start.since(start) as u32),
+                None => bytes,
             };
             let full = self.ready.len() + self.held.len() >= RECEIVE_PIECES_MAX;
             // What is next is never held for long: without it nothing would become ready.
@@ -295,7 +295,7 @@ impl<R: Payload> Receive<R> {
         let mut blocks = SackBlocks::default();
         if let Some(duplicate) = self.duplicate.take() {
             blocks.push(duplicate);
-            // Behind a duplicate of held octets the block that contains them has to come.
+            // Behind a duplicate of held bytes the block that contains them has to come.
             if let Some(around) = self.block(duplicate.start) {
                 blocks.push(around);
             }

@@ -1,4 +1,4 @@
-//! Received octets against a slow oracle, and the cases that are drawn by hand.
+//! Received bytes against a slow oracle, and the cases that are drawn by hand.
 
 use bytes::Bytes;
 use unlade_testkit::{Random, cases};
@@ -10,17 +10,17 @@ type Buffer = Marked<Bytes, u64>;
 
 const START: SeqNumber = SeqNumber(u32::MAX - 20);
 
-fn buffer(octets: &[u8], mark: u64) -> Buffer {
-    Marked { buffer: Bytes::copy_from_slice(octets), mark }
+fn buffer(bytes: &[u8], mark: u64) -> Buffer {
+    Marked { buffer: Bytes::copy_from_slice(bytes), mark }
 }
 
 fn receive(window: u32) -> Receive<Buffer> {
     Receive::new(START, window)
 }
 
-fn insert(receive: &mut Receive<Buffer>, at: u32, octets: &[u8], mark: u64) -> Arrived {
+fn insert(receive: &mut Receive<Buffer>, at: u32, bytes: &[u8], mark: u64) -> Arrived {
     let edge = START + 1000;
-    receive.insert(START + at, edge, &mut vec![buffer(octets, mark)], false)
+    receive.insert(START + at, edge, &mut vec![buffer(bytes, mark)], false)
 }
 
 fn read_all(receive: &mut Receive<Buffer>) -> Vec<(String, u64)> {
@@ -41,7 +41,7 @@ fn blocks(receive: &mut Receive<Buffer>) -> Vec<(i32, i32)> {
 }
 
 #[test]
-fn the_first_octets_that_come_are_kept_with_their_mark() {
+fn the_first_bytes_that_come_are_kept_with_their_mark() {
     let mut receive = receive(100);
     insert(&mut receive, 4, b"EFGH", 1);
     // Overlaps what is held on both sides.
@@ -65,7 +65,7 @@ fn an_old_duplicate_changes_nothing_and_is_told() {
 }
 
 #[test]
-fn what_is_partly_old_brings_its_new_octets() {
+fn what_is_partly_old_brings_its_new_bytes() {
     let mut receive = receive(100);
     insert(&mut receive, 0, b"abc", 1);
     let arrived = insert(&mut receive, 1, b"BCdef", 2);
@@ -74,7 +74,7 @@ fn what_is_partly_old_brings_its_new_octets() {
 }
 
 #[test]
-fn octets_beyond_the_window_are_cut_off() {
+fn bytes_beyond_the_window_are_cut_off() {
     let mut receive = receive(100);
     let arrived = receive.insert(START, START + 4, &mut vec![buffer(b"abcdefgh", 1)], false);
     assert_eq!((arrived.in_order, receive.next()), (4, START + 4));
@@ -92,7 +92,7 @@ fn blocks_are_told_in_the_order_of_rfc_2018() {
     // One that joins two comes first; what is merged is told once.
     insert(&mut receive, 35, &[b'x'; 15], 0);
     assert_eq!(blocks(&mut receive), [(30, 55), (70, 75), (10, 15)]);
-    // A duplicate of held octets, and behind it the block that contains it (RFC 2883).
+    // A duplicate of held bytes, and behind it the block that contains it (RFC 2883).
     insert(&mut receive, 72, b"x", 0);
     assert_eq!(blocks(&mut receive)[..2], [(72, 73), (70, 75)]);
     insert(&mut receive, 0, &[b'x'; 10], 0);
@@ -156,33 +156,33 @@ fn unread_pieces_are_limited() {
     assert!(receive.append(1, &mut vec![buffer(b"x", 1)]));
 }
 
-/// An octet and the packet that brought it first.
+/// An byte and the packet that brought it first.
 type Known = Option<(u8, u64)>;
 
-/// What is to be known after all packets, octet by octet.
+/// What is to be known after all packets, byte by byte.
 struct Oracle {
-    octets: Vec<Known>,
+    bytes: Vec<Known>,
     next: usize,
 }
 
 impl Oracle {
-    fn insert(&mut self, at: i64, octets: &[u8], edge: usize, mark: u64) {
-        for (index, &octet) in octets.iter().enumerate() {
+    fn insert(&mut self, at: i64, bytes: &[u8], edge: usize, mark: u64) {
+        for (index, &byte) in bytes.iter().enumerate() {
             let Ok(position) = usize::try_from(at + index as i64) else { continue };
-            if position >= self.next && position < edge && self.octets[position].is_none() {
-                self.octets[position] = Some((octet, mark));
+            if position >= self.next && position < edge && self.bytes[position].is_none() {
+                self.bytes[position] = Some((byte, mark));
             }
         }
-        while self.octets.get(self.next).is_some_and(Option::is_some) {
+        while self.bytes.get(self.next).is_some_and(Option::is_some) {
             self.next += 1;
         }
     }
 
     fn ranges(&self) -> Vec<(i32, i32)> {
         let mut ranges: Vec<(i32, i32)> = Vec::new();
-        for position in self.next..self.octets.len() {
+        for position in self.next..self.bytes.len() {
             let at = position as i32;
-            match (self.octets[position], ranges.last_mut()) {
+            match (self.bytes[position], ranges.last_mut()) {
                 (None, _) => {}
                 (_, Some(last)) if last.1 == at => last.1 += 1,
                 _ => ranges.push((at, at + 1)),
@@ -195,18 +195,18 @@ impl Oracle {
 pub(crate) fn compare(random: &mut Random) {
     let total = 1 + random.below(400) as usize;
     let mut receive = receive(1000);
-    let mut oracle = Oracle { octets: vec![None; total + 500], next: 0 };
+    let mut oracle = Oracle { bytes: vec![None; total + 500], next: 0 };
     let mut read = Vec::new();
     for mark in 0..random.below(80) {
         let at = random.below(total as u64 + 20) as i64 - 20;
         let count = 1 + random.below(60) as usize;
         let edge = oracle.next + random.below(300) as usize;
-        let octets: Vec<u8> = (0..count).map(|_| random.next() as u8).collect();
+        let bytes: Vec<u8> = (0..count).map(|_| random.next() as u8).collect();
         let cut = random.below(count as u64) as usize;
-        let mut pieces = vec![buffer(&octets[..cut], mark), buffer(&octets[cut..], mark)];
+        let mut pieces = vec![buffer(&bytes[..cut], mark), buffer(&bytes[cut..], mark)];
         let seq = SeqNumber(START.0.wrapping_add(at as u32));
         let before = oracle.next;
-        oracle.insert(at, &octets, edge, mark);
+        oracle.insert(at, &bytes, edge, mark);
         let arrived = receive.insert(seq, START + edge as u32, &mut pieces, false);
         assert_eq!(arrived.in_order as usize, oracle.next - before);
         assert_eq!(receive.next(), START + oracle.next as u32);
@@ -225,14 +225,14 @@ pub(crate) fn compare(random: &mut Random) {
         }
     }
     read_into(&mut receive, &mut read);
-    let due: Vec<_> = oracle.octets[..oracle.next].iter().map(|known| known.unwrap()).collect();
+    let due: Vec<_> = oracle.bytes[..oracle.next].iter().map(|known| known.unwrap()).collect();
     assert_eq!(read, due);
 }
 
 fn read_into(receive: &mut Receive<Buffer>, read: &mut Vec<(u8, u64)>) {
     while let Some((at, part)) = receive.read() {
         assert_eq!(at, START + read.len() as u32);
-        read.extend(part.buffer.iter().map(|&octet| (octet, part.mark)));
+        read.extend(part.buffer.iter().map(|&byte| (byte, part.mark)));
     }
 }
 

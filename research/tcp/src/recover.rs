@@ -10,7 +10,7 @@ use crate::segment::Range;
 use crate::time::Time;
 
 /// Most entries: what is beyond is not sent, and selective acknowledgements that would divide more are
-/// ignored, so that their octets are sent again at worst.
+/// ignored, so that their bytes are sent again at worst.
 pub const SCOREBOARD_ENTRIES_MAX: usize = 8192;
 /// Segments that have arrived behind a hole before it is taken for lost where nothing was reordered
 /// so far (DupThresh of RFC 6675).
@@ -27,7 +27,7 @@ enum Fate {
     Sacked,
 }
 
-/// Octets that were sent at once; SYN is none of them, FIN may be the last.
+/// Bytes that were sent at once; SYN is none of them, FIN may be the last.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     range: Range,
@@ -39,11 +39,11 @@ struct Sent {
 /// What an acknowledgement says.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Delivered {
-    /// Octets that are known to have arrived since.
-    pub(crate) octets: u32,
-    /// Round-trip time of octets that were sent once, nanoseconds.
+    /// Bytes that are known to have arrived since.
+    pub(crate) bytes: u32,
+    /// Round-trip time of bytes that were sent once, nanoseconds.
     pub(crate) rtt_ns: Option<u64>,
-    /// A block says that octets came twice (RFC 2883).
+    /// A block says that bytes came twice (RFC 2883).
     pub(crate) duplicate: bool,
     /// A selective acknowledgement that was not known.
     pub(crate) sacked: bool,
@@ -71,7 +71,7 @@ pub(crate) struct Scoreboard {
     latest_at: Time,
     latest_end: SeqNumber,
     latest_rtt_ns: u64,
-    /// Highest octet that has arrived (RACK.fack).
+    /// Highest byte that has arrived (RACK.fack).
     highest: SeqNumber,
     reordered: bool,
     reorder_steps: u64,
@@ -100,19 +100,19 @@ impl Scoreboard {
         }
     }
 
-    /// Octets that are neither acknowledged nor taken for lost.
+    /// Bytes that are neither acknowledged nor taken for lost.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// Octets that are to be sent again.
+    /// Bytes that are to be sent again.
     #[inline]
     pub(crate) fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Octets that have arrived behind a hole.
+    /// Bytes that have arrived behind a hole.
     pub(crate) fn sacked(&self) -> u32 {
         self.sacked
     }
@@ -130,34 +130,34 @@ impl Scoreboard {
         self.entries.len() < SCOREBOARD_ENTRIES_MAX
     }
 
-    /// New octets are sent; they follow those before.
+    /// New bytes are sent; they follow those before.
     #[inline]
     pub(crate) fn sent(&mut self, at: Time, range: Range) {
-        self.in_flight += range.octets();
+        self.in_flight += range.bytes();
         self.entries.push_back(Sent { range, at, fate: Fate::OnItsWay, again: false });
     }
 
-    /// Octets up to `ack` have arrived, with no selective acknowledgement, and the scoreboard
+    /// Bytes up to `ack` have arrived, with no selective acknowledgement, and the scoreboard
     /// [is clean](Scoreboard::is_clean).
     #[inline]
     pub(crate) fn acknowledge_clean(&mut self, now: Time, ack: SeqNumber) -> Delivered {
         let mut delivered = Delivered::default();
         let mut sent_at = None;
         while let Some(entry) = self.entries.front_mut() {
-            let octets = ack.since(entry.range.start).min(entry.range.octets() as i32);
-            if octets <= 0 {
+            let bytes = ack.since(entry.range.start).min(entry.range.bytes() as i32);
+            if bytes <= 0 {
                 break;
             }
             sent_at = Some(entry.at);
-            delivered.octets += octets as u32;
-            if octets as u32 == entry.range.octets() {
+            delivered.bytes += bytes as u32;
+            if bytes as u32 == entry.range.bytes() {
                 self.entries.pop_front();
             } else {
                 entry.range.start = ack;
                 break;
             }
         }
-        self.in_flight -= delivered.octets;
+        self.in_flight -= delivered.bytes;
         self.highest = ack;
         if let Some(at) = sent_at {
             let rtt_ns = now.ns_since(at);
@@ -167,7 +167,7 @@ impl Scoreboard {
         delivered
     }
 
-    /// Octets up to `ack` and those of `blocks` have arrived. Blocks that cannot be are ignored.
+    /// Bytes up to `ack` and those of `blocks` have arrived. Blocks that cannot be are ignored.
     /// `echo_is_old` says of a time of sending whether what the peer echoes is from before it.
     pub(crate) fn acknowledge(
         &mut self,
@@ -179,15 +179,15 @@ impl Scoreboard {
         let mut delivered = Delivered::default();
         let mut again = false;
         while let Some(&entry) = self.entries.front() {
-            let octets = ack.since(entry.range.start).min(entry.range.octets() as i32);
-            if octets <= 0 {
+            let bytes = ack.since(entry.range.start).min(entry.range.bytes() as i32);
+            if bytes <= 0 {
                 break;
             }
             again |= entry.again;
-            let part = Range { start: entry.range.start, end: entry.range.start + octets as u32 };
-            self.leave(&entry, part.octets());
+            let part = Range { start: entry.range.start, end: entry.range.start + bytes as u32 };
+            self.leave(&entry, part.bytes());
             self.arrived(path, &Sent { range: part, ..entry }, &echo_is_old, &mut delivered);
-            self.pop_front(part.octets());
+            self.pop_front(part.bytes());
         }
         if again {
             // What was sent once has waited for what was sent again: that is no round-trip time.
@@ -203,26 +203,26 @@ impl Scoreboard {
         delivered
     }
 
-    fn pop_front(&mut self, octets: u32) {
+    fn pop_front(&mut self, bytes: u32) {
         if let Some(front) = self.entries.front_mut() {
-            front.range.start = front.range.start + octets;
-            if front.range.octets() == 0 {
+            front.range.start = front.range.start + bytes;
+            if front.range.bytes() == 0 {
                 self.again -= usize::from(front.again);
                 self.entries.pop_front();
             }
         }
     }
 
-    /// The counters without `octets` of this entry.
-    fn leave(&mut self, entry: &Sent, octets: u32) {
+    /// The counters without `bytes` of this entry.
+    fn leave(&mut self, entry: &Sent, bytes: u32) {
         match entry.fate {
-            Fate::OnItsWay => self.in_flight -= octets,
-            Fate::Lost => self.lost -= octets,
-            Fate::Sacked => self.sacked -= octets,
+            Fate::OnItsWay => self.in_flight -= bytes,
+            Fate::Lost => self.lost -= bytes,
+            Fate::Sacked => self.sacked -= bytes,
         }
     }
 
-    /// RFC 8985 §6.2 steps 1 to 3, for octets that have arrived.
+    /// RFC 8985 §6.2 steps 1 to 3, for bytes that have arrived.
     fn arrived(
         &mut self,
         path: Path,
@@ -233,10 +233,10 @@ impl Scoreboard {
         if entry.fate == Fate::Sacked {
             return;
         }
-        delivered.octets += entry.range.octets();
+        delivered.bytes += entry.range.bytes();
         let rtt_ns = path.now.ns_since(entry.at);
         if entry.again {
-            // It may be the octets as they were sent first that have arrived.
+            // It may be the bytes as they were sent first that have arrived.
             if holds(Rule::Karn) && (echo_is_old(entry.at) || rtt_ns < path.min_rtt_ns) {
                 return;
             }
@@ -283,10 +283,10 @@ impl Scoreboard {
                     break;
                 }
                 let entry = self.entries[index];
-                self.leave(&entry, entry.range.octets());
+                self.leave(&entry, entry.range.bytes());
                 self.arrived(path, &entry, echo_is_old, delivered);
                 self.entries[index].fate = Fate::Sacked;
-                self.sacked += entry.range.octets();
+                self.sacked += entry.range.bytes();
                 delivered.sacked = true;
             }
             index += 1;
@@ -339,7 +339,7 @@ impl Scoreboard {
         }
     }
 
-    /// Octets came twice: reordering was taken for loss, so more of it is waited for (RFC 8985
+    /// Bytes came twice: reordering was taken for loss, so more of it is waited for (RFC 8985
     /// §6.2 step 4).
     pub(crate) fn wait_longer(&mut self) {
         self.reorder_steps = (self.reorder_steps + 1).min(REORDER_STEPS_MAX);
@@ -367,7 +367,7 @@ impl Scoreboard {
     }
 
     /// What was sent before something that has arrived, and long enough ago, is lost (RFC 8985 §6.2
-    /// step 5). Returns how many octets that is, and when more will be.
+    /// step 5). Returns how many bytes that is, and when more will be.
     pub(crate) fn detect(&mut self, path: Path) -> (u32, Time) {
         let patience_ns = self.latest_rtt_ns.saturating_add(self.reorder_ns(path));
         let (mut lost, mut next) = (0, Time::NEVER);
@@ -379,7 +379,7 @@ impl Scoreboard {
             let later = self.is_later(entry.at, entry.range.end);
             let latest = (entry.at, entry.range.end) == (self.latest_at, self.latest_end);
             if entry.fate != Fate::OnItsWay || later || latest {
-                // Behind octets that nobody has acknowledged, what was sent once was sent later.
+                // Behind bytes that nobody has acknowledged, what was sent once was sent later.
                 if later && !entry.again && !self.highest_is_behind(entry.range.start) {
                     break;
                 }
@@ -401,22 +401,22 @@ impl Scoreboard {
 
     fn lose(&mut self, index: usize) -> u32 {
         let entry = self.entries[index];
-        let octets = entry.range.octets();
-        self.leave(&entry, octets);
-        self.lost += octets;
+        let bytes = entry.range.bytes();
+        self.leave(&entry, bytes);
+        self.lost += bytes;
         self.entries[index].fate = Fate::Lost;
-        octets
+        bytes
     }
 
-    /// The first `octets` of what is on its way, or lost already, are lost: for peers without
+    /// The first `bytes` of what is on its way, or lost already, are lost: for peers without
     /// selective acknowledgements.
-    pub(crate) fn lose_front(&mut self, octets: u32) -> u32 {
+    pub(crate) fn lose_front(&mut self, bytes: u32) -> u32 {
         let Some(front) = self.entries.front().copied() else { return 0 };
         if front.fate != Fate::OnItsWay {
             return 0;
         }
-        if front.range.octets() > octets {
-            self.divide(0, front.range.start + octets);
+        if front.range.bytes() > bytes {
+            self.divide(0, front.range.start + bytes);
         }
         self.lose(0)
     }
@@ -436,20 +436,20 @@ impl Scoreboard {
         (self.in_flight, self.sacked) = (0, 0);
     }
 
-    /// The oldest octets that are lost, at most `octets_max` of them, are sent again.
-    pub(crate) fn send_again(&mut self, at: Time, octets_max: u32) -> Option<Range> {
+    /// The oldest bytes that are lost, at most `bytes_max` of them, are sent again.
+    pub(crate) fn send_again(&mut self, at: Time, bytes_max: u32) -> Option<Range> {
         if self.lost == 0 {
             return None;
         }
         let index = self.entries.iter().position(|entry| entry.fate == Fate::Lost)?;
-        if self.entries[index].range.octets() > octets_max {
-            let cut = self.entries[index].range.start + octets_max;
+        if self.entries[index].range.bytes() > bytes_max {
+            let cut = self.entries[index].range.start + bytes_max;
             self.divide(index, cut);
         }
         // Small ones that follow leave together with it.
         while let Some(next) = self.entries.get(index + 1).copied() {
-            let both = self.entries[index].range.octets() + next.range.octets();
-            if next.fate != Fate::Lost || both > octets_max {
+            let both = self.entries[index].range.bytes() + next.range.bytes();
+            if next.fate != Fate::Lost || both > bytes_max {
                 break;
             }
             self.entries[index].range.end = next.range.end;
@@ -459,12 +459,12 @@ impl Scoreboard {
         Some(self.mark_again(index, at))
     }
 
-    /// The last octets, at most `octets_max` of them, are sent again as a probe (RFC 8985 §7.3).
-    pub(crate) fn send_last(&mut self, at: Time, octets_max: u32) -> Option<Range> {
+    /// The last bytes, at most `bytes_max` of them, are sent again as a probe (RFC 8985 §7.3).
+    pub(crate) fn send_last(&mut self, at: Time, bytes_max: u32) -> Option<Range> {
         let last = self.entries.len().checked_sub(1)?;
         let range = self.entries[last].range;
-        if range.octets() > octets_max && self.has_room() {
-            self.divide(last, range.end - octets_max);
+        if range.bytes() > bytes_max && self.has_room() {
+            self.divide(last, range.end - bytes_max);
         }
         let index = self.entries.len() - 1;
         (self.entries[index].fate != Fate::Sacked).then(|| self.mark_again(index, at))
@@ -472,8 +472,8 @@ impl Scoreboard {
 
     fn mark_again(&mut self, index: usize, at: Time) -> Range {
         let entry = self.entries[index];
-        self.leave(&entry, entry.range.octets());
-        self.in_flight += entry.range.octets();
+        self.leave(&entry, entry.range.bytes());
+        self.in_flight += entry.range.bytes();
         self.again += usize::from(!entry.again);
         self.entries[index] = Sent { at, again: true, fate: Fate::OnItsWay, ..entry };
         entry.range
@@ -482,7 +482,7 @@ impl Scoreboard {
     /// Sent again less than was asked for: `sent` is what left of `range`; the rest is lost still.
     pub(crate) fn cut_short(&mut self, range: Range, sent: u32) {
         let index = self.entries.partition_point(|e| e.range.end.since(range.start) <= 0);
-        if sent >= range.octets() || index >= self.entries.len() {
+        if sent >= range.bytes() || index >= self.entries.len() {
             return;
         }
         self.divide(index, range.start + sent);
@@ -490,7 +490,7 @@ impl Scoreboard {
     }
 }
 
-/// Whether the first block reports octets that came twice (RFC 2883 §4): it is acknowledged already,
+/// Whether the first block reports bytes that came twice (RFC 2883 §4): it is acknowledged already,
 /// or in the second one.
 fn is_duplicate(ack: SeqNumber, blocks: &[Range]) -> bool {
     let Some(first) = blocks.first() else { return false };

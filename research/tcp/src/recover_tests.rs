@@ -1,4 +1,4 @@
-//! The scoreboard against a slow oracle that knows each octet, and RACK's cases by hand.
+//! The scoreboard against a slow oracle that knows each byte, and RACK's cases by hand.
 
 use unlade_testkit::{Random, cases};
 
@@ -38,12 +38,12 @@ fn a_hole_in_a_super_segment_is_lost_after_three_segments_behind_it() {
     let mut board = board(10);
     for behind in 1..=3 {
         acknowledge(&mut board, 10, 100, &[(200, 200 + behind * 100)]);
-        let (octets, next) = board.detect(path(10));
+        let (bytes, next) = board.detect(path(10));
         if behind < 3 {
-            assert_eq!(octets, 0);
+            assert_eq!(bytes, 0);
             assert_eq!(next.ns(), RTT_NS + RTT_NS / 4, "reordering is waited for");
         } else {
-            assert_eq!((octets, lost(&board)), (100, vec![(100, 200)]));
+            assert_eq!((bytes, lost(&board)), (100, vec![(100, 200)]));
         }
     }
     assert_eq!((board.lost(), board.sacked(), board.in_flight()), (100, 300, 500));
@@ -53,8 +53,8 @@ fn a_hole_in_a_super_segment_is_lost_after_three_segments_behind_it() {
 fn a_hole_is_lost_when_a_quarter_round_trip_is_over() {
     let mut board = board(10);
     acknowledge(&mut board, 10, 100, &[(200, 300)]);
-    let (octets, due) = board.detect(path(10));
-    assert_eq!(octets, 0);
+    let (bytes, due) = board.detect(path(10));
+    assert_eq!(bytes, 0);
     let path = Path { now: due, ..path(0) };
     assert_eq!(board.detect(path), (100, Time::NEVER));
 }
@@ -83,7 +83,7 @@ fn an_arrival_of_the_first_copy_says_nothing_of_the_second() {
     let blocks = [range(0, 100), range(500, 1000)];
     let before = (board.latest_at, board.latest_end);
     let said = board.acknowledge(path(31), START, &blocks, |at| at >= Time::from_ms(30));
-    assert_eq!((said.rtt_ns, said.octets), (None, 100));
+    assert_eq!((said.rtt_ns, said.bytes), (None, 100));
     assert_eq!((board.latest_at, board.latest_end), before);
 }
 
@@ -94,8 +94,8 @@ fn reordering_that_was_seen_is_waited_for() {
     acknowledge(&mut board, 10, 100, &[(200, 400)]);
     assert!(board.reordered);
     acknowledge(&mut board, 10, 400, &[(500, 900)]);
-    let (octets, next) = board.detect(path(10));
-    assert_eq!((octets, next.ns()), (0, RTT_NS + RTT_NS / 4), "not after three segments");
+    let (bytes, next) = board.detect(path(10));
+    assert_eq!((bytes, next.ns()), (0, RTT_NS + RTT_NS / 4), "not after three segments");
     for _ in 0..3 {
         board.wait_longer();
     }
@@ -119,7 +119,7 @@ fn duplicates_are_recognised() {
 fn blocks_that_cannot_be_are_ignored() {
     let mut board = board(10);
     for block in [(500, 400), (500, 500), (900, 1100), (5000, 6000)] {
-        assert_eq!(acknowledge(&mut board, 10, 100, &[block]).octets % 100, 0);
+        assert_eq!(acknowledge(&mut board, 10, 100, &[block]).bytes % 100, 0);
         assert_eq!((board.sacked(), board.in_flight()), (0, 900), "{block:?}");
     }
     let backwards = range(300, 200);
@@ -128,7 +128,7 @@ fn blocks_that_cannot_be_are_ignored() {
 }
 
 #[test]
-fn a_peer_that_acknowledges_every_other_octet_is_limited() {
+fn a_peer_that_acknowledges_every_other_byte_is_limited() {
     let mut board = board(1000);
     for number in 0..SCOREBOARD_ENTRIES_MAX as u32 {
         acknowledge(&mut board, 10, 0, &[(1 + 2 * number, 2 + 2 * number)]);
@@ -166,15 +166,15 @@ fn what_did_not_leave_is_lost_still() {
     assert_eq!((lost(&board), board.in_flight()), (vec![(300, 1000)], 300));
 }
 
-/// What is known of each octet that is not acknowledged.
+/// What is known of each byte that is not acknowledged.
 #[derive(Clone, Copy, Debug)]
-struct Octet {
+struct Byte {
     at: Time,
     fate: Fate,
     again: bool,
 }
 
-impl Octet {
+impl Byte {
     fn time_out(&mut self) {
         if self.fate == Fate::Sacked {
             // Nobody knows any more when it was sent.
@@ -184,9 +184,9 @@ impl Octet {
     }
 }
 
-/// The scoreboard as RFC 8985 would have it, an octet being a segment.
+/// The scoreboard as RFC 8985 would have it, an byte being a segment.
 struct Oracle {
-    octets: VecDeque<Octet>,
+    bytes: VecDeque<Byte>,
     una: u32,
     latest: (Time, u32),
     latest_rtt_ns: u64,
@@ -196,35 +196,35 @@ struct Oracle {
 
 impl Oracle {
     fn arrive(&mut self, now: Time, index: usize, highest: u32) {
-        let octet = self.octets[index];
+        let byte = self.bytes[index];
         let end = self.una + index as u32 + 1;
-        if octet.fate == Fate::Sacked {
+        if byte.fate == Fate::Sacked {
             return;
         }
-        let rtt_ns = now.ns_since(octet.at);
-        if octet.again && rtt_ns < RTT_NS {
+        let rtt_ns = now.ns_since(byte.at);
+        if byte.again && rtt_ns < RTT_NS {
             return;
         }
-        if (octet.at, end) > self.latest {
-            self.latest = (octet.at, end);
+        if (byte.at, end) > self.latest {
+            self.latest = (byte.at, end);
             self.latest_rtt_ns = rtt_ns;
         }
-        self.reordered |= !octet.again && end < highest;
+        self.reordered |= !byte.again && end < highest;
     }
 
     fn count(&self, fate: Fate) -> u32 {
-        self.octets.iter().filter(|octet| octet.fate == fate).count() as u32
+        self.bytes.iter().filter(|byte| byte.fate == fate).count() as u32
     }
 
     fn detect(&mut self, now: Time) {
         let behind = self.count(Fate::Sacked).div_ceil(MSS);
         let reorder_ns = if !self.reordered && behind >= DUPLICATES { 0 } else { RTT_NS / 4 };
-        for (index, octet) in self.octets.iter_mut().enumerate() {
+        for (index, byte) in self.bytes.iter_mut().enumerate() {
             let end = self.una + index as u32 + 1;
-            let earlier = (octet.at, end) < self.latest;
-            let over = octet.at.ns() + self.latest_rtt_ns + reorder_ns <= now.ns();
-            if octet.fate == Fate::OnItsWay && earlier && over {
-                octet.fate = Fate::Lost;
+            let earlier = (byte.at, end) < self.latest;
+            let over = byte.at.ns() + self.latest_rtt_ns + reorder_ns <= now.ns();
+            if byte.fate == Fate::OnItsWay && earlier && over {
+                byte.fate = Fate::Lost;
             }
         }
     }
@@ -233,7 +233,7 @@ impl Oracle {
 pub(crate) fn compare(random: &mut Random) {
     let mut board = Scoreboard::new(START, MSS);
     let mut oracle = Oracle {
-        octets: VecDeque::new(),
+        bytes: VecDeque::new(),
         una: 0,
         latest: (Time::default(), 0),
         latest_rtt_ns: 0,
@@ -246,16 +246,16 @@ pub(crate) fn compare(random: &mut Random) {
         now = now.after_ns(random.below(3 * RTT_NS));
         match random.below(4) {
             0 => {
-                let octets = 1 + random.below(400) as u32;
-                board.sent(now, range(end, end + octets));
-                let new = Octet { at: now, fate: Fate::OnItsWay, again: false };
-                oracle.octets.extend((0..octets).map(|_| new));
-                end += octets;
+                let bytes = 1 + random.below(400) as u32;
+                board.sent(now, range(end, end + bytes));
+                let new = Byte { at: now, fate: Fate::OnItsWay, again: false };
+                oracle.bytes.extend((0..bytes).map(|_| new));
+                end += bytes;
             }
             1 => send_again(random, &mut board, &mut oracle, now),
             2 if random.once_in(5) => {
                 board.lose_all();
-                oracle.octets.iter_mut().for_each(Octet::time_out);
+                oracle.bytes.iter_mut().for_each(Byte::time_out);
             }
             _ => acknowledge_both(random, &mut board, &mut oracle, now, end),
         }
@@ -265,15 +265,15 @@ pub(crate) fn compare(random: &mut Random) {
 
 fn send_again(random: &mut Random, board: &mut Scoreboard, oracle: &mut Oracle, now: Time) {
     let most = 1 + random.below(300) as u32;
-    let first = oracle.octets.iter().position(|octet| octet.fate == Fate::Lost);
+    let first = oracle.bytes.iter().position(|byte| byte.fate == Fate::Lost);
     let sent = board.send_again(now, most);
     assert_eq!(sent.map(|range| range.start), first.map(|at| START + oracle.una + at as u32));
     let Some(range) = sent else { return };
     let first = first.unwrap();
-    let lost = oracle.octets.iter().skip(first).take_while(|octet| octet.fate == Fate::Lost);
-    assert!(range.octets() >= 1 && range.octets() <= most.min(lost.count() as u32));
-    for octet in oracle.octets.iter_mut().skip(first).take(range.octets() as usize) {
-        *octet = Octet { at: now, fate: Fate::OnItsWay, again: true };
+    let lost = oracle.bytes.iter().skip(first).take_while(|byte| byte.fate == Fate::Lost);
+    assert!(range.bytes() >= 1 && range.bytes() <= most.min(lost.count() as u32));
+    for byte in oracle.bytes.iter_mut().skip(first).take(range.bytes() as usize) {
+        *byte = Byte { at: now, fate: Fate::OnItsWay, again: true };
     }
 }
 
@@ -304,7 +304,7 @@ fn acknowledge_both(
         // What is acknowledged in order is never behind what has arrived of the same entry.
         oracle.arrive(now, index, oracle.highest);
     }
-    oracle.octets.drain(..acked as usize);
+    oracle.bytes.drain(..acked as usize);
     oracle.una = ack;
     oracle.highest = oracle.highest.max(ack);
     for (start, last) in blocks {
@@ -312,7 +312,7 @@ fn acknowledge_both(
         for at in start..last {
             let index = (at - ack) as usize;
             oracle.arrive(now, index, highest);
-            oracle.octets[index].fate = Fate::Sacked;
+            oracle.bytes[index].fate = Fate::Sacked;
         }
         oracle.highest = oracle.highest.max(last);
     }
@@ -325,15 +325,15 @@ fn same(board: &Scoreboard, oracle: &Oracle) {
     let mut again = 0;
     for entry in &board.entries {
         assert_eq!(entry.range.start, at);
-        assert!(entry.range.octets() > 0);
+        assert!(entry.range.bytes() > 0);
         again += usize::from(entry.again);
-        for number in 0..entry.range.octets() {
-            let octet = oracle.octets[(at + number).since(START + oracle.una) as usize];
-            assert_eq!(entry.fate, octet.fate, "octet {}", (at + number).since(START));
+        for number in 0..entry.range.bytes() {
+            let byte = oracle.bytes[(at + number).since(START + oracle.una) as usize];
+            assert_eq!(entry.fate, byte.fate, "byte {}", (at + number).since(START));
         }
         at = entry.range.end;
     }
-    assert_eq!(at.since(START + oracle.una) as usize, oracle.octets.len());
+    assert_eq!(at.since(START + oracle.una) as usize, oracle.bytes.len());
     assert_eq!(again, board.again);
     assert_eq!(board.in_flight(), oracle.count(Fate::OnItsWay));
     assert_eq!(board.lost(), oracle.count(Fate::Lost));

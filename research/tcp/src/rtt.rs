@@ -38,7 +38,7 @@ impl Rtt {
         }
     }
 
-    /// One of octets that were sent once (RFC 6298 §3, Karn's rule).
+    /// One of bytes that were sent once (RFC 6298 §3, Karn's rule).
     #[inline]
     pub(crate) fn sample(&mut self, now: Time, rtt_ns: u64) {
         if self.smoothed_ns == 0 {
@@ -63,7 +63,7 @@ impl Rtt {
         self.backoffs = (self.backoffs + 1).min(BACKOFFS_MAX);
     }
 
-    /// New octets are acknowledged: the path works.
+    /// New bytes are acknowledged: the path works.
     pub(crate) fn progress(&mut self) {
         self.backoffs = 0;
     }

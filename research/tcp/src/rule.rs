@@ -3,15 +3,15 @@
 /// A rule whose absence the tests must notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Of octets that come twice the first are kept.
+    /// Of bytes that come twice the first are kept.
     FirstWins,
-    /// Octets beyond the window are cut off.
+    /// Bytes beyond the window are cut off.
     Edge,
     /// What was sent again says nothing of the round-trip time (Karn).
     Karn,
     /// Where nothing else can happen, a closed window is probed.
     Probe,
-    /// Octets behind a hole are waited for before the hole is taken for lost.
+    /// Bytes behind a hole are waited for before the hole is taken for lost.
     Reordering,
 }
 

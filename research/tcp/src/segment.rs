@@ -15,7 +15,7 @@ pub struct Timestamps {
     pub echo: u32,
 }
 
-/// Octets of the stream, from `start` up to `end`.
+/// Bytes of the stream, from `start` up to `end`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {
     /// The first of them.
@@ -26,7 +26,7 @@ pub struct Range {
 
 impl Range {
     /// How many there are, where `end` is not before `start`.
-    pub fn octets(self) -> u32 {
+    pub fn bytes(self) -> u32 {
         self.end.0.wrapping_sub(self.start.0)
     }
 }
@@ -62,15 +62,15 @@ impl SackBlocks {
 /// are not understood.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// Sequence number of the first octet, or of SYN.
+    /// Sequence number of the first byte, or of SYN.
     pub seq: SeqNumber,
-    /// Next octet that the sender waits for; counts where ACK is set.
+    /// Next byte that the sender waits for; counts where ACK is set.
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: TcpFlags,
     /// Window as it is in the header: shifted, but in segments with SYN.
     pub window: u16,
-    /// Largest segment the sender takes, octets.
+    /// Largest segment the sender takes, bytes.
     pub mss: Option<u16>,
     /// Shift of the windows that the sender announces (RFC 7323 §2).
     pub window_scale: Option<u8>,
@@ -89,7 +89,7 @@ impl Header {
     }
 
     /// Sequence space that SYN and FIN take beside the payload.
-    pub fn control_octets(&self) -> u32 {
+    pub fn control_bytes(&self) -> u32 {
         u32::from(self.has(TcpFlags::SYN)) + u32::from(self.has(TcpFlags::FIN))
     }
 
@@ -102,7 +102,7 @@ impl Header {
         let mut reset = Header { seq: self.ack, flags: TcpFlags::RST, ..Header::default() };
         if !self.has(TcpFlags::ACK) {
             reset.seq = SeqNumber(0);
-            reset.ack = self.seq + payload_bytes as u32 + self.control_octets();
+            reset.ack = self.seq + payload_bytes as u32 + self.control_bytes();
             reset.flags = TcpFlags::RST | TcpFlags::ACK;
         }
         Some(reset)
@@ -116,9 +116,9 @@ impl Header {
 pub struct Transmit {
     /// The header.
     pub header: Header,
-    /// Octets of payload; they are in the gather list.
+    /// Bytes of payload; they are in the gather list.
     pub payload_bytes: u32,
-    /// Most octets of payload in one packet.
+    /// Most bytes of payload in one packet.
     pub mss_bytes: u16,
     /// Some of the payload was sent before.
     pub retransmission: bool,

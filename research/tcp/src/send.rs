@@ -1,4 +1,4 @@
-//! The octets that are to be sent, and those that were and are not acknowledged: pieces as the caller
+//! The bytes that are to be sent, and those that were and are not acknowledged: pieces as the caller
 //! gave them, never copied.
 
 use std::collections::VecDeque;
@@ -8,27 +8,27 @@ use unlade_net::SeqNumber;
 
 use crate::payload::Payload;
 
-/// Why octets cannot be sent. The piece is not taken.
+/// Why bytes cannot be sent. The piece is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SendError {
     /// Too much is not acknowledged, or in too many pieces; go on when some of it is.
     #[error("too much is unacknowledged; send when some of it is")]
     Full,
     /// This end has closed, or the connection is gone.
-    #[error("the connection takes no more octets to send")]
+    #[error("the connection takes no more bytes to send")]
     Closed,
 }
 
 struct Piece<S> {
     start: SeqNumber,
-    octets: u32,
+    bytes: u32,
     buffer: S,
 }
 
-/// The stream that goes out, from the oldest piece with an octet that is not acknowledged.
+/// The stream that goes out, from the oldest piece with an byte that is not acknowledged.
 pub(crate) struct SendQueue<S> {
     pieces: VecDeque<Piece<S>>,
-    /// The piece with the octet that was gathered last, or one before it: where to look first.
+    /// The piece with the byte that was gathered last, or one before it: where to look first.
     cursor: usize,
     acknowledged: SeqNumber,
     end: SeqNumber,
@@ -51,19 +51,19 @@ impl<S: Payload + Clone> SendQueue<S> {
     /// Adds a piece, and says where in the stream it starts.
     #[inline]
     pub(crate) fn push(&mut self, buffer: S) -> Result<SeqNumber, SendError> {
-        let octets = buffer.octets();
-        if octets > self.room_bytes() as usize || self.pieces.len() >= self.pieces_max {
+        let bytes = buffer.bytes();
+        if bytes > self.room_bytes() as usize || self.pieces.len() >= self.pieces_max {
             return Err(SendError::Full);
         }
         let start = self.end;
-        if octets > 0 {
-            self.pieces.push_back(Piece { start, octets: octets as u32, buffer });
-            self.end = start + octets as u32;
+        if bytes > 0 {
+            self.pieces.push_back(Piece { start, bytes: bytes as u32, buffer });
+            self.end = start + bytes as u32;
         }
         Ok(start)
     }
 
-    /// Octets that can be added.
+    /// Bytes that can be added.
     pub(crate) fn room_bytes(&self) -> u32 {
         self.bytes_max.saturating_sub(self.end.since(self.acknowledged) as u32)
     }
@@ -73,23 +73,23 @@ impl<S: Payload + Clone> SendQueue<S> {
         self.pieces_max.saturating_sub(self.pieces.len())
     }
 
-    /// Behind the last octet.
+    /// Behind the last byte.
     #[inline]
     pub(crate) fn end(&self) -> SeqNumber {
         self.end
     }
 
-    /// The oldest octet that is not acknowledged.
+    /// The oldest byte that is not acknowledged.
     pub(crate) fn acknowledged(&self) -> SeqNumber {
         self.acknowledged
     }
 
-    /// Octets before `until` have arrived: pieces that end before it are let go.
+    /// Bytes before `until` have arrived: pieces that end before it are let go.
     #[inline]
     pub(crate) fn acknowledge(&mut self, until: SeqNumber) {
         self.acknowledged = until;
         while let Some(piece) = self.pieces.front() {
-            if (piece.start + piece.octets).since(until) > 0 {
+            if (piece.start + piece.bytes).since(until) > 0 {
                 return;
             }
             self.pieces.pop_front();
@@ -97,9 +97,9 @@ impl<S: Payload + Clone> SendQueue<S> {
         }
     }
 
-    /// The piece with the octet `at`.
+    /// The piece with the byte `at`.
     fn find(&self, at: SeqNumber) -> usize {
-        let ends_behind = |piece: &Piece<S>| (piece.start + piece.octets).since(at) > 0;
+        let ends_behind = |piece: &Piece<S>| (piece.start + piece.bytes).since(at) > 0;
         let starts_before = |piece: &Piece<S>| piece.start.since(at) <= 0;
         for index in [self.cursor, self.cursor + 1] {
             if self.pieces.get(index).is_some_and(|p| starts_before(p) && ends_behind(p)) {
@@ -109,7 +109,7 @@ impl<S: Payload + Clone> SendQueue<S> {
         self.pieces.partition_point(|piece| !ends_behind(piece))
     }
 
-    /// Appends the octets from `start` up to `end`, in at most `pieces_max` pieces, to `out`; returns
+    /// Appends the bytes from `start` up to `end`, in at most `pieces_max` pieces, to `out`; returns
     /// how many that is.
     #[inline]
     pub(crate) fn gather(
@@ -127,9 +127,9 @@ impl<S: Payload + Clone> SendQueue<S> {
             if left <= 0 || front < 0 {
                 break;
             }
-            let taken = (piece.octets - front as u32).min(left as u32);
+            let taken = (piece.bytes - front as u32).min(left as u32);
             let mut part = piece.buffer.clone();
-            if taken < piece.octets {
+            if taken < piece.bytes {
                 part.skip(front as usize);
                 part.truncate(taken as usize);
             }
@@ -164,8 +164,8 @@ mod tests {
 
     fn gathered(queue: &mut SendQueue<Bytes>, from: u32, to: u32, pieces: usize) -> Vec<Bytes> {
         let mut out = Vec::new();
-        let octets = queue.gather(START + from, START + to, pieces, &mut out);
-        assert_eq!(octets as usize, out.iter().map(Bytes::len).sum::<usize>());
+        let bytes = queue.gather(START + from, START + to, pieces, &mut out);
+        assert_eq!(bytes as usize, out.iter().map(Bytes::len).sum::<usize>());
         out
     }
 

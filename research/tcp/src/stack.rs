@@ -47,7 +47,7 @@ pub struct StackConfig {
     pub connections_max: usize,
     /// Addresses that are listened to at one time.
     pub listeners_max: usize,
-    /// Random octets that make sequence numbers unguessable.
+    /// Random bytes that make sequence numbers unguessable.
     pub secret: [u8; 16],
 }
 
@@ -250,7 +250,7 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         slot.held.as_ref().map(|held| held.flow)
     }
 
-    /// Octets of a connection, released or not, as [`Connection::unacknowledged`] gives them.
+    /// Bytes of a connection, released or not, as [`Connection::unacknowledged`] gives them.
     pub fn unacknowledged(
         &mut self,
         id: Id,
@@ -334,8 +334,8 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         let asks =
             header.has(TcpFlags::SYN) && !header.has(TcpFlags::ACK) && !header.has(TcpFlags::RST);
         let Some(index) = listener.filter(|_| asks) else {
-            let octets = payload.iter().map(Payload::octets).sum();
-            if let Some(reset) = header.reset_answering(octets)
+            let bytes = payload.iter().map(Payload::bytes).sum();
+            if let Some(reset) = header.reset_answering(bytes)
                 && self.resets.len() < STRAY_RESETS_MAX
             {
                 self.resets.push_back((flow, reset));

@@ -185,7 +185,7 @@ fn a_new_connection_takes_the_place_of_one_in_time_wait() {
 }
 
 #[test]
-fn every_connection_gets_its_own_octets() {
+fn every_connection_gets_its_own_bytes() {
     cases(50, |random| {
         let mut both = [stack(100), stack(100)];
         let mut now = Time::from_ms(random.below(1 << 30));

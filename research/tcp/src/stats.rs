@@ -7,15 +7,15 @@ pub struct Stats {
     pub segments_in: u64,
     /// Of them, those that were as expected: in order, nothing lost, nothing to decide.
     pub predicted_in: u64,
-    /// Octets that came in order, or have become so.
+    /// Bytes that came in order, or have become so.
     pub bytes_in: u64,
     /// Segments, perhaps large ones, that were sent.
     pub segments_out: u64,
-    /// New octets that were sent.
+    /// New bytes that were sent.
     pub bytes_out: u64,
-    /// Octets that were sent again.
+    /// Bytes that were sent again.
     pub retransmitted_bytes: u64,
-    /// Times that octets were taken for lost, and the window was made smaller.
+    /// Times that bytes were taken for lost, and the window was made smaller.
     pub recoveries: u64,
     /// Times that the retransmission timer has expired.
     pub timeouts: u64,
@@ -35,6 +35,6 @@ pub struct Stats {
     pub refused_pieces: u64,
     /// Selective acknowledgements that were ignored because of a limit.
     pub ignored_sacks: u64,
-    /// Reports of octets that came twice (RFC 2883).
+    /// Reports of bytes that came twice (RFC 2883).
     pub duplicates_reported: u64,
 }

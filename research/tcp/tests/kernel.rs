@@ -99,9 +99,9 @@ impl Driver {
         let mut busy = false;
         for _ in 0..64 {
             match self.tap.receive(&mut frame) {
-                Ok(octets) => {
+                Ok(bytes) => {
                     busy = true;
-                    self.impair(0, frame[..octets].to_vec());
+                    self.impair(0, frame[..bytes].to_vec());
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => panic!("{error}"),
@@ -191,14 +191,14 @@ impl Driver {
         assert_eq!(self.stack.get(id).unwrap().error(), None);
     }
 
-    /// Sends and receives so many octets, checks them, and returns when both are done.
+    /// Sends and receives so many bytes, checks them, and returns when both are done.
     fn trade(&mut self, id: Id, send: usize, receive: usize) {
         let (mut sent, mut received) = (0, 0);
-        self.until("all octets have gone and come", |driver| {
+        self.until("all bytes have gone and come", |driver| {
             let connection = driver.stack.get_mut(id).expect("it was not released");
             while sent < send {
                 let count = (send - sent).min(30_000);
-                let piece: Bytes = (sent..sent + count).map(octet).collect();
+                let piece: Bytes = (sent..sent + count).map(byte).collect();
                 if connection.send(piece).is_err() {
                     break;
                 }
@@ -206,7 +206,7 @@ impl Driver {
             }
             while let Some((_, part)) = connection.read() {
                 for &value in &part {
-                    assert_eq!(value, octet(received + 7), "octet {received}");
+                    assert_eq!(value, byte(received + 7), "byte {received}");
                     received += 1;
                 }
             }
@@ -225,7 +225,7 @@ impl Driver {
     }
 }
 
-fn octet(at: usize) -> u8 {
+fn byte(at: usize) -> u8 {
     ((at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8
 }
 
@@ -283,12 +283,12 @@ type Peer = fn(TcpStream, usize, usize);
 fn trade(stream: &TcpStream, send: usize, receive: usize) {
     let mut writer = stream.try_clone().unwrap();
     let writes = std::thread::spawn(move || {
-        let all: Vec<u8> = (0..send).map(|at| octet(at + 7)).collect();
+        let all: Vec<u8> = (0..send).map(|at| byte(at + 7)).collect();
         writer.write_all(&all).unwrap();
     });
     let mut all = vec![0; receive];
     (&*stream).read_exact(&mut all).unwrap();
-    assert!(all.iter().enumerate().all(|(at, &value)| value == octet(at)));
+    assert!(all.iter().enumerate().all(|(at, &value)| value == byte(at)));
     writes.join().unwrap();
 }
 
@@ -435,7 +435,7 @@ fn an_abort_reaches_the_kernel_and_its_own_reaches_us() {
     driver.until("the kernel knows", |_| thread.is_finished());
     thread.join().unwrap();
     driver.stack.release(id);
-    // Octets that are not read make a reset of the kernel's close.
+    // Bytes that are not read make a reset of the kernel's close.
     let closes: Peer = |stream, _, _| {
         stream.peek(&mut [0]).unwrap();
     };

@@ -14,7 +14,7 @@ use unlade_tls::device::Begin;
 /// Where the streams of host and peer begin.
 const HOST: u32 = u32::MAX - 200;
 const PEER: u32 = u32::MAX - 300;
-/// The octets of a step before its content: what it is, an offset, a length.
+/// The bytes of a step before its content: what it is, an offset, a length.
 const STEP_BYTES: usize = 4;
 
 /// A step of a script.
@@ -59,7 +59,7 @@ pub fn bump(data: &[u8]) {
     let syn = frame(true, TcpFlags::SYN | TcpFlags::ACK, HOST - 1, PEER, &[]);
     let none = VnetHeader::default();
     engine.host_frame(0, &none, &mut syn.clone(), &mut |_: &VnetHeader, _: &[u8]| ());
-    let state = || Tls::new(Version::Tls13, &[7; 16], [9; 12]).expect("a key of 16 octets");
+    let state = || Tls::new(Version::Tls13, &[7; 16], [9; 12]).expect("a key of 16 bytes");
     let receiving = Receiving { tls: state(), offset: 0, number: 0, read: 0 };
     let (name, sending) = (name(), state());
     let begin = Begin::Seen;

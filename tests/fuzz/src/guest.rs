@@ -1,4 +1,4 @@
-//! What a function instance, its gateway and the store say to the I/O worker. The first octet says
+//! What a function instance, its gateway and the store say to the I/O worker. The first byte says
 //! which of them speaks.
 
 use unlade_guest_protocol::control::{Message, Said};
@@ -22,7 +22,7 @@ pub fn guest(data: &[u8]) {
     }
 }
 
-/// Frames do not depend on how the octets arrive, and mean what is written of them.
+/// Frames do not depend on how the bytes arrive, and mean what is written of them.
 fn frames(data: &[u8]) {
     let read = |piece: usize| {
         let (mut deframer, mut seen) = (Deframer::default(), Vec::new());
@@ -50,12 +50,12 @@ fn frames(data: &[u8]) {
 }
 
 fn descriptors(data: &[u8]) {
-    let Some((octets, _)) = data.split_first_chunk::<64>() else { return };
-    if let Ok(submission) = Submission::decode(octets) {
-        assert_eq!(&submission.encode(), octets);
+    let Some((bytes, _)) = data.split_first_chunk::<64>() else { return };
+    if let Ok(submission) = Submission::decode(bytes) {
+        assert_eq!(&submission.encode(), bytes);
     }
-    if let Ok(completion) = Completion::decode(octets) {
-        assert_eq!(&completion.encode(), octets);
+    if let Ok(completion) = Completion::decode(bytes) {
+        assert_eq!(&completion.encode(), bytes);
     }
 }
 
@@ -73,8 +73,8 @@ fn control(data: &[u8]) {
         if let Said::Role { policy, .. } = &message.said {
             let _ = Policy::from_value(policy);
         }
-        for object in unlade_s3::hint::of_event(&message.octets) {
-            assert!(object.key.len() <= message.octets.len());
+        for object in unlade_s3::hint::of_event(&message.bytes) {
+            assert!(object.key.len() <= message.bytes.len());
         }
         let mut again = Vec::new();
         message.encode(&mut again).unwrap();
@@ -89,12 +89,12 @@ fn call(data: &[u8]) {
     let Some(operation) = find(&call.operation) else { return };
     let _ = Policy::everything().decide(operation, &call.parameters);
     let Ok(request) = Request::new(operation, &call.parameters) else { return };
-    let is_line_end = |octet: u8| octet == b'\r' || octet == b'\n';
+    let is_line_end = |byte: u8| byte == b'\r' || byte == b'\n';
     for (name, value) in &request.headers {
         assert!(!name.bytes().chain(value.bytes()).any(is_line_end));
     }
     let target = format!("{}?{}", request.path(true), request.query_text());
-    assert!(target.bytes().all(|octet| octet.is_ascii_graphic()), "{target}");
+    assert!(target.bytes().all(|byte| byte.is_ascii_graphic()), "{target}");
     if let Some(bucket) = &request.bucket {
         let path = request.path(true);
         assert!(path == format!("/{bucket}") || path.starts_with(&format!("/{bucket}/")));
@@ -152,7 +152,7 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let mut message = Vec::new();
     let hint = Said::Hint { invocation: "i".into(), role: 1, objects: Vec::new() };
     let event = br#"{"Records":[{"s3":{"bucket":{"name":"b"},"object":{"key":"a+b"}}}]}"#;
-    let hint = Message { said: hint, octets: event.to_vec() };
+    let hint = Message { said: hint, bytes: event.to_vec() };
     hint.encode(&mut message).expect("a short message");
     add("control", 3, &message);
     let put = br#"{"service":"s3","operation":"PutObject","parameters":{"Bucket":"b","Key":"a/ b",

@@ -42,11 +42,11 @@ fn queue(choice: u8) -> Queue<u8> {
     queue
 }
 
-/// All that can be seen of a queue that received `octets` in pieces.
-fn outcome(choice: u8, octets: &[u8], piece_bytes: usize) -> String {
+/// All that can be seen of a queue that received `bytes` in pieces.
+fn outcome(choice: u8, bytes: &[u8], piece_bytes: usize) -> String {
     let mut queue = queue(choice);
     let mut seen = String::new();
-    for piece in octets.chunks(piece_bytes) {
+    for piece in bytes.chunks(piece_bytes) {
         let received = queue.receive(&mut Input::plain(piece));
         // What was asked for leaves at once, so that it does not matter when.
         let sent: Vec<u8> = queue.outgoing().flatten().copied().collect();
@@ -68,12 +68,12 @@ fn outcome(choice: u8, octets: &[u8], piece_bytes: usize) -> String {
     seen
 }
 
-/// The first octet chooses digests, the rest is what the controller sends. Without requests for
+/// The first byte chooses digests, the rest is what the controller sends. Without requests for
 /// data, which wait for their being sent, what comes of it does not depend on how it arrives.
 pub fn nvme_initiator(data: &[u8]) {
-    let Some((choice, octets)) = data.split_first() else { return };
-    let whole = outcome(*choice, octets, usize::MAX);
-    let single = outcome(*choice, octets, 1);
+    let Some((choice, bytes)) = data.split_first() else { return };
+    let whole = outcome(*choice, bytes, usize::MAX);
+    let single = outcome(*choice, bytes, 1);
     let waits = whole.contains("LimitExceeded") || whole.contains("Incomplete");
     assert!(whole == single || waits, "{whole} and {single}");
 }
@@ -129,15 +129,15 @@ fn key() -> Psk {
     Psk { identity: b"NVMe0R01 a b".to_vec(), key: vec![3; 32].into(), hash: Hash::Sha256 }
 }
 
-/// The first octet chooses the end that receives, and how the octets arrive.
+/// The first byte chooses the end that receives, and how the bytes arrive.
 pub fn psk(data: &[u8]) {
-    let Some((choice, octets)) = data.split_first() else { return };
+    let Some((choice, bytes)) = data.split_first() else { return };
     let piece_bytes = 1 + usize::from(choice >> 1);
     let ends = |piece_bytes: usize| {
         let mut out = Vec::new();
         let mut client = Client::new(key(), &mut out).expect("a key");
         let mut server = Server::new(|name: &[u8]| (name == key().identity).then(key));
-        for piece in octets.chunks(piece_bytes) {
+        for piece in bytes.chunks(piece_bytes) {
             let failed = match choice & 1 {
                 0 => server.advance(piece, &mut out).map(|done| assert!(done.is_none())).is_err(),
                 _ => client.advance(piece, &mut out).map(|done| assert!(done.is_none())).is_err(),
@@ -149,7 +149,7 @@ pub fn psk(data: &[u8]) {
         false
     };
     // Whoever has no key ends the handshake at neither end, and fails in the same way however
-    // its octets arrive.
+    // its bytes arrive.
     assert_eq!(ends(piece_bytes), ends(usize::MAX));
 }
 

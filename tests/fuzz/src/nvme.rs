@@ -39,10 +39,10 @@ pub fn nvme_pdu(data: &[u8]) {
 }
 
 fn again(pdu: &Pdu, common: &CommonHeader) {
-    let mut octets = Vec::new();
-    pdu.write(common, &mut octets);
-    assert_eq!(CommonHeader::parse(&octets).as_ref(), Ok(common));
-    assert_eq!(Pdu::parse(common, &octets).as_ref(), Ok(pdu));
+    let mut content = Vec::new();
+    pdu.write(common, &mut content);
+    assert_eq!(CommonHeader::parse(&content).as_ref(), Ok(common));
+    assert_eq!(Pdu::parse(common, &content).as_ref(), Ok(pdu));
     let bytes = common.layout().data.len().min(1 << 20);
     if matches!(pdu, Pdu::HostTerminate(_) | Pdu::ControllerTerminate(_)) {
         return;

@@ -12,18 +12,18 @@ use unlade_nic_engine::tls::{self, Tls, Version};
 use unlade_nic_engine::tx::Tx;
 use unlade_nic_engine::{Nvme, composed};
 
-/// Octets of each buffer.
+/// Bytes of each buffer.
 const BUFFER_BYTES: u32 = 64;
 /// Steps of one input.
 const STEPS_MAX: usize = 256;
-/// Octets of a record's plaintext.
+/// Bytes of a record's plaintext.
 const PLAINTEXT_BYTES_MAX: usize = 200;
 const START: SeqNumber = SeqNumber(u32::MAX - 100);
 
 /// What a PDU was: header, data, verdict.
 type Seen = (Vec<u8>, Vec<u8>, Option<bool>);
 
-/// What PDUs are does not depend on how their octets arrive.
+/// What PDUs are does not depend on how their bytes arrive.
 pub fn offload_pdus(data: &[u8]) {
     let Some((agreed, stream)) = data.split_first() else { return };
     let whole = pdus(*agreed, stream, stream.len());
@@ -40,8 +40,8 @@ fn agree(agreed: u8) -> Nvme {
 fn pdus(agreed: u8, stream: &[u8], step: usize) -> (Vec<Seen>, Option<PduError>) {
     let mut pdus = Pdus::new(agree(agreed), START);
     let mut seen: Vec<Seen> = Vec::new();
-    for octets in stream.chunks(step.max(1)) {
-        let mut input = Input::plain(octets);
+    for bytes in stream.chunks(step.max(1)) {
+        let mut input = Input::plain(bytes);
         loop {
             match pdus.next(&mut input) {
                 Err(error) => {
@@ -65,9 +65,9 @@ fn see(seen: &mut Vec<Seen>, event: Event<'_>) {
     let (_, data, verdict) = seen.last_mut().expect("a header comes first");
     assert_eq!(*verdict, None, "nothing follows the verdict");
     match event {
-        Event::Data { offset, octets, placed } => {
+        Event::Data { offset, bytes, placed } => {
             assert_eq!((offset as usize, placed), (data.len(), None));
-            data.extend(octets);
+            data.extend(bytes);
         }
         Event::End => *verdict = Some(true),
         Event::Corrupt => *verdict = Some(false),
@@ -95,10 +95,10 @@ struct Memory {
 }
 
 impl Buffers for Memory {
-    fn place(&mut self, registration: Registration, offset: u32, octets: &[u8]) -> bool {
+    fn place(&mut self, registration: Registration, offset: u32, bytes: &[u8]) -> bool {
         assert!(self.shared.contains(&registration), "{registration:?} is not the device's");
-        let end = offset.checked_add(octets.len() as u32).expect("an end");
-        assert!(end <= BUFFER_BYTES && !octets.is_empty());
+        let end = offset.checked_add(bytes.len() as u32).expect("an end");
+        assert!(end <= BUFFER_BYTES && !bytes.is_empty());
         true
     }
 }
@@ -127,11 +127,11 @@ struct World {
     in_order: bool,
 }
 
-/// A device writes to buffers that it has, within them, and says so of octets of the packet.
+/// A device writes to buffers that it has, within them, and says so of bytes of the packet.
 /// `data` is a script: packets, answers, registrations.
 pub fn offload_rx(data: &[u8]) {
     let Some((&kind, mut script)) = data.split_first() else { return };
-    let tls = || Tls::new(Version::Tls13, &[3; 16], [1; 12]).expect("a key of 16 octets");
+    let tls = || Tls::new(Version::Tls13, &[3; 16], [1; 12]).expect("a key of 16 bytes");
     let nvme = agree(kind >> 2);
     let device = match kind & 3 {
         0 => Device::Tls(Box::new(Rx::new(START, 0))),
@@ -171,18 +171,18 @@ impl World {
         match step {
             step::NEXT => {
                 // What was sealed, else what the script says.
-                let mut octets = take(script, 255).to_vec();
+                let mut bytes = take(script, 255).to_vec();
                 if !self.sealed.is_empty() {
-                    let count = (octets.len() + 1).min(self.sealed.len());
-                    octets = self.sealed.drain(..count).collect();
+                    let count = (bytes.len() + 1).min(self.sealed.len());
+                    bytes = self.sealed.drain(..count).collect();
                 }
-                self.packet(self.expected(), &octets);
+                self.packet(self.expected(), &bytes);
             }
             step::AT => {
-                let distance = script.split_off_first().map_or(0, |octet| *octet as i8);
-                let octets = take(script, 255).to_vec();
+                let distance = script.split_off_first().map_or(0, |byte| *byte as i8);
+                let bytes = take(script, 255).to_vec();
                 let seq = SeqNumber(self.expected().0.wrapping_add_signed(i32::from(distance)));
-                self.packet(seq, &octets);
+                self.packet(seq, &bytes);
             }
             step::SEAL => self.seal(take(script, PLAINTEXT_BYTES_MAX)),
             step::ANSWER | step::DENY => {
@@ -264,10 +264,10 @@ impl World {
     }
 
     /// Software gets a packet that is next.
-    fn read(&mut self, mut octets: &[u8], mut result: ComposedResult) {
-        while !octets.is_empty() {
-            let Ok(taken) = self.software.push(octets, &result) else { return };
-            octets = &octets[taken..];
+    fn read(&mut self, mut bytes: &[u8], mut result: ComposedResult) {
+        while !bytes.is_empty() {
+            let Ok(taken) = self.software.push(bytes, &result) else { return };
+            bytes = &bytes[taken..];
             result.nvme = result.nvme.of(taken as u32, u32::MAX);
             match self.software.open(&mut self.stats.tls) {
                 Err(_) => return,
@@ -326,7 +326,7 @@ fn read_data(agreed: u8, data_bytes: u32) -> Vec<u8> {
 pub fn rx_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let data = read_data(3, 40);
     let count = data.len() as u8;
-    let next = |octets: &[u8]| [&[step::NEXT, octets.len() as u8], octets].concat();
+    let next = |bytes: &[u8]| [&[step::NEXT, bytes.len() as u8], bytes].concat();
     let add = [step::ADD, 1];
     let seal = [&[step::SEAL, count], &data[..]].concat();
     let mut lost = vec![step::AT, 100, count];

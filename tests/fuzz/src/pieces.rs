@@ -3,7 +3,7 @@
 
 use unlade_aead::{Backend, Key, Progress};
 
-/// What the first octets say: key length, additional data, where to cut.
+/// What the first bytes say: key length, additional data, where to cut.
 struct Script<'d> {
     key: Vec<u8>,
     nonce: [u8; 12],
@@ -12,7 +12,7 @@ struct Script<'d> {
     message: &'d [u8],
 }
 
-/// Two octets of choices, up to 15 cuts, up to 31 octets of additional data, the message.
+/// Two bytes of choices, up to 15 cuts, up to 31 bytes of additional data, the message.
 fn script(data: &[u8]) -> Option<Script<'_>> {
     let (&choice, rest) = data.split_first()?;
     let (&aad_bytes, rest) = rest.split_first()?;
@@ -31,7 +31,7 @@ fn script(data: &[u8]) -> Option<Script<'_>> {
 /// Pieces are the whole, in order, from the middle, and put together.
 pub fn aead_pieces(data: &[u8]) {
     let Some(script) = script(data) else { return };
-    let key = |backend| Key::with_backend(&script.key, backend).expect("16 or 32 octets");
+    let key = |backend| Key::with_backend(&script.key, backend).expect("16 or 32 bytes");
     let portable = key(Backend::Portable);
     let mut at = portable.begin(&script.nonce, script.aad);
     let mut sealed = script.message.to_vec();

@@ -15,7 +15,7 @@ use unlade_nic_engine::tls::{Progress, Tls, Version};
 const START: SeqNumber = SeqNumber(u32::MAX - 2000);
 const KEY: [u8; 16] = [5; 16];
 const IV: [u8; 12] = [8; 12];
-/// Octets of plaintext of the usual record.
+/// Bytes of plaintext of the usual record.
 const USUAL_BYTES: usize = 90;
 /// Most records, and steps, of one script.
 const RECORDS_MAX: usize = 64;
@@ -24,7 +24,7 @@ const STEPS_MAX: usize = 256;
 /// Steps of a script, by number; each has a length.
 pub mod step {
     #![allow(missing_docs)]
-    /// The next octets reach device and TCP.
+    /// The next bytes reach device and TCP.
     pub const NEXT: u8 = 0;
     /// They are lost.
     pub const LOSE: u8 = 1;
@@ -32,7 +32,7 @@ pub mod step {
     pub const AGAIN: u8 = 2;
     /// Software reads, and answers.
     pub const READ: u8 = 3;
-    /// The device alone gets the next octets, with one changed.
+    /// The device alone gets the next bytes, with one changed.
     pub const FORGE: u8 = 4;
     pub const COUNT: u8 = 5;
 }
@@ -47,7 +47,7 @@ struct World {
     software: Records,
     asked: Option<Request>,
     out: Vec<u8>,
-    /// What TCP has: where it starts, octets, and what the device says of them.
+    /// What TCP has: where it starts, bytes, and what the device says of them.
     tcp: BTreeMap<usize, (Vec<u8>, Option<Worked>)>,
     sent: usize,
     read: usize,
@@ -58,12 +58,12 @@ struct World {
 }
 
 /// What is released is what the peer has sealed; and unless somebody has deceived the device, all of
-/// it is. `data`: how many records, an octet for the length of each (the upper half is the usual
+/// it is. `data`: how many records, an byte for the length of each (the upper half is the usual
 /// one), then steps with their lengths.
 pub fn offload_presume(data: &[u8]) {
     let Some((&count, script)) = data.split_first() else { return };
     let (lengths, steps) = script.split_at(usize::from(count).min(RECORDS_MAX).min(script.len()));
-    let tls = || Tls::new(Version::Tls13, &KEY, IV).expect("a key of 16 octets");
+    let tls = || Tls::new(Version::Tls13, &KEY, IV).expect("a key of 16 bytes");
     let (wire, records) = stream(lengths);
     let mut rx = Rx::new(START, 0);
     rx.presume(true);
@@ -90,7 +90,7 @@ pub fn offload_presume(data: &[u8]) {
 }
 
 fn stream(lengths: &[u8]) -> (Vec<u8>, Vec<Vec<u8>>) {
-    let key = UnboundKey::new(&AES_128_GCM, &KEY).expect("a key of 16 octets");
+    let key = UnboundKey::new(&AES_128_GCM, &KEY).expect("a key of 16 bytes");
     let key = LessSafeKey::new(key);
     let (mut wire, mut records) = (Vec::new(), Vec::new());
     for (number, &length) in lengths.iter().enumerate() {
@@ -99,11 +99,11 @@ fn stream(lengths: &[u8]) -> (Vec<u8>, Vec<Vec<u8>>) {
         let header = [23, 3, 3, 0, (length + 16) as u8];
         let mut nonce = IV;
         nonce[11] ^= number as u8;
-        let mut octets = plaintext.clone();
+        let mut bytes = plaintext.clone();
         let nonce = Nonce::assume_unique_for_key(nonce);
-        key.seal_in_place_append_tag(nonce, Aad::from(header), &mut octets).expect("short");
+        key.seal_in_place_append_tag(nonce, Aad::from(header), &mut bytes).expect("short");
         wire.extend(header);
-        wire.extend(octets);
+        wire.extend(bytes);
         records.push(plaintext);
     }
     (wire, records)
@@ -142,14 +142,14 @@ impl World {
         }
     }
 
-    /// The first octet that TCP does not have.
+    /// The first byte that TCP does not have.
     fn missing(&self) -> usize {
         let mut at = self.read;
-        for (start, (octets, _)) in self.tcp.range(self.read..) {
+        for (start, (bytes, _)) in self.tcp.range(self.read..) {
             if *start > at {
                 break;
             }
-            at = start + octets.len();
+            at = start + bytes.len();
         }
         at
     }
@@ -163,7 +163,7 @@ impl World {
         (if received.pass.is_some() { from } else { payload.len() }, received.worked())
     }
 
-    /// Device and TCP get octets; TCP keeps what it has not.
+    /// Device and TCP get bytes; TCP keeps what it has not.
     fn arrive(&mut self, at: usize, end: usize) {
         if at >= end {
             return;
@@ -175,22 +175,22 @@ impl World {
         self.keep(at + from, &rest, worked);
     }
 
-    fn keep(&mut self, at: usize, octets: &[u8], worked: Option<Worked>) {
-        for (index, octet) in octets.iter().enumerate() {
+    fn keep(&mut self, at: usize, bytes: &[u8], worked: Option<Worked>) {
+        for (index, byte) in bytes.iter().enumerate() {
             let at = at + index;
             let before = self.tcp.range(..=at).next_back();
-            let has = before.is_some_and(|(start, (octets, _))| at < start + octets.len());
+            let has = before.is_some_and(|(start, (bytes, _))| at < start + bytes.len());
             if at >= self.read && !has {
-                self.tcp.insert(at, (vec![*octet], worked));
+                self.tcp.insert(at, (vec![*byte], worked));
             }
         }
     }
 
     fn read(&mut self) {
         while !self.failed {
-            let Some((octets, worked)) = self.tcp.remove(&self.read) else { return };
-            self.read += octets.len();
-            let mut rest = &octets[..];
+            let Some((bytes, worked)) = self.tcp.remove(&self.read) else { return };
+            self.read += bytes.len();
+            let mut rest = &bytes[..];
             while !rest.is_empty() {
                 let taken = self.software.push(rest, worked);
                 let Ok(taken) = taken else { return self.fail() };

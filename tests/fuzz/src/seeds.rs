@@ -111,7 +111,7 @@ pub fn all() -> Vec<Seed> {
 /// A short message in one piece, and one of many blocks that is cut near their edges.
 fn piece_scripts() -> [(&'static str, Vec<u8>); 2] {
     let mut many = vec![0x71, 13, 0, 15, 0, 16, 0, 17, 1, 0, 1, 1, 2, 90, 2, 91];
-    many.extend((0..13 + 800_u32).map(|octet| (octet * 7) as u8));
+    many.extend((0..13 + 800_u32).map(|byte| (byte * 7) as u8));
     [("short", b"\x00\x05headr0123456789".to_vec()), ("many-blocks", many)]
 }
 
@@ -352,11 +352,11 @@ fn plain() -> Snapshot {
 }
 
 fn with_tls() -> Snapshot {
-    let direction = |octet: u8| DirectionSecrets {
-        key: vec![octet; 16],
-        iv: [octet; 12],
-        sequence: octet.into(),
-        traffic_secret: vec![octet; 32],
+    let direction = |byte: u8| DirectionSecrets {
+        key: vec![byte; 16],
+        iv: [byte; 12],
+        sequence: byte.into(),
+        traffic_secret: vec![byte; 32],
     };
     let tls = TlsSnapshot {
         version: 0x0304,
@@ -403,7 +403,7 @@ fn frames() -> Vec<(&'static str, Frame)> {
         ("refuse", Frame::Refuse { id, epoch, reason: RefuseReason::Overloaded }),
         ("recall", Frame::Recall { id, epoch }),
         ("abandon", Frame::Abandon { id, epoch }),
-        ("unread", Frame::Unread { id, epoch, at_bytes: 0, octets: b"body".to_vec().into() }),
+        ("unread", Frame::Unread { id, epoch, at_bytes: 0, bytes: b"body".to_vec().into() }),
         (
             "return",
             Frame::Return {

@@ -13,9 +13,9 @@ const WRITE: u16 = 1;
 const FLUSH: u16 = 2;
 const READ_BYTES: usize = 1024;
 const WRITE_BYTES: usize = 2048;
-/// Octets of data in a PDU of the host.
+/// Bytes of data in a PDU of the host.
 const PDU_BYTES: u32 = 600;
-/// The first octet of an input: digests, an answer to ICReq comes first, a device has the buffer.
+/// The first byte of an input: digests, an answer to ICReq comes first, a device has the buffer.
 const HEADER_DIGEST: u8 = 1;
 const DATA_DIGEST: u8 = 2;
 const OPENS: u8 = 4;
@@ -57,14 +57,14 @@ fn give(reader: &mut Reader, given: &mut usize) {
     assert!(*given <= WRITE_BYTES);
 }
 
-/// All that can be seen of an initiator that received `octets` in pieces; `lent`: a device has the
+/// All that can be seen of an initiator that received `bytes` in pieces; `lent`: a device has the
 /// buffer, places nothing, and gives it back when it is told to.
-fn outcome(choice: u8, octets: &[u8], piece_bytes: usize, lent: bool) -> String {
+fn outcome(choice: u8, bytes: &[u8], piece_bytes: usize, lent: bool) -> String {
     let mut reader = reader(choice);
     let mut device = if lent { reader.lend(READ) } else { None };
     let (mut seq, mut given, mut ended) = (START, 0, String::new());
     let mut finished = Vec::new();
-    for piece in octets.chunks(piece_bytes) {
+    for piece in bytes.chunks(piece_bytes) {
         let chunk = Chunk::Opened(Bytes::copy_from_slice(piece));
         let mut received = reader.receive(seq, chunk);
         seq = seq + piece.len() as u32;
@@ -96,10 +96,10 @@ fn outcome(choice: u8, octets: &[u8], piece_bytes: usize, lent: bool) -> String 
 /// What comes of it does not depend on how it arrives, nor on who has the buffers. Where a controller
 /// asks again for data before it has got any, that depends on time.
 pub fn nic_storage(data: &[u8]) {
-    let Some((&choice, octets)) = data.split_first() else { return };
-    let whole = outcome(choice, octets, usize::MAX, false);
+    let Some((&choice, bytes)) = data.split_first() else { return };
+    let whole = outcome(choice, bytes, usize::MAX, false);
     for (piece_bytes, lent) in [(1, false), (usize::MAX, true), (13, choice & LENT != 0)] {
-        let other = outcome(choice, octets, piece_bytes, lent);
+        let other = outcome(choice, bytes, piece_bytes, lent);
         let waits = whole.contains("Transfers") || whole.contains("Short");
         assert!(whole == other || waits, "{whole} and {other}");
     }
@@ -107,7 +107,7 @@ pub fn nic_storage(data: &[u8]) {
 
 struct Script {
     digests: Digests,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 impl Script {
@@ -117,15 +117,15 @@ impl Script {
             _ => self.digests,
         };
         let common = pdu.common(data.len(), digests, 4);
-        let start = self.octets.len();
-        pdu.write(&common, &mut self.octets);
-        let header = crc32c::crc32c(&self.octets[start..]);
+        let start = self.bytes.len();
+        pdu.write(&common, &mut self.bytes);
+        let header = crc32c::crc32c(&self.bytes[start..]);
         if common.layout().has_header_digest {
-            self.octets.extend(header.to_le_bytes());
+            self.bytes.extend(header.to_le_bytes());
         }
-        self.octets.extend(data);
+        self.bytes.extend(data);
         if common.layout().has_data_digest {
-            self.octets.extend(crc32c::crc32c(data).to_le_bytes());
+            self.bytes.extend(crc32c::crc32c(data).to_le_bytes());
         }
         self
     }
@@ -150,7 +150,7 @@ impl Script {
 
 /// What a controller sends.
 pub fn storage_seeds() -> Vec<(&'static str, Vec<u8>)> {
-    let script = |choice: u8| Script { digests: digests(choice), octets: vec![choice] };
+    let script = |choice: u8| Script { digests: digests(choice), bytes: vec![choice] };
     let agreed = |digests| {
         let (version, alignment_bytes, data_bytes_max) = (0, 4, 4096);
         Pdu::InitResponse(InitResponse { version, alignment_bytes, digests, data_bytes_max })
@@ -159,11 +159,11 @@ pub fn storage_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let read = script(both | LENT).data(0, 600, false, false).data(600, 424, true, true);
     let opened = script(both | OPENS).say(agreed(Digests::BOTH), &[]);
     vec![
-        ("read", read.complete(FLUSH, Status::SUCCESS).octets),
-        ("write", script(0).ready(0, 2048).complete(WRITE, Status::SUCCESS).octets),
-        ("refused", script(HEADER_DIGEST).complete(WRITE, Status::WRITE_PROTECTED).octets),
-        ("too-much", script(0).ready(0, 2049).octets),
-        ("opened", opened.data(0, 1024, true, false).complete(READ, Status::SUCCESS).octets),
-        ("not-asked-for", script(OPENS).say(agreed(Digests::BOTH), &[]).octets),
+        ("read", read.complete(FLUSH, Status::SUCCESS).bytes),
+        ("write", script(0).ready(0, 2048).complete(WRITE, Status::SUCCESS).bytes),
+        ("refused", script(HEADER_DIGEST).complete(WRITE, Status::WRITE_PROTECTED).bytes),
+        ("too-much", script(0).ready(0, 2049).bytes),
+        ("opened", opened.data(0, 1024, true, false).complete(READ, Status::SUCCESS).bytes),
+        ("not-asked-for", script(OPENS).say(agreed(Digests::BOTH), &[]).bytes),
     ]
 }

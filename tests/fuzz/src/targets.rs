@@ -98,7 +98,7 @@ pub fn copyd_message(data: &[u8]) {
     }
 }
 
-/// What requests mean does not depend on how their octets arrive.
+/// What requests mean does not depend on how their bytes arrive.
 pub fn resp_request(data: &[u8]) {
     let whole = requests(data, data.len());
     for step in [1, 7, 64] {
@@ -106,7 +106,7 @@ pub fn resp_request(data: &[u8]) {
     }
 }
 
-/// The requests of `data` that arrives `step` octets at a time, and whether what follows is none.
+/// The requests of `data` that arrives `step` bytes at a time, and whether what follows is none.
 fn requests(data: &[u8], step: usize) -> (Vec<Vec<Vec<u8>>>, bool) {
     let mut parser = Parser::new(Limits { arguments_max: 64, bulk_bytes_max: 4096 });
     let (mut found, mut input) = (Vec::new(), Vec::new());
@@ -149,7 +149,7 @@ fn one_snapshot(data: &[u8]) {
     assert_eq!(Snapshot::decode(&out).as_ref(), Ok(&snapshot));
 }
 
-/// Frames mean one thing, however their octets arrive.
+/// Frames mean one thing, however their bytes arrive.
 pub fn frame(data: &[u8]) {
     if let Ok(Some((frame, taken))) = Frame::decode(data) {
         assert!(taken <= data.len());

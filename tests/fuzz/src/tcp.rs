@@ -104,14 +104,14 @@ impl Watched {
         match script.byte()? {
             0..=0x9f => {
                 let header = script.header()?;
-                let octets = usize::from(script.byte()?);
-                let mut pieces = vec![Bytes::from(vec![b'x'; octets])];
+                let bytes = usize::from(script.byte()?);
+                let mut pieces = vec![Bytes::from(vec![b'x'; bytes])];
                 self.connection.receive(self.now, &header, &mut pieces);
                 assert!(pieces.is_empty());
             }
             0xa0..=0xbf => {
-                let octets = usize::from(script.number()?);
-                let _ = self.connection.send(Bytes::from(vec![b'y'; octets]));
+                let bytes = usize::from(script.number()?);
+                let _ = self.connection.send(Bytes::from(vec![b'y'; bytes]));
             }
             0xc0..=0xdf => self.wait(),
             0xe0..=0xef => self.read(),
@@ -145,10 +145,10 @@ impl Watched {
             let Some(segment) = self.connection.poll_transmit(self.now, &mut gather) else {
                 return;
             };
-            let octets: usize = gather.iter().map(Bytes::len).sum();
-            assert_eq!(octets, segment.payload_bytes as usize);
-            assert!(octets == 0 || segment.mss_bytes > 0);
-            assert!(gather.iter().all(|part| part.iter().all(|&octet| octet == b'y')));
+            let bytes: usize = gather.iter().map(Bytes::len).sum();
+            assert_eq!(bytes, segment.payload_bytes as usize);
+            assert!(bytes == 0 || segment.mss_bytes > 0);
+            assert!(gather.iter().all(|part| part.iter().all(|&byte| byte == b'y')));
             assert!(self.connection.acknowledged().since(self.connection.send_end()) <= 0);
         }
         panic!("segments without end");
@@ -195,12 +195,12 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
         let bytes = header.emit((40_000, 443), &mut out);
         out[..bytes].to_vec()
     };
-    let segment = |flags: u8, seq: u16, ack: u16, octets: u8| {
+    let segment = |flags: u8, seq: u16, ack: u16, content: u8| {
         let [seq, ack] = [(seq + 8).to_be_bytes(), (ack + 8).to_be_bytes()];
-        vec![0, flags, seq[0], seq[1], ack[0], ack[1], 0x40, 0, 0, octets]
+        vec![0, flags, seq[0], seq[1], ack[0], ack[1], 0x40, 0, 0, content]
     };
     let sacked = [0, 0x10, 0, 9, 0, 9, 0x40, 0, 2, 3, 0, 4, 0, 0];
-    // A header without its step: SYN with SACK permitted and an MSS of 1344 octets.
+    // A header without its step: SYN with SACK permitted and an MSS of 1344 bytes.
     let opening = [13u8 ^ 4, 0x02, 0, 8, 0, 8, 0x40, 0, 168];
     let script = |parts: &[&[u8]]| parts.concat();
     let open = [&opening[..], &segment(0x10, 1, 1, 0)].concat();

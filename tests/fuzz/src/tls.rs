@@ -11,8 +11,8 @@ const KEY: [u8; 16] = [7; 16];
 /// The IV of the client's direction.
 const IV: [u8; 12] = [9; 12];
 
-/// Runs a script: its first octet says into which pieces the ciphertext is cut; then follow steps
-/// of a content type, a length, and that many octets. Content type 0 sends the octets as they
+/// Runs a script: its first byte says into which pieces the ciphertext is cut; then follow steps
+/// of a content type, a length, and that many bytes. Content type 0 sends the bytes as they
 /// are; any other seals them into one TLS 1.3 record.
 ///
 /// The plaintext and the outcome must not depend on the pieces, nor on the layer moving to another
@@ -87,8 +87,8 @@ fn run(mut script: &[u8]) -> Vec<u8> {
 /// Seals one record (RFC 8446 §5.2).
 fn seal(kind: u8, content: &[u8], sequence: u64, out: &mut Vec<u8>) {
     let mut nonce = IV;
-    for (octet, number) in nonce[4..].iter_mut().zip(sequence.to_be_bytes()) {
-        *octet ^= number;
+    for (byte, number) in nonce[4..].iter_mut().zip(sequence.to_be_bytes()) {
+        *byte ^= number;
     }
     let mut inner = [content, &[kind]].concat();
     let length = (inner.len() + AES_128_GCM.tag_len()) as u16;

@@ -13,7 +13,7 @@ const ARRIVALS_MAX: u64 = 10_000;
 
 /// What is read writes the same again; an error names a line that the file has.
 pub fn trace_rows(data: &[u8]) {
-    let lines = 1 + data.iter().filter(|octet| **octet == b'\n').count() as u64;
+    let lines = 1 + data.iter().filter(|byte| **byte == b'\n').count() as u64;
     let invocations: Vec<Invocations> = rows(data, lines);
     rows::<Durations>(data, lines);
     rows::<Memory>(data, lines);

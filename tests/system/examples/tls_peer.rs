@@ -43,7 +43,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// The next octets; none at an orderly end.
+    /// The next bytes; none at an orderly end.
     fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         if !self.tls {
             return (&self.tcp).read(buffer);
@@ -60,8 +60,8 @@ impl Stream {
         }
     }
 
-    fn send(&self, octets: &[u8]) -> io::Result<()> {
-        (&self.tcp).write_all(octets)
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        (&self.tcp).write_all(bytes)
     }
 
     fn finish(&self) -> io::Result<()> {
@@ -112,7 +112,7 @@ impl Stream {
         self.finish()?;
         match self.receive(&mut [0; 16])? {
             0 => Ok(()),
-            more => Err(format!("{more} octets more than were sent").into()),
+            more => Err(format!("{more} bytes more than were sent").into()),
         }
     }
 }

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 /// How long a connection may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// Most octets of a response's head.
+/// Most bytes of a response's head.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Most octets taken at once.
+/// Most bytes taken at once.
 const READ_BYTES: usize = 64 * 1024;
 
 /// What versions of TLS a client offers.
@@ -147,7 +147,7 @@ pub struct Broken {
 /// How fast a client reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// Octets taken at once.
+    /// Bytes taken at once.
     pub chunk_bytes: usize,
     /// Pause after each.
     pub pause: Duration,
@@ -170,7 +170,7 @@ pub struct Client {
     transport: Transport,
     input: Vec<u8>,
     pace: Pace,
-    /// Octets of plaintext that may still be taken; then the client has seen [`End::Enough`].
+    /// Bytes of plaintext that may still be taken; then the client has seen [`End::Enough`].
     pub budget_bytes: Option<usize>,
 }
 

@@ -202,14 +202,14 @@ pub fn ask_plainly(
     }
     let _ = write!(head, "content-length: {}\r\n\r\n", body.len());
     stream.write_all(&[head.as_bytes(), body].concat())?;
-    let mut octets = Vec::new();
-    stream.read_to_end(&mut octets)?;
-    parse(&octets).ok_or_else(|| std::io::Error::other("the answer breaks off"))
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes)?;
+    parse(&bytes).ok_or_else(|| std::io::Error::other("the answer breaks off"))
 }
 
-fn parse(octets: &[u8]) -> Option<Answer> {
-    let end = octets.windows(4).position(|four| four == b"\r\n\r\n")?;
-    let head = std::str::from_utf8(&octets[..end]).ok()?;
+fn parse(bytes: &[u8]) -> Option<Answer> {
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&bytes[..end]).ok()?;
     let mut lines = head.split("\r\n");
     let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
     let header = |line: &str| {
@@ -217,7 +217,7 @@ fn parse(octets: &[u8]) -> Option<Answer> {
         Some((name.to_ascii_lowercase(), value.trim().to_owned()))
     };
     let headers: Vec<_> = lines.filter_map(header).collect();
-    let body = octets[end + 4..].to_vec();
+    let body = bytes[end + 4..].to_vec();
     let answer = Answer { status, headers, body };
     let length = answer.header("content-length").map_or(Ok(0), str::parse).ok()?;
     (answer.body.len() == length).then_some(answer)

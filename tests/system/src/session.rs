@@ -8,9 +8,9 @@ use unlade_testkit::Random;
 const BATCHES_MAX: usize = 5;
 /// Most requests in one batch.
 const DEPTH_MAX: usize = 16;
-/// Most octets of a body that is sent among other requests.
+/// Most bytes of a body that is sent among other requests.
 const SMALL_BODY_BYTES_MAX: usize = 2_000;
-/// Most octets of a body that is sent alone.
+/// Most bytes of a body that is sent alone.
 const BODY_BYTES_MAX: usize = 200_000;
 /// Longest pause between two batches that is not meant to outlast the servers' patience.
 const PAUSE_MS_MAX: usize = 40;
@@ -39,7 +39,7 @@ pub enum Oracle {
     Any,
     /// 200 with the object of this number.
     Whole(usize),
-    /// 200 with these octets.
+    /// 200 with these bytes.
     Content(Vec<u8>),
     /// 206 with this part of the object of this number.
     Part(usize, std::ops::Range<usize>),
@@ -111,9 +111,9 @@ pub enum Leave {
     Said,
     /// The last request is none.
     Bad,
-    /// Resets after so many octets of the last batch's answers.
+    /// Resets after so many bytes of the last batch's answers.
     Abort(usize),
-    /// Closes with octets unread after so many of the last batch's answers.
+    /// Closes with bytes unread after so many of the last batch's answers.
     Walk(usize),
     /// Closes at once after the last response.
     Drop,
@@ -134,7 +134,7 @@ pub struct Session {
     pub v6: bool,
     /// Size of the receive buffer, if small.
     pub receive_buffer_bytes: Option<usize>,
-    /// Octets read at once and pause after, if slow.
+    /// Bytes read at once and pause after, if slow.
     pub slow: Option<(usize, Duration)>,
 }
 

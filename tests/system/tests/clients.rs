@@ -194,7 +194,7 @@ fn go(place: &Place) {
     }
 }
 
-/// Sixteen requests in one write, answered in order, octet by octet.
+/// Sixteen requests in one write, answered in order, byte by byte.
 fn pipelining(place: &Place) {
     let names = [
         "4KiB", "set/01", "1KiB", "set/00", "16KiB", "set/17", "64KiB", "set/33", "1KiB", "set/48",
@@ -306,7 +306,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until `pattern` and so many octets after it have come, and takes all up to there.
+    /// Waits until `pattern` and so many bytes after it have come, and takes all up to there.
     fn wait(&mut self, pattern: &[u8], bytes: usize, what: &str) -> Vec<u8> {
         let deadline = Instant::now() + PATIENCE;
         loop {

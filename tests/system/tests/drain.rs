@@ -186,7 +186,7 @@ fn a_server_that_drains_waits_until_its_balancer_has_read_what_came_back() {
     let hear = |client: &mut Client| {
         let response = client.response(false).unwrap();
         assert_eq!(response.status(), 200);
-        assert!(response.body == content, "other octets");
+        assert!(response.body == content, "other bytes");
     };
     // Twice, so that each is at a server when its answer is here.
     for _ in 0..2 {

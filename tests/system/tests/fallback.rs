@@ -39,9 +39,9 @@ fn get(stream: &mut TcpStream, path: &str) -> std::io::Result<(u16, Vec<u8>)> {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: one.objects.lab\r\n\r\n")?;
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
-        let mut octet = [0];
-        stream.read_exact(&mut octet)?;
-        head.push(octet[0]);
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        head.push(byte[0]);
     }
     let head = String::from_utf8_lossy(&head).to_ascii_lowercase();
     let number = |text: Option<&str>| text.and_then(|text| text.trim().parse::<usize>().ok());
@@ -238,7 +238,7 @@ fn a_slow_reader_gets_the_end_of_its_answer() {
         std::thread::sleep(SLOW);
         let response = client.response(false).unwrap();
         assert_eq!((response.status(), response.body.len()), (200, whole.len()), "{address}");
-        assert!(response.body == whole, "{address}: other octets");
+        assert!(response.body == whole, "{address}: other bytes");
         assert_eq!(
             client.wait_end(),
             End::Closed,

@@ -337,12 +337,12 @@ impl KeptAlive {
             asked.push_str(&format!("{name}: {value}\r\n"));
         }
         asked.push_str("\r\n");
-        let (mut answer, mut octets) = (Vec::new(), [0; 65536]);
+        let (mut answer, mut bytes) = (Vec::new(), [0; 65536]);
         let _ = self.0.write_all(asked.as_bytes());
         while !answer.ends_with(b"}") {
-            match self.0.read(&mut octets) {
+            match self.0.read(&mut bytes) {
                 Ok(0) | Err(_) => break,
-                Ok(read) => answer.extend_from_slice(&octets[..read]),
+                Ok(read) => answer.extend_from_slice(&bytes[..read]),
             }
         }
         String::from_utf8_lossy(&answer).into_owned()

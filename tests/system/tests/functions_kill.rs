@@ -1,5 +1,5 @@
 //! Everything that belongs to functions is killed, at every stage of an invocation: no success
-//! without its object, every failure a clear error, no tenant's octets with another.
+//! without its object, every failure a clear error, no tenant's bytes with another.
 //!
 //! `UNLADE_KILL_RUNS` is the number of runs a stage.
 
@@ -28,7 +28,7 @@ def handler(event, context):
     if "in" in event:
         body = s3.get_object(Bucket=event["bucket"], Key=event["in"])["Body"].read()
         if body != event["bucket"].encode() * 5000:
-            raise AssertionError("other octets")
+            raise AssertionError("other bytes")
     at(event, "read")
     s3.put_object(Bucket=event["bucket"], Key=event["out"], Body=event["token"].encode() * 1000)
     at(event, "written")
@@ -178,14 +178,14 @@ impl Bed {
         }
     }
 
-    /// Another tenant's function works, as soon as all is there again, and sees its own octets.
+    /// Another tenant's function works, as soon as all is there again, and sees its own bytes.
     fn others(&mut self) {
         let token = format!("{:016x}", self.random.next());
         let event = json!({"bucket": "others", "in": "in", "out": "o", "token": token});
         let answer = until("the others are served", || {
             let answer = self.gateway.try_invoke("others", &event, &[]).ok()?;
             let seen = String::from_utf8_lossy(&answer.body).into_owned();
-            assert!(!seen.contains("other octets"), "{seen}");
+            assert!(!seen.contains("other bytes"), "{seen}");
             answer.is_success().then_some(answer)
         });
         assert_eq!(answer.json(), Value::from(token));

@@ -1,5 +1,5 @@
 //! `unlade nic run` over the kernel's TCP: OpenSSL, curl, nginx and rustls at the other end, the
-//! wire losing, reordering and doubling frames, every octet compared.
+//! wire losing, reordering and doubling frames, every byte compared.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,7 +22,7 @@ mod net;
 use net::*;
 
 const NAME: &str = "peer.example";
-/// Octets of a body, each way.
+/// Bytes of a body, each way.
 const BODY_BYTES: usize = 3_000_000;
 /// What the wire does to frames, in both directions.
 const IMPAIRED: &str = "loss=2%,reorder=2%,duplicate=1%,seed=7";
@@ -36,7 +36,7 @@ fn body(seed: u64) -> Vec<u8> {
     Random::new(seed).bytes(BODY_BYTES)
 }
 
-/// Gives a child its input while all of its output is read, `bytes` octets.
+/// Gives a child its input while all of its output is read, `bytes` bytes.
 fn exchange(child: &mut Child, input: Vec<u8>, bytes: usize) -> Vec<u8> {
     let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     let writer = thread::spawn(move || {
@@ -97,7 +97,7 @@ fn wait_line(lines: &Receiver<String>, expected: &str) {
 /// The device has done its work on a connection with a body each way.
 fn assert_offloaded(net: &Net) {
     assert_eq!(net.metric("connections_offloaded"), net.metric("connections_accepted"));
-    // What is counted is told after the octets have left.
+    // What is counted is told after the bytes have left.
     net.until("all of it sealed", || net.metric("tx_tls_encrypted_bytes") as usize > BODY_BYTES);
     assert!(net.metric("rx_tls_decrypted_packets") > 0);
     assert!(net.metric("records_offloaded") > 0);
@@ -247,7 +247,7 @@ fn rustls_over_a_good_wire_is_offloaded_whole() {
 }
 
 #[test]
-fn in_software_the_same_octets_come() {
+fn in_software_the_same_bytes_come() {
     needs!("ip");
     let mut net = Net::new();
     let _server = net.echo();
@@ -305,7 +305,7 @@ fn curl_sends_and_gets_a_body() {
     curl_puts(&["--tls-max", "1.2"]);
 }
 
-/// Sends `sent` through the originator and returns what comes back, `bytes` octets.
+/// Sends `sent` through the originator and returns what comes back, `bytes` bytes.
 fn through_originator(net: &Net, sent: Vec<u8>, bytes: usize) -> Vec<u8> {
     let client = net.inside(Side::Host, move || {
         let mut tcp = TcpStream::connect("127.0.0.1:8443").unwrap();
@@ -487,7 +487,7 @@ impl Checker {
         Checker { over, seen_bytes, thread }
     }
 
-    /// Frames with plaintext, and octets that were searched.
+    /// Frames with plaintext, and bytes that were searched.
     fn finish(self) -> (usize, u64) {
         self.over.store(true, Ordering::Relaxed);
         (self.thread.join().unwrap(), self.seen_bytes.load(Ordering::Relaxed))

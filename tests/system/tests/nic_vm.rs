@@ -9,7 +9,7 @@ use system_tests::{example, said, text, turn, unlade};
 const NAME: &str = "peer.example";
 /// The kernel's TLS, what its AES-GCM is made of, and TAP devices.
 const MODULES: [&str; 6] = ["tls", "tun", "aesni_intel", "gcm", "ctr", "ghash-generic"];
-/// Octets of a body, each way.
+/// Bytes of a body, each way.
 const BODY_BYTES: u64 = 1_000_000;
 /// What the wire does to frames, in both directions.
 const IMPAIRED: &str = "loss=2%,reorder=2%,duplicate=1%,seed=11";

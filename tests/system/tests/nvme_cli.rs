@@ -61,14 +61,14 @@ fn done(arguments: &[&str]) -> String {
 
 /// Writes a file, reads it back, and lets the program check itself.
 fn exercise(address: &str, options: &[&str], directory: &Path) {
-    let octets = Random::new(5).bytes(5 << 20);
+    let bytes = Random::new(5).bytes(5 << 20);
     let (source, copy) = (directory.join("in"), directory.join("out"));
-    fs::write(&source, &octets).unwrap();
+    fs::write(&source, &bytes).unwrap();
     let with = |arguments: &[&str]| done(&[arguments, options].concat());
     let (source, copy_name) = (source.to_str().unwrap(), copy.to_str().unwrap());
     with(&["write", address, "--offset", "1MiB", "--in", source]);
     with(&["read", address, "--offset", "1MiB", "--length", "5MiB", "--out", copy_name]);
-    assert!(fs::read(&copy).unwrap() == octets);
+    assert!(fs::read(&copy).unwrap() == bytes);
     for pattern in ["randread", "randwrite", "mix", "read", "write"] {
         let mut bench = vec!["bench", address, "--pattern", pattern, "--overwrite", "--verify"];
         bench.extend(["--span", "8MiB", "--duration", "200ms", "--queues", "2", "--json"]);
@@ -171,7 +171,7 @@ impl Running {
         command.arg("nvme").args(arguments).stdin(Stdio::null());
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-        // It is under way when the first octet has come.
+        // It is under way when the first byte has come.
         let mut out = child.stdout.take().expect("a pipe");
         out.read_exact(&mut [0]).expect("it gives something");
         std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));

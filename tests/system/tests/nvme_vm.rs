@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use system_tests::vm::{self, Network, Vm};
 use system_tests::{said, text, turn, unlade};
 
-/// Octets of each namespace.
+/// Bytes of each namespace.
 const NAMESPACE_BYTES: u64 = 64 << 20;
 const NQN: &str = "nqn.2026-01.io.unlade:vm";
 /// Modules of the initiator and of the file system.
@@ -317,7 +317,7 @@ dmesg | grep -iE 'nvme.*(error|fail|duplicate|reject)' || true
         let wrong = there
             .iter()
             .enumerate()
-            .find(|(at, octet)| **octet != if is_new(*at) { new } else { old });
+            .find(|(at, byte)| **byte != if is_new(*at) { new } else { old });
         assert_eq!(wrong, None, "{}", path.display());
     }
 }

@@ -13,9 +13,9 @@ const NQN: &str = "nqn.2014-08.org.example:kernel";
 // The kernel ends connections that ask for digests where it has no crc32c.
 const MODULES: [&str; 3] = ["nvmet", "nvmet-tcp", "crc32c"];
 const LOSSY_MODULES: [&str; 5] = ["sch_netem", "ifb", "sch_ingress", "cls_matchall", "act_mirred"];
-/// Octets of the namespace.
+/// Bytes of the namespace.
 const DISK_BYTES: usize = 32 << 20;
-/// Where the written part begins, octets.
+/// Where the written part begins, bytes.
 const OFFSET: usize = 4 << 20;
 /// How long the machine may take until its target answers.
 const BOOT: Duration = Duration::from_secs(120);
@@ -130,9 +130,9 @@ fn use_target(network: &Network, directory: &Path, seed: u64, digests: &[&str]) 
     disk
 }
 
-fn sha256(directory: &Path, octets: &[u8]) -> String {
+fn sha256(directory: &Path, bytes: &[u8]) -> String {
     let file = directory.join("expected.img");
-    fs::write(&file, octets).unwrap();
+    fs::write(&file, bytes).unwrap();
     let output = std::process::Command::new("sha256sum").arg(&file).output().unwrap();
     text(&output).split(' ').next().unwrap_or_default().to_owned()
 }

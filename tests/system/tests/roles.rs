@@ -141,7 +141,7 @@ fn a_server_cannot_take_the_connections_of_others_in_the_name_of_the_balancer() 
         client.send(get.as_bytes()).unwrap();
         let response = client.response(false).unwrap();
         assert_eq!(response.status(), 200);
-        assert!(response.body == whole, "other octets");
+        assert!(response.body == whole, "other bytes");
     };
     let mut clients: Vec<Client> = std::thread::scope(|scope| {
         let connect = || {

@@ -148,7 +148,7 @@ impl<'l> Uploader<'l> {
         self.stream.write_all(head.as_bytes()).unwrap();
         let (status, body) = self.response();
         assert_eq!((status, body.len()), (200, content.len()), "{path}");
-        assert!(body == content, "{path}: other octets");
+        assert!(body == content, "{path}: other bytes");
     }
 }
 
@@ -284,7 +284,7 @@ fn pipelined_uploads_do_not_hang() {
                 for (at, body) in mixed.iter().enumerate() {
                     let (status, answer) = client.response();
                     assert!((200..300).contains(&status), "request {at}: {status}");
-                    assert!(body.is_some() || answer == object, "request {at}: other octets");
+                    assert!(body.is_some() || answer == object, "request {at}: other bytes");
                 }
             });
             for (at, body) in pair.iter().enumerate() {
@@ -320,7 +320,7 @@ fn curl_uploads_one_large_file_after_another() {
     assert!(output.status.success(), "{}", said(&output));
     for at in 0..urls.len() {
         let stored = std::fs::read(lab.dir().join(format!("objects/up/{at}"))).unwrap();
-        assert!(stored == content, "/up/{at}: other octets");
+        assert!(stored == content, "/up/{at}: other bytes");
     }
     expect_nothing_broke(&lab);
 }

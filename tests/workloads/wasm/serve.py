@@ -28,7 +28,7 @@ class Filter:
         self._memory, self._filter = exports["memory"], exports["filter"]
 
     def run(self, octets):
-        """The octets of the lines that are kept."""
+        """The bytes of the lines that are kept."""
         at = PAGE_BYTES
         due = at + 2 * len(octets)
         have = self._memory.data_len(self._store)

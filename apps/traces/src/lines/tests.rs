@@ -78,8 +78,8 @@ fn lines_that_are_too_long_or_no_text_end_or_are_skipped() {
 }
 
 /// Whatever is read can be written, and is then read as the same.
-fn again<R: Row + PartialEq + std::fmt::Debug>(octets: &[u8]) {
-    let Ok(rows) = Rows::<R>::of(octets) else { return };
+fn again<R: Row + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+    let Ok(rows) = Rows::<R>::of(bytes) else { return };
     let rows: Vec<R> = rows.filter_map(Result::ok).collect();
     let text = write(&rows);
     let read: Result<Vec<R>, _> = Rows::<R>::of(text.as_bytes()).unwrap().collect();
@@ -99,14 +99,14 @@ fn spoilt_files_are_survived() {
         write(&made.calls().unwrap()),
     ];
     cases(400, |random| {
-        let mut octets = random.pick(&files).into_bytes();
+        let mut bytes = random.pick(&files).into_bytes();
         for _ in 0..1 + random.below(4u32) {
-            let at = random.below(octets.len());
-            octets[at] = random.pick(b"0,9.-\n\r\x00\xffaeE+\"1");
+            let at = random.below(bytes.len());
+            bytes[at] = random.pick(b"0,9.-\n\r\x00\xffaeE+\"1");
         }
-        again::<Invocations>(&octets);
-        again::<Durations>(&octets);
-        again::<Memory>(&octets);
-        again::<Call>(&octets);
+        again::<Invocations>(&bytes);
+        again::<Durations>(&bytes);
+        again::<Memory>(&bytes);
+        again::<Call>(&bytes);
     });
 }

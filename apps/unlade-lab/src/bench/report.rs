@@ -114,7 +114,7 @@ const QUESTIONS: [Question; 11] = [
     },
     Question {
         file: "replayed",
-        title: "Octets that the engine worked on again",
+        title: "Bytes that the engine worked on again",
         metric: "replayed_percent",
         scale: 1.0,
         y_label: "% of what was sent",

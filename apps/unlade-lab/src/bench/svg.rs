@@ -15,7 +15,7 @@ const COLOURS: [&str; 8] =
 /// What is to the right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Axis {
-    /// Octets, logarithmic.
+    /// Bytes, logarithmic.
     Bytes,
     /// How many of something, logarithmic.
     Count,

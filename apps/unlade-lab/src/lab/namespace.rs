@@ -40,7 +40,7 @@ pub fn tools_at_work(lab: &LabName) -> Vec<u32> {
 /// Whether the words of a command line, each ended by a zero, are `ip`'s on a namespace of `lab`.
 /// A process of the lab is `setsid`, then `ip`, before it is itself.
 fn works_on(command_line: &[u8], lab: &LabName) -> bool {
-    let mut words = command_line.split(|octet| *octet == 0).map(String::from_utf8_lossy);
+    let mut words = command_line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
     let program = words.next().unwrap_or_default();
     matches!(program.rsplit('/').next(), Some("ip" | "setsid"))
         && words.any(|word| LabName::of_namespace(&word).as_ref() == Some(lab))

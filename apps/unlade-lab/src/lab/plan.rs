@@ -11,7 +11,7 @@ use std::str::FromStr;
 pub const SERVERS_MAX: u16 = 64;
 /// Characters of a lab's name; a network interface must be able to carry what derives from it.
 pub const NAME_CHARS_MAX: usize = 24;
-/// Labs that can exist at the same time: the third octet of 10.x.0.0 numbers them.
+/// Labs that can exist at the same time: the third byte of 10.x.0.0 numbers them.
 pub const LABS_MAX: u8 = 250;
 /// Where labs keep their state, one directory each.
 pub const STATE_ROOT: &str = "/run/unlade/lab";

@@ -17,7 +17,7 @@ use unlade_testkit::Random;
 
 /// Longest latency that is told apart, microseconds.
 const LATENCY_US_MAX: u64 = 600_000_000;
-/// Octets written at a time where a span is filled before it is read.
+/// Bytes written at a time where a span is filled before it is read.
 const FILL_BYTES: u64 = 1 << 20;
 /// How much of the namespace is used where nothing is said, and all of it is to be filled first.
 const VERIFY_SPAN_BYTES: u64 = 64 << 20;
@@ -56,7 +56,7 @@ impl Pattern {
 /// Measure reads and writes, as fio does: a number of them is always in flight
 ///
 /// Processor time is that of this process: kernel and program, with everything that TCP costs at
-/// this end. With --verify the span is filled with octets that follow from seed and place, and
+/// this end. With --verify the span is filled with bytes that follow from seed and place, and
 /// each block that is read is compared.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
@@ -65,7 +65,7 @@ pub struct BenchArgs {
     /// What to do
     #[arg(long, value_enum, default_value = "randread")]
     pattern: Pattern,
-    /// Octets of one read or write
+    /// Bytes of one read or write
     #[arg(long, default_value = "4KiB", value_name = "BYTES")]
     block_bytes: ByteSize,
     /// How long
@@ -109,19 +109,19 @@ struct Done {
     latency_us: Histogram<u64>,
 }
 
-/// The octets that belong at `offset`: they follow from seed and place, a word from each eight.
-fn content(seed: u64, offset: u64, octets: &mut [u8]) {
-    // A generator for each 512 octets, so that a block of any size has the same content.
-    for (at, sector) in octets.chunks_mut(512).enumerate() {
+/// The bytes that belong at `offset`: they follow from seed and place, a word from each eight.
+fn content(seed: u64, offset: u64, bytes: &mut [u8]) {
+    // A generator for each 512 bytes, so that a block of any size has the same content.
+    for (at, sector) in bytes.chunks_mut(512).enumerate() {
         let sector_offset = offset + 512 * at as u64;
         Random::new(seed ^ sector_offset.wrapping_mul(0x9e37_79b9_7f4a_7c15)).fill(sector);
     }
 }
 
 fn written(plan: &Plan, offset: u64, bytes: u64) -> Bytes {
-    let mut octets = vec![0; bytes as usize];
-    content(plan.seed, offset, &mut octets);
-    octets.into()
+    let mut buffer = vec![0; bytes as usize];
+    content(plan.seed, offset, &mut buffer);
+    buffer.into()
 }
 
 /// Runs `unlade nvme bench`.
@@ -144,7 +144,7 @@ pub async fn run(args: &BenchArgs) -> Result<()> {
     }
     let blocks = span / block_bytes;
     if blocks == 0 {
-        bail!("a span of {span} octets has no block of {block_bytes}");
+        bail!("a span of {span} bytes has no block of {block_bytes}");
     }
     let mut plan = Plan {
         namespace,
@@ -201,7 +201,7 @@ async fn work(plan: Plan, number: u64, workers: u64) -> Result<Done> {
     let mut done = Done { reads: 0, writes: 0, latency_us: histogram()? };
     let mut buffer = vec![0; plan.block_bytes as usize];
     let mut expected = vec![0; if plan.verify { buffer.len() } else { 0 }];
-    // The same octets are written again and again where nobody looks at them.
+    // The same bytes are written again and again where nobody looks at them.
     let filler = written(&plan, number * plan.block_bytes, plan.block_bytes);
     let mut turn = number;
     while Instant::now() < plan.until {
@@ -216,13 +216,13 @@ async fn work(plan: Plan, number: u64, workers: u64) -> Result<Done> {
             Pattern::Read | Pattern::Randread => false,
             Pattern::Mix => random.below(2) == 0,
         };
-        let octets = match (is_write, plan.verify) {
+        let bytes = match (is_write, plan.verify) {
             (true, true) => written(&plan, offset, plan.block_bytes),
             _ => filler.clone(),
         };
         let began = Instant::now();
         if is_write {
-            plan.namespace.write(offset, octets).await?;
+            plan.namespace.write(offset, bytes).await?;
             done.writes += 1;
         } else {
             buffer = plan.namespace.read_owned(offset, buffer).await?;
@@ -284,7 +284,7 @@ fn report(
         }));
     }
     line(format_args!(
-        "{} of {} octets: {:.0} operations/s, {:.1} MB/s, {} reads, {} writes{}",
+        "{} of {} bytes: {:.0} operations/s, {:.1} MB/s, {} reads, {} writes{}",
         plan.pattern.name(),
         plan.block_bytes,
         operations as f64 / seconds,
@@ -301,7 +301,7 @@ fn report(
         total.latency_us.max(),
     ))?;
     line(format_args!(
-        "processor time of this end: {:.0} ns an operation, {:.3} ns an octet; {} reconnections, {} \
+        "processor time of this end: {:.0} ns an operation, {:.3} ns an byte; {} reconnections, {} \
          repeated, {} wrong digests",
         per(operations),
         per(bytes),

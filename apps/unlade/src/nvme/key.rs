@@ -15,7 +15,7 @@ pub struct KeyArgs {
     /// A new file for it, readable by its owner only; standard output without
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// 48 octets for TLS_AES_256_GCM_SHA384, instead of 32 for TLS_AES_128_GCM_SHA256
+    /// 48 bytes for TLS_AES_256_GCM_SHA384, instead of 32 for TLS_AES_128_GCM_SHA256
     #[arg(long)]
     long: bool,
 }

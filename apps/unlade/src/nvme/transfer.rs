@@ -16,7 +16,7 @@ use unlade_command::output::line;
 use unlade_config::ByteSize;
 use unlade_nvme::initiator::{Address, Namespace};
 
-/// Octets of one step.
+/// Bytes of one step.
 const STEP_BYTES: usize = 1 << 20;
 /// Steps at a time.
 const STEPS_MAX: usize = 8;
@@ -75,7 +75,7 @@ fn progress(bytes: Option<u64>) -> ProgressBar {
 fn report(verb: &str, bytes: u64, started: Instant, to_stderr: bool) -> Result<()> {
     let seconds = started.elapsed().as_secs_f64().max(1e-9);
     let rate = bytes as f64 / seconds / 1e6;
-    let text = format!("{verb} {bytes} octets in {seconds:.3} s, {rate:.1} MB/s");
+    let text = format!("{verb} {bytes} bytes in {seconds:.3} s, {rate:.1} MB/s");
     if to_stderr {
         eprintln!("{text}");
         return Ok(());
@@ -93,7 +93,7 @@ pub async fn read(args: &ReadArgs) -> Result<()> {
     let start = args.offset.0;
     let length = args.length.map_or_else(|| size.saturating_sub(start), |length| length.0);
     let Some(end) = start.checked_add(length).filter(|end| *end <= size) else {
-        bail!("--offset {start} and --length {length} go beyond the namespace's {size} octets");
+        bail!("--offset {start} and --length {length} go beyond the namespace's {size} bytes");
     };
     let is_stdout = args.out.as_os_str() == "-";
     let mut out: Box<dyn Write> = match is_stdout {
@@ -113,11 +113,11 @@ pub async fn read(args: &ReadArgs) -> Result<()> {
             at += bytes;
         }
         let Some((from, step)) = waiting.pop_front() else { break };
-        let octets = step.await.context("reading")??;
+        let content = step.await.context("reading")??;
         // Blocks at both ends may be wanted in part.
         let first = start.saturating_sub(from) as usize;
-        let last = (end - from).min(octets.len() as u64) as usize;
-        out.write_all(&octets[first..last]).with_context(|| args.out.display().to_string())?;
+        let last = (end - from).min(content.len() as u64) as usize;
+        out.write_all(&content[first..last]).with_context(|| args.out.display().to_string())?;
         bar.inc((last - first) as u64);
     }
     out.flush().with_context(|| args.out.display().to_string())?;
@@ -134,9 +134,9 @@ fn read_step(namespace: &Namespace, offset: u64, bytes: usize) -> Step<Vec<u8>> 
     tokio::spawn(async move { namespace.read_owned(offset, vec![0; bytes]).await })
 }
 
-fn write_step(namespace: &Namespace, offset: u64, octets: Vec<u8>) -> Step<()> {
+fn write_step(namespace: &Namespace, offset: u64, bytes: Vec<u8>) -> Step<()> {
     let namespace = namespace.clone();
-    tokio::spawn(async move { namespace.write(offset, Bytes::from(octets)).await })
+    tokio::spawn(async move { namespace.write(offset, Bytes::from(bytes)).await })
 }
 
 /// Runs `unlade nvme write`.
@@ -158,7 +158,7 @@ pub async fn write(args: &WriteArgs) -> Result<()> {
     let block = u64::from(namespace.block_bytes());
     let start = args.offset.0;
     if !start.is_multiple_of(block) {
-        bail!("--offset {start} is not of whole blocks of {block} octets");
+        bail!("--offset {start} is not of whole blocks of {block} bytes");
     }
     if let Some(bytes) = known {
         check_room(&namespace, start, bytes, args.pad)?;
@@ -167,15 +167,15 @@ pub async fn write(args: &WriteArgs) -> Result<()> {
     let _notice = Notice::start(namespace.controller(), args.address.peer(), &bar);
     let (mut at, mut total, mut waiting) = (start, 0, VecDeque::new());
     loop {
-        let mut octets = Vec::with_capacity(STEP_BYTES);
-        let count = input.by_ref().take(STEP_BYTES as u64).read_to_end(&mut octets);
+        let mut content = Vec::with_capacity(STEP_BYTES);
+        let count = input.by_ref().take(STEP_BYTES as u64).read_to_end(&mut content);
         let count = count.with_context(name)? as u64;
         if count == 0 {
             break;
         }
         check_room(&namespace, at, count, args.pad)?;
-        octets.resize(count.next_multiple_of(block) as usize, 0);
-        waiting.push_back((count, write_step(&namespace, at, octets)));
+        content.resize(count.next_multiple_of(block) as usize, 0);
+        waiting.push_back((count, write_step(&namespace, at, content)));
         at += count.next_multiple_of(block);
         if waiting.len() == STEPS_MAX {
             total += finish_write(&mut waiting, &bar).await?;
@@ -201,11 +201,11 @@ async fn finish_write(waiting: &mut VecDeque<(u64, Step<()>)>, bar: &ProgressBar
 fn check_room(namespace: &Namespace, start: u64, bytes: u64, pad: bool) -> Result<()> {
     let (block, size) = (u64::from(namespace.block_bytes()), namespace.size_bytes());
     if !pad && !bytes.is_multiple_of(block) {
-        bail!("{bytes} octets are not of whole blocks of {block}; --pad fills the last one");
+        bail!("{bytes} bytes are not of whole blocks of {block}; --pad fills the last one");
     }
     let end = start.checked_add(bytes.next_multiple_of(block));
     if end.is_none_or(|end| end > size) {
-        bail!("{bytes} octets from {start} on go beyond the namespace's {size} octets");
+        bail!("{bytes} bytes from {start} on go beyond the namespace's {size} bytes");
     }
     Ok(())
 }

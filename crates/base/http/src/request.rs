@@ -263,7 +263,7 @@ fn skip_empty_line(buf: &[u8]) -> Result<Option<usize>, HeadError> {
     }
 }
 
-/// Octets of the request line that there are.
+/// Bytes of the request line that there are.
 fn line_bytes(buf: &[u8], start: usize) -> usize {
     let line = memchr::memchr(b'\n', buf.get(start..).unwrap_or_default());
     line.unwrap_or(buf.len() - start)

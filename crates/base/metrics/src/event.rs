@@ -357,7 +357,7 @@ events! {
     /// A fetch ahead of a function's request ended
     HostioPrefetch(end: PrefetchEnd) => "unlade_hostio_prefetches",
         "Objects fetched before they were asked for, by what became of them.";
-    /// How long fetches that were used took, from their start to their last octet
+    /// How long fetches that were used took, from their start to their last byte
     HostioPrefetchTime => "unlade_hostio_prefetch_nanoseconds",
         "Nanoseconds of fetches ahead that were used, from their start to their last byte.";
     /// How much of that time the function had already asked

@@ -58,11 +58,11 @@ impl FrameSegment {
             match frame.get(12..14)? {
                 [0x08, 0x00] => {
                     let (header, bytes) = find_in_ipv4(ip)?;
-                    (octets::<4>(ip, 12)?.into(), octets::<4>(ip, 16)?.into(), header, bytes)
+                    (field::<4>(ip, 12)?.into(), field::<4>(ip, 16)?.into(), header, bytes)
                 }
                 [0x86, 0xdd] => {
                     let (header, bytes) = find_in_ipv6(ip)?;
-                    (octets::<16>(ip, 8)?.into(), octets::<16>(ip, 24)?.into(), header, bytes)
+                    (field::<16>(ip, 8)?.into(), field::<16>(ip, 24)?.into(), header, bytes)
                 }
                 _ => return None,
             };
@@ -75,12 +75,12 @@ impl FrameSegment {
     }
 }
 
-fn octets<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+fn field<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at + N)?.try_into().ok()
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u16> {
-    octets(bytes, at).map(u16::from_be_bytes)
+    field(bytes, at).map(u16::from_be_bytes)
 }
 
 /// Where the TCP header is in an IPv4 packet, and how long the segment.

@@ -8,7 +8,7 @@ use core::ops::{Add, Sub};
 pub struct SeqNumber(pub u32);
 
 impl SeqNumber {
-    /// Octets from `earlier` to `self`; negative where `self` is the earlier one.
+    /// Bytes from `earlier` to `self`; negative where `self` is the earlier one.
     pub fn since(self, earlier: SeqNumber) -> i32 {
         self.0.wrapping_sub(earlier.0) as i32
     }
@@ -21,15 +21,15 @@ impl SeqNumber {
 
 impl Add<u32> for SeqNumber {
     type Output = SeqNumber;
-    fn add(self, octets: u32) -> SeqNumber {
-        SeqNumber(self.0.wrapping_add(octets))
+    fn add(self, bytes: u32) -> SeqNumber {
+        SeqNumber(self.0.wrapping_add(bytes))
     }
 }
 
 impl Sub<u32> for SeqNumber {
     type Output = SeqNumber;
-    fn sub(self, octets: u32) -> SeqNumber {
-        SeqNumber(self.0.wrapping_sub(octets))
+    fn sub(self, bytes: u32) -> SeqNumber {
+        SeqNumber(self.0.wrapping_sub(bytes))
     }
 }
 

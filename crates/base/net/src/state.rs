@@ -13,7 +13,7 @@ pub const QUEUE_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// What the two ends agreed on in SYN and SYN-ACK. Only what is set here is restored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NegotiatedOptions {
-    /// Largest segment this end may send, in octets (the clamp that TCP_MAXSEG reports).
+    /// Largest segment this end may send, in bytes (the clamp that TCP_MAXSEG reports).
     pub mss_bytes: u16,
     /// (our shift for the peer's windows, the shift of windows we announce); RFC 7323 §2.
     pub window_scale: Option<(u8, u8)>,
@@ -31,11 +31,11 @@ pub struct NegotiatedOptions {
 pub struct Windows {
     /// Sequence number of the segment that last updated the send window.
     pub snd_wl1: u32,
-    /// The window the peer granted, octets.
+    /// The window the peer granted, bytes.
     pub snd_wnd: u32,
-    /// The largest window the peer ever granted, octets.
+    /// The largest window the peer ever granted, bytes.
     pub max_window: u32,
-    /// The window we granted, octets.
+    /// The window we granted, bytes.
     pub rcv_wnd: u32,
     /// rcv_nxt when we last announced a window.
     pub rcv_wup: u32,
@@ -74,9 +74,9 @@ pub struct TcpSnapshot {
     pub flow: FlowKey,
     /// What was negotiated.
     pub options: NegotiatedOptions,
-    /// Sequence number of the first octet of `send_queue` (snd_una).
+    /// Sequence number of the first byte of `send_queue` (snd_una).
     pub send_seq: SeqNumber,
-    /// Sequence number of the first octet of `receive_queue`.
+    /// Sequence number of the first byte of `receive_queue`.
     pub receive_seq: SeqNumber,
     /// Sent, not acknowledged.
     pub send_queue: Vec<u8>,
@@ -109,13 +109,13 @@ impl TcpSnapshot {
         *clock = clock.wrapping_add((ticks as u32).wrapping_add(1) & !1);
     }
 
-    /// Sequence number behind the last octet that was sent.
+    /// Sequence number behind the last byte that was sent.
     pub fn send_end(&self) -> SeqNumber {
         self.send_seq + self.send_queue.len() as u32
     }
 
-    /// True where this newer state of the same socket cannot be replaced by `older`: octets came
-    /// in, octets were acknowledged, or the peer opened a window that was closed.
+    /// True where this newer state of the same socket cannot be replaced by `older`: bytes came
+    /// in, bytes were acknowledged, or the peer opened a window that was closed.
     pub fn supersedes(&self, older: &TcpSnapshot) -> bool {
         self.receive_queue.len() != older.receive_queue.len()
             || self.receive_seq != older.receive_seq

@@ -45,7 +45,7 @@ pub(crate) struct Carried {
     opening: Box<dyn Opening>,
     /// Gone once the device has been told to let go of the connection.
     sealing: Option<Box<dyn Sealing>>,
-    /// Octets that the device knows, to be written next.
+    /// Bytes that the device knows, to be written next.
     announced: Bytes,
     /// Whole records behind them that it does not know yet.
     waiting: Bytes,
@@ -76,13 +76,13 @@ impl Carried {
     pub(crate) fn receive_read(
         &mut self,
         record: &mut RecordLayer,
-        octets: &[u8],
+        bytes: &[u8],
         plaintext: &mut Vec<u8>,
     ) -> Result<Received, unlade_tls::RecordError> {
-        self.opening.receive_read(record, octets, plaintext)
+        self.opening.receive_read(record, bytes, plaintext)
     }
 
-    /// Reads once. Returns how many octets came, 0 at the end of the stream, and what the record
+    /// Reads once. Returns how many bytes came, 0 at the end of the stream, and what the record
     /// layer says of them. Cancel-safe.
     pub(crate) async fn read(
         &mut self,
@@ -119,7 +119,7 @@ impl Carried {
         Ok(())
     }
 
-    /// Sends `bytes` octets of plaintext, which `fill` puts into one place after the other.
+    /// Sends `bytes` bytes of plaintext, which `fill` puts into one place after the other.
     pub(crate) async fn send(
         &mut self,
         transport: Transport<'_>,
@@ -202,7 +202,7 @@ impl Carried {
             record.resume_sealing();
         }
         loop {
-            // What the device has opened is followed by octets that came as they were.
+            // What the device has opened is followed by bytes that came as they were.
             if let Some(unopened) = self.opening.unopened()
                 && !record.is_within_message()
             {
@@ -253,16 +253,16 @@ impl<'t> Crowded<'t> {
     }
 }
 
-/// Writes all of `octets` to the socket, and takes away what was written.
-async fn write(transport: Transport<'_>, octets: &mut Bytes, more: bool) -> io::Result<()> {
+/// Writes all of `bytes` to the socket, and takes away what was written.
+async fn write(transport: Transport<'_>, bytes: &mut Bytes, more: bool) -> io::Result<()> {
     let Transport { tcp, stall_limit } = transport;
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
-    while !octets.is_empty() {
+    while !bytes.is_empty() {
         let sent = tcp.try_io(Interest::WRITABLE, || {
-            rustix::net::send(tcp.as_fd(), octets, flags).map_err(io::Error::from)
+            rustix::net::send(tcp.as_fd(), bytes, flags).map_err(io::Error::from)
         });
         match sent {
-            Ok(count) => octets.advance(count),
+            Ok(count) => bytes.advance(count),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 stall::writable(tcp, stall_limit).await?;
             }

@@ -1,4 +1,4 @@
-//! Descriptors beside octets, over Unix stream sockets.
+//! Descriptors beside bytes, over Unix stream sockets.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -10,18 +10,18 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Octets that are read at once.
+/// Bytes that are read at once.
 const READ_BYTES: usize = 64 * 1024;
 /// Descriptors that go with one message.
 pub const DESCRIPTORS_MAX: usize = 4;
 
-/// Receives octets, and the descriptors that come beside them; 0 octets are the end.
+/// Receives bytes, and the descriptors that come beside them; 0 bytes are the end.
 ///
 /// # Errors
 /// The system's; [`io::ErrorKind::WouldBlock`] where there is nothing yet.
 pub fn receive(
     socket: impl AsFd,
-    octets: &mut Vec<u8>,
+    bytes: &mut Vec<u8>,
     descriptors: &mut VecDeque<OwnedFd>,
 ) -> io::Result<usize> {
     let mut buffer = [0; READ_BYTES];
@@ -34,18 +34,18 @@ pub fn receive(
             descriptors.extend(found);
         }
     }
-    octets.extend_from_slice(buffer.get(..received.bytes).unwrap_or_default());
+    bytes.extend_from_slice(buffer.get(..received.bytes).unwrap_or_default());
     Ok(received.bytes)
 }
 
-/// Sends octets with descriptors beside them, [`DESCRIPTORS_MAX`] at most; how many octets went. The
+/// Sends bytes with descriptors beside them, [`DESCRIPTORS_MAX`] at most; how many bytes went. The
 /// descriptors go with the first of them.
 ///
 /// # Errors
 /// The system's; [`io::ErrorKind::InvalidInput`] for more descriptors.
 pub fn send_with(
     socket: impl AsFd,
-    octets: &[u8],
+    bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<usize> {
     if descriptors.len() > DESCRIPTORS_MAX {
@@ -56,7 +56,7 @@ pub fn send_with(
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    Ok(sendmsg(socket, &[IoSlice::new(octets)], &mut control, SendFlags::NOSIGNAL)?)
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
 }
 
 #[cfg(test)]
@@ -65,17 +65,17 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn descriptors_come_beside_their_octets() {
+    fn descriptors_come_beside_their_bytes() {
         let (near, far) = UnixStream::pair().unwrap();
         let file = tempfile::tempfile().unwrap();
         assert_eq!(send_with(&near, b"none", &[]).unwrap(), 4);
-        let (mut octets, mut found) = (Vec::new(), VecDeque::new());
-        assert_eq!(receive(&far, &mut octets, &mut found).unwrap(), 4);
+        let (mut bytes, mut found) = (Vec::new(), VecDeque::new());
+        assert_eq!(receive(&far, &mut bytes, &mut found).unwrap(), 4);
         assert!(found.is_empty());
         let beside = [file.as_fd(); DESCRIPTORS_MAX];
         assert_eq!(send_with(&near, b" and four", &beside).unwrap(), 9);
-        assert_eq!(receive(&far, &mut octets, &mut found).unwrap(), 9);
-        assert_eq!((octets.as_slice(), found.len()), (&b"none and four"[..], DESCRIPTORS_MAX));
+        assert_eq!(receive(&far, &mut bytes, &mut found).unwrap(), 9);
+        assert_eq!((bytes.as_slice(), found.len()), (&b"none and four"[..], DESCRIPTORS_MAX));
         let due = rustix::fs::fstat(&file).unwrap().st_ino;
         for descriptor in &found {
             assert_eq!(rustix::fs::fstat(descriptor).unwrap().st_ino, due);
@@ -83,7 +83,7 @@ mod tests {
             assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
         }
         drop(near);
-        assert_eq!(receive(&far, &mut octets, &mut found).unwrap(), 0);
+        assert_eq!(receive(&far, &mut bytes, &mut found).unwrap(), 0);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The server's TLS handshake over a socket, with the octets counted: a device that takes the
+//! The server's TLS handshake over a socket, with the bytes counted: a device that takes the
 //! connection over has to know where its streams are.
 
 use std::io;
@@ -30,9 +30,9 @@ pub struct Established {
     tcp: TcpStream,
     record: RecordLayer,
     plaintext: Vec<u8>,
-    /// Octets that were read from the socket.
+    /// Bytes that were read from the socket.
     pub read_bytes: u64,
-    /// Octets that were written to it.
+    /// Bytes that were written to it.
     pub written_bytes: u64,
 }
 

@@ -107,11 +107,11 @@ fn parse_address(text: &str) -> Option<SocketAddr> {
     let ip = match ip.len() {
         8 => IpAddr::V4(Ipv4Addr::from(word(0)?)),
         32 => {
-            let mut octets = [0; 16];
-            for (at, place) in octets.chunks_exact_mut(4).enumerate() {
+            let mut bytes = [0; 16];
+            for (at, place) in bytes.chunks_exact_mut(4).enumerate() {
                 place.copy_from_slice(&word(at)?);
             }
-            IpAddr::V6(Ipv6Addr::from(octets))
+            IpAddr::V6(Ipv6Addr::from(bytes))
         }
         _ => return None,
     };

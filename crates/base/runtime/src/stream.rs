@@ -133,7 +133,7 @@ impl Stream {
     }
 
     /// Has a device seal and open the records from here on. `read_bytes` and `written_bytes` were
-    /// read from the socket and written to it since octet 0 of either stream. Not to be given up on
+    /// read from the socket and written to it since byte 0 of either stream. Not to be given up on
     /// the way: the device could have taken over what then nobody announces.
     ///
     /// The socket is bound to the device's interface, so that nothing can leave past the device.
@@ -273,17 +273,17 @@ impl Stream {
         self.record.as_deref()
     }
 
-    /// Plaintext octets received so far (before TLS: transport octets on plain connections).
+    /// Plaintext bytes received so far (before TLS: transport bytes on plain connections).
     pub fn received_bytes(&self) -> u64 {
         self.received_bytes
     }
 
-    /// Plaintext octets sent so far.
+    /// Plaintext bytes sent so far.
     pub fn sent_bytes(&self) -> u64 {
         self.sent_bytes
     }
 
-    /// Counts octets that went out past this value (splice).
+    /// Counts bytes that went out past this value (splice).
     pub fn add_sent_bytes(&mut self, bytes: u64) {
         self.sent_bytes += bytes;
     }
@@ -293,7 +293,7 @@ impl Stream {
         &self.input[self.start..]
     }
 
-    /// Drops the first `bytes` octets of [`Self::input`] (all of it where there are fewer).
+    /// Drops the first `bytes` bytes of [`Self::input`] (all of it where there are fewer).
     pub fn consume(&mut self, bytes: usize) {
         self.start = (self.start + bytes).min(self.input.len());
         if self.start == self.input.len() {
@@ -303,7 +303,7 @@ impl Stream {
         }
     }
 
-    /// Reads more plaintext into [`Self::input`] and returns how many octets came. 0 is the
+    /// Reads more plaintext into [`Self::input`] and returns how many bytes came. 0 is the
     /// orderly end of the stream (FIN, and close_notify on TLS).
     ///
     /// Cancel-safe: what was read is in `input`, or still in the socket.
@@ -462,7 +462,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends `bytes` octets of `file` from `offset`: sendfile(2), or read and seal on TLS.
+    /// Sends `bytes` bytes of `file` from `offset`: sendfile(2), or read and seal on TLS.
     ///
     /// # Errors
     /// The socket's or the file's; `UnexpectedEof` where the file is shorter than announced.

@@ -32,7 +32,7 @@ pub struct TcpInfo {
     bits: u8,
     rto_us: u32,
     ato_us: u32,
-    /// Segment size in use towards the peer, octets.
+    /// Segment size in use towards the peer, bytes.
     pub snd_mss_bytes: u32,
     rcv_mss: u32,
     /// Segments sent and not acknowledged.
@@ -64,19 +64,19 @@ pub struct TcpInfo {
     pub total_retrans: u32,
     pacing_rate: u64,
     max_pacing_rate: u64,
-    /// Octets acknowledged by the peer.
+    /// Bytes acknowledged by the peer.
     pub bytes_acked: u64,
-    /// Octets received in order.
+    /// Bytes received in order.
     pub bytes_received: u64,
     segs_out: u32,
     /// Segments received, pure acknowledgements included.
     pub segs_in: u32,
-    /// Octets written and never sent.
+    /// Bytes written and never sent.
     pub notsent_bytes: u32,
     min_rtt: u32,
 }
 
-// SAFETY: repr(C), only integers; the u64 fields start at octet 104, so there is no padding (the
+// SAFETY: repr(C), only integers; the u64 fields start at byte 104, so there is no padding (the
 // assertion below pins the size).
 unsafe impl sockopt::Plain for TcpInfo {}
 const _: () = assert!(size_of::<TcpInfo>() == 152);
@@ -92,8 +92,8 @@ struct LongTcpInfo {
     busy_us: u64,
 }
 
-// SAFETY: repr(C), only integers and a struct of integers; `info` has 152 octets, so the u64
-// fields start at octets 160 and 168, and there is no padding (the assertion below pins the size).
+// SAFETY: repr(C), only integers and a struct of integers; `info` has 152 bytes, so the u64
+// fields start at bytes 160 and 168, and there is no padding (the assertion below pins the size).
 unsafe impl sockopt::Plain for LongTcpInfo {}
 const _: () = assert!(size_of::<LongTcpInfo>() == 176);
 

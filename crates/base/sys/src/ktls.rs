@@ -17,14 +17,14 @@ const SET_RECORD_TYPE: i32 = 1;
 const GET_RECORD_TYPE: i32 = 2;
 /// `TLS_CIPHER_AES_GCM_128` and `TLS_CIPHER_AES_GCM_256`.
 const AES_GCM: [u16; 2] = [51, 52];
-/// Octets of a control message's header: its length, its level and its type.
+/// Bytes of a control message's header: its length, its level and its type.
 const CONTROL_HEADER_BYTES: usize = size_of::<usize>() + 8;
-/// Octets of the control message, of one octet, with its padding.
+/// Bytes of the control message, of one byte, with its padding.
 const CONTROL_BYTES: usize = CONTROL_HEADER_BYTES + size_of::<usize>();
-/// Octets of a nonce that the key fixes ("salt").
+/// Bytes of a nonce that the key fixes ("salt").
 const SALT_BYTES: usize = 4;
 
-/// The octets that a socket sends, or those that it receives.
+/// The bytes that a socket sends, or those that it receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// `TLS_TX`.
@@ -38,7 +38,7 @@ pub enum Direction {
 pub struct Keys<'a> {
     /// As on the wire: 0x0303 is TLS 1.2, 0x0304 is TLS 1.3.
     pub version: u16,
-    /// AES's key, 16 or 32 octets.
+    /// AES's key, 16 or 32 bytes.
     pub key: &'a [u8],
     /// TLS 1.3: the IV. TLS 1.2: the salt, and the nonce of the next record that is sent (the
     /// kernel counts on from it).
@@ -47,7 +47,7 @@ pub struct Keys<'a> {
     pub number: u64,
 }
 
-/// Gives a connection's records to the kernel; until keys are set, octets pass as they are.
+/// Gives a connection's records to the kernel; until keys are set, bytes pass as they are.
 ///
 /// # Errors
 /// The kernel's: `ENOENT` where it has no module `tls`, `ENOTCONN` before the connection is there.
@@ -76,7 +76,7 @@ pub fn set_keys(socket: &impl AsFd, direction: Direction, keys: &Keys<'_>) -> io
     sockopt::set_slice(socket.as_fd(), libc::SOL_TLS, direction as i32, &info)
 }
 
-/// Receives octets of one record; its content type, and how many octets. Type 0 and no octets are
+/// Receives bytes of one record; its content type, and how many bytes. Type 0 and no bytes are
 /// the end of the stream.
 ///
 /// # Errors
@@ -92,11 +92,11 @@ pub fn receive(socket: &impl AsFd, buffer: &mut [u8]) -> io::Result<(u8, usize)>
         (got, message.control_len())
     };
     for (to, from) in buffer.iter_mut().zip(&taken) {
-        // SAFETY: each octet was zeroed above, and since then at most written by the kernel.
+        // SAFETY: each byte was zeroed above, and since then at most written by the kernel.
         *to = unsafe { from.assume_init() };
     }
     // SAFETY: as above.
-    let control = control.map(|octet| unsafe { octet.assume_init() });
+    let control = control.map(|byte| unsafe { byte.assume_init() });
     let kind = record_type(control.get(..control_bytes).unwrap_or_default());
     Ok((if got == 0 { kind.unwrap_or(0) } else { kind.unwrap_or(APPLICATION_DATA) }, got))
 }
@@ -113,7 +113,7 @@ fn record_type(control: &[u8]) -> Option<u8> {
     value.first().copied()
 }
 
-/// The header of a control message of one octet (cmsg(3)).
+/// The header of a control message of one byte (cmsg(3)).
 fn control_header(kind: i32) -> [u8; CONTROL_HEADER_BYTES] {
     let mut header = [0; CONTROL_HEADER_BYTES];
     let (length, rest) = header.split_at_mut(size_of::<usize>());
@@ -123,15 +123,15 @@ fn control_header(kind: i32) -> [u8; CONTROL_HEADER_BYTES] {
     header
 }
 
-/// Sends a record of a content type; returns how many octets of it.
+/// Sends a record of a content type; returns how many bytes of it.
 ///
 /// # Errors
 /// The kernel's.
-pub fn send(socket: &impl AsFd, content_type: u8, octets: &[u8]) -> io::Result<usize> {
+pub fn send(socket: &impl AsFd, content_type: u8, bytes: &[u8]) -> io::Result<usize> {
     let mut control = [0; CONTROL_BYTES];
     control[..CONTROL_HEADER_BYTES].copy_from_slice(&control_header(SET_RECORD_TYPE));
     control[CONTROL_HEADER_BYTES] = content_type;
-    let parts = [IoSlice::new(octets)];
+    let parts = [IoSlice::new(bytes)];
     let message = MsgHdr::new().with_buffers(&parts).with_control(&control);
     SockRef::from(socket).sendmsg(&message, 0)
 }

@@ -130,7 +130,7 @@ fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// Sets an interface's hardware address, transmit queue length (packets) and MTU (octets), and
+/// Sets an interface's hardware address, transmit queue length (packets) and MTU (bytes), and
 /// brings it up.
 ///
 /// # Errors

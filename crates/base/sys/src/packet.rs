@@ -14,8 +14,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use crate::link::Link;
 use crate::vnet::{HEADER_BYTES, VnetHeader};
 
-/// Octets of frames that wait for the reader, where this process may have so much (CAP_NET_ADMIN; else
-/// as much as `net.core.rmem_max` grants). A frame of 1500 octets counts for more than 2000.
+/// Bytes of frames that wait for the reader, where this process may have so much (CAP_NET_ADMIN; else
+/// as much as `net.core.rmem_max` grants). A frame of 1500 bytes counts for more than 2000.
 const QUEUE_BYTES: usize = 16 << 20;
 /// ETH_P_ALL, in network order.
 const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
@@ -55,7 +55,7 @@ impl PacketPort {
     }
 
     fn bind(&self) -> io::Result<()> {
-        // SAFETY: an all-zero sockaddr_ll is valid: it is integers and an array of octets.
+        // SAFETY: an all-zero sockaddr_ll is valid: it is integers and an array of bytes.
         let mut at: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         at.sll_family = libc::AF_PACKET as u16;
         at.sll_protocol = ALL_PROTOCOLS;
@@ -93,10 +93,10 @@ impl PacketPort {
     /// # Errors
     /// `WouldBlock` where there is none; `InvalidData` for a frame that asks for something unknown.
     pub fn receive(&self, frame: &mut [u8]) -> io::Result<(VnetHeader, usize)> {
-        let mut octets = [0; HEADER_BYTES];
-        let mut pieces = [IoSliceMut::new(&mut octets), IoSliceMut::new(frame)];
+        let mut bytes = [0; HEADER_BYTES];
+        let mut pieces = [IoSliceMut::new(&mut bytes), IoSliceMut::new(frame)];
         let read = rustix::io::readv(&self.socket, &mut pieces)?;
-        let header = VnetHeader::decode(&octets).ok_or(io::ErrorKind::InvalidData)?;
+        let header = VnetHeader::decode(&bytes).ok_or(io::ErrorKind::InvalidData)?;
         Ok((header, read.saturating_sub(HEADER_BYTES)))
     }
 
@@ -105,8 +105,8 @@ impl PacketPort {
     /// # Errors
     /// The kernel's.
     pub fn send(&self, header: &VnetHeader, frame: &[u8]) -> io::Result<()> {
-        let octets = header.encode();
-        rustix::io::writev(&self.socket, &[IoSlice::new(&octets), IoSlice::new(frame)])?;
+        let bytes = header.encode();
+        rustix::io::writev(&self.socket, &[IoSlice::new(&bytes), IoSlice::new(frame)])?;
         Ok(())
     }
 }

@@ -61,7 +61,7 @@ impl FrameSocket {
     /// # Errors
     /// The kernel's.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
-        // SAFETY: an all-zero sockaddr_ll is valid: it is integers and an array of octets.
+        // SAFETY: an all-zero sockaddr_ll is valid: it is integers and an array of bytes.
         let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         to.sll_family = libc::AF_PACKET as u16;
         to.sll_ifindex = self.index as i32;

@@ -90,9 +90,9 @@ pub enum RepairError {
     /// Only established connections move; this one is half-closed, closed or opening.
     #[error("the connection is in TCP state {0}, not ESTABLISHED")]
     NotEstablished(u8),
-    /// The kernel has octets that it has not sent yet, and would send by itself whenever the peer
+    /// The kernel has bytes that it has not sent yet, and would send by itself whenever the peer
     /// acknowledges others: the snapshot would not know of it. Wait for [`unsent_bytes`] to be 0.
-    #[error("{0} octets of the send queue are not sent yet")]
+    #[error("{0} bytes of the send queue are not sent yet")]
     Unsent(u32),
     /// A queue is longer than a snapshot may carry.
     #[error("{bytes} bytes in the {queue} queue exceed the limit of {QUEUE_BYTES_MAX}")]
@@ -263,7 +263,7 @@ fn read_state(
     })
 }
 
-/// Start and length of the window granted to the peer. The start cannot lie behind the octets that
+/// Start and length of the window granted to the peer. The start cannot lie behind the bytes that
 /// the snapshot has, though the kernel may have acknowledged one more segment since: then it moves
 /// back, and the end stays where the peer was told it is.
 fn receive_window(windows: &RepairWindow, receive_end: SeqNumber) -> (SeqNumber, u32) {
@@ -281,7 +281,7 @@ fn queued(fd: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<usize> {
     if result == 0 { Ok(count.max(0) as usize) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The sequence number behind the receive queue's last octet, and its content.
+/// The sequence number behind the receive queue's last byte, and its content.
 fn read_receive_queue(
     fd: BorrowedFd<'_>,
     bytes_max: usize,
@@ -309,7 +309,7 @@ fn read_receive_queue(
     })
 }
 
-/// The sequence number behind the send queue's last octet, and what is not acknowledged of it.
+/// The sequence number behind the send queue's last byte, and what is not acknowledged of it.
 fn read_send_queue(
     fd: BorrowedFd<'_>,
     unacknowledged: bool,
@@ -412,7 +412,7 @@ pub fn restore(tcp: &TcpSnapshot, on_connect: impl FnOnce()) -> Result<Restored,
 }
 
 /// The kernel sizes segments at connect(2), by what SYN and SYN-ACK said: which did not take place.
-/// Without a word from us it takes the least that every host must accept, 536 octets, and stays
+/// Without a word from us it takes the least that every host must accept, 536 bytes, and stays
 /// with it. The option that tells it later changes only what it may not exceed.
 fn limit_segments(fd: BorrowedFd<'_>, tcp: &TcpSnapshot) -> Result<(), RepairError> {
     // What TCP_MAXSEG takes.
@@ -491,7 +491,7 @@ fn make_room(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), RepairError> {
     Ok(())
 }
 
-/// Octets written to a connection and not acknowledged by its peer.
+/// Bytes written to a connection and not acknowledged by its peer.
 ///
 /// # Errors
 /// The kernel's.
@@ -499,7 +499,7 @@ pub fn unacknowledged_bytes(socket: &impl AsFd) -> io::Result<usize> {
     queued(socket.as_fd(), libc::TIOCOUTQ)
 }
 
-/// Octets received on a connection and not read.
+/// Bytes received on a connection and not read.
 ///
 /// # Errors
 /// The kernel's.
@@ -507,7 +507,7 @@ pub fn unread_bytes(socket: &impl AsFd) -> io::Result<usize> {
     queued(socket.as_fd(), libc::FIONREAD)
 }
 
-/// Octets written to a connection that the kernel has not sent yet.
+/// Bytes written to a connection that the kernel has not sent yet.
 ///
 /// # Errors
 /// The kernel's.

@@ -15,18 +15,18 @@ pub fn delay_acknowledgements(socket: &impl AsFd) -> io::Result<()> {
     set(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_QUICKACK, &0i32)
 }
 
-/// Octets that were written to a TCP socket and are not acknowledged, sent or not; the FIN counts
+/// Bytes that were written to a TCP socket and are not acknowledged, sent or not; the FIN counts
 /// as one (SIOCOUTQ).
 ///
 /// # Errors
 /// The kernel's.
 pub fn unacknowledged_bytes(socket: &impl AsFd) -> io::Result<u64> {
-    let mut octets: libc::c_int = 0;
-    // SAFETY: SIOCOUTQ, whose number is TIOCOUTQ's, writes one int, which `octets` is.
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ, whose number is TIOCOUTQ's, writes one int, which `bytes` is.
     let result = unsafe {
-        libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, std::ptr::from_mut(&mut octets))
+        libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, std::ptr::from_mut(&mut bytes))
     };
-    if result == 0 { Ok(octets.max(0) as u64) } else { Err(io::Error::last_os_error()) }
+    if result == 0 { Ok(bytes.max(0) as u64) } else { Err(io::Error::last_os_error()) }
 }
 
 /// True where the kernel sends no data of a TCP socket any more, unless more is written: all is
@@ -40,7 +40,7 @@ pub fn is_spent(socket: &impl AsFd) -> io::Result<bool> {
     Ok(state == STATE_CLOSE || unacknowledged_bytes(socket)? == 0)
 }
 
-/// A receiver of this socket is woken when so many octets are there, or the end (SO_RCVLOWAT): for
+/// A receiver of this socket is woken when so many bytes are there, or the end (SO_RCVLOWAT): for
 /// one that expects as many. The kernel makes room for them.
 ///
 /// # Errors
@@ -56,7 +56,7 @@ pub fn wake_at_bytes(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
 /// The implementer must be `repr(C)` or a primitive, without padding, references or invariants.
 pub(crate) unsafe trait Plain: Copy {}
 
-// SAFETY: integers and arrays of octets have no padding and no invalid values.
+// SAFETY: integers and arrays of bytes have no padding and no invalid values.
 unsafe impl Plain for i32 {}
 // SAFETY: as above.
 unsafe impl Plain for u8 {}
@@ -79,7 +79,7 @@ pub(crate) fn set_slice<T: Plain>(
     values: &[T],
 ) -> io::Result<()> {
     let length = size_of_val(values) as libc::socklen_t;
-    // SAFETY: the kernel reads exactly `length` octets from a slice that is borrowed for the call
+    // SAFETY: the kernel reads exactly `length` bytes from a slice that is borrowed for the call
     // and, being `Plain`, fully initialised.
     let result =
         unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, values.as_ptr().cast(), length) };
@@ -87,11 +87,11 @@ pub(crate) fn set_slice<T: Plain>(
 }
 
 /// Reads an option. A kernel that knows a shorter layout leaves the tail zero; the second value
-/// is how many octets it filled.
+/// is how many bytes it filled.
 pub(crate) fn get<T: Plain>(fd: BorrowedFd<'_>, level: i32, option: i32) -> io::Result<(T, usize)> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: `value` is writable for `length` octets; the kernel writes no more than that.
+    // SAFETY: `value` is writable for `length` bytes; the kernel writes no more than that.
     let result = unsafe {
         libc::getsockopt(fd.as_raw_fd(), level, option, value.as_mut_ptr().cast(), &mut length)
     };

@@ -11,9 +11,9 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use crate::link::{self, Link, Mac};
 
-/// Octets of the header in front of each frame.
+/// Bytes of the header in front of each frame.
 pub const HEADER_BYTES: usize = 10;
-/// Most octets of a frame: an IP packet of 64 KiB and its Ethernet header, with a VLAN tag.
+/// Most bytes of a frame: an IP packet of 64 KiB and its Ethernet header, with a VLAN tag.
 pub const FRAME_BYTES_MAX: usize = 65_535 + 18;
 
 const NEEDS_CSUM: u8 = 1;
@@ -24,12 +24,12 @@ const GSO_ECN: u8 = 0x80;
 /// What is left to do for a frame, or need not be done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHeader {
-    /// Where summing starts, and where behind it the sum goes, octets: the field holds the sum of
+    /// Where summing starts, and where behind it the sum goes, bytes: the field holds the sum of
     /// the pseudo-header. From here to the kernel: the sum is right.
     pub checksum_at: Option<(u16, u16)>,
-    /// The frame is a TCP segment to be cut into payloads of so many octets.
+    /// The frame is a TCP segment to be cut into payloads of so many bytes.
     pub segment_bytes: Option<u16>,
-    /// Octets of all headers of such a frame; a hint.
+    /// Bytes of all headers of such a frame; a hint.
     pub header_bytes: u16,
     /// Such a frame is IPv6.
     pub is_ipv6: bool,
@@ -37,10 +37,10 @@ pub struct VnetHeader {
 
 impl VnetHeader {
     /// As the kernel writes it; nothing where it asks for what was not announced.
-    pub(crate) fn decode(octets: &[u8; HEADER_BYTES]) -> Option<VnetHeader> {
-        let field = |at: usize| u16::from_ne_bytes([octets[at], octets[at + 1]]);
-        let checksum_at = (octets[0] & NEEDS_CSUM != 0).then(|| (field(6), field(8)));
-        let (segment_bytes, is_ipv6) = match octets[1] & !GSO_ECN {
+    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<VnetHeader> {
+        let field = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+        let checksum_at = (bytes[0] & NEEDS_CSUM != 0).then(|| (field(6), field(8)));
+        let (segment_bytes, is_ipv6) = match bytes[1] & !GSO_ECN {
             0 => (None, false),
             GSO_TCPV4 => (Some(field(4)), false),
             GSO_TCPV6 => (Some(field(4)), true),
@@ -50,9 +50,9 @@ impl VnetHeader {
     }
 
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut octets = [0; HEADER_BYTES];
+        let mut bytes = [0; HEADER_BYTES];
         let mut field = |at: usize, value: u16| {
-            octets[at..at + 2].copy_from_slice(&value.to_ne_bytes());
+            bytes[at..at + 2].copy_from_slice(&value.to_ne_bytes());
         };
         if let Some((start, offset)) = self.checksum_at {
             field(6, start);
@@ -62,13 +62,13 @@ impl VnetHeader {
             field(2, self.header_bytes);
             field(4, bytes);
         }
-        octets[0] = if self.checksum_at.is_some() { NEEDS_CSUM } else { 0 };
-        octets[1] = match (self.segment_bytes, self.is_ipv6) {
+        bytes[0] = if self.checksum_at.is_some() { NEEDS_CSUM } else { 0 };
+        bytes[1] = match (self.segment_bytes, self.is_ipv6) {
             (None, _) => 0,
             (Some(_), false) => GSO_TCPV4,
             (Some(_), true) => GSO_TCPV6,
         };
-        octets
+        bytes
     }
 }
 
@@ -119,16 +119,16 @@ impl VnetTap {
     }
 
     /// Takes one frame that the kernel sent to the device. `frame` should have room for
-    /// [`FRAME_BYTES_MAX`] octets: what does not fit is lost.
+    /// [`FRAME_BYTES_MAX`] bytes: what does not fit is lost.
     ///
     /// # Errors
     /// `WouldBlock` where there is none; `InvalidData` for a frame that asks for what was not
     /// announced.
     pub fn receive(&self, frame: &mut [u8]) -> io::Result<(VnetHeader, usize)> {
-        let mut octets = [0; HEADER_BYTES];
-        let mut pieces = [IoSliceMut::new(&mut octets), IoSliceMut::new(frame)];
+        let mut bytes = [0; HEADER_BYTES];
+        let mut pieces = [IoSliceMut::new(&mut bytes), IoSliceMut::new(frame)];
         let read = rustix::io::readv(&self.file, &mut pieces)?;
-        let header = VnetHeader::decode(&octets).ok_or(io::ErrorKind::InvalidData)?;
+        let header = VnetHeader::decode(&bytes).ok_or(io::ErrorKind::InvalidData)?;
         Ok((header, read.saturating_sub(HEADER_BYTES)))
     }
 
@@ -137,8 +137,8 @@ impl VnetTap {
     /// # Errors
     /// The kernel's.
     pub fn send(&self, header: &VnetHeader, frame: &[u8]) -> io::Result<()> {
-        let octets = header.encode();
-        rustix::io::writev(&self.file, &[IoSlice::new(&octets), IoSlice::new(frame)])?;
+        let bytes = header.encode();
+        rustix::io::writev(&self.file, &[IoSlice::new(&bytes), IoSlice::new(frame)])?;
         Ok(())
     }
 }

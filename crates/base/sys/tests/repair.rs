@@ -183,7 +183,7 @@ fn a_half_closed_connection_is_declined() {
 }
 
 /// What a frozen socket has received beyond a snapshot's limit is acknowledged: whoever looks for
-/// late octets must find it.
+/// late bytes must find it.
 #[test]
 fn a_receive_queue_that_is_too_long_is_told_from_a_send_queue_and_can_be_read_later() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -24,15 +24,15 @@ pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// How the device can know where in TCP's numbers the connection's streams are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// It has seen the connection's start: octet 0 of either stream is the first one ever.
+    /// It has seen the connection's start: byte 0 of either stream is the first one ever.
     Seen,
-    /// The socket was built from a snapshot, which says it: octet 0 is the one with this number.
+    /// The socket was built from a snapshot, which says it: byte 0 is the one with this number.
     Restored {
-        /// Of what is sent: the first octet that is not acknowledged.
+        /// Of what is sent: the first byte that is not acknowledged.
         send_seq: SeqNumber,
-        /// Of what is received: the first octet that is not opened.
+        /// Of what is received: the first byte that is not opened.
         receive_seq: SeqNumber,
-        /// Octets of that stream that the kernel may have by now, as they came; more are no
+        /// Bytes of that stream that the kernel may have by now, as they came; more are no
         /// mistake.
         delivered_bytes_max: u64,
     },
@@ -103,7 +103,7 @@ impl Debug for Keys {
 pub struct Offer {
     /// The connection; its client is this host's end, whoever opened it.
     pub name: FlowKey,
-    /// Where octet 0 is.
+    /// Where byte 0 is.
     pub begin: Begin,
     /// Keys and number of the records that are received.
     pub read: Keys,
@@ -111,9 +111,9 @@ pub struct Offer {
     pub write: Keys,
     /// Bytes that were read from the socket and are not opened.
     pub unopened_bytes: u64,
-    /// Octets that were written to the socket; the next one starts a record in the clear.
+    /// Bytes that were written to the socket; the next one starts a record in the clear.
     pub written_bytes: u64,
-    /// Octets that were read from it.
+    /// Bytes that were read from it.
     pub read_bytes: u64,
 }
 
@@ -162,25 +162,25 @@ pub struct Halves {
 
 /// The receiving direction of a connection that was taken over.
 pub trait Opening: Debug + Send {
-    /// Takes the octets that were read before; they came as they were. Once, and first of all.
+    /// Takes the bytes that were read before; they came as they were. Once, and first of all.
     ///
     /// # Errors
     /// As [`Opening::receive`].
     fn receive_read(
         &mut self,
         layer: &mut RecordLayer,
-        octets: &[u8],
+        bytes: &[u8],
         plaintext: &mut Vec<u8>,
     ) -> Result<Received, RecordError>;
 
-    /// Takes the next octets of the socket. Application data is appended to `plaintext`.
+    /// Takes the next bytes of the socket. Application data is appended to `plaintext`.
     ///
     /// # Errors
     /// What the peer has done wrong, or somebody on the way; the layer has an alert for it.
     fn receive(
         &mut self,
         layer: &mut RecordLayer,
-        octets: &[u8],
+        bytes: &[u8],
         plaintext: &mut Vec<u8>,
     ) -> Result<Received, RecordError>;
 
@@ -192,7 +192,7 @@ pub trait Opening: Debug + Send {
 /// The sending direction of a connection that was taken over.
 pub trait Sealing: Debug + Send {
     /// Announces the records of `records`, which are whole ones in the clear; what was announced is
-    /// to be written to the socket next. Returns how many octets that are: fewer than there are
+    /// to be written to the socket next. Returns how many bytes that are: fewer than there are
     /// where too much is unacknowledged.
     fn announce(&mut self, records: &Bytes) -> usize;
 
@@ -201,7 +201,7 @@ pub trait Sealing: Debug + Send {
     /// announced before.
     fn follow_key(&mut self, layer: &RecordLayer) -> bool;
 
-    /// So many octets of what was written are not acknowledged; all that was announced has been
+    /// So many bytes of what was written are not acknowledged; all that was announced has been
     /// written.
     fn acknowledge(&mut self, unacknowledged_bytes: u64);
 

@@ -33,7 +33,7 @@ pub enum RecordError {
     /// A record longer than the protocol allows (RFC 8446 §5.1, §5.2).
     #[error("the peer sent a record of {bytes} bytes, above the limit; close the connection")]
     RecordOverflow {
-        /// Length found, octets.
+        /// Length found, bytes.
         bytes: usize,
     },
     /// A record or message that has no place here.
@@ -69,9 +69,9 @@ pub enum RecordError {
     /// The buffer given does not have the length that the layout asks for.
     #[error("the buffer holds {given} bytes where the layout needs {needed}")]
     BufferLength {
-        /// Length given, octets.
+        /// Length given, bytes.
         given: usize,
-        /// Length needed, octets.
+        /// Length needed, bytes.
         needed: usize,
     },
     /// The AEAD failed to seal, which it does only on lengths beyond its limits.

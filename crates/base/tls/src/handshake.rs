@@ -63,7 +63,7 @@ pub enum HandshakeError {
     /// The client sends without ever finishing.
     #[error("the client sent {bytes} bytes without finishing the handshake; close the connection")]
     TooMuchInput {
-        /// Octets of handshake records.
+        /// Bytes of handshake records.
         bytes: usize,
     },
     /// The client closed before the end.

@@ -10,7 +10,7 @@ use crate::device;
 use crate::error::RecordError;
 use crate::suite::{SEQUENCE_MAX, Suite};
 
-/// Longest HkdfLabel here: length, "tls13 " and twelve octets with their length, a SHA-384 hash.
+/// Longest HkdfLabel here: length, "tls13 " and twelve bytes with their length, a SHA-384 hash.
 const LABEL_BYTES_MAX: usize = 2 + 1 + 18 + 1 + 48;
 
 /// The keys of one direction and the count of records under them.

@@ -162,7 +162,7 @@ impl RecordLayer {
         self.read.suite().version
     }
 
-    /// Octets of ciphertext that have come and are not opened: part of a record, as a rule.
+    /// Bytes of ciphertext that have come and are not opened: part of a record, as a rule.
     pub fn incoming_bytes(&self) -> usize {
         self.incoming.len()
     }
@@ -459,7 +459,7 @@ impl RecordLayer {
     }
 
     /// Seals in place what has been put into the slots of `buffer`, of which the first
-    /// `filled_bytes` octets of plaintext count; gives the length of the records made of it, which
+    /// `filled_bytes` bytes of plaintext count; gives the length of the records made of it, which
     /// lie at the start of `buffer`.
     ///
     /// # Errors

@@ -34,17 +34,17 @@ impl Layout {
         }
     }
 
-    /// How much plaintext it is for, octets.
+    /// How much plaintext it is for, bytes.
     pub fn plaintext_bytes(&self) -> usize {
         self.plaintext_bytes
     }
 
-    /// How long the buffer must be, octets.
+    /// How long the buffer must be, bytes.
     pub fn sealed_bytes(&self) -> usize {
         self.sealed_bytes_of(self.plaintext_bytes)
     }
 
-    /// The length of the records that hold `plaintext_bytes`, octets.
+    /// The length of the records that hold `plaintext_bytes`, bytes.
     pub fn sealed_bytes_of(&self, plaintext_bytes: usize) -> usize {
         let records = plaintext_bytes.div_ceil(PLAINTEXT_BYTES_MAX);
         plaintext_bytes + records * self.overhead_bytes()

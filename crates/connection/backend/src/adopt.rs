@@ -238,7 +238,7 @@ impl Agent {
     }
 }
 
-/// Where the streams of a connection are that is built from a snapshot: their octets 0, how many of
+/// Where the streams of a connection are that is built from a snapshot: their bytes 0, how many of
 /// them were read, and how many written.
 fn place_of(snapshot: &Snapshot) -> (Begin, (u64, u64)) {
     let tcp = &snapshot.tcp;

@@ -57,7 +57,7 @@ pub struct AgentLimits {
     /// How long a connection outlives its channel, milliseconds, if the balancer does not say
     /// less.
     pub lease_ms: u32,
-    /// Without the client taking an octet of a response, the connection ends.
+    /// Without the client taking an byte of a response, the connection ends.
     pub write_timeout: Duration,
 }
 

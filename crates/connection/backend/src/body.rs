@@ -1,4 +1,4 @@
-//! Request bodies: their octets in order, under the body deadline and a size limit.
+//! Request bodies: their bytes in order, under the body deadline and a size limit.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use unlade_runtime::Stream;
 
 use crate::session::{Interrupted, OnDrain, Session};
 
-/// Octets read at once while an upload comes in the clear.
+/// Bytes read at once while an upload comes in the clear.
 pub const READ_BYTES: usize = 128 * 1024;
 
-/// Octets of one upload read before other connections of the worker get their turn.
+/// Bytes of one upload read before other connections of the worker get their turn.
 const TURN_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Why a body did not come whole.
@@ -39,11 +39,11 @@ impl From<Interrupted> for BodyError {
     }
 }
 
-/// A body being read. Its octets are in the stream behind the head.
+/// A body being read. Its bytes are in the stream behind the head.
 #[derive(Debug)]
 pub struct Body {
     left: Left,
-    /// Octets of content the caller still accepts.
+    /// Bytes of content the caller still accepts.
     allowance: u64,
     buffer: Vec<u8>,
 }
@@ -78,7 +78,7 @@ impl Body {
     }
 
     /// Reads to the end and hands every piece of content to `sink`. The stream is left at the
-    /// octet behind the body.
+    /// byte behind the body.
     ///
     /// # Errors
     /// The body's, or the first of `sink`.
@@ -179,7 +179,7 @@ impl Body {
     }
 }
 
-/// Counts octets of a turn, and ends the turn when it is long enough.
+/// Counts bytes of a turn, and ends the turn when it is long enough.
 async fn give_way(turn: &mut u64, bytes: usize) {
     *turn += bytes as u64;
     if *turn >= TURN_BYTES_MAX {

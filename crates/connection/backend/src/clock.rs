@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::condition;
 
-/// Octets of an HTTP date: `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Bytes of an HTTP date: `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub const DATE_BYTES: usize = 29;
 
 /// Formats the date once a second.

@@ -67,16 +67,16 @@ pub struct BackendConfig {
     /// Largest object accepted.
     #[serde(default = "object_bytes_max")]
     pub object_bytes_max: ByteSize,
-    /// From the first octet of a request's head to its last.
+    /// From the first byte of a request's head to its last.
     #[serde(default = "head_timeout", with = "unlade_config::duration")]
     pub head_timeout: Duration,
     /// From one request of a connection to the next.
     #[serde(default = "idle_timeout", with = "unlade_config::duration")]
     pub idle_timeout: Duration,
-    /// Without an octet of an upload.
+    /// Without an byte of an upload.
     #[serde(default = "transfer_timeout", with = "unlade_config::duration")]
     pub body_timeout: Duration,
-    /// Without the client taking an octet of a response.
+    /// Without the client taking an byte of a response.
     #[serde(default = "transfer_timeout", with = "unlade_config::duration")]
     pub write_timeout: Duration,
     /// How long a drain may take.

@@ -22,9 +22,9 @@ use unlade_tls::RecordLayer;
 use crate::agent::Agent;
 use crate::release::{GivenBack, Lease};
 
-/// From the first octet of a head to its last.
+/// From the first byte of a head to its last.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Octets of one write that are taken at once.
+/// Bytes of one write that are taken at once.
 const WRITE_BYTES_MAX: usize = 256 * 1024;
 
 type Writing = Pin<Box<dyn Future<Output = (Box<Lease>, io::Result<()>)>>>;
@@ -40,7 +40,7 @@ enum State {
 
 /// A connection that a balancer handed over.
 ///
-/// As for any stream, octets are read in order and written in order; a write that was accepted is
+/// As for any stream, bytes are read in order and written in order; a write that was accepted is
 /// on its way when `flush` has returned. Read no further than the request: what follows it belongs
 /// to whoever answers it.
 pub struct HandoffStream {
@@ -149,7 +149,7 @@ impl HandoffStream {
         }
     }
 
-    /// Drops the first octets of [`HandoffStream::input`].
+    /// Drops the first bytes of [`HandoffStream::input`].
     pub fn consume(&mut self, bytes: usize) {
         if let State::Idle(lease) = &mut self.state {
             lease.stream().consume(bytes);

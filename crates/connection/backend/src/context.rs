@@ -21,7 +21,7 @@ use crate::store::Store;
 pub struct Limits {
     /// Sizes of a request's head.
     pub head: HeadLimits,
-    /// From the first octet of a head to its last.
+    /// From the first byte of a head to its last.
     pub head_timeout: Duration,
     /// From one request to the next.
     pub idle_timeout: Duration,

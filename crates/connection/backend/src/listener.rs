@@ -76,7 +76,7 @@ pub struct HandoffConfig {
     pub adoptions_max: usize,
     /// How long a connection outlives its channel, where the balancer does not say less.
     pub lease: Duration,
-    /// Without the client taking an octet of a response, its connection ends.
+    /// Without the client taking an byte of a response, its connection ends.
     pub write_timeout: Duration,
 }
 

@@ -25,7 +25,7 @@ pub enum NameError {
     /// `%` without two hexadecimal digits.
     #[error("`%` in the path is not followed by two hexadecimal digits")]
     Escape,
-    /// The decoded octets are not text.
+    /// The decoded bytes are not text.
     #[error("the decoded path is not UTF-8")]
     NotUtf8,
     /// A control character, or a slash or backslash hidden in an escape.
@@ -141,19 +141,19 @@ fn decode(segment: &str) -> Result<String, NameError> {
     if !segment.contains('%') {
         return Ok(segment.to_owned());
     }
-    let mut octets = Vec::with_capacity(segment.len());
+    let mut content = Vec::with_capacity(segment.len());
     let mut bytes = segment.bytes();
     while let Some(byte) = bytes.next() {
         if byte != b'%' {
-            octets.push(byte);
+            content.push(byte);
             continue;
         }
         let (Some(high), Some(low)) = (digit(bytes.next()), digit(bytes.next())) else {
             return Err(NameError::Escape);
         };
-        octets.push(high << 4 | low);
+        content.push(high << 4 | low);
     }
-    String::from_utf8(octets).map_err(|_| NameError::NotUtf8)
+    String::from_utf8(content).map_err(|_| NameError::NotUtf8)
 }
 
 fn digit(byte: Option<u8>) -> Option<u8> {

@@ -8,7 +8,7 @@ pub enum Selection {
     Full,
     /// `bytes` (at least 1) from `offset`, with 206.
     Part {
-        /// First octet.
+        /// First byte.
         offset: u64,
         /// How many.
         bytes: u64,
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    /// Chosen octets, one by one.
+    /// Chosen bytes, one by one.
     fn oracle(first: Option<u64>, last: Option<u64>, object_bytes: u64) -> Vec<u64> {
         (0..object_bytes)
             .filter(|at| match (first, last) {
@@ -145,7 +145,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_octet_by_octet_choice(
+        fn agrees_with_byte_by_byte_choice(
             first in proptest::option::of(0u64..40),
             last in proptest::option::of(0u64..40),
             object_bytes in 0u64..32,
@@ -169,7 +169,7 @@ mod tests {
         }
 
         #[test]
-        fn any_octets_are_harmless(field in proptest::collection::vec(any::<u8>(), 0..40),
+        fn any_bytes_are_harmless(field in proptest::collection::vec(any::<u8>(), 0..40),
                                    object_bytes: u64) {
             if let Selection::Part { offset, bytes } = select(&field, object_bytes) {
                 prop_assert!(bytes > 0 && offset.checked_add(bytes).unwrap() <= object_bytes);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use unlade_channel::channel::QUIET_MAX;
 use unlade_handoff_protocol::frame::{
-    ClientOctets, CloseReason, ConnectionId, Epoch, Frame, ReturnReason, Terms, Usage,
+    ClientBytes, CloseReason, ConnectionId, Epoch, Frame, ReturnReason, Terms, Usage,
 };
 use unlade_handoff_protocol::snapshot::{EncodedSnapshot, Snapshot};
 use unlade_http::RequestHead;
@@ -67,9 +67,9 @@ pub(crate) struct Grave {
     /// What RETURN says, should it have to be sent again.
     snapshot: EncodedSnapshot,
     /// Input behind the snapshot's plaintext.
-    unread: ClientOctets,
+    unread: ClientBytes,
     usage: Usage,
-    /// Behind the last octet that was sent: where a reset belongs.
+    /// Behind the last byte that was sent: where a reset belongs.
     send_end: SeqNumber,
     /// Its socket, for a moment.
     pub(crate) frozen: Option<Frozen>,
@@ -215,10 +215,10 @@ impl Lease {
     /// Has the device take the records over, where there is one and they are known from a snapshot.
     /// Before anything is read or written, and not to be given up on the way.
     pub(crate) async fn offload(&mut self, context: &Context) {
-        if let Some((begin, octets)) = self.begin.take()
+        if let Some((begin, bytes)) = self.begin.take()
             && self.stream.is_tls()
         {
-            tls::offload(&mut self.stream, context, begin, octets).await;
+            tls::offload(&mut self.stream, context, begin, bytes).await;
         }
     }
 
@@ -348,7 +348,7 @@ impl Lease {
         }
     }
 
-    /// Octets that the client has yet to acknowledge, the FIN left out: that one alone has time
+    /// Bytes that the client has yet to acknowledge, the FIN left out: that one alone has time
     /// enough while the flow lingers.
     fn outstanding_bytes(&self) -> Option<usize> {
         let fin_bytes = 1;
@@ -679,7 +679,7 @@ impl Frozen {
     }
 
     /// Input that the snapshot has no room for.
-    fn unread(&self) -> ClientOctets {
+    fn unread(&self) -> ClientBytes {
         unread::split(&self.stream).1.to_vec().into()
     }
 

@@ -14,7 +14,7 @@ use unlade_migration::shard::Ring;
 
 /// Scopes of one channel; a new one then takes the place of the oldest.
 pub(crate) const SCOPES_MAX: usize = 4096;
-/// Octets of text in the scopes of one channel.
+/// Bytes of text in the scopes of one channel.
 const TEXT_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Memory of all rings.
 const RINGS_BYTES_MAX: usize = 64 * 1024 * 1024;

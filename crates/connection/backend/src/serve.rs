@@ -24,7 +24,7 @@ use crate::{change, get};
 /// Largest body that is read and thrown away, where the method has no use for it, to keep the
 /// connection.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
-/// A head shorter than twice this is parsed with every octet that comes.
+/// A head shorter than twice this is parsed with every byte that comes.
 const PARSE_ALWAYS_BYTES: usize = 256;
 /// Requests of one connection served before others of its worker get their turn.
 const REQUESTS_IN_A_ROW: u32 = 32;
@@ -57,7 +57,7 @@ pub struct Served {
     pub method: Method,
     /// The response's status.
     pub status: u16,
-    /// Octets of the response's body.
+    /// Bytes of the response's body.
     pub body_bytes: u64,
 }
 
@@ -75,7 +75,7 @@ pub enum ServeError {
     Send(#[from] SendError),
 }
 
-/// Waits for the next request: up to `idle` for its first octet, then up to the head timeout for
+/// Waits for the next request: up to `idle` for its first byte, then up to the head timeout for
 /// its last. Nothing is consumed.
 ///
 /// # Errors
@@ -87,7 +87,7 @@ pub async fn next_head(
 ) -> io::Result<Next> {
     let limits = session.context().limits();
     let mut started = None;
-    // Parsing again after every octet of a long head would cost the square of its length.
+    // Parsing again after every byte of a long head would cost the square of its length.
     let mut parse_at = 1;
     loop {
         let arrived = stream.input().len();
@@ -251,7 +251,7 @@ pub(crate) struct Exchange {
     expects_continue: bool,
     keep_alive: bool,
     http10: bool,
-    /// Octets of the request may still be unread: the connection cannot carry another.
+    /// Bytes of the request may still be unread: the connection cannot carry another.
     pub(crate) body_left: bool,
 }
 

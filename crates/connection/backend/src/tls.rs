@@ -84,9 +84,9 @@ pub(crate) async fn accept(
         Ok(Ok(established)) => {
             context.meter.add(Event::BackendHandshake);
             context.meter.record(Stage::TlsHandshake, begin.elapsed());
-            let octets = (established.read_bytes, established.written_bytes);
+            let bytes = (established.read_bytes, established.written_bytes);
             let mut stream = established.into_stream();
-            offload(&mut stream, &context, Begin::Seen, octets).await;
+            offload(&mut stream, &context, Begin::Seen, bytes).await;
             return Some(stream);
         }
         Ok(Err(Failure::PlainHttp(_))) => "plain HTTP".to_owned(),
@@ -105,10 +105,10 @@ pub(crate) async fn offload(
     stream: &mut Stream,
     context: &Context,
     begin: Begin,
-    octets: (u64, u64),
+    bytes: (u64, u64),
 ) {
     let Some(device) = context.device() else { return };
-    match stream.offload(&*device, begin, octets).await {
+    match stream.offload(&*device, begin, bytes).await {
         Ok(()) => context.meter.add(Event::RecordsOffloaded),
         Err(refused) => {
             tracing::debug!(peer = %stream.peer(), %refused, "not offloaded");

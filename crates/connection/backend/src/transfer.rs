@@ -1,4 +1,4 @@
-//! Moving bytes to a client under the write deadline: it runs anew with every octet that the client
+//! Moving bytes to a client under the write deadline: it runs anew with every byte that the client
 //! acknowledges, so a slow client is served and a stalled one is dropped.
 
 use std::fs::File;
@@ -18,7 +18,7 @@ const SENDFILE_BYTES_MAX: u64 = 1024 * 1024;
 const TURN_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Bytes of a TLS response that are sealed and sent before others get their turn.
 const SEALED_SLICE_BYTES: u64 = 256 * 1024;
-/// Most octets read and thrown away after the last response, so that closing does not destroy it.
+/// Most bytes read and thrown away after the last response, so that closing does not destroy it.
 const LINGER_BYTES_MAX: usize = 256 * 1024;
 /// How long that may take.
 const LINGER: Duration = Duration::from_secs(2);
@@ -61,7 +61,7 @@ pub async fn send(
     Ok(stream.write_all(bytes, more).await?)
 }
 
-/// Sends `bytes` octets of `file` from `offset`.
+/// Sends `bytes` bytes of `file` from `offset`.
 ///
 /// # Errors
 /// The connection broke or stalled, or the file became shorter.
@@ -130,7 +130,7 @@ async fn send_file_sealed(
 }
 
 /// Ends a connection after its last response: FIN, then what the client still sends is read and
-/// dropped for a while. Closing a socket with unread octets resets it, and a reset overtakes the
+/// dropped for a while. Closing a socket with unread bytes resets it, and a reset overtakes the
 /// response.
 pub async fn finish(stream: &mut Stream, session: &mut Session) {
     let write_timeout = session.context().limits().write_timeout;

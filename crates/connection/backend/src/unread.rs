@@ -13,10 +13,10 @@ use unlade_net::state::QUEUE_BYTES_MAX;
 use unlade_runtime::stream::Stream;
 use unlade_sys::repair;
 
-/// Octets of the receive queue that may move as they are. What arrives until the queue is read has
+/// Bytes of the receive queue that may move as they are. What arrives until the queue is read has
 /// room in the rest of [`QUEUE_BYTES_MAX`].
 pub(crate) const MOVABLE_BYTES_MAX: usize = QUEUE_BYTES_MAX / 4 * 3;
-/// Octets that are left in the receive queue when it is read ahead.
+/// Bytes that are left in the receive queue when it is read ahead.
 const LEFT_BYTES_MAX: usize = QUEUE_BYTES_MAX / 4;
 
 /// How reading ahead ended.
@@ -75,10 +75,10 @@ pub(crate) fn frames(
     unread: &[u8],
 ) -> impl Iterator<Item = Frame> + '_ {
     let pieces = unread.chunks(UNREAD_PIECE_BYTES_MAX).enumerate();
-    pieces.map(move |(at, octets)| Frame::Unread {
+    pieces.map(move |(at, bytes)| Frame::Unread {
         id,
         epoch,
         at_bytes: (at * UNREAD_PIECE_BYTES_MAX) as u32,
-        octets: octets.to_vec().into(),
+        bytes: bytes.to_vec().into(),
     })
 }

@@ -126,7 +126,7 @@ impl Upload {
     fn note_digest(&self) -> Result<(), ObjectError> {
         let stat = rustix::fs::fstat(&self.file)?;
         let digest: String =
-            self.digest.clone().finalize().iter().map(|octet| format!("{octet:02x}")).collect();
+            self.digest.clone().finalize().iter().map(|byte| format!("{byte:02x}")).collect();
         let modified_ns =
             i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec);
         let value = store::digest_attribute(&digest, self.bytes, modified_ns);

@@ -103,7 +103,7 @@ pub(crate) struct Question {
 pub(crate) struct Served {
     /// How many.
     pub requests: u64,
-    /// Octets of their responses.
+    /// Bytes of their responses.
     pub bytes: u64,
     /// From the first to the one after the last; `None` where none came, or the client was idle.
     pub took: Option<Duration>,
@@ -390,7 +390,7 @@ impl Auto {
     }
 
     /// It took a client of `route` so long from a request, or `requests` of them with responses of
-    /// `bytes` octets altogether, to the one after.
+    /// `bytes` bytes altogether, to the one after.
     pub(crate) fn learn_pace(&mut self, route: usize, way: Way, served: Served) {
         if let Some(route) = self.routes.get_mut(route) {
             if let Some(took) = served.took {
@@ -400,7 +400,7 @@ impl Auto {
         }
     }
 
-    /// The worker was busy for `busy` to proxy a response of `bytes` octets.
+    /// The worker was busy for `busy` to proxy a response of `bytes` bytes.
     pub(crate) fn learn_proxied(&mut self, key: RequestKey, tls: bool, bytes: u64, busy: Duration) {
         let busy_us = micros(busy);
         let costs = self.costs_mut(tls);
@@ -414,7 +414,7 @@ impl Auto {
         self.learn_size(key, bytes);
     }
 
-    /// A response of `bytes` octets was seen, here or by a server that reported it.
+    /// A response of `bytes` bytes was seen, here or by a server that reported it.
     pub(crate) fn learn_size(&mut self, key: RequestKey, bytes: u64) {
         self.learn_class(key, bytes as f64);
         let changes = self.class(key).map_or(0, |class| class.changes);
@@ -457,7 +457,7 @@ impl Auto {
     }
 
     /// A connection handed over for the request `key` is back, or has ended there: the server
-    /// answered `requests` requests with `bytes` octets altogether.
+    /// answered `requests` requests with `bytes` bytes altogether.
     pub(crate) fn learn_returned(
         &mut self,
         key: RequestKey,

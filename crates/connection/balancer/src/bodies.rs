@@ -6,7 +6,7 @@ use crate::config::BodyPath;
 
 /// A stretch of a body at least so long is spliced.
 const SPLICE_BYTES_MIN: u64 = 64 * 1024;
-/// Octets of the first read of an answer: a head and what can do without splice(2); of a large
+/// Bytes of the first read of an answer: a head and what can do without splice(2); of a large
 /// body no more is copied than that, and less where large ones are usual.
 const FIRST_READ_BYTES: usize = 66 * 1024;
 /// The same where everything is spliced that can be, or bodies of late were long.
@@ -25,7 +25,7 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// An answer had a body of so many octets.
+    /// An answer had a body of so many bytes.
     pub(crate) fn note(&self, bytes: u64) {
         self.long.set(self.long.get() << 1 | u8::from(bytes >= LONG_BYTES_MIN));
     }
@@ -36,7 +36,7 @@ impl Recent {
 }
 
 impl BodyPath {
-    /// Octets of an answer that are read before anything is known of it, but for how long others
+    /// Bytes of an answer that are read before anything is known of it, but for how long others
     /// were, where it may be spliced.
     pub(crate) fn first_read_bytes(self, recent: Option<&Recent>) -> usize {
         match self {

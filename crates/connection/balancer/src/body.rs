@@ -5,7 +5,7 @@ use unlade_http::{BodyFraming, ChunkedScanner, HeadError};
 /// The rest of a body.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// So many octets.
+    /// So many bytes.
     Length(u64),
     /// Chunks.
     Chunked(Box<ChunkedScanner>),
@@ -31,7 +31,7 @@ impl Body {
         matches!(self, Body::Done)
     }
 
-    /// Octets that may pass without being looked at.
+    /// Bytes that may pass without being looked at.
     pub(crate) fn blind_bytes(&self) -> u64 {
         match self {
             Body::Length(left) => *left,
@@ -41,7 +41,7 @@ impl Body {
         }
     }
 
-    /// Octets of [`Body::blind_bytes`] have passed unseen.
+    /// Bytes of [`Body::blind_bytes`] have passed unseen.
     pub(crate) fn skip(&mut self, bytes: u64) {
         match self {
             Body::Length(left) => {
@@ -57,7 +57,7 @@ impl Body {
         }
     }
 
-    /// Looks at the next octets; returns how many of them, framing included, are of the body.
+    /// Looks at the next bytes; returns how many of them, framing included, are of the body.
     ///
     /// # Errors
     /// Chunks that are malformed.

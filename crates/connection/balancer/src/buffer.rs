@@ -81,7 +81,7 @@ pub(crate) struct Pipe {
 #[derive(Debug)]
 pub(crate) struct PipeLease {
     pipe: Option<Pipe>,
-    /// Octets in the pipe.
+    /// Bytes in the pipe.
     pub(crate) held_bytes: usize,
     home: Rc<RefCell<Vec<Pipe>>>,
 }

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use unlade_channel::channel::{Channel, ChannelError, ESTABLISH_TIMEOUT, Late};
 use unlade_channel::trust::{Membership, server_name};
 use unlade_handoff_protocol::frame::{
-    ClientOctets, ConnectionId, Epoch, Frame, PROTOCOL_VERSION, ReturnReason, UNREAD_BYTES_MAX,
+    ClientBytes, ConnectionId, Epoch, Frame, PROTOCOL_VERSION, ReturnReason, UNREAD_BYTES_MAX,
     Usage,
 };
 use unlade_metrics::{Event, Gauge, Mode, Stage};
@@ -277,8 +277,8 @@ impl Flows {
                 self.meter.add(Event::MigrationRefused);
                 self.step(id, |flow, _| flow.giver.handle_refuse(from, epoch, reason));
             }
-            Frame::Unread { id, epoch, at_bytes, octets } => {
-                keep_unread(remote, (id, epoch), at_bytes, &octets)?;
+            Frame::Unread { id, epoch, at_bytes, bytes } => {
+                keep_unread(remote, (id, epoch), at_bytes, &bytes)?;
             }
             Frame::Return { id, epoch, reason, usage, unread_bytes, snapshot } => {
                 let unread = take_unread(remote, (id, epoch), unread_bytes)?;
@@ -344,25 +344,25 @@ fn left(reason: ReturnReason) -> Left {
     }
 }
 
-/// UNREAD: keeps the octets until RETURN. Only one connection's are kept for a channel.
+/// UNREAD: keeps the bytes until RETURN. Only one connection's are kept for a channel.
 fn keep_unread(
     remote: &Remote,
     of: (ConnectionId, Epoch),
     at_bytes: u32,
-    octets: &[u8],
+    bytes: &[u8],
 ) -> Result<(), ChannelError> {
     let mut kept = remote.unread.borrow_mut();
     if at_bytes == 0 {
-        *kept = Some(Unread { id: of.0, epoch: of.1, octets: ClientOctets::default() });
+        *kept = Some(Unread { id: of.0, epoch: of.1, bytes: ClientBytes::default() });
     }
     let fits = |kept: &&mut Unread| {
         (kept.id, kept.epoch) == of
-            && kept.octets.len() == at_bytes as usize
-            && kept.octets.len() + octets.len() <= UNREAD_BYTES_MAX
+            && kept.bytes.len() == at_bytes as usize
+            && kept.bytes.len() + bytes.len() <= UNREAD_BYTES_MAX
     };
     match kept.as_mut().filter(fits) {
         Some(kept) => {
-            kept.octets.append(octets);
+            kept.bytes.append(bytes);
             Ok(())
         }
         None => Err(ChannelError::Protocol("UNREAD out of order or beyond its limit")),
@@ -374,13 +374,13 @@ fn take_unread(
     remote: &Remote,
     of: (ConnectionId, Epoch),
     bytes: u32,
-) -> Result<ClientOctets, ChannelError> {
+) -> Result<ClientBytes, ChannelError> {
     if bytes == 0 {
-        return Ok(ClientOctets::default());
+        return Ok(ClientBytes::default());
     }
     let kept = remote.unread.borrow_mut().take();
-    let fits = |kept: &Unread| (kept.id, kept.epoch) == of && kept.octets.len() == bytes as usize;
-    let kept = kept.filter(fits).map(|kept| kept.octets);
+    let fits = |kept: &Unread| (kept.id, kept.epoch) == of && kept.bytes.len() == bytes as usize;
+    let kept = kept.filter(fits).map(|kept| kept.bytes);
     kept.ok_or(ChannelError::Protocol("RETURN without the UNREAD that it announces"))
 }
 
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn unread_octets_come_in_order_within_their_limit_and_with_their_return() {
+    fn unread_bytes_come_in_order_within_their_limit_and_with_their_return() {
         let (remote, one, two) =
             (remote(), (ConnectionId(1), Epoch(1)), (ConnectionId(2), Epoch(1)));
         assert!(take_unread(&remote, one, 0).unwrap().is_empty());

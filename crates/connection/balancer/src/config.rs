@@ -131,7 +131,7 @@ pub struct RouteConfig {
     /// Host name (`objects.example`, or `*.example` for every name below); any where absent.
     #[serde(default)]
     pub host: Option<String>,
-    /// Start of the path, compared octet by octet as the client sent it.
+    /// Start of the path, compared byte by byte as the client sent it.
     #[serde(default = "prefix_default")]
     pub prefix: String,
     /// Name of the pool.
@@ -321,7 +321,7 @@ pub struct OffloadConfig {
     pub flows_max: u32,
     /// Where in the kernel packets are steered.
     pub steering: SteeringConfig,
-    /// Most octets held for all connections between two owners.
+    /// Most bytes held for all connections between two owners.
     pub hold_bytes_max: ByteSize,
     /// How long the traces of a connection that came home are kept, for packets under way.
     #[serde(with = "unlade_config::duration")]
@@ -369,7 +369,7 @@ pub struct TimeoutsConfig {
     /// TLS handshake.
     #[serde(with = "unlade_config::duration")]
     pub handshake: Option<Duration>,
-    /// From the first octet of a request to the end of its head.
+    /// From the first byte of a request to the end of its head.
     #[serde(with = "unlade_config::duration")]
     pub head: Option<Duration>,
     /// Longest silence within a head.
@@ -401,7 +401,7 @@ pub struct TimeoutsConfig {
 pub struct Timeouts {
     /// TLS handshake.
     pub handshake: Duration,
-    /// From the first octet of a request to the end of its head.
+    /// From the first byte of a request to the end of its head.
     pub head: Duration,
     /// Longest silence within a head.
     pub head_stall: Duration,
@@ -475,13 +475,13 @@ pub struct LimitsConfig {
     pub connections_max: usize,
     /// Most connections of one client address (of one /64 network for IPv6).
     pub connections_per_client_max: usize,
-    /// Most octets of a request's head.
+    /// Most bytes of a request's head.
     pub head_bytes_max: ByteSize,
     /// Most header fields of a request.
     pub headers_max: usize,
-    /// Most octets of a request's target.
+    /// Most bytes of a request's target.
     pub target_bytes_max: ByteSize,
-    /// Most octets of a request's body.
+    /// Most bytes of a request's body.
     pub body_bytes_max: ByteSize,
 }
 

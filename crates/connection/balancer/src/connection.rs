@@ -23,9 +23,9 @@ use crate::timer::{Elapsed, Timer};
 use crate::tunnel::{self, Upgraded};
 use crate::worker::{PlanRef, Worker};
 
-/// Most octets that are read and dropped from a client that is told to go.
+/// Most bytes that are read and dropped from a client that is told to go.
 const LINGER_BYTES_MAX: usize = 4 << 20;
-/// Octets dropped at once.
+/// Bytes dropped at once.
 const LINGER_READ_BYTES: usize = 16 * 1024;
 /// A scratch buffer that grew beyond this is not kept.
 const SCRATCH_BYTES_MAX: usize = 16 * 1024;
@@ -377,7 +377,7 @@ impl State {
         }
     }
 
-    /// Waits for the first octets of a request; `None` where the process drains meanwhile.
+    /// Waits for the first bytes of a request; `None` where the process drains meanwhile.
     async fn wait_idle(
         &mut self,
         stream: &mut Stream,

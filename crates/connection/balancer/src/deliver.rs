@@ -42,7 +42,7 @@ pub(crate) struct Delivered {
     pub begun: bool,
     /// The connection to the server, where it can be used again as far as this response goes.
     pub upstream: Option<Upstream>,
-    /// Octets of the body sent, framing included.
+    /// Bytes of the body sent, framing included.
     pub response_bytes: u64,
 }
 

@@ -13,9 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot};
 use unlade_channel::channel::Outbox;
-use unlade_handoff_protocol::frame::{
-    ClientOctets, CloseReason, ConnectionId, Epoch, ReturnReason,
-};
+use unlade_handoff_protocol::frame::{ClientBytes, CloseReason, ConnectionId, Epoch, ReturnReason};
 use unlade_handoff_protocol::snapshot::EncodedSnapshot;
 use unlade_metrics::{Event, Fallback, Gauge, Held, Meter, Mode, Stage, Trigger};
 use unlade_migration::giver::{Action, Choice, Giver, Setback, Timing};
@@ -88,7 +86,7 @@ pub(crate) struct Remote {
 pub(crate) struct Unread {
     pub id: ConnectionId,
     pub epoch: Epoch,
-    pub octets: ClientOctets,
+    pub bytes: ClientBytes,
 }
 
 /// How a handover of a connection that was here ended.
@@ -111,8 +109,8 @@ pub(crate) struct Flow {
     /// The newest snapshot, encoded.
     pub snapshot: EncodedSnapshot,
     /// Input behind the snapshot's plaintext.
-    pub unread: ClientOctets,
-    /// Behind the last octet that its owners have sent, as far as the newest snapshot tells.
+    pub unread: ClientBytes,
+    /// Behind the last byte that its owners have sent, as far as the newest snapshot tells.
     pub send_end: SeqNumber,
     pub tls: bool,
     pub assignment: Assignment,

@@ -24,7 +24,7 @@ use crate::offload::Kept;
 /// How long a handover waits for the client to take earlier responses; then the request is proxied.
 const SENT_WITHIN: Duration = Duration::from_millis(20);
 
-/// Most octets in the receive queue of a connection that is to move. What arrives until the queue
+/// Most bytes in the receive queue of a connection that is to move. What arrives until the queue
 /// is read has room in the rest of [`QUEUE_BYTES_MAX`].
 const UNREAD_BYTES_MAX: usize = QUEUE_BYTES_MAX / 4 * 3;
 

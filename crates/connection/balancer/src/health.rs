@@ -18,7 +18,7 @@ use crate::worker::Worker;
 
 /// The first checks of a pool are spread over this, so that they do not meet.
 const SPREAD: Duration = Duration::from_millis(200);
-/// Most octets of an answer that are read.
+/// Most bytes of an answer that are read.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
 
 /// The checks that are running. Dropping it ends them.

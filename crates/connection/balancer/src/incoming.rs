@@ -55,7 +55,7 @@ impl Incoming {
         !self.touched
     }
 
-    /// Drops the first `bytes` octets.
+    /// Drops the first `bytes` bytes.
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.start = (self.start + bytes).min(self.end);
     }
@@ -65,7 +65,7 @@ impl Incoming {
         self.buffer = None;
     }
 
-    /// Puts `head` in place of the first `replaced` octets; false where there is no room.
+    /// Puts `head` in place of the first `replaced` bytes; false where there is no room.
     pub(crate) fn replace_front(&mut self, replaced: usize, head: &[u8]) -> bool {
         let behind = (self.start + replaced).min(self.end);
         let Some(start) = behind.checked_sub(head.len()) else { return false };

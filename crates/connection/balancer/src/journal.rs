@@ -67,9 +67,9 @@ impl Journal {
         let ports = u64::from(flow.client.port()) << 16 | u64::from(flow.service.port());
         words[PORTS].store(ports, Ordering::Relaxed);
         for (at, address) in [(CLIENT, flow.client), (SERVICE, flow.service)] {
-            for (word, octets) in words[at..].iter().zip(octets(address.ip()).chunks_exact(8)) {
-                let octets: [u8; 8] = octets.try_into().unwrap_or_default();
-                word.store(u64::from_be_bytes(octets), Ordering::Relaxed);
+            for (word, bytes) in words[at..].iter().zip(bytes(address.ip()).chunks_exact(8)) {
+                let bytes: [u8; 8] = bytes.try_into().unwrap_or_default();
+                word.store(u64::from_be_bytes(bytes), Ordering::Relaxed);
             }
         }
         // Last: with it the entry counts.
@@ -90,13 +90,13 @@ impl Drop for Noted {
     }
 }
 
-fn octets(ip: IpAddr) -> [u8; 16] {
+fn bytes(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V6(ip) => ip.octets(),
         IpAddr::V4(ip) => {
-            let mut octets = [0; 16];
-            octets[..4].copy_from_slice(&ip.octets());
-            octets
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&ip.octets());
+            bytes
         }
     }
 }
@@ -105,12 +105,12 @@ fn octets(ip: IpAddr) -> [u8; 16] {
 fn read(entry: &[AtomicU64]) -> Option<FlowKey> {
     let word = |at: usize| entry[at].load(Ordering::Acquire);
     let address = |at: usize, port: u64| {
-        let mut octets = [0; 16];
-        octets[..8].copy_from_slice(&word(at).to_be_bytes());
-        octets[8..].copy_from_slice(&word(at + 1).to_be_bytes());
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&word(at).to_be_bytes());
+        bytes[8..].copy_from_slice(&word(at + 1).to_be_bytes());
         let ip: IpAddr = match word(FAMILY) {
-            4 => Ipv4Addr::new(octets[0], octets[1], octets[2], octets[3]).into(),
-            6 => Ipv6Addr::from(octets).into(),
+            4 => Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3]).into(),
+            6 => Ipv6Addr::from(bytes).into(),
             _ => return None,
         };
         Some(SocketAddr::new(ip, port as u16))

@@ -100,7 +100,7 @@ pub(crate) enum Advice {
 }
 
 impl Paces {
-    /// `requests` requests with responses of `bytes` octets altogether took `took`, from the first
+    /// `requests` requests with responses of `bytes` bytes altogether took `took`, from the first
     /// of them to the one after the last. `waited` of that the client waited for the responses;
     /// known of proxied ones.
     pub(crate) fn learn(
@@ -128,7 +128,7 @@ impl Paces {
         }
     }
 
-    /// Clients of the route got `bytes` octets, whoever answered. `now` since any origin.
+    /// Clients of the route got `bytes` bytes, whoever answered. `now` since any origin.
     pub(crate) fn carry(&mut self, bytes: u64, now: Duration) {
         self.traffic.add(bytes, now);
     }
@@ -188,7 +188,7 @@ fn size(bytes: u64) -> usize {
     ((bytes >> 13).checked_ilog2().map_or(0, |log| log as usize / 2 + 1)).min(SIZES - 1)
 }
 
-/// Octets of the last periods.
+/// Bytes of the last periods.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traffic {
     bytes: [u64; PERIODS],
@@ -235,9 +235,9 @@ impl Traffic {
 mod tests {
     use super::*;
 
-    /// A balancer with a link of `link` octets a second and servers with links of their own that
+    /// A balancer with a link of `link` bytes a second and servers with links of their own that
     /// carry four times as much, and `clients` that ask again as soon as they have an answer, or
-    /// `think` later. Returns octets a second in the end, and the share handed over.
+    /// `think` later. Returns bytes a second in the end, and the share handed over.
     fn world(link: f64, clients: u32, bytes: u64, think: Duration, seconds: u64) -> (f64, f64) {
         let (mut paces, mut now) = (Paces::default(), Duration::ZERO);
         let end = Duration::from_secs(seconds);

@@ -31,7 +31,7 @@ pub(crate) struct Plan {
     pub listeners: Vec<ListenerPlan>,
     /// Limits of request heads.
     pub head_limits: HeadLimits,
-    /// Most octets of a request's body.
+    /// Most bytes of a request's body.
     pub body_bytes_max: u64,
     /// The same value in plans that send every request to the same server on the same terms.
     pub routing: Arc<Routing>,

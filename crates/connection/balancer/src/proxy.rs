@@ -146,7 +146,7 @@ pub(crate) struct Done {
     pub ended: Ended,
     /// Status of the answer; 0 where none was begun.
     pub status: u16,
-    /// Octets of the answer's body.
+    /// Bytes of the answer's body.
     pub response_bytes: u64,
     /// Part of the request has not been read.
     pub unread: bool,

@@ -1,7 +1,7 @@
 //! Which route a request takes: the most specific host first (a name, `*.` of a name, any), then
 //! the longest prefix of the path.
 //!
-//! Hosts compare without case and port. Paths compare octet by octet as the client sent them:
+//! Hosts compare without case and port. Paths compare byte by byte as the client sent them:
 //! a route chooses servers, it guards nothing, and the server reads the path again.
 
 use std::collections::HashMap;

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use crate::buffer::{PIPE_BYTES, PipeLease};
 
-/// Octets that a connection moves before the worker's others have their turn. Sockets that are
+/// Bytes that a connection moves before the worker's others have their turn. Sockets that are
 /// always ready would otherwise keep the worker to themselves.
 const TURN_BYTES: u64 = 4 << 20;
 
@@ -20,7 +20,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Notes that `bytes` octets went past; lets others go first once it has been enough.
+    /// Notes that `bytes` bytes went past; lets others go first once it has been enough.
     pub(crate) async fn moved(&mut self, bytes: u64) {
         self.used_bytes = self.used_bytes.saturating_add(bytes);
         if self.used_bytes >= TURN_BYTES {
@@ -30,7 +30,7 @@ impl Turn {
     }
 }
 
-/// Moves up to `bytes_max` octets from the socket into the empty pipe; waits until there are
+/// Moves up to `bytes_max` bytes from the socket into the empty pipe; waits until there are
 /// some, and returns how many. Zero: the sender has closed. Nothing is lost where the future is
 /// dropped.
 ///
@@ -61,7 +61,7 @@ pub(crate) async fn pull(
 }
 
 /// Moves some of what is in the pipe to the socket; waits until it takes some, and returns how
-/// many octets it took. `more`: others follow at once. Nothing is lost where the future is
+/// many bytes it took. `more`: others follow at once. Nothing is lost where the future is
 /// dropped.
 ///
 /// # Errors

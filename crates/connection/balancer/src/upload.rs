@@ -1,5 +1,5 @@
 //! The rest of a request's body, from the client to the server, in steps that may be dropped at
-//! any point without losing or repeating an octet.
+//! any point without losing or repeating an byte.
 
 use tokio::net::TcpStream;
 use unlade_http::HeadError;
@@ -29,7 +29,7 @@ pub(crate) enum UploadError {
 #[derive(Debug)]
 pub(crate) struct Upload {
     body: Body,
-    /// Octets at the front of the client's input that are of the body and not sent yet.
+    /// Bytes at the front of the client's input that are of the body and not sent yet.
     checked: usize,
     pipe: Option<PipeLease>,
     allowed_bytes: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    /// `body` of at most `bytes_max` octets is still in the client's stream.
+    /// `body` of at most `bytes_max` bytes is still in the client's stream.
     pub(crate) fn new(body: Body, bytes_max: u64) -> Upload {
         Upload {
             body,
@@ -75,7 +75,7 @@ impl Upload {
         self.checked + self.pipe.as_ref().map_or(0, |pipe| pipe.held_bytes)
     }
 
-    /// Takes some octets from the client, or gives some to the server.
+    /// Takes some bytes from the client, or gives some to the server.
     ///
     /// # Errors
     /// Either side's fault; see [`UploadError`].

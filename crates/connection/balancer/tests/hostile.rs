@@ -237,7 +237,7 @@ fn an_answer_that_breaks_off_is_not_taken_for_whole() {
 }
 
 #[test]
-fn octets_behind_an_answer_are_given_to_nobody() {
+fn bytes_behind_an_answer_are_given_to_nobody() {
     let server = Server::answering(|request| {
         let mut answer = ordinary(request);
         answer.extend_from_slice(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged");

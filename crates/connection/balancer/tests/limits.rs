@@ -58,7 +58,7 @@ fn a_head_that_never_ends_is_answered_and_closed() {
         let mut client = lb.connect();
         client.send("GET / HTTP/1.1\r\nHost: a\r\n");
         let mut slow = client.stream.try_clone().unwrap();
-        // An octet now and then does not lengthen the time for a head.
+        // An byte now and then does not lengthen the time for a head.
         let dripping = std::thread::spawn(move || {
             for _ in 0..1000 {
                 std::thread::sleep(Duration::from_millis(10));

@@ -201,7 +201,7 @@ fn a_server_may_answer_before_it_has_read_everything() {
             stream.write_all(&with_length("413 Too Much", b"no")).unwrap();
             return;
         }
-        // Every octet goes back at once, long before the last one is here.
+        // Every byte goes back at once, long before the last one is here.
         stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
         let mut left: usize = header(&head, "content-length").unwrap().parse().unwrap();
         let mut piece = vec![0; 10_000];

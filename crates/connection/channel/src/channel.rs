@@ -504,7 +504,7 @@ impl Channel {
         }
     }
 
-    /// Reads what the socket has, decrypts it, and hands it to the deframer. Octets read from the
+    /// Reads what the socket has, decrypts it, and hands it to the deframer. Bytes read from the
     /// socket; 0 where there were none yet.
     fn read_in(&mut self) -> Result<usize, ChannelError> {
         let count = match self.tls.read_tls(&mut Transport(&self.tcp)) {

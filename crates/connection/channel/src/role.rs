@@ -129,7 +129,7 @@ impl PeerIdentity {
         let mut identity = (parsed.subject().len() as u32).to_be_bytes().to_vec();
         identity.extend_from_slice(parsed.subject());
         for name in names {
-            // No such name has a zero octet.
+            // No such name has a zero byte.
             identity.extend_from_slice(name.as_bytes());
             identity.push(0);
         }

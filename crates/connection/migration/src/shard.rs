@@ -7,7 +7,7 @@
 //! objects to the others. Where load counts, a server that has its share is passed over for the
 //! next one on the ring.
 //!
-//! The hash is SipHash-1-3 with the fixed key below, of the octets of the path as sent, without
+//! The hash is SipHash-1-3 with the fixed key below, of the bytes of the path as sent, without
 //! its query. It is part of the protocol between balancer and server: both compute the owner, each
 //! on its own, from the same names and weights. The key is no secret: it spreads the objects, and does
 //! not defend against a client that chooses paths; the bound on load does.
@@ -28,7 +28,7 @@ pub const LOAD_FACTOR: f64 = 1.25;
 /// The load of a server that must not be chosen: it is down, or drains.
 pub const UNAVAILABLE: u32 = u32::MAX;
 
-/// The key of the hash: "unlade shard v1" and a zero octet, as two little-endian numbers.
+/// The key of the hash: "unlade shard v1" and a zero byte, as two little-endian numbers.
 const KEY: (u64, u64) = (u64::from_le_bytes(*b"unlade s"), u64::from_le_bytes(*b"hard v1\0"));
 
 /// One point: where it is, and whose it is.
@@ -168,11 +168,11 @@ impl<'r> Bound<'r> {
     }
 }
 
-fn hash(octets: &[u8]) -> u64 {
-    SipHasher13::new_with_keys(KEY.0, KEY.1).hash(octets)
+fn hash(bytes: &[u8]) -> u64 {
+    SipHasher13::new_with_keys(KEY.0, KEY.1).hash(bytes)
 }
 
-/// Where a server's point is: the hash of its name, a zero octet and the point's number.
+/// Where a server's point is: the hash of its name, a zero byte and the point's number.
 fn point(name: &str, number: u32) -> u64 {
     hash(&[name.as_bytes(), &[0], &number.to_le_bytes()].concat())
 }

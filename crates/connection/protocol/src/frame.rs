@@ -1,6 +1,6 @@
 //! The control channel between balancer and server: length-prefixed, versioned frames.
 //!
-//! A frame on the wire is a 32-bit length (of what follows it), a type octet and the body. Every
+//! A frame on the wire is a 32-bit length (of what follows it), a type byte and the body. Every
 //! frame about a connection carries its id and the epoch of its ownership; a frame of an older
 //! epoch is stale and ignored by the state machines. Snapshots travel encoded, so that a relay
 //! passes them on unchanged.
@@ -11,7 +11,7 @@
 //!    │ SCOPE (what may stay there) ► │
 //!    │ OFFER snapshot ─────────────► │ restores, goes live
 //!    │ ◄───────────────────── READY  │        (or REFUSE)
-//!    │ ◄──────────── UNREAD octets   │ what of its input no snapshot has room for
+//!    │ ◄──────────── UNREAD bytes   │ what of its input no snapshot has room for
 //!    │ ◄──────────── RETURN snapshot │ next request belongs elsewhere, or idle
 //! ```
 
@@ -22,13 +22,13 @@ use zeroize::{Zeroize, Zeroizing};
 /// Version spoken by this build; both ends must speak the same. Version 2 has UNREAD, its length in
 /// RETURN, and the excluded hosts of scopes.
 pub const PROTOCOL_VERSION: u16 = 2;
-/// Octets in front of a frame's body: length and type.
+/// Bytes in front of a frame's body: length and type.
 pub const FRAME_HEADER_BYTES: usize = 5;
 /// Most bytes of a frame behind its length field.
 pub const FRAME_BYTES_MAX: usize = SNAPSHOT_BYTES_MAX + 4096;
-/// Most octets of one connection in UNREAD frames.
+/// Most bytes of one connection in UNREAD frames.
 pub const UNREAD_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Most octets in one UNREAD frame.
+/// Most bytes in one UNREAD frame.
 pub const UNREAD_PIECE_BYTES_MAX: usize = 1024 * 1024;
 /// Longest host or path prefix in a scope, bytes.
 pub const TEXT_BYTES_MAX: usize = 1024;
@@ -87,9 +87,9 @@ pub struct Scope {
 pub struct Usage {
     /// Requests answered.
     pub requests: u32,
-    /// Response body and head octets sent to the client.
+    /// Response body and head bytes sent to the client.
     pub sent_bytes: u64,
-    /// Request octets received from the client.
+    /// Request bytes received from the client.
     pub received_bytes: u64,
 }
 
@@ -117,39 +117,39 @@ macro_rules! closed_enum {
     };
 }
 
-/// Octets of a client's stream. They may be what TLS protected: they are wiped when they are
+/// Bytes of a client's stream. They may be what TLS protected: they are wiped when they are
 /// dropped, and not shown.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct ClientOctets(Zeroizing<Vec<u8>>);
+pub struct ClientBytes(Zeroizing<Vec<u8>>);
 
-impl From<Vec<u8>> for ClientOctets {
-    fn from(octets: Vec<u8>) -> ClientOctets {
-        ClientOctets(Zeroizing::new(octets))
+impl From<Vec<u8>> for ClientBytes {
+    fn from(bytes: Vec<u8>) -> ClientBytes {
+        ClientBytes(Zeroizing::new(bytes))
     }
 }
 
-impl core::ops::Deref for ClientOctets {
+impl core::ops::Deref for ClientBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         &self.0
     }
 }
 
-impl core::fmt::Debug for ClientOctets {
+impl core::fmt::Debug for ClientBytes {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "ClientOctets({} bytes)", self.len())
+        write!(f, "ClientBytes({} bytes)", self.len())
     }
 }
 
-impl ClientOctets {
-    /// Appends octets; what a smaller buffer held is wiped.
-    pub fn append(&mut self, octets: &[u8]) {
-        if self.0.capacity() - self.0.len() < octets.len() {
-            let mut larger = Vec::with_capacity(2 * self.0.len() + octets.len());
+impl ClientBytes {
+    /// Appends bytes; what a smaller buffer held is wiped.
+    pub fn append(&mut self, bytes: &[u8]) {
+        if self.0.capacity() - self.0.len() < bytes.len() {
+            let mut larger = Vec::with_capacity(2 * self.0.len() + bytes.len());
             larger.extend_from_slice(&self.0);
             self.0 = Zeroizing::new(larger);
         }
-        self.0.extend_from_slice(octets);
+        self.0.extend_from_slice(bytes);
     }
 }
 
@@ -272,10 +272,10 @@ pub enum Frame {
         id: ConnectionId,
         /// The epoch of the adoption.
         epoch: Epoch,
-        /// How many octets came in earlier frames; 0 begins anew.
+        /// How many bytes came in earlier frames; 0 begins anew.
         at_bytes: u32,
         /// At most [`UNREAD_PIECE_BYTES_MAX`].
-        octets: ClientOctets,
+        bytes: ClientBytes,
     },
     /// Server: take it back; its socket is frozen, not gone.
     Return {
@@ -287,7 +287,7 @@ pub enum Frame {
         reason: ReturnReason,
         /// What was done under this adoption.
         usage: Usage,
-        /// Octets in the UNREAD frames directly before.
+        /// Bytes in the UNREAD frames directly before.
         unread_bytes: u32,
         /// Encoded [`crate::snapshot::Snapshot`].
         snapshot: EncodedSnapshot,
@@ -311,7 +311,7 @@ pub enum Frame {
     Drain,
 }
 
-/// A frame's type octet.
+/// A frame's type byte.
 mod kind {
     pub(super) const HELLO: u8 = 1;
     pub(super) const OWNED: u8 = 2;
@@ -401,10 +401,10 @@ impl Frame {
             Frame::Recall { id, epoch } | Frame::Abandon { id, epoch } => {
                 connection(out, id, epoch)
             }
-            Frame::Unread { id, epoch, at_bytes, octets } => {
+            Frame::Unread { id, epoch, at_bytes, bytes } => {
                 connection(out, id, epoch);
                 out.put_u32(*at_bytes);
-                out.put_blob(octets);
+                out.put_blob(bytes);
             }
             Frame::Return { id, epoch, reason, usage, unread_bytes, snapshot } => {
                 connection(out, id, epoch);
@@ -423,7 +423,7 @@ impl Frame {
         }
     }
 
-    /// Decodes the frame at the front of `input`: the frame and the octets it took, or nothing
+    /// Decodes the frame at the front of `input`: the frame and the bytes it took, or nothing
     /// where more input is needed.
     ///
     /// # Errors
@@ -480,8 +480,8 @@ fn decode_body(kind: u8, reader: &mut Reader<'_>) -> Result<Frame, DecodeError> 
         kind::ABANDON => Frame::Abandon { id, epoch },
         kind::UNREAD => {
             let at_bytes = reader.u32()?;
-            let octets = reader.blob("unread octets", UNREAD_PIECE_BYTES_MAX)?.to_vec().into();
-            Frame::Unread { id, epoch, at_bytes, octets }
+            let content = reader.blob("unread bytes", UNREAD_PIECE_BYTES_MAX)?.to_vec().into();
+            Frame::Unread { id, epoch, at_bytes, bytes: content }
         }
         kind::RETURN => {
             let reason = ReturnReason::decode(reader.u8()?)?;
@@ -500,7 +500,7 @@ fn decode_body(kind: u8, reader: &mut Reader<'_>) -> Result<Frame, DecodeError> 
 
 fn decode_owned(reader: &mut Reader<'_>) -> Result<Frame, DecodeError> {
     let count = entries(reader, "owned connections", LIST_ENTRIES_MAX)?;
-    // Each entry takes 12 octets: what is announced beyond the input is never allocated.
+    // Each entry takes 12 bytes: what is announced beyond the input is never allocated.
     let mut list = Vec::with_capacity(count.min(reader.rest() / 12));
     for _ in 0..count {
         list.push((ConnectionId(reader.u64()?), Epoch(reader.u32()?)));
@@ -594,7 +594,7 @@ fn decode_scope(reader: &mut Reader<'_>) -> Result<Scope, DecodeError> {
     Ok(Scope { id, host, excluded_hosts, prefix, excluded, ring })
 }
 
-/// Splits received octets into frames.
+/// Splits received bytes into frames.
 #[derive(Debug, Default)]
 pub struct Deframer {
     buffer: Vec<u8>,
@@ -602,7 +602,7 @@ pub struct Deframer {
 }
 
 impl Deframer {
-    /// Takes octets in.
+    /// Takes bytes in.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -611,7 +611,7 @@ impl Deframer {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete frame, or nothing where more octets are needed.
+    /// The next complete frame, or nothing where more bytes are needed.
     ///
     /// # Errors
     /// [`DecodeError`]: the channel must be closed.
@@ -670,11 +670,9 @@ mod tests {
                 .prop_map(|(id, epoch, reason)| Frame::Refuse { id, epoch, reason }),
             (id(), epoch()).prop_map(|(id, epoch)| Frame::Recall { id, epoch }),
             (id(), epoch()).prop_map(|(id, epoch)| Frame::Abandon { id, epoch }),
-            (id(), epoch(), any::<u32>(), blob.clone()).prop_map(
-                |(id, epoch, at_bytes, octets)| {
-                    Frame::Unread { id, epoch, at_bytes, octets: octets.into() }
-                }
-            ),
+            (id(), epoch(), any::<u32>(), blob.clone()).prop_map(|(id, epoch, at_bytes, bytes)| {
+                Frame::Unread { id, epoch, at_bytes, bytes: bytes.into() }
+            }),
             (
                 (id(), epoch(), proptest::sample::select(ReturnReason::ALL), usage.clone()),
                 (any::<u32>(), blob)

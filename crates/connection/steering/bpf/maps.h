@@ -47,7 +47,7 @@ struct slot {
 	struct belief belief;
 };
 
-/* Addresses as they stand in the packet; IPv4 in the first four octets, the rest zero. */
+/* Addresses as they stand in the packet; IPv4 in the first four bytes, the rest zero. */
 struct flow_key {
 	__u8 client[16];
 	__u8 service[16];
@@ -123,7 +123,7 @@ static __always_inline void count(__u32 what)
 /* Congestion windows to restore, by the client's port: connect(2) of a restored socket follows at
  * once, so a collision is two restores of one port in flight; the address check tells them apart. */
 struct window {
-	__u32 address;    /* last four octets of the client's address, packet order */
+	__u32 address;    /* last four bytes of the client's address, packet order */
 	__u32 segments;   /* 0: nothing to restore */
 };
 

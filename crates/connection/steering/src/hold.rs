@@ -2,7 +2,7 @@
 //!
 //! The programs send such frames to a TAP device. A thread takes them out and queues them by
 //! flow; once the flow has an owner again, they are written back to the device, where the programs
-//! send them on: to the local stack, or out of the link. The programs count both ways (octets of
+//! send them on: to the local stack, or out of the link. The programs count both ways (bytes of
 //! payload, because the device gets large frames in pieces), and let a fresh frame pass only when
 //! as much came back as went in: so the order is kept.
 //!
@@ -268,8 +268,8 @@ fn weight(frame: &[u8]) -> u32 {
 
 fn sequence_number(frame: &[u8]) -> SeqNumber {
     let at = FrameSegment::find(frame).map_or(usize::MAX - 8, |segment| segment.tcp_at + 4);
-    let octets = frame.get(at..at + 4).and_then(|octets| octets.try_into().ok());
-    SeqNumber(octets.map_or(0, u32::from_be_bytes))
+    let bytes = frame.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+    SeqNumber(bytes.map_or(0, u32::from_be_bytes))
 }
 
 fn lock(queues: &Mutex<Queues>) -> MutexGuard<'_, Queues> {

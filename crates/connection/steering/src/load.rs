@@ -179,7 +179,7 @@ impl Steering {
         }
     }
 
-    /// Packets and octets that were redirected, as far as their flows have been given up.
+    /// Packets and bytes that were redirected, as far as their flows have been given up.
     pub fn redirected(&self) -> (u64, u64) {
         let redirected = self.table.redirected();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -260,7 +260,7 @@ fn attach_xdp(ebpf: &mut Ebpf, hook: Hook, interface: &str) -> Result<bool, Stee
     }
 }
 
-/// Maps a map's memory into this process. Octets, and their number.
+/// Maps a map's memory into this process. Bytes, and their number.
 pub(crate) fn map_memory(data: &MapData, bytes: usize) -> Result<NonNull<u8>, SteerError> {
     let fd = data.fd().as_fd().as_raw_fd();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -285,7 +285,7 @@ pub(crate) fn map_slots(ebpf: &mut Ebpf, count: u32) -> Result<SlotArray, SteerE
     let data = array_data(ebpf, "slots")?;
     let bytes = count as usize * size_of::<crate::slot::RawSlot>();
     let base = map_memory(&data, bytes)?;
-    // SAFETY: `map_memory` made a shared writable mapping of `bytes` octets that is handed over
+    // SAFETY: `map_memory` made a shared writable mapping of `bytes` bytes that is handed over
     // here. The kernel keeps the map's memory as long as the mapping, so `data` may be dropped.
     Ok(unsafe { SlotArray::new(base, bytes, count) })
 }

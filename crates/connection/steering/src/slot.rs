@@ -114,7 +114,7 @@ impl SlotArray {
     /// Takes over a mapping of `count` slots.
     ///
     /// # Safety
-    /// `base` must be a shared, writable mapping of `bytes` octets, at least `count` slots long,
+    /// `base` must be a shared, writable mapping of `bytes` bytes, at least `count` slots long,
     /// that nothing else unmaps.
     pub(crate) unsafe fn new(base: NonNull<u8>, bytes: usize, count: u32) -> SlotArray {
         SlotArray { base: base.cast(), bytes, count }
@@ -147,7 +147,7 @@ impl RawSlot {
         self.bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Packets and octets redirected.
+    /// Packets and bytes redirected.
     pub(crate) fn redirected(&self) -> (u64, u64) {
         (self.packets.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
@@ -168,8 +168,8 @@ impl RawSlot {
     }
 
     fn has_owner(&self, owner: &Mac) -> bool {
-        let octets = self.mac.iter().map(|octet| octet.load(Ordering::Relaxed));
-        octets.take(6).eq(owner.iter().copied())
+        let bytes = self.mac.iter().map(|byte| byte.load(Ordering::Relaxed));
+        bytes.take(6).eq(owner.iter().copied())
     }
 
     /// True where the flow is redirected to the host with this hardware address.
@@ -182,7 +182,7 @@ impl RawSlot {
         self.state.store(state as u32, Ordering::SeqCst);
     }
 
-    /// Weight of the frames in the hold device or in the hold queue: their octets of payload, and
+    /// Weight of the frames in the hold device or in the hold queue: their bytes of payload, and
     /// 1 for a frame without any.
     pub(crate) fn waiting(&self) -> u32 {
         let replayed = self.replayed.load(Ordering::Acquire);
@@ -207,9 +207,9 @@ impl RawSlot {
 pub struct FlowCounters {
     /// Packets redirected.
     pub packets: u64,
-    /// Octets redirected, headers included.
+    /// Bytes redirected, headers included.
     pub bytes: u64,
-    /// Weight of what went to the hold device since the slot was taken: octets of payload, 1 for
+    /// Weight of what went to the hold device since the slot was taken: bytes of payload, 1 for
     /// a packet without any.
     pub held: u32,
     /// What is known of the connection; nothing before [`Slot::know`].
@@ -311,7 +311,7 @@ impl Slot {
         }
     }
 
-    /// Weight of the packets that wait in the hold device or queue: octets of payload, 1 for a
+    /// Weight of the packets that wait in the hold device or queue: bytes of payload, 1 for a
     /// packet without any.
     pub fn waiting(&self) -> u32 {
         self.raw().waiting()

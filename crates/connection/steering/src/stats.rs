@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aya::programs::{ProgramError, loaded_programs};
 
-/// Names of the programs of this crate, as the kernel shows them (15 octets at most).
+/// Names of the programs of this crate, as the kernel shows them (15 bytes at most).
 const PROGRAMS: [&str; 4] = ["link_ingress", "hold_ingress", "link_xdp", "restore_window"];
 
 /// Run time of one loaded program since accounting was switched on.

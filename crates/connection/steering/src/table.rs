@@ -30,8 +30,8 @@ unsafe impl aya::Pod for RawKey {}
 impl From<&FlowKey> for RawKey {
     fn from(flow: &FlowKey) -> RawKey {
         RawKey {
-            client: address_octets(&flow.client),
-            service: address_octets(&flow.service),
+            client: address_bytes(&flow.client),
+            service: address_bytes(&flow.service),
             client_port: flow.client.port().to_be_bytes(),
             service_port: flow.service.port().to_be_bytes(),
             family: if flow.is_ipv6() { 6 } else { 4 },
@@ -39,13 +39,13 @@ impl From<&FlowKey> for RawKey {
     }
 }
 
-fn address_octets(address: &SocketAddr) -> [u8; 16] {
+fn address_bytes(address: &SocketAddr) -> [u8; 16] {
     match address.ip() {
         IpAddr::V6(ip) => ip.octets(),
         IpAddr::V4(ip) => {
-            let mut octets = [0; 16];
-            octets[..4].copy_from_slice(&ip.octets());
-            octets
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&ip.octets());
+            bytes
         }
     }
 }

@@ -61,11 +61,11 @@ impl Windows {
                 [o[12], o[13], o[14], o[15]]
             }
         };
-        // `struct window`: the address in the first four octets, segments in the second.
+        // `struct window`: the address in the first four bytes, segments in the second.
         let mut raw = [0; 8];
         raw[..4].copy_from_slice(&tail);
         raw[4..].copy_from_slice(&segments.to_ne_bytes());
-        // SAFETY: the array has an entry for every port number, each 8 octets and aligned.
+        // SAFETY: the array has an entry for every port number, each 8 bytes and aligned.
         let entry = unsafe { self.base.add(flow.client.port().into()).as_ref() };
         entry.store(u64::from_ne_bytes(raw), Ordering::Release);
     }

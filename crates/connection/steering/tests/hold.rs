@@ -258,21 +258,21 @@ fn a_client_that_was_served_by_the_next_owner_reaches_it() {
         server.set_nodelay(true).unwrap();
         server.set_read_timeout(Some(PATIENCE)).unwrap();
         let slot = steering.acquire(&FlowKey::new(client, server.local_addr().unwrap())).unwrap();
-        let mut octet = [0];
+        let mut byte = [0];
         server.write_all(b"1").unwrap();
-        server.read_exact(&mut octet).unwrap();
+        server.read_exact(&mut byte).unwrap();
         // Nothing is believed before a snapshot says what may be.
         assert_eq!(slot.counters().belief, None);
         let sent = know(&slot, &server);
-        // An owner that has not answered yet gets nothing: the client's next octet waits.
+        // An owner that has not answered yet gets nothing: the client's next byte waits.
         slot.hold();
         slot.offer(NOBODY, sent);
         go.send(()).unwrap();
-        wait_until("the held octet", || slot.waiting() > 0);
+        wait_until("the held byte", || slot.waiting() > 0);
         assert_eq!(slot.counters().packets, 0);
         slot.local();
         steering.replay(&slot);
-        server.read_exact(&mut octet).unwrap();
+        server.read_exact(&mut byte).unwrap();
         // This socket is the next owner now, and answers: what the client says then goes to it.
         slot.hold();
         slot.offer(NOBODY, sent);
@@ -283,21 +283,21 @@ fn a_client_that_was_served_by_the_next_owner_reaches_it() {
         assert!(slot.counters().belief.is_some_and(|known| sent.before(known.last_ack)));
         // Sent again, since nobody was there.
         slot.local();
-        server.read_exact(&mut octet).unwrap();
+        server.read_exact(&mut byte).unwrap();
     };
     let far = move || {
         let mut client = connect(address);
         client.set_nodelay(true).unwrap();
         client.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut octet = [0];
-        client.read_exact(&mut octet).unwrap();
+        let mut byte = [0];
+        client.read_exact(&mut byte).unwrap();
         client.write_all(b"a").unwrap();
         start.recv().unwrap();
         client.write_all(b"b").unwrap();
-        client.read_exact(&mut octet).unwrap();
+        client.read_exact(&mut byte).unwrap();
         client.write_all(b"c").unwrap();
         // Until the near side has ended the connection.
-        let _ = client.read(&mut octet);
+        let _ = client.read(&mut byte);
     };
     in_namespaces(near, far);
 }

@@ -3,7 +3,7 @@
 //! ([`Copier::event`]).
 //!
 //! A copy owns both ends until it is over. It never helps: what is copied in this thread goes
-//! through [`Arena`], whose copies are made for octets that change meanwhile.
+//! through [`Arena`], whose copies are made for bytes that change meanwhile.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ const NO_HANDLER: (usize, usize) = (0, 0);
 /// A look at a copy that is not over while nothing else can be done.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How a copy of an arena's octets was begun.
+/// How a copy of an arena's bytes was begun.
 #[derive(Debug)]
 pub enum Begun<T> {
     /// It was made at once: what it gives.
@@ -57,7 +57,7 @@ pub struct ArenaCopy {
     /// Where in the arena.
     offset: usize,
     bytes: usize,
-    /// The end that is not the arena: these octets, or, where there are none, the room behind the
+    /// The end that is not the arena: these bytes, or, where there are none, the room behind the
     /// vector's.
     from: Option<(Rc<Vec<u8>>, Range<usize>)>,
     to: Vec<u8>,
@@ -76,7 +76,7 @@ struct Timing {
 }
 
 impl Copier {
-    /// Appends octets of an arena to a vector: the service does, where `how` or what was learnt of
+    /// Appends bytes of an arena to a vector: the service does, where `how` or what was learnt of
     /// its site says so, and this thread otherwise. `how` names no handler.
     ///
     /// # Errors
@@ -108,14 +108,14 @@ impl Copier {
         Ok(Begun::AtOnce(to, Why::Full))
     }
 
-    /// Copies `range` of some octets into an arena, as [`Copier::append_from`] does the other way.
+    /// Copies `range` of some bytes into an arena, as [`Copier::append_from`] does the other way.
     /// Nobody else should be filling that part of it.
     ///
     /// # Errors
     /// [`OutOfRegion`], and nothing is copied.
     ///
     /// # Panics
-    /// `range` is not within the octets.
+    /// `range` is not within the bytes.
     pub fn copy_into(
         self: &Arc<Self>,
         arena: &Rc<Arena>,
@@ -124,12 +124,12 @@ impl Copier {
         range: Range<usize>,
         how: &How,
     ) -> Result<Begun<()>, OutOfRegion> {
-        let octets = &from[range.clone()];
-        within(arena, offset, octets.len())?;
-        let decision = self.decision(octets.len(), how);
+        let bytes = &from[range.clone()];
+        within(arena, offset, bytes.len())?;
+        let decision = self.decision(bytes.len(), how);
         let mut why = Why::Better;
         if decision.queue {
-            let mut copy = ArenaCopy::new(self, arena, offset, octets.len());
+            let mut copy = ArenaCopy::new(self, arena, offset, bytes.len());
             copy.from = Some((from.clone(), range));
             if copy.queue(&decision, how) {
                 return Ok(Begun::Queued(copy));
@@ -137,9 +137,9 @@ impl Copier {
             why = Why::Full;
         }
         let began = Instant::now();
-        arena.copy_in(offset, octets)?;
+        arena.copy_in(offset, bytes)?;
         if why == Why::Better {
-            self.made_at_once(&decision, how, octets.len(), began);
+            self.made_at_once(&decision, how, bytes.len(), began);
         }
         Ok(Begun::AtOnce((), why))
     }
@@ -180,8 +180,8 @@ fn within(arena: &Arena, offset: usize, bytes: usize) -> Result<(), OutOfRegion>
 /// What became of a copy.
 #[derive(Debug)]
 pub struct Ended {
-    /// Of [`Copier::append_from`]: the vector with the octets behind its own.
-    pub octets: Vec<u8>,
+    /// Of [`Copier::append_from`]: the vector with the bytes behind its own.
+    pub bytes: Vec<u8>,
     /// The service could not make it: it was made again, in this thread.
     pub failed: bool,
 }
@@ -217,7 +217,7 @@ impl ArenaCopy {
             let (dst, src) = (dst.wrapping_add(at), src.wrapping_add(at));
             // What is published here is settled before either end is used, given back or freed, or
             // never, if the copy is forgotten: then both live on. The vector is this value's alone,
-            // and moving it does not touch what it points to; the shared octets change for nobody
+            // and moving it does not touch what it points to; the shared bytes change for nobody
             // who is not the only one to have them; the arena lends no references.
             let Some(ticket) = self.copier.acquire_for(dst, src, part) else {
                 self.give_up();
@@ -257,23 +257,23 @@ impl ArenaCopy {
     pub fn finish(mut self) -> Ended {
         let failed = !self.settle();
         let (arena, offset, bytes) = (Rc::clone(&self.arena), self.offset, self.bytes);
-        let mut octets = std::mem::take(&mut self.to);
+        let mut content = std::mem::take(&mut self.to);
         // The range was checked: these do not fail.
         match &self.from {
             Some((from, range)) if failed => drop(arena.copy_in(offset, &from[range.clone()])),
             Some(_) => {}
-            None if failed => drop(arena.append_to(offset, bytes, &mut octets)),
+            None if failed => drop(arena.append_to(offset, bytes, &mut content)),
             None => {
-                debug_assert!(octets.capacity() - octets.len() >= bytes);
-                // SAFETY: there was room for as many octets behind the vector's, and every task has
+                debug_assert!(content.capacity() - content.len() >= bytes);
+                // SAFETY: there was room for as many bytes behind the vector's, and every task has
                 // written its share of them, which the syncs made visible.
-                unsafe { octets.set_len(octets.len() + bytes) };
+                unsafe { content.set_len(content.len() + bytes) };
             }
         }
-        Ended { octets, failed }
+        Ended { bytes: content, failed }
     }
 
-    /// Waits until nobody touches either end; whether all octets are there.
+    /// Waits until nobody touches either end; whether all bytes are there.
     fn settle(&mut self) -> bool {
         let all = 0..TASK_BYTES_MAX;
         let mut is_whole = true;

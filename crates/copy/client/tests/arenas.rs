@@ -71,11 +71,11 @@ fn any_range_arrives_and_its_neighbours_stay() {
         }
         let ended = copy.finish();
         assert!(!ended.failed);
-        assert_eq!(ended.octets[..3], [9; 3]);
-        assert!(ended.octets[3..] == shared[100..100 + bytes]);
+        assert_eq!(ended.bytes[..3], [9; 3]);
+        assert!(ended.bytes[3..] == shared[100..100 + bytes]);
         let mut all = vec![1; arena.len_bytes()];
         arena.copy_out(0, &mut all).unwrap();
-        assert!(all[..offset].iter().chain(&all[offset + bytes..]).all(|&octet| octet == 0));
+        assert!(all[..offset].iter().chain(&all[offset + bytes..]).all(|&byte| byte == 0));
     });
 }
 
@@ -93,7 +93,7 @@ fn the_descriptor_tells_of_many_and_an_idle_service_sleeps() {
     assert_eq!(service.counts().copied_bytes, 12 * 300_000);
     let mut out = vec![0; 3_600_001];
     arena.copy_out(0, &mut out).unwrap();
-    assert!(out[..3_600_000].iter().all(|&octet| octet == 7) && out[3_600_000] == 0);
+    assert!(out[..3_600_000].iter().all(|&byte| byte == 7) && out[3_600_000] == 0);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn what_is_given_up_writes_nothing_any_more() {
     copier.sync_all().unwrap();
     let mut out = vec![1; 2 << 20];
     arena.copy_out(0, &mut out).unwrap();
-    assert!(out.iter().all(|&octet| octet == 0));
+    assert!(out.iter().all(|&byte| byte == 0));
 }
 
 #[test]
@@ -134,8 +134,8 @@ fn given_up_at_any_moment() {
         copier.sync_all().unwrap();
         let mut after = vec![0; 1 << 20];
         arena.copy_out(0, &mut after).unwrap();
-        assert!(after.iter().all(|&octet| octet == 5));
-        // Of what was there, each octet was copied or was not touched.
+        assert!(after.iter().all(|&byte| byte == 5));
+        // Of what was there, each byte was copied or was not touched.
         assert!(before.iter().zip(shared.iter()).all(|(is, due)| is == due || *is == 0));
     });
 }
@@ -149,9 +149,9 @@ fn a_full_queue_and_a_range_outside_are_told_and_nothing_is_half_done() {
     let begun = copier.copy_into(&arena, 0, &shared, 0..12 << 20, &PUT_OFF).unwrap();
     let first = queued(begun);
     match copier.append_from(&arena, 20 << 20, 6 << 20, vec![1], &QUEUED).unwrap() {
-        Begun::AtOnce(octets, Why::Full) => {
-            assert_eq!(octets.len(), (6 << 20) + 1);
-            assert!(octets[0] == 1 && octets[1..].iter().all(|&octet| octet == 0));
+        Begun::AtOnce(content, Why::Full) => {
+            assert_eq!(content.len(), (6 << 20) + 1);
+            assert!(content[0] == 1 && content[1..].iter().all(|&byte| byte == 0));
         }
         other => panic!("{other:?}"),
     }
@@ -163,9 +163,9 @@ fn a_full_queue_and_a_range_outside_are_told_and_nothing_is_half_done() {
     let mut out = vec![0; 32 << 20];
     arena.copy_out(0, &mut out).unwrap();
     // A service whose queue is full may have made what was put off.
-    assert!(out[..12 << 20].iter().all(|&octet| octet == 0 || octet == 3));
-    assert!(out[12 << 20..13 << 20].iter().all(|&octet| octet == 0));
-    assert!(out[13 << 20..19 << 20].iter().all(|&octet| octet == 3));
+    assert!(out[..12 << 20].iter().all(|&byte| byte == 0 || byte == 3));
+    assert!(out[12 << 20..13 << 20].iter().all(|&byte| byte == 0));
+    assert!(out[13 << 20..19 << 20].iter().all(|&byte| byte == 3));
     for (offset, bytes) in [(32 << 20, 1), (usize::MAX, 2), ((32 << 20) - 5, 6)] {
         assert!(copier.append_from(&arena, offset, bytes, Vec::new(), &QUEUED).is_err());
         assert!(copier.copy_into(&arena, offset, &shared, 0..bytes, &QUEUED).is_err());
@@ -191,11 +191,11 @@ fn what_the_service_cannot_copy_is_copied_again() {
     told(&copier, &[&out, &into]);
     protect(Flags::READ | Flags::WRITE);
     let ended = out.finish();
-    assert!(ended.failed && ended.octets == vec![8; 500_000]);
+    assert!(ended.failed && ended.bytes == vec![8; 500_000]);
     assert!(into.finish().failed);
     let mut out = [0; 1002];
     arena.copy_out(699_999, &mut out).unwrap();
-    assert!(out[0] == 8 && out[1..1001].iter().all(|&octet| octet == 6) && out[1001] == 8);
+    assert!(out[0] == 8 && out[1..1001].iter().all(|&byte| byte == 6) && out[1001] == 8);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_service_that_has_ended_leaves_copies_to_who_wants_them() {
     assert_eq!(Rc::strong_count(&arena), 1);
 }
 
-/// Whatever it decides, the octets are the same; short ones are never queued.
+/// Whatever it decides, the bytes are the same; short ones are never queued.
 #[test]
 fn left_to_what_is_learnt() {
     let (_service, copier) = service(64);
@@ -231,10 +231,10 @@ fn left_to_what_is_learnt() {
                 assert!(!copy.finish().failed);
             }
         }
-        let octets = match copier.append_from(&arena, 0, bytes, Vec::new(), &how).unwrap() {
-            Begun::AtOnce(octets, _) => octets,
-            Begun::Queued(copy) => copy.finish().octets,
+        let content = match copier.append_from(&arena, 0, bytes, Vec::new(), &how).unwrap() {
+            Begun::AtOnce(content, _) => content,
+            Begun::Queued(copy) => copy.finish().bytes,
         };
-        assert!(octets == *shared);
+        assert!(content == *shared);
     });
 }

@@ -5,7 +5,7 @@
 //! trust each other. Stages in the order in which a task meets them:
 //!
 //! - [`memory`]: where the lines live, and plain byte regions for a daemon;
-//! - [`shared`]: octets of such a region, copied in and out;
+//! - [`shared`]: bytes of such a region, copied in and out;
 //! - [`layout`]: the header, which offset is what, what an attach believes;
 //! - [`ticket`]: a task's place in the order, and in the ring;
 //! - [`segment`]: bytes of a task as at most 32 segments;

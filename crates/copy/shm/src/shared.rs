@@ -1,4 +1,4 @@
-//! Octets of an [`Arena`] that another process may be changing: copied in and out, never borrowed.
+//! Bytes of an [`Arena`] that another process may be changing: copied in and out, never borrowed.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -20,19 +20,19 @@ pub struct OutOfRegion {
 }
 
 impl Arena {
-    /// Copies octets of the region to memory of this process.
+    /// Copies bytes of the region to memory of this process.
     ///
     /// # Errors
     /// [`OutOfRegion`], and nothing is copied.
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result<(), OutOfRegion> {
         let from = self.at(offset, to.len())?;
-        // SAFETY: `from` has as many octets within the mapping, which lives as long as `self`; `to`
+        // SAFETY: `from` has as many bytes within the mapping, which lives as long as `self`; `to`
         // is a slice of this process, and no mapping of the region is ever lent as a slice.
         unsafe { copy(from, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
 
-    /// Copies octets of the region to the end of a vector.
+    /// Copies bytes of the region to the end of a vector.
     ///
     /// # Errors
     /// [`OutOfRegion`], and nothing is copied.
@@ -44,7 +44,7 @@ impl Arena {
     ) -> Result<(), OutOfRegion> {
         let from = self.at(offset, bytes)?;
         to.reserve(bytes);
-        // SAFETY: `from` as above. The vector has room for as many octets behind its length, which
+        // SAFETY: `from` as above. The vector has room for as many bytes behind its length, which
         // are written by the copy before the length says so.
         unsafe {
             copy(from, to.as_mut_ptr().add(to.len()), bytes);
@@ -53,7 +53,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Copies octets of this process into the region.
+    /// Copies bytes of this process into the region.
     ///
     /// # Errors
     /// [`OutOfRegion`], and nothing is copied.
@@ -64,7 +64,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Receives octets of a socket, a pipe or a file straight into the region, as `read` does.
+    /// Receives bytes of a socket, a pipe or a file straight into the region, as `read` does.
     ///
     /// # Errors
     /// What the kernel says; [`io::ErrorKind::InvalidInput`] for a range outside the region.
@@ -72,7 +72,7 @@ impl Arena {
         let to = self.at(offset, bytes);
         let to = to.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let fd = from.as_fd().as_raw_fd();
-        // SAFETY: the kernel writes at most `bytes` octets from `to` on, all within the mapping,
+        // SAFETY: the kernel writes at most `bytes` bytes from `to` on, all within the mapping,
         // which lives as long as `self` and to which there is no reference but to atomics.
         let received = unsafe { libc::read(fd, to.cast(), bytes) };
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
@@ -81,7 +81,7 @@ impl Arena {
     /// The word at an offset.
     ///
     /// # Errors
-    /// [`OutOfRegion`], also where it is not aligned to four octets.
+    /// [`OutOfRegion`], also where it is not aligned to four bytes.
     pub fn load(&self, offset: usize, order: Ordering) -> Result<u32, OutOfRegion> {
         self.word(offset).map(|word| word.load(order))
     }
@@ -89,7 +89,7 @@ impl Arena {
     /// Sets the word at an offset.
     ///
     /// # Errors
-    /// [`OutOfRegion`], also where it is not aligned to four octets.
+    /// [`OutOfRegion`], also where it is not aligned to four bytes.
     pub fn store(&self, offset: usize, value: u32, order: Ordering) -> Result<(), OutOfRegion> {
         self.word(offset).map(|word| word.store(value, order))
     }
@@ -135,11 +135,11 @@ impl Arena {
     }
 }
 
-/// Copies octets of which another process may be changing some. What arrives is then any mixture,
+/// Copies bytes of which another process may be changing some. What arrives is then any mixture,
 /// which is for the caller to check.
 ///
 /// # Safety
-/// Both ranges are valid for as many octets and do not overlap.
+/// Both ranges are valid for as many bytes and do not overlap.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     // SAFETY: the instruction reads and writes exactly the two ranges. The compiler knows nothing
@@ -156,10 +156,10 @@ unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     }
 }
 
-/// Copies octets of which another process may be changing some.
+/// Copies bytes of which another process may be changing some.
 ///
 /// # Safety
-/// Both ranges are valid for as many octets and do not overlap.
+/// Both ranges are valid for as many bytes and do not overlap.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     use std::ptr::{read_volatile, write_volatile};
@@ -197,17 +197,17 @@ mod tests {
     }
 
     #[test]
-    fn octets_go_in_and_out_at_any_offset_and_length() {
+    fn bytes_go_in_and_out_at_any_offset_and_length() {
         let arena = arena();
-        let octets: Vec<u8> = (0..600).map(|n| n as u8).collect();
+        let content: Vec<u8> = (0..600).map(|n| n as u8).collect();
         for (offset, bytes) in [(0, 0), (1, 1), (7, 13), (4090, 600), (4 * PAGE - 600, 600)] {
-            arena.copy_in(offset, &octets[..bytes]).unwrap();
+            arena.copy_in(offset, &content[..bytes]).unwrap();
             let mut out = vec![0; bytes];
             arena.copy_out(offset, &mut out).unwrap();
-            assert_eq!(out, octets[..bytes]);
+            assert_eq!(out, content[..bytes]);
             let mut more = b"x".to_vec();
             arena.append_to(offset, bytes, &mut more).unwrap();
-            assert_eq!(more[1..], octets[..bytes]);
+            assert_eq!(more[1..], content[..bytes]);
         }
     }
 
@@ -221,7 +221,7 @@ mod tests {
             assert!(arena.copy_in(offset, &out).is_err());
             assert!(arena.append_to(offset, bytes, &mut out).is_err());
             assert!(arena.discard(offset, bytes).is_err());
-            assert!(out.iter().all(|&octet| octet == 7));
+            assert!(out.iter().all(|&byte| byte == 7));
         }
         assert!(arena.load(end - 3, Ordering::Relaxed).is_err());
         assert!(arena.store(2, 1, Ordering::Relaxed).is_err());
@@ -252,8 +252,8 @@ mod tests {
         arena.discard(PAGE - 1, PAGE + 2).unwrap();
         let mut out = vec![1; 4 * PAGE];
         arena.copy_out(0, &mut out).unwrap();
-        assert!(out[..PAGE].iter().all(|&octet| octet == 9));
-        assert!(out[PAGE..2 * PAGE].iter().all(|&octet| octet == 0));
-        assert!(out[2 * PAGE..].iter().all(|&octet| octet == 9));
+        assert!(out[..PAGE].iter().all(|&byte| byte == 9));
+        assert!(out[PAGE..2 * PAGE].iter().all(|&byte| byte == 0));
+        assert!(out[2 * PAGE..].iter().all(|&byte| byte == 9));
     }
 }

@@ -141,15 +141,15 @@ fn set(reply: &mut Reply, name: &'static str, value: &str) {
     }
 }
 
-/// Octets in percent notation (RFC 3986 §2.1).
+/// Bytes in percent notation (RFC 3986 §2.1).
 fn unpercent(text: &str) -> Result<String, Refusal> {
     let wrong = || Refusal::Parameter(format!("{text:?} is not in percent notation"));
-    let mut octets = Vec::with_capacity(text.len());
+    let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
         rest = after;
         if *first != b'%' {
-            octets.push(*first);
+            bytes.push(*first);
             continue;
         }
         let (digits, after) = rest.split_at_checked(2).ok_or_else(wrong)?;
@@ -157,10 +157,10 @@ fn unpercent(text: &str) -> Result<String, Refusal> {
             return Err(wrong());
         }
         let digits = std::str::from_utf8(digits).map_err(|_| wrong())?;
-        octets.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
+        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
         rest = after;
     }
-    String::from_utf8(octets).map_err(|_| wrong())
+    String::from_utf8(bytes).map_err(|_| wrong())
 }
 
 /// A request of a caller that is known, and its body.

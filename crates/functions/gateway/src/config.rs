@@ -274,7 +274,7 @@ impl GatewayConfig {
             let length = relay(&self.tenant_dir(name)).as_os_str().len();
             if length > SOCKET_PATH_BYTES_MAX {
                 let why = format!(
-                    "{} is too long for the sockets in it by {} octets",
+                    "{} is too long for the sockets in it by {} bytes",
                     self.state.display(),
                     length - SOCKET_PATH_BYTES_MAX
                 );

@@ -22,9 +22,9 @@ pub fn file(state: &Path) -> PathBuf {
 /// # Errors
 /// The system's.
 pub fn random(bytes: usize) -> io::Result<String> {
-    let mut octets = vec![0; bytes];
-    rustix::rand::getrandom(&mut octets, rustix::rand::GetRandomFlags::empty())?;
-    Ok(octets.iter().map(|octet| format!("{octet:02x}")).collect())
+    let mut content = vec![0; bytes];
+    rustix::rand::getrandom(&mut content, rustix::rand::GetRandomFlags::empty())?;
+    Ok(content.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 fn made() -> io::Result<KeyPair> {

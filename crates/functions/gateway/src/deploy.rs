@@ -17,7 +17,7 @@ use crate::config::DEFAULT_TENANT;
 
 /// The manifest's file.
 pub const MANIFEST: &str = "function.toml";
-/// Most octets of a deployment, as Lambda's unpacked ones.
+/// Most bytes of a deployment, as Lambda's unpacked ones.
 pub const CODE_BYTES_MAX: u64 = 250 << 20;
 /// Most files of a deployment.
 pub const FILES_MAX: usize = 20_000;
@@ -243,7 +243,7 @@ fn extract(code: &Path, archive: impl Read) -> Result<(), DeployError> {
         files += 1;
         bytes += entry.size();
         if files > FILES_MAX || bytes > CODE_BYTES_MAX {
-            return Err(wrong(format!("more than {FILES_MAX} files or {CODE_BYTES_MAX} octets")));
+            return Err(wrong(format!("more than {FILES_MAX} files or {CODE_BYTES_MAX} bytes")));
         }
         let path = code.join(&name);
         let kind = entry.header().entry_type();

@@ -59,9 +59,9 @@ impl Events {
         let number = uuid();
         let path = self.directory.join(&number);
         let name = format!("{}/{}", function.tenant.name, function.name);
-        let (function, octets) = (name.clone(), event.clone());
+        let (function, bytes) = (name.clone(), event.clone());
         let file = path.clone();
-        let written = tokio::task::spawn_blocking(move || write(&file, &name, &octets)).await;
+        let written = tokio::task::spawn_blocking(move || write(&file, &name, &bytes)).await;
         if let Err(error) = written.unwrap_or_else(|error| Err(io::Error::other(error))) {
             self.count.set(self.count.get() - 1);
             return Err(Refusal::Service(format!("the event cannot be kept: {error}")));
@@ -84,13 +84,13 @@ impl Events {
                 fs::remove_file(&path)?;
                 continue;
             }
-            let octets = fs::read(&path)?;
-            let Some(at) = octets.iter().position(|octet| *octet == b'\n') else {
+            let bytes = fs::read(&path)?;
+            let Some(at) = bytes.iter().position(|byte| *byte == b'\n') else {
                 tracing::error!(path = %path.display(), "is no event, and left alone");
                 continue;
             };
-            let function = String::from_utf8_lossy(&octets[..at]).into_owned();
-            let event = octets[at + 1..].to_vec();
+            let function = String::from_utf8_lossy(&bytes[..at]).into_owned();
+            let event = bytes[at + 1..].to_vec();
             self.count.set(self.count.get() + 1);
             replayed += 1;
             let (events, host) = (self.clone(), host.clone());

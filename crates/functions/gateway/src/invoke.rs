@@ -71,12 +71,12 @@ pub struct Answer {
 
 /// A random UUID (RFC 9562 §5.4).
 pub fn uuid() -> String {
-    let mut octets = [0_u8; 16];
+    let mut bytes = [0_u8; 16];
     // Before the kernel has randomness nothing is invoked.
-    let _ = rustix::rand::getrandom(&mut octets, rustix::rand::GetRandomFlags::empty());
-    octets[6] = octets[6] & 0x0f | 0x40;
-    octets[8] = octets[8] & 0x3f | 0x80;
-    let hex: String = octets.iter().map(|octet| format!("{octet:02x}")).collect();
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
@@ -202,9 +202,9 @@ fn hint(
         return None;
     }
     let link = function.tenant.try_link()?;
-    let octets = if may_be_notification { event.to_vec() } else { Vec::new() };
+    let bytes = if may_be_notification { event.to_vec() } else { Vec::new() };
     let invocation = invocation.to_owned();
-    link.say_with(Said::Hint { invocation, role: function.role, objects }, octets, Vec::new());
+    link.say_with(Said::Hint { invocation, role: function.role, objects }, bytes, Vec::new());
     Some(link)
 }
 

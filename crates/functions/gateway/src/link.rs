@@ -117,9 +117,9 @@ impl Link {
         self.say_with(said, Vec::new(), Vec::new());
     }
 
-    /// Says something, with octets behind it, and descriptors beside it.
-    pub fn say_with(&self, said: Said, octets: Vec<u8>, descriptors: Vec<OwnedFd>) {
-        let message = Message { said, octets };
+    /// Says something, with bytes behind it, and descriptors beside it.
+    pub fn say_with(&self, said: Said, bytes: Vec<u8>, descriptors: Vec<OwnedFd>) {
+        let message = Message { said, bytes };
         let _ = self.outgoing.send(Outgoing { message, descriptors });
     }
 
@@ -139,7 +139,7 @@ impl Link {
     }
 
     fn hear(&self, message: Message) {
-        let Message { said, octets } = message;
+        let Message { said, bytes } = message;
         let tell = |instance: u64, heard: Heard| {
             let send = |listener: &mpsc::UnboundedSender<Heard>| listener.send(heard).is_err();
             let is_left = self.instances.borrow().get(&instance).is_some_and(send);
@@ -160,7 +160,7 @@ impl Link {
                 prefetch_waited_us,
             } => {
                 let prefetch_us = (prefetch_us, prefetch_waited_us);
-                let result = octets;
+                let result = bytes;
                 let settled = (pending_writes > 0).then(|| {
                     let (sender, settled) = oneshot::channel();
                     self.settles.borrow_mut().insert(invocation.clone(), sender);
@@ -207,29 +207,29 @@ async fn write(
     mut queue: mpsc::UnboundedReceiver<Outgoing>,
 ) -> io::Result<()> {
     let stream: &UnixStream = socket.as_ref();
-    let mut octets = Vec::new();
+    let mut bytes = Vec::new();
     while let Some(first) = queue.recv().await {
-        octets.clear();
+        bytes.clear();
         let mut descriptors = Vec::new();
         let mut next = Some(first);
-        // What waits as well goes with it, but descriptors only with their own message's octets.
+        // What waits as well goes with it, but descriptors only with their own message's bytes.
         while let Some(Outgoing { message, descriptors: beside }) = next.take() {
-            if let Err(error) = message.encode(&mut octets) {
+            if let Err(error) = message.encode(&mut bytes) {
                 tracing::error!(%error, "a message to the worker is too long");
             } else {
                 descriptors = beside;
             }
-            if descriptors.is_empty() && octets.len() < BATCH_BYTES {
+            if descriptors.is_empty() && bytes.len() < BATCH_BYTES {
                 next = queue.try_recv().ok();
             }
         }
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        let (mut left, mut beside) = (octets.as_slice(), borrowed.as_slice());
+        let (mut left, mut beside) = (bytes.as_slice(), borrowed.as_slice());
         while !left.is_empty() {
             let send = || send_with(stream, left, beside);
             let sent = stream.async_io(Interest::WRITABLE, send).await?;
             left = &left[sent..];
-            // They went with the first octets.
+            // They went with the first bytes.
             beside = &[];
         }
     }
@@ -249,7 +249,7 @@ mod tests {
         let link = within.run_until(async { Link::new(stream) }).await;
         let gone = |instance| {
             let said = Said::Gone { instance, reason: "it has ended".to_owned() };
-            link.hear(Message { said, octets: Vec::new() });
+            link.hear(Message { said, bytes: Vec::new() });
         };
         let (kept, left) = (link.listen(1), link.listen(2));
         drop(left);

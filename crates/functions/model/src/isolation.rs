@@ -138,7 +138,7 @@ pub struct Image {
     pub relay: Option<PathBuf>,
     /// Whether it sees the host's network: [`Mode::Stock`] only.
     pub network: bool,
-    /// The octets of a region whose memory the backend provides; else the worker makes it.
+    /// The bytes of a region whose memory the backend provides; else the worker makes it.
     pub region_bytes: u64,
 }
 

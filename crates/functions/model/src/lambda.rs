@@ -8,9 +8,9 @@ use serde_json::json;
 use crate::manifest::is_name;
 use crate::pool::Refused;
 
-/// Most octets of an event, and of a result.
+/// Most bytes of an event, and of a result.
 pub const EVENT_BYTES_MAX: usize = 6 * 1024 * 1024;
-/// Most octets of an event that nobody waits for.
+/// Most bytes of an event that nobody waits for.
 pub const ASYNC_EVENT_BYTES_MAX: usize = 1024 * 1024;
 /// The only version that there is.
 pub const LATEST: &str = "$LATEST";
@@ -68,7 +68,7 @@ pub enum Refusal {
     NotFound(String),
     /// Too much at once: why.
     Throttled(Refused),
-    /// The event is too long: its limit in octets.
+    /// The event is too long: its limit in bytes.
     TooLarge(usize),
     /// The event is no JSON: what is wrong.
     Content(String),

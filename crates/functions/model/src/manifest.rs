@@ -172,7 +172,7 @@ impl Manifest {
             return wrong("environment", &format!("{name:?} is no variable, or is reserved"));
         }
         if self.environment.values().any(|value| value.contains('\0')) {
-            return wrong("environment", "a value has a zero octet");
+            return wrong("environment", "a value has a zero byte");
         }
         if self.hints.len() > HINTS_MAX {
             return wrong("hints", &format!("{HINTS_MAX} at most"));

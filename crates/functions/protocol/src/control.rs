@@ -1,5 +1,5 @@
 //! Messages between the gateway and the worker of a tenant, over an `AF_UNIX` stream: a JSON head
-//! behind a length of 32 bits, a zero octet, and octets.
+//! behind a length of 32 bits, a zero byte, and bytes.
 //!
 //! The two trust each other with the tenant's work, and nothing else: lengths are checked, unknown
 //! messages end the connection.
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::{Outcome, split_head};
 use unlade_bytes::DecodeError;
 
-/// Most octets of a message behind its length: a Lambda event has 6 MiB at most.
+/// Most bytes of a message behind its length: a Lambda event has 6 MiB at most.
 pub const MESSAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Octets of a message's length.
+/// Bytes of a message's length.
 pub const LENGTH_BYTES: usize = 4;
 
 /// When a write is acknowledged, and when its invocation is answered.
@@ -57,7 +57,7 @@ pub struct FailedWrite {
     pub message: String,
 }
 
-/// What is said. Octets behind it: see [`Message`].
+/// What is said. Bytes behind it: see [`Message`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Said {
@@ -76,7 +76,7 @@ pub enum Said {
         role: u64,
         /// Whose instance it is.
         function: String,
-        /// The octets of the memory that comes as a second descriptor, where what the instance
+        /// The bytes of the memory that comes as a second descriptor, where what the instance
         /// runs in provides it: a memfd of at least this size, sealed against shrinking, growing
         /// and more seals, so that no page of it can go away under the worker. 0: the worker makes
         /// it.
@@ -84,7 +84,7 @@ pub enum Said {
         region_bytes: u64,
     },
     /// Gateway: an invocation will come that reads these objects, and those its event names (the
-    /// octets).
+    /// bytes).
     Hint {
         /// The invocation.
         invocation: String,
@@ -94,7 +94,7 @@ pub enum Said {
         #[serde(default)]
         objects: Vec<ObjectName>,
     },
-    /// Gateway: an invocation; the octets are its event.
+    /// Gateway: an invocation; the bytes are its event.
     Invoke {
         /// Where.
         instance: u64,
@@ -130,7 +130,7 @@ pub enum Said {
         /// What it was given.
         epoch: u64,
     },
-    /// Worker: the handler has returned; the octets are its result.
+    /// Worker: the handler has returned; the bytes are its result.
     Replied {
         /// Where.
         instance: u64,
@@ -178,18 +178,18 @@ pub enum Said {
     },
 }
 
-/// A message: what is said, and the octets of an event or result.
+/// A message: what is said, and the bytes of an event or result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The head.
     pub said: Said,
-    /// An event's or a result's octets; most have none.
-    pub octets: Vec<u8>,
+    /// An event's or a result's bytes; most have none.
+    pub bytes: Vec<u8>,
 }
 
 impl From<Said> for Message {
     fn from(said: Said) -> Message {
-        Message { said, octets: Vec::new() }
+        Message { said, bytes: Vec::new() }
     }
 }
 
@@ -200,18 +200,18 @@ impl Message {
     /// It is too long, and nothing was appended.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), DecodeError> {
         let head = serde_json::to_vec(&self.said).unwrap_or_default();
-        let length = head.len() + 1 + self.octets.len();
+        let length = head.len() + 1 + self.bytes.len();
         if length > MESSAGE_BYTES_MAX {
             return Err(DecodeError::TooLong { what: "message", length, limit: MESSAGE_BYTES_MAX });
         }
         out.extend_from_slice(&(length as u32).to_le_bytes());
         out.extend_from_slice(&head);
         out.push(0);
-        out.extend_from_slice(&self.octets);
+        out.extend_from_slice(&self.bytes);
         Ok(())
     }
 
-    /// Decodes the message at the front of `input`, and how many octets it took; nothing where
+    /// Decodes the message at the front of `input`, and how many bytes it took; nothing where
     /// more input is needed.
     ///
     /// # Errors
@@ -225,12 +225,12 @@ impl Message {
             return Err(DecodeError::TooLong { what: "message", length, limit: MESSAGE_BYTES_MAX });
         }
         let Some(content) = rest.get(..length) else { return Ok(None) };
-        let (head, octets) = split_head(content);
+        let (head, bytes) = split_head(content);
         let said = serde_json::from_slice(head).map_err(|error| DecodeError::Undefined {
             what: "control message",
             value: error.column() as u64,
         })?;
-        Ok(Some((Message { said, octets: octets.to_vec() }, LENGTH_BYTES + length)))
+        Ok(Some((Message { said, bytes: bytes.to_vec() }, LENGTH_BYTES + length)))
     }
 }
 
@@ -252,7 +252,7 @@ mod tests {
             Said::Attach { instance: 3, role: 1, function: "f".into(), region_bytes: 0 }.into(),
             Message {
                 said: Said::Hint { invocation: invocation(), role: 1, objects: vec![object] },
-                octets: b"{}\0x".to_vec(),
+                bytes: b"{}\0x".to_vec(),
             },
             Said::Settle { invocation: invocation() }.into(),
             Message {
@@ -265,7 +265,7 @@ mod tests {
                     prefetch_us: 40,
                     prefetch_waited_us: 3,
                 },
-                octets: vec![0; 9],
+                bytes: vec![0; 9],
             },
             Said::Refused { instance: None, invocation: None, reason: "full".into() }.into(),
         ]
@@ -291,7 +291,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_octets_never_panic(body in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn hostile_bytes_never_panic(body in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
             bytes.extend_from_slice(&body);
             let _ = Message::decode(&bytes);

@@ -1,9 +1,9 @@
-//! Submissions and completions: 64 octets each, copied out of the region before they are decoded.
+//! Submissions and completions: 64 bytes each, copied out of the region before they are decoded.
 
 use super::{Extent, u16_at, u32_at, u64_at};
 use unlade_bytes::DecodeError;
 
-/// Octets of a descriptor.
+/// Bytes of a descriptor.
 pub const DESCRIPTOR_BYTES: usize = 64;
 /// `body_left_bytes` where the length of a body is not known.
 pub const LEFT_UNKNOWN: u64 = u64::MAX;
@@ -64,7 +64,7 @@ pub struct Submission {
     pub epoch: u32,
     /// In the guest's meta arena.
     pub meta_offset: u32,
-    /// Octets there.
+    /// Bytes there.
     pub meta_bytes: u32,
     /// In the guest's slots. For [`Operation::Read`] its `bytes` are how many are wanted.
     pub body: Extent,
@@ -73,7 +73,7 @@ pub struct Submission {
 }
 
 impl Submission {
-    /// The descriptor's octets.
+    /// The descriptor's bytes.
     pub fn encode(&self) -> [u8; DESCRIPTOR_BYTES] {
         let mut out = [0; DESCRIPTOR_BYTES];
         out[0..8].copy_from_slice(&self.call.to_le_bytes());
@@ -91,7 +91,7 @@ impl Submission {
     /// Understands a copy of a descriptor.
     ///
     /// # Errors
-    /// An operation or flag that is not defined, or octets that must be zero and are not.
+    /// An operation or flag that is not defined, or bytes that must be zero and are not.
     pub fn decode(input: &[u8; DESCRIPTOR_BYTES]) -> Result<Submission, DecodeError> {
         let flags = u16_at(input, 10)?;
         if flags & !MORE != 0 {
@@ -150,13 +150,13 @@ pub struct Completion {
     pub epoch: u32,
     /// In the host's meta arena.
     pub meta_offset: u32,
-    /// Octets there.
+    /// Bytes there.
     pub meta_bytes: u32,
     /// In the host's slots.
     pub body: Extent,
     /// For READ and RELEASE; 0 where there is nothing to release.
     pub token: u64,
-    /// Octets behind these, or [`LEFT_UNKNOWN`].
+    /// Bytes behind these, or [`LEFT_UNKNOWN`].
     pub body_left_bytes: u64,
 }
 
@@ -176,7 +176,7 @@ impl Completion {
         }
     }
 
-    /// The descriptor's octets.
+    /// The descriptor's bytes.
     pub fn encode(&self) -> [u8; DESCRIPTOR_BYTES] {
         let mut out = [0; DESCRIPTOR_BYTES];
         out[0..8].copy_from_slice(&self.call.to_le_bytes());
@@ -195,7 +195,7 @@ impl Completion {
     /// Understands a copy of a descriptor, as a guest does.
     ///
     /// # Errors
-    /// A status or flag that is not defined, or octets that must be zero and are not.
+    /// A status or flag that is not defined, or bytes that must be zero and are not.
     pub fn decode(input: &[u8; DESCRIPTOR_BYTES]) -> Result<Completion, DecodeError> {
         let flags = u16_at(input, 10)?;
         if flags & !(MORE | PART | PREFETCHED | PENDING | AGAIN) != 0 {
@@ -216,8 +216,8 @@ impl Completion {
     }
 }
 
-fn zeros(octets: &[u8]) -> Result<(), DecodeError> {
-    match octets.iter().find(|&&octet| octet != 0) {
+fn zeros(bytes: &[u8]) -> Result<(), DecodeError> {
+    match bytes.iter().find(|&&byte| byte != 0) {
         None => Ok(()),
         Some(&value) => Err(DecodeError::Undefined { what: "reserved", value: value.into() }),
     }
@@ -230,8 +230,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_understood_is_written_the_same(octets in any::<[[u8; 8]; 8]>(), kind in 0u8..8) {
-            let mut input: [u8; 64] = octets.concat().try_into().unwrap();
+        fn what_is_understood_is_written_the_same(bytes in any::<[[u8; 8]; 8]>(), kind in 0u8..8) {
+            let mut input: [u8; 64] = bytes.concat().try_into().unwrap();
             input[8..12].copy_from_slice(&[kind, 0, kind & 1, 0]);
             let mut submission = input;
             submission[40..].fill(0);

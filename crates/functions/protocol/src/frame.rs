@@ -4,9 +4,9 @@ use super::invocation::{InvokeHead, ReplyHead};
 use super::{VERSION, split_head, u16_at, u32_at, u64_at};
 use unlade_bytes::DecodeError;
 
-/// Most octets of a frame behind its length.
+/// Most bytes of a frame behind its length.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024;
-/// Octets of a frame's length.
+/// Bytes of a frame's length.
 pub const LENGTH_BYTES: usize = 4;
 
 mod kind {
@@ -37,9 +37,9 @@ pub enum Frame {
     },
     /// Look at your ring.
     Bell,
-    /// Host: an invocation, and its event's octets unless they are in slots.
+    /// Host: an invocation, and its event's bytes unless they are in slots.
     Invoke(InvokeHead, Vec<u8>),
-    /// Guest: its result, and the octets unless they are in slots.
+    /// Guest: its result, and the bytes unless they are in slots.
     Reply(ReplyHead, Vec<u8>),
     /// Why the channel ends.
     Bye(String),
@@ -49,7 +49,7 @@ impl Frame {
     /// Appends the frame. What does not fit into [`FRAME_BYTES_MAX`] is not written.
     ///
     /// # Errors
-    /// [`DecodeError::TooLong`]: the octets belong into slots.
+    /// [`DecodeError::TooLong`]: the bytes belong into slots.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), DecodeError> {
         let start = out.len();
         out.extend_from_slice(&[0; LENGTH_BYTES]);
@@ -99,7 +99,7 @@ impl Frame {
         }
     }
 
-    /// Decodes the frame at the front of `input`, and how many octets it took; nothing where more
+    /// Decodes the frame at the front of `input`, and how many bytes it took; nothing where more
     /// input is needed.
     ///
     /// # Errors
@@ -160,7 +160,7 @@ fn version(content: &[u8]) -> Result<(), DecodeError> {
     }
 }
 
-/// Splits received octets into frames. Holds one frame at most, and what came with it.
+/// Splits received bytes into frames. Holds one frame at most, and what came with it.
 #[derive(Debug, Default)]
 pub struct Deframer {
     buffer: Vec<u8>,
@@ -168,7 +168,7 @@ pub struct Deframer {
 }
 
 impl Deframer {
-    /// Takes octets in.
+    /// Takes bytes in.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -177,7 +177,7 @@ impl Deframer {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete frame, or nothing where more octets are needed.
+    /// The next complete frame, or nothing where more bytes are needed.
     ///
     /// # Errors
     /// The channel must end.
@@ -189,7 +189,7 @@ impl Deframer {
     }
 }
 
-/// How many octets the frame at the front has, its length included; nothing where that is not
+/// How many bytes the frame at the front has, its length included; nothing where that is not
 /// known yet. For readers that take a descriptor with a frame.
 ///
 /// # Errors
@@ -211,7 +211,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn any_frame() -> impl Strategy<Value = Frame> {
-        let octets = || proptest::collection::vec(any::<u8>(), 0..300);
+        let bytes = || proptest::collection::vec(any::<u8>(), 0..300);
         prop_oneof![
             any::<u64>().prop_map(|nonce| Frame::Hello { nonce }),
             any::<[u64; 3]>().prop_map(|[nonce, epoch, region_bytes]| Frame::Welcome {
@@ -220,7 +220,7 @@ mod tests {
                 region_bytes
             }),
             Just(Frame::Bell),
-            ("\\PC{0,30}", any::<u32>(), octets()).prop_map(|(id, memory_mib, event)| {
+            ("\\PC{0,30}", any::<u32>(), bytes()).prop_map(|(id, memory_mib, event)| {
                 let head = InvokeHead {
                     id,
                     handler: "app.handler".into(),
@@ -232,7 +232,7 @@ mod tests {
                 };
                 Frame::Invoke(head, event)
             }),
-            ("\\PC{0,30}", any::<Option<u16>>(), octets()).prop_map(|(id, slot, result)| {
+            ("\\PC{0,30}", any::<Option<u16>>(), bytes()).prop_map(|(id, slot, result)| {
                 let (result_slot, result) = match slot {
                     Some(slot) => (Some(slot.into()), Vec::new()),
                     None => (None, result),
@@ -271,7 +271,7 @@ mod tests {
         }
 
         #[test]
-        fn hostile_octets_never_panic(
+        fn hostile_bytes_never_panic(
             kind in 0u8..9, body in proptest::collection::vec(any::<u8>(), 0..200),
         ) {
             let mut bytes = (body.len() as u32 + 1).to_le_bytes().to_vec();
@@ -294,12 +294,12 @@ mod tests {
 
     #[test]
     fn a_payload_is_as_long_as_its_head_says_or_in_slots() {
-        let said = |json: &str, octets: &[u8]| {
-            let mut frame = ((json.len() + 2 + octets.len()) as u32).to_le_bytes().to_vec();
+        let said = |json: &str, content: &[u8]| {
+            let mut frame = ((json.len() + 2 + content.len()) as u32).to_le_bytes().to_vec();
             frame.push(kind::REPLY);
             frame.extend_from_slice(json.as_bytes());
             frame.push(0);
-            frame.extend_from_slice(octets);
+            frame.extend_from_slice(content);
             Frame::decode(&frame)
         };
         let head = r#"{"id":"a","status":"done","log_tail":"","result_bytes":3}"#;

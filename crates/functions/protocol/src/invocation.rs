@@ -1,4 +1,4 @@
-//! Heads of INVOKE and REPLY: JSON before the zero octet.
+//! Heads of INVOKE and REPLY: JSON before the zero byte.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub struct InvokeHead {
     pub deadline_ms: u64,
     /// What the instance may use.
     pub memory_mib: u32,
-    /// Octets of the event.
+    /// Bytes of the event.
     pub event_bytes: u32,
     /// Where they are, unless they follow: a host slot, which the REPLY releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ pub struct ReplyHead {
     /// The last of what the handler printed.
     #[serde(default)]
     pub log_tail: String,
-    /// Octets of the result.
+    /// Bytes of the result.
     pub result_bytes: u32,
     /// Where they are, unless they follow: a guest slot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,7 +91,7 @@ fn json<'a, T: Deserialize<'a>>(head: &'a [u8], what: &'static str) -> Result<T,
         .map_err(|error| DecodeError::Undefined { what, value: error.column() as u64 })
 }
 
-/// Octets follow, as many as announced, or none where they are in slots.
+/// Bytes follow, as many as announced, or none where they are in slots.
 fn payload(
     what: &'static str,
     announced: u32,

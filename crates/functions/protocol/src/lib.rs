@@ -5,7 +5,7 @@
 //! - [`control`]: the gateway attaches an instance, hints, invokes, settles;
 //! - [`frame`]: the channel between guest and host: greeting, bells, invocations;
 //! - [`region`]: the header of the memory that both share, and where its words are;
-//! - [`descriptor`]: submissions and completions, 64 octets each;
+//! - [`descriptor`]: submissions and completions, 64 bytes each;
 //! - [`invocation`]: heads of INVOKE and REPLY.
 //!
 //! Integers are little-endian. Nothing here touches shared memory: what is decoded is a copy.
@@ -27,7 +27,7 @@ use unlade_bytes::DecodeError;
 /// The version of the protocol.
 pub const VERSION: u16 = 1;
 
-/// The little-endian integer of `N` octets at `at`.
+/// The little-endian integer of `N` bytes at `at`.
 fn le<const N: usize>(input: &[u8], at: usize) -> Result<[u8; N], DecodeError> {
     let found = input.get(at..at.saturating_add(N)).ok_or(DecodeError::Truncated)?;
     found.try_into().map_err(|_| DecodeError::Truncated)
@@ -45,7 +45,7 @@ fn u64_at(input: &[u8], at: usize) -> Result<u64, DecodeError> {
     le(input, at).map(u64::from_le_bytes)
 }
 
-/// Splits at the zero octet behind a JSON text. JSON has none of its own (RFC 8259 §7).
+/// Splits at the zero byte behind a JSON text. JSON has none of its own (RFC 8259 §7).
 fn split_head(content: &[u8]) -> (&[u8], &[u8]) {
     match memchr::memchr(0, content) {
         Some(at) => (&content[..at], &content[at + 1..]),

@@ -3,15 +3,15 @@
 use super::{u32_at, u64_at};
 use unlade_bytes::DecodeError;
 
-/// First eight octets of a region.
+/// First eight bytes of a region.
 pub const MAGIC: [u8; 8] = *b"UNLADEFN";
-/// Octets of the header.
+/// Bytes of the header.
 pub const HEADER_BYTES: u32 = 4096;
-/// Octets of a slot.
+/// Bytes of a slot.
 pub const SLOT_BYTES: u32 = 64 * 1024;
-/// Octets of a descriptor.
+/// Bytes of a descriptor.
 pub const ENTRY_BYTES: u32 = 64;
-/// Most octets of a region: what offsets of 32 bits reach.
+/// Most bytes of a region: what offsets of 32 bits reach.
 pub const REGION_BYTES_MAX: u64 = 1 << 31;
 
 /// Where the words are that both sides look at. Each is a `u32` on a cache line of its own.
@@ -30,12 +30,12 @@ pub mod word {
     pub const HOST_SLEEPS: usize = 576;
 }
 
-/// Octets in a slot and its neighbours.
+/// Bytes in a slot and its neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The first slot.
     pub first_slot: u32,
-    /// Octets from its start on.
+    /// Bytes from its start on.
     pub bytes: u32,
 }
 
@@ -51,7 +51,7 @@ impl Extent {
 pub struct Layout {
     /// Entries of each ring, a power of two.
     pub ring_entries: u32,
-    /// Octets of each meta arena.
+    /// Bytes of each meta arena.
     pub meta_bytes: u32,
     /// The guest's slots.
     pub guest_slots: u32,
@@ -147,11 +147,11 @@ pub struct Header {
     pub slot_bytes: u32,
 }
 
-/// Octets of the header that have a meaning before the words.
+/// Bytes of the header that have a meaning before the words.
 pub const HEADER_USED_BYTES: usize = 84;
 
 impl Header {
-    /// The octets of the header up to its words.
+    /// The bytes of the header up to its words.
     pub fn encode(&self) -> [u8; HEADER_USED_BYTES] {
         let mut out = [0; HEADER_USED_BYTES];
         out[..8].copy_from_slice(&MAGIC);
@@ -299,10 +299,10 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_accepted_lies_within_the_region(
-            at in 8usize..HEADER_USED_BYTES, octet in any::<u8>(), change in any::<[u8; 4]>(),
+            at in 8usize..HEADER_USED_BYTES, byte in any::<u8>(), change in any::<[u8; 4]>(),
         ) {
             let mut bytes = LAYOUT.header(3).unwrap().encode();
-            bytes[at] = octet;
+            bytes[at] = byte;
             bytes[(at * 7) % 76 + 8..][..4.min(HEADER_USED_BYTES - (at * 7) % 76 - 8)]
                 .copy_from_slice(&change[..4.min(HEADER_USED_BYTES - (at * 7) % 76 - 8)]);
             if let Ok(header) = Header::decode(&bytes) {

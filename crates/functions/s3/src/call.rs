@@ -3,9 +3,9 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// Most octets of a body behind the text.
+/// Most bytes of a body behind the text.
 pub const INLINE_BYTES_MAX: usize = 4096;
-/// Most octets of the text of a CALL: as many as the meta arena has that a guest usually gets. A
+/// Most bytes of the text of a CALL: as many as the meta arena has that a guest usually gets. A
 /// thousand names of objects to be deleted are in it, or thousands of an upload's parts.
 pub const TEXT_BYTES_MAX: usize = 512 * 1024;
 
@@ -16,10 +16,10 @@ pub enum CallError {
     #[error("the call's text: {0}")]
     Text(#[from] serde_json::Error),
     /// It is longer than [`TEXT_BYTES_MAX`].
-    #[error("the call's text has {0} octets, more than {TEXT_BYTES_MAX}")]
+    #[error("the call's text has {0} bytes, more than {TEXT_BYTES_MAX}")]
     TooLong(usize),
     /// The body behind the text is not as long as the text says, or too long to be there.
-    #[error("{found} octets behind the call's text, {due} announced")]
+    #[error("{found} bytes behind the call's text, {due} announced")]
     Inline {
         /// What is there.
         found: usize,
@@ -39,7 +39,7 @@ pub struct Call {
     /// By the names of the API.
     #[serde(default)]
     pub parameters: Map<String, Value>,
-    /// Octets of the whole body.
+    /// Bytes of the whole body.
     #[serde(default)]
     pub body_bytes: u64,
     /// The body is behind the text.
@@ -62,7 +62,7 @@ impl Call {
     /// # Errors
     /// The guest is at fault; the call is refused.
     pub fn decode(meta: &[u8]) -> Result<(Call, &[u8]), CallError> {
-        let (text, inline) = match meta.iter().position(|&octet| octet == 0) {
+        let (text, inline) = match meta.iter().position(|&byte| byte == 0) {
             Some(at) => (&meta[..at], &meta[at + 1..]),
             None => (meta, &[][..]),
         };

@@ -5,14 +5,14 @@ const HEX: &[u8; 16] = b"0123456789ABCDEF";
 /// Encodes what is not unreserved, and not in `safe`.
 pub fn percent(text: &str, safe: &[u8]) -> String {
     let mut out = String::with_capacity(text.len());
-    for &octet in text.as_bytes() {
-        let unreserved = octet.is_ascii_alphanumeric() || b"-._~".contains(&octet);
-        if unreserved || safe.contains(&octet) {
-            out.push(char::from(octet));
+    for &byte in text.as_bytes() {
+        let unreserved = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+        if unreserved || safe.contains(&byte) {
+            out.push(char::from(byte));
         } else {
             out.push('%');
-            out.push(char::from(HEX[usize::from(octet >> 4)]));
-            out.push(char::from(HEX[usize::from(octet & 15)]));
+            out.push(char::from(HEX[usize::from(byte >> 4)]));
+            out.push(char::from(HEX[usize::from(byte & 15)]));
         }
     }
     out
@@ -24,8 +24,8 @@ pub fn unpercent(text: &str, plus: bool) -> String {
     let input = text.as_bytes();
     let mut out = Vec::with_capacity(input.len());
     let mut at = 0;
-    while let Some(&octet) = input.get(at) {
-        let pair = input.get(at + 1..at + 3).filter(|_| octet == b'%');
+    while let Some(&byte) = input.get(at) {
+        let pair = input.get(at + 1..at + 3).filter(|_| byte == b'%');
         let decoded = pair.and_then(|pair| Some(nibble(pair[0])? << 4 | nibble(pair[1])?));
         match decoded {
             Some(decoded) => {
@@ -33,7 +33,7 @@ pub fn unpercent(text: &str, plus: bool) -> String {
                 at += 3;
             }
             None => {
-                out.push(if plus && octet == b'+' { b' ' } else { octet });
+                out.push(if plus && byte == b'+' { b' ' } else { byte });
                 at += 1;
             }
         }

@@ -11,7 +11,7 @@ use crate::encode::unpercent;
 
 /// Most objects of one invocation.
 pub const OBJECTS_MAX: usize = 16;
-/// Most octets of an event that is looked at.
+/// Most bytes of an event that is looked at.
 pub const EVENT_BYTES_MAX: usize = 256 * 1024;
 
 /// The objects that an event names: `Records` of S3 notifications, EventBridge's `Object Created`,

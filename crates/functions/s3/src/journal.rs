@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// First octets of a journal.
+/// First bytes of a journal.
 pub const MAGIC: &[u8; 8] = b"UNLADEJ1";
-/// Most octets of a record's content.
+/// Most bytes of a record's content.
 pub const RECORD_BYTES_MAX: usize = 1 << 30;
 const HEAD_BYTES: usize = 8;
 
@@ -74,7 +74,7 @@ fn record(out: &mut Vec<u8>, content: impl FnOnce(&mut Vec<u8>)) {
 pub struct Replay {
     /// Writes that have begun and not ended, in the order in which they began.
     pub unfinished: Vec<Begun>,
-    /// Octets up to the end of the last whole record.
+    /// Bytes up to the end of the last whole record.
     pub whole_bytes: usize,
     /// The number for the next write.
     pub next_id: u64,
@@ -167,11 +167,11 @@ mod tests {
             let torn = replay(&file[..cut]);
             assert_eq!((torn.whole_bytes, &torn.unfinished), (*end, due));
             assert!(torn.unfinished.iter().all(|begun| begun.id < torn.next_id));
-            // One octet changed: what was told before it is told still.
+            // One byte changed: what was told before it is told still.
             let mut spoilt = file.clone();
             let at = MAGIC.len() + random.below((file.len() - MAGIC.len()).max(1) as u64) as usize;
-            if let Some(octet) = spoilt.get_mut(at) {
-                *octet ^= 1 << random.below(8);
+            if let Some(byte) = spoilt.get_mut(at) {
+                *byte ^= 1 << random.below(8);
                 let (end, _) = history.iter().rev().find(|(end, _)| *end <= at).unwrap();
                 assert_eq!(replay(&spoilt).whole_bytes, *end);
             }

@@ -4,7 +4,7 @@
 //! - Writes of one key leave one after the other; those of different keys side by side.
 //! - A reader of a key sees the last write of it. Whoever reads something else that depends on a
 //!   pending write waits until it is durable: [`Pending::blocks`].
-//! - There is a limit of octets and of writes; behind it writes are made at once.
+//! - There is a limit of bytes and of writes; behind it writes are made at once.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
@@ -14,7 +14,7 @@ pub type Name = (String, String);
 /// Limits of what may be pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Octets of bodies.
+    /// Bytes of bodies.
     pub dirty_bytes_max: u64,
     /// Writes.
     pub writes_max: usize,
@@ -181,7 +181,7 @@ impl<W> Pending<W> {
         self.entries.is_empty()
     }
 
-    /// Octets of bodies that are pending.
+    /// Bytes of bodies that are pending.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes
     }

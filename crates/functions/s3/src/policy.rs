@@ -13,7 +13,7 @@ use crate::operation::{Operation, Target};
 pub const STATEMENTS_MAX: usize = 64;
 /// Most patterns of a statement.
 pub const PATTERNS_MAX: usize = 64;
-/// Most octets of a pattern.
+/// Most bytes of a pattern.
 pub const PATTERN_BYTES_MAX: usize = 2048;
 
 /// Why text is no policy. The operator's fault.
@@ -104,7 +104,7 @@ impl Policy {
                     return too_much("patterns in a statement", PATTERNS_MAX);
                 }
                 if patterns.iter().any(|pattern| pattern.len() > PATTERN_BYTES_MAX) {
-                    return too_much("octets in a pattern", PATTERN_BYTES_MAX);
+                    return too_much("bytes in a pattern", PATTERN_BYTES_MAX);
                 }
             }
         }

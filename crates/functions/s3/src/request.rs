@@ -6,9 +6,9 @@ use crate::encode::percent;
 use crate::operation::{Digest, Kind, Operation, Place, Target};
 use crate::{value, xml};
 
-/// Most octets of a key that is sent. S3 has a limit of 1024, and says so itself.
+/// Most bytes of a key that is sent. S3 has a limit of 1024, and says so itself.
 pub const KEY_BYTES_MAX: usize = 4096;
-/// Most octets of what becomes header fields.
+/// Most bytes of what becomes header fields.
 pub const HEADERS_BYTES_MAX: usize = 8 * 1024;
 
 /// Why parameters are no request. The function is at fault, or its guest.
@@ -116,7 +116,7 @@ impl Request {
         let text = || value::to_text(value, field.kind).ok_or_else(wrong);
         match field.place {
             Place::Header(header) => {
-                // A customer's key may come as octets; the field wants base64.
+                // A customer's key may come as bytes; the field wants base64.
                 self.header(name, header, text()?)?;
             }
             Place::Query(key) => self.query.push((key, text()?)),
@@ -138,12 +138,11 @@ impl Request {
 
     fn header(&mut self, name: &str, header: &str, value: String) -> Result<(), RequestError> {
         let refuse = |why| Err(RequestError::Value { parameter: name.to_owned(), why });
-        let token =
-            |octet: u8| octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&octet);
+        let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         if header.is_empty() || !header.bytes().all(token) {
             return refuse("its name is no name of a header field");
         }
-        if value.bytes().any(|octet| (octet < 0x20 && octet != b'\t') || octet == 0x7f) {
+        if value.bytes().any(|byte| (byte < 0x20 && byte != b'\t') || byte == 0x7f) {
             return refuse("it has control characters");
         }
         let held: usize = self.headers.iter().map(|(n, v)| n.len() + v.len()).sum();
@@ -193,8 +192,7 @@ impl Request {
     /// It is no name of a region.
     pub fn in_region(&mut self, region: Option<&str>) -> Result<(), RequestError> {
         let Some(region) = region.filter(|region| !region.is_empty()) else { return Ok(()) };
-        let known =
-            |octet: u8| octet.is_ascii_lowercase() || octet.is_ascii_digit() || octet == b'-';
+        let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         if region.len() > 32 || !region.bytes().all(known) {
             let why = "a region has small letters, digits and hyphens";
             return Err(RequestError::Value { parameter: "region".to_owned(), why });
@@ -245,7 +243,7 @@ impl Request {
 
 /// A name that cannot mean another place: it is what a policy was asked about.
 fn checked_bucket(name: &str) -> Result<String, RequestError> {
-    let known = |octet: u8| octet.is_ascii_alphanumeric() || b"._-".contains(&octet);
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let fine = (1..=255).contains(&name.len())
         && name.bytes().all(known)
         && name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric());
@@ -262,7 +260,7 @@ fn checked_bucket(name: &str) -> Result<String, RequestError> {
 fn checked_key(key: &str) -> Result<String, RequestError> {
     let refuse = |why| Err(RequestError::Value { parameter: "Key".to_owned(), why });
     if key.is_empty() || key.len() > KEY_BYTES_MAX {
-        return refuse("a key has 1 to 4096 octets");
+        return refuse("a key has 1 to 4096 bytes");
     }
     if key.split('/').any(|part| part == "." || part == "..") {
         return refuse("a part of it is . or .., which servers resolve differently");

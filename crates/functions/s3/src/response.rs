@@ -118,7 +118,7 @@ fn field(head: &Head, found: &Found) -> Option<Value> {
             map.insert(rest.to_owned(), value.as_str().into());
         }
     }
-    // One `$` name alone would be an instant, or octets.
+    // One `$` name alone would be an instant, or bytes.
     let lone = map.keys().next().filter(|name| map.len() == 1 && name.starts_with('$'));
     if let Some(name) = lone.cloned() {
         let value = map.remove(&name);

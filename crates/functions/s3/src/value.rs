@@ -14,7 +14,7 @@ use crate::operation::Kind;
 pub fn to_text(value: &Value, kind: Kind) -> Option<String> {
     match (kind, value) {
         (Kind::Text, Value::String(text)) => Some(text.clone()),
-        (Kind::Text, Value::Object(_)) => STANDARD.encode(octets(value)?).into(),
+        (Kind::Text, Value::Object(_)) => STANDARD.encode(bytes(value)?).into(),
         (Kind::Integer, Value::Number(number)) => number.as_i64().map(|number| number.to_string()),
         // Where a language takes a truth for a number, SDKs write its word.
         (Kind::Integer, Value::Bool(flag)) => Some(if *flag { "True" } else { "False" }.to_owned()),
@@ -62,8 +62,8 @@ pub fn instant(value: &Value) -> Option<OffsetDateTime> {
     Some(instant.to_offset(time::UtcOffset::UTC))
 }
 
-/// The octets that `{"$octets": …}` is.
-pub fn octets(value: &Value) -> Option<Vec<u8>> {
+/// The bytes that `{"$octets": …}` is.
+pub fn bytes(value: &Value) -> Option<Vec<u8>> {
     STANDARD.decode(value.get("$octets")?.as_str()?).ok()
 }
 

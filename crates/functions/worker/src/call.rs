@@ -19,7 +19,7 @@ use unlade_s3::{Head, Policy, Request};
 use crate::fetch::{self, Flow, deliver};
 use crate::life::Life;
 use crate::perform::{Failed, Performed, perform, wait};
-use crate::prefetch::Octets;
+use crate::prefetch::Bytes;
 use crate::stage::Staged;
 use crate::store::checked;
 use crate::store::sign::Form;
@@ -60,10 +60,10 @@ pub(crate) enum Done {
 impl Caller {
     /// Carries a call out, and completes it.
     pub async fn run(&self, number: u64, staged: Staged) {
-        let Staged { call, room: _room, held, octets } = staged;
+        let Staged { call, room: _room, held, bytes } = staged;
         let mut attempts = Attempts::default();
         let mut held = Some(held);
-        let body = Rc::new(Body::from(octets));
+        let body = Rc::new(Body::from(bytes));
         let done = match call.service.as_str() {
             "s3" => self.carry_out(&call, &body, &mut held, &mut attempts).await,
             other => Err(unsupported(&format!("the service {other}"))),
@@ -196,7 +196,7 @@ impl Caller {
             if request.operation.name != "GetObject" {
                 return Ok(Some(Done::Result { result, head, flags: PENDING }));
             }
-            let reader = Box::new(Octets::all(&self.tenant.copies, &body));
+            let reader = Box::new(Bytes::all(&self.tenant.copies, &body));
             return self.object(result, head, reader, PENDING).await.map(Some);
         }
         if request.operation.name == "GetObject" {

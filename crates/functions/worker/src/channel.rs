@@ -9,9 +9,9 @@ use unlade_bytes::DecodeError;
 use unlade_guest_protocol::{Deframer, Frame};
 use unlade_runtime::descriptors::send_with;
 
-/// Octets that wait to be taken by the other end.
+/// Bytes that wait to be taken by the other end.
 pub const OUTBOX_BYTES_MAX: usize = 1024 * 1024;
-/// Octets that are read at once.
+/// Bytes that are read at once.
 const READ_BYTES: usize = 64 * 1024;
 
 /// Why a channel ended.
@@ -23,11 +23,11 @@ pub enum ChannelError {
     /// The system's.
     #[error("the channel: {0}")]
     System(#[from] io::Error),
-    /// The guest's: octets that are no frame.
+    /// The guest's: bytes that are no frame.
     #[error("a frame: {0}")]
     Frame(#[from] DecodeError),
     /// The guest does not read.
-    #[error("{OUTBOX_BYTES_MAX} octets wait to be read")]
+    #[error("{OUTBOX_BYTES_MAX} bytes wait to be read")]
     Deaf,
 }
 
@@ -69,10 +69,10 @@ impl Channel {
                 self.flush()?;
             }
             if ready.is_readable() {
-                let mut octets = Vec::new();
-                match self.stream.try_read_buf(&mut reserve(&mut octets)) {
+                let mut bytes = Vec::new();
+                match self.stream.try_read_buf(&mut reserve(&mut bytes)) {
                     Ok(0) => return Err(ChannelError::Closed),
-                    Ok(_) => self.deframer.push(&octets),
+                    Ok(_) => self.deframer.push(&bytes),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -102,16 +102,16 @@ impl Channel {
         frame: &Frame,
         region: BorrowedFd<'_>,
     ) -> Result<(), ChannelError> {
-        let mut octets = Vec::new();
-        frame.encode(&mut octets)?;
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes)?;
         while !self.outbox.is_empty() {
             self.stream.writable().await?;
             self.flush()?;
         }
         let stream = &self.stream;
-        let send = || send_with(stream, &octets, &[region]);
+        let send = || send_with(stream, &bytes, &[region]);
         let sent = stream.async_io(Interest::WRITABLE, send).await?;
-        self.outbox.extend_from_slice(octets.get(sent..).unwrap_or_default());
+        self.outbox.extend_from_slice(bytes.get(sent..).unwrap_or_default());
         self.flush()
     }
 
@@ -133,7 +133,7 @@ impl Channel {
 }
 
 /// Room for one read.
-fn reserve(octets: &mut Vec<u8>) -> &mut Vec<u8> {
-    octets.reserve(READ_BYTES);
-    octets
+fn reserve(bytes: &mut Vec<u8>) -> &mut Vec<u8> {
+    bytes.reserve(READ_BYTES);
+    bytes
 }

@@ -109,7 +109,7 @@ pub struct StoreConfig {
     /// Until a connection is there.
     #[serde(default = "minute", with = "unlade_config::duration")]
     pub connect_timeout: Duration,
-    /// Without an octet.
+    /// Without an byte.
     #[serde(default = "minute", with = "unlade_config::duration")]
     pub read_timeout: Duration,
     /// Connections that are kept.

@@ -51,13 +51,13 @@ impl Gateway {
         }
     }
 
-    /// Says something, with octets.
+    /// Says something, with bytes.
     ///
     /// # Errors
     /// They are more than a message has, and nothing was said.
-    pub fn say_with(&self, said: Said, octets: Vec<u8>) -> Result<(), DecodeError> {
+    pub fn say_with(&self, said: Said, bytes: Vec<u8>) -> Result<(), DecodeError> {
         let mut encoded = Vec::new();
-        Message { said, octets }.encode(&mut encoded)?;
+        Message { said, bytes }.encode(&mut encoded)?;
         let _ = self.messages.send(encoded);
         Ok(())
     }
@@ -130,13 +130,13 @@ async fn write(
     mut socket: OwnedWriteHalf,
     mut said: mpsc::UnboundedReceiver<Vec<u8>>,
 ) -> io::Result<()> {
-    while let Some(mut octets) = said.recv().await {
+    while let Some(mut bytes) = said.recv().await {
         // What waits as well goes with it.
-        while octets.len() < BATCH_BYTES {
+        while bytes.len() < BATCH_BYTES {
             let Ok(message) = said.try_recv() else { break };
-            octets.extend_from_slice(&message);
+            bytes.extend_from_slice(&message);
         }
-        socket.write_all(&octets).await?;
+        socket.write_all(&bytes).await?;
     }
     Ok(())
 }
@@ -163,9 +163,9 @@ impl Connection {
     }
 
     fn on_message(&mut self, message: Message, descriptors: &mut VecDeque<OwnedFd>) {
-        let Message { said, octets } = message;
+        let Message { said, bytes } = message;
         let (instance, invocation) = about(&said);
-        if let Err(reason) = self.obey(said, octets, descriptors) {
+        if let Err(reason) = self.obey(said, bytes, descriptors) {
             self.gateway.say(Said::Refused { instance, invocation, reason });
         }
     }
@@ -173,7 +173,7 @@ impl Connection {
     fn obey(
         &mut self,
         said: Said,
-        octets: Vec<u8>,
+        bytes: Vec<u8>,
         descriptors: &mut VecDeque<OwnedFd>,
     ) -> Result<(), String> {
         match said {
@@ -198,7 +198,7 @@ impl Connection {
             }
             Said::Hint { invocation, role, mut objects } => {
                 let policy = self.role(role)?;
-                objects.extend(hint::of_event(&octets));
+                objects.extend(hint::of_event(&bytes));
                 let tenant = &self.tenant;
                 tenant.prefetches.begin(tenant, &invocation, &policy, objects);
             }
@@ -211,7 +211,7 @@ impl Connection {
                 memory_mib,
                 writes,
             } => {
-                let event_bytes = u32::try_from(octets.len()).map_err(|e| e.to_string())?;
+                let event_bytes = u32::try_from(bytes.len()).map_err(|e| e.to_string())?;
                 let head = InvokeHead {
                     id: invocation,
                     handler,
@@ -221,7 +221,7 @@ impl Connection {
                     event_bytes,
                     event_slot: None,
                 };
-                self.order(instance, Order::Invoke(head, writes, octets))?;
+                self.order(instance, Order::Invoke(head, writes, bytes))?;
             }
             Said::Settle { invocation } => {
                 // One that was hinted at, and never ran.

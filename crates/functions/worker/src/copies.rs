@@ -3,7 +3,7 @@
 //!
 //! A copy that is under way is kept here, with both of its ends, until it is over. Whoever waits for
 //! it waits without a thread; who goes away, and an epoch that ends, give it up, and nothing touches
-//! either end when that returns. What the octets are is looked at after the copy.
+//! either end when that returns. What the bytes are is looked at after the copy.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -139,7 +139,7 @@ impl Copies {
         })
     }
 
-    /// Appends octets of an arena to a vector. May be cancelled: the octets are lost then.
+    /// Appends bytes of an arena to a vector. May be cancelled: the bytes are lost then.
     ///
     /// # Errors
     /// Outer: they are not within the arena. Inner: its epoch has ended.
@@ -154,13 +154,13 @@ impl Copies {
             None => self.appended(arena, offset, bytes, to)?,
             Some((copier, how)) => {
                 let begun = copier.append_from(arena, offset, bytes, to, &how)?;
-                self.begun(begun, bytes, |octets| octets)
+                self.begun(begun, bytes, |content| content)
             }
         };
         Ok(self.over(copy, bytes).await)
     }
 
-    /// Copies `range` of some octets into an arena. May be cancelled: any part is copied then.
+    /// Copies `range` of some bytes into an arena. May be cancelled: any part is copied then.
     ///
     /// # Errors
     /// Outer: that place is not within the arena. Inner: its epoch has ended.
@@ -211,13 +211,13 @@ impl Copies {
         Ok(Copy::Over(to))
     }
 
-    /// The service, if it may make a copy of so many octets, and how.
+    /// The service, if it may make a copy of so many bytes, and how.
     fn service_for(&self, bytes: usize, site: usize) -> Option<(&Arc<Copier>, How)> {
         let how = match self.service {
             CopyService::Off => return None,
             CopyService::Always => self.how.get(),
             // The call that is copied for is one of them: without others nobody waits for the
-            // worker, but for what it does with these octets.
+            // worker, but for what it does with these bytes.
             CopyService::Auto if bytes < SERVICE_BYTES_MIN || self.quota.calls() < 2 => {
                 return None;
             }
@@ -263,7 +263,7 @@ impl Copies {
         self: &Rc<Self>,
         begun: Begun<T>,
         bytes: usize,
-        octets: impl FnOnce(T) -> Vec<u8>,
+        content: impl FnOnce(T) -> Vec<u8>,
     ) -> Copy {
         match begun {
             Begun::AtOnce(made, why) => {
@@ -271,7 +271,7 @@ impl Copies {
                 if why == Why::Full {
                     self.meter.add(Event::HostioCopyFallback(CopyFallback::Full));
                 }
-                Copy::Over(octets(made))
+                Copy::Over(content(made))
             }
             Begun::Queued(copy) => {
                 let number = self.next.get();
@@ -284,15 +284,15 @@ impl Copies {
 
     async fn over(&self, copy: Copy, bytes: usize) -> Result<Vec<u8>, EpochEnded> {
         let under_way = match copy {
-            Copy::Over(octets) => return Ok(octets),
+            Copy::Over(content) => return Ok(content),
             Copy::UnderWay(under_way) => under_way,
         };
-        let Ended { octets, failed } = under_way.ended().await.ok_or(EpochEnded)?;
+        let Ended { bytes: content, failed } = under_way.ended().await.ok_or(EpochEnded)?;
         if failed {
             self.meter.add(Event::HostioCopyFallback(CopyFallback::Failed));
         }
         self.count(if failed { CopyBy::Worker } else { CopyBy::Service }, bytes);
-        Ok(octets)
+        Ok(content)
     }
 }
 

@@ -49,15 +49,15 @@ impl<T> Drop for Abort<T> {
     }
 }
 
-/// Where the octets come from.
+/// Where the bytes come from.
 pub struct Flow {
     reader: Box<dyn Reader>,
-    /// Octets that were read and not asked for.
+    /// Bytes that were read and not asked for.
     carry: Vec<u8>,
     window_slots: u32,
 }
 
-/// Octets in slots.
+/// Bytes in slots.
 struct Piece {
     slots: Slots,
     bytes: usize,

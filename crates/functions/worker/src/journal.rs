@@ -13,7 +13,7 @@ use unlade_s3::journal::{Begun, MAGIC, RECORD_BYTES_MAX, Write, begun, ended, re
 
 use crate::store::Body;
 
-/// Most octets of a journal that is read at a start.
+/// Most bytes of a journal that is read at a start.
 const FILE_BYTES_MAX: u64 = 16 << 30;
 /// A journal that is longer takes no more writes before all that it has have ended, and it is empty
 /// again. With one more record it is still one that is read.
@@ -62,12 +62,12 @@ impl Journal {
         if file.metadata()?.len() > FILE_BYTES_MAX {
             return Err(io::Error::other("the journal is too long to be read"));
         }
-        let mut octets = Vec::new();
-        file.read_to_end(&mut octets)?;
-        let found = replay(&octets);
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        let found = replay(&bytes);
         let mut length = found.whole_bytes as u64;
         if length == 0 {
-            if octets.len() >= MAGIC.len() {
+            if bytes.len() >= MAGIC.len() {
                 return Err(io::Error::other("the file is no journal; move it away"));
             }
             file.set_len(0)?;
@@ -114,8 +114,8 @@ impl Journal {
             parameters: parameters.clone(),
             invocation: invocation.to_owned(),
         };
-        let mut record = Vec::with_capacity(body.octets().len() + 1024);
-        begun(&mut record, id, &write, &[body.octets()]);
+        let mut record = Vec::with_capacity(body.bytes().len() + 1024);
+        begun(&mut record, id, &write, &[body.bytes()]);
         if record.len() > RECORD_BYTES_MAX {
             return None;
         }

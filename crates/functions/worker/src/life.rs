@@ -210,12 +210,12 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// How many octets fit.
+    /// How many bytes fit.
     pub fn room_bytes(&self) -> usize {
         self.run.count as usize * unlade_guest_protocol::region::SLOT_BYTES as usize
     }
 
-    /// So many octets from the start on, as a descriptor names them.
+    /// So many bytes from the start on, as a descriptor names them.
     pub fn extent(&self, bytes: usize) -> Extent {
         Extent { first_slot: self.run.first, bytes: bytes as u32 }
     }

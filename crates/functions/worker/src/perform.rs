@@ -15,7 +15,7 @@ use crate::store::checked::{self, Checked};
 use crate::store::{Body, Incoming, Reader, TransportError, read_all};
 use crate::tenant::Tenant;
 
-/// Most octets of an answer that is no object.
+/// Most bytes of an answer that is no object.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// An operation that was done.
@@ -141,7 +141,7 @@ async fn attempt(
     body: &Rc<Body>,
 ) -> Result<Performed, Failed> {
     tenant.meter.add(Event::HostioRequest);
-    tenant.meter.add_n(Event::HostioBytesOut, body.octets().len() as u64);
+    tenant.meter.add_n(Event::HostioBytesOut, body.bytes().len() as u64);
     let incoming = tenant.transport.exchange(request.clone(), body.clone()).await?;
     answered(tenant, request, incoming).await
 }
@@ -168,12 +168,12 @@ pub async fn answered(
             _ => Err(garbled()),
         };
     }
-    let octets = read_all(&mut *incoming, ANSWER_BYTES_MAX).await?;
-    let octets = octets.ok_or_else(|| {
-        Failed::host(HostCode::TooLarge, format!("an answer of over {ANSWER_BYTES_MAX} octets"))
+    let bytes = read_all(&mut *incoming, ANSWER_BYTES_MAX).await?;
+    let bytes = bytes.ok_or_else(|| {
+        Failed::host(HostCode::TooLarge, format!("an answer of over {ANSWER_BYTES_MAX} bytes"))
     })?;
-    tenant.meter.add_n(Event::HostioBytesIn, octets.len() as u64);
-    match understand(request, &head, &octets) {
+    tenant.meter.add_n(Event::HostioBytesIn, bytes.len() as u64);
+    match understand(request, &head, &bytes) {
         Answer::Done(result) => Ok(Performed { result, head, object: None }),
         Answer::Failed(error) => Err(Failed::Service { error, head }),
         Answer::Garbled => Err(garbled()),

@@ -57,7 +57,7 @@ pub struct Fetch {
     held: RefCell<Option<HeldBytes>>,
     task: RefCell<Option<tokio::task::AbortHandle>>,
     started: Instant,
-    /// When the last octet came.
+    /// When the last byte came.
     whole: Cell<Option<Instant>>,
     /// When the function asked.
     asked: Cell<Option<Instant>>,
@@ -67,7 +67,7 @@ pub struct Fetch {
 /// How well the fetches of an invocation were hidden: those that were used, and have come whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// From their start to their last octet, together.
+    /// From their start to their last byte, together.
     pub total: Duration,
     /// Of that, what came after the function had asked.
     pub waited: Duration,
@@ -147,7 +147,7 @@ impl Prefetches {
                 State::Failed => return None,
                 State::Coming { result, head, body_bytes } => {
                     let (result, head) = (result.clone(), head.clone());
-                    let reader = Octets::of(&tenant.copies, fetch.clone(), *body_bytes);
+                    let reader = Bytes::of(&tenant.copies, fetch.clone(), *body_bytes);
                     return Some(Taken { result, head, reader: Box::new(reader) });
                 }
             }
@@ -310,8 +310,8 @@ async fn pull(fetch: &std::rc::Weak<Fetch>, reader: &mut dyn Reader) -> bool {
     }
 }
 
-/// Octets of this process as the body of an answer.
-pub struct Octets {
+/// Bytes of this process as the body of an answer.
+pub struct Bytes {
     copies: Rc<Copies>,
     /// Where more come from.
     fetch: Option<Rc<Fetch>>,
@@ -322,18 +322,18 @@ pub struct Octets {
     left_bytes: u64,
 }
 
-impl Octets {
+impl Bytes {
     /// Those of a fetch, as they come.
-    fn of(copies: &Rc<Copies>, fetch: Rc<Fetch>, left_bytes: u64) -> Octets {
+    fn of(copies: &Rc<Copies>, fetch: Rc<Fetch>, left_bytes: u64) -> Bytes {
         let (copies, fetch, piece) = (copies.clone(), Some(fetch), Rc::default());
-        Octets { copies, fetch, piece, read_bytes: 0, left_bytes }
+        Bytes { copies, fetch, piece, read_bytes: 0, left_bytes }
     }
 
     /// Those of a body.
-    pub fn all(copies: &Rc<Copies>, body: &Body) -> Octets {
+    pub fn all(copies: &Rc<Copies>, body: &Body) -> Bytes {
         let (copies, piece) = (copies.clone(), body.shared().clone());
         let left_bytes = piece.len() as u64;
-        Octets { copies, fetch: None, piece, read_bytes: 0, left_bytes }
+        Bytes { copies, fetch: None, piece, read_bytes: 0, left_bytes }
     }
 
     /// Has a piece to read from; false at the end.
@@ -383,7 +383,7 @@ fn broken<T>(why: &str) -> Result<T, TransportError> {
     Err(TransportError::broken("the store", why))
 }
 
-impl Reader for Octets {
+impl Reader for Bytes {
     fn left_bytes(&self) -> Option<u64> {
         Some(self.left_bytes)
     }
@@ -397,7 +397,7 @@ impl Reader for Octets {
     }
 }
 
-/// No octets.
+/// No bytes.
 pub struct Empty;
 
 impl Reader for Empty {

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Octets of a call's text that count for nothing.
+/// Bytes of a call's text that count for nothing.
 const TEXT_BYTES_FREE: u64 = 64 * 1024;
 /// How many times larger text may be once it is parsed: `[0],` is a value and a list of values.
 const PARSED_FACTOR: u64 = 32;
@@ -13,7 +13,7 @@ const PARSED_FACTOR: u64 = 32;
 pub struct Limits {
     /// Calls in flight.
     pub calls_max: usize,
-    /// Octets that the worker holds: bodies that are staged, prefetched or pending, and what long
+    /// Bytes that the worker holds: bodies that are staged, prefetched or pending, and what long
     /// lists of parameters are parsed into.
     pub held_bytes_max: u64,
 }
@@ -41,7 +41,7 @@ impl Quota {
         Some(CallRoom { quota: self.clone() })
     }
 
-    /// Room for octets; nothing where there are too many.
+    /// Room for bytes; nothing where there are too many.
     pub fn hold(self: &Rc<Quota>, bytes: u64) -> Option<HeldBytes> {
         let held = self.held_bytes.get().checked_add(bytes)?;
         if held > self.limits.held_bytes_max {
@@ -64,7 +64,7 @@ impl Quota {
         self.calls.get()
     }
 
-    /// Octets that are held.
+    /// Bytes that are held.
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes.get()
     }
@@ -82,7 +82,7 @@ impl Drop for CallRoom {
     }
 }
 
-/// Room for octets, until this is dropped.
+/// Room for bytes, until this is dropped.
 #[derive(Debug)]
 pub struct HeldBytes {
     quota: Rc<Quota>,

@@ -37,7 +37,7 @@ pub enum Nonsense {
         entries_max: u32,
     },
     /// Something outside its arena.
-    #[error("{bytes} octets at {offset} are not in the {arena} arena")]
+    #[error("{bytes} bytes at {offset} are not in the {arena} arena")]
     Outside {
         /// Which.
         arena: &'static str,
@@ -77,7 +77,7 @@ pub struct Run {
     pub count: u32,
 }
 
-/// Octets of the region that the guest named, within its own slots.
+/// Bytes of the region that the guest named, within its own slots.
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The memory.
@@ -253,7 +253,7 @@ impl Region {
         Ok(self.load(word::GUEST_SLEEPS) != 0)
     }
 
-    /// Copies octets of the guest's meta arena.
+    /// Copies bytes of the guest's meta arena.
     ///
     /// # Errors
     /// They are not in it.
@@ -270,7 +270,7 @@ impl Region {
         Ok(out)
     }
 
-    /// Copies octets of the guest's slots to the end of a vector.
+    /// Copies bytes of the guest's slots to the end of a vector.
     ///
     /// # Errors
     /// They are not in them.
@@ -280,7 +280,7 @@ impl Region {
         Ok(())
     }
 
-    /// Where octets of the guest's slots are.
+    /// Where bytes of the guest's slots are.
     ///
     /// # Errors
     /// They are not in them.

@@ -19,7 +19,7 @@ use crate::tenant::Tenant;
 
 /// Pause after a failed accept: descriptors are exhausted, perhaps by another tenant.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Octets that are read at once, either way.
+/// Bytes that are read at once, either way.
 const COPY_BYTES: usize = 64 * 1024;
 
 /// Where connections come from and go to.

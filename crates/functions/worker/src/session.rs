@@ -28,7 +28,7 @@ use crate::stage::Upload;
 use crate::stream::{self, Inlet, Streamed};
 use crate::tenant::Tenant;
 
-/// Octets of an event that go into a frame; larger ones go into slots.
+/// Bytes of an event that go into a frame; larger ones go into slots.
 const INLINE_EVENT_BYTES: usize = 48 * 1024;
 /// How often a full completion ring is looked at.
 const RING_PAUSE: Duration = Duration::from_millis(1);
@@ -39,13 +39,13 @@ const DISCARD_AFTER: Duration = Duration::from_secs(1);
 const BATCH: usize = 64;
 /// What a greeting costs of a tenant's turn, in submissions: it makes a region.
 const HELLO_UNITS: u32 = 32;
-/// Octets of bodies after which others have their turn.
+/// Bytes of bodies after which others have their turn.
 const BATCH_BYTES: u64 = 1024 * 1024;
 
 /// What the gateway tells a session.
 #[derive(Debug)]
 pub enum Order {
-    /// Run this, with the event's octets.
+    /// Run this, with the event's bytes.
     Invoke(InvokeHead, WriteMode, Vec<u8>),
     /// End.
     Detach,
@@ -98,10 +98,10 @@ impl Memory {
         let arena = Arena::attach(file).map_err(|error| error.to_string())?;
         let found = arena.len_bytes() as u64;
         if found < region_bytes {
-            return Err(format!("the region has {found} octets, {region_bytes} were said"));
+            return Err(format!("the region has {found} bytes, {region_bytes} were said"));
         }
         let layout = layout.within(region_bytes);
-        let layout = layout.ok_or_else(|| format!("{region_bytes} octets are no region"))?;
+        let layout = layout.ok_or_else(|| format!("{region_bytes} bytes are no region"))?;
         Ok(Memory { arena: Rc::new(arena), layout })
     }
 }
@@ -247,7 +247,7 @@ impl Session {
         match frame {
             Frame::Hello { nonce } => self.on_hello(nonce).await,
             Frame::Bell => Ok(()),
-            Frame::Reply(head, octets) => self.on_reply(head, octets),
+            Frame::Reply(head, bytes) => self.on_reply(head, bytes),
             Frame::Bye(why) => Err(End::Bye(why)),
             Frame::Welcome { .. } | Frame::Invoke(..) => {
                 Err(Nonsense::Turn("a guest does not say this").into())
@@ -329,12 +329,12 @@ impl Session {
         Ok(Ok(()))
     }
 
-    fn on_reply(&mut self, head: ReplyHead, octets: Vec<u8>) -> Result<(), End> {
+    fn on_reply(&mut self, head: ReplyHead, bytes: Vec<u8>) -> Result<(), End> {
         let is_running = self.running.as_ref().is_some_and(|running| *running.id == *head.id);
         let (Some(life), true) = (&self.life, is_running) else {
             return Err(Nonsense::Turn("a REPLY to what is not running").into());
         };
-        let mut result = octets;
+        let mut result = bytes;
         if let Some(slots) = head.slots() {
             life.region.borrow().guest_body(slots, &mut result)?;
         }
@@ -409,7 +409,7 @@ impl Session {
         let most = if streams { limits.body_bytes_max } else { limits.staged_bytes_max };
         let most = most.min(limits.body_bytes_max);
         if call.body_bytes > most {
-            let why = format!("a body of {} octets, {most} at most", call.body_bytes);
+            let why = format!("a body of {} bytes, {most} at most", call.body_bytes);
             self.complain(life, number, HostCode::TooLarge, why);
             return Ok(());
         }
@@ -429,7 +429,7 @@ impl Session {
         }
         let mut upload = Upload::new(call, inline, room, held);
         let place = life.region.borrow().guest_place(submission.body)?;
-        // Others have their turn while the octets come.
+        // Others have their turn while the bytes come.
         if let Err(error) = upload.take(&self.tenant.copies, place).await {
             self.complain(life, number, HostCode::Invalid, error.to_string());
             return Ok(());

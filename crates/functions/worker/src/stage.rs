@@ -11,8 +11,8 @@ use crate::region::Place;
 /// Why a body is none. The guest is at fault; the call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StageError {
-    /// More or fewer octets came than were announced.
-    #[error("{came} octets of a body came, {announced} were announced")]
+    /// More or fewer bytes came than were announced.
+    #[error("{came} bytes of a body came, {announced} were announced")]
     Length {
         /// What came.
         came: u64,
@@ -39,7 +39,7 @@ pub struct Upload {
     pub room: CallRoom,
     /// Room for its body.
     pub held: HeldBytes,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 /// A call with all of its body.
@@ -52,16 +52,16 @@ pub struct Staged {
     /// Room for its body.
     pub held: HeldBytes,
     /// The body.
-    pub octets: Vec<u8>,
+    pub bytes: Vec<u8>,
 }
 
 impl Upload {
     /// A call, with what of its body is behind its text.
     pub fn new(call: Call, inline: &[u8], room: CallRoom, held: HeldBytes) -> Upload {
         // The announced length was granted by the quota; what comes is not more.
-        let mut octets = Vec::with_capacity(usize::try_from(call.body_bytes).unwrap_or_default());
-        octets.extend_from_slice(inline);
-        Upload { call, room, held, octets }
+        let mut bytes = Vec::with_capacity(usize::try_from(call.body_bytes).unwrap_or_default());
+        bytes.extend_from_slice(inline);
+        Upload { call, room, held, bytes }
     }
 
     /// Takes the slots of a CALL or BODY. Afterwards the guest may use them again.
@@ -69,14 +69,14 @@ impl Upload {
     /// # Errors
     /// The call fails.
     pub async fn take(&mut self, copies: &Rc<Copies>, place: Place) -> Result<(), StageError> {
-        let came = self.octets.len() as u64 + place.bytes as u64;
+        let came = self.bytes.len() as u64 + place.bytes as u64;
         let announced = self.call.body_bytes;
         if came > announced {
             return Err(StageError::Length { came, announced });
         }
-        let octets = std::mem::take(&mut self.octets);
-        let copied = copies.append(&place.arena, place.offset, place.bytes, octets).await;
-        self.octets = copied.ok().and_then(Result::ok).ok_or(StageError::Gone)?;
+        let bytes = std::mem::take(&mut self.bytes);
+        let copied = copies.append(&place.arena, place.offset, place.bytes, bytes).await;
+        self.bytes = copied.ok().and_then(Result::ok).ok_or(StageError::Gone)?;
         Ok(())
     }
 
@@ -85,11 +85,11 @@ impl Upload {
     /// # Errors
     /// It is shorter than announced.
     pub fn finish(self) -> Result<Staged, StageError> {
-        let (came, announced) = (self.octets.len() as u64, self.call.body_bytes);
+        let (came, announced) = (self.bytes.len() as u64, self.call.body_bytes);
         if came != announced {
             return Err(StageError::Length { came, announced });
         }
-        let Upload { call, room, held, octets } = self;
-        Ok(Staged { call, room, held, octets })
+        let Upload { call, room, held, bytes } = self;
+        Ok(Staged { call, room, held, bytes })
     }
 }

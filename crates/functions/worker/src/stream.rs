@@ -2,7 +2,7 @@
 //!
 //! Nothing of it is kept: what the store has taken cannot be sent a second time from here. Where
 //! another attempt may help, the guest is told so ([`AGAIN`]), and the call that follows is counted
-//! as the next attempt of the same one. Slots are given back as their octets have been copied, so
+//! as the next attempt of the same one. Slots are given back as their bytes have been copied, so
 //! that a slow store slows the guest down.
 
 use std::cell::{Cell, RefCell};
@@ -39,7 +39,7 @@ pub const SYNC_BYTES_MIN: u64 = 1 << 20;
 /// Most calls that may be made again, of one epoch; the oldest is forgotten then, and counts anew.
 const AGAIN_MAX: usize = 256;
 
-/// Octets in slots that the store has not been sent.
+/// Bytes in slots that the store has not been sent.
 #[derive(Debug)]
 struct Piece {
     place: Place,
@@ -53,7 +53,7 @@ pub struct Inlet {
     announced_bytes: u64,
     came_bytes: Cell<u64>,
     pieces: RefCell<VecDeque<Piece>>,
-    /// A guest has no more pieces of its slots than it has slots, and one without octets at the end.
+    /// A guest has no more pieces of its slots than it has slots, and one without bytes at the end.
     pieces_max: usize,
     has_ended: Cell<bool>,
     wrong: Cell<Option<StageError>>,
@@ -62,7 +62,7 @@ pub struct Inlet {
 }
 
 impl Inlet {
-    /// Nothing of a body of so many octets, in slots of a region.
+    /// Nothing of a body of so many bytes, in slots of a region.
     pub fn new(announced_bytes: u64, region: &Region) -> Rc<Inlet> {
         Rc::new(Inlet {
             announced_bytes,
@@ -128,7 +128,7 @@ struct Pull<'a> {
 }
 
 impl Pull<'_> {
-    /// Moves octets of the first piece; gives how many, nothing where there is none. Cancelled, it
+    /// Moves bytes of the first piece; gives how many, nothing where there is none. Cancelled, it
     /// loses what is in `out`.
     async fn take(
         &self,
@@ -203,7 +203,7 @@ impl Outgoing for Pull<'_> {
         Box::pin(async move {
             loop {
                 self.inlet.check()?;
-                // A piece without octets may be the last one.
+                // A piece without bytes may be the last one.
                 match self.take(&mut Vec::new(), 0).await? {
                     Some(_) => {}
                     None if self.inlet.has_ended.get() => return Ok(()),
@@ -474,12 +474,12 @@ mod tests {
             let inlet = Inlet::new(announced, &life.region.borrow());
             let mut due = Vec::new();
             for (slot, length) in lengths.iter().enumerate() {
-                let octets = random.bytes(*length as usize);
+                let bytes = random.bytes(*length as usize);
                 let submission = body(slot as u32, *length, slot + 1 < lengths.len());
                 let place = life.region.borrow().guest_place(submission.body).unwrap();
-                place.arena.copy_in(place.offset, &octets).unwrap();
+                place.arena.copy_in(place.offset, &bytes).unwrap();
                 inlet.push(&life.region.borrow(), &submission, true).unwrap();
-                due.extend(octets);
+                due.extend(bytes);
             }
             let silence_max = Duration::from_secs(60);
             let meter = Arc::new(Meter::new());

@@ -23,7 +23,7 @@ use tracing::Span;
 /// What the guests of a tenant may make the worker do in a turn: a submission is one unit, and so
 /// are [`UNIT_BYTES`] of a body.
 pub const UNITS_TURN: i64 = 512;
-/// Octets of bodies that count as a submission.
+/// Bytes of bodies that count as a submission.
 pub const UNIT_BYTES: u64 = 16 * 1024;
 
 /// Who is next: the one that has used the least, and of several the one that waits the longest.
@@ -114,7 +114,7 @@ impl Turn {
         }
     }
 
-    /// A submission was taken, or octets were moved.
+    /// A submission was taken, or bytes were moved.
     pub fn spend(&self, submissions: u32, bytes: u64) {
         if let Some(left) = self.left.get() {
             let bytes = i64::try_from(bytes / UNIT_BYTES).unwrap_or(i64::MAX);

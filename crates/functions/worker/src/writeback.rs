@@ -1,6 +1,6 @@
 //! Writes that are acknowledged before the store has them.
 //!
-//! A PutObject is acknowledged when its octets are the worker's own, in a bucket that has been seen
+//! A PutObject is acknowledged when its bytes are the worker's own, in a bucket that has been seen
 //! to answer writes in a way that can be foretold: an entity tag that is the MD5 of the body, no
 //! versions. The first write to a bucket finds that out and is made at once, and so are all others
 //! whose answer matters: conditional ones, those with keys or retention, copies, deletes, parts.
@@ -160,7 +160,7 @@ impl WriteBack {
         invocation: &str,
         write: Write,
     ) -> Result<(), Option<HeldBytes>> {
-        let bytes = write.body.octets().len() as u64;
+        let bytes = write.body.bytes().len() as u64;
         let write = Rc::new(write);
         let pushed = self.pending.borrow_mut().push(name, invocation, bytes, write.clone());
         if pushed.is_err() {
@@ -480,7 +480,7 @@ fn described(write: &Write, constant: &[(String, String)], has_crc32: bool) -> H
         ("accept-ranges", "bytes".to_owned()),
         ("last-modified", date),
         ("etag", format!("\"{}\"", write.body.md5())),
-        ("content-length", write.body.octets().len().to_string()),
+        ("content-length", write.body.bytes().len().to_string()),
     ] {
         headers.push((name.to_owned(), value));
     }

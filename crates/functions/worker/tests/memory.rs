@@ -26,7 +26,7 @@ fn peak_bytes() -> Option<u64> {
     Some(kibibytes << 10)
 }
 
-/// A store that counts the octets of one body, and keeps none.
+/// A store that counts the bytes of one body, and keeps none.
 fn counter() -> (SocketAddr, mpsc::Receiver<(u64, u64)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -35,9 +35,9 @@ fn counter() -> (SocketAddr, mpsc::Receiver<(u64, u64)>) {
         let (mut stream, _) = listener.accept().unwrap();
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
-            let mut octet = [0];
-            stream.read_exact(&mut octet).unwrap();
-            head.extend(octet);
+            let mut byte = [0];
+            stream.read_exact(&mut byte).unwrap();
+            head.extend(byte);
         }
         let head = String::from_utf8(head).unwrap();
         let announced = head.lines().find_map(|line| line.strip_prefix("content-length: "));
@@ -85,5 +85,5 @@ fn a_gibibyte_goes_through_little_memory() {
     assert!(announced > BODY_BYTES);
     assert_eq!(came, announced);
     let grown = peak_bytes().unwrap() - before;
-    assert!(grown < GROWTH_BYTES_MAX, "the peak has grown by {grown} octets");
+    assert!(grown < GROWTH_BYTES_MAX, "the peak has grown by {grown} bytes");
 }

@@ -55,7 +55,7 @@ impl Backend {
     }
 }
 
-/// What is done with the octets of a piece.
+/// What is done with the bytes of a piece.
 pub(crate) mod mode {
     /// They are ciphered, and the result is hashed.
     pub(crate) const ENCRYPT: u8 = 0;

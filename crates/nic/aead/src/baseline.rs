@@ -16,7 +16,7 @@ pub struct AwsLc {
 }
 
 impl AwsLc {
-    /// A key of 16 or 32 octets, to seal with or to open with.
+    /// A key of 16 or 32 bytes, to seal with or to open with.
     ///
     /// # Errors
     /// [`KeyError::Length`].
@@ -25,7 +25,7 @@ impl AwsLc {
     /// aws-lc has no memory.
     pub fn new(key: &[u8], seal: bool) -> Result<AwsLc, KeyError> {
         let seal = c_int::from(seal);
-        // SAFETY: the cipher fits the key, whose octets are copied; the nonce comes later.
+        // SAFETY: the cipher fits the key, whose bytes are copied; the nonce comes later.
         unsafe {
             let cipher = match key.len() {
                 16 => aws::EVP_aes_128_gcm(),
@@ -99,7 +99,7 @@ mod tests {
     fn it_seals_as_the_others_do() {
         for key_bytes in [16, 32] {
             let secret = vec![5; key_bytes];
-            let plain: Vec<u8> = (0..5000_u32).map(|octet| octet as u8).collect();
+            let plain: Vec<u8> = (0..5000_u32).map(|byte| byte as u8).collect();
             let mut theirs = plain.clone();
             let mut context = AwsLc::new(&secret, true).unwrap();
             let tag = context.record(&[9; 12], b"aad", &mut theirs, 1448);

@@ -3,36 +3,36 @@
 //! It has nothing to do with ciphers, but with who ciphers: a device that has sealed a payload sums it
 //! next, and that is to cost little beside.
 
-/// Octets of a vector.
+/// Bytes of a vector.
 const VECTOR_BYTES: usize = 64;
 
-/// The sum of the 16-bit words of `octets` in network byte order, an odd one followed by a zero,
+/// The sum of the 16-bit words of `bytes` in network byte order, an odd one followed by a zero,
 /// with carries added: below 2^16. Its complement is the checksum. Sums of parts can be added where
 /// all parts but the last have an even length.
 #[inline]
-pub fn words(octets: &[u8]) -> u64 {
+pub fn words(bytes: &[u8]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
         // SAFETY: the features are there.
-        return unsafe { wide(octets) };
+        return unsafe { wide(bytes) };
     }
-    lanes(octets)
+    lanes(bytes)
 }
 
-/// Adds the carries, and puts the octets of the sum in order.
+/// Adds the carries, and puts the bytes of the sum in order.
 #[inline]
 fn fold(mut sum: u64) -> u64 {
     sum = (sum & 0xffff_ffff) + (sum >> 32);
     sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
     sum = (sum & 0xffff) + (sum >> 16);
     sum = (sum & 0xffff) + (sum >> 16);
-    // The sum is the same in either byte order, but for its own octets' (RFC 1071 §2).
+    // The sum is the same in either byte order, but for its own bytes' (RFC 1071 §2).
     u64::from(u16::from_be(sum as u16))
 }
 
 /// With what every processor has.
-fn lanes(octets: &[u8]) -> u64 {
-    let (blocks, rest) = octets.as_chunks::<VECTOR_BYTES>();
+fn lanes(bytes: &[u8]) -> u64 {
+    let (blocks, rest) = bytes.as_chunks::<VECTOR_BYTES>();
     let mut sums = [[0_u64; VECTOR_BYTES / 8]; 2];
     for block in blocks {
         let [low, high] = &mut sums;
@@ -54,23 +54,23 @@ fn lanes(octets: &[u8]) -> u64 {
     )
 }
 
-/// With vectors of 512 bits: the last one is masked, so that no octet is added alone.
+/// With vectors of 512 bits: the last one is masked, so that no byte is added alone.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn wide(octets: &[u8]) -> u64 {
+fn wide(bytes: &[u8]) -> u64 {
     use std::arch::x86_64::*;
 
-    let (blocks, rest) = octets.as_chunks::<VECTOR_BYTES>();
+    let (blocks, rest) = bytes.as_chunks::<VECTOR_BYTES>();
     let below = _mm512_set1_epi64(0xffff_ffff);
     let (mut low, mut high) = (_mm512_setzero_si512(), _mm512_setzero_si512());
     for block in blocks {
-        // SAFETY: a block has the octets of a vector.
+        // SAFETY: a block has the bytes of a vector.
         let words = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
         low = _mm512_add_epi64(low, _mm512_and_si512(words, below));
         high = _mm512_add_epi64(high, _mm512_srli_epi64(words, 32));
     }
     let mask = (1_u64 << rest.len()) - 1;
-    // SAFETY: only the octets in the mask are read, which are those of the rest.
+    // SAFETY: only the bytes in the mask are read, which are those of the rest.
     let words = unsafe { _mm512_maskz_loadu_epi8(mask, rest.as_ptr().cast()) };
     low = _mm512_add_epi64(low, _mm512_and_si512(words, below));
     high = _mm512_add_epi64(high, _mm512_srli_epi64(words, 32));
@@ -83,9 +83,9 @@ mod tests {
     use super::*;
 
     /// One word after the other, as the RFC says.
-    fn slow(octets: &[u8]) -> u64 {
+    fn slow(bytes: &[u8]) -> u64 {
         let mut sum = 0_u64;
-        for word in octets.chunks(2) {
+        for word in bytes.chunks(2) {
             sum += u64::from(word[0]) << 8 | u64::from(*word.get(1).unwrap_or(&0));
             sum = (sum & 0xffff) + (sum >> 16);
         }
@@ -102,10 +102,10 @@ mod tests {
         .take(1600)
         .collect();
         let full = vec![0xff; 1600];
-        for octets in [noise, full, vec![0; 1600]] {
+        for content in [noise, full, vec![0; 1600]] {
             for from in 0..70 {
                 for bytes in (0..200).chain([1447, 1448, 1460]) {
-                    let part = &octets[from..from + bytes];
+                    let part = &content[from..from + bytes];
                     assert_eq!((words(part), lanes(part)), (slow(part), slow(part)), "{bytes}");
                 }
             }

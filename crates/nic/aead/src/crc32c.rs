@@ -36,7 +36,7 @@ impl Combine {
         Combine { tables, length_bytes }
     }
 
-    /// Octets of the second piece.
+    /// Bytes of the second piece.
     pub fn length_bytes(&self) -> u64 {
         self.length_bytes
     }

@@ -21,7 +21,7 @@ pub(crate) enum Engine {
     Portable(Box<portable::Keys>),
 }
 
-/// The octets of a piece.
+/// The bytes of a piece.
 pub(crate) enum Piece<'a> {
     /// To be changed where they are.
     InPlace(&'a mut [u8]),
@@ -32,7 +32,7 @@ pub(crate) enum Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// Octets, after a look at whether they can be used so.
+    /// Bytes, after a look at whether they can be used so.
     fn len<const MODE: u8>(&self) -> usize {
         match self {
             Piece::InPlace(data) => data.len(),
@@ -62,7 +62,7 @@ impl Piece<'_> {
 }
 
 impl Engine {
-    /// Expands `key`, of 16 or 32 octets; also returns the hash key. The backend must be supported:
+    /// Expands `key`, of 16 or 32 bytes; also returns the hash key. The backend must be supported:
     /// else, and for another length, there is none.
     pub(crate) fn new(
         key: &[u8],
@@ -123,7 +123,7 @@ impl Engine {
         }
     }
 
-    /// Does what `MODE` says with the next octets of the message.
+    /// Does what `MODE` says with the next bytes of the message.
     ///
     /// # Panics
     /// The lengths of a [`Piece::Between`] differ, or the message becomes too long.

@@ -15,7 +15,7 @@ use crate::progress::{BLOCK_BYTES, Progress};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyError {
     /// Not of a size that is supported.
-    #[error("a key of {0} octets; AES-GCM takes 16 or 32 here")]
+    #[error("a key of {0} bytes; AES-GCM takes 16 or 32 here")]
     Length(usize),
     /// The instructions of that backend are not there.
     #[error("this machine has no {0:?}; use Backend::best()")]
@@ -53,7 +53,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key of 16 or 32 octets, for the fastest backend of this machine.
+    /// A key of 16 or 32 bytes, for the fastest backend of this machine.
     ///
     /// # Errors
     /// [`KeyError::Length`].
@@ -61,7 +61,7 @@ impl Key {
         Key::with_backend(key, Backend::best())
     }
 
-    /// A key of 16 or 32 octets, for this backend.
+    /// A key of 16 or 32 bytes, for this backend.
     ///
     /// # Errors
     /// [`KeyError::Length`]; [`KeyError::Unsupported`] where the machine cannot.
@@ -86,16 +86,16 @@ impl Key {
         Progress { hash, whole: true, aad_bytes, ..Progress::part(nonce, 0) }
     }
 
-    /// Encrypts `data`, the next octets of the message, in place.
+    /// Encrypts `data`, the next bytes of the message, in place.
     ///
     /// # Panics
-    /// The message would have more than [`DATA_BYTES_MAX`](crate::DATA_BYTES_MAX) octets. So with
+    /// The message would have more than [`DATA_BYTES_MAX`](crate::DATA_BYTES_MAX) bytes. So with
     /// everything below that takes data.
     pub fn encrypt(&self, at: &mut Progress, data: &mut [u8]) {
         self.engine.run::<{ mode::ENCRYPT }>(at, Piece::InPlace(data));
     }
 
-    /// Encrypts `plain`, the next octets of the message, to `sealed`.
+    /// Encrypts `plain`, the next bytes of the message, to `sealed`.
     ///
     /// # Panics
     /// The lengths differ, or as [`Key::encrypt`].
@@ -103,7 +103,7 @@ impl Key {
         self.engine.run::<{ mode::ENCRYPT }>(at, Piece::Between(plain, sealed));
     }
 
-    /// Decrypts `data`, the next octets of the message, in place. They are not to be believed before
+    /// Decrypts `data`, the next bytes of the message, in place. They are not to be believed before
     /// [`Key::verify`].
     ///
     /// # Panics
@@ -112,7 +112,7 @@ impl Key {
         self.engine.run::<{ mode::DECRYPT }>(at, Piece::InPlace(data));
     }
 
-    /// Decrypts `sealed`, the next octets of the message, to `plain`.
+    /// Decrypts `sealed`, the next bytes of the message, to `plain`.
     ///
     /// # Panics
     /// The lengths differ, or as [`Key::encrypt`].
@@ -120,7 +120,7 @@ impl Key {
         self.engine.run::<{ mode::DECRYPT }>(at, Piece::Between(sealed, plain));
     }
 
-    /// Passes over `sealed`, the next octets of the message, which nobody wants decrypted.
+    /// Passes over `sealed`, the next bytes of the message, which nobody wants decrypted.
     ///
     /// # Panics
     /// As [`Key::encrypt`].
@@ -128,7 +128,7 @@ impl Key {
         self.engine.run::<{ mode::AUTHENTICATE }>(at, Piece::Read(sealed));
     }
 
-    /// Encrypts or decrypts octets of the message under `nonce`, from `offset` on, in place, and
+    /// Encrypts or decrypts bytes of the message under `nonce`, from `offset` on, in place, and
     /// authenticates nothing.
     ///
     /// # Panics
@@ -162,7 +162,7 @@ impl Key {
     }
 
     /// Puts two neighbours together: `first`, a begun message or a part of one, and `second`, the
-    /// part that starts where `first` ends, at any octet. As if the octets of `second` had been
+    /// part that starts where `first` ends, at any byte. As if the bytes of `second` had been
     /// given after those of `first`. It takes time with the logarithm of the length of `second`.
     ///
     /// # Errors
@@ -172,7 +172,7 @@ impl Key {
             return Err(NotNeighbours);
         }
         // GHASH is linear in its state and its data: the state of `first` is multiplied as often as
-        // blocks were completed since, and octets of a block that both share add up in it.
+        // blocks were completed since, and bytes of a block that both share add up in it.
         let block_bytes = BLOCK_BYTES as u64;
         let blocks = second.offset / block_bytes - second.start / block_bytes;
         let mut hash = first.hash;

@@ -10,7 +10,7 @@ use crate::schedule::{Keys, ROUND_KEYS_MAX};
 
 /// Blocks of a batch.
 const BLOCKS: usize = 8;
-/// Octets of a batch.
+/// Bytes of a batch.
 const BATCH_BYTES: usize = BLOCKS * BLOCK_BYTES;
 /// The high half of the polynomial of POLYVAL, as the low half of a vector.
 const POLYNOMIAL: u128 = 0xC200_0000_0000_0000;
@@ -20,14 +20,14 @@ type Block = [u8; BLOCK_BYTES];
 /// Instructions on vectors of one block.
 ///
 /// # Safety
-/// Every method needs the instructions to be there; `load` and `store` need sixteen octets that can
+/// Every method needs the instructions to be there; `load` and `store` need sixteen bytes that can
 /// be read or written.
 pub(crate) trait Lanes {
     /// A vector.
     type Vector: Copy;
-    /// Sixteen octets.
+    /// Sixteen bytes.
     unsafe fn load(from: *const u8) -> Self::Vector;
-    /// Sixteen octets.
+    /// Sixteen bytes.
     unsafe fn store(to: *mut u8, vector: Self::Vector);
     /// Exclusive-or.
     unsafe fn xor(left: Self::Vector, right: Self::Vector) -> Self::Vector;
@@ -41,9 +41,9 @@ pub(crate) trait Lanes {
     unsafe fn up(vector: Self::Vector) -> Self::Vector;
     /// The high half goes to the low one's place; zeros come after it.
     unsafe fn down(vector: Self::Vector) -> Self::Vector;
-    /// Adds to the first word, low octets first, modulo 2^32.
+    /// Adds to the first word, low bytes first, modulo 2^32.
     unsafe fn count(vector: Self::Vector, number: u32) -> Self::Vector;
-    /// The octets in the other order.
+    /// The bytes in the other order.
     unsafe fn reverse(vector: Self::Vector) -> Self::Vector;
     /// AES of so many rounds.
     unsafe fn encrypt<const COUNT: usize>(
@@ -51,14 +51,14 @@ pub(crate) trait Lanes {
         keys: &[Block; ROUND_KEYS_MAX],
         rounds: usize,
     );
-    /// The S-box of AES on each octet.
+    /// The S-box of AES on each byte.
     unsafe fn substitute(word: u32) -> u32;
 }
 
 /// Makes the functions of a backend with these target features of those here.
 macro_rules! functions {
     ($lanes:ty, $features:literal) => {
-        /// Expands a key of 16 or 32 octets.
+        /// Expands a key of 16 or 32 bytes.
         #[target_feature(enable = $features)]
         pub(crate) fn expand(key: &[u8], hash_key: &[u8; 16]) -> Box<crate::schedule::Keys> {
             // SAFETY: the features are there.
@@ -82,7 +82,7 @@ macro_rules! functions {
             unsafe { crate::lanes::tag::<$lanes>(keys, at) }
         }
 
-        /// Does what `MODE` says with the `bytes` octets at `from`, the next ones of the message,
+        /// Does what `MODE` says with the `bytes` bytes at `from`, the next ones of the message,
         /// and writes them to `to`, which may be `from`. The offset is the caller's to change.
         ///
         /// # Safety
@@ -115,7 +115,7 @@ pub(crate) unsafe fn expand<L: Lanes>(key: &[u8], hash_key: &Block) -> Box<Keys>
     };
     let product = |left: &Block, right: &Block| {
         // SAFETY: as the caller says.
-        unsafe { octets::<L>(dot::<L>(vector::<L>(left), vector::<L>(right))) }
+        unsafe { block::<L>(dot::<L>(vector::<L>(left), vector::<L>(right))) }
     };
     Keys::new(key, hash_key, substitute, product)
 }
@@ -132,7 +132,7 @@ pub(crate) unsafe fn begin<L: Lanes>(keys: &Keys, aad: &[u8]) -> Block {
             block[..piece.len()].copy_from_slice(piece);
             hash = dot::<L>(L::xor(hash, L::reverse(vector::<L>(&block))), power);
         }
-        octets::<L>(L::reverse(hash))
+        block::<L>(L::reverse(hash))
     }
 }
 
@@ -150,7 +150,7 @@ pub(crate) unsafe fn tag<L: Lanes>(keys: &Keys, at: &Progress) -> Block {
         }
         let lengths = L::reverse(vector::<L>(&at.lengths()));
         hash = dot::<L>(L::xor(hash, lengths), power);
-        octets::<L>(L::xor(L::reverse(hash), mask[0]))
+        block::<L>(L::xor(L::reverse(hash), mask[0]))
     }
 }
 
@@ -167,7 +167,7 @@ pub(crate) unsafe fn run<L: Lanes, const MODE: u8>(
     let mut skip = at.skip();
     let mut left = skip + bytes;
     let (mut from, mut to) = (from.wrapping_sub(skip), to.wrapping_sub(skip));
-    // SAFETY: as the caller says. The octets from `skip` to `left` can be read and written, and only
+    // SAFETY: as the caller says. The bytes from `skip` to `left` can be read and written, and only
     // they are; the buffer has as many as a batch.
     unsafe {
         let mut hash = L::reverse(vector::<L>(&at.hash));
@@ -208,12 +208,12 @@ pub(crate) unsafe fn run<L: Lanes, const MODE: u8>(
             skip = 0;
         }
         if MODE != KEYSTREAM {
-            at.hash = octets::<L>(L::reverse(hash));
+            at.hash = block::<L>(L::reverse(hash));
         }
     }
 }
 
-/// Ciphers a batch whose first counter is in `counter`, octets reversed.
+/// Ciphers a batch whose first counter is in `counter`, bytes reversed.
 #[inline(always)]
 unsafe fn cipher<L: Lanes>(keys: &Keys, counter: L::Vector, from: *const u8, to: *mut u8) {
     // SAFETY: as the caller says; a batch can be read and written.
@@ -291,15 +291,15 @@ pub(crate) unsafe fn reduce<L: Lanes>(
 /// A block as a vector.
 #[inline(always)]
 pub(crate) unsafe fn vector<L: Lanes>(block: &Block) -> L::Vector {
-    // SAFETY: as the caller says; a block has sixteen octets.
+    // SAFETY: as the caller says; a block has sixteen bytes.
     unsafe { L::load(block.as_ptr()) }
 }
 
 /// A vector as a block.
 #[inline(always)]
-pub(crate) unsafe fn octets<L: Lanes>(vector: L::Vector) -> Block {
+pub(crate) unsafe fn block<L: Lanes>(vector: L::Vector) -> Block {
     let mut block = [0; BLOCK_BYTES];
-    // SAFETY: as the caller says; a block has sixteen octets.
+    // SAFETY: as the caller says; a block has sixteen bytes.
     unsafe { L::store(block.as_mut_ptr(), vector) };
     block
 }

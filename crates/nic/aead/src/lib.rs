@@ -2,7 +2,7 @@
 //!
 //! A network device works on packets. A record begins somewhere in one packet and ends somewhere in
 //! another; one packet is lost, the next is sent again. So the state between two pieces is a value
-//! ([`Progress`], at most 64 octets): it stops after any octet, is copied, goes on later, or starts
+//! ([`Progress`], at most 64 bytes): it stops after any byte, is copied, goes on later, or starts
 //! in the middle ([`Progress::part`]); neighbouring parts are put together ([`Key::combine`]).
 //!
 //! - [`key`]: a key with its round keys and powers of the hash key, and what is done with it;

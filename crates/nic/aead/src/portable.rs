@@ -26,7 +26,7 @@ pub(crate) struct Keys {
 }
 
 impl Cipher {
-    /// Of 16 or 32 octets, else none.
+    /// Of 16 or 32 bytes, else none.
     pub(crate) fn new(key: &[u8]) -> Option<Cipher> {
         match key.len() {
             16 => Aes128::new_from_slice(key).ok().map(Cipher::Aes128),
@@ -73,7 +73,7 @@ impl Keys {
         hash
     }
 
-    /// Does what `MODE` says with the next octets of the message. The offset is the caller's to
+    /// Does what `MODE` says with the next bytes of the message. The offset is the caller's to
     /// change.
     pub(crate) fn run<const MODE: u8>(&self, at: &mut Progress, piece: Piece<'_>) {
         let skip = at.skip();
@@ -114,12 +114,12 @@ impl Keys {
             let take = rest.len().min(count * BLOCK_BYTES - skip);
             let (now, later) = rest.split_at_mut(take);
             let stream = Block::slice_as_flattened(&blocks[..count]);
-            now.iter_mut().zip(&stream[skip..]).for_each(|(octet, key)| *octet ^= key);
+            now.iter_mut().zip(&stream[skip..]).for_each(|(byte, key)| *byte ^= key);
             (rest, skip) = (later, 0);
         }
     }
 
-    /// Adds `data`, whose first octet is number `skip` of a block, to `hash`.
+    /// Adds `data`, whose first byte is number `skip` of a block, to `hash`.
     fn absorb(&self, hash: &mut [u8; BLOCK_BYTES], skip: usize, data: &[u8]) {
         let (head, rest) = data.split_at(data.len().min((BLOCK_BYTES - skip) % BLOCK_BYTES));
         add(&mut hash[skip..], head);
@@ -134,7 +134,7 @@ impl Keys {
         add(hash, tail);
     }
 
-    /// Completes a block of which there are `skip` octets, if any.
+    /// Completes a block of which there are `skip` bytes, if any.
     fn pad(&self, hash: &mut [u8; BLOCK_BYTES], skip: usize) {
         if skip > 0 {
             self.multiply(hash, &[]);
@@ -170,7 +170,7 @@ pub(crate) fn power(base: &[u8; BLOCK_BYTES], exponent: u64) -> [u8; BLOCK_BYTES
     power
 }
 
-/// Exclusive-or of as many octets as there are in both.
+/// Exclusive-or of as many bytes as there are in both.
 pub(crate) fn add(to: &mut [u8], data: &[u8]) {
-    to.iter_mut().zip(data).for_each(|(to, octet)| *to ^= octet);
+    to.iter_mut().zip(data).for_each(|(to, byte)| *to ^= byte);
 }

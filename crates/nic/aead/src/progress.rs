@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// Octets of a block of AES and of GHASH.
+/// Bytes of a block of AES and of GHASH.
 pub(crate) const BLOCK_BYTES: usize = 16;
-/// Most octets that one nonce protects (SP 800-38D §5.2.1.1): the 32-bit counter repeats after them.
+/// Most bytes that one nonce protects (SP 800-38D §5.2.1.1): the 32-bit counter repeats after them.
 pub const DATA_BYTES_MAX: u64 = (1 << 36) - 32;
 /// The counter of the first block of data; 1 is that of the tag.
 const COUNTER_FIRST: u64 = 2;
@@ -16,7 +16,7 @@ const COUNTER_FIRST: u64 = 2;
 /// hash is not printed.
 #[derive(Clone, Copy)]
 pub struct Progress {
-    /// GHASH of the blocks that are complete; octets of the next one are added to it already.
+    /// GHASH of the blocks that are complete; bytes of the next one are added to it already.
     pub(crate) hash: [u8; BLOCK_BYTES],
     pub(crate) nonce: [u8; 12],
     /// It began with the additional data, of which there were `aad_bytes`.
@@ -29,23 +29,23 @@ pub struct Progress {
 const _: () = assert!(size_of::<Progress>() <= 64);
 
 impl Progress {
-    /// A part of the message under `nonce` that starts after `offset` octets of data, at any one.
+    /// A part of the message under `nonce` that starts after `offset` bytes of data, at any one.
     /// It has no tag of its own: [`Key::combine`](crate::Key::combine) adds it to what is before it.
     ///
     /// # Panics
     /// `offset` is more than [`DATA_BYTES_MAX`].
     pub fn part(nonce: &[u8; 12], offset: u64) -> Progress {
-        assert!(offset <= DATA_BYTES_MAX, "a message has at most {DATA_BYTES_MAX} octets");
+        assert!(offset <= DATA_BYTES_MAX, "a message has at most {DATA_BYTES_MAX} bytes");
         let hash = [0; BLOCK_BYTES];
         Progress { hash, nonce: *nonce, whole: false, aad_bytes: 0, start: offset, offset }
     }
 
-    /// Octets of data before the next one to be given.
+    /// Bytes of data before the next one to be given.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Octets of data before the first one that was given: 0, except for a part.
+    /// Bytes of data before the first one that was given: 0, except for a part.
     pub fn start(&self) -> u64 {
         self.start
     }
@@ -55,12 +55,12 @@ impl Progress {
         self.whole
     }
 
-    /// Octets of the block at the offset that are behind us, 0 to 15.
+    /// Bytes of the block at the offset that are behind us, 0 to 15.
     pub(crate) fn skip(&self) -> usize {
         (self.offset % BLOCK_BYTES as u64) as usize
     }
 
-    /// The counter block of the octet at the offset.
+    /// The counter block of the byte at the offset.
     pub(crate) fn counter(&self) -> [u8; BLOCK_BYTES] {
         counter_block(&self.nonce, self.offset)
     }
@@ -74,7 +74,7 @@ impl Progress {
     /// Refuses what would repeat a counter.
     pub(crate) fn admit(&self, data_bytes: usize) {
         let room = DATA_BYTES_MAX - self.offset;
-        assert!(data_bytes as u64 <= room, "a message has at most {DATA_BYTES_MAX} octets");
+        assert!(data_bytes as u64 <= room, "a message has at most {DATA_BYTES_MAX} bytes");
     }
 }
 
@@ -88,7 +88,7 @@ impl fmt::Debug for Progress {
     }
 }
 
-/// The counter block of the octet at `offset` of the data.
+/// The counter block of the byte at `offset` of the data.
 pub(crate) fn counter_block(nonce: &[u8; 12], offset: u64) -> [u8; BLOCK_BYTES] {
     let counter = offset / BLOCK_BYTES as u64 + COUNTER_FIRST;
     block_of(nonce, counter as u32)

@@ -14,13 +14,13 @@ const ONE: u128 = 0xC200_0000_0000_0000_0000_0000_0000_0001;
 
 type Block = [u8; BLOCK_BYTES];
 
-/// Round keys, and powers of the hash key as elements of POLYVAL: GHASH with octets reversed
+/// Round keys, and powers of the hash key as elements of POLYVAL: GHASH with bytes reversed
 /// (RFC 8452, appendix A), which saves shifting every product by a bit.
 #[repr(C, align(64))]
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub(crate) struct Keys {
     /// H^32 to H^1, 1, and zeros. Read from the `n`th last power on, this multiplies `n` complete
-    /// blocks by what they are to be multiplied by, keeps the octets of an incomplete one, and
+    /// blocks by what they are to be multiplied by, keeps the bytes of an incomplete one, and
     /// drops what is behind it.
     powers: [Block; 2 * POWERS],
     /// Of each of them the sum of its halves, in both halves: for products by Karatsuba's rule.
@@ -30,8 +30,8 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Expands `key`, of 16 or 32 octets, for the hash key `hash_key`. `substitute` is the S-box on
-    /// each octet of a word, `dot` the product of POLYVAL.
+    /// Expands `key`, of 16 or 32 bytes, for the hash key `hash_key`. `substitute` is the S-box on
+    /// each byte of a word, `dot` the product of POLYVAL.
     pub(crate) fn new(
         key: &[u8],
         hash_key: &Block,
@@ -54,8 +54,8 @@ impl Keys {
     fn expand(&mut self, key: &[u8], substitute: impl Fn(u32) -> u32) {
         let (key_words, _) = key.as_chunks::<4>();
         let mut words = Zeroizing::new([0_u32; 4 * ROUND_KEYS_MAX]);
-        for (word, octets) in words.iter_mut().zip(key_words) {
-            *word = u32::from_le_bytes(*octets);
+        for (word, bytes) in words.iter_mut().zip(key_words) {
+            *word = u32::from_le_bytes(*bytes);
         }
         let (count, size) = (4 * (self.round_count() + 1), key_words.len());
         let mut constant = 1_u32;
@@ -69,10 +69,10 @@ impl Keys {
             }
             words[at] = words[at - size] ^ word;
         }
-        for (octets, word) in
+        for (bytes, word) in
             self.rounds.as_flattened_mut().as_chunks_mut().0.iter_mut().zip(words.iter())
         {
-            *octets = word.to_le_bytes();
+            *bytes = word.to_le_bytes();
         }
     }
 

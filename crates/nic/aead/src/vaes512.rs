@@ -2,35 +2,35 @@
 //! pass; thirty-two where a piece is long, for then eight vectors are on their way through the rounds,
 //! and the hash is reduced half as often.
 //!
-//! A piece that starts within a block is looked at from where the block starts. The octets before
+//! A piece that starts within a block is looked at from where the block starts. The bytes before
 //! it are masked: not read, not written, and zero in the hash, to which they were added when they
-//! came. The same at its end. So a piece has no head and tail to be done octet by octet: it costs
+//! came. The same at its end. So a piece has no head and tail to be done byte by byte: it costs
 //! the batches of sixteen blocks that it touches.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
 
 use crate::backend::mode::{AUTHENTICATE, DECRYPT, ENCRYPT, KEYSTREAM};
-use crate::lanes::{Lanes, octets, reduce, vector};
+use crate::lanes::{Lanes, block, reduce, vector};
 use crate::progress::{BLOCK_BYTES, Progress};
 use crate::schedule::{Keys, POWERS};
 use crate::x86_64::AesNi;
 
-/// Octets of a vector.
+/// Bytes of a vector.
 const VECTOR_BYTES: usize = 64;
 /// Vectors of a batch.
 const VECTORS: usize = 4;
-/// Octets of a batch.
+/// Bytes of a batch.
 const BATCH_BYTES: usize = VECTORS * VECTOR_BYTES;
 /// Blocks of a batch.
 const BLOCKS: usize = BATCH_BYTES / BLOCK_BYTES;
-/// No octet is masked.
+/// No byte is masked.
 const ALL: [u64; VECTORS] = [!0; VECTORS];
-/// Vectors of a long batch, of which none has a masked octet.
+/// Vectors of a long batch, of which none has a masked byte.
 const LONG_VECTORS: usize = 8;
-/// Octets of a long batch.
+/// Bytes of a long batch.
 const LONG_BYTES: usize = LONG_VECTORS * VECTOR_BYTES;
-/// Octets from which on a piece has long batches.
+/// Bytes from which on a piece has long batches.
 const LONG_FROM_BYTES: usize = 4 * LONG_BYTES;
 const _: () = assert!(LONG_BYTES / BLOCK_BYTES <= POWERS);
 
@@ -71,9 +71,9 @@ type LongPowers<'k> = Powers<'k, { LONG_BYTES / BLOCK_BYTES }>;
 
 /// What changes from batch to batch.
 struct State<'a> {
-    /// Counter blocks of the next four blocks, the counters with their low octets first.
+    /// Counter blocks of the next four blocks, the counters with their low bytes first.
     counters: __m512i,
-    /// The hash, octets reversed.
+    /// The hash, bytes reversed.
     hash: __m128i,
     /// What is to be hashed with the next batch: there is nothing to wait for in it then.
     pending: Vectors,
@@ -81,7 +81,7 @@ struct State<'a> {
     powers: ShortPowers<'a>,
 }
 
-/// Does what `MODE` says with the `bytes` octets at `from`, the next ones of the message, and
+/// Does what `MODE` says with the `bytes` bytes at `from`, the next ones of the message, and
 /// writes them to `to`, which may be `from`. The offset is the caller's to change.
 ///
 /// # Safety
@@ -138,28 +138,28 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
     let (mut from, mut to) = (from.wrapping_sub(skip), to.wrapping_sub(skip));
     if skip > 0 || left < LONG_FROM_BYTES {
         let (masks, powers) = edge(keys, skip, left);
-        // SAFETY: the octets from `skip` on can be read and written, others are masked.
+        // SAFETY: the bytes from `skip` on can be read and written, others are masked.
         unsafe { batch::<ROUNDS, MODE, true>(&rounds, powers, &mut state, from, to, masks) };
         (from, to) = (from.wrapping_add(BATCH_BYTES), to.wrapping_add(BATCH_BYTES));
         left = left.saturating_sub(BATCH_BYTES);
     }
     if left >= LONG_FROM_BYTES {
         let bytes = left - left % LONG_BYTES;
-        // SAFETY: `left` octets can be read and written from here on.
+        // SAFETY: `left` bytes can be read and written from here on.
         unsafe { long::<ROUNDS, MODE>(&rounds, keys, &mut state, from, to, bytes) };
         (from, to) = (from.wrapping_add(bytes), to.wrapping_add(bytes));
         left -= bytes;
     }
     let powers = Powers::new(keys, BLOCKS);
     while left >= BATCH_BYTES {
-        // SAFETY: `left` octets can be read and written from here on.
+        // SAFETY: `left` bytes can be read and written from here on.
         unsafe { batch::<ROUNDS, MODE, false>(&rounds, powers, &mut state, from, to, ALL) };
         (from, to) = (from.wrapping_add(BATCH_BYTES), to.wrapping_add(BATCH_BYTES));
         left -= BATCH_BYTES;
     }
     if left > 0 {
         let (masks, powers) = edge(keys, 0, left);
-        // SAFETY: `left` octets can be read and written, others are masked.
+        // SAFETY: `left` bytes can be read and written, others are masked.
         unsafe { batch::<ROUNDS, MODE, false>(&rounds, powers, &mut state, from, to, masks) };
     }
     if MODE == ENCRYPT {
@@ -168,15 +168,15 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
     }
     if MODE != KEYSTREAM {
         // SAFETY: the features are there.
-        at.hash = unsafe { octets::<AesNi>(AesNi::reverse(state.hash)) };
+        at.hash = unsafe { block::<AesNi>(AesNi::reverse(state.hash)) };
     }
 }
 
-/// The masks for octets `skip` to `end` of a batch, and what its blocks are multiplied by.
+/// The masks for bytes `skip` to `end` of a batch, and what its blocks are multiplied by.
 #[inline(always)]
 fn edge(keys: &Keys, skip: usize, end: usize) -> ([u64; VECTORS], ShortPowers<'_>) {
-    let below = |octets: usize| match octets < VECTOR_BYTES {
-        true => (1 << octets) - 1,
+    let below = |bytes: usize| match bytes < VECTOR_BYTES {
+        true => (1 << bytes) - 1,
         false => !0,
     };
     let mut masks = [0; VECTORS];
@@ -190,11 +190,11 @@ fn edge(keys: &Keys, skip: usize, end: usize) -> ([u64; VECTORS], ShortPowers<'_
 // What follows becomes part of `pass`. It has to: calls would pass vectors through memory. A function
 // with target features cannot be `inline(always)`, so these have none, and are unsafe for that.
 
-/// Sixteen blocks at `from`, of which the octets in `masks` are meant; `FIRST` where nothing is
+/// Sixteen blocks at `from`, of which the bytes in `masks` are meant; `FIRST` where nothing is
 /// pending.
 ///
 /// # Safety
-/// As [`run`], for the octets in `masks`.
+/// As [`run`], for the bytes in `masks`.
 #[inline(always)]
 unsafe fn batch<'a, const ROUNDS: usize, const MODE: u8, const FIRST: bool>(
     rounds: &[__m512i; 15],
@@ -204,7 +204,7 @@ unsafe fn batch<'a, const ROUNDS: usize, const MODE: u8, const FIRST: bool>(
     to: *mut u8,
     masks: [u64; VECTORS],
 ) {
-    // SAFETY: the caller has the features. Of the vectors only the octets in the masks are read and
+    // SAFETY: the caller has the features. Of the vectors only the bytes in the masks are read and
     // written, which the caller may read and write.
     unsafe {
         let mut data = [_mm512_setzero_si512(); VECTORS];
@@ -236,7 +236,7 @@ unsafe fn batch<'a, const ROUNDS: usize, const MODE: u8, const FIRST: bool>(
     }
 }
 
-/// The `bytes` octets at `from`, which are whole long batches and at least one; nothing is pending
+/// The `bytes` bytes at `from`, which are whole long batches and at least one; nothing is pending
 /// behind it.
 ///
 /// # Safety
@@ -251,7 +251,7 @@ unsafe fn long<'a, const ROUNDS: usize, const MODE: u8>(
     bytes: usize,
 ) {
     let powers = LongPowers::new(keys, LONG_BYTES / BLOCK_BYTES);
-    // SAFETY: the caller has the features, and may read and write `bytes` octets.
+    // SAFETY: the caller has the features, and may read and write `bytes` bytes.
     unsafe {
         if MODE == ENCRYPT {
             // What the batch before has left; it is another size.

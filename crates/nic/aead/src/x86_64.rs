@@ -84,7 +84,7 @@ impl Lanes for AesNi {
         keys: &[[u8; BLOCK_BYTES]; ROUND_KEYS_MAX],
         rounds: usize,
     ) {
-        // SAFETY: a key has sixteen octets.
+        // SAFETY: a key has sixteen bytes.
         unsafe {
             let first = Self::load(keys[0].as_ptr());
             for block in blocks.iter_mut() {

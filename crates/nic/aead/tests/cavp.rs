@@ -5,15 +5,15 @@ use std::collections::HashMap;
 
 use unlade_aead::{Backend, Key};
 
-/// One case: what stands before the sign of equality, and the octets behind it.
+/// One case: what stands before the sign of equality, and the bytes behind it.
 type Case = HashMap<String, Vec<u8>>;
 
-fn octets(text: &str) -> Vec<u8> {
-    let octet = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal");
-    (0..text.len()).step_by(2).map(octet).collect()
+fn bytes(text: &str) -> Vec<u8> {
+    let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal");
+    (0..text.len()).step_by(2).map(byte).collect()
 }
 
-/// The cases of a file. `FAIL` is a name without octets.
+/// The cases of a file. `FAIL` is a name without bytes.
 fn cases(text: &str) -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     for line in text.lines() {
@@ -22,7 +22,7 @@ fn cases(text: &str) -> Vec<Case> {
             "Count" => cases.push(Case::new()),
             "Key" | "IV" | "PT" | "AAD" | "CT" | "Tag" | "FAIL" => {
                 let case = cases.last_mut().expect("a case begins with its number");
-                case.insert(name.to_owned(), octets(value.trim()));
+                case.insert(name.to_owned(), bytes(value.trim()));
             }
             _ => assert!(line.is_empty() || line.starts_with(['#', '[']), "{line}"),
         }

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use unlade_aead::{Backend, DATA_BYTES_MAX, Key, KeyError, NotNeighbours, Progress};
 
-/// Octets around a piece that stay as they are.
+/// Bytes around a piece that stay as they are.
 const MARGIN: usize = 96;
 
 fn supported() -> impl Iterator<Item = Backend> {
@@ -39,7 +39,7 @@ fn bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
     (0..=max, any::<u64>()).prop_map(|(length, seed)| noise(length, seed))
 }
 
-/// Octets that look random.
+/// Bytes that look random.
 fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let step = |state: &mut u64| {
@@ -61,7 +61,7 @@ fn message(max: usize) -> impl Strategy<Value = Message> {
     })
 }
 
-/// Cuts, in order, of what has so many octets; the same place may come twice.
+/// Cuts, in order, of what has so many bytes; the same place may come twice.
 fn cuts(places: &[usize], length: usize) -> Vec<std::ops::Range<usize>> {
     let mut places: Vec<usize> = places.iter().map(|place| place % (length + 1)).collect();
     places.extend([0, length]);
@@ -75,11 +75,8 @@ fn within_margins(data: &[u8], shift: usize, f: impl FnOnce(&mut [u8])) -> Vec<u
     let mut room = vec![0xA5; begin + data.len() + MARGIN];
     room[begin..begin + data.len()].copy_from_slice(data);
     f(&mut room[begin..begin + data.len()]);
-    assert!(room[..begin].iter().all(|&octet| octet == 0xA5), "wrote before the piece");
-    assert!(
-        room[begin + data.len()..].iter().all(|&octet| octet == 0xA5),
-        "wrote behind the piece"
-    );
+    assert!(room[..begin].iter().all(|&byte| byte == 0xA5), "wrote before the piece");
+    assert!(room[begin + data.len()..].iter().all(|&byte| byte == 0xA5), "wrote behind the piece");
     room[begin..begin + data.len()].to_vec()
 }
 
@@ -134,8 +131,8 @@ proptest! {
         let mut aad = message.aad.clone();
         let total = aad.len() + sealed.len() + tag.len();
         let place = place % total;
-        let octet = aad.iter_mut().chain(&mut sealed).chain(&mut tag).nth(place);
-        *octet.expect("within") ^= 1_u8 << bit;
+        let byte = aad.iter_mut().chain(&mut sealed).chain(&mut tag).nth(place);
+        *byte.expect("within") ^= 1_u8 << bit;
         for backend in supported() {
             let key = message.key(backend);
             let mut at = key.begin(&message.nonce, &aad);
@@ -180,7 +177,7 @@ proptest! {
         }
     }
 
-    /// Any offset, up to the last octet that a nonce protects.
+    /// Any offset, up to the last byte that a nonce protects.
     #[test]
     fn any_offset_can_be_sought(message in message(700), offset in 0..DATA_BYTES_MAX - 700) {
         for offset in [offset, DATA_BYTES_MAX - message.plain.len() as u64] {
@@ -190,13 +187,13 @@ proptest! {
                 let mut at = Progress::part(&message.nonce, offset);
                 let mut sealed = message.plain.clone();
                 key.encrypt(&mut at, &mut sealed);
-                // One octet at a time, each of them sought.
-                let mut octets = message.plain.clone();
-                for (index, octet) in octets.iter_mut().enumerate() {
-                    let one = std::slice::from_mut(octet);
+                // One byte at a time, each of them sought.
+                let mut bytes = message.plain.clone();
+                for (index, byte) in bytes.iter_mut().enumerate() {
+                    let one = std::slice::from_mut(byte);
                     key.keystream(&message.nonce, offset + index as u64, one);
                 }
-                prop_assert!(octets == sealed, "{backend:?} at {offset}");
+                prop_assert!(bytes == sealed, "{backend:?} at {offset}");
                 let wanted = wanted.get_or_insert_with(|| sealed.clone());
                 prop_assert!(*wanted == sealed, "{backend:?} at {offset}");
             }
@@ -241,7 +238,7 @@ fn lengths_around_those_of_batches_are_the_same_as_with_the_portable_backend() {
 }
 
 #[test]
-fn the_first_octets_after_the_limit_are_refused() {
+fn the_first_bytes_after_the_limit_are_refused() {
     for backend in supported() {
         let key = Key::with_backend(&[7; 16], backend).expect("supported");
         let past = std::panic::catch_unwind(|| {

@@ -16,12 +16,12 @@ use unlade_nic_engine::tls::{self, Tls, Version};
 use unlade_nic_engine::tx::Tx;
 use unlade_nic_engine::{Nvme, Stats};
 
-/// Octets of payload in a packet.
+/// Bytes of payload in a packet.
 const PACKET_BYTES: usize = 1448;
-/// Octets of data in a PDU, and of application data in a record.
+/// Bytes of data in a PDU, and of application data in a record.
 const DATA_BYTES: usize = 64 * 1024;
 const RECORD_BYTES: usize = 16 * 1024;
-/// Octets of a stream.
+/// Bytes of a stream.
 const STREAM_BYTES: usize = 1 << 20;
 /// Rounds, of which the median counts.
 const ROUNDS: usize = 61;
@@ -31,10 +31,10 @@ const NVME: Nvme = Nvme { header_digest: true, data_digest: true, data_bytes_max
 struct Memory(Vec<u8>);
 
 impl Buffers for Memory {
-    fn place(&mut self, _: Registration, offset: u32, octets: &[u8]) -> bool {
+    fn place(&mut self, _: Registration, offset: u32, bytes: &[u8]) -> bool {
         let start = offset as usize % DATA_BYTES;
-        let end = (start + octets.len()).min(DATA_BYTES);
-        self.0[start..end].copy_from_slice(&octets[..end - start]);
+        let end = (start + bytes.len()).min(DATA_BYTES);
+        self.0[start..end].copy_from_slice(&bytes[..end - start]);
         true
     }
 }
@@ -68,7 +68,7 @@ fn records(content: &[u8]) -> Vec<u8> {
 }
 
 fn tls() -> Tls {
-    Tls::new(Version::Tls13, &KEY, [1; 12]).expect("a key of 16 octets")
+    Tls::new(Version::Tls13, &KEY, [1; 12]).expect("a key of 16 bytes")
 }
 
 /// Seconds that the contender takes for the stream.
@@ -192,7 +192,7 @@ fn primitives() -> Vec<Contender> {
     let source = vec![0x33; STREAM_BYTES];
     let (copied, hashed, mut opened) = (source.clone(), source.clone(), source);
     let mut to = vec![0; STREAM_BYTES];
-    let key = Key::new(&KEY).expect("a key of 16 octets");
+    let key = Key::new(&KEY).expect("a key of 16 bytes");
     let copy = move || {
         timed(|| {
             for (from, to) in copied.chunks(PACKET_BYTES).zip(to.chunks_mut(PACKET_BYTES)) {
@@ -240,7 +240,7 @@ fn main() {
             seconds.push(run());
         }
     }
-    println!("{PACKET_BYTES} octets a packet, records of {RECORD_BYTES}, PDUs of {DATA_BYTES}");
+    println!("{PACKET_BYTES} bytes a packet, records of {RECORD_BYTES}, PDUs of {DATA_BYTES}");
     println!("{:<28}{:>14}{:>10}", "", "ns per packet", "GB/s");
     for ((name, bytes, _), seconds) in contenders.iter().zip(&mut seconds) {
         seconds.sort_by(f64::total_cmp);

@@ -1,5 +1,5 @@
 //! Which contexts are in the device: a cache of bounded size in front of the host's memory (§6.5 of
-//! the paper). Here it decides and counts; the octets it speaks of are moved by who owns them.
+//! the paper). Here it decides and counts; the bytes it speaks of are moved by who owns them.
 
 use std::collections::HashMap;
 
@@ -32,7 +32,7 @@ pub struct CacheStats {
     pub misses: u64,
     /// Contexts that had to go.
     pub evictions: u64,
-    /// Octets fetched and written back for misses and evictions.
+    /// Bytes fetched and written back for misses and evictions.
     pub moved_bytes: u64,
 }
 
@@ -55,7 +55,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A cache of so many octets, which is room for at least one context.
+    /// A cache of so many bytes, which is room for at least one context.
     pub fn new(cache_bytes: usize) -> Cache {
         Cache {
             slots: Vec::new(),

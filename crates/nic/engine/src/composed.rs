@@ -9,7 +9,7 @@
 //! application data; TCP's numbers are its names for places in it, so that a candidate of its
 //! search can be asked for like any other.
 //!
-//! A record of TLS 1.3 says what it holds in its last octet. The device knows where that is, and
+//! A record of TLS 1.3 says what it holds in its last byte. The device knows where that is, and
 //! keeps it back from the inner machine. A record that holds something else, or is padded, has made
 //! the inner machine take what is not its own: it loses its place.
 //!
@@ -40,30 +40,30 @@ impl Stats {
     }
 }
 
-/// Something in octets of a stream of records.
+/// Something in bytes of a stream of records.
 enum Piece {
     /// A record's header is complete.
     Record,
-    /// Application data, if its record is: so many octets of the packet, from the first on.
+    /// Application data, if its record is: so many bytes of the packet, from the first on.
     Content { start: usize, end: usize },
-    /// The octet at this place says what the record held.
+    /// The byte at this place says what the record held.
     Type { at: usize },
 }
 
-/// Looks at what is next in `octets` after `done` of them: what is of interest in it, and where it
+/// Looks at what is next in `bytes` after `done` of them: what is of interest in it, and where it
 /// ends. Nothing where there is no record.
 fn step(
     tls: &Tls,
     framing: &mut Framing,
-    octets: &[u8],
+    bytes: &[u8],
     done: usize,
 ) -> Option<(usize, Option<Message>, [Option<Piece>; 2])> {
-    match framing.step(tls, &octets[done..]) {
-        Step::Header { octets, complete } => {
+    match framing.step(tls, &bytes[done..]) {
+        Step::Header { bytes, complete } => {
             let piece = complete.then_some(Piece::Record);
-            Some((done + octets, None, [piece, None]))
+            Some((done + bytes, None, [piece, None]))
         }
-        Step::Body { octets: count, offset, .. } => {
+        Step::Body { bytes: count, offset, .. } => {
             let message = framing.message();
             let content = tls.content(&message, offset, count);
             let (start, end) = (done + content.range.start, done + content.range.end);

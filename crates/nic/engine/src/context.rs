@@ -8,10 +8,10 @@ use crate::rx::Rx;
 use crate::tx::Tx;
 use crate::{composed, nvme, tls};
 
-/// Most octets of dynamic state of a flow, its name included (§6.5 of the paper).
+/// Most bytes of dynamic state of a flow, its name included (§6.5 of the paper).
 pub const CONTEXT_BYTES_MAX: usize = 208;
 
-/// A TCP connection's name in 36 octets; IPv4 addresses are mapped.
+/// A TCP connection's name in 36 bytes; IPv4 addresses are mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tuple {
     addresses: [[u8; 16]; 2],
@@ -20,12 +20,12 @@ pub struct Tuple {
 
 impl From<&FlowKey> for Tuple {
     fn from(flow: &FlowKey) -> Tuple {
-        let octets = |address: SocketAddr| match address.ip() {
+        let bytes = |address: SocketAddr| match address.ip() {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
             IpAddr::V6(address) => Ipv6Addr::octets(&address),
         };
         let ends = [flow.client, flow.service];
-        Tuple { addresses: ends.map(octets), ports: ends.map(|end| end.port()) }
+        Tuple { addresses: ends.map(bytes), ports: ends.map(|end| end.port()) }
     }
 }
 

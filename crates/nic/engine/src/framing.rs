@@ -1,4 +1,4 @@
-//! Where a stream of messages stands: which octet is next, and how far its message goes.
+//! Where a stream of messages stands: which byte is next, and how far its message goes.
 
 use unlade_net::SeqNumber;
 
@@ -9,46 +9,46 @@ use crate::rule::{Rule, holds};
 /// A place in a stream of messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Framing {
-    /// The next octet.
+    /// The next byte.
     position: SeqNumber,
-    /// Octets of the current message before the next one.
+    /// Bytes of the current message before the next one.
     offset: u32,
-    /// Length of the current message, octets; 0 while its header is incomplete.
+    /// Length of the current message, bytes; 0 while its header is incomplete.
     message_bytes: u32,
     /// How many messages were before the current one.
     number: u64,
     header: [u8; HEADER_BYTES_MAX],
 }
 
-/// What octets that come next are.
+/// What bytes that come next are.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// So many octets of a header, taken; with them it may be complete.
-    Header { octets: usize, complete: bool },
-    /// So many octets of the body, `offset` behind the start of the message; not taken yet.
-    Body { octets: usize, offset: u32, last: bool },
+    /// So many bytes of a header, taken; with them it may be complete.
+    Header { bytes: usize, complete: bool },
+    /// So many bytes of the body, `offset` behind the start of the message; not taken yet.
+    Body { bytes: usize, offset: u32, last: bool },
     /// No header, where there must be one.
     Alien,
 }
 
-/// Where a segment is, seen from the next octet.
+/// Where a segment is, seen from the next byte.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// All of it was before.
     Past,
-    /// So many of its octets were before.
+    /// So many of its bytes were before.
     Overlap(usize),
     /// It is the next.
     Next,
     /// Ahead, and it ends before the next header.
     Within,
-    /// Ahead; the next header starts after so many octets of it.
+    /// Ahead; the next header starts after so many bytes of it.
     Header(usize),
     /// Ahead, beyond the start of the next header: where messages start is not known any more.
     Lost,
 }
 
-/// Octets from `earlier` to `later`; negative where they are the other way round.
+/// Bytes from `earlier` to `later`; negative where they are the other way round.
 pub(crate) fn distance(later: SeqNumber, earlier: SeqNumber) -> i64 {
     if holds(Rule::Wrap) {
         return i64::from(later.since(earlier));
@@ -63,7 +63,7 @@ impl Framing {
         Framing { position, offset: 0, message_bytes: 0, number, header }
     }
 
-    /// The next octet.
+    /// The next byte.
     pub fn position(&self) -> SeqNumber {
         self.position
     }
@@ -74,17 +74,17 @@ impl Framing {
         Message { number, message_bytes, header }
     }
 
-    /// True where a message starts with the next octet.
+    /// True where a message starts with the next byte.
     pub fn is_at_start(&self) -> bool {
         self.offset == 0
     }
 
-    /// True while the next octet belongs to a body.
+    /// True while the next byte belongs to a body.
     pub fn in_body(&self) -> bool {
         self.message_bytes != 0
     }
 
-    /// The message that the next octet is of.
+    /// The message that the next byte is of.
     pub fn extent(&self) -> Extent {
         let start = self.position - self.offset;
         Extent { start, bytes: self.message_bytes, number: self.number }
@@ -95,39 +95,39 @@ impl Framing {
         self.position - self.offset + self.message_bytes
     }
 
-    /// Where `octets` octets from `seq` on are.
-    pub fn place(&self, seq: SeqNumber, octets: usize) -> Place {
-        let octets = octets as i64;
+    /// Where `bytes` bytes from `seq` on are.
+    pub fn place(&self, seq: SeqNumber, bytes: usize) -> Place {
+        let bytes = bytes as i64;
         let ahead = distance(seq, self.position);
         match ahead {
             0 => return Place::Next,
-            ..0 if ahead + octets <= 0 => return Place::Past,
+            ..0 if ahead + bytes <= 0 => return Place::Past,
             ..0 if holds(Rule::Tail) => return Place::Overlap(-ahead as usize),
             ..0 => return Place::Overlap(0),
             _ => (),
         }
         // In the middle of a header that one is the next, and it lies behind: lost.
         match distance(self.next_header(), seq) {
-            gap if gap >= octets => Place::Within,
+            gap if gap >= bytes => Place::Within,
             gap @ 0.. => Place::Header(gap as usize),
             _ => Place::Lost,
         }
     }
 
-    /// Looks at what is next in `octets`, which is not empty. A header is taken at once, of a body
+    /// Looks at what is next in `bytes`, which is not empty. A header is taken at once, of a body
     /// what [`Framing::pass`] says.
-    pub fn step<L: L5p>(&mut self, l5p: &L, octets: &[u8]) -> Step {
+    pub fn step<L: L5p>(&mut self, l5p: &L, bytes: &[u8]) -> Step {
         if self.in_body() {
             let left = self.message_bytes - self.offset;
-            let octets = octets.len().min(left as usize);
-            let last = octets == left as usize;
-            return Step::Body { octets, offset: self.offset, last };
+            let bytes = bytes.len().min(left as usize);
+            let last = bytes == left as usize;
+            return Step::Body { bytes, offset: self.offset, last };
         }
         let have = self.offset as usize;
-        let octets = &octets[..octets.len().min(L::HEADER_BYTES - have)];
-        self.header[have..have + octets.len()].copy_from_slice(octets);
-        self.position = self.position + octets.len() as u32;
-        self.offset += octets.len() as u32;
+        let bytes = &bytes[..bytes.len().min(L::HEADER_BYTES - have)];
+        self.header[have..have + bytes.len()].copy_from_slice(bytes);
+        self.position = self.position + bytes.len() as u32;
+        self.offset += bytes.len() as u32;
         let complete = self.offset as usize == L::HEADER_BYTES;
         if complete {
             match l5p.message_bytes(&self.header[..L::HEADER_BYTES]) {
@@ -137,13 +137,13 @@ impl Framing {
                 _ => return Step::Alien,
             }
         }
-        Step::Header { octets: octets.len(), complete }
+        Step::Header { bytes: bytes.len(), complete }
     }
 
-    /// Takes `octets` of a body, of as many as [`Framing::step`] said.
-    pub fn pass(&mut self, octets: usize) {
-        self.position = self.position + octets as u32;
-        self.offset += octets as u32;
+    /// Takes `bytes` of a body, of as many as [`Framing::step`] said.
+    pub fn pass(&mut self, bytes: usize) {
+        self.position = self.position + bytes as u32;
+        self.offset += bytes as u32;
         if self.offset == self.message_bytes {
             *self = Framing::at(self.position, self.number.wrapping_add(1));
         }
@@ -155,9 +155,9 @@ impl Framing {
         *self = Framing::at(self.next_header(), number);
     }
 
-    /// What is next is `octets` further than was thought.
-    pub fn shift(&mut self, octets: u32) {
-        self.position = self.position + octets;
+    /// What is next is `bytes` further than was thought.
+    pub fn shift(&mut self, bytes: u32) {
+        self.position = self.position + bytes;
     }
 
     /// Counts `messages` more that were before.
@@ -165,18 +165,18 @@ impl Framing {
         self.number = self.number.wrapping_add(messages);
     }
 
-    /// Takes `octets` and looks at headers only.
+    /// Takes `bytes` and looks at headers only.
     ///
     /// # Errors
-    /// How many octets are before what ought to be a header and is none.
-    pub fn follow<L: L5p>(&mut self, l5p: &L, octets: &[u8]) -> Result<(), usize> {
+    /// How many bytes are before what ought to be a header and is none.
+    pub fn follow<L: L5p>(&mut self, l5p: &L, bytes: &[u8]) -> Result<(), usize> {
         let mut done = 0;
-        while done < octets.len() {
-            match self.step(l5p, &octets[done..]) {
-                Step::Header { octets, .. } => done += octets,
-                Step::Body { octets, .. } => {
-                    self.pass(octets);
-                    done += octets;
+        while done < bytes.len() {
+            match self.step(l5p, &bytes[done..]) {
+                Step::Header { bytes, .. } => done += bytes,
+                Step::Body { bytes, .. } => {
+                    self.pass(bytes);
+                    done += bytes;
                 }
                 Step::Alien => return Err(done),
             }

@@ -1,14 +1,14 @@
 //! PDUs of NVMe/TCP (NVM Express over TCP Transport Specification 1.0 and 1.1, §3.6 of 1.1).
 //!
 //! ```text
-//!  type │ flags │ HLEN │ PDO │ PLEN, 4 octets │ rest of the header │ HDGST │ pad │ data │ DDGST
+//!  type │ flags │ HLEN │ PDO │ PLEN, 4 bytes │ rest of the header │ HDGST │ pad │ data │ DDGST
 //!  └──────────── common header ───────────────┘                    ▲             ▲
 //!  └────────────────────── HLEN ───────────────────────────────────┘             │
 //!  └────────────────────── PDO ──────────────────────────────────────────────────┘
 //! ```
 //! Digests are CRC32C: HDGST of the header, DDGST of the data. On receive the device checks those
-//! that are there, and puts data where it belongs ([`placement`](crate::placement)); the octets
-//! stay as they are. On transmit software leaves four octets for each digest, and the device fills
+//! that are there, and puts data where it belongs ([`placement`](crate::placement)); the bytes
+//! stay as they are. On transmit software leaves four bytes for each digest, and the device fills
 //! them in.
 
 use unlade_aead::crc32c;
@@ -17,17 +17,17 @@ use crate::l5p::{L5p, Message};
 use crate::placement::{Placer, Registration};
 use crate::rule::{Rule, holds};
 
-/// Octets of the common header, by which a PDU is recognised.
+/// Bytes of the common header, by which a PDU is recognised.
 pub const COMMON_BYTES: usize = 8;
-/// Octets of a digest.
+/// Bytes of a digest.
 pub const DIGEST_BYTES: usize = 4;
-/// Octets of the longest header, that of ICReq and ICResp.
+/// Bytes of the longest header, that of ICReq and ICResp.
 pub const HEADER_BYTES_MAX: usize = 128;
-/// Data is aligned to at most so many octets from the start of its PDU (CPDA, HPDA).
+/// Data is aligned to at most so many bytes from the start of its PDU (CPDA, HPDA).
 pub const ALIGNMENT_BYTES_MAX: usize = 128;
-/// Most octets of data in a PDU, unless somebody agreed on less.
+/// Most bytes of data in a PDU, unless somebody agreed on less.
 pub const DATA_BYTES_MAX: u32 = 1 << 20;
-/// Most octets behind the header of a termination request: the header that was wrong.
+/// Most bytes behind the header of a termination request: the header that was wrong.
 const TERM_DATA_BYTES_MAX: u32 = 128;
 
 /// Flag: a header digest follows the header.
@@ -68,11 +68,11 @@ pub struct Nvme {
     pub header_digest: bool,
     /// Data has one.
     pub data_digest: bool,
-    /// Most octets of data in a PDU: MAXH2CDATA, the in-capsule limit, or the largest read.
+    /// Most bytes of data in a PDU: MAXH2CDATA, the in-capsule limit, or the largest read.
     pub data_bytes_max: u32,
 }
 
-/// Where in a PDU its parts are, octets from its start.
+/// Where in a PDU its parts are, bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The header ends, and its digest starts where there is one.
@@ -88,7 +88,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Octets of data.
+    /// Bytes of data.
     pub fn data_bytes(&self) -> u32 {
         self.data_end - self.data_start
     }
@@ -179,10 +179,10 @@ pub struct Target {
     pub data_bytes: u32,
 }
 
-/// Octets of a header up to which a target is told.
+/// Bytes of a header up to which a target is told.
 const TARGET_END: usize = 20;
 
-/// The target of a PDU, from the first 20 octets of its header; nothing where its type has none.
+/// The target of a PDU, from the first 20 bytes of its header; nothing where its type has none.
 pub fn target(header: &[u8]) -> Option<Target> {
     let header = header.get(..TARGET_END)?;
     let word = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
@@ -202,7 +202,7 @@ pub struct Progress {
     crc: u32,
     /// The digest: what was received of it, or what is to be sent.
     digest: [u8; DIGEST_BYTES],
-    /// Octets 8 to 19 of the header, which say where data goes.
+    /// Bytes 8 to 19 of the header, which say where data goes.
     fields: [u8; TARGET_END - COMMON_BYTES],
     /// Of the registration that data goes to, once that is known and allowed.
     generation: Option<u32>,
@@ -219,7 +219,7 @@ enum Part {
 }
 
 impl Layout {
-    /// The part that the octet `offset` is in, and how many octets are left of it.
+    /// The part that the byte `offset` is in, and how many bytes are left of it.
     fn part(&self, offset: u32) -> (Part, u32) {
         if offset < self.header_end {
             (Part::Header { at: offset as usize }, self.header_end - offset)
@@ -237,14 +237,14 @@ impl Layout {
 }
 
 impl Progress {
-    /// Takes octets of the header, `at` octets behind its start.
-    fn take_header(&mut self, at: usize, octets: &[u8]) {
-        self.crc = crc32c::update(self.crc, octets);
+    /// Takes bytes of the header, `at` bytes behind its start.
+    fn take_header(&mut self, at: usize, bytes: &[u8]) {
+        self.crc = crc32c::update(self.crc, bytes);
         let room = self.fields.len();
         let start = at.saturating_sub(COMMON_BYTES).min(room);
-        let end = (at + octets.len()).saturating_sub(COMMON_BYTES).min(room);
+        let end = (at + bytes.len()).saturating_sub(COMMON_BYTES).min(room);
         if start < end {
-            self.fields[start..end].copy_from_slice(&octets[..end - start]);
+            self.fields[start..end].copy_from_slice(&bytes[..end - start]);
         }
     }
 
@@ -264,37 +264,37 @@ impl Progress {
         target(&header)
     }
 
-    /// Puts data, `from` octets behind its start, where it belongs.
+    /// Puts data, `from` bytes behind its start, where it belongs.
     fn place(
         &self,
         message: &Message,
         from: u32,
-        (within, octets): (usize, &[u8]),
+        (within, bytes): (usize, &[u8]),
         placer: &mut Placer<'_>,
     ) {
         let Some(generation) = self.generation else { return };
         let Some(Target { tag, offset, .. }) = self.target(message) else { return };
         let registration = Registration { tag, generation };
-        placer.place(registration, offset.wrapping_add(from), within, octets);
+        placer.place(registration, offset.wrapping_add(from), within, bytes);
     }
 
-    /// Takes octets of a received digest; with the last one it is compared.
-    fn take_digest(&mut self, at: usize, octets: &[u8]) {
-        let end = at + octets.len();
-        self.digest[at..end].copy_from_slice(octets);
+    /// Takes bytes of a received digest; with the last one it is compared.
+    fn take_digest(&mut self, at: usize, bytes: &[u8]) {
+        let end = at + bytes.len();
+        self.digest[at..end].copy_from_slice(bytes);
         if end == DIGEST_BYTES {
             self.sound &= u32::from_le_bytes(self.digest) == self.crc;
             self.crc = 0;
         }
     }
 
-    /// Writes octets of a digest that is sent.
-    fn fill_digest(&mut self, at: usize, octets: &mut [u8]) {
+    /// Writes bytes of a digest that is sent.
+    fn fill_digest(&mut self, at: usize, bytes: &mut [u8]) {
         if at == 0 {
             self.digest = self.crc.to_le_bytes();
         }
-        let end = at + octets.len();
-        octets.copy_from_slice(&self.digest[at..end]);
+        let end = at + bytes.len();
+        bytes.copy_from_slice(&self.digest[at..end]);
         if end == DIGEST_BYTES {
             self.crc = 0;
         }
@@ -333,28 +333,28 @@ impl L5p for Nvme {
         message: &Message,
         at: &mut Progress,
         offset: u32,
-        octets: &[u8],
+        bytes: &[u8],
         _out: Option<&mut [u8]>,
         placer: &mut Placer<'_>,
     ) -> bool {
         // Without a layout it is no header, and no message.
         let Some(layout) = self.layout(&message.header) else { return false };
         let mut done = 0;
-        while done < octets.len() {
+        while done < bytes.len() {
             let (part, left) = layout.part(offset + done as u32);
-            let taken = (octets.len() - done).min(left as usize);
-            let octets = &octets[done..done + taken];
+            let taken = (bytes.len() - done).min(left as usize);
+            let bytes = &bytes[done..done + taken];
             let ends = taken == left as usize;
             match part {
                 Part::Header { at: from } => {
-                    at.take_header(from, octets);
+                    at.take_header(from, bytes);
                     if ends && !layout.has_header_digest() {
                         at.crc = 0;
                         at.resolve(message, &layout, placer);
                     }
                 }
                 Part::HeaderDigest { at: from } => {
-                    at.take_digest(from, octets);
+                    at.take_digest(from, bytes);
                     if ends {
                         at.resolve(message, &layout, placer);
                     }
@@ -362,11 +362,11 @@ impl L5p for Nvme {
                 Part::Pad => (),
                 Part::Data { at: from } => {
                     if layout.has_data_digest() {
-                        at.crc = crc32c::update(at.crc, octets);
+                        at.crc = crc32c::update(at.crc, bytes);
                     }
-                    at.place(message, from, (done, octets), placer);
+                    at.place(message, from, (done, bytes), placer);
                 }
-                Part::DataDigest { at: from } => at.take_digest(from, octets),
+                Part::DataDigest { at: from } => at.take_digest(from, bytes),
             }
             done += taken;
         }
@@ -377,28 +377,28 @@ impl L5p for Nvme {
         at.sound
     }
 
-    fn transmit(&self, message: &Message, at: &mut Progress, offset: u32, octets: &mut [u8]) {
+    fn transmit(&self, message: &Message, at: &mut Progress, offset: u32, bytes: &mut [u8]) {
         // Without a layout it is no header, and no message.
         let Some(layout) = self.layout(&message.header) else { return };
         let mut done = 0;
-        while done < octets.len() {
+        while done < bytes.len() {
             let (part, left) = layout.part(offset + done as u32);
-            let taken = (octets.len() - done).min(left as usize);
+            let taken = (bytes.len() - done).min(left as usize);
             let ends = taken == left as usize;
-            let octets = &mut octets[done..done + taken];
+            let bytes = &mut bytes[done..done + taken];
             match part {
                 Part::Header { .. } => {
-                    at.crc = crc32c::update(at.crc, octets);
+                    at.crc = crc32c::update(at.crc, bytes);
                     if ends && !layout.has_header_digest() {
                         at.crc = 0;
                     }
                 }
                 Part::HeaderDigest { at: from } | Part::DataDigest { at: from } => {
-                    at.fill_digest(from, octets);
+                    at.fill_digest(from, bytes);
                 }
                 Part::Pad => (),
                 Part::Data { .. } if layout.has_data_digest() => {
-                    at.crc = crc32c::update(at.crc, octets);
+                    at.crc = crc32c::update(at.crc, bytes);
                 }
                 Part::Data { .. } => (),
             }

@@ -1,21 +1,21 @@
 //! Where the device puts data by itself: a map from the tags in PDUs (a command's identifier, or a
 //! transfer's tag) to buffers that software has registered (§5.1 of the paper).
 //!
-//! The octets stay in the packet as well. What was put is reported with its *destination*, so that
+//! The bytes stay in the packet as well. What was put is reported with its *destination*, so that
 //! software skips the copy exactly where source and destination would be the same: whatever the
 //! device believes, a buffer that software did not mean is not taken for filled.
 //!
 //! # What is never written
 //! - A buffer that was withdrawn: a registration is a tag with a generation, and a PDU belongs to
 //!   the registration that its header met.
-//! - Anything by octets at or before which the device has seen others of the stream: TCP may have
+//! - Anything by bytes at or before which the device has seen others of the stream: TCP may have
 //!   those, software may have copied them, and their tag may be another command's by now.
-//! - Octets of a buffer at or before which the device has put others.
-//! - Octets beyond the registered length, or any where a header's digest is wrong.
+//! - Bytes of a buffer at or before which the device has put others.
+//! - Bytes beyond the registered length, or any where a header's digest is wrong.
 //!
 //! With TLS below, a buffer is written before the tag of its record is seen. What is in it is not
 //! to be used before software has been given the record. Somebody on the path can then have the
-//! device put octets that TCP refuses into any registered buffer, behind what is placed there. Who
+//! device put bytes that TCP refuses into any registered buffer, behind what is placed there. Who
 //! minds keeps what was not placed aside, withdraws the registration, has that acknowledged, and
 //! copies then: what is reported as placed and was taken by TCP is not written again.
 
@@ -37,7 +37,7 @@ pub struct Registration {
     pub generation: u32,
 }
 
-/// Octets of a packet's payload that were put into a registered buffer.
+/// Bytes of a packet's payload that were put into a registered buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
     /// The first one, from the start of the payload.
@@ -102,7 +102,7 @@ impl PlacedRanges {
         usize::from(self.count) < RANGES_MAX
     }
 
-    /// What was placed of the payload's octets from `start` to `end`, counted from `start`.
+    /// What was placed of the payload's bytes from `start` to `end`, counted from `start`.
     pub fn of(&self, start: u32, end: u32) -> PlacedRanges {
         let mut part = PlacedRanges::NONE;
         for placed in self.as_slice() {
@@ -118,9 +118,9 @@ impl PlacedRanges {
 
 /// The registered buffers, which who owns the memory keeps.
 pub trait Buffers {
-    /// Writes `octets` into the buffer of `registration`, from `offset` on, which is within the
+    /// Writes `bytes` into the buffer of `registration`, from `offset` on, which is within the
     /// length that was registered. False where it cannot: nothing is written then.
-    fn place(&mut self, registration: Registration, offset: u32, octets: &[u8]) -> bool;
+    fn place(&mut self, registration: Registration, offset: u32, bytes: &[u8]) -> bool;
 }
 
 /// Software's request to register or withdraw a buffer is wrong.
@@ -144,7 +144,7 @@ pub enum PlacementError {
 struct Slot {
     generation: u32,
     buffer_bytes: u32,
-    /// The buffer's octets before it are not written any more.
+    /// The buffer's bytes before it are not written any more.
     from: u32,
 }
 
@@ -202,9 +202,9 @@ impl Placement {
 /// Places data of one packet after the other, and keeps what it has placed of the current one.
 pub struct Placer<'p> {
     target: Option<(&'p mut Placement, &'p mut dyn Buffers)>,
-    /// Nothing of the stream at or behind the packet's octets was seen before.
+    /// Nothing of the stream at or behind the packet's bytes was seen before.
     fresh: bool,
-    /// Where in the payload what is worked on begins: a part of the stream, and octets in it.
+    /// Where in the payload what is worked on begins: a part of the stream, and bytes in it.
     origin: u32,
     base: u32,
     placed_bytes: u64,
@@ -241,12 +241,12 @@ impl<'p> Placer<'p> {
         self.placed = PlacedRanges::NONE;
     }
 
-    /// What is called payload next is `origin` octets behind the start of the packet's.
+    /// What is called payload next is `origin` bytes behind the start of the packet's.
     pub(crate) fn part(&mut self, origin: usize) {
         self.origin = origin as u32;
     }
 
-    /// The octets that come next are `base` octets behind the start of the payload.
+    /// The bytes that come next are `base` bytes behind the start of the payload.
     pub(crate) fn turn_to(&mut self, base: usize) {
         self.base = self.origin + base as u32;
     }
@@ -256,12 +256,12 @@ impl<'p> Placer<'p> {
         self.placed = PlacedRanges::NONE;
     }
 
-    /// Octets that were placed, ever.
+    /// Bytes that were placed, ever.
     pub fn placed_bytes(&self) -> u64 {
         self.placed_bytes
     }
 
-    /// The generation of the registration of `tag`, for `data_bytes` of data that belong `offset` octets behind the
+    /// The generation of the registration of `tag`, for `data_bytes` of data that belong `offset` bytes behind the
     /// start of its buffer. Nothing where there is none, or the data is out of its bounds.
     pub(crate) fn resolve(&self, tag: u16, offset: u32, data_bytes: u32) -> Option<u32> {
         let (placement, _) = self.target.as_ref()?;
@@ -271,27 +271,27 @@ impl<'p> Placer<'p> {
         inside.then_some(slot.generation)
     }
 
-    /// Puts `octets`, which are `within` octets behind the start of those at hand, to `offset` of
+    /// Puts `bytes`, which are `within` bytes behind the start of those at hand, to `offset` of
     /// the buffer.
     pub(crate) fn place(
         &mut self,
         registration: Registration,
         offset: u32,
         within: usize,
-        octets: &[u8],
+        content: &[u8],
     ) {
         let Some((placement, buffers)) = &mut self.target else { return };
-        if octets.is_empty() || !self.fresh {
+        if content.is_empty() || !self.fresh {
             return;
         }
         let Some(slot) = placement.slot(registration) else { return };
-        let bytes = octets.len() as u32;
+        let bytes = content.len() as u32;
         let Some(end) = offset.checked_add(bytes) else { return };
         let start = self.base + within as u32;
         let placed = Placed { start, end: start + bytes, registration, offset };
         let again = offset < slot.from && holds(Rule::Again);
         let mut ranges = self.placed;
-        if again || !ranges.push(placed) || !buffers.place(registration, offset, octets) {
+        if again || !ranges.push(placed) || !buffers.place(registration, offset, content) {
             return;
         }
         slot.from = slot.from.max(end);

@@ -24,7 +24,7 @@ pub struct Response {
 }
 
 /// A run of a flow's receive machine through the stream, from one start to the next loss. Within
-/// one it goes forwards only, and takes no octet twice.
+/// one it goes forwards only, and takes no byte twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
     /// Which of the flow's keys, or other static state, it works with; software counts them.
@@ -38,7 +38,7 @@ pub struct Pass {
 pub struct Extent {
     /// Where it starts.
     pub start: SeqNumber,
-    /// Its length in octets, header included; 0 where its header was not complete yet.
+    /// Its length in bytes, header included; 0 where its header was not complete yet.
     pub bytes: u32,
     /// How many messages were before it, under the same static state.
     pub number: u64,
@@ -52,7 +52,7 @@ impl Extent {
     }
 }
 
-/// What the device says of octets that it has worked on. It stays true of any part of them.
+/// What the device says of bytes that it has worked on. It stays true of any part of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worked {
     /// The run in which it has.
@@ -62,7 +62,7 @@ pub struct Worked {
 }
 
 impl Worked {
-    /// Octets that follow, of which the device says `next`, become one range with these: what is said
+    /// Bytes that follow, of which the device says `next`, become one range with these: what is said
     /// of all of them. Nothing where that cannot be said together.
     pub fn join(self, next: Worked) -> Option<Worked> {
         let message = if self.message.bytes == 0 { next.message } else { self.message };

@@ -5,7 +5,7 @@
 pub(crate) enum Rule {
     /// Sequence numbers are compared modulo 2^32.
     Wrap,
-    /// Of a segment that is partly old the new octets are taken in, and only these.
+    /// Of a segment that is partly old the new bytes are taken in, and only these.
     Tail,
     /// A header has a length that a message can have.
     Length,
@@ -15,7 +15,7 @@ pub(crate) enum Rule {
     Generation,
     /// A device with another key is told nothing.
     SameKey,
-    /// An octet that may be a keepalive's is not taken for the stream's.
+    /// An byte that may be a keepalive's is not taken for the stream's.
     Keepalive,
     /// A packet in which a message fails goes up as it came.
     Failing,
@@ -35,7 +35,7 @@ pub(crate) enum Rule {
     Acknowledged,
     /// Data is placed only for the registration that its header met.
     Registration,
-    /// Only by octets behind all that the device has seen.
+    /// Only by bytes behind all that the device has seen.
     Fresh,
     /// Only within the registered length.
     Bounds,
@@ -49,7 +49,7 @@ pub(crate) enum Rule {
     Aligned,
     /// Software computes what the device has not checked to the end.
     Recheck,
-    /// What a record's type octet denies is not taken for the inner protocol's.
+    /// What a record's type byte denies is not taken for the inner protocol's.
     InnerType,
     /// Where the outer machine has missed something, the inner one has too.
     InnerGap,

@@ -20,16 +20,16 @@
 //! written apart, so that a packet in which a message fails can go up as it came.
 //!
 //! # What software may conclude
-//! A message of which every octet is in packets of one [`Pass`] is authentic: within a pass the
-//! machine takes no octet twice, and the packet with the end of a message has the pass only if the
-//! message was verified. Octets of two passes prove nothing, since in each one the rest may have
+//! A message of which every byte is in packets of one [`Pass`] is authentic: within a pass the
+//! machine takes no byte twice, and the packet with the end of a message has the pass only if the
+//! message was verified. Bytes of two passes prove nothing, since in each one the rest may have
 //! been another: who can send packets that TCP refuses and the device takes in would otherwise
 //! have it verify a message other than the one that TCP has.
 //!
 //! And the device must have seen the message start where it does, with its number: such a sender
 //! could else have it take a message for the middle of another one, which is verified later or never.
 //! Each result tells a message of its pass ([`Worked`]). Where it is that of software, all that follow
-//! in the pass are, as long as every octet of them is of it. For that it does not matter whether the
+//! in the pass are, as long as every byte of them is of it. For that it does not matter whether the
 //! number was presumed.
 //!
 //! Such a sender can make the device decrypt wrongly what comes next, and so end the connection, as
@@ -47,7 +47,7 @@ use crate::stats::Stats;
 
 /// Most candidates that are followed within one packet: all of them may be false.
 pub const CANDIDATES_MAX: usize = 16;
-/// Octets of payload, of any packets of the flow, that a first candidate waits for its answer.
+/// Bytes of payload, of any packets of the flow, that a first candidate waits for its answer.
 pub const ANSWER_BYTES_MIN: u32 = 1 << 20;
 /// Times that the wait is doubled while no answer comes: software answers when TCP has delivered
 /// so far, which is at most a window of 1 GiB later.
@@ -76,10 +76,10 @@ pub struct Received {
     /// The payload was worked on, and is in `out`; the messages that end in it are authentic. If
     /// not, it is to go up as it came. Packets that differ here must not be merged.
     pub pass: Option<Pass>,
-    /// So many octets of a payload with a pass are as they came: the rest of a message of which some
+    /// So many bytes of a payload with a pass are as they came: the rest of a message of which some
     /// was lost. They must not be merged with those behind them.
     pub from: u32,
-    /// With a pass: the message of the first octet that was worked on.
+    /// With a pass: the message of the first byte that was worked on.
     pub message: Option<Extent>,
     /// Where in the payload a message starts, the first one of those that start in it; of a packet
     /// with a pass. By it software can tell that the device and itself see the same messages.
@@ -89,7 +89,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// What is said of the octets from [`Received::from`] on.
+    /// What is said of the bytes from [`Received::from`] on.
     pub fn worked(&self) -> Option<Worked> {
         Some(Worked { pass: self.pass?, message: self.message? })
     }
@@ -178,7 +178,7 @@ impl<P: Copy> Rx<P> {
         self.state
     }
 
-    /// The octet that it goes on with, where it knows.
+    /// The byte that it goes on with, where it knows.
     pub fn expected(&self) -> SeqNumber {
         self.framing.position()
     }
@@ -222,7 +222,7 @@ impl<P: Copy> Rx<P> {
         if self.frontier.before(end) {
             self.frontier = end;
         } else if payload.len() == 1 && holds(Rule::Keepalive) {
-            // It may be a keepalive: any octet, before the one that TCP awaits.
+            // It may be a keepalive: any byte, before the one that TCP awaits.
             stats.rx_past_packets += 1;
             return Received::default();
         }
@@ -231,7 +231,7 @@ impl<P: Copy> Rx<P> {
         received
     }
 
-    /// Takes octets of the stream.
+    /// Takes bytes of the stream.
     pub(crate) fn take<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
@@ -254,12 +254,12 @@ impl<P: Copy> Rx<P> {
         self.framing
     }
 
-    /// All octets of the stream that are still to come are `octets` further than was thought.
-    pub(crate) fn shift(&mut self, octets: u32) {
-        self.framing.shift(octets);
+    /// All bytes of the stream that are still to come are `bytes` further than was thought.
+    pub(crate) fn shift(&mut self, bytes: u32) {
+        self.framing.shift(bytes);
     }
 
-    /// Octets were missed, nobody knows how many.
+    /// Bytes were missed, nobody knows how many.
     pub(crate) fn interrupt(&mut self, stats: &mut Stats) {
         match self.state {
             State::Offloading | State::Presuming => stats.rx_searches += 1,
@@ -271,7 +271,7 @@ impl<P: Copy> Rx<P> {
         self.state = State::Searching;
     }
 
-    /// True where octets from `seq` on, and all behind them, are new to the device.
+    /// True where bytes from `seq` on, and all behind them, are new to the device.
     pub(crate) fn is_fresh(&self, seq: SeqNumber) -> bool {
         !seq.before(self.frontier)
     }
@@ -356,7 +356,7 @@ impl<P: Copy> Rx<P> {
             // What starts with the header that is next has lost nothing that it needs. What is
             // before it stays as it came; that can be said of what is decrypted only.
             Place::Header(before) => (before, before == 0 || L::REWRITES),
-            // What is before the new octets cannot be given back, unless it is another message.
+            // What is before the new bytes cannot be given back, unless it is another message.
             Place::Overlap(before) => (before, L::REWRITES && self.framing.is_at_start()),
         };
         let shown = is_shown.then_some(&mut *out);
@@ -376,7 +376,7 @@ impl<P: Copy> Rx<P> {
         }
     }
 
-    /// What is said of a packet, of which all octets from `from` on were worked on.
+    /// What is said of a packet, of which all bytes from `from` on were worked on.
     fn decrypted(
         &mut self,
         stats: &mut Stats,
@@ -398,7 +398,7 @@ impl<P: Copy> Rx<P> {
         Received { pass: Some(pass), from: from as u32, message, boundary, request: None }
     }
 
-    /// Works on what is next, `payload` after its first `done` octets; to `out`, where somebody
+    /// Works on what is next, `payload` after its first `done` bytes; to `out`, where somebody
     /// wants to see them.
     fn walk<L: L5p<Progress = P>>(
         &mut self,
@@ -419,22 +419,22 @@ impl<P: Copy> Rx<P> {
             let rest = &payload[done..];
             let mut out = out.as_deref_mut().map(|out| &mut out[done..]);
             match self.framing.step(l5p, rest) {
-                Step::Header { octets, complete } => {
+                Step::Header { bytes, complete } => {
                     if let Some(out) = &mut out {
-                        out[..octets].copy_from_slice(&rest[..octets]);
+                        out[..bytes].copy_from_slice(&rest[..bytes]);
                     }
                     if complete {
                         self.progress = Some(l5p.begin(&self.framing.message()));
                     }
-                    done += octets;
+                    done += bytes;
                 }
-                Step::Body { octets, offset, last } => {
+                Step::Body { bytes, offset, last } => {
                     let message = self.framing.message();
                     first = first.or(Some(self.framing.extent()));
-                    let out = out.map(|out| &mut out[..octets]);
+                    let out = out.map(|out| &mut out[..bytes]);
                     placer.turn_to(done);
                     authentic &= self.progress.as_mut().is_some_and(|at| {
-                        l5p.receive(&message, at, offset, &rest[..octets], out, placer)
+                        l5p.receive(&message, at, offset, &rest[..bytes], out, placer)
                     });
                     if last {
                         let at = self.progress.take();
@@ -442,8 +442,8 @@ impl<P: Copy> Rx<P> {
                         self.ended(stats, message.message_bytes, verified);
                         authentic &= verified;
                     }
-                    self.framing.pass(octets);
-                    done += octets;
+                    self.framing.pass(bytes);
+                    done += bytes;
                 }
                 Step::Alien => return Walk::Alien { done },
             }
@@ -463,7 +463,7 @@ impl<P: Copy> Rx<P> {
         }
     }
 
-    /// (a): where messages start is not known after `done` octets of the payload.
+    /// (a): where messages start is not known after `done` bytes of the payload.
     fn lose<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
@@ -484,7 +484,7 @@ impl<P: Copy> Rx<P> {
         self.search(l5p, stats, packet, out, placer)
     }
 
-    /// (b): looks for a candidate after `done` octets of the payload, and follows it to the end of
+    /// (b): looks for a candidate after `done` bytes of the payload, and follows it to the end of
     /// the packet.
     fn search<L: L5p<Progress = P>>(
         &mut self,
@@ -531,7 +531,7 @@ impl<P: Copy> Rx<P> {
     }
 
     /// Decrypts from the candidate on, which is presumed to be message `number`: of its header some
-    /// octets were `carried`, the next one is `payload[from]`.
+    /// bytes were `carried`, the next one is `payload[from]`.
     fn take_presumed<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
@@ -624,20 +624,20 @@ impl<P: Copy> Rx<P> {
     }
 }
 
-/// How octets went that were next.
+/// How bytes went that were next.
 enum Walk {
     /// Headers were where they must be.
     Done(Walked),
-    /// After `done` octets there is no header where one must be.
+    /// After `done` bytes there is no header where one must be.
     Alien { done: usize },
 }
 
-/// What was found in octets that were next.
+/// What was found in bytes that were next.
 struct Walked {
     /// Every message that ended was.
     authentic: bool,
     /// Where the first message starts that does.
     boundary: Option<u32>,
-    /// The message of the first octet.
+    /// The message of the first byte.
     message: Extent,
 }

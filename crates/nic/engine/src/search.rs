@@ -4,26 +4,26 @@ use unlade_net::SeqNumber;
 
 use crate::l5p::{HEADER_BYTES_MAX, L5p};
 
-/// Most octets of a header that can be in an earlier segment.
+/// Most bytes of a header that can be in an earlier segment.
 const CARRY_BYTES_MAX: usize = HEADER_BYTES_MAX - 1;
 
-/// The last octets that were searched, in case that a header starts in them.
+/// The last bytes that were searched, in case that a header starts in them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Carry {
-    /// The octet behind them.
+    /// The byte behind them.
     end: SeqNumber,
     have: u8,
-    octets: [u8; CARRY_BYTES_MAX],
+    bytes: [u8; CARRY_BYTES_MAX],
 }
 
 impl Carry {
-    pub const EMPTY: Carry = Carry { end: SeqNumber(0), have: 0, octets: [0; CARRY_BYTES_MAX] };
+    pub const EMPTY: Carry = Carry { end: SeqNumber(0), have: 0, bytes: [0; CARRY_BYTES_MAX] };
 
-    /// What there is to search in a segment: with the octets before it, where they are those.
+    /// What there is to search in a segment: with the bytes before it, where they are those.
     pub fn join<'p, L: L5p>(&self, seq: SeqNumber, payload: &'p [u8]) -> Searched<'p> {
         let carried = if self.have > 0 && seq == self.end { usize::from(self.have) } else { 0 };
         let mut border = [0; 2 * CARRY_BYTES_MAX];
-        border[..carried].copy_from_slice(&self.octets[..carried]);
+        border[..carried].copy_from_slice(&self.bytes[..carried]);
         let behind = payload.len().min(L::HEADER_BYTES - 1);
         border[carried..carried + behind].copy_from_slice(&payload[..behind]);
         Searched { start: seq - carried as u32, carried, border, payload }
@@ -31,45 +31,45 @@ impl Carry {
 
     /// Keeps the end of what was searched in vain.
     pub fn keep<L: L5p>(&mut self, searched: &Searched<'_>) {
-        let end = searched.start + searched.octets() as u32;
+        let end = searched.start + searched.bytes() as u32;
         // All of it came before: it was sent again.
         if self.have > 0 && end == self.end {
             return;
         }
-        let have = searched.octets().min(L::HEADER_BYTES - 1);
-        let first = searched.octets() - have;
-        for (index, octet) in self.octets[..have].iter_mut().enumerate() {
-            *octet = searched.octet(first + index);
+        let have = searched.bytes().min(L::HEADER_BYTES - 1);
+        let first = searched.bytes() - have;
+        for (index, byte) in self.bytes[..have].iter_mut().enumerate() {
+            *byte = searched.byte(first + index);
         }
         self.end = end;
         self.have = have as u8;
     }
 }
 
-/// A segment, and the octets right before it that were not a header for themselves.
+/// A segment, and the bytes right before it that were not a header for themselves.
 pub(crate) struct Searched<'p> {
     start: SeqNumber,
     carried: usize,
-    /// The carried octets and the first of the segment.
+    /// The carried bytes and the first of the segment.
     border: [u8; 2 * CARRY_BYTES_MAX],
     payload: &'p [u8],
 }
 
 impl<'p> Searched<'p> {
-    fn octets(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.carried + self.payload.len()
     }
 
-    fn octet(&self, index: usize) -> u8 {
+    fn byte(&self, index: usize) -> u8 {
         match index.checked_sub(self.carried) {
             Some(index) => self.payload[index],
             None => self.border[index],
         }
     }
 
-    /// How many octets, from `from` on, are before the next possible header.
+    /// How many bytes, from `from` on, are before the next possible header.
     pub fn find<L: L5p>(&self, l5p: &L, from: usize) -> Option<usize> {
-        let last = self.octets().checked_sub(L::HEADER_BYTES)?;
+        let last = self.bytes().checked_sub(L::HEADER_BYTES)?;
         let split = from..self.carried.min(last + 1);
         let fits = |header: &[u8]| l5p.message_bytes(header).is_some();
         for index in split {
@@ -83,12 +83,12 @@ impl<'p> Searched<'p> {
         Some(self.carried + inside + index)
     }
 
-    /// The sequence number of the octet `index`.
+    /// The sequence number of the byte `index`.
     pub fn seq(&self, index: usize) -> SeqNumber {
         self.start + index as u32
     }
 
-    /// The octets from `index` on, in two parts: carried ones, and the segment's.
+    /// The bytes from `index` on, in two parts: carried ones, and the segment's.
     pub fn from(&self, index: usize) -> (&[u8], &'p [u8]) {
         let carried = &self.border[index.min(self.carried)..self.carried];
         (carried, &self.payload[index.saturating_sub(self.carried)..])

@@ -1,7 +1,7 @@
 //! The part of the protocol's software that belongs to the machines. In the order in which a
 //! connection uses it:
 //! - [`sent`]: messages that were sent, until they are acknowledged whole;
-//! - [`runs`]: the same, where TCP has their octets;
+//! - [`runs`]: the same, where TCP has their bytes;
 //! - [`boundaries`]: where received messages start, for the device's questions;
 //! - [`records`]: received TLS records, of which the device has decrypted all, some or nothing;
 //! - [`open`]: what is left to do for one of them;

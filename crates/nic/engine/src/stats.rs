@@ -6,7 +6,7 @@
 pub struct Stats {
     /// Packets that were encrypted.
     pub tx_tls_encrypted_packets: u64,
-    /// Octets of payload in them.
+    /// Bytes of payload in them.
     pub tx_tls_encrypted_bytes: u64,
     /// Packets that were not the next of their flow.
     pub tx_tls_ooo: u64,
@@ -16,12 +16,12 @@ pub struct Stats {
     pub tx_tls_drop_no_sync_data: u64,
     /// Packets that were dropped because they do not hold the messages that they should.
     pub tx_tls_err: u64,
-    /// Octets that were worked on again to get the state in front of a packet.
+    /// Bytes that were worked on again to get the state in front of a packet.
     pub tx_replayed_bytes: u64,
 
     /// Packets that were decrypted.
     pub rx_tls_decrypted_packets: u64,
-    /// Octets of payload in them.
+    /// Bytes of payload in them.
     pub rx_tls_decrypted_bytes: u64,
     /// Packets in which a request to resynchronise went up.
     pub rx_tls_resync_req_pkt: u64,
@@ -49,7 +49,7 @@ pub struct Stats {
     pub rx_presumed_right: u64,
     /// Those that were given up: a tag was wrong, or software knew better.
     pub rx_presumed_wrong: u64,
-    /// Octets that arrived while it was.
+    /// Bytes that arrived while it was.
     pub rx_unsynchronised_bytes: u64,
     /// Packets of the past, which bypass the machine.
     pub rx_past_packets: u64,
@@ -67,10 +67,10 @@ pub struct Stats {
     /// Records that software decrypted.
     pub records_software: u64,
 
-    /// Records with octets that the device had decrypted as others' than they are.
+    /// Records with bytes that the device had decrypted as others' than they are.
     pub records_restored: u64,
 
-    /// Octets of data that were placed.
+    /// Bytes of data that were placed.
     pub rx_placed_bytes: u64,
     /// PDUs whose digests the device had all checked.
     pub pdus_offloaded: u64,
@@ -78,7 +78,7 @@ pub struct Stats {
     pub pdus_partial: u64,
     /// PDUs of which it has said nothing.
     pub pdus_software: u64,
-    /// Octets that software found in their place, and did not copy.
+    /// Bytes that software found in their place, and did not copy.
     pub copy_skipped_bytes: u64,
 }
 

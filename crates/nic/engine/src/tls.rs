@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!  1.3   type 23 │ 03 03 │ length │ ciphertext, inner type, padding │ tag
-//!  1.2   type    │ 03 03 │ length │ nonce, 8 octets │ ciphertext     │ tag
+//!  1.2   type    │ 03 03 │ length │ nonce, 8 bytes │ ciphertext     │ tag
 //! ```
 //! Header, explicit nonce and tag stay as they are on receive; on transmit software writes header
-//! and nonce, and leaves 16 octets for the tag. A KeyUpdate is software's affair: the machines
+//! and nonce, and leaves 16 bytes for the tag. A KeyUpdate is software's affair: the machines
 //! start again with another [`Tls`], at the first record of the new key.
 
 use unlade_aead::{Key, KeyError, Progress as Sealed};
@@ -14,13 +14,13 @@ use crate::l5p::{L5p, Message};
 use crate::placement::Placer;
 use crate::rule::{Rule, holds};
 
-/// Octets of a record's header.
+/// Bytes of a record's header.
 pub const HEADER_BYTES: usize = 5;
-/// Octets of a tag.
+/// Bytes of a tag.
 pub const TAG_BYTES: usize = 16;
-/// Octets of the nonce in a record of TLS 1.2.
+/// Bytes of the nonce in a record of TLS 1.2.
 pub const EXPLICIT_NONCE_BYTES: usize = 8;
-/// Octets of a nonce.
+/// Bytes of a nonce.
 const NONCE_BYTES: usize = 12;
 
 pub(crate) const APPLICATION_DATA: u8 = 23;
@@ -40,13 +40,13 @@ pub enum Version {
 pub struct Tls {
     key: Key,
     version: Version,
-    /// TLS 1.3: all of it; TLS 1.2: the first four octets, the rest is in the record.
+    /// TLS 1.3: all of it; TLS 1.2: the first four bytes, the rest is in the record.
     iv: [u8; NONCE_BYTES],
 }
 
 impl Tls {
-    /// A key of 16 or 32 octets, and the IV that the handshake made. With TLS 1.2 only the first
-    /// four octets of `iv` count.
+    /// A key of 16 or 32 bytes, and the IV that the handshake made. With TLS 1.2 only the first
+    /// four bytes of `iv` count.
     ///
     /// # Errors
     /// The key has another length.
@@ -63,7 +63,7 @@ impl Tls {
         &self.key
     }
 
-    /// Octets before the ciphertext.
+    /// Bytes before the ciphertext.
     pub(crate) fn prefix_bytes(&self) -> usize {
         match self.version {
             Version::Tls12 => HEADER_BYTES + EXPLICIT_NONCE_BYTES,
@@ -71,7 +71,7 @@ impl Tls {
         }
     }
 
-    /// Least and most octets behind a header.
+    /// Least and most bytes behind a header.
     fn limits(&self) -> (u16, u16) {
         match self.version {
             // An inner type at least; 2^14 + 256 (RFC 8446 §5.2).
@@ -94,8 +94,8 @@ impl Tls {
         match self.version {
             Version::Tls12 => nonce[4..].copy_from_slice(explicit),
             Version::Tls13 => {
-                for (octet, number) in nonce[4..].iter_mut().zip(number.to_be_bytes()) {
-                    *octet ^= number;
+                for (byte, number) in nonce[4..].iter_mut().zip(number.to_be_bytes()) {
+                    *byte ^= number;
                 }
             }
         }
@@ -120,13 +120,13 @@ impl Tls {
         }
     }
 
-    /// Says where, in the next `octets` octets after `offset`, nonce, ciphertext and tag are.
-    fn parts(&self, message: &Message, offset: u32, octets: usize) -> Parts {
+    /// Says where, in the next `bytes` bytes after `offset`, nonce, ciphertext and tag are.
+    fn parts(&self, message: &Message, offset: u32, bytes: usize) -> Parts {
         let offset = offset as usize;
         let sealed = self.prefix_bytes();
         let tag = message.message_bytes as usize - TAG_BYTES;
-        let nonce_end = sealed.saturating_sub(offset).min(octets);
-        let sealed_end = tag.saturating_sub(offset).clamp(nonce_end, octets);
+        let nonce_end = sealed.saturating_sub(offset).min(bytes);
+        let sealed_end = tag.saturating_sub(offset).clamp(nonce_end, bytes);
         Parts {
             nonce_end,
             sealed_end,
@@ -135,10 +135,10 @@ impl Tls {
         }
     }
 
-    /// Which of the next `octets` octets after `offset` of a record are application data, and where
-    /// among them is the octet that says whether they are (TLS 1.3).
-    pub(crate) fn content(&self, message: &Message, offset: u32, octets: usize) -> Content {
-        let Parts { nonce_end: start, sealed_end, .. } = self.parts(message, offset, octets);
+    /// Which of the next `bytes` bytes after `offset` of a record are application data, and where
+    /// among them is the byte that says whether they are (TLS 1.3).
+    pub(crate) fn content(&self, message: &Message, offset: u32, bytes: usize) -> Content {
+        let Parts { nonce_end: start, sealed_end, .. } = self.parts(message, offset, bytes);
         match self.version {
             Version::Tls12 if message.header[0] == APPLICATION_DATA => {
                 Content { range: start..sealed_end, type_at: None }
@@ -146,7 +146,7 @@ impl Tls {
             Version::Tls12 => Content { range: start..start, type_at: None },
             Version::Tls13 => {
                 let type_at = message.message_bytes as usize - TAG_BYTES - 1;
-                let type_at = type_at.checked_sub(offset as usize).filter(|at| *at < octets);
+                let type_at = type_at.checked_sub(offset as usize).filter(|at| *at < bytes);
                 let range = start..type_at.unwrap_or(sealed_end).max(start);
                 Content { range, type_at }
             }
@@ -158,10 +158,10 @@ impl Tls {
         self.key.tag(&at.sealed).0
     }
 
-    /// Takes octets of the explicit nonce; with the last one the record begins.
-    fn take_nonce(&self, message: &Message, at: &mut Progress, parts: &Parts, octets: &[u8]) {
-        let end = parts.nonce_at + octets.len();
-        at.explicit[parts.nonce_at..end].copy_from_slice(octets);
+    /// Takes bytes of the explicit nonce; with the last one the record begins.
+    fn take_nonce(&self, message: &Message, at: &mut Progress, parts: &Parts, bytes: &[u8]) {
+        let end = parts.nonce_at + bytes.len();
+        at.explicit[parts.nonce_at..end].copy_from_slice(bytes);
         if end == EXPLICIT_NONCE_BYTES {
             at.sealed = self.start(message, &at.explicit);
         }
@@ -171,7 +171,7 @@ impl Tls {
 /// Where application data is in a range of a record.
 pub(crate) struct Content {
     pub range: std::ops::Range<usize>,
-    /// The record's last octet before the tag.
+    /// The record's last byte before the tag.
     pub type_at: Option<usize>,
 }
 
@@ -229,21 +229,21 @@ impl L5p for Tls {
         message: &Message,
         at: &mut Progress,
         offset: u32,
-        octets: &[u8],
+        bytes: &[u8],
         out: Option<&mut [u8]>,
         _placer: &mut Placer<'_>,
     ) -> bool {
-        let parts = self.parts(message, offset, octets.len());
+        let parts = self.parts(message, offset, bytes.len());
         let Parts { nonce_end, sealed_end, tag_at, .. } = parts;
         if nonce_end > 0 {
-            self.take_nonce(message, at, &parts, &octets[..nonce_end]);
+            self.take_nonce(message, at, &parts, &bytes[..nonce_end]);
         }
-        let sealed = &octets[nonce_end..sealed_end];
-        let tag = &octets[sealed_end..];
+        let sealed = &bytes[nonce_end..sealed_end];
+        let tag = &bytes[sealed_end..];
         at.tag[tag_at..tag_at + tag.len()].copy_from_slice(tag);
         match out {
             Some(out) => {
-                out[..nonce_end].copy_from_slice(&octets[..nonce_end]);
+                out[..nonce_end].copy_from_slice(&bytes[..nonce_end]);
                 out[sealed_end..].copy_from_slice(tag);
                 if !sealed.is_empty() {
                     self.key.decrypt_to(&mut at.sealed, sealed, &mut out[nonce_end..sealed_end]);
@@ -259,13 +259,13 @@ impl L5p for Tls {
         self.key.verify(&at.sealed, &at.tag).is_ok()
     }
 
-    fn transmit(&self, message: &Message, at: &mut Progress, offset: u32, octets: &mut [u8]) {
-        let parts = self.parts(message, offset, octets.len());
+    fn transmit(&self, message: &Message, at: &mut Progress, offset: u32, bytes: &mut [u8]) {
+        let parts = self.parts(message, offset, bytes.len());
         let Parts { nonce_end, sealed_end, tag_at, .. } = parts;
         if nonce_end > 0 {
-            self.take_nonce(message, at, &parts, &octets[..nonce_end]);
+            self.take_nonce(message, at, &parts, &bytes[..nonce_end]);
         }
-        let (sealed, tag) = octets.split_at_mut(sealed_end);
+        let (sealed, tag) = bytes.split_at_mut(sealed_end);
         let sealed = &mut sealed[nonce_end..];
         if !sealed.is_empty() {
             self.key.encrypt(&mut at.sealed, sealed);
@@ -283,18 +283,18 @@ impl L5p for Tls {
         message: &Message,
         at: &mut Progress,
         offset: u32,
-        octets: &[u8],
+        bytes: &[u8],
         out: &mut [u8],
     ) {
-        let parts = self.parts(message, offset, octets.len());
+        let parts = self.parts(message, offset, bytes.len());
         let sealed = parts.nonce_end..parts.sealed_end;
-        if sealed.len() != octets.len() {
-            // Nonce or tag are here: they are few octets of few packets.
-            out.copy_from_slice(octets);
+        if sealed.len() != bytes.len() {
+            // Nonce or tag are here: they are few bytes of few packets.
+            out.copy_from_slice(bytes);
             return self.transmit(message, at, offset, out);
         }
-        if !octets.is_empty() {
-            self.key.encrypt_to(&mut at.sealed, octets, out);
+        if !bytes.is_empty() {
+            self.key.encrypt_to(&mut at.sealed, bytes, out);
         }
     }
 }
@@ -302,6 +302,6 @@ impl L5p for Tls {
 /// What a decrypted record of TLS 1.3 holds: its content's type and length, without padding
 /// (RFC 8446 §5.4). Nothing where there is no type.
 pub fn inner(plaintext: &[u8]) -> Option<(u8, usize)> {
-    let at = plaintext.iter().rposition(|&octet| octet != 0)?;
+    let at = plaintext.iter().rposition(|&byte| byte != 0)?;
     Some((plaintext[at], at))
 }

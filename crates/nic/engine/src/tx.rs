@@ -18,7 +18,7 @@ use crate::rule::{Rule, holds};
 use crate::stats::Stats;
 use crate::tls::{self, TAG_BYTES, Tls};
 
-/// Octets that are replayed at once.
+/// Bytes that are replayed at once.
 const REPLAY_BYTES: usize = 2048;
 
 /// A message that was sent and not acknowledged whole, as software has written it.
@@ -30,18 +30,18 @@ pub struct MessageState<'m> {
     pub number: u64,
     /// Which of the flow's keys it is sealed with; software counts them.
     pub key: u16,
-    /// Its octets from its start on, at least up to the one that was asked for.
+    /// Its bytes from its start on, at least up to the one that was asked for.
     pub bytes: &'m [u8],
 }
 
-/// What software knows of an octet of the stream.
+/// What software knows of an byte of the stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Found<'m> {
     /// It is in this message.
     Message(MessageState<'m>),
     /// It is from before the offload, which starts at `until`: already as the wire gets it.
     Before {
-        /// The first octet that the device seals.
+        /// The first byte that the device seals.
         until: SeqNumber,
     },
     /// Nothing.
@@ -50,16 +50,16 @@ pub enum Found<'m> {
 
 /// Software's messages (`l5o_get_tx_msgstate`).
 pub trait Messages {
-    /// What the octet `seq` belongs to.
+    /// What the byte `seq` belongs to.
     fn find(&self, seq: SeqNumber) -> Found<'_>;
 }
 
 /// What the device is to do with a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Prepared<'m> {
-    /// So many octets of its payload are sent as they are.
+    /// So many bytes of its payload are sent as they are.
     pub clear_bytes: usize,
-    /// The device is to replay this message first, up to what follows those octets.
+    /// The device is to replay this message first, up to what follows those bytes.
     pub recovery: Option<MessageState<'m>>,
 }
 
@@ -79,12 +79,12 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    /// The device's context was made for a stream whose next octet is `start`.
+    /// The device's context was made for a stream whose next byte is `start`.
     pub fn new(start: SeqNumber) -> Shadow {
         Shadow { next: Some(start) }
     }
 
-    /// What is to be done with a packet of `payload_bytes` octets from `seq` on; nothing where it
+    /// What is to be done with a packet of `payload_bytes` bytes from `seq` on; nothing where it
     /// must be dropped.
     pub fn prepare<'m>(
         &mut self,
@@ -118,7 +118,7 @@ impl Shadow {
         Some(Prepared { clear_bytes, recovery: Some(message) })
     }
 
-    /// The device goes on with the octet `seq`, without being told anything.
+    /// The device goes on with the byte `seq`, without being told anything.
     pub fn is_next(&self, seq: SeqNumber) -> bool {
         self.next == Some(seq)
     }
@@ -146,7 +146,7 @@ impl<P: Copy> Tx<P> {
         Tx { framing: Framing::at(start, number), progress: None, key, sound: true }
     }
 
-    /// The octet that it goes on with.
+    /// The byte that it goes on with.
     pub fn expected(&self) -> SeqNumber {
         self.framing.position()
     }
@@ -156,7 +156,7 @@ impl<P: Copy> Tx<P> {
         self.framing
     }
 
-    /// Gets in front of the octet `seq`, which is in `message` or right behind it. False where the
+    /// Gets in front of the byte `seq`, which is in `message` or right behind it. False where the
     /// message does not reach so far, is none, or has another key; nothing can be sent then.
     pub fn recover<L: L5p<Progress = P>>(
         &mut self,
@@ -166,11 +166,11 @@ impl<P: Copy> Tx<P> {
         seq: SeqNumber,
     ) -> bool {
         let before = usize::try_from(seq.since(message.start)).ok();
-        let before = before.and_then(|octets| message.bytes.get(..octets));
+        let before = before.and_then(|bytes| message.bytes.get(..bytes));
         self.recover_pieces(l5p, stats, message, seq, before.into_iter())
     }
 
-    /// The same where the message's octets up to `seq`, and no others, lie in `pieces`; what
+    /// The same where the message's bytes up to `seq`, and no others, lie in `pieces`; what
     /// `message` has of them is not looked at.
     pub fn recover_pieces<'p, L: L5p<Progress = P>>(
         &mut self,
@@ -186,10 +186,10 @@ impl<P: Copy> Tx<P> {
         }
         *self = Tx::new(message.start, message.number, message.key);
         let mut replayed = [0; REPLAY_BYTES];
-        for octets in pieces.flat_map(|piece| piece.chunks(REPLAY_BYTES)) {
-            stats.tx_replayed_bytes += octets.len() as u64;
-            let replayed = &mut replayed[..octets.len()];
-            self.sound = self.sound && self.walk_to(l5p, octets, replayed);
+        for bytes in pieces.flat_map(|piece| piece.chunks(REPLAY_BYTES)) {
+            stats.tx_replayed_bytes += bytes.len() as u64;
+            let replayed = &mut replayed[..bytes.len()];
+            self.sound = self.sound && self.walk_to(l5p, bytes, replayed);
         }
         self.sound = self.sound && self.framing.position() == seq;
         self.sound
@@ -243,23 +243,23 @@ impl<P: Copy> Tx<P> {
         Verdict::Send
     }
 
-    /// As [`Tx::walk`], from `octets` to `out`.
-    fn walk_to<L: L5p<Progress = P>>(&mut self, l5p: &L, octets: &[u8], out: &mut [u8]) -> bool {
+    /// As [`Tx::walk`], from `bytes` to `out`.
+    fn walk_to<L: L5p<Progress = P>>(&mut self, l5p: &L, bytes: &[u8], out: &mut [u8]) -> bool {
         let mut done = 0;
-        while done < octets.len() {
-            match self.framing.step(l5p, &octets[done..]) {
-                Step::Header { octets: count, complete } => {
-                    out[done..done + count].copy_from_slice(&octets[done..done + count]);
+        while done < bytes.len() {
+            match self.framing.step(l5p, &bytes[done..]) {
+                Step::Header { bytes: count, complete } => {
+                    out[done..done + count].copy_from_slice(&bytes[done..done + count]);
                     if complete {
                         self.progress = Some(l5p.begin(&self.framing.message()));
                     }
                     done += count;
                 }
-                Step::Body { octets: count, offset, .. } => {
+                Step::Body { bytes: count, offset, .. } => {
                     let message = self.framing.message();
                     let Some(at) = &mut self.progress else { return false };
                     let range = done..done + count;
-                    l5p.transmit_to(&message, at, offset, &octets[range.clone()], &mut out[range]);
+                    l5p.transmit_to(&message, at, offset, &bytes[range.clone()], &mut out[range]);
                     self.framing.pass(count);
                     done += count;
                 }
@@ -269,21 +269,21 @@ impl<P: Copy> Tx<P> {
         true
     }
 
-    /// Seals octets that are next; false where there is no header where one must be.
-    pub(crate) fn walk<L: L5p<Progress = P>>(&mut self, l5p: &L, octets: &mut [u8]) -> bool {
+    /// Seals bytes that are next; false where there is no header where one must be.
+    pub(crate) fn walk<L: L5p<Progress = P>>(&mut self, l5p: &L, bytes: &mut [u8]) -> bool {
         let mut done = 0;
-        while done < octets.len() {
-            match self.framing.step(l5p, &octets[done..]) {
-                Step::Header { octets, complete } => {
+        while done < bytes.len() {
+            match self.framing.step(l5p, &bytes[done..]) {
+                Step::Header { bytes, complete } => {
                     if complete {
                         self.progress = Some(l5p.begin(&self.framing.message()));
                     }
-                    done += octets;
+                    done += bytes;
                 }
-                Step::Body { octets: count, offset, .. } => {
+                Step::Body { bytes: count, offset, .. } => {
                     let message = self.framing.message();
                     let Some(at) = &mut self.progress else { return false };
-                    l5p.transmit(&message, at, offset, &mut octets[done..done + count]);
+                    l5p.transmit(&message, at, offset, &mut bytes[done..done + count]);
                     self.framing.pass(count);
                     done += count;
                 }

@@ -1,4 +1,4 @@
-//! Serves the files of a directory over HTTPS. The kernel's TCP takes their octets from the page
+//! Serves the files of a directory over HTTPS. The kernel's TCP takes their bytes from the page
 //! cache, and the engine seals them on their way out: none passes through this process.
 //!
 //! ```sh
@@ -27,7 +27,7 @@ use unlade_nic_inline::terminator::{devices, handshake};
 
 /// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 8 << 10;
-/// How long the last octets may take to arrive.
+/// How long the last bytes may take to arrive.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What is served, and where.
@@ -112,7 +112,7 @@ async fn answer(
 
 /// The file that a request names, which must lie in the directory itself.
 fn open_file(directory: &Path, head: &[u8]) -> Option<(Arc<File>, u64)> {
-    let line = head.split(|octet| *octet == b'\r').next()?;
+    let line = head.split(|byte| *byte == b'\r').next()?;
     let name = std::str::from_utf8(line).ok()?.strip_prefix("GET /")?.split(' ').next()?;
     if name.is_empty() || name.starts_with('.') || name.contains('/') {
         return None;

@@ -3,17 +3,17 @@
 use std::io::Write;
 use std::time::Duration;
 
-/// Most octets of a file; frames beyond are not written, and pass.
+/// Most bytes of a file; frames beyond are not written, and pass.
 pub const FILE_BYTES_MAX: u64 = 1 << 30;
 /// Says that times are in nanoseconds.
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
 /// Ethernet.
 const LINK_TYPE: u32 = 1;
-/// Most octets of a frame.
+/// Most bytes of a frame.
 const FRAME_BYTES_MAX: u32 = 65_553;
-/// Octets of the file's header.
+/// Bytes of the file's header.
 const HEADER_BYTES: u64 = 24;
-/// Octets before each frame.
+/// Bytes before each frame.
 const RECORD_BYTES: usize = 16;
 
 /// A capture file.
@@ -26,7 +26,7 @@ pub struct Capture<W> {
 }
 
 impl<W: Write> Capture<W> {
-    /// Begins the file; of at most `bytes_max` octets, or its header alone.
+    /// Begins the file; of at most `bytes_max` bytes, or its header alone.
     ///
     /// # Errors
     /// It cannot be written.

@@ -34,7 +34,7 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Sequence number of the first octet of payload.
+    /// Sequence number of the first byte of payload.
     pub fn payload_seq(&self) -> SeqNumber {
         self.seq + u32::from(self.flags.contains(TcpFlags::SYN))
     }
@@ -209,14 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn every_changed_octet_behind_the_ethernet_header_keeps_it_from_the_machines() {
+    fn every_changed_byte_behind_the_ethernet_header_keeps_it_from_the_machines() {
         let flow = flow("10.0.0.1:4000", "10.0.0.2:443");
         let good = frame(flow, b"some payload of a record");
         for at in 14..good.len() {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
             let kind = classify(&bad, Checksums::Verify);
-            assert!(!matches!(kind, Kind::Segment(_)), "octet {at}: {kind:?}");
+            assert!(!matches!(kind, Kind::Segment(_)), "byte {at}: {kind:?}");
         }
         let mut bad = good.clone();
         *bad.last_mut().unwrap() ^= 1;

@@ -10,7 +10,7 @@ use unlade_testkit::Random;
 
 /// Most frames that wait in one direction.
 pub const HELD_MAX: usize = 4096;
-/// Most octets of them.
+/// Most bytes of them.
 pub const HELD_BYTES_MAX: usize = 64 << 20;
 /// Most frames that pass one that is put out of order.
 const PASSED_MAX: u64 = 8;
@@ -199,7 +199,7 @@ impl<F> Lane<F> {
         (passed || self.impairment.delay_ns > 0).then_some(Wait { passed })
     }
 
-    /// Lets a frame of so many octets wait; gives it back, counted as lost, where too many do.
+    /// Lets a frame of so many bytes wait; gives it back, counted as lost, where too many do.
     pub fn hold(&mut self, frame: F, bytes: usize, wait: Wait, now_ns: u64) -> Option<F> {
         if self.held.len() >= HELD_MAX || self.held_bytes + bytes > HELD_BYTES_MAX {
             self.stats.overflowed += 1;

@@ -1,5 +1,5 @@
 //! Files over the kernel's TCP and the device, to curl, over a wire that loses frames: none of their
-//! octets passes through user space, and one that is changed meanwhile ends its connection.
+//! bytes passes through user space, and one that is changed meanwhile ends its connection.
 
 #[path = "../examples/serve_files.rs"]
 #[allow(dead_code)]
@@ -24,7 +24,7 @@ use unlade_nic_inline::terminator::config::Config;
 const NAME: &str = "files.example";
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Octets of a file.
+/// Bytes of a file.
 const FILE_BYTES: usize = 6_000_001;
 
 /// Two network namespaces, and a server in one of them while it runs.
@@ -137,7 +137,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Octets of a file, different at each place.
+/// Bytes of a file, different at each place.
 fn content(bytes: usize) -> Vec<u8> {
     (0..bytes as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
 }
@@ -152,7 +152,7 @@ fn curl_gets_a_file_over_a_wire_that_loses_frames() {
         for version in ["1.2", "1.3"] {
             let output = net.get("file", &["--tls-max", version]);
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-            assert!(output.stdout == wanted, "{bytes} octets, TLS {version}");
+            assert!(output.stdout == wanted, "{bytes} bytes, TLS {version}");
         }
     }
     net.until_counted("sealed", |now| now.device.tx_tls_encrypted_bytes, 2 * FILE_BYTES as u64);

@@ -9,16 +9,16 @@ use thiserror::Error;
 /// Where the data of a command is: its SGL descriptor (NVMe Base §4.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPlace {
-    /// In the capsule, `offset` octets behind the command (data block, subtype offset).
+    /// In the capsule, `offset` bytes behind the command (data block, subtype offset).
     InCapsule {
-        /// Octets behind ICDOFF.
+        /// Bytes behind ICDOFF.
         offset: u64,
-        /// Octets.
+        /// Bytes.
         bytes: u32,
     },
     /// Sent in PDUs of their own (transport data block).
     Transport {
-        /// Octets.
+        /// Bytes.
         bytes: u32,
     },
 }
@@ -69,7 +69,7 @@ impl DataPlace {
         out
     }
 
-    /// Octets of data.
+    /// Bytes of data.
     pub fn bytes(&self) -> u32 {
         match self {
             DataPlace::InCapsule { bytes, .. } | DataPlace::Transport { bytes } => *bytes,
@@ -77,7 +77,7 @@ impl DataPlace {
     }
 }
 
-/// A submission queue entry: 64 octets and their common fields.
+/// A submission queue entry: 64 bytes and their common fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     bytes: [u8; COMMAND_BYTES],
@@ -125,7 +125,7 @@ impl Command {
             .with_dword(12, count.saturating_sub(1) & 0xffff)
     }
 
-    /// The octets.
+    /// The bytes.
     pub fn as_bytes(&self) -> &[u8; COMMAND_BYTES] {
         &self.bytes
     }
@@ -193,7 +193,7 @@ impl Command {
     }
 }
 
-/// A completion queue entry, 16 octets.
+/// A completion queue entry, 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// Dwords 0 and 1: what the command returns.
@@ -237,7 +237,7 @@ impl Completion {
     }
 }
 
-/// Octets of a range of Dataset Management (NVM §3.2.3).
+/// Bytes of a range of Dataset Management (NVM §3.2.3).
 pub const RANGE_BYTES: usize = 16;
 /// Most ranges of one Dataset Management command.
 pub const RANGES_MAX: usize = 256;
@@ -259,7 +259,7 @@ impl BlockRange {
         BlockRange { first: u64_at(bytes, 8), count: u32_at(bytes, 4) }
     }
 
-    /// The range as octets.
+    /// The range as bytes.
     pub fn encode(&self) -> [u8; RANGE_BYTES] {
         let mut out = [0; RANGE_BYTES];
         put(&mut out, 4, &self.count.to_le_bytes());

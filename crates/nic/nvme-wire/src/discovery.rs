@@ -6,7 +6,7 @@ use thiserror::Error;
 
 /// LID of the page.
 pub const LOG_DISCOVERY: u8 = 0x70;
-/// Octets of the page's header, and of each entry.
+/// Bytes of the page's header, and of each entry.
 pub const RECORD_BYTES: usize = 1024;
 /// Most entries that are read of a page.
 pub const ENTRIES_MAX: u64 = 4096;
@@ -18,8 +18,8 @@ const FAMILY_IPV6: u8 = 2;
 /// Why a page is not understood: the controller is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DiscoveryError {
-    /// Fewer octets than a header, or than its entries.
-    #[error("a discovery log page of {0} octets ends early")]
+    /// Fewer bytes than a header, or than its entries.
+    #[error("a discovery log page of {0} bytes ends early")]
     Truncated(usize),
     /// More entries than [`ENTRIES_MAX`].
     #[error("{0} discovery entries are more than {ENTRIES_MAX}")]

@@ -6,22 +6,22 @@ use super::opcode::{FABRICS, FabricsType};
 use std::fmt;
 use thiserror::Error;
 
-/// Octets of the data of Connect.
+/// Bytes of the data of Connect.
 pub const CONNECT_DATA_BYTES: usize = 1024;
-/// Octets of an NQN's field.
+/// Bytes of an NQN's field.
 pub const NQN_FIELD_BYTES: usize = 256;
-/// Longest NQN, octets (NVMe Base §4.5).
+/// Longest NQN, bytes (NVMe Base §4.5).
 pub const NQN_BYTES_MAX: usize = 223;
 /// The NQN of every discovery subsystem.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 /// CNTLID in Connect: the controller is to choose (dynamic controllers).
 pub const CONTROLLER_DYNAMIC: u16 = 0xffff;
 
-/// Why octets are no NQN.
+/// Why bytes are no NQN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NqnError {
     /// Nothing, or more than [`NQN_BYTES_MAX`].
-    #[error("an NQN has 1 to {NQN_BYTES_MAX} octets, not {0}")]
+    #[error("an NQN has 1 to {NQN_BYTES_MAX} bytes, not {0}")]
     Length(usize),
     /// Not text, or with control characters.
     #[error("an NQN is text without control characters")]
@@ -150,9 +150,9 @@ pub struct ConnectData {
 
 /// Why the data of Connect is refused: the place of the field that is wrong, for the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("connect data at octet {offset}: {reason}")]
+#[error("connect data at byte {offset}: {reason}")]
 pub struct ConnectDataError {
-    /// Octets from the start of the data.
+    /// Bytes from the start of the data.
     pub offset: u16,
     /// What is wrong there.
     pub reason: NqnError,
@@ -162,7 +162,7 @@ impl ConnectData {
     /// Reads the data.
     ///
     /// # Errors
-    /// A name that is none, or too few octets.
+    /// A name that is none, or too few bytes.
     pub fn parse(bytes: &[u8]) -> Result<ConnectData, ConnectDataError> {
         let fail = |offset| move |reason| ConnectDataError { offset, reason };
         if bytes.len() < CONNECT_DATA_BYTES {
@@ -197,7 +197,7 @@ pub fn invalid_parameter(offset: u16, in_data: bool) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Property {
-    /// CAP, eight octets.
+    /// CAP, eight bytes.
     Capabilities = 0x00,
     /// VS, four.
     Version = 0x08,
@@ -218,7 +218,7 @@ impl Property {
             .find(|property| *property as u32 == offset)
     }
 
-    /// Whether it has eight octets; else four.
+    /// Whether it has eight bytes; else four.
     pub fn is_wide(self) -> bool {
         self == Property::Capabilities
     }
@@ -227,7 +227,7 @@ impl Property {
 /// The fields of Property Get and Property Set (NVMe Base §6.5, §6.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PropertyAccess {
-    /// ATTRIB: eight octets instead of four.
+    /// ATTRIB: eight bytes instead of four.
     pub is_wide: bool,
     /// OFST.
     pub offset: u32,

@@ -1,28 +1,28 @@
 //! Little-endian numbers and padded text at fixed places of fixed arrays.
 
-/// The number of two octets at `at`.
+/// The number of two bytes at `at`.
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(array_at(bytes, at))
 }
 
-/// The number of four octets at `at`.
+/// The number of four bytes at `at`.
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(array_at(bytes, at))
 }
 
-/// The number of eight octets at `at`.
+/// The number of eight bytes at `at`.
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array_at(bytes, at))
 }
 
-/// The octets at `at`. Callers hand in arrays of a fixed length, or have checked it.
+/// The bytes at `at`. Callers hand in arrays of a fixed length, or have checked it.
 pub(super) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);
     out
 }
 
-/// Puts octets at a place.
+/// Puts bytes at a place.
 pub(super) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }

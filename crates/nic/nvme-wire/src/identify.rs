@@ -4,7 +4,7 @@ use super::fabrics::{NQN_FIELD_BYTES, Nqn};
 use super::field::{array_at, ascii_at, put, put_ascii, u16_at, u32_at, u64_at};
 use thiserror::Error;
 
-/// Octets of every answer to Identify.
+/// Bytes of every answer to Identify.
 pub const IDENTIFY_BYTES: usize = 4096;
 /// Most identifiers in a list of namespaces.
 pub const LIST_ENTRIES_MAX: usize = IDENTIFY_BYTES / 4;
@@ -53,13 +53,13 @@ impl IdentifyKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum IdentifyError {
     /// Fewer than [`IDENTIFY_BYTES`].
-    #[error("identify data has {0} octets, not {IDENTIFY_BYTES}")]
+    #[error("identify data has {0} bytes, not {IDENTIFY_BYTES}")]
     Length(usize),
     /// A block size that cannot be.
-    #[error("blocks of 2^{0} octets are not supported (2^9 to 2^16 are)")]
+    #[error("blocks of 2^{0} bytes are not supported (2^9 to 2^16 are)")]
     BlockSize(u8),
     /// Blocks with metadata, which are not known here.
-    #[error("blocks with {0} octets of metadata are not supported")]
+    #[error("blocks with {0} bytes of metadata are not supported")]
     Metadata(u16),
     /// The format in use is not described.
     #[error("format {0} is not described")]
@@ -92,7 +92,7 @@ pub struct IdentifyController {
     pub firmware: String,
     /// CMIC bit 1: the subsystem can have several controllers.
     pub is_one_of_many: bool,
-    /// MDTS: most octets of a command's data are 4096 times 2 to this power; 0 is no limit.
+    /// MDTS: most bytes of a command's data are 4096 times 2 to this power; 0 is no limit.
     pub transfer_power: u8,
     /// CNTLID.
     pub controller: u16,
@@ -124,11 +124,11 @@ pub struct IdentifyController {
     pub sgl: u32,
     /// SUBNQN; `None` where the field is not a name.
     pub subsystem: Option<Nqn>,
-    /// IOCCSZ: capsules of commands in I/O queues, units of 16 octets.
+    /// IOCCSZ: capsules of commands in I/O queues, units of 16 bytes.
     pub command_capsule_16: u32,
-    /// IORCSZ: capsules of responses, units of 16 octets.
+    /// IORCSZ: capsules of responses, units of 16 bytes.
     pub response_capsule_16: u32,
-    /// ICDOFF: where data in capsules starts behind the command, units of 16 octets.
+    /// ICDOFF: where data in capsules starts behind the command, units of 16 bytes.
     pub in_capsule_offset_16: u16,
     /// MSDBD: descriptors of a command.
     pub descriptors_max: u8,
@@ -151,7 +151,7 @@ impl IdentifyController {
     /// Reads the data.
     ///
     /// # Errors
-    /// Too few octets.
+    /// Too few bytes.
     pub fn parse(bytes: &[u8]) -> Result<IdentifyController, IdentifyError> {
         let bytes = whole(bytes)?;
         Ok(IdentifyController {
@@ -199,7 +199,7 @@ impl IdentifyController {
         out[261] = self.log_attributes;
         out[262] = self.error_entries_zero_based;
         put(&mut out, 320, &self.keep_alive_grain.to_le_bytes());
-        // SQES and CQES: entries of 2^6 and 2^4 octets, at least and at most.
+        // SQES and CQES: entries of 2^6 and 2^4 bytes, at least and at most.
         out[512] = 0x66;
         out[513] = 0x44;
         put(&mut out, 514, &self.commands_max.to_le_bytes());
@@ -217,12 +217,12 @@ impl IdentifyController {
         out
     }
 
-    /// Octets of data that fit in the capsule of a command in an I/O queue.
+    /// Bytes of data that fit in the capsule of a command in an I/O queue.
     pub fn in_capsule_bytes(&self) -> u64 {
         (u64::from(self.command_capsule_16) * 16).saturating_sub(64)
     }
 
-    /// Most octets of a command's data, where there is a limit.
+    /// Most bytes of a command's data, where there is a limit.
     pub fn transfer_bytes_max(&self) -> Option<u64> {
         let power = u32::from(self.transfer_power);
         (power > 0).then(|| 4096_u64.checked_shl(power).filter(|b| b >> power == 4096)).flatten()
@@ -234,7 +234,7 @@ impl IdentifyController {
 pub struct IdentifyNamespace {
     /// NSZE: blocks.
     pub blocks: u64,
-    /// LBADS of the format in use: octets of a block are 2 to this power, 9 to 16.
+    /// LBADS of the format in use: bytes of a block are 2 to this power, 9 to 16.
     pub block_power: u8,
     /// DLFEAT bits 2:0: what blocks that were deallocated read as; 1 is zeroes.
     pub deallocated_reads: u8,
@@ -250,7 +250,7 @@ impl IdentifyNamespace {
     /// Reads the data. A namespace that is not there has no blocks and a block size of 0.
     ///
     /// # Errors
-    /// Too few octets, or a format that is not known here.
+    /// Too few bytes, or a format that is not known here.
     pub fn parse(bytes: &[u8]) -> Result<IdentifyNamespace, IdentifyError> {
         let bytes = whole(bytes)?;
         let format = bytes[26] & 0xf;
@@ -313,7 +313,7 @@ pub fn encode_command_sets() -> Vec<u8> {
 /// The numbers of a list of namespaces.
 ///
 /// # Errors
-/// Too few octets.
+/// Too few bytes.
 pub fn parse_namespaces(bytes: &[u8]) -> Result<Vec<u32>, IdentifyError> {
     let bytes = whole(bytes)?;
     let numbers = bytes.chunks_exact(4).map(|entry| u32_at(entry, 0));
@@ -340,7 +340,7 @@ impl NamespaceNames {
     /// or would end behind the data.
     ///
     /// # Errors
-    /// Too few octets.
+    /// Too few bytes.
     pub fn parse(bytes: &[u8]) -> Result<NamespaceNames, IdentifyError> {
         let mut rest = &whole(bytes)?[..];
         let mut names = NamespaceNames::default();

@@ -4,26 +4,26 @@
 //! │ common header 8 │ rest of the header │ HDGST 4? │ padding? │ data │ DDGST 4? │
 //! 0                 8                  HLEN                   PDO               PLEN
 //! ```
-//! A header is checked in two steps: the first eight octets say how long everything is, then the
+//! A header is checked in two steps: the first eight bytes say how long everything is, then the
 //! whole header is read. Digests are computed and checked by the caller.
 
 use super::field::{array_at, put, u16_at, u32_at};
 use std::ops::Range;
 use thiserror::Error;
 
-/// Octets that every PDU starts with.
+/// Bytes that every PDU starts with.
 pub const COMMON_HEADER_BYTES: usize = 8;
-/// Octets of the longest header (ICReq, ICResp).
+/// Bytes of the longest header (ICReq, ICResp).
 pub const HEADER_BYTES_MAX: usize = 128;
-/// Octets of a digest (CRC32C, NVMe/TCP §3.3.1).
+/// Bytes of a digest (CRC32C, NVMe/TCP §3.3.1).
 pub const DIGEST_BYTES: usize = 4;
-/// Octets of the longest PDU that ends a connection: its header and that of what was wrong.
+/// Bytes of the longest PDU that ends a connection: its header and that of what was wrong.
 pub const TERM_BYTES_MAX: u32 = 152;
-/// Largest alignment of data that a side can ask for, octets (HPDA and CPDA of 31).
+/// Largest alignment of data that a side can ask for, bytes (HPDA and CPDA of 31).
 pub const ALIGNMENT_BYTES_MAX: usize = 128;
-/// Octets of a command.
+/// Bytes of a command.
 pub const COMMAND_BYTES: usize = 64;
-/// Octets of a completion.
+/// Bytes of a completion.
 pub const COMPLETION_BYTES: usize = 16;
 
 /// Flag of a PDU with a digest behind its header.
@@ -78,7 +78,7 @@ impl PduKind {
         PduKind::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 
-    /// Octets of its header.
+    /// Bytes of its header.
     pub const fn header_bytes(self) -> usize {
         match self {
             PduKind::InitRequest | PduKind::InitResponse => 128,
@@ -198,11 +198,11 @@ impl FatalStatus {
 /// What is wrong with a PDU. The peer is at fault; the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PduError {
-    /// Fewer octets than a header has; the caller has not waited for all of it.
+    /// Fewer bytes than a header has; the caller has not waited for all of it.
     #[error("a PDU's header ends early")]
     Truncated,
     /// A field has a value that it must not have.
-    #[error("{what} at octet {offset} of a PDU's header: {value:#x} is not allowed there")]
+    #[error("{what} at byte {offset} of a PDU's header: {value:#x} is not allowed there")]
     Field {
         /// The field.
         what: &'static str,
@@ -227,24 +227,24 @@ fn wrong(what: &'static str, offset: u8, value: u32) -> PduError {
     PduError::Field { what, offset, value }
 }
 
-/// The first eight octets (NVMe/TCP figure 10).
+/// The first eight bytes (NVMe/TCP figure 10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommonHeader {
     /// PDU-Type.
     pub kind: PduKind,
     /// FLAGS.
     pub flags: u8,
-    /// PDO: where data starts, octets from the start of the PDU; 0 where there is none.
+    /// PDO: where data starts, bytes from the start of the PDU; 0 where there is none.
     pub data_offset: u8,
-    /// PLEN: octets of the whole PDU.
+    /// PLEN: bytes of the whole PDU.
     pub bytes: u32,
 }
 
 impl CommonHeader {
-    /// Reads and checks the first octets of a PDU. What is returned has a valid [`Layout`].
+    /// Reads and checks the first bytes of a PDU. What is returned has a valid [`Layout`].
     ///
     /// # Errors
-    /// [`PduError`]: fewer than eight octets, or a field that cannot be.
+    /// [`PduError`]: fewer than eight bytes, or a field that cannot be.
     pub fn parse(bytes: &[u8]) -> Result<CommonHeader, PduError> {
         let Some(bytes) = bytes.get(..COMMON_HEADER_BYTES) else { return Err(PduError::Truncated) };
         let kind = PduKind::from_number(bytes[0]).ok_or(wrong("PDU-Type", 0, bytes[0].into()))?;
@@ -326,10 +326,10 @@ impl CommonHeader {
     }
 }
 
-/// Where the parts of a PDU are, octets from its start.
+/// Where the parts of a PDU are, bytes from its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Octets of the header; its digest follows at once.
+    /// Bytes of the header; its digest follows at once.
     pub header_bytes: usize,
     /// Whether there is a digest of the header.
     pub has_header_digest: bool,
@@ -337,12 +337,12 @@ pub struct Layout {
     pub data: Range<usize>,
     /// Whether there is a digest of the data, behind it.
     pub has_data_digest: bool,
-    /// Octets of the whole.
+    /// Bytes of the whole.
     pub bytes: usize,
 }
 
 impl Layout {
-    /// Octets before the data: the header, its digest, padding.
+    /// Bytes before the data: the header, its digest, padding.
     pub fn head_bytes(&self) -> usize {
         self.data.start
     }
@@ -353,7 +353,7 @@ impl Layout {
 pub struct InitRequest {
     /// PFV; 0 is the only one.
     pub version: u16,
-    /// HPDA: alignment of data that the controller sends, octets, 4 to 128.
+    /// HPDA: alignment of data that the controller sends, bytes, 4 to 128.
     pub alignment_bytes: usize,
     /// Which digests the host wants.
     pub digests: Digests,
@@ -366,11 +366,11 @@ pub struct InitRequest {
 pub struct InitResponse {
     /// PFV.
     pub version: u16,
-    /// CPDA: alignment of data that the host sends, octets, 4 to 128.
+    /// CPDA: alignment of data that the host sends, bytes, 4 to 128.
     pub alignment_bytes: usize,
     /// Which digests the connection has.
     pub digests: Digests,
-    /// MAXH2CDATA: most octets of data in one PDU of the host.
+    /// MAXH2CDATA: most bytes of data in one PDU of the host.
     pub data_bytes_max: u32,
 }
 
@@ -392,7 +392,7 @@ pub struct Data {
     pub transfer_tag: u16,
     /// DATAO: its place in the data of the command.
     pub offset: u32,
-    /// DATAL: its octets.
+    /// DATAL: its bytes.
     pub bytes: u32,
     /// Whether it is the last of the transfer.
     pub is_last: bool,
@@ -409,7 +409,7 @@ pub struct ReadyToTransfer {
     pub transfer_tag: u16,
     /// R2TO: where in the data of the command it begins.
     pub offset: u32,
-    /// R2TL: octets.
+    /// R2TL: bytes.
     pub bytes: u32,
 }
 
@@ -441,7 +441,7 @@ impl Pdu {
     /// from.
     ///
     /// # Errors
-    /// [`PduError`]: too few octets, or a field that cannot be.
+    /// [`PduError`]: too few bytes, or a field that cannot be.
     pub fn parse(common: &CommonHeader, bytes: &[u8]) -> Result<Pdu, PduError> {
         let head = bytes.get(..common.kind.header_bytes()).ok_or(PduError::Truncated)?;
         Ok(match common.kind {
@@ -560,7 +560,7 @@ impl Pdu {
         }
     }
 
-    /// The header of this PDU without data, as octets; digests are still to be added.
+    /// The header of this PDU without data, as bytes; digests are still to be added.
     pub fn without_data(&self, digests: Digests) -> Vec<u8> {
         let common = self.common(0, digests, 4);
         let mut out = Vec::with_capacity(common.bytes as usize);

@@ -1,4 +1,4 @@
-//! Octets put together by hand from the tables of the specifications.
+//! Bytes put together by hand from the tables of the specifications.
 
 use super::command::{BlockRange, Completion, DataPlace};
 use super::discovery::{self, DiscoveryEntry, DiscoveryError, EntryKind, Security};

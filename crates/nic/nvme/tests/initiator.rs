@@ -86,8 +86,8 @@ fn run(test: impl Future<Output = ()>) {
     });
 }
 
-/// Octets that follow from a number.
-fn octets(seed: u64, bytes: usize) -> Vec<u8> {
+/// Bytes that follow from a number.
+fn content(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed;
     let word = |_| {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
@@ -101,20 +101,20 @@ async fn exercise(controller: &Controller) {
     let disk = controller.namespace(1).await.unwrap();
     assert_eq!((disk.size_bytes(), disk.block_bytes()), (BYTES as u64, 4096));
     for (turn, bytes) in [4096, 8192, 12288, 65536, 1 << 20, 3 << 20].into_iter().enumerate() {
-        let wanted = octets(turn as u64, bytes);
+        let wanted = content(turn as u64, bytes);
         disk.write_from(4096 * turn as u64, &wanted).await.unwrap();
         let mut got = vec![0xee; bytes];
         disk.read(4096 * turn as u64, &mut got).await.unwrap();
-        assert!(got == wanted, "{bytes} octets");
+        assert!(got == wanted, "{bytes} bytes");
         let got = disk.read_owned(4096 * turn as u64, vec![0; bytes]).await.unwrap();
-        assert!(got == wanted, "{bytes} octets, owned");
+        assert!(got == wanted, "{bytes} bytes, owned");
     }
     disk.flush().await.unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..200_u64 {
         let disk = disk.clone();
         tasks.spawn(async move {
-            let wanted = octets(number, 16384);
+            let wanted = content(number, 16384);
             let offset = number * 16384;
             disk.write_from(offset, &wanted).await.unwrap();
             assert!(disk.read_owned(offset, vec![0; 16384]).await.unwrap() == wanted);
@@ -357,7 +357,7 @@ fn commands_outlive_connections() {
             let disk = disk.clone();
             tasks.spawn(async move {
                 for turn in 0..20 {
-                    let wanted = octets(number * 100 + turn, 65536);
+                    let wanted = content(number * 100 + turn, 65536);
                     disk.write_from(number * 65536, &wanted).await.unwrap();
                     let got = disk.read_owned(number * 65536, vec![0; 65536]).await.unwrap();
                     assert!(got == wanted, "{number} {turn}");
@@ -411,7 +411,7 @@ fn dropped_calls_harm_nobody() {
         let controller = Controller::connect(Arc::new(rig.connector()), options).await.unwrap();
         let disk = controller.namespace(1).await.unwrap();
         for turn in 0..300_u64 {
-            let wanted = octets(turn, 262_144);
+            let wanted = content(turn, 262_144);
             disk.write_from(0, &wanted).await.unwrap();
             for wait_us in [0, turn * 3] {
                 let limit = Duration::from_micros(wait_us);

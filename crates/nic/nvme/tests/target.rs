@@ -259,7 +259,7 @@ fn a_flush_with_any_unused_data_pointer_is_done() {
     let rig = Rig::start(|_| {});
     let (_admin, controller) = Host::admin(rig.address, &Wishes::default());
     let mut queue = Host::io(rig.address, &Wishes::default(), 1, controller);
-    // The last octet is the type of the descriptor: none, an offset in the capsule, a keyed one.
+    // The last byte is the type of the descriptor: none, an offset in the capsule, a keyed one.
     for kind in [0, 1, 0x40] {
         let mut entry = *io(IoOpcode::Flush, 2, 0, 1).as_bytes();
         entry[24..40].fill(0);

@@ -1,8 +1,8 @@
-"""The answer of SelectObjectContent: events, as the S3 API reference describes their octets.
+"""The answer of SelectObjectContent: events, as the S3 API reference describes their bytes.
 
-A message is its length and that of its header fields (4 octets each, the highest first), the CRC32
+A message is its length and that of its header fields (4 bytes each, the highest first), the CRC32
 of these, header fields, a payload, and the CRC32 of all. A field is a name with its length in one
-octet, 7 (text), and a value with its length in two.
+byte, 7 (text), and a value with its length in two.
 """
 
 from binascii import crc32

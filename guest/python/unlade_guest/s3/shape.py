@@ -1,7 +1,7 @@
 """What operations take, out of their table.
 
 An entry is members, separated by spaces: a name, `!` where it is required, `:` and its kind: `s`
-text, `i` integer, `b` boolean, `t` instant, `m` a map of texts, `o` octets, `B` the body, `{Name` a
+text, `i` integer, `b` boolean, `t` instant, `m` a map of texts, `o` bytes, `B` the body, `{Name` a
 structure, `[kind` a list. A number behind the kind is the least length or value.
 """
 

@@ -1,7 +1,7 @@
 """Managed transfers: files and file-like objects up, down and across, large ones in parts.
 
 There are no threads: a part is submitted while those before it are on their way, as many at once as
-the configuration says. A download is one GET, whose octets go from the host's slots to the file.
+the configuration says. A download is one GET, whose bytes go from the host's slots to the file.
 """
 
 import os
@@ -288,7 +288,7 @@ def _get(client, bucket, key, extra):
 
 
 def _get_again(client, bucket, key, extra, etag):
-    """The octets of the same object: some of another one's may not come behind what has come."""
+    """The bytes of the same object: some of another one's may not come behind what has come."""
     if etag is not None:
         extra = dict({"IfMatch": etag}, **extra)
     try:

@@ -16,43 +16,43 @@ pub const FRAME_BYTES_MAX: usize = 9216;
 /// An Ethernet frame without its check sequence, in a buffer of its own.
 #[derive(Debug)]
 pub struct Frame {
-    octets: Box<[u8]>,
+    raw: Box<[u8]>,
     bytes: usize,
 }
 
 impl Frame {
     /// A buffer of `room_bytes`, empty; no more than [`FRAME_BYTES_MAX`] are useful.
     pub fn new(room_bytes: usize) -> Frame {
-        Frame { octets: vec![0; room_bytes].into(), bytes: 0 }
+        Frame { raw: vec![0; room_bytes].into(), bytes: 0 }
     }
 
     /// The frame.
     pub fn as_slice(&self) -> &[u8] {
-        &self.octets[..self.bytes]
+        &self.raw[..self.bytes]
     }
 
     /// The frame, to change it.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.octets[..self.bytes]
+        &mut self.raw[..self.bytes]
     }
 
-    /// Octets of the buffer.
+    /// Bytes of the buffer.
     pub fn room_bytes(&self) -> usize {
-        self.octets.len()
+        self.raw.len()
     }
 
     /// Makes the frame so long; what is in it is what was in the buffer. Nothing where the buffer
     /// is smaller.
     pub fn resize(&mut self, bytes: usize) -> Option<&mut [u8]> {
-        let octets = self.octets.get_mut(..bytes)?;
+        let raw = self.raw.get_mut(..bytes)?;
         self.bytes = bytes;
-        Some(octets)
+        Some(raw)
     }
 
-    /// Makes the frame a copy of `octets`; false where they do not fit.
-    pub fn copy_from(&mut self, octets: &[u8]) -> bool {
-        self.resize(octets.len()).is_some_and(|frame| {
-            frame.copy_from_slice(octets);
+    /// Makes the frame a copy of `bytes`; false where they do not fit.
+    pub fn copy_from(&mut self, raw: &[u8]) -> bool {
+        self.resize(raw.len()).is_some_and(|frame| {
+            frame.copy_from_slice(raw);
             true
         })
     }
@@ -71,14 +71,14 @@ pub trait Port: Send {
     fn send(&mut self, frame: Frame) -> bool;
 
     /// Sends a frame that lies in two parts; false where it is lost. A port that is done with the
-    /// octets when it returns need not put them together.
+    /// bytes when it returns need not put them together.
     fn send_parts(&mut self, headers: &[u8], payload: &[u8]) -> bool {
         let mut frame = self.empty();
-        let Some(octets) = frame.resize(headers.len() + payload.len()) else {
+        let Some(raw) = frame.resize(headers.len() + payload.len()) else {
             self.recycle(frame);
             return false;
         };
-        let (front, rest) = octets.split_at_mut(headers.len());
+        let (front, rest) = raw.split_at_mut(headers.len());
         front.copy_from_slice(headers);
         rest.copy_from_slice(payload);
         self.send(frame)

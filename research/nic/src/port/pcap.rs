@@ -15,7 +15,7 @@ pub struct Pcap<P, W> {
 }
 
 impl<P: Port, W: Write + Send> Pcap<P, W> {
-    /// Writes at most `bytes_max` octets to `file`; frames beyond pass all the same.
+    /// Writes at most `bytes_max` bytes to `file`; frames beyond pass all the same.
     ///
     /// # Errors
     /// It cannot be written.
@@ -30,8 +30,8 @@ impl<P: Port, W: Write + Send> Pcap<P, W> {
 }
 
 impl<P, W: Write> Pcap<P, W> {
-    fn record(&mut self, octets: &[u8]) {
-        self.capture.frame(Duration::from_nanos(self.now_ns), octets);
+    fn record(&mut self, raw: &[u8]) {
+        self.capture.frame(Duration::from_nanos(self.now_ns), raw);
     }
 }
 
@@ -75,9 +75,9 @@ mod tests {
     struct File(Sender<Vec<u8>>);
 
     impl Write for File {
-        fn write(&mut self, octets: &[u8]) -> std::io::Result<usize> {
-            let sent = self.0.send(octets.to_vec());
-            sent.map(|()| octets.len()).map_err(|_| std::io::ErrorKind::BrokenPipe.into())
+        fn write(&mut self, raw: &[u8]) -> std::io::Result<usize> {
+            let sent = self.0.send(raw.to_vec());
+            sent.map(|()| raw.len()).map_err(|_| std::io::ErrorKind::BrokenPipe.into())
         }
 
         fn flush(&mut self) -> std::io::Result<()> {

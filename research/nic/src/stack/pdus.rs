@@ -113,8 +113,8 @@ impl Connection {
 }
 
 impl Stack {
-    /// From the next octets in both directions on there are PDUs, in the clear, on which the device
-    /// works. Returns the number of the next octet that comes.
+    /// From the next bytes in both directions on there are PDUs, in the clear, on which the device
+    /// works. Returns the number of the next byte that comes.
     ///
     /// # Errors
     /// [`SecureError`]; without the device everything goes on.
@@ -198,7 +198,7 @@ impl Stack {
         }
     }
 
-    /// Most octets of data in one PDU that [`Stack::write_pdu`] ever takes, a multiple of four.
+    /// Most bytes of data in one PDU that [`Stack::write_pdu`] ever takes, a multiple of four.
     pub fn pdu_data_bytes_max(&self) -> u32 {
         PduSender::data_bytes_max(self.config.tcp.connection.send_buffer_bytes as usize)
     }
@@ -273,7 +273,7 @@ impl Stack {
         self.connection(id)?.pdus.withdrawn.pop_front()
     }
 
-    /// The next octets that came, as [`Stack::read`] gives them, and where in TCP's stream the first
+    /// The next bytes that came, as [`Stack::read`] gives them, and where in TCP's stream the first
     /// one is.
     ///
     /// # Errors
@@ -281,10 +281,10 @@ impl Stack {
     pub fn read_at(&mut self, id: Id) -> Result<Option<(SeqNumber, Chunk)>, ReceiveError> {
         let next = self.tcp.get(id).map(|tcp| tcp.read_at());
         let Some(chunk) = self.read(id)? else { return Ok(None) };
-        let octets = chunk.as_ref().len();
+        let raw = chunk.as_ref().len();
         let receiver = self.connection(id).and_then(|connection| connection.receiver.as_mut());
         let at = match receiver {
-            Some(receiver) => Some(receiver.content_at(octets)),
+            Some(receiver) => Some(receiver.content_at(raw)),
             None => next,
         };
         Ok(at.map(|at| (at, chunk)))

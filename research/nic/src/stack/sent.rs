@@ -1,5 +1,5 @@
 //! Records that were sent, as the driver asks for them: the record layer knows where they start, and TCP
-//! has their octets.
+//! has their bytes.
 
 use unlade_net::SeqNumber;
 use unlade_nic_engine::tx::{Found, Messages};
@@ -10,7 +10,7 @@ use crate::piece::Piece;
 use crate::span::Span;
 use crate::tls::send::Sender;
 
-/// The records of a connection that were sent: where they start, and TCP's hold on their octets.
+/// The records of a connection that were sent: where they start, and TCP's hold on their bytes.
 pub(super) struct SentRecords<'s> {
     pub(super) sender: &'s Sender,
     pub(super) tcp: &'s mut unlade_research_tcp::Stack<Piece, Span>,
@@ -24,8 +24,8 @@ impl Messages for SentRecords<'_> {
 }
 
 impl Source for SentRecords<'_> {
-    fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
-        self.sender.under_one_key(seq, octets)
+    fn under_one_key(&self, seq: SeqNumber, raw: usize) -> Option<(u16, usize)> {
+        self.sender.under_one_key(seq, raw)
     }
 
     fn gather(&mut self, start: SeqNumber, until: SeqNumber, out: &mut Vec<Span>) {

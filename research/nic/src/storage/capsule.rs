@@ -4,7 +4,7 @@
 use unlade_nvme_wire::pdu::{InitResponse, ReadyToTransfer};
 use unlade_nvme_wire::{Command, CommonHeader, Completion, DataPlace, IoOpcode, Pdu, PduError};
 
-/// Octets of a command capsule without data and digest.
+/// Bytes of a command capsule without data and digest.
 pub const CAPSULE_BYTES: usize = 72;
 
 /// A command to read or write `data_bytes`, a whole number of blocks.

@@ -1,4 +1,4 @@
-//! A PDU to be sent, in octets: its header with its digest, the caller's data where it lies, and the
+//! A PDU to be sent, in bytes: its header with its digest, the caller's data where it lies, and the
 //! data's digest (NVMe/TCP Transport Specification 1.0 §3.3.1, §3.6). Where the device fills digests in
 //! there is room for them.
 
@@ -8,12 +8,12 @@ use unlade_nic_engine::nvme::{ALIGNMENT_BYTES_MAX, DIGEST_BYTES};
 use unlade_nic_engine::software::sent::Extent;
 use unlade_nvme_wire::{Digests, Pdu};
 
-/// Octets that headers are put into together.
+/// Bytes that headers are put into together.
 const ARENA_BYTES: usize = 16 << 10;
 /// Room for a digest that the device fills in.
 static DIGEST_ROOM: [u8; DIGEST_BYTES] = [0; DIGEST_BYTES];
 
-/// Most octets of a PDU beside its data: header, digests, padding.
+/// Most bytes of a PDU beside its data: header, digests, padding.
 pub const OVERHEAD_BYTES: usize = ALIGNMENT_BYTES_MAX + DIGEST_BYTES;
 
 /// Who computes digests.
@@ -37,7 +37,7 @@ pub struct Framed {
 }
 
 impl Extent for Framed {
-    fn octets(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.head.len() + self.data.len() + self.tail.len()
     }
 }
@@ -48,7 +48,7 @@ impl Framed {
         [&self.head, &self.data, &self.tail]
     }
 
-    /// Calls `take` with each part's piece of the octets from `start` up to `end`; without copying.
+    /// Calls `take` with each part's piece of the bytes from `start` up to `end`; without copying.
     pub fn each(&self, start: usize, end: usize, mut take: impl FnMut(&Bytes, usize, usize)) {
         let mut before = 0;
         for part in self.parts() {
@@ -61,16 +61,16 @@ impl Framed {
         }
     }
 
-    /// Appends the octets from `start` up to `end` to `out`.
+    /// Appends the bytes from `start` up to `end` to `out`.
     pub fn copy(&self, start: usize, end: usize, out: &mut Vec<u8>) {
         self.each(start, end, |part, from, until| out.extend_from_slice(&part[from..until]));
     }
 }
 
-/// Makes octets of PDUs.
+/// Makes bytes of PDUs.
 pub struct Framer {
     digests: Digests,
-    /// CPDA: data is aligned to so many octets.
+    /// CPDA: data is aligned to so many bytes.
     alignment_bytes: usize,
     fill: Fill,
     arena: BytesMut,
@@ -95,7 +95,7 @@ impl Framer {
         self.frame_behind(pdu, data, |_| []).1
     }
 
-    /// The same, with what `prefix` makes of the PDU's octets in one piece with its header, before it:
+    /// The same, with what `prefix` makes of the PDU's bytes in one piece with its header, before it:
     /// that piece, and the PDU.
     pub fn frame_behind<const N: usize>(
         &mut self,
@@ -143,7 +143,7 @@ impl Framer {
         self.arena.split().freeze()
     }
 
-    /// Octets of such a PDU with `data_bytes` of data, at most.
+    /// Bytes of such a PDU with `data_bytes` of data, at most.
     pub fn bytes_max(data_bytes: usize) -> usize {
         OVERHEAD_BYTES + data_bytes + DIGEST_BYTES
     }

@@ -18,7 +18,7 @@ use crate::tls::send::SendError;
 
 /// Most commands at a time.
 pub const DEPTH_MAX: u16 = 1023;
-/// Octets of data of a Connect command, which always go with it.
+/// Bytes of data of a Connect command, which always go with it.
 const CONNECT_BYTES: u32 = unlade_nvme_wire::fabrics::CONNECT_DATA_BYTES as u32;
 
 /// Settings of an initiator.
@@ -36,7 +36,7 @@ pub struct Config {
     pub depth: u16,
     /// The namespace.
     pub nsid: u32,
-    /// Octets of a logical block.
+    /// Bytes of a logical block.
     pub block_bytes: u32,
 }
 
@@ -189,7 +189,7 @@ impl Initiator {
         self.submit(stack, &command, Payload::Out(data)).map_err(|(error, _)| error)
     }
 
-    /// How many blocks so many octets are, where they are a whole number, 1 to 65536.
+    /// How many blocks so many bytes are, where they are a whole number, 1 to 65536.
     fn blocks(&self, bytes: usize) -> Option<u32> {
         let block_bytes = self.config.block_bytes.max(1) as usize;
         let blocks = u32::try_from(bytes / block_bytes).ok()?;

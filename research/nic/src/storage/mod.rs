@@ -6,7 +6,7 @@
 //! - [`capsule`]: commands, and what comes for them, by headers;
 //! - [`open`]: the first PDUs of a connection;
 //! - [`writer`]: data that the controller asks for; sans-IO;
-//! - [`frame`]: a PDU in octets;
+//! - [`frame`]: a PDU in bytes;
 //! - [`send`]: PDUs for TCP, kept until they have arrived; [`sealed`]: in records that the device seals.
 //!
 //! Up:

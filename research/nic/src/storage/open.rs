@@ -7,7 +7,7 @@ use unlade_nvme_wire::{Command, Digests, Nqn, Pdu};
 
 use super::writer::TRANSFERS_MAX;
 
-/// Alignment that is asked of data that comes, octets.
+/// Alignment that is asked of data that comes, bytes.
 const ALIGNMENT_BYTES: usize = 4;
 
 /// Which queue a connection is to be, and whose.
@@ -26,7 +26,7 @@ pub struct Opening {
     pub subsystem: Nqn,
     /// KATO of an admin queue; 0: never.
     pub keep_alive_ms: u32,
-    /// Most octets of data that go with a command: what the controller has told (IOCCSZ), or 8192 in
+    /// Most bytes of data that go with a command: what the controller has told (IOCCSZ), or 8192 in
     /// an admin queue. Connect's always do.
     pub in_capsule_bytes: u32,
 }

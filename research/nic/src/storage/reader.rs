@@ -90,7 +90,7 @@ enum Memory {
 struct Command {
     memory: Memory,
     buffer_bytes: u32,
-    /// Octets of data that have come.
+    /// Bytes of data that have come.
     have_bytes: u32,
     /// What is not in the buffer yet, and where it belongs.
     aside: Vec<(u32, Chunk)>,
@@ -118,7 +118,7 @@ pub struct Reader {
     current: Option<Current>,
     /// What was not looked at, since a buffer is awaited.
     waiting: VecDeque<(SeqNumber, Chunk)>,
-    /// So many octets of the PDU's data are to be looked at, when the buffer is here.
+    /// So many bytes of the PDU's data are to be looked at, when the buffer is here.
     recheck_bytes: Option<u32>,
     withdrawals: VecDeque<Registration>,
     finished: VecDeque<Finished>,
@@ -236,12 +236,12 @@ impl Reader {
         let command = command(&mut self.commands, current.cid);
         if let Some(Command { memory: Memory::Host(buffer), .. }) = command {
             let start = current.offset as usize;
-            let octets = buffer.get(start..start + bytes as usize);
-            self.pdus.recheck(octets.unwrap_or_default());
+            let raw = buffer.get(start..start + bytes as usize);
+            self.pdus.recheck(raw.unwrap_or_default());
         }
     }
 
-    /// Takes octets that come, of which the first is `seq` in TCP's stream.
+    /// Takes bytes that come, of which the first is `seq` in TCP's stream.
     ///
     /// # Errors
     /// The stream has ended with it.
@@ -250,7 +250,7 @@ impl Reader {
         self.run()
     }
 
-    /// Octets that wait for a buffer.
+    /// Bytes that wait for a buffer.
     pub fn is_waiting(&self) -> bool {
         self.recheck_bytes.is_some()
     }
@@ -268,23 +268,23 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes octets until a buffer has to be awaited; how many.
+    /// Takes bytes until a buffer has to be awaited; how many.
     fn take(&mut self, chunk: &Chunk) -> Result<usize, StreamError> {
-        let octets = chunk.as_ref();
+        let raw = chunk.as_ref();
         let said = match chunk {
             Chunk::Placed(piece) => piece.pdus(),
             Chunk::Opened(_) => PduResult::default(),
         };
-        let mut input = Input::new(octets, said);
+        let mut input = Input::new(raw, said);
         while let Some(event) = self.pdus.next(&mut input)? {
-            let at = octets.len() - input.left();
+            let at = raw.len() - input.left();
             match event {
                 Event::Header { header, data_bytes } => {
                     let found = heading(header)?.ok_or(StreamError::Unexpected)?;
                     self.header(found, data_bytes)?;
                 }
-                Event::Data { offset, octets, placed } => {
-                    let start = at - octets.len();
+                Event::Data { offset, bytes: raw, placed } => {
+                    let start = at - raw.len();
                     self.data(offset, placed, chunk, start..at);
                 }
                 Event::Recheck { data_bytes } => self.begin_recheck(data_bytes),
@@ -295,7 +295,7 @@ impl Reader {
                 return Ok(at);
             }
         }
-        Ok(octets.len())
+        Ok(raw.len())
     }
 
     fn header(&mut self, found: Heading, data_bytes: u32) -> Result<(), StreamError> {
@@ -458,7 +458,7 @@ impl Reader {
         self.pdus.stats()
     }
 
-    /// Octets that were copied into buffers here.
+    /// Bytes that were copied into buffers here.
     pub fn copied_bytes(&self) -> u64 {
         self.copied_bytes
     }
@@ -468,24 +468,24 @@ fn command(commands: &mut [Option<Command>], cid: u16) -> Option<&mut Command> {
     commands.get_mut(usize::from(cid))?.as_mut()
 }
 
-/// Copies octets into a buffer, within which they are; how many.
-fn put(buffer: &mut [u8], at: u32, octets: &[u8]) -> u64 {
-    let place = buffer.get_mut(at as usize..).and_then(|rest| rest.get_mut(..octets.len()));
+/// Copies bytes into a buffer, within which they are; how many.
+fn put(buffer: &mut [u8], at: u32, raw: &[u8]) -> u64 {
+    let place = buffer.get_mut(at as usize..).and_then(|rest| rest.get_mut(..raw.len()));
     let Some(place) = place else { return 0 };
-    place.copy_from_slice(octets);
-    octets.len() as u64
+    place.copy_from_slice(raw);
+    raw.len() as u64
 }
 
-fn skip(chunk: &mut Chunk, octets: usize) {
+fn skip(chunk: &mut Chunk, raw: usize) {
     match chunk {
-        Chunk::Placed(piece) => piece.skip(octets),
-        Chunk::Opened(opened) => opened.advance(octets),
+        Chunk::Placed(piece) => piece.skip(raw),
+        Chunk::Opened(opened) => opened.advance(raw),
     }
 }
 
-fn truncate(chunk: &mut Chunk, octets: usize) {
+fn truncate(chunk: &mut Chunk, raw: usize) {
     match chunk {
-        Chunk::Placed(piece) => piece.truncate(octets),
-        Chunk::Opened(opened) => opened.truncate(octets),
+        Chunk::Placed(piece) => piece.truncate(raw),
+        Chunk::Opened(opened) => opened.truncate(raw),
     }
 }

@@ -19,7 +19,7 @@ use crate::tls::send::{
     SendError,
 };
 
-/// Octets of a data digest that may precede what ends a record.
+/// Bytes of a data digest that may precede what ends a record.
 const DIGEST_BYTES: usize = unlade_nic_engine::nvme::DIGEST_BYTES;
 /// Room for a data digest, the content's type, room for a tag.
 static SUFFIX_DATA: [u8; DIGEST_BYTES + 1 + TAG_BYTES] = {
@@ -27,15 +27,15 @@ static SUFFIX_DATA: [u8; DIGEST_BYTES + 1 + TAG_BYTES] = {
     suffix[DIGEST_BYTES] = APPLICATION_DATA;
     suffix
 };
-/// Octets behind the content of a record.
+/// Bytes behind the content of a record.
 const SUFFIX_BYTES: usize = 1 + TAG_BYTES;
 
 /// What is in a record.
 enum Content {
-    /// So many octets of the stream of PDUs.
+    /// So many bytes of the stream of PDUs.
     Pdus { bytes: usize },
     /// Something else, of this type.
-    Other { content_type: u8, octets: Bytes },
+    Other { content_type: u8, raw: Bytes },
 }
 
 struct Record {
@@ -48,13 +48,13 @@ impl Record {
     fn content_bytes(&self) -> usize {
         match &self.content {
             Content::Pdus { bytes } => *bytes,
-            Content::Other { octets, .. } => octets.len(),
+            Content::Other { raw, .. } => raw.len(),
         }
     }
 }
 
 impl Extent for Record {
-    fn octets(&self) -> usize {
+    fn bytes(&self) -> usize {
         HEADER_BYTES + self.content_bytes() + SUFFIX_BYTES
     }
 }
@@ -126,7 +126,7 @@ impl Sealed {
         self.room_for(most.div_ceil(CONTENT_BYTES_MAX))?;
         let header = |pdu_bytes: usize| self.header(pdu_bytes.min(CONTENT_BYTES_MAX));
         let (first, framed) = framer.frame_behind(pdu, data, header);
-        let pdu_bytes = framed.octets();
+        let pdu_bytes = framed.bytes();
         let content_at = self.pdus.next();
         self.pdus.push(framed.clone()).map_err(|_| SendError::Full)?;
         let mut start = 0;
@@ -149,12 +149,12 @@ impl Sealed {
         self.cached.1.clone()
     }
 
-    fn other(&mut self, content_type: u8, octets: Bytes) -> Result<Span, SendError> {
-        let mut record = self.header(octets.len()).to_vec();
-        record.extend_from_slice(&octets);
+    fn other(&mut self, content_type: u8, raw: Bytes) -> Result<Span, SendError> {
+        let mut record = self.header(raw.len()).to_vec();
+        record.extend_from_slice(&raw);
         record.push(content_type);
         record.resize(record.len() + TAG_BYTES, 0);
-        self.keep(self.pdus.next(), Content::Other { content_type, octets })?;
+        self.keep(self.pdus.next(), Content::Other { content_type, raw })?;
         Ok(Span::from(Bytes::from(record)))
     }
 
@@ -195,7 +195,7 @@ impl Sealed {
     }
 }
 
-/// Appends the octets of a PDU from `start` up to `end`, but for its header, and what ends the record.
+/// Appends the bytes of a PDU from `start` up to `end`, but for its header, and what ends the record.
 /// Room for a digest is one piece with that.
 fn content(framed: &Framed, start: usize, end: usize, pieces: &mut Vec<Span>) {
     let head_bytes = framed.head.len();
@@ -215,11 +215,11 @@ impl Messages for Sealed {
 }
 
 impl Sealed {
-    pub(super) fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
-        self.records.under_one_key(seq, octets)
+    pub(super) fn under_one_key(&self, seq: SeqNumber, raw: usize) -> Option<(u16, usize)> {
+        self.records.under_one_key(seq, raw)
     }
 
-    /// Appends the octets of the record that starts at `start`, up to `until`.
+    /// Appends the bytes of the record that starts at `start`, up to `until`.
     pub(super) fn copy(&self, start: SeqNumber, until: SeqNumber, out: &mut Vec<u8>) {
         let Located::Message(kept) = self.records.locate(start) else { return };
         let wanted = out.len() + until.since(start).max(0) as usize;
@@ -230,8 +230,8 @@ impl Sealed {
                 self.copy_pdu(record.content_at, *bytes, out);
                 APPLICATION_DATA
             }
-            Content::Other { content_type, octets } => {
-                out.extend_from_slice(octets);
+            Content::Other { content_type, raw } => {
+                out.extend_from_slice(raw);
                 *content_type
             }
         };
@@ -249,7 +249,7 @@ impl Sealed {
             Located::Message(pdu) => {
                 (out.start, out.number) = (pdu.start, pdu.number);
                 let before = content_at.since(pdu.start).max(0) as usize;
-                pdu.held.copy(0, before, &mut out.octets);
+                pdu.held.copy(0, before, &mut out.raw);
                 true
             }
             // The record has no PDU in it, and is behind the last one.

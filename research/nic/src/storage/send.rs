@@ -1,4 +1,4 @@
-//! PDUs become octets for TCP: in the clear, or as the content of records. What the device works on is
+//! PDUs become bytes for TCP: in the clear, or as the content of records. What the device works on is
 //! kept until it is acknowledged, since all of a message may be needed to send a part of it again.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //!  in records    │ 5 │ header, digest │ data ··· │ type, tag │ 5 │ data ··· │ digest │ type, tag │
 //!                └── one piece ───────┘                                     └─── one piece ──────┘
 //! ```
-//! A record holds octets of one PDU. Data is never copied but for records that software seals, and
+//! A record holds bytes of one PDU. Data is never copied but for records that software seals, and
 //! there only where a record is not all data.
 
 use bytes::{Bytes, BytesMut};
@@ -27,11 +27,11 @@ use crate::tls::send::{CONTENT_BYTES_MAX, Change, SendError, Sender};
 
 /// Most PDUs that are kept until they are acknowledged.
 pub const PDUS_MAX: usize = 1 << 14;
-/// Most octets of data in a PDU: to send a part of it again the device needs what precedes it.
+/// Most bytes of data in a PDU: to send a part of it again the device needs what precedes it.
 pub const PDU_DATA_BYTES_MAX: u32 = 128 << 10;
 /// Most pieces of a record or of a PDU in the clear.
 const PIECES_MAX: usize = 4;
-/// Octets that a record takes beside its content, at most.
+/// Bytes that a record takes beside its content, at most.
 const RECORD_OVERHEAD_BYTES: usize = 64;
 
 /// What is below.
@@ -97,7 +97,7 @@ impl PduSender {
         }
     }
 
-    /// Octets and pieces that TCP must have room for, for a PDU with so much data.
+    /// Bytes and pieces that TCP must have room for, for a PDU with so much data.
     pub fn needs(&self, data_bytes: usize) -> (usize, usize) {
         let pdu_bytes = Framer::bytes_max(data_bytes);
         let records = match self.below {
@@ -107,7 +107,7 @@ impl PduSender {
         (pdu_bytes + records * RECORD_OVERHEAD_BYTES, records * PIECES_MAX)
     }
 
-    /// Most octets of data in a PDU that a TCP with room for so many octets takes at all, a multiple
+    /// Most bytes of data in a PDU that a TCP with room for so many bytes takes at all, a multiple
     /// of four.
     pub fn data_bytes_max(room_bytes: usize) -> u32 {
         let half = (room_bytes / 2).saturating_sub(OVERHEAD_BYTES + RECORD_OVERHEAD_BYTES);
@@ -159,7 +159,7 @@ impl PduSender {
         Ok((record, change, Protocol::NvmeTls(Box::new(tls), nvme)))
     }
 
-    /// Octets before `acknowledged` have arrived.
+    /// Bytes before `acknowledged` have arrived.
     pub fn acknowledge(&mut self, acknowledged: SeqNumber) {
         match &mut self.below {
             Below::Tcp | Below::Records => (),
@@ -195,7 +195,7 @@ fn push(framed: &Framed, pieces: &mut Vec<Span>) {
 
 /// Makes records of a PDU. What is all data is given as it lies; what is not is put together.
 fn records(framed: &Framed, sender: &mut Sender, pieces: &mut Vec<Span>) -> Result<(), SendError> {
-    let pdu_bytes = framed.octets();
+    let pdu_bytes = framed.bytes();
     sender.room_for(pdu_bytes.div_ceil(CONTENT_BYTES_MAX))?;
     let mut start = 0;
     while start < pdu_bytes {
@@ -228,7 +228,7 @@ impl Messages for PduSender {
     }
 }
 
-/// What is known of a message whose octets are copied apart.
+/// What is known of a message whose bytes are copied apart.
 pub(super) fn found<B>(located: Located<'_, B>) -> Found<'static> {
     match located {
         Located::Message(kept) => Found::Message(MessageState {
@@ -243,26 +243,26 @@ pub(super) fn found<B>(located: Located<'_, B>) -> Found<'static> {
 }
 
 impl Source for PduSender {
-    fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
+    fn under_one_key(&self, seq: SeqNumber, raw: usize) -> Option<(u16, usize)> {
         match &self.below {
             Below::Tcp | Below::Records => None,
-            Below::Device(sent) => sent.under_one_key(seq, octets),
-            Below::Sealed(sealed) => sealed.under_one_key(seq, octets),
+            Below::Device(sent) => sent.under_one_key(seq, raw),
+            Below::Sealed(sealed) => sealed.under_one_key(seq, raw),
         }
     }
 
     fn gather(&mut self, start: SeqNumber, until: SeqNumber, out: &mut Vec<Span>) {
-        let mut octets = Vec::new();
+        let mut raw = Vec::new();
         match &self.below {
             Below::Tcp | Below::Records => (),
             Below::Device(sent) => {
                 if let Located::Message(kept) = sent.locate(start) {
-                    kept.held.copy(0, until.since(start).max(0) as usize, &mut octets);
+                    kept.held.copy(0, until.since(start).max(0) as usize, &mut raw);
                 }
             }
-            Below::Sealed(sealed) => sealed.copy(start, until, &mut octets),
+            Below::Sealed(sealed) => sealed.copy(start, until, &mut raw),
         }
-        out.push(Span::from(Bytes::from(octets)));
+        out.push(Span::from(Bytes::from(raw)));
     }
 
     fn inner(&self, start: SeqNumber, out: &mut InnerRecovery) -> bool {

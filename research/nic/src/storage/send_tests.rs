@@ -27,7 +27,7 @@ fn pdu(bytes: usize) -> Pdu {
     Pdu::HostData(Data { command_id, transfer_tag, offset, bytes, is_last, is_success })
 }
 
-/// Octets of `pieces` that lie in `data`, where they must be in order.
+/// Bytes of `pieces` that lie in `data`, where they must be in order.
 fn by_reference(pieces: &[Span], data: &Bytes) -> usize {
     let all = data.as_ptr() as usize..data.as_ptr() as usize + data.len();
     let mut next = all.start;
@@ -41,10 +41,10 @@ fn by_reference(pieces: &[Span], data: &Bytes) -> usize {
     next - all.start
 }
 
-fn octets(pieces: &[Span]) -> Vec<u8> {
-    let mut octets = Vec::new();
-    pieces.iter().for_each(|piece| piece.copy(&mut octets));
-    octets
+fn bytes(pieces: &[Span]) -> Vec<u8> {
+    let mut raw = Vec::new();
+    pieces.iter().for_each(|piece| piece.copy(&mut raw));
+    raw
 }
 
 #[test]
@@ -70,19 +70,19 @@ fn data_is_sent_from_where_it_lies_until_it_has_arrived() {
     }
 }
 
-/// What the device is told before it sends an octet again is what was sent before that octet.
+/// What the device is told before it sends an byte again is what was sent before that byte.
 #[test]
-fn every_octet_of_a_record_can_be_sent_again() {
+fn every_byte_of_a_record_can_be_sent_again() {
     let mut sender = PduSender::sealed(nvme(), sealed());
     let mut pieces = Vec::new();
-    let data: Bytes = (0..40_000_u32).map(|octet| octet as u8).collect();
+    let data: Bytes = (0..40_000_u32).map(|value| value as u8).collect();
     for bytes in [20, 40_000, 16_384 - 32, 16_384 - 30] {
         sender.write((&pdu(bytes), data.slice(..bytes)), None, &mut pieces).unwrap();
     }
     let (record, change, _) = sender.update_keys(false).unwrap();
     pieces.push(record);
     sender.write((&pdu(8), data.slice(..8)), None, &mut pieces).unwrap();
-    let sent = octets(&pieces);
+    let sent = bytes(&pieces);
     let mut framer = Framer::new(Digests::BOTH, Fill::Device);
     let mut inner = Vec::new();
     for bytes in [20, 40_000, 16_384 - 32, 16_384 - 30, 8] {
@@ -91,16 +91,16 @@ fn every_octet_of_a_record_can_be_sent_again() {
     let mut keys = [0, 0];
     for at in (0..sent.len()).step_by(7) {
         let seq = START + at as u32;
-        let Found::Message(message) = sender.find(seq) else { panic!("octet {at} is unknown") };
+        let Found::Message(message) = sender.find(seq) else { panic!("byte {at} is unknown") };
         let start = message.start.since(START) as usize;
         let mut before = Vec::new();
         let (message_start, key) = (message.start, message.key);
         sender.gather(message_start, seq, &mut before);
-        assert_eq!(octets(&before), sent[start..at], "the record of octet {at}");
+        assert_eq!(bytes(&before), sent[start..at], "the record of byte {at}");
         let mut recovery = InnerRecovery::default();
         assert!(sender.inner(message_start, &mut recovery) && recovery.wanted);
         let (from, until) = (recovery.start.0 as usize, recovery.content_start.0 as usize);
-        assert_eq!(recovery.octets, inner[from..until], "before the record of octet {at}");
+        assert_eq!(recovery.raw, inner[from..until], "before the record of byte {at}");
         keys[usize::from(key)] += 1;
         assert_eq!(key == change.key, !seq.before(change.start));
     }

@@ -85,8 +85,8 @@ fn usual() -> Case {
     }
 }
 
-/// The octet at `at` of the disk.
-fn octet(at: u64) -> u8 {
+/// The byte at `at` of the disk.
+fn byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
@@ -104,7 +104,7 @@ impl Port for Spy {
         self.port.empty()
     }
     fn send(&mut self, frame: Frame) -> bool {
-        let clear = frame.as_slice().windows(MARK.len()).any(|octets| octets == MARK);
+        let clear = frame.as_slice().windows(MARK.len()).any(|raw| raw == MARK);
         self.seen.fetch_add(clear.into(), Ordering::Relaxed);
         self.port.send(frame)
     }
@@ -187,7 +187,7 @@ struct Run {
     ids: [Option<Id>; 2],
     initiator: Option<Initiator>,
     controller: Controller,
-    /// Octets that the controller has still to send.
+    /// Bytes that the controller has still to send.
     out: VecDeque<u8>,
     waiting: Option<controller::Said>,
     /// The controller's end works on PDUs from here on.
@@ -221,7 +221,7 @@ fn run(case: &Case) -> Done {
     let server: SocketAddr = SERVER.parse().unwrap();
     hosts[1].stack.tcp().listen(server, 8).unwrap();
     let id = hosts[0].stack.connect(Time::from_ns(0), CLIENT.parse().unwrap(), server).unwrap();
-    let disk: Vec<u8> = (0..BLOCKS * u64::from(BLOCK_BYTES)).map(octet).collect();
+    let disk: Vec<u8> = (0..BLOCKS * u64::from(BLOCK_BYTES)).map(byte).collect();
     let mut run = Run {
         hosts,
         ids: [Some(id), None],
@@ -420,14 +420,14 @@ impl Run {
             && let Some(said) = self.controller.next(&mut self.random)
         {
             // ICResp has no digests in any case.
-            self.out.extend(said.octets(self.controller.agreed()));
+            self.out.extend(said.bytes(self.controller.agreed()));
         }
         let stack = &mut self.hosts[1].stack;
         let most = 1 + self.random.below(16_000) as usize;
         let bytes = most.min(self.out.len());
         if bytes > 0 && stack.write_room_bytes(id) >= bytes {
-            let octets: Vec<u8> = self.out.drain(..bytes).collect();
-            stack.write(id, Bytes::from(octets)).unwrap();
+            let raw: Vec<u8> = self.out.drain(..bytes).collect();
+            stack.write(id, Bytes::from(raw)).unwrap();
         }
     }
 }
@@ -438,7 +438,7 @@ fn written(bytes: usize, random: &mut Random) -> Bytes {
     while data.len() < bytes {
         let at = data.len() % BLOCK_BYTES as usize;
         match MARK.get(at) {
-            Some(octet) => data.push(*octet),
+            Some(value) => data.push(*value),
             None => data.extend(random.next().to_le_bytes()),
         }
     }

@@ -14,7 +14,7 @@ pub const TRANSFERS_MAX: u32 = 1;
 /// A command's data.
 struct Out {
     data: Bytes,
-    /// Octets that were asked for.
+    /// Bytes that were asked for.
     asked_bytes: u32,
     /// Transfers that are not sent whole.
     transfers: u32,
@@ -26,7 +26,7 @@ struct Transfer {
     cid: u16,
     /// The controller's name for it.
     tag: u16,
-    /// The octets of the command's data.
+    /// The bytes of the command's data.
     at: u32,
     end: u32,
 }
@@ -37,7 +37,7 @@ pub struct Writer {
     commands: Vec<Option<Out>>,
     /// The oldest first; at most [`TRANSFERS_MAX`] a command.
     transfers: VecDeque<Transfer>,
-    /// Most octets of data in a PDU.
+    /// Most bytes of data in a PDU.
     data_bytes_max: u32,
 }
 
@@ -48,7 +48,7 @@ impl Writer {
         Writer { commands, transfers: VecDeque::new(), data_bytes_max: data_bytes_max.max(4) }
     }
 
-    /// Most octets of data in a PDU, from now on.
+    /// Most bytes of data in a PDU, from now on.
     pub fn agree(&mut self, data_bytes_max: u32) {
         self.data_bytes_max = data_bytes_max.max(4);
     }
@@ -84,7 +84,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Octets of data in the PDU that is next, where there is one.
+    /// Bytes of data in the PDU that is next, where there is one.
     pub fn next_bytes(&self) -> Option<usize> {
         let transfer = self.transfers.front()?;
         Some((transfer.end - transfer.at).min(self.data_bytes_max) as usize)
@@ -118,7 +118,7 @@ impl Writer {
         out.transfers == 0 && out.asked_bytes as usize == out.data.len()
     }
 
-    /// Octets that were asked for and not given.
+    /// Bytes that were asked for and not given.
     pub fn waiting_bytes(&self) -> u64 {
         self.transfers.iter().map(|transfer| u64::from(transfer.end - transfer.at)).sum()
     }
@@ -142,9 +142,9 @@ mod tests {
         writer.ready(&ready(1, 0, 40)).unwrap();
         let mut given = Vec::new();
         while let Some(bytes) = writer.next_bytes() {
-            let (said, octets) = writer.take_next().unwrap();
+            let (said, raw) = writer.take_next().unwrap();
             assert_eq!((said.bytes as usize, said.transfer_tag), (bytes, 7));
-            assert_eq!(octets, data[said.offset as usize..][..bytes]);
+            assert_eq!(raw, data[said.offset as usize..][..bytes]);
             given.push((said.command_id, said.offset, said.bytes, said.is_last));
         }
         let second = (0..5).map(|number| (1, number * 8, 8, number == 4));

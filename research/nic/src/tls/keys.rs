@@ -10,7 +10,7 @@ use zeroize::Zeroizing;
 
 use crate::flow::Protocol;
 
-/// Octets of a nonce.
+/// Bytes of a nonce.
 const NONCE_BYTES: usize = 12;
 /// "tls13 traffic upd" and its frame (RFC 8446 §7.1, §7.2).
 const LABEL_BYTES_MAX: usize = 32;
@@ -40,7 +40,7 @@ pub struct Secrets {
     pub cipher: Cipher,
     /// The key.
     pub key: Zeroizing<Vec<u8>>,
-    /// The IV; of TLS 1.2 with AES-GCM the first four octets count.
+    /// The IV; of TLS 1.2 with AES-GCM the first four bytes count.
     pub iv: [u8; NONCE_BYTES],
     /// TLS 1.3: what the next keys are derived from.
     pub traffic_secret: Option<Zeroizing<Vec<u8>>>,
@@ -142,12 +142,12 @@ impl SoftKey {
         self.version
     }
 
-    /// Octets before the ciphertext.
+    /// Bytes before the ciphertext.
     pub fn prefix_bytes(&self) -> usize {
         HEADER_BYTES + self.explicit_bytes()
     }
 
-    /// Octets of a nonce in the record: ChaCha20-Poly1305 has none (RFC 7905 §2).
+    /// Bytes of a nonce in the record: ChaCha20-Poly1305 has none (RFC 7905 §2).
     fn explicit_bytes(&self) -> usize {
         match (self.version, self.cipher) {
             (Version::Tls13, _) | (_, Cipher::ChaCha20Poly1305) => 0,
@@ -155,12 +155,12 @@ impl SoftKey {
         }
     }
 
-    /// Octets behind the content: the type of TLS 1.3, and the tag.
+    /// Bytes behind the content: the type of TLS 1.3, and the tag.
     pub fn suffix_bytes(&self) -> usize {
         TAG_BYTES + usize::from(self.version == Version::Tls13)
     }
 
-    /// Header and explicit nonce of record `number`, the first octet lowest, and how many octets they
+    /// Header and explicit nonce of record `number`, the first byte lowest, and how many bytes they
     /// are. The explicit nonce is the record's number, which no other record under the key has.
     #[inline]
     pub fn prefix(&self, number: u64, content_type: u8, content_bytes: usize) -> (u128, usize) {
@@ -175,8 +175,8 @@ impl SoftKey {
     fn nonce(&self, number: u64, explicit: &[u8]) -> Nonce {
         let mut nonce = self.iv;
         if explicit.is_empty() {
-            for (octet, number) in nonce[4..].iter_mut().zip(number.to_be_bytes()) {
-                *octet ^= number;
+            for (value, number) in nonce[4..].iter_mut().zip(number.to_be_bytes()) {
+                *value ^= number;
             }
         } else {
             nonce[4..].copy_from_slice(explicit);
@@ -186,17 +186,17 @@ impl SoftKey {
 
     /// Additional data; of TLS 1.2 with the plaintext's length (RFC 5246 §6.2.3.3).
     fn aad(&self, number: u64, header: &[u8; HEADER_BYTES], plain_bytes: usize) -> Aad13 {
-        let mut octets = [0; 13];
+        let mut raw = [0; 13];
         match self.version {
-            Version::Tls13 => octets[..HEADER_BYTES].copy_from_slice(header),
+            Version::Tls13 => raw[..HEADER_BYTES].copy_from_slice(header),
             Version::Tls12 => {
-                octets[..8].copy_from_slice(&number.to_be_bytes());
-                octets[8..11].copy_from_slice(&header[..3]);
-                octets[11..].copy_from_slice(&(plain_bytes as u16).to_be_bytes());
+                raw[..8].copy_from_slice(&number.to_be_bytes());
+                raw[8..11].copy_from_slice(&header[..3]);
+                raw[11..].copy_from_slice(&(plain_bytes as u16).to_be_bytes());
             }
         }
         let bytes = if self.version == Version::Tls13 { HEADER_BYTES } else { 13 };
-        Aad13 { octets, bytes }
+        Aad13 { raw, bytes }
     }
 
     /// Seals a whole record: `content` goes to `out`, which is as long as the record, between a
@@ -253,12 +253,12 @@ impl SoftKey {
 
 /// Additional data of either version.
 struct Aad13 {
-    octets: [u8; 13],
+    raw: [u8; 13],
     bytes: usize,
 }
 
 impl Aad13 {
     fn as_slice(&self) -> &[u8] {
-        &self.octets[..self.bytes]
+        &self.raw[..self.bytes]
     }
 }

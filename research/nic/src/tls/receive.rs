@@ -21,7 +21,7 @@ use crate::flow::Protocol;
 use crate::piece::Piece;
 use crate::span::{ALERT, APPLICATION_DATA, HANDSHAKE};
 
-/// Most octets of handshake messages that are kept until one of them is complete.
+/// Most bytes of handshake messages that are kept until one of them is complete.
 const HANDSHAKE_BYTES_MAX: usize = 1 << 17;
 /// Types of handshake messages (RFC 8446 §4).
 const NEW_SESSION_TICKET: u8 = 4;
@@ -57,7 +57,7 @@ impl AsRef<[u8]> for Chunk {
     fn as_ref(&self) -> &[u8] {
         match self {
             Chunk::Placed(piece) => piece.as_slice(),
-            Chunk::Opened(octets) => octets,
+            Chunk::Opened(raw) => raw,
         }
     }
 }
@@ -176,21 +176,21 @@ impl Receiver {
         self.records.as_mut()?.response()
     }
 
-    /// Where in TCP's stream the next octet of content is that is read, of records that the device
-    /// may have seen; so many `octets` of it are.
-    pub fn content_at(&mut self, octets: usize) -> SeqNumber {
+    /// Where in TCP's stream the next byte of content is that is read, of records that the device
+    /// may have seen; so many `bytes` of it are.
+    pub fn content_at(&mut self, raw: usize) -> SeqNumber {
         let at = self.content_at;
-        self.content_at = at + octets as u32;
+        self.content_at = at + raw as u32;
         at
     }
 
-    /// Takes octets that TCP delivers, in order.
+    /// Takes bytes that TCP delivers, in order.
     pub fn push(&mut self, piece: Piece) {
         self.pieces_bytes += piece.len();
         self.pieces.push_back(piece);
     }
 
-    /// Octets that are kept, of which no record was given out.
+    /// Bytes that are kept, of which no record was given out.
     pub fn pending_bytes(&self) -> usize {
         self.pieces_bytes
     }
@@ -221,7 +221,7 @@ impl Receiver {
         if self.closed {
             return Err(ReceiveError::Unexpected);
         }
-        let header_type = self.first_octet();
+        let header_type = self.first_byte();
         if let Some(records) = &self.records {
             self.content_at = records.start() + self.soft.prefix_bytes() as u32;
         }
@@ -256,13 +256,13 @@ impl Receiver {
         let mut header = [0; HEADER_BYTES];
         let mut have = 0;
         for piece in &self.pieces {
-            let octets = &piece.as_slice()[..piece.len().min(HEADER_BYTES - have)];
-            let part = &mut header[have..have + octets.len()];
-            part.copy_from_slice(octets);
+            let raw = &piece.as_slice()[..piece.len().min(HEADER_BYTES - have)];
+            let part = &mut header[have..have + raw.len()];
+            part.copy_from_slice(raw);
             if let (Some(records), Some(worked)) = (&self.records, piece.worked) {
                 records.restore(&worked, have, part);
             }
-            have += octets.len();
+            have += raw.len();
         }
         if have < HEADER_BYTES {
             return None;
@@ -279,7 +279,7 @@ impl Receiver {
         fits.then_some(HEADER_BYTES + length)
     }
 
-    fn first_octet(&self) -> u8 {
+    fn first_byte(&self) -> u8 {
         self.pieces.front().and_then(|piece| piece.as_slice().first()).copied().unwrap_or(0)
     }
 
@@ -317,7 +317,7 @@ impl Receiver {
         }
         // The type is behind the content, padding behind that.
         while let Some(last) = self.parts.last_mut() {
-            if let Some(at) = last.as_slice().iter().rposition(|&octet| octet != 0) {
+            if let Some(at) = last.as_slice().iter().rposition(|&value| value != 0) {
                 let content_type = last.as_slice()[at];
                 last.truncate(at);
                 return Some(content_type);
@@ -328,13 +328,13 @@ impl Receiver {
         Some(0)
     }
 
-    /// Lets go of the last octets of the parts.
-    fn cut(&mut self, mut octets: usize) {
+    /// Lets go of the last bytes of the parts.
+    fn cut(&mut self, mut raw: usize) {
         while let Some(last) = self.parts.last_mut() {
-            if last.len() > octets {
-                return last.truncate(last.len() - octets);
+            if last.len() > raw {
+                return last.truncate(last.len() - raw);
             }
-            octets -= last.len();
+            raw -= last.len();
             self.parts.pop();
         }
     }
@@ -469,7 +469,7 @@ impl Receiver {
     }
 }
 
-/// Opens a record of which the device has decrypted some octets, or all in several passes.
+/// Opens a record of which the device has decrypted some bytes, or all in several passes.
 fn mend(
     records: &mut Records,
     stats: &mut Stats,

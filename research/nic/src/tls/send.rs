@@ -1,6 +1,6 @@
-//! Plaintext becomes records: octets for TCP, in pieces, and the device's knowledge of them.
+//! Plaintext becomes records: bytes for TCP, in pieces, and the device's knowledge of them.
 //!
-//! With the offload a record is a header, the caller's own octets, and room for a tag; the device seals
+//! With the offload a record is a header, the caller's own bytes, and room for a tag; the device seals
 //! it on the way out. It is one piece to TCP, which keeps it until all of it is acknowledged, since the
 //! device may need all of it to seal a part again: here is known only where records start.
 
@@ -17,14 +17,14 @@ use super::Mode;
 use super::keys::{KeysError, Secrets, SoftKey};
 use crate::span::{ALERT, APPLICATION_DATA, Envelope, HANDSHAKE, Span, Suffix};
 
-/// Most octets of content in a record (RFC 8446 §5.1).
+/// Most bytes of content in a record (RFC 8446 §5.1).
 pub const CONTENT_BYTES_MAX: usize = 1 << 14;
 /// Most records that are not acknowledged.
 pub const RECORDS_MAX: usize = 1 << 14;
 /// Most records under one key; RFC 8446 §5.5 has less than 2^24.5 full ones for AES-GCM.
 pub const RECORDS_UNDER_KEY_MAX: u64 = 1 << 24;
 
-/// The message of a KeyUpdate (RFC 8446 §4.6.3), but for its last octet.
+/// The message of a KeyUpdate (RFC 8446 §4.6.3), but for its last byte.
 pub(crate) const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
 /// A warning that nothing follows (RFC 8446 §6.1).
 pub(crate) const CLOSE_NOTIFY: [u8; 2] = [1, 0];
@@ -38,7 +38,7 @@ pub enum SendError {
     #[error("the key has sealed all that it may; change keys")]
     Worn,
     /// The content is longer than [`CONTENT_BYTES_MAX`].
-    #[error("a record has at most {CONTENT_BYTES_MAX} octets of content; send it in several")]
+    #[error("a record has at most {CONTENT_BYTES_MAX} bytes of content; send it in several")]
     TooLong,
     /// Keys cannot be changed.
     #[error(transparent)]
@@ -223,13 +223,13 @@ impl Sender {
     /// The next record is this one.
     #[inline]
     fn keep(&mut self, envelope: Envelope, content_bytes: usize) -> Result<Envelope, SendError> {
-        let record_bytes = (envelope.octets() + content_bytes) as u32;
+        let record_bytes = (envelope.bytes() + content_bytes) as u32;
         self.sent.push(record_bytes).map_err(|_| SendError::Full)?;
         self.number += 1;
         Ok(envelope)
     }
 
-    /// Octets before `acknowledged` have arrived.
+    /// Bytes before `acknowledged` have arrived.
     pub fn acknowledge(&mut self, acknowledged: SeqNumber) {
         self.sent.acknowledge(acknowledged);
     }
@@ -247,13 +247,13 @@ impl Sender {
 
 impl Sender {
     /// See [`under_one_key`](Runs::under_one_key).
-    pub fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
-        self.sent.under_one_key(seq, octets)
+    pub fn under_one_key(&self, seq: SeqNumber, raw: usize) -> Option<(u16, usize)> {
+        self.sent.under_one_key(seq, raw)
     }
 }
 
 impl Messages for Sender {
-    /// The octets are TCP's.
+    /// The bytes are TCP's.
     fn find(&self, seq: SeqNumber) -> Found<'_> {
         self.sent.find(seq)
     }

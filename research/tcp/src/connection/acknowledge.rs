@@ -9,16 +9,16 @@ use crate::recover::Delivered;
 use crate::segment::Header;
 use crate::time::Time;
 
-/// Repeated acknowledgements after which the octets that they ask for are taken for lost, where the
+/// Repeated acknowledgements after which the bytes that they ask for are taken for lost, where the
 /// peer does not acknowledge selectively (RFC 5681 §3.2).
 const REPEATED_ACKS: u32 = 3;
 
 impl<R: Payload, S: Payload + Clone> Connection<R, S> {
     /// False where the rest of the segment does not count (RFC 9293 §3.10.7.4, "check the ACK field").
-    pub(super) fn take_ack(&mut self, now: Time, header: &Header, octets: u32) -> bool {
+    pub(super) fn take_ack(&mut self, now: Time, header: &Header, bytes: u32) -> bool {
         if self.state == State::SynReceived {
             if header.ack != self.iss + 1 || self.nxt == self.iss {
-                self.due.reset = self.due.reset.or(header.reset_answering(octets as usize));
+                self.due.reset = self.due.reset.or(header.reset_answering(bytes as usize));
                 return false;
             }
             self.establish(now, header);
@@ -32,18 +32,18 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             return false;
         }
         if header.ack.since(self.una) >= 0 {
-            self.take_current_ack(now, header, octets);
+            self.take_current_ack(now, header, bytes);
         }
         self.after_ack(now);
         self.state != State::Closed
     }
 
-    fn take_current_ack(&mut self, now: Time, header: &Header, octets: u32) {
+    fn take_current_ack(&mut self, now: Time, header: &Header, bytes: u32) {
         let before = self.window;
         self.take_window(header);
         let advanced = header.ack != self.una;
         let repeats = !advanced
-            && octets == 0
+            && bytes == 0
             && before == self.window
             && !header.has(TcpFlags::FIN)
             && self.outstanding() > 0;
@@ -101,7 +101,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    /// Octets up to `ack` are acknowledged that were not before.
+    /// Bytes up to `ack` are acknowledged that were not before.
     #[inline]
     pub(super) fn acknowledged_new(&mut self, now: Time, ack: SeqNumber, delivered: &Delivered) {
         self.una = ack;
@@ -115,7 +115,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         let limited = self.window_limited || self.phase == Phase::Loss;
         if self.phase != Phase::Recovery && limited {
             let rtt_ns = self.rtt.smoothed_ns();
-            self.congestion.acknowledged(now, delivered.octets, rtt_ns);
+            self.congestion.acknowledged(now, delivered.bytes, rtt_ns);
         }
         if self.una == self.nxt {
             self.timers.retransmit = Time::NEVER;
@@ -125,7 +125,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    /// What is lost, and what follows from that. `outstanding` octets were not acknowledged before.
+    /// What is lost, and what follows from that. `outstanding` bytes were not acknowledged before.
     pub(super) fn find_losses(&mut self, now: Time, outstanding: u32, advanced: bool) {
         let lost = if self.agreed.sack {
             let (lost, next) = self.board.detect(self.path(now));

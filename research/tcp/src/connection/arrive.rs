@@ -12,22 +12,21 @@ use crate::time::Time;
 const CLOCK_NS_MAX: u64 = 24 * 24 * 3600 * 1_000_000_000;
 
 impl<R: Payload, S: Payload + Clone> Connection<R, S> {
-    /// A segment of this connection has come; its checksum is right. `payload` are its octets in
+    /// A segment of this connection has come; its checksum is right. `payload` are its bytes in
     /// order, or those of several segments that follow each other and had equal flags, with the
     /// sequence number of the first and the other fields of the last. It is empty afterwards.
     #[inline]
     pub fn receive(&mut self, now: Time, header: &Header, payload: &mut Vec<R>) {
         self.stats.segments_in += 1;
         self.heard_at = now;
-        let octets = payload.iter().map(|part| part.octets() as u32).sum();
-        if self.is_predicted(header, octets) && self.receive_predicted(now, header, octets, payload)
-        {
+        let bytes = payload.iter().map(|part| part.bytes() as u32).sum();
+        if self.is_predicted(header, bytes) && self.receive_predicted(now, header, bytes, payload) {
             self.stats.predicted_in += 1;
         } else {
             match self.state {
-                State::Closed => self.answer_stray(header, octets),
+                State::Closed => self.answer_stray(header, bytes),
                 State::SynSent => self.arrive_asked(now, header, payload),
-                _ => self.arrive(now, header, octets, payload),
+                _ => self.arrive(now, header, bytes, payload),
             }
         }
         payload.clear();
@@ -36,7 +35,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
     /// Nothing about the segment has to be decided: it is next, or acknowledges what was sent, and all
     /// is well.
     #[inline]
-    fn is_predicted(&self, header: &Header, octets: u32) -> bool {
+    fn is_predicted(&self, header: &Header, bytes: u32) -> bool {
         const EXPECTED: u8 = TcpFlags::ACK.0 | TcpFlags::PSH.0;
         let timely = match header.timestamps {
             Some(Timestamps { value, .. }) => {
@@ -53,10 +52,10 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             && self.tail_probe.is_none()
             && header.seq == self.receive.next()
             && self.receive.is_plain()
-            && octets as i32 <= self.edge.since(header.seq)
+            && bytes as i32 <= self.edge.since(header.seq)
             && self.nxt.since(header.ack) >= 0
             && match header.ack.since(self.una) {
-                0 => octets > 0 || self.peer_window(header) != self.window,
+                0 => bytes > 0 || self.peer_window(header) != self.window,
                 new => new > 0,
             }
     }
@@ -66,10 +65,10 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         &mut self,
         now: Time,
         header: &Header,
-        octets: u32,
+        bytes: u32,
         payload: &mut Vec<R>,
     ) -> bool {
-        if octets > 0 && !self.receive.append(octets, payload) {
+        if bytes > 0 && !self.receive.append(bytes, payload) {
             return false;
         }
         self.note_clock(now, header);
@@ -78,18 +77,18 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             let delivered = self.board.acknowledge_clean(now, header.ack);
             self.acknowledged_new(now, header.ack, &delivered);
         }
-        if octets > 0 {
-            self.received(now, octets);
+        if bytes > 0 {
+            self.received(now, bytes);
         }
         true
     }
 
     /// In any state but CLOSED and SYN-SENT.
-    fn arrive(&mut self, now: Time, header: &Header, octets: u32, payload: &mut Vec<R>) {
+    fn arrive(&mut self, now: Time, header: &Header, bytes: u32, payload: &mut Vec<R>) {
         if self.state == State::SynReceived && self.arrive_again(now, header) {
             return;
         }
-        if !self.is_timely(now, header) || !self.is_acceptable(now, header, octets) {
+        if !self.is_timely(now, header) || !self.is_acceptable(now, header, bytes) {
             return;
         }
         if header.has(TcpFlags::RST) {
@@ -98,16 +97,16 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         if header.has(TcpFlags::SYN) {
             return self.challenge(now);
         }
-        if !header.has(TcpFlags::ACK) || !self.take_ack(now, header, octets) {
+        if !header.has(TcpFlags::ACK) || !self.take_ack(now, header, bytes) {
             return;
         }
         self.note_clock(now, header);
         match self.state {
             State::Established | State::FinWait1 | State::FinWait2 => {
                 let fin = header.has(TcpFlags::FIN);
-                if octets > 0 || fin {
+                if bytes > 0 || fin {
                     let before = self.receive.next();
-                    let in_order = self.take_octets(header.seq, fin, payload);
+                    let in_order = self.take_bytes(header.seq, fin, payload);
                     self.received(now, in_order);
                     self.due.ack |= self.receive.next() == before;
                 }
@@ -118,7 +117,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             }
             _ => {}
         }
-        self.after_octets(now);
+        self.after_bytes(now);
     }
 
     /// The peer's SYN again: our answer was lost, or both ends asked at once and this is its answer.
@@ -153,13 +152,13 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
     }
 
     /// Some of it is in the window (RFC 9293 §3.4), or nothing of it has to be.
-    fn is_acceptable(&mut self, now: Time, header: &Header, octets: u32) -> bool {
+    fn is_acceptable(&mut self, now: Time, header: &Header, bytes: u32) -> bool {
         let next = self.receive.next();
         let window = self.edge.since(next).max(0);
         let from = header.seq.since(next);
-        let length = (octets + header.control_octets()) as i32;
+        let length = (bytes + header.control_bytes()) as i32;
         let acceptable = match (length, window) {
-            // Also of octets that find no room the acknowledgement counts.
+            // Also of bytes that find no room the acknowledgement counts.
             (_, 0) => from == 0,
             (0, _) => (0..window).contains(&from),
             _ => from < window && from + length > 0,
@@ -169,8 +168,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             if header.has(TcpFlags::RST) {
                 return false;
             }
-            if octets > 0 && from < 0 {
-                self.receive.note_old(header.seq, header.seq + octets);
+            if bytes > 0 && from < 0 {
+                self.receive.note_old(header.seq, header.seq + bytes);
             }
             match (length, self.state) {
                 (0, _) => self.challenge(now),
@@ -213,8 +212,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    fn answer_stray(&mut self, header: &Header, octets: u32) {
-        self.due.reset = self.due.reset.or(header.reset_answering(octets as usize));
+    fn answer_stray(&mut self, header: &Header, bytes: u32) {
+        self.due.reset = self.due.reset.or(header.reset_answering(bytes as usize));
     }
 
     /// The peer's clock, from a segment that is not behind the last acknowledgement (RFC 7323 §4.3).
@@ -228,8 +227,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    /// Octets from `seq` on: how many can be read more than before.
-    pub(super) fn take_octets(&mut self, seq: SeqNumber, fin: bool, payload: &mut Vec<R>) -> u32 {
+    /// Bytes from `seq` on: how many can be read more than before.
+    pub(super) fn take_bytes(&mut self, seq: SeqNumber, fin: bool, payload: &mut Vec<R>) -> u32 {
         let arrived = self.receive.insert(seq, self.edge, payload, fin);
         if arrived.urgent {
             self.stats.out_of_order_in += 1;
@@ -240,13 +239,13 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         arrived.in_order
     }
 
-    /// When to acknowledge octets that came in order (RFC 5681 §4.2): at once what is worth two
+    /// When to acknowledge bytes that came in order (RFC 5681 §4.2): at once what is worth two
     /// segments, else a little later.
     #[inline]
-    fn received(&mut self, now: Time, octets: u32) {
-        self.stats.bytes_in += u64::from(octets);
-        self.unacked_bytes += octets;
-        self.largest_in = self.largest_in.max(octets.min(u32::from(self.config.mss_bytes)));
+    fn received(&mut self, now: Time, bytes: u32) {
+        self.stats.bytes_in += u64::from(bytes);
+        self.unacked_bytes += bytes;
+        self.largest_in = self.largest_in.max(bytes.min(u32::from(self.config.mss_bytes)));
         if self.unacked_bytes >= 2 * self.largest_in || self.quick_acks > 0 {
             self.quick_acks = self.quick_acks.saturating_sub(1);
             self.due.ack = true;
@@ -259,7 +258,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
     }
 
     /// What the peer's FIN changes, once all before it is there.
-    pub(super) fn after_octets(&mut self, now: Time) {
+    pub(super) fn after_bytes(&mut self, now: Time) {
         if !self.receive.finished() {
             return;
         }

@@ -24,7 +24,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
     }
 
     /// Accepts the connection that a segment with SYN asks for; nothing where the segment does not.
-    /// Octets that came with it are sent again by the peer.
+    /// Bytes that came with it are sent again by the peer.
     pub fn accept(
         config: Config,
         now: Time,
@@ -100,8 +100,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         if acks {
             self.establish(now, header);
             self.due.ack = true;
-            self.take_octets(header.seq + 1, header.has(TcpFlags::FIN), payload);
-            self.after_octets(now);
+            self.take_bytes(header.seq + 1, header.has(TcpFlags::FIN), payload);
+            self.after_bytes(now);
         } else {
             // Both ends asked at once.
             self.state = State::SynReceived;

@@ -10,7 +10,7 @@ const SYN: TcpFlags = TcpFlags::SYN;
 const RST: TcpFlags = TcpFlags::RST;
 const FIN_ACK: TcpFlags = TcpFlags(TcpFlags::FIN.0 | ACK.0);
 const SYN_ACK: TcpFlags = TcpFlags(SYN.0 | ACK.0);
-/// First numbers of this end and of the peer: octets start one later.
+/// First numbers of this end and of the peer: bytes start one later.
 const OWN: SeqNumber = SeqNumber(u32::MAX - 1);
 const PEER: SeqNumber = SeqNumber(7000);
 
@@ -110,7 +110,7 @@ impl Tested {
         self.connection.send(Bytes::copy_from_slice(text.as_bytes())).unwrap();
     }
 
-    fn send_octets(&mut self, count: usize) {
+    fn send_bytes(&mut self, count: usize) {
         self.connection.send(Bytes::from(vec![b'.'; count])).unwrap();
     }
 
@@ -199,7 +199,7 @@ fn a_refusal_is_told() {
 }
 
 #[test]
-fn octets_with_syn_arrive_once() {
+fn bytes_with_syn_arrive_once() {
     let mut tested = Tested::asking(plain());
     tested.give(SYN_ACK, 0, 1, "early");
     assert_eq!(tested.take_all(), [seen(ACK, 1, 6, "")]);
@@ -236,7 +236,7 @@ fn a_wrong_acknowledgement_of_syn_is_reset() {
 }
 
 #[test]
-fn octets_in_order_are_acknowledged_at_once_or_soon() {
+fn bytes_in_order_are_acknowledged_at_once_or_soon() {
     let mut tested = Tested::accepted(Config { mss_bytes: 100, ..plain() });
     let full = "x".repeat(100);
     // At first always.
@@ -273,7 +273,7 @@ fn a_hole_is_told_at_once_and_filled() {
 }
 
 #[test]
-fn a_duplicate_is_told_with_its_octets() {
+fn a_duplicate_is_told_with_its_bytes() {
     let mut tested = Tested::accepted(plain());
     tested.give(ACK, 1, 1, "abcdef");
     tested.take_all();
@@ -284,7 +284,7 @@ fn a_duplicate_is_told_with_its_octets() {
 }
 
 #[test]
-fn octets_outside_of_the_window_are_refused_and_the_window_is_told() {
+fn bytes_outside_of_the_window_are_refused_and_the_window_is_told() {
     let mut tested = Tested::accepted(Config { receive_buffer_bytes: 10, ..plain() });
     tested.give(ACK, 11, 1, "beyond");
     assert_eq!(tested.take_all(), [seen(ACK, 1, 1, "")]);
@@ -338,7 +338,7 @@ fn a_closed_window_is_probed_for_ever_while_the_peer_answers() {
     tested.send("waiting");
     assert_eq!(tested.take_all(), []);
     for _ in 0..30 {
-        // An octet that the peer has: it answers, since that is outside of its window.
+        // An byte that the peer has: it answers, since that is outside of its window.
         assert_eq!(tested.wait(), [seen(ACK, 0, 1, "")]);
         tested.give(ACK, 1, 1, "");
     }
@@ -371,12 +371,12 @@ fn a_peer_that_answers_no_probe_is_given_up() {
 #[test]
 fn a_window_that_shrinks_holds_back_and_loses_nothing() {
     let mut tested = Tested::accepted(plain());
-    tested.send_octets(3000);
+    tested.send_bytes(3000);
     assert_eq!(tested.take_all().len(), 1);
-    tested.send_octets(3000);
+    tested.send_bytes(3000);
     tested.window = 1000;
     tested.give(ACK, 1, 1001, "");
-    assert_eq!(tested.take_all(), [], "2000 octets are beyond the window");
+    assert_eq!(tested.take_all(), [], "2000 bytes are beyond the window");
     tested.window = 60_000;
     tested.give(ACK, 1, 3001, "");
     let sent = tested.take_all();
@@ -386,11 +386,11 @@ fn a_window_that_shrinks_holds_back_and_loses_nothing() {
 #[test]
 fn segments_are_whole_but_for_the_last() {
     let mut tested = Tested::accepted(plain());
-    tested.send_octets(4300);
+    tested.send_bytes(4300);
     let (segment, payload) = tested.transmit().unwrap();
     assert_eq!((payload.len(), segment.mss_bytes), (4300, 1000));
     assert!(segment.header.has(TcpFlags::PSH));
-    tested.send_octets(20_000);
+    tested.send_bytes(20_000);
     // Ten segments at first, of which four and a part are on their way.
     let (segment, payload) = tested.transmit().unwrap();
     assert_eq!(payload.len(), 5000);
@@ -614,7 +614,7 @@ fn an_abort_is_told_and_a_closed_connection_resets() {
 #[test]
 fn a_lost_segment_is_sent_again_after_three_behind_it() {
     let mut tested = Tested::accepted(plain());
-    tested.send_octets(6000);
+    tested.send_bytes(6000);
     assert_eq!(tested.take_all().len(), 1);
     tested.pass_ms(10);
     for behind in [3000, 4000] {
@@ -633,7 +633,7 @@ fn a_lost_segment_is_sent_again_after_three_behind_it() {
 #[test]
 fn without_selective_acknowledgements_three_repeated_ones_do() {
     let mut tested = Tested::accepted(Config { sack: false, ..plain() });
-    tested.send_octets(6000);
+    tested.send_bytes(6000);
     assert_eq!(tested.take_all().len(), 1);
     for repeated in 1..=3 {
         assert_eq!(tested.take_all(), [], "{repeated}");
@@ -652,11 +652,11 @@ fn without_selective_acknowledgements_three_repeated_ones_do() {
 #[test]
 fn a_lost_tail_is_probed_before_the_timer() {
     let mut tested = Tested::accepted(plain());
-    tested.send_octets(1000);
+    tested.send_bytes(1000);
     tested.take_all();
     tested.pass_ms(20);
     tested.give(ACK, 1, 1001, "");
-    tested.send_octets(5000);
+    tested.send_bytes(5000);
     tested.take_all();
     let before = tested.now;
     let probe = tested.wait();
@@ -676,7 +676,7 @@ fn a_lost_tail_is_probed_before_the_timer() {
 #[test]
 fn the_timer_sends_one_segment_and_backs_off() {
     let mut tested = Tested::accepted(plain());
-    tested.send_octets(5000);
+    tested.send_bytes(5000);
     tested.take_all();
     let mut waits_ms = Vec::new();
     for _ in 0..4 {
@@ -726,7 +726,7 @@ fn a_silent_peer_is_asked_and_given_up() {
 }
 
 #[test]
-fn octets_that_are_not_acknowledged_can_be_had_again() {
+fn bytes_that_are_not_acknowledged_can_be_had_again() {
     let mut tested = Tested::accepted(plain());
     let start = tested.connection.send(Bytes::from_static(b"first ")).unwrap();
     tested.connection.send(Bytes::from_static(b"second")).unwrap();
@@ -735,15 +735,15 @@ fn octets_that_are_not_acknowledged_can_be_had_again() {
     tested.give(ACK, 1, 4, "");
     assert_eq!(tested.connection.acknowledged(), OWN + 4);
     let mut out = Vec::new();
-    let octets = tested.connection.unacknowledged(start, start + 12, &mut out);
-    assert_eq!((octets, out.concat().as_slice()), (12, &b"first second"[..]));
+    let bytes = tested.connection.unacknowledged(start, start + 12, &mut out);
+    assert_eq!((bytes, out.concat().as_slice()), (12, &b"first second"[..]));
 }
 
 #[test]
 fn segments_with_blocks_leave_room_for_them() {
     let mut tested = Tested::accepted(plain());
     tested.give(ACK, 4, 1, "def");
-    tested.send_octets(3000);
+    tested.send_bytes(3000);
     let (segment, _) = tested.transmit().unwrap();
     assert_eq!(segment.mss_bytes, 1000 - 12);
     assert_eq!(segment.header.sack.as_slice().len(), 1);

@@ -86,7 +86,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         (window >> self.agreed.own_scale).min(u32::from(u16::MAX)) as u16
     }
 
-    /// Octets that may be on their way, more than are.
+    /// Bytes that may be on their way, more than are.
     #[inline]
     fn congestion_room(&self) -> u32 {
         let mut in_flight = self.board.in_flight();
@@ -102,7 +102,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             return None;
         }
         let room = self.congestion_room();
-        // The first octets of a recovery leave in any case (RFC 6675 §5, step 4.3).
+        // The first bytes of a recovery leave in any case (RFC 6675 §5, step 4.3).
         if room < self.mss && self.board.in_flight() > 0 {
             return None;
         }
@@ -163,7 +163,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         let unsent = self.send.end().since(self.nxt).max(0) as u32;
         let most = unsent.min(self.mss).min(self.window_room());
         if most > 0 && self.board.has_room() {
-            let segment = self.transmit_octets(now, most, gather);
+            let segment = self.transmit_bytes(now, most, gather);
             self.tail_probe = Some(TailProbe { end: self.nxt, again: false });
             self.timers.tail_probe = Time::NEVER;
             return Some(segment);
@@ -175,7 +175,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         Some(segment)
     }
 
-    /// Octets that the peer's window takes.
+    /// Bytes that the peer's window takes.
     #[inline]
     fn window_room(&self) -> u32 {
         (self.una + self.window).since(self.nxt).max(0) as u32
@@ -191,8 +191,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             return None;
         }
         self.restart_after_idleness(now);
-        let octets = self.worth_sending(now, unsent, fin)?;
-        Some(self.transmit_octets(now, octets, gather))
+        let bytes = self.worth_sending(now, unsent, fin)?;
+        Some(self.transmit_bytes(now, bytes, gather))
     }
 
     /// Nobody knows how much the path takes after a while (RFC 5681 §4.1).
@@ -202,7 +202,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    /// How many of the `unsent` octets leave now: as many as both windows take, unless more will leave
+    /// How many of the `unsent` bytes leave now: as many as both windows take, unless more will leave
     /// at once a little later (RFC 9293 §3.8.6.2.1).
     #[inline]
     fn worth_sending(&mut self, now: Time, unsent: u32, fin: bool) -> Option<u32> {
@@ -236,11 +236,11 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         (!grows).then_some(whole)
     }
 
-    /// As many octets as fit into one super-segment, of which only the last part is short.
+    /// As many bytes as fit into one super-segment, of which only the last part is short.
     #[inline]
-    fn whole_segments(&self, octets: u32) -> u32 {
+    fn whole_segments(&self, bytes: u32) -> u32 {
         let most = self.config.super_segment_bytes;
-        if octets <= most { octets } else { (most - most % self.mss).max(self.mss) }
+        if bytes <= most { bytes } else { (most - most % self.mss).max(self.mss) }
     }
 
     /// Nothing will come that makes the peer tell of a larger window: it is asked.
@@ -250,10 +250,10 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    /// `octets` that were not sent before; with FIN where they are the last.
+    /// `bytes` that were not sent before; with FIN where they are the last.
     #[inline]
-    fn transmit_octets(&mut self, now: Time, octets: u32, gather: &mut Vec<S>) -> Transmit {
-        let range = Range { start: self.nxt, end: self.nxt + octets };
+    fn transmit_bytes(&mut self, now: Time, bytes: u32, gather: &mut Vec<S>) -> Transmit {
+        let range = Range { start: self.nxt, end: self.nxt + bytes };
         let payload_bytes = self.gather(range, gather);
         let end = range.start + payload_bytes;
         let fin = self.fin_wanted && end == self.send.end() && {

@@ -58,7 +58,7 @@ fn any_weather(random: &mut Random) -> Weather {
 }
 
 #[test]
-fn every_octet_arrives_once_in_order_in_any_weather() {
+fn every_byte_arrives_once_in_order_in_any_weather() {
     cases(400, any_case);
 }
 

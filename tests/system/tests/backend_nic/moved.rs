@@ -26,9 +26,9 @@ use unlade_tls::device::{Begin, Device};
 
 use crate::net::{self, Checker, HOST, IMPAIRED, MARKER, Net, PATIENCE, Side};
 
-/// Octets of a message, which the server sends back.
+/// Bytes of a message, which the server sends back.
 const MESSAGE_BYTES: usize = 200_000;
-/// Octets of a message that are sent first, where the client waits.
+/// Bytes of a message that are sent first, where the client waits.
 const FIRST_BYTES: usize = 20_000;
 /// Pause between two looks at something.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -85,9 +85,9 @@ async fn accept(device: &dyn Device, tls: Arc<rustls::ServerConfig>, ready: Send
     let (tcp, _) = listener.accept().await.unwrap();
     tcp.set_nodelay(true).unwrap();
     let established = handshake::accept(tcp, tls).await.unwrap();
-    let octets = (established.read_bytes, established.written_bytes);
+    let bytes = (established.read_bytes, established.written_bytes);
     let mut stream = established.into_stream();
-    stream.offload(device, Begin::Seen, octets).await.unwrap();
+    stream.offload(device, Begin::Seen, bytes).await.unwrap();
     assert!(stream.is_offloaded());
     stream
 }
@@ -206,8 +206,8 @@ async fn restore(device: &dyn Device, stream: Stream, taken: TcpSnapshot) -> Str
         delivered_bytes_max: (read_bytes + taken.receive_queue.len()) as u64
             + u64::from(taken.windows.rcv_wnd),
     };
-    let octets = (read_bytes as u64, taken.send_queue.len() as u64);
-    stream.offload(device, begin, octets).await.unwrap();
+    let bytes = (read_bytes as u64, taken.send_queue.len() as u64);
+    stream.offload(device, begin, bytes).await.unwrap();
     assert!(stream.is_offloaded());
     stream
 }

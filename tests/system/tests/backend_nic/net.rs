@@ -202,7 +202,7 @@ impl Checker {
         Checker { over, seen_bytes, thread }
     }
 
-    /// Frames with plaintext, and octets that were searched.
+    /// Frames with plaintext, and bytes that were searched.
     pub fn finish(self) -> (usize, u64) {
         self.over.store(true, Ordering::Relaxed);
         (self.thread.join().unwrap(), self.seen_bytes.load(Ordering::Relaxed))

@@ -9,7 +9,7 @@ use unlade_testkit::Random;
 
 use crate::net::{self, Checker, HOST, IMPAIRED, MARKER, NAME, Net, Program, Side};
 
-/// Octets of an object.
+/// Bytes of an object.
 const OBJECT_BYTES: usize = 3_000_000;
 
 impl Net {
@@ -157,9 +157,9 @@ fn keys_change_between_requests_of_one_connection() {
             stream.flush().unwrap();
             let mut head = Vec::new();
             while !head.ends_with(b"\r\n\r\n") {
-                let mut octet = [0];
-                stream.read_exact(&mut octet).unwrap();
-                head.push(octet[0]);
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
             }
             assert!(head.starts_with(b"HTTP/1.1 206 "), "{}", String::from_utf8_lossy(&head));
             let mut got = vec![0; piece];

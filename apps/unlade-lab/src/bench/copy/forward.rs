@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use unlade_sys::usage::ThreadUsage;
 
-/// Octets of the buffer, and room asked for in the pipe.
+/// Bytes of the buffer, and room asked for in the pipe.
 const BUFFER_BYTES: usize = 256 << 10;
 const PIPE_BYTES: usize = 1 << 20;
 

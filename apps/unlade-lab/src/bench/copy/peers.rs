@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 /// Most connections of a server.
 const CONNECTIONS_MAX: usize = 64;
-/// Most octets of a request.
+/// Most bytes of a request.
 const REQUEST_BYTES_MAX: usize = 4096;
-/// Octets thrown away at a time.
+/// Bytes thrown away at a time.
 const DISCARD_BYTES: usize = 1 << 20;
 /// How often a thread looks whether it is to end.
 const BEAT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -45,7 +45,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one that answers every request with `bytes` octets.
+    /// Starts one that answers every request with `bytes` bytes.
     ///
     /// # Errors
     /// No socket or no memory is to be had.

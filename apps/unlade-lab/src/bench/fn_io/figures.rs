@@ -20,7 +20,7 @@ pub struct Figures {
     pub instance_cpu_us: Option<f64>,
     pub worker_cpu_us: Option<f64>,
     pub gateway_cpu_us: Option<f64>,
-    /// Of starts: from a prefetch's begin to its last octet, and how long it was waited for.
+    /// Of starts: from a prefetch's begin to its last byte, and how long it was waited for.
     pub prefetch_p50_us: Option<f64>,
     pub prefetch_waited_p50_us: Option<f64>,
     pub prefetch_hidden: Option<f64>,

@@ -27,7 +27,7 @@ pub struct Answer {
     pub status: u16,
     pub fields: Vec<(String, String)>,
     pub body: Vec<u8>,
-    /// From before the request's first octet to after the answer's last one.
+    /// From before the request's first byte to after the answer's last one.
     pub took: Duration,
 }
 
@@ -100,41 +100,41 @@ fn ask(
     request.extend_from_slice(body);
     let begin = Instant::now();
     stream.write_all(&request)?;
-    let mut octets = Vec::new();
+    let mut bytes = Vec::new();
     loop {
-        if let Some((mut answer, head_bytes, length)) = head(&octets)? {
+        if let Some((mut answer, head_bytes, length)) = head(&bytes)? {
             if length > BODY_BYTES_MAX {
-                bail!("an answer of {length} octets");
+                bail!("an answer of {length} bytes");
             }
-            while octets.len() < head_bytes + length {
-                more(stream, &mut octets)?;
+            while bytes.len() < head_bytes + length {
+                more(stream, &mut bytes)?;
             }
             answer.took = begin.elapsed();
-            answer.body = octets.split_off(head_bytes);
+            answer.body = bytes.split_off(head_bytes);
             return Ok(answer);
         }
-        if octets.len() > HEAD_BYTES_MAX {
+        if bytes.len() > HEAD_BYTES_MAX {
             bail!("the answer's head is too long");
         }
-        more(stream, &mut octets)?;
+        more(stream, &mut bytes)?;
     }
 }
 
-fn more(stream: &mut TcpStream, octets: &mut Vec<u8>) -> Result<()> {
+fn more(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<()> {
     let mut piece = [0; 16 * 1024];
     let count = stream.read(&mut piece)?;
     if count == 0 {
         bail!("the connection ended within an answer");
     }
-    octets.extend_from_slice(&piece[..count]);
+    bytes.extend_from_slice(&piece[..count]);
     Ok(())
 }
 
-/// The answer without its body, the octets of its head, and of its body.
-fn head(octets: &[u8]) -> Result<Option<(Answer, usize, usize)>> {
+/// The answer without its body, the bytes of its head, and of its body.
+fn head(bytes: &[u8]) -> Result<Option<(Answer, usize, usize)>> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut parsed = httparse::Response::new(&mut fields);
-    let httparse::Status::Complete(head_bytes) = parsed.parse(octets)? else { return Ok(None) };
+    let httparse::Status::Complete(head_bytes) = parsed.parse(bytes)? else { return Ok(None) };
     let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
     let fields = parsed.headers.iter().map(|it| (it.name.to_owned(), text(it.value))).collect();
     let status = parsed.code.unwrap_or_default();

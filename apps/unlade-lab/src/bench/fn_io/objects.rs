@@ -50,18 +50,18 @@ impl Objects {
         let body = Rc::new(Body::from(body));
         self.runtime.block_on(async {
             let mut incoming = self.transport.exchange(request, body).await?;
-            let octets = read_all(&mut *incoming.body, OBJECT_BYTES_MAX).await?;
-            Ok((incoming.head.status, octets.context("the object is too long")?))
+            let bytes = read_all(&mut *incoming.body, OBJECT_BYTES_MAX).await?;
+            Ok((incoming.head.status, bytes.context("the object is too long")?))
         })
     }
 
     fn done(&self, operation: &str, name: &Name, body: Vec<u8>) -> Result<Vec<u8>> {
         let parameters = json!({"Bucket": name.0, "Key": name.1});
-        let (status, octets) = self.ask(operation, parameters, body)?;
+        let (status, bytes) = self.ask(operation, parameters, body)?;
         if !(200..300).contains(&status) {
             bail!("{operation} of {}/{}: status {status}", name.0, name.1);
         }
-        Ok(octets)
+        Ok(bytes)
     }
 
     /// Puts the buckets and inputs of subjects.
@@ -88,7 +88,7 @@ impl Objects {
         Ok(())
     }
 
-    /// An object's octets.
+    /// An object's bytes.
     ///
     /// # Errors
     /// It is not there.
@@ -128,13 +128,13 @@ impl Expected {
     ) -> Result<()> {
         for (subject, names) in made {
             for (suffix, name) in subject.outputs.iter().zip(names) {
-                let octets = objects.get(name)?;
+                let bytes = objects.get(name)?;
                 if !subject.is_sized {
                     let file = directory.join(format!("{}{suffix}", subject.workload.name));
-                    std::fs::write(file, &octets)?;
+                    std::fs::write(file, &bytes)?;
                 }
                 let key = (subject.name.clone(), suffix.clone());
-                self.sums.insert(key, Sha256::digest(&octets).into());
+                self.sums.insert(key, Sha256::digest(&bytes).into());
             }
         }
         let whole = made.iter().filter(|(subject, _)| !subject.is_sized);
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outputs_are_compared_octet_by_octet() {
+    fn outputs_are_compared_byte_by_byte() {
         let dir = tempfile::tempdir().unwrap();
         let keys =
             unlade_s3_store::Keys { access_key_id: "a".into(), secret_access_key: "b".into() };

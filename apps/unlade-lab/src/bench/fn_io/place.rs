@@ -95,7 +95,7 @@ impl Place {
         self.root.join("inputs")
     }
 
-    /// An input's octets.
+    /// An input's bytes.
     ///
     /// # Errors
     /// It is not there.

@@ -11,7 +11,7 @@ use unlade_research_nic::tls::keys::{KeysError, SoftKey};
 
 /// Content of a record.
 const RECORD_BYTES: usize = 16 << 10;
-/// Octets of data in one PDU of the host: what the stack's own limit is.
+/// Bytes of data in one PDU of the host: what the stack's own limit is.
 const PDU_DATA_BYTES: usize = unlade_research_nic::storage::send::PDU_DATA_BYTES_MAX as usize;
 
 /// What hosts write.
@@ -39,12 +39,12 @@ pub struct Controller {
     /// To open with, and to seal with, and how many records were sealed.
     key: Option<SoftKey>,
     sealed: u64,
-    /// Octets of the header of a PDU or record that are there, and octets behind it that are not.
+    /// Bytes of the header of a PDU or record that are there, and bytes behind it that are not.
     header: Vec<u8>,
     left: usize,
     unit_bytes: usize,
     awaited: Awaited,
-    /// Octets of units that are of the command whose data comes.
+    /// Bytes of units that are of the command whose data comes.
     data_bytes: usize,
     capsules: usize,
     completed: usize,
@@ -90,7 +90,7 @@ impl Controller {
         self.key.as_ref().map_or(0, |key| key.prefix_bytes() + key.suffix_bytes())
     }
 
-    /// Octets that a PDU of so many takes.
+    /// Bytes that a PDU of so many takes.
     fn sent_bytes(&self, pdu_bytes: usize) -> usize {
         match self.key {
             Some(_) => pdu_bytes + pdu_bytes.div_ceil(RECORD_BYTES) * self.record_overhead(),
@@ -103,12 +103,12 @@ impl Controller {
         4 * usize::from(header) + 4 * usize::from(data)
     }
 
-    /// Octets of a command without data.
+    /// Bytes of a command without data.
     fn capsule_bytes(&self) -> usize {
         self.sent_bytes(72 + 4 * usize::from(self.writes.digests.header))
     }
 
-    /// Octets that bring a command's data.
+    /// Bytes that bring a command's data.
     fn transfer_bytes(&self) -> usize {
         let write_bytes = self.writes.write_bytes;
         if self.writes.in_capsule {
@@ -120,17 +120,17 @@ impl Controller {
         whole * pdu(PDU_DATA_BYTES) + if rest > 0 { pdu(rest) } else { 0 }
     }
 
-    /// Takes the next octets; appends answers to `out`, each as it is to be sent.
-    pub fn take(&mut self, mut octets: &[u8], out: &mut Vec<Vec<u8>>) {
+    /// Takes the next bytes; appends answers to `out`, each as it is to be sent.
+    pub fn take(&mut self, mut bytes: &[u8], out: &mut Vec<Vec<u8>>) {
         if let Some(heard) = &mut self.heard {
-            heard.extend_from_slice(octets);
+            heard.extend_from_slice(bytes);
         }
         let header_bytes = if self.writes.tls { 5 } else { 8 };
-        while !octets.is_empty() {
+        while !bytes.is_empty() {
             if self.left == 0 {
-                let missing = (header_bytes - self.header.len()).min(octets.len());
-                self.header.extend_from_slice(&octets[..missing]);
-                octets = &octets[missing..];
+                let missing = (header_bytes - self.header.len()).min(bytes.len());
+                self.header.extend_from_slice(&bytes[..missing]);
+                bytes = &bytes[missing..];
                 if self.header.len() < header_bytes {
                     return;
                 }
@@ -138,9 +138,9 @@ impl Controller {
                 self.header.clear();
                 self.left = self.unit_bytes - header_bytes;
             }
-            let taken = self.left.min(octets.len());
+            let taken = self.left.min(bytes.len());
             self.left -= taken;
-            octets = &octets[taken..];
+            bytes = &bytes[taken..];
             if self.left == 0 {
                 self.complete_unit(out);
             }
@@ -202,19 +202,19 @@ impl Controller {
 
     fn answer(&mut self, pdu: &Pdu, digests: Digests, out: &mut Vec<Vec<u8>>) {
         let begun = Instant::now();
-        let mut octets = pdu.without_data(digests);
+        let mut bytes = pdu.without_data(digests);
         if pdu.common(0, digests, 4).layout().has_header_digest {
-            let digest = crc32c::update(0, &octets);
-            octets.extend(digest.to_le_bytes());
+            let digest = crc32c::update(0, &bytes);
+            bytes.extend(digest.to_le_bytes());
         }
         if let Some(key) = &self.key {
-            let mut record = vec![0; octets.len() + self.record_overhead()];
-            let sealed = key.seal(self.sealed, 23, &octets, &mut record);
+            let mut record = vec![0; bytes.len() + self.record_overhead()];
+            let sealed = key.seal(self.sealed, 23, &bytes, &mut record);
             sealed.expect("a record that fits");
             self.sealed += 1;
-            octets = record;
+            bytes = record;
         }
-        out.push(octets);
+        out.push(bytes);
         self.answer_ns += begun.elapsed().as_nanos();
     }
 
@@ -224,9 +224,9 @@ impl Controller {
     /// It is not.
     pub fn check(&mut self, content: &[u8]) -> Result<()> {
         let heard = self.heard.take().context("nothing was kept")?;
-        let octets = self.opened(heard)?;
+        let bytes = self.opened(heard)?;
         let mut written = 0;
-        let mut rest = &octets[..];
+        let mut rest = &bytes[..];
         while !rest.is_empty() {
             let common = CommonHeader::parse(rest)?;
             let pdu = rest.get(..common.bytes as usize).context("all of a PDU")?;
@@ -254,7 +254,7 @@ impl Controller {
             }
         }
         let expected = self.completed * self.writes.write_bytes;
-        ensure!(written == expected, "{written} octets of data, not {expected}");
+        ensure!(written == expected, "{written} bytes of data, not {expected}");
         Ok(())
     }
 
@@ -266,7 +266,7 @@ impl Controller {
             let bytes = 5 + usize::from(u16::from_be_bytes([high, low]));
             let record = rest.get(..bytes).context("all of a record")?;
             rest = &rest[bytes..];
-            // Behind the content is its type, and a tag of 16 octets.
+            // Behind the content is its type, and a tag of 16 bytes.
             let mut plain = vec![0; bytes - key.prefix_bytes() - 16];
             key.open(number, record, &mut plain).context("opening a record")?;
             ensure!(plain.pop() == Some(23), "a record of data");

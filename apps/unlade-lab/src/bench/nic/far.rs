@@ -6,7 +6,7 @@ use unlade_net::packet::{Direction, Segment, TcpFlags, TcpOptions, classify};
 use unlade_net::{FlowKey, SeqNumber};
 use unlade_research_nic::port::{Frame, Port};
 
-/// Octets of a frame that the host sends: acknowledgements, with options.
+/// Bytes of a frame that the host sends: acknowledgements, with options.
 const ANSWER_BYTES: usize = 256;
 /// Where TCP's flags are: Ethernet, IPv4.
 const FLAGS_AT: usize = 34 + 13;
@@ -36,12 +36,12 @@ impl Far {
         }
     }
 
-    /// Sends `octets` of the stream to the host's end of `flow`, `at` octets behind its start, in
+    /// Sends `bytes` of the stream to the host's end of `flow`, `at` bytes behind its start, in
     /// frames of an MSS. False where there is no such connection.
-    pub fn load(&mut self, flow: &FlowKey, at: usize, octets: &[u8]) -> bool {
+    pub fn load(&mut self, flow: &FlowKey, at: usize, bytes: &[u8]) -> bool {
         let Some(ack) = self.next.get(flow).copied() else { return false };
         let mut seq = ISN + 1 + at as u32;
-        for payload in octets.chunks(self.mss_bytes) {
+        for payload in bytes.chunks(self.mss_bytes) {
             let frame = self.frame(*flow, (seq, ack), TcpFlags::ACK, payload);
             seq = seq + payload.len() as u32;
             self.out.push_back(frame);
@@ -70,9 +70,9 @@ impl Far {
         let direction = Direction::ToClient;
         let window = 0xffff;
         let segment = Segment { flow, direction, seq, ack, flags, window, options, payload };
-        let octets = segment.ethernet_frame([4; 6], [2; 6]).expect("a frame that fits");
-        let mut frame = Frame::new(octets.len());
-        assert!(frame.copy_from(&octets));
+        let bytes = segment.ethernet_frame([4; 6], [2; 6]).expect("a frame that fits");
+        let mut frame = Frame::new(bytes.len());
+        assert!(frame.copy_from(&bytes));
         frame
     }
 }
@@ -87,10 +87,10 @@ impl Port for Far {
     }
 
     fn send(&mut self, frame: Frame) -> bool {
-        let octets = frame.as_slice();
-        let flags = octets.get(FLAGS_AT).copied().unwrap_or(0);
+        let bytes = frame.as_slice();
+        let flags = bytes.get(FLAGS_AT).copied().unwrap_or(0);
         if TcpFlags(flags).contains(TcpFlags::SYN)
-            && let Some(found) = classify(octets)
+            && let Some(found) = classify(bytes)
         {
             let next = found.seq + 1;
             self.next.insert(found.flow, next);

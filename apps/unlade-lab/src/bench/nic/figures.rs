@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use std::fmt;
 use unlade_command::output::line;
 
-/// Octets of a GiB.
+/// Bytes of a GiB.
 pub const GIB: f64 = (1_u64 << 30) as f64;
 
 /// What a stream took.

@@ -30,7 +30,7 @@ const BURST_PACKETS: usize = 8;
 /// Bursts that are measured at least.
 const BURSTS_MIN: usize = 16_384;
 const MSS_BYTES: usize = 1448;
-/// Octets that a record has beside its content: header, type and tag.
+/// Bytes that a record has beside its content: header, type and tag.
 const OVERHEAD_BYTES: usize = 5 + 1 + 16;
 /// Content of a record that fills a burst.
 const CONTENT_BYTES: usize = BURST_PACKETS * MSS_BYTES - OVERHEAD_BYTES;
@@ -135,7 +135,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Gives each flow a record in turn; `at` octets of each stream were before.
+    /// Gives each flow a record in turn; `at` bytes of each stream were before.
     fn load(&mut self, record: &[u8], at: usize) -> Result<()> {
         for index in 0..self.ids.len() {
             let (local, remote) = addresses(index);
@@ -166,7 +166,7 @@ impl Bed {
                 if bytes < content_bytes {
                     break;
                 }
-                ensure!(bytes == content_bytes, "a flow has {bytes} octets of {content_bytes}");
+                ensure!(bytes == content_bytes, "a flow has {bytes} bytes of {content_bytes}");
                 (burst, bytes) = (burst + 1, 0);
             }
             host_ns += polled.elapsed().as_nanos();
@@ -214,7 +214,7 @@ fn measure(case: &Case) -> Result<PacketCost> {
     let much = decrypted_bytes as f64 > 0.9 * case.packets() * MSS_BYTES as f64;
     ensure!(
         much == (case.records == Records::Offload),
-        "{case:?}: the device did {decrypted_bytes} octets"
+        "{case:?}: the device did {decrypted_bytes} bytes"
     );
     let cache = CacheStats {
         hits: after.cache.hits - before.cache.hits,
@@ -233,13 +233,13 @@ fn measure(case: &Case) -> Result<PacketCost> {
 pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
     line(format_args!(
         "{:>7}  {:<8}{:>10}{:>11}{:>8}{:>8}{:>10}{:>10}",
-        "flows", "", "host ns", "engine ns", "hits", "misses", "evictions", "octets"
+        "flows", "", "host ns", "engine ns", "hits", "misses", "evictions", "bytes"
     ))?;
     for flows in FLOWS {
         let visits = BURSTS_MIN.div_ceil(flows);
         compare(flows, visits, if quick { 1 } else { 3 }, sink)?;
     }
-    line("  each a packet; octets: moved between device and host for contexts")
+    line("  each a packet; bytes: moved between device and host for contexts")
 }
 
 fn compare(flows: usize, visits: usize, rounds: usize, sink: &mut Sink) -> Result<()> {

@@ -16,11 +16,11 @@ use zeroize::Zeroizing;
 
 /// What the application writes from, again and again: iperf's message of 256 KiB.
 const CONTENT_BYTES: usize = 256 << 10;
-/// Octets that the application writes at once: it waits until there is room for so many, as one does
+/// Bytes that the application writes at once: it waits until there is room for so many, as one does
 /// that is woken by a low-water mark. Records that are written one by one as acknowledgements come
 /// would leave in small segments.
 const BATCH_BYTES: usize = 256 << 10;
-/// Octets of a record beside its content, at most.
+/// Bytes of a record beside its content, at most.
 const OVERHEAD_BYTES: usize = 64;
 /// TCP's buffers in each direction.
 const BUFFER_BYTES: u32 = 1 << 20;
@@ -162,7 +162,7 @@ impl Host {
         tcp.is_some_and(|tcp| tcp.acknowledged() == tcp.send_end())
     }
 
-    /// Octets that were read.
+    /// Bytes that were read.
     pub fn read_bytes(&self) -> usize {
         self.read_bytes
     }

@@ -1,4 +1,4 @@
-//! One request at a time: from the request to the last octet of the object that answers it.
+//! One request at a time: from the request to the last byte of the object that answers it.
 //!
 //! The wire has no delay and the far end has its answers beforehand, so what is measured is the work
 //! of host and engine, and, where they have a processor each, how it overlaps.
@@ -21,21 +21,21 @@ use unlade_research_nic::threads::{Threads, ThreadsConfig};
 use unlade_research_nic::tls::keys::SoftKey;
 use unlade_research_tcp::Time;
 
-/// Octets of payload in a frame.
+/// Bytes of payload in a frame.
 const MSS_BYTES: usize = 1448;
 /// Sizes of objects.
 const OBJECTS_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1024 << 10];
-/// Octets of a request's content.
+/// Bytes of a request's content.
 const REQUEST_BYTES: usize = 128;
 /// Content of a record of an object.
 const RECORD_BYTES: usize = 16 << 10;
-/// Octets of all objects of a round, as far as that makes neither too few requests nor too many.
+/// Bytes of all objects of a round, as far as that makes neither too few requests nor too many.
 const ROUND_BYTES: usize = 4 << 20;
 const REQUESTS_MIN: usize = 12;
 const REQUESTS_MAX: usize = 96;
 /// Requests of a round that are not counted: caches, and TCP's timers, are cold.
 const WARMING: usize = 4;
-/// Octets of all buffers that NVMe reads into: more than a core's caches.
+/// Bytes of all buffers that NVMe reads into: more than a core's caches.
 const REGION_BYTES: usize = 32 << 20;
 /// Turns of a request, before something is wrong.
 const TURNS_MAX: u64 = 1 << 30;
@@ -293,7 +293,7 @@ fn round(
             let opened = engine.report().machines.rx_tls_decrypted_bytes as f64;
             let much = opened > 0.9 * (requests * object_bytes) as f64;
             let right = much == (records == Records::Offload);
-            ensure!(right, "{way:?}: the device opened {opened} octets");
+            ensure!(right, "{way:?}: the device opened {opened} bytes");
             took
         }
         Way::Reads(how, tls) => {

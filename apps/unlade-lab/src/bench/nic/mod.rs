@@ -36,23 +36,23 @@ stream: one connection of TLS 1.3 with AES-128-GCM over a TCP in user space, by 
 
 flows: packets of many flows in bursts of 8, round robin, into one engine whose memory for contexts \
 is 4 MiB (20,164 contexts): what a packet costs host and engine, how often its context is missing, \
-and how many octets a device would move for that. The host has a TCP and, where there are records, \
+and how many bytes a device would move for that. The host has a TCP and, where there are records, \
 a record layer for each flow. All frames are made beforehand and none is seen twice, so they come \
 from memory however many flows there are. Misses are counted, not paid for: contexts of this engine \
 are in the same memory in any case.
 
 tap: one connection of the kernel's TCP between two network namespaces that the part makes, sent and \
 received, through the engine of `unlade nic run`: plain TCP, records by aws-lc in the host, records \
-by the engine. Wire `large` takes 64 KiB at once as it comes, wire `mtu` frames of 1500 octets. Host \
+by the engine. Wire `large` takes 64 KiB at once as it comes, wire `mtu` frames of 1500 bytes. Host \
 cost is the thread's that owns the socket, with its system calls. The kernel's work on packets is \
 charged to whoever runs it: sending mostly to the host, but what the TAP device delivers (segments \
 and acknowledgements, of both ends) to the engine. The peer throws away what it gets unread, or \
 sends what was sealed beforehand. Needs root and /dev/net/tun.
 
-nvme: reads of 4 KiB to 1 MiB over NVMe/TCP, 1, 8 and 64 at a time, into buffers that are in no cache (128 MiB in turn). Without digests and with a copy (nvme); with both digests by the host and a copy (software); and with digests checked and data placed by the device (offload). The same in records of TLS 1.3 with AES-128-GCM, opened by aws-lc or by the device. The far end is a model whose answers are there beforehand. Host and engine take turns. Then writes, from as much memory: their data lies where the application has it and is sent from there, without digests (nvme), with both digests computed by the host (software), or filled in by the device (offload). Up to 8 KiB goes with the command, more after the controller has asked for it. Over TLS software makes records with aws-lc, the device seals on the way out. The far end follows what comes by lengths, asks and completes; for each case a round is checked before, octet for octet.
+nvme: reads of 4 KiB to 1 MiB over NVMe/TCP, 1, 8 and 64 at a time, into buffers that are in no cache (128 MiB in turn). Without digests and with a copy (nvme); with both digests by the host and a copy (software); and with digests checked and data placed by the device (offload). The same in records of TLS 1.3 with AES-128-GCM, opened by aws-lc or by the device. The far end is a model whose answers are there beforehand. Host and engine take turns. Then writes, from as much memory: their data lies where the application has it and is sent from there, without digests (nvme), with both digests computed by the host (software), or filled in by the device (offload). Up to 8 KiB goes with the command, more after the controller has asked for it. Over TLS software makes records with aws-lc, the device seals on the way out. The far end follows what comes by lengths, asks and completes; for each case a round is checked before, byte for byte.
 
 latency: one request at a time, and an object of 4 KiB to 1 MiB for it: what passes from the request \
-to the object's last octet in the application. Plain TCP; records by aws-lc or by the device; reads \
+to the object's last byte in the application. Plain TCP; records by aws-lc or by the device; reads \
 over NVMe/TCP and over NVMe/TCP in TLS, with digests and copies by the host or by the device; and \
 with the device doing the records only (offload-tls). The far end answers at once and the wire has \
 no delay, so this is processing alone. Two cores: host and engine have one each and overlap, and \

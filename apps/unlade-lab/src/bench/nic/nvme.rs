@@ -26,13 +26,13 @@ use unlade_research_nic::tls::Mode;
 use unlade_research_nic::tls::keys::SoftKey;
 use unlade_research_tcp::{Id, Time};
 
-/// Octets of payload in a frame.
+/// Bytes of payload in a frame.
 pub const MSS_BYTES: usize = 1448;
 const READS_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 pub const DEPTHS: [u16; 3] = [1, 8, 64];
-/// Octets that are read in a round; all of them are in memory, in frames.
+/// Bytes that are read in a round; all of them are in memory, in frames.
 const ROUND_BYTES: usize = 32 << 20;
-/// Octets of all buffers.
+/// Bytes of all buffers.
 const REGION_BYTES: usize = 128 << 20;
 pub const BLOCK_BYTES: u32 = 4096;
 /// Content of a record.
@@ -250,12 +250,12 @@ impl Pair {
 pub fn check(case: &Case, engine: &Engine<Responder>, region: &mut Region) -> Result<()> {
     let read = region.iter_mut().rev().take(case.reads);
     for buffer in read {
-        ensure!(buffer.iter().all(|octet| *octet == CONTENT), "data is not what was sent");
+        ensure!(buffer.iter().all(|byte| *byte == CONTENT), "data is not what was sent");
         buffer.fill(0);
     }
     let placed = engine.report().pdus.rx_placed_bytes as f64;
     let much = placed > 0.9 * (case.reads * case.read_bytes) as f64;
-    ensure!(much == (case.how == How::Offload), "{case:?}: the device placed {placed} octets");
+    ensure!(much == (case.how == How::Offload), "{case:?}: the device placed {placed} bytes");
     Ok(())
 }
 

@@ -14,14 +14,14 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use unlade_command::namespace::inside;
 
-/// Octets that are taken at once.
+/// Bytes that are taken at once.
 const AT_ONCE_BYTES: usize = 1 << 20;
 /// How long the other end may be silent.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the next connection is for.
 pub enum Ask {
-    /// So many octets come; nobody looks at them.
+    /// So many bytes come; nobody looks at them.
     Swallow { bytes: usize },
     /// The first `bytes` of `stream` come, and nothing else.
     Compare { stream: Arc<Vec<u8>>, bytes: usize },
@@ -115,14 +115,14 @@ fn answer(listener: &TcpListener, ask: &Ask) -> Result<()> {
     }
 }
 
-/// Takes octets without having them copied (MSG_TRUNC, tcp(7)).
+/// Takes bytes without having them copied (MSG_TRUNC, tcp(7)).
 fn swallow(tcp: &TcpStream, bytes: usize) -> Result<()> {
     let mut left = bytes;
     let mut room = vec![0_u8; AT_ONCE_BYTES];
     while left > 0 {
         let most = left.min(AT_ONCE_BYTES);
         let (_, got) = rustix::net::recv(tcp, &mut room[..most], RecvFlags::TRUNC)?;
-        ensure!(got > 0, "the stream has ended, with {left} octets to come");
+        ensure!(got > 0, "the stream has ended, with {left} bytes to come");
         left -= got.min(left);
     }
     Ok(())

@@ -8,7 +8,7 @@ use unlade_net::{FlowKey, SeqNumber};
 use unlade_research_nic::port::{Frame, Port};
 use unlade_research_nic::tls::keys::{Secrets, SoftKey};
 
-/// Octets of a frame's headers, and a few.
+/// Bytes of a frame's headers, and a few.
 const HEADERS_BYTES: usize = 128;
 /// What it acknowledges at once: what a receiver merges that does not count packets.
 const ACKNOWLEDGED_BYTES: u32 = 64 << 10;
@@ -48,16 +48,16 @@ pub struct Responder {
 /// What is sent is answers: the next one when the host has sent so much more.
 #[derive(Debug, Clone, Copy)]
 pub struct Answers {
-    /// Octets of a question.
+    /// Bytes of a question.
     pub question_bytes: u32,
-    /// Octets of an answer.
+    /// Bytes of an answer.
     pub answer_bytes: usize,
     /// Where in the host's stream questions start.
     start: SeqNumber,
 }
 
 impl Answers {
-    /// Of so many octets each.
+    /// Of so many bytes each.
     pub fn new(question_bytes: u32, answer_bytes: usize) -> Answers {
         Answers { question_bytes, answer_bytes, start: SeqNumber(0) }
     }
@@ -170,13 +170,13 @@ impl Responder {
             options,
             payload,
         };
-        let octets = segment.ethernet_frame([4; 6], [2; 6]).expect("a frame that fits");
+        let bytes = segment.ethernet_frame([4; 6], [2; 6]).expect("a frame that fits");
         let mut frame = Frame::new(self.mss_bytes + HEADERS_BYTES);
-        assert!(frame.copy_from(&octets));
+        assert!(frame.copy_from(&bytes));
         frame
     }
 
-    /// Looks at a frame's headers; returns how many octets at the end of its payload are new.
+    /// Looks at a frame's headers; returns how many bytes at the end of its payload are new.
     fn hear(&mut self, headers: &[u8], payload_bytes: usize) -> usize {
         if self.flow.is_none() {
             let found = classify(headers).expect("a segment");
@@ -208,9 +208,9 @@ impl Responder {
         if let Some(controller) = &mut self.controller {
             controller.take(fresh, &mut self.said);
         }
-        for octets in std::mem::take(&mut self.said) {
-            let frame = self.frame(flow, self.tail, TcpFlags::ACK, &octets);
-            self.tail = self.tail + octets.len() as u32;
+        for bytes in std::mem::take(&mut self.said) {
+            let frame = self.frame(flow, self.tail, TcpFlags::ACK, &bytes);
+            self.tail = self.tail + bytes.len() as u32;
             self.frames.push_back((self.tail, frame));
         }
     }
@@ -223,7 +223,7 @@ impl Responder {
             self.acknowledgement = frame.as_slice().to_vec();
         }
         let tcp = &mut self.acknowledgement[TCP_AT..];
-        // Where TCP expects the next octet, or the acknowledgement does not count.
+        // Where TCP expects the next byte, or the acknowledgement does not count.
         tcp[4..8].copy_from_slice(&self.sent.0.to_be_bytes());
         tcp[8..12].copy_from_slice(&self.next.0.to_be_bytes());
         tcp[16..18].fill(0);
@@ -252,9 +252,9 @@ impl Port for Responder {
     }
 
     fn send(&mut self, frame: Frame) -> bool {
-        let octets = frame.as_slice();
-        let data_at = TCP_AT + usize::from(octets[TCP_AT + 12] >> 4) * 4;
-        let (headers, payload) = octets.split_at(data_at);
+        let bytes = frame.as_slice();
+        let data_at = TCP_AT + usize::from(bytes[TCP_AT + 12] >> 4) * 4;
+        let (headers, payload) = bytes.split_at(data_at);
         let sent = self.send_parts(headers, payload);
         self.recycle(frame);
         sent

@@ -20,15 +20,15 @@ use unlade_research_nic::queue::{QueueConfig, pair};
 use unlade_research_nic::threads::{Threads, ThreadsConfig};
 use unlade_research_tcp::Time;
 
-/// Octets of payload in a frame.
+/// Bytes of payload in a frame.
 const MSS_BYTES: usize = 1448;
 /// Pauses between two looks of a host that has nothing to do: each look takes a line of the rings
 /// from the engine.
 const IDLE_PAUSES: usize = 50;
 const RECORDS_BYTES: [usize; 4] = [2 << 10, 4 << 10, 8 << 10, 16 << 10];
-/// Octets that are sent in a round.
+/// Bytes that are sent in a round.
 const SENT_BYTES: usize = 128 << 20;
-/// Octets that are received in a round; they are sealed before, and all in memory.
+/// Bytes that are received in a round; they are sealed before, and all in memory.
 const RECEIVED_BYTES: usize = 16 << 20;
 
 /// What the host does.
@@ -184,7 +184,7 @@ fn check(case: &Case, engine: &Engine<Responder>) -> Result<()> {
         What::Receive => report.machines.rx_tls_decrypted_bytes,
     };
     let much = worked as f64 > 0.9 * case.bytes();
-    ensure!(much == (case.records == Records::Offload), "{case:?}: the device did {worked} octets");
+    ensure!(much == (case.records == Records::Offload), "{case:?}: the device did {worked} bytes");
     Ok(())
 }
 

@@ -36,15 +36,15 @@ use unlade_tls::RecordLayer;
 const RECORD_BYTES: usize = 16 << 10;
 /// What the application writes from, again and again.
 const CONTENT_BYTES: usize = 256 << 10;
-/// Octets that are written or read at once.
+/// Bytes that are written or read at once.
 const AT_ONCE_BYTES: usize = unlade_nic_inline::terminator::stream::WRITE_BYTES;
-/// Octets that are there before the host is woken to read.
+/// Bytes that are there before the host is woken to read.
 const WAKE_BYTES: usize = 128 << 10;
-/// Octets that the host's TCP takes before whoever writes has to wait.
+/// Bytes that the host's TCP takes before whoever writes has to wait.
 const SEND_BYTES: usize = 4 << 20;
-/// Octets of a round.
+/// Bytes of a round.
 const ROUND_BYTES: usize = 64 << 20;
-/// Octets of the round before the first, in which all are compared.
+/// Bytes of the round before the first, in which all are compared.
 const CHECKED_BYTES: usize = 4 << 20;
 /// TLS 1.3 and its TLS_AES_128_GCM_SHA256.
 const VERSION: u16 = 0x0304;
@@ -82,7 +82,7 @@ struct Case {
     what: What,
     records: Records,
     bytes: usize,
-    /// All octets are compared, and nothing is measured.
+    /// All bytes are compared, and nothing is measured.
     checked: bool,
 }
 
@@ -96,7 +96,7 @@ struct Streams {
 }
 
 impl Streams {
-    /// Of so many octets of content.
+    /// Of so many bytes of content.
     fn new(bytes: usize) -> Result<Streams> {
         let content: Vec<u8> = (0..CONTENT_BYTES).map(|at| (at * 7 + (at >> 9)) as u8).collect();
         let plain: Vec<u8> = content.iter().copied().cycle().take(bytes).collect();
@@ -215,7 +215,7 @@ impl Host<'_> {
             if worked as f64 > 0.5 * case.bytes as f64 {
                 return Ok(());
             }
-            ensure!(Instant::now() < deadline, "{case:?}: the device did {worked} octets");
+            ensure!(Instant::now() < deadline, "{case:?}: the device did {worked} bytes");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -306,8 +306,8 @@ impl Host<'_> {
         Ok(cost)
     }
 
-    fn compare(&self, case: &Case, at: usize, octets: &[u8]) -> Result<()> {
-        let right = !case.checked || self.streams.plain.get(at..at + octets.len()) == Some(octets);
+    fn compare(&self, case: &Case, at: usize, bytes: &[u8]) -> Result<()> {
+        let right = !case.checked || self.streams.plain.get(at..at + bytes.len()) == Some(bytes);
         ensure!(right, "{case:?}: what came at {at} is not what was sent");
         Ok(())
     }
@@ -421,7 +421,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_octet_arrives_whoever_seals_and_the_wire_has_the_same_records() {
+    fn every_byte_arrives_whoever_seals_and_the_wire_has_the_same_records() {
         let room = match Room::new() {
             Ok(room) => room,
             Err(error) => {

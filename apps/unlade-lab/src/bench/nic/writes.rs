@@ -23,9 +23,9 @@ use unlade_research_nic::tls::Mode;
 use unlade_research_tcp::{Id, Time};
 
 const WRITES_BYTES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-/// Octets that are written in a round.
+/// Bytes that are written in a round.
 const ROUND_BYTES: usize = 32 << 20;
-/// Octets of all buffers.
+/// Bytes of all buffers.
 const REGION_BYTES: usize = 128 << 20;
 /// Data up to here goes with its command (IOCCSZ).
 const IN_CAPSULE_BYTES: usize = 8 << 10;
@@ -147,7 +147,7 @@ impl Pair {
         let bytes = (case.count * case.write_bytes) as u64;
         let worked = if case.tls { machines } else { pdus }.tx_tls_encrypted_bytes;
         let right = if case.how == How::Offload { worked > bytes } else { worked == 0 };
-        ensure!(right, "{case:?}: the device worked on {worked} octets");
+        ensure!(right, "{case:?}: the device worked on {worked} bytes");
         ensure!(counters.tx_dropped == 0, "{case:?}: {} dropped", counters.tx_dropped);
         let completed = self.engine.port().far().map(|controller| controller.completed());
         ensure!(completed == Some(case.count), "{case:?}: {completed:?} are complete");
@@ -179,10 +179,10 @@ fn initiator(stack: &mut Stack, id: Id, case: &Case) -> Result<Initiator> {
     Initiator::connect(stack, id, config, opening).context("starting the initiator")
 }
 
-/// Buffers of so many octets.
-fn region(write_bytes: usize, octets: usize) -> Vec<Bytes> {
+/// Buffers of so many bytes.
+fn region(write_bytes: usize, bytes: usize) -> Vec<Bytes> {
     let buffer: Vec<u8> = CONTENT.iter().copied().cycle().take(write_bytes).collect();
-    (0..octets.div_ceil(write_bytes)).map(|_| Bytes::from(buffer.clone())).collect()
+    (0..bytes.div_ceil(write_bytes)).map(|_| Bytes::from(buffer.clone())).collect()
 }
 
 /// Runs the writes of the part.
@@ -204,7 +204,7 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
     Ok(())
 }
 
-/// Every octet that the far end gets is right.
+/// Every byte that the far end gets is right.
 fn checked(case: Case, region: &[Bytes]) -> Result<()> {
     let count = CHECKED.min(case.count);
     let mut pair = Pair::new(Case { count, ..case }, true)?;

@@ -47,12 +47,12 @@ pub fn checksum_of(words: u64) -> u16 {
     fold(words)
 }
 
-/// Octets that are summed at once.
+/// Bytes that are summed at once.
 const BLOCK_BYTES: usize = 64;
 
 /// Sum of 16-bit words; 64 bits hold that of any buffer.
 ///
-/// The sum is the same in either byte order, but for the order of its own octets (RFC 1071 §2), and
+/// The sum is the same in either byte order, but for the order of its own bytes (RFC 1071 §2), and
 /// wide words may be added as they lie in memory: their carries are folded in the end.
 fn sum(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
@@ -101,23 +101,23 @@ mod tests {
 
     #[test]
     fn a_segment_in_two_parts_has_the_checksum_of_the_whole() {
-        let octets: Vec<u8> = (0..3000u32).map(|at| ((at * at) >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..3000u32).map(|at| ((at * at) >> 3) as u8).collect();
         let (source, destination) = ([10, 0, 0, 1].into(), [192, 168, 255, 2].into());
         for whole in [20, 21, 60, 85, 1468, 1469, 3000] {
             for at in [0, 2, 20, 60, 64, 130].into_iter().filter(|at| *at <= whole) {
-                let (header, payload) = octets[..whole].split_at(at);
+                let (header, payload) = bytes[..whole].split_at(at);
                 let parts = transport_checksum_parts(source, destination, header, payload);
-                assert_eq!(parts, transport_checksum(source, destination, &octets[..whole]));
+                assert_eq!(parts, transport_checksum(source, destination, &bytes[..whole]));
             }
         }
     }
 
     #[test]
     fn long_buffers_sum_as_words_one_by_one() {
-        let octets: Vec<u8> =
+        let content: Vec<u8> =
             (0..4096u32).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
         for (start, length) in (0..200).map(|at| (at % 7, at * 19)).chain([(0, 64), (1, 4095)]) {
-            let bytes = &octets[start..start + length];
+            let bytes = &content[start..start + length];
             let words: u64 = bytes
                 .chunks(2)
                 .map(|word| u64::from(word[0]) << 8 | word.get(1).map_or(0, |&low| low.into()))

@@ -28,8 +28,8 @@ pub struct Classified {
 }
 
 impl Classified {
-    /// Octets of sequence space that the segment takes: its payload, SYN and FIN.
-    pub fn sequence_octets(&self) -> u32 {
+    /// Bytes of sequence space that the segment takes: its payload, SYN and FIN.
+    pub fn sequence_bytes(&self) -> u32 {
         let counts = |flag| u32::from(self.flags.contains(flag));
         self.payload_bytes as u32 + counts(TcpFlags::SYN) + counts(TcpFlags::FIN)
     }

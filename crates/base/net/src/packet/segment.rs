@@ -65,7 +65,7 @@ impl Segment<'static> {
         let mut reset = Segment::reset(stray.flow, Direction::ToClient, stray.ack);
         if !stray.flags.contains(TcpFlags::ACK) {
             reset.seq = SeqNumber(0);
-            reset.ack = stray.seq + stray.sequence_octets();
+            reset.ack = stray.seq + stray.sequence_bytes();
             reset.flags = TcpFlags::RST | TcpFlags::ACK;
         }
         Some(reset)

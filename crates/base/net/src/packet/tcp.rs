@@ -47,7 +47,7 @@ impl BitOr for TcpFlags {
 /// One option of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpOption<'b> {
-    /// Largest segment the sender takes, octets.
+    /// Largest segment the sender takes, bytes.
     Mss(u16),
     /// Shift of the windows that the sender announces (RFC 7323 §2).
     WindowScale(u8),
@@ -197,7 +197,7 @@ impl<'b> TcpOption<'b> {
 /// The options that a segment made here can carry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// Largest segment the sender takes, octets.
+    /// Largest segment the sender takes, bytes.
     pub mss: Option<u16>,
     /// Shift of the windows that the sender announces.
     pub window_scale: Option<u8>,
@@ -208,7 +208,7 @@ pub struct TcpOptions {
 }
 
 impl TcpOptions {
-    /// Appends the options, padded to a multiple of four octets.
+    /// Appends the options, padded to a multiple of four bytes.
     fn emit(&self, out: &mut Vec<u8>) {
         const NOP: u8 = 1;
         let start = out.len();

@@ -45,7 +45,7 @@ fn a_frame_as_linux_sends_it_is_understood() {
     assert_eq!(found.flow.service, "10.0.0.1:40000".parse().unwrap());
     assert_eq!(found.flags, TcpFlags::SYN | TcpFlags::ACK);
     assert_eq!((found.seq, found.ack), (SeqNumber(0x1234_5678), SeqNumber(0xaabb_ccdd)));
-    assert_eq!((found.payload_bytes, found.sequence_octets()), (0, 1));
+    assert_eq!((found.payload_bytes, found.sequence_bytes()), (0, 1));
     assert_eq!(FlowKey::of_frame(&frame), Some(found.flow));
 }
 
@@ -147,11 +147,11 @@ fn addresses() -> impl Strategy<Value = (IpAddr, IpAddr)> {
     prop_oneof![
         any::<([u8; 4], [u8; 4])>().prop_map(|(a, b)| (a.into(), b.into())),
         any::<([u8; 15], [u8; 15])>().prop_map(|(a, b)| {
-            // A first octet that is not zero: not an IPv4-mapped address.
+            // A first byte that is not zero: not an IPv4-mapped address.
             let of = |rest: [u8; 15]| {
-                let mut octets = [0xfd; 16];
-                octets[1..].copy_from_slice(&rest);
-                IpAddr::from(octets)
+                let mut bytes = [0xfd; 16];
+                bytes[1..].copy_from_slice(&rest);
+                IpAddr::from(bytes)
             };
             (of(a), of(b))
         }),

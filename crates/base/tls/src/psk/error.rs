@@ -14,9 +14,9 @@ pub enum PskError {
     #[error("the peer does not speak TLS (first byte {0:#04x}); is it a port without TLS?")]
     NotTls(u8),
     /// The far end sends without ever finishing.
-    #[error("the peer sent {bytes} octets without finishing the handshake")]
+    #[error("the peer sent {bytes} bytes without finishing the handshake")]
     TooMuchInput {
-        /// Octets of handshake records.
+        /// Bytes of handshake records.
         bytes: usize,
     },
     /// The far end broke the protocol.

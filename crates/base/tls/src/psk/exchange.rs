@@ -58,7 +58,7 @@ impl Share {
     }
 }
 
-/// Octets that nobody can foresee.
+/// Bytes that nobody can foresee.
 pub(super) fn random() -> Result<[u8; 32], PskError> {
     let mut bytes = [0; 32];
     aws_lc_rs::rand::fill(&mut bytes).map_err(|_| PskError::Internal("no randomness"))?;

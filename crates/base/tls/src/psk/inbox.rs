@@ -7,7 +7,7 @@ use crate::keys::Keys;
 use crate::psk::error::PskError;
 use crate::seal;
 
-/// Most octets that a peer may send before the end of the handshake.
+/// Most bytes that a peer may send before the end of the handshake.
 pub(super) const HANDSHAKE_BYTES_MAX: usize = 32 * 1024;
 /// Longest handshake message.
 const MESSAGE_BYTES_MAX: usize = 1 << 14;
@@ -16,7 +16,7 @@ const IDLE_RECORDS_MAX: u32 = 4;
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const HEADER_BYTES: usize = 5;
 
-/// Received octets that are not used up.
+/// Received bytes that are not used up.
 #[derive(Default)]
 pub(super) struct Inbox {
     incoming: Vec<u8>,
@@ -28,8 +28,8 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    pub(super) fn push(&mut self, octets: &[u8]) {
-        self.incoming.extend_from_slice(octets);
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.incoming.extend_from_slice(bytes);
     }
 
     /// The next whole message with its header, where it is there.

@@ -46,24 +46,24 @@ impl<'a> Fields<'a> {
         Ok(u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// A vector with one octet of length.
+    /// A vector with one byte of length.
     fn short(&mut self) -> Result<&'a [u8], PskError> {
         let bytes = self.u8()?.into();
         self.take(bytes)
     }
 
-    /// A vector with two octets of length.
+    /// A vector with two bytes of length.
     fn long(&mut self) -> Result<&'a [u8], PskError> {
         let bytes = self.u16()?.into();
         self.take(bytes)
     }
 
     fn end(&self) -> Result<(), PskError> {
-        if self.0.is_empty() { Ok(()) } else { Err(PskError::decode("octets behind a message")) }
+        if self.0.is_empty() { Ok(()) } else { Err(PskError::decode("bytes behind a message")) }
     }
 }
 
-/// Appends what `fill` writes with its length in two octets before it.
+/// Appends what `fill` writes with its length in two bytes before it.
 fn long(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0, 0]);
@@ -157,7 +157,7 @@ pub(super) struct ClientHello<'a> {
     pub(super) shares: Vec<(u16, &'a [u8])>,
     pub(super) identities: Vec<&'a [u8]>,
     pub(super) binders: Vec<&'a [u8]>,
-    /// Octets before the binders.
+    /// Bytes before the binders.
     pub(super) binders_at: usize,
     versions: &'a [u8],
     modes: &'a [u8],
@@ -171,7 +171,7 @@ impl<'a> ClientHello<'a> {
         fields.take(4 + 2 + 32)?;
         let session = fields.short()?;
         if session.len() > 32 {
-            return Err(PskError::decode("a session identifier above 32 octets"));
+            return Err(PskError::decode("a session identifier above 32 bytes"));
         }
         let suites = numbers(fields.long()?)?;
         let compression = fields.short()?;

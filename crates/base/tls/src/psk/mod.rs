@@ -31,11 +31,11 @@ use zeroize::Zeroizing;
 
 use crate::suite::{Suite, TLS13};
 
-/// Longest identity taken, octets: two NQNs of 223 and a digest fit well.
+/// Longest identity taken, bytes: two NQNs of 223 and a digest fit well.
 pub const IDENTITY_BYTES_MAX: usize = 1024;
-/// Shortest key taken, octets: RFC 9257 §6 wants as much entropy.
+/// Shortest key taken, bytes: RFC 9257 §6 wants as much entropy.
 pub const KEY_BYTES_MIN: usize = 16;
-/// Longest key taken, octets.
+/// Longest key taken, bytes.
 pub const KEY_BYTES_MAX: usize = 64;
 
 /// The hash that a key goes with; it decides the cipher suite.
@@ -82,7 +82,7 @@ impl Psk {
             return Err(PskError::Key("its identity is empty or too long"));
         }
         if !(KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&self.key.len()) {
-            return Err(PskError::Key("it is shorter than 16 octets or longer than 64"));
+            return Err(PskError::Key("it is shorter than 16 bytes or longer than 64"));
         }
         Ok(())
     }

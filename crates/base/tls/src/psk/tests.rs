@@ -7,7 +7,7 @@ fn psk(hash: Hash, byte: u8) -> Psk {
     Psk { identity: b"NVMe0R01 host subsystem".to_vec(), key: vec![byte; 32].into(), hash }
 }
 
-/// Runs a handshake in pieces of so many octets, with `change` applied to what the client (true)
+/// Runs a handshake in pieces of so many bytes, with `change` applied to what the client (true)
 /// or the server (false) sends.
 fn run(
     client_psk: Psk,
@@ -48,7 +48,7 @@ fn carry(from: &mut RecordLayer, to: &mut RecordLayer, text: &[u8]) {
 }
 
 #[test]
-fn both_ends_agree_however_the_octets_arrive() {
+fn both_ends_agree_however_the_bytes_arrive() {
     for hash in [Hash::Sha256, Hash::Sha384] {
         for piece_bytes in [1, 2, 5, 7, 64, 100_000] {
             let (client, server) = run(psk(hash, 7), psk(hash, 7), piece_bytes, |_, _| {});
@@ -101,10 +101,10 @@ fn a_key_that_is_too_short_or_unnamed_is_refused() {
     assert!(matches!(Client::new(unnamed, &mut Vec::new()), Err(PskError::Key(_))));
 }
 
-/// Flips each octet of each flight in turn: nobody may end with a connection that the other end
+/// Flips each byte of each flight in turn: nobody may end with a connection that the other end
 /// would not have, nor panic.
 #[test]
-fn no_changed_octet_of_a_flight_is_taken() {
+fn no_changed_byte_of_a_flight_is_taken() {
     for from_client in [true, false] {
         for at in 0..400 {
             let mut done = false;
@@ -121,7 +121,7 @@ fn no_changed_octet_of_a_flight_is_taken() {
                 });
             if done && !immaterial {
                 let both = matches!((&client, &server), (Ok(Some(_)), Ok(Some(_))));
-                assert!(!both, "octet {at} of the {from_client} flight changed unnoticed");
+                assert!(!both, "byte {at} of the {from_client} flight changed unnoticed");
             }
         }
     }

@@ -114,7 +114,7 @@ impl Drop for Fixture {
     }
 }
 
-/// Octets that do not repeat soon, the same for the same seed.
+/// Bytes that do not repeat soon, the same for the same seed.
 pub fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut next = || {

@@ -275,14 +275,14 @@ fn pipelined_requests_are_answered_in_order_whatever_the_cuts() {
 }
 
 #[test]
-fn a_head_may_come_octet_by_octet() {
+fn a_head_may_come_byte_by_byte() {
     let fixture = fixture();
     fixture.write("x", 3);
     let mut client = fixture.client();
     let filler = "y".repeat(900);
     let head = format!("GET /x HTTP/1.1\r\nHost: a\r\nFiller: {filler}\r\n\r\n");
-    for octet in head.as_bytes() {
-        client.send(&[*octet]);
+    for byte in head.as_bytes() {
+        client.send(&[*byte]);
     }
     assert_eq!(client.read_response("GET").status, 200);
 }
@@ -337,7 +337,7 @@ fn slow_idle_and_stalled_clients_are_dropped() {
             std::thread::sleep(Duration::from_millis(100));
         }
         let count = reading.writer().read(&mut buffer).unwrap();
-        assert_ne!(count, 0, "{left} octets are missing");
+        assert_ne!(count, 0, "{left} bytes are missing");
         left -= count.min(left);
     }
 }

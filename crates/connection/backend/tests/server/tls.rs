@@ -65,10 +65,10 @@ fn shake_hands(tcp: &mut TcpStream, config: Arc<rustls::ServerConfig>) -> unlade
 /// Reads one response with a Content-Length.
 fn response(stream: &mut impl Read) -> (String, Vec<u8>) {
     let mut head = Vec::new();
-    let mut octet = [0];
+    let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut octet).unwrap();
-        head.push(octet[0]);
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
     }
     let head = String::from_utf8(head).unwrap();
     let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));

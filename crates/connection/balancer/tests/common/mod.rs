@@ -1,4 +1,4 @@
-//! A balancer in this process, servers written by hand, and clients that see every octet.
+//! A balancer in this process, servers written by hand, and clients that see every byte.
 #![allow(dead_code)]
 
 use std::collections::HashMap;
@@ -244,7 +244,7 @@ fn read_body(reader: &mut impl BufRead, head: &str, to_end: bool) -> Vec<u8> {
     body
 }
 
-/// `count` octets that differ along the way.
+/// `count` bytes that differ along the way.
 pub fn pattern(count: usize) -> Vec<u8> {
     (0..count).map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8).collect()
 }

@@ -17,7 +17,7 @@ use super::spec::Limits;
 
 /// What limits and accounts are wanted of.
 const WANTED: [&str; 4] = ["memory", "cpu", "cpuacct", "pids"];
-/// Most octets of one of their files.
+/// Most bytes of one of their files.
 const FILE_BYTES_MAX: usize = 64 * 1024;
 
 /// A hierarchy of control groups.

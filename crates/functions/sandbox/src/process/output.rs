@@ -22,9 +22,9 @@ const TAIL_BYTES_MAX: usize = 4096;
 pub struct Tail(Arc<Mutex<Vec<u8>>>);
 
 impl Tail {
-    fn add(&self, octets: &[u8]) {
+    fn add(&self, bytes: &[u8]) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.extend_from_slice(octets);
+        kept.extend_from_slice(bytes);
         let over = kept.len().saturating_sub(TAIL_BYTES_MAX);
         kept.drain(..over);
     }
@@ -64,7 +64,7 @@ fn say(function: &str, line: &str) {
     tracing::info!(target: "function", function, "{line}");
 }
 
-/// Lines out of octets, not more than the limits have it.
+/// Lines out of bytes, not more than the limits have it.
 struct Lines {
     pending: Vec<u8>,
     /// The rest of a line that is too long.
@@ -79,12 +79,12 @@ impl Lines {
         Lines { pending: Vec::new(), skips: false, since: now, said: 0, dropped: 0 }
     }
 
-    fn add(&mut self, octets: &[u8], now: Instant, say: &mut dyn FnMut(&str)) {
+    fn add(&mut self, bytes: &[u8], now: Instant, say: &mut dyn FnMut(&str)) {
         if now.duration_since(self.since) >= PERIOD {
             self.count(say);
             (self.since, self.said) = (now, 0);
         }
-        let mut parts = octets.split(|octet| *octet == b'\n').peekable();
+        let mut parts = bytes.split(|byte| *byte == b'\n').peekable();
         while let Some(part) = parts.next() {
             let room = LINE_BYTES_MAX - self.pending.len();
             if !self.skips {

@@ -27,19 +27,19 @@ pub fn send(
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let text = serde_json::to_vec(value).map_err(|_| io::Errno::INVAL)?;
-    send_octets(socket, &text, descriptors)
+    send_bytes(socket, &text, descriptors)
 }
 
-/// Sends octets.
+/// Sends bytes.
 ///
 /// # Errors
 /// The socket's; E2BIG where there is too much.
-pub fn send_octets(
+pub fn send_bytes(
     socket: impl AsFd,
-    octets: &[u8],
+    bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    if octets.len() > PACKET_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
+    if bytes.len() > PACKET_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
         return Err(io::Errno::TOOBIG);
     }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -47,7 +47,7 @@ pub fn send_octets(
     if !descriptors.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Errno::TOOBIG);
     }
-    let parts = [IoSlice::new(octets)];
+    let parts = [IoSlice::new(bytes)];
     rustix::net::sendmsg(socket, &parts, &mut beside, SendFlags::NOSIGNAL)?;
     Ok(())
 }
@@ -56,11 +56,11 @@ pub fn send_octets(
 ///
 /// # Errors
 /// The socket's.
-pub fn receive_octets(socket: impl AsFd) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
-    let mut octets = vec![0; PACKET_BYTES_MAX];
+pub fn receive_bytes(socket: impl AsFd) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    let mut bytes = vec![0; PACKET_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(&mut octets)];
+    let mut parts = [IoSliceMut::new(&mut bytes)];
     let got = rustix::net::recvmsg(socket, &mut parts, &mut beside, RecvFlags::CMSG_CLOEXEC)?;
     let mut descriptors = Vec::new();
     for message in beside.drain() {
@@ -68,8 +68,8 @@ pub fn receive_octets(socket: impl AsFd) -> io::Result<Option<(Vec<u8>, Vec<Owne
             descriptors.extend(found);
         }
     }
-    octets.truncate(got.bytes);
-    Ok((got.bytes > 0).then_some((octets, descriptors)))
+    bytes.truncate(got.bytes);
+    Ok((got.bytes > 0).then_some((bytes, descriptors)))
 }
 
 /// Receives a value.
@@ -77,8 +77,8 @@ pub fn receive_octets(socket: impl AsFd) -> io::Result<Option<(Vec<u8>, Vec<Owne
 /// # Errors
 /// The socket's; EBADMSG where it is none of these.
 pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let Some((octets, descriptors)) = receive_octets(socket)? else { return Ok(None) };
-    let value = serde_json::from_slice(&octets).map_err(|_| io::Errno::BADMSG)?;
+    let Some((bytes, descriptors)) = receive_bytes(socket)? else { return Ok(None) };
+    let value = serde_json::from_slice(&bytes).map_err(|_| io::Errno::BADMSG)?;
     Ok(Some((value, descriptors)))
 }
 
@@ -100,7 +100,7 @@ mod tests {
         send(&one, &3, &[]).unwrap();
         assert_eq!(receive::<String>(&other).unwrap_err(), io::Errno::BADMSG);
         let long = vec![0; PACKET_BYTES_MAX + 1];
-        assert_eq!(send_octets(&one, &long, &[]).unwrap_err(), io::Errno::TOOBIG);
+        assert_eq!(send_bytes(&one, &long, &[]).unwrap_err(), io::Errno::TOOBIG);
         drop((one, beside));
         assert!(receive::<u32>(&other).unwrap().is_none());
     }

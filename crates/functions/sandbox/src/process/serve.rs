@@ -359,7 +359,7 @@ async fn hear(
                 }
             }
             said = receive(&parties.keeper) => match said {
-                Ok(Some((octets, beside))) => match serde_json::from_slice(&octets) {
+                Ok(Some((bytes, beside))) => match serde_json::from_slice(&bytes) {
                     Ok(FromKeeper::Launched { pid }) => state.zygote.store(pid, Ordering::Relaxed),
                     Ok(FromKeeper::Failed { why }) => return broken(why),
                     Ok(FromKeeper::Ended { how }) => return Ending { of_function: true, why: how },
@@ -370,7 +370,7 @@ async fn hear(
                 Err(error) => return broken(format!("its keeper was lost: {error}")),
             },
             said = of_zygote, if control_is_open => match said {
-                Ok(Some((octets, _))) => match serde_json::from_slice::<FromZygote>(&octets) {
+                Ok(Some((bytes, _))) => match serde_json::from_slice::<FromZygote>(&bytes) {
                     Ok(FromZygote { ready: Some(true), unpreloaded, modules, .. }) => {
                         let why = unpreloaded.map(|why| Unpreloaded::new(&why, modules));
                         let _ = ready.take().map(|ready| ready.send(why));
@@ -389,15 +389,15 @@ async fn hear(
 }
 
 async fn receive(socket: &UnixStream) -> std::io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
-    socket.async_io(Interest::READABLE, || Ok(packet::receive_octets(socket)?)).await
+    socket.async_io(Interest::READABLE, || Ok(packet::receive_bytes(socket)?)).await
 }
 
 /// Who has sent what is next in a channel, as the kernel says; it stays there. None: it has ended.
 pub fn sender(channel: impl AsFd) -> rustix::io::Result<Option<UCred>> {
-    let mut octet = [0];
+    let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(&mut octet)];
+    let mut parts = [IoSliceMut::new(&mut byte)];
     let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
     let got = rustix::net::recvmsg(channel, &mut parts, &mut beside, flags)?;
     if got.bytes == 0 {

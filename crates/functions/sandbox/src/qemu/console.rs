@@ -36,11 +36,11 @@ impl Console {
         let (listening, name) = (console.clone(), name.to_owned());
         tokio::task::spawn_local(async move {
             let mut line = Vec::new();
-            let mut octets = [0; READ_BYTES];
-            while let Ok(bytes @ 1..) = stream.read(&mut octets).await {
-                let octets = octets.get(..bytes).unwrap_or_default();
-                listening.keep(octets);
-                log(&name, &mut line, octets);
+            let mut content = [0; READ_BYTES];
+            while let Ok(bytes @ 1..) = stream.read(&mut content).await {
+                let content = content.get(..bytes).unwrap_or_default();
+                listening.keep(content);
+                log(&name, &mut line, content);
             }
             drop(closing);
         });
@@ -54,9 +54,9 @@ impl Console {
         let _ = closed.changed().await;
     }
 
-    fn keep(&self, octets: &[u8]) {
+    fn keep(&self, bytes: &[u8]) {
         let mut kept = self.kept.borrow_mut();
-        kept.extend(octets);
+        kept.extend(bytes);
         let excess = kept.len().saturating_sub(KEPT_BYTES);
         kept.drain(..excess);
     }
@@ -76,15 +76,15 @@ impl Console {
 }
 
 /// Logs whole lines; a longer one in pieces.
-fn log(name: &str, line: &mut Vec<u8>, octets: &[u8]) {
-    for octet in octets {
-        match octet {
+fn log(name: &str, line: &mut Vec<u8>, bytes: &[u8]) {
+    for byte in bytes {
+        match byte {
             b'\n' => {
                 let text = String::from_utf8_lossy(line);
                 tracing::debug!(machine = name, "{}", text.trim_end());
                 line.clear();
             }
-            octet if line.len() < LINE_BYTES_MAX => line.push(*octet),
+            byte if line.len() < LINE_BYTES_MAX => line.push(*byte),
             _ => {}
         }
     }

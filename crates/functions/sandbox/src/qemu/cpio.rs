@@ -10,7 +10,7 @@ const REGULAR: u32 = 0o100_000;
 /// An archive that is being written.
 #[derive(Debug, Default)]
 pub(super) struct Cpio {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     entries: u32,
 }
 
@@ -33,7 +33,7 @@ impl Cpio {
     /// The whole archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
-        self.octets
+        self.bytes
     }
 
     fn entry(&mut self, name: &str, mode: u32, device: (u32, u32), content: &[u8]) {
@@ -55,18 +55,18 @@ impl Cpio {
             sizes.1,
             0,
         ];
-        self.octets.extend(MAGIC.bytes());
+        self.bytes.extend(MAGIC.bytes());
         for field in fields {
-            self.octets.extend(format!("{field:08X}").bytes());
+            self.bytes.extend(format!("{field:08X}").bytes());
         }
-        self.octets.extend(name.bytes().chain([0]));
+        self.bytes.extend(name.bytes().chain([0]));
         self.pad();
-        self.octets.extend(content);
+        self.bytes.extend(content);
         self.pad();
     }
 
     fn pad(&mut self) {
-        self.octets.resize(self.octets.len().next_multiple_of(ALIGN_BYTES), 0);
+        self.bytes.resize(self.bytes.len().next_multiple_of(ALIGN_BYTES), 0);
     }
 }
 
@@ -83,8 +83,8 @@ mod tests {
         archive.device("dev/console", 5, 1);
         archive.file("init", 0o755, b"#!/bin/sh\n");
         archive.file("odd", 0o644, b"12345");
-        let octets = archive.finish();
-        assert_eq!(octets.len() % ALIGN_BYTES, 0);
+        let bytes = archive.finish();
+        assert_eq!(bytes.len() % ALIGN_BYTES, 0);
         let list = ["-itv", "--quiet"];
         let child =
             Command::new("cpio").args(list).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
@@ -92,7 +92,7 @@ mod tests {
             println!("skipped: cpio is not installed");
             return;
         };
-        child.stdin.take().unwrap().write_all(&octets).unwrap();
+        child.stdin.take().unwrap().write_all(&bytes).unwrap();
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success());
         let text = String::from_utf8(output.stdout).unwrap();

@@ -8,10 +8,10 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
 const PAGE_BYTES: usize = 4096;
-/// Octets that are looked at at once.
+/// Bytes that are looked at at once.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Gives the memory of a file's zero pages back; how many octets.
+/// Gives the memory of a file's zero pages back; how many bytes.
 ///
 /// # Errors
 /// The system's.
@@ -47,10 +47,10 @@ fn next_data(file: &File, from: u64) -> io::Result<Option<(u64, u64)>> {
 }
 
 /// Neighbouring pages that are zero: the first, and how many.
-fn zero_runs(octets: &[u8]) -> Vec<(usize, usize)> {
+fn zero_runs(bytes: &[u8]) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
-    for (number, page) in octets.chunks_exact(PAGE_BYTES).enumerate() {
-        if page.iter().any(|octet| *octet != 0) {
+    for (number, page) in bytes.chunks_exact(PAGE_BYTES).enumerate() {
+        if page.iter().any(|byte| *byte != 0) {
             continue;
         }
         match runs.last_mut() {

@@ -30,7 +30,7 @@ use super::user::Users;
 const READY: &[u8] = b"ready";
 /// Longest line of its.
 const LINE_BYTES_MAX: usize = 4096;
-/// Octets for the generator of random numbers of a machine that goes on.
+/// Bytes for the generator of random numbers of a machine that goes on.
 const ENTROPY_BYTES: usize = 64;
 
 /// What it says before, where instances import the function themselves.
@@ -237,7 +237,7 @@ impl Machine {
         while line.len() < LINE_BYTES_MAX {
             match self.control.read_u8().await? {
                 b'\n' => return Ok(line),
-                octet => line.push(octet),
+                byte => line.push(byte),
             }
         }
         Err(io::Error::other("a line that is too long"))
@@ -251,9 +251,9 @@ impl Machine {
         let mut entropy = [0; ENTROPY_BYTES];
         let bytes = rustix::rand::getrandom(&mut entropy, rustix::rand::GetRandomFlags::empty())?;
         if bytes != ENTROPY_BYTES {
-            return Err(io::Error::other("too few random octets"));
+            return Err(io::Error::other("too few random bytes"));
         }
-        let hex: String = entropy.iter().map(|octet| format!("{octet:02x}")).collect();
+        let hex: String = entropy.iter().map(|byte| format!("{byte:02x}")).collect();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let said = json!({"time_ns": now.as_nanos() as u64, "entropy": hex});
         self.control.write_all(format!("{said}\n").as_bytes()).await

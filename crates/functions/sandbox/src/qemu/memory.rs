@@ -30,7 +30,7 @@ impl Memory {
     /// The region is too large.
     pub fn new(function_bytes: u64, region_bytes: u64) -> Result<Memory, String> {
         if region_bytes > REGION_BYTES_MAX {
-            return Err(format!("a region of {region_bytes} octets: {REGION_BYTES_MAX} at most"));
+            return Err(format!("a region of {region_bytes} bytes: {REGION_BYTES_MAX} at most"));
         }
         let region_bytes = if region_bytes == 0 { REGION_BYTES } else { region_bytes };
         let behind = (function_bytes + SYSTEM_BYTES).saturating_sub(REGION_ADDRESS);

@@ -223,15 +223,15 @@ fn build(config: &QemuConfig, image: &Image) -> Result<Built, IsolationError> {
 
 /// The archive of a kernel, in `cache`: built where it is not there.
 fn first_root(parts: &Parts, cache: &Path) -> io::Result<PathBuf> {
-    let octets = initramfs::build(parts)?;
+    let bytes = initramfs::build(parts)?;
     let mut hasher = DefaultHasher::new();
-    octets.hash(&mut hasher);
+    bytes.hash(&mut hasher);
     let name = format!("initramfs-{}-{:016x}", parts.version, hasher.finish());
     let path = cache.join(name);
     if !path.exists() {
         fs::create_dir_all(cache)?;
         let file = tempfile::NamedTempFile::new_in(cache)?;
-        fs::write(file.path(), octets)?;
+        fs::write(file.path(), bytes)?;
         disk::readable(file.path())?;
         file.persist(&path)?;
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Most files and directories of one copy.
 pub(super) const ENTRIES_MAX: u64 = 400_000;
-/// Most octets of one copy.
+/// Most bytes of one copy.
 pub(super) const COPY_BYTES_MAX: u64 = 4 << 30;
 /// Deepest directory.
 const DEPTH_MAX: u32 = 64;
@@ -27,7 +27,7 @@ impl Staged {
         self.bytes += bytes;
         match self.entries > ENTRIES_MAX || self.bytes > COPY_BYTES_MAX {
             true => Err(io::Error::other(format!(
-                "more than {ENTRIES_MAX} files or {COPY_BYTES_MAX} octets"
+                "more than {ENTRIES_MAX} files or {COPY_BYTES_MAX} bytes"
             ))),
             false => Ok(()),
         }

@@ -223,12 +223,12 @@ impl Guest {
     }
 
     fn send(&mut self, frame: &Frame, beside: Option<OwnedFd>) {
-        let mut octets = Vec::new();
-        frame.encode(&mut octets).unwrap();
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes).unwrap();
         if let Some(descriptor) = beside {
-            send_with(&self.channel, &octets, &descriptor);
+            send_with(&self.channel, &bytes, &descriptor);
         } else {
-            self.channel.write_all(&octets).unwrap();
+            self.channel.write_all(&bytes).unwrap();
         }
     }
 
@@ -271,12 +271,12 @@ fn memory(bytes: u64, header: &[u8]) -> OwnedFd {
     file.into()
 }
 
-fn send_with(channel: &UnixStream, octets: &[u8], descriptor: &OwnedFd) {
+fn send_with(channel: &UnixStream, bytes: &[u8], descriptor: &OwnedFd) {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     let held = [descriptor.as_fd()];
     assert!(beside.push(SendAncillaryMessage::ScmRights(&held)));
-    let parts = [std::io::IoSlice::new(octets)];
+    let parts = [std::io::IoSlice::new(bytes)];
     rustix::net::sendmsg(channel, &parts, &mut beside, SendFlags::NOSIGNAL).unwrap();
 }

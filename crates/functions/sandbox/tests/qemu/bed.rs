@@ -118,9 +118,9 @@ impl Bed {
     }
 
     async fn say(&mut self, message: impl Into<Message>) {
-        let mut octets = Vec::new();
-        message.into().encode(&mut octets).unwrap();
-        self.gateway.write_all(&octets).await.unwrap();
+        let mut bytes = Vec::new();
+        message.into().encode(&mut bytes).unwrap();
+        self.gateway.write_all(&bytes).await.unwrap();
     }
 
     /// Attaches an instance, and waits until it has greeted.
@@ -128,11 +128,11 @@ impl Bed {
         let region = region.expect("a machine brings its region");
         let function = "f".to_owned();
         let said = Said::Attach { instance, role: 1, function, region_bytes: REGION_BYTES };
-        let mut octets = Vec::new();
-        Message::from(said).encode(&mut octets).unwrap();
+        let mut bytes = Vec::new();
+        Message::from(said).encode(&mut bytes).unwrap();
         let gateway = &self.gateway;
-        let send = || send_with(gateway, &octets, &[channel.as_fd(), region.as_fd()]);
-        assert_eq!(gateway.async_io(Interest::WRITABLE, send).await.unwrap(), octets.len());
+        let send = || send_with(gateway, &bytes, &[channel.as_fd(), region.as_fd()]);
+        assert_eq!(gateway.async_io(Interest::WRITABLE, send).await.unwrap(), bytes.len());
         self.expect(|said| match said {
             Said::Gone { reason, .. } | Said::Refused { reason, .. } => panic!("{reason}"),
             said => matches!(said, Said::Ready { instance: found, .. } if *found == instance),
@@ -153,7 +153,7 @@ impl Bed {
             memory_mib: 128,
             writes: WriteMode::DurableReply,
         };
-        self.say(Message { said, octets: event.to_string().into_bytes() }).await;
+        self.say(Message { said, bytes: event.to_string().into_bytes() }).await;
         invocation
     }
 
@@ -169,7 +169,7 @@ impl Bed {
         let settled = self.expect(|said| matches!(said, Said::Settled { .. })).await;
         let Said::Settled { failed, .. } = settled.said else { unreachable!() };
         assert!(failed.is_empty(), "{failed:?}");
-        serde_json::from_slice(&reply.octets).unwrap()
+        serde_json::from_slice(&reply.bytes).unwrap()
     }
 
     /// Waits until the worker says that an instance has gone.
@@ -200,7 +200,7 @@ pub async fn nonce(channel: &OwnedFd) -> u64 {
     let socket = std::os::unix::net::UnixStream::from(channel.try_clone().unwrap());
     socket.set_nonblocking(true).unwrap();
     let socket = UnixStream::from_std(socket).unwrap();
-    // u32 octets, u8 kind, u16 version, u16, u64 nonce.
+    // u32 bytes, u8 kind, u16 version, u16, u64 nonce.
     let mut hello = [0; 17];
     let peek = || {
         let flags = rustix::net::RecvFlags::PEEK;

@@ -42,11 +42,11 @@ def handler(event, context):
 ";
 
 /// Octets that differ from place to place.
-fn octets(bytes: usize) -> Vec<u8> {
+fn bytes(bytes: usize) -> Vec<u8> {
     let mut random = unlade_testkit::Random::new(7);
-    let mut octets = vec![0; bytes];
-    octets.fill_with(|| random.below(256) as u8);
-    octets
+    let mut content = vec![0; bytes];
+    content.fill_with(|| random.below(256) as u8);
+    content
 }
 
 /// The time of day, in seconds.
@@ -60,7 +60,7 @@ fn instances_of_one_snapshot_differ_in_what_they_must_and_move_objects() {
     run(async move {
         let dir = tempfile::tempdir().unwrap();
         let mut bed = Bed::new(dir.path()).await;
-        let input = octets(1 << 20);
+        let input = bytes(1 << 20);
         fs::write(bed.object("in"), &input).unwrap();
         let mut reversed = input;
         reversed.reverse();

@@ -58,11 +58,11 @@ async fn there_and_back(copies: &Rc<Copies>, arena: &Rc<Arena>, random: &mut Ran
     copies.fill(arena, offset, &from, around..around + bytes).await.unwrap().unwrap();
     let back = copies.append(arena, offset, bytes, b"before".to_vec()).await.unwrap().unwrap();
     assert_eq!(back[..6], *b"before");
-    assert!(back[6..] == from[around..], "{bytes} octets at {offset}");
+    assert!(back[6..] == from[around..], "{bytes} bytes at {offset}");
 }
 
 #[test]
-fn the_octets_are_the_same_whoever_copies() {
+fn the_bytes_are_the_same_whoever_copies() {
     for service in [CopyService::Off, CopyService::Always, CopyService::Auto] {
         local(async || {
             let (copies, arena) = (with_cores(service, 8), arena());
@@ -135,10 +135,10 @@ fn an_epoch_that_ends_takes_its_copies_along_and_no_others() {
         ending.copy_in(0, &vec![5; ARENA_BYTES]).unwrap();
         let client = copies.client.get().unwrap().as_ref().unwrap();
         client.running.copier.sync_all().unwrap();
-        assert!(content(&ending).iter().all(|&octet| octet == 5));
+        assert!(content(&ending).iter().all(|&byte| byte == 5));
         first.abort();
         assert!(first.await.unwrap_err().is_cancelled());
-        assert!(content(&ending).iter().all(|&octet| octet == 5));
+        assert!(content(&ending).iter().all(|&byte| byte == 5));
         // What stayed was made by then; nothing was done to it.
         client.ended.notify_waiters();
         let (filled, taken) = second.await.unwrap();
@@ -183,7 +183,7 @@ fn who_goes_away_gives_the_copy_up() {
             assert_eq!((copies.under_way(), Rc::strong_count(&arena)), (0, 1));
             assert_eq!(Rc::strong_count(&from), 1);
         });
-        assert!(content(&arena).iter().all(|&octet| octet == 0));
+        assert!(content(&arena).iter().all(|&byte| byte == 0));
     });
 }
 
@@ -268,6 +268,6 @@ fn what_is_not_in_the_arena_is_not_copied() {
             assert!(copies.fill(&arena, ARENA_BYTES - 5, &from, 0..6).await.is_err());
             assert_eq!(copies.under_way(), 0);
         }
-        assert!(content(&arena).iter().all(|&octet| octet == 0));
+        assert!(content(&arena).iter().all(|&byte| byte == 0));
     });
 }

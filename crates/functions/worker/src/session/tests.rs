@@ -13,11 +13,11 @@ fn greetings_are_part_of_a_tenants_turn() {
     local(async || {
         let tenant = tenant(Store { answers: false }, None, 0, Turn::bounded());
         let (mut guest, channel) = UnixStream::pair().unwrap();
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         for nonce in 0..100 {
-            Frame::Hello { nonce }.encode(&mut octets).unwrap();
+            Frame::Hello { nonce }.encode(&mut bytes).unwrap();
         }
-        guest.write_all(&octets).unwrap();
+        guest.write_all(&bytes).unwrap();
         let policy = Rc::new(Policy::from_value(&serde_json::json!({"statements": []})).unwrap());
         let (gateway, mut said) = Gateway::new();
         let session = Session::new(tenant, policy, gateway, 1, channel.into(), None).unwrap();

@@ -1,4 +1,4 @@
-//! Octets that are sent, and their digests.
+//! Bytes that are sent, and their digests.
 
 use std::cell::OnceCell;
 use std::fmt::Write as _;
@@ -13,57 +13,57 @@ use md5::{Digest as _, Md5};
 /// The body of a request: the worker's own copy, which nobody changes.
 #[derive(Debug, Default)]
 pub struct Body {
-    octets: Rc<Vec<u8>>,
+    bytes: Rc<Vec<u8>>,
     crc32: OnceCell<String>,
     sha256: OnceCell<String>,
     md5: OnceCell<String>,
 }
 
 impl From<Vec<u8>> for Body {
-    fn from(octets: Vec<u8>) -> Body {
-        Body { octets: Rc::new(octets), ..Body::default() }
+    fn from(bytes: Vec<u8>) -> Body {
+        Body { bytes: Rc::new(bytes), ..Body::default() }
     }
 }
 
 impl Body {
-    /// The octets.
-    pub fn octets(&self) -> &[u8] {
-        &self.octets
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
-    /// The octets, to be kept beside others who do.
+    /// The bytes, to be kept beside others who do.
     pub fn shared(&self) -> &Rc<Vec<u8>> {
-        &self.octets
+        &self.bytes
     }
 
     /// CRC-32 in base64, as `x-amz-checksum-crc32` wants it.
     pub fn crc32(&self) -> &str {
         self.crc32
-            .get_or_init(|| crc32_text(checksum(CrcAlgorithm::Crc32IsoHdlc, self.octets()) as u32))
+            .get_or_init(|| crc32_text(checksum(CrcAlgorithm::Crc32IsoHdlc, self.bytes()) as u32))
     }
 
     /// The checksum of an algorithm by its name in the API, in base64; none of one that is not
     /// known.
     pub fn checksum(&self, algorithm: &str) -> Option<String> {
-        let crc = |kind| checksum(kind, self.octets());
+        let crc = |kind| checksum(kind, self.bytes());
         Some(match algorithm {
             "CRC32" => self.crc32().to_owned(),
             "CRC32C" => crc32_text(crc(CrcAlgorithm::Crc32Iscsi) as u32),
             "CRC64NVME" => STANDARD.encode(crc(CrcAlgorithm::Crc64Nvme).to_be_bytes()),
-            "SHA1" => STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, self.octets())),
-            "SHA256" => STANDARD.encode(digest(&SHA256, self.octets())),
+            "SHA1" => STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, self.bytes())),
+            "SHA256" => STANDARD.encode(digest(&SHA256, self.bytes())),
             _ => return None,
         })
     }
 
     /// SHA-256 in hexadecimal, as a signature wants it.
     pub fn sha256(&self) -> &str {
-        self.sha256.get_or_init(|| hex(digest(&SHA256, self.octets()).as_ref()))
+        self.sha256.get_or_init(|| hex(digest(&SHA256, self.bytes()).as_ref()))
     }
 
     /// MD5 in hexadecimal: what stores take for an entity tag where nothing is encrypted.
     pub fn md5(&self) -> &str {
-        self.md5.get_or_init(|| hex(&Md5::digest(self.octets())))
+        self.md5.get_or_init(|| hex(&Md5::digest(self.bytes())))
     }
 }
 
@@ -72,9 +72,9 @@ pub(crate) fn crc32_text(sum: u32) -> String {
     STANDARD.encode(sum.to_be_bytes())
 }
 
-pub(crate) fn hex(octets: &[u8]) -> String {
-    octets.iter().fold(String::with_capacity(octets.len() * 2), |mut text, octet| {
-        let _ = write!(text, "{octet:02x}");
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
         text
     })
 }

@@ -5,7 +5,7 @@ use unlade_s3::Head;
 use super::digest::Digest;
 use super::{Into, Local, Reader, TransportError};
 
-/// Octets of a region that are looked at together.
+/// Bytes of a region that are looked at together.
 const LOOK_BYTES: usize = 16 * 1024;
 /// Algorithms that SDKs compare, by their names in header fields, in their order.
 const ALGORITHMS: &[&str] = &["crc32", "sha256", "sha1"];

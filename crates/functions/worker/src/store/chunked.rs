@@ -7,9 +7,9 @@
 use super::digest::Digest;
 use super::sign::ChunkSigner;
 
-/// Octets of a chunk but the last one. S3 wants 8 KiB at least.
+/// Bytes of a chunk but the last one. S3 wants 8 KiB at least.
 pub const CHUNK_BYTES: usize = 256 * 1024;
-/// Octets of a signature in hexadecimal.
+/// Bytes of a signature in hexadecimal.
 const SIGNATURE_BYTES: u64 = 64;
 const SIGNATURE_FIELD: &str = ";chunk-signature=";
 const TRAILER_SIGNATURE_FIELD: &str = "x-amz-trailer-signature:";
@@ -67,7 +67,7 @@ impl Encoder {
         Encoder { framing, chunk_bytes: chunk_bytes.max(1), body_bytes, left_bytes, open: None }
     }
 
-    /// Octets of all that will be written.
+    /// Bytes of all that will be written.
     pub fn encoded_bytes(&self) -> u64 {
         let Framing::Chunks { signer, trailer } = &self.framing else { return self.body_bytes };
         let chunk = self.chunk_bytes as u64;
@@ -86,12 +86,12 @@ impl Encoder {
         all
     }
 
-    /// Data octets that are still to come.
+    /// Data bytes that are still to come.
     pub fn left_bytes(&self) -> u64 {
         self.left_bytes
     }
 
-    /// Data octets of the next chunk; 0 behind the last one.
+    /// Data bytes of the next chunk; 0 behind the last one.
     pub fn next_bytes(&self) -> usize {
         usize::try_from(self.left_bytes).unwrap_or(usize::MAX).min(self.chunk_bytes)
     }

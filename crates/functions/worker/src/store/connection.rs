@@ -1,4 +1,4 @@
-//! One connection to the store, plain or TLS, and the octets that came too early.
+//! One connection to the store, plain or TLS, and the bytes that came too early.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -15,9 +15,9 @@ use unlade_shm::Arena;
 
 use super::{Into, TransportError};
 
-/// Octets that are read at once where their end is not known, such as a head with what follows.
+/// Bytes that are read at once where their end is not known, such as a head with what follows.
 const READ_BYTES: usize = 16 * 1024;
-/// Octets that are read at once while a body is sent.
+/// Bytes that are read at once while a body is sent.
 const LISTEN_BYTES: usize = 1024;
 
 /// The stream of a connection.
@@ -40,10 +40,10 @@ impl Stream {
         polled
     }
 
-    fn poll_write(&mut self, cx: &mut Context<'_>, octets: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match self {
-            Stream::Plain(tcp) => Pin::new(tcp).poll_write(cx, octets),
-            Stream::Tls(tls) => Pin::new(tls).poll_write(cx, octets),
+            Stream::Plain(tcp) => Pin::new(tcp).poll_write(cx, bytes),
+            Stream::Tls(tls) => Pin::new(tls).poll_write(cx, bytes),
         }
     }
 
@@ -67,7 +67,7 @@ enum Step {
 pub(super) enum Sent {
     /// All.
     All,
-    /// So many octets, when the other end said something, or closed.
+    /// So many bytes, when the other end said something, or closed.
     Until(usize),
 }
 
@@ -76,7 +76,7 @@ pub(super) enum Sent {
 pub(super) struct Connection {
     pub(super) stream: Stream,
     pub(super) host: String,
-    /// Octets that came and were not taken.
+    /// Bytes that came and were not taken.
     buffer: Vec<u8>,
     taken: usize,
     timeout: Duration,
@@ -92,7 +92,7 @@ impl Connection {
         &self.buffer[self.taken..]
     }
 
-    /// Takes octets of [`Connection::held`].
+    /// Takes bytes of [`Connection::held`].
     pub(super) fn take(&mut self, bytes: usize) {
         self.taken = (self.taken + bytes).min(self.buffer.len());
         if self.taken == self.buffer.len() {
@@ -107,11 +107,11 @@ impl Connection {
             Stream::Plain(tcp) => tcp,
             Stream::Tls(tls) => tls.get_ref().0,
         };
-        let mut octet = [0];
+        let mut byte = [0];
         // It would be the end, or what nobody asked for. The reactor is not asked: it may not have
         // heard yet.
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        let looked = rustix::net::recv(tcp, &mut octet, flags).map_err(io::Error::from);
+        let looked = rustix::net::recv(tcp, &mut byte, flags).map_err(io::Error::from);
         self.held().is_empty() && matches!(looked, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
     }
 
@@ -141,7 +141,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends octets of a body until something comes from the other end, which may not want them;
+    /// Sends bytes of a body until something comes from the other end, which may not want them;
     /// how many have gone.
     pub(super) async fn send_until_heard(&mut self, body: &[u8]) -> Result<Sent, TransportError> {
         let mut bytes = 0;
@@ -171,7 +171,7 @@ impl Connection {
         Ok(Sent::Until(bytes))
     }
 
-    /// Reads more behind what is held; how many octets, 0 at the end.
+    /// Reads more behind what is held; how many bytes, 0 at the end.
     pub(super) async fn fill(&mut self) -> Result<usize, TransportError> {
         let (timeout, host) = (self.timeout, self.host.clone());
         within(timeout, &host, self.listen()).await
@@ -186,7 +186,7 @@ impl Connection {
         }
     }
 
-    /// Reads octets of a body to where they belong, past the buffer where that can be: at most
+    /// Reads bytes of a body to where they belong, past the buffer where that can be: at most
     /// `bytes_max`, 0 at the end.
     pub(super) async fn read(
         &mut self,
@@ -198,7 +198,7 @@ impl Connection {
         }
         match to {
             Into::Memory(out) if self.held().is_empty() => {
-                // What a vector grows by of itself is 64 octets: a system call each.
+                // What a vector grows by of itself is 64 bytes: a system call each.
                 out.reserve(bytes_max.min(READ_BYTES));
                 let work = async {
                     let limit = bytes_max as u64;
@@ -233,7 +233,7 @@ impl Connection {
         self.deliver(Into::Region(region, at), bytes_max)
     }
 
-    /// Moves octets that are held.
+    /// Moves bytes that are held.
     fn deliver(&mut self, to: Into<'_>, bytes_max: usize) -> Result<usize, TransportError> {
         let bytes = self.held().len().min(bytes_max);
         put(to, &self.held()[..bytes]).map_err(|why| broken(&self.host, why))?;
@@ -242,12 +242,12 @@ impl Connection {
     }
 }
 
-/// Puts octets where they belong.
-pub(super) fn put(to: Into<'_>, octets: &[u8]) -> Result<(), unlade_shm::shared::OutOfRegion> {
+/// Puts bytes where they belong.
+pub(super) fn put(to: Into<'_>, bytes: &[u8]) -> Result<(), unlade_shm::shared::OutOfRegion> {
     match to {
-        Into::Region(region, at) => region.copy_in(at, octets),
+        Into::Region(region, at) => region.copy_in(at, bytes),
         Into::Memory(out) => {
-            out.extend_from_slice(octets);
+            out.extend_from_slice(bytes);
             Ok(())
         }
     }

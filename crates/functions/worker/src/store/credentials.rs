@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// Most octets of a profiles' file.
+/// Most bytes of a profiles' file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Where keys come from.
@@ -131,7 +131,7 @@ fn from_file(path: &Path, profile: &str) -> Result<Keys, CredentialsError> {
     let failed = |why: String| CredentialsError::File { path: path.to_owned(), why };
     let length = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
     if length > FILE_BYTES_MAX {
-        return Err(failed(format!("longer than {FILE_BYTES_MAX} octets")));
+        return Err(failed(format!("longer than {FILE_BYTES_MAX} bytes")));
     }
     let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
     let missing = CredentialsError::Profile { path: path.to_owned(), profile: profile.to_owned() };

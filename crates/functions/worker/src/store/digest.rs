@@ -38,11 +38,11 @@ impl Digest {
         })
     }
 
-    /// More octets.
-    pub(super) fn update(&mut self, octets: &[u8]) {
+    /// More bytes.
+    pub(super) fn update(&mut self, bytes: &[u8]) {
         match self {
-            Digest::Crc32(digest) | Digest::Crc64(digest) => digest.update(octets),
-            Digest::Hash(context) => context.update(octets),
+            Digest::Crc32(digest) | Digest::Crc64(digest) => digest.update(bytes),
+            Digest::Hash(context) => context.update(bytes),
         }
     }
 
@@ -66,11 +66,11 @@ mod tests {
     #[test]
     fn pieces_give_the_checksum_of_the_whole() {
         cases(60, |random| {
-            let octets: Vec<u8> = (0..random.below(5000)).map(|_| random.next() as u8).collect();
-            let whole = Body::from(octets.clone());
+            let bytes: Vec<u8> = (0..random.below(5000)).map(|_| random.next() as u8).collect();
+            let whole = Body::from(bytes.clone());
             for algorithm in ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"] {
                 let mut digest = Digest::new(&algorithm.to_ascii_lowercase()).unwrap();
-                let mut rest = octets.as_slice();
+                let mut rest = bytes.as_slice();
                 while !rest.is_empty() {
                     let (piece, after) =
                         rest.split_at(1 + random.below(rest.len() as u64) as usize);

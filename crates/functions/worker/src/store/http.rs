@@ -51,7 +51,7 @@ pub struct Endpoint {
     pub signs_bodies: bool,
     /// Until a connection is there.
     pub connect_timeout: Duration,
-    /// Without an octet.
+    /// Without an byte.
     pub read_timeout: Duration,
     /// Connections that are kept.
     pub idle_max: usize,
@@ -169,11 +169,11 @@ impl HttpStore {
             headers.push((format!("x-amz-checksum-{algorithm}"), sum));
         }
         if matches!(request.operation.method, Method::Put | Method::Post) {
-            headers.push(("content-length".to_owned(), body.octets().len().to_string()));
+            headers.push(("content-length".to_owned(), body.bytes().len().to_string()));
         }
         if let Some(signer) = self.signer_of(request) {
             let url = self.url(request, place);
-            let payload = match self.endpoint.signs_bodies || body.octets().is_empty() {
+            let payload = match self.endpoint.signs_bodies || body.bytes().is_empty() {
                 true => Payload::Sha256(body.sha256()),
                 false => Payload::Unsigned,
             };
@@ -203,7 +203,7 @@ impl HttpStore {
         request: &Request,
         body: &Body,
     ) -> Result<Incoming, TransportError> {
-        let sent = connection.send(head, body.octets()).await;
+        let sent = connection.send(head, body.bytes()).await;
         // A store may answer, and close, before it has read the body.
         match (self.receive_head(&mut connection, request).await, sent) {
             (Ok((head, framing, keep)), sent) => {
@@ -347,7 +347,7 @@ fn padded<'a>(held: &'a [u8], value: &'a [u8]) -> &'a [u8] {
     let start = value.as_ptr().addr().wrapping_sub(held.as_ptr().addr());
     let Some(rest) = held.get(start..) else { return value };
     let behind = rest.get(value.len()..).unwrap_or_default();
-    let blanks = behind.iter().take_while(|octet| matches!(octet, b' ' | b'\t')).count();
+    let blanks = behind.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     &rest[..value.len() + blanks]
 }
 

@@ -1,6 +1,6 @@
 //! The way to the store: a request and a body in, an answer whose body is read as it comes.
 //!
-//! - [`body`]: octets that are sent, and their digests, each computed once;
+//! - [`body`]: bytes that are sent, and their digests, each computed once;
 //! - `digest`: checksums of what comes in pieces;
 //! - [`checked`]: a body that is compared with its checksum;
 //! - [`credentials`]: keys, which never leave the worker;
@@ -59,7 +59,7 @@ pub enum TransportError {
         /// wait before the next attempt.
         was_kept: bool,
     },
-    /// No octet came, or could be sent, for too long.
+    /// No byte came, or could be sent, for too long.
     #[error("{host} was silent for {after:?}")]
     Timeout {
         /// Where to.
@@ -92,7 +92,7 @@ pub enum Version {
     Four,
 }
 
-/// Where octets of an answer go.
+/// Where bytes of an answer go.
 #[derive(Debug)]
 pub enum Into<'a> {
     /// Into a region, at this offset.
@@ -103,7 +103,7 @@ pub enum Into<'a> {
 
 /// The body of an answer.
 pub trait Reader {
-    /// Octets that are still to come; nothing where that is not known.
+    /// Bytes that are still to come; nothing where that is not known.
     fn left_bytes(&self) -> Option<u64>;
 
     /// Reads some, at most `bytes_max`; 0 at the end.
@@ -116,10 +116,10 @@ pub trait Reader {
 
 /// A body that is sent while it comes.
 pub trait Outgoing {
-    /// Octets of all of it.
+    /// Bytes of all of it.
     fn bytes(&self) -> u64;
 
-    /// Waits for more octets, and puts some of them behind those of `out`: at most `bytes_max`, at
+    /// Waits for more bytes, and puts some of them behind those of `out`: at most `bytes_max`, at
     /// least one.
     fn pull<'a>(
         &'a mut self,

@@ -1,7 +1,7 @@
 //! A request whose body is sent while it comes.
 //!
 //! The store is asked first whether it wants it (`expect: 100-continue`): what it refuses, or cannot
-//! take now, costs no octet of the body. Each chunk is gathered, signed and sent before the next one
+//! take now, costs no byte of the body. Each chunk is gathered, signed and sent before the next one
 //! is asked for: one chunk is all that is held.
 
 use std::time::{Duration, SystemTime};
@@ -17,7 +17,7 @@ use super::{Incoming, Outgoing, TransportError};
 
 /// How long the store may think before it is sent the body unasked (RFC 9110 §10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Octets of a chunk's head and end.
+/// Bytes of a chunk's head and end.
 const AROUND_BYTES: usize = 512;
 
 /// An answer's head, what follows it, and whether the connection can be kept.

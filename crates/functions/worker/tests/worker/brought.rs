@@ -10,7 +10,7 @@ use unlade_guest_protocol::region::SLOT_BYTES;
 use unlade_guest_protocol::{Operation, Submission};
 use unlade_shm::Arena;
 
-use crate::bed::{Bed, octets, script};
+use crate::bed::{Bed, body_of, script};
 
 const REGION_BYTES: usize = 4 << 20;
 
@@ -33,7 +33,7 @@ fn memory_that_an_instance_brings_is_used_in_every_epoch() {
     assert!(guest.header.region_bytes <= REGION_BYTES as u64);
     assert!(guest.header.host_slots >= 32, "{:?}", guest.header);
     guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
-    let (put, body) = (json!({"Bucket": "box", "Key": "k"}), octets(6 << 20));
+    let (put, body) = (json!({"Bucket": "box", "Key": "k"}), body_of(6 << 20));
     guest.call("PutObject", put.clone(), &body).done();
     for _ in 0..3 {
         let before = guest.epoch();

@@ -1,4 +1,4 @@
-//! Bodies that the copy service copies: the same octets, whoever makes the copies and whoever goes
+//! Bodies that the copy service copies: the same bytes, whoever makes the copies and whoever goes
 //! away meanwhile.
 
 use std::time::Duration;
@@ -44,7 +44,7 @@ fn all_ways(bed: &mut Bed, guest: &mut Guest, key: &str, body: &[u8]) -> serde_j
     guest.invoked();
     let ahead = guest.call("GetObject", name.clone(), b"");
     assert_eq!(ahead.flags, PREFETCHED);
-    assert!(ahead.body == body, "{} octets, ahead", body.len());
+    assert!(ahead.body == body, "{} bytes, ahead", body.len());
     // A write that may be pending still is read like any other.
     let typed = json!({"Bucket": "box", "Key": key, "ContentType": "a/b"});
     let flags = guest.call("PutObject", typed, &body[1..]).flags;
@@ -53,7 +53,7 @@ fn all_ways(bed: &mut Bed, guest: &mut Guest, key: &str, body: &[u8]) -> serde_j
     // A result comes in the guest's slots.
     let result = &body[..body.len().min(16 * SLOT_BYTES as usize)];
     guest.reply(key, result);
-    assert!(bed.gateway.replied(key).octets == result);
+    assert!(bed.gateway.replied(key).bytes == result);
     assert!(bed.gateway.settle(key).is_empty());
     put["ETag"].clone()
 }

@@ -16,10 +16,10 @@ use crate::bed::guest::Guest;
 
 /// Turns of each way.
 const ROUNDS: usize = 10;
-/// Octets of a turn, about.
+/// Bytes of a turn, about.
 const TURN_BYTES: usize = 16 << 20;
 
-/// A store that takes anything, and gives as many octets as an object's key says.
+/// A store that takes anything, and gives as many bytes as an object's key says.
 fn empty_store() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

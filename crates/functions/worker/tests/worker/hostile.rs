@@ -66,9 +66,9 @@ fn meta_and_slots_outside_their_arenas() {
 #[test]
 fn operations_and_epochs_that_are_none() {
     let reason = sent_away(|guest| {
-        let mut octets = guest.submission(1, Operation::Call).encode();
-        octets[8] = 77;
-        guest.submit_octets(&octets);
+        let mut bytes = guest.submission(1, Operation::Call).encode();
+        bytes[8] = 77;
+        guest.submit_bytes(&bytes);
     });
     assert!(reason.contains("operation: undefined value 77"), "{reason}");
     let reason = sent_away(|guest| {
@@ -224,10 +224,10 @@ fn a_result_that_no_message_has_ends_its_instance_only() {
     bed.gateway.invoke(&good, "short", WriteMode::Sync, b"{}");
     good.invoked();
     good.reply("short", b"fine");
-    assert_eq!(bed.gateway.replied("short").octets, b"fine");
+    assert_eq!(bed.gateway.replied("short").bytes, b"fine");
 }
 
-/// Descriptors with octets changed at random: whatever happens, the worker serves others.
+/// Descriptors with bytes changed at random: whatever happens, the worker serves others.
 #[test]
 fn mutated_descriptors_harm_nobody_else() {
     let mut bed = Bed::new();
@@ -241,11 +241,11 @@ fn mutated_descriptors_harm_nobody_else() {
     for round in 0..60 {
         let mut bad = bed.guest();
         for _ in 0..4 {
-            let mut octets = bad.submission(next() as u64 % 3, Operation::Call).encode();
-            octets[8] = (1 + next() % 5) as u8;
+            let mut bytes = bad.submission(next() as u64 % 3, Operation::Call).encode();
+            bytes[8] = (1 + next() % 5) as u8;
             let at = [10, 16, 17, 20, 21, 24, 28, 29, 32, 40][next() % 10];
-            octets[at] = next() as u8;
-            bad.submit_octets(&octets);
+            bytes[at] = next() as u8;
+            bad.submit_bytes(&bytes);
         }
         drop(bad);
         if round % 10 == 0 {

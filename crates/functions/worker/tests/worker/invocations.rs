@@ -5,23 +5,23 @@ use unlade_fn_worker::control::ROLES_MAX;
 use unlade_guest_protocol::Status;
 use unlade_guest_protocol::control::{Said, WriteMode};
 
-use crate::bed::{Bed, everything, octets};
+use crate::bed::{Bed, body_of, everything};
 
 #[test]
 fn events_and_results_of_any_size_pass() {
     let mut bed = Bed::new();
     let mut guest = bed.guest();
     for (at, bytes) in [0, 10, 50_000, 1_000_000].into_iter().enumerate() {
-        let event = octets(bytes);
+        let event = body_of(bytes);
         let id = format!("i{at}");
         bed.gateway.invoke(&guest, &id, WriteMode::Sync, &event);
         let (head, came) = guest.invoked();
         assert_eq!((head.id.as_str(), head.handler.as_str()), (id.as_str(), "app.handler"));
         assert!(came == event);
-        let result = octets(bytes + 1);
+        let result = body_of(bytes + 1);
         guest.reply(&id, &result);
         let replied = bed.gateway.replied(&id);
-        assert!(replied.octets == result);
+        assert!(replied.bytes == result);
         let Said::Replied { log_tail, pending_writes, .. } = replied.said else { panic!() };
         assert_eq!((log_tail.as_str(), pending_writes), ("printed", 0));
     }
@@ -38,7 +38,7 @@ fn an_instance_runs_one_invocation_at_a_time() {
         |said: &Said| matches!(said, Said::Refused { invocation: Some(id), .. } if id == "second");
     bed.gateway.expect(second);
     guest.reply("first", b"1");
-    assert_eq!(bed.gateway.replied("first").octets, b"1");
+    assert_eq!(bed.gateway.replied("first").bytes, b"1");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_role_decides_what_its_instances_may_do() {
     assert_eq!(code("GeneratePresignedUrl", signed, b""), "AccessDenied");
     // A large body that is not allowed is not waited for.
     let put = json!({"Bucket": "input", "Key": "a/2"});
-    assert_eq!(code("PutObject", put, &octets(300_000)), "AccessDenied");
+    assert_eq!(code("PutObject", put, &body_of(300_000)), "AccessDenied");
 }
 
 #[test]
@@ -102,12 +102,12 @@ fn an_instance_that_is_detached_is_told_and_gone() {
 }
 
 #[test]
-fn octets_that_are_no_message_end_a_gateway_and_no_other() {
+fn bytes_that_are_no_message_end_a_gateway_and_no_other() {
     let mut bed = Bed::new();
     let mut other = crate::bed::gateway::Gateway::connect(&bed.config.control);
     other.role(1, crate::bed::everything());
     let guest = other.attach(1);
-    other.say_octets(&[0xff; 16]);
+    other.say_bytes(&[0xff; 16]);
     assert_eq!(other.rest(), []);
     drop(guest);
     let mut guest = bed.guest();

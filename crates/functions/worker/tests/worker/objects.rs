@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use unlade_guest_protocol::Status;
 
-use crate::bed::{Bed, octets};
+use crate::bed::{Bed, body_of};
 
 fn object(key: &str) -> Value {
     json!({"Bucket": "box", "Key": key})
@@ -23,7 +23,7 @@ fn objects_of_every_size_come_back_as_they_went() {
     assert_eq!(created.status, Status::Done, "{}", created.meta);
     // Nothing; behind the text; in slots; in several descriptors, and read in several pieces.
     for bytes in [0, 3, 4096, 4097, 65_536, 200_001, 5 << 20] {
-        let body = octets(bytes);
+        let body = body_of(bytes);
         let key = format!("of {bytes}/ü+%");
         let described = json!({"Metadata": {"who": "me"}, "ContentType": "text/plain"});
         let put = guest.call("PutObject", with(object(&key), described), &body).done();
@@ -32,7 +32,7 @@ fn objects_of_every_size_come_back_as_they_went() {
         assert_eq!(head["ETag"], put["ETag"]);
         let got = guest.call("GetObject", object(&key), b"");
         assert_eq!(got.meta["http_status"], 200);
-        assert!(got.body == body, "{bytes} octets");
+        assert!(got.body == body, "{bytes} bytes");
         assert_eq!(got.pieces > 1, bytes > 1 << 20, "{} pieces of {bytes}", got.pieces);
         let result = got.done();
         assert_eq!(result["Metadata"], json!({"who": "me"}));
@@ -42,7 +42,7 @@ fn objects_of_every_size_come_back_as_they_went() {
     let range = with(object("of 200001/ü+%"), json!({"Range": "bytes=70000-139999"}));
     let part = guest.call("GetObject", range, b"");
     assert_eq!(part.meta["http_status"], 206);
-    assert_eq!(part.body, octets(200_001)[70_000..140_000]);
+    assert_eq!(part.body, body_of(200_001)[70_000..140_000]);
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_body_is_read_in_pieces_of_the_wanted_size_and_dropped_in_the_middle() {
     let mut bed = Bed::new();
     let mut guest = bed.guest();
     guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
-    let body = octets(3 << 20);
+    let body = body_of(3 << 20);
     guest.call("PutObject", object("k"), &body).done();
     let call = guest.begin("GetObject", object("k"), b"");
     let first = guest.completion();
@@ -143,7 +143,7 @@ fn an_upload_in_parts_becomes_one_object() {
     guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
     let begun = guest.call("CreateMultipartUpload", object("big"), b"").done();
     let upload = json!({"UploadId": begun["UploadId"]});
-    let body = octets((5 << 20) + 70_000);
+    let body = body_of((5 << 20) + 70_000);
     let mut parts = Vec::new();
     for (at, piece) in body.chunks(5 << 20).enumerate() {
         let number = json!({"PartNumber": at + 1});
@@ -174,7 +174,7 @@ fn a_body_that_is_read_in_small_pieces_keeps_its_order() {
     });
     let mut guest = bed.guest();
     guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
-    let body = octets(1 << 20);
+    let body = body_of(1 << 20);
     guest.call("PutObject", object("k"), &body).done();
     guest.call("PutObject", object("small"), b"one slot").done();
     guest.begin("GetObject", object("small"), b"");

@@ -8,7 +8,7 @@ use unlade_guest_protocol::descriptor::{PENDING, PREFETCHED};
 
 use crate::bed::script::{response, script};
 use crate::bed::sink::{Plan, sink};
-use crate::bed::{Bed, octets};
+use crate::bed::{Bed, body_of};
 
 fn named(bucket: &str, key: &str) -> ObjectName {
     ObjectName { bucket: bucket.into(), key: key.into(), version: None, range: None }
@@ -26,7 +26,7 @@ fn an_event_brings_its_object_along_once() {
     let mut bed = Bed::new();
     let mut guest = bed.guest();
     guest.call("CreateBucket", json!({"Bucket": "input"}), b"").done();
-    let body = octets(3_000_000);
+    let body = body_of(3_000_000);
     let name = json!({"Bucket": "input", "Key": "a b"});
     guest.call("PutObject", name.clone(), &body).done();
     let cold = guest.call("GetObject", name.clone(), b"");

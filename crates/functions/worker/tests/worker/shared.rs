@@ -15,7 +15,7 @@ use unlade_guest_protocol::{Frame, Operation, Status};
 use crate::bed::gateway::Gateway;
 use crate::bed::guest::Guest;
 use crate::bed::shared::{SharedWorker, connect};
-use crate::bed::{Running, config, everything, octets, store, store_at};
+use crate::bed::{Running, body_of, config, everything, store, store_at};
 
 fn name(key: &str) -> Value {
     json!({"Bucket": "box", "Key": key})
@@ -184,9 +184,9 @@ fn a_guest_that_breaks_the_protocol_is_sent_away_alone() {
     let mut pair = Pair::new();
     let (mut a, mut b) = (learnt(&mut pair.a), learnt(&mut pair.b));
     let mut bad = pair.a.attach(1);
-    let mut octets = bad.submission(1, Operation::Call).encode();
-    octets[8] = 77;
-    bad.submit_octets(&octets);
+    let mut bytes = bad.submission(1, Operation::Call).encode();
+    bytes[8] = 77;
+    bad.submit_bytes(&bytes);
     let reason = pair.a.gone(&bad);
     assert_eq!(bad.frame(), Frame::Bye(reason));
     // An epoch of another tenant is none.
@@ -197,7 +197,7 @@ fn a_guest_that_breaks_the_protocol_is_sent_away_alone() {
     let reason = pair.a.gone(&bad);
     assert!(reason.contains("of epoch"), "{reason}");
     // So is what no gateway says: the other tenant's gateway stays.
-    pair.a.say_octets(&[0xff; 64]);
+    pair.a.say_bytes(&[0xff; 64]);
     pair.a.rest();
     b.call("PutObject", object("k"), b"fine").done();
     assert_eq!(b.call("GetObject", name("k"), b"").body, b"fine");
@@ -218,7 +218,7 @@ fn what_one_has_used_up_another_still_has() {
         }
     });
     let (mut a, mut b) = (learnt(&mut pair.a), learnt(&mut pair.b));
-    let body = octets(200_000);
+    let body = body_of(200_000);
     assert_eq!(a.call("PutObject", object("k"), &body).status, Status::Refused);
     assert_eq!(b.call("PutObject", object("k"), &body).status, Status::Done);
     // A store that is not there: calls stay in flight, between attempts.

@@ -11,7 +11,7 @@ use unlade_guest_protocol::{Completion, Extent, Operation, Status, Submission};
 use crate::bed::guest::Guest;
 use crate::bed::script::{response, script_tls};
 use crate::bed::sink::{Plan, Seen, answer, sink};
-use crate::bed::{Bed, octets};
+use crate::bed::{Bed, body_of};
 
 const MIB: usize = 1 << 20;
 
@@ -51,7 +51,7 @@ impl End {
 }
 
 impl<'a> Sending<'a> {
-    /// Submits a CALL with its first octets.
+    /// Submits a CALL with its first bytes.
     fn begin(guest: &'a mut Guest, call: u64, text: &Value, piece: &[u8], more: bool) -> Self {
         let text = text.to_string();
         guest.arena.copy_in(guest.header.guest_meta_offset as usize, text.as_bytes()).unwrap();
@@ -135,16 +135,16 @@ fn bodies_of_every_size_come_back_as_they_went() {
     // The last one that is held whole, the first one that is not, around chunks and slots.
     let chunk = unlade_fn_worker::store::chunked::CHUNK_BYTES;
     for bytes in [MIB - 1, MIB, MIB + 1, 5 * chunk - 1, 5 * chunk, 3 * MIB + 65_537, 9 * MIB] {
-        let body = octets(bytes);
+        let body = body_of(bytes);
         let put = guest.call("PutObject", name(), &body).done();
         assert!(put["ChecksumCRC32"].is_string(), "{put}");
         let got = guest.call("GetObject", name(), b"");
-        assert!(got.body == body, "{bytes} octets");
+        assert!(got.body == body, "{bytes} bytes");
         let got = got.done();
         assert_eq!((&got["ETag"], &got["ContentLength"]), (&put["ETag"], &json!(bytes)));
         assert!(got.get("ContentEncoding").is_none(), "{got}");
     }
-    let body = octets(2 * MIB);
+    let body = body_of(2 * MIB);
     let zipped = json!({"ContentEncoding": "gzip", "ChecksumAlgorithm": "SHA256"});
     let put = guest.call("PutObject", with(name(), zipped), &body).done();
     let due = unlade_fn_worker::store::Body::from(body.clone()).checksum("SHA256").unwrap();
@@ -159,18 +159,18 @@ fn bodies_of_every_size_come_back_as_they_went() {
     assert_eq!(refused.status, Status::ServiceError, "{}", refused.meta);
     let begun = guest.call("CreateMultipartUpload", name(), b"").done();
     let part = json!({"UploadId": begun["UploadId"], "PartNumber": 1});
-    let part = guest.call("UploadPart", with(name(), part), &octets(6 * MIB)).done();
+    let part = guest.call("UploadPart", with(name(), part), &body_of(6 * MIB)).done();
     let parts = json!({"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]});
     let whole = json!({"UploadId": begun["UploadId"], "MultipartUpload": parts});
     guest.call("CompleteMultipartUpload", with(name(), whole), b"").done();
-    assert!(guest.call("GetObject", name(), b"").body == octets(6 * MIB));
+    assert!(guest.call("GetObject", name(), b"").body == body_of(6 * MIB));
 }
 
 #[test]
 fn what_is_sent_is_signed_and_as_long_as_announced() {
     let (mut bed, seen) = bed(vec![Plan::take(), Plan::take()]);
     let mut guest = bed.guest();
-    let body = octets(2 * MIB + 7);
+    let body = body_of(2 * MIB + 7);
     guest.call("PutObject", name(), &body).done();
     let put = seen.recv().unwrap();
     assert!(put.decoded() == body);
@@ -199,7 +199,7 @@ fn tls_protects_chunks_that_are_not_signed() {
         config.store.ca = Some(trusted.clone());
     });
     let mut guest = bed.guest();
-    let body = octets(2 * MIB);
+    let body = body_of(2 * MIB);
     // This store does not say that it wants the body: it gets it all the same.
     guest.call("PutObject", name(), &body).done();
     let put = asked.recv().unwrap();
@@ -221,10 +221,10 @@ fn large_bodies_are_not_acknowledged_early_and_small_ones_are() {
     let put = with(name(), json!({"ContentType": "text/plain"}));
     // How the bucket answers is learnt from bodies that are held whole.
     for (bytes, due) in [(2 * MIB, 0), (2 * MIB, PENDING), (3 * MIB, 0), (3 * MIB - 1, PENDING)] {
-        let came = guest.call("PutObject", put.clone(), &octets(bytes));
-        assert_eq!(came.flags & PENDING, due, "{bytes} octets");
+        let came = guest.call("PutObject", put.clone(), &body_of(bytes));
+        assert_eq!(came.flags & PENDING, due, "{bytes} bytes");
         came.done();
-        assert!(guest.call("GetObject", name(), b"").body == octets(bytes));
+        assert!(guest.call("GetObject", name(), b"").body == body_of(bytes));
     }
     guest.reply("i", b"");
     assert!(bed.gateway.settle("i").is_empty());
@@ -235,7 +235,7 @@ fn what_the_store_refuses_at_once_costs_nothing_of_the_body() {
     let slow = || Plan::refuse(answer(503, "SlowDown"));
     let (mut bed, seen) = bed(vec![slow(), slow(), Plan::take(), slow(), slow(), slow()]);
     let mut guest = bed.guest();
-    let body = octets(2 * MIB);
+    let body = body_of(2 * MIB);
     let put = send(&mut guest, 1, &text(name(), body.len()), &body);
     assert_eq!((put.status, put.flags, &put.meta["retries"]), (Status::Done, 0, &json!(2)));
     for due in [0, 0, body.len()] {
@@ -263,7 +263,7 @@ fn a_body_that_was_lost_in_the_middle_is_sent_again_by_the_guest() {
         Plan::take(),
     ]);
     let mut guest = bed.guest();
-    let body = octets(4 * MIB);
+    let body = body_of(4 * MIB);
     let put = send(&mut guest, 1, &text(name(), body.len()), &body);
     assert_eq!((put.status, put.flags, put.code()), (Status::ServiceError, AGAIN, "SlowDown"));
     assert!(put.meta["again_after_ms"].is_u64(), "{}", put.meta);
@@ -284,7 +284,7 @@ fn after_three_attempts_a_body_is_not_asked_for_again() {
     let stop = || Plan::stop(500_000, Some(answer(500, "InternalError")));
     let (mut bed, _seen) = bed(vec![stop(), stop(), stop(), Plan::take()]);
     let mut guest = bed.guest();
-    let body = octets(2 * MIB);
+    let body = body_of(2 * MIB);
     let first = send(&mut guest, 1, &text(name(), body.len()), &body);
     assert_eq!(first.flags, AGAIN);
     assert_eq!(again(&mut guest, 2, &body).flags, AGAIN);
@@ -303,7 +303,7 @@ fn after_three_attempts_a_body_is_not_asked_for_again() {
 fn an_error_that_stays_ends_the_call_in_the_middle_of_its_body() {
     let (mut bed, _seen) = bed(vec![Plan::stop(100_000, Some(answer(403, "AccessDenied")))]);
     let mut guest = bed.guest();
-    let body = octets(8 * MIB);
+    let body = body_of(8 * MIB);
     let put = send(&mut guest, 1, &text(name(), body.len()), &body);
     assert_eq!((put.status, put.flags, put.code()), (Status::ServiceError, 0, "AccessDenied"));
     // What the role does not allow is not even asked for; the rest of the body is ignored.
@@ -321,7 +321,7 @@ fn an_error_that_stays_ends_the_call_in_the_middle_of_its_body() {
 fn success_is_not_believed_before_the_body_has_gone() {
     let (mut bed, _seen) = bed(vec![Plan::stop(100_000, Some(answer(200, "")))]);
     let mut guest = bed.guest();
-    let body = octets(8 * MIB);
+    let body = body_of(8 * MIB);
     let put = send(&mut guest, 1, &text(name(), body.len()), &body);
     assert_eq!((put.status, put.flags, put.code()), (Status::HostError, AGAIN, "Broken"));
 }
@@ -331,7 +331,7 @@ fn a_store_without_chunks_gets_the_body_as_a_whole() {
     let lacks = Plan::refuse(answer(501, "NotImplemented"));
     let (mut bed, seen) = bed(vec![lacks, Plan::take()]);
     let mut guest = bed.guest();
-    let body = octets(2 * MIB);
+    let body = body_of(2 * MIB);
     let put = send(&mut guest, 1, &text(name(), body.len()), &body);
     assert_eq!((put.flags, &put.meta["again_after_ms"]), (AGAIN, &json!(0)));
     let put = again(&mut guest, 2, &body);
@@ -356,7 +356,7 @@ fn a_guest_that_stops_leaves_no_object() {
     let mut bed = Bed::new();
     let mut other = bed.guest();
     other.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
-    let body = octets(4 * MIB);
+    let body = body_of(4 * MIB);
     let half = &body[..MIB / 4];
     // It changes its mind.
     let mut guest = bed.guest();
@@ -386,7 +386,7 @@ fn a_guest_that_lies_about_the_length_leaves_no_object() {
     let mut bed = Bed::new();
     let mut guest = bed.guest();
     guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
-    let body = octets(MIB / 4);
+    let body = body_of(MIB / 4);
     let announced = text(name(), 5 * MIB / 4);
     // Less, and more; more, when all that was announced has come.
     for (call, pieces) in [(100, 3), (101, 6)] {
@@ -429,7 +429,7 @@ fn pieces_without_end_are_refused() {
     let plan = Plan { waits: Some((came, waits)), ..Plan::take() };
     let (mut bed, _seen) = bed(vec![Plan { continues: false, ..plan }]);
     let mut guest = bed.guest();
-    let piece = octets(1);
+    let piece = body_of(1);
     let mut sending = Sending::begin(&mut guest, 1, &text(name(), 64 * MIB), &piece, true);
     // The store has not said that it wants them: nothing is taken.
     for _ in 0..200 {
@@ -447,7 +447,7 @@ fn a_slow_store_holds_up_nobody_else() {
     let (mut bed, seen) = bed(vec![slow, Plan::take()]);
     let mut guest = bed.guest();
     let mut other = bed.guest();
-    let body = octets(32 * MIB);
+    let body = body_of(32 * MIB);
     std::thread::scope(|scope| {
         let upload = scope.spawn(|| send(&mut guest, 1, &text(name(), body.len()), &body));
         has_come.recv().unwrap();
@@ -468,16 +468,16 @@ fn a_stream_takes_little_of_what_the_worker_may_hold() {
     });
     let mut guest = bed.guest();
     guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
-    let body = octets(8 * MIB);
+    let body = body_of(8 * MIB);
     guest.call("PutObject", name(), &body).done();
     assert!(guest.call("GetObject", name(), b"").body == body);
-    let larger = octets(8 * MIB + 1);
+    let larger = body_of(8 * MIB + 1);
     let put = send(&mut guest, 100, &text(name(), larger.len()), &larger);
     assert_eq!((put.status, put.code()), (Status::HostError, "TooLarge"));
-    let whole = guest.call("PutObject", name(), &octets(MIB / 2 + 1));
+    let whole = guest.call("PutObject", name(), &body_of(MIB / 2 + 1));
     assert_eq!(whole.code(), "TooLarge");
     // Two streams fit, a third one is told to wait.
-    let half = octets(MIB / 4);
+    let half = body_of(MIB / 4);
     let mut guests: Vec<Guest> = (0..3).map(|_| bed.guest()).collect();
     for (at, guest) in guests.iter_mut().enumerate() {
         let mut sending = Sending::begin(guest, 1, &text(name(), body.len()), &half, true);

@@ -9,7 +9,7 @@ use unlade_guest_protocol::{Operation, Status, Submission};
 
 use crate::bed::guest::Guest;
 use crate::bed::sink::{Plan, answer, sink};
-use crate::bed::{Bed, octets, store_at, worker};
+use crate::bed::{Bed, body_of, store_at, worker};
 
 fn object(key: &str) -> serde_json::Value {
     json!({"Bucket": "box", "Key": key, "ContentType": "text/plain"})
@@ -36,7 +36,7 @@ fn a_write_is_acknowledged_early_seen_at_once_and_durable_when_settled() {
     let sync = guest.call("PutObject", object("sync"), b"same").done();
     bed.gateway.invoke(&guest, "i", WriteMode::DurableReply, b"{}");
     guest.invoked();
-    let body = octets(100_000);
+    let body = body_of(100_000);
     for key in ["a", "a", "b"] {
         let put = guest.call("PutObject", object(key), &body);
         assert_eq!(put.flags, PENDING);
@@ -106,8 +106,8 @@ fn writes_whose_answer_matters_are_made_at_once() {
     let mut guest = learnt(&mut bed);
     bed.gateway.invoke(&guest, "i", WriteMode::DurableReply, b"{}");
     guest.invoked();
-    assert_eq!(guest.call("PutObject", object("k"), &octets(1001)).flags & PENDING, 0);
-    assert_eq!(guest.call("PutObject", object("k"), &octets(999)).flags & PENDING, PENDING);
+    assert_eq!(guest.call("PutObject", object("k"), &body_of(1001)).flags & PENDING, 0);
+    assert_eq!(guest.call("PutObject", object("k"), &body_of(999)).flags & PENDING, PENDING);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn pending_writes_outlive_their_instance() {
     let mut guest = learnt(&mut bed);
     bed.gateway.invoke(&guest, "i", WriteMode::DurableReply, b"{}");
     guest.invoked();
-    let body = octets(500_000);
+    let body = body_of(500_000);
     guest.call("PutObject", object("k"), &body).done();
     bed.gateway.say(Said::Detach { instance: guest.instance });
     bed.gateway.gone(&guest);
@@ -160,7 +160,7 @@ fn an_early_reply_is_kept_by_the_journal_when_store_and_worker_die() {
     bed.gateway.invoke(&guest, "i", WriteMode::EarlyReply, b"{}");
     guest.invoked();
     bed.store = None;
-    let body = octets(70_000);
+    let body = body_of(70_000);
     let put = guest.call("PutObject", object("k"), &body);
     assert_eq!(put.flags, PENDING);
     guest.reply("i", b"");

@@ -30,7 +30,7 @@ pub struct Received {
 #[derive(Clone, Copy, Debug)]
 pub struct Inner {
     rx: rx::Rx<nvme::Progress>,
-    /// The octet of TCP's stream behind the application data that was taken.
+    /// The byte of TCP's stream behind the application data that was taken.
     end: SeqNumber,
 }
 
@@ -60,7 +60,7 @@ impl Rx {
         (self.tls.state(), self.nvme.rx.state())
     }
 
-    /// The octet that the outer machine goes on with, where it knows.
+    /// The byte that the outer machine goes on with, where it knows.
     pub fn expected(&self) -> SeqNumber {
         self.tls.expected()
     }
@@ -101,8 +101,8 @@ impl Rx {
             }
         }
         let placed_bytes = placer.placed_bytes();
-        let octets = (&out[..payload.len()], outer.from as usize);
-        let taken = self.nvme.take((tls, nvme), stats, framing, seq, octets, placer);
+        let bytes = (&out[..payload.len()], outer.from as usize);
+        let taken = self.nvme.take((tls, nvme), stats, framing, seq, bytes, placer);
         stats.nvme.rx_placed_bytes += placer.placed_bytes() - placed_bytes;
         Received { tls: outer, ..taken }
     }
@@ -119,7 +119,7 @@ impl Rx {
 }
 
 impl Inner {
-    /// Takes the application data of `octets` at `seq`, which are decrypted after the first `done` of
+    /// Takes the application data of `bytes` at `seq`, which are decrypted after the first `done` of
     /// them; there the records' framing is `framing`. Gives the inner machine's results.
     fn take(
         &mut self,
@@ -127,27 +127,27 @@ impl Inner {
         stats: &mut Stats,
         mut framing: Framing,
         seq: SeqNumber,
-        (octets, mut done): (&[u8], usize),
+        (bytes, mut done): (&[u8], usize),
         placer: &mut Placer<'_>,
     ) -> Received {
         let mut passes = Passes { common: None, differ: false };
         let mut taken = Received::default();
-        while done < octets.len() {
-            let Some((end, _, pieces)) = step(tls, &mut framing, octets, done) else { break };
+        while done < bytes.len() {
+            let Some((end, _, pieces)) = step(tls, &mut framing, bytes, done) else { break };
             done = end;
             for piece in pieces.into_iter().flatten() {
                 match piece {
                     Piece::Record => (),
                     Piece::Content { start, end } => {
                         placer.part(start);
-                        let content = (seq + start as u32, &octets[start..end]);
+                        let content = (seq + start as u32, &bytes[start..end]);
                         let received = self.content(nvme, stats, content, placer);
                         passes.join(received.pass);
                         taken.nvme_request = received.request.or(taken.nvme_request);
                         let boundary = received.boundary.map(|at| at + start as u32);
                         taken.boundary = taken.boundary.or(boundary);
                     }
-                    Piece::Type { at } if octets[at] == APPLICATION_DATA => (),
+                    Piece::Type { at } if bytes[at] == APPLICATION_DATA => (),
                     Piece::Type { .. } => {
                         if holds(Rule::InnerType) {
                             self.rx.interrupt(&mut stats.nvme);

@@ -4,7 +4,7 @@
 //! is known at its end; so the inner machine remembers where it was at the start of a record, and
 //! goes back there if the record held something else. For this software keeps two rules, and a
 //! packet that breaks one is dropped: a record with application data is not padded, and one with
-//! something else comes between PDUs, where no digest is due. What is done to an octet depends on
+//! something else comes between PDUs, where no digest is due. What is done to an byte depends on
 //! the stream alone, never on packets: under one nonce there is one text.
 
 use unlade_net::SeqNumber;
@@ -15,7 +15,7 @@ use crate::rule::{Rule, holds};
 use crate::tls::{self, APPLICATION_DATA, Tls};
 use crate::tx::{self, MessageState, Messages, Shadow, Verdict};
 
-/// Octets that are replayed at once.
+/// Bytes that are replayed at once.
 const REPLAY_BYTES: usize = 2048;
 /// Content types of TLS that hold no application data: alerts and handshake messages.
 const OTHER_TYPES: [u8; 2] = [21, 22];
@@ -70,7 +70,7 @@ impl Tx {
         }
     }
 
-    /// The octet that it goes on with.
+    /// The byte that it goes on with.
     pub fn expected(&self) -> SeqNumber {
         self.tls.tx.expected()
     }
@@ -80,8 +80,8 @@ impl Tx {
         self.tls.sound = false;
     }
 
-    /// Gets in front of the octet `seq`, which is in `record` or right behind it: first the inner
-    /// machine in front of the record, then both in front of the octet. False where what is known
+    /// Gets in front of the byte `seq`, which is in `record` or right behind it: first the inner
+    /// machine in front of the record, then both in front of the byte. False where what is known
     /// does not reach so far; nothing can be sent then.
     pub fn recover(
         &mut self,
@@ -91,7 +91,7 @@ impl Tx {
         seq: SeqNumber,
     ) -> bool {
         let before = usize::try_from(seq.since(record.start)).ok();
-        let Some(before) = before.and_then(|octets| record.bytes.get(..octets)) else {
+        let Some(before) = before.and_then(|bytes| record.bytes.get(..bytes)) else {
             self.tls.sound = false;
             return false;
         };
@@ -107,9 +107,9 @@ impl Tx {
         self.nvme = Inner { tx, before: tx, alien: false };
         stats.tls.tx_replayed_bytes += before.len() as u64;
         let mut piece = [0; REPLAY_BYTES];
-        for octets in before.chunks(REPLAY_BYTES) {
-            let piece = &mut piece[..octets.len()];
-            piece.copy_from_slice(octets);
+        for bytes in before.chunks(REPLAY_BYTES) {
+            let piece = &mut piece[..bytes.len()];
+            piece.copy_from_slice(bytes);
             self.tls.sound = self.tls.sound && self.walk((tls, nvme), piece);
         }
         self.tls.sound
@@ -136,43 +136,43 @@ impl Tx {
         Verdict::Send
     }
 
-    /// Works on octets that are next; false where they are not what they must be.
-    fn walk(&mut self, (tls, nvme): (&Tls, &Nvme), octets: &mut [u8]) -> bool {
+    /// Works on bytes that are next; false where they are not what they must be.
+    fn walk(&mut self, (tls, nvme): (&Tls, &Nvme), bytes: &mut [u8]) -> bool {
         // Where records are is as plain before sealing as after.
         let mut framing = self.tls.tx.framing();
         let mut done = 0;
-        while done < octets.len() {
-            let stepped = step(tls, &mut framing, octets, done);
+        while done < bytes.len() {
+            let stepped = step(tls, &mut framing, bytes, done);
             let Some((end, _, pieces)) = stepped else { return false };
             done = end;
             for piece in pieces.into_iter().flatten() {
-                if !self.nvme.take(nvme, piece, octets) {
+                if !self.nvme.take(nvme, piece, bytes) {
                     return false;
                 }
             }
         }
-        self.tls.tx.walk(tls, octets)
+        self.tls.tx.walk(tls, bytes)
     }
 }
 
 impl Inner {
-    fn take(&mut self, nvme: &Nvme, piece: Piece, octets: &mut [u8]) -> bool {
+    fn take(&mut self, nvme: &Nvme, piece: Piece, bytes: &mut [u8]) -> bool {
         match piece {
             Piece::Record => {
-                // A record of TLS 1.2 has no octet at its end that would say so.
+                // A record of TLS 1.2 has no byte at its end that would say so.
                 let was_alien = std::mem::take(&mut self.alien);
                 self.before = self.tx;
                 !was_alien
             }
             Piece::Content { start, end } => {
-                self.alien = self.alien || !self.tx.walk(nvme, &mut octets[start..end]);
+                self.alien = self.alien || !self.tx.walk(nvme, &mut bytes[start..end]);
                 true
             }
-            Piece::Type { at } if octets[at] == APPLICATION_DATA => !self.alien,
+            Piece::Type { at } if bytes[at] == APPLICATION_DATA => !self.alien,
             Piece::Type { at } => {
                 self.tx = self.before;
                 self.alien = false;
-                OTHER_TYPES.contains(&octets[at]) && self.tx.framing().is_at_start()
+                OTHER_TYPES.contains(&bytes[at]) && self.tx.framing().is_at_start()
             }
         }
     }

@@ -169,11 +169,11 @@ impl World {
             }
         };
         match verdict {
-            Verdict::Drop if must => Err(format!("octet {at} cannot be sent")),
+            Verdict::Drop if must => Err(format!("byte {at} cannot be sent")),
             Verdict::Send if payload != self.stream.wire[at..end] => {
                 let wrong = payload.iter().zip(&self.stream.wire[at..end]);
                 let first = wrong.into_iter().position(|(left, right)| left != right);
-                Err(format!("octet {:?} leaves wrongly", first.map(|first| at + first)))
+                Err(format!("byte {:?} leaves wrongly", first.map(|first| at + first)))
             }
             Verdict::Drop | Verdict::Send => Ok(()),
         }

@@ -8,7 +8,7 @@ use unlade_testkit::Random;
 
 use crate::composed::{self, Stats};
 use crate::model::initiator::{Buffer, Desk, Live, Memory, Reading, Said};
-use crate::model::peer::octets;
+use crate::model::peer::random_bytes;
 use crate::model::storage::{Shape, Stream, TAGS};
 use crate::nvme::{Progress, target};
 use crate::placement::{Placement, Placer, Registrar};
@@ -27,11 +27,11 @@ struct Weather {
     out_of_order: u64,
     /// The device has seen the packet, TCP does not take it.
     refused: u64,
-    /// A packet with a changed octet that the device takes, and TCP does not.
+    /// A packet with a changed byte that the device takes, and TCP does not.
     shadowed: u64,
     /// A packet that nobody sent, which TCP does not take.
     stray: u64,
-    /// A packet with a changed octet, which TCP takes.
+    /// A packet with a changed byte, which TCP takes.
     forged: u64,
     answer_steps_max: u64,
     newer_wins: bool,
@@ -112,13 +112,13 @@ enum Asked {
 
 struct Segment {
     at: usize,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     forged: bool,
 }
 
-/// What TCP has of the stream: octets, and the packet that each came with.
+/// What TCP has of the stream: bytes, and the packet that each came with.
 struct Tcp {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     packets: Vec<Option<u32>>,
     results: Vec<(usize, ComposedResult)>,
     next: usize,
@@ -128,16 +128,16 @@ impl Tcp {
     fn take(&mut self, at: usize, view: &[u8], result: ComposedResult, newer_wins: bool) {
         let packet = self.results.len() as u32;
         self.results.push((at, result));
-        for (index, &octet) in view.iter().enumerate() {
+        for (index, &byte) in view.iter().enumerate() {
             let at = at + index;
             if at >= self.next && (self.packets[at].is_none() || newer_wins) {
                 self.packets[at] = Some(packet);
-                self.octets[at] = octet;
+                self.bytes[at] = byte;
             }
         }
     }
 
-    /// The octets that are next, of one packet, and where they are in it.
+    /// The bytes that are next, of one packet, and where they are in it.
     fn run(&self) -> Option<(std::ops::Range<usize>, usize, ComposedResult)> {
         let packet = self.packets.get(self.next).copied().flatten()?;
         let same = |&&other: &&Option<u32>| other == Some(packet);
@@ -228,7 +228,7 @@ fn run(random: &mut Random, version: Option<Version>) -> Result<Stats, String> {
         }
     };
     let tcp =
-        Tcp { octets: vec![0; total], packets: vec![None; total], results: Vec::new(), next: 0 };
+        Tcp { bytes: vec![0; total], packets: vec![None; total], results: Vec::new(), next: 0 };
     let mut world = World {
         random,
         weather,
@@ -316,7 +316,7 @@ impl World<'_> {
             let Ok(registration) = self.registrar.register(command.tag) else { break };
             let bytes = command.content.len();
             let shared = !command.unknown;
-            self.memory.buffers.push(Buffer { octets: vec![0x5a; bytes], shared });
+            self.memory.buffers.push(Buffer { bytes: vec![0x5a; bytes], shared });
             let buffer = self.memory.buffers.len() - 1;
             self.memory.registered.insert(registration, buffer);
             if shared {
@@ -364,13 +364,13 @@ impl World<'_> {
     }
 
     fn put(&mut self, at: usize, end: usize) {
-        let mut octets = self.stream.wire[at..end].to_vec();
+        let mut bytes = self.stream.wire[at..end].to_vec();
         let forged = happens(self.random, self.weather.forged);
         if forged {
-            let index = self.random.below(octets.len() as u64) as usize;
-            octets[index] ^= 1 << self.random.below(8);
+            let index = self.random.below(bytes.len() as u64) as usize;
+            bytes[index] ^= 1 << self.random.below(8);
         }
-        self.network.push_back(Segment { at, octets, forged });
+        self.network.push_back(Segment { at, bytes, forged });
     }
 
     fn deliver(&mut self, late: bool) -> Option<Segment> {
@@ -384,8 +384,8 @@ impl World<'_> {
         }
         let segment = self.network.remove(index)?;
         if happens(self.random, self.weather.doubled) {
-            let Segment { at, forged, ref octets } = segment;
-            self.network.push_back(Segment { at, octets: octets.clone(), forged });
+            let Segment { at, forged, ref bytes } = segment;
+            self.network.push_back(Segment { at, bytes: bytes.clone(), forged });
         }
         if happens(self.random, self.weather.lost) { None } else { Some(segment) }
     }
@@ -405,7 +405,7 @@ impl World<'_> {
                 _ => self.random.below(2 * self.sent as u64 + 10) as u32,
             };
             let length = 1 + self.random.below(300) as usize;
-            let payload = octets(self.random, length);
+            let payload = random_bytes(self.random, length);
             let expected = self.expected();
             self.device(self.isn + distance, &payload);
             self.disturbed |= self.expected() != expected;
@@ -430,7 +430,7 @@ impl World<'_> {
         }
     }
 
-    /// The device takes a packet; what it says of it, after so many octets.
+    /// The device takes a packet; what it says of it, after so many bytes.
     fn device(&mut self, seq: SeqNumber, payload: &[u8]) -> (ComposedResult, usize) {
         let mut placer = Placer::new(&mut self.placement, &mut self.memory);
         let (result, from, requests) = match &mut self.device {
@@ -463,7 +463,7 @@ impl World<'_> {
     }
 
     fn arrive(&mut self, segment: &Segment) -> Result<(), String> {
-        let payload = &segment.octets[..];
+        let payload = &segment.bytes[..];
         let (result, from) = self.device(self.isn + segment.at as u32, payload);
         if self.weather.is_honest() {
             self.check_placed(segment.at, &result)?;
@@ -491,24 +491,24 @@ impl World<'_> {
         let own = (self.isn + place.range.start as u32, index as u64);
         match own == (worked.message.start, worked.message.number) {
             true => Ok(()),
-            false => Err(format!("octet {at} was taken for one of {worked:?}")),
+            false => Err(format!("byte {at} was taken for one of {worked:?}")),
         }
     }
 
     /// What is placed is where it belongs.
     fn check_placed(&self, at: usize, result: &ComposedResult) -> Result<(), String> {
         for placed in result.nvme.placed.as_slice() {
-            for octet in [placed.start, placed.end - 1] {
-                let Some((index, in_data)) = self.stream.data_at(at + octet as usize) else {
+            for byte in [placed.start, placed.end - 1] {
+                let Some((index, in_data)) = self.stream.data_at(at + byte as usize) else {
                     // In a record that holds something else.
                     if self.stream.secret.is_some() {
                         continue;
                     }
-                    return Err(format!("octet {} is no data", at + octet as usize));
+                    return Err(format!("byte {} is no data", at + byte as usize));
                 };
                 let header = target(&self.stream.pdus[index].0.header).ok_or("no target")?;
                 let right = (header.tag, header.offset as usize + in_data);
-                let offset = (placed.offset + octet - placed.start) as usize;
+                let offset = (placed.offset + byte - placed.start) as usize;
                 if right != (placed.registration.tag, offset) {
                     return Err(format!("{right:?} is placed at {placed:?}"));
                 }
@@ -566,26 +566,26 @@ impl World<'_> {
                 reading: &mut self.reading,
                 done: Vec::new(),
             };
-            let octets = &self.tcp.octets[run.clone()];
+            let bytes = &self.tcp.bytes[run.clone()];
             let slice = result.nvme.of(at as u32, (at + run.len()) as u32);
             let taken = match &mut self.software {
                 Software::Plain(pdus) => {
-                    let mut input = Input::new(octets, slice);
+                    let mut input = Input::new(bytes, slice);
                     let good = desk.take(|again| {
-                        again.into_iter().for_each(|octets| pdus.recheck(&octets));
+                        again.into_iter().for_each(|bytes| pdus.recheck(&bytes));
                         pdus.next(&mut input).map(|event| event.map(Said::of)).ok()
                     })?;
                     good.then_some(run.len())
                 }
                 Software::Composed(pdus) => {
                     let result = ComposedResult { tls: result.tls, nvme: slice };
-                    let taken = pdus.push(octets, &result).ok();
+                    let taken = pdus.push(bytes, &result).ok();
                     match pdus.open(&mut self.stats.tls) {
                         Err(_) => None,
                         Ok(None) | Ok(Some(Opened::Other(..))) => taken,
                         Ok(Some(Opened::Pdus(mut content))) => {
                             let good = desk.take(|again| {
-                                again.into_iter().for_each(|octets| content.recheck(&octets));
+                                again.into_iter().for_each(|bytes| content.recheck(&bytes));
                                 content.event().map(|event| event.map(Said::of)).ok()
                             })?;
                             taken.filter(|_| good)
@@ -629,14 +629,14 @@ impl World<'_> {
             self.by_tag[usize::from(spec.tag)] = None;
             let buffer = &mut self.memory.buffers[live.buffer];
             buffer.shared = false;
-            for (at, octets) in &live.staged {
-                buffer.octets[*at..at + octets.len()].copy_from_slice(octets);
+            for (at, bytes) in &live.staged {
+                buffer.bytes[*at..at + bytes.len()].copy_from_slice(bytes);
             }
-            if !live.failed && buffer.octets != spec.content {
-                let at = buffer.octets.iter().zip(&spec.content).position(|(a, b)| a != b);
-                return Err(format!("command {command}: octet {at:?} is not what was sent"));
+            if !live.failed && buffer.bytes != spec.content {
+                let at = buffer.bytes.iter().zip(&spec.content).position(|(a, b)| a != b);
+                return Err(format!("command {command}: byte {at:?} is not what was sent"));
             }
-            buffer.octets = Vec::new();
+            buffer.bytes = Vec::new();
             self.finished += 1;
         }
         self.move_buffer()
@@ -668,8 +668,8 @@ impl World<'_> {
         live.registration = moved.map_err(|error| error.to_string())?;
         let old = &mut self.memory.buffers[live.buffer];
         old.shared = false;
-        let octets = old.octets.clone();
-        self.memory.buffers.push(Buffer { octets, shared: true });
+        let bytes = old.bytes.clone();
+        self.memory.buffers.push(Buffer { bytes, shared: true });
         live.buffer = self.memory.buffers.len() - 1;
         self.memory.registered.insert(live.registration, live.buffer);
         Ok(())

@@ -17,24 +17,24 @@ pub(crate) struct Memory {
 }
 
 pub(crate) struct Buffer {
-    pub octets: Vec<u8>,
+    pub bytes: Vec<u8>,
     /// It is the device's as well.
     pub shared: bool,
 }
 
 impl Buffers for Memory {
-    fn place(&mut self, registration: Registration, offset: u32, octets: &[u8]) -> bool {
+    fn place(&mut self, registration: Registration, offset: u32, bytes: &[u8]) -> bool {
         let Some(index) = self.registered.get(&registration) else {
             self.violation = Some(format!("writes to {registration:?}, which was never there"));
             return false;
         };
         let buffer = &mut self.buffers[*index];
-        let end = offset as usize + octets.len();
-        if !buffer.shared || end > buffer.octets.len() {
-            self.violation = Some(format!("writes to {registration:?} late, or to octet {end}"));
+        let end = offset as usize + bytes.len();
+        if !buffer.shared || end > buffer.bytes.len() {
+            self.violation = Some(format!("writes to {registration:?} late, or to byte {end}"));
             return false;
         }
-        buffer.octets[offset as usize..end].copy_from_slice(octets);
+        buffer.bytes[offset as usize..end].copy_from_slice(bytes);
         true
     }
 }
@@ -75,8 +75,8 @@ impl Said {
     pub fn of(event: Event<'_>) -> Said {
         match event {
             Event::Header { header, .. } => Said::Header(header.to_vec()),
-            Event::Data { offset, octets, placed } => {
-                Said::Data(offset as usize, octets.to_vec(), placed)
+            Event::Data { offset, bytes, placed } => {
+                Said::Data(offset as usize, bytes.to_vec(), placed)
             }
             Event::Recheck { data_bytes } => Said::Recheck(data_bytes as usize),
             Event::End => Said::Verdict(true),
@@ -111,7 +111,7 @@ impl Desk<'_> {
             match said {
                 None => return Ok(true),
                 Some(Said::Header(header)) => self.header(&header)?,
-                Some(Said::Data(offset, octets, placed)) => self.data(offset, octets, placed)?,
+                Some(Said::Data(offset, bytes, placed)) => self.data(offset, bytes, placed)?,
                 Some(Said::Recheck(count)) => again = Some(self.put(count)),
                 Some(Said::Verdict(good)) => self.verdict(good)?,
             }
@@ -145,14 +145,14 @@ impl Desk<'_> {
     fn data(
         &mut self,
         offset: usize,
-        octets: Vec<u8>,
+        bytes: Vec<u8>,
         placed: Option<Registration>,
     ) -> Result<(), String> {
         let reading = &mut *self.reading;
         if offset != reading.data.len() {
             return Err(format!("data at {offset} after {}", reading.data.len()));
         }
-        reading.data.extend(&octets);
+        reading.data.extend(&bytes);
         let Some(command) = reading.command else { return Ok(()) };
         let live = self.live[command].as_mut().ok_or("gone")?;
         let at = reading.offset + offset;
@@ -160,29 +160,29 @@ impl Desk<'_> {
             return Ok(());
         }
         if self.staging {
-            live.staged.push((at, octets));
+            live.staged.push((at, bytes));
         } else {
-            let buffer = &mut self.memory.buffers[live.buffer].octets;
-            buffer[at..at + octets.len()].copy_from_slice(&octets);
+            let buffer = &mut self.memory.buffers[live.buffer].bytes;
+            buffer[at..at + bytes.len()].copy_from_slice(&bytes);
         }
         Ok(())
     }
 
-    /// The first octets of the PDU's data, from where they were put.
+    /// The first bytes of the PDU's data, from where they were put.
     fn put(&self, count: usize) -> Vec<u8> {
         let live = self.reading.command.and_then(|command| self.live[command].as_ref());
         let Some(live) = live else { return self.reading.data[..count].to_vec() };
         let start = self.reading.offset;
-        let buffer = &self.memory.buffers[live.buffer].octets;
-        let mut octets = buffer[start..start + count].to_vec();
+        let buffer = &self.memory.buffers[live.buffer].bytes;
+        let mut bytes = buffer[start..start + count].to_vec();
         for (at, staged) in &live.staged {
-            for (index, octet) in staged.iter().enumerate() {
+            for (index, byte) in staged.iter().enumerate() {
                 if let Some(place) = (at + index).checked_sub(start).filter(|at| *at < count) {
-                    octets[place] = *octet;
+                    bytes[place] = *byte;
                 }
             }
         }
-        octets
+        bytes
     }
 
     fn verdict(&mut self, good: bool) -> Result<(), String> {

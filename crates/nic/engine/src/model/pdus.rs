@@ -2,7 +2,7 @@
 
 use unlade_testkit::Random;
 
-use crate::model::peer::octets;
+use crate::model::peer::random_bytes;
 use crate::nvme::{FLAG_DDGST, FLAG_HDGST, FLAG_LAST, FLAG_SUCCESS, Nvme, types};
 
 /// A PDU of a stream.
@@ -81,8 +81,8 @@ pub(crate) fn any(random: &mut Random, nvme: &Nvme, data_bytes: usize) -> Pdu {
     let kinds = [types::CAPSULE_CMD, types::CAPSULE_RESP, types::R2T, types::CAPSULE_CMD];
     let pdu_type = kinds[random.below(4) as usize];
     let has_data = pdu_type == types::CAPSULE_CMD && data_bytes > 0 && random.once_in(2);
-    let content = octets(random, if has_data { data_bytes } else { 0 });
-    let fields = octets(random, if pdu_type == types::CAPSULE_CMD { 64 } else { 16 });
+    let content = random_bytes(random, if has_data { data_bytes } else { 0 });
+    let fields = random_bytes(random, if pdu_type == types::CAPSULE_CMD { 64 } else { 16 });
     let pad_bytes = 4 * random.below(9) as usize;
     pdu(nvme, pdu_type, &fields, &content, pad_bytes)
 }

@@ -16,14 +16,14 @@ pub(crate) struct Secret {
 impl Secret {
     pub fn random(random: &mut Random, version: Version) -> Secret {
         let key_bytes = if random.once_in(2) { 16 } else { 32 };
-        let key = octets(random, key_bytes);
+        let key = random_bytes(random, key_bytes);
         let mut iv = [0; 12];
-        iv.copy_from_slice(&octets(random, 12));
+        iv.copy_from_slice(&random_bytes(random, 12));
         Secret { version, key, iv }
     }
 
     pub fn tls(&self) -> Tls {
-        Tls::new(self.version, &self.key, self.iv).expect("a key of 16 or 32 octets")
+        Tls::new(self.version, &self.key, self.iv).expect("a key of 16 or 32 bytes")
     }
 
     pub fn prefix_bytes(&self) -> usize {
@@ -49,7 +49,7 @@ impl Secret {
                 aad[11..].copy_from_slice(&(plaintext.len() as u16).to_be_bytes());
             }
             Version::Tls13 => {
-                let number = u64::from_be_bytes(nonce[4..].try_into().expect("8 octets")) ^ number;
+                let number = u64::from_be_bytes(nonce[4..].try_into().expect("8 bytes")) ^ number;
                 nonce[4..].copy_from_slice(&number.to_be_bytes());
             }
         }
@@ -67,19 +67,19 @@ impl Secret {
     }
 }
 
-/// So many random octets.
-pub(crate) fn octets(random: &mut Random, count: usize) -> Vec<u8> {
-    let mut octets = Vec::with_capacity(count + 7);
-    while octets.len() < count {
-        octets.extend(random.next().to_le_bytes());
+/// So many random bytes.
+pub(crate) fn random_bytes(random: &mut Random, count: usize) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(count + 7);
+    while bytes.len() < count {
+        bytes.extend(random.next().to_le_bytes());
     }
-    octets.truncate(count);
-    octets
+    bytes.truncate(count);
+    bytes
 }
 
 /// A record of a stream.
 pub(crate) struct Place {
-    /// Where it starts and ends, octets from the start of the stream.
+    /// Where it starts and ends, bytes from the start of the stream.
     pub start: usize,
     pub end: usize,
     /// Which key it is under.
@@ -100,7 +100,7 @@ pub(crate) struct Stream {
 pub(crate) struct Shape {
     pub stream_bytes: usize,
     pub plaintext_bytes_max: usize,
-    /// Once in so many octets, what looks like a header is in the ciphertext.
+    /// Once in so many bytes, what looks like a header is in the ciphertext.
     pub false_headers: Option<u64>,
     /// How often the key changes; it does so in the first half.
     pub keys: usize,
@@ -116,7 +116,7 @@ struct Lengths {
 }
 
 impl Lengths {
-    /// The next one, of at least `least`, of records that have `overhead` octets more.
+    /// The next one, of at least `least`, of records that have `overhead` bytes more.
     fn next(&mut self, random: &mut Random, least: usize, overhead: usize) -> usize {
         if let Some(rest) = self.rest.take() {
             return rest;
@@ -162,7 +162,7 @@ impl Stream {
                 true => lengths.next(random, least, overhead),
                 false => random.below(shape.plaintext_bytes_max as u64 + 1) as usize,
             };
-            let mut plaintext = octets(random, length.max(least));
+            let mut plaintext = random_bytes(random, length.max(least));
             let secret = &stream.secrets[stream.secrets.len() - 1];
             if let Some(once_in) = shape.false_headers {
                 let numbers = (number, explicit);
@@ -204,8 +204,8 @@ fn plant(
         // Also lengths that no record has.
         let length =
             if random.once_in(3) { random.next() as u16 } else { random.below(17000) as u16 };
-        for (index, octet) in header(length).into_iter().enumerate() {
-            plaintext[at + index] ^= sealed[prefix + at + index] ^ octet;
+        for (index, byte) in header(length).into_iter().enumerate() {
+            plaintext[at + index] ^= sealed[prefix + at + index] ^ byte;
         }
         at += HEADER_BYTES + random.below(once_in) as usize;
     }
@@ -216,7 +216,7 @@ fn header(length: u16) -> [u8; HEADER_BYTES] {
     [23, 3, 3, high, low]
 }
 
-/// The same for one header at `at`, of a record with `length` octets behind it.
+/// The same for one header at `at`, of a record with `length` bytes behind it.
 pub(crate) fn plant_one(
     secret: &Secret,
     (number, explicit): (u64, u64),
@@ -226,7 +226,7 @@ pub(crate) fn plant_one(
 ) {
     let (_, sealed) = secret.record(number, explicit, plaintext);
     let sealed = &sealed[secret.prefix_bytes() + at..];
-    for (index, octet) in header(length).into_iter().enumerate() {
-        plaintext[at + index] ^= sealed[index] ^ octet;
+    for (index, byte) in header(length).into_iter().enumerate() {
+        plaintext[at + index] ^= sealed[index] ^ byte;
     }
 }

@@ -6,7 +6,7 @@ use unlade_net::SeqNumber;
 use unlade_testkit::Random;
 
 use crate::Stats;
-use crate::model::peer::{Shape, Stream, octets};
+use crate::model::peer::{Shape, Stream, random_bytes};
 use crate::resync::{Extent, Request, Response, Worked};
 use crate::rx::Rx;
 use crate::software::boundaries::REMEMBERED_MAX;
@@ -25,7 +25,7 @@ struct Weather {
     refused: u64,
     /// A packet that no sender sent, which TCP does not take.
     stray: u64,
-    /// A packet with a changed octet, which TCP takes.
+    /// A packet with a changed byte, which TCP takes.
     forged: u64,
     keepalive: u64,
     answer_steps_max: u64,
@@ -71,33 +71,33 @@ impl Weather {
 
 struct Segment {
     at: usize,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     forged: bool,
 }
 
 /// What TCP has of the stream.
 struct Tcp {
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     have: Vec<bool>,
     worked: Vec<Option<Worked>>,
     next: usize,
-    /// It, or the device alone, has octets that the peer did not send.
+    /// It, or the device alone, has bytes that the peer did not send.
     deceived: bool,
 }
 
 impl Tcp {
     fn take(&mut self, at: usize, view: &[u8], worked: Option<Worked>, newer_wins: bool) {
-        for (index, &octet) in view.iter().enumerate() {
+        for (index, &byte) in view.iter().enumerate() {
             let at = at + index;
             if at >= self.next && (!self.have[at] || newer_wins) {
                 self.have[at] = true;
-                self.octets[at] = octet;
+                self.bytes[at] = byte;
                 self.worked[at] = worked;
             }
         }
     }
 
-    /// The octets that are next, of which the device says the same, and what.
+    /// The bytes that are next, of which the device says the same, and what.
     fn run(&self) -> (std::ops::Range<usize>, Option<Worked>) {
         let mut said = self.worked.get(self.next).copied().flatten();
         let mut end = self.next;
@@ -139,7 +139,7 @@ struct World<'r> {
     steps: u64,
     /// What was sent when the faults ended.
     calm_from: Option<usize>,
-    /// Octets that the device got since the network is as it should be.
+    /// Bytes that the device got since the network is as it should be.
     calm_bytes: usize,
     /// How many of them it took the device to get back.
     back_after: Option<usize>,
@@ -174,7 +174,7 @@ pub(crate) fn run(random: &mut Random) -> Result<Stats, String> {
     let total = stream.wire.len();
     let records = Records::new(stream.secrets[0].tls(), isn, stream.number);
     let tcp = Tcp {
-        octets: vec![0; total],
+        bytes: vec![0; total],
         have: vec![false; total],
         worked: vec![None; total],
         next: 0,
@@ -267,11 +267,11 @@ impl World<'_> {
             + steps * self.weather.segment_bytes_max as usize
             + 2 * self.weather.window_bytes;
         match self.back_after {
-            Some(octets) if octets <= bound && self.missed == 0 => Ok(()),
+            Some(bytes) if bytes <= bound && self.missed == 0 => Ok(()),
             // The second half was not long enough for a judgement.
             None if self.calm_bytes <= bound => Ok(()),
             back => Err(format!(
-                "back after {back:?} of {} octets, {bound} expected, {} packets missed",
+                "back after {back:?} of {} bytes, {bound} expected, {} packets missed",
                 self.calm_bytes, self.missed
             )),
         }
@@ -305,14 +305,14 @@ impl World<'_> {
     }
 
     fn put(&mut self, at: usize, end: usize) {
-        let mut octets = self.stream.wire[at..end].to_vec();
+        let mut bytes = self.stream.wire[at..end].to_vec();
         let mut forged = false;
         if happens(self.random, self.weather.forged) {
-            let index = self.random.below(octets.len() as u64) as usize;
-            octets[index] ^= 1 << self.random.below(8);
+            let index = self.random.below(bytes.len() as u64) as usize;
+            bytes[index] ^= 1 << self.random.below(8);
             forged = true;
         }
-        self.network.push_back(Segment { at, octets, forged });
+        self.network.push_back(Segment { at, bytes, forged });
     }
 
     fn deliver(&mut self, late: bool) -> Option<Segment> {
@@ -326,8 +326,8 @@ impl World<'_> {
         }
         let segment = self.network.remove(index)?;
         if happens(self.random, self.weather.doubled) {
-            let Segment { at, forged, ref octets } = segment;
-            self.network.push_back(Segment { at, octets: octets.clone(), forged });
+            let Segment { at, forged, ref bytes } = segment;
+            self.network.push_back(Segment { at, bytes: bytes.clone(), forged });
         }
         if happens(self.random, self.weather.lost) { None } else { Some(segment) }
     }
@@ -357,10 +357,10 @@ impl World<'_> {
                 _ => random.below(2 * self.sent as u64 + 10) as u32,
             };
             let length = 1 + random.below(300) as usize;
-            let mut payload = octets(random, length);
+            let mut payload = random_bytes(random, length);
             let at = random.below(length as u64) as usize;
-            for (octet, mark) in payload[at..].iter_mut().zip([23, 3, 3, 0, 40]) {
-                *octet = mark;
+            for (byte, mark) in payload[at..].iter_mut().zip([23, 3, 3, 0, 40]) {
+                *byte = mark;
             }
             let expected = self.rx.expected();
             let received = self.rx.receive(tls, stats, self.isn + distance, &payload, out);
@@ -376,7 +376,7 @@ impl World<'_> {
         let calm = self.is_calm();
         let next = segment.at == self.tcp.next;
         let tls = &self.keys[self.device_key];
-        let payload = &segment.octets[..];
+        let payload = &segment.bytes[..];
         let received = self.rx.receive(tls, &mut self.stats, seq, payload, &mut self.out);
         if let Some(worked) = received.worked() {
             self.compare(segment, &worked, received.from as usize)?;
@@ -412,7 +412,7 @@ impl World<'_> {
         if !self.weather.is_honest() {
             return Ok(());
         }
-        let (start, end) = (segment.at + from, segment.at + segment.octets.len());
+        let (start, end) = (segment.at + from, segment.at + segment.bytes.len());
         let places = &self.stream.records;
         let first = places.partition_point(|place| place.end <= start);
         let Some(place) = places.get(first) else { return Err("beyond the stream".to_owned()) };
@@ -421,7 +421,7 @@ impl World<'_> {
         match is_own || place.key != worked.pass.key {
             true => (),
             false if self.weather.presumes => return Ok(()),
-            false => return Err(format!("octet {start} was taken for one of {worked:?}")),
+            false => return Err(format!("byte {start} was taken for one of {worked:?}")),
         }
         for place in places[first..].iter().take_while(|place| place.start < end) {
             // With the key before it is not decrypted, whatever it says.
@@ -432,7 +432,7 @@ impl World<'_> {
                 let is_tag = at >= place.end - TAG_BYTES;
                 let right = if is_tag { self.stream.wire[at] } else { self.stream.written[at] };
                 if self.out[at - segment.at] != right {
-                    return Err(format!("octet {at} was not decrypted rightly"));
+                    return Err(format!("byte {at} was not decrypted rightly"));
                 }
             }
         }
@@ -454,7 +454,7 @@ impl World<'_> {
             return Ok(());
         }
         let at = request.tcpsn.0.wrapping_sub(self.isn.0) as usize;
-        let header = self.stream.wire.get(at..).and_then(|octets| octets.get(..5));
+        let header = self.stream.wire.get(at..).and_then(|bytes| bytes.get(..5));
         let header = header.ok_or("asks beyond the stream")?;
         let length = usize::from(header[3]) << 8 | usize::from(header[4]);
         let (least, most) = match self.stream.secrets[0].version {
@@ -500,7 +500,7 @@ impl World<'_> {
             if run.is_empty() {
                 return Ok(());
             }
-            let taken = self.records.push(&self.tcp.octets[run], worked);
+            let taken = self.records.push(&self.tcp.bytes[run], worked);
             self.tcp.next += taken.map_err(|error| error.to_string())?;
             let opened = self.records.open(&mut self.stats).map_err(|error| error.to_string())?;
             let Some(record) = opened else { continue };
@@ -520,23 +520,23 @@ impl World<'_> {
     /// Takes the next record where it lies, if what the device says of it is enough.
     fn skip(&mut self) -> bool {
         let Some(place) = self.stream.records.get(self.released) else { return false };
-        let octets = place.start..place.end;
+        let range = place.start..place.end;
         let whole =
-            self.tcp.next == place.start && self.tcp.have[octets.clone()].iter().all(|&have| have);
+            self.tcp.next == place.start && self.tcp.have[range.clone()].iter().all(|&have| have);
         // The header is what software sees.
-        let seen = &self.tcp.octets[octets.clone()];
-        if !whole || seen[..HEADER_BYTES] != self.stream.wire[octets.clone()][..HEADER_BYTES] {
+        let seen = &self.tcp.bytes[range.clone()];
+        if !whole || seen[..HEADER_BYTES] != self.stream.wire[range.clone()][..HEADER_BYTES] {
             return false;
         }
-        let worked = self.tcp.worked[octets.clone()].iter().copied();
-        let bytes = octets.len() as u32;
+        let worked = self.tcp.worked[range.clone()].iter().copied();
+        let bytes = range.len() as u32;
         if self.records.skip_offloaded(&mut self.stats, bytes, worked).is_none() {
             return false;
         }
         let content = ..seen.len() - TAG_BYTES;
-        let right = &self.stream.written[octets.clone()][content];
+        let right = &self.stream.written[range.clone()][content];
         assert_eq!(&seen[content], right, "record {} is not what was sent", self.released);
-        self.tcp.next = octets.end;
+        self.tcp.next = range.end;
         self.released += 1;
         true
     }

@@ -7,7 +7,7 @@ use unlade_testkit::Random;
 
 use crate::Nvme;
 use crate::model::pdus::{Pdu, agreed, any, data, pdu};
-use crate::model::peer::{Secret, octets};
+use crate::model::peer::{Secret, random_bytes};
 use crate::nvme::types::{C2H_DATA, CAPSULE_RESP, H2C_DATA};
 use crate::tls::Version;
 
@@ -31,16 +31,16 @@ pub(crate) enum Meaning {
 pub(crate) struct Command {
     pub tag: u16,
     pub content: Vec<u8>,
-    /// The first octet of the wire that is not sent before the command is there.
+    /// The first byte of the wire that is not sent before the command is there.
     pub gate: usize,
     /// The device is not told of it.
     pub unknown: bool,
 }
 
-/// A record of the stream, in octets of the wire.
+/// A record of the stream, in bytes of the wire.
 pub(crate) struct Place {
     pub range: Range<usize>,
-    /// Its content, in octets of the inner stream, and of the wire.
+    /// Its content, in bytes of the inner stream, and of the wire.
     pub content: Range<usize>,
     pub content_at: usize,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Stream {
     pub written: Vec<u8>,
     pub wire: Vec<u8>,
     pub records: Vec<Place>,
-    /// Octets of the inner stream.
+    /// Bytes of the inner stream.
     pub inner_written: Vec<u8>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Shape {
     pub stream_bytes: usize,
     pub data_bytes_max: usize,
     pub record_bytes_max: usize,
-    /// What looks like headers is in the data, once in so many octets.
+    /// What looks like headers is in the data, once in so many bytes.
     pub false_headers: Option<u64>,
     /// The far end makes mistakes.
     pub mistakes: bool,
@@ -165,7 +165,7 @@ impl Stream {
         let used = |tag| open.iter().any(|open| self.commands[open.command].tag == tag);
         let Some(tag) = (0..TAGS).find(|tag| !used(*tag)) else { return };
         let length = 1 + random.below(shape.data_bytes_max as u64) as usize;
-        let mut content = octets(random, length);
+        let mut content = random_bytes(random, length);
         if let Some(once_in) = shape.false_headers {
             plant(random, &mut content, once_in);
         }
@@ -182,13 +182,13 @@ impl Stream {
             0 => (TAGS + random.below(9) as u16, 0, 1 + random.below(200) as usize),
             1 => (command.tag, length - random.below(length as u64) as usize, length + 1),
             2 => (command.tag, u32::MAX as usize - 5, 30),
-            // What was there before, or the begin of what comes: with other octets.
+            // What was there before, or the begin of what comes: with other bytes.
             _ if current.offset > 0 => {
                 (command.tag, random.below(current.offset as u64) as usize, 1)
             }
             _ => (command.tag, length, 1),
         };
-        data(&self.nvme, pdu_type, tag, offset as u32, &octets(random, bytes))
+        data(&self.nvme, pdu_type, tag, offset as u32, &random_bytes(random, bytes))
     }
 
     /// Puts the PDUs into records. A command begins with a record.
@@ -207,7 +207,7 @@ impl Stream {
             let fits = with_types && shape.other_records && (is_between || !shape.between);
             if fits && random.once_in(8) {
                 let length = 1 + random.below(40) as usize;
-                let mut content = octets(random, length);
+                let mut content = random_bytes(random, length);
                 content.push(21 + random.below(2) as u8);
                 self.put(&secret, &mut number, (at..at, &content, &content));
                 continue;
@@ -246,7 +246,7 @@ impl Stream {
         self.records.push(Place { range, content, content_at });
     }
 
-    /// Which PDU the octet `at` of the wire is data of, and where in its data it is.
+    /// Which PDU the byte `at` of the wire is data of, and where in its data it is.
     pub fn data_at(&self, at: usize) -> Option<(usize, usize)> {
         let inner = match self.secret {
             None => at,

@@ -4,12 +4,12 @@ use unlade_net::SeqNumber;
 use unlade_testkit::Random;
 
 use crate::Stats;
-use crate::model::peer::{Shape, Stream, octets};
+use crate::model::peer::{Shape, Stream, random_bytes};
 use crate::software::sent::Sent;
 use crate::tls::{Progress, Tls, Version};
 use crate::tx::{Shadow, Tx, Verdict, send};
 
-/// Octets that were sent before the offload began.
+/// Bytes that were sent before the offload began.
 const BEFORE_BYTES: usize = 300;
 
 struct World {
@@ -45,7 +45,7 @@ pub(crate) fn run(random: &mut Random) -> Result<Stats, String> {
     let stream = Stream::random(random, version, &shape);
     let isn = SeqNumber(0u32.wrapping_sub(random.below(2 * stream_bytes as u64) as u32));
     let begin = isn + BEFORE_BYTES as u32;
-    let mut wire = octets(random, BEFORE_BYTES);
+    let mut wire = random_bytes(random, BEFORE_BYTES);
     wire.extend(&stream.wire);
     let keys = stream.secrets.iter().map(|secret| secret.tls()).collect();
     let mut world = World {
@@ -125,7 +125,7 @@ impl World {
             let (key, length) = match one {
                 Some(one) => one,
                 None if self.machines.len() == 1 => (0, end - at),
-                None if must => return Err(format!("octet {at} is not known")),
+                None if must => return Err(format!("byte {at} is not known")),
                 None => return Ok(()),
             };
             let mut payload = self.payload(at, at + length);
@@ -133,10 +133,10 @@ impl World {
             let (shadow, tx) = &mut self.machines[usize::from(key)];
             let verdict = send(tls, (shadow, tx), &mut self.stats, &self.sent, seq, &mut payload);
             match verdict {
-                Verdict::Drop if must => return Err(format!("octet {at} cannot be sent")),
+                Verdict::Drop if must => return Err(format!("byte {at} cannot be sent")),
                 Verdict::Drop => (),
                 Verdict::Send if payload != self.wire[at..at + length] => {
-                    return Err(format!("octet {at} or behind leaves wrongly"));
+                    return Err(format!("byte {at} or behind leaves wrongly"));
                 }
                 Verdict::Send => (),
             }
@@ -147,10 +147,10 @@ impl World {
 
     /// What TCP has: the stream in the clear, behind what was sealed before.
     fn payload(&self, at: usize, end: usize) -> Vec<u8> {
-        let octet = |at: usize| match at.checked_sub(BEFORE_BYTES) {
+        let byte = |at: usize| match at.checked_sub(BEFORE_BYTES) {
             Some(at) => self.stream.written[at],
             None => self.wire[at],
         };
-        (at..end).map(octet).collect()
+        (at..end).map(byte).collect()
     }
 }

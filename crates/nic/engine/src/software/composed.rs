@@ -20,16 +20,16 @@ use crate::tx::{Found, MessageState, Messages};
 /// Most parts of a record that have results of their own; what is beyond is computed and copied.
 pub const RESULTS_MAX: usize = 256;
 
-/// What the device says of received octets. The default is that it says nothing.
+/// What the device says of received bytes. The default is that it says nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ComposedResult {
     /// They are decrypted.
     pub tls: Option<Worked>,
-    /// What is said of the application data in them. Ranges count from the first of all octets.
+    /// What is said of the application data in them. Ranges count from the first of all bytes.
     pub nvme: PduResult,
 }
 
-/// The result for octets of the record.
+/// The result for bytes of the record.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     /// From the record's start.
@@ -44,7 +44,7 @@ pub struct ComposedPdus {
     records: Records,
     pdus: Pdus,
     marks: Vec<Mark>,
-    /// Octets of the record.
+    /// Bytes of the record.
     record_bytes: usize,
 }
 
@@ -59,11 +59,11 @@ pub enum Opened<'r> {
 /// PDUs in a record.
 pub struct Content<'r> {
     pdus: &'r mut Pdus,
-    /// The record's octets up to the end of its content.
-    octets: &'r [u8],
+    /// The record's bytes up to the end of its content.
+    bytes: &'r [u8],
     marks: &'r [Mark],
     parts: &'r [Part],
-    /// Where the record starts, and the next octet of it to be taken.
+    /// Where the record starts, and the next byte of it to be taken.
     start: SeqNumber,
     at: usize,
     input: Input<'r>,
@@ -85,16 +85,16 @@ impl ComposedPdus {
         &mut self.records
     }
 
-    /// Takes octets that TCP delivers, as [`Records::push`] does.
+    /// Takes bytes that TCP delivers, as [`Records::push`] does.
     ///
     /// # Errors
     /// The stream of records has ended with an error.
-    pub fn push(&mut self, octets: &[u8], result: &ComposedResult) -> Result<usize, RecordError> {
+    pub fn push(&mut self, bytes: &[u8], result: &ComposedResult) -> Result<usize, RecordError> {
         if self.records.is_given() {
             self.marks.clear();
             self.record_bytes = 0;
         }
-        let taken = self.records.push(octets, result.tls)?;
+        let taken = self.records.push(bytes, result.tls)?;
         if taken == 0 {
             return Ok(0);
         }
@@ -131,14 +131,14 @@ impl ComposedPdus {
             Version::Tls12 => (record.content_type, record.plaintext.len()),
             Version::Tls13 => inner(record.plaintext).unwrap_or((0, 0)),
         };
-        let (octets, prefix, parts) = self.records.opened();
-        let octets = &octets[..prefix + content_bytes];
+        let (bytes, prefix, parts) = self.records.opened();
+        let bytes = &bytes[..prefix + content_bytes];
         if content_type != APPLICATION_DATA {
-            return Ok(Some(Opened::Other(content_type, &octets[prefix..])));
+            return Ok(Some(Opened::Other(content_type, &bytes[prefix..])));
         }
         let (pdus, marks) = (&mut self.pdus, &self.marks[..]);
         let input = Input::plain(&[]);
-        Ok(Some(Opened::Pdus(Content { pdus, octets, marks, parts, start, at: prefix, input })))
+        Ok(Some(Opened::Pdus(Content { pdus, bytes, marks, parts, start, at: prefix, input })))
     }
 
     /// The device asks for a PDU; the answer comes from [`ComposedPdus::response`].
@@ -167,7 +167,7 @@ impl Content<'_> {
             if let Some(next) = self.pdus.step(&mut self.input)? {
                 return Ok(Some(self.pdus.show(next)));
             }
-            if self.at == self.octets.len() {
+            if self.at == self.bytes.len() {
                 return Ok(None);
             }
             self.turn();
@@ -175,15 +175,15 @@ impl Content<'_> {
     }
 
     /// See [`Pdus::recheck`].
-    pub fn recheck(&mut self, octets: &[u8]) {
-        self.pdus.recheck(octets);
+    pub fn recheck(&mut self, bytes: &[u8]) {
+        self.pdus.recheck(bytes);
     }
 
-    /// Goes on with the next octets that have one result.
+    /// Goes on with the next bytes that have one result.
     fn turn(&mut self) {
         self.pdus.move_to(self.start + self.at as u32);
         let mark = self.marks.iter().find(|mark| self.at < mark.end);
-        let end = mark.map_or(self.octets.len(), |mark| mark.end.min(self.octets.len()));
+        let end = mark.map_or(self.bytes.len(), |mark| mark.end.min(self.bytes.len()));
         let part = self.parts.iter().find(|part| self.at < part.end);
         let end = part.map_or(end, |part| end.min(part.end));
         // What was decrypted wrongly was not looked at rightly.
@@ -192,7 +192,7 @@ impl Content<'_> {
             None => PduResult::default(),
             Some(mark) => mark.result.of((self.at - mark.start) as u32, (end - mark.start) as u32),
         };
-        self.input = Input::new(&self.octets[self.at..end], result);
+        self.input = Input::new(&self.bytes[self.at..end], result);
         self.at = end;
     }
 }
@@ -222,7 +222,7 @@ impl<B: AsRef<[u8]>> ComposedSent<B> {
     }
 
     /// The inner stream goes on with `pdu`, as software wrote it. It comes before the first record
-    /// with octets of it.
+    /// with bytes of it.
     ///
     /// # Errors
     /// [`Full`]; nothing is kept then.
@@ -230,7 +230,7 @@ impl<B: AsRef<[u8]>> ComposedSent<B> {
         self.pdus.push(pdu)
     }
 
-    /// The stream goes on with `record`, as software wrote it, with `content_bytes` octets of the
+    /// The stream goes on with `record`, as software wrote it, with `content_bytes` bytes of the
     /// inner stream in it; none where it is no application data.
     ///
     /// # Errors
@@ -250,8 +250,8 @@ impl<B: AsRef<[u8]>> ComposedSent<B> {
     }
 
     /// As [`Sent::under_one_key`].
-    pub fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
-        self.records.under_one_key(seq, octets)
+    pub fn under_one_key(&self, seq: SeqNumber, bytes: usize) -> Option<(u16, usize)> {
+        self.records.under_one_key(seq, bytes)
     }
 
     /// As [`Sent::acknowledge`], and lets go of PDUs that end before every record that is left: the
@@ -299,7 +299,7 @@ impl<B: AsRef<[u8]>> ComposedMessages for ComposedSent<B> {
 
 impl ComposedResult {
     /// What is said of a packet that the device gave `received` for, with what it has `placed`; of
-    /// its octets from `received.tls.from` on.
+    /// its bytes from `received.tls.from` on.
     pub fn of(received: &crate::composed::rx::Received, placed: PlacedRanges) -> ComposedResult {
         let tls = received.tls.worked();
         let nvme = match tls {

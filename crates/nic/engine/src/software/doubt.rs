@@ -1,4 +1,4 @@
-//! Which copy TCP has kept of octets that the device has delivered more than once: sealed, and
+//! Which copy TCP has kept of bytes that the device has delivered more than once: sealed, and
 //! decrypted.
 //!
 //! The record's tag decides, and there is no need to try it with every choice. A tag of GCM is
@@ -16,7 +16,7 @@ use crate::resync::Worked;
 use crate::software::open::Part;
 use crate::tls::TAG_BYTES;
 
-/// Most ways in which octets may have come that were delivered more than once.
+/// Most ways in which bytes may have come that were delivered more than once.
 pub const WAYS_MAX: usize = 4;
 /// Most unknowns that are solved for: one for each way of a part beyond its first one. Where parts
 /// have more, neighbours are taken together, as if TCP had kept the same copy of them.
@@ -52,8 +52,8 @@ impl Doubt {
 
 /// A record as it was delivered, and what is known of it.
 pub(crate) struct Doubtful<'r> {
-    /// Its octets.
-    pub(crate) octets: &'r [u8],
+    /// Its bytes.
+    pub(crate) bytes: &'r [u8],
     /// Its parts; of those in doubt the first way is noted.
     pub(crate) parts: &'r [Part],
     /// Those in doubt, in order.
@@ -69,19 +69,19 @@ struct Unknown {
 
 impl Doubtful<'_> {
     /// In which way each part has come, if there is a choice for which `tag` gives the record's own
-    /// tag. `tag` computes it of octets (which it may change) with parts that came as noted.
+    /// tag. `tag` computes it of bytes (which it may change) with parts that came as noted.
     pub(crate) fn solve(
         &self,
         mut tag: impl FnMut(&mut [u8], &mut [Part]) -> [u8; TAG_BYTES],
     ) -> Option<Vec<Part>> {
-        let start = self.octets.len().checked_sub(TAG_BYTES)?;
-        let own = value(self.octets[start..].try_into().ok()?);
-        let mut octets = Zeroizing::new(self.octets.to_vec());
+        let start = self.bytes.len().checked_sub(TAG_BYTES)?;
+        let own = value(self.bytes[start..].try_into().ok()?);
+        let mut bytes = Zeroizing::new(self.bytes.to_vec());
         let mut parts = self.parts.to_vec();
         let mut tag_of = |chosen: &[Part]| {
-            octets.copy_from_slice(self.octets);
+            bytes.copy_from_slice(self.bytes);
             parts.copy_from_slice(chosen);
-            value(tag(&mut octets, &mut parts))
+            value(tag(&mut bytes, &mut parts))
         };
         let first = tag_of(self.parts);
         let unknowns = self.unknowns();
@@ -234,11 +234,11 @@ mod tests {
         assert_eq!(basis.solve(0b100), None);
     }
 
-    /// A record of which TCP has kept copies at random: the octets, and what is known of them.
+    /// A record of which TCP has kept copies at random: the bytes, and what is known of them.
     fn kept(random: &mut Random, content: usize, cuts: u64) -> (Vec<u8>, Vec<Part>, Vec<Doubt>) {
         let plain: Vec<u8> = (0..content).map(|_| random.next() as u8).collect();
         let (sealed, clear) = (sealed(&plain), [&[23, 3, 3, 0, 0], &plain[..]].concat());
-        let mut octets = sealed.clone();
+        let mut bytes = sealed.clone();
         let mut ends: Vec<usize> =
             (0..cuts).map(|_| 1 + random.below(sealed.len() as u64) as usize).collect();
         ends.push(sealed.len());
@@ -249,7 +249,7 @@ mod tests {
             let decrypted = random.once_in(2);
             let range = start.max(5)..end.min(clear.len());
             if decrypted && !range.is_empty() {
-                octets[range.clone()].copy_from_slice(&clear[range]);
+                bytes[range.clone()].copy_from_slice(&clear[range]);
             }
             let truth = if decrypted { WORKED } else { None };
             let ways = match random.below(3) {
@@ -263,29 +263,29 @@ mod tests {
             parts.push(Part { end, worked: ways[0] });
             start = end;
         }
-        (octets, parts, doubts)
+        (bytes, parts, doubts)
     }
 
     #[test]
     fn the_kept_copies_are_found() {
         unlade_testkit::cases(300, |random| {
             let content = random.below(3000) as usize;
-            let (mut octets, parts, doubts) = kept(random, content, 30);
-            let doubtful = Doubtful { octets: &octets, parts: &parts, doubts: &doubts };
-            let tag = |octets: &mut [u8], parts: &mut [Part]| tls().tag(NUMBER, octets, parts);
+            let (mut bytes, parts, doubts) = kept(random, content, 30);
+            let doubtful = Doubtful { bytes: &bytes, parts: &parts, doubts: &doubts };
+            let tag = |bytes: &mut [u8], parts: &mut [Part]| tls().tag(NUMBER, bytes, parts);
             let parts = doubtful.solve(tag).unwrap();
-            tls().open(NUMBER, &mut octets, &parts).unwrap();
+            tls().open(NUMBER, &mut bytes, &parts).unwrap();
         });
     }
 
     #[test]
     fn a_record_that_was_changed_has_no_choice() {
         unlade_testkit::cases(100, |random| {
-            let (mut octets, parts, doubts) = kept(random, 2000, 30);
-            let at = 5 + random.below(octets.len() as u64 - 5) as usize;
-            octets[at] ^= 1 << random.below(8);
-            let doubtful = Doubtful { octets: &octets, parts: &parts, doubts: &doubts };
-            let tag = |octets: &mut [u8], parts: &mut [Part]| tls().tag(NUMBER, octets, parts);
+            let (mut bytes, parts, doubts) = kept(random, 2000, 30);
+            let at = 5 + random.below(bytes.len() as u64 - 5) as usize;
+            bytes[at] ^= 1 << random.below(8);
+            let doubtful = Doubtful { bytes: &bytes, parts: &parts, doubts: &doubts };
+            let tag = |bytes: &mut [u8], parts: &mut [Part]| tls().tag(NUMBER, bytes, parts);
             assert!(doubtful.solve(tag).is_none());
         });
     }
@@ -295,7 +295,7 @@ mod tests {
         let ways: Vec<_> = (0..9).map(|generation| Some(worked(generation))).collect();
         let doubts: Vec<_> = (0..500).map(|part| Doubt::new(part, &ways)).collect();
         assert_eq!(doubts[0].ways().len(), WAYS_MAX);
-        let doubtful = Doubtful { octets: &[], parts: &[], doubts: &doubts };
+        let doubtful = Doubtful { bytes: &[], parts: &[], doubts: &doubts };
         assert!(doubtful.unknowns().len() <= UNKNOWNS_MAX);
         assert_eq!(doubtful.unknowns().last().unwrap().end, 500);
     }

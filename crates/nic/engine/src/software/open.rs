@@ -1,6 +1,6 @@
 //! What is left to do for a record that the device has decrypted in part.
 //!
-//! Every octet goes through counter mode once and through GHASH once, as if nothing had been
+//! Every byte goes through counter mode once and through GHASH once, as if nothing had been
 //! decrypted: what came sealed is decrypted and hashed, of what came decrypted the ciphertext is
 //! made again, hashed and thrown away. So it costs what decrypting a record costs, less than the
 //! paper's fallback, which encrypts the record before it decrypts it.
@@ -16,13 +16,13 @@ use crate::resync::{Extent, Worked};
 use crate::rule::{Rule, holds};
 use crate::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, TAG_BYTES, Tls, Version};
 
-/// Octets whose ciphertext is made again at once.
+/// Bytes whose ciphertext is made again at once.
 const PIECE_BYTES: usize = 1024;
 
 /// A range of a record that came in one way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Where it ends, octets behind the start of the record. It starts where the one before ends.
+    /// Where it ends, bytes behind the start of the record. It starts where the one before ends.
     pub end: usize,
     /// How the device has decrypted it; nothing where it came sealed.
     pub worked: Option<Worked>,
@@ -38,14 +38,14 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    /// Which octets of the record the device has taken for some of `message`.
+    /// Which bytes of the record the device has taken for some of `message`.
     fn overlap(&self, record_bytes: usize, message: &Extent) -> Range<usize> {
         let clamp = |at: i64| at.clamp(0, record_bytes as i64) as usize;
         let start = i64::from(message.start.since(self.start));
         clamp(start)..clamp(start + i64::from(message.bytes))
     }
 
-    /// How many of the octets in `range` of the record were taken for some of another one; they are
+    /// How many of the bytes in `range` of the record were taken for some of another one; they are
     /// the first ones.
     pub(crate) fn mistaken(&self, range: Range<usize>, message: &Extent) -> Option<usize> {
         let taken = self.overlap(range.end, message).end.saturating_sub(range.start);
@@ -55,7 +55,7 @@ impl Position {
 }
 
 impl Tls {
-    /// The octets of a record that are ciphertext, from its start on.
+    /// The bytes of a record that are ciphertext, from its start on.
     pub(crate) fn sealed_range(&self, record_bytes: usize) -> Range<usize> {
         self.prefix_bytes()..record_bytes - TAG_BYTES
     }
@@ -107,12 +107,12 @@ impl Tls {
         for part in parts {
             let range = start.max(sealed.start)..part.end.min(sealed.end);
             start = part.end;
-            let Some(octets) = record.get_mut(range) else { continue };
+            let Some(bytes) = record.get_mut(range) else { continue };
             match part.worked {
-                None => self.key().decrypt(&mut at, octets),
-                Some(_) if !holds(Rule::Restore) => self.key().authenticate(&mut at, octets),
+                None => self.key().decrypt(&mut at, bytes),
+                Some(_) if !holds(Rule::Restore) => self.key().authenticate(&mut at, bytes),
                 Some(_) => {
-                    for plain in octets.chunks(PIECE_BYTES) {
+                    for plain in bytes.chunks(PIECE_BYTES) {
                         self.key().encrypt_to(&mut at, plain, &mut piece[..plain.len()]);
                     }
                 }
@@ -122,7 +122,7 @@ impl Tls {
         at
     }
 
-    /// Makes ciphertext again of the octets in `range` of a record at `position`, which the device
+    /// Makes ciphertext again of the bytes in `range` of a record at `position`, which the device
     /// has decrypted under this key: of those that it took for some of `message` as that, of those
     /// behind it as what they are.
     pub(crate) fn restore(
@@ -140,13 +140,13 @@ impl Tls {
         self.undo(position, middle, &mut record[middle..range.end], &own, &explicit);
     }
 
-    /// Makes ciphertext again of octets, `at` octets behind the start of a record at `position`, which
+    /// Makes ciphertext again of bytes, `at` bytes behind the start of a record at `position`, which
     /// were decrypted as some of `message`, with that `explicit` nonce.
     pub(crate) fn undo(
         &self,
         position: &Position,
         at: usize,
-        octets: &mut [u8],
+        bytes: &mut [u8],
         message: &Extent,
         explicit: &[u8; EXPLICIT_NONCE_BYTES],
     ) {
@@ -154,11 +154,11 @@ impl Tls {
         let start = i64::from(message.start.since(position.start)) - at as i64;
         let body = start + self.prefix_bytes() as i64;
         let end = start + i64::from(message.bytes) - TAG_BYTES as i64;
-        let (first, end) = (body.max(0), end.min(octets.len() as i64));
+        let (first, end) = (body.max(0), end.min(bytes.len() as i64));
         if first < end {
             let nonce = self.nonce(message.number, explicit);
-            let octets = &mut octets[first as usize..end as usize];
-            self.key().keystream(&nonce, (first - body) as u64, octets);
+            let bytes = &mut bytes[first as usize..end as usize];
+            self.key().keystream(&nonce, (first - body) as u64, bytes);
         }
     }
 }

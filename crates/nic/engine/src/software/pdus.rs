@@ -1,6 +1,6 @@
 //! Received NVMe/TCP PDUs: what TCP delivers, in order, with what the device says of it.
 //!
-//! Octets go straight from where they were received to who wants them: only headers are put
+//! Bytes go straight from where they were received to who wants them: only headers are put
 //! together here. A digest is computed only where the device has not checked it. A PDU is called
 //! good when its digests are: a header is not shown before, and data ends in [`Event::End`] or
 //! [`Event::Corrupt`].
@@ -9,13 +9,13 @@
 //! use unlade_nic_engine::nvme::Nvme;
 //! use unlade_nic_engine::software::pdus::{Event, Input, PduError, Pdus};
 //!
-//! fn receive(pdus: &mut Pdus, octets: &[u8], buffer: &mut [u8]) -> Result<(), PduError> {
-//!     let mut input = Input::plain(octets);
+//! fn receive(pdus: &mut Pdus, bytes: &[u8], buffer: &mut [u8]) -> Result<(), PduError> {
+//!     let mut input = Input::plain(bytes);
 //!     while let Some(event) = pdus.next(&mut input)? {
 //!         match event {
-//!             Event::Header { header, data_bytes } => println!("{header:?}, {data_bytes} octets"),
-//!             Event::Data { offset, octets, .. } => {
-//!                 buffer[offset as usize..][..octets.len()].copy_from_slice(octets);
+//!             Event::Header { header, data_bytes } => println!("{header:?}, {data_bytes} bytes"),
+//!             Event::Data { offset, bytes, .. } => {
+//!                 buffer[offset as usize..][..bytes.len()].copy_from_slice(bytes);
 //!             }
 //!             // Never without a device.
 //!             Event::Recheck { .. } => (),
@@ -57,10 +57,10 @@ pub enum PduError {
     HeaderDigest,
 }
 
-/// What the device says of received octets. The default is that it says nothing.
+/// What the device says of received bytes. The default is that it says nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PduResult {
-    /// The octets are of this pass, and every digest that ends in them is right (`crc_ok`).
+    /// The bytes are of this pass, and every digest that ends in them is right (`crc_ok`).
     pub pass: Option<Pass>,
     /// Where among them the first PDU starts, of those that start there; as the device sees it.
     pub boundary: Option<u32>,
@@ -69,65 +69,65 @@ pub struct PduResult {
 }
 
 impl PduResult {
-    /// What is said of the octets from `start` to `end`, counted from `start`.
+    /// What is said of the bytes from `start` to `end`, counted from `start`.
     pub fn of(&self, start: u32, end: u32) -> PduResult {
         let boundary = self.boundary.filter(|at| (start..end).contains(at)).map(|at| at - start);
         PduResult { pass: self.pass, boundary, placed: self.placed.of(start, end) }
     }
 
-    /// Adds what is said of the octets that follow the first `octets`, of which this is said. False
+    /// Adds what is said of the bytes that follow the first `bytes`, of which this is said. False
     /// where the two cannot be said in one; nothing has changed then.
-    pub fn append(&mut self, octets: u32, behind: &PduResult) -> bool {
+    pub fn append(&mut self, bytes: u32, behind: &PduResult) -> bool {
         let placed_unchecked = !self.placed.is_empty() || !behind.placed.is_empty();
         if self.pass != behind.pass || (self.pass.is_none() && placed_unchecked) {
             return false;
         }
         let mut placed = self.placed;
         for range in behind.placed.as_slice() {
-            let (start, end) = (octets + range.start, octets + range.end);
+            let (start, end) = (bytes + range.start, bytes + range.end);
             if !placed.push(Placed { start, end, ..*range }) {
                 return false;
             }
         }
         self.placed = placed;
-        self.boundary = self.boundary.or(behind.boundary.map(|at| octets + at));
+        self.boundary = self.boundary.or(behind.boundary.map(|at| bytes + at));
         true
     }
 }
 
-/// Octets that TCP delivers, of one packet or of several with the same pass, and the device's
+/// Bytes that TCP delivers, of one packet or of several with the same pass, and the device's
 /// result for them.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'o> {
-    octets: &'o [u8],
+    bytes: &'o [u8],
     /// How many were taken.
     done: usize,
     result: PduResult,
 }
 
 impl<'o> Input<'o> {
-    /// Octets of which the device says `result`, whose ranges count from the first of them.
-    pub fn new(octets: &'o [u8], result: PduResult) -> Input<'o> {
-        Input { octets, done: 0, result }
+    /// Bytes of which the device says `result`, whose ranges count from the first of them.
+    pub fn new(bytes: &'o [u8], result: PduResult) -> Input<'o> {
+        Input { bytes, done: 0, result }
     }
 
-    /// Octets that no device has seen.
-    pub fn plain(octets: &'o [u8]) -> Input<'o> {
-        Input::new(octets, PduResult::default())
+    /// Bytes that no device has seen.
+    pub fn plain(bytes: &'o [u8]) -> Input<'o> {
+        Input::new(bytes, PduResult::default())
     }
 
     /// How many were not taken yet.
     pub fn left(&self) -> usize {
-        self.octets.len() - self.done
+        self.bytes.len() - self.done
     }
 
     fn take(&mut self, count: usize) -> &'o [u8] {
-        let octets = &self.octets[self.done..self.done + count];
+        let bytes = &self.bytes[self.done..self.done + count];
         self.done += count;
-        octets
+        bytes
     }
 
-    /// How many of the next octets, `most` at most, are placed in one go or not at all; and where
+    /// How many of the next bytes, `most` at most, are placed in one go or not at all; and where
     /// they are placed.
     fn run(&self, most: usize) -> (usize, Option<(Registration, u32)>) {
         let at = self.done as u32;
@@ -150,17 +150,17 @@ impl<'o> Input<'o> {
 pub enum Event<'e> {
     /// A PDU's header, whole, without its digest, which was right.
     Header {
-        /// HLEN octets.
+        /// HLEN bytes.
         header: &'e [u8],
-        /// How many octets of data follow.
+        /// How many bytes of data follow.
         data_bytes: u32,
     },
-    /// The next octets of its data.
+    /// The next bytes of its data.
     Data {
         /// Where they are in the PDU's data; DATAO comes on top of it.
         offset: u32,
         /// They, in any case.
-        octets: &'e [u8],
+        bytes: &'e [u8],
         /// The registration in whose buffer they are already, where they belong by the header. The
         /// copy can be skipped if it is the one that the command has *now*.
         placed: Option<Registration>,
@@ -211,12 +211,12 @@ impl Run {
 struct Trust {
     run: Run,
     /// It has seen the PDU start where it starts: it reads the same header, and sees the same end.
-    /// Otherwise these octets may have been the middle of another PDU to it.
+    /// Otherwise these bytes may have been the middle of another PDU to it.
     aligned: bool,
 }
 
 impl Trust {
-    /// A PDU starts in octets of this pass; the device has seen one start there, or not.
+    /// A PDU starts in bytes of this pass; the device has seen one start there, or not.
     fn start(&mut self, pass: Option<Pass>, seen: bool) {
         let follows = self.aligned && pass.is_some_and(|pass| self.run == Run::One(pass));
         self.aligned = follows || seen || !holds(Rule::Aligned);
@@ -253,10 +253,10 @@ pub struct Pdus {
     stage: Stage,
     /// Header and digest, as far as they are there.
     header: [u8; HEADER_BYTES_MAX + DIGEST_BYTES],
-    /// Octets of the PDU that were taken.
+    /// Bytes of the PDU that were taken.
     offset: u32,
     trust: Trust,
-    /// Octets of data at the begin whose digest was left to the device.
+    /// Bytes of data at the begin whose digest was left to the device.
     trusted_bytes: u32,
     /// The digest of what was put before them, by [`Pdus::recheck`].
     rechecked: (u32, u32),
@@ -265,7 +265,7 @@ pub struct Pdus {
     digest: [u8; DIGEST_BYTES],
     touched: bool,
     boundaries: Boundaries,
-    /// The next octet of the stream.
+    /// The next byte of the stream.
     position: SeqNumber,
     response: Option<Response>,
     stats: Stats,
@@ -379,7 +379,7 @@ impl Pdus {
         }
     }
 
-    /// Takes `count` octets, which are there.
+    /// Takes `count` bytes, which are there.
     fn take<'o>(&mut self, count: usize, input: &mut Input<'o>) -> &'o [u8] {
         if count > 0 {
             if self.offset == 0 {
@@ -394,12 +394,12 @@ impl Pdus {
         input.take(count)
     }
 
-    /// Takes octets of header and header digest until there are `until`; true where they are there.
+    /// Takes bytes of header and header digest until there are `until`; true where they are there.
     fn take_header(&mut self, until: usize, input: &mut Input<'_>) -> bool {
         let have = self.offset as usize;
-        let octets = self.take((until - have).min(input.left()), input);
-        self.header[have..have + octets.len()].copy_from_slice(octets);
-        have + octets.len() == until
+        let bytes = self.take((until - have).min(input.left()), input);
+        self.header[have..have + bytes.len()].copy_from_slice(bytes);
+        have + bytes.len() == until
     }
 
     fn judge_header(&self, layout: &Layout) -> Stage {
@@ -426,7 +426,7 @@ impl Pdus {
         }
     }
 
-    /// The next octets of data, which are placed in one go or not at all.
+    /// The next bytes of data, which are placed in one go or not at all.
     fn data<'o>(&mut self, layout: &Layout, input: &mut Input<'o>) -> Option<Event<'o>> {
         let left = (layout.data_end - self.offset) as usize;
         let (count, placed) = input.run(left.min(input.left()));
@@ -434,7 +434,7 @@ impl Pdus {
             return None;
         }
         let offset = self.offset - layout.data_start;
-        let octets = self.take(count, input);
+        let bytes = self.take(count, input);
         let belongs = target(&self.header)
             .map(|Target { tag, offset: start, .. }| (tag, start.wrapping_add(offset)));
         let placed = placed.filter(|(registration, at)| {
@@ -444,7 +444,7 @@ impl Pdus {
             if self.trust.is_whole() {
                 self.trusted_bytes = offset + count as u32;
             } else {
-                self.crc = crc32c::update(self.crc, octets);
+                self.crc = crc32c::update(self.crc, bytes);
             }
         }
         if self.offset == layout.data_end {
@@ -457,14 +457,14 @@ impl Pdus {
             self.stats.copy_skipped_bytes += count as u64;
         }
         let placed = placed.map(|(registration, _)| registration);
-        Some(Event::Data { offset, octets, placed })
+        Some(Event::Data { offset, bytes, placed })
     }
 
-    /// Takes octets of the data digest; true where it is complete.
+    /// Takes bytes of the data digest; true where it is complete.
     fn take_digest(&mut self, layout: &Layout, input: &mut Input<'_>) -> bool {
         let have = (self.offset - layout.data_end) as usize;
-        let octets = self.take((DIGEST_BYTES - have).min(input.left()), input);
-        self.digest[have..have + octets.len()].copy_from_slice(octets);
+        let bytes = self.take((DIGEST_BYTES - have).min(input.left()), input);
+        self.digest[have..have + bytes.len()].copy_from_slice(bytes);
         if self.offset < layout.pdu_end {
             return false;
         }
@@ -476,12 +476,12 @@ impl Pdus {
         true
     }
 
-    /// Takes the next octets of what [`Event::Recheck`] asks for. What was not given counts as
+    /// Takes the next bytes of what [`Event::Recheck`] asks for. What was not given counts as
     /// wrong.
-    pub fn recheck(&mut self, octets: &[u8]) {
+    pub fn recheck(&mut self, content: &[u8]) {
         let (crc, bytes) = self.rechecked;
-        let bytes = bytes.saturating_add(octets.len() as u32);
-        self.rechecked = (crc32c::update(crc, octets), bytes);
+        let bytes = bytes.saturating_add(content.len() as u32);
+        self.rechecked = (crc32c::update(crc, content), bytes);
     }
 
     fn judge_data(&self, layout: &Layout) -> Stage {
@@ -510,7 +510,7 @@ impl Pdus {
         self.response = answer.or(self.response);
     }
 
-    /// The octets that come next are at `seq` in TCP's stream: between them and those before is
+    /// The bytes that come next are at `seq` in TCP's stream: between them and those before is
     /// something else (TLS). Events of those before have been taken.
     pub fn move_to(&mut self, seq: SeqNumber) {
         self.position = seq;
@@ -536,7 +536,7 @@ impl Pdus {
         self.response.take()
     }
 
-    /// What was counted: PDUs, and octets whose copy could be skipped.
+    /// What was counted: PDUs, and bytes whose copy could be skipped.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }

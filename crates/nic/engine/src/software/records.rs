@@ -60,11 +60,11 @@ pub struct Records {
     previous: VecDeque<Previous>,
     boundaries: Boundaries,
     number: u64,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     parts: Vec<Part>,
     /// In this pass a message starts where the current record does, and has its number.
     located: Option<Pass>,
-    /// Octets of it had been decrypted as some of another one.
+    /// Bytes of it had been decrypted as some of another one.
     restored: bool,
     doubts: Vec<Doubt>,
     doubtful: u64,
@@ -86,7 +86,7 @@ impl Records {
             previous: VecDeque::new(),
             boundaries: Boundaries::new(start, number),
             number,
-            octets: Vec::new(),
+            bytes: Vec::new(),
             parts: Vec::new(),
             located: None,
             restored: false,
@@ -100,17 +100,17 @@ impl Records {
         }
     }
 
-    /// Takes octets that TCP delivers, of which the device says the same, up to the end of the
+    /// Takes bytes that TCP delivers, of which the device says the same, up to the end of the
     /// record. Returns how many; the others are to be given again after
     /// [`Records::open`].
     ///
     /// # Errors
     /// The stream has ended with an error: this one, or an earlier one.
-    pub fn push(&mut self, octets: &[u8], worked: Option<Worked>) -> Result<usize, RecordError> {
-        self.push_uncertain(octets, &[worked])
+    pub fn push(&mut self, bytes: &[u8], worked: Option<Worked>) -> Result<usize, RecordError> {
+        self.push_uncertain(bytes, &[worked])
     }
 
-    /// As [`Records::push`], for octets that the device has delivered more than once, in different
+    /// As [`Records::push`], for bytes that the device has delivered more than once, in different
     /// `ways`, and nobody knows which ones TCP has kept. The likeliest way comes first; there is
     /// one at least, and those beyond [`WAYS_MAX`] do not count. Nothing in doubt is taken for
     /// authentic: the record's tag decides.
@@ -122,12 +122,12 @@ impl Records {
     /// `ways` is empty.
     pub fn push_uncertain(
         &mut self,
-        octets: &[u8],
+        bytes: &[u8],
         ways: &[Option<Worked>],
     ) -> Result<usize, RecordError> {
         self.failed.map_or(Ok(()), Err)?;
         if self.given {
-            self.octets.clear();
+            self.bytes.clear();
             self.parts.clear();
             self.doubts.clear();
             self.record_bytes = None;
@@ -135,37 +135,37 @@ impl Records {
         }
         let mut taken = 0;
         if self.record_bytes.is_none() {
-            taken = self.take(octets, HEADER_BYTES, ways);
-            if self.octets.len() < HEADER_BYTES {
+            taken = self.take(bytes, HEADER_BYTES, ways);
+            if self.bytes.len() < HEADER_BYTES {
                 return Ok(taken);
             }
-            let Some(record_bytes) = self.tls.message_bytes(&self.octets) else {
+            let Some(record_bytes) = self.tls.message_bytes(&self.bytes) else {
                 self.refused = self.header().copied();
                 return Err(self.fail(RecordError::Malformed));
             };
             self.record_bytes = Some(record_bytes as usize);
         }
         let record_bytes = self.record_bytes.unwrap_or(HEADER_BYTES);
-        taken += self.take(&octets[taken..], record_bytes, ways);
+        taken += self.take(&bytes[taken..], record_bytes, ways);
         Ok(taken)
     }
 
-    /// Takes of `octets` what is missing until there are `until`.
-    fn take(&mut self, octets: &[u8], until: usize, ways: &[Option<Worked>]) -> usize {
-        let start = self.octets.len();
-        let taken = octets.len().min(until - start);
+    /// Takes of `bytes` what is missing until there are `until`.
+    fn take(&mut self, bytes: &[u8], until: usize, ways: &[Option<Worked>]) -> usize {
+        let start = self.bytes.len();
+        let taken = bytes.len().min(until - start);
         if taken == 0 {
             return 0;
         }
-        self.octets.extend_from_slice(&octets[..taken]);
+        self.bytes.extend_from_slice(&bytes[..taken]);
         let end = start + taken;
         let ways = &ways[..ways.len().min(WAYS_MAX)];
         let mut sealed = start;
         if let [Some(worked)] = ways {
             self.locate(worked);
-            let mut octets = std::mem::take(&mut self.octets);
-            sealed += self.restore(worked, start, &mut octets[start..]);
-            self.octets = octets;
+            let mut bytes = std::mem::take(&mut self.bytes);
+            sealed += self.restore(worked, start, &mut bytes[start..]);
+            self.bytes = bytes;
         }
         self.restored |= sealed > start;
         self.note(sealed, &[None]);
@@ -173,7 +173,7 @@ impl Records {
         taken
     }
 
-    /// Octets up to `end` came in these `ways`.
+    /// Bytes up to `end` came in these `ways`.
     fn note(&mut self, end: usize, ways: &[Option<Worked>]) {
         if self.parts.last().map_or(0, |last| last.end) >= end {
             return;
@@ -190,21 +190,21 @@ impl Records {
         self.parts.push(Part { end, worked: ways[0] });
     }
 
-    /// Makes `octets`, which are `at` octets behind the start of the current record and were `worked`
+    /// Makes `bytes`, which are `at` bytes behind the start of the current record and were `worked`
     /// on so, what they were, as far as the device has taken them for some of another record: the
     /// first ones. Returns how many.
-    pub fn restore(&self, worked: &Worked, at: usize, octets: &mut [u8]) -> usize {
+    pub fn restore(&self, worked: &Worked, at: usize, bytes: &mut [u8]) -> usize {
         let position = Position { start: self.start(), number: self.number };
         let (key, tls) = match self.previous.iter().find(|key| key.key == worked.pass.key) {
             Some(previous) => (previous.key, &previous.tls),
             None => (self.key, &self.tls),
         };
         let mistaken = key == worked.pass.key && tls.proves_number() && holds(Rule::Undo);
-        match position.mistaken(at..at + octets.len(), &worked.message).filter(|_| mistaken) {
+        match position.mistaken(at..at + bytes.len(), &worked.message).filter(|_| mistaken) {
             Some(count) => {
                 // Only TLS 1.3 is presumed: there the number says all.
                 let explicit = [0; EXPLICIT_NONCE_BYTES];
-                tls.undo(&position, at, &mut octets[..count], &worked.message, &explicit);
+                tls.undo(&position, at, &mut bytes[..count], &worked.message, &explicit);
                 count
             }
             None => 0,
@@ -218,7 +218,7 @@ impl Records {
         }
     }
 
-    /// True where octets that came in these `ways` belong to the part before them. What is in doubt
+    /// True where bytes that came in these `ways` belong to the part before them. What is in doubt
     /// stays apart: TCP may have kept each segment in another way.
     fn is_like_last(&self, ways: &[Option<Worked>]) -> bool {
         let parts = self.parts.len();
@@ -226,26 +226,26 @@ impl Records {
         !doubtful && self.parts.last().is_some_and(|last| ways == [last.worked])
     }
 
-    /// How many records had octets in doubt.
+    /// How many records had bytes in doubt.
     pub fn doubtful(&self) -> u64 {
         self.doubtful
     }
 
-    /// Opens a record with octets in doubt: true where it is authentic in one of the ways in which
+    /// Opens a record with bytes in doubt: true where it is authentic in one of the ways in which
     /// they may have come.
     fn open_in_doubt(&mut self) -> bool {
         self.doubtful += 1;
         let sealer = self.sealer();
-        let doubtful = Doubtful { octets: &self.octets, parts: &self.parts, doubts: &self.doubts };
-        let solution = doubtful.solve(|octets, parts| {
-            sealer.return_to_sealed(octets, parts);
-            self.tls.tag(self.number, octets, parts)
+        let doubtful = Doubtful { bytes: &self.bytes, parts: &self.parts, doubts: &self.doubts };
+        let solution = doubtful.solve(|bytes, parts| {
+            sealer.return_to_sealed(bytes, parts);
+            self.tls.tag(self.number, bytes, parts)
         });
         let Some(mut parts) = solution else { return false };
-        let mut octets = std::mem::take(&mut self.octets);
-        self.sealer().return_to_sealed(&mut octets, &mut parts);
-        let opened = self.tls.open(self.number, &mut octets, &parts).is_ok();
-        (self.octets, self.parts) = (octets, parts);
+        let mut bytes = std::mem::take(&mut self.bytes);
+        self.sealer().return_to_sealed(&mut bytes, &mut parts);
+        let opened = self.tls.open(self.number, &mut bytes, &parts).is_ok();
+        (self.bytes, self.parts) = (bytes, parts);
         opened
     }
 
@@ -260,7 +260,7 @@ impl Records {
     /// [`RecordError::Forged`], and the stream has ended; or it had before.
     pub fn open(&mut self, stats: &mut Stats) -> Result<Option<Record<'_>>, RecordError> {
         self.failed.map_or(Ok(()), Err)?;
-        if self.given || self.record_bytes != Some(self.octets.len()) {
+        if self.given || self.record_bytes != Some(self.bytes.len()) {
             return Ok(None);
         }
         stats.records_restored += u64::from(std::mem::take(&mut self.restored));
@@ -271,10 +271,10 @@ impl Records {
             }
             return Ok(Some(self.give()));
         }
-        let (mut octets, mut parts) =
-            (std::mem::take(&mut self.octets), std::mem::take(&mut self.parts));
-        self.sealer().return_to_sealed(&mut octets, &mut parts);
-        (self.octets, self.parts) = (octets, parts);
+        let (mut bytes, mut parts) =
+            (std::mem::take(&mut self.bytes), std::mem::take(&mut self.parts));
+        self.sealer().return_to_sealed(&mut bytes, &mut parts);
+        (self.bytes, self.parts) = (bytes, parts);
         let whole = match (self.parts.first(), self.parts.get(1)) {
             (Some(first), Some(_)) if !holds(Rule::Whole) => first.worked.is_some(),
             _ if !holds(Rule::OnePass) => self.parts.iter().all(|part| part.worked.is_some()),
@@ -287,7 +287,7 @@ impl Records {
                 true => stats.records_partial += 1,
                 false => stats.records_software += 1,
             }
-            if self.tls.open(self.number, &mut self.octets, &self.parts).is_err() {
+            if self.tls.open(self.number, &mut self.bytes, &self.parts).is_err() {
                 return Err(self.fail(RecordError::Forged));
             }
         }
@@ -298,17 +298,17 @@ impl Records {
     fn give(&mut self) -> Record<'_> {
         let number = self.number;
         let proof = self.proof(self.parts.iter().map(|part| part.worked));
-        self.advance(self.octets.len() as u32);
+        self.advance(self.bytes.len() as u32);
         // All of it was what the device has seen: so the next one starts there too.
         self.located = proof.filter(|_| self.doubts.is_empty());
         self.given = true;
-        let plaintext = &self.octets[self.tls.sealed_range(self.octets.len())];
-        Record { number, content_type: self.octets[0], plaintext }
+        let plaintext = &self.bytes[self.tls.sealed_range(self.bytes.len())];
+        Record { number, content_type: self.bytes[0], plaintext }
     }
 
     /// The header of the current record, once all of it was pushed.
     pub fn header(&self) -> Option<&[u8; HEADER_BYTES]> {
-        self.octets.first_chunk().filter(|_| !self.given)
+        self.bytes.first_chunk().filter(|_| !self.given)
     }
 
     /// The header that ended the stream with [`RecordError::Malformed`].
@@ -323,10 +323,10 @@ impl Records {
             return Some(&[]);
         }
         let sealed = self.doubts.is_empty() && self.parts.iter().all(|part| part.worked.is_none());
-        sealed.then_some(&self.octets[..])
+        sealed.then_some(&self.bytes[..])
     }
 
-    /// The pass that shows that the current record is authentic: all of its octets, which were
+    /// The pass that shows that the current record is authentic: all of its bytes, which were
     /// `worked` on so, are of it, and the device has seen the record start.
     fn proof(&self, mut worked: impl Iterator<Item = Option<Worked>>) -> Option<Pass> {
         let first = worked.next()??;
@@ -341,8 +341,8 @@ impl Records {
         (same_key && located).then_some(first.pass)
     }
 
-    /// The next record, `record_bytes` long, is authentic where its octets, which stay with the
-    /// caller, were `worked` on so. Returns its number. Nothing where that proves nothing, or octets
+    /// The next record, `record_bytes` long, is authentic where its bytes, which stay with the
+    /// caller, were `worked` on so. Returns its number. Nothing where that proves nothing, or bytes
     /// of it were pushed: it is to be opened then.
     pub fn skip_offloaded(
         &mut self,
@@ -360,17 +360,17 @@ impl Records {
         Some(number)
     }
 
-    /// The next record, where it is at the start of `octets`, whole, and authentic by what the device
-    /// says of its `pieces` (where in `octets` each ends, and how it was worked on): it stays where
-    /// it is. With it comes its length. Nothing where that is not so: the octets are to be pushed.
+    /// The next record, where it is at the start of `bytes`, whole, and authentic by what the device
+    /// says of its `pieces` (where in `bytes` each ends, and how it was worked on): it stays where
+    /// it is. With it comes its length. Nothing where that is not so: the bytes are to be pushed.
     pub fn take_offloaded<'o>(
         &mut self,
         stats: &mut Stats,
-        octets: &'o [u8],
+        bytes: &'o [u8],
         pieces: impl Iterator<Item = (usize, Option<Worked>)>,
     ) -> Option<(Record<'o>, usize)> {
-        let record_bytes = self.tls.message_bytes(octets.get(..HEADER_BYTES)?)?;
-        let record = octets.get(..record_bytes as usize)?;
+        let record_bytes = self.tls.message_bytes(bytes.get(..HEADER_BYTES)?)?;
+        let record = bytes.get(..record_bytes as usize)?;
         let mut start = 0;
         let of_record =
             pieces.take_while(|(end, _)| std::mem::replace(&mut start, *end) < record.len());
@@ -394,7 +394,7 @@ impl Records {
 
     /// Nothing of the next record was pushed, and no error has come.
     fn is_between(&self) -> bool {
-        self.failed.is_none() && (self.given || self.octets.is_empty())
+        self.failed.is_none() && (self.given || self.bytes.is_empty())
     }
 
     /// A record was authentic. Returns its number.
@@ -413,19 +413,19 @@ impl Records {
         self.tls.version()
     }
 
-    /// True where the record was given out: the next octets are of another one.
+    /// True where the record was given out: the next bytes are of another one.
     pub(crate) fn is_given(&self) -> bool {
         self.given
     }
 
-    /// The record that was opened: its octets, how many are before the plaintext, and how its parts
+    /// The record that was opened: its bytes, how many are before the plaintext, and how its parts
     /// came.
     pub(crate) fn opened(&self) -> (&[u8], usize, &[Part]) {
-        (&self.octets, self.tls.prefix_bytes(), &self.parts)
+        (&self.bytes, self.tls.prefix_bytes(), &self.parts)
     }
 
     fn fail(&mut self, error: RecordError) -> RecordError {
-        self.octets.zeroize();
+        self.bytes.zeroize();
         self.failed = Some(error);
         error
     }
@@ -471,7 +471,7 @@ impl Records {
 
 impl Drop for Records {
     fn drop(&mut self) {
-        self.octets.zeroize();
+        self.bytes.zeroize();
     }
 }
 
@@ -486,7 +486,7 @@ struct Sealer<'r> {
 impl Sealer<'_> {
     /// What was decrypted under a key that was not the record's, or as some of another record, is
     /// made what it was, and counts as sealed.
-    fn return_to_sealed(&self, octets: &mut [u8], parts: &mut [Part]) {
+    fn return_to_sealed(&self, bytes: &mut [u8], parts: &mut [Part]) {
         let mut start = 0;
         for part in parts {
             let range = start..part.end;
@@ -502,7 +502,7 @@ impl Sealer<'_> {
                 None => continue,
             };
             let position = Position { number, ..self.position };
-            tls.restore(&position, octets, range, &message);
+            tls.restore(&position, bytes, range, &message);
             part.worked = None;
         }
     }

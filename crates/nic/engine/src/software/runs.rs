@@ -1,4 +1,4 @@
-//! Messages that were sent, told by where they start and nothing else: their octets are TCP's, which
+//! Messages that were sent, told by where they start and nothing else: their bytes are TCP's, which
 //! has them until they are acknowledged. Messages in a row that are equally long and under one key
 //! are one run: a stream of full records has one of them, however many there are.
 
@@ -19,17 +19,17 @@ struct Run {
     number: u64,
     key: u16,
     message_bytes: u32,
-    /// One at least; all of them are fewer octets than a window.
+    /// One at least; all of them are fewer bytes than a window.
     messages: u32,
 }
 
 impl Run {
-    fn octets(&self) -> u32 {
+    fn bytes(&self) -> u32 {
         self.message_bytes * self.messages
     }
 }
 
-/// The messages of one flow. As [`Sent`](super::sent::Sent), for who has the octets elsewhere; they
+/// The messages of one flow. As [`Sent`](super::sent::Sent), for who has the bytes elsewhere; they
 /// must not change while they are here.
 pub struct Runs {
     runs: VecDeque<Run>,
@@ -63,7 +63,7 @@ impl Runs {
         }
     }
 
-    /// The stream goes on with a message of `message_bytes`; without octets it is none.
+    /// The stream goes on with a message of `message_bytes`; without bytes it is none.
     ///
     /// # Errors
     /// [`Full`]; nothing is kept then.
@@ -100,20 +100,20 @@ impl Runs {
         (self.key, self.next)
     }
 
-    /// Which key seals the octet `seq`, and how many of `octets` from there on are sealed with it,
+    /// Which key seals the byte `seq`, and how many of `bytes` from there on are sealed with it,
     /// or come before the offload. Nothing where that is not known: a packet with it is dropped.
-    pub fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
+    pub fn under_one_key(&self, seq: SeqNumber, bytes: usize) -> Option<(u16, usize)> {
         let first = match self.find(seq) {
             Found::Message(message) => message.key,
             Found::Before { .. } => self.oldest_key()?,
             Found::Unknown => return None,
         };
         let other = self.runs.iter().find(|run| run.key != first && seq.before(run.start));
-        let until = other.map_or(octets, |run| run.start.since(seq) as usize);
-        Some((first, octets.min(until)))
+        let until = other.map_or(bytes, |run| run.start.since(seq) as usize);
+        Some((first, bytes.min(until)))
     }
 
-    /// Octets before `acknowledged` have arrived: messages that end before it are let go.
+    /// Bytes before `acknowledged` have arrived: messages that end before it are let go.
     /// Returns how many. A number that is old, or beyond what was sent, changes nothing.
     pub fn acknowledge(&mut self, acknowledged: SeqNumber) -> usize {
         if self.next.before(acknowledged) {
@@ -126,17 +126,17 @@ impl Runs {
             if arrived <= 0 {
                 break;
             }
-            let arrived = (arrived as u32).min(run.octets());
+            let arrived = (arrived as u32).min(run.bytes());
             let gone = match holds(Rule::Acknowledged) {
                 true => arrived / run.message_bytes,
                 false => arrived.div_ceil(run.message_bytes),
             };
-            let octets = gone * run.message_bytes;
-            run.start = run.start + octets;
+            let bytes = gone * run.message_bytes;
+            run.start = run.start + bytes;
             run.number += u64::from(gone);
             run.messages -= gone;
             self.messages -= gone as usize;
-            self.unacknowledged_bytes -= octets as usize;
+            self.unacknowledged_bytes -= bytes as usize;
             if run.messages > 0 {
                 break;
             }
@@ -167,7 +167,7 @@ impl Runs {
 }
 
 impl Messages for Runs {
-    /// What the octet `seq` belongs to, without octets.
+    /// What the byte `seq` belongs to, without bytes.
     fn find(&self, seq: SeqNumber) -> Found<'_> {
         if !self.begun && seq.before(self.begin) {
             return Found::Before { until: self.begin };
@@ -178,7 +178,7 @@ impl Messages for Runs {
             return Found::Unknown;
         };
         let offset = seq.since(run.start) as u32;
-        if offset >= run.octets() {
+        if offset >= run.bytes() {
             return Found::Unknown;
         }
         let before = offset / run.message_bytes;
@@ -197,7 +197,7 @@ mod tests {
     use crate::software::sent::{Located, Sent};
     use unlade_testkit::cases;
 
-    /// What [`Sent`] says of an octet, and what [`Runs`] does.
+    /// What [`Sent`] says of an byte, and what [`Runs`] does.
     fn told(sent: &Sent<Vec<u8>>, runs: &Runs, seq: SeqNumber) -> [String; 2] {
         let sent = match sent.locate(seq) {
             Located::Message(kept) => format!("{:?}", (kept.start, kept.number, kept.key)),

@@ -1,5 +1,5 @@
-//! Messages that were sent: a map from octets of the stream to them. Each is kept until all of it is
-//! acknowledged, since any octet of it may have to be sealed again.
+//! Messages that were sent: a map from bytes of the stream to them. Each is kept until all of it is
+//! acknowledged, since any byte of it may have to be sealed again.
 
 use std::collections::VecDeque;
 
@@ -10,22 +10,22 @@ use crate::framing::distance;
 use crate::rule::{Rule, holds};
 use crate::tx::{Found, MessageState, Messages};
 
-/// Most octets that a stream can have unacknowledged: the largest window of TCP (RFC 7323 §2.2).
+/// Most bytes that a stream can have unacknowledged: the largest window of TCP (RFC 7323 §2.2).
 pub(super) const WINDOW_BYTES_MAX: usize = 1 << 30;
 
-/// There are too many messages, or octets in them, that are not acknowledged.
+/// There are too many messages, or bytes in them, that are not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("too much is unacknowledged; send when some of it is")]
 pub struct Full;
 
-/// What holds the octets of a message, all in one place or not.
+/// What holds the bytes of a message, all in one place or not.
 pub trait Extent {
     /// How many there are.
-    fn octets(&self) -> usize;
+    fn bytes(&self) -> usize;
 }
 
 impl<B: AsRef<[u8]>> Extent for B {
-    fn octets(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.as_ref().len()
     }
 }
@@ -39,18 +39,18 @@ pub struct Kept<'s, B> {
     pub number: u64,
     /// Which of the flow's keys it is sealed with.
     pub key: u16,
-    /// What holds its octets.
+    /// What holds its bytes.
     pub held: &'s B,
 }
 
-/// What an octet of the stream belongs to.
+/// What an byte of the stream belongs to.
 #[derive(Clone, Copy, Debug)]
 pub enum Located<'s, B> {
     /// A message.
     Message(Kept<'s, B>),
     /// It is from before the offload, which starts at `until`.
     Before {
-        /// The first octet that the device seals.
+        /// The first byte that the device seals.
         until: SeqNumber,
     },
     /// Nothing that is known.
@@ -64,7 +64,7 @@ struct Message<B> {
     bytes: B,
 }
 
-/// The messages of one flow, `B` being what holds a message's octets: a reference on them. They
+/// The messages of one flow, `B` being what holds a message's bytes: a reference on them. They
 /// must not change while they are here: sealed twice under one nonce, two texts betray each other
 /// and the key.
 pub struct Sent<B> {
@@ -102,7 +102,7 @@ impl<B: Extent> Sent<B> {
     /// # Errors
     /// [`Full`]; nothing is kept then.
     pub fn push(&mut self, message: B) -> Result<(), Full> {
-        let message_bytes = message.octets();
+        let message_bytes = message.bytes();
         let room = WINDOW_BYTES_MAX - self.unacknowledged_bytes;
         if self.messages.len() >= self.messages_max || message_bytes > room {
             return Err(Full);
@@ -125,10 +125,10 @@ impl<B: Extent> Sent<B> {
         (self.key, self.next)
     }
 
-    /// Which key seals the octet `seq`, and how many of `octets` from there on are sealed with it,
+    /// Which key seals the byte `seq`, and how many of `bytes` from there on are sealed with it,
     /// or come before the offload. Nothing where that is not known: a packet with it is dropped. A
     /// flow of one key need not ask.
-    pub fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
+    pub fn under_one_key(&self, seq: SeqNumber, bytes: usize) -> Option<(u16, usize)> {
         let first = match self.locate(seq) {
             Located::Message(message) => message.key,
             Located::Before { .. } => self.oldest_key()?,
@@ -136,11 +136,11 @@ impl<B: Extent> Sent<B> {
         };
         let other =
             self.messages.iter().find(|message| message.key != first && seq.before(message.start));
-        let until = other.map_or(octets, |message| message.start.since(seq) as usize);
-        Some((first, octets.min(until)))
+        let until = other.map_or(bytes, |message| message.start.since(seq) as usize);
+        Some((first, bytes.min(until)))
     }
 
-    /// Octets before `acknowledged` have arrived: messages that end before it are let go.
+    /// Bytes before `acknowledged` have arrived: messages that end before it are let go.
     /// Returns how many. A number that is old, or beyond what was sent, changes nothing.
     pub fn acknowledge(&mut self, acknowledged: SeqNumber) -> usize {
         if self.next.before(acknowledged) {
@@ -148,14 +148,14 @@ impl<B: Extent> Sent<B> {
         }
         self.begun |= !acknowledged.before(self.begin);
         let gone = |message: &Message<B>| {
-            let end = message.start + message.bytes.octets() as u32;
+            let end = message.start + message.bytes.bytes() as u32;
             let kept = if holds(Rule::Acknowledged) { end } else { message.start + 1 };
             !acknowledged.before(kept)
         };
         let mut released = 0;
         while self.messages.front().is_some_and(gone) {
             let message = self.messages.pop_front();
-            self.unacknowledged_bytes -= message.map_or(0, |message| message.bytes.octets());
+            self.unacknowledged_bytes -= message.map_or(0, |message| message.bytes.bytes());
             released += 1;
         }
         released
@@ -182,7 +182,7 @@ impl<B: Extent> Sent<B> {
         self.next
     }
 
-    /// What the octet `seq` belongs to.
+    /// What the byte `seq` belongs to.
     pub fn locate(&self, seq: SeqNumber) -> Located<'_, B> {
         if !self.begun && seq.before(self.begin) {
             return Located::Before { until: self.begin };
@@ -192,7 +192,7 @@ impl<B: Extent> Sent<B> {
         let Some(message) = behind.checked_sub(1).and_then(|index| self.messages.get(index)) else {
             return Located::Unknown;
         };
-        if seq.since(message.start) as usize >= message.bytes.octets() {
+        if seq.since(message.start) as usize >= message.bytes.bytes() {
             return Located::Unknown;
         }
         let &Message { start, number, key, bytes: ref held } = message;

@@ -17,7 +17,7 @@ use crate::tls::{TAG_BYTES, Tls, Version};
 
 const ISN: SeqNumber = SeqNumber(u32::MAX - 300);
 
-/// Octets that go up, and how many of them are as they came although there is a result.
+/// Bytes that go up, and how many of them are as they came although there is a result.
 type View = (usize, Vec<u8>);
 
 /// Device and software, and the stream that they get.
@@ -75,7 +75,7 @@ impl Bench {
         }
     }
 
-    /// The device takes a packet; what goes up, and after how many octets the result counts.
+    /// The device takes a packet; what goes up, and after how many bytes the result counts.
     fn receive(&mut self, at: usize, payload: &[u8]) -> (Received, ComposedResult, View) {
         let mut placer = Placer::new(&mut self.placement, &mut self.memory);
         let (protocols, packet) = ((&self.tls, &BOTH), (ISN + at as u32, payload));
@@ -90,7 +90,7 @@ impl Bench {
         (received, result, (from, view))
     }
 
-    /// Software gets octets.
+    /// Software gets bytes.
     fn deliver(&mut self, (from, view): &View, result: ComposedResult) -> Result<(), RecordError> {
         let (head, rest) = view.split_at(*from);
         let nvme = result.nvme.of(*from as u32, u32::MAX);
@@ -108,9 +108,9 @@ impl Bench {
             while let Some(event) = content.event().expect("PDUs") {
                 match event {
                     Event::Header { .. } => self.data.clear(),
-                    Event::Data { octets, placed, .. } => {
-                        self.data.extend(octets);
-                        self.copied += if placed.is_none() { octets.len() } else { 0 };
+                    Event::Data { bytes, placed, .. } => {
+                        self.data.extend(bytes);
+                        self.copied += if placed.is_none() { bytes.len() } else { 0 };
                     }
                     Event::Recheck { data_bytes } => {
                         content.recheck(&self.data[..data_bytes as usize]);
@@ -123,7 +123,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Both, for octets of the stream.
+    /// Both, for bytes of the stream.
     fn go(&mut self, at: usize, end: usize) -> Received {
         let payload = self.wire[at..end].to_vec();
         let (received, result, view) = self.receive(at, &payload);
@@ -141,7 +141,7 @@ fn joined(pdus: &[Pdu]) -> Vec<u8> {
 }
 
 #[test]
-fn a_pdu_may_be_split_over_records_after_every_octet() {
+fn a_pdu_may_be_split_over_records_after_every_byte() {
     for version in [Version::Tls12, Version::Tls13] {
         let inner = joined(&reads(3));
         for split in 1..inner.len() {
@@ -166,11 +166,10 @@ fn a_pdu_may_be_split_over_records_after_every_octet() {
 }
 
 #[test]
-fn records_of_one_octet_and_of_none_are_gone_through() {
+fn records_of_one_byte_and_of_none_are_gone_through() {
     let inner = joined(&reads(1));
     let empty: (&[u8], u8) = (&[], 23);
-    let contents: Vec<(&[u8], u8)> =
-        inner.chunks(1).flat_map(|octet| [(octet, 23), empty]).collect();
+    let contents: Vec<(&[u8], u8)> = inner.chunks(1).flat_map(|byte| [(byte, 23), empty]).collect();
     let mut bench = Bench::new(Version::Tls13, &contents);
     bench.go(0, bench.wire.len());
     assert_eq!((bench.ended, bench.software.stats().pdus_offloaded), (1, 1));
@@ -241,7 +240,7 @@ fn the_inner_machine_comes_back_by_its_own_question() {
     let stale = crate::resync::Request { generation: request.generation - 1, ..request };
     bench.software.request(request);
     let response = bench.software.response().expect("it was read");
-    // PDUs are of 82 octets: the first that starts in the third record's content.
+    // PDUs are of 82 bytes: the first that starts in the third record's content.
     let first = 200_usize.next_multiple_of(82);
     assert_eq!(request.tcpsn, ISN + (starts[2] + 5 + first - 200) as u32);
     assert_eq!(response.number, Some(first as u64 / 82));

@@ -5,7 +5,7 @@ use unlade_testkit::Random;
 
 use crate::Nvme;
 use crate::model::pdus::{Pdu, agreed, any, data, pdu};
-use crate::model::peer::octets;
+use crate::model::peer::random_bytes;
 use crate::nvme::types::{C2H_DATA, C2H_TERM, CAPSULE_RESP, H2C_DATA, IC_RESP, R2T};
 use crate::placement::{Placed, PlacedRanges, Registration};
 use crate::resync::{Pass, Request};
@@ -41,10 +41,10 @@ fn take(pdus: &mut Pdus, seen: &mut Vec<Seen>, mut input: Input<'_>) -> Result<(
         assert_eq!(last.good, None, "nothing follows the verdict");
         match event {
             Event::Header { .. } => (),
-            Event::Data { offset, octets, placed } => {
+            Event::Data { offset, bytes, placed } => {
                 assert_eq!(offset as usize, last.data.len());
-                last.data.extend(octets);
-                last.placed_bytes += if placed.is_some() { octets.len() } else { 0 };
+                last.data.extend(bytes);
+                last.placed_bytes += if placed.is_some() { bytes.len() } else { 0 };
             }
             Event::Recheck { data_bytes } => {
                 last.rechecked_bytes = data_bytes;
@@ -64,7 +64,7 @@ fn good(sent: &Pdu) -> Seen {
 }
 
 #[test]
-fn pdus_do_not_depend_on_how_octets_arrive() {
+fn pdus_do_not_depend_on_how_bytes_arrive() {
     unlade_testkit::cases(300, |random| {
         let nvme = agreed(random);
         let mut wire = Vec::new();
@@ -72,8 +72,20 @@ fn pdus_do_not_depend_on_how_octets_arrive() {
         for _ in 0..20 {
             let length = random.below(600) as usize;
             let pdu = match random.below(3) {
-                0 => data(&nvme, C2H_DATA, 7, random.next() as u32, &octets(random, length + 1)),
-                1 => data(&nvme, H2C_DATA, 9, random.next() as u32, &octets(random, length + 1)),
+                0 => data(
+                    &nvme,
+                    C2H_DATA,
+                    7,
+                    random.next() as u32,
+                    &random_bytes(random, length + 1),
+                ),
+                1 => data(
+                    &nvme,
+                    H2C_DATA,
+                    9,
+                    random.next() as u32,
+                    &random_bytes(random, length + 1),
+                ),
                 _ => any(random, &nvme, length),
             };
             wire.extend(&pdu.wire);
@@ -107,7 +119,7 @@ fn pdus_do_not_depend_on_how_octets_arrive() {
 }
 
 #[test]
-fn an_octet_that_was_changed_is_noticed_wherever_it_is() {
+fn an_byte_that_was_changed_is_noticed_wherever_it_is() {
     let sent = [data(&BOTH, C2H_DATA, 7, 0, &[5; 50]), pdu(&BOTH, CAPSULE_RESP, &[1; 16], &[], 0)];
     let first = &sent[0];
     for at in 0..first.wire.len() {
@@ -122,7 +134,7 @@ fn an_octet_that_was_changed_is_noticed_wherever_it_is() {
         } else {
             // The command fails, and the connection goes on.
             assert_eq!(taken, Ok(()));
-            assert_eq!(seen[0].good, Some(false), "octet {at}");
+            assert_eq!(seen[0].good, Some(false), "byte {at}");
             assert_eq!(seen[1], good(&sent[1]));
         }
     }
@@ -130,7 +142,7 @@ fn an_octet_that_was_changed_is_noticed_wherever_it_is() {
 
 #[test]
 fn what_the_device_has_not_checked_to_the_end_is_computed() {
-    let sent = data(&BOTH, C2H_DATA, 7, 4096, &octets(&mut Random::new(1), 3000));
+    let sent = data(&BOTH, C2H_DATA, 7, 4096, &random_bytes(&mut Random::new(1), 3000));
     for broken in [None, Some(40), Some(2900), Some(sent.wire.len() - 1)] {
         for cut in [1, 24, 28, 29, 1000, 3027, 3028, 3029, sent.wire.len()] {
             for passes in [[Some(PASS), None], [None, Some(PASS)], [Some(PASS), Some(PASS)]] {
@@ -145,9 +157,9 @@ fn what_the_device_has_not_checked_to_the_end_is_computed() {
                 }
                 let (mut pdus, mut seen) = (Pdus::new(BOTH, SeqNumber(0)), Vec::new());
                 let parts = [(&wire[..cut], passes[0], Some(0)), (&wire[cut..], passes[1], None)];
-                for (octets, pass, boundary) in parts {
+                for (bytes, pass, boundary) in parts {
                     let result = PduResult { pass, boundary, ..PduResult::default() };
-                    take(&mut pdus, &mut seen, Input::new(octets, result)).expect("a good header");
+                    take(&mut pdus, &mut seen, Input::new(bytes, result)).expect("a good header");
                 }
                 assert_eq!(seen[0].good, Some(broken.is_none()), "{broken:?} {cut} {passes:?}");
                 let trusted = if passes[0].is_some() { cut.clamp(28, 3028) - 28 } else { 0 };
@@ -173,7 +185,7 @@ fn data_that_was_not_given_again_counts_as_wrong() {
 }
 
 #[test]
-fn placed_octets_are_told_apart_and_those_elsewhere_are_not_believed() {
+fn placed_bytes_are_told_apart_and_those_elsewhere_are_not_believed() {
     let sent = data(&BOTH, C2H_DATA, 7, 500, &[9; 100]);
     let registration = Registration { tag: 7, generation: 2 };
     let range = |start, end, offset, tag| Placed {

@@ -24,15 +24,15 @@ pub(super) const BOTH: Nvme =
 pub(super) struct Memory(pub HashMap<Registration, Vec<u8>>);
 
 impl Buffers for Memory {
-    fn place(&mut self, registration: Registration, offset: u32, octets: &[u8]) -> bool {
+    fn place(&mut self, registration: Registration, offset: u32, bytes: &[u8]) -> bool {
         let buffer = self.0.entry(registration).or_insert_with(|| vec![0xaa; 1 << 16]);
         let start = offset as usize;
-        buffer[start..start + octets.len()].copy_from_slice(octets);
+        buffer[start..start + bytes.len()].copy_from_slice(bytes);
         true
     }
 }
 
-/// A device with buffers of 1000 octets for tags 0 to 7, and the stream that it receives.
+/// A device with buffers of 1000 bytes for tags 0 to 7, and the stream that it receives.
 struct Bench {
     nvme: Nvme,
     isn: SeqNumber,
@@ -89,12 +89,12 @@ fn bytes(ranges: &[Placed]) -> usize {
     ranges.iter().map(|placed| (placed.end - placed.start) as usize).sum()
 }
 
-fn filled(octet: u8, count: usize) -> Vec<u8> {
-    vec![octet; count]
+fn filled(byte: u8, count: usize) -> Vec<u8> {
+    vec![byte; count]
 }
 
 #[test]
-fn a_pdu_may_be_split_after_every_octet() {
+fn a_pdu_may_be_split_after_every_byte() {
     for digests in 0..4 {
         let nvme = Nvme { header_digest: digests & 1 != 0, data_digest: digests & 2 != 0, ..BOTH };
         for pdu_type in [C2H_DATA, H2C_DATA] {
@@ -110,7 +110,7 @@ fn a_pdu_may_be_split_after_every_octet() {
                     assert_eq!(bench.buffer(tag)[100..160], filled(tag as u8, 60));
                 }
                 assert_eq!(bench.stats.rx_placed_bytes, 120);
-                // In octets one by one.
+                // In bytes one by one.
                 let mut bench = Bench::new(nvme, &pdus[..1]);
                 for at in 0..pdus[0].wire.len() {
                     assert!(bench.receive(at, at + 1).0.pass.is_some());
@@ -125,7 +125,7 @@ fn a_pdu_may_be_split_after_every_octet() {
 }
 
 #[test]
-fn a_common_header_that_is_searched_may_be_split_after_every_octet() {
+fn a_common_header_that_is_searched_may_be_split_after_every_byte() {
     let pdus = [1, 2, 3, 4].map(|tag| data(&BOTH, C2H_DATA, tag, 0, &[9; 60]));
     for split in 1..24 {
         let mut bench = Bench::new(BOTH, &pdus);
@@ -314,8 +314,8 @@ fn there_are_so_many_ranges_in_a_packet_and_the_others_are_delivered() {
     let mut copied = 0;
     while let Some(event) = software.next(&mut input).expect("genuine") {
         assert!(!matches!(event, Event::Corrupt | Event::Recheck { .. }));
-        if let Event::Data { octets, placed: None, .. } = event {
-            copied += octets.len();
+        if let Event::Data { bytes, placed: None, .. } = event {
+            copied += bytes.len();
         }
     }
     assert_eq!((copied, software.stats().pdus_offloaded), (60, 7));
@@ -406,8 +406,8 @@ fn believed_where_it_is_not() -> usize {
     let mut believed = 0;
     for mut input in parts {
         while let Some(event) = software.next(&mut input).expect("genuine") {
-            if let Event::Data { octets, placed: Some(_), .. } = event {
-                believed += octets.len();
+            if let Event::Data { bytes, placed: Some(_), .. } = event {
+                believed += bytes.len();
             }
         }
     }

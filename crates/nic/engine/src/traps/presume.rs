@@ -3,7 +3,7 @@
 use unlade_net::SeqNumber;
 
 use crate::Stats;
-use crate::model::peer::{Secret, octets, plant_one};
+use crate::model::peer::{Secret, plant_one, random_bytes};
 use crate::resync::{Request, Response, Worked};
 use crate::rule::{OFF, Rule};
 use crate::rx::{PRESUMED_BYTES_MAX, REPEATS_MIN, Received, Rx, State};
@@ -11,7 +11,7 @@ use crate::software::records::{RecordError, Records};
 use crate::tls::{HEADER_BYTES, Progress, TAG_BYTES, Tls, Version};
 use unlade_testkit::Random;
 
-/// Octets of plaintext in the usual record, and of the record.
+/// Bytes of plaintext in the usual record, and of the record.
 const USUAL: usize = 300;
 const USUAL_BYTES: usize = HEADER_BYTES + USUAL + TAG_BYTES;
 
@@ -42,7 +42,8 @@ impl Bench {
     fn at(lengths: &[usize], isn: SeqNumber) -> Bench {
         let random = &mut Random::new(11);
         let secret = Secret::random(random, Version::Tls13);
-        let contents: Vec<Vec<u8>> = lengths.iter().map(|length| octets(random, *length)).collect();
+        let contents: Vec<Vec<u8>> =
+            lengths.iter().map(|length| random_bytes(random, *length)).collect();
         Bench::of(secret, &contents, isn)
     }
 
@@ -79,7 +80,7 @@ impl Bench {
         }
     }
 
-    /// Device and TCP get octets.
+    /// Device and TCP get bytes.
     fn receive(&mut self, at: usize, end: usize) -> Received {
         let payload = self.wire[at..end].to_vec();
         let received = self.device(at, &payload);
@@ -99,12 +100,12 @@ impl Bench {
     /// TCP has all up to `end`: software reads it.
     fn read(&mut self, end: usize) -> Result<(), RecordError> {
         self.delivered.sort_by_key(|(at, ..)| *at);
-        for (at, octets, worked) in std::mem::take(&mut self.delivered) {
+        for (at, bytes, worked) in std::mem::take(&mut self.delivered) {
             if at >= end {
-                self.delivered.push((at, octets, worked));
+                self.delivered.push((at, bytes, worked));
                 continue;
             }
-            let mut rest = &octets[..];
+            let mut rest = &bytes[..];
             while !rest.is_empty() {
                 let taken = self.records.push(rest, worked)?;
                 rest = &rest[taken..];
@@ -118,7 +119,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The usual records at the start, and then a packet is lost with the octets from `lost` up to
+    /// The usual records at the start, and then a packet is lost with the bytes from `lost` up to
     /// `found`; the next one goes up to `end`.
     fn lose(&mut self, lost: usize, found: usize, end: usize) -> Received {
         assert!(self.receive(0, lost).pass.is_some());
@@ -137,7 +138,7 @@ impl Bench {
     }
 }
 
-/// A packet with the head of a record is lost. The next record is decrypted from its first octet
+/// A packet with the head of a record is lost. The next record is decrypted from its first byte
 /// on.
 #[test]
 fn the_record_behind_a_loss_is_offloaded_whole() {
@@ -270,9 +271,10 @@ fn a_presumed_number_is_compared_with_the_true_one() {
 fn a_peer_that_plants_a_header_where_one_is_awaited_harms_nobody() {
     let random = &mut Random::new(5);
     let secret = Secret::random(random, Version::Tls13);
-    // The fourth record is shorter by 50 octets: the sixth starts 50 octets before it is awaited.
+    // The fourth record is shorter by 50 bytes: the sixth starts 50 bytes before it is awaited.
     let lengths = [USUAL, USUAL, USUAL, USUAL - 50, USUAL, USUAL, USUAL, USUAL, USUAL];
-    let mut contents: Vec<Vec<u8>> = lengths.iter().map(|length| octets(random, *length)).collect();
+    let mut contents: Vec<Vec<u8>> =
+        lengths.iter().map(|length| random_bytes(random, *length)).collect();
     for lie in [USUAL + TAG_BYTES, 20, USUAL * 3] {
         plant_one(&secret, (5, 0), &mut contents[5], 50 - HEADER_BYTES, lie as u16);
         let mut bench = Bench::of(secret.clone(), &contents, SeqNumber(u32::MAX - 1700));
@@ -303,7 +305,7 @@ fn a_presumption_across_a_key_update_is_wrong_and_undone() {
     let random = &mut Random::new(23);
     let mut bench = Bench::new(&[USUAL; 5]);
     let next = Secret::random(random, Version::Tls13);
-    let contents: Vec<Vec<u8>> = (0..4).map(|_| octets(random, USUAL)).collect();
+    let contents: Vec<Vec<u8>> = (0..4).map(|_| random_bytes(random, USUAL)).collect();
     bench.append(&next, &contents);
     let starts = bench.starts.clone();
     // The last record of the old key is lost, with the first header of the new one.
@@ -376,25 +378,25 @@ fn a_record_within_another() -> Result<u64, RecordError> {
     // The device alone: the second record as garbage, but for a header before its end, of a record
     // that covers the third one. The true second record is old then.
     let at = starts[2] - 40;
-    let mut garbage = octets(random, starts[2] - starts[1]);
+    let mut garbage = random_bytes(random, starts[2] - starts[1]);
     garbage[..HEADER_BYTES].copy_from_slice(&[23, 3, 3, 0, (at - starts[1] - 5) as u8]);
     let covers = (starts[3] - at) as u16;
     garbage[at - starts[1]..][..3].copy_from_slice(&[23, 3, 3]);
     garbage[at - starts[1] + 3..][..2].copy_from_slice(&covers.to_be_bytes());
     bench.device(starts[1], &garbage);
     assert_eq!(bench.receive(starts[1], starts[2]), Received::default());
-    // What the third record says is known; so is what the device will add to its octets.
+    // What the third record says is known; so is what the device will add to its bytes.
     let zeros = vec![0; usize::from(covers) - TAG_BYTES];
     let (_, stream) = bench.secret.record(2, 0, &zeros);
     let mut forged = vec![23, 3, 3, 0, 90];
-    forged.extend(octets(random, 90));
+    forged.extend(random_bytes(random, 90));
     let shown = forged.clone();
-    for (octet, key) in forged.iter_mut().zip(&stream[HEADER_BYTES + 35..]) {
-        *octet ^= key;
+    for (byte, key) in forged.iter_mut().zip(&stream[HEADER_BYTES + 35..]) {
+        *byte ^= key;
     }
     let received = bench.device(starts[2], &forged);
     assert!(received.pass.is_some() && bench.out[..shown.len()] == shown);
-    // Whoever keeps the octets is not told that the record is authentic.
+    // Whoever keeps the bytes is not told that the record is authentic.
     let worked = [received.worked()].into_iter();
     if bench.read(starts[2]).is_ok() {
         let proved = bench.records.skip_offloaded(&mut bench.stats[1], 95, worked);

@@ -3,7 +3,7 @@
 use unlade_net::SeqNumber;
 use unlade_testkit::Random;
 
-use crate::model::peer::{Secret, octets};
+use crate::model::peer::{Secret, random_bytes};
 use crate::resync::{Extent, Pass, Request, Response, Worked};
 use crate::rule::{OFF, Rule};
 use crate::rx::{ANSWER_BYTES_MIN, Received, Rx, State};
@@ -39,7 +39,7 @@ impl Bench {
         let secret = Secret::random(random, version);
         let (mut wire, mut written, mut starts) = (Vec::new(), Vec::new(), vec![0]);
         for (number, &length) in lengths.iter().enumerate() {
-            let plaintext = octets(random, length);
+            let plaintext = random_bytes(random, length);
             let (record, sealed) = secret.record(number as u64, number as u64, &plaintext);
             written.extend(record);
             wire.extend(sealed);
@@ -88,17 +88,17 @@ fn worked(bench: &Bench, number: usize) -> Worked {
     Worked { pass: Pass { key: 0, generation: 0 }, message }
 }
 
-/// Gives software octets with what the device says of them; the plaintext of what it opens.
+/// Gives software bytes with what the device says of them; the plaintext of what it opens.
 fn deliver(
     records: &mut Records,
     stats: &mut Stats,
-    mut octets: &[u8],
+    mut bytes: &[u8],
     worked: Option<Worked>,
 ) -> Result<Vec<Vec<u8>>, RecordError> {
     let mut opened = Vec::new();
-    while !octets.is_empty() {
-        let taken = records.push(octets, worked)?;
-        octets = &octets[taken..];
+    while !bytes.is_empty() {
+        let taken = records.push(bytes, worked)?;
+        bytes = &bytes[taken..];
         if let Some(record) = records.open(stats)? {
             opened.push(record.plaintext.to_vec());
         }
@@ -107,7 +107,7 @@ fn deliver(
 }
 
 #[test]
-fn a_header_may_be_split_after_every_octet() {
+fn a_header_may_be_split_after_every_byte() {
     for version in VERSIONS {
         let prefix = if version == Version::Tls12 { 13 } else { 5 };
         for split in 1..=prefix {
@@ -149,7 +149,7 @@ fn a_carry_is_for_packets_in_order_only() {
 }
 
 #[test]
-fn a_partly_old_packet_goes_up_raw_and_its_new_octets_are_taken_in() {
+fn a_partly_old_packet_goes_up_raw_and_its_new_bytes_are_taken_in() {
     for version in VERSIONS {
         let mut bench = Bench::new(version, &[300, 300]);
         let end = bench.wire.len();
@@ -205,7 +205,7 @@ fn plaintext_waits_for_its_tag() {
         let decrypted = bench.out[..end - 1].to_vec();
         assert!(worked.is_some());
         assert_eq!(deliver(&mut records, &mut stats, &decrypted, worked), Ok(vec![]));
-        // The last octet is wrong: the device says nothing of it, and software notices.
+        // The last byte is wrong: the device says nothing of it, and software notices.
         let last = [bench.wire[end - 1] ^ 1];
         assert_eq!(bench.receive_other(end - 1, &last), Received::default());
         assert_eq!(deliver(&mut records, &mut stats, &last, None), Err(RecordError::Forged));
@@ -225,8 +225,8 @@ fn a_record_that_came_partly_decrypted_is_opened() {
                 let plain = mask >> part & 1 == 1;
                 let source = if plain { &bench.written } else { &bench.wire };
                 let worked = plain.then_some(worked(&bench, 0));
-                let octets = &source[cut[0]..cut[1]];
-                opened.extend(deliver(&mut records, &mut stats, octets, worked).expect("genuine"));
+                let bytes = &source[cut[0]..cut[1]];
+                opened.extend(deliver(&mut records, &mut stats, bytes, worked).expect("genuine"));
             }
             let tag = &bench.wire[cuts[4]..];
             opened.extend(deliver(&mut records, &mut stats, tag, None).expect("genuine"));
@@ -245,14 +245,14 @@ fn two_passes() -> Result<Vec<Vec<u8>>, RecordError> {
     let (first, second, third) = (bench.starts[0], bench.starts[1], bench.starts[2]);
     // TCP takes the first record, and the changed start of the second.
     let worked = bench.receive(first, second).worked();
-    let octets = bench.out[..second].to_vec();
-    deliver(&mut records, &mut stats, &octets, worked)?;
+    let bytes = bench.out[..second].to_vec();
+    deliver(&mut records, &mut stats, &bytes, worked)?;
     let cut = second + 100;
     let mut changed = bench.wire[second..cut].to_vec();
     changed[50] ^= 0x20;
     let worked = bench.receive_other(second, &changed).worked();
-    let octets = bench.out[..changed.len()].to_vec();
-    deliver(&mut records, &mut stats, &octets, worked)?;
+    let bytes = bench.out[..changed.len()].to_vec();
+    deliver(&mut records, &mut stats, &bytes, worked)?;
     // Only the device takes what follows: it is lost, and finds the first record again.
     bench.receive_other(bench.wire.len() + 1000, &[0; 50]);
     let request = bench.receive(first, second).request.expect("the first record");
@@ -264,8 +264,8 @@ fn two_passes() -> Result<Vec<Vec<u8>>, RecordError> {
     // And TCP the rest, of which the device says that it is good.
     let worked = bench.receive(cut, third).worked();
     assert!(worked.is_some());
-    let octets = bench.out[..third - cut].to_vec();
-    deliver(&mut records, &mut stats, &octets, worked)
+    let bytes = bench.out[..third - cut].to_vec();
+    deliver(&mut records, &mut stats, &bytes, worked)
 }
 
 #[test]
@@ -407,7 +407,7 @@ fn sequence_numbers_wrap_anywhere() {
 }
 
 #[test]
-fn empty_packets_change_nothing_and_a_keepalives_octet_is_not_taken_in() {
+fn empty_packets_change_nothing_and_a_keepalives_byte_is_not_taken_in() {
     let mut bench = Bench::new(Version::Tls13, &[100, 100]);
     assert!(bench.receive(0, 60).pass.is_some());
     let before = format!("{:?}", bench.rx);
@@ -417,7 +417,7 @@ fn empty_packets_change_nothing_and_a_keepalives_octet_is_not_taken_in() {
     }
     assert_eq!(bench.receive_other(59, &[0xaa]), Received::default());
     assert_eq!(before, format!("{:?}", bench.rx));
-    // TCP has an octet that the device has not; the keepalive comes in its place.
+    // TCP has an byte that the device has not; the keepalive comes in its place.
     assert_eq!(bench.receive(61, 62), Received::default());
     assert_eq!(bench.receive_other(60, &[0xaa]), Received::default());
     assert!(bench.receive(60, bench.wire.len()).pass.is_some());
@@ -446,7 +446,7 @@ fn a_key_update_makes_nothing_unreadable() {
         let next = Secret::random(random, version);
         let change = bench.wire.len();
         for number in 0..4 {
-            let (written, sealed) = next.record(number, number, &octets(random, 200));
+            let (written, sealed) = next.record(number, number, &random_bytes(random, 200));
             bench.written.extend(written);
             bench.wire.extend(sealed);
             bench.starts.push(bench.wire.len());
@@ -456,12 +456,12 @@ fn a_key_update_makes_nothing_unreadable() {
         let mut opened = 0;
         let mut go = |bench: &mut Bench, records: &mut Records, at, end| {
             let received = bench.receive(at, end);
-            let octets = match received.pass {
+            let bytes = match received.pass {
                 Some(_) => bench.out[..end - at].to_vec(),
                 None => bench.wire[at..end].to_vec(),
             };
             let said = received.worked();
-            opened += deliver(records, &mut stats, &octets, said).expect("genuine").len();
+            opened += deliver(records, &mut stats, &bytes, said).expect("genuine").len();
             received.pass
         };
         assert!(go(&mut bench, &mut records, 0, change).is_some());
@@ -479,17 +479,16 @@ fn a_key_update_makes_nothing_unreadable() {
             let received = bench.receive(at, end);
             assert_eq!(received.pass, None);
             request = request.or(received.request);
-            let octets = bench.wire[at..end].to_vec();
-            opened +=
-                deliver(&mut records, &mut Stats::default(), &octets, None).expect("ok").len();
+            let bytes = bench.wire[at..end].to_vec();
+            opened += deliver(&mut records, &mut Stats::default(), &bytes, None).expect("ok").len();
         }
         records.request(request.expect("a candidate"));
         let response = records.response().expect("an answer");
         assert!(bench.rx.respond(&mut bench.stats, &response));
         let worked = bench.receive(fifth, end).worked();
-        let octets = bench.out[..end - fifth].to_vec();
+        let bytes = bench.out[..end - fifth].to_vec();
         assert_eq!(worked.map(|worked| worked.pass.key), Some(key));
-        opened += deliver(&mut records, &mut Stats::default(), &octets, worked).expect("ok").len();
+        opened += deliver(&mut records, &mut Stats::default(), &bytes, worked).expect("ok").len();
         assert_eq!(opened, 6);
     }
 }

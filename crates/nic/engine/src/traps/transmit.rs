@@ -4,7 +4,7 @@ use unlade_net::SeqNumber;
 use unlade_testkit::Random;
 
 use crate::Stats;
-use crate::model::peer::{Secret, octets};
+use crate::model::peer::{Secret, random_bytes};
 use crate::software::sent::{Full, Sent};
 use crate::tls::{Progress, Tls, Version};
 use crate::tx::{Found, MessageState, Messages, Shadow, Tx, Verdict, send};
@@ -37,7 +37,7 @@ impl Bench {
             stats: Stats::default(),
         };
         for (number, &length) in lengths.iter().enumerate() {
-            let (written, sealed) = secret.record(number as u64, 77, &octets(random, length));
+            let (written, sealed) = secret.record(number as u64, 77, &random_bytes(random, length));
             bench.sent.push(written.clone()).expect("there is room");
             bench.written.extend(written);
             bench.wire.extend(sealed);
@@ -46,7 +46,7 @@ impl Bench {
         bench
     }
 
-    /// Sends octets; true where they left, and rightly.
+    /// Sends bytes; true where they left, and rightly.
     fn send(&mut self, at: usize, end: usize) -> bool {
         let mut payload = self.written[at..end].to_vec();
         let seq = self.isn + at as u32;
@@ -73,14 +73,14 @@ fn a_retransmission_may_span_records_and_be_as_long_as_a_super_segment() {
 }
 
 #[test]
-fn a_retransmission_may_start_at_every_octet_of_a_record() {
+fn a_retransmission_may_start_at_every_byte_of_a_record() {
     for version in [Version::Tls12, Version::Tls13] {
         let mut bench = Bench::new(version, &[40, 40], SeqNumber(5));
         let end = bench.wire.len();
         assert!(bench.send(0, end));
         for at in 0..end {
-            assert!(bench.send(at, end), "from octet {at}");
-            assert!(bench.send(at, at + 1), "octet {at}");
+            assert!(bench.send(at, end), "from byte {at}");
+            assert!(bench.send(at, at + 1), "byte {at}");
         }
     }
 }
@@ -135,7 +135,7 @@ fn a_record_is_kept_until_all_of_it_is_acknowledged() {
     let (second, end) = (bench.starts[1] as u32, bench.wire.len());
     assert!(bench.send(0, end));
     assert_eq!(bench.sent.acknowledge(bench.isn + (second - 1)), 0);
-    assert!(bench.send(second as usize - 1, end), "its last octet can be sent again");
+    assert!(bench.send(second as usize - 1, end), "its last byte can be sent again");
     assert_eq!(bench.sent.acknowledge(bench.isn + second), 1);
     assert_eq!(bench.sent.acknowledge(bench.isn), 0);
     assert_eq!(bench.sent.acknowledge(bench.isn + (end as u32 + 1)), 0, "beyond what was sent");
@@ -170,8 +170,8 @@ fn each_key_seals_its_own_records() {
     let secrets = [(); 2].map(|()| Secret::random(random, Version::Tls13));
     let start = SeqNumber(u32::MAX - 70);
     let mut sent = Sent::new(start, 0, 10);
-    let (first, first_wire) = secrets[0].record(0, 0, &octets(random, 100));
-    let (second, second_wire) = secrets[1].record(0, 0, &octets(random, 100));
+    let (first, first_wire) = secrets[0].record(0, 0, &random_bytes(random, 100));
+    let (second, second_wire) = secrets[1].record(0, 0, &random_bytes(random, 100));
     sent.push(first.clone()).expect("room");
     let (key, next) = sent.change_key();
     sent.push(second.clone()).expect("room");

@@ -26,7 +26,7 @@ const HEARTBEAT: u8 = 24;
 struct Peer {
     is_13: bool,
     number: u64,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 impl Peer {
@@ -36,7 +36,7 @@ impl Peer {
         let mut nonce = IV;
         let explicit: &[u8] = match self.is_13 {
             true => {
-                nonce[4..].iter_mut().zip(number).for_each(|(octet, with)| *octet ^= with);
+                nonce[4..].iter_mut().zip(number).for_each(|(byte, with)| *byte ^= with);
                 &[]
             }
             false => {
@@ -55,9 +55,9 @@ impl Peer {
         let mut sealed = inner.to_vec();
         let nonce = Nonce::assume_unique_for_key(nonce);
         key.seal_in_place_append_tag(nonce, Aad::from(aad), &mut sealed).unwrap();
-        self.octets.extend(head);
-        self.octets.extend(explicit);
-        self.octets.extend(sealed);
+        self.bytes.extend(head);
+        self.bytes.extend(explicit);
+        self.bytes.extend(sealed);
         self.number += 1;
     }
 
@@ -71,9 +71,9 @@ impl Peer {
 
     /// A header, and bytes that are no record behind it.
     fn send_junk(&mut self, head: [u8; 3], payload_bytes: usize) {
-        self.octets.extend(head);
-        self.octets.extend((payload_bytes as u16).to_be_bytes());
-        self.octets.extend(std::iter::repeat_n(0x5a, payload_bytes));
+        self.bytes.extend(head);
+        self.bytes.extend((payload_bytes as u16).to_be_bytes());
+        self.bytes.extend(std::iter::repeat_n(0x5a, payload_bytes));
     }
 }
 
@@ -130,10 +130,10 @@ fn misbehave(peer: &mut Peer, kind: u64, random: &mut Random) {
         }
         // A changed byte, also in a header.
         _ => {
-            let start = peer.octets.len();
+            let start = peer.bytes.len();
             peer.send(DATA, &vec![1; random.below(2000) as usize]);
-            let at = start + random.below((peer.octets.len() - start) as u64) as usize;
-            peer.octets[at] ^= 1 << random.below(8);
+            let at = start + random.below((peer.bytes.len() - start) as u64) as usize;
+            peer.bytes[at] ^= 1 << random.below(8);
         }
     }
 }
@@ -178,11 +178,11 @@ fn came(
 
 /// The stream as the kernel gets it from a device. The device notes its deliveries in the flow. Some
 /// segments come out of order.
-fn delivered(flow: &Flow, octets: &[u8], random: &mut Random, stats: &mut Stats) -> Vec<u8> {
+fn delivered(flow: &Flow, bytes: &[u8], random: &mut Random, stats: &mut Stats) -> Vec<u8> {
     let mut segments = Vec::new();
     let mut at = 0;
-    while at < octets.len() {
-        let end = (at + 1 + random.below(1448) as usize).min(octets.len());
+    while at < bytes.len() {
+        let end = (at + 1 + random.below(1448) as usize).min(bytes.len());
         segments.push(at..end);
         at = end;
     }
@@ -193,9 +193,9 @@ fn delivered(flow: &Flow, octets: &[u8], random: &mut Random, stats: &mut Stats)
             }
         }
     }
-    let mut kernel = octets.to_vec();
+    let mut kernel = bytes.to_vec();
     for segment in segments {
-        let payload = &octets[segment.clone()];
+        let payload = &bytes[segment.clone()];
         let mut out = vec![0; payload.len()];
         let seq = SeqNumber(77) + segment.start as u32;
         if flow.receive(stats, seq, payload, &mut out) == Outcome::Decrypted {
@@ -206,10 +206,10 @@ fn delivered(flow: &Flow, octets: &[u8], random: &mut Random, stats: &mut Stats)
 }
 
 /// The stream in the pieces that a socket gives.
-fn pieces(octets: &[u8], ends: &[usize]) -> Vec<Vec<u8>> {
+fn pieces(bytes: &[u8], ends: &[usize]) -> Vec<Vec<u8>> {
     let starts = [&[0], ends].concat();
-    let ends = [ends, &[octets.len()]].concat();
-    starts.into_iter().zip(ends).map(|(start, end)| octets[start..end].to_vec()).collect()
+    let ends = [ends, &[bytes.len()]].concat();
+    starts.into_iter().zip(ends).map(|(start, end)| bytes[start..end].to_vec()).collect()
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn a_device_and_software_say_the_same_of_whatever_a_peer_sends() {
     let (offloaded, alerts) = (std::cell::Cell::new(0), std::cell::RefCell::new(Vec::new()));
     unlade_testkit::cases(1500, |random| {
         let is_13 = random.below(2) == 0;
-        let mut peer = Peer { is_13, number: 0, octets: Vec::new() };
+        let mut peer = Peer { is_13, number: 0, bytes: Vec::new() };
         let kind = random.below(KINDS);
         for _ in 0..random.below(4) {
             peer.send(DATA, &vec![3; random.below(3000) as usize]);
@@ -226,12 +226,12 @@ fn a_device_and_software_say_the_same_of_whatever_a_peer_sends() {
         for _ in 0..random.below(3) {
             peer.send(DATA, &vec![4; random.below(500) as usize]);
         }
-        let total = peer.octets.len() as u64;
+        let total = peer.bytes.len() as u64;
         let mut ends: Vec<usize> =
             (0..random.below(6)).map(|_| random.below(total) as usize).collect();
         ends.sort_unstable();
 
-        let software = came(layer(is_13), &pieces(&peer.octets, &ends), |layer, piece, out| {
+        let software = came(layer(is_13), &pieces(&peer.bytes, &ends), |layer, piece, out| {
             layer.receive(piece, out).map(drop)
         });
         let version = if is_13 { Version::Tls13 } else { Version::Tls12 };
@@ -241,7 +241,7 @@ fn a_device_and_software_say_the_same_of_whatever_a_peer_sends() {
         let rx = RxSide::new(origin, receiving, origin);
         let flow = Arc::new(Flow::new(TxSide::new(origin, 0, 0, tls()), rx));
         let mut stats = Stats::default();
-        let kernel = delivered(&flow, &peer.octets, random, &mut stats);
+        let kernel = delivered(&flow, &peer.bytes, random, &mut stats);
         let mut reader = Reader::new(flow, tls(), 0, 0, 0);
         let device = came(layer(is_13), &pieces(&kernel, &ends), |layer, piece, out| {
             reader.receive(layer, piece, out).map(drop)

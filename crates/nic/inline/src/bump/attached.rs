@@ -100,10 +100,10 @@ impl Opening for Receive {
     fn receive_read(
         &mut self,
         layer: &mut RecordLayer,
-        octets: &[u8],
+        bytes: &[u8],
         plaintext: &mut Vec<u8>,
     ) -> Result<Received, RecordError> {
-        let received = self.reader.receive_read(layer, octets, plaintext);
+        let received = self.reader.receive_read(layer, bytes, plaintext);
         self.count();
         received
     }
@@ -111,10 +111,10 @@ impl Opening for Receive {
     fn receive(
         &mut self,
         layer: &mut RecordLayer,
-        octets: &[u8],
+        bytes: &[u8],
         plaintext: &mut Vec<u8>,
     ) -> Result<Received, RecordError> {
-        let received = self.reader.receive(layer, octets, plaintext);
+        let received = self.reader.receive(layer, bytes, plaintext);
         self.count();
         received
     }

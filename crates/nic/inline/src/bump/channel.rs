@@ -34,7 +34,7 @@ pub struct Counted {
     pub engine: Counters,
     /// By software: records, in their three kinds.
     pub software: Stats,
-    /// Records with octets that had come in different ways.
+    /// Records with bytes that had come in different ways.
     pub records_doubtful: u64,
     /// Connections that are offloaded.
     pub offloaded_connections: u64,
@@ -86,7 +86,7 @@ impl Device {
         })))
     }
 
-    /// Asks for a connection to be offloaded. No octet may be written to the socket, or read from
+    /// Asks for a connection to be offloaded. No byte may be written to the socket, or read from
     /// it, before the answer is there.
     ///
     /// # Errors

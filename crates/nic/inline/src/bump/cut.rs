@@ -7,7 +7,7 @@ use crate::classify::Segment;
 
 /// Where the sum is in a TCP header.
 const TCP_CHECKSUM_AT: usize = 16;
-/// Most octets of all headers of a frame.
+/// Most bytes of all headers of a frame.
 pub const HEADERS_BYTES_MAX: usize = 18 + 60 + 60;
 
 /// Writes the TCP checksum of a frame whose payload has changed.
@@ -21,7 +21,7 @@ pub fn complete(frame: &mut [u8], segment: &Segment) {
 }
 
 /// Writes the checksum that a frame of any protocol lacks: it covers what is from `start` on, and
-/// goes `offset` octets behind. False where the frame has no such place.
+/// goes `offset` bytes behind. False where the frame has no such place.
 pub fn complete_any(frame: &mut [u8], (start, offset): (u16, u16)) -> bool {
     let Some(covered) = frame.get_mut(usize::from(start)..) else { return false };
     let at = usize::from(offset);
@@ -51,7 +51,7 @@ pub fn leave_checksum(frame: &mut [u8], segment: &Segment) {
     frame[at..at + 2].copy_from_slice(&(sum as u16).to_be_bytes());
 }
 
-/// Cuts a frame into such with at most `payload_bytes` octets of payload, each complete; `room` is
+/// Cuts a frame into such with at most `payload_bytes` bytes of payload, each complete; `room` is
 /// where they are made. False where headers make no sense; nothing was emitted then.
 pub fn cut(
     frame: &[u8],

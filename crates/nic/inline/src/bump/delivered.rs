@@ -1,14 +1,14 @@
-//! How the octets of a stream were delivered to the kernel: decrypted in which pass, or as they
+//! How the bytes of a stream were delivered to the kernel: decrypted in which pass, or as they
 //! came.
 //!
-//! The kernel's socket gives octets without a word of where they come from. What the device has
+//! The kernel's socket gives bytes without a word of where they come from. What the device has
 //! delivered once, the kernel can only have kept so. What it has delivered twice in different ways
 //! before the kernel acknowledged it, the kernel may have kept in either way: both are told, the
-//! first one first, and the tag of the record decides. Acknowledged octets are settled: whatever
+//! first one first, and the tag of the record decides. Acknowledged bytes are settled: whatever
 //! comes then the kernel throws away.
 //!
-//! Until then the packets that octets came in are told apart, also where they came in the same way:
-//! the kernel may drop one of two neighbours, and take a copy that has octets of both.
+//! Until then the packets that bytes came in are told apart, also where they came in the same way:
+//! the kernel may drop one of two neighbours, and take a copy that has bytes of both.
 
 use unlade_nic_engine::resync::Worked;
 use unlade_nic_engine::software::doubt::WAYS_MAX;
@@ -17,10 +17,10 @@ use unlade_nic_engine::software::doubt::WAYS_MAX;
 /// packet came in another way. A packet that needs more is dropped.
 pub const RANGES_MAX: usize = 8192;
 
-/// How octets were decrypted; nothing where they were delivered as they came.
+/// How bytes were decrypted; nothing where they were delivered as they came.
 pub type Way = Option<Worked>;
 
-/// The ways in which some octets were delivered, different ones, the first one first.
+/// The ways in which some bytes were delivered, different ones, the first one first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ways {
     ways: [Way; WAYS_MAX],
@@ -63,7 +63,7 @@ impl Ways {
     }
 }
 
-/// Octets from `start` to `end` of a stream, delivered in the same ways.
+/// Bytes from `start` to `end` of a stream, delivered in the same ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     start: u64,
@@ -72,7 +72,7 @@ struct Range {
 }
 
 impl Range {
-    /// What is said of it and of octets from `start` on, which came in these ways, if they belong
+    /// What is said of it and of bytes from `start` on, which came in these ways, if they belong
     /// to it.
     fn joined(&self, start: u64, ways: &Ways) -> Option<Ways> {
         if self.end != start || !self.ways.is_certain() || !ways.is_certain() {
@@ -90,25 +90,25 @@ impl Range {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// The deliveries of a flow, by offset in its stream, from the first octet that software has not
+/// The deliveries of a flow, by offset in its stream, from the first byte that software has not
 /// read.
 #[derive(Debug)]
 pub struct Delivered {
     ranges: Vec<Range>,
     /// The first ones are done with.
     gone: usize,
-    /// Software has read all octets before.
+    /// Software has read all bytes before.
     read: u64,
-    /// The kernel has acknowledged all octets before.
+    /// The kernel has acknowledged all bytes before.
     settled: u64,
-    /// Octets that came in different ways before they were settled.
+    /// Bytes that came in different ways before they were settled.
     doubtful_bytes: u64,
     /// Times that a way could not be remembered.
     forgotten: u64,
 }
 
 impl Delivered {
-    /// Software has read the octets before `read`. Those up to `until` may have been delivered, as
+    /// Software has read the bytes before `read`. Those up to `until` may have been delivered, as
     /// they came.
     pub fn new(read: u64, until: u64) -> Delivered {
         let before = Range { start: read, end: until, ways: Ways::one(None) };
@@ -116,7 +116,7 @@ impl Delivered {
         Delivered { ranges, gone: 0, read, settled: read, doubtful_bytes: 0, forgotten: 0 }
     }
 
-    /// The kernel has acknowledged the octets before `offset`.
+    /// The kernel has acknowledged the bytes before `offset`.
     pub fn settle(&mut self, offset: u64) {
         self.settled = self.settled.max(offset);
     }
@@ -126,12 +126,12 @@ impl Delivered {
         self.read
     }
 
-    /// Octets that came in different ways before they were settled.
+    /// Bytes that came in different ways before they were settled.
     pub fn doubtful_bytes(&self) -> u64 {
         self.doubtful_bytes
     }
 
-    /// Times that octets came in more ways than are remembered.
+    /// Times that bytes came in more ways than are remembered.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
@@ -142,7 +142,7 @@ impl Delivered {
         ahead.map(|range| range.ways).all(|ways| ways == Ways::one(None))
     }
 
-    /// Octets from `start` to `end` are about to be delivered.
+    /// Bytes from `start` to `end` are about to be delivered.
     ///
     /// # Errors
     /// [`Full`]; they must not be.
@@ -174,7 +174,7 @@ impl Delivered {
         Ok(())
     }
 
-    /// Delivers octets of which some have been delivered, or come before such.
+    /// Delivers bytes of which some have been delivered, or come before such.
     fn overlap(&mut self, start: u64, end: u64, way: Way) {
         let live = &self.ranges[self.gone..];
         let first = self.gone + live.partition_point(|range| range.end <= start);
@@ -225,7 +225,7 @@ impl Delivered {
         self.ranges.truncate(kept + 1);
     }
 
-    /// Software has read octets up to `end`, and wants to know how the next of them came: up to
+    /// Software has read bytes up to `end`, and wants to know how the next of them came: up to
     /// where, and in which ways. What was never delivered here came as it was.
     pub fn take(&mut self, end: u64) -> (u64, Ways) {
         while self.ranges.get(self.gone).is_some_and(|range| range.end <= self.read) {
@@ -257,7 +257,7 @@ mod tests {
         Some(Worked { pass: Pass { key: 0, generation }, message })
     }
 
-    /// The same, octet by octet.
+    /// The same, byte by byte.
     struct Oracle {
         ways: Vec<Vec<Way>>,
         settled: usize,
@@ -266,8 +266,8 @@ mod tests {
 
     impl Oracle {
         fn deliver(&mut self, start: usize, end: usize, way: Way) {
-            for octet in start.max(self.settled).max(self.read)..end {
-                let ways = &mut self.ways[octet];
+            for byte in start.max(self.settled).max(self.read)..end {
+                let ways = &mut self.ways[byte];
                 if !ways.contains(&way) && ways.len() < WAYS_MAX {
                     ways.push(way);
                 }
@@ -276,16 +276,16 @@ mod tests {
     }
 
     #[test]
-    fn each_octet_has_the_ways_in_which_it_was_delivered() {
+    fn each_byte_has_the_ways_in_which_it_was_delivered() {
         unlade_testkit::cases(400, |random| {
-            let octets = 200;
-            let mut ways = vec![Vec::new(); octets];
+            let bytes = 200;
+            let mut ways = vec![Vec::new(); bytes];
             let before = random.below(20) as usize;
             ways[..before].fill(vec![None]);
             let mut oracle = Oracle { ways, settled: 0, read: 0 };
             let mut delivered = Delivered::new(0, before as u64);
             for _ in 0..150 {
-                let start = random.below(octets as u64) as usize;
+                let start = random.below(bytes as u64) as usize;
                 match random.below(8) {
                     0 => {
                         let offset = oracle.settled + random.below(10) as usize;
@@ -293,24 +293,24 @@ mod tests {
                         delivered.settle(offset as u64);
                     }
                     1 | 2 => {
-                        let end = (oracle.read + random.below(20) as usize).min(octets);
+                        let end = (oracle.read + random.below(20) as usize).min(bytes);
                         while oracle.read < end {
                             let from = oracle.read;
                             let (until, ways) = delivered.take(end as u64);
                             assert!(from < until as usize && until as usize <= end);
-                            for octet in from..until as usize {
-                                let expected = match oracle.ways[octet].as_slice() {
+                            for byte in from..until as usize {
+                                let expected = match oracle.ways[byte].as_slice() {
                                     [] => &[None],
                                     ways => ways,
                                 };
-                                assert_eq!(ways.as_slice(), expected, "octet {octet}");
+                                assert_eq!(ways.as_slice(), expected, "byte {byte}");
                             }
                             oracle.read = until as usize;
                             assert_eq!(delivered.position(), until);
                         }
                     }
                     kind => {
-                        let end = (start + random.below(30) as usize).min(octets);
+                        let end = (start + random.below(30) as usize).min(bytes);
                         let way = if kind < 5 { None } else { pass(random.below(3) as u32) };
                         oracle.deliver(start, end, way);
                         delivered.deliver(start as u64, end as u64, way).unwrap();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_delivery_is_in_doubt_until_the_octets_are_settled() {
+    fn a_second_delivery_is_in_doubt_until_the_bytes_are_settled() {
         let mut delivered = Delivered::new(0, 0);
         delivered.deliver(0, 100, pass(1)).unwrap();
         delivered.settle(50);

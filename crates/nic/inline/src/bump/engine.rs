@@ -36,11 +36,11 @@ macro_rules! counters {
 counters! {
     /// Frames that came from the kernel.
     host_frames,
-    /// Octets in them.
+    /// Bytes in them.
     host_frame_bytes,
     /// Frames that came from the wire.
     wire_frames,
-    /// Octets in them.
+    /// Bytes in them.
     wire_frame_bytes,
     /// Large segments that were cut.
     cut_frames,

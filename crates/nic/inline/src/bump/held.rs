@@ -1,9 +1,9 @@
-//! What holds the octets of a record that was sent, until all of it is acknowledged: one place in
+//! What holds the bytes of a record that was sent, until all of it is acknowledged: one place in
 //! memory, or a place for its content and others for what is around that; the content may be in a file.
 //!
 //! A file can change while the kernel still has to send some of it again. Sealed with the same nonce,
 //! two contents would betray each other, and the key that tags are made with. So the engine remembers
-//! what stands for the content that it has sealed ([`Tx::fingerprint`]), and seals octets again only
+//! what stands for the content that it has sealed ([`Tx::fingerprint`]), and seals bytes again only
 //! where the file still has that content and the packet has the same. The file is read once for that,
 //! and what was read is what is checked and what is replayed.
 
@@ -19,7 +19,7 @@ use unlade_nic_engine::software::sent::{Extent, Kept, Located, Sent};
 use unlade_nic_engine::tls::{Progress, TAG_BYTES, Tls};
 use unlade_nic_engine::tx::{self, Found, MessageState, Messages, Shadow, Tx, Verdict};
 
-/// What has a record's octets, as software has written them.
+/// What has a record's bytes, as software has written them.
 #[derive(Clone, Debug)]
 pub enum Held {
     /// One place in memory.
@@ -29,10 +29,10 @@ pub enum Held {
 }
 
 impl Extent for Held {
-    fn octets(&self) -> usize {
+    fn bytes(&self) -> usize {
         match self {
-            Held::Memory(octets) => octets.len(),
-            Held::Split(record) => record.octets(),
+            Held::Memory(bytes) => bytes.len(),
+            Held::Split(record) => record.bytes(),
         }
     }
 }
@@ -48,7 +48,7 @@ pub enum Content {
         file: Arc<File>,
         /// Where it begins.
         at: u64,
-        /// How many octets it has.
+        /// How many bytes it has.
         bytes: usize,
     },
 }
@@ -65,7 +65,7 @@ pub struct SplitRecord {
 /// How much of a record has been sealed, and what stands for that.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sealed {
-    octets: usize,
+    bytes: usize,
     /// Nothing while there is no content in them.
     fingerprint: Option<[u8; TAG_BYTES]>,
 }
@@ -92,25 +92,25 @@ impl SplitRecord {
 
     fn content_bytes(&self) -> usize {
         match &self.content {
-            Content::Memory(octets) => octets.len(),
+            Content::Memory(plaintext) => plaintext.len(),
             Content::File { bytes, .. } => *bytes,
         }
     }
 
-    /// How many octets it has.
-    pub fn octets(&self) -> usize {
+    /// How many bytes it has.
+    pub fn bytes(&self) -> usize {
         self.head.len() + self.content_bytes() + self.tail.len()
     }
 
-    /// The first `octets` of it, as they are now.
-    fn read(&self, octets: usize) -> Result<Vec<u8>, Changed> {
-        let mut all = vec![0; octets.min(self.octets())];
+    /// The first `bytes` of it, as they are now.
+    fn read(&self, bytes: usize) -> Result<Vec<u8>, Changed> {
+        let mut all = vec![0; bytes.min(self.bytes())];
         let (head_bytes, content_bytes) = (self.head.len(), self.content_bytes());
-        let (head, rest) = all.split_at_mut(head_bytes.min(octets));
+        let (head, rest) = all.split_at_mut(head_bytes.min(bytes));
         head.copy_from_slice(&self.head[..head.len()]);
         let (content, tail) = rest.split_at_mut(content_bytes.min(rest.len()));
         match &self.content {
-            Content::Memory(octets) => content.copy_from_slice(&octets[..content.len()]),
+            Content::Memory(bytes) => content.copy_from_slice(&bytes[..content.len()]),
             Content::File { file, at, .. } => {
                 file.read_exact_at(content, *at).map_err(|_| Changed)?;
             }
@@ -119,7 +119,7 @@ impl SplitRecord {
         Ok(all)
     }
 
-    /// Seals `payload`, which is of this record only, `seq` being its first octet.
+    /// Seals `payload`, which is of this record only, `seq` being its first byte.
     ///
     /// # Errors
     /// [`Changed`]; `payload` must not leave.
@@ -134,45 +134,45 @@ impl SplitRecord {
         let offset = seq.since(start) as usize;
         let end = offset + payload.len();
         let sealed = self.sealed.get();
-        let octets = match shadow.is_next(seq) && offset == sealed.octets {
+        let bytes = match shadow.is_next(seq) && offset == sealed.bytes {
             true => Vec::new(),
             false => {
-                let octets = self.read(sealed.octets.max(offset))?;
-                let again = octets.get(offset..sealed.octets.min(end)).unwrap_or_default();
-                let state = MessageState { start, number, key, bytes: &octets[..sealed.octets] };
+                let bytes = self.read(sealed.bytes.max(offset))?;
+                let again = bytes.get(offset..sealed.bytes.min(end)).unwrap_or_default();
+                let state = MessageState { start, number, key, bytes: &bytes[..sealed.bytes] };
                 let may_change = matches!(self.content, Content::File { .. });
                 let same = || again == &payload[..again.len()];
                 if may_change && !(same() && sealed.is_of(tls, &state, self.head.len())) {
                     return Err(Changed);
                 }
-                octets
+                bytes
             }
         };
-        let one = One(MessageState { start, number, key, bytes: &octets });
+        let one = One(MessageState { start, number, key, bytes: &bytes });
         let verdict = tx::send(tls, (shadow, tx), stats, &one, seq, payload);
-        if verdict == Verdict::Send && end > sealed.octets {
+        if verdict == Verdict::Send && end > sealed.bytes {
             let fingerprint = if end > self.head.len() { tx.fingerprint(tls) } else { None };
-            self.sealed.set(Sealed { octets: end, fingerprint });
+            self.sealed.set(Sealed { bytes: end, fingerprint });
         }
         Ok(verdict)
     }
 }
 
 impl Sealed {
-    /// Whether this is of the record with these octets; its content begins at `content_at`.
+    /// Whether this is of the record with these bytes; its content begins at `content_at`.
     fn is_of(&self, tls: &Tls, state: &MessageState<'_>, content_at: usize) -> bool {
-        if self.octets <= content_at {
+        if self.bytes <= content_at {
             return true;
         }
         let mut machine = Tx::new(state.start, state.number, state.key);
-        let end = state.start + self.octets as u32;
+        let end = state.start + self.bytes as u32;
         machine.recover(tls, &mut Stats::default(), state, end)
             && self.fingerprint.is_some()
             && machine.fingerprint(tls) == self.fingerprint
     }
 }
 
-/// One record, whose octets were read.
+/// One record, whose bytes were read.
 struct One<'m>(MessageState<'m>);
 
 impl Messages for One<'_> {
@@ -271,7 +271,7 @@ mod tests {
         let mut side = TxSide::new(origin, 0, 0, tls());
         for held in &stream.held {
             match held.clone() {
-                Held::Memory(octets) => side.push(octets).unwrap(),
+                Held::Memory(bytes) => side.push(bytes).unwrap(),
                 Held::Split(record) => side.push_split(*record).unwrap(),
             }
         }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn no_octet_is_sealed_again_with_another_content() {
+    fn no_byte_is_sealed_again_with_another_content() {
         unlade_testkit::cases(80, |random| {
             let stream = stream(random, 6);
             let origin = SeqNumber(random.next() as u32);
@@ -334,7 +334,7 @@ mod tests {
             };
             let Held::Split(record) = &stream.held[which] else { return };
             let Some((at, content_bytes)) = stream.place(which) else { return };
-            // The first `sealed` octets of the content go out, and one of them changes then.
+            // The first `sealed` bytes of the content go out, and one of them changes then.
             let sealed = 1 + random.below(content_bytes as u64) as usize;
             let first = stream.starts[which] + record.head.len();
             assert!(send(&mut side, &stream, origin, 0..first + sealed).is_some());
@@ -343,11 +343,11 @@ mod tests {
             match truncated {
                 true => stream.file.set_len(at + changed as u64).unwrap(),
                 false => {
-                    let octet = stream.clear[first + changed] ^ flip;
-                    stream.file.write_all_at(&[octet], at + changed as u64).unwrap();
+                    let byte = stream.clear[first + changed] ^ flip;
+                    stream.file.write_all_at(&[byte], at + changed as u64).unwrap();
                 }
             }
-            // The kernel's packet may have the old octets, or the new ones.
+            // The kernel's packet may have the old bytes, or the new ones.
             let start =
                 stream.starts[which] + random.below((record.head.len() + sealed) as u64) as usize;
             let mut payload = stream.clear[start..first + sealed].to_vec();

@@ -126,7 +126,7 @@ mod tests {
         let mut damaged = None;
         wire.pass(9, &VnetHeader::default(), &mut [0; 100], |_, _| unreachable!("it is late"));
         wire.release(u64::MAX / 2, |_, frame| damaged = Some(frame.to_vec()));
-        let bits: u32 = damaged.unwrap().iter().map(|octet| octet.count_ones()).sum();
+        let bits: u32 = damaged.unwrap().iter().map(|byte| byte.count_ones()).sum();
         assert_eq!((bits, wire.stats().corrupted), (1, 1));
     }
 }

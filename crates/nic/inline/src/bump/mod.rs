@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  software ──records in the clear──► socket ─► kernel TCP ─► TAP ─► engine: seals ─► wire
-//!  software ◄──octets, as delivered── socket ◄─ kernel TCP ◄─ TAP ◄─ engine: opens ◄─ wire
+//!  software ◄──bytes, as delivered── socket ◄─ kernel TCP ◄─ TAP ◄─ engine: opens ◄─ wire
 //!      └───────── side channel: records, deliveries, questions, answers ──────┘
 //! ```
 //! The kernel knows nothing of it. What a device would say in descriptors goes through memory that
@@ -13,8 +13,8 @@
 //! - [`ended`]: that nothing of it leaves in the clear afterwards;
 //! - [`channel`]: software asks for the offload of it;
 //! - [`sides`]: what software and engine share of it;
-//! - [`held`]: what has the octets of a record that was sent: memory, or a file;
-//! - [`delivered`]: how octets were delivered, until software has read them;
+//! - [`held`]: what has the bytes of a record that was sent: memory, or a file;
+//! - [`delivered`]: how bytes were delivered, until software has read them;
 //! - [`engine`]: what happens to each frame, with [`cut`] for large ones;
 //! - [`thread`]: the engine's thread, its two devices, what [`impair`] does to the wire,
 //!   and [`capture`](crate::capture) sees of it;

@@ -1,4 +1,4 @@
-//! Records out of what the kernel's socket gives, with what the engine has noted of its octets.
+//! Records out of what the kernel's socket gives, with what the engine has noted of its bytes.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ pub struct Reader {
     ranges: Vec<(u64, Ways)>,
     /// The layer has seen the current record's header.
     is_judged: bool,
-    /// Octets that were read from the socket.
+    /// Bytes that were read from the socket.
     position: u64,
     stats: Stats,
     doubtful: u64,
 }
 
 impl Reader {
-    /// A record starts at `offset` of the stream, after `number` others under its key. Octets up to
+    /// A record starts at `offset` of the stream, after `number` others under its key. Bytes up to
     /// `read` were read from the socket before; those behind `offset` are given next with
     /// [`Reader::receive_read`].
     pub fn new(flow: Arc<Flow>, tls: Tls, offset: u64, number: u64, read: u64) -> Reader {
@@ -43,40 +43,40 @@ impl Reader {
         }
     }
 
-    /// Takes octets that were read before the offload began: they came as they were.
+    /// Takes bytes that were read before the offload began: they came as they were.
     ///
     /// # Errors
     /// As [`Reader::receive`].
     pub fn receive_read(
         &mut self,
         layer: &mut RecordLayer,
-        octets: &[u8],
+        bytes: &[u8],
         plaintext: &mut Vec<u8>,
     ) -> Result<Received, unlade_tls::RecordError> {
-        self.take(layer, octets, &[(octets.len() as u64, Ways::one(None))], 0, plaintext)
+        self.take(layer, bytes, &[(bytes.len() as u64, Ways::one(None))], 0, plaintext)
     }
 
-    /// Takes the next octets of the socket. Application data is appended to `plaintext`.
+    /// Takes the next bytes of the socket. Application data is appended to `plaintext`.
     ///
     /// # Errors
     /// What the peer has done wrong, or somebody on the way; the layer has an alert for it.
     pub fn receive(
         &mut self,
         layer: &mut RecordLayer,
-        octets: &[u8],
+        bytes: &[u8],
         plaintext: &mut Vec<u8>,
     ) -> Result<Received, unlade_tls::RecordError> {
         let mut ranges = std::mem::take(&mut self.ranges);
         {
             let mut rx = self.flow.rx();
-            rx.read(octets.len(), &mut ranges);
+            rx.read(bytes.len(), &mut ranges);
             if let Some(request) = rx.request() {
                 self.records.request(request);
             }
         }
         let start = self.position;
-        self.position += octets.len() as u64;
-        let received = self.take(layer, octets, &ranges, start, plaintext)?;
+        self.position += bytes.len() as u64;
+        let received = self.take(layer, bytes, &ranges, start, plaintext)?;
         ranges.clear();
         self.ranges = ranges;
         if let Some(response) = self.records.response() {
@@ -85,11 +85,11 @@ impl Reader {
         Ok(received)
     }
 
-    /// Takes `octets`, the first of which is at `start`; `ranges` say how they came, each up to where.
+    /// Takes `bytes`, the first of which is at `start`; `ranges` say how they came, each up to where.
     fn take(
         &mut self,
         layer: &mut RecordLayer,
-        octets: &[u8],
+        bytes: &[u8],
         mut ranges: &[(u64, Ways)],
         start: u64,
         plaintext: &mut Vec<u8>,
@@ -101,7 +101,7 @@ impl Reader {
         }
         let mut received = Received::default();
         let mut at = 0;
-        while at < octets.len() {
+        while at < bytes.len() {
             while let [(until, _), rest @ ..] = ranges
                 && *until <= start + at as u64
             {
@@ -113,18 +113,18 @@ impl Reader {
             let here = start + at as u64;
             let pieces =
                 ranges.iter().map(|(until, ways)| ((until - here) as usize, ways.certain()));
-            let whole = self.records.take_offloaded(&mut self.stats, &octets[at..], pieces);
+            let whole = self.records.take_offloaded(&mut self.stats, &bytes[at..], pieces);
             let record = match whole {
                 Some((record, taken)) => {
-                    if let Some(header) = octets[at..].first_chunk() {
+                    if let Some(header) = bytes[at..].first_chunk() {
                         layer.check_header(header)?;
                     }
                     at += taken;
                     record
                 }
                 None => {
-                    let end = octets.len().min((until - start) as usize);
-                    let taken = self.records.push_uncertain(&octets[at..end], ways.as_slice());
+                    let end = bytes.len().min((until - start) as usize);
+                    let taken = self.records.push_uncertain(&bytes[at..end], ways.as_slice());
                     let refused =
                         |_: RecordError| refuse(layer, self.records.refused_header(), number);
                     at += taken.map_err(refused)?;
@@ -169,7 +169,7 @@ impl Reader {
         self.records.unopened().filter(|_| self.flow.rx().is_plain())
     }
 
-    /// What was counted since the last time: records by kind, and records with octets in doubt.
+    /// What was counted since the last time: records by kind, and records with bytes in doubt.
     pub fn take_stats(&mut self) -> (Stats, u64) {
         let doubtful = self.records.doubtful() - self.doubtful;
         self.doubtful += doubtful;

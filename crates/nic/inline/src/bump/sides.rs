@@ -2,8 +2,8 @@
 //! the engine, through which the kernel's segments go.
 //!
 //! Software puts a record into [`TxSide`] before it writes the record to the socket, so the engine
-//! knows each record whose octets it can meet. The engine notes in [`RxSide`] how it delivers
-//! octets before the kernel gets them, so software knows it when it has read them.
+//! knows each record whose bytes it can meet. The engine notes in [`RxSide`] how it delivers
+//! bytes before the kernel gets them, so software knows it when it has read them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -124,7 +124,7 @@ struct TxKey {
 
 /// What is sent: records in the clear, which the engine seals.
 pub struct TxSide {
-    /// Where the stream's octet 0 is.
+    /// Where the stream's byte 0 is.
     origin: SeqNumber,
     /// Where the offload began.
     start: SeqNumber,
@@ -139,7 +139,7 @@ pub struct TxSide {
 }
 
 impl TxSide {
-    /// The stream's octet 0 is at `origin`. From octet `offset` on it consists of records that are
+    /// The stream's byte 0 is at `origin`. From byte `offset` on it consists of records that are
     /// to be sealed, `number` others were before them under their key.
     pub fn new(origin: SeqNumber, offset: u64, number: u64, tls: Tls) -> TxSide {
         let start = origin + offset as u32;
@@ -181,7 +181,7 @@ impl TxSide {
         Ok(())
     }
 
-    /// A file was changed before its octets had arrived: nothing is sealed any more.
+    /// A file was changed before its bytes had arrived: nothing is sealed any more.
     pub fn is_broken(&self) -> bool {
         self.is_broken
     }
@@ -205,7 +205,7 @@ impl TxSide {
         self.origin + offset as u32
     }
 
-    /// The octets before `offset` have arrived.
+    /// The bytes before `offset` have arrived.
     pub fn acknowledge(&mut self, offset: u64) {
         let acknowledged = self.origin + offset as u32;
         self.fresh &= acknowledged.before(self.start);
@@ -246,14 +246,14 @@ impl TxSide {
                 1 => Some((self.keys[0].key, rest)),
                 _ => self.under_one_key(at, rest),
             };
-            let found = under.and_then(|(key, octets)| {
-                Some((self.keys.iter().position(|one| one.key == key)?, octets))
+            let found = under.and_then(|(key, bytes)| {
+                Some((self.keys.iter().position(|one| one.key == key)?, bytes))
             });
-            let Some((key, octets)) = found else {
+            let Some((key, bytes)) = found else {
                 stats.tx_tls_drop_no_sync_data += 1;
                 return Verdict::Drop;
             };
-            let piece = &mut payload[done..done + octets];
+            let piece = &mut payload[done..done + bytes];
             let sent = match self.split_until {
                 None => self.send_whole(key, stats, at, piece),
                 Some(_) => self.send_by_record(key, stats, at, piece),
@@ -261,12 +261,12 @@ impl TxSide {
             if sent == Verdict::Drop {
                 return Verdict::Drop;
             }
-            done += octets;
+            done += bytes;
         }
         Verdict::Send
     }
 
-    /// Seals octets under one key, of records that are each in one place.
+    /// Seals bytes under one key, of records that are each in one place.
     fn send_whole(
         &mut self,
         key: usize,
@@ -278,7 +278,7 @@ impl TxSide {
         tx::send(tls, (shadow, machine), stats, &InMemory(&self.sent), at, piece)
     }
 
-    /// Seals octets under one key, record by record.
+    /// Seals bytes under one key, record by record.
     fn send_by_record(
         &mut self,
         key: usize,
@@ -290,9 +290,9 @@ impl TxSide {
         while done < piece.len() {
             let seq = at + done as u32;
             let rest = piece.len() - done;
-            let (octets, split) = match self.sent.locate(seq) {
+            let (bytes, split) = match self.sent.locate(seq) {
                 Located::Message(kept) => {
-                    let left = kept.held.octets() - seq.since(kept.start) as usize;
+                    let left = kept.held.bytes() - seq.since(kept.start) as usize;
                     (left.min(rest), matches!(kept.held, Held::Split(_)))
                 }
                 Located::Before { until } => (rest.min(until.since(seq).max(1) as usize), false),
@@ -301,7 +301,7 @@ impl TxSide {
                     return Verdict::Drop;
                 }
             };
-            let piece = &mut piece[done..done + octets];
+            let piece = &mut piece[done..done + bytes];
             let sent = match split {
                 false => self.send_whole(key, stats, seq, piece),
                 true => self.send_split(key, stats, seq, piece),
@@ -309,12 +309,12 @@ impl TxSide {
             if sent == Verdict::Drop {
                 return Verdict::Drop;
             }
-            done += octets;
+            done += bytes;
         }
         Verdict::Send
     }
 
-    /// Seals octets of one record that is in several places.
+    /// Seals bytes of one record that is in several places.
     fn send_split(
         &mut self,
         key: usize,
@@ -336,13 +336,13 @@ impl TxSide {
         }
     }
 
-    fn under_one_key(&self, seq: SeqNumber, octets: usize) -> Option<(u16, usize)> {
+    fn under_one_key(&self, seq: SeqNumber, bytes: usize) -> Option<(u16, usize)> {
         // What comes before the offload needs no key, and is cut off where it ends.
         if let Located::Before { until } = self.sent.locate(seq) {
             let before = until.since(seq).max(1) as usize;
-            return Some((self.keys.front()?.key, before.min(octets)));
+            return Some((self.keys.front()?.key, before.min(bytes)));
         }
-        self.sent.under_one_key(seq, octets)
+        self.sent.under_one_key(seq, bytes)
     }
 }
 
@@ -394,7 +394,7 @@ pub struct Receiving {
 }
 
 impl RxSide {
-    /// The stream's octet 0 is at `origin`; octets before `frontier` may have been delivered.
+    /// The stream's byte 0 is at `origin`; bytes before `frontier` may have been delivered.
     pub fn new(
         origin: SeqNumber,
         receiving: Receiving,
@@ -427,7 +427,7 @@ impl RxSide {
         self.origin + offset as u32
     }
 
-    /// The offset of an octet that is not further than half of all numbers from where software
+    /// The offset of an byte that is not further than half of all numbers from where software
     /// reads; 0 for one from before the stream.
     fn offset(&self, seq: SeqNumber) -> u64 {
         let near = self.delivered.position();
@@ -447,11 +447,11 @@ impl RxSide {
 
     /// The machine has worked on a segment, which is delivered then: as it came, where software
     /// has stopped it meanwhile.
-    fn deliver(&mut self, received: &Received, seq: SeqNumber, octets: usize) -> Outcome {
+    fn deliver(&mut self, received: &Received, seq: SeqNumber, bytes: usize) -> Outcome {
         self.request = received.request.or(self.request);
         let way = if self.stopped { None } else { received.worked() };
-        let from = if way.is_some() { received.from as usize } else { octets };
-        let [start, middle, end] = [0, from, octets].map(|at| self.offset(seq + at as u32));
+        let from = if way.is_some() { received.from as usize } else { bytes };
+        let [start, middle, end] = [0, from, bytes].map(|at| self.offset(seq + at as u32));
         let head = self.delivered.deliver(start, middle, None);
         match (head.and_then(|()| self.delivered.deliver(middle, end, way)), way) {
             (Err(_), _) => Outcome::Drop,
@@ -460,10 +460,10 @@ impl RxSide {
         }
     }
 
-    /// Software has read so many octets more: up to which offset the next ones came in one way,
+    /// Software has read so many bytes more: up to which offset the next ones came in one way,
     /// and which; and so on.
-    pub fn read(&mut self, octets: usize, ranges: &mut Vec<(u64, Ways)>) {
-        let end = self.delivered.position() + octets as u64;
+    pub fn read(&mut self, bytes: usize, ranges: &mut Vec<(u64, Ways)>) {
+        let end = self.delivered.position() + bytes as u64;
         while self.delivered.position() < end {
             let (until, ways) = self.delivered.take(end);
             match ranges.last_mut() {
@@ -494,7 +494,7 @@ impl RxSide {
         self.delivered.is_plain()
     }
 
-    /// Octets that were delivered in different ways, so far.
+    /// Bytes that were delivered in different ways, so far.
     pub fn doubtful_bytes(&self) -> u64 {
         self.delivered.doubtful_bytes()
     }

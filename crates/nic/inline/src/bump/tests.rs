@@ -1,4 +1,4 @@
-//! A model of a kernel at one end, a sealing peer at the other, and every octet compared.
+//! A model of a kernel at one end, a sealing peer at the other, and every byte compared.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn in_clear(content: &[u8]) -> Vec<u8> {
     record
 }
 
-/// Records and what the wire gets of them, `before` octets behind the stream's start.
+/// Records and what the wire gets of them, `before` bytes behind the stream's start.
 struct Stream {
     records: Vec<Bytes>,
     content: Vec<u8>,
@@ -78,18 +78,18 @@ fn layer() -> RecordLayer {
 
 /// What a kernel keeps of a stream.
 struct Kernel {
-    octets: Vec<Option<u8>>,
+    bytes: Vec<Option<u8>>,
     next: usize,
     read: usize,
 }
 
 impl Kernel {
     /// Takes a segment, of which it keeps what it lacks.
-    fn take(&mut self, start: usize, octets: &[u8]) {
-        for (place, octet) in self.octets[start..].iter_mut().zip(octets) {
-            place.get_or_insert(*octet);
+    fn take(&mut self, start: usize, bytes: &[u8]) {
+        for (place, byte) in self.bytes[start..].iter_mut().zip(bytes) {
+            place.get_or_insert(*byte);
         }
-        while self.octets.get(self.next).is_some_and(Option::is_some) {
+        while self.bytes.get(self.next).is_some_and(Option::is_some) {
             self.next += 1;
         }
     }
@@ -108,10 +108,10 @@ fn receive_over_a_bad_wire(random: &mut Random) -> u64 {
     let mut reader = Reader::new(flow.clone(), tls(), 0, 0, 0);
     let (mut layer, mut stats) = (layer(), Stats::default());
     let total = stream.sealed.len();
-    let mut kernel = Kernel { octets: vec![None; total], next: 0, read: 0 };
+    let mut kernel = Kernel { bytes: vec![None; total], next: 0, read: 0 };
     let (mut plaintext, mut sent, mut out) = (Vec::new(), 0, vec![0; total]);
     while kernel.read < total {
-        // The next segment, or one that is sent again, cut in another way: from the oldest octet
+        // The next segment, or one that is sent again, cut in another way: from the oldest byte
         // on, or from not far behind it.
         let again = (sent == total || random.below(4) == 0) && kernel.next < sent;
         let start = match again {
@@ -123,13 +123,13 @@ fn receive_over_a_bad_wire(random: &mut Random) -> u64 {
         if random.below(20) == 0 {
             continue;
         }
-        let octets = &stream.sealed[start..end];
-        let out = &mut out[..octets.len()];
+        let bytes = &stream.sealed[start..end];
+        let out = &mut out[..bytes.len()];
         let seq = origin + start as u32;
-        let outcome = flow.receive(&mut stats, seq, octets, out);
+        let outcome = flow.receive(&mut stats, seq, bytes, out);
         let dropped = random.below(25) == 0;
         match outcome {
-            Outcome::Raw if !dropped => kernel.take(start, octets),
+            Outcome::Raw if !dropped => kernel.take(start, bytes),
             Outcome::Decrypted if !dropped => kernel.take(start, out),
             _ => (),
         }
@@ -137,12 +137,10 @@ fn receive_over_a_bad_wire(random: &mut Random) -> u64 {
             flow.rx().settle(origin + kernel.next as u32);
         }
         if random.below(4) == 0 || kernel.next == total {
-            let octets: Vec<u8> = kernel.octets[kernel.read..kernel.next]
-                .iter()
-                .map(|octet| octet.unwrap())
-                .collect();
+            let bytes: Vec<u8> =
+                kernel.bytes[kernel.read..kernel.next].iter().map(|byte| byte.unwrap()).collect();
             kernel.read = kernel.next;
-            reader.receive(&mut layer, &octets, &mut plaintext).unwrap();
+            reader.receive(&mut layer, &bytes, &mut plaintext).unwrap();
         }
     }
     assert_eq!(plaintext, stream.content);
@@ -162,7 +160,7 @@ fn whatever_copy_the_kernel_keeps_the_plaintext_is_right() {
 }
 
 #[test]
-fn an_octet_that_was_changed_ends_the_connection_also_in_doubt() {
+fn an_byte_that_was_changed_ends_the_connection_also_in_doubt() {
     unlade_testkit::cases(50, |random| {
         let stream = stream(random, 3, 600);
         let mut sealed = stream.sealed.clone();
@@ -190,7 +188,7 @@ fn an_octet_that_was_changed_ends_the_connection_also_in_doubt() {
 }
 
 #[test]
-fn whatever_the_kernel_sends_again_the_wire_gets_the_same_octets() {
+fn whatever_the_kernel_sends_again_the_wire_gets_the_same_bytes() {
     unlade_testkit::cases(100, |random| {
         let before: Vec<u8> = (0..random.below(300)).map(|_| random.next() as u8).collect();
         let stream = stream(random, 30, 900);
@@ -499,9 +497,9 @@ fn a_released_connection_sends_what_software_seals_and_nothing_older() {
     let sealed = frame(true, TcpFlags::ACK, end.0, PEER, b"sealed in software");
     assert_eq!(from_host(&mut engine, 0, sealed.clone()), [sealed]);
     // What comes is delivered as it comes, and noted so while software may want to know.
-    let octets = stream(&mut Random::new(5), 1, 100).sealed;
-    let up = from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &octets));
-    assert_eq!((up[0].0.checksum_at, payload_of(&up[0].1, octets.len())), (None, &octets[..]));
+    let bytes = stream(&mut Random::new(5), 1, 100).sealed;
+    let up = from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &bytes));
+    assert_eq!((up[0].0.checksum_at, payload_of(&up[0].1, bytes.len())), (None, &bytes[..]));
     assert!(flow.rx().is_plain());
     // Wherever its numbers have gone, what is sent goes through.
     let mut seq = end;
@@ -515,11 +513,11 @@ fn a_released_connection_sends_what_software_seals_and_nothing_older() {
 #[test]
 fn what_was_opened_before_the_release_is_not_plain() {
     let (mut engine, flow) = offloaded();
-    let octets = stream(&mut Random::new(6), 1, 300).sealed;
-    from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &octets));
+    let bytes = stream(&mut Random::new(6), 1, 300).sealed;
+    from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &bytes));
     engine.table().release(&name(), &flow, SeqNumber(HOST));
     assert!(!flow.rx().is_plain());
-    flow.rx().read(octets.len(), &mut Vec::new());
+    flow.rx().read(bytes.len(), &mut Vec::new());
     assert!(flow.rx().is_plain());
 }
 
@@ -544,10 +542,10 @@ fn a_restored_connection_has_the_numbers_of_its_snapshot() {
     let out = from_host(&mut engine, 0, next);
     assert!(payload_of(&out[0], record.len())[5..] != record[5..]);
     // What the kernel may have got before the device was asked is in doubt when it is decrypted.
-    let octets = stream(&mut Random::new(7), 1, 100).sealed;
-    from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &octets));
+    let bytes = stream(&mut Random::new(7), 1, 100).sealed;
+    from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &bytes));
     let mut ranges = Vec::new();
-    flow.rx().read(octets.len(), &mut ranges);
+    flow.rx().read(bytes.len(), &mut ranges);
     assert_eq!(passes(&ranges[0].1), [None, Some(Pass { key: 0, generation: 0 })]);
     // Twice it is not taken over, unless the first one is gone.
     assert_eq!(engine.table().create(0, restored(0, 0)).err(), Some(Refused::Twice));
@@ -591,7 +589,7 @@ fn a_packet_may_be_decrypted_from_the_middle_on() {
     );
 }
 
-/// The passes in which octets were decrypted.
+/// The passes in which bytes were decrypted.
 fn passes(ways: &super::delivered::Ways) -> Vec<Option<Pass>> {
     ways.as_slice().iter().map(|way| way.map(|worked| worked.pass)).collect()
 }

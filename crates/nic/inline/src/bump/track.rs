@@ -1,6 +1,6 @@
 //! The connections that go through: where their streams begin, and whether they are offloaded.
 //!
-//! A stream's octet 0 has the number behind the SYN's. Ours is read from the SYN, or the SYN with
+//! A stream's byte 0 has the number behind the SYN's. Ours is read from the SYN, or the SYN with
 //! ACK, that the kernel sends; the peer's from what the kernel acknowledges with it, or, where the
 //! kernel opened the connection, from the SYN that acknowledges ours: nobody beside the way can
 //! know that number. So numbers cannot be planted from afar.
@@ -46,9 +46,9 @@ const WINDOW_BYTES_MAX: i32 = 1 << 30;
 pub struct Offer {
     /// The connection; its client is this host's end, whoever opened it.
     pub name: FlowKey,
-    /// Where the octets 0 of its streams are.
+    /// Where the bytes 0 of its streams are.
     pub begin: Begin,
-    /// Octets that were written to the socket; the next one starts a record in the clear.
+    /// Bytes that were written to the socket; the next one starts a record in the clear.
     pub sent_bytes: u64,
     /// How many records were before it under its key.
     pub sent_number: u64,
@@ -64,7 +64,7 @@ enum Use {
     Through,
     /// Offloaded.
     Offload(Arc<Flow>),
-    /// It was, and software seals again: octets from here on. What came before may still be read.
+    /// It was, and software seals again: bytes from here on. What came before may still be read.
     Released(Arc<Flow>, SeqNumber),
     /// It was, and has ended; its name is to be kept elsewhere.
     Ended(Kept),
@@ -281,7 +281,7 @@ impl Table {
         connection.reset |= flags.contains(TcpFlags::RST) && is_next;
         match &connection.used {
             Use::Offload(flow) => Some(flow),
-            // Until software has read what came before, how octets come has to be noted.
+            // Until software has read what came before, how bytes come has to be noted.
             Use::Released(flow, _) if Arc::strong_count(flow) > 1 => Some(flow),
             Use::Released(..) | Use::Through | Use::Ended(_) => None,
         }

@@ -12,36 +12,36 @@ use super::held::SplitRecord;
 use super::sides::Flow;
 use super::static_state;
 
-/// Octets of a record's header.
+/// Bytes of a record's header.
 const HEADER_BYTES: usize = 5;
 
 /// The sending direction of an offloaded connection.
 pub struct Writer {
     flow: Arc<Flow>,
     generation: u32,
-    /// Octets that were given to the socket, or are about to be.
+    /// Bytes that were given to the socket, or are about to be.
     written: u64,
     /// All of them were acknowledged when that was last looked at, and none were announced since.
     is_settled: bool,
 }
 
 impl Writer {
-    /// So many octets were written before.
+    /// So many bytes were written before.
     pub fn new(flow: Arc<Flow>, written: u64) -> Writer {
         Writer { flow, generation: 0, written, is_settled: false }
     }
 
-    /// Announces the records of `octets`, which are whole ones; they are to be written to the
-    /// socket right then. Returns how many octets were announced: fewer than there are where too
+    /// Announces the records of `bytes`, which are whole ones; they are to be written to the
+    /// socket right then. Returns how many bytes were announced: fewer than there are where too
     /// much is unacknowledged.
-    pub fn announce(&mut self, octets: &Bytes) -> usize {
+    pub fn announce(&mut self, bytes: &Bytes) -> usize {
         self.is_settled = false;
         let mut tx = self.flow.tx();
         let mut done = 0;
-        while let Some(header) = octets.get(done..done + HEADER_BYTES) {
+        while let Some(header) = bytes.get(done..done + HEADER_BYTES) {
             let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
-            let end = (done + HEADER_BYTES + length).min(octets.len());
-            if tx.push(octets.slice(done..end)).is_err() {
+            let end = (done + HEADER_BYTES + length).min(bytes.len());
+            if tx.push(bytes.slice(done..end)).is_err() {
                 break;
             }
             done = end;
@@ -57,7 +57,7 @@ impl Writer {
         let mut tx = self.flow.tx();
         let announced = !tx.is_crowded() && tx.push_split(record.clone()).is_ok();
         if announced {
-            self.written += record.octets() as u64;
+            self.written += record.bytes() as u64;
         }
         announced
     }
@@ -104,7 +104,7 @@ impl Writer {
         &self.flow
     }
 
-    /// So many octets of what was announced are not acknowledged, or not even written.
+    /// So many bytes of what was announced are not acknowledged, or not even written.
     pub fn acknowledge(&mut self, unacknowledged_bytes: u64) {
         self.is_settled = unacknowledged_bytes == 0;
         let arrived = self.written.saturating_sub(unacknowledged_bytes);

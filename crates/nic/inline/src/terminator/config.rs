@@ -209,7 +209,7 @@ impl FromStr for WireName {
 }
 
 fn is_link_name(name: &str) -> bool {
-    let allowed = |octet: u8| octet.is_ascii_alphanumeric() || b"-_.".contains(&octet);
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=LINK_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
 }
 
@@ -269,7 +269,7 @@ impl Config {
             return Err(ConfigError::Name { key: "tap", value: self.tap.clone() });
         }
         within("connections_max", self.connections_max as u64, 1, CONNECTIONS_CEILING as u64)?;
-        // IPv6 wants 1280 octets; more than 9000 no Ethernet has.
+        // IPv6 wants 1280 bytes; more than 9000 no Ethernet has.
         within("mtu_bytes", self.mtu_bytes.into(), 1280, 9000)?;
         for address in &self.addresses {
             prefix(address).ok_or_else(|| bad_prefix("addresses", address))?;

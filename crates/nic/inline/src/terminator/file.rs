@@ -1,11 +1,11 @@
-//! Octets to the peer from where they lie: a file, or the caller's memory.
+//! Bytes to the peer from where they lie: a file, or the caller's memory.
 //!
-//! Octets of a file. Where a device seals records, none of them passes through user
+//! Bytes of a file. Where a device seals records, none of them passes through user
 //! space: the kernel's socket gets header, pages of the file, and room for the tag, in turn; the
 //! engine meets them as segments of one stream, and seals what passes.
 //!
-//! The file must not change until the peer has acknowledged its octets. Where it does, and a segment
-//! of it has to be sent again, the segment is dropped and the connection is reset: octets are never
+//! The file must not change until the peer has acknowledged its bytes. Where it does, and a segment
+//! of it has to be sent again, the segment is dropped and the connection is reset: bytes are never
 //! sealed twice with the same nonce and another content. A change between this call and a segment's
 //! first sending is sent as it is, as `sendfile` would without TLS.
 
@@ -31,7 +31,7 @@ const RECORDS_AT_ONCE: usize = 4;
 const PIPE_BYTES: usize = 256 << 10;
 
 impl TlsWriter {
-    /// Sends `bytes` octets of `file` from its octet `offset` on, or as many as it has; returns how
+    /// Sends `bytes` bytes of `file` from its byte `offset` on, or as many as it has; returns how
     /// many. They have arrived when [`TlsWriter::settle`] says so. Reading them may have to wait for
     /// a disk, and blocks then, here or in the engine.
     ///
@@ -98,7 +98,7 @@ impl TlsWriter {
                 let content = Content::File { file: file.clone(), at, bytes: content_bytes };
                 let record = SplitRecord::new(around.clone(), content);
                 self.announce(&record, announced).await?;
-                announced += record.octets();
+                announced += record.bytes();
                 self.torn = true;
                 self.pour(&mut pipe, &around.0).await?;
                 self.pour_file(&mut pipe, file, at..at + content_bytes as u64).await?;
@@ -113,16 +113,16 @@ impl TlsWriter {
         Ok(())
     }
 
-    /// Puts a few octets into the pipe.
-    async fn pour(&mut self, pipe: &mut Pipe, octets: &[u8]) -> io::Result<()> {
+    /// Puts a few bytes into the pipe.
+    async fn pour(&mut self, pipe: &mut Pipe, bytes: &[u8]) -> io::Result<()> {
         loop {
             // So few are written whole, or not at all (pipe(7)).
-            match rustix::io::write(&pipe.writer, octets) {
+            match rustix::io::write(&pipe.writer, bytes) {
                 Ok(written) => {
-                    pipe.octets += written;
+                    pipe.bytes += written;
                     return Ok(());
                 }
-                Err(Errno::AGAIN) if pipe.octets > 0 => self.drain(pipe).await?,
+                Err(Errno::AGAIN) if pipe.bytes > 0 => self.drain(pipe).await?,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -140,8 +140,8 @@ impl TlsWriter {
             let left = (range.end - at) as usize;
             match splice(file, Some(&mut at), &pipe.writer, None, left, SpliceFlags::NONBLOCK) {
                 Ok(0) => return Err(short()),
-                Ok(moved) => pipe.octets += moved,
-                Err(Errno::AGAIN) if pipe.octets > 0 => self.drain(pipe).await?,
+                Ok(moved) => pipe.bytes += moved,
+                Err(Errno::AGAIN) if pipe.bytes > 0 => self.drain(pipe).await?,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -151,9 +151,9 @@ impl TlsWriter {
     /// Moves all that is in the pipe to the socket.
     async fn drain(&mut self, pipe: &mut Pipe) -> io::Result<()> {
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MORE;
-        while pipe.octets > 0 {
+        while pipe.bytes > 0 {
             let socket = self.half.as_ref();
-            let moved = || Ok(splice(&pipe.reader, None, socket, None, pipe.octets, flags)?);
+            let moved = || Ok(splice(&pipe.reader, None, socket, None, pipe.bytes, flags)?);
             let broken = async {
                 match &self.writer {
                     Some(writer) => writer.broken().await,
@@ -168,12 +168,12 @@ impl TlsWriter {
             if moved == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            pipe.octets -= moved;
+            pipe.bytes -= moved;
         }
         Ok(())
     }
 
-    /// Announces a record, with so many octets of those before not written yet.
+    /// Announces a record, with so many bytes of those before not written yet.
     async fn announce(&mut self, record: &SplitRecord, unwritten: usize) -> io::Result<()> {
         while let Some(writer) = &mut self.writer
             && !writer.announce_split(record)
@@ -231,7 +231,7 @@ struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
     /// How much is in it.
-    octets: usize,
+    bytes: usize,
 }
 
 impl Pipe {
@@ -239,7 +239,7 @@ impl Pipe {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // A smaller one is emptied more often.
         let _ = fcntl_setpipe_size(&writer, PIPE_BYTES);
-        Ok(Pipe { reader, writer, octets: 0 })
+        Ok(Pipe { reader, writer, bytes: 0 })
     }
 }
 

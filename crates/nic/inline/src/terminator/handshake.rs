@@ -1,4 +1,4 @@
-//! TLS handshakes over a socket, either side's, with the octets counted: the offload begins behind
+//! TLS handshakes over a socket, either side's, with the bytes counted: the offload begins behind
 //! them.
 
 use std::io;
@@ -13,13 +13,13 @@ use tokio::net::TcpStream;
 use unlade_tls::handshake::HANDSHAKE_BYTES_MAX;
 use unlade_tls::{Handshake, HandshakeError, Progress, RecordLayer};
 
-/// Octets read at once.
+/// Bytes read at once.
 const READ_BYTES: usize = 16 * 1024;
 /// Most bytes that are read and thrown away after a failed handshake.
 const PARTING_BYTES_MAX: usize = 1 << 20;
 /// How long a failed connection may take for its end.
 const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
-/// Octets of a record's header.
+/// Bytes of a record's header.
 const HEADER_BYTES: usize = 5;
 
 /// A connection whose handshake is over.
@@ -30,9 +30,9 @@ pub struct Established {
     pub record: RecordLayer,
     /// What the peer has sent already.
     pub plaintext: Vec<u8>,
-    /// Octets that were read from the socket.
+    /// Bytes that were read from the socket.
     pub read: u64,
-    /// Octets that were written to it.
+    /// Bytes that were written to it.
     pub written: u64,
 }
 
@@ -220,7 +220,7 @@ fn feed(connection: &mut ClientConnection, incoming: &mut Vec<u8>) -> Result<boo
     Ok(true)
 }
 
-/// Sends what the connection has to send; returns how many octets.
+/// Sends what the connection has to send; returns how many bytes.
 async fn flush(tcp: &mut TcpStream, connection: &mut ClientConnection) -> io::Result<u64> {
     let mut out = Vec::new();
     while connection.wants_write() {

@@ -3,7 +3,7 @@
 //!
 //! - [`config`]: what is terminated, what is originated, and over which devices;
 //! - [`devices`]: the TAP device, its addresses, the wire;
-//! - [`handshake`]: either side's, over a socket, counting octets;
+//! - [`handshake`]: either side's, over a socket, counting bytes;
 //! - [`stream`]: an established connection, offloaded or not;
 //! - [`mod@file`]: what such a connection sends of a file, without a copy;
 //! - [`relay`]: between it and a plain one;

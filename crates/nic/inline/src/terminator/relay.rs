@@ -1,4 +1,4 @@
-//! Octets between a TLS connection and a plain one, both ways, until both have ended.
+//! Bytes between a TLS connection and a plain one, both ways, until both have ended.
 
 use std::io;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::stream::{Opened, TlsReader, TlsWriter};
 
-/// How long the peer may take to acknowledge the last octets.
+/// How long the peer may take to acknowledge the last bytes.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a connection that ends with an error may take for it.
@@ -18,9 +18,9 @@ const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
 /// How a connection went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Relayed {
-    /// Octets from the TLS peer to the plain one.
+    /// Bytes from the TLS peer to the plain one.
     pub inward_bytes: u64,
-    /// Octets from the plain peer to the TLS one.
+    /// Bytes from the plain peer to the TLS one.
     pub outward_bytes: u64,
 }
 
@@ -38,7 +38,7 @@ pub async fn relay(opened: Opened, plain: TcpStream) -> io::Result<Relayed> {
     );
     match done {
         Ok((inward_bytes, outward_bytes)) => {
-            // The device is there until the last octet has arrived.
+            // The device is there until the last byte has arrived.
             let _ = tokio::time::timeout(SETTLE_TIMEOUT, writer.settle()).await;
             Ok(Relayed { inward_bytes, outward_bytes })
         }

@@ -22,9 +22,9 @@ use crate::bump::sides::Receiving;
 use crate::bump::writer::Writer;
 use crate::bump::{Device, Offer, static_state};
 
-/// Octets read from the socket at once.
+/// Bytes read from the socket at once.
 const READ_BYTES: usize = 128 * 1024;
-/// Octets of plaintext that are sealed, and written to the socket, at once.
+/// Bytes of plaintext that are sealed, and written to the socket, at once.
 pub const WRITE_BYTES: usize = 4 * unlade_tls::PLAINTEXT_BYTES_MAX;
 /// Pause where too much is unacknowledged.
 pub(super) const CROWDED_PAUSE: Duration = Duration::from_millis(1);
@@ -151,7 +151,7 @@ async fn offload(
 }
 
 impl TlsReader {
-    /// Appends what comes next to `plaintext`; returns how many octets, 0 at the end of what the
+    /// Appends what comes next to `plaintext`; returns how many bytes, 0 at the end of what the
     /// peer sends.
     ///
     /// # Errors
@@ -169,10 +169,10 @@ impl TlsReader {
             }
             let received = {
                 let mut layer = self.shared.layer();
-                let octets = &self.buffer[..got];
+                let bytes = &self.buffer[..got];
                 match &mut self.reader {
-                    Some(reader) => reader.receive(&mut layer, octets, plaintext),
-                    None => layer.receive(octets, plaintext),
+                    Some(reader) => reader.receive(&mut layer, bytes, plaintext),
+                    None => layer.receive(bytes, plaintext),
                 }
             };
             self.count();
@@ -257,7 +257,7 @@ impl TlsWriter {
         self.send(out.into()).await
     }
 
-    /// Sends `fill`'s octets: it is called with places for up to [`WRITE_BYTES`] octets, and says
+    /// Sends `fill`'s bytes: it is called with places for up to [`WRITE_BYTES`] bytes, and says
     /// how many of them it has filled, in order.
     ///
     /// # Errors
@@ -269,7 +269,7 @@ impl TlsWriter {
         self.write_at_most(WRITE_BYTES, fill).await
     }
 
-    /// As [`TlsWriter::write_with`], with places for `bytes` octets.
+    /// As [`TlsWriter::write_with`], with places for `bytes` bytes.
     pub(super) async fn write_at_most(
         &mut self,
         bytes: usize,
@@ -335,7 +335,7 @@ impl TlsWriter {
     /// Waits until the peer has acknowledged everything, or the connection is gone.
     ///
     /// # Errors
-    /// A file was changed before its octets had arrived; the connection has to end.
+    /// A file was changed before its bytes had arrived; the connection has to end.
     pub async fn settle(&mut self) -> io::Result<()> {
         while unlade_sys::sockopt::is_spent(self.half.as_ref()).is_ok_and(|is_spent| !is_spent) {
             if self.writer.as_ref().is_some_and(Writer::is_broken) {
@@ -354,7 +354,7 @@ impl TlsWriter {
     }
 
     /// Writes to the socket, until a file that is being sent is found changed.
-    pub(super) async fn put(&mut self, octets: &[u8]) -> io::Result<()> {
+    pub(super) async fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         let broken = async {
             match &self.writer {
                 Some(writer) => writer.broken().await,
@@ -364,12 +364,12 @@ impl TlsWriter {
         let written = tokio::select! {
             biased;
             () = broken => None,
-            written = self.half.write_all(octets) => Some(written),
+            written = self.half.write_all(bytes) => Some(written),
         };
         written.unwrap_or_else(|| Err(self.give_up()))
     }
 
-    /// As [`TlsWriter::put`], of octets that are in several places.
+    /// As [`TlsWriter::put`], of bytes that are in several places.
     pub(super) async fn put_all(&mut self, places: &[Bytes]) -> io::Result<()> {
         let mut slices: Vec<io::IoSlice<'_>> =
             places.iter().map(|place| io::IoSlice::new(place)).collect();
@@ -403,7 +403,7 @@ impl TlsWriter {
         }
     }
 
-    /// Says how much has arrived, but for `unwritten` octets that were announced.
+    /// Says how much has arrived, but for `unwritten` bytes that were announced.
     pub(super) fn acknowledge(&mut self, unwritten: usize) -> io::Result<()> {
         let unacknowledged = unlade_sys::sockopt::unacknowledged_bytes(self.half.as_ref())?;
         if let Some(writer) = &mut self.writer {
@@ -413,18 +413,18 @@ impl TlsWriter {
     }
 
     /// Sends whole records.
-    pub(super) async fn send(&mut self, mut octets: Bytes) -> io::Result<()> {
+    pub(super) async fn send(&mut self, mut bytes: Bytes) -> io::Result<()> {
         self.check_whole()?;
         if self.writer.is_none() {
             self.torn = true;
-            self.half.write_all(&octets).await?;
+            self.half.write_all(&bytes).await?;
             self.torn = false;
             return Ok(());
         }
-        while !octets.is_empty() {
+        while !bytes.is_empty() {
             self.acknowledge(0)?;
-            let announced = self.writer.as_mut().map_or(0, |writer| writer.announce(&octets));
-            let announced = octets.split_to(announced);
+            let announced = self.writer.as_mut().map_or(0, |writer| writer.announce(&bytes));
+            let announced = bytes.split_to(announced);
             if announced.is_empty() {
                 // The socket's buffer is full of small records: it has to be emptied first.
                 tokio::time::sleep(CROWDED_PAUSE).await;

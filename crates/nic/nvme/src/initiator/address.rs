@@ -130,13 +130,13 @@ fn split_port(authority: &str) -> Result<(&str, Option<&str>), AddressError> {
 fn decode(text: &str) -> Result<String, AddressError> {
     let wrong = || AddressError::Percent(text.to_owned());
     let mut out = Vec::with_capacity(text.len());
-    let mut octets = text.bytes();
-    while let Some(octet) = octets.next() {
-        if octet != b'%' {
-            out.push(octet);
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            out.push(byte);
             continue;
         }
-        let mut digit = || octets.next().and_then(|digit| char::from(digit).to_digit(16));
+        let mut digit = || bytes.next().and_then(|digit| char::from(digit).to_digit(16));
         let (high, low) = (digit().ok_or_else(wrong)?, digit().ok_or_else(wrong)?);
         out.push((high << 4 | low) as u8);
     }

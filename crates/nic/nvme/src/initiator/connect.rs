@@ -19,7 +19,7 @@ use super::driver::{BoxStream, CommandError, ConnectionError, Driver, Handle};
 use super::options::{Connector, Options, QUEUES_MAX, StreamError};
 use super::queue::{DEPTH_MAX, Failure, Payload, Queue, Request, Settings};
 
-/// Octets of ICResp.
+/// Bytes of ICResp.
 const INIT_BYTES: usize = 128;
 /// Requests for data at a time that we allow for one command.
 const TRANSFERS_MAX: u32 = 16;
@@ -27,7 +27,7 @@ const TRANSFERS_MAX: u32 = 16;
 const ADMIN_IN_CAPSULE_BYTES: u32 = 8192;
 /// Entries of the admin queue.
 const ADMIN_ENTRIES: u16 = 32;
-/// CC: enabled, NVM commands, pages of 4 KiB, entries of 64 and 16 octets.
+/// CC: enabled, NVM commands, pages of 4 KiB, entries of 64 and 16 bytes.
 const CC_ENABLE: u64 = 0x0046_0001;
 /// CC: the same with a normal shutdown.
 const CC_SHUTDOWN: u64 = CC_ENABLE | 1 << 14;

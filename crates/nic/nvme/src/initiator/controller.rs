@@ -83,9 +83,9 @@ impl LinkWatch {
 pub struct ControllerStats {
     /// Commands sent.
     pub commands: u64,
-    /// Data octets received.
+    /// Data bytes received.
     pub received_bytes: u64,
-    /// Data octets sent.
+    /// Data bytes sent.
     pub sent_bytes: u64,
     /// Data digests that were wrong.
     pub data_digest_errors: u64,

@@ -13,7 +13,7 @@ use super::controller::{Controller, Gone};
 use super::driver::{CommandError, Pending};
 use super::queue::{DATA_BYTES_MAX, Payload};
 
-/// Most octets of one command where the controller says no limit.
+/// Most bytes of one command where the controller says no limit.
 const COMMAND_BYTES_MAX: u32 = 1 << 20;
 /// Most blocks of one command.
 const BLOCKS_MAX: u64 = 1 << 16;
@@ -30,23 +30,23 @@ pub enum DeviceError {
     #[error(transparent)]
     Gone(#[from] Gone),
     /// Offset and length must be of whole blocks.
-    #[error("offset {offset} and length {bytes} are not of whole blocks of {block_bytes} octets")]
+    #[error("offset {offset} and length {bytes} are not of whole blocks of {block_bytes} bytes")]
     Misaligned {
-        /// Offset, octets.
+        /// Offset, bytes.
         offset: u64,
-        /// Length, octets.
+        /// Length, bytes.
         bytes: u64,
-        /// Octets of a block.
+        /// Bytes of a block.
         block_bytes: u32,
     },
     /// Beyond the end.
-    #[error("offset {offset} and length {bytes} go beyond the namespace's {size_bytes} octets")]
+    #[error("offset {offset} and length {bytes} go beyond the namespace's {size_bytes} bytes")]
     OutOfRange {
-        /// Offset, octets.
+        /// Offset, bytes.
         offset: u64,
-        /// Length, octets.
+        /// Length, bytes.
         bytes: u64,
-        /// Octets of the namespace.
+        /// Bytes of the namespace.
         size_bytes: u64,
     },
     /// It must not be written to.
@@ -101,10 +101,10 @@ pub struct Namespace {
     command_bytes_max: u32,
 }
 
-/// A part of a call: first block and octets within the call's data.
+/// A part of a call: first block and bytes within the call's data.
 struct Part {
     first: u64,
-    octets: Range<usize>,
+    bytes: Range<usize>,
 }
 
 impl Namespace {
@@ -136,17 +136,17 @@ impl Namespace {
         self.number
     }
 
-    /// Octets of a block.
+    /// Bytes of a block.
     pub fn block_bytes(&self) -> u32 {
         1 << self.block_power
     }
 
-    /// Octets of the namespace.
+    /// Bytes of the namespace.
     pub fn size_bytes(&self) -> u64 {
         self.blocks << self.block_power
     }
 
-    /// Most octets of one command; longer calls are several.
+    /// Most bytes of one command; longer calls are several.
     pub fn command_bytes_max(&self) -> u32 {
         self.command_bytes_max
     }
@@ -178,12 +178,12 @@ impl Namespace {
         let (step, power) = (self.command_bytes_max as usize, self.block_power);
         (0..bytes).step_by(step).map(move |start| Part {
             first: (offset + start as u64) >> power,
-            octets: start..bytes.min(start + step),
+            bytes: start..bytes.min(start + step),
         })
     }
 
     fn command(&self, opcode: IoOpcode, part: &Part) -> Command {
-        let blocks = part.octets.len() >> self.block_power;
+        let blocks = part.bytes.len() >> self.block_power;
         Command::build(opcode as u8, 0, self.number).with_blocks(part.first, blocks as u32)
     }
 
@@ -205,7 +205,7 @@ impl Namespace {
             }
             for (part, pending) in batch.iter().zip(submitted.drain(..)) {
                 let data = self.finish_read(part, pending).await?;
-                buffer[part.octets.clone()].copy_from_slice(&data);
+                buffer[part.bytes.clone()].copy_from_slice(&data);
             }
         }
     }
@@ -225,14 +225,14 @@ impl Namespace {
             self.read(offset, &mut buffer).await?;
             return Ok(buffer);
         }
-        let part = Part { first: offset >> self.block_power, octets: 0..buffer.len() };
+        let part = Part { first: offset >> self.block_power, bytes: 0..buffer.len() };
         let pending = self.submit_read(&part, buffer).await?;
         self.finish_read(&part, pending).await
     }
 
     /// Submits a read into `buffer`, or a new one where it does not have the length.
     async fn submit_read(&self, part: &Part, mut buffer: Vec<u8>) -> Result<Pending, DeviceError> {
-        buffer.resize(part.octets.len(), 0);
+        buffer.resize(part.bytes.len(), 0);
         let command = self.command(IoOpcode::Read, part);
         Ok(self.controller.submit(command, Payload::In(buffer)).await?)
     }
@@ -249,16 +249,16 @@ impl Namespace {
         }
     }
 
-    /// Writes `octets` to `offset`, both of whole blocks, without copying them.
+    /// Writes `bytes` to `offset`, both of whole blocks, without copying them.
     ///
     /// # Errors
     /// [`DeviceError`]; any part may have been written.
-    pub async fn write(&self, offset: u64, octets: Bytes) -> Result<(), DeviceError> {
-        self.check(offset, octets.len() as u64)?;
+    pub async fn write(&self, offset: u64, bytes: Bytes) -> Result<(), DeviceError> {
+        self.check(offset, bytes.len() as u64)?;
         if self.is_read_only {
             return Err(DeviceError::ReadOnly);
         }
-        let mut parts = self.parts(offset, octets.len());
+        let mut parts = self.parts(offset, bytes.len());
         let mut submitted = Vec::new();
         loop {
             let batch: Vec<Part> = parts.by_ref().take(PARTS_MAX).collect();
@@ -267,23 +267,23 @@ impl Namespace {
             }
             for part in &batch {
                 let command = self.command(IoOpcode::Write, part);
-                let payload = Payload::Out(octets.slice(part.octets.clone()));
+                let payload = Payload::Out(bytes.slice(part.bytes.clone()));
                 submitted.push(self.controller.submit(command, payload).await?);
             }
             for (part, pending) in batch.iter().zip(submitted.drain(..)) {
                 let command = self.command(IoOpcode::Write, part);
-                let payload = Payload::Out(octets.slice(part.octets.clone()));
+                let payload = Payload::Out(bytes.slice(part.bytes.clone()));
                 self.finish(pending, command, payload).await?;
             }
         }
     }
 
-    /// As [`Namespace::write`], with a copy of `octets`.
+    /// As [`Namespace::write`], with a copy of `bytes`.
     ///
     /// # Errors
     /// As [`Namespace::write`].
-    pub async fn write_from(&self, offset: u64, octets: &[u8]) -> Result<(), DeviceError> {
-        self.write(offset, Bytes::copy_from_slice(octets)).await
+    pub async fn write_from(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.write(offset, Bytes::copy_from_slice(bytes)).await
     }
 
     /// Makes durable all writes that were done when this is called.

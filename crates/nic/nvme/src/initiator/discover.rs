@@ -17,7 +17,7 @@ use super::queue::Payload;
 
 /// How often a page that changes while it is read is read again.
 const ATTEMPTS_MAX: u32 = 5;
-/// Octets of a log page that are asked for at a time.
+/// Bytes of a log page that are asked for at a time.
 const CHUNK_BYTES: usize = 64 * 1024;
 
 /// Why nothing was discovered.

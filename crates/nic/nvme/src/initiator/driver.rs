@@ -24,7 +24,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
 /// Any [`ByteStream`].
 pub type BoxStream = Box<dyn ByteStream>;
 
-/// Octets received at a time.
+/// Bytes received at a time.
 const RECEIVE_BYTES: usize = 256 * 1024;
 /// Pieces sent at a time.
 const SLICES_MAX: usize = 64;
@@ -59,7 +59,7 @@ pub enum CommandError {
     #[error("the connection to the controller was lost: {0}")]
     Lost(Arc<str>),
     /// Its data is longer than a command can have.
-    #[error("the command has more than {} octets of data", super::queue::DATA_BYTES_MAX)]
+    #[error("the command has more than {} bytes of data", super::queue::DATA_BYTES_MAX)]
     TooLarge,
 }
 
@@ -117,7 +117,7 @@ impl Handle {
         self.submit(request).await.answer().await
     }
 
-    /// Commands, octets received, octets sent, data digests that were wrong.
+    /// Commands, bytes received, bytes sent, data digests that were wrong.
     pub(super) fn counts(&self) -> [u64; 4] {
         let counts = &self.counts;
         [&counts.commands, &counts.received_bytes, &counts.sent_bytes, &counts.data_digest_errors]
@@ -252,8 +252,8 @@ impl Driver {
         while self.queue.wants_to_send() {
             let mut slices = [IoSlice::new(&[]); SLICES_MAX];
             let mut count = 0;
-            for (slice, octets) in slices.iter_mut().zip(self.queue.outgoing()) {
-                *slice = IoSlice::new(octets);
+            for (slice, content) in slices.iter_mut().zip(self.queue.outgoing()) {
+                *slice = IoSlice::new(content);
                 count += 1;
             }
             let written =

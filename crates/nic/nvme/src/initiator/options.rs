@@ -33,7 +33,7 @@ impl Host {
     /// No randomness.
     pub fn random() -> io::Result<Host> {
         let mut id = [0; 16];
-        aws_lc_rs::rand::fill(&mut id).map_err(|_| io::Error::other("no random octets"))?;
+        aws_lc_rs::rand::fill(&mut id).map_err(|_| io::Error::other("no random bytes"))?;
         // Version 4, variant 1 (RFC 9562 §5.4).
         id[6] = id[6] & 0x0f | 0x40;
         id[8] = id[8] & 0x3f | 0x80;
@@ -53,11 +53,11 @@ impl Host {
 /// A UUID as text.
 pub fn uuid(id: &[u8; 16]) -> String {
     let mut text = String::with_capacity(36);
-    for (at, octet) in id.iter().enumerate() {
+    for (at, byte) in id.iter().enumerate() {
         if matches!(at, 4 | 6 | 8 | 10) {
             text.push('-');
         }
-        text.push_str(&format!("{octet:02x}"));
+        text.push_str(&format!("{byte:02x}"));
     }
     text
 }

@@ -5,7 +5,7 @@
 //!  the connection ─► receive ─► Pdus ─► data into the slot's buffer, R2T into outgoing
 //!                                       completion ─► completed
 //! ```
-//! The controller is hostile. A read completes when all of its octets have come, each once, and
+//! The controller is hostile. A read completes when all of its bytes have come, each once, and
 //! every digest was right; a write when all was asked for and sent. What contradicts that, or names
 //! a command that is not in flight, ends the connection. A wrong data digest fails its command alone.
 
@@ -27,7 +27,7 @@ use super::ranges::{RangeError, Ranges};
 
 /// Most commands in flight in one queue.
 pub const DEPTH_MAX: u16 = 1 << SLOT_BITS;
-/// Most octets of one command's data.
+/// Most bytes of one command's data.
 pub const DATA_BYTES_MAX: u32 = 8 << 20;
 /// A command identifier is the slot's number, with the slot's generation above it.
 const SLOT_BITS: u32 = 10;
@@ -41,11 +41,11 @@ pub struct Settings {
     pub depth: u16,
     /// Which digests there are.
     pub digests: Digests,
-    /// CPDA: alignment of the data that we send, octets.
+    /// CPDA: alignment of the data that we send, bytes.
     pub alignment_bytes: usize,
-    /// MAXH2CDATA: most octets of data in one PDU of ours.
+    /// MAXH2CDATA: most bytes of data in one PDU of ours.
     pub data_bytes_max: u32,
-    /// Most octets of data that go with the command.
+    /// Most bytes of data that go with the command.
     pub in_capsule_bytes: u32,
     /// MAXR2T that we said: requests for data of one command at a time.
     pub transfers_max: u32,
@@ -188,9 +188,9 @@ pub enum Refused<T> {
 pub struct QueueStats {
     /// Commands sent.
     pub commands: u64,
-    /// Data octets received into buffers.
+    /// Data bytes received into buffers.
     pub received_bytes: u64,
-    /// Data octets sent.
+    /// Data bytes sent.
     pub sent_bytes: u64,
     /// Data digests that were wrong.
     pub data_digest_errors: u64,
@@ -201,7 +201,7 @@ struct InFlight<T> {
     /// Nothing once the completion was given out.
     tag: Option<T>,
     payload: Payload,
-    /// Octets that came, or that the controller asked for.
+    /// Bytes that came, or that the controller asked for.
     moved: Ranges,
     /// A data digest was wrong.
     corrupt: bool,
@@ -217,9 +217,9 @@ struct Slot<T> {
     in_flight: Option<InFlight<T>>,
 }
 
-/// Octets to be sent.
+/// Bytes to be sent.
 struct Piece {
-    octets: Bytes,
+    bytes: Bytes,
     /// The slot whose data it is.
     slot: Option<u16>,
     /// All of a transfer is sent with it.
@@ -246,7 +246,7 @@ struct Core<T> {
     /// Slots that are free, the one that was so for longest first.
     free: VecDeque<u16>,
     outgoing: VecDeque<Piece>,
-    /// Octets of the first piece that were sent.
+    /// Bytes of the first piece that were sent.
     sent: usize,
     current: Option<Current>,
     completed: VecDeque<Completed<T>>,
@@ -264,7 +264,7 @@ impl<T> core::fmt::Debug for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// A queue on a connection that both ends have initialised; the next octet to be received is
+    /// A queue on a connection that both ends have initialised; the next byte to be received is
     /// the first of a PDU, and has the TCP sequence number `start` where a device wants to know.
     pub fn new(settings: Settings, start: SeqNumber) -> Queue<T> {
         let depth = settings.depth.clamp(1, DEPTH_MAX);
@@ -315,7 +315,7 @@ impl<T> Queue<T> {
         }
         let bytes = match &request.payload {
             Payload::None => 0,
-            Payload::Out(octets) => octets.len(),
+            Payload::Out(content) => content.len(),
             Payload::In(buffer) => buffer.len(),
         };
         if bytes > DATA_BYTES_MAX as usize {
@@ -328,10 +328,10 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Octets to be sent, in order, as pieces.
+    /// Bytes to be sent, in order, as pieces.
     pub fn outgoing(&self) -> impl Iterator<Item = &[u8]> {
         let mut skip = self.core.sent;
-        self.core.outgoing.iter().map(move |piece| &piece.octets[core::mem::take(&mut skip)..])
+        self.core.outgoing.iter().map(move |piece| &piece.bytes[core::mem::take(&mut skip)..])
     }
 
     /// True where something is to be sent.
@@ -339,7 +339,7 @@ impl<T> Queue<T> {
         !self.core.outgoing.is_empty()
     }
 
-    /// So many octets of [`Queue::outgoing`] were sent.
+    /// So many bytes of [`Queue::outgoing`] were sent.
     pub fn sent(&mut self, bytes: usize) {
         self.core.advance(bytes);
     }
@@ -363,7 +363,7 @@ impl<T> Queue<T> {
         while let Some(event) = self.pdus.next(input)? {
             match event {
                 Event::Header { header, .. } => self.core.header(header)?,
-                Event::Data { offset, octets, .. } => self.core.data(offset, octets),
+                Event::Data { offset, bytes, .. } => self.core.data(offset, bytes),
                 Event::Recheck { data_bytes } => {
                     let placed = self.core.placed(data_bytes);
                     self.pdus.recheck(placed);
@@ -410,8 +410,8 @@ impl<T> Queue<T> {
         }
         self.core.outgoing.clear();
         let pdu = Pdu::HostTerminate(Terminate { status: fatal as u16, information: 0 });
-        let octets = Bytes::from(pdu.without_data(Digests::NONE));
-        self.core.outgoing.push_back(Piece { octets, slot: None, ends_transfer: false });
+        let bytes = Bytes::from(pdu.without_data(Digests::NONE));
+        self.core.outgoing.push_back(Piece { bytes, slot: None, ends_transfer: false });
     }
 
     /// Gives up every command in flight: the connection is over.
@@ -436,9 +436,9 @@ impl<T> Core<T> {
         let place = match &request.payload {
             Payload::None => DataPlace::Transport { bytes: 0 },
             Payload::In(buffer) => DataPlace::Transport { bytes: buffer.len() as u32 },
-            Payload::Out(octets) if octets.len() <= self.settings.in_capsule_bytes as usize => {
-                in_capsule = octets.clone();
-                let bytes = octets.len() as u32;
+            Payload::Out(content) if content.len() <= self.settings.in_capsule_bytes as usize => {
+                in_capsule = content.clone();
+                let bytes = content.len() as u32;
                 // All of it is sent: there is nothing left to ask for.
                 let _ = moved.add(0, bytes, bytes);
                 match bytes {
@@ -446,7 +446,7 @@ impl<T> Core<T> {
                     _ => DataPlace::InCapsule { offset: 0, bytes },
                 }
             }
-            Payload::Out(octets) => DataPlace::Transport { bytes: octets.len() as u32 },
+            Payload::Out(content) => DataPlace::Transport { bytes: content.len() as u32 },
         };
         slot.in_flight = Some(InFlight {
             tag: Some(tag),
@@ -495,20 +495,20 @@ impl<T> Core<T> {
         }
     }
 
-    fn push(&mut self, octets: Bytes, number: u16, ends_transfer: bool) {
+    fn push(&mut self, bytes: Bytes, number: u16, ends_transfer: bool) {
         if let Some(command) = &mut self.slots[usize::from(number)].in_flight {
             command.pieces += 1;
         }
-        self.outgoing.push_back(Piece { octets, slot: Some(number), ends_transfer });
+        self.outgoing.push_back(Piece { bytes, slot: Some(number), ends_transfer });
     }
 
     fn advance(&mut self, bytes: usize) {
         self.sent += bytes;
         while let Some(first) = self.outgoing.front() {
-            if self.sent < first.octets.len() {
+            if self.sent < first.bytes.len() {
                 return;
             }
-            self.sent -= first.octets.len();
+            self.sent -= first.bytes.len();
             let Some(Piece { slot, ends_transfer, .. }) = self.outgoing.pop_front() else { return };
             if let Some(number) = slot {
                 self.piece_sent(number, ends_transfer);
@@ -573,11 +573,11 @@ impl<T> Core<T> {
         buffer.get_mut(data.offset as usize..)?.get_mut(..data.bytes as usize)
     }
 
-    fn data(&mut self, offset: u32, octets: &[u8]) {
+    fn data(&mut self, offset: u32, bytes: &[u8]) {
         let Some(target) = self.target() else { return };
         let Some(place) = target.get_mut(offset as usize..) else { return };
-        let count = place.len().min(octets.len());
-        place[..count].copy_from_slice(&octets[..count]);
+        let count = place.len().min(bytes.len());
+        place[..count].copy_from_slice(&bytes[..count]);
         self.stats.received_bytes += count as u64;
     }
 
@@ -605,10 +605,10 @@ impl<T> Core<T> {
         let id = ready.command_id;
         let (transfers_max, pdu_max) = (self.settings.transfers_max, self.settings.data_bytes_max);
         let (number, command) = self.find(id)?;
-        let Payload::Out(octets) = &command.payload else {
+        let Payload::Out(content) = &command.payload else {
             return Err(QueueError::OutOfRange(id));
         };
-        let limit = octets.len() as u32;
+        let limit = content.len() as u32;
         if ready.bytes == 0 {
             return Err(QueueError::OutOfRange(id));
         }
@@ -619,12 +619,12 @@ impl<T> Core<T> {
         }
         command.transfers += 1;
         let start = ready.offset as usize;
-        let octets = octets.slice(start..start + ready.bytes as usize);
+        let content = content.slice(start..start + ready.bytes as usize);
         let mut offset = 0;
         while offset < ready.bytes {
             let bytes = pdu_max.max(1).min(ready.bytes - offset);
             let is_last = offset + bytes == ready.bytes;
-            let part = octets.slice(offset as usize..(offset + bytes) as usize);
+            let part = content.slice(offset as usize..(offset + bytes) as usize);
             let data = Data {
                 command_id: id,
                 transfer_tag: ready.transfer_tag,
@@ -651,7 +651,7 @@ impl<T> Core<T> {
             true => {
                 let expected = match &command.payload {
                     Payload::None => 0,
-                    Payload::Out(octets) => octets.len(),
+                    Payload::Out(bytes) => bytes.len(),
                     Payload::In(buffer) => buffer.len(),
                 };
                 // What was not even sent, or asked for, cannot have succeeded.

@@ -20,7 +20,7 @@ pub(super) enum RangeError {
 }
 
 impl Ranges {
-    /// Adds the part of `bytes` octets from `start`, in a buffer of `limit_bytes`.
+    /// Adds the part of `bytes` bytes from `start`, in a buffer of `limit_bytes`.
     pub(super) fn add(
         &mut self,
         start: u32,
@@ -54,7 +54,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// Octets of all parts.
+    /// Bytes of all parts.
     pub(super) fn total_bytes(&self) -> u32 {
         self.total_bytes
     }
@@ -84,7 +84,7 @@ mod tests {
                         bitmap[start as usize..(start + bytes) as usize].fill(true);
                     }
                     Err(RangeError::Overlap) => assert!(!free),
-                    Err(RangeError::TooMany) => unreachable!("200 octets have no 64 gaps"),
+                    Err(RangeError::TooMany) => unreachable!("200 bytes have no 64 gaps"),
                 }
                 let total = bitmap.iter().filter(|is_there| **is_there).count();
                 assert_eq!(ranges.total_bytes() as usize, total);

@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 use super::key::{ConfiguredKey, Transform};
 
-/// Longest context of HKDF-Expand-Label, octets (RFC 8446 §7.1).
+/// Longest context of HKDF-Expand-Label, bytes (RFC 8446 §7.1).
 const CONTEXT_BYTES_MAX: usize = 255;
 /// What the digest of version 1 covers behind both NQNs.
 const PROTOCOL: &str = "NVMe-over-Fabrics";
@@ -32,7 +32,7 @@ pub enum IdentityVersion {
 /// Why no TLS key can be derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DeriveError {
-    /// The identity is the context of a derivation, which has 255 octets at most.
+    /// The identity is the context of a derivation, which has 255 bytes at most.
     #[error("the NQNs are too long together for a key identity of version 0; use shorter ones")]
     TooLong,
     /// The library refuses a length.
@@ -82,17 +82,17 @@ fn extract_and_expand(
 
 /// The hash that a key's length goes with.
 fn hash_of(key: &ConfiguredKey) -> Hash {
-    if key.octets().len() == 48 { Hash::Sha384 } else { Hash::Sha256 }
+    if key.bytes().len() == 48 { Hash::Sha384 } else { Hash::Sha256 }
 }
 
 fn retained(key: &ConfiguredKey, host: &Nqn) -> Result<Zeroizing<Vec<u8>>, DeriveError> {
     let hash = match key.transform() {
-        Transform::None => return Ok(Zeroizing::new(key.octets().to_vec())),
+        Transform::None => return Ok(Zeroizing::new(key.bytes().to_vec())),
         Transform::Sha256 => Hash::Sha256,
         Transform::Sha384 => Hash::Sha384,
     };
-    let bytes = key.octets().len();
-    extract_and_expand(hash, key.octets(), "HostNQN", host.as_str().as_bytes(), bytes)
+    let bytes = key.bytes().len();
+    extract_and_expand(hash, key.bytes(), "HostNQN", host.as_str().as_bytes(), bytes)
 }
 
 fn digest(hash: Hash, retained: &[u8], host: &Nqn, subsystem: &Nqn) -> String {

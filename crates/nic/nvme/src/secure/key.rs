@@ -20,22 +20,22 @@ pub enum KeyError {
     /// What follows is not Base64.
     #[error("the key is not valid Base64; was it cut when it was copied?")]
     Base64,
-    /// Neither 32 nor 48 octets.
-    #[error("the key has {0} octets, where 32 or 48 are allowed")]
+    /// Neither 32 nor 48 bytes.
+    #[error("the key has {0} bytes, where 32 or 48 are allowed")]
     Length(usize),
     /// The checksum differs.
     #[error("the key's checksum is wrong: a character was changed when it was copied")]
     Checksum,
-    /// SHA-256 goes with 32 octets, SHA-384 with 48.
-    #[error("a key of {bytes} octets does not go with hash {hash:02}")]
+    /// SHA-256 goes with 32 bytes, SHA-384 with 48.
+    #[error("a key of {bytes} bytes does not go with hash {hash:02}")]
     Mismatch {
-        /// Octets of the key.
+        /// Bytes of the key.
         bytes: usize,
         /// The number of the hash.
         hash: u8,
     },
     /// No randomness.
-    #[error("this machine gives no random octets")]
+    #[error("this machine gives no random bytes")]
     Random,
 }
 
@@ -50,16 +50,16 @@ pub enum Transform {
     Sha384,
 }
 
-/// A configured key: 32 or 48 octets that an administrator gave to both ends.
+/// A configured key: 32 or 48 bytes that an administrator gave to both ends.
 #[derive(Clone)]
 pub struct ConfiguredKey {
-    octets: Zeroizing<Vec<u8>>,
+    bytes: Zeroizing<Vec<u8>>,
     transform: Transform,
 }
 
 impl core::fmt::Debug for ConfiguredKey {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "ConfiguredKey({} octets, {:?})", self.octets.len(), self.transform)
+        write!(f, "ConfiguredKey({} bytes, {:?})", self.bytes.len(), self.transform)
     }
 }
 
@@ -90,15 +90,15 @@ impl ConfiguredKey {
         ConfiguredKey::new(key, transform)
     }
 
-    /// A key of these octets.
+    /// A key of these bytes.
     ///
     /// # Errors
     /// [`KeyError::Length`], [`KeyError::Mismatch`].
-    pub fn new(octets: &[u8], transform: Transform) -> Result<ConfiguredKey, KeyError> {
-        match (octets.len(), transform) {
+    pub fn new(content: &[u8], transform: Transform) -> Result<ConfiguredKey, KeyError> {
+        match (content.len(), transform) {
             (32, Transform::None | Transform::Sha256)
             | (48, Transform::None | Transform::Sha384) => {
-                Ok(ConfiguredKey { octets: Zeroizing::new(octets.to_vec()), transform })
+                Ok(ConfiguredKey { bytes: Zeroizing::new(content.to_vec()), transform })
             }
             (bytes @ (32 | 48), transform) => {
                 Err(KeyError::Mismatch { bytes, hash: number(transform) })
@@ -114,21 +114,21 @@ impl ConfiguredKey {
     pub fn generate(is_long: bool) -> Result<ConfiguredKey, KeyError> {
         let (bytes, transform) =
             if is_long { (48, Transform::Sha384) } else { (32, Transform::Sha256) };
-        let mut octets = Zeroizing::new(vec![0; bytes]);
-        aws_lc_rs::rand::fill(&mut octets).map_err(|_| KeyError::Random)?;
-        Ok(ConfiguredKey { octets, transform })
+        let mut content = Zeroizing::new(vec![0; bytes]);
+        aws_lc_rs::rand::fill(&mut content).map_err(|_| KeyError::Random)?;
+        Ok(ConfiguredKey { bytes: content, transform })
     }
 
     /// The interchange format.
     pub fn encode(&self) -> Zeroizing<String> {
-        let mut octets = self.octets.clone();
-        octets.extend_from_slice(&crc32(&self.octets).to_le_bytes());
-        let encoded = Zeroizing::new(STANDARD.encode(&*octets));
+        let mut bytes = self.bytes.clone();
+        bytes.extend_from_slice(&crc32(&self.bytes).to_le_bytes());
+        let encoded = Zeroizing::new(STANDARD.encode(&*bytes));
         Zeroizing::new(format!("{PREFIX}{:02}:{}:", number(self.transform), &*encoded))
     }
 
-    pub(super) fn octets(&self) -> &[u8] {
-        &self.octets
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
     pub(super) fn transform(&self) -> Transform {
@@ -145,10 +145,10 @@ fn number(transform: Transform) -> u8 {
 }
 
 /// CRC-32 of RFC 1952, bit by bit: a key is short.
-fn crc32(octets: &[u8]) -> u32 {
+fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
-    for octet in octets {
-        crc ^= u32::from(*octet);
+    for byte in bytes {
+        crc ^= u32::from(*byte);
         for _ in 0..8 {
             crc = (crc >> 1) ^ (0xedb8_8320 * (crc & 1));
         }
@@ -172,7 +172,7 @@ mod tests {
             assert_eq!(key.encode().as_str(), text);
             assert!(!format!("{key:?}").contains("55"), "the key is not shown");
         }
-        assert_eq!(ConfiguredKey::parse(SHORT).unwrap().octets()[..4], [0x55, 0x12, 0xdb, 0xb6]);
+        assert_eq!(ConfiguredKey::parse(SHORT).unwrap().bytes()[..4], [0x55, 0x12, 0xdb, 0xb6]);
     }
 
     #[test]
@@ -193,8 +193,8 @@ mod tests {
         for is_long in [false, true] {
             let one = ConfiguredKey::generate(is_long).unwrap();
             let other = ConfiguredKey::generate(is_long).unwrap();
-            assert_ne!(one.octets(), other.octets());
-            assert_eq!(ConfiguredKey::parse(&one.encode()).unwrap().octets(), one.octets());
+            assert_ne!(one.bytes(), other.bytes());
+            assert_eq!(ConfiguredKey::parse(&one.encode()).unwrap().bytes(), one.bytes());
         }
     }
 }

@@ -13,9 +13,9 @@ use unlade_net::state::TlsSnapshot;
 use unlade_tls::RecordLayer;
 use unlade_tls::psk::{Client, Psk, PskError, Server};
 
-/// Octets read from below at a time.
+/// Bytes read from below at a time.
 const READ_BYTES: usize = 64 * 1024;
-/// Octets of plaintext that one write takes: four records.
+/// Bytes of plaintext that one write takes: four records.
 const WRITE_BYTES_MAX: usize = 64 * 1024;
 /// Ciphertext that may wait for the stream below; what the peer makes us answer comes on top.
 const OUTGOING_BYTES_MAX: usize = 256 * 1024;
@@ -191,7 +191,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Octets that wait.
+    /// Bytes that wait.
     fn outgoing_bytes(&self) -> usize {
         self.outgoing.len() - self.sent
     }
@@ -245,9 +245,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        octets: &[u8],
+        bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.poll_write_vectored(context, &[io::IoSlice::new(octets)])
+        self.poll_write_vectored(context, &[io::IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(

@@ -23,13 +23,13 @@ pub const QUEUE_DEPTH_MAX: u16 = 1024;
 pub const ADMIN_QUEUE_DEPTH: u16 = 32;
 /// Most controllers at a time.
 pub const CONTROLLERS_MAX: u16 = 1024;
-/// Most data in a capsule of the admin queue, octets (NVMe/TCP §3.3.2).
+/// Most data in a capsule of the admin queue, bytes (NVMe/TCP §3.3.2).
 pub const ADMIN_CAPSULE_BYTES: usize = 8192;
-/// Most data in any capsule that can be configured, octets.
+/// Most data in any capsule that can be configured, bytes.
 pub const CAPSULE_BYTES_CEILING: u64 = 64 << 10;
-/// Most data of a command that can be configured, octets.
+/// Most data of a command that can be configured, bytes.
 pub const TRANSFER_BYTES_CEILING: u64 = 16 << 20;
-/// Most memory of one namespace, octets.
+/// Most memory of one namespace, bytes.
 pub const RAM_BYTES_CEILING: u64 = 1 << 40;
 
 /// The file given to `unlade nvme target --config`.
@@ -117,7 +117,7 @@ impl Default for TargetConfig {
 pub struct NamespaceConfig {
     /// A file or block device, or `ram:SIZE`.
     pub source: Source,
-    /// Octets of a block: 512 or 4096.
+    /// Bytes of a block: 512 or 4096.
     #[serde(default = "block_bytes_default")]
     pub block_bytes: u32,
     /// Whether writing is refused.
@@ -137,7 +137,7 @@ fn block_bytes_default() -> u32 {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Source {
-    /// In memory, of so many octets, zeroes at first.
+    /// In memory, of so many bytes, zeroes at first.
     Ram(ByteSize),
     /// In a file or a block device.
     File(PathBuf),

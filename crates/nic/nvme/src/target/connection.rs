@@ -31,7 +31,7 @@ use crate::target::subsystem::{Joined, Subsystem};
 
 /// How long a host may take to read why its connection ends.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
-/// What it may send meanwhile, octets.
+/// What it may send meanwhile, bytes.
 const FAREWELL_BYTES_MAX: usize = 16 << 20;
 
 /// What a connection runs over.

@@ -20,7 +20,7 @@ pub(crate) const EVENT_REQUESTS_MAX: usize = 4;
 const ABORTS_MAX: u8 = 4;
 /// Entries of the error log. It stays empty: errors are in completions and in the target's log.
 const ERROR_ENTRIES: usize = 1;
-/// Octets of an entry of the error log, and of the pages below (NVMe Base §5.16.1).
+/// Bytes of an entry of the error log, and of the pages below (NVMe Base §5.16.1).
 const ERROR_ENTRY_BYTES: usize = 64;
 const HEALTH_BYTES: usize = 512;
 const FIRMWARE_BYTES: usize = 512;
@@ -52,7 +52,7 @@ const CONFIGURATION_ZERO: u32 = 0x3f80;
 const COMMAND_SETS_MASK: u32 = 7 << 4;
 const COMMAND_SET_NVM: u32 = 0;
 const COMMAND_SETS_ALL: u32 = 6 << 4;
-/// CC: sizes of queue entries, 2^4 and 2^6 octets.
+/// CC: sizes of queue entries, 2^4 and 2^6 bytes.
 const ENTRY_SIZES: u32 = 0x46_0000;
 const ENTRY_SIZES_MASK: u32 = 0xff_0000;
 
@@ -455,7 +455,7 @@ fn queues(count: u16) -> u64 {
     zero_based | zero_based << 16
 }
 
-/// SMART / Health (NVMe Base figure 207): what a target knows. Data in thousands of 512 octets.
+/// SMART / Health (NVMe Base figure 207): what a target knows. Data in thousands of 512 bytes.
 fn health(about: &Description<'_>) -> Vec<u8> {
     let mut page = vec![0; HEALTH_BYTES];
     // 20 °C in kelvin; all of the spare is there, from 10 % on it would be a warning.
@@ -608,7 +608,7 @@ mod tests {
         let identify =
             |kind: IdentifyKind| admin(AdminOpcode::Identify).with_dword(10, kind as u32);
         let (_, sets) = rig.ok(identify(IdentifyKind::CommandSets));
-        assert_eq!((sets[0], sets[1..].iter().all(|octet| *octet == 0)), (1, true));
+        assert_eq!((sets[0], sets[1..].iter().all(|byte| *byte == 0)), (1, true));
         let list = identify(IdentifyKind::CommandSetNamespaces);
         assert_eq!(parse_namespaces(&rig.ok(list).1).unwrap(), [1, 2]);
         assert_eq!(rig.refused(list.with_dword(11, 2 << 24)), Status::INVALID_FIELD);

@@ -31,7 +31,7 @@ pub const SUFFIX: &str = ".nvme-id";
 const NQN_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 /// The format of the file.
 const VERSION: u32 = 1;
-/// Octets of a serial number.
+/// Bytes of a serial number.
 const SERIAL_BYTES: usize = 20;
 
 /// The identity of a namespace, as it is configured.
@@ -181,11 +181,11 @@ fn subsystem(lasting: &[(usize, Uuid)]) -> Uuid {
         digest.update(&(*place as u64).to_le_bytes());
         digest.update(uuid.as_bytes());
     }
-    let mut octets = [0; 16];
-    for (to, from) in octets.iter_mut().zip(digest.finish().as_ref()) {
+    let mut bytes = [0; 16];
+    for (to, from) in bytes.iter_mut().zip(digest.finish().as_ref()) {
         *to = *from;
     }
-    uuid::Builder::from_custom_bytes(octets).into_uuid()
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
 }
 
 /// A serial number: random digits of an identity.

@@ -13,13 +13,13 @@ pub(crate) struct Plan {
     /// Where.
     pub namespace: Arc<Namespace>,
     step: Step,
-    /// Octets that go one way or the other.
+    /// Bytes that go one way or the other.
     pub data_bytes: usize,
     /// Whether the host sends them.
     pub takes_data: bool,
 }
 
-/// Offsets and lengths in octets.
+/// Offsets and lengths in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Read {
@@ -45,7 +45,7 @@ enum Step {
     },
 }
 
-/// Checks a command. Data is at most `transfer_bytes_max` octets.
+/// Checks a command. Data is at most `transfer_bytes_max` bytes.
 pub(crate) fn plan(
     command: &Command,
     namespaces: &[Arc<Namespace>],
@@ -105,7 +105,7 @@ pub(crate) fn plan(
     Ok(Plan { namespace, step, data_bytes, takes_data })
 }
 
-/// The range of a command in octets; it lies within the namespace.
+/// The range of a command in bytes; it lies within the namespace.
 fn blocks(namespace: &Namespace, command: &Command) -> Result<(u64, u64), Status> {
     let (first, count) = (command.first_block(), u64::from(command.block_count()));
     range(namespace, first, count).ok_or(Status::LBA_OUT_OF_RANGE)
@@ -211,9 +211,9 @@ mod tests {
         for opcode in [IoOpcode::Flush, IoOpcode::WriteZeroes] {
             let ask = Command::build(opcode as u8, 1, 1).with_blocks(0, 1);
             for filler in [0, 0xff] {
-                let mut octets = *ask.as_bytes();
-                octets[24..40].fill(filler);
-                let planned = plan(&Command::new(octets), &spaces(false), 4096);
+                let mut bytes = *ask.as_bytes();
+                bytes[24..40].fill(filler);
+                let planned = plan(&Command::new(bytes), &spaces(false), 4096);
                 assert!(planned.is_ok_and(|plan| plan.data_bytes == 0), "{opcode:?}, {filler}");
             }
         }

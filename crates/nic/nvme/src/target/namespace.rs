@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::target::config::{NamespaceConfig, Source};
 use crate::target::ram::{Piece, Ram};
 
-/// Octets of zeroes that are written at a time, where a file system cannot zero a range.
+/// Bytes of zeroes that are written at a time, where a file system cannot zero a range.
 const ZEROES_BYTES: usize = 64 << 10;
 
 /// Why a namespace cannot be served: the operator's to resolve.
@@ -34,18 +34,18 @@ pub enum OpenError {
         error: io::Error,
     },
     /// It has not even one block.
-    #[error("namespace {path}: {bytes} octets are less than a block of {block_bytes}")]
+    #[error("namespace {path}: {bytes} bytes are less than a block of {block_bytes}")]
     Empty {
         /// Its path.
         path: String,
-        /// Its octets.
+        /// Its bytes.
         bytes: u64,
-        /// Octets of a block.
+        /// Bytes of a block.
         block_bytes: u32,
     },
 }
 
-/// What is to be done, checked: ranges lie within the namespace. Offsets and lengths in octets.
+/// What is to be done, checked: ranges lie within the namespace. Offsets and lengths in bytes.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// Read.
@@ -58,7 +58,7 @@ pub(crate) enum Work {
     Flush,
     /// Make a range zeroes; durably, where it says so.
     Zero { offset: u64, bytes: u64, durable: bool },
-    /// Give ranges back: (offset, octets).
+    /// Give ranges back: (offset, bytes).
     Discard(Vec<(u64, u64)>),
 }
 
@@ -73,7 +73,7 @@ enum Backing {
 pub(crate) struct Namespace {
     /// NSID, from 1.
     pub number: u32,
-    /// Octets of a block are 2 to this power.
+    /// Bytes of a block are 2 to this power.
     pub block_power: u8,
     /// Blocks.
     pub blocks: u64,

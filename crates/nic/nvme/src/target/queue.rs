@@ -73,7 +73,7 @@ pub(crate) struct Queue {
     pub subsystem: Arc<Subsystem>,
     pub outbox: Outbox,
     digests: Digests,
-    /// Data to the host is aligned to so many octets.
+    /// Data to the host is aligned to so many bytes.
     alignment_bytes: usize,
     state: RefCell<State>,
     idle: Notify,
@@ -404,7 +404,7 @@ impl Queue {
     }
 }
 
-/// The first `count` octets of `pieces`, which keep the rest.
+/// The first `count` bytes of `pieces`, which keep the rest.
 fn split(pieces: &mut VecDeque<Piece>, count: usize) -> Vec<Piece> {
     let mut out = Vec::new();
     let mut left = count;

@@ -7,10 +7,10 @@
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-/// Octets of a chunk.
+/// Bytes of a chunk.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 
-/// Octets to be sent, from where they lie.
+/// Bytes to be sent, from where they lie.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
     memory: Arc<Vec<u8>>,
@@ -24,12 +24,12 @@ impl Piece {
         Piece { memory: Arc::new(data), range }
     }
 
-    /// The octets.
+    /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         self.memory.get(self.range.clone()).unwrap_or_default()
     }
 
-    /// The first `count` octets (or all); the rest stays.
+    /// The first `count` bytes (or all); the rest stays.
     pub fn split_to(&mut self, count: usize) -> Piece {
         let at = (self.range.start + count).min(self.range.end);
         let range = self.range.start..at;
@@ -67,7 +67,7 @@ fn zeroes() -> Arc<Vec<u8>> {
 }
 
 impl Ram {
-    /// Memory of at least so many octets.
+    /// Memory of at least so many bytes.
     pub fn new(bytes: u64) -> Ram {
         let count = bytes.div_ceil(CHUNK_BYTES as u64) as usize;
         Ram { chunks: (0..count).map(|_| RwLock::new(None)).collect() }

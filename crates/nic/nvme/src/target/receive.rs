@@ -8,7 +8,7 @@ use unlade_nvme_wire::pdu::{
 };
 use unlade_nvme_wire::{CommonHeader, Digests, Pdu, PduKind};
 
-/// Octets that are read ahead: several small commands come with one system call.
+/// Bytes that are read ahead: several small commands come with one system call.
 const BUFFER_BYTES: usize = 32 << 10;
 /// So much data or more is read where it belongs, past the buffer.
 const DIRECT_BYTES: usize = 8 << 10;
@@ -87,7 +87,7 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
         Receiver { stream, buffer, start: 0, end: 0, digests: Digests::NONE }
     }
 
-    /// Waits until `count` octets are in the buffer. Between PDUs an end of the stream is orderly.
+    /// Waits until `count` bytes are in the buffer. Between PDUs an end of the stream is orderly.
     async fn fill(&mut self, count: usize) -> Result<&[u8], Fault> {
         if self.start + count > self.buffer.len() {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -111,7 +111,7 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
     }
 
     /// Reads the header of the next PDU, up to its data, which has at most `data_bytes_max(kind)`
-    /// octets.
+    /// bytes.
     pub async fn head(&mut self, data_bytes_max: impl Fn(PduKind) -> usize) -> Result<Head, Fault> {
         let start = self.fill(COMMON_HEADER_BYTES).await?;
         let wrong = |error: PduError, header: &[u8]| {
@@ -122,17 +122,17 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
         let layout = common.layout();
         let digests = self.digests;
         let head_bytes = layout.head_bytes();
-        let octets = self.fill(head_bytes).await?;
-        let header = &octets[..layout.header_bytes];
+        let bytes = self.fill(head_bytes).await?;
+        let header = &bytes[..layout.header_bytes];
         // Before anything in it is believed.
         if layout.has_header_digest && digests.header {
-            check_header_digest(octets, &layout)?;
+            check_header_digest(bytes, &layout)?;
         }
         common.agrees_with(digests, 4).map_err(|error| wrong(error, header))?;
         let pdu = Pdu::parse(&common, header).map_err(|error| wrong(error, header))?;
         let most = data_bytes_max(common.kind);
         if layout.data.len() > most {
-            let why = format!("{} octets of data where {most} are the limit", layout.data.len());
+            let why = format!("{} bytes of data where {most} are the limit", layout.data.len());
             return Err(broken(FatalStatus::LimitExceeded, 4, header, why));
         }
         let header = header.to_vec();
@@ -185,12 +185,12 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
     }
 }
 
-fn le32(octets: &[u8]) -> u32 {
-    octets.iter().rev().fold(0, |value, octet| value << 8 | u32::from(*octet))
+fn le32(bytes: &[u8]) -> u32 {
+    bytes.iter().rev().fold(0, |value, byte| value << 8 | u32::from(*byte))
 }
 
-fn check_header_digest(octets: &[u8], layout: &Layout) -> Result<(), Fault> {
-    let (header, rest) = octets.split_at(layout.header_bytes);
+fn check_header_digest(bytes: &[u8], layout: &Layout) -> Result<(), Fault> {
+    let (header, rest) = bytes.split_at(layout.header_bytes);
     let sent = le32(&rest[..DIGEST_BYTES]);
     if sent == unlade_aead::crc32c::update(0, header) {
         return Ok(());

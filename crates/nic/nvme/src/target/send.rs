@@ -60,7 +60,7 @@ impl Frame {
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     frames: RefCell<VecDeque<Frame>>,
-    /// Octets of the first frame that are written already.
+    /// Bytes of the first frame that are written already.
     written: Cell<usize>,
     filled: Notify,
 }
@@ -116,12 +116,12 @@ impl Outbox {
     ) -> usize {
         let mut skip = self.written.get();
         let mut count = 0;
-        for octets in frames.iter().flat_map(Frame::slices) {
-            let skipped = skip.min(octets.len());
+        for bytes in frames.iter().flat_map(Frame::slices) {
+            let skipped = skip.min(bytes.len());
             skip -= skipped;
             let Some(slot) = slices.get_mut(count) else { break };
-            if skipped < octets.len() {
-                *slot = IoSlice::new(&octets[skipped..]);
+            if skipped < bytes.len() {
+                *slot = IoSlice::new(&bytes[skipped..]);
                 count += 1;
             }
         }

@@ -9,11 +9,11 @@ use unlade_nvme_wire::pdu::{Data, FatalStatus, ReadyToTransfer};
 /// How data is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
-    /// Most octets of one R2T.
+    /// Most bytes of one R2T.
     pub request_bytes_max: usize,
     /// R2Ts of one command at a time.
     pub requests_max: usize,
-    /// Most octets in one PDU of the host.
+    /// Most bytes in one PDU of the host.
     pub host_data_bytes_max: usize,
 }
 
@@ -209,12 +209,12 @@ mod tests {
         Data { command_id, transfer_tag, offset, bytes, is_last, is_success: false }
     }
 
-    fn feed(transfers: &mut Transfers, data: Data, octet: u8) -> Progress {
+    fn feed(transfers: &mut Transfers, data: Data, byte: u8) -> Progress {
         let place = transfers.place(&data).unwrap();
         let mut memory = transfers.take(data.command_id);
-        memory[place].fill(octet);
+        memory[place].fill(byte);
         transfers.put_back(data.command_id, memory);
-        transfers.received(&data, octet != 0xff)
+        transfers.received(&data, byte != 0xff)
     }
 
     #[test]

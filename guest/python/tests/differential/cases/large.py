@@ -15,7 +15,7 @@ PATTERN = bytes(range(251)) * 4177  # 1 MiB and a little; no power of two divide
 
 
 class Made(io.RawIOBase):
-    """A file whose octets are made when they are read; it is never in memory."""
+    """A file whose bytes are made when they are read; it is never in memory."""
 
     def __init__(self, size):
         super().__init__()

@@ -91,7 +91,7 @@ HEADERS = [
 
 
 def octets(size):
-    """The same octets everywhere."""
+    """The same bytes everywhere."""
     block = hashlib.sha256(str(size).encode()).digest()
     return (block * (size // 32 + 1))[:size]
 

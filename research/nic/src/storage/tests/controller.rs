@@ -1,4 +1,4 @@
-//! The far end: a controller with a disk in memory. It takes PDUs apart octet by octet, checks each
+//! The far end: a controller with a disk in memory. It takes PDUs apart byte by byte, checks each
 //! digest by itself, and answers in an order that it chooses.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ use unlade_nvme_wire::{
 
 use unlade_testkit::Random;
 
-/// Octets of a block.
+/// Bytes of a block.
 pub const BLOCK_BYTES: u32 = 512;
 /// The controller's number.
 pub const CONTROLLER: u16 = 0x1234;
@@ -105,9 +105,9 @@ impl Controller {
         self.agreed
     }
 
-    /// Takes octets; true where digests were agreed on.
-    pub fn hear(&mut self, octets: &[u8], random: &mut Random) {
-        self.heard.extend(octets);
+    /// Takes bytes; true where digests were agreed on.
+    pub fn hear(&mut self, raw: &[u8], random: &mut Random) {
+        self.heard.extend(raw);
         loop {
             let Ok(common) = CommonHeader::parse(&self.heard) else {
                 assert!(self.heard.len() < 8, "no PDU: {:x?}", &self.heard[..8]);
@@ -117,17 +117,17 @@ impl Controller {
             if self.heard.len() < bytes {
                 return;
             }
-            let octets: Vec<u8> = self.heard.drain(..bytes).collect();
+            let raw: Vec<u8> = self.heard.drain(..bytes).collect();
             common.agrees_with(self.agreed, self.habits.alignment_bytes).unwrap();
             let layout = common.layout();
-            let header = &octets[..layout.header_bytes];
+            let header = &raw[..layout.header_bytes];
             if layout.has_header_digest {
-                let digest = &octets[layout.header_bytes..layout.header_bytes + 4];
+                let digest = &raw[layout.header_bytes..layout.header_bytes + 4];
                 assert_eq!(digest, crc32c(header).to_le_bytes(), "a header's digest");
             }
-            let data = &octets[layout.data.clone()];
+            let data = &raw[layout.data.clone()];
             if layout.has_data_digest {
-                assert_eq!(octets[layout.data.end..], crc32c(data).to_le_bytes(), "data's digest");
+                assert_eq!(raw[layout.data.end..], crc32c(data).to_le_bytes(), "data's digest");
             }
             self.take(Pdu::parse(&common, header).unwrap(), data, random);
         }
@@ -288,20 +288,20 @@ impl Controller {
 }
 
 impl Said {
-    /// Its octets, digests by software.
-    pub fn octets(&self, digests: Digests) -> Vec<u8> {
+    /// Its bytes, digests by software.
+    pub fn bytes(&self, digests: Digests) -> Vec<u8> {
         let common = self.pdu.common(self.data.len(), digests, 4);
         let layout = common.layout();
-        let mut octets = Vec::new();
-        self.pdu.write(&common, &mut octets);
+        let mut raw = Vec::new();
+        self.pdu.write(&common, &mut raw);
         if layout.has_header_digest {
-            let digest = crc32c(&octets);
-            octets.extend(digest.to_le_bytes());
+            let digest = crc32c(&raw);
+            raw.extend(digest.to_le_bytes());
         }
-        octets.extend(&self.data[..]);
+        raw.extend(&self.data[..]);
         if layout.has_data_digest {
-            octets.extend((crc32c(&self.data) ^ u32::from(self.wrong)).to_le_bytes());
+            raw.extend((crc32c(&self.data) ^ u32::from(self.wrong)).to_le_bytes());
         }
-        octets
+        raw
     }
 }

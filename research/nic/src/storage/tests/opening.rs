@@ -53,8 +53,8 @@ impl Ends {
 
     fn say(&mut self, pdu: &Pdu, digests: Digests) {
         let said = controller::Said { pdu: *pdu, data: Bytes::new(), wrong: false };
-        let octets = said.octets(digests);
-        self.hosts[1].stack.write(self.ids[1], octets.into()).unwrap();
+        let raw = said.bytes(digests);
+        self.hosts[1].stack.write(self.ids[1], raw.into()).unwrap();
         self.turn(20);
     }
 
@@ -88,7 +88,7 @@ fn nothing_is_submitted_before_the_controller_has_answered() {
     let stack = &mut ends.hosts[0].stack;
     assert_eq!(initiator.write(stack, 0, vec![0; 512].into()), Ok(1));
     assert_eq!(initiator.write(stack, 0, vec![0; 500].into()), Err(ReadError::Length));
-    // Raw octets between PDUs would never leave.
+    // Raw bytes between PDUs would never leave.
     let raw = stack.write(ends.ids[0], Bytes::from_static(b"x"));
     assert_eq!(raw, Err(stack::WriteError::Framed));
 }

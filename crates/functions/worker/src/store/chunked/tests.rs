@@ -118,7 +118,7 @@ fn sign(text: &str) -> String {
     hex(&mac(&key, text.as_bytes()))
 }
 
-/// Reads what was written, line by line and octet by octet, and checks every signature.
+/// Reads what was written, line by line and byte by byte, and checks every signature.
 struct Oracle<'a> {
     rest: &'a [u8],
     previous: Option<String>,
@@ -132,9 +132,9 @@ impl Oracle<'_> {
         line
     }
 
-    fn check(&mut self, kind: &str, more: &str, octets: &[u8], found: &str) {
+    fn check(&mut self, kind: &str, more: &str, bytes: &[u8], found: &str) {
         let previous = self.previous.take().expect("signed where it should not be");
-        let hash = hex(digest(&SHA256, octets).as_ref());
+        let hash = hex(digest(&SHA256, bytes).as_ref());
         let scope = "20130524/us-east-1/s3/aws4_request";
         let text = format!("{kind}\n20130524T000000Z\n{scope}\n{previous}\n{more}{hash}");
         assert_eq!(found, sign(&text));

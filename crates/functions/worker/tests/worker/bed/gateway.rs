@@ -36,13 +36,13 @@ impl Gateway {
     }
 
     pub fn say(&mut self, message: impl Into<Message>) {
-        let mut octets = Vec::new();
-        message.into().encode(&mut octets).unwrap();
-        self.socket.write_all(&octets).unwrap();
+        let mut bytes = Vec::new();
+        message.into().encode(&mut bytes).unwrap();
+        self.socket.write_all(&bytes).unwrap();
     }
 
-    pub fn say_octets(&mut self, octets: &[u8]) {
-        self.socket.write_all(octets).unwrap();
+    pub fn say_bytes(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).unwrap();
     }
 
     pub fn role(&mut self, role: u64, policy: Value) {
@@ -74,13 +74,13 @@ impl Gateway {
         let instance = self.next_instance;
         self.next_instance += 1;
         let (own, channel) = UnixStream::pair().unwrap();
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         let said = Said::Attach { instance, role, function: "f".into(), region_bytes };
-        Message::from(said).encode(&mut octets).unwrap();
+        Message::from(said).encode(&mut bytes).unwrap();
         let mut beside = vec![channel.as_fd()];
         beside.extend(memory.as_ref().map(AsFd::as_fd));
-        let sent = send_with(&self.socket, &octets, &beside).unwrap();
-        assert_eq!(sent, octets.len());
+        let sent = send_with(&self.socket, &bytes, &beside).unwrap();
+        assert_eq!(sent, bytes.len());
         (own, instance)
     }
 
@@ -132,7 +132,7 @@ impl Gateway {
 
     pub fn hint(&mut self, invocation: &str, role: u64, objects: Vec<ObjectName>, event: &[u8]) {
         let said = Said::Hint { invocation: invocation.into(), role, objects };
-        self.say(Message { said, octets: event.to_vec() });
+        self.say(Message { said, bytes: event.to_vec() });
     }
 
     pub fn invoke(&mut self, guest: &Guest, invocation: &str, writes: WriteMode, event: &[u8]) {
@@ -145,7 +145,7 @@ impl Gateway {
             memory_mib: 128,
             writes,
         };
-        self.say(Message { said, octets: event.to_vec() });
+        self.say(Message { said, bytes: event.to_vec() });
     }
 
     pub fn replied(&mut self, id: &str) -> Message {

@@ -86,17 +86,16 @@ impl Guest {
     }
 
     pub fn send(&mut self, frame: &Frame) {
-        let mut octets = Vec::new();
-        frame.encode(&mut octets).unwrap();
-        self.socket.write_all(&octets).unwrap();
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes).unwrap();
+        self.socket.write_all(&bytes).unwrap();
     }
 
     fn read_frames(&mut self) {
-        let (mut octets, mut none) = (Vec::new(), VecDeque::new());
-        let read =
-            receive(&self.socket, &mut octets, &mut none).expect("the worker says something");
+        let (mut bytes, mut none) = (Vec::new(), VecDeque::new());
+        let read = receive(&self.socket, &mut bytes, &mut none).expect("the worker says something");
         assert!(read > 0, "the worker has closed the channel");
-        self.deframer.push(&octets);
+        self.deframer.push(&bytes);
         while let Some(frame) = self.deframer.next_frame().unwrap() {
             if frame != Frame::Bell {
                 self.frames.push_back(frame);
@@ -162,13 +161,13 @@ impl Guest {
     }
 
     pub fn submit(&mut self, submission: &Submission) {
-        self.submit_octets(&submission.encode());
+        self.submit_bytes(&submission.encode());
     }
 
-    pub fn submit_octets(&mut self, octets: &[u8; 64]) {
+    pub fn submit_bytes(&mut self, bytes: &[u8; 64]) {
         let index = self.submissions & (self.header.submission_entries - 1);
         let at = self.header.submission_offset + index * ENTRY_BYTES;
-        self.arena.copy_in(at as usize, octets).unwrap();
+        self.arena.copy_in(at as usize, bytes).unwrap();
         self.submissions = self.submissions.wrapping_add(1);
         self.arena.store(word::SUBMISSION_TAIL, self.submissions, Ordering::SeqCst).unwrap();
         std::sync::atomic::fence(Ordering::SeqCst);
@@ -187,11 +186,11 @@ impl Guest {
         }
         let index = self.completions & (self.header.completion_entries - 1);
         let at = self.header.completion_offset + index * ENTRY_BYTES;
-        let mut octets = [0; 64];
-        self.arena.copy_out(at as usize, &mut octets).unwrap();
+        let mut bytes = [0; 64];
+        self.arena.copy_out(at as usize, &mut bytes).unwrap();
         self.completions = self.completions.wrapping_add(1);
         self.arena.store(word::COMPLETION_HEAD, self.completions, Ordering::SeqCst).unwrap();
-        let completion = Completion::decode(&octets).unwrap();
+        let completion = Completion::decode(&bytes).unwrap();
         assert_eq!(completion.epoch, self.epoch() as u32);
         Some(completion)
     }
@@ -320,9 +319,9 @@ impl Guest {
 }
 
 fn hello(socket: &UnixStream, due: u64, memory: Option<&OwnedFd>) -> (Arena, Header) {
-    let mut octets = Vec::new();
-    Frame::Hello { nonce: due }.encode(&mut octets).unwrap();
-    (&*socket).write_all(&octets).unwrap();
+    let mut bytes = Vec::new();
+    Frame::Hello { nonce: due }.encode(&mut bytes).unwrap();
+    (&*socket).write_all(&bytes).unwrap();
     let (mut input, mut descriptors) = (Vec::new(), VecDeque::new());
     let (epoch, region_bytes) = loop {
         let read = receive(socket, &mut input, &mut descriptors).expect("a welcome");

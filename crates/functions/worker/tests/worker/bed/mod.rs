@@ -181,8 +181,8 @@ pub fn until(what: &str, is_so: impl Fn() -> bool) {
     panic!("{what}");
 }
 
-/// Octets that differ from place to place.
-pub fn octets(bytes: usize) -> Vec<u8> {
+/// Bytes that differ from place to place.
+pub fn body_of(bytes: usize) -> Vec<u8> {
     let mut state = 0x1234_5678_u32;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

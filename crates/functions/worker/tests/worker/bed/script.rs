@@ -64,9 +64,9 @@ pub fn script_tls(answers: Vec<Answer>) -> (SocketAddr, mpsc::Receiver<Asked>, S
     (address, asked, pem)
 }
 
-/// Starts a store that answers one request with these octets, and says nothing more: when the
+/// Starts a store that answers one request with these bytes, and says nothing more: when the
 /// other end has closed the connection is told.
-pub fn halting(octets: String) -> (SocketAddr, mpsc::Receiver<()>) {
+pub fn halting(bytes: String) -> (SocketAddr, mpsc::Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (said, closed) = mpsc::channel();
@@ -74,7 +74,7 @@ pub fn halting(octets: String) -> (SocketAddr, mpsc::Receiver<()>) {
         let (stream, _) = listener.accept().unwrap();
         let mut stream = BufReader::new(stream);
         request(&mut stream).unwrap();
-        stream.get_mut().write_all(octets.as_bytes()).unwrap();
+        stream.get_mut().write_all(bytes.as_bytes()).unwrap();
         let _ = stream.read_to_end(&mut Vec::new());
         let _ = said.send(());
     });

@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct Plan {
     /// Whether the body is asked for.
     pub continues: bool,
-    /// Octets of the body that are read; all of it where it is not said.
+    /// Bytes of the body that are read; all of it where it is not said.
     pub takes: Option<usize>,
     /// Says that the head has come, and waits before anything of the body is read.
     pub waits: Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>,

@@ -39,7 +39,7 @@ fn settings(random: &mut Random) -> Settings {
 fn command(random: &mut Random, expected: &Expected, blocks: usize) -> Request {
     let first = (expected.region * REGION_BLOCKS + expected.first) as u64;
     let (opcode, payload) = match &expected.written {
-        Some(octets) => (IoOpcode::Write, Payload::Out(Bytes::from(octets.clone()))),
+        Some(bytes) => (IoOpcode::Write, Payload::Out(Bytes::from(bytes.clone()))),
         None => {
             // What is in the buffer before must not matter.
             let filler = random.next() as u8;
@@ -50,7 +50,7 @@ fn command(random: &mut Random, expected: &Expected, blocks: usize) -> Request {
     Request { command, payload, timeout: None }
 }
 
-/// Queue and model, joined by two streams of octets.
+/// Queue and model, joined by two streams of bytes.
 struct Rig {
     queue: Queue<Expected>,
     model: Model,
@@ -78,26 +78,26 @@ impl Rig {
         let first = random.below(REGION_BLOCKS as u64) as usize;
         let blocks = 1 + random.below((REGION_BLOCKS - first) as u64) as usize;
         let is_write = random.once_in(2);
-        let mut octets = || (0..blocks * BLOCK_BYTES).map(|_| random.next() as u8).collect();
-        let written = is_write.then(&mut octets);
+        let mut bytes = || (0..blocks * BLOCK_BYTES).map(|_| random.next() as u8).collect();
+        let written = is_write.then(&mut bytes);
         let expected = Expected { region, first, written };
         let request = command(random, &expected, blocks);
         self.queue.submit(request, expected, NOW).unwrap();
     }
 
-    /// Moves some octets towards the model.
+    /// Moves some bytes towards the model.
     fn send_to_model(&mut self, random: &mut Random) {
-        let mut octets: Vec<u8> = self.queue.outgoing().flatten().copied().collect();
-        octets.truncate(random.below(octets.len() as u64 + 1) as usize);
-        self.queue.sent(octets.len());
-        self.model.receive(&octets);
+        let mut bytes: Vec<u8> = self.queue.outgoing().flatten().copied().collect();
+        bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
+        self.queue.sent(bytes.len());
+        self.model.receive(&bytes);
     }
 
-    /// Moves some octets towards the queue.
+    /// Moves some bytes towards the queue.
     fn send_to_queue(&mut self, random: &mut Random) -> Result<(), QueueError> {
         let count = random.below(self.model.outgoing.len() as u64 + 1) as usize;
-        let octets: Vec<u8> = self.model.outgoing.drain(..count).collect();
-        let received = self.queue.receive(&mut Input::plain(&octets));
+        let bytes: Vec<u8> = self.model.outgoing.drain(..count).collect();
+        let received = self.queue.receive(&mut Input::plain(&bytes));
         self.check_completed();
         received
     }
@@ -118,9 +118,9 @@ impl Rig {
                 assert_eq!(answer.data, disk, "a read is what is on the disk");
                 assert!(!failed && !answer.data.is_empty());
             }
-            (Ok(answer), Some(octets)) => {
+            (Ok(answer), Some(bytes)) => {
                 assert!(answer.data.is_empty());
-                assert_eq!(octets, self.model.disk[start..start + octets.len()]);
+                assert_eq!(bytes, self.model.disk[start..start + bytes.len()]);
                 assert!(!failed);
             }
             (Err(Failure::Status(status)), _) => {
@@ -218,22 +218,22 @@ fn a_lying_controller_is_found_out() {
 }
 
 #[test]
-fn octets_that_are_changed_anywhere_never_panic() {
+fn bytes_that_are_changed_anywhere_never_panic() {
     cases(2000, |random| {
         let mut rig = Rig::new(random);
         rig.run(random, 150).unwrap();
-        let octets: Vec<u8> = rig.model.outgoing.drain(..).collect();
-        let mut octets = octets;
+        let bytes: Vec<u8> = rig.model.outgoing.drain(..).collect();
+        let mut bytes = bytes;
         for _ in 0..=random.below(4) {
-            let length = octets.len() as u64;
+            let length = bytes.len() as u64;
             match random.below(3) {
-                0 if length > 0 => octets[random.below(length) as usize] ^= 1 << random.below(8),
-                1 => octets.truncate(random.below(length + 1) as usize),
-                _ => octets.extend((0..random.below(40)).map(|_| random.next() as u8)),
+                0 if length > 0 => bytes[random.below(length) as usize] ^= 1 << random.below(8),
+                1 => bytes.truncate(random.below(length + 1) as usize),
+                _ => bytes.extend((0..random.below(40)).map(|_| random.next() as u8)),
             }
         }
         // Whether it is noticed depends on the digests; what it must not do is hang or panic.
-        let _ = rig.queue.receive(&mut Input::plain(&octets));
+        let _ = rig.queue.receive(&mut Input::plain(&bytes));
         while rig.queue.completed().is_some() {}
         rig.queue.terminate();
         rig.queue.abandon();

@@ -43,9 +43,9 @@ pub(super) enum Fault {
     TooManyReady,
     /// R2T for nothing.
     EmptyReady,
-    /// An octet of data changed, under a data digest.
+    /// An byte of data changed, under a data digest.
     FlippedData,
-    /// An octet of a header changed, under a header digest.
+    /// An byte of a header changed, under a header digest.
     FlippedHeader,
     /// A PDU that hosts send.
     HostPdu,
@@ -111,7 +111,7 @@ impl Fault {
 
 struct Work {
     command: Command,
-    /// Its octets on the disk.
+    /// Its bytes on the disk.
     start: usize,
     bytes: usize,
     /// Parts that are still to be sent, or asked for.
@@ -166,9 +166,9 @@ impl Model {
         }
     }
 
-    /// Octets of the host; anything wrong with them is the queue's mistake.
-    pub(super) fn receive(&mut self, octets: &[u8]) {
-        self.incoming.extend_from_slice(octets);
+    /// Bytes of the host; anything wrong with them is the queue's mistake.
+    pub(super) fn receive(&mut self, bytes: &[u8]) {
+        self.incoming.extend_from_slice(bytes);
         while self.incoming.len() >= 8 {
             let common = CommonHeader::parse(&self.incoming).unwrap();
             let Settings { digests, alignment_bytes, .. } = self.settings;
@@ -419,7 +419,7 @@ impl Model {
                 Data { command_id: id, transfer_tag: tag, offset, bytes, is_last, is_success };
             Pdu::ControllerData(data)
         };
-        let (pdu, octets) = match (fault, work.is_write) {
+        let (pdu, content) = match (fault, work.is_write) {
             (Fault::StaleId, _) => {
                 let stale = Completion::new(id ^ DEPTH_MAX, Status::SUCCESS);
                 (Pdu::ResponseCapsule(stale.encode()), 0)
@@ -446,7 +446,7 @@ impl Model {
             _ => return false,
         };
         self.fault = None;
-        self.send(&pdu, &vec![7; octets], false, false);
+        self.send(&pdu, &vec![7; content], false, false);
         true
     }
 
