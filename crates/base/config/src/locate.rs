@@ -1,4 +1,4 @@
-//! Which key of a document an offset belongs to.
+//! Maps an offset in a document to the key that it belongs to.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 pub(crate) struct Place {
     /// The table, as `[pool.objects]` or `[[route]]`; empty at the top level.
     pub(crate) table: String,
-    /// The key in it; empty where the offset belongs to the table itself.
+    /// The key in the table; empty if the offset belongs to the table itself.
     pub(crate) key: String,
 }
 
@@ -19,8 +19,8 @@ struct Step<'t> {
     element: bool,
 }
 
-/// The key that the byte at `offset` belongs to; the top level where there is no offset. `None`
-/// where the text is not TOML.
+/// Finds the key that the byte at `offset` belongs to; without an offset, the top level. Returns
+/// `None` if the text is not TOML.
 pub(crate) fn locate(text: &str, offset: Option<usize>) -> Option<Place> {
     let document = DeTable::parse(text).ok()?;
     let Some(offset) = offset else { return Some(Place::default()) };
@@ -88,7 +88,7 @@ fn here(
     within.then(|| Place { table: render(path), key: key.to_owned() })
 }
 
-/// A path as its header is written.
+/// Formats a path as its table header.
 fn render(path: &[Step<'_>]) -> String {
     let Some(last) = path.last() else { return String::new() };
     let names: Vec<&str> = path.iter().map(|step| step.name).collect();

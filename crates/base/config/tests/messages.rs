@@ -1,4 +1,4 @@
-//! What the author of a configuration reads when it is wrong.
+//! Messages for errors in a configuration.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,4 +1,4 @@
-//! What is understood, what is refused, and that nothing depends on how the bytes arrive.
+//! Accepted and refused messages; the result does not depend on how the bytes arrive.
 
 use proptest::prelude::*;
 
@@ -153,7 +153,7 @@ fn limits_are_exact() {
     assert_eq!(parse(&endless[..60]), Err(HeadError::HeadTooLarge));
     let line = format!("GET /{}", "x".repeat(60));
     assert_eq!(parse(&line), Err(HeadError::TargetTooLong));
-    // What was too long before its line ended is so afterwards.
+    // A line that was too long before its end is too long afterwards.
     let line = format!("GET /{} HTTP/1.1\r\n", "x".repeat(40));
     assert_eq!(parse(&line), Err(HeadError::TargetTooLong));
     assert_eq!(HeadError::TargetTooLong.status(), 414);
@@ -353,7 +353,7 @@ proptest! {
         };
         let whole = RequestHead::parse(&bytes, &limits);
         for cut in 0..bytes.len() {
-            // A prefix is either undecided or decided as the whole is.
+            // A prefix is either undecided or has the same result as the whole.
             match (RequestHead::parse(&bytes[..cut], &limits), &whole) {
                 (Ok(None), _) => {}
                 (Ok(Some(early)), Ok(Some(late))) => {

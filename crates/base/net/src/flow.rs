@@ -9,18 +9,18 @@ const ETHERNET_BYTES: usize = 14;
 /// Protocol number.
 const TCP: u8 = 6;
 
-/// A TCP connection's name: the client's address and the service's (virtual) address.
+/// The 4-tuple of a TCP connection: the client's address and the service's (virtual) address.
 /// Both are of one family; IPv4-mapped IPv6 addresses are normalised to IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey {
-    /// The far end that opened the connection.
+    /// The end that opened the connection.
     pub client: SocketAddr,
     /// The address the client connected to.
     pub service: SocketAddr,
 }
 
 impl FlowKey {
-    /// Names the connection from `client` to `service`, in canonical form.
+    /// Makes the key of the connection from `client` to `service`, in canonical form.
     pub fn new(client: SocketAddr, service: SocketAddr) -> FlowKey {
         FlowKey { client: canonical(client), service: canonical(service) }
     }
@@ -36,13 +36,13 @@ impl FlowKey {
     }
 }
 
-/// Where the TCP segment of an Ethernet frame is. Lengths are what the headers say: the frame may
-/// end before.
+/// The position of the TCP segment in an Ethernet frame. Lengths come from the headers: the frame
+/// may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameSegment {
     /// The flow; the sender of the frame is the client.
     pub flow: FlowKey,
-    /// Where the TCP header begins, from the start of the frame.
+    /// Offset of the TCP header from the start of the frame.
     pub tcp_at: usize,
     /// Bytes of TCP header and payload.
     pub segment_bytes: usize,
@@ -50,8 +50,8 @@ pub struct FrameSegment {
 
 impl FrameSegment {
     /// Finds the segment of a frame without VLAN tags: TCP over IPv4, with or without options, or
-    /// over IPv6 with up to [`EXTENSIONS_MAX`] hop-by-hop, destination or routing headers. Nothing
-    /// for any other frame, fragments included.
+    /// over IPv6 with up to [`EXTENSIONS_MAX`] hop-by-hop, destination or routing headers. Returns
+    /// `None` for any other frame, fragments included.
     pub fn find(frame: &[u8]) -> Option<FrameSegment> {
         let ip = frame.get(ETHERNET_BYTES..)?;
         let (source, destination, tcp_at, segment_bytes): (IpAddr, IpAddr, usize, usize) =
@@ -83,7 +83,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u16> {
     field(bytes, at).map(u16::from_be_bytes)
 }
 
-/// Where the TCP header is in an IPv4 packet, and how long the segment.
+/// Finds the TCP header in an IPv4 packet; returns its offset and the length of the segment.
 fn find_in_ipv4(ip: &[u8]) -> Option<(usize, usize)> {
     const FRAGMENT: u16 = 0x3fff;
     let first = *ip.first()?;
@@ -104,7 +104,7 @@ fn find_in_ipv6(ip: &[u8]) -> Option<(usize, usize)> {
     for _ in 0..=EXTENSIONS_MAX {
         let size = match next {
             TCP => return Some((at, left)),
-            // Not at its destination yet.
+            // The packet has not reached its final destination yet.
             ROUTING if *ip.get(at + 3)? != 0 => return None,
             HOP_BY_HOP | ROUTING | DESTINATION => (usize::from(*ip.get(at + 1)?) + 1) * 8,
             // An atomic fragment is a whole packet (RFC 6946).

@@ -1,15 +1,15 @@
-//! The beat: what a process does from time to time it does at the same instants, so that an idle
-//! one wakes a few times a second and not once for every timer.
+//! A process-wide tick: periodic work runs at common instants, so that an idle process wakes a few
+//! times a second instead of once for every timer.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-/// Between two beats.
+/// Time between two ticks.
 pub const BEAT: Duration = Duration::from_millis(250);
 
-/// The first beat that is at least `after` away.
+/// The first tick that is at least `after` away.
 pub fn after(after: Duration) -> Instant {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     let now = Instant::now();
@@ -19,8 +19,7 @@ pub fn after(after: Duration) -> Instant {
     now + after + Duration::from_nanos(wait as u64)
 }
 
-/// Ticks on beats, about every `period`, from the next beat on. Ticks that were missed are left
-/// out.
+/// Fires on ticks, about every `period`, from the next tick on. Missed ticks are skipped.
 pub fn every(period: Duration) -> Interval {
     let beats = period.as_nanos().div_ceil(BEAT.as_nanos()).max(1) as u32;
     let mut interval = interval_at(after(Duration::ZERO), BEAT * beats);

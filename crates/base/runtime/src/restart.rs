@@ -1,14 +1,14 @@
-//! How long to wait before what has ended is started again.
+//! Back-off before a component is restarted.
 
 use std::time::{Duration, Instant};
 
-/// At first, and at most.
+/// The shortest and the longest pause.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// What lived so long is started again almost at once.
+/// A component that ran for at least this long is restarted with the shortest pause.
 const LONG_LIFE: Duration = Duration::from_secs(10);
 
-/// Pauses between lives: twice as long after each short one.
+/// Pauses between runs: doubled after each short run.
 #[derive(Clone, Copy, Debug)]
 pub struct Restarts {
     pause: Duration,
@@ -21,7 +21,7 @@ impl Default for Restarts {
 }
 
 impl Restarts {
-    /// The pause after a life that began then, and has ended.
+    /// The pause after a run that began at `begin` and has ended.
     pub fn pause_after(&mut self, begin: Instant) -> Duration {
         self.after(begin.elapsed())
     }

@@ -1,8 +1,8 @@
-//! What keeps a command from running that the machine refuses, or another process has.
+//! Errors of the system that stop a command.
 
 use std::io;
 
-/// Something was tried, and the system refused.
+/// An operation that the system refused.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {source}")]
 pub struct SystemError {
@@ -11,7 +11,7 @@ pub struct SystemError {
     source: io::Error,
 }
 
-/// The error of trying `what`, for `map_err`.
+/// Makes the error of the operation `what`, for `map_err`.
 pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> SystemError {
     let what = what.into();
     move |source| SystemError { what, source }

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::super::*;
 
-/// Feeds `body` in pieces cut at `cuts`; returns the data, and the bytes taken with whether the
-/// body has ended, or the error.
+/// Feeds `body` in chunks split at `cuts`; returns the data, and either the consumed bytes with a
+/// flag that the body has ended, or the error.
 fn scan(body: &[u8], cuts: &[usize]) -> (Vec<u8>, Result<(usize, bool), HeadError>) {
     let mut scanner = ChunkedScanner::new();
     let mut data = Vec::new();
@@ -70,7 +70,7 @@ fn the_largest_size_is_64_bits() {
     assert_eq!(whole(b"00000000000000005\r\n").1, Err(HeadError::BadChunkSize));
 }
 
-/// `name: "bytes of a body" => the error;` as a test each.
+/// One test for each `name: "bytes of a body" => the error;`.
 macro_rules! refused {
     ($($name:ident: $body:literal => $error:ident;)*) => {$(
         #[test]

@@ -14,7 +14,7 @@ const HEADER_BYTES_MIN: usize = 20;
 pub struct TcpFlags(pub u8);
 
 impl TcpFlags {
-    /// The sender has no more to send.
+    /// The sender will send no more data.
     pub const FIN: TcpFlags = TcpFlags(0x01);
     /// Synchronise sequence numbers.
     pub const SYN: TcpFlags = TcpFlags(0x02);
@@ -22,16 +22,16 @@ impl TcpFlags {
     pub const RST: TcpFlags = TcpFlags(0x04);
     /// Push.
     pub const PSH: TcpFlags = TcpFlags(0x08);
-    /// The acknowledgement number counts.
+    /// The acknowledgement number is valid.
     pub const ACK: TcpFlags = TcpFlags(0x10);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: TcpFlags = TcpFlags(0x20);
     /// ECN echo.
     pub const ECE: TcpFlags = TcpFlags(0x40);
     /// Congestion window reduced.
     pub const CWR: TcpFlags = TcpFlags(0x80);
 
-    /// Whether every bit of `other` is set.
+    /// Returns true if every bit of `other` is set.
     pub fn contains(self, other: TcpFlags) -> bool {
         self.0 & other.0 == other.0
     }

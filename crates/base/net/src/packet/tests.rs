@@ -1,4 +1,4 @@
-//! What is written is read back, and what is hostile is survived.
+//! Written packets are read back; malformed packets are handled without panics.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -242,7 +242,7 @@ proptest! {
         prop_assert!(view.checksum_ok(source, destination));
         prop_assert_eq!(view.payload(), &payload[..]);
         prop_assert_eq!(TcpRepr::parse(&view), repr);
-        // The checksum sees any single bit.
+        // The checksum detects any single-bit error.
         let bit = (repr.seq.0 as usize) % (out.len() * 8);
         out[bit / 8] ^= 1 << (bit % 8);
         prop_assert_ne!(transport_checksum(source, destination, &out), 0);
@@ -279,7 +279,7 @@ proptest! {
     fn hostile_bytes_never_panic(
         mut bytes in prop::collection::vec(any::<u8>(), 0..120), shape in 0usize..4,
     ) {
-        // Some of the lengths right, so that the inner headers are reached.
+        // Some lengths are correct, so that the inner headers are parsed.
         let base = hex(SYN_ACK);
         let kept = [0, 14, 24, 34][shape].min(bytes.len());
         bytes[..kept].copy_from_slice(&base[..kept]);
