@@ -1,4 +1,4 @@
-//! The benchmark, tiny, so that it keeps working.
+//! A short run of the benchmark, so that it keeps working.
 
 #[allow(dead_code, reason = "its main is not called here")]
 #[path = "../examples/seal_speed.rs"]

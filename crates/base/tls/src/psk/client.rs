@@ -1,4 +1,4 @@
-//! The client's side.
+//! The client's side of the handshake.
 
 use unlade_net::state::TlsSnapshot;
 
@@ -13,19 +13,19 @@ use crate::keys::Keys;
 use crate::layer::RecordLayer;
 use crate::suite::{Suite, TLS13};
 
-/// A handshake from the client's side. Made with the ClientHello in `out`.
+/// A handshake from the client's side. Creating it writes the ClientHello to `out`.
 pub struct Client {
     psk: Psk,
     suite: &'static Suite,
     random: [u8; 32],
     transcript: Transcript,
     inbox: Inbox,
-    /// Keys of what we send, once there are some.
+    /// Keys of the sending direction, once they exist.
     write: Option<Keys>,
     stage: Stage,
 }
 
-/// What is awaited.
+/// The expected message.
 enum Stage {
     ServerHello { share: Share, retried: bool },
     Extensions { handshake: Handshake, traffic: Pair },
@@ -87,11 +87,11 @@ impl Client {
         Ok(())
     }
 
-    /// Takes what the server sent, and appends what is to be sent to it to `out`; gives the
-    /// connection where the handshake is complete.
+    /// Processes bytes from the server, and appends the answer to `out`; returns the connection
+    /// once the handshake is complete.
     ///
     /// # Errors
-    /// Any [`PskError`]; send `out`, which may hold an alert, and close.
+    /// Any [`PskError`]; send `out`, which may contain an alert, and close.
     pub fn advance(
         &mut self,
         input: &[u8],
@@ -153,7 +153,7 @@ impl Client {
                     None if cookie.is_empty() => {
                         return Err(PskError::illegal("a HelloRetryRequest that changes nothing"));
                     }
-                    // All but the cookie stays as it was (RFC 8446 §4.1.2).
+                    // Everything except the cookie stays unchanged (RFC 8446 §4.1.2).
                     None => share,
                 };
                 self.hello(share, cookie, true, out)

@@ -11,7 +11,7 @@ use crate::suite::Suite;
 
 type Secret = Zeroizing<Vec<u8>>;
 
-/// Handshake type of the message that stands for the first ClientHello (RFC 8446 §4.4.1).
+/// Handshake type of the synthetic message that replaces the first ClientHello (RFC 8446 §4.4.1).
 const MESSAGE_HASH: u8 = 254;
 
 fn digest_algorithm(suite: &Suite) -> &'static digest::Algorithm {
@@ -42,7 +42,7 @@ impl Transcript {
         self.0.clone().finish().as_ref().to_vec()
     }
 
-    /// After a HelloRetryRequest the first ClientHello counts as its hash.
+    /// Replaces the first ClientHello with its hash, after a HelloRetryRequest.
     pub(super) fn restart(&mut self, suite: &Suite) {
         let hash = self.hash();
         *self = Transcript::new(suite);
@@ -57,7 +57,7 @@ pub(super) struct Pair {
     pub(super) server: Secret,
 }
 
-/// What follows from the key alone.
+/// The secrets derived from the key alone.
 pub(super) struct Early {
     suite: &'static Suite,
     secret: Secret,
@@ -75,14 +75,14 @@ impl Early {
         finished(self.suite, &base, hash)
     }
 
-    /// With the Diffie-Hellman secret.
+    /// Adds the Diffie-Hellman secret.
     pub(super) fn handshake(&self, shared: &[u8]) -> Result<Handshake, RecordError> {
         let salt = derive(self.suite, &self.secret, b"derived", &empty_hash(self.suite))?;
         Ok(Handshake { suite: self.suite, secret: mac(self.suite, &salt, shared) })
     }
 }
 
-/// What follows from key and Diffie-Hellman.
+/// The secrets derived from key and Diffie-Hellman.
 pub(super) struct Handshake {
     suite: &'static Suite,
     secret: Secret,
@@ -127,7 +127,7 @@ pub(super) fn same(one: &[u8], other: &[u8]) -> bool {
     one.ct_eq(other).into()
 }
 
-/// Keys of one direction that start with this traffic secret.
+/// Makes the keys of one direction from this traffic secret.
 pub(super) fn keys(suite: &'static Suite, secret: &[u8]) -> Result<Keys, RecordError> {
     Keys::new(suite, direction(suite, secret)?)
 }

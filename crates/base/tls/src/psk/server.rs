@@ -1,4 +1,4 @@
-//! The server's side.
+//! The server's side of the handshake.
 
 use unlade_net::state::TlsSnapshot;
 
@@ -13,16 +13,16 @@ use crate::keys::Keys;
 use crate::layer::RecordLayer;
 use crate::suite::{Suite, TLS13};
 
-/// Finds the key that a client names.
+/// Finds the key for an identity of a client.
 type Lookup<'l> = dyn Fn(&[u8]) -> Option<Psk> + Send + 'l;
 
-/// A connection whose client has proved that it has the key.
+/// A connection whose client has proved possession of the key.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The record layer, with all that came behind the handshake: call
+    /// The record layer, with all bytes that followed the handshake: call
     /// [`RecordLayer::process`](crate::RecordLayer::process) before waiting for the transport.
     pub record: RecordLayer,
-    /// The name of the key that it used.
+    /// The identity of the key that the client used.
     pub identity: Vec<u8>,
 }
 
@@ -30,15 +30,15 @@ pub struct Accepted {
 pub struct Server<'l> {
     lookup: Box<Lookup<'l>>,
     inbox: Inbox,
-    /// Keys of what we send, once there are some.
+    /// Keys of the sending direction, once they exist.
     write: Option<Keys>,
     stage: Stage,
 }
 
-/// What is awaited.
+/// The expected message.
 enum Stage {
     ClientHello,
-    /// The other ClientHello that was asked for, with a share of this group.
+    /// The second ClientHello that was requested, with a share of this group.
     Retried {
         transcript: Transcript,
         suite: &'static Suite,
@@ -48,7 +48,7 @@ enum Stage {
     Over,
 }
 
-/// What the server has said, and what follows from it.
+/// The state after the server's flight, with the derived secrets.
 struct Sent {
     suite: &'static Suite,
     identity: Vec<u8>,
@@ -58,10 +58,10 @@ struct Sent {
     application: Pair,
 }
 
-/// The key that a client and this server agree on.
+/// The selected pre-shared key.
 struct Chosen {
     psk: Psk,
-    /// Its place in the client's list.
+    /// Its index in the client's list.
     index: usize,
 }
 
@@ -72,7 +72,7 @@ impl core::fmt::Debug for Server<'_> {
 }
 
 impl<'l> Server<'l> {
-    /// Waits for a client. `lookup` gives the key of an identity, where there is one.
+    /// Waits for a client. `lookup` returns the key of an identity, if there is one.
     pub fn new(lookup: impl Fn(&[u8]) -> Option<Psk> + Send + 'l) -> Server<'l> {
         Server {
             lookup: Box::new(lookup),
@@ -82,11 +82,11 @@ impl<'l> Server<'l> {
         }
     }
 
-    /// Takes what the client sent, and appends what is to be sent to it to `out`; gives the
-    /// connection where the handshake is complete.
+    /// Processes bytes from the client, and appends the answer to `out`; returns the connection
+    /// once the handshake is complete.
     ///
     /// # Errors
-    /// Any [`PskError`]; send `out`, which may hold an alert, and close.
+    /// Any [`PskError`]; send `out`, which may contain an alert, and close.
     pub fn advance(
         &mut self,
         input: &[u8],
@@ -151,7 +151,7 @@ impl<'l> Server<'l> {
         }
     }
 
-    /// The first key of the client's that is known here and whose suite it offers.
+    /// The first key in the client's list that this server has and whose suite the client offers.
     fn choose(&self, hello: &ClientHello<'_>) -> Result<Chosen, PskError> {
         let mut known = false;
         for (index, identity) in hello.identities.iter().enumerate() {
@@ -190,7 +190,7 @@ impl<'l> Server<'l> {
         if !hello.session.is_empty() {
             inbox::send_change_cipher_spec(out);
         }
-        // Nothing may be on its way behind the first ClientHello.
+        // No bytes may follow the first ClientHello.
         self.inbox.at_boundary()?;
         self.stage = Stage::Retried { transcript, suite, group };
         Ok(())
@@ -230,7 +230,7 @@ impl<'l> Server<'l> {
         flight.extend_from_slice(&finished);
         inbox::send_protected(&mut keys, &flight, out)?;
         let application = handshake.application(&transcript.hash())?;
-        // What we send from now on, an alert, is under the next key already (RFC 8446 §4.4.4).
+        // From now on sending, of an alert, uses the next key already (RFC 8446 §4.4.4).
         self.write = Some(schedule::keys(suite, &application.server)?);
         self.inbox.protect(schedule::keys(suite, &traffic.client)?)?;
         let identity = chosen.psk.identity.clone();
@@ -259,7 +259,7 @@ impl<'l> Server<'l> {
     }
 }
 
-/// The proof that the client has the key (RFC 8446 §4.2.11.2).
+/// Checks the proof that the client has the key (RFC 8446 §4.2.11.2).
 fn check_binder(
     hello: &ClientHello<'_>,
     message: &[u8],
