@@ -1,4 +1,4 @@
-//! The checks find what they are for.
+//! The checks find the problems that they are for.
 
 use std::fs;
 
@@ -62,7 +62,7 @@ fn the_product_is_without_research() {
     assert_eq!(judge(&layers, &[arrow("apps/unlade")]).len(), 1);
 }
 
-/// A whole workspace with one arrow too many.
+/// A whole workspace with one forbidden dependency.
 #[test]
 fn a_violation_in_a_workspace_is_found() {
     let root = tempfile::tempdir().unwrap();
@@ -172,7 +172,7 @@ fn a_metric_that_no_code_counts_is_found() {
     assert_eq!(metrics::declarations("stage.rs", stages), stage);
 
     assert!(metrics::uncounted(&declared, &["add(Why::Full); add(Why::Gone)"]).is_empty());
-    // Patterns, longer names and names within others count nothing.
+    // Patterns, longer names and names within other names do not count.
     let matched = "match why { Why::Full | Why::Gone => 1, Why::Fuller => 2, NoWhy::Gone => 3 }";
     let problems = metrics::uncounted(&declared, &[matched]);
     assert_eq!(problems.len(), 2, "{problems:?}");

@@ -1,4 +1,4 @@
-//! What the fuzz targets call, and the seeds they start from.
+//! The fuzz targets, and the seeds they start from.
 //!
 //! The modules are compiled into the test `xtask/tests/fuzz_seeds.rs` as well, which runs every
 //! target over the committed seeds: a crash that was found and added there stays fixed.

@@ -36,7 +36,7 @@ pub enum DecodeError {
         /// The named limit.
         limit: usize,
     },
-    /// A field holds a value that the format does not define.
+    /// A field has a value that the format does not define.
     #[error("{what}: undefined value {value}")]
     Undefined {
         /// The field.

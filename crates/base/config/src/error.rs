@@ -49,7 +49,7 @@ pub enum SettingsError {
         place: String,
         /// The key.
         key: String,
-        /// The table that holds it, as `[pool.objects]` or `[[route]]`; empty at the top level.
+        /// The table of the key, as `[pool.objects]` or `[[route]]`; empty at the top level.
         table: String,
         /// The most similar known key, or all known keys.
         advice: String,
@@ -61,7 +61,7 @@ pub enum SettingsError {
         place: String,
         /// The key.
         key: String,
-        /// The table that holds it.
+        /// The table of the key.
         table: String,
         /// The value found.
         value: String,
@@ -85,7 +85,7 @@ pub enum SettingsError {
         place: String,
         /// The key.
         key: String,
-        /// The table that holds it.
+        /// The table of the key.
         table: String,
         /// The value found and the value expected.
         message: String,

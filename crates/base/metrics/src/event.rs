@@ -274,9 +274,9 @@ events! {
     /// A device has taken over the records of a connection
     RecordsOffloaded => "unlade_backend_records_offloaded",
         "Connections whose records a device has taken over.";
-    /// The records of a connection stayed in software although there is a device
+    /// The records of a connection stayed in software although a device exists
     RecordsRefused(reason: OffloadRefusal) => "unlade_backend_records_refused",
-        "Connections whose records stayed in software although there is a device, by reason.";
+        "Connections whose records stayed in software although a device exists, by reason.";
     /// The records of a connection were taken back, so that it could move
     RecordsTakenBack => "unlade_backend_records_taken_back",
         "Connections whose records were taken back from the device, to give the connection back.";

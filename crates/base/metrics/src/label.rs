@@ -270,7 +270,7 @@ labels! {
 }
 
 labels! {
-    /// The reason why the records of a connection stay in software although there is a device.
+    /// The reason why the records of a connection stay in software although a device exists.
     OffloadRefusal: "reason" {
         /// The device has not seen its start, or has too many connections.
         Unknown => "unknown",

@@ -173,7 +173,7 @@ impl Stream {
         Ok(())
     }
 
-    /// True where a device seals what is written.
+    /// Returns true if a device seals the written bytes.
     pub fn is_offloaded(&self) -> bool {
         self.carried.as_ref().is_some_and(|carried| carried.seals())
     }

@@ -552,7 +552,7 @@ fn set_socket_options(fd: BorrowedFd<'_>, options: &SocketOptions) -> Result<(),
     Ok(())
 }
 
-/// Closes a connection with a RST (SO_LINGER 0), which tells the peer at once.
+/// Closes a connection with a RST (SO_LINGER 0), which notifies the peer at once.
 ///
 /// # Errors
 /// The kernel's.

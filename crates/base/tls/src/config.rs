@@ -116,8 +116,8 @@ pub fn server_config_with_resolver(
     config.ignore_client_order = true;
     config.enable_secret_extraction = true;
     config.key_log = Arc::new(CaptureSecrets);
-    // Early data could be replayed to the application, and has its own keys, which are not
-    // extracted.
+    // Early data could be a replay, because it precedes the proof that the client is live, and has
+    // its own keys, which are not extracted.
     config.max_early_data_size = 0;
     // Tickets are sent with the handshake's last flight, before extraction. They are sealed for
     // this process (no state to look up, no lock between cores); one is enough for a client that

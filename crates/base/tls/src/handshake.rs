@@ -27,9 +27,9 @@ const STATES_MAX: usize = 64;
 /// The progress of a handshake.
 #[derive(Debug)]
 pub enum Progress {
-    /// More bytes from the client are needed; send what is in `out` first.
+    /// More bytes from the client are needed; send the content of `out` first.
     NeedsInput,
-    /// Done; send what is in `out`.
+    /// Complete; send the content of `out`.
     Complete(Box<Established>),
 }
 

@@ -39,7 +39,7 @@
 //!         break established;
 //!     }
 //! };
-//! // Elsewhere, from what was shipped over an encrypted channel:
+//! // On another host, from a snapshot that was sent over an encrypted channel:
 //! let mut record = RecordLayer::from_snapshot(&established.record.to_snapshot())?;
 //! let mut out = Vec::new();
 //! record.seal(b"HTTP/1.1 204 No Content\r\n\r\n", &mut out)?;

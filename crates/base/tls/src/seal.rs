@@ -45,7 +45,7 @@ impl Layout {
         self.sealed_bytes_of(self.plaintext_bytes)
     }
 
-    /// The length of the records that hold `plaintext_bytes`, bytes.
+    /// The length of the records that contain `plaintext_bytes`, bytes.
     pub fn sealed_bytes_of(&self, plaintext_bytes: usize) -> usize {
         let records = plaintext_bytes.div_ceil(PLAINTEXT_BYTES_MAX);
         plaintext_bytes + records * self.overhead_bytes()
