@@ -42,7 +42,7 @@ const UNSAFE: [&str; 7] = [
 
 /// A dependency of one member of the workspace on another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arrow {
+pub struct Dependency {
     /// The crate with the dependency.
     pub from: String,
     /// The crate it depends on.
@@ -60,7 +60,7 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
     let page = root.join("ARCHITECTURE.md");
     let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
     let layers = table(&text)?;
-    let mut problems = judge(&layers, &arrows(root, &metadata));
+    let mut problems = violations(&layers, &arrows(root, &metadata));
     let members = metadata.workspace_packages();
     let names: Vec<String> = members.iter().map(|member| place(root, member)).collect();
     for (package, name) in members.iter().zip(&names) {
@@ -127,14 +127,14 @@ pub fn table(text: &str) -> Result<BTreeMap<String, u32>> {
     }
 }
 
-fn arrows(root: &Path, metadata: &Metadata) -> Vec<Arrow> {
+fn arrows(root: &Path, metadata: &Metadata) -> Vec<Dependency> {
     let members: Vec<&Package> = metadata.workspace_packages();
     let places: BTreeMap<&str, String> =
         members.iter().map(|member| (member.name.as_str(), place(root, member))).collect();
     let of = |package: &&Package| {
         let from = place(root, package);
         let arrow = |dependency: &cargo_metadata::Dependency| {
-            Some(Arrow {
+            Some(Dependency {
                 from: from.clone(),
                 to: places.get(dependency.name.as_str())?.clone(),
                 test_only: dependency.kind == DependencyKind::Development,
@@ -146,9 +146,9 @@ fn arrows(root: &Path, metadata: &Metadata) -> Vec<Arrow> {
 }
 
 /// The arrows that point up or sideways, at a crate outside the layers, or into another product.
-pub fn judge(layers: &BTreeMap<String, u32>, arrows: &[Arrow]) -> Vec<String> {
+pub fn violations(layers: &BTreeMap<String, u32>, arrows: &[Dependency]) -> Vec<String> {
     let mut problems = Vec::new();
-    for Arrow { from, to, test_only } in arrows {
+    for Dependency { from, to, test_only } in arrows {
         let is_below = match (layers.get(from), layers.get(to)) {
             (_, None) => false,
             (None, Some(_)) => true,

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use xtask::layers::{Arrow, judge, table};
+use xtask::layers::{Dependency, table, violations};
 use xtask::{documents, metrics, tidy};
 
 const TABLE: &str = "\
@@ -16,8 +16,8 @@ const TABLE: &str = "\
 ";
 
 fn judged(from: &str, to: &str, test_only: bool) -> usize {
-    let arrow = Arrow { from: from.to_owned(), to: to.to_owned(), test_only };
-    judge(&table(TABLE).unwrap(), &[arrow]).len()
+    let arrow = Dependency { from: from.to_owned(), to: to.to_owned(), test_only };
+    violations(&table(TABLE).unwrap(), &[arrow]).len()
 }
 
 #[test]
@@ -53,13 +53,13 @@ fn the_product_is_without_research() {
 | L4 | | | | | `tcp` | |",
     );
     let layers = table(&raised).unwrap();
-    let arrow = |from: &str| Arrow {
+    let arrow = |from: &str| Dependency {
         from: from.to_owned(),
         to: "research/tcp".to_owned(),
         test_only: false,
     };
-    assert!(judge(&layers, &[arrow("apps/unlade-lab")]).is_empty());
-    assert_eq!(judge(&layers, &[arrow("apps/unlade")]).len(), 1);
+    assert!(violations(&layers, &[arrow("apps/unlade-lab")]).is_empty());
+    assert_eq!(violations(&layers, &[arrow("apps/unlade")]).len(), 1);
 }
 
 /// A whole workspace with one forbidden dependency.

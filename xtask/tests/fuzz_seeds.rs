@@ -6,20 +6,20 @@
 use std::fs;
 use std::path::PathBuf;
 
-#[path = "../../tests/fuzz/src/bump.rs"]
-mod bump;
+#[path = "../../tests/fuzz/src/chunks.rs"]
+mod chunks;
 #[path = "../../tests/fuzz/src/guest.rs"]
 mod guest;
 #[path = "../../tests/fuzz/src/initiator.rs"]
 mod initiator;
+#[path = "../../tests/fuzz/src/inline_device.rs"]
+mod inline_device;
 #[path = "../../tests/fuzz/src/lines.rs"]
 mod lines;
 #[path = "../../tests/fuzz/src/nvme.rs"]
 mod nvme;
 #[path = "../../tests/fuzz/src/pdus.rs"]
 mod pdus;
-#[path = "../../tests/fuzz/src/pieces.rs"]
-mod pieces;
 #[path = "../../tests/fuzz/src/presume.rs"]
 mod presume;
 #[path = "../../tests/fuzz/src/seeds.rs"]

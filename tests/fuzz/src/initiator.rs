@@ -43,10 +43,10 @@ fn queue(choice: u8) -> Queue<u8> {
 }
 
 /// All observable results of a queue that received `bytes` in chunks.
-fn outcome(choice: u8, bytes: &[u8], piece_bytes: usize) -> String {
+fn outcome(choice: u8, bytes: &[u8], chunk_bytes: usize) -> String {
     let mut queue = queue(choice);
     let mut seen = String::new();
-    for piece in bytes.chunks(piece_bytes) {
+    for piece in bytes.chunks(chunk_bytes) {
         let received = queue.receive(&mut Input::plain(piece));
         // Requested bytes leave at once, so that their timing does not matter.
         let sent: Vec<u8> = queue.outgoing().flatten().copied().collect();
@@ -132,12 +132,12 @@ fn key() -> Psk {
 /// The first byte selects the receiving end, and how the bytes arrive.
 pub fn psk(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
-    let piece_bytes = 1 + usize::from(choice >> 1);
-    let ends = |piece_bytes: usize| {
+    let chunk_bytes = 1 + usize::from(choice >> 1);
+    let ends = |chunk_bytes: usize| {
         let mut out = Vec::new();
         let mut client = Client::new(key(), &mut out).expect("a key");
         let mut server = Server::new(|name: &[u8]| (name == key().identity).then(key));
-        for piece in bytes.chunks(piece_bytes) {
+        for piece in bytes.chunks(chunk_bytes) {
             let failed = match choice & 1 {
                 0 => server.advance(piece, &mut out).map(|done| assert!(done.is_none())).is_err(),
                 _ => client.advance(piece, &mut out).map(|done| assert!(done.is_none())).is_err(),
@@ -150,7 +150,7 @@ pub fn psk(data: &[u8]) {
     };
     // An attacker without the key completes the handshake at neither end, and fails in the same
     // way however its bytes arrive.
-    assert_eq!(ends(piece_bytes), ends(usize::MAX));
+    assert_eq!(ends(chunk_bytes), ends(usize::MAX));
 }
 
 /// A ClientHello with a wrong binder, and a HelloRetryRequest.

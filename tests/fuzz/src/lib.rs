@@ -4,13 +4,13 @@
 //! target over the committed seeds: a crash that was found and added there stays fixed.
 #![forbid(unsafe_code)]
 
-mod bump;
+mod inline_device;
 mod guest;
 mod initiator;
 mod lines;
 mod nvme;
 mod pdus;
-mod pieces;
+mod chunks;
 mod presume;
 pub mod seeds;
 mod storage;

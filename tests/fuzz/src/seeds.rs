@@ -78,8 +78,8 @@ pub fn all() -> Vec<Seed> {
     for (name, text) in RESP_REQUESTS {
         add("resp_request", name, text.as_bytes().to_vec());
     }
-    for (name, script) in piece_scripts() {
-        add("aead_pieces", name, script);
+    for (name, script) in chunk_scripts() {
+        add("aead_chunks", name, script);
     }
     for (name, content) in super::nvme::seeds() {
         add("nvme_pdu", name, content);
@@ -102,14 +102,14 @@ pub fn all() -> Vec<Seed> {
     for (name, content) in super::storage::storage_seeds() {
         add("nic_storage", name, content);
     }
-    for (name, script) in super::bump::scripts() {
-        add("bump", name, script);
+    for (name, script) in super::inline_device::scripts() {
+        add("inline_device", name, script);
     }
     seeds
 }
 
 /// A short message in one chunk, and one of many blocks that is cut near their edges.
-fn piece_scripts() -> [(&'static str, Vec<u8>); 2] {
+fn chunk_scripts() -> [(&'static str, Vec<u8>); 2] {
     let mut many = vec![0x71, 13, 0, 15, 0, 16, 0, 17, 1, 0, 1, 1, 2, 90, 2, 91];
     many.extend((0..13 + 800_u32).map(|byte| (byte * 7) as u8));
     [("short", b"\x00\x05headr0123456789".to_vec()), ("many-blocks", many)]

@@ -60,12 +60,12 @@ fn give(reader: &mut Reader, given: &mut usize) {
 
 /// All observable results of an initiator that received `bytes` in chunks; `lent`: a device has
 /// the buffer, places nothing, and returns it on request.
-fn outcome(choice: u8, bytes: &[u8], piece_bytes: usize, lent: bool) -> String {
+fn outcome(choice: u8, bytes: &[u8], chunk_bytes: usize, lent: bool) -> String {
     let mut reader = reader(choice);
     let mut device = if lent { reader.lend(READ) } else { None };
     let (mut seq, mut given, mut ended) = (START, 0, String::new());
     let mut finished = Vec::new();
-    for piece in bytes.chunks(piece_bytes) {
+    for piece in bytes.chunks(chunk_bytes) {
         let chunk = Chunk::Opened(Bytes::copy_from_slice(piece));
         let mut received = reader.receive(seq, chunk);
         seq = seq + piece.len() as u32;
@@ -99,8 +99,8 @@ fn outcome(choice: u8, bytes: &[u8], piece_bytes: usize, lent: bool) -> String {
 pub fn nic_storage(data: &[u8]) {
     let Some((&choice, bytes)) = data.split_first() else { return };
     let whole = outcome(choice, bytes, usize::MAX, false);
-    for (piece_bytes, lent) in [(1, false), (usize::MAX, true), (13, choice & LENT != 0)] {
-        let other = outcome(choice, bytes, piece_bytes, lent);
+    for (chunk_bytes, lent) in [(1, false), (usize::MAX, true), (13, choice & LENT != 0)] {
+        let other = outcome(choice, bytes, chunk_bytes, lent);
         let waits = whole.contains("Transfers") || whole.contains("Short");
         assert!(whole == other || waits, "{whole} and {other}");
     }

@@ -16,13 +16,13 @@ use unlade_net::packet::{
     classify, classify_ip,
 };
 
-pub use super::bump::bump;
+pub use super::chunks::aead_chunks;
 pub use super::guest::guest;
 pub use super::initiator::{nvme_initiator, psk};
+pub use super::inline_device::inline_device;
 pub use super::lines::copyd_lines;
 pub use super::nvme::nvme_pdu;
 pub use super::pdus::{offload_pdus, offload_rx};
-pub use super::pieces::aead_pieces;
 pub use super::presume::offload_presume;
 pub use super::storage::nic_storage;
 pub use super::tcp::{tcp_connection, tcp_header};
@@ -46,7 +46,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("channel_word", channel_word),
     ("parcel", parcel),
     ("resp_request", resp_request),
-    ("aead_pieces", aead_pieces),
+    ("aead_chunks", aead_chunks),
     ("tcp_header", tcp_header),
     ("tcp_connection", tcp_connection),
     ("nvme_pdu", nvme_pdu),
@@ -55,7 +55,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("offload_pdus", offload_pdus),
     ("offload_presume", offload_presume),
     ("offload_rx", offload_rx),
-    ("bump", bump),
+    ("inline_device", inline_device),
     ("nic_storage", nic_storage),
     ("guest", guest),
     ("trace_rows", trace_rows),

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use crate::SettingsError;
-use crate::locate::{Place, locate};
+use crate::locate::{KeyLocation, locate};
 
 /// Most bytes of a configuration file.
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -48,7 +48,7 @@ fn explain(text: &str, origin: &str, error: &toml::de::Error) -> SettingsError {
         None => origin.to_owned(),
     };
     let message = error.message().to_owned();
-    let Some(Place { table, key }) = locate(text, offset) else {
+    let Some(KeyLocation { table, key }) = locate(text, offset) else {
         return SettingsError::Syntax { place, message };
     };
     let mut words = message.split('`').skip(1).step_by(2).map(str::to_owned);

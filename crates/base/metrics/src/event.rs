@@ -104,7 +104,7 @@ events! {
     Request(mode: Mode) => "unlade_lb_requests",
         "Requests answered, by the path of the answer.";
     /// A request was refused because a server may have executed it
-    RequestInDoubt => "unlade_lb_requests_in_doubt",
+    RequestAmbiguous => "unlade_lb_requests_in_doubt",
         "Requests refused with 502: a server that stopped answering may have executed them already.";
     /// A request matched no route
     RequestUnrouted => "unlade_lb_requests_unrouted",
@@ -391,13 +391,13 @@ events! {
     HostioStreamed => "unlade_hostio_bodies_streamed",
         "Bodies sent to the store while the function was sending them, repeated ones included.";
     /// A function was asked to send a body once more
-    HostioAgain => "unlade_hostio_bodies_again",
+    HostioBodyRepeated => "unlade_hostio_bodies_again",
         "Bodies that functions were asked to send once more after a failure.";
     /// A read was answered from a pending write
     HostioOverlay => "unlade_hostio_overlay_reads",
         "Reads answered from a write that was not durable yet.";
     /// A session ended because its guest violated the protocol
-    HostioNonsense => "unlade_hostio_sessions_refused",
+    HostioProtocolViolation => "unlade_hostio_sessions_refused",
         "Sessions ended because the guest violated the protocol.";
     /// A guest sent its greeting
     HostioGreeting => "unlade_hostio_greetings",

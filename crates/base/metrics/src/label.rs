@@ -275,11 +275,11 @@ labels! {
         /// The device has not seen its start, or has too many connections.
         Unknown => "unknown",
         /// The device has it already.
-        Twice => "twice",
+        Duplicate => "twice",
         /// The device has ended.
         Gone => "gone",
         /// The device does not support its cipher suite or its state.
-        Unsuited => "unsuited",
+        Unsupported => "unsuited",
         /// Its socket could not be bound to the device's interface.
         Unbound => "unbound",
     }

@@ -24,7 +24,7 @@ pub use label::{
     AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, HEAD_REASONS, Health,
     Mode, OffloadRefusal, PrefetchEnd, RefusedConnection, StatusClass, Trigger, UpstreamFailure,
 };
-pub use registry::{Held, Meter, Role};
+pub use registry::{GaugeGuard, Meter, Role};
 pub use render::render_each;
 pub use stage::Stage;
 

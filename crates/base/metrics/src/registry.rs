@@ -157,16 +157,16 @@ impl Meter {
 
 /// One unit of a gauge, counted while this value exists.
 #[derive(Debug)]
-pub struct Held {
+pub struct GaugeGuard {
     meter: Arc<Meter>,
     gauge: Gauge,
 }
 
-impl Held {
+impl GaugeGuard {
     /// Adds one to `gauge`; dropping the value subtracts it again.
-    pub fn new(meter: Arc<Meter>, gauge: Gauge) -> Held {
+    pub fn new(meter: Arc<Meter>, gauge: Gauge) -> GaugeGuard {
         meter.gauge_add(gauge, 1);
-        Held { meter, gauge }
+        GaugeGuard { meter, gauge }
     }
 
     /// Moves the unit from its current gauge to `gauge`.
@@ -179,7 +179,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.meter.gauge_add(self.gauge, -1);
     }

@@ -118,7 +118,7 @@ impl<C> Watch<C> {
 
 /// The request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum SignalAction {
     /// SIGTERM or SIGINT.
     End,
     /// SIGHUP.
@@ -141,11 +141,11 @@ impl Signals {
         })
     }
 
-    pub(crate) async fn next(&mut self) -> Asked {
+    pub(crate) async fn next(&mut self) -> SignalAction {
         tokio::select! {
-            _ = self.terminate.recv() => Asked::End,
-            _ = self.interrupt.recv() => Asked::End,
-            _ = self.hangup.recv() => Asked::Reload,
+            _ = self.terminate.recv() => SignalAction::End,
+            _ = self.interrupt.recv() => SignalAction::End,
+            _ = self.hangup.recv() => SignalAction::Reload,
         }
     }
 }

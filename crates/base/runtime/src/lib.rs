@@ -5,7 +5,7 @@
 //! - [`listen`]: its sockets, one listener per worker; [`holder`]: the process that uses an
 //! address;
 //! - [`workers`]: a thread per core, each with its own runtime; a request never crosses threads;
-//! - [`beat`]: a common tick for periodic work;
+//! - [`ticker`]: a common tick for periodic work;
 //! - [`control`]: run, drain, stop, reload, for all workers;
 //! - [`admin`]: `/metrics`, `/healthz`, `/version`, on their own thread;
 //! - [`handshake`]: from an accepted socket to an established TLS connection;
@@ -18,18 +18,18 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
-pub mod beat;
-mod carried;
 pub mod control;
 pub mod descriptors;
 pub mod handshake;
 pub mod holder;
 pub mod listen;
 pub mod logs;
+mod offloaded;
 pub mod restart;
 mod stall;
 pub mod stream;
 pub mod system;
+pub mod ticker;
 pub mod workers;
 
 pub use control::{Control, Phase, Watch};

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// A component that ran for at least this long is restarted with the shortest pause.
-const LONG_LIFE: Duration = Duration::from_secs(10);
+const STABLE_RUN_MIN: Duration = Duration::from_secs(10);
 
 /// Pauses between runs: doubled after each short run.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +27,7 @@ impl Restarts {
     }
 
     fn after(&mut self, life: Duration) -> Duration {
-        if life >= LONG_LIFE {
+        if life >= STABLE_RUN_MIN {
             self.pause = PAUSE_MIN;
         }
         let pause = self.pause;
@@ -45,7 +45,7 @@ mod tests {
         let mut restarts = Restarts::default();
         let pauses: Vec<_> = (0..9).map(|_| restarts.after(Duration::ZERO).as_millis()).collect();
         assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        assert_eq!(restarts.after(LONG_LIFE), PAUSE_MIN);
+        assert_eq!(restarts.after(STABLE_RUN_MIN), PAUSE_MIN);
         assert_eq!(restarts.after(Duration::ZERO), PAUSE_MIN * 2);
     }
 }

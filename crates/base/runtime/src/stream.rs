@@ -18,8 +18,8 @@ use unlade_sys::repair;
 use unlade_tls::RecordLayer;
 use unlade_tls::device::{Begin, Device, Offer, Refused};
 
-pub use crate::carried::TakeBack;
-use crate::carried::{Carried, Transport};
+pub use crate::offloaded::TakeBack;
+use crate::offloaded::{OffloadedStream, Transport};
 use crate::stall;
 
 /// Buffer size of a read from a TLS transport.
@@ -47,7 +47,7 @@ pub struct Stream {
     tcp: TcpStream,
     record: Option<Box<RecordLayer>>,
     /// The device's state, if a device has taken the records over.
-    carried: Option<Box<Carried>>,
+    offloaded: Option<Box<OffloadedStream>>,
     /// Plaintext read and not consumed is `input[start..]`.
     input: Vec<u8>,
     start: usize,
@@ -111,7 +111,7 @@ impl Stream {
             local,
             tcp: parts.tcp,
             record: parts.record,
-            carried: None,
+            offloaded: None,
             input: parts.input,
             start: 0,
             sealed: Vec::new(),
@@ -146,25 +146,25 @@ impl Stream {
         begin: Begin,
         (read_bytes, written_bytes): (u64, u64),
     ) -> Result<(), Refused> {
-        let suited = !self.has_ended() && self.carried.is_none();
+        let suited = !self.has_ended() && self.offloaded.is_none();
         let Some(record) = self.record.as_deref_mut().filter(|_| suited) else {
-            return Err(Refused::Unsuited);
+            return Err(Refused::Unsupported);
         };
         if !record.is_movable() || record.is_within_message() {
-            return Err(Refused::Unsuited);
+            return Err(Refused::Unsupported);
         }
-        let Some((read, write)) = record.device_keys() else { return Err(Refused::Unsuited) };
+        let Some((read, write)) = record.device_keys() else { return Err(Refused::Unsupported) };
         let bound = SockRef::from(&self.tcp).bind_device(Some(device.interface().as_bytes()));
         bound.map_err(|_| Refused::Unbound)?;
         let name = FlowKey::new(self.local, self.peer);
         let unopened_bytes = record.incoming_bytes() as u64;
         let offer = Offer { name, begin, read, write, unopened_bytes, written_bytes, read_bytes };
-        let mut carried = Carried::new(device.create(offer).await?);
+        let mut offloaded = OffloadedStream::new(device.create(offer).await?);
         record.leave_sealing();
         let unopened = record.take_incoming().unwrap_or_default();
         // If the record layer refuses these bytes, it reports the error at the next read too.
-        let received = carried.receive_read(record, &unopened, &mut self.input);
-        self.carried = Some(Box::new(carried));
+        let received = offloaded.receive_read(record, &unopened, &mut self.input);
+        self.offloaded = Some(Box::new(offloaded));
         let received = received.unwrap_or_default();
         self.ended |= received.close_notify;
         if received.output_pending {
@@ -175,7 +175,7 @@ impl Stream {
 
     /// Returns true if a device seals the written bytes.
     pub fn is_offloaded(&self) -> bool {
-        self.carried.as_ref().is_some_and(|carried| carried.seals())
+        self.offloaded.as_ref().is_some_and(|offloaded| offloaded.seals())
     }
 
     /// Takes the records back from the device, as far as possible now: a connection can be taken
@@ -187,21 +187,21 @@ impl Stream {
     /// The socket's, the peer's, or the device has ended; the connection cannot continue.
     pub async fn take_back(&mut self) -> io::Result<TakeBack> {
         let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
-        let (Some(carried), Some(record)) =
-            (self.carried.as_deref_mut(), self.record.as_deref_mut())
+        let (Some(offloaded), Some(record)) =
+            (self.offloaded.as_deref_mut(), self.record.as_deref_mut())
         else {
             return Ok(TakeBack::Done);
         };
-        if carried.seals() {
-            carried.flush(transport, record).await?;
+        if offloaded.seals() {
+            offloaded.flush(transport, record).await?;
         }
         let before = self.input.len();
-        let (back, ended) = carried.take_back(&self.tcp, record, &mut self.input).await?;
+        let (back, ended) = offloaded.take_back(&self.tcp, record, &mut self.input).await?;
         let owes = record.output_pending();
         self.received_bytes += (self.input.len() - before) as u64;
         self.ended |= ended;
         if back == TakeBack::Done {
-            self.carried = None;
+            self.offloaded = None;
         }
         if back != TakeBack::Unacknowledged && owes {
             self.flush_control().await;
@@ -320,7 +320,7 @@ impl Stream {
             self.input.drain(..self.start);
             self.start = 0;
         }
-        match (self.record.is_some(), self.carried.is_some()) {
+        match (self.record.is_some(), self.offloaded.is_some()) {
             (false, _) => self.fill_plain().await,
             (true, false) => self.fill_tls().await,
             (true, true) => self.fill_carried().await,
@@ -329,13 +329,13 @@ impl Stream {
 
     async fn fill_carried(&mut self) -> io::Result<usize> {
         loop {
-            let (Some(carried), Some(record)) =
-                (self.carried.as_deref_mut(), self.record.as_deref_mut())
+            let (Some(offloaded), Some(record)) =
+                (self.offloaded.as_deref_mut(), self.record.as_deref_mut())
             else {
                 return Ok(0);
             };
             let before = self.input.len();
-            let (got, received) = carried.read(&mut self.tcp, record, &mut self.input).await?;
+            let (got, received) = offloaded.read(&mut self.tcp, record, &mut self.input).await?;
             let count = self.input.len() - before;
             let received = match received {
                 Ok(received) => received,
@@ -424,8 +424,9 @@ impl Stream {
     async fn flush_control(&mut self) {
         let Some(record) = self.record.as_deref_mut() else { return };
         let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
-        if let Some(carried) = self.carried.as_deref_mut().filter(|carried| carried.seals()) {
-            let _ = carried.flush(transport, record).await;
+        if let Some(offloaded) = self.offloaded.as_deref_mut().filter(|offloaded| offloaded.seals())
+        {
+            let _ = offloaded.flush(transport, record).await;
             return;
         }
         let mut out = Vec::new();
@@ -439,15 +440,15 @@ impl Stream {
     /// # Errors
     /// The socket's.
     pub async fn write_all(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
-        let offloaded = self.is_offloaded();
+        let is_offloaded = self.is_offloaded();
         match self.record.as_deref_mut() {
             None => write_transport(&self.tcp, self.stall_limit, bytes, more).await?,
-            Some(_) if offloaded => {
+            Some(_) if is_offloaded => {
                 let mut chunks = bytes.chunks(FILE_CHUNK_BYTES).peekable();
                 while let Some(mut chunk) = chunks.next() {
                     let (bytes, more) = (chunk.len(), more || chunks.peek().is_some());
                     let mut fill = |out: &mut [u8]| Read::read_exact(&mut chunk, out);
-                    self.send_carried(bytes, &mut fill, more).await?;
+                    self.send_offloaded(bytes, &mut fill, more).await?;
                 }
             }
             Some(record) => {
@@ -508,7 +509,7 @@ impl Stream {
                 result
             };
             if self.is_offloaded() {
-                self.send_carried(chunk, &mut read, more).await?;
+                self.send_offloaded(chunk, &mut read, more).await?;
                 continue;
             }
             let Some(record) = self.record.as_deref_mut() else { return Ok(()) };
@@ -521,16 +522,16 @@ impl Stream {
     }
 
     /// Sends records that the device seals.
-    async fn send_carried(
+    async fn send_offloaded(
         &mut self,
         bytes: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> io::Result<()>,
         more: bool,
     ) -> io::Result<()> {
         let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
-        match (self.carried.as_deref_mut(), self.record.as_deref_mut()) {
-            (Some(carried), Some(record)) => {
-                carried.send(transport, record, bytes, fill, more).await
+        match (self.offloaded.as_deref_mut(), self.record.as_deref_mut()) {
+            (Some(offloaded), Some(record)) => {
+                offloaded.send(transport, record, bytes, fill, more).await
             }
             _ => Ok(()),
         }
@@ -541,12 +542,12 @@ impl Stream {
     /// # Errors
     /// The socket's.
     pub async fn shutdown(&mut self) -> io::Result<()> {
-        let offloaded = self.is_offloaded();
-        if let (true, Some(carried), Some(record)) =
-            (offloaded, self.carried.as_deref_mut(), self.record.as_deref_mut())
+        let is_offloaded = self.is_offloaded();
+        if let (true, Some(offloaded), Some(record)) =
+            (is_offloaded, self.offloaded.as_deref_mut(), self.record.as_deref_mut())
         {
             let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
-            carried.close_notify(transport, record).await?;
+            offloaded.close_notify(transport, record).await?;
         } else if let Some(record) = self.record.as_deref_mut() {
             self.sealed.clear();
             record.take_output(&mut self.sealed);

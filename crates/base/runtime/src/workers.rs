@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
-use crate::control::{Asked, Control, Phase, Signals, Watch};
+use crate::control::{Control, Phase, SignalAction, Signals, Watch};
 
 /// Most workers of a process.
 pub const WORKERS_MAX: usize = 256;
@@ -307,12 +307,12 @@ where
                 }
             }
             asked = next_signal(&mut signals) => match asked {
-                Asked::Reload => apply_reload(control, &mut reload),
-                Asked::End if seen == Phase::Running => {
+                SignalAction::Reload => apply_reload(control, &mut reload),
+                SignalAction::End if seen == Phase::Running => {
                     tracing::info!(timeout = ?config.drain_timeout, "draining");
                     control.drain();
                 }
-                Asked::End => control.stop(),
+                SignalAction::End => control.stop(),
             },
             () = past(&mut watch, seen) => {}
             () = at(deadline) => {
@@ -345,7 +345,7 @@ fn apply_reload<C, Q: fmt::Display>(
     }
 }
 
-async fn next_signal(signals: &mut Option<Signals>) -> Asked {
+async fn next_signal(signals: &mut Option<Signals>) -> SignalAction {
     match signals {
         Some(signals) => signals.next().await,
         None => std::future::pending().await,

@@ -37,9 +37,9 @@ const TIMESTAMP_STEPS: [u32; 2] = [50, 50_000];
 /// Largest buffer of a send queue.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
 /// Most attempts to read a receive queue that still receives packets.
-const LOOKS_MAX: u32 = 8;
+const READ_ATTEMPTS_MAX: u32 = 8;
 /// Smallest part of a queue that is offered to the kernel before giving up.
-const QUEUE_PIECE_BYTES_MIN: usize = 1024;
+const QUEUE_CHUNK_BYTES_MIN: usize = 1024;
 
 /// `struct tcp_repair_window`.
 #[derive(Clone, Copy)]
@@ -292,7 +292,7 @@ fn read_receive_queue(
     let end = || get_u32(fd, libc::TCP_QUEUE_SEQ).at("TCP_QUEUE_SEQ").map(SeqNumber);
     set_tcp(fd, libc::TCP_REPAIR_QUEUE, TCP_RECV_QUEUE).at("TCP_REPAIR_QUEUE")?;
     let mut before = end()?;
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..READ_ATTEMPTS_MAX {
         let bytes = queued(fd, libc::FIONREAD).at("SIOCINQ")?;
         let after = end()?;
         // A packet arrived in between: number and length are inconsistent.
@@ -528,7 +528,7 @@ fn write_queue(fd: BorrowedFd<'_>, mut content: &[u8]) -> Result<(), RepairError
         match rustix::net::send(fd, part, rustix::net::SendFlags::NOSIGNAL) {
             Ok(count) => content = &content[count..],
             Err(rustix::io::Errno::INTR) => {}
-            Err(_) if piece > QUEUE_PIECE_BYTES_MIN => piece /= 2,
+            Err(_) if piece > QUEUE_CHUNK_BYTES_MIN => piece /= 2,
             Err(errno) => return Err(errno).at("restoring a queue"),
         }
     }

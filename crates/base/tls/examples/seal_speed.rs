@@ -30,7 +30,7 @@ pub const SUITES: [SupportedCipherSuite; 4] = [
 ];
 
 /// The methods, in the order in which they run.
-const WAYS: [(&str, &str); 6] = [
+const METHODS: [(&str, &str); 6] = [
     ("seal", "offload"),
     ("seal_in_place", "offload"),
     ("seal", "rustls-buffered"),
@@ -148,8 +148,8 @@ impl Bench {
     }
 
     /// Runs one turn of one method; returns its duration in seconds. Its input is made before.
-    fn turn(&mut self, way: usize) -> f64 {
-        match WAYS[way] {
+    fn turn(&mut self, method: usize) -> f64 {
+        match METHODS[method] {
             ("seal", "offload") => {
                 let start = Instant::now();
                 self.out.clear();
@@ -246,11 +246,11 @@ fn main() {
 /// per round.
 pub fn measure(suite: SupportedCipherSuite, rounds: usize, turns: usize) -> Vec<String> {
     let mut bench = Bench::new(suite);
-    let mut speeds: [Vec<f64>; WAYS.len()] = Default::default();
+    let mut speeds: [Vec<f64>; METHODS.len()] = Default::default();
     // The first round warms up buffers and the allocator and is not counted.
     for round in 0..=rounds {
-        for (way, speeds) in speeds.iter_mut().enumerate() {
-            let seconds: f64 = (0..turns).map(|_| bench.turn(way)).sum();
+        for (method, speeds) in speeds.iter_mut().enumerate() {
+            let seconds: f64 = (0..turns).map(|_| bench.turn(method)).sum();
             if round > 0 {
                 speeds.push((TURN_BYTES * turns) as f64 / seconds);
             }
@@ -269,5 +269,5 @@ pub fn measure(suite: SupportedCipherSuite, rounds: usize, turns: usize) -> Vec<
             median / f64::from(1 << 30),
         )
     };
-    WAYS.into_iter().zip(speeds).map(line).collect()
+    METHODS.into_iter().zip(speeds).map(line).collect()
 }

@@ -93,7 +93,7 @@ fn join(
         return Err(HandshakeError::Internal("no suite was agreed on".into()));
     };
     let suite = Suite::find(version.into(), suite.suite().into())
-        .ok_or_else(|| HandshakeError::Config("a suite that cannot be carried on".into()))?;
+        .ok_or_else(|| HandshakeError::Config("an unsupported cipher suite".into()))?;
     let captured = core::mem::take(&mut *log.0.lock().unwrap_or_else(PoisonError::into_inner));
     let one = |extracted: (u64, ConnectionTrafficSecrets), secret: Option<&Vec<u8>>| {
         direction(suite, extracted, secret)

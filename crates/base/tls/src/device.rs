@@ -126,13 +126,13 @@ pub enum Refused {
     Unknown,
     /// The device already has the connection.
     #[error("the device has the connection already; records stay in software")]
-    Twice,
+    Duplicate,
     /// The device has ended.
     #[error("the device has ended; records stay in software")]
     Gone,
     /// The device does not support the cipher suite, or a handshake message has arrived in part.
     #[error("the device cannot go on with these records; they stay in software")]
-    Unsuited,
+    Unsupported,
     /// The socket could not be bound to the device's interface.
     #[error("the socket is not bound to the device's interface; records stay in software")]
     Unbound,

@@ -286,7 +286,7 @@ impl Handshake {
             return Err(HandshakeError::Internal("no suite was agreed on".into()));
         };
         let suite = Suite::find(version.into(), suite.suite().into())
-            .ok_or_else(|| HandshakeError::Config("a suite that cannot be carried on".into()))?;
+            .ok_or_else(|| HandshakeError::Config("an unsupported cipher suite".into()))?;
         let (secrets, _) = connection
             .dangerous_into_kernel_connection()
             .map_err(|error| HandshakeError::Internal(error.to_string()))?;
@@ -317,7 +317,7 @@ pub(crate) fn direction(
         ConnectionTrafficSecrets::Aes128Gcm { key, iv }
         | ConnectionTrafficSecrets::Aes256Gcm { key, iv }
         | ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (key, iv),
-        _ => return Err(HandshakeError::Config("an AEAD that cannot be carried on".into())),
+        _ => return Err(HandshakeError::Config("an unsupported AEAD".into())),
     };
     if !suite.is_13() {
         let iv = iv

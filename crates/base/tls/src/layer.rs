@@ -43,8 +43,8 @@ pub struct RecordLayer {
     incoming: Vec<u8>,
     /// Offset in `incoming` of the next record; nonzero only while `partial` is set.
     next: usize,
-    partial: Option<Partial>,
-    owed: Owed,
+    partial: Option<PartialMessage>,
+    owed: PendingControl,
     counters: Counters,
     close_received: bool,
     write_closed: bool,
@@ -53,7 +53,7 @@ pub struct RecordLayer {
 
 /// A handshake message of which some records have arrived. Their ciphertext stays at the front of
 /// `incoming`, so that a snapshot can be taken at this point too: the next owner reads them again.
-struct Partial {
+struct PartialMessage {
     content: Vec<u8>,
     records: u32,
     /// Sequence number of the first of these records.
@@ -63,7 +63,7 @@ struct Partial {
 /// Control records that must be sent before anything else. They are stored as intents and sealed
 /// when taken, so that the keys in a snapshot are always those of the next record on the wire.
 #[derive(Default)]
-struct Owed {
+struct PendingControl {
     key_update: bool,
     no_renegotiation: bool,
     fatal_alert: Option<u8>,
@@ -116,7 +116,7 @@ impl RecordLayer {
             incoming: snapshot.ciphertext.clone(),
             next: 0,
             partial: None,
-            owed: Owed::default(),
+            owed: PendingControl::default(),
             counters: Counters::default(),
             close_received: false,
             write_closed: false,
@@ -344,8 +344,11 @@ impl RecordLayer {
         if content.is_empty() {
             return Err(RecordError::UnexpectedMessage("an empty handshake record"));
         }
-        let mut partial =
-            self.partial.take().unwrap_or(Partial { content: Vec::new(), records: 0, sequence });
+        let mut partial = self.partial.take().unwrap_or(PartialMessage {
+            content: Vec::new(),
+            records: 0,
+            sequence,
+        });
         partial.content.extend_from_slice(content);
         Counters::count(&mut partial.records, FRAGMENTS_MAX, "fragments of a message")?;
         let mut done = 0;
@@ -397,7 +400,7 @@ impl RecordLayer {
     }
 
     fn fail(&mut self, error: RecordError) {
-        self.owed = Owed { fatal_alert: error.alert(), ..Owed::default() };
+        self.owed = PendingControl { fatal_alert: error.alert(), ..PendingControl::default() };
         self.failed = Some(error);
         self.compact();
     }
@@ -569,7 +572,7 @@ impl RecordLayer {
         }
     }
 
-    fn send_owed(&mut self, owed: &Owed, out: &mut Vec<u8>) -> Result<(), RecordError> {
+    fn send_owed(&mut self, owed: &PendingControl, out: &mut Vec<u8>) -> Result<(), RecordError> {
         if owed.no_renegotiation {
             self.send_alert(control::WARNING, control::NO_RENEGOTIATION, out)?;
         }

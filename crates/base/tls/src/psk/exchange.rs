@@ -33,19 +33,19 @@ impl Group {
 }
 
 /// This end's half of an exchange.
-pub(super) struct Share {
+pub(super) struct KeyShare {
     pub(super) group: Group,
     pub(super) public: Vec<u8>,
     private: EphemeralPrivateKey,
 }
 
-impl Share {
-    pub(super) fn new(group: Group) -> Result<Share, PskError> {
+impl KeyShare {
+    pub(super) fn new(group: Group) -> Result<KeyShare, PskError> {
         let failed = |_| PskError::Internal("no key for the exchange could be made");
         let private = EphemeralPrivateKey::generate(group.algorithm(), &SystemRandom::new())
             .map_err(failed)?;
         let public = private.compute_public_key().map_err(failed)?.as_ref().to_vec();
-        Ok(Share { group, public, private })
+        Ok(KeyShare { group, public, private })
     }
 
     /// Computes the secret shared with the owner of `theirs`.

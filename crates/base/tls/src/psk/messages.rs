@@ -91,7 +91,7 @@ pub(super) fn message(kind: u8, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 }
 
 /// The fields of this end's ClientHello.
-pub(super) struct Offer<'a> {
+pub(super) struct ClientHelloParams<'a> {
     pub(super) random: &'a [u8; 32],
     pub(super) suite: u16,
     pub(super) group: Group,
@@ -101,7 +101,7 @@ pub(super) struct Offer<'a> {
     pub(super) binder_bytes: usize,
 }
 
-impl Offer<'_> {
+impl ClientHelloParams<'_> {
     /// The message with zeros for a binder, and the offset of the binders: the transcript for them
     /// ends there (§4.2.11.2).
     pub(super) fn write(&self) -> (Vec<u8>, usize) {

@@ -17,8 +17,8 @@
 mod client;
 mod error;
 mod exchange;
-mod inbox;
 mod messages;
+mod records;
 mod schedule;
 mod server;
 #[cfg(test)]

@@ -52,21 +52,21 @@ impl Transcript {
 }
 
 /// Secrets of the two directions.
-pub(super) struct Pair {
+pub(super) struct TrafficSecrets {
     pub(super) client: Secret,
     pub(super) server: Secret,
 }
 
 /// The secrets derived from the key alone.
-pub(super) struct Early {
+pub(super) struct EarlySecret {
     suite: &'static Suite,
     secret: Secret,
 }
 
-impl Early {
-    pub(super) fn new(suite: &'static Suite, key: &[u8]) -> Early {
+impl EarlySecret {
+    pub(super) fn new(suite: &'static Suite, key: &[u8]) -> EarlySecret {
         let zeros = vec![0; suite.secret_bytes];
-        Early { suite, secret: mac(suite, &zeros, key) }
+        EarlySecret { suite, secret: mac(suite, &zeros, key) }
     }
 
     /// The binder: a Finished over `hash`, that of the truncated ClientHello (§4.2.11.2).
@@ -76,32 +76,32 @@ impl Early {
     }
 
     /// Adds the Diffie-Hellman secret.
-    pub(super) fn handshake(&self, shared: &[u8]) -> Result<Handshake, RecordError> {
+    pub(super) fn handshake(&self, shared: &[u8]) -> Result<HandshakeSecret, RecordError> {
         let salt = derive(self.suite, &self.secret, b"derived", &empty_hash(self.suite))?;
-        Ok(Handshake { suite: self.suite, secret: mac(self.suite, &salt, shared) })
+        Ok(HandshakeSecret { suite: self.suite, secret: mac(self.suite, &salt, shared) })
     }
 }
 
 /// The secrets derived from key and Diffie-Hellman.
-pub(super) struct Handshake {
+pub(super) struct HandshakeSecret {
     suite: &'static Suite,
     secret: Secret,
 }
 
-impl Handshake {
+impl HandshakeSecret {
     /// `hash`: of ClientHello to ServerHello.
-    pub(super) fn traffic(&self, hash: &[u8]) -> Result<Pair, RecordError> {
-        Ok(Pair {
+    pub(super) fn traffic(&self, hash: &[u8]) -> Result<TrafficSecrets, RecordError> {
+        Ok(TrafficSecrets {
             client: derive(self.suite, &self.secret, b"c hs traffic", hash)?,
             server: derive(self.suite, &self.secret, b"s hs traffic", hash)?,
         })
     }
 
     /// `hash`: of ClientHello to the server's Finished.
-    pub(super) fn application(&self, hash: &[u8]) -> Result<Pair, RecordError> {
+    pub(super) fn application(&self, hash: &[u8]) -> Result<TrafficSecrets, RecordError> {
         let salt = derive(self.suite, &self.secret, b"derived", &empty_hash(self.suite))?;
         let main = mac(self.suite, &salt, &vec![0; self.suite.secret_bytes]);
-        Ok(Pair {
+        Ok(TrafficSecrets {
             client: derive(self.suite, &main, b"c ap traffic", hash)?,
             server: derive(self.suite, &main, b"s ap traffic", hash)?,
         })
@@ -123,7 +123,7 @@ pub(super) fn finished(suite: &Suite, base: &[u8], hash: &[u8]) -> Result<Secret
 }
 
 /// Compares in constant time.
-pub(super) fn same(one: &[u8], other: &[u8]) -> bool {
+pub(super) fn constant_time_eq(one: &[u8], other: &[u8]) -> bool {
     one.ct_eq(other).into()
 }
 

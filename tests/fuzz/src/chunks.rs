@@ -29,7 +29,7 @@ fn script(data: &[u8]) -> Option<Script<'_>> {
 }
 
 /// Chunks give the result of the whole: in order, from the middle, and combined.
-pub fn aead_pieces(data: &[u8]) {
+pub fn aead_chunks(data: &[u8]) {
     let Some(script) = script(data) else { return };
     let key = |backend| Key::with_backend(&script.key, backend).expect("16 or 32 bytes");
     let portable = key(Backend::Portable);

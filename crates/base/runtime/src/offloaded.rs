@@ -18,7 +18,7 @@ use crate::stall;
 /// Buffer size of a read from the socket.
 const READ_BYTES_MAX: usize = 128 * 1024;
 /// Pause while too much is unacknowledged for another record, or another key.
-const CROWDED_PAUSE: Duration = Duration::from_millis(1);
+const ACK_PAUSE: Duration = Duration::from_millis(1);
 
 /// The socket, and the limit for its stalls.
 #[derive(Clone, Copy)]
@@ -41,7 +41,7 @@ pub enum TakeBack {
 
 /// The device's state of a connection.
 #[derive(Debug)]
-pub(crate) struct Carried {
+pub(crate) struct OffloadedStream {
     opening: Box<dyn Opening>,
     /// None once the device has been asked to release the connection.
     sealing: Option<Box<dyn Sealing>>,
@@ -54,10 +54,10 @@ pub(crate) struct Carried {
     buffer: Vec<u8>,
 }
 
-impl Carried {
-    pub(crate) fn new(halves: Halves) -> Carried {
+impl OffloadedStream {
+    pub(crate) fn new(halves: Halves) -> OffloadedStream {
         let Halves { opening, sealing } = halves;
-        Carried {
+        OffloadedStream {
             opening,
             sealing: Some(sealing),
             announced: Bytes::new(),
@@ -161,7 +161,7 @@ impl Carried {
         record: &RecordLayer,
         more: bool,
     ) -> io::Result<()> {
-        let mut crowded = Crowded::new(transport);
+        let mut crowded = AckWait::new(transport);
         loop {
             if !self.announced.is_empty() {
                 write(transport, &mut self.announced, more || !self.waiting.is_empty()).await?;
@@ -184,7 +184,7 @@ impl Carried {
     }
 
     /// Gives the connection back to software, as far as possible now. Nothing is owed to the peer:
-    /// [`Carried::flush`] was called. Also returns true if the peer has ended its direction.
+    /// [`OffloadedStream::flush`] was called. Also returns true if the peer has ended its direction.
     pub(crate) async fn take_back(
         &mut self,
         tcp: &TcpStream,
@@ -231,15 +231,15 @@ impl Carried {
 }
 
 /// Waits for acknowledgements while some arrive.
-struct Crowded<'t> {
+struct AckWait<'t> {
     transport: Transport<'t>,
     since: Instant,
     least_bytes: u64,
 }
 
-impl<'t> Crowded<'t> {
-    fn new(transport: Transport<'t>) -> Crowded<'t> {
-        Crowded { transport, since: Instant::now(), least_bytes: u64::MAX }
+impl<'t> AckWait<'t> {
+    fn new(transport: Transport<'t>) -> AckWait<'t> {
+        AckWait { transport, since: Instant::now(), least_bytes: u64::MAX }
     }
 
     async fn pause(&mut self) -> io::Result<()> {
@@ -249,7 +249,7 @@ impl<'t> Crowded<'t> {
         } else if self.transport.stall_limit.is_some_and(|limit| self.since.elapsed() >= limit) {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        tokio::time::sleep(CROWDED_PAUSE).await;
+        tokio::time::sleep(ACK_PAUSE).await;
         Ok(())
     }
 }

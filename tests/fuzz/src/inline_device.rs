@@ -54,7 +54,7 @@ fn announced_apart() -> SplitRecord {
 
 /// Frames from the wire are delivered unchanged or decrypted, at most once; the payload of the
 /// connection never leaves in the clear.
-pub fn bump(data: &[u8]) {
+pub fn inline_device(data: &[u8]) {
     let mut engine = Engine::new(false);
     let syn = frame(true, TcpFlags::SYN | TcpFlags::ACK, HOST - 1, PEER, &[]);
     let none = VnetHeader::default();

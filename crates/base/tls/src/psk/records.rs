@@ -18,7 +18,7 @@ const HEADER_BYTES: usize = 5;
 
 /// Received bytes that are not consumed.
 #[derive(Default)]
-pub(super) struct Inbox {
+pub(super) struct MessageReader {
     incoming: Vec<u8>,
     /// Handshake messages from the records.
     messages: Vec<u8>,
@@ -27,7 +27,7 @@ pub(super) struct Inbox {
     idle_records: u32,
 }
 
-impl Inbox {
+impl MessageReader {
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.incoming.extend_from_slice(bytes);
     }
