@@ -100,7 +100,7 @@ pub fn check_rust_version(root: &Path, text: &str) -> Vec<String> {
         manifest.lines().find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
     match demanded {
         Some(version) if !text.contains(&format!("Rust {version}")) => {
-            vec![format!("README.md: does not say that Rust {version} is needed; say it")]
+            vec![format!("README.md: does not name the required Rust {version}; add it")]
         }
         _ => Vec::new(),
     }
@@ -132,7 +132,7 @@ pub fn check_promises(root: &Path, text: &str) -> Vec<String> {
         let text = text.join(" ");
         let named: Vec<&str> = quoted(&text).filter(|name| is_evidence(name)).collect();
         if named.is_empty() && !text.contains("*pending*") {
-            problems.push(format!("{place} names no test or bench; name one, or say *pending*"));
+            problems.push(format!("{place} names no test or bench; name one, or write *pending*"));
         }
         let missing = named.into_iter().filter(|name| !exists(root, name));
         problems.extend(missing.map(|name| format!("{place}: `{name}` does not exist")));

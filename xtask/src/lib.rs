@@ -2,7 +2,7 @@
 //!
 //! - [`layers`]: dependencies between crates point down; `unsafe` stays in the allowed crates;
 //! - [`tidy`]: files are short and clean, the documents name existing things, and some code counts
-//! every metric and label value ([`metrics`]).
+//!   every metric and label value ([`metrics`]).
 //!
 //! A check returns problems, one per line: `file:line: problem; remedy`.
 #![forbid(unsafe_code)]

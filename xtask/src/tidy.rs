@@ -47,7 +47,7 @@ pub fn check_text(name: &str, text: &str) -> Vec<String> {
         // Concatenated here, so that this file does not contain the marks.
         for mark in [["TO", "DO"], ["FIX", "ME"], ["XX", "X:"]].map(|parts| parts.concat()) {
             if line.contains(&mark) {
-                problems.push(format!("{name}:{number}: holds a {mark}; do it, or drop it"));
+                problems.push(format!("{name}:{number}: contains a {mark}; do it, or remove it"));
             }
         }
     }

@@ -118,7 +118,7 @@ fn untidy_text_is_found() {
 }
 
 #[test]
-fn paths_of_the_data_are_sought() {
+fn missing_paths_are_found() {
     let root = tempfile::tempdir().unwrap();
     let source = root.path().join("crates/a/src");
     fs::create_dir_all(source.join("sub")).unwrap();
@@ -138,7 +138,7 @@ fn paths_of_the_data_are_sought() {
 }
 
 #[test]
-fn promises_name_what_shows_them() {
+fn promises_name_their_evidence() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir_all(root.path().join("crates/a/src")).unwrap();
     let source = "fn it_holds() {}\nrefused! {\n    by_macro: x;\n}\n";

@@ -45,7 +45,7 @@ pub enum DecodeError {
         value: u64,
     },
     /// Bytes remain after the last field.
-    #[error("{0} bytes left over behind the last field")]
+    #[error("{0} bytes remain after the last field")]
     Trailing(usize),
     /// The checksum does not match the content.
     #[error("checksum mismatch")]

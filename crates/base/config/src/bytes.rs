@@ -120,7 +120,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn units_are_understood() {
+    fn units_are_parsed() {
         for (text, bytes) in [
             ("0", 0),
             ("17", 17),

@@ -1,8 +1,8 @@
 //! Configuration text: TOML into structures. Errors state the problem, its place, and a remedy.
 //!
 //! Stages: [`load`] reads a file, [`parse`] parses text, [`SettingsError`] describes failures.
-//! Types for values that TOML does not have: [`ByteSize`], and [`duration`] for `#[serde(with =
-//! "unlade_config::duration")]`.
+//! Types for values that TOML does not have: [`ByteSize`], and [`duration`] for
+//! `#[serde(with = "unlade_config::duration")]`.
 //!
 //! Structures carry `#[serde(deny_unknown_fields)]`: an unknown key is an error, because it is
 //! most often a misspelt known key.

@@ -10,7 +10,7 @@ pub const EXTENSION_BYTES_MAX: usize = 4096;
 pub const TRAILER_BYTES_MAX: usize = 8192;
 /// Most digits of a chunk size.
 const SIZE_DIGITS_MAX: u8 = 16;
-/// Length of the longest forbidden trailer name; longer names are not compared.
+/// Longest trailer name that is compared with the forbidden names.
 const NAME_BYTES: usize = 20;
 
 /// The result of a call to [`ChunkedScanner::advance`].

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stages_that_were_recorded_are_told_with_their_buckets() {
+    fn recorded_stages_are_rendered_with_their_buckets() {
         let meter = Meter::new();
         assert_eq!(serde_json::from_str::<serde_json::Value>(&meter.stages_json()).unwrap(), {
             serde_json::json!({})

@@ -179,7 +179,7 @@ fn threads_add_up() {
 }
 
 #[test]
-fn every_reason_of_a_refused_head_is_known() {
+fn every_reason_of_a_refused_head_is_a_label() {
     let theirs: Vec<&str> = unlade_http::HeadError::ALL.iter().map(|e| e.reason()).collect();
     assert_eq!(HEAD_REASONS.split_last(), Some((&"other", &theirs[..])));
 }

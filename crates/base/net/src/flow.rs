@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_ipv4_are_looked_behind() {
+    fn options_of_ipv4_are_skipped() {
         let mut frame = vec![0; 14 + 20 + 8 + 20 + 3];
         frame[12] = 8;
         frame[14] = 0x47;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn some_extension_headers_of_ipv6_are_looked_behind_and_no_more() {
+    fn a_limited_number_of_ipv6_extension_headers_is_skipped() {
         let frame = |kinds: &[u8]| {
             let mut frame = vec![0; 14 + 40];
             frame[12..14].copy_from_slice(&[0x86, 0xdd]);

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn version_added_routes_and_what_is_not_there() {
+    fn version_added_routes_and_unknown_paths() {
         let endpoint = endpoint();
         assert!(endpoint.get("/version").ends_with("unlade 1.2.3\n"));
         assert!(endpoint.get("/echo?a=1").ends_with("{\"query\":\"a=1\"}"));

@@ -3,7 +3,7 @@
 //! In the order in which a process uses them:
 //! - [`logs`]: logging;
 //! - [`listen`]: its sockets, one listener per worker; [`holder`]: the process that uses an
-//! address;
+//!   address;
 //! - [`workers`]: a thread per core, each with its own runtime; a request never crosses threads;
 //! - [`ticker`]: a common tick for periodic work;
 //! - [`control`]: run, drain, stop, reload, for all workers;

@@ -60,7 +60,7 @@ pub struct ListenError {
 }
 
 impl ListenError {
-    /// The error of listening on `address`; if the address is in use, finds its user.
+    /// The error of listening on `address`; if it is in use, finds the process.
     pub fn new(address: SocketAddr, error: io::Error) -> ListenError {
         let is_in_use = error.kind() == io::ErrorKind::AddrInUse;
         let holder = if is_in_use { holder::find(address).map(Box::new) } else { None };
@@ -77,11 +77,11 @@ fn advice(error: &io::Error, address: &SocketAddr, holder: Option<&Holder>) -> S
                     "give one of the two another address".to_owned()
                 }
                 Some(_) => "end that process, or choose another address".to_owned(),
-                None => format!("{search} as root names it"),
+                None => format!("{search} as root shows it"),
             };
             format!(" {holder}; {remedy}")
         }
-        (io::ErrorKind::AddrInUse, None) => format!("; find who has the port with {search}"),
+        (io::ErrorKind::AddrInUse, None) => format!("; find the process with {search}"),
         (io::ErrorKind::AddrNotAvailable, _) => {
             format!("; no interface has {}: add it, or correct the address", address.ip())
         }
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_asks_for_sharing_itself_is_in_the_way_too() {
+    fn a_socket_with_reuseport_conflicts_too() {
         let held = open(own(2), &ListenOptions::default(), true).ok().unwrap();
         let address = held.local_addr().unwrap().as_socket().unwrap();
         assert!(bind_shared(address, 2, &ListenOptions::default()).is_err());

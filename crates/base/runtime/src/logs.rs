@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_wins_and_emptiness_does_not() {
+    fn the_environment_has_precedence_unless_it_is_empty() {
         let config = LogConfig { level: "warn".to_owned(), ..LogConfig::default() };
         let from = |variable: Option<&str>| {
             filter(&config, variable.map(str::to_owned)).unwrap().to_string()
@@ -96,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_filter_says_where_it_came_from() {
+    fn a_bad_filter_names_its_origin() {
         let config = LogConfig { level: "no=such=level".to_owned(), ..LogConfig::default() };
         let message = filter(&config, None).unwrap_err().to_string();
         assert!(message.starts_with("log.level: `no=such=level`"), "{message}");
     }
 
     #[test]
-    fn the_table_refuses_what_it_does_not_know() {
+    fn the_table_refuses_unknown_keys() {
         let good: LogConfig = serde_json::from_str(r#"{"format":"json"}"#).unwrap();
         assert_eq!(good, LogConfig { format: LogFormat::Json, level: "info".to_owned() });
         assert!(serde_json::from_str::<LogConfig>(r#"{"colour":true}"#).is_err());

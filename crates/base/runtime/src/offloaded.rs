@@ -161,7 +161,7 @@ impl OffloadedStream {
         record: &RecordLayer,
         more: bool,
     ) -> io::Result<()> {
-        let mut crowded = AckWait::new(transport);
+        let mut ack_wait = AckWait::new(transport);
         loop {
             if !self.announced.is_empty() {
                 write(transport, &mut self.announced, more || !self.waiting.is_empty()).await?;
@@ -178,13 +178,13 @@ impl OffloadedStream {
                 self.key_may_differ = false;
             }
             if self.announced.is_empty() && (self.key_may_differ || !self.waiting.is_empty()) {
-                crowded.pause().await?;
+                ack_wait.pause().await?;
             }
         }
     }
 
     /// Gives the connection back to software, as far as possible now. Nothing is owed to the peer:
-    /// [`OffloadedStream::flush`] was called. Also returns true if the peer has ended its direction.
+    /// [`OffloadedStream::flush`] was called. Also returns true if the peer has ended.
     pub(crate) async fn take_back(
         &mut self,
         tcp: &TcpStream,

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_their_limit_and_a_long_life_ends_that() {
+    fn pauses_grow_to_their_limit_and_a_long_run_resets_them() {
         let mut restarts = Restarts::default();
         let pauses: Vec<_> = (0..9).map(|_| restarts.after(Duration::ZERO).as_millis()).collect();
         assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);

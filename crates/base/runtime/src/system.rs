@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_says_what_was_tried_and_what_the_system_said() {
+    fn the_message_has_the_operation_and_the_error() {
         let error = system("the runtime")(io::Error::from_raw_os_error(11));
         let text = error.to_string();
         assert!(text.starts_with("the runtime: ") && text.contains("os error 11"), "{text}");

@@ -21,8 +21,8 @@ pub fn after(after: Duration) -> Instant {
 
 /// Fires on ticks, about every `period`, from the next tick on. Missed ticks are skipped.
 pub fn every(period: Duration) -> Interval {
-    let beats = period.as_nanos().div_ceil(TICK.as_nanos()).max(1) as u32;
-    let mut interval = interval_at(after(Duration::ZERO), TICK * beats);
+    let ticks = period.as_nanos().div_ceil(TICK.as_nanos()).max(1) as u32;
+    let mut interval = interval_at(after(Duration::ZERO), TICK * ticks);
     interval.set_missed_tick_behavior(MissedTickBehavior::Skip);
     interval
 }
@@ -37,9 +37,9 @@ mod tests {
         for ms in [0, 1, 100, 249, 250, 251, 1000, 1234] {
             tokio::time::advance(Duration::from_millis(7)).await;
             let (now, wait) = (Instant::now(), Duration::from_millis(ms));
-            let ticker = after(wait);
-            assert!(ticker >= now + wait && ticker < now + wait + TICK, "{ms}");
-            assert_eq!(ticker.duration_since(first).as_nanos() % TICK.as_nanos(), 0, "{ms}");
+            let tick = after(wait);
+            assert!(tick >= now + wait && tick < now + wait + TICK, "{ms}");
+            assert_eq!(tick.duration_since(first).as_nanos() % TICK.as_nanos(), 0, "{ms}");
         }
         let mut ticks = every(Duration::from_millis(300));
         let one = ticks.tick().await;

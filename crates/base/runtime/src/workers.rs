@@ -76,7 +76,7 @@ pub enum Ended {
 #[derive(Debug, thiserror::Error)]
 pub enum WorkersError {
     /// The configured number of threads is out of range.
-    #[error("workers = {threads} is outside 1 to {WORKERS_MAX}; leave it out for one a core")]
+    #[error("workers = {threads} is outside 1 to {WORKERS_MAX}; omit it for one per core")]
     Threads {
         /// The configured number.
         threads: usize,
@@ -110,7 +110,7 @@ pub enum WorkersError {
         message: String,
     },
     /// Workers did not end after the request to stop: something in them blocks.
-    #[error("{count} workers did not stop within {grace:?}; the process leaves without them")]
+    #[error("{count} workers did not stop within {grace:?}; the process exits without them")]
     Stuck {
         /// Number of workers.
         count: usize,
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_blocks_does_not_hold_the_process() {
+    fn a_worker_that_blocks_does_not_block_the_process() {
         let (release, held) = std::sync::mpsc::channel::<()>();
         let held = std::sync::Mutex::new(held);
         let control = Control::new(());

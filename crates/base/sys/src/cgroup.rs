@@ -7,8 +7,8 @@ use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
 /// Opens the directory of this process's cgroup (version 2). The hierarchy is mounted temporarily
-/// and privately, because it need not be visible in the mount namespace of the process (inside `ip
-/// netns exec` it is not).
+/// and privately, because it need not be visible in the mount namespace of the process (inside
+/// `ip netns exec` it is not).
 ///
 /// # Errors
 /// `Unsupported` if there is no version 2 hierarchy; the kernel's otherwise (CAP_SYS_ADMIN and

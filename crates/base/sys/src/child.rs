@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_off_behind_exec() {
+    fn huge_pages_are_off_after_exec() {
         let mut command = Command::new("/bin/grep");
         command.args(["THP_enabled", "/proc/self/status"]);
         without_huge_pages(&mut command);

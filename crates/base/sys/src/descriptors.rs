@@ -27,7 +27,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn what_was_open_is_marked_and_still_open() {
+    fn open_descriptors_are_marked_and_stay_open() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let open = rustix::io::dup(&file).unwrap();
         assert!(!fcntl_getfd(&open).unwrap().contains(FdFlags::CLOEXEC));

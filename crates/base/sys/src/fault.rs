@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_have_all_faults_may_have_those_of_the_program() {
+    fn permission_for_all_faults_includes_user_faults() {
         let may = |faults| userfaultfd(faults).is_ok();
         assert!(may(Faults::UserOnly) || !may(Faults::All));
     }

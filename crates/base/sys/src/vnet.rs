@@ -156,7 +156,7 @@ mod tests {
     use super::{HEADER_BYTES, VnetHeader};
 
     #[test]
-    fn headers_come_back_as_they_were() {
+    fn headers_are_read_back() {
         let whole = VnetHeader {
             checksum_at: Some((34, 16)),
             segment_bytes: Some(1448),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_announced_is_refused() {
+    fn unannounced_offloads_are_refused() {
         for kind in [2, 3, 5, 0x7f] {
             assert_eq!(VnetHeader::decode(&[0, kind, 0, 0, 0, 0, 0, 0, 0, 0]), None);
         }

@@ -185,7 +185,7 @@ fn a_half_closed_connection_is_declined() {
 /// Bytes that a frozen socket has received beyond a snapshot's limit are acknowledged: code that
 /// looks for late bytes must find them.
 #[test]
-fn a_receive_queue_that_is_too_long_is_told_from_a_send_queue_and_can_be_read_later() {
+fn an_overlong_receive_queue_is_reported_as_such_and_can_be_read_later() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     socket2::SockRef::from(&listener).set_recv_buffer_size(8 << 20).unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

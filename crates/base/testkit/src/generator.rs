@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_are_what_they_say() {
+    fn chances_match_their_frequency() {
         let mut random = Random::new(2);
         let mut count =
             |is_so: fn(&mut Random) -> bool| (0..10_000).filter(|_| is_so(&mut random)).count();

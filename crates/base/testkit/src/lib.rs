@@ -2,7 +2,7 @@
 //!
 //! - [`Random`] is the generator;
 //! - [`cases`] runs a random test: `UNLADE_CASES=1000` sets the number of cases, `UNLADE_SEED=…`
-//! repeats the one that failed; [`seed`] is for tests that are one long run.
+//!   repeats the one that failed; [`seed`] is for tests that are one long run.
 #![forbid(unsafe_code)]
 
 mod cases;

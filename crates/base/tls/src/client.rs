@@ -90,7 +90,7 @@ fn join(
 ) -> Result<RecordLayer, HandshakeError> {
     let secrets = secrets.map_err(|error| HandshakeError::Internal(error.to_string()))?;
     let (Some(version), Some(suite)) = agreed else {
-        return Err(HandshakeError::Internal("no suite was agreed on".into()));
+        return Err(HandshakeError::Internal("no cipher suite was negotiated".into()));
     };
     let suite = Suite::find(version.into(), suite.suite().into())
         .ok_or_else(|| HandshakeError::Config("an unsupported cipher suite".into()))?;

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alerts_are_told_apart() {
+    fn alerts_are_classified() {
         assert_eq!(alert(true, &[1, 0]), Ok(Alert::CloseNotify));
         assert_eq!(alert(true, &[2, 0]), Ok(Alert::CloseNotify));
         assert_eq!(alert(true, &[1, 90]), Ok(Alert::Warning));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_follow_a_handshake_is_taken() {
+    fn only_post_handshake_messages_are_accepted() {
         for kind in 0..=255u8 {
             for (is_13, side) in [
                 (true, Side::Server),

@@ -80,7 +80,7 @@ pub enum HandshakeError {
     #[error("handshake failed internally: {0}")]
     Internal(String),
     /// The bytes after the handshake are not a record.
-    #[error("behind the handshake: {0}")]
+    #[error("after the handshake: {0}")]
     Record(#[from] RecordError),
     /// The handshake is already over, successfully or not.
     #[error("the handshake is over; make a new one for a new connection")]

@@ -51,23 +51,23 @@
 //!
 //! # Rules for the caller
 //! - If [`RecordLayer::process`] returns [`Received::output_pending`], take the output and send
-//! it. [`RecordLayer::seal`] and [`RecordLayer::seal_with`] prepend it themselves;
-//! [`RecordLayer::seal_in_place`] refuses until it is taken.
+//!   it. [`RecordLayer::seal`] and [`RecordLayer::seal_with`] prepend it themselves;
+//!   [`RecordLayer::seal_in_place`] refuses until it is taken.
 //! - Bytes appended to an output buffer must reach the transport, in order and completely: each
-//! record has used a sequence number.
+//!   record has used a sequence number.
 //! - After an error caused by the peer, take the output once more, send it, and close.
 //! - Move a connection only if [`RecordLayer::is_movable`] returns true, and drop the old layer.
 //!
 //! # Limitations
 //! - No I/O, no clock, no thread, no kTLS: the caller transfers the bytes.
 //! - No handshake with certificates: rustls does that, and this crate never sees a certificate's
-//! key. External pre-shared keys, which rustls lacks, are in [`psk`].
+//!   key. External pre-shared keys, which rustls lacks, are in [`psk`].
 //! - No renegotiation (refused with a warning), no post-handshake client authentication, no 0-RTT,
 //!   no compression, no CBC suites, no DTLS, no QUIC.
 //! - No detection of truncation: only the caller sees a TCP FIN without close_notify, and checks
-//! [`Received::close_notify`].
+//!   [`Received::close_notify`].
 //! - No protection against restoring one snapshot twice, which would repeat nonces: the code that
-//! moves the state must ensure that it has one owner.
+//!   moves the state must ensure that it has one owner.
 
 #![forbid(unsafe_code)]
 

@@ -10,7 +10,7 @@ use rustls::pki_types::ServerName;
 use unlade_tls::{Fault, Handshake, HandshakeError, Progress};
 
 #[test]
-fn any_split_of_the_clients_bytes_will_do() {
+fn any_split_of_the_clients_bytes_works() {
     for suite in suites() {
         for step in [1, 2, 3, 5, 7, 100, usize::MAX] {
             let identity = identity_for(suite);
@@ -131,7 +131,7 @@ fn fail(server: Arc<rustls::ServerConfig>, input: &[u8]) -> (HandshakeError, Vec
 }
 
 #[test]
-fn what_is_not_tls_is_told_apart() {
+fn other_protocols_are_recognised() {
     let server = server_config(ecdsa(), &[]);
     for (input, is_http) in [
         (&b"GET / HTTP/1.1\r\n\r\n"[..], true),
@@ -211,7 +211,7 @@ fn nothing_in_common_is_answered_with_an_alert() {
 }
 
 #[test]
-fn a_client_that_gives_up_is_told_apart() {
+fn a_client_that_aborts_is_recognised() {
     let server = server_config(ecdsa(), &[]);
     let (error, _) = fail(server.clone(), &[21, 3, 1, 0, 2, 2, 40]);
     assert_eq!((error.fault(), error.reason()), (Fault::Peer, "alert_received"));

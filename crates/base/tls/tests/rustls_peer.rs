@@ -45,7 +45,7 @@ fn a_record_in_parts_survives_a_move_after_every_byte() {
 }
 
 #[test]
-fn what_comes_with_the_snapshot_is_opened_by_the_next_owner() {
+fn ciphertext_of_the_snapshot_is_opened_by_the_next_owner() {
     let (mut server, mut client) = connect(suites()[0]);
     server.receive_spare().extend(client_seal(&mut client, b"one"));
     server.receive_spare().extend(client_seal(&mut client, b"two"));
@@ -83,7 +83,7 @@ fn key_updates_of_the_client_are_followed_and_answered() {
 }
 
 #[test]
-fn an_answer_that_nobody_took_goes_out_before_the_data() {
+fn a_pending_answer_is_sent_before_the_data() {
     let (mut server, mut client) = connect(suites()[0]);
     let mut bytes = client_key_update(&mut client);
     bytes.extend(client_key_update(&mut client));

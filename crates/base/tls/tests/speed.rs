@@ -5,7 +5,7 @@
 mod seal_speed;
 
 #[test]
-fn the_benchmark_measures_every_way() {
+fn the_benchmark_measures_every_method() {
     let lines = seal_speed::measure(seal_speed::SUITES[0], 1, 2);
     assert_eq!(lines.len(), 6);
     for line in lines {

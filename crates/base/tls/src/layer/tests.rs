@@ -127,7 +127,7 @@ fn records_out_of_order_or_twice_are_refused() {
 }
 
 #[test]
-fn what_came_before_a_bad_record_is_delivered() {
+fn content_before_a_bad_record_is_delivered() {
     let (mut server, mut client) = ends(KIND_13, 0);
     let mut bytes = sealed(&mut client, b"good");
     bytes.extend(sealed(&mut client, b"bad"));
@@ -138,7 +138,7 @@ fn what_came_before_a_bad_record_is_delivered() {
 }
 
 #[test]
-fn padding_of_tls_13_is_taken_off() {
+fn padding_of_tls_13_is_removed() {
     let (mut server, mut client) = ends(KIND_13, 0);
     // The type byte that `record` adds is 0, so it is padding; the real type is inside the
     // content.
@@ -293,7 +293,7 @@ fn floods_are_refused_at_their_limits() {
 }
 
 #[test]
-fn renegotiation_is_refused_with_a_warning_and_then_for_good() {
+fn renegotiation_is_refused_with_a_warning_and_then_fatally() {
     let hello = [&[1, 0, 0, 200][..], &[7; 200]].concat();
     let (mut server, mut client) = ends(KIND_12, 0);
     // In two fragments, with a move between them.

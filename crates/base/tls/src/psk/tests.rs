@@ -67,7 +67,7 @@ fn both_ends_agree_however_the_bytes_arrive() {
 }
 
 #[test]
-fn another_key_is_said_at_both_ends() {
+fn another_key_is_reported_at_both_ends() {
     for hash in [Hash::Sha256, Hash::Sha384] {
         let (client, server) = run(psk(hash, 7), psk(hash, 8), 100_000, |_, _| {});
         assert_eq!(server.unwrap_err(), PskError::WrongKey);
@@ -78,7 +78,7 @@ fn another_key_is_said_at_both_ends() {
 }
 
 #[test]
-fn another_identity_is_said_at_both_ends() {
+fn another_identity_is_reported_at_both_ends() {
     let other = Psk { identity: b"another".to_vec(), ..psk(Hash::Sha256, 7) };
     let (client, server) = run(other, psk(Hash::Sha256, 7), 100_000, |_, _| {});
     let unknown = server.unwrap_err();
@@ -128,7 +128,7 @@ fn no_changed_byte_of_a_flight_is_taken() {
 }
 
 #[test]
-fn plain_text_is_told_apart() {
+fn plaintext_is_recognised() {
     let mut server = Server::new(|_: &[u8]| None);
     let mut out = Vec::new();
     assert_eq!(
