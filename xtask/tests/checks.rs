@@ -108,7 +108,7 @@ fn untidy_text_is_found() {
     assert!(problems("a")[0].contains("line end"));
     assert!(problems("a\n\n")[0].contains("empty lines"));
     let mark = ["// TO", "DO: later\n"].concat();
-    assert!(problems(&format!("x\n{mark}"))[0].starts_with("a.rs:2: holds a"));
+    assert!(problems(&format!("x\n{mark}"))[0].starts_with("a.rs:2: contains a"));
     assert!(problems(&"x\n".repeat(800)).is_empty());
     assert!(problems(&"x\n".repeat(801))[0].contains("801 lines"));
     let tests =

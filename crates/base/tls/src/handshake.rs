@@ -283,7 +283,7 @@ impl Handshake {
         let (Some(version), Some(suite)) =
             (connection.protocol_version(), connection.negotiated_cipher_suite())
         else {
-            return Err(HandshakeError::Internal("no suite was agreed on".into()));
+            return Err(HandshakeError::Internal("no cipher suite was negotiated".into()));
         };
         let suite = Suite::find(version.into(), suite.suite().into())
             .ok_or_else(|| HandshakeError::Config("an unsupported cipher suite".into()))?;
