@@ -1,4 +1,4 @@
-//! The documents name what exists.
+//! Checks that the documents name existing files, tests and interfaces.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,13 +33,13 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
     Ok(problems)
 }
 
-/// What stands between backticks in `text`.
+/// The text between each pair of backticks in `text`.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The paths in the tables of the data's way that do not exist. A path starts at `crates/`, or at
-/// the root; a file name alone is sought beside the paths named before it in its row.
+/// The paths in the tables of the data paths that do not exist. A path starts at `crates/`, or at
+/// the root; a bare file name is searched beside the paths named before it in its row.
 pub fn check_paths(root: &Path, text: &str) -> Vec<String> {
     let mut problems = Vec::new();
     let mut rows = 0;
@@ -74,8 +74,8 @@ pub fn check_paths(root: &Path, text: &str) -> Vec<String> {
     problems
 }
 
-/// The interfaces between products that ARCHITECTURE.md lists and the layer check does not allow, or the other
-/// way round. An item of the list begins with `` - `from` → `to` ``.
+/// The interfaces between products that ARCHITECTURE.md lists but the layer check does not allow,
+/// and vice versa. An item of the list begins with `` - `from` → `to` ``.
 pub fn check_interfaces(text: &str) -> Vec<String> {
     let mut listed = Vec::new();
     for line in text.lines().filter(|line| line.starts_with("- `") && line.contains("` → `")) {
@@ -93,14 +93,14 @@ pub fn check_interfaces(text: &str) -> Vec<String> {
     unknown.chain(missing).collect()
 }
 
-/// README.md names the Rust version that Cargo.toml at `root` demands.
+/// Checks that README.md names the Rust version that Cargo.toml at `root` requires.
 pub fn check_rust_version(root: &Path, text: &str) -> Vec<String> {
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap_or_default();
     let demanded =
         manifest.lines().find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
     match demanded {
         Some(version) if !text.contains(&format!("Rust {version}")) => {
-            vec![format!("README.md: does not say that Rust {version} is needed; say it")]
+            vec![format!("README.md: does not name the required Rust {version}; add it")]
         }
         _ => Vec::new(),
     }
@@ -113,9 +113,9 @@ struct Promise<'t> {
     text: Vec<&'t str>,
 }
 
-/// The promises of SPECIFICATION.md that name neither what shows them nor that this is *pending*,
-/// or name what does not exist. A promise is a row `| 7 | … |` or an item `7. …`; what shows it is
-/// a file, `file::test`, or a command `unlade bench …`.
+/// The promises of SPECIFICATION.md that name neither evidence nor *pending*, or name evidence
+/// that does not exist. A promise is a row `| 7 | … |` or an item `7. …`; its evidence is a file,
+/// `file::test`, or a command `unlade bench …`.
 pub fn check_promises(root: &Path, text: &str) -> Vec<String> {
     let promises = promises(text);
     let mut problems = Vec::new();
@@ -132,7 +132,7 @@ pub fn check_promises(root: &Path, text: &str) -> Vec<String> {
         let text = text.join(" ");
         let named: Vec<&str> = quoted(&text).filter(|name| is_evidence(name)).collect();
         if named.is_empty() && !text.contains("*pending*") {
-            problems.push(format!("{place} names no test or bench; name one, or say *pending*"));
+            problems.push(format!("{place} names no test or bench; name one, or write *pending*"));
         }
         let missing = named.into_iter().filter(|name| !exists(root, name));
         problems.extend(missing.map(|name| format!("{place}: `{name}` does not exist")));
@@ -153,7 +153,7 @@ fn promises(text: &str) -> Vec<Promise<'_>> {
             promises.push(Promise { line, number, text: vec![content] });
             open = true;
         } else if open && content.starts_with([' ', '\t']) {
-            // The item goes on.
+            // The item continues on this line.
             promises.iter_mut().last().into_iter().for_each(|last| last.text.push(content));
         } else {
             open = false;
@@ -181,7 +181,7 @@ fn exists(root: &Path, name: &str) -> bool {
     match (text, test) {
         (None, _) => false,
         (Some(_), None) => true,
-        // A test may be made by a macro, which names it before a colon.
+        // A macro may generate the test; its name is then before a colon.
         (Some(text), Some(test)) => {
             text.contains(&format!("fn {test}(")) || text.contains(&format!("    {test}:"))
         }

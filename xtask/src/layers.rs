@@ -1,7 +1,8 @@
-//! Dependencies between the crates of the workspace point strictly down, and stay within a product.
+//! Dependencies between the crates of the workspace point strictly down, and stay within a
+//! product.
 //!
-//! The layers and folders are those of the table in ARCHITECTURE.md: there is no second list that
-//! could differ from it. A crate is named by its folder and its own: `connection/balancer`.
+//! The layers and folders are those of the table in ARCHITECTURE.md; there is no second list. A
+//! crate is named by its folder and its own name: `connection/balancer`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
 
-/// What a product, or research, may use of another product.
+/// The uses of another product that a product, or research, is allowed.
 pub const INTERFACES: [(&str, &str); 6] = [
     ("functions", "copy/client"),
     ("functions", "copy/shm"),
@@ -19,16 +20,16 @@ pub const INTERFACES: [(&str, &str); 6] = [
     ("research", "nic/inline"),
     ("research", "nic/nvme-wire"),
 ];
-/// The folder that every other may use.
+/// The folder that every other folder may use.
 const BASE: &str = "base";
-/// The folder of programs: they may use everything, and nothing but they uses them.
+/// The folder of programs: they may use everything, and no other folder may use them.
 const APPS: &str = "apps";
-/// The folder of what no product uses, and the program that must not use it.
+/// The folder of code that no product uses, and the program that must not use it.
 const RESEARCH: &str = "research";
 const PRODUCT: &str = "apps/unlade";
-/// Folders of members that no layer holds: nothing may depend on them.
+/// Folders of members without a layer: nothing may depend on them.
 const OUTSIDE: [&str; 2] = ["tests", "xtask"];
-/// The crates that may use `unsafe`: they talk to the machine, or are given pointers.
+/// The crates that may use `unsafe`: they use kernel interfaces, or receive pointers.
 const UNSAFE: [&str; 7] = [
     "base/sys",
     "connection/steering",
@@ -41,12 +42,12 @@ const UNSAFE: [&str; 7] = [
 
 /// A dependency of one member of the workspace on another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arrow {
-    /// The crate that depends.
+pub struct Dependency {
+    /// The crate with the dependency.
     pub from: String,
     /// The crate it depends on.
     pub to: String,
-    /// For tests only: may go sideways, for a test may look at a neighbour.
+    /// For tests only: may point sideways, because a test may use a neighbour.
     pub test_only: bool,
 }
 
@@ -59,7 +60,7 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
     let page = root.join("ARCHITECTURE.md");
     let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
     let layers = table(&text)?;
-    let mut problems = judge(&layers, &arrows(root, &metadata));
+    let mut problems = violations(&layers, &arrows(root, &metadata));
     let members = metadata.workspace_packages();
     let names: Vec<String> = members.iter().map(|member| place(root, member)).collect();
     for (package, name) in members.iter().zip(&names) {
@@ -101,7 +102,7 @@ fn place(root: &Path, package: &Package) -> String {
 /// ```
 ///
 /// # Errors
-/// There is no such table.
+/// The text has no such table.
 pub fn table(text: &str) -> Result<BTreeMap<String, u32>> {
     let mut layers = BTreeMap::new();
     let mut folders: Vec<&str> = Vec::new();
@@ -126,14 +127,14 @@ pub fn table(text: &str) -> Result<BTreeMap<String, u32>> {
     }
 }
 
-fn arrows(root: &Path, metadata: &Metadata) -> Vec<Arrow> {
+fn arrows(root: &Path, metadata: &Metadata) -> Vec<Dependency> {
     let members: Vec<&Package> = metadata.workspace_packages();
     let places: BTreeMap<&str, String> =
         members.iter().map(|member| (member.name.as_str(), place(root, member))).collect();
     let of = |package: &&Package| {
         let from = place(root, package);
         let arrow = |dependency: &cargo_metadata::Dependency| {
-            Some(Arrow {
+            Some(Dependency {
                 from: from.clone(),
                 to: places.get(dependency.name.as_str())?.clone(),
                 test_only: dependency.kind == DependencyKind::Development,
@@ -145,9 +146,9 @@ fn arrows(root: &Path, metadata: &Metadata) -> Vec<Arrow> {
 }
 
 /// The arrows that point up or sideways, at a crate outside the layers, or into another product.
-pub fn judge(layers: &BTreeMap<String, u32>, arrows: &[Arrow]) -> Vec<String> {
+pub fn violations(layers: &BTreeMap<String, u32>, arrows: &[Dependency]) -> Vec<String> {
     let mut problems = Vec::new();
-    for Arrow { from, to, test_only } in arrows {
+    for Dependency { from, to, test_only } in arrows {
         let is_below = match (layers.get(from), layers.get(to)) {
             (_, None) => false,
             (None, Some(_)) => true,
@@ -167,7 +168,7 @@ pub fn judge(layers: &BTreeMap<String, u32>, arrows: &[Arrow]) -> Vec<String> {
     problems
 }
 
-/// Whether the folders allow it.
+/// Returns true if the folders allow the dependency.
 fn may_use(from: &str, to: &str) -> bool {
     match (folder(from), folder(to)) {
         (_, BASE) => true,

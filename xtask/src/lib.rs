@@ -1,10 +1,10 @@
-//! Checks of the house, each of which is an ordinary test as well.
+//! Checks of the repository; each of them is an ordinary test as well.
 //!
-//! - [`layers`]: dependencies between crates point down; `unsafe` stays where it may be;
-//! - [`tidy`]: files are short and clean, the documents name what exists, and every
-//!   metric and label value is counted by some code ([`metrics`]).
+//! - [`layers`]: dependencies between crates point down; `unsafe` stays in the allowed crates;
+//! - [`tidy`]: files are short and clean, the documents name existing things, and some code counts
+//!   every metric and label value ([`metrics`]).
 //!
-//! A check yields problems, one a line: `file:line: what is wrong; what to do`.
+//! A check returns problems, one per line: `file:line: problem; remedy`.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

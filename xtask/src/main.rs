@@ -1,5 +1,5 @@
-//! `cargo run -p xtask -- layers | tidy | all`: exit 0 where all is well, 1 where a check found
-//! something, 2 where it could not run.
+//! `cargo run -p xtask -- layers | tidy | all`: exits with 0 if there is no problem, with 1 if a
+//! check found one, with 2 if a check could not run.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

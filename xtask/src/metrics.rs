@@ -1,23 +1,23 @@
-//! Every metric and label value is counted somewhere: one that no code counts tells an operator
-//! that something never happens.
+//! Checks that some code counts every metric and label value: one that no code counts tells an
+//! operator that an event never happens.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// The crate that declares metrics.
+/// The crate with the metric declarations.
 const METER: &str = "crates/base/metrics/src";
-/// Its files of declarations.
+/// Its files with declarations.
 const DECLARATIONS: [&str; 4] = ["event.rs", "gauge.rs", "label.rs", "stage.rs"];
 
-/// A declared value: the type's name and the variant's.
+/// A declared value: the names of the type and of the variant.
 type Declared = (String, String);
 
 /// The declared metrics and label values at `root` that no product code constructs.
 ///
 /// # Errors
-/// A source file cannot be read, or the declarations are not where they are expected.
+/// A source file cannot be read, or the declarations are not at the expected place.
 pub fn check(root: &Path, sources: &[(String, String)]) -> Result<Vec<String>> {
     if !root.join(METER).exists() {
         return Ok(Vec::new());
@@ -39,7 +39,7 @@ pub fn check(root: &Path, sources: &[(String, String)]) -> Result<Vec<String>> {
     Ok(uncounted(&declared, &code))
 }
 
-/// The declared values that none of `code` constructs, as problems.
+/// The declared values that no text in `code` constructs, as problems.
 pub fn uncounted(declared: &[Declared], code: &[&str]) -> Vec<String> {
     let is_constructed =
         |(kind, variant): &&Declared| !code.iter().any(|text| constructs(text, kind, variant));
@@ -49,7 +49,7 @@ pub fn uncounted(declared: &[Declared], code: &[&str]) -> Vec<String> {
     declared.iter().filter(is_constructed).map(problem).collect()
 }
 
-/// The values that a file of declarations declares.
+/// The values declared in a file.
 pub fn declarations(file: &str, text: &str) -> Vec<Declared> {
     let mut kind = match file {
         "event.rs" => "Event",
@@ -78,7 +78,7 @@ pub fn declarations(file: &str, text: &str) -> Vec<Declared> {
     found
 }
 
-/// Source of a program or library, no test, bench or example.
+/// Returns true for the source of a program or library, not of a test, benchmark or example.
 fn is_product(name: &str) -> bool {
     let test = |part: &str| {
         part == "tests" || part == "examples" || part == "tests.rs" || part.ends_with("_tests.rs")
@@ -88,12 +88,12 @@ fn is_product(name: &str) -> bool {
         && !name.split('/').any(test)
 }
 
-/// Text up to a file's own tests.
+/// The part of `text` before the file's own tests.
 fn product_part(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default()
 }
 
-/// Whether `text` has `kind::variant` anywhere but in a pattern.
+/// Returns true if `text` has `kind::variant` outside a pattern.
 fn constructs(text: &str, kind: &str, variant: &str) -> bool {
     let path = format!("{kind}::{variant}");
     text.match_indices(&path).any(|(at, _)| {

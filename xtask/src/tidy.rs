@@ -1,4 +1,4 @@
-//! Files are short and clean.
+//! Checks that files are short and clean.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use anyhow::{Context, Result, bail};
 
 use crate::{documents, metrics};
 
-/// Most lines of a source file, its own tests not counted.
+/// Most lines of a source file, without its own tests.
 const LINES_MAX: usize = 800;
-/// Most files that are looked at.
+/// Most files that are checked.
 const FILES_MAX: usize = 20_000;
-/// Directories that hold nothing of ours.
+/// Directories without files of the project.
 const SKIPPED: [&str; 6] = ["target", ".git", "corpus", "artifacts", "node_modules", ".venv"];
-/// Files that are text of ours, by the end of their names.
+/// Suffixes of the project's text files.
 const TEXT: [&str; 11] =
     [".rs", ".c", ".h", ".py", ".sh", ".md", ".toml", ".yml", ".yaml", ".json", "Makefile"];
-/// Files that are source and bounded in length.
+/// Suffixes of source files, whose length is limited.
 const SOURCE: [&str; 5] = [".rs", ".c", ".h", ".py", ".sh"];
 
 /// Checks the repository at `root`.
@@ -44,10 +44,10 @@ pub fn check_text(name: &str, text: &str) -> Vec<String> {
         if line.trim_end() != line {
             problems.push(format!("{name}:{number}: ends in whitespace; remove it"));
         }
-        // Put together here, so that this file does not contain them.
+        // Concatenated here, so that this file does not contain the marks.
         for mark in [["TO", "DO"], ["FIX", "ME"], ["XX", "X:"]].map(|parts| parts.concat()) {
             if line.contains(&mark) {
-                problems.push(format!("{name}:{number}: holds a {mark}; do it, or drop it"));
+                problems.push(format!("{name}:{number}: contains a {mark}; do it, or remove it"));
             }
         }
     }
@@ -66,7 +66,7 @@ pub fn check_text(name: &str, text: &str) -> Vec<String> {
     problems
 }
 
-/// Lines up to the file's own tests.
+/// Number of lines before the file's own tests.
 fn counted_lines(text: &str) -> usize {
     let lines: Vec<&str> = text.lines().collect();
     let tests = lines.windows(2).position(|pair| {

@@ -1,8 +1,8 @@
-//! The checks find what they are for.
+//! The checks find the problems that they are for.
 
 use std::fs;
 
-use xtask::layers::{Arrow, judge, table};
+use xtask::layers::{Dependency, table, violations};
 use xtask::{documents, metrics, tidy};
 
 const TABLE: &str = "\
@@ -16,8 +16,8 @@ const TABLE: &str = "\
 ";
 
 fn judged(from: &str, to: &str, test_only: bool) -> usize {
-    let arrow = Arrow { from: from.to_owned(), to: to.to_owned(), test_only };
-    judge(&table(TABLE).unwrap(), &[arrow]).len()
+    let arrow = Dependency { from: from.to_owned(), to: to.to_owned(), test_only };
+    violations(&table(TABLE).unwrap(), &[arrow]).len()
 }
 
 #[test]
@@ -53,16 +53,16 @@ fn the_product_is_without_research() {
 | L4 | | | | | `tcp` | |",
     );
     let layers = table(&raised).unwrap();
-    let arrow = |from: &str| Arrow {
+    let arrow = |from: &str| Dependency {
         from: from.to_owned(),
         to: "research/tcp".to_owned(),
         test_only: false,
     };
-    assert!(judge(&layers, &[arrow("apps/unlade-lab")]).is_empty());
-    assert_eq!(judge(&layers, &[arrow("apps/unlade")]).len(), 1);
+    assert!(violations(&layers, &[arrow("apps/unlade-lab")]).is_empty());
+    assert_eq!(violations(&layers, &[arrow("apps/unlade")]).len(), 1);
 }
 
-/// A whole workspace with one arrow too many.
+/// A whole workspace with one forbidden dependency.
 #[test]
 fn a_violation_in_a_workspace_is_found() {
     let root = tempfile::tempdir().unwrap();
@@ -108,7 +108,7 @@ fn untidy_text_is_found() {
     assert!(problems("a")[0].contains("line end"));
     assert!(problems("a\n\n")[0].contains("empty lines"));
     let mark = ["// TO", "DO: later\n"].concat();
-    assert!(problems(&format!("x\n{mark}"))[0].starts_with("a.rs:2: holds a"));
+    assert!(problems(&format!("x\n{mark}"))[0].starts_with("a.rs:2: contains a"));
     assert!(problems(&"x\n".repeat(800)).is_empty());
     assert!(problems(&"x\n".repeat(801))[0].contains("801 lines"));
     let tests =
@@ -118,7 +118,7 @@ fn untidy_text_is_found() {
 }
 
 #[test]
-fn paths_of_the_data_are_sought() {
+fn missing_paths_are_found() {
     let root = tempfile::tempdir().unwrap();
     let source = root.path().join("crates/a/src");
     fs::create_dir_all(source.join("sub")).unwrap();
@@ -138,7 +138,7 @@ fn paths_of_the_data_are_sought() {
 }
 
 #[test]
-fn promises_name_what_shows_them() {
+fn promises_name_their_evidence() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir_all(root.path().join("crates/a/src")).unwrap();
     let source = "fn it_holds() {}\nrefused! {\n    by_macro: x;\n}\n";
@@ -172,7 +172,7 @@ fn a_metric_that_no_code_counts_is_found() {
     assert_eq!(metrics::declarations("stage.rs", stages), stage);
 
     assert!(metrics::uncounted(&declared, &["add(Why::Full); add(Why::Gone)"]).is_empty());
-    // Patterns, longer names and names within others count nothing.
+    // Patterns, longer names and names within other names do not count.
     let matched = "match why { Why::Full | Why::Gone => 1, Why::Fuller => 2, NoWhy::Gone => 3 }";
     let problems = metrics::uncounted(&declared, &[matched]);
     assert_eq!(problems.len(), 2, "{problems:?}");

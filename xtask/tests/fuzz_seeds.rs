@@ -1,25 +1,25 @@
 //! Every fuzz target over its committed seeds, without a fuzzer.
 //!
-//! Where a format has changed, `UPDATE_SEEDS=1 cargo test -p xtask --test fuzz_seeds` writes the
-//! seeds anew. An input that crashed a target is added to `fuzz/seeds/TARGET/` by hand.
+//! After a change of a format, `UPDATE_SEEDS=1 cargo test -p xtask --test fuzz_seeds` rewrites the
+//! seeds. An input that crashed a target is added to `fuzz/seeds/TARGET/` by hand.
 
 use std::fs;
 use std::path::PathBuf;
 
-#[path = "../../tests/fuzz/src/bump.rs"]
-mod bump;
+#[path = "../../tests/fuzz/src/chunks.rs"]
+mod chunks;
 #[path = "../../tests/fuzz/src/guest.rs"]
 mod guest;
 #[path = "../../tests/fuzz/src/initiator.rs"]
 mod initiator;
+#[path = "../../tests/fuzz/src/inline_device.rs"]
+mod inline_device;
 #[path = "../../tests/fuzz/src/lines.rs"]
 mod lines;
 #[path = "../../tests/fuzz/src/nvme.rs"]
 mod nvme;
 #[path = "../../tests/fuzz/src/pdus.rs"]
 mod pdus;
-#[path = "../../tests/fuzz/src/pieces.rs"]
-mod pieces;
 #[path = "../../tests/fuzz/src/presume.rs"]
 mod presume;
 #[path = "../../tests/fuzz/src/seeds.rs"]
@@ -69,9 +69,9 @@ fn seeds_are_up_to_date() {
     }
 }
 
-/// A seed that no decoder accepts starts a fuzzer nowhere: most must be understood.
+/// A seed that no decoder accepts does not help a fuzzer: most seeds must be accepted.
 #[test]
-fn seeds_reach_behind_the_first_check() {
+fn seeds_pass_the_first_check() {
     let accepted = |target: &str, content: &[u8]| match target {
         "snapshot" => unlade_handoff_protocol::snapshot::Snapshot::decode(content).is_ok(),
         "frame" => matches!(unlade_handoff_protocol::frame::Frame::decode(content), Ok(Some(_))),
@@ -111,7 +111,7 @@ fn seeds_reach_behind_the_first_check() {
     }
 }
 
-/// Whether it is a file of one of the four kinds.
+/// Returns true for a file of one of the four kinds.
 fn is_trace(content: &[u8]) -> bool {
     use unlade_traces::azure2019::{Durations, Invocations, Memory};
     fn all<R: unlade_traces::Row>(content: &[u8]) -> bool {
@@ -123,7 +123,7 @@ fn is_trace(content: &[u8]) -> bool {
         || all::<unlade_traces::azure2021::Call>(content)
 }
 
-/// Targets hold on inputs near the seeds: a fuzzer's first seconds, replayable.
+/// Targets handle inputs near the seeds: a fuzzer's first seconds, reproducible.
 #[test]
 fn seeds_with_one_byte_changed_are_survived() {
     for (target, name, content) in seeds::all() {

@@ -1,5 +1,5 @@
-//! What a function instance, its gateway and the store say to the I/O worker. The first byte says
-//! which of them speaks.
+//! Messages from a function instance, its gateway and the store to the I/O worker. The first byte
+//! selects the sender.
 
 use unlade_guest_protocol::control::{Message, Said};
 use unlade_guest_protocol::frame::Deframer;
@@ -22,7 +22,7 @@ pub fn guest(data: &[u8]) {
     }
 }
 
-/// Frames do not depend on how the bytes arrive, and mean what is written of them.
+/// Frames do not depend on how the bytes arrive, and encode to the same meaning.
 fn frames(data: &[u8]) {
     let read = |piece: usize| {
         let (mut deframer, mut seen) = (Deframer::default(), Vec::new());
@@ -42,7 +42,7 @@ fn frames(data: &[u8]) {
     assert_eq!(whole, read(1));
     for frame in whole {
         let mut again = Vec::new();
-        // A text that had to be repaired may be longer than a frame.
+        // A repaired text may be longer than a frame.
         if frame.encode(&mut again).is_ok() {
             assert_eq!(Frame::decode(&again).unwrap().unwrap().0, frame);
         }
@@ -82,7 +82,7 @@ fn control(data: &[u8]) {
     }
 }
 
-/// A request that is made smuggles nothing: neither a line into the head, nor another bucket.
+/// A generated request smuggles nothing: neither a line into the head, nor another bucket.
 fn call(data: &[u8]) {
     let Ok((call, inline)) = Call::decode(data) else { return };
     assert!(inline.len() <= unlade_s3::call::INLINE_BYTES_MAX);
@@ -102,7 +102,7 @@ fn call(data: &[u8]) {
     }
 }
 
-/// An answer is understood or refused, whatever its body is.
+/// An answer with any body is parsed or refused.
 fn answer(data: &[u8]) {
     for name in ["ListObjectsV2", "CopyObject", "GetBucketLocation", "GetObjectAcl"] {
         let Some(operation) = find(name) else { continue };
@@ -123,7 +123,7 @@ fn answer(data: &[u8]) {
     }
 }
 
-/// What a fuzzer starts from.
+/// The seeds.
 pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let mut seeds = Vec::new();
     let mut add = |name, kind: u8, content: &[u8]| {

@@ -1,5 +1,5 @@
-//! What a controller sends to the initiator, and what either end of a TLS handshake with a
-//! pre-shared key sends to the other.
+//! Messages from a controller to the initiator, and from either end of a TLS handshake with a
+//! pre-shared key to the other.
 
 use bytes::Bytes;
 use std::time::Duration;
@@ -42,13 +42,13 @@ fn queue(choice: u8) -> Queue<u8> {
     queue
 }
 
-/// All that can be seen of a queue that received `bytes` in pieces.
-fn outcome(choice: u8, bytes: &[u8], piece_bytes: usize) -> String {
+/// All observable results of a queue that received `bytes` in chunks.
+fn outcome(choice: u8, bytes: &[u8], chunk_bytes: usize) -> String {
     let mut queue = queue(choice);
     let mut seen = String::new();
-    for piece in bytes.chunks(piece_bytes) {
+    for piece in bytes.chunks(chunk_bytes) {
         let received = queue.receive(&mut Input::plain(piece));
-        // What was asked for leaves at once, so that it does not matter when.
+        // Requested bytes leave at once, so that their timing does not matter.
         let sent: Vec<u8> = queue.outgoing().flatten().copied().collect();
         queue.sent(sent.len());
         assert!(sent.len() <= 2 * WRITE_BYTES * 8, "more is sent than can have been asked for");
@@ -68,8 +68,8 @@ fn outcome(choice: u8, bytes: &[u8], piece_bytes: usize) -> String {
     seen
 }
 
-/// The first byte chooses digests, the rest is what the controller sends. Without requests for
-/// data, which wait for their being sent, what comes of it does not depend on how it arrives.
+/// The first byte selects digests, the rest comes from the controller. Without requests for data,
+/// which wait until they are sent, the result does not depend on how the bytes arrive.
 pub fn nvme_initiator(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
     let whole = outcome(*choice, bytes, usize::MAX);
@@ -78,7 +78,7 @@ pub fn nvme_initiator(data: &[u8]) {
     assert!(whole == single || waits, "{whole} and {single}");
 }
 
-/// Exchanges that an honest controller may have.
+/// Exchanges of an honest controller.
 pub fn nvme_initiator_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let data = |offset, bytes, is_success| {
         let (is_last, transfer_tag) = (is_success, 0);
@@ -129,15 +129,15 @@ fn key() -> Psk {
     Psk { identity: b"NVMe0R01 a b".to_vec(), key: vec![3; 32].into(), hash: Hash::Sha256 }
 }
 
-/// The first byte chooses the end that receives, and how the bytes arrive.
+/// The first byte selects the receiving end, and how the bytes arrive.
 pub fn psk(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
-    let piece_bytes = 1 + usize::from(choice >> 1);
-    let ends = |piece_bytes: usize| {
+    let chunk_bytes = 1 + usize::from(choice >> 1);
+    let ends = |chunk_bytes: usize| {
         let mut out = Vec::new();
         let mut client = Client::new(key(), &mut out).expect("a key");
         let mut server = Server::new(|name: &[u8]| (name == key().identity).then(key));
-        for piece in bytes.chunks(piece_bytes) {
+        for piece in bytes.chunks(chunk_bytes) {
             let failed = match choice & 1 {
                 0 => server.advance(piece, &mut out).map(|done| assert!(done.is_none())).is_err(),
                 _ => client.advance(piece, &mut out).map(|done| assert!(done.is_none())).is_err(),
@@ -148,9 +148,9 @@ pub fn psk(data: &[u8]) {
         }
         false
     };
-    // Whoever has no key ends the handshake at neither end, and fails in the same way however
-    // its bytes arrive.
-    assert_eq!(ends(piece_bytes), ends(usize::MAX));
+    // An attacker without the key completes the handshake at neither end, and fails in the same
+    // way however its bytes arrive.
+    assert_eq!(ends(chunk_bytes), ends(usize::MAX));
 }
 
 /// A ClientHello with a wrong binder, and a HelloRetryRequest.

@@ -1,16 +1,16 @@
-//! What the fuzz targets call, and the seeds they start from.
+//! The fuzz targets, and the seeds they start from.
 //!
 //! The modules are compiled into the test `xtask/tests/fuzz_seeds.rs` as well, which runs every
 //! target over the committed seeds: a crash that was found and added there stays fixed.
 #![forbid(unsafe_code)]
 
-mod bump;
+mod inline_device;
 mod guest;
 mod initiator;
 mod lines;
 mod nvme;
 mod pdus;
-mod pieces;
+mod chunks;
 mod presume;
 pub mod seeds;
 mod storage;

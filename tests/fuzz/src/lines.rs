@@ -1,4 +1,4 @@
-//! A client of the copy daemon that writes anything anywhere into the memory that it shares: lines,
+//! A client of the copy daemon that writes any values anywhere into the shared memory: lines,
 //! positions, progress, rings, at any moment between two turns of the service.
 
 use std::num::NonZeroU16;
@@ -14,9 +14,9 @@ use unlade_shm::{Arena, Flags, Kind, Memory, Queue, SyncKind, SyncTask, Task, Ti
 const SLOTS: u32 = 16;
 /// Bytes of each of the client's regions.
 const REGION_BYTES: u64 = 4096;
-/// The client has regions 1 and 2; the third is somebody else's.
+/// The client owns regions 1 and 2; the third belongs to another client.
 const REGIONS: u16 = 2;
-/// Far more turns than what fits into a queue takes.
+/// Far more turns than the content of a full queue takes.
 const TURNS_MAX: u32 = 10_000;
 /// Steps of one input.
 const STEPS_MAX: usize = 512;
@@ -37,7 +37,7 @@ pub mod step {
     pub const COUNT: u8 = 8;
 }
 
-/// A script's bytes; behind its end there are zeros.
+/// A script's bytes, followed by zeros.
 struct Script<'s>(&'s [u8]);
 
 impl Script<'_> {
@@ -55,7 +55,7 @@ impl Script<'_> {
     fn long(&mut self) -> u64 {
         u64::from(self.word()) << 32 | u64::from(self.word())
     }
-    /// Mostly within what there is, sometimes anything.
+    /// A number, mostly below `below`, sometimes any.
     fn number(&mut self, below: u64) -> u64 {
         match self.byte() {
             0..240 => u64::from(self.short()) % below,
@@ -65,7 +65,7 @@ impl Script<'_> {
     }
 }
 
-/// The client's regions, and what must hold of every copy: both its sides are in one of them.
+/// The client's regions, and the invariant of every copy: both its ranges are in one of them.
 struct Watched(Regions);
 
 impl Watched {
@@ -101,7 +101,7 @@ fn again(arena: &Arena) -> OwnedFd {
 }
 
 impl Peer {
-    /// Nothing where bad addresses cannot be caught.
+    /// Makes the peer; `None` if bad addresses cannot be caught.
     fn new() -> Option<Peer> {
         let guard = unlade_copy_kernels::guard::install().ok()?;
         unlade_copy_kernels::guard::unblock().ok()?;
@@ -133,7 +133,7 @@ impl Peer {
                     SyncKind::Abort
                 };
                 let ticket = self.ticket(script);
-                // Full is as good.
+                // A full queue is acceptable.
                 let _ = self.queue.push_sync(SyncTask { ticket, bits: script.word(), kind });
             }
             step::PROGRESS => self.change_progress(script),
@@ -150,13 +150,13 @@ impl Peer {
         }
     }
 
-    /// A ticket that may be the service's next, an old one, or none.
+    /// A ticket: the service's next, an old one, or an invalid one.
     fn ticket(&self, script: &mut Script<'_>) -> Ticket {
         let near = self.queue.tail().0.wrapping_sub(2);
         Ticket(near.wrapping_add(script.number(2 * u64::from(SLOTS))))
     }
 
-    /// Words of the queue's memory, the header's among them.
+    /// Writes words of the queue's memory, including the header's.
     fn write(&self, script: &mut Script<'_>) {
         let memory = self.queue.memory();
         let words = memory.len_bytes() as u64 / 8;
@@ -204,7 +204,7 @@ impl Peer {
         self.service.turn(self.now, 16 * run_bytes, run_bytes);
     }
 
-    /// However it was left, the service comes to rest.
+    /// Runs the service until it is idle, whatever state the script left.
     fn settle(&mut self) {
         for _ in 0..TURNS_MAX {
             if self.service.turn(END, 1 << 20, 1 << 16) != Left::More {
@@ -242,8 +242,8 @@ fn task(script: &mut Script<'_>) -> Task {
     task
 }
 
-/// A service that serves such a client neither panics, nor goes on for ever, nor names a byte that
-/// is not the client's.
+/// A service with such a client does not panic, does not loop forever, and accesses no byte
+/// outside the client's regions.
 pub fn copyd_lines(data: &[u8]) {
     let Some(mut peer) = Peer::new() else { return };
     let mut script = Script(data);

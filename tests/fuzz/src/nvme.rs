@@ -1,4 +1,4 @@
-//! NVMe over TCP: PDUs, and what is in them.
+//! NVMe over TCP: PDUs, and their content.
 
 use unlade_nvme_wire::command::{BlockRange, Completion};
 use unlade_nvme_wire::fabrics;
@@ -15,8 +15,8 @@ use unlade_nvme_wire::{
     Command, CommonHeader, DataPlace, Digests, Nqn, Pdu, PduKind, Status, discovery,
 };
 
-/// A stream of PDUs: each header is understood or refused; what is understood has its parts within
-/// it, and writes a header that means the same.
+/// A stream of PDUs: each header is parsed or refused; a parsed PDU contains its parts, and
+/// encodes to a header with the same meaning.
 pub fn nvme_pdu(data: &[u8]) {
     let mut rest = data;
     while let Ok(common) = CommonHeader::parse(rest) {
@@ -78,7 +78,7 @@ fn contents(pdu: &Pdu) {
     }
 }
 
-/// Structures that are data of commands; each is tried.
+/// Structures that are data of commands; tries each.
 fn payload(data: &[u8]) {
     if let Ok(connect) = ConnectData::parse(data) {
         assert_eq!(ConnectData::parse(&connect.encode()), Ok(connect));
@@ -106,7 +106,7 @@ fn payload(data: &[u8]) {
     }
 }
 
-/// Seeds: PDUs with what they can hold.
+/// Seeds: PDUs with the possible content.
 pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let digests = Digests { header: true, data: false };
     let init = InitRequest { version: 0, alignment_bytes: 8, digests, transfers_max: 4 };
@@ -152,7 +152,7 @@ fn long(data: Data) -> Data {
     Data { bytes: IDENTIFY_BYTES as u32, ..data }
 }
 
-/// Digests are not looked at by the codec; here they are zeroes.
+/// A PDU with zeroes as digests: the codec does not check them.
 fn pdu(pdu: &Pdu, data: &[u8]) -> Vec<u8> {
     let common = pdu.common(data.len(), Digests::BOTH, 4);
     let layout = common.layout();

@@ -1,5 +1,5 @@
-//! A device's receivers, and software's assembler of NVMe/TCP PDUs, in front of a peer and a
-//! network that send anything.
+//! A device's receivers, and software's assembler of NVMe/TCP PDUs, with a peer and a network that
+//! send any bytes.
 
 use unlade_net::SeqNumber;
 use unlade_nic_engine::nvme::{self, types};
@@ -20,10 +20,10 @@ const STEPS_MAX: usize = 256;
 const PLAINTEXT_BYTES_MAX: usize = 200;
 const START: SeqNumber = SeqNumber(u32::MAX - 100);
 
-/// What a PDU was: header, data, verdict.
+/// A received PDU: header, data, verdict.
 type Seen = (Vec<u8>, Vec<u8>, Option<bool>);
 
-/// What PDUs are does not depend on how their bytes arrive.
+/// The resulting PDUs do not depend on how their bytes arrive.
 pub fn offload_pdus(data: &[u8]) {
     let Some((agreed, stream)) = data.split_first() else { return };
     let whole = pdus(*agreed, stream, stream.len());
@@ -88,7 +88,7 @@ pub mod step {
     pub const COUNT: u8 = 7;
 }
 
-/// Buffers, of which the device has some.
+/// The buffers, some of which are registered with the device.
 #[derive(Default)]
 struct Memory {
     shared: Vec<Registration>,
@@ -116,19 +116,19 @@ struct World {
     placement: Placement,
     memory: Memory,
     generation: u32,
-    /// What is sealed but was not received.
+    /// Sealed bytes that were not received.
     sealed: Vec<u8>,
     sealer: Tx<tls::Progress>,
     asked: Option<(bool, Request)>,
     stats: composed::Stats,
     out: Vec<u8>,
     software: ComposedPdus,
-    /// Everything so far came in order, and software has it.
+    /// All bytes so far arrived in order, and software has them.
     in_order: bool,
 }
 
-/// A device writes to buffers that it has, within them, and says so of bytes of the packet.
-/// `data` is a script: packets, answers, registrations.
+/// A device writes only to buffers that it has, within them, and reports the matching bytes of the
+/// packet. `data` is a script: packets, answers, registrations.
 pub fn offload_rx(data: &[u8]) {
     let Some((&kind, mut script)) = data.split_first() else { return };
     let tls = || Tls::new(Version::Tls13, &[3; 16], [1; 12]).expect("a key of 16 bytes");
@@ -170,7 +170,7 @@ impl World {
     fn step(&mut self, step: u8, script: &mut &[u8]) {
         match step {
             step::NEXT => {
-                // What was sealed, else what the script says.
+                // The sealed bytes, or else those in the script.
                 let mut bytes = take(script, 255).to_vec();
                 if !self.sealed.is_empty() {
                     let count = (bytes.len() + 1).min(self.sealed.len());
@@ -219,7 +219,7 @@ impl World {
         }
     }
 
-    /// The peer seals a record.
+    /// Lets the peer seal a record.
     fn seal(&mut self, plaintext: &[u8]) {
         let mut record = vec![23, 3, 3];
         record.extend((plaintext.len() as u16 + 17).to_be_bytes());
@@ -263,7 +263,7 @@ impl World {
         }
     }
 
-    /// Software gets a packet that is next.
+    /// Passes software a packet that is next in order.
     fn read(&mut self, mut bytes: &[u8], mut result: ComposedResult) {
         while !bytes.is_empty() {
             let Ok(taken) = self.software.push(bytes, &result) else { return };
@@ -278,7 +278,7 @@ impl World {
     }
 }
 
-/// Ranges are in order, and within the payload.
+/// Checks that ranges are in order, and within the payload.
 fn within(ranges: &[Placed], payload: &[u8]) {
     let mut behind = 0;
     for placed in ranges {

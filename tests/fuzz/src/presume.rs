@@ -1,5 +1,5 @@
-//! Records of any lengths through a network that loses and delays, a device that presumes numbers,
-//! and software.
+//! Records of any length through a network that loses and delays, a device that presumes record
+//! numbers, and software.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use unlade_nic_engine::rx::Rx;
 use unlade_nic_engine::software::records::Records;
 use unlade_nic_engine::tls::{Progress, Tls, Version};
 
-/// Where the stream starts; it crosses 2^32.
+/// Start of the stream; it crosses 2^32.
 const START: SeqNumber = SeqNumber(u32::MAX - 2000);
 const KEY: [u8; 16] = [5; 16];
 const IV: [u8; 12] = [8; 12];
@@ -24,15 +24,15 @@ const STEPS_MAX: usize = 256;
 /// Steps of a script, by number; each has a length.
 pub mod step {
     #![allow(missing_docs)]
-    /// The next bytes reach device and TCP.
+    /// The next bytes reach the device and TCP.
     pub const NEXT: u8 = 0;
-    /// They are lost.
+    /// The next bytes are lost.
     pub const LOSE: u8 = 1;
-    /// What TCP misses first is sent again.
+    /// The first bytes that TCP misses are sent again.
     pub const AGAIN: u8 = 2;
     /// Software reads, and answers.
     pub const READ: u8 = 3;
-    /// The device alone gets the next bytes, with one changed.
+    /// Only the device receives the next bytes, one of them changed.
     pub const FORGE: u8 = 4;
     pub const COUNT: u8 = 5;
 }
@@ -47,19 +47,19 @@ struct World {
     software: Records,
     asked: Option<Request>,
     out: Vec<u8>,
-    /// What TCP has: where it starts, bytes, and what the device says of them.
+    /// The segments that TCP has: by start, their bytes and the device's results.
     tcp: BTreeMap<usize, (Vec<u8>, Option<Worked>)>,
     sent: usize,
     read: usize,
     opened: usize,
-    /// Somebody has deceived the device.
+    /// The device has received forged bytes.
     forged: bool,
     failed: bool,
 }
 
-/// What is released is what the peer has sealed; and unless somebody has deceived the device, all of
-/// it is. `data`: how many records, an byte for the length of each (the upper half is the usual
-/// one), then steps with their lengths.
+/// Released bytes are those that the peer has sealed; and without forged bytes, all of them are
+/// released. `data`: the number of records, a byte for the length of each (the upper half selects
+/// the usual length), then steps with their lengths.
 pub fn offload_presume(data: &[u8]) {
     let Some((&count, script)) = data.split_first() else { return };
     let (lengths, steps) = script.split_at(usize::from(count).min(RECORDS_MAX).min(script.len()));
@@ -163,7 +163,7 @@ impl World {
         (if received.pass.is_some() { from } else { payload.len() }, received.worked())
     }
 
-    /// Device and TCP get bytes; TCP keeps what it has not.
+    /// The device and TCP receive bytes; TCP keeps those that it lacks.
     fn arrive(&mut self, at: usize, end: usize) {
         if at >= end {
             return;
@@ -212,7 +212,7 @@ impl World {
         self.failed = true;
     }
 
-    /// All that is missing comes.
+    /// All missing bytes arrive.
     fn end(&mut self) {
         while self.missing() < self.wire.len() {
             let missing = self.missing();

@@ -1,5 +1,5 @@
-//! The inputs that the fuzzers start from. They are committed under `fuzz/seeds/`; made from
-//! values here so that a change of a format changes them as well.
+//! The inputs that the fuzzers start from. They are committed under `fuzz/seeds/`; they are
+//! generated from values here, so that a change of a format changes them as well.
 
 use super::lines::step;
 use super::pdus::{pdu_seeds, rx_seeds};
@@ -78,8 +78,8 @@ pub fn all() -> Vec<Seed> {
     for (name, text) in RESP_REQUESTS {
         add("resp_request", name, text.as_bytes().to_vec());
     }
-    for (name, script) in piece_scripts() {
-        add("aead_pieces", name, script);
+    for (name, script) in chunk_scripts() {
+        add("aead_chunks", name, script);
     }
     for (name, content) in super::nvme::seeds() {
         add("nvme_pdu", name, content);
@@ -102,14 +102,14 @@ pub fn all() -> Vec<Seed> {
     for (name, content) in super::storage::storage_seeds() {
         add("nic_storage", name, content);
     }
-    for (name, script) in super::bump::scripts() {
-        add("bump", name, script);
+    for (name, script) in super::inline_device::scripts() {
+        add("inline_device", name, script);
     }
     seeds
 }
 
-/// A short message in one piece, and one of many blocks that is cut near their edges.
-fn piece_scripts() -> [(&'static str, Vec<u8>); 2] {
+/// A short message in one chunk, and one of many blocks that is cut near their edges.
+fn chunk_scripts() -> [(&'static str, Vec<u8>); 2] {
     let mut many = vec![0x71, 13, 0, 15, 0, 16, 0, 17, 1, 0, 1, 1, 2, 90, 2, 91];
     many.extend((0..13 + 800_u32).map(|byte| (byte * 7) as u8));
     [("short", b"\x00\x05headr0123456789".to_vec()), ("many-blocks", many)]
@@ -180,19 +180,19 @@ fn copyd_messages() -> [(&'static str, Vec<u8>); 7] {
     ]
 }
 
-/// A number of a script that is in its range.
+/// A script's number within its range.
 fn number(value: u16) -> [u8; 3] {
     let [low, high] = value.to_le_bytes();
     [0, low, high]
 }
 
-/// A line of a script: ticket from the tail on, length, places within region 1, what else.
+/// A line of a script: ticket relative to the tail, length, positions within region 1, shape.
 fn line(ticket: u16, len: u16, dst: u16, src: u16, shape: &[u8]) -> Vec<u8> {
     let numbers = [ticket + 2, len, dst, src].map(number).concat();
     [&[step::ACQUIRE, step::TASK][..], &numbers, &[1, 1], shape].concat()
 }
 
-/// Scripts of the target of shared lines: steps, each with what belongs to it.
+/// Scripts of the target of shared lines: steps with their arguments.
 fn queue_scripts() -> [(&'static str, Vec<u8>); 6] {
     let turn = [step::TURN, 1, 6];
     let sync =
@@ -224,7 +224,7 @@ fn queue_scripts() -> [(&'static str, Vec<u8>); 6] {
             ]
             .concat(),
         ),
-        // Claimed by the client, then recycled under it; and a line that is not acquired.
+        // Claimed by the client, then recycled during its use; and a line that is not acquired.
         (
             "claims",
             [
@@ -237,7 +237,7 @@ fn queue_scripts() -> [(&'static str, Vec<u8>); 6] {
             ]
             .concat(),
         ),
-        // The words of the head, and of what follows.
+        // The words of the header, and the following words.
         (
             "words",
             [
@@ -287,7 +287,7 @@ const BODIES: [(&str, &str); 4] = [
     ("overflow", "ffffffffffffffff\r\nhello"),
 ];
 
-/// Scripts of the record target: pieces, then steps of content type, length and content.
+/// Scripts of the record target: chunk sizes, then steps of content type, length and content.
 const SCRIPTS: [(&str, &[u8]); 6] = [
     ("data", b"\x03\x17\x05hello\x17\x00\x17\x05world"),
     ("key-update", b"\x00\x17\x01a\x16\x05\x18\x00\x00\x01\x01\x17\x01b"),

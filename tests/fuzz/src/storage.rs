@@ -1,4 +1,4 @@
-//! What a controller sends to the initiator over the user-space TCP.
+//! Messages from a controller to the initiator over the user-space TCP.
 
 use bytes::Bytes;
 use unlade_net::SeqNumber;
@@ -15,7 +15,8 @@ const READ_BYTES: usize = 1024;
 const WRITE_BYTES: usize = 2048;
 /// Bytes of data in a PDU of the host.
 const PDU_BYTES: u32 = 600;
-/// The first byte of an input: digests, an answer to ICReq comes first, a device has the buffer.
+/// Bits of the first byte of an input: digests, an answer to ICReq first, a device with the
+/// buffer.
 const HEADER_DIGEST: u8 = 1;
 const DATA_DIGEST: u8 = 2;
 const OPENS: u8 = 4;
@@ -45,7 +46,7 @@ fn reader(choice: u8) -> Reader {
     reader
 }
 
-/// What goes out lies within the data, in order, and is no more than was asked for.
+/// Outgoing bytes lie within the data, in order, and do not exceed the request.
 fn give(reader: &mut Reader, given: &mut usize) {
     while let Some(bytes) = reader.writer().next_bytes() {
         let (said, data) = reader.writer().take_next().expect("a PDU");
@@ -57,14 +58,14 @@ fn give(reader: &mut Reader, given: &mut usize) {
     assert!(*given <= WRITE_BYTES);
 }
 
-/// All that can be seen of an initiator that received `bytes` in pieces; `lent`: a device has the
-/// buffer, places nothing, and gives it back when it is told to.
-fn outcome(choice: u8, bytes: &[u8], piece_bytes: usize, lent: bool) -> String {
+/// All observable results of an initiator that received `bytes` in chunks; `lent`: a device has
+/// the buffer, places nothing, and returns it on request.
+fn outcome(choice: u8, bytes: &[u8], chunk_bytes: usize, lent: bool) -> String {
     let mut reader = reader(choice);
     let mut device = if lent { reader.lend(READ) } else { None };
     let (mut seq, mut given, mut ended) = (START, 0, String::new());
     let mut finished = Vec::new();
-    for piece in bytes.chunks(piece_bytes) {
+    for piece in bytes.chunks(chunk_bytes) {
         let chunk = Chunk::Opened(Bytes::copy_from_slice(piece));
         let mut received = reader.receive(seq, chunk);
         seq = seq + piece.len() as u32;
@@ -89,17 +90,17 @@ fn outcome(choice: u8, bytes: &[u8], piece_bytes: usize, lent: bool) -> String {
     }
     // A buffer that is lent makes its command finish a little later.
     finished.sort();
-    // How much was given when a write was refused depends on time.
+    // The number of bytes sent before a write was refused depends on timing.
     format!("{finished:?} {ended}")
 }
 
-/// What comes of it does not depend on how it arrives, nor on who has the buffers. Where a controller
-/// asks again for data before it has got any, that depends on time.
+/// The result does not depend on how the bytes arrive, nor on the owner of the buffers, except if
+/// a controller requests data again before it has received any: that depends on timing.
 pub fn nic_storage(data: &[u8]) {
     let Some((&choice, bytes)) = data.split_first() else { return };
     let whole = outcome(choice, bytes, usize::MAX, false);
-    for (piece_bytes, lent) in [(1, false), (usize::MAX, true), (13, choice & LENT != 0)] {
-        let other = outcome(choice, bytes, piece_bytes, lent);
+    for (chunk_bytes, lent) in [(1, false), (usize::MAX, true), (13, choice & LENT != 0)] {
+        let other = outcome(choice, bytes, chunk_bytes, lent);
         let waits = whole.contains("Transfers") || whole.contains("Short");
         assert!(whole == other || waits, "{whole} and {other}");
     }
@@ -148,7 +149,7 @@ impl Script {
     }
 }
 
-/// What a controller sends.
+/// Messages of a controller.
 pub fn storage_seeds() -> Vec<(&'static str, Vec<u8>)> {
     let script = |choice: u8| Script { digests: digests(choice), bytes: vec![choice] };
     let agreed = |digests| {

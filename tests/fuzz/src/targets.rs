@@ -1,5 +1,5 @@
-//! One function for each decoder. It panics where the decoder breaks a promise: not only where it
-//! panics itself.
+//! One function for each decoder. It panics if the decoder violates its contract, not only if the
+//! decoder itself panics.
 
 use unlade_copy::channel::wire::Said;
 use unlade_copy_adapters::{ParcelReader, ParcelWriter};
@@ -16,13 +16,13 @@ use unlade_net::packet::{
     classify, classify_ip,
 };
 
-pub use super::bump::bump;
+pub use super::chunks::aead_chunks;
 pub use super::guest::guest;
 pub use super::initiator::{nvme_initiator, psk};
+pub use super::inline_device::inline_device;
 pub use super::lines::copyd_lines;
 pub use super::nvme::nvme_pdu;
 pub use super::pdus::{offload_pdus, offload_rx};
-pub use super::pieces::aead_pieces;
 pub use super::presume::offload_presume;
 pub use super::storage::nic_storage;
 pub use super::tcp::{tcp_connection, tcp_header};
@@ -46,7 +46,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("channel_word", channel_word),
     ("parcel", parcel),
     ("resp_request", resp_request),
-    ("aead_pieces", aead_pieces),
+    ("aead_chunks", aead_chunks),
     ("tcp_header", tcp_header),
     ("tcp_connection", tcp_connection),
     ("nvme_pdu", nvme_pdu),
@@ -55,20 +55,20 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("offload_pdus", offload_pdus),
     ("offload_presume", offload_presume),
     ("offload_rx", offload_rx),
-    ("bump", bump),
+    ("inline_device", inline_device),
     ("nic_storage", nic_storage),
     ("guest", guest),
     ("trace_rows", trace_rows),
 ];
 
-/// What is said on a channel's socket means one thing.
+/// A message on a channel's socket has one meaning.
 pub fn channel_word(data: &[u8]) {
     if let Ok(said) = Said::decode(data) {
         assert_eq!(said.encode().as_slice(), data);
     }
 }
 
-/// Values that are read are those that were written; no more is set aside than there are bytes.
+/// Read values equal the written ones; no more memory is reserved than there are bytes.
 pub fn parcel(data: &[u8]) {
     let mut reader = ParcelReader::new(data);
     let mut again = ParcelWriter::new(Vec::new());
@@ -77,7 +77,7 @@ pub fn parcel(data: &[u8]) {
     }
     let again = again.into_inner();
     assert_eq!(again, data[..again.len()]);
-    // What it stopped at stays as it is, whatever is asked for.
+    // After an error every further read fails.
     if !reader.is_at_end() {
         assert!(reader.value().is_err());
         assert!(reader.bytes().is_err() && reader.string().is_err());
@@ -85,7 +85,7 @@ pub fn parcel(data: &[u8]) {
     }
 }
 
-/// A message of the copy daemon's socket means one thing, in one direction.
+/// A message of the copy daemon's socket has one meaning, in one direction.
 pub fn copyd_message(data: &[u8]) {
     let request = Request::decode(data);
     let reply = Reply::decode(data);
@@ -98,7 +98,7 @@ pub fn copyd_message(data: &[u8]) {
     }
 }
 
-/// What requests mean does not depend on how their bytes arrive.
+/// The meaning of requests does not depend on how their bytes arrive.
 pub fn resp_request(data: &[u8]) {
     let whole = requests(data, data.len());
     for step in [1, 7, 64] {
@@ -106,7 +106,7 @@ pub fn resp_request(data: &[u8]) {
     }
 }
 
-/// The requests of `data` that arrives `step` bytes at a time, and whether what follows is none.
+/// The requests of `data`, which arrives `step` bytes at a time, and true if the rest is invalid.
 fn requests(data: &[u8], step: usize) -> (Vec<Vec<Vec<u8>>>, bool) {
     let mut parser = Parser::new(Limits { arguments_max: 64, bulk_bytes_max: 4096 });
     let (mut found, mut input) = (Vec::new(), Vec::new());
@@ -133,7 +133,8 @@ fn requests(data: &[u8], step: usize) -> (Vec<Vec<Vec<u8>>>, bool) {
     (found, false)
 }
 
-/// A snapshot that decodes means one thing. The checksum is put right, for a fuzzer finds none.
+/// A snapshot that decodes has one meaning. The checksum is corrected, because a fuzzer finds
+/// none.
 pub fn snapshot(data: &[u8]) {
     one_snapshot(data);
     if let Some((content, _)) = data.split_last_chunk::<4>() {
@@ -149,7 +150,7 @@ fn one_snapshot(data: &[u8]) {
     assert_eq!(Snapshot::decode(&out).as_ref(), Ok(&snapshot));
 }
 
-/// Frames mean one thing, however their bytes arrive.
+/// Frames have one meaning, however their bytes arrive.
 pub fn frame(data: &[u8]) {
     if let Ok(Some((frame, taken))) = Frame::decode(data) {
         assert!(taken <= data.len());
@@ -204,7 +205,7 @@ pub fn http_request(data: &[u8]) {
     }
     let Ok(Some(head)) = whole else { return };
     assert!(head.head_bytes() <= data.len() && head.head_bytes() <= limits.head_bytes_max);
-    // One empty line may stand in front.
+    // One empty line may precede the request line.
     let line = if data.starts_with(b"\r\n") { 2 } else { 0 };
     assert_eq!(head_end(data, line), Some(head.head_bytes()));
     assert!(!head.method_text(data).is_empty());
@@ -240,7 +241,7 @@ pub fn http_response(data: &[u8]) {
     }
 }
 
-/// What an independent look at the header lines says about the framing.
+/// An independent parser of the header lines agrees on the framing.
 fn framed_once<'b>(headers: impl Iterator<Item = (&'b str, &'b [u8])>, framing: BodyFraming) {
     let (mut lengths, mut encodings) = (Vec::new(), Vec::new());
     for (name, value) in headers {
@@ -267,12 +268,12 @@ fn framed_once<'b>(headers: impl Iterator<Item = (&'b str, &'b [u8])>, framing: 
     }
 }
 
-/// Where to cut an input: everywhere in a short one.
+/// Positions at which to split an input: everywhere in a short one.
 fn cuts(bytes: usize) -> impl Iterator<Item = usize> {
     (0..bytes).step_by(bytes / 256 + 1)
 }
 
-/// A body ends at one place with one content, however it arrives.
+/// A body ends at one position with one content, however it arrives.
 pub fn chunked(data: &[u8]) {
     let whole = scan(data, data.len().max(1));
     for piece in [1, 3, 16] {
@@ -298,7 +299,7 @@ fn scan(data: &[u8], piece: usize) -> (Vec<u8>, Result<(usize, bool), HeadError>
     (content, Ok((taken, false)))
 }
 
-/// What is classified lies within the frame; what a header means is what is written of it.
+/// Classified parts lie within the frame; a header encodes to the same meaning.
 pub fn packet(data: &[u8]) {
     let segment = FrameSegment::find(data);
     if let Some(segment) = segment {

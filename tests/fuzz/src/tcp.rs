@@ -1,4 +1,4 @@
-//! Targets of the user-space TCP: headers, and a connection whose peer says anything.
+//! Targets of the user-space TCP: headers, and a connection whose peer sends anything.
 
 use bytes::Bytes;
 use unlade_net::packet::TcpFlags;
@@ -6,15 +6,15 @@ use unlade_research_tcp::{
     Config, Connection, HEADER_BYTES_MAX, Header, Range, SackBlocks, SeqNumber, Time, Timestamps,
 };
 
-/// First numbers of both ends: soon before the wrap.
+/// First numbers of both ends: shortly before the wrap.
 const OWN: SeqNumber = SeqNumber(u32::MAX - 100);
 const PEER: SeqNumber = SeqNumber(u32::MAX - 50);
-/// Segments that one event can make leave, at most.
+/// Most segments that one event can cause.
 const SEGMENTS_MAX: usize = 1000;
-/// Timers that are waited for behind the end of a script.
+/// Most timers that are waited for after the end of a script.
 const TIMERS_MAX: usize = 300;
 
-/// A header that is understood is written as one that means the same.
+/// A parsed header is written as one with the same meaning.
 pub fn tcp_header(data: &[u8]) {
     let Some((header, payload_at)) = Header::decode(data) else { return };
     assert!((20..=HEADER_BYTES_MAX).contains(&payload_at) && payload_at <= data.len());
@@ -23,7 +23,7 @@ pub fn tcp_header(data: &[u8]) {
     assert_eq!(Header::decode(&out[..bytes]), Some((header, bytes)));
 }
 
-/// What a script has read so far.
+/// The state of reading a script.
 struct Script<'d> {
     data: &'d [u8],
 }
@@ -39,7 +39,7 @@ impl Script<'_> {
         Some(u16::from_be_bytes([self.byte()?, self.byte()?]))
     }
 
-    /// A place in the stream near its start, or anywhere.
+    /// A position in the stream near its start, or anywhere.
     fn place(&mut self, start: SeqNumber) -> Option<SeqNumber> {
         let number = self.number()?;
         Some(match number {
@@ -74,7 +74,7 @@ impl Script<'_> {
     }
 }
 
-/// A connection, and what is known of it from outside.
+/// A connection, and the properties that are observed from outside.
 struct Watched {
     connection: Connection<Bytes>,
     now: Time,
@@ -130,7 +130,7 @@ impl Watched {
         }
     }
 
-    /// What is read is read once, in order.
+    /// Reads: each byte is read once, in order.
     fn read(&mut self) {
         while let Some((at, part)) = self.connection.read() {
             assert!(!part.is_empty() && self.read_at.is_none_or(|due| due == at));
@@ -138,7 +138,7 @@ impl Watched {
         }
     }
 
-    /// What leaves is described truly, and ends.
+    /// Transmits: each segment is described correctly, and transmission ends.
     fn transmit(&mut self) {
         let mut gather = Vec::new();
         for _ in 0..SEGMENTS_MAX {
@@ -155,7 +155,7 @@ impl Watched {
     }
 }
 
-/// Whatever a peer says, nothing panics, what is read is in order, and everything ends.
+/// Whatever a peer sends, nothing panics, bytes are read in order, and everything ends.
 pub fn tcp_connection(data: &[u8]) {
     let mut script = Script { data };
     let Some(mut watched) = Watched::new(&mut script) else { return };

@@ -1,4 +1,4 @@
-//! The record layer under a client that holds the keys and sends what it likes.
+//! The record layer against a client that has the keys and sends arbitrary records.
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use unlade_net::state::{DirectionSecrets, TlsSnapshot};
@@ -11,11 +11,11 @@ const KEY: [u8; 16] = [7; 16];
 /// The IV of the client's direction.
 const IV: [u8; 12] = [9; 12];
 
-/// Runs a script: its first byte says into which pieces the ciphertext is cut; then follow steps
-/// of a content type, a length, and that many bytes. Content type 0 sends the bytes as they
-/// are; any other seals them into one TLS 1.3 record.
+/// Runs a script: its first byte selects the chunks into which the ciphertext is split; then
+/// follow steps of a content type, a length, and that many bytes. Content type 0 sends the bytes
+/// unchanged; any other seals them into one TLS 1.3 record.
 ///
-/// The plaintext and the outcome must not depend on the pieces, nor on the layer moving to another
+/// The plaintext and the outcome must not depend on the chunks, nor on the layer moving to another
 /// owner between them.
 pub fn record(data: &[u8]) {
     let Some((&piece, script)) = data.split_first() else { return };
@@ -25,13 +25,13 @@ pub fn record(data: &[u8]) {
     assert_eq!(whole, pieces);
     let moved = receive(&ciphertext, usize::from(piece) + 1, true);
     let flooded = |outcome: &Outcome| matches!(outcome.1, Err(RecordError::Flood(_)));
-    // What is counted against a flood begins anew with each owner.
+    // The flood counters restart with each owner.
     if !flooded(&whole) && !flooded(&moved) {
         assert_eq!(whole, moved);
     }
 }
 
-/// What came out, and whether the client has said good-bye.
+/// The plaintext, and true if the client has sent close_notify, or the error.
 type Outcome = (Vec<u8>, Result<bool, RecordError>);
 
 fn receive(ciphertext: &[u8], piece: usize, moving: bool) -> Outcome {

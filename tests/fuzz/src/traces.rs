@@ -1,4 +1,4 @@
-//! Files of traces, whoever wrote them.
+//! Files of traces from any source.
 
 use std::fmt::Debug;
 
@@ -8,10 +8,10 @@ use unlade_traces::azure2021::Call;
 use unlade_traces::lines::write;
 use unlade_traces::{Row, Rows};
 
-/// Arrivals that a target makes.
+/// Most arrivals that a target generates.
 const ARRIVALS_MAX: u64 = 10_000;
 
-/// What is read writes the same again; an error names a line that the file has.
+/// Parsed rows are written unchanged; an error names a line of the file.
 pub fn trace_rows(data: &[u8]) {
     let lines = 1 + data.iter().filter(|byte| **byte == b'\n').count() as u64;
     let invocations: Vec<Invocations> = rows(data, lines);

@@ -1,7 +1,7 @@
 //! Fields of binary protocols: bounded reading from a slice, appending to a vector.
 //!
-//! Numbers are big-endian. Input is hostile: a length is checked against the limit that the caller
-//! names before anything is allocated, and every failure is a [`DecodeError`].
+//! Numbers are big-endian. Input is untrusted: a length is checked against the caller's limit
+//! before anything is allocated, and every failure is a [`DecodeError`].
 //!
 //! ```
 //! use unlade_bytes::{Reader, Write as _};
@@ -20,7 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use thiserror::Error;
 
-/// Why bytes from a peer could not be understood. The peer is at fault in every variant.
+/// An error in bytes from a peer. The peer is at fault in every variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
     /// The input ended inside a value.
@@ -31,12 +31,12 @@ pub enum DecodeError {
     TooLong {
         /// The field.
         what: &'static str,
-        /// What the peer announced.
+        /// The length that the peer announced.
         length: usize,
         /// The named limit.
         limit: usize,
     },
-    /// A field holds a value that the format does not define.
+    /// A field has a value that the format does not define.
     #[error("{what}: undefined value {value}")]
     Undefined {
         /// The field.
@@ -44,13 +44,13 @@ pub enum DecodeError {
         /// The value found.
         value: u64,
     },
-    /// Bytes are left over behind the last field.
-    #[error("{0} bytes left over behind the last field")]
+    /// Bytes remain after the last field.
+    #[error("{0} bytes remain after the last field")]
     Trailing(usize),
     /// The checksum does not match the content.
     #[error("checksum mismatch")]
     Checksum,
-    /// The peer speaks a version that this build does not.
+    /// The peer uses a protocol version that this build does not support.
     #[error("version {0} is not supported")]
     Version(u16),
 }
@@ -67,7 +67,7 @@ impl<'a> Reader<'a> {
         Reader { rest }
     }
 
-    /// The next `length` bytes.
+    /// Returns the next `length` bytes.
     ///
     /// # Errors
     /// The input is too short, or is not such a value.
@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
         Ok(out)
     }
 
-    /// The next byte.
+    /// Reads one byte.
     ///
     /// # Errors
     /// The input is too short, or is not such a value.
@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
         Ok(self.array::<1>()?[0])
     }
 
-    /// The next two bytes.
+    /// Reads two bytes.
     ///
     /// # Errors
     /// The input is too short, or is not such a value.
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
         Ok(u16::from_be_bytes(self.array()?))
     }
 
-    /// The next four bytes.
+    /// Reads four bytes.
     ///
     /// # Errors
     /// The input is too short, or is not such a value.
@@ -107,7 +107,7 @@ impl<'a> Reader<'a> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
-    /// The next eight bytes.
+    /// Reads eight bytes.
     ///
     /// # Errors
     /// The input is too short, or is not such a value.
@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    /// A byte that is 0 or 1; `what` names the field in the error.
+    /// Reads a byte that is 0 or 1; `what` names the field in the error.
     ///
     /// # Errors
     /// The input is too short, or is not such a value.
@@ -127,7 +127,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Bytes behind a 32-bit length that must not exceed `limit`.
+    /// Reads bytes that follow a 32-bit length; the length must not exceed `limit`.
     ///
     /// # Errors
     /// The input is too short, or is not such a value.
@@ -139,7 +139,7 @@ impl<'a> Reader<'a> {
         self.bytes(length)
     }
 
-    /// UTF-8 behind a 32-bit length that must not exceed `limit` bytes.
+    /// Reads UTF-8 text that follows a 32-bit length; the length must not exceed `limit` bytes.
     ///
     /// # Errors
     /// The input is too short, or is not such a value.
@@ -149,7 +149,7 @@ impl<'a> Reader<'a> {
         text.map(str::to_owned).map_err(|_| DecodeError::Undefined { what, value: 0 })
     }
 
-    /// A hardware address.
+    /// Reads a hardware address.
     ///
     /// # Errors
     /// The input is too short, or is not such a value.
@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
         self.array()
     }
 
-    /// A byte 4 or 6, an IP address of that version, a port.
+    /// Reads a byte (4 or 6), an IP address of that version, and a port.
     ///
     /// # Errors
     /// The input is too short, or is not such a value.
@@ -172,15 +172,15 @@ impl<'a> Reader<'a> {
         Ok(SocketAddr::new(ip, self.u16()?))
     }
 
-    /// Bytes that are left.
+    /// Number of bytes that are left.
     pub fn rest(&self) -> usize {
         self.rest.len()
     }
 
-    /// Succeeds where no byte is left.
+    /// Succeeds if no byte is left.
     ///
     /// # Errors
-    /// Bytes are left over.
+    /// Bytes remain.
     pub fn finish(self) -> Result<(), DecodeError> {
         match self.rest.len() {
             0 => Ok(()),

@@ -31,22 +31,22 @@ pub struct ByteSize(pub u64);
 pub struct ByteSizeError(String);
 
 impl ByteSize {
-    /// `count` KiB; the largest amount where that does not fit.
+    /// `count` KiB; saturates at the largest amount.
     pub const fn kib(count: u64) -> ByteSize {
         ByteSize(count.saturating_mul(1 << 10))
     }
 
-    /// `count` MiB; the largest amount where that does not fit.
+    /// `count` MiB; saturates at the largest amount.
     pub const fn mib(count: u64) -> ByteSize {
         ByteSize(count.saturating_mul(1 << 20))
     }
 
-    /// The amount, bytes.
+    /// The amount in bytes.
     pub const fn bytes(self) -> u64 {
         self.0
     }
 
-    /// The amount, bytes; the largest `usize` where it does not fit.
+    /// The amount in bytes; saturates at the largest `usize`.
     pub fn as_usize(self) -> usize {
         usize::try_from(self.0).unwrap_or(usize::MAX)
     }
@@ -120,7 +120,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn units_are_understood() {
+    fn units_are_parsed() {
         for (text, bytes) in [
             ("0", 0),
             ("17", 17),

@@ -1,11 +1,11 @@
-//! What is wrong with a configuration.
+//! Errors in a configuration.
 
 use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// What is wrong with a configuration. The author of the file is at fault in every variant but
+/// An error in a configuration. The author of the file is at fault in every variant except
 /// [`Unreadable`](SettingsError::Unreadable).
 #[derive(Debug, Error)]
 pub enum SettingsError {
@@ -23,7 +23,7 @@ pub enum SettingsError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The file is larger than any configuration.
@@ -39,71 +39,72 @@ pub enum SettingsError {
     Syntax {
         /// `file:line`.
         place: String,
-        /// What the parser says.
+        /// The message of the parser.
         message: String,
     },
-    /// A key that nothing reads.
+    /// A key that no structure has.
     #[error("{place}: unknown key `{key}`{}; {advice}", inside(table))]
     UnknownKey {
         /// `file:line`.
         place: String,
         /// The key.
         key: String,
-        /// The table that holds it, as `[pool.objects]` or `[[route]]`; empty at the top level.
+        /// The table of the key, as `[pool.objects]` or `[[route]]`; empty at the top level.
         table: String,
-        /// The key that was probably meant, or all that are known.
+        /// The most similar known key, or all known keys.
         advice: String,
     },
-    /// A word that is not among those a key may have.
+    /// A value that is not among the allowed values of its key.
     #[error("{place}: `{key}`{}: unknown value `{value}`; {advice}", inside(table))]
     UnknownValue {
         /// `file:line`.
         place: String,
         /// The key.
         key: String,
-        /// The table that holds it.
+        /// The table of the key.
         table: String,
-        /// The word found.
+        /// The value found.
         value: String,
-        /// The word that was probably meant, or all that are known.
+        /// The most similar allowed value, or all allowed values.
         advice: String,
     },
-    /// A key that must be there is not.
+    /// A required key is missing.
     #[error("{place}: the key `{key}` is missing{}; add it", inside(table))]
     MissingKey {
         /// `file:line` where the table begins.
         place: String,
         /// The key.
         key: String,
-        /// The table that lacks it.
+        /// The table without the key.
         table: String,
     },
-    /// A value of another type, or out of range, or malformed.
+    /// A value of the wrong type, out of range, or malformed.
     #[error("{place}: `{key}`{}: {message}", inside(table))]
     BadValue {
         /// `file:line`.
         place: String,
         /// The key.
         key: String,
-        /// The table that holds it.
+        /// The table of the key.
         table: String,
-        /// What was found and what was expected.
+        /// The value found and the value expected.
         message: String,
     },
-    /// Values that are well-formed each but not together; raised by whoever reads them.
+    /// Values that are each well-formed but contradict each other; the code that reads them raises
+    /// this.
     #[error("{origin}: {key}: {message}")]
     Refused {
         /// The file.
         origin: String,
         /// The keys concerned, as `pool.objects.servers`.
         key: String,
-        /// What was wrong, and what to do.
+        /// The problem, and a remedy.
         message: String,
     },
 }
 
 impl SettingsError {
-    /// Values that are well-formed each but not together, in the file `origin`.
+    /// Makes the error for values of the file `origin` that contradict each other.
     pub fn refused(
         origin: impl Into<String>,
         key: impl Into<String>,

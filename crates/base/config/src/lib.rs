@@ -1,12 +1,11 @@
-//! Configuration text: TOML into structures, with errors that say what was wrong, where, and what
-//! to do next.
+//! Configuration text: TOML into structures. Errors state the problem, its place, and a remedy.
 //!
-//! Stages: [`load`] reads a file, [`parse`] understands text, [`SettingsError`] says what failed.
-//! Values that TOML does not know have types here: [`ByteSize`], and [`duration`] for
+//! Stages: [`load`] reads a file, [`parse`] parses text, [`SettingsError`] describes failures.
+//! Types for values that TOML does not have: [`ByteSize`], and [`duration`] for
 //! `#[serde(with = "unlade_config::duration")]`.
 //!
-//! Structures that are read carry `#[serde(deny_unknown_fields)]`: a key that nobody reads is an
-//! error, for it is most often a known one misspelt.
+//! Structures carry `#[serde(deny_unknown_fields)]`: an unknown key is an error, because it is
+//! most often a misspelt known key.
 #![forbid(unsafe_code)]
 
 mod bytes;

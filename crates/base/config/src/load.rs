@@ -1,4 +1,4 @@
-//! Text into structures.
+//! Parsing of text into structures.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,17 +7,17 @@ use std::path::Path;
 use serde::de::DeserializeOwned;
 
 use crate::SettingsError;
-use crate::locate::{Place, locate};
+use crate::locate::{KeyLocation, locate};
 
 /// Most bytes of a configuration file.
 pub const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// How alike two words must be for one to be proposed instead of the other; 1 is equal.
+/// Minimum similarity of two words for one to be proposed instead of the other; 1 means equal.
 const SIMILARITY_MIN: f64 = 0.7;
 
 /// Reads the configuration in the file at `path`.
 ///
 /// # Errors
-/// What is wrong with the file, with its name and the line.
+/// Any [`SettingsError`], with the name of the file and the line.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, SettingsError> {
     let unreadable = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => SettingsError::Missing { path: path.to_owned() },
@@ -32,15 +32,15 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, SettingsError> {
     parse(&text, &path.display().to_string())
 }
 
-/// Understands configuration text; `origin` names it in errors.
+/// Parses configuration text; `origin` names the text in errors.
 ///
 /// # Errors
-/// What is wrong with the text, with `origin` and the line.
+/// Any [`SettingsError`], with `origin` and the line.
 pub fn parse<T: DeserializeOwned>(text: &str, origin: &str) -> Result<T, SettingsError> {
     toml::from_str(text).map_err(|error| explain(text, origin, &error))
 }
 
-/// Turns an error of the TOML reader into one that says where in the document it is.
+/// Converts an error of the TOML reader into one that has the position in the document.
 fn explain(text: &str, origin: &str, error: &toml::de::Error) -> SettingsError {
     let offset = error.span().map(|span| span.start);
     let place = match offset {
@@ -48,7 +48,7 @@ fn explain(text: &str, origin: &str, error: &toml::de::Error) -> SettingsError {
         None => origin.to_owned(),
     };
     let message = error.message().to_owned();
-    let Some(Place { table, key }) = locate(text, offset) else {
+    let Some(KeyLocation { table, key }) = locate(text, offset) else {
         return SettingsError::Syntax { place, message };
     };
     let mut words = message.split('`').skip(1).step_by(2).map(str::to_owned);
@@ -67,13 +67,13 @@ fn explain(text: &str, origin: &str, error: &toml::de::Error) -> SettingsError {
     }
 }
 
-/// The line, from 1, that holds the byte at `offset`.
+/// The number, from 1, of the line that contains the byte at `offset`.
 fn line(text: &str, offset: usize) -> usize {
     let before = text.as_bytes().get(..offset).unwrap_or(text.as_bytes());
     1 + before.iter().filter(|&&byte| byte == b'\n').count()
 }
 
-/// The known word most like `word`, if any is like it.
+/// The known word that is most similar to `word`, if any is similar enough.
 fn nearest<'k>(word: &str, known: &'k [String]) -> Option<&'k String> {
     let likeness = |candidate: &&String| {
         let plain = word.to_lowercase().replace('-', "_");
@@ -88,7 +88,7 @@ fn nearest<'k>(word: &str, known: &'k [String]) -> Option<&'k String> {
         .map(|(_, candidate)| candidate)
 }
 
-/// What to do about a word that is not known.
+/// Advice for a word that is not known.
 fn advice(word: &str, known: &[String]) -> String {
     match (nearest(word, known), known) {
         (Some(nearest), _) => format!("did you mean `{nearest}`?"),

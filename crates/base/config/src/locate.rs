@@ -1,14 +1,14 @@
-//! Which key of a document an offset belongs to.
+//! Maps an offset in a document to the key that it belongs to.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// A key of a document.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct KeyLocation {
     /// The table, as `[pool.objects]` or `[[route]]`; empty at the top level.
     pub(crate) table: String,
-    /// The key in it; empty where the offset belongs to the table itself.
+    /// The key in the table; empty if the offset belongs to the table itself.
     pub(crate) key: String,
 }
 
@@ -19,18 +19,22 @@ struct Step<'t> {
     element: bool,
 }
 
-/// The key that the byte at `offset` belongs to; the top level where there is no offset. `None`
-/// where the text is not TOML.
-pub(crate) fn locate(text: &str, offset: Option<usize>) -> Option<Place> {
+/// Finds the key that the byte at `offset` belongs to; without an offset, the top level. Returns
+/// `None` if the text is not TOML.
+pub(crate) fn locate(text: &str, offset: Option<usize>) -> Option<KeyLocation> {
     let document = DeTable::parse(text).ok()?;
-    let Some(offset) = offset else { return Some(Place::default()) };
+    let Some(offset) = offset else { return Some(KeyLocation::default()) };
     Some(in_table(document.get_ref(), &mut Vec::new(), offset).unwrap_or_default())
 }
 
-fn in_table<'t>(table: &'t DeTable<'_>, path: &mut Vec<Step<'t>>, offset: usize) -> Option<Place> {
+fn in_table<'t>(
+    table: &'t DeTable<'_>,
+    path: &mut Vec<Step<'t>>,
+    offset: usize,
+) -> Option<KeyLocation> {
     for (key, value) in table {
         if key.span().contains(&offset) {
-            return Some(Place { table: render(path), key: key.get_ref().to_string() });
+            return Some(KeyLocation { table: render(path), key: key.get_ref().to_string() });
         }
         if let Some(place) = in_value(key.get_ref(), value, path, offset) {
             return Some(place);
@@ -44,7 +48,7 @@ fn in_value<'t>(
     value: &'t Spanned<DeValue<'_>>,
     path: &mut Vec<Step<'t>>,
     offset: usize,
-) -> Option<Place> {
+) -> Option<KeyLocation> {
     match value.get_ref() {
         DeValue::Table(table) => {
             inside(table, value, Step { name: key, element: false }, path, offset)
@@ -68,11 +72,11 @@ fn inside<'t>(
     step: Step<'t>,
     path: &mut Vec<Step<'t>>,
     offset: usize,
-) -> Option<Place> {
+) -> Option<KeyLocation> {
     path.push(step);
     let found = in_table(table, path, offset).or_else(|| {
         let whole = value.span().contains(&offset);
-        whole.then(|| Place { table: render(path), key: String::new() })
+        whole.then(|| KeyLocation { table: render(path), key: String::new() })
     });
     path.pop();
     found
@@ -83,12 +87,12 @@ fn here(
     value: &Spanned<DeValue<'_>>,
     path: &[Step<'_>],
     offset: usize,
-) -> Option<Place> {
+) -> Option<KeyLocation> {
     let within = value.span().contains(&offset);
-    within.then(|| Place { table: render(path), key: key.to_owned() })
+    within.then(|| KeyLocation { table: render(path), key: key.to_owned() })
 }
 
-/// A path as its header is written.
+/// Formats a path as its table header.
 fn render(path: &[Step<'_>]) -> String {
     let Some(last) = path.last() else { return String::new() };
     let names: Vec<&str> = path.iter().map(|step| step.name).collect();

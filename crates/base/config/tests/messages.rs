@@ -1,4 +1,4 @@
-//! What the author of a configuration reads when it is wrong.
+//! Messages for errors in a configuration.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -89,7 +89,7 @@ fn edited(from: &str, to: &str) -> String {
 }
 
 #[test]
-fn a_right_file_is_understood() {
+fn a_valid_file_is_parsed() {
     let lb: Lb = unlade_config::parse(GOOD, "lb.toml").unwrap();
     assert_eq!(lb.pool["objects"].timeout, Duration::from_secs(5));
     assert_eq!(lb.pool["objects"].body_bytes_max, ByteSize(65_536));
@@ -114,7 +114,7 @@ fn an_unknown_key_names_the_nearest() {
 }
 
 #[test]
-fn an_unknown_key_like_none_lists_the_known() {
+fn an_unknown_key_without_a_similar_one_lists_all_keys() {
     assert_eq!(
         edited("offload =", "zzz ="),
         "lb.toml:8: unknown key `zzz` in [[route]]; known are `prefix`, `offload`"
@@ -138,7 +138,7 @@ fn an_unknown_value_names_the_nearest() {
 }
 
 #[test]
-fn a_wrong_type_says_what_is_expected() {
+fn a_wrong_type_names_the_expected_type() {
     assert_eq!(
         edited("\"/\"", "5"),
         "lb.toml:7: `prefix` in [[route]]: invalid type: integer `5`, expected a string"
@@ -154,7 +154,7 @@ fn a_wrong_type_says_what_is_expected() {
 }
 
 #[test]
-fn a_malformed_value_says_so() {
+fn a_malformed_value_is_reported() {
     let address = edited("127.0.0.1:9900", "127.0.0.1");
     assert!(address.starts_with("lb.toml:2: `admin`: invalid socket address"), "{address}");
     assert_eq!(
@@ -187,7 +187,7 @@ fn broken_text_names_the_line() {
 }
 
 #[test]
-fn a_missing_file_says_what_to_do() {
+fn a_missing_file_has_a_remedy() {
     let error = unlade_config::load::<Lb>(Path::new("/nonexistent/lb.toml")).unwrap_err();
     assert!(matches!(error, SettingsError::Missing { .. }));
     assert!(error.to_string().contains("--config"), "{error}");

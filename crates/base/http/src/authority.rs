@@ -5,11 +5,11 @@ use std::net::Ipv6Addr;
 /// Longest host name (RFC 1035 §2.3.4).
 const HOST_BYTES_MAX: usize = 255;
 
-/// Splits an authority into host and port; `None` where it is not one.
+/// Splits an authority into host and port; `None` if it is malformed.
 ///
 /// Narrower than the generic syntax: no user information, no percent-encoding, no sub-delimiters,
-/// no empty host, no empty port. None of them names a host that resolves, and each has been used
-/// to make two parties route one request differently.
+/// no empty host, no empty port. None of these occurs in a host that resolves, and each has been
+/// used to make two parties route one request differently.
 pub(super) fn split(authority: &[u8]) -> Option<(&[u8], Option<u16>)> {
     let (host, rest) = match authority.strip_prefix(b"[") {
         Some(literal) => {

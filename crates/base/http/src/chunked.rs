@@ -1,4 +1,4 @@
-//! Where a chunked body ends (RFC 9112 §7.1).
+//! Scanner for the end of a chunked body (RFC 9112 §7.1).
 
 use super::{HeadError, is_token_byte, is_value_byte};
 
@@ -10,10 +10,10 @@ pub const EXTENSION_BYTES_MAX: usize = 4096;
 pub const TRAILER_BYTES_MAX: usize = 8192;
 /// Most digits of a chunk size.
 const SIZE_DIGITS_MAX: u8 = 16;
-/// Longest trailer name that is compared with the forbidden ones.
+/// Longest trailer name that is compared with the forbidden names.
 const NAME_BYTES: usize = 20;
 
-/// What a call to [`ChunkedScanner::advance`] has found.
+/// The result of a call to [`ChunkedScanner::advance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkedProgress {
     /// Bytes at the front of the input that belong to the body, framing included. All of the
@@ -29,11 +29,11 @@ enum State {
     Size,
     /// In the extensions.
     Extension,
-    /// Behind the CR of a size line.
+    /// After the CR of a size line.
     SizeLf,
     /// In the data.
     Data,
-    /// Behind the last byte of the data.
+    /// After the last byte of the data.
     DataCr,
     DataLf,
     /// At the start of a trailer line, or of the final blank line.
@@ -41,19 +41,19 @@ enum State {
     TrailerName,
     TrailerValue,
     TrailerLf,
-    /// Behind the CR of the final blank line.
+    /// After the CR of the final blank line.
     FinalLf,
     Done,
 }
 
-/// Finds the end of a chunked body in pieces of any size, without I/O and without buffering.
+/// Finds the end of a chunked body that arrives in chunks of any size, without I/O or buffering.
 ///
 /// Strict: line ends are CRLF only, sizes are plain hexadecimal, and the trailer may not carry a
 /// field that frames or routes the message.
 #[derive(Clone, Debug)]
 pub struct ChunkedScanner {
     state: State,
-    /// What the size line says; then, what is left of the data.
+    /// The size in the size line; then, the number of data bytes that remain.
     chunk_bytes: u64,
     digits: u8,
     line_bytes: usize,
@@ -84,13 +84,13 @@ impl ChunkedScanner {
         }
     }
 
-    /// True once the body has ended.
+    /// Returns true once the body has ended.
     pub fn is_done(&self) -> bool {
         self.state == State::Done
     }
 
-    /// Bytes of the current chunk's data that have not arrived: this many bytes can be moved on
-    /// without being looked at, after which [`skip`](ChunkedScanner::skip) must be told.
+    /// Number of bytes of the current chunk's data that have not arrived: the caller may forward
+    /// them without showing them to the scanner, and then calls [`skip`](ChunkedScanner::skip).
     pub fn data_bytes_due(&self) -> u64 {
         match self.state {
             State::Data => self.chunk_bytes,
@@ -98,8 +98,9 @@ impl ChunkedScanner {
         }
     }
 
-    /// Notes that `bytes` of the current chunk's data went past without being shown. More than
-    /// [`data_bytes_due`](ChunkedScanner::data_bytes_due) are not taken; returns how many were.
+    /// Records that `bytes` of the current chunk's data were forwarded without being shown to the
+    /// scanner. At most [`data_bytes_due`](ChunkedScanner::data_bytes_due) bytes are skipped;
+    /// returns the number of bytes skipped.
     pub fn skip(&mut self, bytes: u64) -> u64 {
         let taken = bytes.min(self.data_bytes_due());
         if taken > 0 {
@@ -111,20 +112,20 @@ impl ChunkedScanner {
         taken
     }
 
-    /// Shows the scanner the next bytes of the body.
+    /// Scans the next bytes of the body.
     ///
     /// # Errors
-    /// What the body does wrong. It is final, and the connection must be closed.
+    /// The rule that the body breaks. The error is final, and the connection must be closed.
     pub fn advance(&mut self, input: &[u8]) -> Result<ChunkedProgress, HeadError> {
         self.advance_with(input, |_| {})
     }
 
-    /// Shows the scanner the next bytes of the body; `data` is called with each run of them that
-    /// is data rather than framing, in order. Where the body is faulty `data` has been called for
-    /// what stood before the fault.
+    /// Scans the next bytes of the body, and calls `data` with each run of data bytes (not
+    /// framing), in order. If the body is malformed, `data` has been called for the bytes before
+    /// the error.
     ///
     /// # Errors
-    /// What the body does wrong. It is final, and the connection must be closed.
+    /// The rule that the body breaks. The error is final, and the connection must be closed.
     pub fn advance_with<'i>(
         &mut self,
         input: &'i [u8],
@@ -149,7 +150,7 @@ impl ChunkedScanner {
         Ok(ChunkedProgress { consumed, done: self.is_done() })
     }
 
-    /// One byte of framing.
+    /// Processes one byte of framing.
     fn step(&mut self, byte: u8) -> Result<(), HeadError> {
         self.state = match self.state {
             State::Size | State::Extension | State::SizeLf => self.size_line(byte)?,
@@ -199,7 +200,7 @@ impl ChunkedScanner {
         if self.digits > SIZE_DIGITS_MAX {
             return Err(HeadError::BadChunkSize);
         }
-        // Zero here: the data of the chunk before has been counted down.
+        // Zero here: the data of the previous chunk has been counted down.
         self.chunk_bytes = self.chunk_bytes << 4 | u64::from(digit);
         Ok(State::Size)
     }
@@ -231,7 +232,8 @@ impl ChunkedScanner {
         }
     }
 
-    /// Whether the trailer's name is one that frames or routes the message (RFC 9110 §6.5.1).
+    /// Returns true if the trailer's name is one that frames or routes the message (RFC 9110
+    /// §6.5.1).
     fn is_forbidden(&self) -> bool {
         let name = self.name.get(..self.name_bytes).unwrap_or_default();
         [&b"transfer-encoding"[..], b"content-length", b"host", b"connection", b"upgrade"]

@@ -1,11 +1,11 @@
-//! Why a head or a chunked body is refused.
+//! Reasons for refusing a head or a chunked body.
 
 use thiserror::Error;
 
-/// Why a message is refused. The sender is at fault in every variant.
+/// The reason for refusing a message. The sender is at fault in every variant.
 ///
-/// [`status`](HeadError::status) is the answer to a refused *request*; a refused *response* is
-/// answered to the client with 502 whatever the variant.
+/// [`status`](HeadError::status) is the answer to a refused *request*. For a refused *response*
+/// the client gets 502 in every variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum HeadError {
     /// The head exceeds the limit of bytes.
@@ -29,10 +29,10 @@ pub enum HeadError {
     /// The method is not a token.
     #[error("the method is not a token")]
     BadMethod,
-    /// The method is longer than any that is known.
+    /// The method is longer than any known method.
     #[error("the method is longer than any that is known")]
     MethodTooLong,
-    /// The request target holds a byte or has a form that a target may not.
+    /// The request target contains a byte, or has a form, that is not allowed.
     #[error("the request target is malformed")]
     BadTarget,
     /// A line ends in LF without CR.
@@ -50,7 +50,7 @@ pub enum HeadError {
     /// A header name is not a token.
     #[error("a header name is not a token")]
     BadHeaderName,
-    /// A header value holds a control byte.
+    /// A header value contains a control byte.
     #[error("a header value holds a control byte")]
     BadHeaderValue,
     /// An HTTP/1.1 request without Host.
@@ -92,7 +92,7 @@ pub enum HeadError {
     /// A chunk size is not a hexadecimal number of 64 bits.
     #[error("a chunk size is not a hexadecimal number")]
     BadChunkSize,
-    /// A chunk extension holds a control byte.
+    /// A chunk extension contains a control byte.
     #[error("a chunk extension holds a control byte")]
     BadChunkExtension,
     /// A chunk's size line, or all extensions together, exceed the limit of bytes.
@@ -110,7 +110,7 @@ pub enum HeadError {
 }
 
 impl HeadError {
-    /// Every variant, once.
+    /// Every variant.
     pub const ALL: [HeadError; 33] = [
         HeadError::HeadTooLarge,
         HeadError::TooManyHeaders,
@@ -147,7 +147,7 @@ impl HeadError {
         HeadError::TrailerTooLarge,
     ];
 
-    /// The status to answer a request with that is refused for this reason.
+    /// The status with which to answer a request that is refused for this reason.
     pub fn status(&self) -> u16 {
         match self {
             HeadError::TargetTooLong => 414,

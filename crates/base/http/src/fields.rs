@@ -1,4 +1,4 @@
-//! Header lines: their shape, where each one is, and what the few that frame a message say.
+//! Header lines: their shape, their positions, and the values of those that frame a message.
 
 use httparse::{EMPTY_HEADER, Header};
 use smallvec::SmallVec;
@@ -20,8 +20,8 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// The range of `part` inside `buf`; empty where the offsets do not fit, which the ceiling on
-    /// a head's size excludes.
+    /// The range of `part` inside `buf`; empty if the offsets do not fit, which the limit on a
+    /// head's size excludes.
     pub(super) fn new(start: usize, bytes: usize) -> Span {
         match (u16::try_from(start), u16::try_from(bytes)) {
             (Ok(start), Ok(bytes)) => Span { start, bytes },
@@ -29,19 +29,19 @@ impl Span {
         }
     }
 
-    /// The bytes; empty where `buf` is not the buffer that was parsed.
+    /// The bytes; empty if `buf` is not the buffer that was parsed.
     pub(super) fn of(self, buf: &[u8]) -> &[u8] {
         let start = usize::from(self.start);
         buf.get(start..start + usize::from(self.bytes)).unwrap_or_default()
     }
 
-    /// The bytes as text, which every caller has checked to be ASCII.
+    /// The bytes as text; every caller has checked that they are ASCII.
     pub(super) fn text(self, buf: &[u8]) -> &str {
         core::str::from_utf8(self.of(buf)).unwrap_or_default()
     }
 }
 
-/// The lines of a head, found before anything in them is understood.
+/// The lines of a head, found before their content is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     /// The blank line has not arrived.
@@ -59,8 +59,8 @@ pub(super) enum Shape {
 
 /// Finds the lines of the head that starts at `start`.
 ///
-/// A line that ends in a bare LF or continues the one before is refused as soon as it is seen,
-/// so that its sender need not be waited for.
+/// A line that ends in a bare LF or continues the line before is refused as soon as it arrives,
+/// without waiting for more bytes from its sender.
 pub(super) fn shape(buf: &[u8], start: usize, limits: &HeadLimits) -> Result<Shape, HeadError> {
     let limit = limits.head_bytes_max.min(HEAD_BYTES_CEILING);
     let window = buf.get(..limit).unwrap_or(buf);
@@ -89,14 +89,14 @@ pub(super) fn shape(buf: &[u8], start: usize, limits: &HeadLimits) -> Result<Sha
     Ok(Shape::Incomplete)
 }
 
-/// Where one header line is.
+/// The position of one header line.
 #[derive(Clone, Copy, Debug, Default)]
 struct Field {
     name: Span,
     value: Span,
 }
 
-/// Where every header line is.
+/// The positions of all header lines.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fields {
     list: SmallVec<[Field; INLINE_FIELDS]>,
@@ -112,7 +112,7 @@ impl Fields {
         self.list.iter().find(named).map(|field| field.value.of(buf))
     }
 
-    /// Header lines without those that concern one hop only: see [`is_hop_by_hop`], and what
+    /// Header lines that are end-to-end: without those of [`is_hop_by_hop`] and those that
     /// Connection nominates.
     pub(super) fn end_to_end<'b>(
         &self,
@@ -136,8 +136,8 @@ impl Fields {
     }
 }
 
-/// Fields that Connection may not nominate: dropping one on request of the sender would change
-/// where the message ends, where it goes or whose it is.
+/// Fields that Connection may not nominate: removing one at the sender's request would change the
+/// end of the message, its destination or its owner.
 const PROTECTED: [&str; 8] = [
     "host",
     "content-length",
@@ -149,10 +149,10 @@ const PROTECTED: [&str; 8] = [
     "cache-control",
 ];
 
-/// True for a field that concerns one hop only and that a proxy must not pass on (RFC 9110
-/// §7.6.1; the proxy authentication fields of §11.7 are spent at the first proxy).
+/// Returns true for a hop-by-hop field, which a proxy must not forward (RFC 9110 §7.6.1; the first
+/// proxy consumes the proxy authentication fields of §11.7).
 ///
-/// `Trailer` is not among them: it describes the body, and passes on with a chunked one.
+/// `Trailer` is not among them: it describes the body, and is forwarded with a chunked body.
 pub fn is_hop_by_hop(name: &str) -> bool {
     const NAMES: [&str; 8] = [
         "connection",
@@ -172,7 +172,7 @@ fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&byte| byte == b',').map(<[u8]>::trim_ascii).filter(|part| !part.is_empty())
 }
 
-/// What the header lines say about the message as a whole.
+/// The values of the header lines that concern the message as a whole.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Summary {
     pub(super) host: Option<Span>,
@@ -188,7 +188,7 @@ pub(super) struct Summary {
     pub(super) expects_other: bool,
 }
 
-/// Understands the header lines `buf[from..end]`, of which there are `count`.
+/// Parses the header lines `buf[from..end]`, of which there are `count`.
 pub(super) fn parse(
     buf: &[u8],
     from: usize,
@@ -229,7 +229,7 @@ fn offset(buf: &[u8], part: &[u8]) -> usize {
     (part.as_ptr() as usize).wrapping_sub(buf.as_ptr() as usize)
 }
 
-/// Says which rule header lines break that were refused: the slow path, for the label.
+/// Returns the rule that refused header lines break: the slow path, for the metric label.
 fn diagnose(text: &[u8]) -> HeadError {
     for line in text.split(|&byte| byte == b'\n') {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -254,7 +254,7 @@ fn diagnose(text: &[u8]) -> HeadError {
 
 impl Summary {
     fn note(&mut self, header: &Header<'_>, value: Span) -> Result<(), HeadError> {
-        // The length is looked at first: most header lines are none of these.
+        // Compares the length first: most header lines have none of these names.
         match header.name.len() {
             4 if header.name.eq_ignore_ascii_case("host") => {
                 self.host = Some(value);
@@ -301,8 +301,8 @@ impl Summary {
         if self.chunked {
             return Err(HeadError::LengthAndTransferEncoding);
         }
-        // Equal duplicates are refused as well: another parser may take the first, or the last,
-        // of two that a third one on the way has edited.
+        // Equal duplicates are refused as well: other parsers on the path may take the first or
+        // the last of two, and one of them may have been edited.
         if self.content_length.is_some() {
             return Err(HeadError::DuplicateContentLength);
         }
@@ -324,8 +324,8 @@ impl Summary {
         Ok(())
     }
 
-    /// The rule that holds for requests and responses alike: HTTP/1.0 knows no transfer coding,
-    /// so a proxy on the way may have framed the message differently (RFC 9112 §6.1).
+    /// The rule that holds for requests and responses alike: HTTP/1.0 has no transfer coding, so a
+    /// proxy on the path may have framed the message differently (RFC 9112 §6.1).
     pub(super) fn check_version(&self, http10: bool) -> Result<(), HeadError> {
         match http10 && self.chunked {
             true => Err(HeadError::TransferEncodingOnHttp10),
@@ -333,14 +333,14 @@ impl Summary {
         }
     }
 
-    /// Whether the sender keeps the connection (RFC 9112 §9.3).
+    /// Returns true if the sender keeps the connection open (RFC 9112 §9.3).
     pub(super) fn persists(&self, http10: bool) -> bool {
         !self.close && (!http10 || self.keep_alive)
     }
 }
 
-/// Tells a coding that is understood but not supported from one that leaves the end of the body
-/// undefined (RFC 9112 §6.1, §6.3).
+/// Distinguishes a valid but unsupported coding from one that leaves the end of the body undefined
+/// (RFC 9112 §6.1, §6.3).
 fn refuse_coding(value: &[u8]) -> HeadError {
     let is_chunked = |coding: &&[u8]| coding.eq_ignore_ascii_case(b"chunked");
     let codings: SmallVec<[&[u8]; 4]> = elements(value).collect();

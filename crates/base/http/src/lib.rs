@@ -1,15 +1,15 @@
-//! HTTP/1.1 messages as far as a balancer or an object server must understand them (RFC 9112):
-//! the head, and where the body ends. No I/O, no copy of the text.
+//! HTTP/1.1 messages (RFC 9112) as far as a balancer or an object server needs them: the head, and
+//! the end of the body. No I/O, no copy of the text.
 //!
-//! Stages, in the order a message meets them:
+//! Stages of processing a message:
 //! - [`head_end`] finds the blank line;
-//! - [`RequestHead::parse`] and [`ResponseHead::parse`] understand a head;
+//! - [`RequestHead::parse`] and [`ResponseHead::parse`] parse a head;
 //! - [`ChunkedScanner`] finds the end of a chunked body.
 //!
-//! Everything here is strict where leniency lets two parties disagree about where a message ends
-//! (request smuggling): line ends are CRLF only, a length is stated once, a transfer coding is
-//! `chunked` and nothing else, a host is stated once. What is refused names its reason
-//! ([`HeadError::reason`]) and the status to answer with ([`HeadError::status`]).
+//! The parser is strict wherever leniency lets two parties disagree about the end of a message
+//! (request smuggling): line ends are CRLF only, a length is stated once, the only transfer coding
+//! is `chunked`, a host is stated once. A refused message has a reason ([`HeadError::reason`]) and
+//! a status for the answer ([`HeadError::status`]).
 #![forbid(unsafe_code)]
 
 mod authority;
@@ -29,13 +29,13 @@ pub use fields::is_hop_by_hop;
 pub use request::{METHOD_BYTES_MAX, Method, RequestHead};
 pub use response::ResponseHead;
 
-/// Most bytes of a head whatever [`HeadLimits`] says: offsets into a head are 16 bits wide.
+/// Most bytes of a head for any [`HeadLimits`]: offsets into a head are 16 bits wide.
 pub const HEAD_BYTES_CEILING: usize = u16::MAX as usize;
 
-/// How much of a head is accepted.
+/// Limits on the size of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// Most bytes of a head, the blank line included; at most [`HEAD_BYTES_CEILING`] counts.
+    /// Most bytes of a head, the blank line included; capped at [`HEAD_BYTES_CEILING`].
     pub head_bytes_max: usize,
     /// Most header lines.
     pub headers_max: usize,
@@ -49,7 +49,7 @@ impl Default for HeadLimits {
     }
 }
 
-/// Where the body of a message ends (RFC 9112 §6.3).
+/// The end of a message's body (RFC 9112 §6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyFraming {
     /// There is no body.
@@ -62,16 +62,16 @@ pub enum BodyFraming {
     UntilClose,
 }
 
-/// Finds the end of a head: the offset just behind the blank line, if it is in `buf`.
+/// Finds the end of a head: the offset after the blank line, if it is in `buf`.
 ///
-/// `from` is how many bytes of `buf` an earlier call has already looked at, so that a head which
-/// arrives in pieces is searched once.
+/// `from` is the number of bytes of `buf` that an earlier call has scanned, so that a head that
+/// arrives in several reads is searched once.
 pub fn head_end(buf: &[u8], from: usize) -> Option<usize> {
     let from = from.saturating_sub(3).min(buf.len());
     memchr::memmem::find(buf.get(from..)?, b"\r\n\r\n").map(|at| from + at + 4)
 }
 
-/// True for a byte that may stand in a method or a header name (RFC 9110 §5.6.2).
+/// Returns true for a byte that is allowed in a method or a header name (RFC 9110 §5.6.2).
 fn is_token_byte(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z')
         || matches!(byte, b'!' | b'#' | b'$' | b'%' | b'&' | b'\'' | b'*' | b'+')
@@ -82,7 +82,7 @@ fn is_token(text: &[u8]) -> bool {
     !text.is_empty() && text.iter().all(|&byte| is_token_byte(byte))
 }
 
-/// True for a byte that may stand in a header value (RFC 9110 §5.5).
+/// Returns true for a byte that is allowed in a header value (RFC 9110 §5.5).
 fn is_value_byte(byte: u8) -> bool {
     matches!(byte, b'\t' | b' '..=0x7e | 0x80..)
 }

@@ -3,9 +3,9 @@
 use super::fields::{self, Fields, Shape, Span};
 use super::{BodyFraming, HeadError, HeadLimits, authority, is_token, is_token_byte};
 
-/// Longest method that is looked at; a longer one is answered with 501.
+/// Longest method that is parsed; a longer one is answered with 501.
 pub const METHOD_BYTES_MAX: usize = 32;
-/// What a request line holds besides method and target: two spaces and the version.
+/// Bytes of a request line besides method and target: two spaces and the version.
 const REQUEST_LINE_REST_BYTES: usize = 2 + "HTTP/1.1".len();
 
 /// A request method.
@@ -34,7 +34,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// The method that `text` names; names are case-sensitive (RFC 9110 §9.1).
+    /// The method with the name `text`; names are case-sensitive (RFC 9110 §9.1).
     pub fn of(text: &[u8]) -> Method {
         match text {
             b"GET" => Method::Get,
@@ -50,7 +50,8 @@ impl Method {
         }
     }
 
-    /// True where repeating the request has the effect of making it once (RFC 9110 §9.2.2).
+    /// Returns true if repeating the request has the same effect as making it once (RFC 9110
+    /// §9.2.2).
     pub fn is_idempotent(self) -> bool {
         matches!(
             self,
@@ -64,12 +65,12 @@ impl Method {
     }
 }
 
-/// What is asked for, after the form of the target has been understood.
+/// The requested resource, after parsing of the target's form.
 #[derive(Clone, Copy, Debug)]
 enum Target {
     /// Path and query, a range of the head.
     Path(Span),
-    /// The path of an absolute-form target that states none.
+    /// The path of an absolute-form target without a path.
     Root,
     /// `*`, or the absolute form of OPTIONS without a path.
     Star,
@@ -77,8 +78,8 @@ enum Target {
     Authority(Span),
 }
 
-/// A request head that was understood: ranges into the buffer it was parsed from, which every
-/// accessor must be given again, unchanged from its first byte to [`head_bytes`].
+/// A parsed request head: ranges into the buffer it was parsed from. Every accessor takes that
+/// buffer again, unchanged from its first byte to [`head_bytes`].
 ///
 /// [`head_bytes`]: RequestHead::head_bytes
 #[derive(Clone, Debug)]
@@ -98,19 +99,20 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
-    /// Understands the head at the front of `buf`; `None` where it is not complete yet.
+    /// Parses the head at the front of `buf`; returns `None` if it is not complete yet.
     ///
     /// One empty line before the request is tolerated (RFC 9112 §2.2) and counts as part of the
     /// head.
     ///
     /// # Errors
-    /// What the head does wrong. It is final: more bytes do not mend it, and the connection must
-    /// be closed after the answer, for it is not known where the next request begins.
+    /// The rule that the head breaks. The error is final: more bytes do not repair it, and the
+    /// connection must be closed after the answer, because the start of the next request is
+    /// unknown.
     pub fn parse(buf: &[u8], limits: &HeadLimits) -> Result<Option<RequestHead>, HeadError> {
         let Some(start) = skip_empty_line(buf)? else { return Ok(None) };
         let (line_end, head_end, count) = match fields::shape(buf, start, limits) {
             Ok(Shape::Complete { line_end, head_end, fields }) => (line_end, head_end, fields),
-            // Also of a line that is complete: a prefix of it may have been refused.
+            // Also for a complete line: a prefix of it may have been refused.
             Ok(Shape::Incomplete) => {
                 check_line_bytes(line_bytes(buf, start), limits)?;
                 return Ok(None);
@@ -143,7 +145,7 @@ impl RequestHead {
             framing,
             http10: line.http10,
             keep_alive: summary.persists(line.http10),
-            // An HTTP/1.0 client does not know the interim response (RFC 9110 §10.1.1).
+            // HTTP/1.0 does not have the interim response (RFC 9110 §10.1.1).
             expects_continue: summary.expects_continue && !line.http10,
             upgrade: summary.upgrade_field && summary.upgrade_token && !line.http10,
             nominates: summary.nominates,
@@ -165,8 +167,8 @@ impl RequestHead {
         self.method_text.text(buf)
     }
 
-    /// Path and query as sent, whatever form the target had; `*` for `OPTIONS *`; the authority
-    /// for CONNECT.
+    /// Path and query as sent, for any form of the target; `*` for `OPTIONS *`; the authority for
+    /// CONNECT.
     pub fn target<'b>(&self, buf: &'b [u8]) -> &'b str {
         match self.target {
             Target::Path(span) | Target::Authority(span) => span.text(buf),
@@ -186,7 +188,7 @@ impl RequestHead {
         }
     }
 
-    /// What follows the first `?` of the target.
+    /// The part of the target after the first `?`.
     pub fn query<'b>(&self, buf: &'b [u8]) -> Option<&'b str> {
         self.target(buf).split_once('?').map(|(_, query)| query)
     }
@@ -207,9 +209,9 @@ impl RequestHead {
         self.fields.iter(buf)
     }
 
-    /// The header lines that a proxy passes on: without those of [`is_hop_by_hop`] and those that
-    /// Connection nominates. Content-Length is among them, Transfer-Encoding is not: who forwards
-    /// a chunked body states it anew.
+    /// The header lines that a proxy forwards: without those of [`is_hop_by_hop`] and those that
+    /// Connection nominates. Content-Length is included, Transfer-Encoding is not: a proxy that
+    /// forwards a chunked body writes its own.
     ///
     /// [`is_hop_by_hop`]: super::is_hop_by_hop
     pub fn end_to_end_headers<'b>(
@@ -219,33 +221,34 @@ impl RequestHead {
         self.fields.end_to_end(buf, self.nominates)
     }
 
-    /// Where the body ends.
+    /// The end of the body.
     pub fn framing(&self) -> BodyFraming {
         self.framing
     }
 
-    /// Whether the client wants the connection to persist.
+    /// Returns true if the client wants the connection to persist.
     pub fn keep_alive(&self) -> bool {
         self.keep_alive
     }
 
-    /// Whether the client waits for `100 Continue` before it sends the body.
+    /// Returns true if the client waits for `100 Continue` before it sends the body.
     pub fn expects_continue(&self) -> bool {
         self.expects_continue
     }
 
-    /// Whether the client asks to change the protocol (RFC 9110 §7.8). A server may ignore it.
+    /// Returns true if the client asks to change the protocol (RFC 9110 §7.8). A server may ignore
+    /// it.
     pub fn is_upgrade(&self) -> bool {
         self.upgrade
     }
 
-    /// Whether this is an HTTP/1.0 request.
+    /// Returns true for an HTTP/1.0 request.
     pub fn is_http10(&self) -> bool {
         self.http10
     }
 }
 
-/// Where the request line starts; `None` where more bytes are needed to say so.
+/// The start of the request line; `None` if more bytes are needed to find it.
 fn skip_empty_line(buf: &[u8]) -> Result<Option<usize>, HeadError> {
     let start = match buf {
         [] | [b'\r'] => return Ok(None),
@@ -257,13 +260,13 @@ fn skip_empty_line(buf: &[u8]) -> Result<Option<usize>, HeadError> {
         None => Ok(None),
         Some(b'\n') => Err(HeadError::BareLf),
         Some(b'\r') => Err(HeadError::BadRequestLine),
-        // A TLS hello, or any other protocol, is refused at its first byte.
+        // A TLS ClientHello, or any other protocol, is refused at its first byte.
         Some(&first) if !is_token_byte(first) => Err(HeadError::BadMethod),
         Some(_) => Ok(Some(start)),
     }
 }
 
-/// Bytes of the request line that there are.
+/// Number of bytes of the request line that have arrived.
 fn line_bytes(buf: &[u8], start: usize) -> usize {
     let line = memchr::memchr(b'\n', buf.get(start..).unwrap_or_default());
     line.unwrap_or(buf.len() - start)
@@ -318,7 +321,7 @@ impl RequestLine {
     }
 }
 
-/// True for HTTP/1.0, false for HTTP/1.1.
+/// Returns true for HTTP/1.0, false for HTTP/1.1.
 pub(super) fn version(text: &[u8]) -> Result<bool, HeadError> {
     match text {
         b"HTTP/1.1" => Ok(false),
@@ -332,15 +335,14 @@ pub(super) fn version(text: &[u8]) -> Result<bool, HeadError> {
     }
 }
 
-/// Tells the four forms of a target apart (RFC 9112 §3.2); also yields the authority that an
-/// absolute-form or authority-form target states. `at` is where the target is in the buffer.
+/// Distinguishes the four forms of a target (RFC 9112 §3.2); also returns the authority in an
+/// absolute-form or authority-form target. `at` is the position of the target in the buffer.
 fn understand_target(
     method: Method,
     target: &[u8],
     at: usize,
 ) -> Result<(Target, Option<Span>), HeadError> {
-    // A fragment is never sent (RFC 9112 §3.2); what lies behind `#` is read differently by
-    // different servers.
+    // A fragment is never sent (RFC 9112 §3.2); servers interpret the bytes after `#` differently.
     if !target.iter().all(|&byte| matches!(byte, 0x21..=0x7e) && byte != b'#') {
         return Err(HeadError::BadTarget);
     }
@@ -378,14 +380,14 @@ fn absolute_form(
         [] if method == Method::Options => Target::Star,
         [] => Target::Root,
         [b'/', ..] => Target::Path(Span::new(path_at, path.len())),
-        // A query without a path would have to be given one, which is not in the buffer.
+        // A query without a path would need a path that is not in the buffer.
         _ => return Err(HeadError::BadTarget),
     };
     Ok((target, Some(Span::new(at + scheme_bytes, authority_bytes))))
 }
 
-/// The host the request is for. Host and the target's authority must agree: a server must ignore
-/// Host where both are present (RFC 9112 §3.2.2), and the next one may not.
+/// The host of the request. Host and the target's authority must agree: if both are present, a
+/// server must ignore Host (RFC 9112 §3.2.2), but the next server may use it.
 fn choose_host(
     buf: &[u8],
     line: &RequestLine,

@@ -3,8 +3,8 @@
 use super::fields::{self, Fields, Shape};
 use super::{BodyFraming, HeadError, HeadLimits, Method, is_value_byte, request};
 
-/// A response head that was understood: ranges into the buffer it was parsed from, which every
-/// accessor must be given again, unchanged from its first byte to [`head_bytes`].
+/// A parsed response head: ranges into the buffer it was parsed from. Every accessor takes that
+/// buffer again, unchanged from its first byte to [`head_bytes`].
 ///
 /// [`head_bytes`]: ResponseHead::head_bytes
 #[derive(Clone, Debug)]
@@ -19,17 +19,17 @@ pub struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Understands the head at the front of `buf`, the answer to a request of
-    /// `request_method`; `None` where it is not complete yet.
+    /// Parses the head at the front of `buf`, the answer to a request of `request_method`; returns
+    /// `None` if it is not complete yet.
     ///
     /// # Errors
-    /// What the head does wrong. It is final, and the connection it came from must be closed.
+    /// The rule that the head breaks. The error is final, and the connection must be closed.
     pub fn parse(
         buf: &[u8],
         limits: &HeadLimits,
         request_method: Method,
     ) -> Result<Option<ResponseHead>, HeadError> {
-        // Anything but a status line is refused at its first byte that differs.
+        // Anything except a status line is refused at its first different byte.
         if !buf.iter().zip(b"HTTP/").all(|(is, due)| is == due) {
             return Err(HeadError::BadStatusLine);
         }
@@ -62,23 +62,23 @@ impl ResponseHead {
         self.status
     }
 
-    /// True for a 1xx response, after which another response to the same request follows. 101 is
-    /// not one: it is the last HTTP/1.1 message of the connection.
+    /// Returns true for a 1xx response, after which another response to the same request follows.
+    /// Not for 101, which is the last HTTP/1.1 message of the connection.
     pub fn is_interim(&self) -> bool {
         matches!(self.status, 100..=199) && self.status != 101
     }
 
-    /// Where the body ends, given the request's method and the status.
+    /// The end of the body, given the request's method and the status.
     pub fn framing(&self) -> BodyFraming {
         self.framing
     }
 
-    /// Whether the connection persists after the body.
+    /// Returns true if the connection persists after the body.
     pub fn keep_alive(&self) -> bool {
         self.keep_alive
     }
 
-    /// Whether this is an HTTP/1.0 response.
+    /// Returns true for an HTTP/1.0 response.
     pub fn is_http10(&self) -> bool {
         self.http10
     }
@@ -93,7 +93,7 @@ impl ResponseHead {
         self.fields.iter(buf)
     }
 
-    /// The header lines that a proxy passes on: see [`RequestHead::end_to_end_headers`].
+    /// The header lines that a proxy forwards: see [`RequestHead::end_to_end_headers`].
     ///
     /// [`RequestHead::end_to_end_headers`]: super::RequestHead::end_to_end_headers
     pub fn end_to_end_headers<'b>(
@@ -104,7 +104,7 @@ impl ResponseHead {
     }
 }
 
-/// `HTTP/1.x SP status [SP reason]`: the space before an absent reason is often left out, and
+/// `HTTP/1.x SP status [SP reason]`: many servers omit the space before an absent reason, and
 /// nothing depends on it.
 fn status_line(line: &[u8]) -> Result<(bool, u16), HeadError> {
     let (version, rest) = line.split_at_checked(8).ok_or(HeadError::BadStatusLine)?;

@@ -1,4 +1,4 @@
-//! What is understood, what is refused, and that nothing depends on how the bytes arrive.
+//! Accepted and refused messages; the result does not depend on how the bytes arrive.
 
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn understood(text: &str) -> RequestHead {
 }
 
 #[test]
-fn a_plain_request_is_understood() {
+fn a_plain_request_is_parsed() {
     let text = "GET /a/b?c=d?e HTTP/1.1\r\nHost: objects.lab:8443\r\naccept:  */* \t\r\nX-Empty:\r\n\r\nrest";
     let (head, buf) = (understood(text), text.as_bytes());
     assert_eq!(head.head_bytes(), text.len() - 4);
@@ -40,7 +40,7 @@ fn a_plain_request_is_understood() {
 }
 
 #[test]
-fn every_form_of_a_target_is_understood() {
+fn every_form_of_a_target_is_parsed() {
     let head = |line: &str| {
         let text = format!("{line}\r\nHost: a.example:80\r\n\r\n");
         let head = understood(&text);
@@ -153,7 +153,7 @@ fn limits_are_exact() {
     assert_eq!(parse(&endless[..60]), Err(HeadError::HeadTooLarge));
     let line = format!("GET /{}", "x".repeat(60));
     assert_eq!(parse(&line), Err(HeadError::TargetTooLong));
-    // What was too long before its line ended is so afterwards.
+    // A line that was too long before its end is too long afterwards.
     let line = format!("GET /{} HTTP/1.1\r\n", "x".repeat(40));
     assert_eq!(parse(&line), Err(HeadError::TargetTooLong));
     assert_eq!(HeadError::TargetTooLong.status(), 414);
@@ -214,7 +214,7 @@ fn responses_are_framed_by_rfc_9112_6_3() {
 }
 
 #[test]
-fn interim_responses_are_told_apart() {
+fn interim_responses_are_recognised() {
     let head = |status: u16| {
         response(format!("HTTP/1.1 {status} \r\n\r\n").as_bytes(), Method::Get).unwrap().unwrap()
     };
@@ -223,7 +223,7 @@ fn interim_responses_are_told_apart() {
 }
 
 #[test]
-fn http10_responses_close_unless_they_say_otherwise() {
+fn http10_responses_close_without_keep_alive() {
     let keeps = |fields: &str| {
         let text = format!("HTTP/1.0 200 OK\r\nContent-Length: 1\r\n{fields}\r\n");
         response(text.as_bytes(), Method::Get).unwrap().unwrap().keep_alive()
@@ -314,7 +314,7 @@ fn summary(head: &RequestHead, buf: &[u8]) -> String {
 
 proptest! {
     #[test]
-    fn what_is_written_is_understood((text, target, fields) in well_formed()) {
+    fn written_heads_are_parsed((text, target, fields) in well_formed()) {
         let head = request(text.as_bytes()).unwrap().unwrap();
         let buf = text.as_bytes();
         prop_assert_eq!(head.target(buf), target);
@@ -337,7 +337,7 @@ proptest! {
     }
 
     #[test]
-    fn mutations_never_panic_and_never_change_their_mind(
+    fn mutations_never_panic_and_have_one_result(
         (text, _, _) in well_formed(),
         edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         small: bool,
@@ -353,7 +353,7 @@ proptest! {
         };
         let whole = RequestHead::parse(&bytes, &limits);
         for cut in 0..bytes.len() {
-            // A prefix is either undecided or decided as the whole is.
+            // A prefix is either undecided or has the same result as the whole.
             match (RequestHead::parse(&bytes[..cut], &limits), &whole) {
                 (Ok(None), _) => {}
                 (Ok(Some(early)), Ok(Some(late))) => {

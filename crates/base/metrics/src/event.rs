@@ -1,4 +1,4 @@
-//! What is counted. To add an event, add a line to the section it belongs to.
+//! Counted events. To add an event, add a line to the section it belongs to.
 
 use crate::Family;
 use crate::label::{
@@ -25,7 +25,7 @@ macro_rules! events {
         $(#[$doc:meta])*
         $variant:ident $(($bind:ident: $label:ty))? => $name:literal, $help:literal;
     )*) => {
-        /// Something that is counted. A variant's value tells the samples of its family apart.
+        /// A counted event. A variant's value distinguishes the samples of its family.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Event { $($(#[$doc])* #[doc = concat!(": `", $name, "_total`")] $variant $(($label))?,)* }
 
@@ -42,7 +42,7 @@ macro_rules! events {
         },)*];
 
         impl Event {
-            /// Where the event is counted, below [`COUNTERS`].
+            /// The index of the event's counter, below [`COUNTERS`].
             pub(crate) fn index(self) -> usize {
                 match self {
                     $(Event::$variant $(($bind))? => {
@@ -77,15 +77,15 @@ events! {
     /// A client's connection was closed at once
     ConnectionRefused(reason: RefusedConnection) => "unlade_lb_connections_refused",
         "Connections of clients closed at once.";
-    /// A client's connection ended, whoever held it
+    /// A client's connection ended, at the balancer or at a server
     ConnectionClosed => "unlade_lb_connections_closed",
         "Connections of clients that ended.";
     /// A client did not send a request's head in time
     HeadTimeout => "unlade_lb_head_timeouts",
-        "Connections closed because a request's head did not come in time.";
+        "Connections closed because a request's head did not arrive in time.";
     /// A client took the response too slowly, or sent the body too slowly
     ClientStalled => "unlade_lb_clients_stalled",
-        "Connections closed because the client moved no byte for too long.";
+        "Connections closed because the client transferred no byte for too long.";
     /// A keep-alive connection was silent for too long
     IdleTimeout => "unlade_lb_idle_timeouts",
         "Connections closed because no further request came.";
@@ -95,17 +95,17 @@ events! {
     /// A TLS handshake failed
     TlsHandshakeFailed => "unlade_lb_tls_handshakes_failed",
         "TLS handshakes with clients that failed.";
-    /// An established TLS connection broke a rule
+    /// An established TLS connection violated the protocol
     TlsBroken => "unlade_lb_tls_broken",
-        "TLS connections closed because the client broke the protocol.";
+        "TLS connections closed because the client violated the protocol.";
 
     // Requests.
     /// A request was answered
     Request(mode: Mode) => "unlade_lb_requests",
-        "Requests answered, by how.";
-    /// A request was refused because a server may have carried it out
-    RequestInDoubt => "unlade_lb_requests_in_doubt",
-        "Requests refused with 502: a server that fell silent may have carried them out already.";
+        "Requests answered, by the path of the answer.";
+    /// A request was refused because a server may have executed it
+    RequestAmbiguous => "unlade_lb_requests_in_doubt",
+        "Requests refused with 502: a server that stopped answering may have executed them already.";
     /// A request matched no route
     RequestUnrouted => "unlade_lb_requests_unrouted",
         "Requests that match no route.";
@@ -152,18 +152,18 @@ events! {
     /// A server could not answer a request
     UpstreamFailed(reason: UpstreamFailure) => "unlade_lb_upstream_failures",
         "Requests that a server could not answer, by reason.";
-    /// A request was sent again because a pooled connection was dead
+    /// A request was sent again because a pooled connection was closed
     UpstreamRetried => "unlade_lb_upstream_retries",
-        "Requests sent again because a pooled connection turned out dead.";
-    /// A health check changed its mind about a server
+        "Requests sent again because a pooled connection was closed.";
+    /// A health check changed the state of a server
     HealthChanged(to: Health) => "unlade_lb_health_transitions",
         "Changes of a server's health.";
 
-    // Migrations, seen from the balancer.
+    // Migrations, as the balancer sees them.
     /// A migration began: the connection was frozen
     MigrationStarted => "unlade_lb_migrations_started",
         "Connections frozen to be handed to a server.";
-    /// A migration ended with the server in possession
+    /// A migration ended with the server as the owner
     MigrationCompleted => "unlade_lb_migrations_completed",
         "Connections handed to a server.";
     /// A migration was refused by the server
@@ -180,7 +180,7 @@ events! {
         "Requests proxied instead of handed over, by reason.";
     /// A server gave a connection back
     Returned(trigger: Trigger) => "unlade_lb_returns",
-        "Connections given back by a server, by what caused it.";
+        "Connections given back by a server, by cause.";
     /// A returned connection was passed on to another server
     Relayed => "unlade_lb_relays",
         "Returned connections passed on to another server without being rebuilt.";
@@ -198,9 +198,9 @@ events! {
         "Connections of a previous run that were reset.";
 
     // Steering.
-    /// Packets held while a connection was between owners
+    /// Packets held while the ownership of a connection changed
     PacketsHeld => "unlade_held_packets",
-        "Packets held while their connection was between owners.";
+        "Packets held while the owner of their connection changed.";
     /// Held packets delivered to the new owner
     PacketsReplayed => "unlade_replayed_packets",
         "Held packets delivered to the new owner.";
@@ -213,24 +213,24 @@ events! {
     /// Bytes in redirected packets
     BytesRedirected => "unlade_redirected_bytes",
         "Bytes in redirected packets.";
-    /// A segment with a wrong checksum would have changed what is known of a moved connection
+    /// A segment with a wrong checksum would have changed the recorded state of a moved connection
     SegmentCorrupt => "unlade_corrupt_segments",
-        "Segments of moved connections with a wrong checksum, from which nothing was learnt.";
+        "Segments of moved connections with a wrong checksum, ignored for the flow's state.";
     /// A packet was redirected too often
     HopsExceeded => "unlade_redirections_exceeded",
         "Packets dropped because they had been redirected too often.";
-    /// A fragment came while its connection was between owners
+    /// A fragment arrived while the ownership of its connection changed
     FragmentDropped => "unlade_dropped_fragments",
-        "Fragments dropped because their connection was between owners.";
+        "Fragments dropped because the owner of their connection was changing.";
     /// A packet had too many IPv6 extension headers
     ExtensionsExceeded => "unlade_extension_headers_exceeded",
         "Packets dropped because of too many IPv6 extension headers.";
     /// An ICMP error was sent to the server that owns the connection
     IcmpRedirected => "unlade_redirected_icmp_errors",
         "ICMP errors sent to the server that owns the connection that they are about.";
-    /// An ICMP error was about a segment that is not under way
+    /// An ICMP error was about a segment that is not in flight
     IcmpRefused => "unlade_refused_icmp_errors",
-        "ICMP errors dropped because the segment that they are about is not under way.";
+        "ICMP errors dropped because the segment that they are about is not in flight.";
     /// A reset was sent to a client
     ResetSent => "unlade_resets_sent",
         "Resets sent to clients.";
@@ -242,13 +242,13 @@ events! {
     /// A control channel broke
     ChannelBroken => "unlade_channel_breaks",
         "Control channels that broke.";
-    /// A peer outside the pool's trust was turned away
+    /// A peer that the pool does not trust was refused
     PeerUntrusted => "unlade_untrusted_peers",
-        "Peers turned away because they are not in the pool's trust.";
+        "Peers refused because the pool does not trust them.";
     /// A frame from a peer was malformed
     FrameRefused => "unlade_frames_refused",
         "Control frames refused as malformed.";
-    /// A frame from a peer belonged to an epoch that is over
+    /// A frame from a peer belonged to an earlier epoch
     FrameStale => "unlade_frames_stale",
         "Control frames ignored because their epoch is over.";
 
@@ -261,8 +261,8 @@ events! {
         "Offered connections that were not adopted, by reason.";
     /// An adopted connection was given back
     Released(trigger: Trigger) => "unlade_backend_releases",
-        "Adopted connections given back, by what caused it.";
-    /// What a frozen socket received late was sent to the new owner
+        "Adopted connections given back, by cause.";
+    /// A segment that a frozen socket received late was sent to the new owner
     LateForwarded => "unlade_backend_late_segments",
         "Segments forwarded because they reached a connection that had been given back.";
     /// An adopted connection was closed by its client
@@ -270,55 +270,55 @@ events! {
         "Adopted connections closed by the client.";
     /// An adopted connection was reset because its lease ran out
     AdoptedExpired => "unlade_backend_leases_expired",
-        "Adopted connections reset because the balancer was not heard of in time.";
-    /// A device has taken the records of a connection over
+        "Adopted connections reset because their lease from the balancer ran out.";
+    /// A device has taken over the records of a connection
     RecordsOffloaded => "unlade_backend_records_offloaded",
         "Connections whose records a device has taken over.";
-    /// The records of a connection stayed in software although there is a device
+    /// The records of a connection stayed in software although a device exists
     RecordsRefused(reason: OffloadRefusal) => "unlade_backend_records_refused",
-        "Connections whose records stayed in software although there is a device, by reason.";
+        "Connections whose records stayed in software although a device exists, by reason.";
     /// The records of a connection were taken back, so that it could move
     RecordsTakenBack => "unlade_backend_records_taken_back",
         "Connections whose records were taken back from the device, to give the connection back.";
-    /// A connection could not be given back, since the device had opened part of a record
+    /// A connection could not be given back, because the device had opened part of a record
     RecordsUnmovable => "unlade_backend_records_unmovable",
-        "Times that a connection was not given back because a record had come in part, opened.";
-    /// More of a connection's input was unread than a snapshot carries: it stayed
+        "Times that a connection was not given back because the device had opened part of a record.";
+    /// A connection stayed because its unread input exceeds the limit of a snapshot
     UnreadKept => "unlade_backend_unread_kept",
-        "Times that a connection stayed for a request because more was unread than a snapshot carries.";
-    /// More of a connection's input was unread than a snapshot carries: it moved in pieces
+        "Times that a connection stayed for a request because its unread input exceeds a snapshot.";
+    /// A connection with more unread input than a snapshot carries moved in several parts
     UnreadMoved => "unlade_backend_unread_moved",
-        "Connections given back with more unread than a snapshot carries, the rest in pieces.";
+        "Connections given back with more unread input than a snapshot carries, the rest in parts.";
     /// An adopted connection was dropped because the drain took too long
     DrainDropped => "unlade_backend_drain_dropped",
         "Connections dropped because the drain's deadline had passed.";
-    /// An unauthenticated connection to the agent gave its place to another one
+    /// An unauthenticated connection to the agent was closed in favour of another one
     GreetingEvicted => "unlade_backend_handshakes_evicted",
         "Connections to the agent closed before they had authenticated, to make room for others.";
     /// A scope of a balancer was not kept, because its channel has too many
     ScopeRefused => "unlade_backend_scopes_refused",
-        "Scopes of balancers not kept because the limits of a channel were met.";
+        "Scopes of balancers not kept because the limits of a channel were reached.";
     /// A TLS handshake of a connection that was accepted directly
     BackendHandshake => "unlade_backend_tls_handshakes",
         "TLS handshakes completed on connections accepted directly.";
-    /// One that failed
+    /// A TLS handshake of a connection that was accepted directly failed
     BackendHandshakeFailed => "unlade_backend_tls_handshakes_failed",
         "TLS handshakes that failed on connections accepted directly.";
     /// A connection was accepted directly
     BackendAccepted => "unlade_backend_connections_accepted",
         "Connections accepted directly, not by adoption.";
-    /// A connection was turned away because all places are taken
+    /// A connection was refused because the limit of connections is reached
     BackendRefused => "unlade_backend_connections_refused",
-        "Connections answered with 503 at once because all places were taken.";
-    /// A connection broke within a request or a response
+        "Connections answered with 503 at once because the limit of connections was reached.";
+    /// A connection failed within a request or a response
     BackendBroken => "unlade_backend_connections_broken",
-        "Connections that broke within a request or a response.";
-    /// A client moved no byte of a request's body or of a response for too long
+        "Connections that failed within a request or a response.";
+    /// A client transferred no byte of a request's body or of a response for too long
     BackendStalled => "unlade_backend_clients_stalled",
-        "Connections closed because the client moved no byte for too long.";
-    /// A request's head did not come in time
+        "Connections closed because the client transferred no byte for too long.";
+    /// A request's head did not arrive in time
     BackendHeadTimeout => "unlade_backend_head_timeouts",
-        "Connections closed because a request's head did not come in time.";
+        "Connections closed because a request's head did not arrive in time.";
     /// A keep-alive connection was silent for too long
     BackendIdleTimeout => "unlade_backend_idle_timeouts",
         "Connections closed because no further request came.";
@@ -330,7 +330,7 @@ events! {
         "Request heads and chunked bodies refused by the object server, by reason.";
     /// Bytes sent by the object server on adopted connections
     ObjectBytesDirect => "unlade_backend_direct_bytes",
-        "Bytes sent straight to clients on adopted connections.";
+        "Bytes sent directly to clients on adopted connections.";
     /// Bytes sent by the object server on its own connections
     ObjectBytesOrdinary => "unlade_backend_ordinary_bytes",
         "Bytes sent on connections that were accepted directly.";
@@ -341,13 +341,13 @@ events! {
     // The I/O worker of a tenant's functions.
     /// A call of a function was completed
     HostioCall(end: CallEnd) => "unlade_hostio_calls",
-        "Calls of functions, by how they ended.";
+        "Calls of functions, by result.";
     /// A request was sent to the store
     HostioRequest => "unlade_hostio_requests",
         "Requests sent to the store, repeated ones included.";
     /// A request was made again
     HostioRetry => "unlade_hostio_retries",
-        "Requests made again after a failure.";
+        "Requests repeated after a failure.";
     /// Bytes received from the store for functions
     HostioBytesIn => "unlade_hostio_received_bytes",
         "Bytes of bodies received from the store and given to functions.";
@@ -356,50 +356,50 @@ events! {
         "Bytes of bodies sent to the store.";
     /// A fetch ahead of a function's request ended
     HostioPrefetch(end: PrefetchEnd) => "unlade_hostio_prefetches",
-        "Objects fetched before they were asked for, by what became of them.";
-    /// How long fetches that were used took, from their start to their last byte
+        "Objects fetched before a function requested them, by outcome.";
+    /// Duration of the fetches that were used, from their start to their last byte
     HostioPrefetchTime => "unlade_hostio_prefetch_nanoseconds",
-        "Nanoseconds of fetches ahead that were used, from their start to their last byte.";
-    /// How much of that time the function had already asked
+        "Nanoseconds of prefetches that were used, from their start to their last byte.";
+    /// The part of that time after the function had asked for the object
     HostioPrefetchWait => "unlade_hostio_prefetch_waited_nanoseconds",
-        "Nanoseconds from a function's request to the last byte of the fetch that it took over.";
+        "Nanoseconds from a function's request to the last byte of the prefetch that it used.";
     /// Bytes were copied between a function's memory and the worker's
     HostioCopy(by: CopyBy) => "unlade_hostio_copies",
-        "Copies of bodies between functions' memory and the worker's, by who made them.";
-    /// How many
+        "Copies of bodies between functions' memory and the worker's, by the component that made them.";
+    /// Bytes copied between a function's memory and the worker's
     HostioCopied(by: CopyBy) => "unlade_hostio_copied_bytes",
         "Bytes of these copies.";
-    /// One that the copy service may make was made at once
+    /// A copy that the copy service may make was made by the worker's thread
     HostioCopyFallback(reason: CopyFallback) => "unlade_hostio_copy_fallbacks",
         "Copies that the copy service may make, and did not, by reason.";
-    /// A connection of an instance that has an SDK of its own was carried to the store
+    /// A connection of an instance that has its own SDK was relayed to the store
     HostioRelayed => "unlade_hostio_relayed_connections",
-        "Connections of instances carried to the store as they are.";
-    /// One that was not
+        "Connections of instances relayed to the store unchanged.";
+    /// A connection of an instance was not relayed to the store
     HostioRelayRefused => "unlade_hostio_relays_refused",
-        "Connections of instances closed since there were too many, or no store.";
+        "Connections of instances closed because there were too many, or no store.";
     /// A write was acknowledged before it was durable
     HostioWritePending => "unlade_hostio_writes_pending",
         "Writes acknowledged before the store had them.";
     /// A pending write became durable
     HostioWriteDurable => "unlade_hostio_writes_durable",
         "Pending writes that became durable.";
-    /// A pending write failed for good
+    /// A pending write failed permanently
     HostioWriteLost => "unlade_hostio_writes_lost",
         "Pending writes that failed; their invocations failed with them.";
     /// A body went to the store while the function was still sending it
     HostioStreamed => "unlade_hostio_bodies_streamed",
         "Bodies sent to the store while the function was sending them, repeated ones included.";
     /// A function was asked to send a body once more
-    HostioAgain => "unlade_hostio_bodies_again",
+    HostioBodyRepeated => "unlade_hostio_bodies_again",
         "Bodies that functions were asked to send once more after a failure.";
     /// A read was answered from a pending write
     HostioOverlay => "unlade_hostio_overlay_reads",
         "Reads answered from a write that was not durable yet.";
-    /// A session ended because its guest did what no guest does
-    HostioNonsense => "unlade_hostio_sessions_refused",
-        "Sessions ended because the guest broke the protocol.";
-    /// A guest greeted
+    /// A session ended because its guest violated the protocol
+    HostioProtocolViolation => "unlade_hostio_sessions_refused",
+        "Sessions ended because the guest violated the protocol.";
+    /// A guest sent its greeting
     HostioGreeting => "unlade_hostio_greetings",
         "Greetings of guests: new and restored instances.";
 
@@ -410,36 +410,37 @@ events! {
     /// An invocation was answered with an error
     FnFailed => "unlade_fn_invocations_failed",
         "Invocations answered with an error: of the function, its time, its instance, its writes.";
-    /// An invocation was not made, or came to no end
+    /// An invocation was not made, or did not finish
     FnUnanswered => "unlade_fn_invocations_unanswered",
-        "Invocations that were refused, or whose end is not known.";
+        "Invocations that were refused, or whose result is not known.";
     /// An invocation found no instance
     FnRefused => "unlade_fn_invocations_refused",
-        "Invocations that found no place.";
-    /// Somebody was not let in, or asked what its key is not good for
+        "Invocations refused because no instance was available.";
+    /// A request was not authenticated, or its key does not permit the operation
     FnDenied => "unlade_fn_requests_denied",
         "Requests without a valid signature, or of another tenant than the one they name.";
     /// A deployment, or a function of the directory, was not served
     FnDeployRefused => "unlade_fn_deployments_refused",
-        "Functions that could not be imported, or chose what they may not.";
-    /// An accepted event failed for good
+        "Functions that could not be imported, or whose settings are not permitted.";
+    /// An accepted event failed permanently
     FnEventLost => "unlade_fn_events_lost",
         "Accepted events given up after their last attempt.";
-    /// An instance was started from nothing
+    /// An instance was started from scratch
     FnStartCold => "unlade_fn_starts_cold",
-        "Instances started from nothing.";
+        "Instances started from scratch.";
     /// An instance was restored
     FnStartRestored => "unlade_fn_starts_restored",
         "Instances restored from a zygote or a snapshot.";
-    /// A template has not imported what its function's manifest says: instances do it themselves
+    /// A template has not imported the modules of its function's manifest: each instance imports
+    /// them itself
     FnUnpreloaded => "unlade_fn_templates_unpreloaded",
-        "Templates whose function is imported by each instance, as instances cannot share the import.";
+        "Templates whose function is imported by each instance, because instances cannot share the import.";
     /// An instance did not start
     FnStartFailed => "unlade_fn_starts_failed",
         "Instances that did not start.";
 }
 
-/// Where each family's counters begin.
+/// The index of the first counter of each family.
 const FIRST: [usize; FAMILIES.len()] = {
     let mut first = [0; FAMILIES.len()];
     let mut family = 1;
@@ -450,7 +451,7 @@ const FIRST: [usize; FAMILIES.len()] = {
     first
 };
 
-/// How many counters there are.
+/// The number of counters.
 pub(crate) const COUNTERS: usize = FIRST[FAMILIES.len() - 1] + FAMILIES[FAMILIES.len() - 1].count;
 
 /// The index of a family's first counter.
@@ -468,12 +469,12 @@ impl Event {
         format!("{}_total", self.family().name)
     }
 
-    /// What is counted, in one sentence.
+    /// A sentence that describes the event.
     pub fn help(self) -> &'static str {
         self.family().help
     }
 
-    /// The label that tells the event from others of its family: `("mode", "proxy")`.
+    /// The label that distinguishes the event from others of its family: `("mode", "proxy")`.
     pub fn label(self) -> Option<(&'static str, &'static str)> {
         let within = self.index() - FIRST[self.family_index()];
         self.family().label.map(|key| (key, (self.family().text)(within)))

@@ -1,8 +1,8 @@
-//! What is held at the moment.
+//! Gauges: current numbers and amounts.
 
 macro_rules! gauges {
     ($($(#[$doc:meta])* $variant:ident => $name:literal, $help:literal;)*) => {
-        /// Something that is held at the moment, in numbers or bytes.
+        /// A current number of things, or of bytes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Gauge { $($(#[$doc])* #[doc = concat!(": `", $name, "`")] $variant,)* }
 
@@ -15,7 +15,7 @@ macro_rules! gauges {
                 match self { $(Gauge::$variant => $name,)* }
             }
 
-            /// What is held, in one sentence.
+            /// A sentence that describes the gauge.
             pub fn help(self) -> &'static str {
                 match self { $(Gauge::$variant => $help,)* }
             }
@@ -24,18 +24,18 @@ macro_rules! gauges {
 }
 
 gauges! {
-    /// Connections of clients held by the balancer itself
+    /// Connections of clients owned by the balancer itself
     OpenConnections => "unlade_lb_open_connections",
-        "Connections of clients that the balancer holds itself.";
+        "Connections of clients that the balancer owns itself.";
     /// Connections that have changed their protocol
     OpenTunnels => "unlade_lb_open_tunnels",
         "Connections of clients that have changed their protocol and are tunnels.";
     /// Connections that servers own
     FlowsOwned => "unlade_lb_owned_flows",
         "Connections of clients that servers own at the moment.";
-    /// Connections between owners
+    /// Connections whose owner is changing
     MigrationsInFlight => "unlade_lb_migrations_in_flight",
-        "Connections that are between owners.";
+        "Connections whose owner is changing.";
     /// Pooled connections to servers
     UpstreamIdle => "unlade_lb_upstream_idle_connections",
         "Pooled connections to servers.";
@@ -50,7 +50,7 @@ gauges! {
         "Control channels that are established.";
     /// Bytes of held packets
     HeldBytes => "unlade_held_bytes",
-        "Bytes in packets that are held for connections between owners.";
+        "Bytes in packets that are held for connections whose owner is changing.";
     /// Entries of the flow table
     FlowEntries => "unlade_flow_entries",
         "Entries in the flow table of the steering program.";

@@ -1,21 +1,21 @@
 //! A histogram of durations: logarithmic buckets, each power of two cut into equal parts.
 //!
-//! A bucket holds the durations above its lower and up to its upper bound, and is at most 1/32 of
-//! them wide, so that a quantile is off by less than 2 %. Bounds fall on powers of two exactly:
-//! those are the buckets that are rendered.
+//! A bucket holds the durations above its lower bound, up to and including its upper bound. It is
+//! at most 1/32 of them wide, so a quantile has an error below 2 %. Powers of two are bucket
+//! bounds: those buckets are rendered.
 
 /// Parts of one power of two, as a power of two.
 const PART_BITS: u32 = 5;
 /// Parts of one power of two.
 const PARTS: usize = 1 << PART_BITS;
-/// Durations of 2^37 ns (137 s) and more are counted as that.
+/// Durations of 2^37 ns (137 s) and more are counted as 2^37 ns.
 const LONGEST_BITS: u32 = 37;
-/// How many buckets there are.
+/// Number of buckets.
 pub(crate) const BUCKETS: usize = ((LONGEST_BITS - PART_BITS) as usize + 1) * PARTS;
 
 /// The bucket that holds a duration of `ns` nanoseconds.
 pub(crate) fn bucket(ns: u64) -> usize {
-    // Bounds are inclusive above: one less is exclusive.
+    // Upper bounds are inclusive: subtracting one makes them exclusive.
     let below = ns.saturating_sub(1).min((1 << LONGEST_BITS) - 1);
     let bits = u64::BITS - below.leading_zeros();
     match bits.checked_sub(PART_BITS + 1) {
@@ -32,13 +32,13 @@ pub(crate) fn upper_ns(index: usize) -> u64 {
     }
 }
 
-/// The middle of bucket `index`, nanoseconds.
+/// The middle of bucket `index`, in nanoseconds.
 pub(crate) fn middle_ns(index: usize) -> u64 {
     let lower = index.checked_sub(1).map_or(0, upper_ns);
     (lower + upper_ns(index)).div_ceil(2)
 }
 
-/// The bucket that holds the `q`-quantile, and is not empty.
+/// The non-empty bucket that contains the `q`-quantile.
 pub(crate) fn quantile(counts: &[u64], q: f64) -> Option<usize> {
     let total: u64 = counts.iter().sum();
     let rank = ((q.clamp(0.0, 1.0) * total as f64).ceil() as u64).clamp(1, total.max(1));

@@ -1,10 +1,10 @@
-//! Label values: closed sets, so that the number of time series is known.
+//! Label values: closed sets, which bound the number of time series.
 
 /// A closed set of values of one label.
 pub(crate) trait Label: Copy {
     /// The label's name.
     const KEY: Option<&'static str>;
-    /// How many values there are.
+    /// The number of values.
     const COUNT: usize;
     /// The value's index, below `COUNT`.
     fn index(self) -> usize;
@@ -46,15 +46,15 @@ macro_rules! labels {
 }
 
 labels! {
-    /// How a function's call ended.
+    /// The result of a function's call.
     CallEnd: "end" {
-        /// Done.
+        /// The call succeeded.
         Done => "done",
-        /// The service said no.
+        /// The service answered with an error.
         Service => "service_error",
-        /// The host could not.
+        /// The host failed.
         Host => "host_error",
-        /// Too much at once.
+        /// The call exceeded a limit of concurrent work.
         Refused => "refused",
         /// The role does not allow it.
         Denied => "denied",
@@ -62,13 +62,13 @@ labels! {
 }
 
 labels! {
-    /// What became of an object that was fetched before it was asked for.
+    /// The outcome for an object that was fetched before the function requested it.
     PrefetchEnd: "end" {
-        /// A GET took it over.
+        /// A GET used it.
         Used => "used",
-        /// Nobody asked.
+        /// No GET requested it.
         Unused => "unused",
-        /// It could not be fetched, or there was no room.
+        /// The fetch failed, or there was no memory for it.
         Failed => "failed",
         /// The role does not allow it.
         Denied => "denied",
@@ -76,9 +76,9 @@ labels! {
 }
 
 labels! {
-    /// Who made a copy between a function's memory and the worker's.
+    /// The component that made a copy between a function's memory and the worker's.
     CopyBy: "by" {
-        /// The worker's thread, at once.
+        /// The worker's thread, synchronously.
         Worker => "worker",
         /// The copy service.
         Service => "service",
@@ -86,13 +86,13 @@ labels! {
 }
 
 labels! {
-    /// Why a copy that the service may make was made at once.
+    /// The reason why the worker's thread made a copy that the service may make.
     CopyFallback: "reason" {
-        /// There is no core to spare.
+        /// There is no spare core.
         Cores => "cores",
         /// The service does not start.
         Unavailable => "unavailable",
-        /// As many are under way as there may be.
+        /// The limit of copies in flight is reached.
         Full => "full",
         /// The service could not copy the bytes.
         Failed => "failed",
@@ -100,7 +100,7 @@ labels! {
 }
 
 labels! {
-    /// How a request was answered.
+    /// The path of a request's answer.
     Mode: "mode" {
         /// Through the balancer.
         Proxy => "proxy",
@@ -163,7 +163,7 @@ labels! {
 }
 
 labels! {
-    /// Why a server could not answer a proxied request.
+    /// The reason why a server could not answer a proxied request.
     UpstreamFailure: "reason" {
         /// The connection could not be established.
         Connect => "connect",
@@ -181,29 +181,29 @@ labels! {
 }
 
 labels! {
-    /// What a health check found.
+    /// The result of a health check.
     Health: "to" {
         /// The server answers.
         Healthy => "healthy",
-        /// The server does not.
+        /// The server does not answer.
         Unhealthy => "unhealthy",
     }
 }
 
 labels! {
-    /// Why a connection was not handed over, or came back unmoved, and was proxied.
+    /// The reason why a connection was proxied instead of handed over.
     Fallback: "reason" {
         /// The server runs no agent.
         NoAgent => "no_agent",
         /// The connection is not in state ESTABLISHED: half closed, or closing.
         NotEstablished => "not_established",
-        /// More bytes are queued than a snapshot may hold.
+        /// More bytes are queued than a snapshot may contain.
         QueueTooLong => "queue_too_long",
         /// The flow table is full.
         TableFull => "table_full",
         /// The server refuses to adopt more.
         Overloaded => "overloaded",
-        /// The server drains, or the balancer does.
+        /// The server or the balancer is draining.
         Draining => "draining",
         /// The policy expects proxying to be cheaper.
         PolicyAuto => "policy_auto",
@@ -213,10 +213,10 @@ labels! {
         ChannelDown => "channel_down",
         /// The server did not answer in time.
         Deadline => "deadline",
-        /// The connection could not be frozen or described.
+        /// The connection could not be frozen or serialised.
         Snapshot => "snapshot",
-        /// The server could not rebuild the connection: its own count of refused adoptions says
-        /// what failed.
+        /// The server could not rebuild the connection: its own metric of refused adoptions has
+        /// the step that failed.
         RestoreFailed => "restore_failed",
         /// The virtual address is not configured on the server.
         AddressNotLocal => "address_not_local",
@@ -230,15 +230,15 @@ labels! {
 }
 
 labels! {
-    /// Why a connection left the server that held it.
+    /// The reason why a connection left the server that owned it.
     Trigger: "trigger" {
         /// The next request belongs to another server.
         OtherServer => "other_server",
         /// The granted number of requests is used up.
         Granted => "granted",
-        /// The client was silent.
+        /// The client was idle.
         Idle => "idle",
-        /// The server drains.
+        /// The server is draining.
         Drain => "drain",
         /// The balancer asked for it.
         Recalled => "recalled",
@@ -246,11 +246,11 @@ labels! {
 }
 
 labels! {
-    /// Why a server did not adopt an offered connection.
+    /// The reason why a server did not adopt an offered connection.
     AdoptionRefusal: "reason" {
-        /// It holds as many as it may.
+        /// It has reached its limit of connections.
         Overloaded => "overloaded",
-        /// It drains.
+        /// It is draining.
         Draining => "draining",
         /// The snapshot was malformed.
         BadSnapshot => "bad_snapshot",
@@ -260,7 +260,7 @@ labels! {
         Tls => "tls",
         /// Address or device is not set up for the virtual address.
         Address => "address",
-        /// The steering program could not be told.
+        /// The steering program could not be updated.
         Steer => "steer",
         /// The connection is live here, or the offer belongs to an epoch that is over.
         Epoch => "epoch",
@@ -270,23 +270,23 @@ labels! {
 }
 
 labels! {
-    /// Why the records of a connection stay in software although there is a device for them.
+    /// The reason why the records of a connection stay in software although a device exists.
     OffloadRefusal: "reason" {
-        /// The device has not seen its start, or knows too many.
+        /// The device has not seen its start, or has too many connections.
         Unknown => "unknown",
         /// The device has it already.
-        Twice => "twice",
+        Duplicate => "twice",
         /// The device has ended.
         Gone => "gone",
-        /// It is no connection for a device: its cipher suite, or its state.
-        Unsuited => "unsuited",
+        /// The device does not support its cipher suite or its state.
+        Unsupported => "unsuited",
         /// Its socket could not be bound to the device's interface.
         Unbound => "unbound",
     }
 }
 
-/// Why a message head was refused: the texts of `unlade_http::HeadError::reason`, and `other` for
-/// one that is not among them.
+/// Reasons for refusing a message head: the texts of `unlade_http::HeadError::reason`, and `other`
+/// for any other reason.
 pub const HEAD_REASONS: [&str; 34] = [
     "head_too_large",
     "too_many_headers",
@@ -324,7 +324,7 @@ pub const HEAD_REASONS: [&str; 34] = [
     "other",
 ];
 
-/// The reason of a refused head is its text: this crate does not know the decoder's error.
+/// The reason of a refused head is a text, because this crate does not depend on the decoder.
 impl Label for &'static str {
     const KEY: Option<&'static str> = Some("reason");
     const COUNT: usize = HEAD_REASONS.len();

@@ -1,8 +1,8 @@
-//! Counting: what happened, how often, how long it took. No I/O.
+//! Metrics: counters of events, gauges, and histograms of durations. No I/O.
 //!
-//! - [`Event`] is the closed list of what is counted, [`Gauge`] of what is held at the moment,
-//!   [`Stage`] of what is timed;
-//! - [`Meter`] holds the figures and is updated from any thread without a lock;
+//! - [`Event`] is the closed list of counters, [`Gauge`] the closed list of gauges, [`Stage`] the
+//!   closed list of timed stages;
+//! - [`Meter`] contains the values and is updated from any thread without a lock;
 //! - [`Meter::render`] is their OpenMetrics text, [`Meter::stages_json`] the times in detail.
 //!
 //! Names are stable: a family is renamed or removed only with an entry in the change log.
@@ -24,19 +24,19 @@ pub use label::{
     AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, HEAD_REASONS, Health,
     Mode, OffloadRefusal, PrefetchEnd, RefusedConnection, StatusClass, Trigger, UpstreamFailure,
 };
-pub use registry::{Held, Meter, Role};
+pub use registry::{GaugeGuard, Meter, Role};
 pub use render::render_each;
 pub use stage::Stage;
 
-/// One family of metrics: what [`Meter::render`] prints above its samples.
+/// One family of metrics: the text that [`Meter::render`] prints above its samples.
 pub(crate) struct Family {
-    /// Without the suffix that the sample's type demands; begins with `unlade_`.
+    /// The name without the suffix that the sample's type requires; begins with `unlade_`.
     pub(crate) name: &'static str,
-    /// One sentence.
+    /// A sentence that describes the family.
     pub(crate) help: &'static str,
-    /// The label that tells the family's samples apart.
+    /// The label that distinguishes the family's samples.
     pub(crate) label: Option<&'static str>,
-    /// How many values the label has.
+    /// The number of values of the label.
     pub(crate) count: usize,
     /// The label's value for an index below `count`.
     pub(crate) text: fn(usize) -> &'static str,

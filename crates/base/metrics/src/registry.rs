@@ -1,4 +1,4 @@
-//! The figures.
+//! The registry of metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use crate::histogram::{self, BUCKETS};
 use crate::shard::{self, SHARDS, Shard};
 use crate::{Event, Gauge, Stage};
 
-/// Whose figures are rendered: a process does not print families that it never counts.
+/// The role whose metrics are rendered: a process does not print families that it never counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// Families of either role.
+    /// Families of all roles.
     #[default]
     Any,
     /// Those of a balancer, and those that both have.
@@ -37,8 +37,8 @@ impl Role {
     }
 }
 
-/// Every figure of a process. Updated from any thread without a lock and without allocation;
-/// shared as `Arc<Meter>`.
+/// All metrics of a process. Any thread may update them, without a lock or an allocation; shared
+/// as `Arc<Meter>`.
 pub struct Meter {
     pub(crate) role: Role,
     shards: Box<[Shard]>,
@@ -68,8 +68,8 @@ impl Meter {
         Meter::with(role, SHARDS)
     }
 
-    /// As [`Meter::for_role`], for one thread that counts: the others that may do so are slower by
-    /// it, and it takes an eighth of the memory.
+    /// As [`Meter::for_role`], for use by one thread: other threads may count too, but more
+    /// slowly, and the meter takes an eighth of the memory.
     pub fn of_thread(role: Role) -> Meter {
         Meter::with(role, 1)
     }
@@ -92,7 +92,7 @@ impl Meter {
         self.shard().counters[event.index()].fetch_add(n, Ordering::Relaxed);
     }
 
-    /// How often `event` was counted.
+    /// The number of times that `event` was counted.
     pub fn value(&self, event: Event) -> u64 {
         self.counter(event.index())
     }
@@ -112,7 +112,7 @@ impl Meter {
         self.gauges[gauge as usize].load(Ordering::Relaxed)
     }
 
-    /// Notes that `stage` took `duration`.
+    /// Records that `stage` took `duration`.
     pub fn record(&self, stage: Stage, duration: Duration) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let shard = self.shard();
@@ -121,19 +121,19 @@ impl Meter {
         shard.sums_ns[stage as usize].fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// How often `stage` was recorded.
+    /// The number of times that `stage` was recorded.
     pub fn count(&self, stage: Stage) -> u64 {
         self.buckets(stage).iter().sum()
     }
 
-    /// The sum of what was recorded for `stage`.
+    /// The sum of the durations recorded for `stage`.
     pub fn sum(&self, stage: Stage) -> Duration {
         let of = |shard: &Shard| load(&shard.sums_ns[stage as usize]);
         Duration::from_nanos(self.shards.iter().map(of).fold(0, u64::wrapping_add))
     }
 
-    /// The `q`-quantile (0 to 1) of what was recorded for `stage`, to within 2 %; `None` where
-    /// nothing was.
+    /// The `q`-quantile (0 to 1) of the durations recorded for `stage`, with an error below 2 %;
+    /// `None` if there are none.
     pub fn quantile(&self, stage: Stage, q: f64) -> Option<Duration> {
         let bucket = histogram::quantile(&self.buckets(stage), q)?;
         Some(Duration::from_nanos(histogram::middle_ns(bucket)))
@@ -155,21 +155,21 @@ impl Meter {
     }
 }
 
-/// One thing that a gauge counts, for as long as this value exists.
+/// One unit of a gauge, counted while this value exists.
 #[derive(Debug)]
-pub struct Held {
+pub struct GaugeGuard {
     meter: Arc<Meter>,
     gauge: Gauge,
 }
 
-impl Held {
-    /// Adds one to `gauge`; dropping the value takes it away again.
-    pub fn new(meter: Arc<Meter>, gauge: Gauge) -> Held {
+impl GaugeGuard {
+    /// Adds one to `gauge`; dropping the value subtracts it again.
+    pub fn new(meter: Arc<Meter>, gauge: Gauge) -> GaugeGuard {
         meter.gauge_add(gauge, 1);
-        Held { meter, gauge }
+        GaugeGuard { meter, gauge }
     }
 
-    /// Counts the thing in `gauge` from now on, and no longer in the gauge before.
+    /// Moves the unit from its current gauge to `gauge`.
     pub fn move_to(&mut self, gauge: Gauge) {
         if self.gauge != gauge {
             self.meter.gauge_add(self.gauge, -1);
@@ -179,7 +179,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.meter.gauge_add(self.gauge, -1);
     }

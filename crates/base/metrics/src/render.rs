@@ -1,7 +1,7 @@
 //! OpenMetrics text (version 1.0.0).
 //!
-//! Written by hand: the figures are arrays with names known at build time, and a registry of
-//! boxed metrics would be slower to update and no shorter.
+//! Written by hand: the metrics are arrays with names known at build time; a registry of boxed
+//! metrics would be slower to update and not shorter.
 
 use std::fmt::Write;
 
@@ -12,16 +12,16 @@ use crate::{Gauge, Stage, stage};
 
 /// The shortest duration that has a bucket in the text: 2^10 ns, about a microsecond.
 const FIRST_BOUND_BITS: u32 = 10;
-/// The longest: 2^35 ns, about 34 s.
+/// The longest duration that has a bucket: 2^35 ns, about 34 s.
 const LAST_BOUND_BITS: u32 = 35;
-/// What a text of a running process fills, roughly.
+/// Approximate size of the text of a running process.
 const TEXT_BYTES: usize = 32 * 1024;
 
 impl Meter {
-    /// The figures as OpenMetrics text, terminated by `# EOF`: serve it as
+    /// Renders the metrics as OpenMetrics text, terminated by `# EOF`: serve it as
     /// `application/openmetrics-text; version=1.0.0; charset=utf-8`.
     ///
-    /// A stage that was never recorded is left out.
+    /// A stage that was never recorded is omitted.
     pub fn render(&self) -> String {
         let mut text = String::with_capacity(TEXT_BYTES);
         self.render_build(&mut text);
@@ -88,8 +88,8 @@ impl Meter {
     }
 }
 
-/// The counters of several meters in one text, each with another value of a label: those that a role
-/// shows.
+/// Renders the counters of several meters in one text, each with another value of a label: those
+/// of the families of a role.
 pub fn render_each<'a>(
     role: Role,
     label: &str,
@@ -135,7 +135,7 @@ fn render_buckets(text: &mut String, name: &str, stage: &str, counts: &[u64]) {
 fn head(text: &mut String, name: &str, kind: &str, help: &str) {
     line(text, format_args!("# TYPE {name} {kind}"));
     for unit in ["seconds", "bytes"] {
-        // The unit is metadata of its own, and the name must end in it.
+        // The unit is separate metadata, and the name must end in it.
         if name.strip_suffix(unit).is_some_and(|rest| rest.ends_with('_')) {
             line(text, format_args!("# UNIT {name} {unit}"));
         }

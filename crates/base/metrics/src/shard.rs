@@ -1,4 +1,4 @@
-//! Counters split by thread, so that threads which count the same thing do not share a cache line.
+//! Counters split by thread, so that threads that count the same event do not share a cache line.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -7,15 +7,15 @@ use crate::event::COUNTERS;
 use crate::histogram::BUCKETS;
 use crate::stage::Stage;
 
-/// How many parts there are; threads beyond that share.
+/// Number of shards; additional threads share them.
 pub(crate) const SHARDS: usize = 8;
 
-/// The figures that some of the threads add to. Aligned so that no two shards share a line, nor
-/// the pair of lines that is fetched together.
+/// The counters of a subset of the threads. Aligned so that no two shards share a cache line, or
+/// the pair of lines that is prefetched together.
 #[repr(align(128))]
 pub(crate) struct Shard {
     pub(crate) counters: Box<[AtomicU64]>,
-    /// The buckets of each stage, one stage behind the other.
+    /// The buckets of each stage, one stage after the other.
     pub(crate) buckets: Box<[AtomicU64]>,
     /// The sum of each stage, nanoseconds.
     pub(crate) sums_ns: Box<[AtomicU64]>,

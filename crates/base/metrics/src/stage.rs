@@ -1,18 +1,18 @@
-//! What is timed.
+//! Timed stages.
 
-/// Stages of a migration share this family; its label is `stage`.
+/// Family of the stages of a migration; its label is `stage`.
 pub(crate) const MIGRATION: &str = "unlade_migration_stage_seconds";
-/// Times of requests and connections share this family; its label is `stage` as well.
+/// Family of the stages of requests and connections; its label is `stage` too.
 pub(crate) const SERVICE: &str = "unlade_service_seconds";
 
 macro_rules! stages {
     ($($(#[$doc:meta])* $variant:ident => $family:ident, $text:literal;)*) => {
-        /// Something that is timed.
+        /// A timed stage.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Stage { $($(#[$doc])* $variant,)* }
 
         impl Stage {
-            /// Every stage, in the order they are rendered: those of one family together.
+            /// Every stage, in the order they are rendered, family by family.
             pub const ALL: &'static [Stage] = &[$(Stage::$variant,)*];
 
             /// The value of the label `stage`.
@@ -29,19 +29,19 @@ macro_rules! stages {
 }
 
 stages! {
-    /// Telling the steering program to hold the connection's packets.
+    /// Setting the steering program to hold the connection's packets.
     Hold => MIGRATION, "hold";
-    /// Describing the TLS record layer.
+    /// Serialising the TLS record layer.
     SerializeTls => MIGRATION, "serialize_tls";
-    /// Describing the socket, and closing it silently.
+    /// Serialising the socket, and closing it silently.
     SerializeTcp => MIGRATION, "serialize_tcp";
-    /// From the offer to the answer: the channel both ways and the server's work.
+    /// From the offer to the answer: both directions of the channel and the server's work.
     Ship => MIGRATION, "ship";
     /// Rebuilding the socket.
     RestoreTcp => MIGRATION, "restore_tcp";
     /// Rebuilding the TLS record layer.
     RestoreTls => MIGRATION, "restore_tls";
-    /// Telling the steering program to redirect, and replaying what was held.
+    /// Setting the steering program to redirect, and replaying the held packets.
     Redirect => MIGRATION, "redirect";
     /// The server's work from the offer to READY.
     Adopt => MIGRATION, "adopt";
@@ -66,10 +66,10 @@ stages! {
     HealthCheck => SERVICE, "health_check";
 }
 
-/// What a family of stages times, in one sentence.
+/// A sentence that describes a family of stages.
 pub(crate) fn help(family: &str) -> &'static str {
     match family {
-        MIGRATION => "Time that the stages of moving a connection take.",
-        _ => "Time that requests and what they need take.",
+        MIGRATION => "Duration of the stages of moving a connection.",
+        _ => "Duration of requests and of their parts.",
     }
 }

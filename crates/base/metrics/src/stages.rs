@@ -1,8 +1,8 @@
-//! The times of stages as JSON, for programs that compare two moments.
+//! The durations of stages as JSON, for programs that compare two points in time.
 //!
-//! OpenMetrics has buckets of whole powers of two, which is enough to watch a service and too
-//! coarse to measure a stage. Here are quantiles since the start of the process, and the fine
-//! buckets they come from, so that a reader can subtract an earlier reading.
+//! OpenMetrics has buckets of whole powers of two: enough to watch a service, too coarse to
+//! measure a stage. This JSON has quantiles since the start of the process, and the fine buckets
+//! that they are computed from, so that a reader can subtract an earlier reading.
 
 use std::fmt::Write;
 
@@ -11,10 +11,10 @@ use crate::histogram;
 use crate::registry::Meter;
 
 impl Meter {
-    /// Every stage that was recorded, as one JSON object: its name to an object with `count`,
-    /// `mean_us`, `p50_us`, `p99_us`, `p999_us`, `max_us` (quantiles and maximum to within 2 %),
-    /// `sum_ns`, and `buckets_ns`, an array of pairs: the middle of a bucket, and how many times
-    /// fell into it.
+    /// Every recorded stage, as one JSON object: maps its name to an object with `count`,
+    /// `mean_us`, `p50_us`, `p99_us`, `p999_us`, `max_us` (quantiles and maximum with an error
+    /// below 2 %), `sum_ns`, and `buckets_ns`, an array of pairs: the middle of a bucket, and its
+    /// count.
     pub fn stages_json(&self) -> String {
         let mut text = String::from("{");
         for &stage in Stage::ALL {
@@ -53,7 +53,7 @@ impl Meter {
     }
 }
 
-/// Microseconds, with as many digits as mean something.
+/// Microseconds, rounded to the significant digits.
 fn us(ns: f64) -> f64 {
     ns.round() / 1e3
 }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stages_that_were_recorded_are_told_with_their_buckets() {
+    fn recorded_stages_are_rendered_with_their_buckets() {
         let meter = Meter::new();
         assert_eq!(serde_json::from_str::<serde_json::Value>(&meter.stages_json()).unwrap(), {
             serde_json::json!({})

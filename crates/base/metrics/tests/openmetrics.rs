@@ -1,5 +1,5 @@
-//! The rendered text against the rules of OpenMetrics 1.0.0, and the figures against what was
-//! counted.
+//! Checks the rendered text against the rules of OpenMetrics 1.0.0, and the values against the
+//! counted events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -135,7 +135,7 @@ fn counters_of_several_meters_are_told_by_a_label() {
     };
     assert_eq!((calls("a"), calls("b")), (0.0, 1.0));
     assert!(!samples.keys().any(|name| name.starts_with("unlade_fn_")));
-    // The same families as of one meter alone.
+    // The same families as for one meter alone.
     let alone = check(&meters[0].render());
     assert_eq!(samples.len(), alone.len() * 2 - 1, "all but the build, twice");
 }
@@ -179,7 +179,7 @@ fn threads_add_up() {
 }
 
 #[test]
-fn every_reason_of_a_refused_head_is_known() {
+fn every_reason_of_a_refused_head_is_a_label() {
     let theirs: Vec<&str> = unlade_http::HeadError::ALL.iter().map(|e| e.reason()).collect();
     assert_eq!(HEAD_REASONS.split_last(), Some((&"other", &theirs[..])));
 }

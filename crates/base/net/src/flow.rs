@@ -9,18 +9,18 @@ const ETHERNET_BYTES: usize = 14;
 /// Protocol number.
 const TCP: u8 = 6;
 
-/// A TCP connection's name: the client's address and the service's (virtual) address.
+/// The 4-tuple of a TCP connection: the client's address and the service's (virtual) address.
 /// Both are of one family; IPv4-mapped IPv6 addresses are normalised to IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey {
-    /// The far end that opened the connection.
+    /// The end that opened the connection.
     pub client: SocketAddr,
     /// The address the client connected to.
     pub service: SocketAddr,
 }
 
 impl FlowKey {
-    /// Names the connection from `client` to `service`, in canonical form.
+    /// Makes the key of the connection from `client` to `service`, in canonical form.
     pub fn new(client: SocketAddr, service: SocketAddr) -> FlowKey {
         FlowKey { client: canonical(client), service: canonical(service) }
     }
@@ -36,13 +36,13 @@ impl FlowKey {
     }
 }
 
-/// Where the TCP segment of an Ethernet frame is. Lengths are what the headers say: the frame may
-/// end before.
+/// The position of the TCP segment in an Ethernet frame. Lengths come from the headers: the frame
+/// may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameSegment {
     /// The flow; the sender of the frame is the client.
     pub flow: FlowKey,
-    /// Where the TCP header begins, from the start of the frame.
+    /// Offset of the TCP header from the start of the frame.
     pub tcp_at: usize,
     /// Bytes of TCP header and payload.
     pub segment_bytes: usize,
@@ -50,8 +50,8 @@ pub struct FrameSegment {
 
 impl FrameSegment {
     /// Finds the segment of a frame without VLAN tags: TCP over IPv4, with or without options, or
-    /// over IPv6 with up to [`EXTENSIONS_MAX`] hop-by-hop, destination or routing headers. Nothing
-    /// for any other frame, fragments included.
+    /// over IPv6 with up to [`EXTENSIONS_MAX`] hop-by-hop, destination or routing headers. Returns
+    /// `None` for any other frame, fragments included.
     pub fn find(frame: &[u8]) -> Option<FrameSegment> {
         let ip = frame.get(ETHERNET_BYTES..)?;
         let (source, destination, tcp_at, segment_bytes): (IpAddr, IpAddr, usize, usize) =
@@ -83,7 +83,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u16> {
     field(bytes, at).map(u16::from_be_bytes)
 }
 
-/// Where the TCP header is in an IPv4 packet, and how long the segment.
+/// Finds the TCP header in an IPv4 packet; returns its offset and the length of the segment.
 fn find_in_ipv4(ip: &[u8]) -> Option<(usize, usize)> {
     const FRAGMENT: u16 = 0x3fff;
     let first = *ip.first()?;
@@ -104,7 +104,7 @@ fn find_in_ipv6(ip: &[u8]) -> Option<(usize, usize)> {
     for _ in 0..=EXTENSIONS_MAX {
         let size = match next {
             TCP => return Some((at, left)),
-            // Not at its destination yet.
+            // The packet has not reached its final destination yet.
             ROUTING if *ip.get(at + 3)? != 0 => return None,
             HOP_BY_HOP | ROUTING | DESTINATION => (usize::from(*ip.get(at + 1)?) + 1) * 8,
             // An atomic fragment is a whole packet (RFC 6946).
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_ipv4_are_looked_behind() {
+    fn options_of_ipv4_are_skipped() {
         let mut frame = vec![0; 14 + 20 + 8 + 20 + 3];
         frame[12] = 8;
         frame[14] = 0x47;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn some_extension_headers_of_ipv6_are_looked_behind_and_no_more() {
+    fn a_limited_number_of_ipv6_extension_headers_is_skipped() {
         let frame = |kinds: &[u8]| {
             let mut frame = vec![0; 14 + 40];
             frame[12..14].copy_from_slice(&[0x86, 0xdd]);

@@ -3,9 +3,9 @@
 //! - [`packet`]: Ethernet, IPv4/IPv6 and TCP as checked views and parsed values;
 //! - [`seq`]: sequence numbers ([`SeqNumber`]);
 //! - [`flow`]: the 4-tuple that names a TCP connection ([`FlowKey`]);
-//! - [`state`]: what a socket and its TLS record layer have to remember of a connection.
+//! - [`state`]: the state of a connection's socket and of its TLS record layer.
 //!
-//! Every packet is hostile: a parser returns an error and never panics.
+//! Every packet is untrusted: a parser returns an error and never panics.
 #![forbid(unsafe_code)]
 
 pub mod flow;

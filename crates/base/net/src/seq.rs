@@ -8,12 +8,12 @@ use core::ops::{Add, Sub};
 pub struct SeqNumber(pub u32);
 
 impl SeqNumber {
-    /// Bytes from `earlier` to `self`; negative where `self` is the earlier one.
+    /// Bytes from `earlier` to `self`; negative if `self` is the earlier one.
     pub fn since(self, earlier: SeqNumber) -> i32 {
         self.0.wrapping_sub(earlier.0) as i32
     }
 
-    /// True where `self` comes strictly before `other`.
+    /// Returns true if `self` comes strictly before `other`.
     pub fn before(self, other: SeqNumber) -> bool {
         self.since(other) < 0
     }

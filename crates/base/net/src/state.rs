@@ -10,7 +10,8 @@ use crate::{FlowKey, SeqNumber};
 /// Most bytes of one queue (send, receive, plaintext, ciphertext) in a snapshot.
 pub const QUEUE_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// What the two ends agreed on in SYN and SYN-ACK. Only what is set here is restored.
+/// The options that the two ends negotiated in SYN and SYN-ACK. Only options that are set here are
+/// restored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NegotiatedOptions {
     /// Largest segment this end may send, in bytes (the clamp that TCP_MAXSEG reports).
@@ -19,8 +20,8 @@ pub struct NegotiatedOptions {
     pub window_scale: Option<(u8, u8)>,
     /// Selective acknowledgements (RFC 2018).
     pub sack: bool,
-    /// Our timestamp clock as TCP_TIMESTAMP reports it, where timestamps were negotiated (RFC
-    /// 7323 §3). Opaque: from Linux 6.7 on the lowest bit says that it ticks in microseconds.
+    /// Our timestamp clock as TCP_TIMESTAMP reports it, if timestamps were negotiated (RFC 7323
+    /// §3). Opaque: from Linux 6.7 on, the lowest bit is set if its unit is the microsecond.
     pub timestamp: Option<u32>,
     /// ECN was negotiated (RFC 3168). It cannot be restored; kept for accounting.
     pub ecn: bool,
@@ -31,17 +32,17 @@ pub struct NegotiatedOptions {
 pub struct Windows {
     /// Sequence number of the segment that last updated the send window.
     pub snd_wl1: u32,
-    /// The window the peer granted, bytes.
+    /// The window that the peer advertised, bytes.
     pub snd_wnd: u32,
-    /// The largest window the peer ever granted, bytes.
+    /// The largest window that the peer ever advertised, bytes.
     pub max_window: u32,
-    /// The window we granted, bytes.
+    /// The window that we advertised, bytes.
     pub rcv_wnd: u32,
-    /// rcv_nxt when we last announced a window.
+    /// rcv_nxt at our last window advertisement.
     pub rcv_wup: u32,
 }
 
-/// What congestion control had learnt about the path.
+/// The state of congestion control.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Congestion {
     /// Congestion window, segments.
@@ -50,7 +51,7 @@ pub struct Congestion {
     pub ssthresh_segments: u32,
     /// Smoothed round-trip time, microseconds.
     pub rtt_us: u32,
-    /// Time since the window was last in use, milliseconds: an old window is not restored.
+    /// Time since the window was last used, milliseconds: an old window is not restored.
     pub idle_ms: u32,
     /// Name of the algorithm, e.g. `cubic`.
     pub algorithm: String,
@@ -59,7 +60,7 @@ pub struct Congestion {
 /// Socket options that the peer can notice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SocketOptions {
-    /// (idle, interval, probes) of keep-alive, seconds, where it is on.
+    /// (idle, interval, probes) of keep-alive, seconds, if it is on.
     pub keepalive_s: Option<(u32, u32, u32)>,
     /// TCP_USER_TIMEOUT, milliseconds; 0 is the system's default.
     pub user_timeout_ms: u32,
@@ -72,15 +73,15 @@ pub struct SocketOptions {
 pub struct TcpSnapshot {
     /// The connection.
     pub flow: FlowKey,
-    /// What was negotiated.
+    /// The negotiated options.
     pub options: NegotiatedOptions,
     /// Sequence number of the first byte of `send_queue` (snd_una).
     pub send_seq: SeqNumber,
     /// Sequence number of the first byte of `receive_queue`.
     pub receive_seq: SeqNumber,
-    /// Sent, not acknowledged.
+    /// Bytes sent, not acknowledged.
     pub send_queue: Vec<u8>,
-    /// Received, acknowledged, not read.
+    /// Bytes received, acknowledged, not read.
     pub receive_queue: Vec<u8>,
     /// Windows both ways.
     pub windows: Windows,
@@ -88,18 +89,19 @@ pub struct TcpSnapshot {
     pub congestion: Congestion,
     /// Socket options.
     pub socket: SocketOptions,
-    /// Segments received so far (tcpi_segs_in); lets the owner see late arrivals.
+    /// Segments received so far (tcpi_segs_in); shows the owner late arrivals.
     pub segments_in: u32,
-    /// The peer has sent FIN, or its TLS close_notify: behind the receive queue no more input
-    /// comes. The FIN's sequence number is not part of `receive_seq`.
+    /// The peer has sent FIN, or its TLS close_notify: no input follows the receive queue. The
+    /// FIN's sequence number is not part of `receive_seq`.
     pub peer_closed: bool,
 }
 
 impl TcpSnapshot {
-    /// Sets the timestamp clock forward by what has passed since the snapshot was taken. The socket
-    /// that was left behind has a clock that goes on, and where its process was stopped before it
-    /// closed it, the kernel has sent with that: a lower value would be taken for an old segment
-    /// (RFC 7323 §5). The lowest bit says the unit, milliseconds or microseconds, and stays.
+    /// Advances the timestamp clock by the time since the snapshot was taken. The clock of the
+    /// original socket continues; if its process was stopped before it closed the socket, the
+    /// kernel has sent with later values, and a lower value would be taken for an old segment (RFC
+    /// 7323 §5). The lowest bit, which encodes the unit (milliseconds or microseconds), is
+    /// preserved.
     pub fn set_clock_forward(&mut self, passed: Duration) {
         let Some(clock) = &mut self.options.timestamp else { return };
         let ticks = match *clock & 1 {
@@ -109,13 +111,13 @@ impl TcpSnapshot {
         *clock = clock.wrapping_add((ticks as u32).wrapping_add(1) & !1);
     }
 
-    /// Sequence number behind the last byte that was sent.
+    /// Sequence number after the last byte that was sent.
     pub fn send_end(&self) -> SeqNumber {
         self.send_seq + self.send_queue.len() as u32
     }
 
-    /// True where this newer state of the same socket cannot be replaced by `older`: bytes came
-    /// in, bytes were acknowledged, or the peer opened a window that was closed.
+    /// Returns true if this newer state of the same socket cannot be replaced by `older`: bytes
+    /// were received, bytes were acknowledged, or the peer opened a closed window.
     pub fn supersedes(&self, older: &TcpSnapshot) -> bool {
         self.receive_queue.len() != older.receive_queue.len()
             || self.receive_seq != older.receive_seq

@@ -1,5 +1,5 @@
-//! The admin endpoint: `/metrics`, `/healthz`, `/version` and what a command adds, on a thread
-//! of its own, so that it answers even when every worker is busy.
+//! The admin endpoint: `/metrics`, `/healthz`, `/version` and routes that a command adds. It has
+//! its own thread, so that it answers even if every worker is busy.
 //!
 //! Read-only: GET and HEAD. It has no authentication and belongs on a loopback or management
 //! address.
@@ -25,34 +25,34 @@ use unlade_metrics::Meter;
 
 use crate::listen::{self, ListenError, ListenOptions};
 
-/// Admin connections at a time; more wait in the kernel's backlog.
+/// Most concurrent admin connections; more wait in the kernel's backlog.
 pub const CONNECTIONS_MAX: usize = 32;
-/// How long a request's head, or the next request, may take.
+/// Time limit for a request's head, and for the next request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long an answer may take to be read.
+/// Time limit for the client to read an answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause after a failed accept (descriptors exhausted), so as not to spin.
+/// Pause after a failed accept (descriptors exhausted), to avoid a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// A scraper's request is small.
+/// Limits for a request; a scraper's request is small.
 const LIMITS: HeadLimits =
     HeadLimits { head_bytes_max: 8 * 1024, headers_max: 64, target_bytes_max: 2 * 1024 };
 
 /// The Content-Type of `/metrics`.
 pub const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Whether the process should get traffic.
+/// The health of a process: 200 if it should receive traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
     /// 200.
     Ok,
-    /// 503: finishing what it has.
+    /// 503: finishing its requests.
     Draining,
     /// 503, with the reason.
     Failing(String),
 }
 
 impl Health {
-    /// Of a process that says by a flag that it drains.
+    /// The health of a process with a flag for draining.
     pub fn by_flag(is_draining: Arc<AtomicBool>) -> impl Fn() -> Health + Send + Sync + 'static {
         move || match is_draining.load(Ordering::Relaxed) {
             true => Health::Draining,
@@ -61,7 +61,7 @@ impl Health {
     }
 }
 
-/// What a route answers.
+/// The answer of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// HTTP status.
@@ -73,27 +73,27 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// 200 with plain text.
+    /// An answer with status 200 and plain text.
     pub fn text(body: impl Into<String>) -> Answer {
         Answer { status: 200, content_type: "text/plain; charset=utf-8", body: body.into() }
     }
 
-    /// 200 with JSON the caller has written.
+    /// An answer with status 200 and JSON that the caller has written.
     pub fn json(body: impl Into<String>) -> Answer {
         Answer { status: 200, content_type: "application/json", body: body.into() }
     }
 
-    /// The same with another status.
+    /// The same answer with another status.
     pub fn with_status(self, status: u16) -> Answer {
         Answer { status, ..self }
     }
 }
 
-/// Computes an answer from the query of the request. Runs on the admin thread and may block it,
-/// and nothing else.
+/// Computes an answer from the query of the request. Runs on the admin thread; it may block that
+/// thread only.
 pub type Handler = Box<dyn Fn(Option<&str>) -> Answer + Send + Sync>;
 
-/// Paths and who answers them.
+/// Paths and their handlers.
 pub struct Routes {
     handlers: BTreeMap<String, Handler>,
 }
@@ -105,7 +105,8 @@ impl std::fmt::Debug for Routes {
 }
 
 impl Routes {
-    /// `/metrics` from `meter`, `/healthz` from `health`, `/version` from `name` and `version`.
+    /// Routes for `/metrics` from `meter`, `/healthz` from `health`, `/version` from `name` and
+    /// `version`.
     pub fn new(
         meter: Arc<Meter>,
         health: impl Fn() -> Health + Send + Sync + 'static,
@@ -128,7 +129,7 @@ impl Routes {
             .route("/version", move |_| Answer::text(format!("{name} {version}\n")))
     }
 
-    /// Adds (or replaces) an exact path.
+    /// Adds or replaces the route of an exact path.
     pub fn route(
         mut self,
         path: &str,
@@ -152,13 +153,13 @@ impl Routes {
     }
 }
 
-/// Why the admin endpoint is not there: the operator's or the machine's fault.
+/// The reason why the admin endpoint cannot start: the operator's or the machine's fault.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// The address.
+    /// The address cannot be listened on.
     #[error("admin: {0}")]
     Listen(#[from] ListenError),
-    /// A thread or a runtime.
+    /// A thread or a runtime cannot be created.
     #[error("admin: its thread cannot start: {0}; see the process and thread limits")]
     Start(#[source] io::Error),
 }
@@ -172,7 +173,7 @@ pub struct AdminServer {
 }
 
 impl AdminServer {
-    /// Where it listens (the port chosen, where the configuration said 0).
+    /// The address it listens on (with the chosen port, if the configuration has port 0).
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -190,7 +191,7 @@ impl Drop for AdminServer {
 /// Starts answering on `address`.
 ///
 /// # Errors
-/// The address cannot be listened on, or there is no thread to be had.
+/// The address cannot be listened on, or no thread can be started.
 pub fn start(address: SocketAddr, routes: Routes) -> Result<AdminServer, AdminError> {
     let options = ListenOptions { backlog: 64, ..ListenOptions::default() };
     let listener = listen::bind(address, &options)?;
@@ -224,7 +225,7 @@ async fn accept(listener: StdListener, routes: Routes) {
     let routes = Rc::new(routes);
     let places = Rc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
-        // Accepting only with a place at hand leaves the rest to the kernel's backlog.
+        // Accepting only with a free slot leaves further connections in the kernel's backlog.
         let Ok(()) = places.acquire().await.map(|permit| permit.forget()) else { return };
         match listener.accept().await {
             Ok((tcp, _)) => {
@@ -302,7 +303,7 @@ async fn within<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -
     tokio::time::timeout(limit, work).await.map_err(|_| io::ErrorKind::TimedOut)?
 }
 
-/// The reason phrase of the statuses an admin endpoint answers (RFC 9110 §15).
+/// The reason phrase of the statuses that an admin endpoint sends (RFC 9110 §15).
 fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",
@@ -342,7 +343,7 @@ mod tests {
     }
 
     impl Endpoint {
-        /// Sends `request`, ends the sending side, returns all that comes.
+        /// Sends `request`, shuts down the sending side, returns all that is received.
         fn exchange(&self, request: &str) -> String {
             let mut tcp = std::net::TcpStream::connect(self.server.address()).unwrap();
             tcp.write_all(request.as_bytes()).unwrap();
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn version_added_routes_and_what_is_not_there() {
+    fn version_added_routes_and_unknown_paths() {
         let endpoint = endpoint();
         assert!(endpoint.get("/version").ends_with("unlade 1.2.3\n"));
         assert!(endpoint.get("/echo?a=1").ends_with("{\"query\":\"a=1\"}"));

@@ -1,22 +1,22 @@
-//! Run, drain, stop, reload: what a process tells its workers, and the signals that say so.
+//! Control of a process's workers: run, drain, stop, reload, and the signals for them.
 
 use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// How far the process is in its life. It only ever grows.
+/// The phase of a process. It never decreases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// Accepting and serving.
     Running,
-    /// Not accepting; requests in flight are finished.
+    /// Not accepting; finishing the requests in flight.
     Draining,
-    /// Everything is dropped now.
+    /// Dropping everything now.
     Stopping,
 }
 
-/// The sending half: one a process, cloned freely. `C` is the configuration workers run by.
+/// The sending half: one per process, can be cloned. `C` is the configuration of the workers.
 #[derive(Debug)]
 pub struct Control<C> {
     phase: Arc<watch::Sender<Phase>>,
@@ -30,7 +30,7 @@ impl<C> Clone for Control<C> {
 }
 
 impl<C> Control<C> {
-    /// A process that is running by `config`.
+    /// Makes the control of a process that runs with `config`.
     pub fn new(config: C) -> Control<C> {
         Control {
             phase: Arc::new(watch::Sender::new(Phase::Running)),
@@ -38,32 +38,32 @@ impl<C> Control<C> {
         }
     }
 
-    /// Stop accepting, finish what is in flight.
+    /// Stops accepting and finishes the requests in flight.
     pub fn drain(&self) {
         self.advance(Phase::Draining);
     }
 
-    /// Drop everything now.
+    /// Drops everything now.
     pub fn stop(&self) {
         self.advance(Phase::Stopping);
     }
 
-    /// Hands a new configuration to the workers.
+    /// Sends a new configuration to the workers.
     pub fn reload(&self, config: C) {
         self.config.send_replace(Arc::new(config));
     }
 
-    /// The phase now.
+    /// The current phase.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
 
-    /// The configuration now.
+    /// The current configuration.
     pub fn config(&self) -> Arc<C> {
         self.config.borrow().clone()
     }
 
-    /// A receiving half.
+    /// Makes a receiving half.
     pub fn watch(&self) -> Watch<C> {
         Watch { phase: self.phase.subscribe(), config: self.config.subscribe() }
     }
@@ -91,23 +91,23 @@ impl<C> Clone for Watch<C> {
 }
 
 impl<C> Watch<C> {
-    /// The phase now.
+    /// The current phase.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
 
-    /// The configuration now.
+    /// The current configuration.
     pub fn config(&self) -> Arc<C> {
         self.config.borrow().clone()
     }
 
-    /// Waits until the phase is at least `phase`. A process without a [`Control`] left counts as
-    /// stopping.
+    /// Waits until the phase is at least `phase`. A process without a remaining [`Control`] counts
+    /// as stopping.
     pub async fn reached(&mut self, phase: Phase) {
         let _ = self.phase.wait_for(|now| *now >= phase).await;
     }
 
-    /// Waits for the next configuration. Never returns where there is no [`Control`] left.
+    /// Waits for the next configuration. Never returns if no [`Control`] remains.
     pub async fn reloaded(&mut self) -> Arc<C> {
         match self.config.changed().await {
             Ok(()) => self.config.borrow_and_update().clone(),
@@ -116,16 +116,16 @@ impl<C> Watch<C> {
     }
 }
 
-/// What a signal asks for.
+/// The request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum SignalAction {
     /// SIGTERM or SIGINT.
     End,
     /// SIGHUP.
     Reload,
 }
 
-/// The signals a long-running command obeys.
+/// The signals that a long-running command handles.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -141,11 +141,11 @@ impl Signals {
         })
     }
 
-    pub(crate) async fn next(&mut self) -> Asked {
+    pub(crate) async fn next(&mut self) -> SignalAction {
         tokio::select! {
-            _ = self.terminate.recv() => Asked::End,
-            _ = self.interrupt.recv() => Asked::End,
-            _ = self.hangup.recv() => Asked::Reload,
+            _ = self.terminate.recv() => SignalAction::End,
+            _ = self.interrupt.recv() => SignalAction::End,
+            _ = self.hangup.recv() => SignalAction::Reload,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Descriptors beside bytes, over Unix stream sockets.
+//! File descriptors sent with bytes over Unix stream sockets.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -10,15 +10,15 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 64 * 1024;
-/// Descriptors that go with one message.
+/// Most descriptors of one message.
 pub const DESCRIPTORS_MAX: usize = 4;
 
-/// Receives bytes, and the descriptors that come beside them; 0 bytes are the end.
+/// Receives bytes, and the descriptors sent with them; 0 bytes mean the end of the stream.
 ///
 /// # Errors
-/// The system's; [`io::ErrorKind::WouldBlock`] where there is nothing yet.
+/// The system's; [`io::ErrorKind::WouldBlock`] if nothing has arrived yet.
 pub fn receive(
     socket: impl AsFd,
     bytes: &mut Vec<u8>,
@@ -38,8 +38,8 @@ pub fn receive(
     Ok(received.bytes)
 }
 
-/// Sends bytes with descriptors beside them, [`DESCRIPTORS_MAX`] at most; how many bytes went. The
-/// descriptors go with the first of them.
+/// Sends bytes with at most [`DESCRIPTORS_MAX`] descriptors; returns the number of bytes sent. The
+/// descriptors travel with the first of them.
 ///
 /// # Errors
 /// The system's; [`io::ErrorKind::InvalidInput`] for more descriptors.

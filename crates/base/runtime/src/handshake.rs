@@ -1,5 +1,5 @@
 //! The server's TLS handshake over a socket, with the bytes counted: a device that takes the
-//! connection over has to know where its streams are.
+//! connection over needs the positions of its streams.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,34 +10,34 @@ use unlade_tls::{Handshake, HandshakeError, Progress, RecordLayer};
 
 use crate::stream::{Parts, Stream};
 
-/// Bytes read at once during a handshake.
+/// Bytes per read during a handshake.
 const READ_BYTES: usize = 4096;
 
-/// Why a connection did not come about.
+/// The reason why a handshake failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The client spoke HTTP without TLS; an answer in the clear can be read by it.
+    /// The client sent HTTP without TLS; it can read an answer in the clear.
     PlainHttp(TcpStream),
-    /// The client's or the configuration's fault; what was due to be said has been said.
+    /// The client's or the configuration's fault; the alert, if any, has been sent.
     Handshake(HandshakeError),
-    /// The transport's.
+    /// The transport failed.
     Transport,
 }
 
-/// A connection whose handshake is over.
+/// A connection with a completed handshake.
 #[derive(Debug)]
 pub struct Established {
     tcp: TcpStream,
     record: RecordLayer,
     plaintext: Vec<u8>,
-    /// Bytes that were read from the socket.
+    /// Number of bytes read from the socket.
     pub read_bytes: u64,
-    /// Bytes that were written to it.
+    /// Number of bytes written to it.
     pub written_bytes: u64,
 }
 
 impl Established {
-    /// The connection as a stream.
+    /// Converts the connection into a stream.
     pub fn into_stream(self) -> Stream {
         Stream::from_parts(Parts {
             tcp: self.tcp,

@@ -1,31 +1,31 @@
-//! The process that has an address: for messages about addresses in use.
+//! Finds the process that uses an address, for messages about addresses in use.
 //!
-//! The kernel's tables of this thread's network namespace name sockets by inode; the descriptors
-//! of each process say which sockets are its own. Descriptors of other users' processes are hidden
-//! from a process without privileges, and those of another PID namespace from every process in
-//! this one.
+//! The kernel's tables of this thread's network namespace identify sockets by inode; the
+//! descriptors of each process list its sockets. A process without privileges cannot see the
+//! descriptors of other users' processes, and no process here can see those of another PID
+//! namespace.
 
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Sockets of a table that are looked at; a table of a busy machine has millions.
+/// Most sockets of a table that are examined; a table of a busy machine has millions.
 const SOCKETS_MAX: usize = 200_000;
 /// `TCP_LISTEN`, `TCP_TIME_WAIT` (include/net/tcp_states.h).
 const STATE_LISTEN: u8 = 0x0a;
 const STATE_TIME_WAIT: u8 = 0x06;
 
-/// The socket that keeps an address from being listened on, and its process.
+/// The socket that prevents listening on an address, and its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The address of that socket.
     pub address: SocketAddr,
-    /// The socket listens; otherwise it is a connection or is bound only.
+    /// True if the socket listens; otherwise it is a connection or only bound.
     pub is_listening: bool,
-    /// The process and its name, where they can be seen.
+    /// The process and its name, if visible.
     pub process: Option<(u32, String)>,
-    /// The user who made the socket.
+    /// The user that created the socket.
     pub user: u32,
 }
 
@@ -45,11 +45,11 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Finds who has `address`, or one that overlaps it. `None` where no such socket is seen.
+/// Finds the user of `address`, or of an overlapping address. `None` if no such socket is visible.
 pub fn find(address: SocketAddr) -> Option<Holder> {
     let tables = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
     let sockets = tables.iter().filter_map(|table| conflicting(table, address));
-    // Of equals the last one counts: one of IPv6 is in the way of IPv6 in any case.
+    // Of several, the last one is used: an IPv6 socket conflicts with IPv6 in any case.
     let socket = sockets.max_by_key(|socket| socket.state == STATE_LISTEN)?;
     Some(Holder {
         address: socket.address,
@@ -68,7 +68,7 @@ struct Socket {
     inode: u64,
 }
 
-/// The first socket in the way of `address`. The kernel lists listeners before connections.
+/// The first socket that conflicts with `address`. The kernel lists listeners before connections.
 fn conflicting(table: &str, address: SocketAddr) -> Option<Socket> {
     let lines = BufReader::new(File::open(table).ok()?).lines().map_while(Result::ok);
     let sockets = lines.skip(1).take(SOCKETS_MAX).filter_map(|line| parse(&line));
@@ -76,8 +76,8 @@ fn conflicting(table: &str, address: SocketAddr) -> Option<Socket> {
     ours.find(|socket| overlap(socket.address, address))
 }
 
-/// Whether a socket at `there` can be in the way of `wanted`. The wildcard of IPv6 takes IPv4's
-/// connections too, unless it was told not to, which the table does not say.
+/// Returns true if a socket at `there` can conflict with `wanted`. The IPv6 wildcard accepts IPv4
+/// connections too, unless IPV6_V6ONLY is set, which the table does not show.
 fn overlap(there: SocketAddr, wanted: SocketAddr) -> bool {
     let (there_ip, wanted_ip) = (there.ip().to_canonical(), wanted.ip().to_canonical());
     let covers =
@@ -96,7 +96,7 @@ fn parse(line: &str) -> Option<Socket> {
     Some(Socket { address, state, user, inode })
 }
 
-/// `ADDRESS:PORT` in hexadecimal; the address in words of 32 bits, each in the machine's order.
+/// `ADDRESS:PORT` in hexadecimal; the address in 32-bit words, each in the machine's byte order.
 fn parse_address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -118,7 +118,7 @@ fn parse_address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// The process that has the socket, this one before others, and its name.
+/// The process that has the socket, preferably this one, and its name.
 fn process_with(inode: u64) -> Option<(u32, String)> {
     let has = |pid: u32| has_socket(pid, inode);
     let others = fs::read_dir("/proc").ok().into_iter().flatten().flatten();

@@ -1,12 +1,12 @@
-//! Listening sockets: one a worker on the same address, no second process on it, errors that say
-//! why.
+//! Listening sockets: one per worker on the same address, no second process on it, errors with
+//! their cause.
 //!
-//! Workers share an address by SO_REUSEPORT. The kernel would let every other process of the user
-//! who asks for SO_REUSEPORT join, and would spread connections over both. So the first socket of
-//! an address is bound, and listens, without it: the kernel refuses that while any other socket
-//! listens there, whatever options that one has. Only then the option is set, for the sockets of
-//! the other workers. There is no lock that a killed process could leave behind, and the kernel
-//! tells network namespaces, interfaces and address families apart.
+//! Workers share an address with SO_REUSEPORT. The kernel would let every other process of the
+//! same user join with SO_REUSEPORT, and would spread connections over both. Therefore the first
+//! socket of an address is bound, and listens, without it: the kernel refuses that while any other
+//! socket listens there, with any options. Only then is the option set, for the sockets of the
+//! other workers. No lock remains after a killed process, and the kernel distinguishes network
+//! namespaces, interfaces and address families.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -17,26 +17,26 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::holder::{self, Holder};
 
-/// Connections the kernel keeps for a listener that has not accepted them yet. The kernel caps
-/// it at net.core.somaxconn.
+/// Default backlog: connections that the kernel keeps until the listener accepts them. The kernel
+/// limits it to net.core.somaxconn.
 pub const BACKLOG_DEFAULT: u32 = 4096;
-/// Attempts of processes that start at the same time on one address: the kernel may refuse both.
+/// Most attempts if processes start at the same time on one address: the kernel may refuse both.
 const ATTEMPTS_MAX: u32 = 6;
 /// The longest pause between two of them.
 const PAUSE_MS_MAX: u64 = 16;
-/// How long a socket that is in the way of no visible process is waited for. The kernel closes the
-/// sockets of a killed process a while after its descriptors are gone, later still those that
-/// io_uring had.
+/// Maximum time to wait for a socket that belongs to no visible process. The kernel closes the
+/// sockets of a killed process some time after its descriptors are gone, and those used by
+/// io_uring even later.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
 
-/// How to listen.
+/// Options for listening.
 #[derive(Debug, Clone)]
 pub struct ListenOptions {
-    /// Connections waiting to be accepted.
+    /// Most connections waiting to be accepted.
     pub backlog: u32,
-    /// Listen on addresses the machine does not have yet (IP_FREEBIND): virtual addresses.
+    /// Listen on addresses that the machine does not have yet (IP_FREEBIND): virtual addresses.
     pub freebind: bool,
-    /// The interface that connections must come by and go by (SO_BINDTODEVICE), where there is one.
+    /// The interface for the connections in both directions (SO_BINDTODEVICE), if any.
     pub device: Option<String>,
 }
 
@@ -46,21 +46,21 @@ impl Default for ListenOptions {
     }
 }
 
-/// Why an address cannot be listened on: the operator's to resolve.
+/// The reason why an address cannot be listened on; the operator can resolve it.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {error}{}", advice(.error, .address, .holder.as_deref()))]
 pub struct ListenError {
-    /// The address asked for.
+    /// The requested address.
     pub address: SocketAddr,
-    /// What the kernel said.
+    /// The error of the kernel.
     #[source]
     pub error: io::Error,
-    /// Who has the address, where it is in use and that is known.
+    /// The process that uses the address, if it is in use and visible.
     pub holder: Option<Box<Holder>>,
 }
 
 impl ListenError {
-    /// The error of listening on `address`; where that is in use, looks for who has it.
+    /// The error of listening on `address`; if it is in use, finds the process.
     pub fn new(address: SocketAddr, error: io::Error) -> ListenError {
         let is_in_use = error.kind() == io::ErrorKind::AddrInUse;
         let holder = if is_in_use { holder::find(address).map(Box::new) } else { None };
@@ -77,11 +77,11 @@ fn advice(error: &io::Error, address: &SocketAddr, holder: Option<&Holder>) -> S
                     "give one of the two another address".to_owned()
                 }
                 Some(_) => "end that process, or choose another address".to_owned(),
-                None => format!("{search} as root names it"),
+                None => format!("{search} as root shows it"),
             };
             format!(" {holder}; {remedy}")
         }
-        (io::ErrorKind::AddrInUse, None) => format!("; find who has the port with {search}"),
+        (io::ErrorKind::AddrInUse, None) => format!("; find the process with {search}"),
         (io::ErrorKind::AddrNotAvailable, _) => {
             format!("; no interface has {}: add it, or correct the address", address.ip())
         }
@@ -93,11 +93,12 @@ fn advice(error: &io::Error, address: &SocketAddr, holder: Option<&Holder>) -> S
 }
 
 /// Binds and listens; no other socket can listen there at the same time. The socket is
-/// non-blocking, and IPv6 sockets are IPv6 only. Waits a moment where other processes try the same,
-/// and up to 2 s where no process that can be seen has the address: one that was killed is closing it.
+/// non-blocking, and IPv6 sockets are IPv6 only. Waits briefly if other processes try the same,
+/// and up to 2 s if no visible process has the address: the kernel is closing a killed process's
+/// socket.
 ///
 /// # Errors
-/// What the kernel said, with the address, who has it, and what to do.
+/// The kernel's error, with the address, its user, and a remedy.
 pub fn bind(address: SocketAddr, options: &ListenOptions) -> Result<TcpListener, ListenError> {
     let mut attempts = 1;
     let deadline = Instant::now() + CLOSING_MAX;
@@ -110,7 +111,7 @@ pub fn bind(address: SocketAddr, options: &ListenOptions) -> Result<TcpListener,
                 std::thread::sleep(pause());
             }
             // Nothing listened when the address was bound, and something does now: another process
-            // is just as far, and may have been refused as well.
+            // is at the same step, and may have been refused as well.
             Err(Refused::Listen(error)) if is_in_use(&error) && attempts < ATTEMPTS_MAX => {
                 attempts += 1;
                 std::thread::sleep(pause());
@@ -122,7 +123,7 @@ pub fn bind(address: SocketAddr, options: &ListenOptions) -> Result<TcpListener,
     }
 }
 
-/// Whether a process that can be seen has the address.
+/// Returns true if a visible process has the address.
 fn has_process(address: SocketAddr) -> bool {
     holder::find(address).is_some_and(|holder| holder.process.is_some())
 }
@@ -131,13 +132,13 @@ fn is_in_use(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrInUse
 }
 
-/// Random, so that processes that met once do not meet again.
+/// A random pause, so that two processes that collided do not collide again.
 fn pause() -> Duration {
     let random = RandomState::new().build_hasher().finish();
     Duration::from_millis(1 + random % PAUSE_MS_MAX)
 }
 
-/// At which step the kernel refused.
+/// The step at which the kernel refused.
 enum Refused {
     Bind(io::Error),
     Listen(io::Error),
@@ -152,7 +153,7 @@ fn open(address: SocketAddr, options: &ListenOptions, is_shared: bool) -> Result
 
 fn bound(address: SocketAddr, options: &ListenOptions, is_shared: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    // Connections of a process that has ended do not keep the next one from listening.
+    // Connections of a process that has ended do not prevent the next one from listening.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(is_shared)?;
     if address.is_ipv6() {
@@ -182,7 +183,8 @@ pub fn tcp(
     register(bind(address, options)?)
 }
 
-/// Hands a socket bound elsewhere (before the workers started) to the current runtime.
+/// Registers a socket that was bound elsewhere (before the workers started) with the current
+/// runtime.
 ///
 /// # Errors
 /// The runtime's, with the address.
@@ -192,8 +194,9 @@ pub fn register(listener: TcpListener) -> Result<tokio::net::TcpListener, Listen
     tokio::net::TcpListener::from_std(listener).map_err(|error| ListenError::new(address, error))
 }
 
-/// Binds `count` sockets on one address, over which the kernel spreads connections; sockets of
-/// other processes are refused there, and refuse this. Port 0 is chosen once, by the first.
+/// Binds `count` sockets on one address; the kernel spreads connections over them. Sockets of
+/// other processes cannot bind there, and these fail if others exist. Port 0 is chosen once, by
+/// the first socket.
 ///
 /// # Errors
 /// As [`bind`].
@@ -242,17 +245,17 @@ mod tests {
         assert_ne!(ports[0], 0);
     }
 
-    /// A free port at an address of the loopback that no other test uses.
+    /// A free port at a loopback address that no other test uses.
     fn own(number: u8) -> SocketAddr {
         let [.., high, low] = std::process::id().to_be_bytes();
         SocketAddr::from(([127, 100 + number, high, low], 0))
     }
 
-    /// Accepts so many connections; how many each listener had.
+    /// Accepts `count` connections; returns the number that each listener received.
     fn accept_all(listeners: &[TcpListener], count: usize) -> Vec<usize> {
         let mut counts = vec![0; listeners.len()];
         let mut accepted = Vec::new();
-        // A client's connect may return before its connection is at the listener.
+        // A client's connect may return before the listener has its connection.
         for _ in 0..10_000_000 {
             for (listener, count) in listeners.iter().zip(&mut counts) {
                 accepted.extend(listener.accept().inspect(|_| *count += 1));
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_asks_for_sharing_itself_is_in_the_way_too() {
+    fn a_socket_with_reuseport_conflicts_too() {
         let held = open(own(2), &ListenOptions::default(), true).ok().unwrap();
         let address = held.local_addr().unwrap().as_socket().unwrap();
         assert!(bind_shared(address, 2, &ListenOptions::default()).is_err());
@@ -311,7 +314,8 @@ mod tests {
     fn connections_are_spread_over_the_workers_of_one_process() {
         let listeners = bind_shared(own(3), 3, &ListenOptions::default()).unwrap();
         let address = listeners[0].local_addr().unwrap();
-        // The kernel chooses by a hash of the ports: that one of three gets none of 200 is no chance.
+        // The kernel chooses by a hash of the ports: one of three listeners getting none of 200 is
+        // not a coincidence.
         let connect = |_| std::net::TcpStream::connect(address).unwrap();
         let clients: Vec<_> = (0..200).map(connect).collect();
         let counts = accept_all(&listeners, clients.len());
@@ -333,8 +337,8 @@ mod tests {
         assert!(next.is_ok(), "{next:?}");
     }
 
-    /// A listener on its way through a Unix socket is a descriptor of no process, as that of a
-    /// process whose end the kernel has not finished.
+    /// A listener in transit through a Unix socket is in no process's descriptors, as with a
+    /// process whose exit the kernel has not finished.
     #[test]
     fn a_socket_that_is_closing_is_waited_for() {
         let held = bind(own(6), &ListenOptions::default()).unwrap();
@@ -370,7 +374,7 @@ mod tests {
                 gate.wait();
                 bind_shared(address, 2, &ListenOptions::default()).ok()
             };
-            // All are kept until the last has tried.
+            // All are kept until the last one has tried.
             let ends: Vec<_> = std::thread::scope(|scope| {
                 let threads: Vec<_> = (0..4).map(|_| scope.spawn(start)).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()

@@ -1,5 +1,4 @@
-//! Where a process says what it does: `tracing`, as text or as one JSON object a line, to
-//! standard error.
+//! Logging with `tracing` to standard error, as text or as one JSON object per line.
 
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
@@ -8,14 +7,14 @@ use tracing_subscriber::EnvFilter;
 /// (`debug`, `info,backend=trace`).
 pub const LEVEL_VARIABLE: &str = "UNLADE_LOG";
 
-/// How a line looks.
+/// The format of a line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
@@ -25,7 +24,7 @@ pub enum LogFormat {
 pub struct LogConfig {
     /// Text or JSON.
     pub format: LogFormat,
-    /// Least severe level shown, or a whole filter.
+    /// Lowest level shown, or a whole filter.
     pub level: String,
 }
 
@@ -35,7 +34,7 @@ impl Default for LogConfig {
     }
 }
 
-/// Why logging cannot start: the operator's to resolve.
+/// The reason why logging cannot start; the operator can resolve it.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The filter does not parse.
@@ -47,10 +46,10 @@ pub enum LogError {
         origin: &'static str,
         /// The filter as given.
         text: String,
-        /// What the parser said.
+        /// The message of the parser.
         reason: String,
     },
-    /// Another subscriber was there first.
+    /// Another subscriber is already installed.
     #[error("logging was started twice in one process")]
     Started,
 }
@@ -86,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_wins_and_emptiness_does_not() {
+    fn the_environment_has_precedence_unless_it_is_empty() {
         let config = LogConfig { level: "warn".to_owned(), ..LogConfig::default() };
         let from = |variable: Option<&str>| {
             filter(&config, variable.map(str::to_owned)).unwrap().to_string()
@@ -97,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_filter_says_where_it_came_from() {
+    fn a_bad_filter_names_its_origin() {
         let config = LogConfig { level: "no=such=level".to_owned(), ..LogConfig::default() };
         let message = filter(&config, None).unwrap_err().to_string();
         assert!(message.starts_with("log.level: `no=such=level`"), "{message}");
     }
 
     #[test]
-    fn the_table_refuses_what_it_does_not_know() {
+    fn the_table_refuses_unknown_keys() {
         let good: LogConfig = serde_json::from_str(r#"{"format":"json"}"#).unwrap();
         assert_eq!(good, LogConfig { format: LogFormat::Json, level: "info".to_owned() });
         assert!(serde_json::from_str::<LogConfig>(r#"{"colour":true}"#).is_err());

@@ -1,14 +1,14 @@
-//! How long to wait before what has ended is started again.
+//! Back-off before a component is restarted.
 
 use std::time::{Duration, Instant};
 
-/// At first, and at most.
+/// The shortest and the longest pause.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// What lived so long is started again almost at once.
-const LONG_LIFE: Duration = Duration::from_secs(10);
+/// A component that ran for at least this long is restarted with the shortest pause.
+const STABLE_RUN_MIN: Duration = Duration::from_secs(10);
 
-/// Pauses between lives: twice as long after each short one.
+/// Pauses between runs: doubled after each short run.
 #[derive(Clone, Copy, Debug)]
 pub struct Restarts {
     pause: Duration,
@@ -21,13 +21,13 @@ impl Default for Restarts {
 }
 
 impl Restarts {
-    /// The pause after a life that began then, and has ended.
+    /// The pause after a run that began at `begin` and has ended.
     pub fn pause_after(&mut self, begin: Instant) -> Duration {
         self.after(begin.elapsed())
     }
 
     fn after(&mut self, life: Duration) -> Duration {
-        if life >= LONG_LIFE {
+        if life >= STABLE_RUN_MIN {
             self.pause = PAUSE_MIN;
         }
         let pause = self.pause;
@@ -41,11 +41,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_to_their_limit_and_a_long_life_ends_that() {
+    fn pauses_grow_to_their_limit_and_a_long_run_resets_them() {
         let mut restarts = Restarts::default();
         let pauses: Vec<_> = (0..9).map(|_| restarts.after(Duration::ZERO).as_millis()).collect();
         assert_eq!(pauses, [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        assert_eq!(restarts.after(LONG_LIFE), PAUSE_MIN);
+        assert_eq!(restarts.after(STABLE_RUN_MIN), PAUSE_MIN);
         assert_eq!(restarts.after(Duration::ZERO), PAUSE_MIN * 2);
     }
 }

@@ -1,7 +1,7 @@
-//! Waiting for room in a socket's buffer, for as long as its peer takes what is in it.
+//! Waits for space in a socket's send buffer while its peer acknowledges data.
 //!
-//! How much of a response has gone into the buffer says little about a slow client: the buffer
-//! takes the next piece only when a third of it is free. What the client has acknowledged says it.
+//! The amount of a response in the buffer does not show whether a client is slow: the buffer
+//! accepts more only when a third of it is free. The amount that the client has acknowledged does.
 
 use std::io;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use unlade_sys::info::TcpInfo;
 
-/// Waits until `tcp` takes more.
+/// Waits until `tcp` accepts more data.
 ///
 /// # Errors
-/// `TimedOut` where the peer has acknowledged nothing for `limit`; the socket's.
+/// `TimedOut` if the peer has acknowledged nothing for `limit`; the socket's.
 pub(crate) async fn writable(tcp: &TcpStream, limit: Option<Duration>) -> io::Result<()> {
     let Some(limit) = limit else { return tcp.writable().await };
     let mut acked_bytes = TcpInfo::of(tcp)?.bytes_acked;
@@ -72,7 +72,7 @@ mod tests {
             }
         });
         writable(&tcp, Some(LIMIT)).await.unwrap();
-        // It would take as long for each of the rest.
+        // The rest of the data would take as long.
         reader.abort();
     }
 }

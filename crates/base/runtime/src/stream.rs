@@ -1,8 +1,8 @@
 //! A client connection, plain or TLS, that can be taken apart between two requests.
 //!
-//! The kernel socket, the TLS record layer and the bytes read ahead are separate values, so that
-//! a connection in any state between requests is `Parts`: what a migration ships, and what an
-//! adoption puts together again.
+//! The kernel socket, the TLS record layer and the bytes read ahead are separate values. A
+//! connection between requests can be converted to `Parts`: a migration sends them, and an
+//! adoption assembles them again.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,27 +18,27 @@ use unlade_sys::repair;
 use unlade_tls::RecordLayer;
 use unlade_tls::device::{Begin, Device, Offer, Refused};
 
-pub use crate::carried::TakeBack;
-use crate::carried::{Carried, Transport};
+pub use crate::offloaded::TakeBack;
+use crate::offloaded::{OffloadedStream, Transport};
 use crate::stall;
 
-/// Room for a read from a TLS transport.
+/// Buffer size of a read from a TLS transport.
 const READ_BYTES_MAX: usize = 64 * 1024;
-/// Least room for a read from a plaintext transport: a request's head mostly fits.
+/// Minimum buffer size of a read from a plaintext transport: most request heads fit.
 const READ_BYTES_MIN: usize = 4096;
-/// Largest input buffer that is kept for its allocation.
+/// Largest input buffer whose allocation is kept.
 const INPUT_KEPT_BYTES_MAX: usize = 256 * 1024;
-/// Plaintext of a file that is sealed and written at once on a TLS connection.
+/// Plaintext of a file that is sealed and written as one unit on a TLS connection.
 const FILE_CHUNK_BYTES: usize = 256 * 1024;
-/// Bytes handed to one sendfile(2) call: large enough to amortise it, small enough to let other
-/// connections of the worker have their turn.
+/// Most bytes of one sendfile(2) call: large enough to amortise it, small enough to let other
+/// connections of the worker run.
 const SENDFILE_BYTES_MAX: usize = 1024 * 1024;
-/// Looks at what is not sent yet, as fast as other connections let them follow each other, before
-/// there are pauses between them.
+/// Number of checks of the unsent bytes with a yield between them; further checks have pauses
+/// between them.
 const SENT_YIELDS: u32 = 24;
 const SENT_PAUSE: Duration = Duration::from_millis(1);
 
-/// What is wrong where a peer has sent FIN and no close_notify.
+/// The error if a peer has sent FIN without close_notify.
 const TRUNCATED: &str = "TLS stream ended without close_notify";
 
 /// A client connection on the current thread's runtime.
@@ -46,36 +46,36 @@ const TRUNCATED: &str = "TLS stream ended without close_notify";
 pub struct Stream {
     tcp: TcpStream,
     record: Option<Box<RecordLayer>>,
-    /// What a device has of the records, where one has taken them over.
-    carried: Option<Box<Carried>>,
+    /// The device's state, if a device has taken the records over.
+    offloaded: Option<Box<OffloadedStream>>,
     /// Plaintext read and not consumed is `input[start..]`.
     input: Vec<u8>,
     start: usize,
-    /// Sealed bytes on their way out; kept to reuse its allocation.
+    /// Sealed bytes that are to be written; kept to reuse the allocation.
     sealed: Vec<u8>,
-    /// The end of the input was read: no more will come.
+    /// The end of the input was read: no more input will arrive.
     ended: bool,
-    /// The peer has ended its direction, but that is not to be seen in the socket: what the
-    /// socket still has is the rest.
+    /// The peer has ended its direction, but the socket does not show it: the bytes in the socket
+    /// are the rest of the input.
     finishing: bool,
     peer: SocketAddr,
     local: SocketAddr,
     received_bytes: u64,
     sent_bytes: u64,
-    /// How long a write may wait while the peer takes nothing; for ever where there is none.
+    /// The time that a write may wait while the peer acknowledges nothing; without it, unlimited.
     stall_limit: Option<Duration>,
 }
 
-/// A connection taken apart. Nothing of it is registered with a runtime but `tcp`.
+/// The parts of a connection. Only `tcp` is registered with a runtime.
 #[derive(Debug)]
 pub struct Parts {
     /// The kernel's socket.
     pub tcp: TcpStream,
-    /// The TLS record layer, where the connection has one.
+    /// The TLS record layer, if the connection has one.
     pub record: Option<Box<RecordLayer>>,
     /// Plaintext read and not consumed.
     pub input: Vec<u8>,
-    /// The peer sent FIN or close_notify: no input comes but what the socket has already.
+    /// The peer sent FIN or close_notify: the only further input is in the socket already.
     pub ended: bool,
 }
 
@@ -94,7 +94,7 @@ impl Stream {
         Stream::from_parts(Parts { tcp, record, input: Vec::new(), ended: false })
     }
 
-    /// Puts a connection together.
+    /// Assembles a connection.
     pub fn from_parts(parts: Parts) -> Stream {
         let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
         let canonical = |address: io::Result<SocketAddr>| {
@@ -104,14 +104,14 @@ impl Stream {
         Stream::with_addresses(parts, peer, local)
     }
 
-    /// As [`Stream::from_parts`], for a connection whose addresses are known: that saves asking.
+    /// As [`Stream::from_parts`], for a connection with known addresses: saves two system calls.
     pub fn with_addresses(parts: Parts, peer: SocketAddr, local: SocketAddr) -> Stream {
         Stream {
             peer,
             local,
             tcp: parts.tcp,
             record: parts.record,
-            carried: None,
+            offloaded: None,
             input: parts.input,
             start: 0,
             sealed: Vec::new(),
@@ -123,18 +123,18 @@ impl Stream {
         }
     }
 
-    /// Takes the connection apart. Sealed output is always written by the call that produced
-    /// it, so between calls nothing is lost here. What a device has of it is to be taken back before
-    /// ([`Stream::take_back`]), unless the connection is at its end.
+    /// Takes the connection apart. Each call writes the sealed output that it produces, so nothing
+    /// is lost between calls. Take an offloaded connection back first ([`Stream::take_back`]),
+    /// unless it has ended.
     pub fn into_parts(mut self) -> Parts {
         self.input.drain(..self.start);
         let ended = self.ended || self.finishing;
         Parts { tcp: self.tcp, record: self.record, input: self.input, ended }
     }
 
-    /// Has a device seal and open the records from here on. `read_bytes` and `written_bytes` were
-    /// read from the socket and written to it since byte 0 of either stream. Not to be given up on
-    /// the way: the device could have taken over what then nobody announces.
+    /// Lets a device seal and open the records from here on. `read_bytes` and `written_bytes` are
+    /// the numbers of bytes read from the socket and written to it since byte 0 of each stream.
+    /// Not cancel-safe: the device could have taken over records that no code announces.
     ///
     /// The socket is bound to the device's interface, so that nothing can leave past the device.
     ///
@@ -146,25 +146,25 @@ impl Stream {
         begin: Begin,
         (read_bytes, written_bytes): (u64, u64),
     ) -> Result<(), Refused> {
-        let suited = !self.has_ended() && self.carried.is_none();
+        let suited = !self.has_ended() && self.offloaded.is_none();
         let Some(record) = self.record.as_deref_mut().filter(|_| suited) else {
-            return Err(Refused::Unsuited);
+            return Err(Refused::Unsupported);
         };
         if !record.is_movable() || record.is_within_message() {
-            return Err(Refused::Unsuited);
+            return Err(Refused::Unsupported);
         }
-        let Some((read, write)) = record.device_keys() else { return Err(Refused::Unsuited) };
+        let Some((read, write)) = record.device_keys() else { return Err(Refused::Unsupported) };
         let bound = SockRef::from(&self.tcp).bind_device(Some(device.interface().as_bytes()));
         bound.map_err(|_| Refused::Unbound)?;
         let name = FlowKey::new(self.local, self.peer);
         let unopened_bytes = record.incoming_bytes() as u64;
         let offer = Offer { name, begin, read, write, unopened_bytes, written_bytes, read_bytes };
-        let mut carried = Carried::new(device.create(offer).await?);
+        let mut offloaded = OffloadedStream::new(device.create(offer).await?);
         record.leave_sealing();
         let unopened = record.take_incoming().unwrap_or_default();
-        // Where it is not as it must be, the layer says so at the next read, too.
-        let received = carried.receive_read(record, &unopened, &mut self.input);
-        self.carried = Some(Box::new(carried));
+        // If the record layer refuses these bytes, it reports the error at the next read too.
+        let received = offloaded.receive_read(record, &unopened, &mut self.input);
+        self.offloaded = Some(Box::new(offloaded));
         let received = received.unwrap_or_default();
         self.ended |= received.close_notify;
         if received.output_pending {
@@ -173,34 +173,35 @@ impl Stream {
         Ok(())
     }
 
-    /// True where a device seals what is written.
+    /// Returns true if a device seals the written bytes.
     pub fn is_offloaded(&self) -> bool {
-        self.carried.as_ref().is_some_and(|carried| carried.seals())
+        self.offloaded.as_ref().is_some_and(|offloaded| offloaded.seals())
     }
 
-    /// Takes the records back from the device, as far as that can be done now: a connection can be
-    /// taken apart, frozen or moved only when this says [`TakeBack::Done`]. To be called between
-    /// requests, again where it says something else. What comes on the way is in [`Self::input`].
+    /// Takes the records back from the device, as far as possible now: a connection can be taken
+    /// apart, frozen or moved only after this returns [`TakeBack::Done`]. Call it between
+    /// requests, and again if it returns another value. Bytes that arrive meanwhile are in
+    /// [`Self::input`].
     ///
     /// # Errors
-    /// The socket's, the peer's, or the device has ended; the connection cannot go on.
+    /// The socket's, the peer's, or the device has ended; the connection cannot continue.
     pub async fn take_back(&mut self) -> io::Result<TakeBack> {
         let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
-        let (Some(carried), Some(record)) =
-            (self.carried.as_deref_mut(), self.record.as_deref_mut())
+        let (Some(offloaded), Some(record)) =
+            (self.offloaded.as_deref_mut(), self.record.as_deref_mut())
         else {
             return Ok(TakeBack::Done);
         };
-        if carried.seals() {
-            carried.flush(transport, record).await?;
+        if offloaded.seals() {
+            offloaded.flush(transport, record).await?;
         }
         let before = self.input.len();
-        let (back, ended) = carried.take_back(&self.tcp, record, &mut self.input).await?;
+        let (back, ended) = offloaded.take_back(&self.tcp, record, &mut self.input).await?;
         let owes = record.output_pending();
         self.received_bytes += (self.input.len() - before) as u64;
         self.ended |= ended;
         if back == TakeBack::Done {
-            self.carried = None;
+            self.offloaded = None;
         }
         if back != TakeBack::Unacknowledged && owes {
             self.flush_control().await;
@@ -208,27 +209,27 @@ impl Stream {
         Ok(back)
     }
 
-    /// From now on a write fails with `TimedOut` when the peer has acknowledged nothing for
-    /// `limit`. One that takes a little now and then is waited for.
+    /// From now on a write fails with `TimedOut` if the peer has acknowledged nothing for `limit`.
+    /// A peer that acknowledges a little now and then is waited for.
     pub fn set_stall_limit(&mut self, limit: Duration) {
         self.stall_limit = Some(limit);
     }
 
-    /// Waits until the socket takes more.
+    /// Waits until the socket accepts more data.
     ///
     /// # Errors
-    /// `TimedOut` as [`Stream::set_stall_limit`] says; the socket's.
+    /// `TimedOut` as for [`Stream::set_stall_limit`]; the socket's.
     pub async fn writable(&self) -> io::Result<()> {
         stall::writable(&self.tcp, self.stall_limit).await
     }
 
-    /// No more input will come but what the socket has already.
+    /// Returns true if the only further input is in the socket already.
     pub fn has_ended(&self) -> bool {
         self.ended || self.finishing
     }
 
-    /// Waits until the kernel has sent all that was written, for at most `limit`. False where it
-    /// has not: the client takes nothing.
+    /// Waits until the kernel has sent all written bytes, for at most `limit`. Returns false if it
+    /// has not: the client does not accept data.
     pub async fn sent(&self, limit: Duration) -> bool {
         for _ in 0..SENT_YIELDS {
             match repair::unsent_bytes(&self.tcp) {
@@ -237,7 +238,7 @@ impl Stream {
             }
         }
         let begin = Instant::now();
-        // The kernel tells when there is room for more, not when nothing is left.
+        // The kernel reports space for more data, not that nothing is left.
         while begin.elapsed() < limit {
             tokio::time::sleep(SENT_PAUSE).await;
             if !matches!(repair::unsent_bytes(&self.tcp), Ok(1..)) {
@@ -257,18 +258,18 @@ impl Stream {
         self.local
     }
 
-    /// True where there is a TLS record layer.
+    /// Returns true if there is a TLS record layer.
     pub fn is_tls(&self) -> bool {
         self.record.is_some()
     }
 
-    /// The kernel's socket. Reading or writing it directly is right only where [`Self::is_tls`]
-    /// is false and [`Self::input`] is empty.
+    /// The kernel's socket. Read or write it directly only if [`Self::is_tls`] is false and
+    /// [`Self::input`] is empty.
     pub fn tcp(&self) -> &TcpStream {
         &self.tcp
     }
 
-    /// The record layer, where there is one.
+    /// The record layer, if there is one.
     pub fn record(&self) -> Option<&RecordLayer> {
         self.record.as_deref()
     }
@@ -283,7 +284,7 @@ impl Stream {
         self.sent_bytes
     }
 
-    /// Counts bytes that went out past this value (splice).
+    /// Counts bytes that were sent without passing through this value (splice).
     pub fn add_sent_bytes(&mut self, bytes: u64) {
         self.sent_bytes += bytes;
     }
@@ -293,7 +294,7 @@ impl Stream {
         &self.input[self.start..]
     }
 
-    /// Drops the first `bytes` bytes of [`Self::input`] (all of it where there are fewer).
+    /// Drops the first `bytes` bytes of [`Self::input`] (all of it if there are fewer).
     pub fn consume(&mut self, bytes: usize) {
         self.start = (self.start + bytes).min(self.input.len());
         if self.start == self.input.len() {
@@ -303,10 +304,10 @@ impl Stream {
         }
     }
 
-    /// Reads more plaintext into [`Self::input`] and returns how many bytes came. 0 is the
+    /// Reads more plaintext into [`Self::input`] and returns the number of bytes read. 0 is the
     /// orderly end of the stream (FIN, and close_notify on TLS).
     ///
-    /// Cancel-safe: what was read is in `input`, or still in the socket.
+    /// Cancel-safe: all bytes read are in `input`, or still in the socket.
     ///
     /// # Errors
     /// The socket's, `InvalidData` for records that are not authentic or not TLS, and
@@ -319,7 +320,7 @@ impl Stream {
             self.input.drain(..self.start);
             self.start = 0;
         }
-        match (self.record.is_some(), self.carried.is_some()) {
+        match (self.record.is_some(), self.offloaded.is_some()) {
             (false, _) => self.fill_plain().await,
             (true, false) => self.fill_tls().await,
             (true, true) => self.fill_carried().await,
@@ -328,13 +329,13 @@ impl Stream {
 
     async fn fill_carried(&mut self) -> io::Result<usize> {
         loop {
-            let (Some(carried), Some(record)) =
-                (self.carried.as_deref_mut(), self.record.as_deref_mut())
+            let (Some(offloaded), Some(record)) =
+                (self.offloaded.as_deref_mut(), self.record.as_deref_mut())
             else {
                 return Ok(0);
             };
             let before = self.input.len();
-            let (got, received) = carried.read(&mut self.tcp, record, &mut self.input).await?;
+            let (got, received) = offloaded.read(&mut self.tcp, record, &mut self.input).await?;
             let count = self.input.len() - before;
             let received = match received {
                 Ok(received) => received,
@@ -360,8 +361,8 @@ impl Stream {
 
     async fn fill_plain(&mut self) -> io::Result<usize> {
         self.input.reserve(READ_BYTES_MIN);
-        // A read that leaves room tells the runtime that there is no more, which saves the read
-        // that would say so.
+        // A read that does not fill the buffer tells the runtime that the socket is empty, which
+        // saves another read.
         let count = match self.finishing {
             false => self.tcp.read_buf(&mut self.input).await?,
             true => read_rest(&self.tcp, &mut self.input)?,
@@ -377,7 +378,7 @@ impl Stream {
         loop {
             let Some(record) = self.record.as_deref_mut() else { return Ok(0) };
             let before = self.input.len();
-            // First what is buffered already: an adopted or half-read record.
+            // First the bytes that are already buffered: an adopted or half-read record.
             let received = record.process(&mut self.input);
             let count = self.input.len() - before;
             let received = match received {
@@ -400,7 +401,7 @@ impl Stream {
             if self.read_ciphertext().await? == 0 {
                 self.ended = true;
                 if self.finishing {
-                    // How the peer ended was seen by a previous owner.
+                    // A previous owner saw how the peer ended.
                     return Ok(0);
                 }
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, TRUNCATED));
@@ -418,13 +419,14 @@ impl Stream {
         }
     }
 
-    /// Sends what the record layer owes the peer (KeyUpdate answers, alerts). Best effort: a
-    /// broken transport shows itself at the next read or write.
+    /// Sends the control records owed to the peer (KeyUpdate answers, alerts). Best effort: a
+    /// broken transport causes an error at the next read or write.
     async fn flush_control(&mut self) {
         let Some(record) = self.record.as_deref_mut() else { return };
         let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
-        if let Some(carried) = self.carried.as_deref_mut().filter(|carried| carried.seals()) {
-            let _ = carried.flush(transport, record).await;
+        if let Some(offloaded) = self.offloaded.as_deref_mut().filter(|offloaded| offloaded.seals())
+        {
+            let _ = offloaded.flush(transport, record).await;
             return;
         }
         let mut out = Vec::new();
@@ -432,21 +434,21 @@ impl Stream {
         let _ = write_transport(&self.tcp, self.stall_limit, &out, false).await;
     }
 
-    /// Writes all of `bytes`; `more` says that a further write follows at once, so that the
+    /// Writes all of `bytes`; `more` announces that another write follows immediately, so that the
     /// kernel may keep an incomplete segment back (MSG_MORE).
     ///
     /// # Errors
     /// The socket's.
     pub async fn write_all(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
-        let offloaded = self.is_offloaded();
+        let is_offloaded = self.is_offloaded();
         match self.record.as_deref_mut() {
             None => write_transport(&self.tcp, self.stall_limit, bytes, more).await?,
-            Some(_) if offloaded => {
+            Some(_) if is_offloaded => {
                 let mut chunks = bytes.chunks(FILE_CHUNK_BYTES).peekable();
                 while let Some(mut chunk) = chunks.next() {
                     let (bytes, more) = (chunk.len(), more || chunks.peek().is_some());
                     let mut fill = |out: &mut [u8]| Read::read_exact(&mut chunk, out);
-                    self.send_carried(bytes, &mut fill, more).await?;
+                    self.send_offloaded(bytes, &mut fill, more).await?;
                 }
             }
             Some(record) => {
@@ -507,7 +509,7 @@ impl Stream {
                 result
             };
             if self.is_offloaded() {
-                self.send_carried(chunk, &mut read, more).await?;
+                self.send_offloaded(chunk, &mut read, more).await?;
                 continue;
             }
             let Some(record) = self.record.as_deref_mut() else { return Ok(()) };
@@ -520,16 +522,16 @@ impl Stream {
     }
 
     /// Sends records that the device seals.
-    async fn send_carried(
+    async fn send_offloaded(
         &mut self,
         bytes: usize,
         fill: &mut dyn FnMut(&mut [u8]) -> io::Result<()>,
         more: bool,
     ) -> io::Result<()> {
         let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
-        match (self.carried.as_deref_mut(), self.record.as_deref_mut()) {
-            (Some(carried), Some(record)) => {
-                carried.send(transport, record, bytes, fill, more).await
+        match (self.offloaded.as_deref_mut(), self.record.as_deref_mut()) {
+            (Some(offloaded), Some(record)) => {
+                offloaded.send(transport, record, bytes, fill, more).await
             }
             _ => Ok(()),
         }
@@ -540,12 +542,12 @@ impl Stream {
     /// # Errors
     /// The socket's.
     pub async fn shutdown(&mut self) -> io::Result<()> {
-        let offloaded = self.is_offloaded();
-        if let (true, Some(carried), Some(record)) =
-            (offloaded, self.carried.as_deref_mut(), self.record.as_deref_mut())
+        let is_offloaded = self.is_offloaded();
+        if let (true, Some(offloaded), Some(record)) =
+            (is_offloaded, self.offloaded.as_deref_mut(), self.record.as_deref_mut())
         {
             let transport = Transport { tcp: &self.tcp, stall_limit: self.stall_limit };
-            carried.close_notify(transport, record).await?;
+            offloaded.close_notify(transport, record).await?;
         } else if let Some(record) = self.record.as_deref_mut() {
             self.sealed.clear();
             record.take_output(&mut self.sealed);
@@ -562,12 +564,12 @@ impl Stream {
     }
 }
 
-/// Reads what the socket has; 0 where it has nothing, because nothing more will come.
+/// Reads the bytes in the socket; returns 0 if it is empty, because no more will arrive.
 fn read_rest(tcp: &TcpStream, into: &mut Vec<u8>) -> io::Result<usize> {
     use rustix::net::{RecvFlags, recv};
     let start = into.len();
     into.resize(start + READ_BYTES_MAX, 0);
-    // Not by way of the runtime, which would wait for the socket to become readable.
+    // Bypasses the runtime, which would wait for the socket to become readable.
     let read = recv(tcp.as_fd(), &mut into[start..], RecvFlags::DONTWAIT);
     let count = match read {
         Ok((count, _)) => count,
@@ -585,7 +587,7 @@ fn short_file() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was sent")
 }
 
-/// Writes all of `bytes` to the socket, waiting where its buffer is full.
+/// Writes all of `bytes` to the socket, waiting while its buffer is full.
 async fn write_transport(
     tcp: &TcpStream,
     stall_limit: Option<Duration>,

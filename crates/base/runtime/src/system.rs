@@ -1,8 +1,8 @@
-//! What keeps a command from running that the machine refuses, or another process has.
+//! Errors of the system that stop a command.
 
 use std::io;
 
-/// Something was tried, and the system refused.
+/// An operation that the system refused.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {source}")]
 pub struct SystemError {
@@ -11,7 +11,7 @@ pub struct SystemError {
     source: io::Error,
 }
 
-/// The error of trying `what`, for `map_err`.
+/// Makes the error of the operation `what`, for `map_err`.
 pub fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> SystemError {
     let what = what.into();
     move |source| SystemError { what, source }
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_says_what_was_tried_and_what_the_system_said() {
+    fn the_message_has_the_operation_and_the_error() {
         let error = system("the runtime")(io::Error::from_raw_os_error(11));
         let text = error.to_string();
         assert!(text.starts_with("the runtime: ") && text.contains("os error 11"), "{text}");

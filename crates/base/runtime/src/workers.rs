@@ -1,4 +1,4 @@
-//! A thread a core, each with a runtime of its own.
+//! Worker threads: one per core, each with its own runtime.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -14,30 +14,30 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
-use crate::control::{Asked, Control, Phase, Signals, Watch};
+use crate::control::{Control, Phase, SignalAction, Signals, Watch};
 
-/// Most workers a process may have.
+/// Most workers of a process.
 pub const WORKERS_MAX: usize = 256;
-/// How long workers that were told to stop may take before the process gives up on them.
+/// Time limit for workers to stop before the process exits without them.
 const STOP_GRACE: Duration = Duration::from_secs(3);
 
-/// How many workers, and how they end.
+/// The number of workers, and how they end.
 #[derive(Debug, Clone)]
 pub struct WorkersConfig {
     /// Threads are named `{name}-{index}`.
     pub name: &'static str,
     /// Number of threads, 1 to [`WORKERS_MAX`].
     pub threads: usize,
-    /// Each worker stays on one of the CPUs the process may use.
+    /// Pins each worker to one of the CPUs that the process may use.
     pub pin: bool,
-    /// How long a drain may take before everything left is dropped.
+    /// Time limit of a drain; after it, everything left is dropped.
     pub drain_timeout: Duration,
-    /// Obey SIGTERM, SIGINT and SIGHUP. Off for processes that host several services.
+    /// Handle SIGTERM, SIGINT and SIGHUP. Off for processes that host several services.
     pub signals: bool,
 }
 
 impl WorkersConfig {
-    /// A worker for each CPU the process may use, not pinned, obeying signals.
+    /// One worker for each CPU that the process may use, not pinned, with signal handling.
     pub fn new(name: &'static str) -> WorkersConfig {
         WorkersConfig {
             name,
@@ -49,96 +49,96 @@ impl WorkersConfig {
     }
 }
 
-/// CPUs this process may use, 1 to [`WORKERS_MAX`].
+/// The number of CPUs this process may use, 1 to [`WORKERS_MAX`].
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX)
 }
 
-/// Which worker this is.
+/// The identity of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerInfo {
-    /// From 0.
+    /// Index, from 0.
     pub index: usize,
-    /// How many there are.
+    /// Number of workers.
     pub count: usize,
 }
 
-/// How a process ended without an error.
+/// The end of a process without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// Every worker finished what it had.
+    /// Every worker finished its work.
     Finished,
-    /// The drain's deadline passed, or a second signal came: the rest was dropped.
+    /// The drain's deadline passed, or a second signal arrived: the rest was dropped.
     Dropped,
 }
 
-/// Why workers ended with an error.
+/// The reason why workers ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkersError {
-    /// The configuration's fault.
-    #[error("workers = {threads} is outside 1 to {WORKERS_MAX}; leave it out for one a core")]
+    /// The configured number of threads is out of range.
+    #[error("workers = {threads} is outside 1 to {WORKERS_MAX}; omit it for one per core")]
     Threads {
-        /// The number asked for.
+        /// The configured number.
         threads: usize,
     },
-    /// The machine's fault.
+    /// The machine cannot start a thread.
     #[error("worker {worker} cannot start: {error}; see the process and thread limits")]
     Start {
-        /// Which worker.
+        /// Name of the worker.
         worker: String,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         error: io::Error,
     },
-    /// The machine's fault.
+    /// The machine cannot install signal handlers.
     #[error("signal handlers cannot be installed: {0}")]
     Signals(#[source] io::Error),
     /// A worker's main returned an error.
     #[error("worker {worker}: {message}")]
     Failed {
-        /// Which worker.
+        /// Name of the worker.
         worker: String,
         /// Its error, with its sources.
         message: String,
     },
-    /// A defect of this program. The process does not limp on with a worker short.
+    /// A defect of this program. The process does not continue without one of its workers.
     #[error("worker {worker} panicked: {message}; this is a defect, please report it")]
     Panicked {
-        /// Which worker.
+        /// Name of the worker.
         worker: String,
         /// The panic's message and place.
         message: String,
     },
-    /// Workers did not end although told to: something in them blocks.
-    #[error("{count} workers did not stop within {grace:?}; the process leaves without them")]
+    /// Workers did not end after the request to stop: something in them blocks.
+    #[error("{count} workers did not stop within {grace:?}; the process exits without them")]
     Stuck {
-        /// How many.
+        /// Number of workers.
         count: usize,
-        /// How long they were given.
+        /// The time they had.
         grace: Duration,
     },
 }
 
-/// What a worker's thread says to the process.
+/// A message from a worker's thread to the process.
 enum Report {
-    /// Once a thread: it has ended.
+    /// The thread has ended; sent once per thread.
     Ended(Result<(), WorkersError>),
-    /// Something panicked on a thread, which may go on running.
+    /// Something panicked on a thread, which may continue to run.
     Panicked(WorkersError),
 }
 
-/// Runs `main` on every worker until all have returned, and obeys signals meanwhile: the first
-/// SIGTERM or SIGINT drains (bounded by `drain_timeout`), the second stops at once, SIGHUP calls
-/// `reload` and hands its configuration to the workers. Where `reload` fails, the error is
-/// logged and the old configuration stays.
+/// Runs `main` on every worker until all have returned, and handles signals meanwhile: the first
+/// SIGTERM or SIGINT drains (limited by `drain_timeout`), the second stops at once, SIGHUP calls
+/// `reload` and sends its configuration to the workers. If `reload` fails, the error is logged and
+/// the old configuration stays.
 ///
-/// `main` gets its place and a [`Watch`]; it should return soon after the phase is
-/// [`Phase::Draining`] and its work is done. On [`Phase::Stopping`] it is dropped where it
-/// stands. Tasks it spawned with `spawn_local` are dropped when it ends.
+/// `main` receives its [`WorkerInfo`] and a [`Watch`]; it should return soon after the phase is
+/// [`Phase::Draining`] and its work is done. On [`Phase::Stopping`] it is dropped at its current
+/// await point. Tasks that it spawned with `spawn_local` are dropped when it ends.
 ///
 /// # Errors
-/// A worker that could not start, failed, panicked (in `main` or any of its tasks) or does not
-/// stop. The first such ends all the others.
+/// A worker that cannot start, fails, panics (in `main` or any of its tasks) or does not stop. The
+/// first such error ends all the others.
 pub fn run_workers<C, F, Fut, E, R, Q>(
     config: &WorkersConfig,
     control: &Control<C>,
@@ -260,7 +260,7 @@ where
         }
     });
     drop(local);
-    // Blocking calls (fsync) of requests that are gone need not be waited for.
+    // Do not wait for blocking calls (fsync) of requests that are gone.
     runtime.shutdown_background();
     Ok(ended)
 }
@@ -307,12 +307,12 @@ where
                 }
             }
             asked = next_signal(&mut signals) => match asked {
-                Asked::Reload => apply_reload(control, &mut reload),
-                Asked::End if seen == Phase::Running => {
+                SignalAction::Reload => apply_reload(control, &mut reload),
+                SignalAction::End if seen == Phase::Running => {
                     tracing::info!(timeout = ?config.drain_timeout, "draining");
                     control.drain();
                 }
-                Asked::End => control.stop(),
+                SignalAction::End => control.stop(),
             },
             () = past(&mut watch, seen) => {}
             () = at(deadline) => {
@@ -345,7 +345,7 @@ fn apply_reload<C, Q: fmt::Display>(
     }
 }
 
-async fn next_signal(signals: &mut Option<Signals>) -> Asked {
+async fn next_signal(signals: &mut Option<Signals>) -> SignalAction {
     match signals {
         Some(signals) => signals.next().await,
         None => std::future::pending().await,
@@ -369,13 +369,13 @@ async fn at(deadline: Option<Instant>) {
 }
 
 thread_local! {
-    /// On a worker's thread: its name, and where its panics are reported.
+    /// On a worker's thread: its name, and the channel for reports of its panics.
     static WATCHED: RefCell<Option<(String, mpsc::UnboundedSender<Report>)>> =
         const { RefCell::new(None) };
 }
 
-/// While it lives, panics of this thread's tasks end the process: the runtime would otherwise
-/// swallow them and serve on with state a half-done task left behind.
+/// While this value exists, panics of this thread's tasks end the process: the runtime would
+/// otherwise ignore them and continue with the state of a half-done task.
 struct PanicWatch;
 
 impl PanicWatch {
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_blocks_does_not_hold_the_process() {
+    fn a_worker_that_blocks_does_not_block_the_process() {
         let (release, held) = std::sync::mpsc::channel::<()>();
         let held = std::sync::Mutex::new(held);
         let control = Control::new(());

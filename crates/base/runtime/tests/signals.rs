@@ -1,4 +1,4 @@
-//! Signals, as a process meets them: this test starts itself as a child and signals it.
+//! Signals to a process: this test starts itself as a child and signals it.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -9,7 +9,7 @@ use unlade_runtime::{Control, Ended, Phase, Watch, WorkersConfig, run_workers};
 
 const CHILD: &str = "UNLADE_TEST_SIGNALS_CHILD";
 
-/// What the child does: says what reaches it. Without the variable it is no test of its own.
+/// The child: prints the events that it receives. Without the variable it does nothing.
 #[test]
 fn child() {
     let Ok(how) = std::env::var(CHILD) else { return };
@@ -67,8 +67,8 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits until the child has said `line` `times` times.
-    fn says(&mut self, line: &str, times: usize) {
+    /// Waits until the child has printed `line` `times` times.
+    fn wait_for(&mut self, line: &str, times: usize) {
         let mut seen = 0;
         let mut text = String::new();
         while seen < times {
@@ -94,14 +94,14 @@ impl Drop for Process {
 impl Process {
     fn drained(how: &str) -> Process {
         let mut process = Process::start(how);
-        process.says("ready", 2);
+        process.wait_for("ready", 2);
         // The first reload fails and changes nothing.
         process.signal(Signal::HUP);
-        process.says("refused", 1);
+        process.wait_for("refused", 1);
         process.signal(Signal::HUP);
-        process.says("reloaded 2", 2);
+        process.wait_for("reloaded 2", 2);
         process.signal(Signal::TERM);
-        process.says("draining", 2);
+        process.wait_for("draining", 2);
         process
     }
 }
@@ -109,7 +109,7 @@ impl Process {
 #[test]
 fn a_hangup_reloads_and_a_termination_drains() {
     let mut process = Process::drained("obedient");
-    process.says("finished", 1);
+    process.wait_for("finished", 1);
     process.ends_well();
 }
 
@@ -117,6 +117,6 @@ fn a_hangup_reloads_and_a_termination_drains() {
 fn a_second_signal_stops_what_does_not_drain() {
     let mut process = Process::drained("stubborn");
     process.signal(Signal::INT);
-    process.says("dropped", 1);
+    process.wait_for("dropped", 1);
     process.ends_well();
 }

@@ -6,12 +6,12 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-/// Opens the directory of this process's cgroup (version 2). The hierarchy is mounted for this
-/// alone, out of sight, so that it need not be mounted where the process can see it (inside
+/// Opens the directory of this process's cgroup (version 2). The hierarchy is mounted temporarily
+/// and privately, because it need not be visible in the mount namespace of the process (inside
 /// `ip netns exec` it is not).
 ///
 /// # Errors
-/// `Unsupported` where there is no version 2 hierarchy; the kernel's otherwise (CAP_SYS_ADMIN and
+/// `Unsupported` if there is no version 2 hierarchy; the kernel's otherwise (CAP_SYS_ADMIN and
 /// Linux ≥ 5.2 are needed).
 pub fn open_own() -> io::Result<OwnedFd> {
     let cgroups = std::fs::read_to_string("/proc/self/cgroup")?;

@@ -1,18 +1,18 @@
-//! Child processes that end with their parent, and keep descriptors of it.
+//! Child processes that end with their parent and inherit descriptors.
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// What the command starts is killed when the thread that starts it ends, for whatever reason
-/// (`PR_SET_PDEATHSIG`), and has `inherited` under the numbers that they have here. They are closed
-/// here when the command is dropped.
+/// Configures the command so that its process is killed when the thread that starts it ends, for
+/// any reason (`PR_SET_PDEATHSIG`), and inherits `inherited` under the same numbers. The
+/// descriptors are closed here when the command is dropped.
 pub fn prepare(command: &mut Command, inherited: Vec<OwnedFd>) {
     let parent = rustix::process::getpid();
     let prepare = move || {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-        // It may have ended before.
+        // The parent may have ended before prctl.
         if rustix::process::getppid() != Some(parent) {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
@@ -22,12 +22,12 @@ pub fn prepare(command: &mut Command, inherited: Vec<OwnedFd>) {
         Ok(())
     };
     // SAFETY: between fork and exec only system calls are made; nothing is allocated, no lock is
-    // taken. An error is a number: `io::Error` of the system's does not allocate.
+    // taken. An error is a number: `io::Error` of an OS error does not allocate.
     unsafe { command.pre_exec(prepare) };
 }
 
-/// What the command starts has no transparent huge pages (`PR_SET_THP_DISABLE`, which execve(2)
-/// keeps): for programs that touch large memory here and there, and of which there are many.
+/// Configures the command so that its process has no transparent huge pages (`PR_SET_THP_DISABLE`,
+/// which execve(2) keeps): for the many processes that touch a large memory sparsely.
 pub fn without_huge_pages(command: &mut Command) {
     let prepare = || {
         // SAFETY: this option takes numbers only.
@@ -61,7 +61,7 @@ mod tests {
         command.arg("-c").arg(format!("echo here >&{}", writer.as_raw_fd()));
         let mut child = spawn(command, vec![writer]).unwrap();
         let mut said = String::new();
-        // It ends, as the writing end is closed here and in the child.
+        // The stream ends, because the writing end is closed here and in the child.
         reader.read_to_string(&mut said).unwrap();
         assert_eq!(said, "here\n");
         assert!(child.wait().unwrap().success());
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_off_behind_exec() {
+    fn huge_pages_are_off_after_exec() {
         let mut command = Command::new("/bin/grep");
         command.args(["THP_enabled", "/proc/self/status"]);
         without_huge_pages(&mut command);
@@ -92,7 +92,7 @@ mod tests {
             spawn(command, Vec::new()).unwrap()
         });
         let mut child = thread.join().unwrap();
-        // Its input stays open: nothing but the signal ends it.
+        // Its input stays open: only the signal ends it.
         let mut input = child.stdin.take().unwrap();
         let status = child.wait().unwrap();
         assert!(!status.success());

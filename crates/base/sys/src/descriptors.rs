@@ -1,15 +1,16 @@
-//! Descriptors that this process was given, and its children are not to have.
+//! Descriptors of this process that its children must not inherit.
 
 use std::io;
 
-/// Marks all descriptors from `first` on to be closed when this process becomes another program, or a
-/// child of it does (`close_range` with CLOEXEC): what was left open by whoever started it, too.
+/// Sets CLOEXEC on all descriptors from `first` on (`close_range`), including those inherited from
+/// the process that started this one.
 ///
 /// # Errors
 /// The kernel's: ENOSYS or EINVAL before Linux 5.11.
 pub fn close_on_exec(first: u32) -> io::Result<()> {
-    // SAFETY: three numbers, no memory. No descriptor is closed while this program runs, so what owns
-    // one still does; what is marked is of no use to another program, which knows of none of them.
+    // SAFETY: three numbers, no memory. No descriptor is closed while this program runs, so every
+    // owner of a descriptor still owns it; a program started by exec does not use the marked
+    // descriptors.
     let done = unsafe {
         libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
     };
@@ -26,7 +27,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn what_was_open_is_marked_and_still_open() {
+    fn open_descriptors_are_marked_and_stay_open() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let open = rustix::io::dup(&file).unwrap();
         assert!(!fcntl_getfd(&open).unwrap().contains(FdFlags::CLOEXEC));

@@ -1,9 +1,9 @@
-//! Page faults that a program handles itself: userfaultfd(2).
+//! Handling of page faults in user space: userfaultfd(2).
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Whose faults are handled.
+/// The page faults that are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Faults {
     /// Those of system calls too; needs CAP_SYS_PTRACE, or `vm.unprivileged_userfaultfd` = 1.
@@ -15,16 +15,16 @@ pub enum Faults {
 /// The flag of [`Faults::UserOnly`], from `<linux/userfaultfd.h>`.
 const UFFD_USER_MODE_ONLY: libc::c_int = 1;
 
-/// A descriptor that ranges of memory can be registered with, to be told of their faults.
+/// Opens a descriptor for the registration of memory ranges; it reports their page faults.
 ///
 /// # Errors
-/// The kernel's: EPERM without the permission, ENOSYS where it is left out.
+/// The kernel's: EPERM without the permission, ENOSYS if the kernel lacks the call.
 pub fn userfaultfd(faults: Faults) -> io::Result<OwnedFd> {
     let only = if faults == Faults::UserOnly { UFFD_USER_MODE_ONLY } else { 0 };
     // SAFETY: the call takes flags only.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | only) };
     match i32::try_from(fd) {
-        // SAFETY: the call succeeded, so it is a new descriptor that nobody else has.
+        // SAFETY: the call succeeded, so it is a new descriptor without another owner.
         Ok(fd @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_may_have_all_faults_may_have_those_of_the_program() {
+    fn permission_for_all_faults_includes_user_faults() {
         let may = |faults| userfaultfd(faults).is_ok();
         assert!(may(Faults::UserOnly) || !may(Faults::All));
     }

@@ -7,7 +7,7 @@ use crate::sockopt;
 
 /// `tcpi_state` of an established connection.
 pub const STATE_ESTABLISHED: u8 = 1;
-/// `tcpi_state` of a connection that is gone.
+/// `tcpi_state` of a closed connection.
 pub const STATE_CLOSE: u8 = 7;
 /// `tcpi_state` of a connection whose peer has sent FIN.
 pub const STATE_CLOSE_WAIT: u8 = 8;
@@ -81,7 +81,7 @@ pub struct TcpInfo {
 unsafe impl sockopt::Plain for TcpInfo {}
 const _: () = assert!(size_of::<TcpInfo>() == 152);
 
-/// [`TcpInfo`] and what newer kernels put behind it.
+/// [`TcpInfo`] and the fields that newer kernels append.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct LongTcpInfo {
@@ -97,8 +97,8 @@ struct LongTcpInfo {
 unsafe impl sockopt::Plain for LongTcpInfo {}
 const _: () = assert!(size_of::<LongTcpInfo>() == 176);
 
-/// How long the connection has had data on its way that the peer had not acknowledged, as the
-/// kernel counts it (in ticks of its clock). `None` on a kernel older than 4.10.
+/// The time during which the connection has had unacknowledged data in flight, as the kernel
+/// counts it (in ticks of its clock). `None` on a kernel older than 4.10.
 pub fn busy(socket: &impl AsFd) -> Option<std::time::Duration> {
     let (info, length) =
         sockopt::get::<LongTcpInfo>(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_INFO).ok()?;
@@ -123,22 +123,22 @@ impl TcpInfo {
         Ok(info)
     }
 
-    /// Timestamps were negotiated.
+    /// Returns true if timestamps were negotiated.
     pub fn has_timestamps(&self) -> bool {
         self.options & OPTION_TIMESTAMPS != 0
     }
 
-    /// Selective acknowledgements were negotiated.
+    /// Returns true if selective acknowledgements were negotiated.
     pub fn has_sack(&self) -> bool {
         self.options & OPTION_SACK != 0
     }
 
-    /// ECN was negotiated.
+    /// Returns true if ECN was negotiated.
     pub fn has_ecn(&self) -> bool {
         self.options & OPTION_ECN != 0
     }
 
-    /// (shift of the peer's windows, shift of ours), where window scaling was negotiated.
+    /// (shift of the peer's windows, shift of ours), if window scaling was negotiated.
     pub fn window_scale(&self) -> Option<(u8, u8)> {
         (self.options & OPTION_WSCALE != 0).then_some((self.wscale & 0xf, self.wscale >> 4))
     }

@@ -1,7 +1,7 @@
-//! TLS in the kernel ("Kernel TLS", Documentation/networking/tls.rst): records of a connection
-//! whose handshake is over are sealed and opened by the kernel.
+//! TLS in the kernel ("Kernel TLS", Documentation/networking/tls.rst): after the handshake, the
+//! kernel seals and opens the records of a connection.
 //!
-//! AES-GCM of TLS 1.2 and 1.3. Keys cannot be changed (kernels before 6.14 have no way to).
+//! AES-GCM of TLS 1.2 and 1.3. Keys cannot be changed (kernels before 6.14 do not support it).
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -11,20 +11,20 @@ use socket2::{MaybeUninitSlice, MsgHdr, MsgHdrMut, SockRef};
 
 use crate::sockopt;
 
-/// `TLS_SET_RECORD_TYPE`, the control message that says of what type a record is to be.
+/// `TLS_SET_RECORD_TYPE`, the control message with the type of a record to send.
 const SET_RECORD_TYPE: i32 = 1;
-/// `TLS_GET_RECORD_TYPE`, the control message that says of what type a record is.
+/// `TLS_GET_RECORD_TYPE`, the control message with the type of a received record.
 const GET_RECORD_TYPE: i32 = 2;
 /// `TLS_CIPHER_AES_GCM_128` and `TLS_CIPHER_AES_GCM_256`.
 const AES_GCM: [u16; 2] = [51, 52];
 /// Bytes of a control message's header: its length, its level and its type.
 const CONTROL_HEADER_BYTES: usize = size_of::<usize>() + 8;
-/// Bytes of the control message, of one byte, with its padding.
+/// Bytes of a control message with one byte of content, padding included.
 const CONTROL_BYTES: usize = CONTROL_HEADER_BYTES + size_of::<usize>();
-/// Bytes of a nonce that the key fixes ("salt").
+/// Bytes of the fixed part of a nonce ("salt").
 const SALT_BYTES: usize = 4;
 
-/// The bytes that a socket sends, or those that it receives.
+/// The direction of a socket's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// `TLS_TX`.
@@ -33,29 +33,30 @@ pub enum Direction {
     Receive = 2,
 }
 
-/// What one direction of a connection is protected with.
+/// The keys of one direction of a connection.
 #[derive(Clone, Copy)]
 pub struct Keys<'a> {
     /// As on the wire: 0x0303 is TLS 1.2, 0x0304 is TLS 1.3.
     pub version: u16,
-    /// AES's key, 16 or 32 bytes.
+    /// The AES key, 16 or 32 bytes.
     pub key: &'a [u8],
-    /// TLS 1.3: the IV. TLS 1.2: the salt, and the nonce of the next record that is sent (the
-    /// kernel counts on from it).
+    /// TLS 1.3: the IV. TLS 1.2: the salt, and the explicit nonce of the next sent record (the
+    /// kernel increments it).
     pub iv: [u8; 12],
-    /// The number of the next record.
+    /// Sequence number of the next record.
     pub number: u64,
 }
 
-/// Gives a connection's records to the kernel; until keys are set, bytes pass as they are.
+/// Attaches kernel TLS to a connection; until keys are set, bytes pass unchanged.
 ///
 /// # Errors
-/// The kernel's: `ENOENT` where it has no module `tls`, `ENOTCONN` before the connection is there.
+/// The kernel's: `ENOENT` without the module `tls`, `ENOTCONN` before the connection is
+/// established.
 pub fn attach(socket: &impl AsFd) -> io::Result<()> {
     sockopt::set_slice(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_ULP, b"tls")
 }
 
-/// Sets the keys of a direction, once.
+/// Sets the keys of a direction; possible once.
 ///
 /// # Errors
 /// `EINVAL` for a key of another length; the kernel's.
@@ -76,13 +77,13 @@ pub fn set_keys(socket: &impl AsFd, direction: Direction, keys: &Keys<'_>) -> io
     sockopt::set_slice(socket.as_fd(), libc::SOL_TLS, direction as i32, &info)
 }
 
-/// Receives bytes of one record; its content type, and how many bytes. Type 0 and no bytes are
-/// the end of the stream.
+/// Receives bytes of one record; returns its content type and the number of bytes. Type 0 with no
+/// bytes is the end of the stream.
 ///
 /// # Errors
-/// The kernel's: `EBADMSG` for a record that does not open.
+/// The kernel's: `EBADMSG` for a record that fails authentication.
 pub fn receive(socket: &impl AsFd, buffer: &mut [u8]) -> io::Result<(u8, usize)> {
-    // A copy, for socket2 wants memory that may be uninitialised.
+    // A copy, because socket2 takes memory that may be uninitialised.
     let mut taken = vec![MaybeUninit::<u8>::zeroed(); buffer.len()];
     let mut control = [MaybeUninit::<u8>::zeroed(); CONTROL_BYTES];
     let (got, control_bytes) = {
@@ -103,10 +104,10 @@ pub fn receive(socket: &impl AsFd, buffer: &mut [u8]) -> io::Result<(u8, usize)>
 
 /// The content type of application data (RFC 8446, section 5.1).
 pub const APPLICATION_DATA: u8 = 23;
-/// That of an alert.
+/// The content type of an alert.
 pub const ALERT: u8 = 21;
 
-/// The content type in a control message of the kernel's.
+/// The content type in a control message from the kernel.
 fn record_type(control: &[u8]) -> Option<u8> {
     let expected = control_header(GET_RECORD_TYPE);
     let value = control.strip_prefix(&expected[..])?;
@@ -123,7 +124,7 @@ fn control_header(kind: i32) -> [u8; CONTROL_HEADER_BYTES] {
     header
 }
 
-/// Sends a record of a content type; returns how many bytes of it.
+/// Sends a record of a content type; returns the number of bytes sent.
 ///
 /// # Errors
 /// The kernel's.

@@ -1,21 +1,21 @@
-//! The machine: the kernel interfaces that no library wraps, behind safe functions.
+//! The machine: kernel interfaces without a wrapper in a library, behind safe functions.
 //!
 //! - [`repair`]: freeze, snapshot and restore one TCP connection (TCP_REPAIR);
-//! - [`info`]: what the kernel tells about a connection (TCP_INFO);
+//! - [`info`]: the kernel's information about a connection (TCP_INFO);
 //! - [`sockopt`]: socket options that have no safe wrapper elsewhere;
 //! - [`ktls`]: TLS in the kernel;
-//! - [`cgroup`]: where programs that see this process's sockets are attached;
-//! - [`tap`]: a TAP device, where held packets wait;
+//! - [`cgroup`]: the cgroup to which programs that see this process's sockets are attached;
+//! - [`tap`]: a TAP device, which queues held packets;
 //! - [`vnet`]: a TAP device that leaves segmentation and checksums to this process;
 //! - [`packet`]: the frames of an interface;
-//! - [`usage`]: what a thread, or the process, has used;
-//! - [`descriptors`]: what children are not to have;
-//! - [`child`]: processes that end with this one, and keep descriptors of it;
-//! - [`fault`]: page faults that a program handles itself;
+//! - [`usage`]: the resources used by a thread or the process;
+//! - [`descriptors`]: descriptors that children must not inherit;
+//! - [`child`]: processes that end with this one and inherit descriptors;
+//! - [`fault`]: page faults handled in user space;
 //! - [`raw`]: whole IP packets from user space;
-//! - [`namespaces`]: namespaces that a thread leaves for new ones;
+//! - [`namespaces`]: new namespaces for a thread;
 //! - [`shared`]: memory that outlives the process;
-//! - [`signals`]: signals that are read like a file;
+//! - [`signals`]: signals read from a descriptor;
 //! - [`link`]: interfaces, their numbers and hardware addresses.
 //!
 //! `unsafe` is confined to system calls whose arguments are built in the same function.

@@ -48,10 +48,10 @@ impl Link {
         Ok(Link { name: name.to_owned(), index: index as u32, mac })
     }
 
-    /// True where the interface is up.
+    /// Returns true if the interface is up.
     ///
     /// # Errors
-    /// The kernel's, such as that the interface is gone.
+    /// The kernel's, for example if the interface no longer exists.
     pub fn is_up(&self) -> io::Result<bool> {
         let mut request = request(&self.name)?;
         ioctl(&control_socket()?, libc::SIOCGIFFLAGS, &mut request)
@@ -61,7 +61,7 @@ impl Link {
         Ok(i32::from(flags) & libc::IFF_UP != 0)
     }
 
-    /// Finds the interface that carries an address; the loopback only where no other does.
+    /// Finds the interface with an address; the loopback only if no other has it.
     ///
     /// # Errors
     /// `AddrNotAvailable` with the address, or the kernel's.
@@ -105,7 +105,7 @@ pub fn addresses() -> io::Result<Vec<LinkAddress>> {
             found.push(LinkAddress { name, ip });
         }
     }
-    // SAFETY: `head` came from getifaddrs and nothing refers to the list any more.
+    // SAFETY: `head` came from getifaddrs, and nothing refers to the list any more.
     unsafe { libc::freeifaddrs(head) };
     Ok(found)
 }
@@ -117,12 +117,12 @@ fn ip_of(address: *const libc::sockaddr) -> Option<IpAddr> {
     // SAFETY: a non-null `ifa_addr` points to a sockaddr with at least its family.
     match i32::from(unsafe { (*address).sa_family }) {
         libc::AF_INET => {
-            // SAFETY: the family says that this is a sockaddr_in.
+            // SAFETY: by its family, this is a sockaddr_in.
             let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
             Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr))))
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says that this is a sockaddr_in6.
+            // SAFETY: by its family, this is a sockaddr_in6.
             let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
             Some(IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr)))
         }

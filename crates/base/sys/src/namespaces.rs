@@ -3,10 +3,10 @@
 use rustix::io;
 use rustix::thread::UnshareFlags;
 
-/// What a thread can leave.
+/// A namespace that a thread can unshare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespace {
-    /// Control groups: the thread's own become the root that it sees.
+    /// Control groups: the thread's own cgroup becomes its visible root.
     Cgroup,
     /// System V IPC, message queues.
     Ipc,
@@ -14,18 +14,18 @@ pub enum Namespace {
     Network,
     /// Mounts.
     Mount,
-    /// Process numbers: of the children that it has from now on.
+    /// Process numbers: of the thread's future children.
     Pid,
-    /// Users, and what may be done in namespaces that are made in it.
+    /// Users, and permissions in the namespaces created in it.
     User,
     /// The host's name.
     Uts,
 }
 
-/// Puts the calling thread into new namespaces of its own (`unshare`).
+/// Moves the calling thread into new namespaces (`unshare`).
 ///
 /// # Errors
-/// The kernel's: EPERM without the right, ENOSPC over a limit of `/proc/sys/user`.
+/// The kernel's: EPERM without the permission, ENOSPC over a limit of `/proc/sys/user`.
 pub fn unshare(namespaces: &[Namespace]) -> io::Result<()> {
     let flags = namespaces.iter().fold(UnshareFlags::empty(), |flags, namespace| {
         flags
@@ -39,9 +39,9 @@ pub fn unshare(namespaces: &[Namespace]) -> io::Result<()> {
                 Namespace::Uts => UnshareFlags::NEWUTS,
             }
     });
-    // SAFETY: what makes the call unsafe is CLONE_FILES, which takes descriptors apart that threads
-    // share; none of these flags does, and a new mount namespace only copies the thread's root and
-    // working directory (CLONE_FS), which are no memory of this program's.
+    // SAFETY: the call is unsafe because of CLONE_FILES, which separates descriptors that threads
+    // share; none of these flags includes it. A new mount namespace only copies the thread's root
+    // and working directory (CLONE_FS), which are not memory of this program.
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 

@@ -1,8 +1,9 @@
-//! A packet socket on an interface: every frame that comes in on it, and frames to send out of it.
+//! A packet socket on an interface: receives every incoming frame, and sends frames out of it.
 //!
-//! The interface is set to receive frames for other hardware addresses too, as long as the socket
-//! lives. Each frame comes with what is left to do for it ([`VnetHeader`], PACKET_VNET_HDR): the
-//! kernel may have merged frames on receive (GRO), and a frame of this machine, over a veth pair, may
+//! While the socket exists, the interface receives frames for other hardware addresses too. Each
+//! frame has a header with the remaining work ([`VnetHeader`], PACKET_VNET_HDR): the kernel may
+//! have merged frames on receive (GRO), and a frame of this machine, over a veth pair, may be
+//! large and without its checksum.
 //! be large and without its checksum.
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -14,8 +15,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use crate::link::Link;
 use crate::vnet::{HEADER_BYTES, VnetHeader};
 
-/// Bytes of frames that wait for the reader, where this process may have so much (CAP_NET_ADMIN; else
-/// as much as `net.core.rmem_max` grants). A frame of 1500 bytes counts for more than 2000.
+/// Bytes of the receive queue, if this process may have that much (CAP_NET_ADMIN; otherwise the
+/// limit `net.core.rmem_max` applies). A frame of 1500 bytes counts for more than 2000.
 const QUEUE_BYTES: usize = 16 << 20;
 /// ETH_P_ALL, in network order.
 const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
@@ -34,10 +35,10 @@ impl PacketPort {
     /// The kernel's; CAP_NET_RAW is needed.
     pub fn open(link: Link) -> io::Result<PacketPort> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // Protocol 0: nothing is received before the socket is bound to the interface.
+        // Protocol 0: the socket receives nothing before it is bound to the interface.
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
         let port = PacketPort { socket, link };
-        // Nobody stops the wire: what comes meanwhile waits here, or is lost.
+        // Frames continue to arrive meanwhile: they are queued here, or lost.
         if set_socket_recv_buffer_size_force(&port.socket, QUEUE_BYTES).is_err() {
             set_socket_recv_buffer_size(&port.socket, QUEUE_BYTES)?;
         }
@@ -55,7 +56,7 @@ impl PacketPort {
     }
 
     fn bind(&self) -> io::Result<()> {
-        // SAFETY: an all-zero sockaddr_ll is valid: it is integers and an array of bytes.
+        // SAFETY: an all-zero sockaddr_ll is valid: it consists of integers and an array of bytes.
         let mut at: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         at.sll_family = libc::AF_PACKET as u16;
         at.sll_protocol = ALL_PROTOCOLS;
@@ -67,10 +68,10 @@ impl PacketPort {
         if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Sets an option of packet sockets to a value of the kernel's layout.
+    /// Sets an option of packet sockets to a value with the kernel's layout.
     fn option<T: Copy>(&self, name: libc::c_int, value: &T) -> io::Result<()> {
-        // SAFETY: the kernel reads `value`, which is borrowed for the call with its size; it is one
-        // of the two plain structures without padding that this file passes.
+        // SAFETY: the kernel reads `value`, which is borrowed for the call with its size; it is
+        // one of the two plain structures without padding that this file passes.
         let set = unsafe {
             libc::setsockopt(
                 self.socket.as_raw_fd(),
@@ -88,10 +89,10 @@ impl PacketPort {
         &self.link
     }
 
-    /// Takes one frame that came in. What does not fit is lost.
+    /// Receives one frame. Bytes that do not fit are lost.
     ///
     /// # Errors
-    /// `WouldBlock` where there is none; `InvalidData` for a frame that asks for something unknown.
+    /// `WouldBlock` if there is no frame; `InvalidData` for a frame with an unknown request.
     pub fn receive(&self, frame: &mut [u8]) -> io::Result<(VnetHeader, usize)> {
         let mut bytes = [0; HEADER_BYTES];
         let mut pieces = [IoSliceMut::new(&mut bytes), IoSliceMut::new(frame)];

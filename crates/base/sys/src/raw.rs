@@ -37,7 +37,7 @@ pub fn send_packet(packet: &[u8], destination: IpAddr) -> io::Result<()> {
     }
 }
 
-/// Sends Ethernet frames out of one interface. It receives none.
+/// Sends Ethernet frames out of one interface; receives none.
 #[derive(Debug)]
 pub struct FrameSocket {
     socket: OwnedFd,
@@ -50,7 +50,7 @@ impl FrameSocket {
     /// # Errors
     /// The kernel's; CAP_NET_RAW is needed.
     pub fn open(link: &Link) -> io::Result<FrameSocket> {
-        // Protocol 0: nothing is received.
+        // Protocol 0: the socket receives nothing.
         let socket =
             socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         Ok(FrameSocket { socket, index: link.index })
@@ -61,7 +61,7 @@ impl FrameSocket {
     /// # Errors
     /// The kernel's.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
-        // SAFETY: an all-zero sockaddr_ll is valid: it is integers and an array of bytes.
+        // SAFETY: an all-zero sockaddr_ll is valid: it consists of integers and an array of bytes.
         let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         to.sll_family = libc::AF_PACKET as u16;
         to.sll_ifindex = self.index as i32;

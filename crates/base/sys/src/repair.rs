@@ -1,8 +1,8 @@
 //! Freeze, snapshot and restore one TCP connection through TCP_REPAIR (Linux ≥ 3.5).
 //!
-//! The order of calls is the kernel's law: sequence numbers can be set only in state CLOSE,
-//! options only in ESTABLISHED before anything was sent, windows last. A socket in repair mode
-//! is closed silently: no FIN, no RST.
+//! The kernel prescribes the order of calls: sequence numbers can be set only in state CLOSE,
+//! options only in ESTABLISHED before anything was sent, windows last. A socket in repair mode is
+//! closed silently: no FIN, no RST.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,17 +28,18 @@ const TCPOPT_MAXSEG: u32 = 2;
 const TCPOPT_WINDOW: u32 = 3;
 const TCPOPT_SACK_PERM: u32 = 4;
 const TCPOPT_TIMESTAMP: u32 = 8;
-/// How far the timestamp clock is set forward at a restore, ticks. The clock stood still between
-/// snapshot and restore, and the frozen socket may have sent a last, delayed acknowledgement (after
-/// 40 ms at most): a value below one the peer has seen would be taken for an old segment (RFC 7323
-/// §5). The lowest bit of a value says which unit its clock has: milliseconds, or microseconds.
+/// Amount by which the timestamp clock is advanced at a restore, ticks. The clock stood still
+/// between snapshot and restore, and the frozen socket may have sent a last, delayed
+/// acknowledgement (after 40 ms at most): a value below one that the peer has seen would be taken
+/// for an old segment (RFC 7323 §5). The lowest bit of a value selects the unit of its clock:
+/// milliseconds, or microseconds.
 const TIMESTAMP_STEPS: [u32; 2] = [50, 50_000];
 /// Largest buffer of a send queue.
 const BUFFER_BYTES_MAX: usize = 64 * 1024;
-/// Looks at a receive queue that packets still come into.
-const LOOKS_MAX: u32 = 8;
-/// Smallest piece of a queue offered to the kernel before giving up.
-const QUEUE_PIECE_BYTES_MIN: usize = 1024;
+/// Most attempts to read a receive queue that still receives packets.
+const READ_ATTEMPTS_MAX: u32 = 8;
+/// Smallest part of a queue that is offered to the kernel before giving up.
+const QUEUE_CHUNK_BYTES_MIN: usize = 1024;
 
 /// `struct tcp_repair_window`.
 #[derive(Clone, Copy)]
@@ -66,9 +67,9 @@ unsafe impl sockopt::Plain for RepairOption {}
 /// One of a connection's two queues in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
-    /// Written, not acknowledged by the peer: it becomes shorter as the peer reads.
+    /// Written, not acknowledged by the peer: becomes shorter as the peer acknowledges.
     Send,
-    /// Received, not read: it becomes shorter only as this end reads.
+    /// Received, not read: becomes shorter only as this end reads.
     Receive,
 }
 
@@ -81,7 +82,7 @@ impl std::fmt::Display for Queue {
     }
 }
 
-/// Why a connection was not frozen or not restored.
+/// The reason why a connection was not frozen or not restored.
 #[derive(Debug, Error)]
 pub enum RepairError {
     /// CAP_NET_ADMIN is missing, or the socket cannot be repaired (MPTCP).
@@ -90,14 +91,15 @@ pub enum RepairError {
     /// Only established connections move; this one is half-closed, closed or opening.
     #[error("the connection is in TCP state {0}, not ESTABLISHED")]
     NotEstablished(u8),
-    /// The kernel has bytes that it has not sent yet, and would send by itself whenever the peer
-    /// acknowledges others: the snapshot would not know of it. Wait for [`unsent_bytes`] to be 0.
+    /// The kernel has bytes that it has not sent yet, and would send by itself when the peer
+    /// acknowledges others: the snapshot would not include that. Wait for [`unsent_bytes`] to be
+    /// 0.
     #[error("{0} bytes of the send queue are not sent yet")]
     Unsent(u32),
     /// A queue is longer than a snapshot may carry.
     #[error("{bytes} bytes in the {queue} queue exceed the limit of {QUEUE_BYTES_MAX}")]
     QueueTooLong {
-        /// Which one.
+        /// The queue.
         queue: Queue,
         /// Its length.
         bytes: usize,
@@ -136,21 +138,21 @@ fn get_u32(fd: BorrowedFd<'_>, option: i32) -> io::Result<u32> {
     sockopt::get(fd, libc::IPPROTO_TCP, option).map(|(value, _)| value)
 }
 
-/// What the owner of a connection knows already, so that the kernel need not be asked again.
+/// The owner's information about a connection, which need not be read from the kernel again.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// The connection.
     pub flow: FlowKey,
     /// Options that the owner itself set.
     pub socket: SocketOptions,
-    /// Clamp of the segment size, where an earlier snapshot told it.
+    /// Clamp of the segment size, if an earlier snapshot contains it.
     pub mss_bytes: Option<u16>,
     /// Name of the congestion control algorithm.
     pub algorithm: String,
 }
 
-/// Puts a connection into repair mode: what arrives is still received, nothing is sent by calls,
-/// and closing is silent.
+/// Puts a connection into repair mode: it still receives packets, calls send nothing, and closing
+/// is silent.
 ///
 /// # Errors
 /// [`RepairError::Refused`].
@@ -158,32 +160,32 @@ pub fn freeze(socket: &impl AsFd) -> Result<(), RepairError> {
     set_tcp(socket.as_fd(), libc::TCP_REPAIR, TCP_REPAIR_ON).map_err(RepairError::Refused)
 }
 
-/// Takes a connection out of repair mode without sending anything: it is live again.
+/// Takes a connection out of repair mode without sending anything: it becomes live again.
 ///
 /// # Errors
 /// [`RepairError::Call`].
 pub fn thaw(socket: &impl AsFd) -> Result<(), RepairError> {
     let fd = socket.as_fd();
     set_tcp(fd, libc::TCP_REPAIR, TCP_REPAIR_OFF_NO_WP).at("TCP_REPAIR off")?;
-    // Repair mode takes it away, and without it the service's address could not be listened on
-    // again as long as this connection exists.
+    // Repair mode clears the option; without it the service's address could not be listened on
+    // again while this connection exists.
     sockopt::set(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32).at("SO_REUSEADDR")
 }
 
-/// Which connections may be snapshot.
+/// The states of connections that may be snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accept {
-    /// Established ones.
+    /// Established.
     Established,
-    /// And those whose peer has sent FIN: they are restored as established, and whoever reads
-    /// them takes [`TcpSnapshot::peer_closed`] for the end of the input.
+    /// Also with a FIN from the peer: such a connection is restored as established, and its reader
+    /// takes [`TcpSnapshot::peer_closed`] for the end of the input.
     PeerClosed,
 }
 
-/// Reads the state of a frozen connection. The socket stays as it is, so this can be repeated.
+/// Reads the state of a frozen connection. The socket does not change, so this can be repeated.
 ///
 /// # Errors
-/// [`RepairError`]; the caller thaws the socket and goes on with it.
+/// [`RepairError`]; the caller thaws the socket and continues with it.
 pub fn snapshot(
     socket: &impl AsFd,
     known: &Known,
@@ -192,13 +194,13 @@ pub fn snapshot(
     read_state(socket.as_fd(), known, accept, QUEUE_BYTES_MAX)
 }
 
-/// As [`snapshot`], of a connection that was frozen and read before: to compare with that state,
-/// not to be encoded. The receive queue may have become longer than a snapshot carries.
+/// As [`snapshot`], for a connection that was frozen and read before: the state is for comparison,
+/// not for encoding. The receive queue may exceed the limit of a snapshot.
 ///
 /// # Errors
 /// [`RepairError`].
 pub fn snapshot_later(socket: &impl AsFd, known: &Known) -> Result<TcpSnapshot, RepairError> {
-    // The kernel bounds the queue by the socket's buffer.
+    // The kernel limits the queue to the socket's buffer.
     read_state(socket.as_fd(), known, Accept::PeerClosed, usize::MAX)
 }
 
@@ -226,7 +228,7 @@ fn read_state(
     };
     let (receive_end, receive_queue) = read_receive_queue(fd, receive_bytes_max)?;
     let (send_end, send_queue) = read_send_queue(fd, info.unacked_segments > 0)?;
-    // Last: looking at the receive queue may have opened the window towards the peer.
+    // Last, because reading the receive queue may have opened the window towards the peer.
     let windows: RepairWindow =
         sockopt::get(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW).at("TCP_REPAIR_WINDOW")?.0;
     let (rcv_wup, rcv_wnd) = receive_window(&windows, receive_end);
@@ -263,9 +265,9 @@ fn read_state(
     })
 }
 
-/// Start and length of the window granted to the peer. The start cannot lie behind the bytes that
-/// the snapshot has, though the kernel may have acknowledged one more segment since: then it moves
-/// back, and the end stays where the peer was told it is.
+/// Start and length of the window that the peer was granted. The start cannot be after the bytes
+/// of the snapshot, though the kernel may have acknowledged one more segment since: then it moves
+/// back, and the end stays where the peer expects it.
 fn receive_window(windows: &RepairWindow, receive_end: SeqNumber) -> (SeqNumber, u32) {
     let start = SeqNumber(windows.rcv_wup);
     match start.since(receive_end) {
@@ -276,12 +278,13 @@ fn receive_window(windows: &RepairWindow, receive_end: SeqNumber) -> (SeqNumber,
 
 fn queued(fd: BorrowedFd<'_>, request: libc::c_ulong) -> io::Result<usize> {
     let mut count: libc::c_int = 0;
-    // SAFETY: FIONREAD (SIOCINQ), TIOCOUTQ (SIOCOUTQ) and SIOCOUTQNSD write one int to the given address.
+    // SAFETY: FIONREAD (SIOCINQ), TIOCOUTQ (SIOCOUTQ) and SIOCOUTQNSD write one int to the given
+    // address.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), request, &mut count) };
     if result == 0 { Ok(count.max(0) as usize) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The sequence number behind the receive queue's last byte, and its content.
+/// Reads the receive queue: the sequence number after its last byte, and its content.
 fn read_receive_queue(
     fd: BorrowedFd<'_>,
     bytes_max: usize,
@@ -289,10 +292,10 @@ fn read_receive_queue(
     let end = || get_u32(fd, libc::TCP_QUEUE_SEQ).at("TCP_QUEUE_SEQ").map(SeqNumber);
     set_tcp(fd, libc::TCP_REPAIR_QUEUE, TCP_RECV_QUEUE).at("TCP_REPAIR_QUEUE")?;
     let mut before = end()?;
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..READ_ATTEMPTS_MAX {
         let bytes = queued(fd, libc::FIONREAD).at("SIOCINQ")?;
         let after = end()?;
-        // A packet came in between: number and length do not belong together.
+        // A packet arrived in between: number and length are inconsistent.
         if after != before {
             before = after;
             continue;
@@ -309,7 +312,7 @@ fn read_receive_queue(
     })
 }
 
-/// The sequence number behind the send queue's last byte, and what is not acknowledged of it.
+/// Reads the send queue: the sequence number after its last byte, and its unacknowledged content.
 fn read_send_queue(
     fd: BorrowedFd<'_>,
     unacknowledged: bool,
@@ -321,8 +324,8 @@ fn read_send_queue(
     }
     let bytes = queued(fd, libc::TIOCOUTQ).at("SIOCOUTQ")?;
     check_length(Queue::Send, bytes, QUEUE_BYTES_MAX)?;
-    // The kernel yields its first buffer whole, also where the peer has acknowledged a part of it:
-    // so there is room for more than is asked for, and only the end counts.
+    // The kernel returns its first buffer whole, even if the peer has acknowledged a part of it:
+    // read more than needed, and use only the end.
     let mut content = peek(fd, bytes + BUFFER_BYTES_MAX)?;
     content.drain(..content.len().saturating_sub(bytes));
     Ok((end, content))
@@ -335,7 +338,7 @@ fn check_length(queue: Queue, bytes: usize, bytes_max: usize) -> Result<(), Repa
     }
 }
 
-/// What the chosen queue has, from its start, at most `bytes`.
+/// Reads the content of the chosen queue, from its start, at most `bytes`.
 fn peek(fd: BorrowedFd<'_>, bytes: usize) -> Result<Vec<u8>, RepairError> {
     use rustix::net::RecvFlags;
     let mut content = vec![0; bytes];
@@ -347,7 +350,7 @@ fn peek(fd: BorrowedFd<'_>, bytes: usize) -> Result<Vec<u8>, RepairError> {
     Ok(content)
 }
 
-/// A restored connection, still in repair mode: it receives, but stays silent until it is
+/// A restored connection, still in repair mode: it receives, but sends nothing until it is
 /// [`thaw`]ed. Dropping it closes it silently.
 #[derive(Debug)]
 pub struct Restored {
@@ -372,11 +375,11 @@ impl Restored {
 
 /// Rebuilds a connection from its snapshot.
 ///
-/// `on_connect` runs just before connect(2), where a sockops program picks up the congestion
-/// window to restore.
+/// `on_connect` runs just before connect(2), when a sockops program reads the congestion window to
+/// restore.
 ///
 /// # Errors
-/// [`RepairError`]; nothing is left behind.
+/// [`RepairError`]; no socket remains.
 pub fn restore(tcp: &TcpSnapshot, on_connect: impl FnOnce()) -> Result<Restored, RepairError> {
     let domain = if tcp.flow.is_ipv6() { Domain::IPV6 } else { Domain::IPV4 };
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), None).at("socket")?;
@@ -389,7 +392,7 @@ pub fn restore(tcp: &TcpSnapshot, on_connect: impl FnOnce()) -> Result<Restored,
     on_connect();
     socket.connect(&SockAddr::from(tcp.flow.client)).at("connect in repair mode")?;
     set_options(fd, &tcp.options)?;
-    // Still on the receive queue.
+    // The receive queue is still selected.
     write_queue(fd, &tcp.receive_queue)?;
     if !tcp.send_queue.is_empty() {
         make_room(fd, tcp.send_queue.len())?;
@@ -406,26 +409,26 @@ pub fn restore(tcp: &TcpSnapshot, on_connect: impl FnOnce()) -> Result<Restored,
     sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &windows)
         .at("TCP_REPAIR_WINDOW")?;
     set_socket_options(fd, &tcp.socket)?;
-    // A new socket acknowledges its first segments at once; this one is not new to its peer.
+    // A new socket acknowledges its first segments at once; to the peer this socket is not new.
     sockopt::delay_acknowledgements(&socket).at("TCP_QUICKACK")?;
     Ok(Restored { socket })
 }
 
-/// The kernel sizes segments at connect(2), by what SYN and SYN-ACK said: which did not take place.
-/// Without a word from us it takes the least that every host must accept, 536 bytes, and stays
-/// with it. The option that tells it later changes only what it may not exceed.
+/// Sets the segment size limit. The kernel sizes segments at connect(2), from SYN and SYN-ACK,
+/// which were not exchanged here. Without this limit it takes the minimum that every host must
+/// accept, 536 bytes, and keeps it. The option that sets the size later changes only the upper
+/// limit.
 fn limit_segments(fd: BorrowedFd<'_>, tcp: &TcpSnapshot) -> Result<(), RepairError> {
-    // What TCP_MAXSEG takes.
+    // The values that TCP_MAXSEG accepts.
     const RANGE: std::ops::RangeInclusive<u32> = 88..=32_767;
     let mss = first_mss_bytes(&tcp.options, tcp.windows.max_window);
     let mss = mss.clamp(*RANGE.start(), *RANGE.end()) as i32;
     sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG, &mss).at("TCP_MAXSEG")
 }
 
-/// Size of the first segments, options included: never more than half of the largest window, as
-/// the kernel does it for its own connections. A window that is smaller than a segment would let
-/// nothing pass but what the persist timer sends, five times a second. The kernel looks at it
-/// again when the window becomes larger.
+/// Size of the first segments, options included: at most half of the largest window, as the kernel
+/// does for its own connections. If the window is smaller than a segment, only the persist timer
+/// sends, five times a second. The kernel recomputes the size when the window becomes larger.
 fn first_mss_bytes(options: &NegotiatedOptions, max_window_bytes: u32) -> u32 {
     const TIMESTAMP_BYTES: u32 = 12;
     // RFC 9293 §3.7.1; below it halves would be too small.
@@ -456,8 +459,8 @@ fn set_options(fd: BorrowedFd<'_>, options: &NegotiatedOptions) -> Result<(), Re
         count += 1;
     };
     push(TCPOPT_MAXSEG, options.mss_bytes.into());
-    // Without a word the kernel would keep the scale that it chose at connect(2), and announce
-    // windows by that: shifts of 0 are what a connection without scaling has.
+    // Otherwise the kernel would keep the scale that it chose at connect(2), and announce windows
+    // with it: a connection without scaling has shifts of 0.
     let (send, receive) = options.window_scale.unwrap_or((0, 0));
     push(TCPOPT_WINDOW, u32::from(send) | u32::from(receive) << 16);
     if options.sack {
@@ -476,8 +479,8 @@ fn set_options(fd: BorrowedFd<'_>, options: &NegotiatedOptions) -> Result<(), Re
     Ok(())
 }
 
-/// Makes room for a queue that is longer than a fresh socket's buffer, and lets the kernel size
-/// the buffer by itself again afterwards (SO_BUF_LOCK, Linux ≥ 5.16; older ones keep the size).
+/// Makes space for a queue that is longer than a new socket's buffer, and lets the kernel size the
+/// buffer itself again afterwards (SO_BUF_LOCK, Linux ≥ 5.16; older kernels keep the size).
 fn make_room(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), RepairError> {
     const FRESH_BUFFER_BYTES: usize = 8 * 1024;
     const SO_BUF_LOCK: i32 = 72;
@@ -486,7 +489,7 @@ fn make_room(fd: BorrowedFd<'_>, bytes: usize) -> Result<(), RepairError> {
     }
     let size = bytes.saturating_mul(2).min(i32::MAX as usize / 4) as i32;
     sockopt::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &size).at("SO_SNDBUFFORCE")?;
-    // Not known to the kernel: the buffer keeps its size, which is no harm.
+    // Older kernels lack the option: the buffer keeps its size, which is harmless.
     let _ = sockopt::set(fd, libc::SOL_SOCKET, SO_BUF_LOCK, &0i32);
     Ok(())
 }
@@ -517,7 +520,7 @@ pub fn unsent_bytes(socket: &impl AsFd) -> io::Result<usize> {
     queued(socket.as_fd(), SIOCOUTQNSD)
 }
 
-/// Writes a queue's content; where the kernel lacks the memory for one large buffer, in halves.
+/// Writes a queue's content; in halves, if the kernel lacks the memory for one large buffer.
 fn write_queue(fd: BorrowedFd<'_>, mut content: &[u8]) -> Result<(), RepairError> {
     let mut piece = content.len();
     while !content.is_empty() {
@@ -525,7 +528,7 @@ fn write_queue(fd: BorrowedFd<'_>, mut content: &[u8]) -> Result<(), RepairError
         match rustix::net::send(fd, part, rustix::net::SendFlags::NOSIGNAL) {
             Ok(count) => content = &content[count..],
             Err(rustix::io::Errno::INTR) => {}
-            Err(_) if piece > QUEUE_PIECE_BYTES_MIN => piece /= 2,
+            Err(_) if piece > QUEUE_CHUNK_BYTES_MIN => piece /= 2,
             Err(errno) => return Err(errno).at("restoring a queue"),
         }
     }
@@ -549,7 +552,7 @@ fn set_socket_options(fd: BorrowedFd<'_>, options: &SocketOptions) -> Result<(),
     Ok(())
 }
 
-/// Closes a connection with a RST (SO_LINGER 0), which tells the peer at once.
+/// Closes a connection with a RST (SO_LINGER 0), which notifies the peer at once.
 ///
 /// # Errors
 /// The kernel's.

@@ -1,5 +1,5 @@
-//! A small file as memory that outlives the process: what is stored there is there for whoever
-//! opens the file next, also when the process was killed in the middle of an instruction.
+//! A small file as memory that outlives the process: the next process that opens the file reads
+//! the stored values, even if this process was killed in the middle of an instruction.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,26 +9,26 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
-/// Words of a file, shared with whoever maps it, and locked as long as the value lives.
+/// Words of a file, mapped and locked while the value exists.
 #[derive(Debug)]
 pub struct SharedWords {
     base: NonNull<AtomicU64>,
     count: usize,
-    /// Holds the lock.
+    /// Owns the lock.
     _file: File,
 }
 
-// SAFETY: the mapping is only reached through atomics, from any thread.
+// SAFETY: the mapping is accessed only through atomics, from any thread.
 unsafe impl Send for SharedWords {}
 // SAFETY: as above.
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// Opens a file, made where it is not there, as `count` words. New words are zero; others are
-    /// what they were.
+    /// Opens a file as `count` words, and creates it if it does not exist. New words are zero;
+    /// existing words keep their values.
     ///
     /// # Errors
-    /// The kernel's; [`io::ErrorKind::WouldBlock`] where another process has the file.
+    /// The kernel's; [`io::ErrorKind::WouldBlock`] if another process has locked the file.
     pub fn open(path: &Path, count: usize) -> io::Result<SharedWords> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -37,8 +37,8 @@ impl SharedWords {
         let bytes = count * size_of::<AtomicU64>();
         file.set_len(bytes as u64)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a fresh shared mapping at an address of the kernel's choice, of a regular file
-        // that was given this length just now.
+        // SAFETY: a fresh shared mapping at an address that the kernel chooses, of a regular file
+        // whose length was just set.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -58,9 +58,9 @@ impl SharedWords {
 
     /// The words.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is `count` words long, page-aligned, and lives as long as `self`; any
-        // bits are a value of an atomic integer. Whoever truncates the file ends the process with
-        // SIGBUS: only its owner can (mode 0600), and this program does not.
+        // SAFETY: the mapping is `count` words long, page-aligned, and lives as long as `self`;
+        // any bits are a value of an atomic integer. A process that truncates the file ends this
+        // process with SIGBUS: only its owner can (mode 0600), and this program does not.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
 }

@@ -1,16 +1,16 @@
-//! Signals that are read like a file: for event loops.
+//! Signals read from a descriptor, for event loops.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// Blocks SIGTERM and SIGINT in this thread, and in those that it starts afterwards, and gives a
-/// descriptor that is readable once one of them has come.
+/// Blocks SIGTERM and SIGINT in this thread and in those that it starts afterwards; returns a
+/// descriptor that becomes readable once one of them is pending.
 ///
 /// # Errors
 /// The kernel's.
 pub fn terminations() -> io::Result<OwnedFd> {
-    // SAFETY: a set of signals is plain data, of which all zeroes is one; the calls below write to it
-    // and read it, and it outlives them.
+    // SAFETY: a set of signals is plain data, for which all zeroes is a valid value; the calls
+    // below write to it and read it, and it outlives them.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -22,7 +22,7 @@ pub fn terminations() -> io::Result<OwnedFd> {
         }
         match libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
             -1 => Err(io::Error::last_os_error()),
-            // It is new, and nobody else's.
+            // The descriptor is new and has no other owner.
             fd => Ok(OwnedFd::from_raw_fd(fd)),
         }
     }
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn a_signal_makes_it_readable() {
-        // A thread of its own: the mask is the thread's.
+        // A separate thread: the mask belongs to the thread.
         let thread = std::thread::spawn(|| {
             let signals = terminations().unwrap();
             let none = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -47,7 +47,7 @@ mod tests {
             // SAFETY: the signal is blocked in this thread, to which it is sent.
             assert_eq!(unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGTERM) }, 0);
             assert!(is_readable(&signals));
-            // It stays pending in this thread, and goes with it.
+            // It stays pending in this thread, and ends with it.
         });
         thread.join().unwrap();
     }

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use crate::info::STATE_CLOSE;
 
-/// Lets acknowledgements wait for data to go with (TCP_QUICKACK off). The kernel goes back to
-/// quick ones by itself where the connection stops looking like question and answer.
+/// Lets acknowledgements wait for data to be sent with (TCP_QUICKACK off). The kernel returns to
+/// quick acknowledgements itself if the connection stops looking interactive.
 ///
 /// # Errors
 /// The kernel's.
@@ -15,22 +15,22 @@ pub fn delay_acknowledgements(socket: &impl AsFd) -> io::Result<()> {
     set(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_QUICKACK, &0i32)
 }
 
-/// Bytes that were written to a TCP socket and are not acknowledged, sent or not; the FIN counts
-/// as one (SIOCOUTQ).
+/// Number of bytes that were written to a TCP socket and are not acknowledged, sent or not; the
+/// FIN counts as one (SIOCOUTQ).
 ///
 /// # Errors
 /// The kernel's.
 pub fn unacknowledged_bytes(socket: &impl AsFd) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: SIOCOUTQ, whose number is TIOCOUTQ's, writes one int, which `bytes` is.
+    // SAFETY: SIOCOUTQ, which has the same number as TIOCOUTQ, writes one int, which `bytes` is.
     let result = unsafe {
         libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, std::ptr::from_mut(&mut bytes))
     };
     if result == 0 { Ok(bytes.max(0) as u64) } else { Err(io::Error::last_os_error()) }
 }
 
-/// True where the kernel sends no data of a TCP socket any more, unless more is written: all is
-/// acknowledged, the FIN too where there was one, or the connection was reset.
+/// Returns true if the kernel sends no more data of a TCP socket, unless more is written: all is
+/// acknowledged, including the FIN if there was one, or the connection was reset.
 ///
 /// # Errors
 /// The kernel's.
@@ -40,8 +40,8 @@ pub fn is_spent(socket: &impl AsFd) -> io::Result<bool> {
     Ok(state == STATE_CLOSE || unacknowledged_bytes(socket)? == 0)
 }
 
-/// A receiver of this socket is woken when so many bytes are there, or the end (SO_RCVLOWAT): for
-/// one that expects as many. The kernel makes room for them.
+/// Sets the number of bytes at which a receiver of this socket is woken (SO_RCVLOWAT), unless the
+/// stream ends before. The kernel makes space for them.
 ///
 /// # Errors
 /// The kernel's.
@@ -50,7 +50,7 @@ pub fn wake_at_bytes(socket: &impl AsFd, bytes: usize) -> io::Result<()> {
     set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, &bytes)
 }
 
-/// A type for which every bit pattern is a value and which has no padding.
+/// A type without padding for which every bit pattern is a value.
 ///
 /// # Safety
 /// The implementer must be `repr(C)` or a primitive, without padding, references or invariants.
@@ -86,8 +86,8 @@ pub(crate) fn set_slice<T: Plain>(
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Reads an option. A kernel that knows a shorter layout leaves the tail zero; the second value
-/// is how many bytes it filled.
+/// Reads an option. A kernel with a shorter layout leaves the tail zero; the second value is the
+/// number of bytes that it filled.
 pub(crate) fn get<T: Plain>(fd: BorrowedFd<'_>, level: i32, option: i32) -> io::Result<(T, usize)> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut length = size_of::<T>() as libc::socklen_t;

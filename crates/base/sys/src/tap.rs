@@ -1,7 +1,7 @@
 //! A TAP device: Ethernet frames between the kernel and this process.
 //!
-//! No offloads are announced to the kernel, so every frame that comes out is complete: segmented
-//! to the MTU and with its checksums filled in, whatever the sending device left undone.
+//! The device announces no offloads to the kernel, so every frame from it is complete: segmented
+//! to the MTU and with its checksums, whatever offloads the sending device has.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read, Write};
@@ -10,7 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use crate::link::{self, Link, Mac};
 
-/// An open TAP device; it disappears with the value.
+/// An open TAP device; dropping the value removes it.
 #[derive(Debug)]
 pub struct Tap {
     file: File,
@@ -20,8 +20,8 @@ pub struct Tap {
 impl Tap {
     /// Creates the device in the current network namespace and brings it up.
     ///
-    /// `mac` is its hardware address, `queue_packets` how many frames the kernel keeps for this
-    /// process before it drops, `mtu_bytes` the largest frame without its header.
+    /// `mac` is its hardware address, `queue_packets` the number of frames that the kernel queues
+    /// for this process before it drops, `mtu_bytes` the largest frame without its header.
     ///
     /// # Errors
     /// The kernel's; `/dev/net/tun` and CAP_NET_ADMIN are needed.
@@ -43,10 +43,10 @@ impl Tap {
         &self.link
     }
 
-    /// Takes one frame that the kernel sent to the device.
+    /// Receives one frame that the kernel sent to the device.
     ///
     /// # Errors
-    /// `WouldBlock` where there is none.
+    /// `WouldBlock` if there is no frame.
     pub fn receive(&self, frame: &mut [u8]) -> io::Result<usize> {
         (&self.file).read(frame)
     }
@@ -59,7 +59,7 @@ impl Tap {
         (&self.file).write(frame).map(drop)
     }
 
-    /// Makes the kernel receive one frame that lies in two parts.
+    /// Makes the kernel receive one frame, given in two parts.
     ///
     /// # Errors
     /// The kernel's.

@@ -1,20 +1,20 @@
-//! What a thread or the process has used: getrusage(2).
+//! Resources used by a thread or the process: getrusage(2).
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// What the calling thread has used since it started.
+/// Resources that the calling thread has used since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadUsage {
     /// Processor time, in the program and in the kernel.
     pub cpu: Duration,
-    /// How often the processor was taken from it although it had more to do.
+    /// Number of times that the thread was preempted.
     pub involuntary_switches: u64,
 }
 
 impl ThreadUsage {
-    /// Of the calling thread, now.
+    /// Reads the usage of the calling thread.
     ///
     /// # Errors
     /// The kernel's; none is documented for this call.
@@ -27,13 +27,13 @@ impl ThreadUsage {
     }
 }
 
-/// No thread has a larger number (PID_MAX_LIMIT); a clock's number has no room for those.
+/// No thread has a larger number (PID_MAX_LIMIT); a clock's number has no space for larger ones.
 const TID_MAX: i32 = 1 << 22;
 
-/// Processor time that a thread of this process has used until now, also where it is running.
+/// Processor time that a thread of this process has used until now, even while it is running.
 ///
 /// # Errors
-/// There is no such thread.
+/// The thread does not exist.
 pub fn cpu_of_thread(tid: i32) -> io::Result<Duration> {
     /// The scheduler's clock of one thread, in the low bits of a clock's number (pthread_getcpuclockid).
     const PER_THREAD_SCHED: libc::clockid_t = 0b110;
@@ -49,7 +49,7 @@ pub fn cpu_of_thread(tid: i32) -> io::Result<Duration> {
     Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
-/// Processor time of a whole process, all its threads, those that have ended too.
+/// Processor time of a whole process, with all its threads, including ended ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessUsage {
     /// In the program.
@@ -59,7 +59,7 @@ pub struct ProcessUsage {
 }
 
 impl ProcessUsage {
-    /// Of this process, now.
+    /// Reads the usage of this process.
     ///
     /// # Errors
     /// The kernel's; none is documented for this call.
@@ -67,7 +67,7 @@ impl ProcessUsage {
         usage_of(libc::RUSAGE_SELF).map(ProcessUsage::from)
     }
 
-    /// Of those of its children, and theirs, that have ended and were waited for.
+    /// Reads the usage of its children, and their children, that have ended and were waited for.
     ///
     /// # Errors
     /// As of [`ProcessUsage::now`].
@@ -88,7 +88,7 @@ fn usage_of(who: libc::c_int) -> io::Result<libc::rusage> {
     if unsafe { libc::getrusage(who, usage.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call succeeded, so all of it is filled.
+    // SAFETY: the call succeeded, so the whole structure is filled.
     Ok(unsafe { usage.assume_init() })
 }
 

@@ -1,8 +1,9 @@
 //! A TAP device that leaves segmentation and checksums to this process (IFF_VNET_HDR): each frame
-//! has a `struct virtio_net_hdr` in front (virtio 1.2 §5.1.6), which says what is left to do.
+//! has a `struct virtio_net_hdr` in front (virtio 1.2 §5.1.6) with the remaining work.
 //!
-//! In the other direction [`VnetHeader::checksum_at`] has the kernel take a frame's checksum for
-//! granted. `VIRTIO_NET_HDR_F_DATA_VALID` would say it better, but a TAP device ignores that flag.
+//! In the other direction, [`VnetHeader::checksum_at`] makes the kernel accept a frame's checksum
+//! without checking it. `VIRTIO_NET_HDR_F_DATA_VALID` would be the right flag, but a TAP device
+//! ignores it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -21,22 +22,22 @@ const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 const GSO_ECN: u8 = 0x80;
 
-/// What is left to do for a frame, or need not be done.
+/// The remaining work for a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VnetHeader {
-    /// Where summing starts, and where behind it the sum goes, bytes: the field holds the sum of
-    /// the pseudo-header. From here to the kernel: the sum is right.
+    /// Where summing starts, and the offset of the sum behind it, bytes: the field contains the
+    /// sum of the pseudo-header. In frames to the kernel: the sum is correct.
     pub checksum_at: Option<(u16, u16)>,
-    /// The frame is a TCP segment to be cut into payloads of so many bytes.
+    /// The frame is a TCP segment that must be segmented into payloads of this many bytes.
     pub segment_bytes: Option<u16>,
     /// Bytes of all headers of such a frame; a hint.
     pub header_bytes: u16,
-    /// Such a frame is IPv6.
+    /// True if such a frame is IPv6.
     pub is_ipv6: bool,
 }
 
 impl VnetHeader {
-    /// As the kernel writes it; nothing where it asks for what was not announced.
+    /// Decodes the kernel's header; `None` if it requests an offload that was not announced.
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<VnetHeader> {
         let field = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
         let checksum_at = (bytes[0] & NEEDS_CSUM != 0).then(|| (field(6), field(8)));
@@ -72,7 +73,7 @@ impl VnetHeader {
     }
 }
 
-/// An open TAP device; it disappears with the value.
+/// An open TAP device; dropping the value removes it.
 #[derive(Debug)]
 pub struct VnetTap {
     file: File,
@@ -101,14 +102,15 @@ impl VnetTap {
         Ok(tap)
     }
 
-    /// Whether the kernel leaves segmentation and checksums to this process.
+    /// Sets whether the kernel leaves segmentation and checksums to this process.
     ///
     /// # Errors
     /// The kernel's.
     pub fn set_offloads(&self, on: bool) -> io::Result<()> {
         let all = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
         let offloads = libc::c_ulong::from(if on { all } else { 0 });
-        // SAFETY: TUNSETOFFLOAD takes its argument by value and touches no memory of ours.
+        // SAFETY: TUNSETOFFLOAD takes its argument by value and accesses no memory of this
+        // process.
         let set = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETOFFLOAD, offloads) };
         if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -118,12 +120,12 @@ impl VnetTap {
         &self.link
     }
 
-    /// Takes one frame that the kernel sent to the device. `frame` should have room for
-    /// [`FRAME_BYTES_MAX`] bytes: what does not fit is lost.
+    /// Receives one frame that the kernel sent to the device. `frame` should be at least
+    /// [`FRAME_BYTES_MAX`] bytes long: bytes that do not fit are lost.
     ///
     /// # Errors
-    /// `WouldBlock` where there is none; `InvalidData` for a frame that asks for what was not
-    /// announced.
+    /// `WouldBlock` if there is no frame; `InvalidData` for a frame that requests an offload that
+    /// was not announced.
     pub fn receive(&self, frame: &mut [u8]) -> io::Result<(VnetHeader, usize)> {
         let mut bytes = [0; HEADER_BYTES];
         let mut pieces = [IoSliceMut::new(&mut bytes), IoSliceMut::new(frame)];
@@ -154,7 +156,7 @@ mod tests {
     use super::{HEADER_BYTES, VnetHeader};
 
     #[test]
-    fn headers_come_back_as_they_were() {
+    fn headers_are_read_back() {
         let whole = VnetHeader {
             checksum_at: Some((34, 16)),
             segment_bytes: Some(1448),
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_announced_is_refused() {
+    fn unannounced_offloads_are_refused() {
         for kind in [2, 3, 5, 0x7f] {
             assert_eq!(VnetHeader::decode(&[0, kind, 0, 0, 0, 0, 0, 0, 0, 0]), None);
         }

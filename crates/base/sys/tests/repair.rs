@@ -24,7 +24,7 @@ fn known(server: &TcpStream) -> Known {
     }
 }
 
-/// Freezes, snapshots and silently closes `server`; nothing where the capability is missing.
+/// Freezes, snapshots and silently closes `server`; `None` without the capability.
 fn take(server: TcpStream) -> Option<TcpSnapshot> {
     if let Err(RepairError::Refused(error)) = repair::freeze(&server) {
         println!("skipped: {error}");
@@ -50,7 +50,7 @@ fn moves_with_unread_bytes(address: &str) {
     assert!(snapshot.send_queue.is_empty());
 
     let mut server = live(repair::restore(&snapshot, || ()).unwrap());
-    // The loopback's segments are larger than what the kernel lets us ask for.
+    // The loopback's segments are larger than the kernel's limit for the option.
     let restored_bytes = TcpInfo::of(&server).unwrap().snd_mss_bytes;
     assert!(restored_bytes >= segment_bytes.min(30_000), "{restored_bytes} of {segment_bytes}");
     let mut rest = [0; 12];
@@ -110,7 +110,7 @@ fn what_is_sent_and_not_acknowledged_moves_what_is_not_sent_cannot() {
     server.set_nonblocking(true).unwrap();
     socket2::SockRef::from(&server).set_send_buffer_size(400_000).unwrap();
     let body: Vec<u8> = (0..8_000_000u32).map(|at| (at ^ at >> 7) as u8).collect();
-    // The client does not read: what does not fit its window stays in the send queue.
+    // The client does not read: bytes that do not fit its window stay in the send queue.
     let mut written = 0;
     while let Ok(count) = server.write(&body[written..(written + 65_536).min(body.len())]) {
         written += count;
@@ -161,7 +161,7 @@ fn a_frozen_connection_thaws_as_if_nothing_had_been() {
 fn a_half_closed_connection_is_declined() {
     let (client, server) = pair("127.0.0.1:0");
     client.shutdown(std::net::Shutdown::Write).unwrap();
-    // The FIN is processed once a read sees the end.
+    // The FIN is processed once a read returns the end.
     assert_eq!((&server).read(&mut [0; 1]).unwrap(), 0);
     if let Err(RepairError::Refused(error)) = repair::freeze(&server) {
         println!("skipped: {error}");
@@ -169,7 +169,7 @@ fn a_half_closed_connection_is_declined() {
     }
     let error = repair::snapshot(&server, &known(&server), Accept::Established).unwrap_err();
     assert!(matches!(error, RepairError::NotEstablished(8)), "{error}");
-    // But it can be moved by one who minds the end: the response still reaches the client.
+    // But an owner that handles the end can move it: the response still reaches the client.
     let known = known(&server);
     let snapshot = repair::snapshot(&server, &known, Accept::PeerClosed).unwrap();
     assert!(snapshot.peer_closed);
@@ -182,10 +182,10 @@ fn a_half_closed_connection_is_declined() {
     assert_eq!(answer, "late answer");
 }
 
-/// What a frozen socket has received beyond a snapshot's limit is acknowledged: whoever looks for
-/// late bytes must find it.
+/// Bytes that a frozen socket has received beyond a snapshot's limit are acknowledged: code that
+/// looks for late bytes must find them.
 #[test]
-fn a_receive_queue_that_is_too_long_is_told_from_a_send_queue_and_can_be_read_later() {
+fn an_overlong_receive_queue_is_reported_as_such_and_can_be_read_later() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     socket2::SockRef::from(&listener).set_recv_buffer_size(8 << 20).unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

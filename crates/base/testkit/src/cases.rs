@@ -1,11 +1,11 @@
-//! Random tests that say how to repeat what failed.
+//! Random tests that print how to repeat a failed case.
 
 use std::ops::Range;
 use std::time::UNIX_EPOCH;
 
 use crate::Random;
 
-/// Says which seed repeats the case, if the case fails.
+/// Prints the seed that repeats the case, if the case fails.
 struct Seed(u64);
 
 impl Drop for Seed {
@@ -19,16 +19,16 @@ impl Drop for Seed {
 /// The number in an environment variable.
 ///
 /// # Panics
-/// It is set and no number.
+/// It is set, but not a number.
 pub fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: not a number")))
 }
 
-/// How many cases a random test runs: `UNLADE_CASES`, or `usual`.
+/// The number of cases of a random test: `UNLADE_CASES`, or `usual`.
 ///
 /// # Panics
-/// `UNLADE_CASES` is no number.
+/// `UNLADE_CASES` is not a number.
 pub fn count(usual: u64) -> u64 {
     setting("UNLADE_CASES").unwrap_or(usual)
 }
@@ -36,7 +36,7 @@ pub fn count(usual: u64) -> u64 {
 /// The seed of a test that is one long run: `UNLADE_SEED`, or the time. It is printed.
 ///
 /// # Panics
-/// `UNLADE_SEED` is no number.
+/// `UNLADE_SEED` is not a number.
 pub fn seed() -> u64 {
     let time = || UNIX_EPOCH.elapsed().map_or(1, |since| since.as_nanos() as u64);
     let seed = setting("UNLADE_SEED").unwrap_or_else(time);
@@ -47,7 +47,7 @@ pub fn seed() -> u64 {
 /// The seeds of a random test: `UNLADE_SEED` alone, or [`count`]`(usual)` of them.
 ///
 /// # Panics
-/// One of the two variables is no number.
+/// One of the two variables is not a number.
 pub fn seeds(usual: u64) -> Range<u64> {
     let only = setting("UNLADE_SEED");
     only.map_or_else(|| 0..count(usual), |seed| seed..seed.saturating_add(1))
@@ -57,7 +57,7 @@ pub fn seeds(usual: u64) -> Range<u64> {
 /// printed.
 ///
 /// # Panics
-/// A case does, or one of the two variables is no number.
+/// A case panics, or one of the two variables is not a number.
 pub fn cases(usual: u64, case: impl FnMut(&mut Random)) {
     run(seeds(usual), case);
 }
@@ -65,7 +65,7 @@ pub fn cases(usual: u64, case: impl FnMut(&mut Random)) {
 fn run(seeds: Range<u64>, mut case: impl FnMut(&mut Random)) {
     for number in seeds {
         let seed = Seed(number);
-        // Neighbours would have overlapping sequences.
+        // Neighbouring seeds would have overlapping sequences.
         case(&mut Random::new(seed.0.wrapping_mul(0x2545_f491_4f6c_dd1d)));
     }
 }

@@ -5,12 +5,12 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The generator of `seed`.
+    /// Makes the generator of `seed`.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// One of many generators of `seed` that have nothing to do with each other.
+    /// Makes one of many independent generators of `seed`.
     pub fn numbered(seed: u64, number: u64) -> Random {
         let mut outer = Random::new(seed ^ number.wrapping_mul(0xd134_2543_de82_ef95));
         Random::new(outer.next())
@@ -26,8 +26,8 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `limit`, of any integer type of up to 64 bits; 0 where there is none. The
-    /// bias is below 2⁻³² for limits below 2³².
+    /// A number below `limit`, of any integer type of up to 64 bits; 0 if `limit` is 0. The bias
+    /// is below 2⁻³² for limits below 2³².
     pub fn below<N: TryInto<u64> + TryFrom<u64>>(&mut self, limit: N) -> N {
         let limit: u64 = limit.try_into().unwrap_or(0);
         let number = if limit == 0 { 0 } else { self.next() % limit };
@@ -47,7 +47,7 @@ impl Random {
         self.next() % whole < part
     }
 
-    /// True in so many of a hundred cases.
+    /// True in `percent` of a hundred cases.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.chance(percent, 100)
     }
@@ -60,12 +60,12 @@ impl Random {
     /// One of `all`.
     ///
     /// # Panics
-    /// There is none.
+    /// `all` is empty.
     pub fn pick<T: Clone>(&mut self, all: &[T]) -> T {
         all[self.below(all.len())].clone()
     }
 
-    /// Overwrites `bytes`.
+    /// Fills `bytes` with random values.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
             let word = self.next().to_le_bytes();
@@ -73,7 +73,7 @@ impl Random {
         }
     }
 
-    /// So many bytes.
+    /// A vector of `count` random bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         self.fill(&mut bytes);
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn it_is_splitmix64() {
-        // What the authors' reference code prints for this seed.
+        // The output of the authors' reference code for this seed.
         let mut random = Random::new(1_234_567);
         let expected = [
             6_457_827_717_110_365_317,
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_are_what_they_say() {
+    fn chances_match_their_frequency() {
         let mut random = Random::new(2);
         let mut count =
             |is_so: fn(&mut Random) -> bool| (0..10_000).filter(|_| is_so(&mut random)).count();

@@ -1,8 +1,8 @@
 //! Seeded random numbers: the same seed gives the same run on every machine. Not for secrets.
 //!
 //! - [`Random`] is the generator;
-//! - [`cases`] runs a random test: `UNLADE_CASES=1000` so many times, `UNLADE_SEED=…` the one case
-//!   that failed; [`seed`] is for tests that are one long run.
+//! - [`cases`] runs a random test: `UNLADE_CASES=1000` sets the number of cases, `UNLADE_SEED=…`
+//!   repeats the one that failed; [`seed`] is for tests that are one long run.
 #![forbid(unsafe_code)]
 
 mod cases;

@@ -1,7 +1,7 @@
-//! How fast records are sealed and opened, beside rustls' own buffered connection in the same run.
+//! Speed of sealing and opening records, beside rustls' own buffered connection in the same run.
 //!
-//! `cargo run --release -p unlade-tls --example seal_speed [ROUNDS]` prints one JSON line a figure:
-//! medians over the rounds, in which all ways of doing it take turns.
+//! `cargo run --release -p unlade-tls --example seal_speed [ROUNDS]` prints one JSON line per
+//! result: medians over the rounds; each round runs all methods.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -15,9 +15,9 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConnection};
 use rustls::{ServerConfig, SupportedCipherSuite};
 use unlade_tls::{Handshake, Progress, RecordLayer, client};
 
-/// Plaintext of one turn: 16 records of 16 KiB, about what one write to a socket takes.
+/// Plaintext per turn: 16 records of 16 KiB, about the size of one write to a socket.
 const TURN_BYTES: usize = 256 * 1024;
-/// Turns of one way before the next way has its go.
+/// Turns of one method before the next method runs.
 const TURNS: usize = 64;
 const NAME: &str = "speed.test";
 
@@ -29,8 +29,8 @@ pub const SUITES: [SupportedCipherSuite; 4] = [
     suites::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
 ];
 
-/// The ways, in the order in which they take turns.
-const WAYS: [(&str, &str); 6] = [
+/// The methods, in the order in which they run.
+const METHODS: [(&str, &str); 6] = [
     ("seal", "offload"),
     ("seal_in_place", "offload"),
     ("seal", "rustls-buffered"),
@@ -147,15 +147,15 @@ impl Bench {
         }
     }
 
-    /// One turn of one way; gives the seconds it took. What the turn needs is made before.
-    fn turn(&mut self, way: usize) -> f64 {
-        match WAYS[way] {
+    /// Runs one turn of one method; returns its duration in seconds. Its input is made before.
+    fn turn(&mut self, method: usize) -> f64 {
+        match METHODS[method] {
             ("seal", "offload") => {
                 let start = Instant::now();
                 self.out.clear();
                 self.ours.0.seal(&self.content, &mut self.out).expect("a key");
                 let seconds = start.elapsed().as_secs_f64();
-                // The far end keeps up, so that both count the same records.
+                // The receiver keeps up, so that both ends count the same records.
                 self.plaintext.clear();
                 self.ours.1.receive(&self.out, &mut self.plaintext).expect("a record");
                 seconds
@@ -242,14 +242,15 @@ fn main() {
     }
 }
 
-/// The figures of `suite`, one JSON line each: medians of `rounds`, `turns` of each way in each.
+/// The results for `suite`, one JSON line each: medians of `rounds`, with `turns` of each method
+/// per round.
 pub fn measure(suite: SupportedCipherSuite, rounds: usize, turns: usize) -> Vec<String> {
     let mut bench = Bench::new(suite);
-    let mut speeds: [Vec<f64>; WAYS.len()] = Default::default();
-    // The first round warms buffers and allocator up and does not count.
+    let mut speeds: [Vec<f64>; METHODS.len()] = Default::default();
+    // The first round warms up buffers and the allocator and is not counted.
     for round in 0..=rounds {
-        for (way, speeds) in speeds.iter_mut().enumerate() {
-            let seconds: f64 = (0..turns).map(|_| bench.turn(way)).sum();
+        for (method, speeds) in speeds.iter_mut().enumerate() {
+            let seconds: f64 = (0..turns).map(|_| bench.turn(method)).sum();
             if round > 0 {
                 speeds.push((TURN_BYTES * turns) as f64 / seconds);
             }
@@ -268,5 +269,5 @@ pub fn measure(suite: SupportedCipherSuite, rounds: usize, turns: usize) -> Vec<
             median / f64::from(1 << 30),
         )
     };
-    WAYS.into_iter().zip(speeds).map(line).collect()
+    METHODS.into_iter().zip(speeds).map(line).collect()
 }

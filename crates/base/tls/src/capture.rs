@@ -1,11 +1,10 @@
-//! The traffic secrets of the handshake that is running on this thread.
+//! Captures the traffic secrets of the handshake that is running on this thread.
 //!
-//! rustls gives keys away, but the TLS 1.3 traffic secrets, without which no KeyUpdate can be
-//! followed, go to a key log only, and that belongs to the configuration which all connections
-//! share. rustls calls the log synchronously while it processes a handshake's records, so a slot
-//! of the thread, there for the length of that call and moved back into the handshake behind it,
-//! keeps connections apart with neither a map nor a lock. A log entry outside such a call is
-//! dropped.
+//! rustls exposes keys, but passes the TLS 1.3 traffic secrets, which are needed to follow a
+//! KeyUpdate, only to a key log, which belongs to the configuration that all connections share.
+//! rustls calls the log synchronously while it processes a handshake's records. A thread-local
+//! slot, filled for that call and moved back into the handshake after it, therefore keeps
+//! connections apart without a map or a lock. A log entry outside such a call is dropped.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -22,19 +21,19 @@ thread_local! {
     static SLOT: RefCell<Option<Captured>> = const { RefCell::new(None) };
 }
 
-/// What one handshake has given away so far.
+/// The values that one handshake has exposed so far.
 #[derive(Default)]
 pub(crate) struct Captured {
     /// Secret of the client's first generation of application keys.
     pub client: Option<Zeroizing<Vec<u8>>>,
     /// Secret of the server's first generation of application keys.
     pub server: Option<Zeroizing<Vec<u8>>>,
-    /// The name that the client asked for.
+    /// The name that the client requested.
     pub server_name: Option<String>,
 }
 
 impl Captured {
-    /// Keeps the secret, where the label is one of ours.
+    /// Keeps the secret if the label is one of the two.
     pub(crate) fn keep(&mut self, label: &str, secret: &[u8]) {
         let place = match label {
             CLIENT_LABEL => &mut self.client,
@@ -47,7 +46,7 @@ impl Captured {
 
 /// Runs `process` with `captured` in this thread's slot.
 pub(crate) fn during<R>(captured: &mut Captured, process: impl FnOnce() -> R) -> R {
-    /// Empties the slot on the way out, a panic included: no secret outlives the call in it.
+    /// Empties the slot at the end, also after a panic: no secret stays in it after the call.
     struct Restore<'c>(&'c mut Captured);
     impl Drop for Restore<'_> {
         fn drop(&mut self) {
@@ -79,7 +78,7 @@ impl KeyLog for CaptureSecrets {
     }
 }
 
-/// A certificate resolver that notes the name asked for.
+/// A certificate resolver that records the requested name.
 #[derive(Debug)]
 pub(crate) struct CaptureName(pub Arc<dyn ResolvesServerCert>);
 

@@ -14,8 +14,8 @@ use crate::handshake::{HandshakeError, direction};
 use crate::layer::RecordLayer;
 use crate::suite::Suite;
 
-/// Keeps the traffic secrets of one client connection. A configuration with this log must serve
-/// one connection only.
+/// A key log that keeps the traffic secrets of one client connection. A configuration with this
+/// log must serve one connection only.
 #[derive(Default)]
 pub struct SecretsLog(Mutex<Captured>);
 
@@ -31,7 +31,7 @@ impl KeyLog for SecretsLog {
     }
 }
 
-/// Switches the extraction of secrets on in `config`, for one connection.
+/// Enables the extraction of secrets in `config`, for one connection.
 pub fn capture(config: &mut ClientConfig) -> Arc<SecretsLog> {
     let log = Arc::new(SecretsLog::default());
     config.enable_secret_extraction = true;
@@ -39,14 +39,14 @@ pub fn capture(config: &mut ClientConfig) -> Arc<SecretsLog> {
     log
 }
 
-/// Takes over from rustls after the handshake; `leftover` is ciphertext that rustls was not given.
+/// Makes a record layer from a rustls connection after its handshake; `leftover` is ciphertext
+/// that rustls has not received.
 ///
-/// All that rustls wants to write must have been written, all that it has received have been read,
-/// and no key been updated.
+/// All output of rustls must have been written, all its received data read, and no key updated.
 ///
 /// # Errors
-/// [`HandshakeError::Internal`] where rustls is not ready; [`HandshakeError::Config`] where the
-/// suite is not one of ours or `log` not that of this connection.
+/// [`HandshakeError::Internal`] if rustls is not ready; [`HandshakeError::Config`] if the suite is
+/// not supported or `log` belongs to another connection.
 pub fn from_rustls(
     connection: ClientConnection,
     log: &SecretsLog,
@@ -58,7 +58,7 @@ pub fn from_rustls(
     join(agreed, secrets, log, leftover)
 }
 
-/// As [`from_rustls`], from the unbuffered connection.
+/// As [`from_rustls`], for the unbuffered connection.
 ///
 /// # Errors
 /// As [`from_rustls`].
@@ -90,10 +90,10 @@ fn join(
 ) -> Result<RecordLayer, HandshakeError> {
     let secrets = secrets.map_err(|error| HandshakeError::Internal(error.to_string()))?;
     let (Some(version), Some(suite)) = agreed else {
-        return Err(HandshakeError::Internal("no suite was agreed on".into()));
+        return Err(HandshakeError::Internal("no cipher suite was negotiated".into()));
     };
     let suite = Suite::find(version.into(), suite.suite().into())
-        .ok_or_else(|| HandshakeError::Config("a suite that cannot be carried on".into()))?;
+        .ok_or_else(|| HandshakeError::Config("an unsupported cipher suite".into()))?;
     let captured = core::mem::take(&mut *log.0.lock().unwrap_or_else(PoisonError::into_inner));
     let one = |extracted: (u64, ConnectionTrafficSecrets), secret: Option<&Vec<u8>>| {
         direction(suite, extracted, secret)

@@ -1,4 +1,4 @@
-//! What the server offers: suites that can be carried over, ALPN, tickets.
+//! The configuration of a server: suites whose state can be moved, ALPN, tickets.
 
 use std::sync::Arc;
 
@@ -16,30 +16,30 @@ use crate::capture::{CaptureName, CaptureSecrets};
 /// Most certificates in a chain.
 pub const CHAIN_CERTIFICATES_MAX: usize = 16;
 
-/// Why a server cannot be set up.
+/// The reason why a server cannot be configured.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The text of the certificate or key is not PEM of the right kind.
     #[error("{what}: {source}; a PEM file is expected")]
     Pem {
-        /// Which of the two.
+        /// The text: certificate or key.
         what: &'static str,
-        /// What the parser found.
+        /// The error of the parser.
         source: rustls::pki_types::pem::Error,
     },
     /// No certificate, or too many.
     #[error("the chain holds {0} certificates; give the server's first, then its issuers")]
     Chain(usize),
-    /// Certificate and key do not fit each other, or the key is of an unknown kind.
+    /// Certificate and key do not match, or the key is of an unknown kind.
     #[error("certificate and key: {0}; give the key of the chain's first certificate")]
     Identity(rustls::Error),
-    /// The library refuses the combination, or has no randomness.
+    /// The library refuses the combination, or lacks randomness.
     #[error("TLS cannot be set up: {0}")]
     Setup(rustls::Error),
 }
 
-/// The suites that a [`crate::RecordLayer`] can carry on, AES-128-GCM first: it is the fastest
-/// with AES instructions, and its keys are the smallest to move.
+/// The suites that a [`crate::RecordLayer`] supports, AES-128-GCM first: it is the fastest with
+/// AES instructions, and its keys are the smallest to move.
 fn crypto_provider() -> CryptoProvider {
     CryptoProvider {
         cipher_suites: vec![
@@ -83,8 +83,8 @@ fn check_chain(chain: &[CertificateDer<'static>]) -> Result<(), ConfigError> {
 
 /// The configuration of a server with one identity, for [`crate::Handshake`].
 ///
-/// `alpn`: the protocols offered, best first (`http/1.1` where connections are to be handed on);
-/// none at all switches ALPN off.
+/// `alpn`: the protocols offered, in order of preference (`http/1.1` if connections are to be
+/// handed over); an empty list disables ALPN.
 ///
 /// # Errors
 /// Any [`ConfigError`].
@@ -99,7 +99,7 @@ pub fn server_config(
     server_config_with_resolver(Arc::new(SingleCertAndKey::from(certified)), alpn)
 }
 
-/// As [`server_config`], with the certificate chosen for each client, e.g. by the name asked for.
+/// As [`server_config`], with a certificate chosen for each client, e.g. by the requested name.
 ///
 /// # Errors
 /// [`ConfigError::Setup`].
@@ -116,10 +116,10 @@ pub fn server_config_with_resolver(
     config.ignore_client_order = true;
     config.enable_secret_extraction = true;
     config.key_log = Arc::new(CaptureSecrets);
-    // Early data would reach the application before the client is known to be alive, and has keys
-    // of its own that are not extracted.
+    // Early data could be a replay, because it precedes the proof that the client is live, and has
+    // its own keys, which are not extracted.
     config.max_early_data_size = 0;
-    // Tickets leave with the handshake's last flight, before extraction. They are sealed for
+    // Tickets are sent with the handshake's last flight, before extraction. They are sealed for
     // this process (no state to look up, no lock between cores); one is enough for a client that
     // keeps its connection open.
     config.ticketer = provider::Ticketer::new().map_err(ConfigError::Setup)?;

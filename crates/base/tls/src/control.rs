@@ -1,4 +1,4 @@
-//! Alerts and post-handshake messages: what the peer says about the connection itself.
+//! Alerts and post-handshake messages: control information from the peer.
 
 use crate::error::RecordError;
 
@@ -9,7 +9,7 @@ pub(crate) const CLOSE_NOTIFY: u8 = 0;
 const USER_CANCELED: u8 = 90;
 pub(crate) const NO_RENEGOTIATION: u8 = 100;
 
-/// Longest handshake message taken after the handshake.
+/// Longest accepted handshake message after the handshake.
 const MESSAGE_BYTES_MAX: usize = 1 << 14;
 
 const HELLO_REQUEST: u8 = 0;
@@ -17,29 +17,29 @@ const CLIENT_HELLO: u8 = 1;
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 
-/// Which end of the connection we are.
+/// The local end of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     Client,
     Server,
 }
 
-/// An alert of the peer that does not end the connection at once.
+/// An alert from the peer that does not end the connection at once.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Alert {
-    /// The peer sends nothing more.
+    /// The peer sends no more data.
     CloseNotify,
-    /// Of no consequence.
+    /// A warning without effect.
     Warning,
 }
 
-/// Reads the alert that is the content of one record (RFC 8446 §6, RFC 5246 §7.2).
+/// Parses the alert that is the content of one record (RFC 8446 §6, RFC 5246 §7.2).
 pub(crate) fn alert(is_13: bool, content: &[u8]) -> Result<Alert, RecordError> {
     let &[level, description] = content else {
         return Err(RecordError::Decode("an alert that is not two bytes long"));
     };
     match (level, description) {
-        // TLS 1.3 gives the level no meaning; close_notify is a warning everywhere else.
+        // TLS 1.3 ignores the level; close_notify is a warning in all other versions.
         (WARNING | FATAL, CLOSE_NOTIFY) => Ok(Alert::CloseNotify),
         (WARNING | FATAL, USER_CANCELED) if is_13 => Ok(Alert::Warning),
         (WARNING, _) if !is_13 => Ok(Alert::Warning),
@@ -48,18 +48,19 @@ pub(crate) fn alert(is_13: bool, content: &[u8]) -> Result<Alert, RecordError> {
     }
 }
 
-/// A post-handshake message that has a place here.
+/// A post-handshake message that is accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// The peer has changed its sending key; `requested`: we are to change ours.
+    /// The peer has changed its sending key; `requested`: this end must change its own.
     KeyUpdate { requested: bool },
-    /// A TLS 1.2 peer wants to renegotiate.
+    /// A TLS 1.2 peer requests renegotiation.
     Renegotiation,
-    /// A session ticket, of no use here.
+    /// A session ticket, which is ignored.
     Ticket,
 }
 
-/// The first message in `content` and its length, where it is complete (RFC 8446 §4, §4.6).
+/// Parses the first message in `content`; returns it with its length if it is complete (RFC 8446
+/// §4, §4.6).
 pub(crate) fn message(
     is_13: bool,
     side: Side,
@@ -68,7 +69,7 @@ pub(crate) fn message(
     let Some((&kind, _)) = content.split_first() else {
         return Ok(None);
     };
-    // The type is judged as soon as it is known, before any length is waited for.
+    // The type is checked first, before the length is complete.
     match (is_13, side, kind) {
         (true, _, KEY_UPDATE)
         | (true, Side::Client, NEW_SESSION_TICKET)
@@ -101,7 +102,7 @@ pub(crate) fn message(
     Ok(Some((message, 4 + body_bytes)))
 }
 
-/// Our own KeyUpdate (RFC 8446 §4.6.3).
+/// This end's own KeyUpdate (RFC 8446 §4.6.3).
 pub(crate) fn key_update(request_peer: bool) -> [u8; 5] {
     [KEY_UPDATE, 0, 0, 1, request_peer.into()]
 }
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alerts_are_told_apart() {
+    fn alerts_are_classified() {
         assert_eq!(alert(true, &[1, 0]), Ok(Alert::CloseNotify));
         assert_eq!(alert(true, &[2, 0]), Ok(Alert::CloseNotify));
         assert_eq!(alert(true, &[1, 90]), Ok(Alert::Warning));
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_follow_a_handshake_is_taken() {
+    fn only_post_handshake_messages_are_accepted() {
         for kind in 0..=255u8 {
             for (is_13, side) in [
                 (true, Side::Server),

@@ -1,4 +1,4 @@
-//! One record in: find it, check its header, open it (RFC 8446 §5; RFC 5246 §6.2).
+//! Reads one record: finds it, checks its header, opens it (RFC 8446 §5; RFC 5246 §6.2).
 
 use aws_lc_rs::aead::{Aad, Nonce};
 
@@ -14,10 +14,10 @@ pub(crate) const APPLICATION_DATA: u8 = 23;
 
 /// Length of a record header.
 pub(crate) const HEADER_BYTES: usize = 5;
-/// Most bytes behind a header (RFC 8446 §5.2); what our TLS 1.2 AEADs add is less.
+/// Most bytes after a header (RFC 8446 §5.2); the supported TLS 1.2 AEADs add less.
 pub(crate) const CIPHERTEXT_BYTES_MAX: usize = PLAINTEXT_BYTES_MAX + 256;
 
-/// The header of a record that is there in full.
+/// The header of a complete record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     content_type: u8,
@@ -31,8 +31,8 @@ impl Header {
     }
 }
 
-/// The record at the start of `input`, where it is complete. A header that cannot be right is
-/// refused as soon as it is there, without waiting for the bytes it announces.
+/// Parses the header of the record at the start of `input`; `None` if the record is not complete.
+/// An invalid header is refused at once, without waiting for the bytes that it announces.
 pub(crate) fn header(suite: &Suite, input: &[u8]) -> Result<Option<Header>, RecordError> {
     let Some(&[content_type, major, minor, high, low]) = input.first_chunk::<HEADER_BYTES>() else {
         return Ok(None);
@@ -57,8 +57,8 @@ pub(crate) fn header(suite: &Suite, input: &[u8]) -> Result<Option<Header>, Reco
     Ok((input.len() >= header.record_bytes()).then_some(header))
 }
 
-/// Opens `record` under `keys` and appends its content to `plaintext`; gives the content's type.
-/// The ciphertext stays as it was; on an error `plaintext` does, too.
+/// Opens `record` under `keys` and appends its content to `plaintext`; returns the content's type.
+/// The ciphertext does not change; on an error, neither does `plaintext`.
 pub(crate) fn open(
     keys: &Keys,
     header: Header,
@@ -74,7 +74,7 @@ pub(crate) fn open(
     opened
 }
 
-/// Decrypts straight into the tail of `plaintext`.
+/// Decrypts directly into the tail of `plaintext`.
 fn open_payload(
     keys: &Keys,
     header: Header,
@@ -108,8 +108,8 @@ fn open_payload(
     Ok(header.content_type)
 }
 
-/// Takes padding and type off a TLS 1.3 inner plaintext (RFC 8446 §5.4), which is behind `from`, and
-/// checks its length. `content_type` is the one in the header; gives that of the content.
+/// Removes padding and type of a TLS 1.3 inner plaintext (RFC 8446 §5.4), which starts at `from`,
+/// and checks its length. `content_type` is the one in the header; returns that of the content.
 pub(crate) fn finish(
     suite: &Suite,
     content_type: u8,

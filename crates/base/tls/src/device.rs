@@ -1,10 +1,10 @@
-//! What a device that takes a connection's records over promises to the software above it. TCP
-//! stays where it is, in the kernel: records are written to the socket in the clear, and the device
-//! seals them on their way; what comes it opens before the kernel has it, where it can.
+//! The interface of a device that takes over a connection's records. TCP stays in the kernel:
+//! software writes records to the socket in the clear, and the device seals them in transit. The
+//! device opens received records before they reach the kernel, if it can.
 //!
-//! A connection goes through four steps: [`Device::create`]; records by [`Opening::receive`] and
-//! [`Sealing::announce`]; [`Sealing::release`], after which nothing is sealed or opened by the
-//! device any more; and [`Opening::unopened`], until what came before that has been read.
+//! A connection goes through four steps: [`Device::create`]; records with [`Opening::receive`] and
+//! [`Sealing::announce`]; [`Sealing::release`], after which the device seals and opens nothing;
+//! and [`Opening::unopened`], until everything that arrived before has been read.
 
 use core::fmt::Debug;
 use core::future::Future;
@@ -18,27 +18,27 @@ use zeroize::Zeroizing;
 
 use crate::{Received, RecordError, RecordLayer};
 
-/// What a device does while others go on.
+/// An asynchronous operation of the device.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// How the device can know where in TCP's numbers the connection's streams are.
+/// The position of the connection's streams in TCP's sequence numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// It has seen the connection's start: byte 0 of either stream is the first one ever.
+    /// The device has seen the start of the connection: byte 0 of each stream is its first byte.
     Seen,
-    /// The socket was built from a snapshot, which says it: byte 0 is the one with this number.
+    /// The socket was restored from a snapshot, which has the numbers of byte 0.
     Restored {
-        /// Of what is sent: the first byte that is not acknowledged.
+        /// Sending: number of the first byte that is not acknowledged.
         send_seq: SeqNumber,
-        /// Of what is received: the first byte that is not opened.
+        /// Receiving: number of the first byte that is not opened.
         receive_seq: SeqNumber,
-        /// Bytes of that stream that the kernel may have by now, as they came; more are no
-        /// mistake.
+        /// Most bytes of that stream that the kernel may have received unopened by now; an upper
+        /// bound.
         delivered_bytes_max: u64,
     },
 }
 
-/// A cipher that a device can seal and open with. A suite names it in the suite table, or has none.
+/// A cipher that a device can seal and open with. The suite table names it for each such suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
     /// AES-128-GCM.
@@ -47,9 +47,9 @@ pub enum Cipher {
     Aes256Gcm,
 }
 
-/// The keys of one direction, for a device. [`RecordLayer::device_keys`] alone makes them, of a suite
-/// that names a device's cipher: no other suite can reach a device. They are zeroised when dropped,
-/// and not printed.
+/// The keys of one direction, for a device. Only [`RecordLayer::device_keys`] makes them, and only
+/// for a suite with a device's cipher: no other suite can reach a device. They are zeroised when
+/// dropped, and not printed.
 #[derive(Clone)]
 pub struct Keys {
     cipher: Cipher,
@@ -70,22 +70,22 @@ impl Keys {
         self.cipher
     }
 
-    /// TLS 1.3, or TLS 1.2.
+    /// Returns true for TLS 1.3, false for TLS 1.2.
     pub fn is_13(&self) -> bool {
         self.is_13
     }
 
-    /// The key, as long as the cipher's keys are.
+    /// The key, of the cipher's length.
     pub fn key(&self) -> &[u8] {
         &self.key
     }
 
-    /// The part of nonces from the handshake: all of it, or the first four bytes with TLS 1.2.
+    /// The part of nonces from the handshake: all 12 bytes, or the first four with TLS 1.2.
     pub fn iv(&self) -> [u8; 12] {
         self.iv
     }
 
-    /// How many records were before under this key.
+    /// The number of earlier records under this key.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -97,72 +97,72 @@ impl Debug for Keys {
     }
 }
 
-/// A connection that is offered to a device, at a time when nothing is written to its socket or read
-/// from it.
+/// A connection that is offered to a device, while its socket is neither written nor read.
 #[derive(Clone, Debug)]
 pub struct Offer {
-    /// The connection; its client is this host's end, whoever opened it.
+    /// The connection; its client is this host's end, whichever end opened it.
     pub name: FlowKey,
-    /// Where byte 0 is.
+    /// The position of byte 0.
     pub begin: Begin,
-    /// Keys and number of the records that are received.
+    /// Keys and record number of the receiving direction.
     pub read: Keys,
-    /// Those of the records that are sent.
+    /// Keys and record number of the sending direction.
     pub write: Keys,
-    /// Bytes that were read from the socket and are not opened.
+    /// Number of bytes that were read from the socket and are not opened.
     pub unopened_bytes: u64,
-    /// Bytes that were written to the socket; the next one starts a record in the clear.
+    /// Number of bytes written to the socket; the next one starts a record in the clear.
     pub written_bytes: u64,
-    /// Bytes that were read from it.
+    /// Number of bytes read from the socket.
     pub read_bytes: u64,
 }
 
-/// Why a device does not take a connection over. Everything stays as it was: records are sealed and
-/// opened in software.
+/// The reason why a device does not take a connection over. Nothing changes: records are sealed
+/// and opened in software.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Refused {
-    /// The connection's start did not go through the device, or it knows too many.
+    /// The connection's start did not pass through the device, or the device has too many
+    /// connections.
     #[error("the device has not seen the connection's start; records stay in software")]
     Unknown,
-    /// It has it already.
+    /// The device already has the connection.
     #[error("the device has the connection already; records stay in software")]
-    Twice,
-    /// It has ended.
+    Duplicate,
+    /// The device has ended.
     #[error("the device has ended; records stay in software")]
     Gone,
-    /// It cannot do the cipher suite, or a message of the handshake is there in part.
+    /// The device does not support the cipher suite, or a handshake message has arrived in part.
     #[error("the device cannot go on with these records; they stay in software")]
-    Unsuited,
+    Unsupported,
     /// The socket could not be bound to the device's interface.
     #[error("the socket is not bound to the device's interface; records stay in software")]
     Unbound,
 }
 
-/// A device that takes records over.
+/// A device that takes over records.
 pub trait Device: Debug + Send + Sync {
-    /// The interface that it is behind. A socket has to be bound to it: nothing of an offloaded
-    /// connection may take another way, on which it would not be sealed.
+    /// The interface of the device. A socket must be bound to it: packets of an offloaded
+    /// connection must not take another path, on which they would not be sealed.
     fn interface(&self) -> &str;
 
     /// Takes a connection over in both directions, or refuses.
     fn create(&self, offer: Offer) -> Pending<Result<Halves, Refused>>;
 
-    /// What it has counted: families of OpenMetrics, without the end.
+    /// The device's metrics: OpenMetrics families, without the end marker.
     fn metrics(&self) -> String;
 }
 
-/// A connection that was taken over.
+/// The two directions of a connection that was taken over.
 #[derive(Debug)]
 pub struct Halves {
-    /// What the peer sends.
+    /// The receiving direction.
     pub opening: Box<dyn Opening>,
-    /// What is sent to the peer.
+    /// The sending direction.
     pub sealing: Box<dyn Sealing>,
 }
 
 /// The receiving direction of a connection that was taken over.
 pub trait Opening: Debug + Send {
-    /// Takes the bytes that were read before; they came as they were. Once, and first of all.
+    /// Takes the bytes that were read before, unopened. Called once, and first.
     ///
     /// # Errors
     /// As [`Opening::receive`].
@@ -176,7 +176,8 @@ pub trait Opening: Debug + Send {
     /// Takes the next bytes of the socket. Application data is appended to `plaintext`.
     ///
     /// # Errors
-    /// What the peer has done wrong, or somebody on the way; the layer has an alert for it.
+    /// The rule that the peer, or an attacker on the path, has broken; the layer has an alert for
+    /// it.
     fn receive(
         &mut self,
         layer: &mut RecordLayer,
@@ -184,29 +185,28 @@ pub trait Opening: Debug + Send {
         plaintext: &mut Vec<u8>,
     ) -> Result<Received, RecordError>;
 
-    /// What was taken of a record that is not complete, as it came on the wire. Nothing where some
-    /// of it, or of what is still in the socket, was opened by the device.
+    /// The received part of an incomplete record, as on the wire. `None` if the device has opened
+    /// some of it, or some of the bytes still in the socket.
     fn unopened(&self) -> Option<Vec<u8>>;
 }
 
 /// The sending direction of a connection that was taken over.
 pub trait Sealing: Debug + Send {
-    /// Announces the records of `records`, which are whole ones in the clear; what was announced is
-    /// to be written to the socket next. Returns how many bytes that are: fewer than there are
-    /// where too much is unacknowledged.
+    /// Announces the records of `records`, which are complete and in the clear; the caller writes
+    /// the announced ones to the socket next. Returns the number of bytes announced: fewer than
+    /// given if too much is unacknowledged.
     fn announce(&mut self, records: &Bytes) -> usize;
 
-    /// Goes on under another key where the layer does: all records that were made before have been
-    /// announced. False where that has to wait until more is acknowledged; no record may be
-    /// announced before.
+    /// Changes to another key if the layer has; all earlier records have been announced. Returns
+    /// false if the change must wait for more acknowledgements; no record may be announced before.
     fn follow_key(&mut self, layer: &RecordLayer) -> bool;
 
-    /// So many bytes of what was written are not acknowledged; all that was announced has been
-    /// written.
+    /// Updates the number of written bytes that are not acknowledged; all announced bytes have
+    /// been written.
     fn acknowledge(&mut self, unacknowledged_bytes: u64);
 
-    /// The device has nothing to do with the connection any more when this is over: what is
-    /// received comes as it was, and what is written from here on leaves as it is. All that was
-    /// written is acknowledged. False where the device has ended: the connection cannot go on.
+    /// Releases the connection from the device: afterwards, received bytes arrive unopened and
+    /// written bytes leave unchanged. All written bytes are acknowledged. Returns false if the
+    /// device has ended: the connection cannot continue.
     fn release(&mut self) -> Pending<bool>;
 }

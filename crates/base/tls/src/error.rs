@@ -1,15 +1,15 @@
-//! What can go wrong on an established connection, and whose fault it is.
+//! Errors on an established connection, and the party at fault.
 
 use thiserror::Error;
 
-/// Whose fault an error is.
+/// The party at fault for an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The far end sent what it must not send, or the bytes were changed on the way.
+    /// The peer sent a forbidden message, or the bytes were changed in transit.
     Peer,
-    /// The way the service is set up.
+    /// The configuration of the service.
     Config,
-    /// The previous owner of the connection, whose snapshot makes no sense.
+    /// The previous owner of the connection, whose snapshot is inconsistent.
     Snapshot,
     /// The code that calls this crate.
     Caller,
@@ -36,7 +36,7 @@ pub enum RecordError {
         /// Length found, bytes.
         bytes: usize,
     },
-    /// A record or message that has no place here.
+    /// A record or message that is not allowed here.
     #[error("the peer sent {0}; close the connection")]
     UnexpectedMessage(&'static str),
     /// A message that cannot be parsed.
@@ -48,13 +48,13 @@ pub enum RecordError {
     /// A record header with another version than 3.3.
     #[error("the peer sent a record of version {0:#06x}, not 0x0303; close the connection")]
     Version(u16),
-    /// More of something harmless than any honest peer sends.
+    /// More harmless messages than any honest peer sends.
     #[error("the peer sent too many {0}; close the connection")]
     Flood(&'static str),
-    /// The peer gave up.
+    /// The peer sent a fatal alert.
     #[error("the peer sent the fatal alert {0}; close the connection")]
     AlertReceived(u8),
-    /// The key may protect no further record, and TLS 1.2 cannot change it.
+    /// The key must not protect further records, and TLS 1.2 cannot change it.
     #[error("the write key has protected {records} records; close the connection")]
     Exhausted {
         /// Records protected.
@@ -63,10 +63,10 @@ pub enum RecordError {
     /// close_notify or a fatal alert was sent; nothing may follow.
     #[error("the sending side is closed; send nothing more")]
     Closed,
-    /// Control records must go first: `take_output`, send that, and call again.
+    /// Control records must be sent first: `take_output`, send, and call again.
     #[error("control records are due first; take the output, send it and call again")]
     OutputPending,
-    /// The buffer given does not have the length that the layout asks for.
+    /// The buffer does not have the length that the layout requires.
     #[error("the buffer holds {given} bytes where the layout needs {needed}")]
     BufferLength {
         /// Length given, bytes.
@@ -74,13 +74,13 @@ pub enum RecordError {
         /// Length needed, bytes.
         needed: usize,
     },
-    /// The AEAD failed to seal, which it does only on lengths beyond its limits.
+    /// The AEAD failed to seal, which happens only beyond its length limits.
     #[error("the AEAD refused to seal a record; close the connection")]
     Seal,
 }
 
 impl RecordError {
-    /// Whose fault it is.
+    /// The party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Snapshot(_) => Fault::Snapshot,
@@ -110,7 +110,7 @@ impl RecordError {
         }
     }
 
-    /// The alert that tells the peer (RFC 8446 §6.2), where one is due.
+    /// The alert to send to the peer (RFC 8446 §6.2), if any.
     pub(crate) fn alert(&self) -> Option<u8> {
         match self {
             Self::BadRecordMac { .. } => Some(20),

@@ -1,8 +1,8 @@
 //! The server's handshake: rustls' unbuffered connection, fed one record at a time.
 //!
-//! One record at a time, because rustls then never sees what the client sends behind its Finished:
-//! the first request, or a KeyUpdate, stays ciphertext for the record layer, and the extracted
-//! sequence numbers and secrets are those of the first generation.
+//! One record at a time: rustls then never sees the bytes that the client sends after its
+//! Finished. The first request, or a KeyUpdate, stays ciphertext for the record layer, and the
+//! extracted sequence numbers and secrets are those of the first generation.
 
 use std::sync::Arc;
 
@@ -24,34 +24,34 @@ pub const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
 /// Most states that rustls may go through for one record; it needs about a dozen.
 const STATES_MAX: usize = 64;
 
-/// How a handshake stands.
+/// The progress of a handshake.
 #[derive(Debug)]
 pub enum Progress {
-    /// More bytes from the client are needed; send what is in `out` first.
+    /// More bytes from the client are needed; send the content of `out` first.
     NeedsInput,
-    /// Done; send what is in `out`.
+    /// Complete; send the content of `out`.
     Complete(Box<Established>),
 }
 
-/// A connection whose handshake is over.
+/// A connection with a completed handshake.
 #[derive(Debug)]
 pub struct Established {
-    /// The record layer, with all that came behind the handshake.
+    /// The record layer, with all bytes that followed the handshake.
     pub record: RecordLayer,
-    /// What the client has sent already.
+    /// The plaintext that the client has already sent.
     pub plaintext: Vec<u8>,
-    /// The application protocol agreed on.
+    /// The negotiated application protocol.
     pub alpn: Option<Vec<u8>>,
-    /// The name that the client asked for.
+    /// The name that the client requested.
     pub sni: Option<String>,
-    /// An earlier session was taken up.
+    /// An earlier session was resumed.
     pub resumed: bool,
 }
 
-/// Why a handshake failed. Where an alert is due it is in `out` already.
+/// The reason why a handshake failed. The alert, if any, is already in `out`.
 #[derive(Debug, Error)]
 pub enum HandshakeError {
-    /// The client does not speak TLS.
+    /// The client does not use TLS.
     #[error("the client does not speak TLS (first byte {first_byte:#04x}{})",
         if *http { ", looks like plain HTTP" } else { "" })]
     NotTls {
@@ -60,7 +60,7 @@ pub enum HandshakeError {
         /// It may be an HTTP request in the clear, which can be answered in the clear.
         http: bool,
     },
-    /// The client sends without ever finishing.
+    /// The client keeps sending without finishing the handshake.
     #[error("the client sent {bytes} bytes without finishing the handshake; close the connection")]
     TooMuchInput {
         /// Bytes of handshake records.
@@ -69,25 +69,26 @@ pub enum HandshakeError {
     /// The client closed before the end.
     #[error("the client closed the connection during the handshake")]
     Closed,
-    /// The client does not keep to the protocol, has nothing in common with us, or gave up.
+    /// The client violated the protocol, shares no parameters with this server, or sent a fatal
+    /// alert.
     #[error("handshake failed: {0}")]
     Peer(rustls::Error),
-    /// The configuration does not serve, for this client or at all.
+    /// The configuration is unsuitable, for this client or for all.
     #[error("handshake failed by configuration: {0}; use unlade_tls::server_config")]
     Config(String),
     /// This process failed.
     #[error("handshake failed internally: {0}")]
     Internal(String),
-    /// What came right behind the handshake is no record.
-    #[error("behind the handshake: {0}")]
+    /// The bytes after the handshake are not a record.
+    #[error("after the handshake: {0}")]
     Record(#[from] RecordError),
-    /// The handshake is over already, well or badly.
+    /// The handshake is already over, successfully or not.
     #[error("the handshake is over; make a new one for a new connection")]
     Over,
 }
 
 impl HandshakeError {
-    /// Whose fault it is.
+    /// The party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::NotTls { .. } | Self::TooMuchInput { .. } | Self::Closed | Self::Peer(_) => {
@@ -121,7 +122,7 @@ impl HandshakeError {
     fn from_rustls(error: rustls::Error) -> HandshakeError {
         use rustls::Error;
         match error {
-            // rustls says this where no certificate fits the client.
+            // rustls returns this if no certificate fits the client.
             Error::General(what) => Self::Config(what),
             error @ Error::InconsistentKeys(_) => Self::Config(error.to_string()),
             error @ (Error::FailedToGetCurrentTime
@@ -141,13 +142,13 @@ impl From<HandshakeError> for std::io::Error {
 
 /// The server's side of one handshake.
 pub struct Handshake {
-    /// None once it is over.
+    /// None after the handshake.
     connection: Option<UnbufferedServerConnection>,
-    /// What the client sent and rustls has not let go.
+    /// Bytes from the client that rustls has not consumed.
     incoming: Vec<u8>,
-    /// How much of `incoming` rustls may see: whole records.
+    /// Number of bytes of `incoming` that rustls may see: whole records.
     fed_bytes: usize,
-    /// How much rustls has seen altogether.
+    /// Number of bytes that rustls has seen in total.
     seen_bytes: usize,
     captured: Captured,
 }
@@ -161,7 +162,7 @@ impl core::fmt::Debug for Handshake {
     }
 }
 
-/// What to do after one state of rustls.
+/// The next step after one state of rustls.
 enum Step {
     Again,
     More,
@@ -172,7 +173,7 @@ impl Handshake {
     /// A handshake under `config`, which [`crate::server_config`] makes.
     ///
     /// # Errors
-    /// [`HandshakeError::Config`] where secrets cannot be extracted under it.
+    /// [`HandshakeError::Config`] if the configuration does not permit the extraction of secrets.
     pub fn new(config: Arc<ServerConfig>) -> Result<Handshake, HandshakeError> {
         if !config.enable_secret_extraction {
             return Err(HandshakeError::Config("extraction of secrets is off".into()));
@@ -188,10 +189,10 @@ impl Handshake {
         })
     }
 
-    /// Takes what the client sent and appends what is to be sent to it to `out`.
+    /// Processes bytes from the client and appends the answer to `out`.
     ///
     /// # Errors
-    /// Any [`HandshakeError`]; send `out`, which may hold an alert, and close.
+    /// Any [`HandshakeError`]; send `out`, which may contain an alert, and close.
     pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<Progress, HandshakeError> {
         let mut connection = self.connection.take().ok_or(HandshakeError::Over)?;
         self.incoming.extend_from_slice(input);
@@ -219,7 +220,7 @@ impl Handshake {
         }
     }
 
-    /// Lets rustls see one record more; false where there is no whole one.
+    /// Lets rustls see one more record; returns false if there is no complete one.
     fn feed_record(&mut self) -> Result<bool, HandshakeError> {
         let unseen = &self.incoming[self.fed_bytes..];
         let Some(record_bytes) = record_bytes(unseen) else { return Ok(false) };
@@ -231,7 +232,7 @@ impl Handshake {
         Ok(true)
     }
 
-    /// One state of rustls.
+    /// Processes one state of rustls.
     fn step(
         &mut self,
         connection: &mut UnbufferedServerConnection,
@@ -264,13 +265,14 @@ impl Handshake {
                 take_alert(connection, out);
                 Err(error)
             }
-            // The server may write before the client's Finished is there; that is not the end.
+            // The server may write before the client's Finished arrives; the handshake is not over
+            // then.
             Ok(Step::Done) if connection.is_handshaking() => Ok(Step::More),
             step => step,
         }
     }
 
-    /// Extracts the secrets and hands over to the record layer.
+    /// Extracts the secrets and makes the record layer.
     fn establish(
         &mut self,
         connection: UnbufferedServerConnection,
@@ -281,10 +283,10 @@ impl Handshake {
         let (Some(version), Some(suite)) =
             (connection.protocol_version(), connection.negotiated_cipher_suite())
         else {
-            return Err(HandshakeError::Internal("no suite was agreed on".into()));
+            return Err(HandshakeError::Internal("no cipher suite was negotiated".into()));
         };
         let suite = Suite::find(version.into(), suite.suite().into())
-            .ok_or_else(|| HandshakeError::Config("a suite that cannot be carried on".into()))?;
+            .ok_or_else(|| HandshakeError::Config("an unsupported cipher suite".into()))?;
         let (secrets, _) = connection
             .dangerous_into_kernel_connection()
             .map_err(|error| HandshakeError::Internal(error.to_string()))?;
@@ -305,7 +307,7 @@ impl Handshake {
     }
 }
 
-/// Joins what rustls extracts with the traffic secret that it belongs to.
+/// Combines the secrets that rustls extracts with the matching traffic secret.
 pub(crate) fn direction(
     suite: &'static Suite,
     (sequence, extracted): (u64, ConnectionTrafficSecrets),
@@ -315,7 +317,7 @@ pub(crate) fn direction(
         ConnectionTrafficSecrets::Aes128Gcm { key, iv }
         | ConnectionTrafficSecrets::Aes256Gcm { key, iv }
         | ConnectionTrafficSecrets::Chacha20Poly1305 { key, iv } => (key, iv),
-        _ => return Err(HandshakeError::Config("an AEAD that cannot be carried on".into())),
+        _ => return Err(HandshakeError::Config("an unsupported AEAD".into())),
     };
     if !suite.is_13() {
         let iv = iv
@@ -354,8 +356,8 @@ fn encode<Data>(
     Ok(())
 }
 
-/// Appends the alert that rustls has queued, where it has. Nothing else is asked of a connection
-/// that has failed: rustls would look at the offending bytes again.
+/// Appends the alert that rustls has queued, if any. No other call is made on a failed connection:
+/// rustls would parse the invalid bytes again.
 fn take_alert(connection: &mut UnbufferedServerConnection, out: &mut Vec<u8>) {
     for _ in 0..STATES_MAX {
         if !connection.wants_write() {
@@ -369,7 +371,7 @@ fn take_alert(connection: &mut UnbufferedServerConnection, out: &mut Vec<u8>) {
     }
 }
 
-/// Length of the record at the start of `input`, where it is complete. A header that rustls will
+/// Length of the record at the start of `input`, if it is complete. A header that rustls will
 /// refuse counts as complete.
 fn record_bytes(input: &[u8]) -> Option<usize> {
     let &[content_type, _, _, high, low] = input.first_chunk::<5>()?;
@@ -381,12 +383,12 @@ fn record_bytes(input: &[u8]) -> Option<usize> {
     (input.len() >= bytes).then_some(bytes)
 }
 
-/// A TLS connection starts with a handshake record; an alert says that the client gave up.
+/// A TLS connection starts with a handshake record; an alert means that the client has aborted.
 fn check_first_byte(input: &[u8]) -> Result<(), HandshakeError> {
     match input.first() {
         None | Some(21 | 22) => Ok(()),
         Some(&first_byte) => {
-            // Methods are made of capital letters (RFC 9110 §9.1).
+            // Methods consist of capital letters (RFC 9110 §9.1).
             let http = input.iter().take(3).all(u8::is_ascii_uppercase);
             Err(HandshakeError::NotTls { first_byte, http })
         }

@@ -10,17 +10,17 @@ use crate::device;
 use crate::error::RecordError;
 use crate::suite::{SEQUENCE_MAX, Suite};
 
-/// Longest HkdfLabel here: length, "tls13 " and twelve bytes with their length, a SHA-384 hash.
+/// Longest HkdfLabel used: length, "tls13 " and twelve bytes with their length, a SHA-384 hash.
 const LABEL_BYTES_MAX: usize = 2 + 1 + 18 + 1 + 48;
 
-/// The keys of one direction and the count of records under them.
+/// The keys of one direction and the number of records under them.
 pub(crate) struct Keys {
     suite: &'static Suite,
     aead: LessSafeKey,
     secrets: DirectionSecrets,
-    /// How many generations were before this one, since the layer was made.
+    /// Number of earlier generations since the layer was made.
     generation: u32,
-    /// A device seals the records.
+    /// True if a device seals the records.
     left_to_device: bool,
 }
 
@@ -55,26 +55,26 @@ impl Keys {
         self.secrets.sequence
     }
 
-    /// The next record has been sealed or opened.
+    /// Advances to the next record, after one has been sealed or opened.
     pub(crate) fn advance(&mut self) {
-        // `Keys::new` and the record limits keep the number below the wrap; saturating keeps a
-        // mistake elsewhere from becoming a repeated nonce, as the limit is then met for ever.
+        // `Keys::new` and the record limits keep the number below the wrap. Saturating prevents a
+        // mistake elsewhere from repeating a nonce: the limit then stays reached.
         self.secrets.sequence = self.secrets.sequence.saturating_add(1);
     }
 
-    /// The keys as a device takes them; nothing where the suite is none that a device has.
+    /// The keys as a device takes them; `None` if no device supports the suite.
     pub(crate) fn for_device(&self) -> Option<device::Keys> {
         let cipher = self.suite.cipher.device()?;
         Some(device::Keys::new(cipher, self.suite.is_13(), &self.secrets))
     }
 
-    /// Everything, for a snapshot.
+    /// All secrets, for a snapshot.
     pub(crate) fn secrets(&self) -> &DirectionSecrets {
         &self.secrets
     }
 
     /// IV XOR sequence number. rustls uses this for the explicit nonce of TLS 1.2 AES-GCM as well,
-    /// so going on with it after a handshake by rustls repeats no nonce.
+    /// so continuing with it after a handshake by rustls repeats no nonce.
     pub(crate) fn nonce(&self) -> [u8; 12] {
         let mut nonce = self.secrets.iv;
         for (byte, sequence) in nonce[4..].iter_mut().zip(self.secrets.sequence.to_be_bytes()) {
@@ -108,12 +108,12 @@ impl Keys {
         Ok(Keys { generation, left_to_device: self.left_to_device, ..next })
     }
 
-    /// From now on a device seals the records.
+    /// Leaves the sealing of records to a device from now on.
     pub(crate) fn leave_sealing(&mut self) {
         self.left_to_device = true;
     }
 
-    /// From now on they are sealed here again.
+    /// Resumes the sealing of records in software.
     pub(crate) fn resume_sealing(&mut self) {
         self.left_to_device = false;
     }
@@ -127,7 +127,7 @@ impl Keys {
     }
 }
 
-/// Key and IV that follow from a traffic secret, at sequence 0 (RFC 8446 §7.3).
+/// Derives key and IV from a traffic secret, at sequence 0 (RFC 8446 §7.3).
 pub(crate) fn from_traffic_secret(
     suite: &'static Suite,
     traffic_secret: &[u8],
@@ -161,7 +161,7 @@ pub(crate) fn expand_label(
     bytes: usize,
 ) -> Result<Zeroizing<Vec<u8>>, RecordError> {
     const REFUSED: RecordError = RecordError::Snapshot("traffic secret that HKDF refuses");
-    // Prk::new_less_safe panics on more than a digest's length.
+    // Prk::new_less_safe panics on a secret that is longer than a digest.
     if secret.len() != suite.secret_bytes {
         return Err(REFUSED);
     }

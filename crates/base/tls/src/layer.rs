@@ -1,4 +1,4 @@
-//! Both directions of an established connection, and the snapshot that carries them elsewhere.
+//! Both directions of an established connection, and the snapshot of their state.
 
 use unlade_net::state::TlsSnapshot;
 
@@ -10,59 +10,60 @@ use crate::keys::Keys;
 use crate::seal::{self, Layout, PLAINTEXT_BYTES_MAX};
 use crate::suite::Suite;
 
-/// Empty records in a row that a peer may send.
+/// Most consecutive empty records from a peer.
 pub const EMPTY_RECORDS_MAX: u32 = 32;
-/// KeyUpdates that a peer may send with no application data between them.
+/// Most KeyUpdates from a peer without application data between them.
 pub const KEY_UPDATES_MAX: u32 = 32;
-/// Alerts of no consequence that a peer may send.
+/// Most alerts without effect from a peer.
 pub const WARNINGS_MAX: u32 = 4;
-/// Attempts of a TLS 1.2 peer to renegotiate that are refused before the connection is.
+/// Most renegotiation requests of a TLS 1.2 peer that are refused with a warning; one more ends
+/// the connection.
 pub const RENEGOTIATIONS_MAX: u32 = 1;
-/// Records over which a peer may spread one post-handshake message.
+/// Most records over which a peer may spread one post-handshake message.
 pub const FRAGMENTS_MAX: u32 = 8;
 
-/// What a call of [`RecordLayer::receive`] leaves behind. Both are levels, not edges: they stay
-/// until the cause is gone.
+/// The state after a call of [`RecordLayer::receive`]. Both flags are level-triggered: they stay
+/// set until the cause is gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// The peer sends nothing more; whatever follows is ignored (RFC 8446 §6.1).
+    /// The peer sends no more data; later bytes are ignored (RFC 8446 §6.1).
     pub close_notify: bool,
-    /// [`RecordLayer::take_output`] has something to send.
+    /// [`RecordLayer::take_output`] has bytes to send.
     pub output_pending: bool,
 }
 
 /// The TLS record layer of one established connection, both directions.
 ///
-/// Server side by default; [`crate::client`] makes one for the other end.
+/// Server side by default; [`crate::client`] makes one for the client's end.
 pub struct RecordLayer {
     side: Side,
     read: Keys,
     write: Keys,
-    /// Ciphertext, from the first record that is not done with.
+    /// Ciphertext, from the first unfinished record on.
     incoming: Vec<u8>,
-    /// Where in `incoming` the next record starts; beyond 0 only while `partial` is there.
+    /// Offset in `incoming` of the next record; nonzero only while `partial` is set.
     next: usize,
-    partial: Option<Partial>,
-    owed: Owed,
+    partial: Option<PartialMessage>,
+    owed: PendingControl,
     counters: Counters,
     close_received: bool,
     write_closed: bool,
     failed: Option<RecordError>,
 }
 
-/// A handshake message of which some records have come. Their ciphertext stays at the front of
-/// `incoming`, so that a snapshot can be taken here as well: the next owner reads them again.
-struct Partial {
+/// A handshake message of which some records have arrived. Their ciphertext stays at the front of
+/// `incoming`, so that a snapshot can be taken at this point too: the next owner reads them again.
+struct PartialMessage {
     content: Vec<u8>,
     records: u32,
-    /// Sequence number of the first of the records.
+    /// Sequence number of the first of these records.
     sequence: u64,
 }
 
-/// Control records to be sent before anything else. They are kept as intents and sealed when
-/// taken, so that the keys in a snapshot are always those of the next record on the wire.
+/// Control records that must be sent before anything else. They are stored as intents and sealed
+/// when taken, so that the keys in a snapshot are always those of the next record on the wire.
 #[derive(Default)]
-struct Owed {
+struct PendingControl {
     key_update: bool,
     no_renegotiation: bool,
     fatal_alert: Option<u8>,
@@ -77,7 +78,7 @@ struct Counters {
 }
 
 impl Counters {
-    /// One more of `what`; an error above the limit.
+    /// Counts one more of `what`; an error above the limit.
     fn count(count: &mut u32, max: u32, what: &'static str) -> Result<(), RecordError> {
         *count += 1;
         if *count > max { Err(RecordError::Flood(what)) } else { Ok(()) }
@@ -96,12 +97,11 @@ impl core::fmt::Debug for RecordLayer {
 }
 
 impl RecordLayer {
-    /// The server's end of the connection that `snapshot` describes. Call
-    /// [`RecordLayer::process`] before waiting for the transport: a whole record may have come
-    /// with the snapshot.
+    /// Makes the server's end of the connection in `snapshot`. Call [`RecordLayer::process`]
+    /// before waiting for the transport: the snapshot may contain a complete record.
     ///
     /// # Errors
-    /// [`RecordError::Snapshot`] where version, suite, lengths or sequence numbers make no sense.
+    /// [`RecordError::Snapshot`] if version, suite, lengths or sequence numbers are inconsistent.
     pub fn from_snapshot(snapshot: &TlsSnapshot) -> Result<RecordLayer, RecordError> {
         RecordLayer::for_side(Side::Server, snapshot)
     }
@@ -116,7 +116,7 @@ impl RecordLayer {
             incoming: snapshot.ciphertext.clone(),
             next: 0,
             partial: None,
-            owed: Owed::default(),
+            owed: PendingControl::default(),
             counters: Counters::default(),
             close_received: false,
             write_closed: false,
@@ -124,11 +124,11 @@ impl RecordLayer {
         })
     }
 
-    /// Everything the next owner needs, with the ciphertext that has come and is not opened.
+    /// The full state for the next owner, with the received ciphertext that is not opened.
     ///
-    /// Take the output and send it first: what is owed to the peer (an answer to its KeyUpdate)
-    /// is not part of a snapshot, nor is the end of a direction. [`RecordLayer::is_movable`] says
-    /// whether that matters now.
+    /// Take the output and send it first: a snapshot does not contain the records owed to the peer
+    /// (an answer to its KeyUpdate), nor the end of a direction. [`RecordLayer::is_movable`]
+    /// returns true if neither exists now.
     pub fn to_snapshot(&self) -> TlsSnapshot {
         let mut read = self.read.secrets().clone();
         if let Some(partial) = &self.partial {
@@ -143,8 +143,8 @@ impl RecordLayer {
         }
     }
 
-    /// True where a snapshot carries all there is: nothing is owed to the peer, and neither
-    /// direction is closed or failed. Bytes that are not opened yet are no obstacle.
+    /// Returns true if a snapshot contains the whole state: nothing is owed to the peer, and
+    /// neither direction is closed or failed. Unopened bytes are allowed.
     pub fn is_movable(&self) -> bool {
         self.failed.is_none()
             && !self.close_received
@@ -162,23 +162,23 @@ impl RecordLayer {
         self.read.suite().version
     }
 
-    /// Bytes of ciphertext that have come and are not opened: part of a record, as a rule.
+    /// Number of ciphertext bytes that were received and are not opened: usually part of a record.
     pub fn incoming_bytes(&self) -> usize {
         self.incoming.len()
     }
 
-    /// Gives back the memory of an idle connection's buffer.
+    /// Frees the memory of an idle connection's buffer.
     pub fn trim(&mut self) {
         self.incoming.shrink_to_fit();
     }
 
     // Receiving.
 
-    /// Takes `ciphertext` from the transport and appends what it holds to `plaintext`, in order.
+    /// Takes `ciphertext` from the transport and appends its content to `plaintext`, in order.
     ///
     /// # Errors
-    /// Any [`RecordError`] of the peer's making; it stays, and an alert is there to be taken.
-    /// What came before it has been appended to `plaintext`.
+    /// Any [`RecordError`] caused by the peer; it persists, and an alert is ready to be taken. The
+    /// content before the error has been appended to `plaintext`.
     pub fn receive(
         &mut self,
         ciphertext: &[u8],
@@ -189,7 +189,7 @@ impl RecordLayer {
     }
 
     /// The buffer of unopened ciphertext: append to it from the socket, then call
-    /// [`RecordLayer::process`]. Do nothing but append.
+    /// [`RecordLayer::process`]. Only appending is allowed.
     pub fn receive_spare(&mut self) -> &mut Vec<u8> {
         &mut self.incoming
     }
@@ -226,7 +226,7 @@ impl RecordLayer {
         Ok(())
     }
 
-    /// A record was authentic; what it contains is in `plaintext`, behind `from`.
+    /// Handles an authentic record; its content is in `plaintext`, from `from` on.
     fn on_record(
         &mut self,
         content_type: u8,
@@ -242,8 +242,8 @@ impl RecordLayer {
         self.on_control(content_type, &content, sequence)
     }
 
-    /// Judges the header of a record that is opened elsewhere, by a device, as one that is opened
-    /// here; before the rest of the record is there.
+    /// Checks the header of a record that a device opens, like one that is opened here, before the
+    /// rest of the record has arrived.
     ///
     /// # Errors
     /// As [`RecordLayer::receive`].
@@ -258,8 +258,8 @@ impl RecordLayer {
         checked.inspect_err(|error| self.fail(*error))
     }
 
-    /// Takes a record that was authentic and opened elsewhere, by a device: the type in its header,
-    /// and all that was sealed, with TLS 1.3 padding and inner type too. Application data is
+    /// Processes an authentic record that a device has opened: the type in its header, and the
+    /// whole sealed plaintext, including TLS 1.3 padding and inner type. Application data is
     /// appended to `plaintext`.
     ///
     /// # Errors
@@ -287,18 +287,18 @@ impl RecordLayer {
         Ok(Received { close_notify: self.close_received, output_pending: self.output_pending() })
     }
 
-    /// The peer has said that it sends nothing more.
+    /// Returns true if the peer has sent close_notify.
     pub fn is_closed_by_peer(&self) -> bool {
         self.close_received
     }
 
-    /// Why the connection has to end, where it has to.
+    /// The error that ends the connection, if any.
     pub fn failure(&self) -> Option<RecordError> {
         self.failed
     }
 
-    /// A record that was to be opened elsewhere is not authentic, or none: the connection ends as
-    /// if it had been received here.
+    /// Fails the connection because a record that a device should open is not authentic or not a
+    /// record, as if it had been received here.
     pub fn refuse(&mut self, error: RecordError) {
         if self.failed.is_none() {
             self.fail(error);
@@ -325,7 +325,7 @@ impl RecordLayer {
             return self.on_handshake(content, sequence);
         }
         if self.partial.is_some() {
-            // RFC 8446 §5.1: nothing comes between the records of one message.
+            // RFC 8446 §5.1: no other record may interrupt the records of one message.
             return Err(RecordError::UnexpectedMessage("a record inside a handshake message"));
         }
         if content_type != ALERT {
@@ -344,8 +344,11 @@ impl RecordLayer {
         if content.is_empty() {
             return Err(RecordError::UnexpectedMessage("an empty handshake record"));
         }
-        let mut partial =
-            self.partial.take().unwrap_or(Partial { content: Vec::new(), records: 0, sequence });
+        let mut partial = self.partial.take().unwrap_or(PartialMessage {
+            content: Vec::new(),
+            records: 0,
+            sequence,
+        });
         partial.content.extend_from_slice(content);
         Counters::count(&mut partial.records, FRAGMENTS_MAX, "fragments of a message")?;
         let mut done = 0;
@@ -378,14 +381,14 @@ impl RecordLayer {
                 }
                 Counters::count(&mut counters.key_updates, KEY_UPDATES_MAX, "KeyUpdates")?;
                 self.read = self.read.next_generation()?;
-                // One answer serves all requests since the last one (RFC 8446 §4.6.3).
+                // One answer covers all requests since the last one (RFC 8446 §4.6.3).
                 self.owed.key_update |= requested;
             }
         }
         Ok(())
     }
 
-    /// Drops the ciphertext that is done with.
+    /// Drops the processed ciphertext.
     fn compact(&mut self) {
         if self.close_received || self.failed.is_some() {
             self.incoming.clear();
@@ -397,19 +400,19 @@ impl RecordLayer {
     }
 
     fn fail(&mut self, error: RecordError) {
-        self.owed = Owed { fatal_alert: error.alert(), ..Owed::default() };
+        self.owed = PendingControl { fatal_alert: error.alert(), ..PendingControl::default() };
         self.failed = Some(error);
         self.compact();
     }
 
     // Sending.
 
-    /// Seals `plaintext` into records of at most 16 KiB and appends them to `out`, behind
-    /// whatever control records are due.
+    /// Seals `plaintext` into records of at most 16 KiB and appends them to `out`, after any
+    /// control records that are due.
     ///
     /// # Errors
-    /// [`RecordError::Closed`] after close_notify or a failure, [`RecordError::Exhausted`] where
-    /// TLS 1.2 has no key left. `out` then holds whole records of a part of `plaintext`.
+    /// [`RecordError::Closed`] after close_notify or a failure, [`RecordError::Exhausted`] if TLS
+    /// 1.2 has used its key up. `out` then contains whole records of a part of `plaintext`.
     pub fn seal(&mut self, plaintext: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
         out.reserve(self.layout(plaintext.len()).sealed_bytes());
         for content in plaintext.chunks(PLAINTEXT_BYTES_MAX) {
@@ -420,53 +423,54 @@ impl RecordLayer {
         self.writable()
     }
 
-    /// From now on records are not sealed here but by a device, on their way: what is made has
-    /// headers, nonces and types, the content in the clear, and room for the tag.
+    /// Leaves sealing to a device from now on: new records have headers, nonces and types, the
+    /// content in the clear, and space for the tag.
     pub fn leave_sealing(&mut self) {
         self.write.leave_sealing();
     }
 
-    /// From now on records are sealed here again: the device has let go of the connection.
+    /// Resumes sealing in software: the device has released the connection.
     pub fn resume_sealing(&mut self) {
         self.write.resume_sealing();
     }
 
-    /// True where a message of the handshake has come in part.
+    /// Returns true if a handshake message has arrived in part.
     pub fn is_within_message(&self) -> bool {
         self.partial.is_some()
     }
 
-    /// The keys of both directions for a device, the one of what is received first. Nothing where
-    /// the suite table names no device's cipher for the suite.
+    /// The keys of both directions for a device, those of the receiving direction first. `None` if
+    /// the suite table has no device cipher for the suite.
     pub fn device_keys(&self) -> Option<(device::Keys, device::Keys)> {
         self.read.for_device().zip(self.write.for_device())
     }
 
-    /// The ciphertext that has come and is not opened, to be opened elsewhere from now on. Nothing
-    /// where a message is there in part: it would be read twice.
+    /// Takes the received ciphertext that is not opened, which will be opened elsewhere. `None` if
+    /// a message has arrived in part: it would be read twice.
     pub fn take_incoming(&mut self) -> Option<Vec<u8>> {
         self.partial.is_none().then(|| core::mem::take(&mut self.incoming))
     }
 
-    /// How often the keys were changed: for reading, and for writing.
+    /// The number of key changes: for reading, and for writing.
     pub fn generations(&self) -> (u32, u32) {
         (self.read.generation(), self.write.generation())
     }
 
-    /// Where `plaintext_bytes` of plaintext go in a buffer for [`RecordLayer::seal_in_place`].
+    /// The positions of `plaintext_bytes` of plaintext in a buffer for
+    /// [`RecordLayer::seal_in_place`].
     pub fn layout(&self, plaintext_bytes: usize) -> Layout {
         Layout::new(self.write.suite(), plaintext_bytes)
     }
 
-    /// Seals in place what has been put into the slots of `buffer`, of which the first
-    /// `filled_bytes` bytes of plaintext count; gives the length of the records made of it, which
-    /// lie at the start of `buffer`.
+    /// Seals in place the content of the slots of `buffer`, of which the first `filled_bytes`
+    /// bytes of plaintext are used; returns the length of the resulting records, which are at the
+    /// start of `buffer`.
     ///
     /// # Errors
-    /// [`RecordError::OutputPending`] where control records are to be taken and sent first (the
-    /// buffer is unchanged; call again), [`RecordError::BufferLength`] where `buffer` or
-    /// `filled_bytes` do not fit the layout; else as [`RecordLayer::seal`], and then nothing of
-    /// `buffer` may be sent.
+    /// [`RecordError::OutputPending`] if control records must be taken and sent first (the buffer
+    /// is unchanged; call again), [`RecordError::BufferLength`] if `buffer` or `filled_bytes` do
+    /// not fit the layout; otherwise as [`RecordLayer::seal`], and then no part of `buffer` may be
+    /// sent.
     pub fn seal_in_place(
         &mut self,
         buffer: &mut [u8],
@@ -488,14 +492,15 @@ impl RecordLayer {
         Ok(sealed_bytes)
     }
 
-    /// The next record of application data, but for its `content_bytes` of content, which are
-    /// elsewhere, such as in a file: what is before the content, and what is behind it. Only where
-    /// sealing is left to a device.
+    /// Makes the next record of application data without its `content_bytes` of content, which are
+    /// elsewhere, such as in a file: returns the bytes before the content, and those after it.
+    /// Only if sealing is left to a device.
     ///
     /// # Errors
-    /// [`RecordError::OutputPending`] where control records are to be taken and sent first,
-    /// [`RecordError::BufferLength`] where a record cannot have so much content,
-    /// [`RecordError::Seal`] where sealing is not left to a device; else as [`RecordLayer::seal`].
+    /// [`RecordError::OutputPending`] if control records must be taken and sent first,
+    /// [`RecordError::BufferLength`] if a record cannot have that much content,
+    /// [`RecordError::Seal`] if sealing is not left to a device; otherwise as
+    /// [`RecordLayer::seal`].
     pub fn frame_elsewhere(
         &mut self,
         content_bytes: usize,
@@ -507,11 +512,11 @@ impl RecordLayer {
         seal::frame_elsewhere(&mut self.write, content_bytes)
     }
 
-    /// As [`RecordLayer::seal`], with the plaintext written straight to its place in `out`: `fill`
-    /// is called once for each record, in order, and must fill all of the slice it is given.
+    /// As [`RecordLayer::seal`], with the plaintext written directly to its place in `out`: `fill`
+    /// is called once for each record, in order, and must fill the whole slice.
     ///
-    /// # Errors
-    /// Those of `fill` and of [`RecordLayer::seal`]. `out` then holds control records at most, and
+    /// Those of `fill` and of [`RecordLayer::seal`]. `out` then contains control records at most,
+    /// and none of the plaintext has been sealed.
     /// none of the plaintext has been sealed.
     pub fn seal_with(
         &mut self,
@@ -534,7 +539,7 @@ impl RecordLayer {
         sealed.map(|_| ())
     }
 
-    /// True where [`RecordLayer::take_output`] has something to send.
+    /// Returns true if [`RecordLayer::take_output`] has bytes to send.
     pub fn output_pending(&self) -> bool {
         let owed = &self.owed;
         !self.write_closed
@@ -544,8 +549,8 @@ impl RecordLayer {
                 || self.key_update_due())
     }
 
-    /// Appends the control records that are due: answers to KeyUpdates, our own KeyUpdate where
-    /// the key has been used for long enough, alerts. They precede any further [`seal`].
+    /// Appends the control records that are due: answers to KeyUpdates, this end's KeyUpdate after
+    /// the key's recommended limit, alerts. They precede any further [`seal`].
     ///
     /// [`seal`]: RecordLayer::seal
     pub fn take_output(&mut self, out: &mut Vec<u8>) {
@@ -567,7 +572,7 @@ impl RecordLayer {
         }
     }
 
-    fn send_owed(&mut self, owed: &Owed, out: &mut Vec<u8>) -> Result<(), RecordError> {
+    fn send_owed(&mut self, owed: &PendingControl, out: &mut Vec<u8>) -> Result<(), RecordError> {
         if owed.no_renegotiation {
             self.send_alert(control::WARNING, control::NO_RENEGOTIATION, out)?;
         }
@@ -577,8 +582,8 @@ impl RecordLayer {
         Ok(())
     }
 
-    /// Changes our sending key (RFC 8446 §4.6.3) and, on request, asks the peer to change its own.
-    /// Gives false where the protocol, TLS 1.2, has no such thing.
+    /// Changes the sending key (RFC 8446 §4.6.3) and, on request, asks the peer to change its own.
+    /// Returns false for TLS 1.2, which does not support it.
     ///
     /// # Errors
     /// As [`RecordLayer::seal`].
@@ -592,24 +597,24 @@ impl RecordLayer {
             return Ok(false);
         }
         self.change_write_key(request_peer, out)?;
-        // This is an answer as well.
+        // This KeyUpdate is an answer as well.
         self.owed.key_update = false;
         Ok(true)
     }
 
-    /// Says that nothing more will be sent. Nothing happens where that, or a fatal alert, was
-    /// said before.
+    /// Ends the sending direction with close_notify. Does nothing if that, or a fatal alert, was
+    /// sent before.
     pub fn close_notify(&mut self, out: &mut Vec<u8>) {
         self.take_output(out);
         if self.writable().is_ok() {
-            // Without a key left there is no way to say it, and the FIN must do.
+            // Without a usable key no alert can be sent; the FIN must suffice.
             let _ = self.send_alert(control::WARNING, control::CLOSE_NOTIFY, out);
             self.write_closed = true;
         }
     }
 
-    /// True where a TLS 1.2 key has been used for so long that the connection should be closed
-    /// when the current response is done. TLS 1.3 changes its key instead.
+    /// Returns true if a TLS 1.2 key has been used for so long that the connection should be
+    /// closed after the current response. TLS 1.3 changes its key instead.
     pub fn wants_close(&self) -> bool {
         let suite = self.write.suite();
         !suite.is_13() && self.write.sequence() >= suite.records_soft

@@ -1,5 +1,5 @@
-//! TLS whose state can move: a record layer over extracted secrets, and the server handshake that
-//! yields it. Everything is sans-IO: bytes in, bytes out.
+//! TLS with movable state: a record layer over extracted secrets, and the server handshake that
+//! produces it. The crate is sans-IO: bytes in, bytes out.
 //!
 //! ```text
 //!  ClientHello … Finished ─► Handshake (rustls, unbuffered) ─► Established
@@ -9,16 +9,16 @@
 //!                RecordLayer::to_snapshot ⇄ unlade_net::state::TlsSnapshot ⇄ from_snapshot
 //! ```
 //!
-//! The stages, in the order in which a connection meets them:
-//! 1. [`config`]: what the server offers (suites, ALPN, tickets), with secrets extraction on;
-//! 2. `capture`: the traffic secrets, which rustls gives to a key log only;
+//! The stages, in the order in which a connection passes them:
+//! 1. [`config`]: the server's configuration (suites, ALPN, tickets), with secrets extraction on;
+//! 2. `capture`: the traffic secrets, which rustls passes only to a key log;
 //! 3. [`handshake`]: the server handshake up to the first application record;
-//! 4. `suite`, `keys`: what is negotiated, and the keys of one direction;
-//! 5. `deframe`, `seal`: one record in, one record out;
+//! 4. `suite`, `keys`: the negotiated parameters, and the keys of one direction;
+//! 5. `deframe`, `seal`: opening one record, sealing one record;
 //! 6. `control`: alerts and post-handshake messages;
-//! 7. [`layer`]: both directions joined, and the snapshot;
+//! 7. [`layer`]: both directions, and the snapshot;
 //! 8. [`client`]: the same layer at the client's end, for tools and tests;
-//! 9. [`psk`]: the handshake of two ends that share a key, for NVMe over TCP.
+//! 9. [`psk`]: the handshake of two ends with a shared key, for NVMe over TCP.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,7 +39,7 @@
 //!         break established;
 //!     }
 //! };
-//! // Elsewhere, from what was shipped over an encrypted channel:
+//! // On another host, from a snapshot that was sent over an encrypted channel:
 //! let mut record = RecordLayer::from_snapshot(&established.record.to_snapshot())?;
 //! let mut out = Vec::new();
 //! record.seal(b"HTTP/1.1 204 No Content\r\n\r\n", &mut out)?;
@@ -50,24 +50,24 @@
 //! ```
 //!
 //! # Rules for the caller
-//! - After [`RecordLayer::process`] says [`Received::output_pending`], take the output and send it.
-//!   [`RecordLayer::seal`] and [`RecordLayer::seal_with`] put it in front by themselves;
+//! - If [`RecordLayer::process`] returns [`Received::output_pending`], take the output and send
+//!   it. [`RecordLayer::seal`] and [`RecordLayer::seal_with`] prepend it themselves;
 //!   [`RecordLayer::seal_in_place`] refuses until it is taken.
-//! - What is appended to an output buffer must reach the transport, in order and whole: each record
-//!   has used a sequence number.
-//! - After an error of the peer's making take the output once more, send it, and close.
-//! - Move a connection where [`RecordLayer::is_movable`] holds, and drop the old layer.
+//! - Bytes appended to an output buffer must reach the transport, in order and completely: each
+//!   record has used a sequence number.
+//! - After an error caused by the peer, take the output once more, send it, and close.
+//! - Move a connection only if [`RecordLayer::is_movable`] returns true, and drop the old layer.
 //!
-//! # What it does not do
-//! - No I/O, no clock, no thread, no kTLS: a caller moves the bytes.
-//! - No handshake with certificates of its own: rustls does that, and this crate never sees a
-//!   certificate's key. External pre-shared keys, which rustls lacks, are in [`psk`].
+//! # Limitations
+//! - No I/O, no clock, no thread, no kTLS: the caller transfers the bytes.
+//! - No handshake with certificates: rustls does that, and this crate never sees a certificate's
+//!   key. External pre-shared keys, which rustls lacks, are in [`psk`].
 //! - No renegotiation (refused with a warning), no post-handshake client authentication, no 0-RTT,
 //!   no compression, no CBC suites, no DTLS, no QUIC.
-//! - No verdict on truncation: a TCP FIN without close_notify is seen by the caller alone, who
-//!   knows whether [`Received::close_notify`] came first.
-//! - No protection against restoring one snapshot twice, which would repeat nonces: whoever moves
-//!   the state must see to it that it has one owner.
+//! - No detection of truncation: only the caller sees a TCP FIN without close_notify, and checks
+//!   [`Received::close_notify`].
+//! - No protection against restoring one snapshot twice, which would repeat nonces: the code that
+//!   moves the state must ensure that it has one owner.
 
 #![forbid(unsafe_code)]
 

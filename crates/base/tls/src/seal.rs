@@ -1,4 +1,4 @@
-//! One record out, and where the plaintext of many lies in one buffer.
+//! Sealing of one record, and the positions of the plaintext of many records in one buffer.
 
 use aws_lc_rs::aead::{Aad, Nonce};
 
@@ -10,11 +10,12 @@ use crate::suite::{EXPLICIT_NONCE_BYTES, Suite, TAG_BYTES};
 /// Most bytes of plaintext in one record (RFC 8446 §5.1).
 pub const PLAINTEXT_BYTES_MAX: usize = 1 << 14;
 
-/// Where the plaintext of the next records goes inside one buffer, so that a file can be read
-/// straight to its place, headers and tags filled in around it, and all of it encrypted there.
+/// The positions of the plaintext of the next records inside one buffer: a file can be read
+/// directly to its place, then headers and tags are added around it, and the whole is encrypted in
+/// place.
 ///
-/// The buffer holds records of 16 KiB of plaintext each, the last one shorter, each with its own
-/// header before it and its tag behind it.
+/// The buffer contains records of 16 KiB of plaintext each, the last one shorter; each has its own
+/// header before the plaintext and its tag after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     prefix_bytes: usize,
@@ -25,7 +26,7 @@ pub struct Layout {
 impl Layout {
     pub(crate) fn new(suite: &Suite, plaintext_bytes: usize) -> Layout {
         let explicit = if suite.explicit_nonce { EXPLICIT_NONCE_BYTES } else { 0 };
-        // TLS 1.3 hides the content type behind the content.
+        // TLS 1.3 appends the content type to the content.
         let inner_type = usize::from(suite.is_13());
         Layout {
             prefix_bytes: HEADER_BYTES + explicit,
@@ -34,24 +35,24 @@ impl Layout {
         }
     }
 
-    /// How much plaintext it is for, bytes.
+    /// The amount of plaintext of the layout, bytes.
     pub fn plaintext_bytes(&self) -> usize {
         self.plaintext_bytes
     }
 
-    /// How long the buffer must be, bytes.
+    /// The required length of the buffer, bytes.
     pub fn sealed_bytes(&self) -> usize {
         self.sealed_bytes_of(self.plaintext_bytes)
     }
 
-    /// The length of the records that hold `plaintext_bytes`, bytes.
+    /// The length of the records that contain `plaintext_bytes`, bytes.
     pub fn sealed_bytes_of(&self, plaintext_bytes: usize) -> usize {
         let records = plaintext_bytes.div_ceil(PLAINTEXT_BYTES_MAX);
         plaintext_bytes + records * self.overhead_bytes()
     }
 
-    /// The places for plaintext inside `buffer`, in order: 16 KiB each, the last one what is left.
-    /// They suit a vectored read. A buffer that is too short yields fewer or shorter places.
+    /// The slots for plaintext inside `buffer`, in order: 16 KiB each, the last one the remainder.
+    /// They suit a vectored read. A buffer that is too short yields fewer or shorter slots.
     pub fn slots<'b>(&self, buffer: &'b mut [u8]) -> impl Iterator<Item = &'b mut [u8]> + use<'b> {
         let used = self.sealed_bytes().min(buffer.len());
         let (prefix, suffix) = (self.prefix_bytes, self.suffix_bytes);
@@ -70,7 +71,7 @@ impl Layout {
     }
 }
 
-/// A record whose header is written, cut into what is to be sealed and the room behind it.
+/// A record whose header is written, split into the part to be sealed and the space after it.
 struct Frame<'r> {
     head: [u8; HEADER_BYTES],
     nonce: [u8; 12],
@@ -78,7 +79,7 @@ struct Frame<'r> {
     tail: &'r mut [u8],
 }
 
-/// Writes the header around the content that `record` has room for.
+/// Writes the header of the content that `record` has space for.
 fn frame<'r>(
     keys: &Keys,
     content_type: u8,
@@ -110,7 +111,7 @@ fn frame<'r>(
     Ok(Frame { head, nonce, content, tail })
 }
 
-/// Seals `frame`: what it contains, or `content` of the same length, which saves a copy.
+/// Seals `frame`: its own content, or `content` of the same length, which saves a copy.
 fn seal_frame(
     keys: &mut Keys,
     content_type: u8,
@@ -141,7 +142,8 @@ fn seal_frame(
     Ok(())
 }
 
-/// Makes of `frame` what a device seals: content and inner type in the clear, and room for the tag.
+/// Prepares `frame` for sealing by a device: content and inner type in the clear, and space for
+/// the tag.
 fn leave(frame: Frame<'_>, content: Option<&[u8]>, inner_type: &[u8]) {
     if let Some(content) = content {
         frame.content.copy_from_slice(content);
@@ -151,7 +153,7 @@ fn leave(frame: Frame<'_>, content: Option<&[u8]>, inner_type: &[u8]) {
     tag.fill(0);
 }
 
-/// Seals the plaintext inside `record`, which has room for header and tag around it.
+/// Seals the plaintext inside `record`, which has space for header and tag around it.
 pub(crate) fn seal_record(
     keys: &mut Keys,
     content_type: u8,
@@ -161,8 +163,8 @@ pub(crate) fn seal_record(
     seal_frame(keys, content_type, frame, None)
 }
 
-/// Makes the next record of application data for a device to seal, but for its content, which is
-/// elsewhere: what is before it, and what is behind it.
+/// Makes the next record of application data for a device to seal, without its content, which is
+/// elsewhere: returns the bytes before it, and those after it.
 pub(crate) fn frame_elsewhere(
     keys: &mut Keys,
     content_bytes: usize,
@@ -195,7 +197,7 @@ pub(crate) fn append_record(
     let sealed = frame(keys, content_type, &mut out[start..])
         .and_then(|frame| seal_frame(keys, content_type, frame, Some(content)));
     if sealed.is_err() {
-        // Nothing but whole records may stay in what is about to be sent.
+        // Only whole records may stay in the output.
         out.truncate(start);
     }
     sealed

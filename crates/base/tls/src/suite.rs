@@ -1,31 +1,31 @@
-//! The cipher suites that can be carried over: three AEADs, two protocol versions.
+//! The supported cipher suites: three AEADs, two protocol versions.
 
 use aws_lc_rs::{aead, hkdf};
 
 use crate::device;
 
-/// TLS 1.2 as it stands in records and snapshots.
+/// TLS 1.2 as encoded in records and snapshots.
 pub(crate) const TLS12: u16 = 0x0303;
-/// TLS 1.3 as it stands in snapshots.
+/// TLS 1.3 as encoded in snapshots.
 pub(crate) const TLS13: u16 = 0x0304;
 /// Length of the tag of every AEAD here.
 pub(crate) const TAG_BYTES: usize = 16;
 /// Length of the explicit nonce of TLS 1.2 AES-GCM (RFC 5288 §3).
 pub(crate) const EXPLICIT_NONCE_BYTES: usize = 8;
 
-/// Records after which an AES-GCM key is to be replaced: below the 2^24.5 of RFC 8446 §5.5 with
-/// room for what is already laid out.
+/// Records after which an AES-GCM key should be replaced: below the 2^24.5 of RFC 8446 §5.5, with
+/// a margin for records that are already laid out.
 const GCM_RECORDS_SOFT: u64 = 1 << 24;
-/// Records after which an AES-GCM key is used no further: 2^24.5 (RFC 8446 §5.5; RFC 9325 §4.4
+/// Records after which an AES-GCM key must not be used: 2^24.5 (RFC 8446 §5.5; RFC 9325 §4.4
 /// recommends the same for TLS 1.2).
 const GCM_RECORDS_MAX: u64 = 23_726_566;
-/// ChaCha20-Poly1305 is bounded by the sequence number only (RFC 8446 §5.5).
+/// ChaCha20-Poly1305 is limited by the sequence number only (RFC 8446 §5.5).
 const CHACHA_RECORDS_SOFT: u64 = 1 << 62;
-/// No sequence number may reach this: it would be near to wrapping (RFC 8446 §5.3).
+/// Exclusive upper limit of sequence numbers: close to wrapping (RFC 8446 §5.3).
 pub(crate) const SEQUENCE_MAX: u64 = u64::MAX - (1 << 16);
 
-/// The AEAD of a suite. Everything that depends on it is said here, for each cipher by name: a
-/// cipher that is added inherits nothing.
+/// The AEAD of a suite. All its properties are defined here, for each cipher by name: a new cipher
+/// inherits nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
     /// AES-128-GCM.
@@ -34,8 +34,8 @@ pub enum Cipher {
     Aes256Gcm,
     /// ChaCha20-Poly1305.
     ChaCha20Poly1305,
-    /// A GCM that no device has. The library lacks ARIA, and AES stands in for it: tests ask what
-    /// the table says of a suite, not for its ciphertext.
+    /// A GCM cipher that no device supports. The library lacks ARIA, and AES replaces it: tests
+    /// check the table's entries for a suite, not its ciphertext.
     #[cfg(test)]
     Aria128Gcm,
 }
@@ -57,7 +57,7 @@ impl Cipher {
         self.algorithm().key_len()
     }
 
-    /// The device's name for it, where a device can seal and open with it.
+    /// The device's name for the cipher, if devices support it.
     pub const fn device(self) -> Option<device::Cipher> {
         match self {
             Cipher::Aes128Gcm => Some(device::Cipher::Aes128Gcm),
@@ -68,7 +68,7 @@ impl Cipher {
         }
     }
 
-    /// With TLS 1.2 half of the nonce is sent with each record.
+    /// Returns true if TLS 1.2 sends a part of the nonce with each record.
     const fn explicit_nonce(self) -> bool {
         match self {
             Cipher::Aes128Gcm | Cipher::Aes256Gcm => true,
@@ -89,7 +89,7 @@ impl Cipher {
     }
 }
 
-/// What is to be known of a cipher suite to protect records with it.
+/// The properties of a cipher suite that are needed to protect records.
 pub(crate) struct Suite {
     /// 0x0303 or 0x0304.
     pub version: u16,
@@ -103,7 +103,7 @@ pub(crate) struct Suite {
     pub hkdf: hkdf::Algorithm,
     /// Length of a traffic secret; 0 for TLS 1.2.
     pub secret_bytes: usize,
-    /// A nonce half is sent with each record (TLS 1.2 AES-GCM).
+    /// True if each record contains its explicit nonce (TLS 1.2 AES-GCM).
     pub explicit_nonce: bool,
     /// Records after which the sender should change keys (TLS 1.3) or close (TLS 1.2).
     pub records_soft: u64,
@@ -112,7 +112,7 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// The suite with this version and number, where it is one of ours.
+    /// The suite with this version and number, if it is supported.
     pub(crate) fn find(version: u16, number: u16) -> Option<&'static Suite> {
         SUITES.iter().find(|suite| suite.version == version && suite.number == number)
     }
@@ -122,7 +122,7 @@ impl Suite {
         &SUITES[0]
     }
 
-    /// True for TLS 1.3.
+    /// Returns true for TLS 1.3.
     pub(crate) fn is_13(&self) -> bool {
         self.version == TLS13
     }

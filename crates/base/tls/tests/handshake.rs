@@ -10,7 +10,7 @@ use rustls::pki_types::ServerName;
 use unlade_tls::{Fault, Handshake, HandshakeError, Progress};
 
 #[test]
-fn any_split_of_the_clients_bytes_will_do() {
+fn any_split_of_the_clients_bytes_works() {
     for suite in suites() {
         for step in [1, 2, 3, 5, 7, 100, usize::MAX] {
             let identity = identity_for(suite);
@@ -54,7 +54,7 @@ fn a_long_early_request_passes() {
     let suite = suites()[0];
     let identity = identity_for(suite);
     let mut client = client_of(client_config(identity, &[suite]));
-    // More than the limit on the handshake itself, to which it does not count.
+    // More than the limit on the handshake itself, which does not include it.
     let early = pattern(200_000, 1);
     let done = handshake(server_config(identity, &[]), &mut client, usize::MAX, &early).unwrap();
     assert_eq!(done.plaintext, early);
@@ -82,7 +82,7 @@ fn a_session_is_resumed_and_carried_on() {
     }
 }
 
-/// Handshakes that go on by turns on one thread: each must get its own secrets.
+/// Handshakes that alternate on one thread: each must get its own secrets.
 #[test]
 fn interleaved_handshakes_do_not_mix() {
     let identity = ecdsa();
@@ -125,13 +125,13 @@ fn fail(server: Arc<rustls::ServerConfig>, input: &[u8]) -> (HandshakeError, Vec
     let mut handshake = Handshake::new(server).unwrap();
     let mut out = Vec::new();
     let error = handshake.advance(input, &mut out).expect_err("must fail");
-    // And it stays over.
+    // Further calls fail too.
     assert!(matches!(handshake.advance(input, &mut Vec::new()), Err(HandshakeError::Over)));
     (error, out)
 }
 
 #[test]
-fn what_is_not_tls_is_told_apart() {
+fn other_protocols_are_recognised() {
     let server = server_config(ecdsa(), &[]);
     for (input, is_http) in [
         (&b"GET / HTTP/1.1\r\n\r\n"[..], true),
@@ -153,7 +153,7 @@ fn what_is_not_tls_is_told_apart() {
 fn an_endless_handshake_is_refused() {
     let server = server_config(ecdsa(), &[]);
     let mut handshake = Handshake::new(server).unwrap();
-    // A ClientHello of 16 MiB, announced and begun.
+    // A ClientHello that announces 16 MiB, and its first bytes.
     let mut fed = 0;
     let mut message = vec![1, 0xff, 0xff, 0xff];
     message.resize(1000, 0);
@@ -179,7 +179,7 @@ fn an_endless_handshake_is_refused() {
 fn an_endless_row_of_small_messages_is_refused() {
     let server = server_config(ecdsa(), &[]);
     let mut handshake = Handshake::new(server).unwrap();
-    // One byte of a ClientHello in each record, so that nothing is ever wrong with it.
+    // One byte of a ClientHello in each record: every prefix is valid.
     let mut message = vec![1, 0, 0xff, 0xfb];
     message.resize(0xffff, 0);
     let refused = message
@@ -198,7 +198,7 @@ fn nothing_in_common_is_answered_with_an_alert() {
     let hello = client_output(&mut client);
     let (error, out) = fail(server_config(identity, &[b"http/1.1"]), &hello);
     assert_eq!((error.fault(), error.reason()), (Fault::Peer, "no_application_protocol"));
-    // Encrypted already, so the client is asked.
+    // The alert is encrypted, so the client decrypts it.
     client.read_tls(&mut &out[..]).unwrap();
     let alert = rustls::AlertDescription::NoApplicationProtocol;
     assert_eq!(client.process_new_packets().err(), Some(rustls::Error::AlertReceived(alert)));
@@ -211,11 +211,11 @@ fn nothing_in_common_is_answered_with_an_alert() {
 }
 
 #[test]
-fn a_client_that_gives_up_is_told_apart() {
+fn a_client_that_aborts_is_recognised() {
     let server = server_config(ecdsa(), &[]);
     let (error, _) = fail(server.clone(), &[21, 3, 1, 0, 2, 2, 40]);
     assert_eq!((error.fault(), error.reason()), (Fault::Peer, "alert_received"));
-    // One that does not trust the certificate.
+    // A client that does not trust the certificate.
     let mut client = client_of(client_config(rsa(), &[suites()[0]]));
     let mut handshake = Handshake::new(server).unwrap();
     let mut out = Vec::new();
@@ -294,7 +294,7 @@ fn hostile_first_flights_never_panic() {
     });
 }
 
-/// What an attacker between the two can do to the client's last flight.
+/// Changes that an attacker on the path can make to the client's last flight.
 #[test]
 fn a_changed_last_flight_is_refused() {
     for suite in suites() {
@@ -314,7 +314,7 @@ fn a_changed_last_flight_is_refused() {
             if at >= flight.len() {
                 continue;
             }
-            // ChangeCipherSpec of TLS 1.3 is for middleboxes and means nothing.
+            // ChangeCipherSpec of TLS 1.3 is for middleboxes and has no effect.
             let meaningless = suite.tls13().is_some() && at < 6;
             flight[at] ^= 0x15;
             let ended = handshake.advance(&flight, &mut Vec::new());

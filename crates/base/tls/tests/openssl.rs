@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use common::*;
 use unlade_tls::{Handshake, Progress, RecordLayer};
 
-/// Longest wait for the other process.
+/// Time limit for the other process.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Says why, where OpenSSL is not there.
+/// Returns true if OpenSSL is installed; otherwise prints why the test is skipped.
 fn openssl_is_here() -> bool {
     match Command::new("openssl").arg("version").output() {
         Ok(output) if output.status.success() => true,
@@ -28,7 +28,7 @@ fn openssl_is_here() -> bool {
     }
 }
 
-/// A running `openssl s_client`, ended with the test.
+/// A running `openssl s_client`; it is ended with the test.
 struct SClient {
     child: Child,
     input: ChildStdin,
@@ -48,8 +48,9 @@ impl SClient {
         SClient { child, input }
     }
 
-    /// Without -quiet, a line of one command letter is a command: K and k are KeyUpdates, Q ends.
-    /// One write: what follows a command in the same read is dropped, in another one it is sent.
+    /// Sends a line. Without -quiet, a line of one command letter is a command: K and k are
+    /// KeyUpdates, Q ends. One write, because s_client drops bytes after a command in the same
+    /// read, and sends those in another one.
     fn line(&mut self, line: &str) {
         self.input.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
@@ -87,7 +88,7 @@ impl Server {
         }
     }
 
-    /// Reads once and sends what is owed; false at close_notify.
+    /// Reads once and sends the pending output; returns false at close_notify.
     fn read(&mut self) -> bool {
         let mut buffer = vec![0; 4096];
         let count = self.tcp.read(&mut buffer).unwrap();
@@ -117,7 +118,7 @@ impl Server {
     }
 }
 
-/// Waits for the other process, but not for ever: it may have failed to start.
+/// Waits for the other process, with a time limit: it may have failed to start.
 fn accept(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).unwrap();
     let deadline = Instant::now() + PATIENCE;
@@ -163,11 +164,11 @@ fn s_client_changes_keys_while_the_connection_moves() {
             };
             let before = generation(&server);
             client.line(command);
-            // The command is taken before the next line is read.
+            // The command is processed before the next line is read.
             while generation(&server).0 == before.0 {
                 assert!(server.read());
             }
-            // K asks for our key to change as well.
+            // K requests a change of the server's key as well.
             assert_eq!(generation(&server).1 != before.1, command == "K", "{suite} {command}");
             client.line(&format!("round {round}"));
             assert_eq!(server.line(), format!("round {round}\n"));
@@ -177,7 +178,7 @@ fn s_client_changes_keys_while_the_connection_moves() {
         while server.read() {}
         let mut out = Vec::new();
         server.record.close_notify(&mut out);
-        // The client may be gone already.
+        // The client may have ended already.
         let _ = server.tcp.write_all(&out);
     }
 }
@@ -217,7 +218,7 @@ fn s_client_is_refused_a_renegotiation() {
     client.line("hello");
     assert_eq!(server.line(), "hello\n");
     client.line("R");
-    // The warning is sent; OpenSSL then gives the connection up, with an alert or without.
+    // The warning is sent; OpenSSL then aborts the connection, with or without an alert.
     let mut buffer = vec![0; 4096];
     loop {
         let count = match server.tcp.read(&mut buffer) {

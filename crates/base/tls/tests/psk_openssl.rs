@@ -1,6 +1,6 @@
-//! Pre-shared keys with OpenSSL's own client and server at the other end, over loopback.
+//! Pre-shared keys with OpenSSL's own client and server as the peer, over loopback.
 //!
-//! OpenSSL's tools use a key with SHA-256 only, so SHA-384 is tested between our own ends.
+//! OpenSSL's tools use a key with SHA-256 only; SHA-384 is tested between two of our own ends.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -83,7 +83,7 @@ impl Link {
             if let Some(end) = self.plaintext.iter().position(|&byte| byte == b'\n') {
                 return String::from_utf8(self.plaintext.drain(..=end).collect()).unwrap();
             }
-            // What came with the handshake is looked at before the socket is.
+            // Bytes that came with the handshake are processed before the socket is read.
             self.record.process(&mut self.plaintext).unwrap();
             if !self.plaintext.contains(&b'\n') {
                 self.pump();
@@ -91,7 +91,7 @@ impl Link {
         }
     }
 
-    /// Reads once, and answers what is to be answered.
+    /// Reads once, and sends the pending output.
     fn pump(&mut self) {
         let mut buffer = [0; 4096];
         let count = self.tcp.read(&mut buffer).unwrap();
@@ -142,7 +142,7 @@ fn connect(port: u16, key: [u8; 32]) -> Result<Link, PskError> {
     }
 }
 
-/// An s_server on a port of the kernel's, and the port.
+/// An s_server on a port that the kernel chooses; returns it with the port.
 fn s_server(arguments: &[&str]) -> (Tool, u16) {
     let mut all = vec!["-accept", "127.0.0.1:0", "-nocert"];
     all.extend_from_slice(arguments);
@@ -154,7 +154,7 @@ fn s_server(arguments: &[&str]) -> (Tool, u16) {
             break address.rsplit(':').next().unwrap().parse().unwrap();
         }
     };
-    // The rest of its words must not block it.
+    // The rest of its output must not block it.
     std::thread::spawn(move || lines.for_each(drop));
     (tool, port)
 }
@@ -164,7 +164,7 @@ fn s_client_with_the_key_is_served() {
     if !openssl_is_here() {
         return;
     }
-    // The second one sends a share of a group that we lack, and is asked for another.
+    // The second client sends a share of an unsupported group, and receives a HelloRetryRequest.
     for groups in ["X25519", "P-521:P-384", "P-256"] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -172,7 +172,7 @@ fn s_client_with_the_key_is_served() {
         let mut link = accept(&listener, KEY).unwrap();
         client.say("hello from s_client\n");
         assert_eq!(link.line(), "hello from s_client\n");
-        // K: a KeyUpdate of its own that asks for one of ours.
+        // K: a KeyUpdate that requests one from the peer.
         client.say("K\n");
         link.pump();
         client.say("still here\n");
@@ -194,7 +194,7 @@ fn s_server_with_the_key_is_a_server() {
     if !openssl_is_here() {
         return;
     }
-    // -rev answers each line reversed; with P-256 alone it asks for another share.
+    // -rev answers each line reversed; with P-256 alone it requests another share.
     for groups in ["X25519", "P-256"] {
         let (_server, port) = s_server(&["-rev", "-groups", groups]);
         let mut link = connect(port, KEY).unwrap();

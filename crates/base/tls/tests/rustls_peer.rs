@@ -6,7 +6,7 @@ use common::*;
 use rustls::ClientConnection;
 use unlade_tls::{Established, RecordLayer};
 
-/// Sends both ways and compares.
+/// Sends in both directions and compares.
 fn exchange(server: &mut RecordLayer, client: &mut ClientConnection, bytes: usize, seed: u8) {
     let (request, response) = (pattern(bytes, seed), pattern(bytes * 2 + 1, !seed));
     let sealed = client_seal(client, &request);
@@ -45,7 +45,7 @@ fn a_record_in_parts_survives_a_move_after_every_byte() {
 }
 
 #[test]
-fn what_comes_with_the_snapshot_is_opened_by_the_next_owner() {
+fn ciphertext_of_the_snapshot_is_opened_by_the_next_owner() {
     let (mut server, mut client) = connect(suites()[0]);
     server.receive_spare().extend(client_seal(&mut client, b"one"));
     server.receive_spare().extend(client_seal(&mut client, b"two"));
@@ -56,7 +56,7 @@ fn what_comes_with_the_snapshot_is_opened_by_the_next_owner() {
     assert_eq!(server.incoming_bytes(), 0);
 }
 
-/// The client's KeyUpdate (rustls always asks for one in return).
+/// The client's KeyUpdate (rustls always requests one in return).
 fn client_key_update(client: &mut ClientConnection) -> Vec<u8> {
     client.refresh_traffic_keys().unwrap();
     client_output(client)
@@ -83,7 +83,7 @@ fn key_updates_of_the_client_are_followed_and_answered() {
 }
 
 #[test]
-fn an_answer_that_nobody_took_goes_out_before_the_data() {
+fn a_pending_answer_is_sent_before_the_data() {
     let (mut server, mut client) = connect(suites()[0]);
     let mut bytes = client_key_update(&mut client);
     bytes.extend(client_key_update(&mut client));
@@ -146,7 +146,7 @@ fn a_key_update_with_the_end_of_the_handshake_is_left_to_the_record_layer() {
     };
     let Established { mut record, plaintext, .. } = *done;
     assert_eq!(plaintext, b"request");
-    // The answer is behind the ticket in the handshake's last flight.
+    // The answer follows the ticket in the handshake's last flight.
     assert!(!record.output_pending());
     client_input(&mut client, &out);
     exchange(&mut record, &mut client, 50, 9);
@@ -161,7 +161,7 @@ fn close_notify_passes_both_ways() {
         let mut plaintext = Vec::new();
         assert!(server.receive(&bytes, &mut plaintext).unwrap().close_notify);
         assert!(!server.is_movable());
-        // What follows is ignored, and the state stays.
+        // Later bytes are ignored, and the state stays.
         assert!(server.receive(b"nonsense", &mut plaintext).unwrap().close_notify);
         assert!(plaintext.is_empty());
         // The other direction is still open.
@@ -192,7 +192,7 @@ fn records_sealed_in_place_are_those_of_the_peer() {
                 slot.copy_from_slice(head);
                 rest = tail;
             }
-            // Also where the file turns out to be shorter than it was.
+            // Also if the file is shorter than it was.
             let filled = bytes - bytes / 3;
             let sealed = server.seal_in_place(&mut buffer, &layout, filled).unwrap();
             assert_eq!(client_input(&mut client, &buffer[..sealed]), plaintext[..filled]);

@@ -175,7 +175,7 @@ impl Agent {
 
     /// Serves the channels that come in, and the clock, until the task is dropped.
     pub async fn run(self: Rc<Agent>, mut inbox: mpsc::Receiver<Greeted>) {
-        let mut tick = unlade_runtime::beat::every(unlade_runtime::beat::BEAT);
+        let mut tick = unlade_runtime::ticker::every(unlade_runtime::ticker::TICK);
         loop {
             tokio::select! {
                 greeted = inbox.recv() => match greeted {

@@ -19,7 +19,7 @@ use unlade_handoff_protocol::frame::{
 };
 use unlade_handoff_protocol::snapshot::{EncodedSnapshot, Snapshot};
 use unlade_http::RequestHead;
-use unlade_metrics::{Event, Gauge, Held, Meter, Trigger};
+use unlade_metrics::{Event, Gauge, GaugeGuard, Meter, Trigger};
 use unlade_migration::late::late_frames;
 use unlade_migration::scope::ScopeFilter;
 use unlade_net::packet::{Direction, Segment};
@@ -167,7 +167,7 @@ pub struct Lease {
     in_scope: Cell<bool>,
     ended: bool,
     /// Counts it among the connections that this server owns.
-    _owned: Held,
+    _owned: GaugeGuard,
 }
 
 /// What became of an attempt to freeze a connection.
@@ -208,7 +208,7 @@ impl Lease {
             again: None,
             in_scope: Cell::new(true),
             ended: false,
-            _owned: Held::new(meter, Gauge::AdoptedConnections),
+            _owned: GaugeGuard::new(meter, Gauge::AdoptedConnections),
         }
     }
 

@@ -377,7 +377,7 @@ async fn accept_tls(listener: Option<&Listener>, context: &Rc<Context>, places: 
 
 /// Takes over reloads, and closes objects nobody asks for.
 async fn tend(context: &Rc<Context>, watch: &mut Watch<BackendConfig>, places: &Places) {
-    let mut expire = unlade_runtime::beat::every(EXPIRE_EVERY);
+    let mut expire = unlade_runtime::ticker::every(EXPIRE_EVERY);
     loop {
         tokio::select! {
             config = watch.reloaded() => {

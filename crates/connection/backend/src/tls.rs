@@ -120,9 +120,9 @@ pub(crate) async fn offload(
 fn reason(refused: Refused) -> OffloadRefusal {
     match refused {
         Refused::Unknown => OffloadRefusal::Unknown,
-        Refused::Twice => OffloadRefusal::Twice,
+        Refused::Duplicate => OffloadRefusal::Duplicate,
         Refused::Gone => OffloadRefusal::Gone,
-        Refused::Unsuited => OffloadRefusal::Unsuited,
+        Refused::Unsupported => OffloadRefusal::Unsupported,
         Refused::Unbound => OffloadRefusal::Unbound,
     }
 }

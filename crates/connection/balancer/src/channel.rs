@@ -252,7 +252,7 @@ impl Flows {
 
     /// Waits until no connection is at a server that is in no pool any more.
     async fn emptied(&self, remote: &Remote) {
-        let mut tick = unlade_runtime::beat::every(unlade_runtime::beat::BEAT);
+        let mut tick = unlade_runtime::ticker::every(unlade_runtime::ticker::TICK);
         while self.involve(remote.id) {
             tick.tick().await;
         }

@@ -194,7 +194,7 @@ impl Connection {
             let start = Instant::now();
             state.learn_pace(&stream, start);
             if state.in_doubt && !head.method().is_idempotent() {
-                state.worker.meter.add(Event::RequestInDoubt);
+                state.worker.meter.add(Event::RequestAmbiguous);
                 state.refuse(&mut stream, &head, IN_DOUBT, &timeouts).await;
                 break;
             }
@@ -221,7 +221,7 @@ impl Connection {
                         worker.fallbacks.report(&worker.meter, &why, &place);
                         state.in_doubt = in_doubt;
                         if in_doubt && !head.method().is_idempotent() {
-                            worker.meter.add(Event::RequestInDoubt);
+                            worker.meter.add(Event::RequestAmbiguous);
                             state.refuse(&mut stream, &head, IN_DOUBT, &timeouts).await;
                             break;
                         }

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, oneshot};
 use unlade_channel::channel::Outbox;
 use unlade_handoff_protocol::frame::{ClientBytes, CloseReason, ConnectionId, Epoch, ReturnReason};
 use unlade_handoff_protocol::snapshot::EncodedSnapshot;
-use unlade_metrics::{Event, Fallback, Gauge, Held, Meter, Mode, Stage, Trigger};
+use unlade_metrics::{Event, Fallback, Gauge, GaugeGuard, Meter, Mode, Stage, Trigger};
 use unlade_migration::giver::{Action, Choice, Giver, Setback, Timing};
 use unlade_migration::{Millis, ServerId};
 use unlade_net::SeqNumber;
@@ -100,7 +100,7 @@ pub(crate) enum Outcome {
 /// A connection that is away or on its way.
 pub(crate) struct Flow {
     /// Counts it in the gauge that fits its state.
-    pub gauge: Held,
+    pub gauge: GaugeGuard,
     pub giver: Giver,
     pub slot: Slot,
     /// As long as it has no socket here.

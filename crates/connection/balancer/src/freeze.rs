@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use unlade_handoff_protocol::snapshot::{EncodedSnapshot, Snapshot};
-use unlade_metrics::{Event, Fallback, Gauge, Held, Stage};
+use unlade_metrics::{Event, Fallback, Gauge, GaugeGuard, Stage};
 use unlade_migration::giver::Giver;
 use unlade_migration::late::late_frames;
 use unlade_net::FlowKey;
@@ -112,7 +112,7 @@ impl Flows {
         let Frozen { parts, tcp, snapshot } = frozen;
         slot.know(&Belief::of(&tcp), tcp.send_end());
         let flow = Flow {
-            gauge: Held::new(Arc::clone(&self.meter), Gauge::MigrationsInFlight),
+            gauge: GaugeGuard::new(Arc::clone(&self.meter), Gauge::MigrationsInFlight),
             giver,
             slot,
             _noted: noted,

@@ -63,7 +63,7 @@ impl Mover {
         worker.offload.install(Rc::clone(&mover) as Rc<dyn HandOver>);
         let flows = Rc::clone(&mover.flows);
         tokio::task::spawn_local(async move {
-            let mut tick = unlade_runtime::beat::every(unlade_runtime::beat::BEAT);
+            let mut tick = unlade_runtime::ticker::every(unlade_runtime::ticker::TICK);
             loop {
                 tick.tick().await;
                 flows.tick();

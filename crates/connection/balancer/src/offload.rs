@@ -559,7 +559,7 @@ mod tests {
             for other in ["POST", "PATCH"] {
                 assert!(ask(other).await.starts_with("HTTP/1.1 502 "), "{other}");
             }
-            assert_eq!(worker.meter.value(unlade_metrics::Event::RequestInDoubt), 2);
+            assert_eq!(worker.meter.value(unlade_metrics::Event::RequestAmbiguous), 2);
         });
     }
 }

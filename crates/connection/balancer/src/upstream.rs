@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
-use unlade_metrics::{Event, Gauge, Held, Meter, Stage};
+use unlade_metrics::{Event, Gauge, GaugeGuard, Meter, Stage};
 
 use crate::config::UpstreamConfig;
 
@@ -27,7 +27,7 @@ pub(crate) struct Upstream {
     /// It has answered a request before.
     pub reused: bool,
     /// Counts it among those that carry a request, until it is idle or closed.
-    _busy: Held,
+    _busy: GaugeGuard,
 }
 
 impl Upstream {
@@ -101,8 +101,8 @@ impl Upstreams {
         None
     }
 
-    fn busy(&self) -> Held {
-        Held::new(Arc::clone(&self.meter), Gauge::UpstreamBusy)
+    fn busy(&self) -> GaugeGuard {
+        GaugeGuard::new(Arc::clone(&self.meter), Gauge::UpstreamBusy)
     }
 
     /// Keeps a connection whose last response has been read to its end.

@@ -189,7 +189,7 @@ pub(crate) async fn run(worker: Rc<Worker>, mut watch: Watch<Plan>, listeners: V
     if is_first {
         checks.start(&worker);
     }
-    let mut sweep = unlade_runtime::beat::every(SWEEP_INTERVAL);
+    let mut sweep = unlade_runtime::ticker::every(SWEEP_INTERVAL);
     let mut phases = watch.clone();
     let mut draining = std::pin::pin!(phases.reached(Phase::Draining));
     loop {

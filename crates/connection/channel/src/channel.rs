@@ -26,7 +26,7 @@ use unlade_handoff_protocol::frame::{Deframer, Frame};
 use zeroize::Zeroize;
 
 use crate::role::PeerIdentity;
-use unlade_runtime::beat;
+use unlade_runtime::ticker;
 
 /// Longest wait for TCP and TLS to be established.
 pub const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(3);
@@ -392,7 +392,7 @@ impl Channel {
     ) -> ChannelError {
         let mut heard = Instant::now();
         let mut asked = false;
-        let quiet = tokio::time::sleep_until(beat::after(QUIET_MAX));
+        let quiet = tokio::time::sleep_until(ticker::after(QUIET_MAX));
         tokio::pin!(quiet);
         loop {
             if let Err(error) = self.deliver(outbox, late, &mut handle) {
@@ -438,7 +438,7 @@ impl Channel {
                     }
                     // From when the peer was heard last, so that it is asked in time.
                     let rest = QUIET_MAX.saturating_sub(heard.elapsed());
-                    quiet.as_mut().reset(beat::after(if rest.is_zero() { QUIET_MAX } else { rest }));
+                    quiet.as_mut().reset(ticker::after(if rest.is_zero() { QUIET_MAX } else { rest }));
                 }
             }
         }

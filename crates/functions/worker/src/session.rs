@@ -162,7 +162,7 @@ impl Session {
             }
         };
         if matches!(end, End::Nonsense(_) | End::Channel(ChannelError::Frame(_))) {
-            self.tenant.meter.add(Event::HostioNonsense);
+            self.tenant.meter.add(Event::HostioProtocolViolation);
             tracing::warn!(instance = self.instance, %end, "the guest broke the protocol");
         }
         let reason = end.to_string();

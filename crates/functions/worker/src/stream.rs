@@ -379,7 +379,7 @@ impl Caller {
         wait: Duration,
         retries: u32,
     ) {
-        self.tenant.meter.add(Event::HostioAgain);
+        self.tenant.meter.add(Event::HostioBodyRepeated);
         self.tenant.meter.add(Event::HostioCall(CallEnd::Refused));
         let (status, text) = match failed {
             Failed::Service { error, head } => {

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::super::*;
 
-/// Feeds `body` in pieces cut at `cuts`; returns the data, and the bytes taken with whether the
-/// body has ended, or the error.
+/// Feeds `body` in chunks split at `cuts`; returns the data, and either the consumed bytes with a
+/// flag that the body has ended, or the error.
 fn scan(body: &[u8], cuts: &[usize]) -> (Vec<u8>, Result<(usize, bool), HeadError>) {
     let mut scanner = ChunkedScanner::new();
     let mut data = Vec::new();
@@ -33,7 +33,7 @@ fn whole(body: &[u8]) -> (Vec<u8>, Result<(usize, bool), HeadError>) {
 }
 
 #[test]
-fn a_body_is_understood() {
+fn a_body_is_parsed() {
     let body = b"4\r\nWiki\r\n006;a=\"b;c\"\r\npedia \r\nE\r\nin \r\n\r\nchunks.\r\n0\r\n\r\nGET";
     let (data, result) = whole(body);
     assert_eq!(data, b"Wikipedia in \r\n\r\nchunks.");
@@ -41,13 +41,13 @@ fn a_body_is_understood() {
 }
 
 #[test]
-fn trailers_are_passed_over() {
+fn trailers_are_skipped() {
     let body = b"0;last\r\nX-Sum: 1 2\r\nX-Empty:\r\n\r\n";
     assert_eq!(whole(body), (Vec::new(), Ok((body.len(), true))));
 }
 
 #[test]
-fn data_can_be_moved_past_the_scanner() {
+fn data_can_bypass_the_scanner() {
     let mut scanner = ChunkedScanner::new();
     assert_eq!(scanner.data_bytes_due(), 0);
     scanner.advance(b"100000\r\nxx").unwrap();
@@ -70,7 +70,7 @@ fn the_largest_size_is_64_bits() {
     assert_eq!(whole(b"00000000000000005\r\n").1, Err(HeadError::BadChunkSize));
 }
 
-/// `name: "bytes of a body" => the error;` as a test each.
+/// One test for each `name: "bytes of a body" => the error;`.
 macro_rules! refused {
     ($($name:ident: $body:literal => $error:ident;)*) => {$(
         #[test]

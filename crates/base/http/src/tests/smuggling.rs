@@ -1,9 +1,9 @@
-//! One test for each known way to make two parties disagree about where a request ends, to whom
-//! it goes or what it says.
+//! One test for each known way to make two parties disagree about the end of a request, its
+//! destination or its content.
 
 use super::{HeadError, Method, request, response};
 
-/// `name: "bytes of a request" => the error;` as a test each.
+/// One test for each `name: "bytes of a request" => the error;`.
 macro_rules! refused {
     ($($name:ident: $text:literal => $error:ident $status:literal;)*) => {$(
         #[test]
@@ -232,7 +232,8 @@ refused! {
         b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close keep-alive\r\n\r\n" => BadConnection 400;
 }
 
-/// The same for responses: a server, or who speaks through it, may not desynchronise either.
+/// The same for responses: a server, or an attacker that controls its output, must not
+/// desynchronise the connection either.
 macro_rules! refused_response {
     ($($name:ident: $text:literal => $error:ident;)*) => {$(
         #[test]

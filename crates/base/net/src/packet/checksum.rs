@@ -4,19 +4,18 @@ use std::net::IpAddr;
 
 use super::PROTOCOL_TCP;
 
-/// The checksum of `bytes` that ends in the complement: 0 where `bytes` contain a right one.
+/// The complemented Internet checksum of `bytes`: 0 if `bytes` contain a correct checksum.
 pub fn checksum(bytes: &[u8]) -> u16 {
     fold(sum(bytes))
 }
 
 /// The checksum of a TCP segment under the pseudo-header of its addresses (RFC 9293 §3.1, RFC 8200
-/// §8.1): 0 where the segment contains a right one.
+/// §8.1): 0 if the segment contains a correct checksum.
 pub fn transport_checksum(source: IpAddr, destination: IpAddr, segment: &[u8]) -> u16 {
     transport_checksum_parts(source, destination, segment, &[])
 }
 
-/// The same for a segment that lies in two parts, of which the first has an even length: its header
-/// and its payload.
+/// The same for a segment in two parts, header and payload; the first part has an even length.
 pub fn transport_checksum_parts(
     source: IpAddr,
     destination: IpAddr,
@@ -28,7 +27,8 @@ pub fn transport_checksum_parts(
     fold(pseudo_header_words(source, destination) + bytes + sum(header) + sum(payload))
 }
 
-/// What the pseudo-header adds to the sum of a TCP segment's words, but for the segment's length.
+/// The pseudo-header's contribution to the sum of a TCP segment's words, without the segment's
+/// length.
 pub fn pseudo_header_words(source: IpAddr, destination: IpAddr) -> u64 {
     let address = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => sum(&ip.octets()),
@@ -42,21 +42,21 @@ pub fn words(bytes: &[u8]) -> u64 {
     sum(bytes)
 }
 
-/// The checksum where the words of a buffer, or of several, have this sum.
+/// The checksum for a sum of words, of one buffer or several.
 pub fn checksum_of(words: u64) -> u16 {
     fold(words)
 }
 
-/// Bytes that are summed at once.
+/// Bytes that are summed per iteration.
 const BLOCK_BYTES: usize = 64;
 
-/// Sum of 16-bit words; 64 bits hold that of any buffer.
+/// Sum of 16-bit words; 64 bits suffice for any buffer.
 ///
-/// The sum is the same in either byte order, but for the order of its own bytes (RFC 1071 §2), and
-/// wide words may be added as they lie in memory: their carries are folded in the end.
+/// The sum is the same in either byte order, except for the order of its own bytes (RFC 1071 §2).
+/// Wide words are added in memory order; their carries are folded at the end.
 fn sum(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
-    // Headers have hardly any, and are not to pay for the lanes.
+    // Headers have at most a few blocks; the lanes would cost more than they save.
     let mut sum = if blocks.is_empty() { 0 } else { sum_blocks(blocks) };
     let (words, odd) = rest.as_chunks::<2>();
     sum += words.iter().map(|word| u64::from(u16::from_ne_bytes(*word))).sum::<u64>();

@@ -1,4 +1,4 @@
-//! Which flow a frame belongs to, and what it carries.
+//! Classification of a frame: its flow, and its content.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{FlowKey, SeqNumber};
 
-/// A TCP segment as its receiver sees it.
+/// A TCP segment from its receiver's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Classified {
     /// The flow; the sender of this segment is the client.
@@ -17,26 +17,26 @@ pub struct Classified {
     pub flags: TcpFlags,
     /// Sequence number.
     pub seq: SeqNumber,
-    /// Acknowledgement number; counts where ACK is set.
+    /// Acknowledgement number; valid if ACK is set.
     pub ack: SeqNumber,
     /// Window, unscaled.
     pub window: u16,
-    /// Where the payload starts, from the start of what was classified.
+    /// Offset of the payload from the start of the classified bytes.
     pub payload_at: usize,
     /// Bytes of the payload.
     pub payload_bytes: usize,
 }
 
 impl Classified {
-    /// Bytes of sequence space that the segment takes: its payload, SYN and FIN.
+    /// Bytes of sequence space that the segment occupies: its payload, SYN and FIN.
     pub fn sequence_bytes(&self) -> u32 {
         let counts = |flag| u32::from(self.flags.contains(flag));
         self.payload_bytes as u32 + counts(TcpFlags::SYN) + counts(TcpFlags::FIN)
     }
 }
 
-/// Understands an Ethernet frame that carries a TCP segment; `None` for any other, fragments
-/// included.
+/// Parses an Ethernet frame that contains a TCP segment; returns `None` for any other frame,
+/// fragments included.
 pub fn classify(frame: &[u8]) -> Option<Classified> {
     let ethernet = EthernetView::new(frame).ok()?;
     match (ethernet.ether_type(), ethernet.payload().first()? >> 4) {
@@ -48,7 +48,7 @@ pub fn classify(frame: &[u8]) -> Option<Classified> {
     Some(found)
 }
 
-/// Understands an IP packet that carries a TCP segment; `None` for any other, fragments included.
+/// Parses an IP packet that contains a TCP segment; `None` for any other, fragments included.
 pub fn classify_ip(packet: &[u8]) -> Option<Classified> {
     match packet.first()? >> 4 {
         4 => {

@@ -8,21 +8,21 @@ pub const ETHER_TYPE_IPV4: u16 = 0x0800;
 pub const ETHER_TYPE_IPV6: u16 = 0x86dd;
 /// EtherTypes of VLAN tags: 802.1Q, 802.1ad.
 const ETHER_TYPES_VLAN: [u16; 2] = [0x8100, 0x88a8];
-/// Most VLAN tags that are looked behind.
+/// Most VLAN tags that are skipped.
 pub const VLAN_TAGS_MAX: usize = 2;
 /// Two addresses.
 const ADDRESSES_BYTES: usize = 12;
 
-/// Bytes that hold an Ethernet header.
+/// A buffer that contains an Ethernet header.
 #[derive(Clone, Copy, Debug)]
 pub struct EthernetView<T: AsRef<[u8]>> {
     buffer: T,
-    /// Where the EtherType of the payload is.
+    /// Offset of the payload's EtherType.
     type_at: usize,
 }
 
 impl<T: AsRef<[u8]>> EthernetView<T> {
-    /// Checks that `buffer` holds a header.
+    /// Checks that `buffer` contains a header.
     ///
     /// # Errors
     /// It ends inside the header, or has more tags than [`VLAN_TAGS_MAX`].
@@ -56,7 +56,7 @@ impl<T: AsRef<[u8]>> EthernetView<T> {
         (self.type_at > ADDRESSES_BYTES).then(|| be16(self.buffer.as_ref(), ADDRESSES_BYTES + 2))
     }
 
-    /// What the payload is.
+    /// EtherType of the payload.
     pub fn ether_type(&self) -> u16 {
         be16(self.buffer.as_ref(), self.type_at)
     }
@@ -66,7 +66,7 @@ impl<T: AsRef<[u8]>> EthernetView<T> {
         self.type_at + 2
     }
 
-    /// What follows the header; padding included.
+    /// The bytes after the header; padding included.
     pub fn payload(&self) -> &[u8] {
         self.buffer.as_ref().get(self.header_bytes()..).unwrap_or_default()
     }
@@ -81,12 +81,12 @@ pub struct EthernetRepr {
     pub source: [u8; 6],
     /// Tag control information of an 802.1Q tag.
     pub vlan: Option<u16>,
-    /// What the payload is.
+    /// EtherType of the payload.
     pub ether_type: u16,
 }
 
 impl EthernetRepr {
-    /// What a view says; of several tags the outermost.
+    /// Reads the values from a view; of several tags, the outermost.
     pub fn parse<T: AsRef<[u8]>>(view: &EthernetView<T>) -> EthernetRepr {
         EthernetRepr {
             destination: view.destination(),

@@ -11,18 +11,18 @@ const DONT_FRAGMENT: u16 = 0x4000;
 /// In the flags and fragment offset: more fragments, or an offset.
 const FRAGMENT: u16 = 0x3fff;
 
-/// Bytes that hold an IPv4 packet.
+/// A buffer that contains an IPv4 packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv4View<T: AsRef<[u8]>> {
     buffer: T,
 }
 
 impl<T: AsRef<[u8]>> Ipv4View<T> {
-    /// Checks that `buffer` holds a whole packet; what follows it (Ethernet's padding) is ignored.
-    /// The header's checksum is not checked: a NIC has, or has yet to write it.
+    /// Checks that `buffer` contains a whole packet; bytes after it (Ethernet's padding) are
+    /// ignored. The header's checksum is not checked: the NIC has checked it, or will write it.
     ///
     /// # Errors
-    /// It is not IPv4, or ends before a length that the header states.
+    /// The buffer is not IPv4, or ends before a length that the header states.
     pub fn new(buffer: T) -> Result<Ipv4View<T>, PacketError> {
         let bytes = buffer.as_ref();
         if bytes.len() < HEADER_BYTES_MIN {
@@ -77,7 +77,7 @@ impl<T: AsRef<[u8]>> Ipv4View<T> {
         byte(self.buffer.as_ref(), 8)
     }
 
-    /// What the payload is.
+    /// Protocol of the payload.
     pub fn protocol(&self) -> u8 {
         byte(self.buffer.as_ref(), 9)
     }
@@ -97,25 +97,25 @@ impl<T: AsRef<[u8]>> Ipv4View<T> {
         self.buffer.as_ref().get(HEADER_BYTES_MIN..self.header_bytes()).unwrap_or_default()
     }
 
-    /// Whether the header's checksum is right.
+    /// Returns true if the header's checksum is correct.
     pub fn checksum_ok(&self) -> bool {
         self.buffer.as_ref().get(..self.header_bytes()).is_some_and(|header| checksum(header) == 0)
     }
 
-    /// What follows the header.
+    /// The bytes after the header.
     pub fn payload(&self) -> &[u8] {
         self.buffer.as_ref().get(self.header_bytes()..self.total_bytes()).unwrap_or_default()
     }
 }
 
-/// The value of an IPv4 header without options, of a packet that is no fragment.
+/// The value of an IPv4 header without options, of a packet that is not a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Repr {
     /// Sender.
     pub source: Ipv4Addr,
     /// Receiver.
     pub destination: Ipv4Addr,
-    /// What the payload is.
+    /// Protocol of the payload.
     pub protocol: u8,
     /// Time to live.
     pub ttl: u8,
@@ -130,7 +130,7 @@ pub struct Ipv4Repr {
 }
 
 impl Ipv4Repr {
-    /// What a view says; options are left out.
+    /// Reads the values from a view; options are omitted.
     ///
     /// # Errors
     /// The packet is a fragment.

@@ -6,7 +6,7 @@ use super::{PacketError, array, be16, be32, byte};
 
 /// The fixed header.
 const HEADER_BYTES: usize = 40;
-/// Most extension headers that are looked behind.
+/// Most extension headers that are skipped.
 pub const EXTENSIONS_MAX: usize = 4;
 /// Extension headers that can be skipped by their length: hop-by-hop options, routing,
 /// destination options.
@@ -14,21 +14,21 @@ const SKIPPED: [u8; 3] = [0, 43, 60];
 /// The fragment header.
 const FRAGMENT: u8 = 44;
 
-/// Bytes that hold an IPv6 packet.
+/// A buffer that contains an IPv6 packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv6View<T: AsRef<[u8]>> {
     buffer: T,
-    /// Where the payload behind the extension headers starts.
+    /// Offset of the payload after the extension headers.
     payload_at: usize,
     protocol: u8,
 }
 
 impl<T: AsRef<[u8]>> Ipv6View<T> {
-    /// Checks that `buffer` holds a whole packet; what follows it is ignored.
+    /// Checks that `buffer` contains a whole packet; bytes after it are ignored.
     ///
     /// # Errors
-    /// It is not IPv6, ends before a length that a header states, or has extension headers that
-    /// cannot be looked behind (a fragment, or more than [`EXTENSIONS_MAX`]).
+    /// The buffer is not IPv6, ends before a length that a header states, or has extension headers
+    /// that cannot be skipped (a fragment, or more than [`EXTENSIONS_MAX`]).
     pub fn new(buffer: T) -> Result<Ipv6View<T>, PacketError> {
         let bytes = buffer.as_ref();
         if bytes.len() < HEADER_BYTES {
@@ -58,7 +58,7 @@ impl<T: AsRef<[u8]>> Ipv6View<T> {
         byte(self.buffer.as_ref(), 7)
     }
 
-    /// What the payload behind the extension headers is.
+    /// Protocol of the payload after the extension headers.
     pub fn protocol(&self) -> u8 {
         self.protocol
     }
@@ -83,7 +83,7 @@ impl<T: AsRef<[u8]>> Ipv6View<T> {
         self.payload_at
     }
 
-    /// What follows the extension headers.
+    /// The bytes after the extension headers.
     pub fn payload(&self) -> &[u8] {
         self.buffer.as_ref().get(self.payload_at..self.total_bytes()).unwrap_or_default()
     }
@@ -119,7 +119,7 @@ pub struct Ipv6Repr {
     pub source: Ipv6Addr,
     /// Receiver.
     pub destination: Ipv6Addr,
-    /// What the payload is.
+    /// Protocol of the payload.
     pub protocol: u8,
     /// Hop limit.
     pub hop_limit: u8,
@@ -132,7 +132,7 @@ pub struct Ipv6Repr {
 }
 
 impl Ipv6Repr {
-    /// What a view says; extension headers are left out.
+    /// Reads the values from a view; extension headers are omitted.
     pub fn parse<T: AsRef<[u8]>>(view: &Ipv6View<T>) -> Ipv6Repr {
         Ipv6Repr {
             source: view.source(),

@@ -1,10 +1,10 @@
-//! Ethernet, IPv4, IPv6 and TCP, in two levels: a *view* checks the lengths of bytes once and then
-//! reads fields from them ([`EthernetView`], [`Ipv4View`], [`Ipv6View`], [`TcpView`]); a *repr* is
-//! the value that the fields mean, and writes itself ([`EthernetRepr`], [`Ipv4Repr`],
-//! [`Ipv6Repr`], [`TcpRepr`]).
+//! Ethernet, IPv4, IPv6 and TCP, in two levels: a *view* checks the lengths of a buffer once and
+//! then reads fields from it ([`EthernetView`], [`Ipv4View`], [`Ipv6View`], [`TcpView`]); a *repr*
+//! is the value of the fields, and can be written ([`EthernetRepr`], [`Ipv4Repr`], [`Ipv6Repr`],
+//! [`TcpRepr`]).
 //!
-//! Above both stand the two things that steering needs: [`classify`] says which flow a frame
-//! belongs to and what it carries; [`Segment`] makes a frame of a flow.
+//! Steering uses two functions above both: [`classify`] returns the flow and the content of a
+//! frame; [`Segment`] makes a frame of a flow.
 
 mod checksum;
 mod classify;
@@ -31,7 +31,7 @@ use thiserror::Error;
 /// The protocol number of TCP in IP headers.
 pub const PROTOCOL_TCP: u8 = 6;
 
-/// Why bytes are not the packet that they were taken for, or a packet cannot be made.
+/// The reason why bytes are not a valid packet, or why a packet cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PacketError {
     /// The bytes end inside a header, or before the length that a header states.
@@ -40,7 +40,7 @@ pub enum PacketError {
     /// A header states a length that contradicts itself.
     #[error("{0} states a length that contradicts itself")]
     BadLength(&'static str),
-    /// A header has another version than the one looked for.
+    /// A header has a different version than the expected one.
     #[error("{0} has another version")]
     BadVersion(&'static str),
     /// A fragment, or an extension header that cannot be skipped.
@@ -57,7 +57,7 @@ pub enum PacketError {
     MixedFamilies,
 }
 
-/// Big-endian fields of a header whose length was checked; zero beyond it.
+/// Reads a big-endian field of a header whose length was checked; zero beyond its end.
 fn be16(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..at + 2).and_then(|b| b.try_into().ok()).map_or(0, u16::from_be_bytes)
 }

@@ -1,4 +1,4 @@
-//! A frame of a flow, made from nothing.
+//! Frames of a flow, made from values.
 
 use std::net::IpAddr;
 
@@ -8,10 +8,10 @@ use super::{
 };
 use crate::{FlowKey, SeqNumber};
 
-/// Time to live, or hop limit, of packets made here.
+/// Time to live, or hop limit, of generated packets.
 const TTL: u8 = 64;
 
-/// Which end of a flow a segment goes to.
+/// The end of a flow that a segment is sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the service.
@@ -25,11 +25,11 @@ pub enum Direction {
 pub struct Segment<'p> {
     /// The flow.
     pub flow: FlowKey,
-    /// Which end it goes to.
+    /// The end that the segment is sent to.
     pub direction: Direction,
     /// Sequence number.
     pub seq: SeqNumber,
-    /// Acknowledgement number; counts where ACK is set.
+    /// Acknowledgement number; valid if ACK is set.
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: TcpFlags,
@@ -37,7 +37,7 @@ pub struct Segment<'p> {
     pub window: u16,
     /// Options.
     pub options: TcpOptions,
-    /// What it carries.
+    /// The payload.
     pub payload: &'p [u8],
 }
 
@@ -56,7 +56,7 @@ impl Segment<'static> {
         }
     }
 
-    /// The reset that answers a segment of a connection which does not exist (RFC 9293 §3.10.7.1);
+    /// The reset that answers a segment of a connection that does not exist (RFC 9293 §3.10.7.1);
     /// none answers a reset.
     pub fn reset_answering(stray: &Classified) -> Option<Segment<'static>> {
         if stray.flags.contains(TcpFlags::RST) {
@@ -73,7 +73,7 @@ impl Segment<'static> {
 }
 
 impl Segment<'_> {
-    /// The segment in an IP packet.
+    /// Writes the segment in an IP packet.
     ///
     /// # Errors
     /// The payload does not fit, or the flow's addresses are of different families.
@@ -83,7 +83,7 @@ impl Segment<'_> {
         Ok(out)
     }
 
-    /// The segment in an Ethernet frame, without padding or check sequence.
+    /// Writes the segment in an Ethernet frame, without padding or check sequence.
     ///
     /// # Errors
     /// The payload does not fit, or the flow's addresses are of different families.

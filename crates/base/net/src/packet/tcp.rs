@@ -14,7 +14,7 @@ const HEADER_BYTES_MIN: usize = 20;
 pub struct TcpFlags(pub u8);
 
 impl TcpFlags {
-    /// The sender has no more to send.
+    /// The sender will send no more data.
     pub const FIN: TcpFlags = TcpFlags(0x01);
     /// Synchronise sequence numbers.
     pub const SYN: TcpFlags = TcpFlags(0x02);
@@ -22,16 +22,16 @@ impl TcpFlags {
     pub const RST: TcpFlags = TcpFlags(0x04);
     /// Push.
     pub const PSH: TcpFlags = TcpFlags(0x08);
-    /// The acknowledgement number counts.
+    /// The acknowledgement number is valid.
     pub const ACK: TcpFlags = TcpFlags(0x10);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: TcpFlags = TcpFlags(0x20);
     /// ECN echo.
     pub const ECE: TcpFlags = TcpFlags(0x40);
     /// Congestion window reduced.
     pub const CWR: TcpFlags = TcpFlags(0x80);
 
-    /// Whether every bit of `other` is set.
+    /// Returns true if every bit of `other` is set.
     pub fn contains(self, other: TcpFlags) -> bool {
         self.0 & other.0 == other.0
     }
@@ -47,38 +47,38 @@ impl BitOr for TcpFlags {
 /// One option of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpOption<'b> {
-    /// Largest segment the sender takes, bytes.
+    /// Largest segment that the sender accepts, bytes.
     Mss(u16),
     /// Shift of the windows that the sender announces (RFC 7323 §2).
     WindowScale(u8),
-    /// Selective acknowledgements are understood (RFC 2018 §2).
+    /// Selective acknowledgements are supported (RFC 2018 §2).
     SackPermitted,
     /// Selective acknowledgements: pairs of sequence numbers (RFC 2018 §3).
     Sack(&'b [u8]),
-    /// Timestamps (RFC 7323 §3): the sender's clock, and the clock it last saw.
+    /// Timestamps (RFC 7323 §3): the sender's clock, and the last received clock of its peer.
     Timestamps {
         /// The sender's clock.
         value: u32,
-        /// The clock it last saw.
+        /// The last received clock of its peer.
         echo: u32,
     },
     /// Any other, or one of the above with another length than it has.
     Other {
         /// The kind.
         kind: u8,
-        /// What follows kind and length.
+        /// The bytes after kind and length.
         data: &'b [u8],
     },
 }
 
-/// Bytes that hold a TCP segment.
+/// A buffer that contains a TCP segment.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpView<T: AsRef<[u8]>> {
     buffer: T,
 }
 
 impl<T: AsRef<[u8]>> TcpView<T> {
-    /// Checks that `buffer`, the payload of an IP packet, holds a segment. The checksum is not
+    /// Checks that `buffer`, the payload of an IP packet, contains a segment. The checksum is not
     /// checked: a NIC has, or has yet to write it.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl<T: AsRef<[u8]>> TcpView<T> {
         SeqNumber(be32(self.buffer.as_ref(), 4))
     }
 
-    /// Acknowledgement number; counts where ACK is set.
+    /// Acknowledgement number; valid if ACK is set.
     pub fn ack(&self) -> SeqNumber {
         SeqNumber(be32(self.buffer.as_ref(), 8))
     }
@@ -128,7 +128,7 @@ impl<T: AsRef<[u8]>> TcpView<T> {
         be16(self.buffer.as_ref(), 14)
     }
 
-    /// Urgent pointer; counts where URG is set.
+    /// Urgent pointer; valid if URG is set.
     pub fn urgent(&self) -> u16 {
         be16(self.buffer.as_ref(), 18)
     }
@@ -138,7 +138,7 @@ impl<T: AsRef<[u8]>> TcpView<T> {
         usize::from(byte(self.buffer.as_ref(), 12) >> 4) * 4
     }
 
-    /// What the segment carries.
+    /// The payload of the segment.
     pub fn payload(&self) -> &[u8] {
         self.buffer.as_ref().get(self.header_bytes()..).unwrap_or_default()
     }
@@ -149,7 +149,7 @@ impl<T: AsRef<[u8]>> TcpView<T> {
         OptionIter { rest: bytes.get(HEADER_BYTES_MIN..self.header_bytes()).unwrap_or_default() }
     }
 
-    /// Whether the checksum is right under these addresses.
+    /// Returns true if the checksum is correct under these addresses.
     pub fn checksum_ok(&self, source: IpAddr, destination: IpAddr) -> bool {
         transport_checksum(source, destination, self.buffer.as_ref()) == 0
     }
@@ -194,16 +194,16 @@ impl<'b> TcpOption<'b> {
     }
 }
 
-/// The options that a segment made here can carry.
+/// The options that a generated segment can have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// Largest segment the sender takes, bytes.
+    /// Largest segment that the sender accepts, bytes.
     pub mss: Option<u16>,
     /// Shift of the windows that the sender announces.
     pub window_scale: Option<u8>,
-    /// Selective acknowledgements are understood.
+    /// Selective acknowledgements are supported.
     pub sack_permitted: bool,
-    /// The sender's clock, and the clock it last saw.
+    /// The sender's clock, and the last received clock of its peer.
     pub timestamps: Option<(u32, u32)>,
 }
 
@@ -242,20 +242,20 @@ pub struct TcpRepr {
     pub destination_port: u16,
     /// Sequence number.
     pub seq: SeqNumber,
-    /// Acknowledgement number; counts where ACK is set.
+    /// Acknowledgement number; valid if ACK is set.
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: TcpFlags,
     /// Window, unscaled.
     pub window: u16,
-    /// Urgent pointer; counts where URG is set.
+    /// Urgent pointer; valid if URG is set.
     pub urgent: u16,
     /// Options.
     pub options: TcpOptions,
 }
 
 impl TcpRepr {
-    /// What a view says; options that [`TcpOptions`] lacks are left out.
+    /// Reads the values from a view; options that [`TcpOptions`] lacks are omitted.
     pub fn parse<T: AsRef<[u8]>>(view: &TcpView<T>) -> TcpRepr {
         let mut options = TcpOptions::default();
         for option in view.options() {

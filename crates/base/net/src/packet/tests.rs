@@ -1,4 +1,4 @@
-//! What is written is read back, and what is hostile is survived.
+//! Written packets are read back; malformed packets are handled without panics.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -23,7 +23,7 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_frame_as_linux_sends_it_is_understood() {
+fn a_frame_from_linux_is_parsed() {
     let frame = hex(SYN_ACK);
     let ethernet = EthernetView::new(&frame).unwrap();
     assert_eq!(ethernet.destination(), [2, 0, 0, 0, 0, 1]);
@@ -50,7 +50,7 @@ fn a_frame_as_linux_sends_it_is_understood() {
 }
 
 #[test]
-fn tags_options_and_padding_are_looked_behind() {
+fn tags_options_and_padding_are_skipped() {
     let plain = hex(SYN_ACK);
     let tagged = [&plain[..12], &[0x81, 0, 0x20, 5], &plain[12..], &[0; 9]].concat();
     let found = classify(&tagged).unwrap();
@@ -129,7 +129,7 @@ fn a_stray_segment_is_answered_by_the_reset_of_rfc_9293() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
+fn oversized_payloads_are_refused() {
     let flow = FlowKey::new("10.0.0.1:5".parse().unwrap(), "10.0.0.2:6".parse().unwrap());
     let payload = vec![0; 65_536];
     let of = |bytes: usize| Segment {
@@ -242,7 +242,7 @@ proptest! {
         prop_assert!(view.checksum_ok(source, destination));
         prop_assert_eq!(view.payload(), &payload[..]);
         prop_assert_eq!(TcpRepr::parse(&view), repr);
-        // The checksum sees any single bit.
+        // The checksum detects any single-bit error.
         let bit = (repr.seq.0 as usize) % (out.len() * 8);
         out[bit / 8] ^= 1 << (bit % 8);
         prop_assert_ne!(transport_checksum(source, destination, &out), 0);
@@ -279,7 +279,7 @@ proptest! {
     fn hostile_bytes_never_panic(
         mut bytes in prop::collection::vec(any::<u8>(), 0..120), shape in 0usize..4,
     ) {
-        // Some of the lengths right, so that the inner headers are reached.
+        // Some lengths are correct, so that the inner headers are parsed.
         let base = hex(SYN_ACK);
         let kept = [0, 14, 24, 34][shape].min(bytes.len());
         bytes[..kept].copy_from_slice(&base[..kept]);

@@ -1,4 +1,4 @@
-//! Both ends made by hand, so that every kind of record can be sent.
+//! Tests with both ends made by hand, which can send every kind of record.
 
 use proptest::prelude::*;
 use unlade_net::state::DirectionSecrets;
@@ -69,7 +69,7 @@ fn sealed(from: &mut RecordLayer, plaintext: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The layer refuses `bytes` for good and tells the peer, who is `from`.
+/// The layer refuses `bytes` permanently and sends an alert to the peer, `from`.
 fn refused(to: &mut RecordLayer, from: &mut RecordLayer, bytes: &[u8]) -> RecordError {
     let mut plaintext = Vec::new();
     let error = to.receive(bytes, &mut plaintext).expect_err("must be refused");
@@ -99,7 +99,7 @@ fn every_changed_byte_is_refused() {
                 let (mut server, mut client) = ends(kind, 7);
                 let mut changed = bytes.clone();
                 changed[at] ^= flip;
-                // A longer length makes a record that is not complete: fill it up.
+                // A longer length makes the record incomplete: fill it up.
                 changed.resize(if at == 3 || at == 4 { 1 << 15 } else { changed.len() }, 0);
                 let error = refused(&mut server, &mut client, &changed);
                 assert_eq!(error.fault(), crate::Fault::Peer);
@@ -127,7 +127,7 @@ fn records_out_of_order_or_twice_are_refused() {
 }
 
 #[test]
-fn what_came_before_a_bad_record_is_delivered() {
+fn content_before_a_bad_record_is_delivered() {
     let (mut server, mut client) = ends(KIND_13, 0);
     let mut bytes = sealed(&mut client, b"good");
     bytes.extend(sealed(&mut client, b"bad"));
@@ -138,9 +138,10 @@ fn what_came_before_a_bad_record_is_delivered() {
 }
 
 #[test]
-fn padding_of_tls_13_is_taken_off() {
+fn padding_of_tls_13_is_removed() {
     let (mut server, mut client) = ends(KIND_13, 0);
-    // The type byte that `record` adds is 0, so it is padding, and ours is inside the content.
+    // The type byte that `record` adds is 0, so it is padding; the real type is inside the
+    // content.
     let mut bytes = record(&mut client, 0, b"content\x17\0\0\0");
     bytes.extend(record(&mut client, 0, &[&[23u8][..], &[0; 16383]].concat()));
     bytes.extend(record(&mut client, 23, &[0; 16384]));
@@ -174,7 +175,7 @@ fn messages_out_of_place_are_refused() {
             if content_type == APPLICATION_DATA {
                 continue;
             }
-            // A KeyUpdate is known to TLS 1.3 only, and nothing else is a handshake message.
+            // KeyUpdate exists only in TLS 1.3; all other types are not handshake messages.
             let (mut server, mut client) = ends(kind, 0);
             let bytes = record(&mut client, content_type, &[11, 0, 0, 0, 0]);
             let error = refused(&mut server, &mut client, &bytes);
@@ -251,7 +252,7 @@ fn floods_are_refused_at_their_limits() {
             let bytes = update(&mut client, round == 1);
             receive(&mut server, &bytes).unwrap();
         }
-        // Data between them shows that there is a purpose.
+        // Data between them resets the limit.
         let bytes = sealed(&mut client, b"data");
         receive(&mut server, &bytes).unwrap();
         for _ in 0..EMPTY_RECORDS_MAX {
@@ -281,7 +282,7 @@ fn floods_are_refused_at_their_limits() {
         let error = refused(&mut server, &mut client, &flood);
         assert_eq!(error, RecordError::Flood("warnings"));
     }
-    // A message in ever so many pieces.
+    // A message in a very large number of fragments.
     let (mut server, mut client) = ends(KIND_12, 0);
     let mut flood = record(&mut client, HANDSHAKE, &[1, 0, 0x3f, 0xff]);
     for _ in 0..FRAGMENTS_MAX {
@@ -292,10 +293,10 @@ fn floods_are_refused_at_their_limits() {
 }
 
 #[test]
-fn renegotiation_is_refused_with_a_warning_and_then_for_good() {
+fn renegotiation_is_refused_with_a_warning_and_then_fatally() {
     let hello = [&[1, 0, 0, 200][..], &[7; 200]].concat();
     let (mut server, mut client) = ends(KIND_12, 0);
-    // In two pieces, with a move between them.
+    // In two fragments, with a move between them.
     let bytes = record(&mut client, HANDSHAKE, &hello[..90]);
     receive(&mut server, &bytes).unwrap();
     let mut server = RecordLayer::from_snapshot(&server.to_snapshot()).unwrap();
@@ -325,7 +326,7 @@ fn keys_of_tls_13_change_before_their_limit() {
         assert_eq!(server.write.sequence(), 3);
         assert_eq!(receive(&mut client, &bytes).unwrap(), content);
         assert!(!server.wants_close() && !server.output_pending());
-        // In place it is asked for first.
+        // In place, the caller must take the output first.
         let (mut server, mut client) = ends(kind, limit);
         assert!(server.output_pending());
         let layout = server.layout(1);
@@ -404,7 +405,7 @@ fn debug_output_tells_no_secret() {
     );
 }
 
-/// What a peer may do, for random sessions.
+/// An action of a peer, for random sessions.
 #[derive(Clone, Debug)]
 enum Act {
     Data(usize),
@@ -432,7 +433,7 @@ fn move_over(layer: &mut RecordLayer) {
     *layer = RecordLayer::for_side(layer.side, &layer.to_snapshot()).unwrap();
 }
 
-/// What the client sends for `act`; `sent` collects the plaintext.
+/// The client's bytes for `act`; `sent` collects the plaintext.
 fn perform(act: &Act, client: &mut RecordLayer, sent: &mut Vec<u8>) -> Vec<u8> {
     let is_13 = client.write.suite().is_13();
     match *act {
@@ -565,7 +566,7 @@ proptest! {
     }
 }
 
-/// A GCM suite of the table whose cipher no device has; see [`Cipher::Aria128Gcm`].
+/// A GCM suite of the table whose cipher no device supports; see [`Cipher::Aria128Gcm`].
 const KIND_UNKNOWN_GCM: (u16, u16) = (0x0303, 0xc05c);
 
 #[test]
@@ -574,7 +575,7 @@ fn a_gcm_suite_that_the_device_lacks_never_reaches_it() {
     let (mut server, mut client) = ends(KIND_UNKNOWN_GCM, 5);
     assert!(server.suite_name().contains("_GCM_"), "its name looks like one of the device's");
     assert!(server.device_keys().is_none() && client.device_keys().is_none());
-    // In software it works, with the nonce that its table entry says.
+    // In software it works, with the nonce in its table entry.
     let mut plaintext = Vec::new();
     let sealed = record(&mut client, APPLICATION_DATA, b"in software");
     assert_eq!(sealed.len(), 5 + 8 + 11 + 16);

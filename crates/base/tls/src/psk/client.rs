@@ -1,35 +1,37 @@
-//! The client's side.
+//! The client's side of the handshake.
 
 use unlade_net::state::TlsSnapshot;
 
 use super::Psk;
 use super::error::PskError;
-use super::exchange::{self, GROUPS, Group, Share};
-use super::inbox::{self, Inbox};
-use super::messages::{self, ENCRYPTED_EXTENSIONS, FINISHED, Offer, SERVER_HELLO, ServerHello};
-use super::schedule::{self, Early, Handshake, Pair, Transcript};
+use super::exchange::{self, GROUPS, Group, KeyShare};
+use super::messages::{
+    self, ClientHelloParams, ENCRYPTED_EXTENSIONS, FINISHED, SERVER_HELLO, ServerHello,
+};
+use super::records::{self, MessageReader};
+use super::schedule::{self, EarlySecret, HandshakeSecret, TrafficSecrets, Transcript};
 use crate::control::Side;
 use crate::keys::Keys;
 use crate::layer::RecordLayer;
 use crate::suite::{Suite, TLS13};
 
-/// A handshake from the client's side. Made with the ClientHello in `out`.
+/// A handshake from the client's side. Creating it writes the ClientHello to `out`.
 pub struct Client {
     psk: Psk,
     suite: &'static Suite,
     random: [u8; 32],
     transcript: Transcript,
-    inbox: Inbox,
-    /// Keys of what we send, once there are some.
+    reader: MessageReader,
+    /// Keys of the sending direction, once they exist.
     write: Option<Keys>,
     stage: Stage,
 }
 
-/// What is awaited.
+/// The expected message.
 enum Stage {
-    ServerHello { share: Share, retried: bool },
-    Extensions { handshake: Handshake, traffic: Pair },
-    Finished { handshake: Handshake, traffic: Pair },
+    ServerHello { share: KeyShare, retried: bool },
+    Extensions { handshake: HandshakeSecret, traffic: TrafficSecrets },
+    Finished { handshake: HandshakeSecret, traffic: TrafficSecrets },
     Over,
 }
 
@@ -51,23 +53,23 @@ impl Client {
             suite,
             random: exchange::random()?,
             transcript: Transcript::new(suite),
-            inbox: Inbox::default(),
+            reader: MessageReader::default(),
             write: None,
             stage: Stage::Over,
             psk,
         };
-        client.hello(Share::new(GROUPS[0])?, &[], false, out)?;
+        client.hello(KeyShare::new(GROUPS[0])?, &[], false, out)?;
         Ok(client)
     }
 
     fn hello(
         &mut self,
-        share: Share,
+        share: KeyShare,
         cookie: &[u8],
         retried: bool,
         out: &mut Vec<u8>,
     ) -> Result<(), PskError> {
-        let offer = Offer {
+        let offer = ClientHelloParams {
             random: &self.random,
             suite: self.suite.number,
             group: share.group,
@@ -79,29 +81,29 @@ impl Client {
         let (mut hello, binders_at) = offer.write();
         let mut truncated = self.transcript.clone();
         truncated.add(&hello[..binders_at]);
-        let binder = Early::new(self.suite, &self.psk.key).binder(&truncated.hash())?;
+        let binder = EarlySecret::new(self.suite, &self.psk.key).binder(&truncated.hash())?;
         hello[binders_at + 3..].copy_from_slice(&binder);
         self.transcript.add(&hello);
-        inbox::send_plain(&hello, out);
+        records::send_plain(&hello, out);
         self.stage = Stage::ServerHello { share, retried };
         Ok(())
     }
 
-    /// Takes what the server sent, and appends what is to be sent to it to `out`; gives the
-    /// connection where the handshake is complete.
+    /// Processes bytes from the server, and appends the answer to `out`; returns the connection
+    /// once the handshake is complete.
     ///
     /// # Errors
-    /// Any [`PskError`]; send `out`, which may hold an alert, and close.
+    /// Any [`PskError`]; send `out`, which may contain an alert, and close.
     pub fn advance(
         &mut self,
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<RecordLayer>, PskError> {
-        self.inbox.push(input);
+        self.reader.push(input);
         let advanced = self.messages(out);
         if let Err(error) = &advanced {
             self.stage = Stage::Over;
-            inbox::send_alert(self.write.as_mut(), error, out);
+            records::send_alert(self.write.as_mut(), error, out);
         }
         advanced
     }
@@ -110,7 +112,7 @@ impl Client {
         if matches!(self.stage, Stage::Over) {
             return Err(PskError::Over);
         }
-        while let Some(message) = self.inbox.message()? {
+        while let Some(message) = self.reader.message()? {
             let kind = message.first().copied().unwrap_or_default();
             match (core::mem::replace(&mut self.stage, Stage::Over), kind) {
                 (Stage::ServerHello { share, retried }, SERVER_HELLO) => {
@@ -133,7 +135,7 @@ impl Client {
     fn server_hello(
         &mut self,
         message: &[u8],
-        share: Share,
+        share: KeyShare,
         retried: bool,
         out: &mut Vec<u8>,
     ) -> Result<(), PskError> {
@@ -148,12 +150,12 @@ impl Client {
                     Some(number) => {
                         let group = Group::find(number).filter(|&group| group != share.group);
                         let unusable = "a group that was not offered, or was used";
-                        Share::new(group.ok_or(PskError::illegal(unusable))?)?
+                        KeyShare::new(group.ok_or(PskError::illegal(unusable))?)?
                     }
                     None if cookie.is_empty() => {
                         return Err(PskError::illegal("a HelloRetryRequest that changes nothing"));
                     }
-                    // All but the cookie stays as it was (RFC 8446 §4.1.2).
+                    // Everything except the cookie stays unchanged (RFC 8446 §4.1.2).
                     None => share,
                 };
                 self.hello(share, cookie, true, out)
@@ -167,9 +169,9 @@ impl Client {
                 }
                 let shared = share.agree(public)?;
                 self.transcript.add(message);
-                let handshake = Early::new(self.suite, &self.psk.key).handshake(&shared)?;
+                let handshake = EarlySecret::new(self.suite, &self.psk.key).handshake(&shared)?;
                 let traffic = handshake.traffic(&self.transcript.hash())?;
-                self.inbox.protect(schedule::keys(self.suite, &traffic.server)?)?;
+                self.reader.protect(schedule::keys(self.suite, &traffic.server)?)?;
                 self.write = Some(schedule::keys(self.suite, &traffic.client)?);
                 self.stage = Stage::Extensions { handshake, traffic };
                 Ok(())
@@ -180,28 +182,28 @@ impl Client {
     fn finish(
         &mut self,
         message: &[u8],
-        handshake: &Handshake,
-        traffic: &Pair,
+        handshake: &HandshakeSecret,
+        traffic: &TrafficSecrets,
         out: &mut Vec<u8>,
     ) -> Result<RecordLayer, PskError> {
         let expected = schedule::finished(self.suite, &traffic.server, &self.transcript.hash())?;
-        if !schedule::same(&message[4..], &expected) {
+        if !schedule::constant_time_eq(&message[4..], &expected) {
             return Err(PskError::WrongKey);
         }
-        self.inbox.at_boundary()?;
+        self.reader.at_boundary()?;
         self.transcript.add(message);
         let application = handshake.application(&self.transcript.hash())?;
         let ours = schedule::finished(self.suite, &traffic.client, &self.transcript.hash())?;
         let ours = messages::message(FINISHED, |out| out.extend_from_slice(&ours));
         let keys = self.write.as_mut().ok_or(PskError::Internal("no keys to send with"))?;
-        inbox::send_protected(keys, &ours, out)?;
-        let inbox = core::mem::take(&mut self.inbox);
+        records::send_protected(keys, &ours, out)?;
+        let reader = core::mem::take(&mut self.reader);
         let snapshot = TlsSnapshot {
             version: TLS13,
             suite: self.suite.number,
             read: schedule::direction(self.suite, &application.server)?,
             write: schedule::direction(self.suite, &application.client)?,
-            ciphertext: inbox.into_leftover(),
+            ciphertext: reader.into_leftover(),
         };
         Ok(RecordLayer::for_side(Side::Client, &snapshot)?)
     }

@@ -1,48 +1,48 @@
-//! What stops a handshake with a pre-shared key, and whose fault it is.
+//! Errors of a handshake with a pre-shared key, and the party at fault.
 
 use thiserror::Error;
 
 use crate::error::{Fault, RecordError};
 
-/// Why a handshake failed. Where an alert is due it is in `out` already: send it, and close.
+/// The reason why a handshake failed. The alert, if any, is already in `out`: send it, and close.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PskError {
     /// The key cannot be used.
     #[error("the pre-shared key cannot be used: {0}")]
     Key(&'static str),
-    /// The far end does not speak TLS.
+    /// The peer does not use TLS.
     #[error("the peer does not speak TLS (first byte {0:#04x}); is it a port without TLS?")]
     NotTls(u8),
-    /// The far end sends without ever finishing.
+    /// The peer keeps sending without finishing the handshake.
     #[error("the peer sent {bytes} bytes without finishing the handshake")]
     TooMuchInput {
         /// Bytes of handshake records.
         bytes: usize,
     },
-    /// The far end broke the protocol.
+    /// The peer violated the protocol.
     #[error("the peer broke the TLS handshake: {what}")]
     Peer {
-        /// What it did.
+        /// The violation.
         what: &'static str,
-        /// The alert that says so (RFC 8446 §6.2).
+        /// The corresponding alert (RFC 8446 §6.2).
         alert: u8,
     },
-    /// The far end has nothing in common with us.
+    /// The peer shares no parameters with this end.
     #[error("nothing in common with the peer: {0}")]
     Incompatible(&'static str),
-    /// The client named no key that this server has.
+    /// The client offered no key that this server has.
     #[error(
         "the client offers no key that is known here (it offers {offered}); configure the same key, \
          host NQN and subsystem NQN at both ends"
     )]
     UnknownIdentity {
-        /// The first identity that it named, as text.
+        /// The first identity that it offered, as text.
         offered: String,
     },
-    /// The far end proved that it has another key under the same name.
+    /// The peer proved that it has another key under the same identity.
     #[error("the peer has another key under the same identity; give both ends the same key")]
     WrongKey,
-    /// The far end refused the handshake.
+    /// The peer refused the handshake.
     #[error("{}", refused(*.0))]
     Refused(u8),
     /// A record could not be opened or sealed.
@@ -51,7 +51,7 @@ pub enum PskError {
     /// This process failed.
     #[error("the handshake failed internally: {0}")]
     Internal(&'static str),
-    /// The handshake is over, well or badly.
+    /// The handshake is already over, successfully or not.
     #[error("the handshake is over; make a new one for a new connection")]
     Over,
 }
@@ -69,7 +69,7 @@ impl PskError {
         PskError::Peer { what, alert: 10 }
     }
 
-    /// Whose fault it is.
+    /// The party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Key(_) => Fault::Config,
@@ -80,7 +80,7 @@ impl PskError {
         }
     }
 
-    /// The alert that tells the peer, where one is due.
+    /// The alert to send to the peer, if any.
     pub(super) fn alert(&self) -> Option<u8> {
         match self {
             Self::Peer { alert, .. } => Some(*alert),
@@ -110,7 +110,7 @@ fn refused(alert: u8) -> String {
     format!("the peer refused the handshake: {name} (alert {alert}){hint}")
 }
 
-/// Names of RFC 8446 §6.
+/// Names from RFC 8446 §6.
 fn alert_name(alert: u8) -> &'static str {
     match alert {
         0 => "close_notify",
@@ -133,7 +133,7 @@ fn alert_name(alert: u8) -> &'static str {
     }
 }
 
-/// What the alerts mean that servers send when keys differ.
+/// The meaning of the alerts that servers send when keys differ.
 fn hint(alert: u8) -> &'static str {
     match alert {
         20 | 40 | 47 | 51 | 115 => {

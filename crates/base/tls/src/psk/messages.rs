@@ -18,7 +18,7 @@ const KEY_SHARE: u16 = 51;
 const TLS13: u16 = 0x0304;
 const PSK_DHE_KE: u8 = 1;
 
-/// Most identities of a ClientHello that are looked at.
+/// Most identities of a ClientHello that are examined.
 const IDENTITIES_MAX: usize = 8;
 /// The random of a ServerHello that is a HelloRetryRequest: SHA-256 of that name (§4.1.3).
 const RETRY_RANDOM: [u8; 32] = [
@@ -26,7 +26,7 @@ const RETRY_RANDOM: [u8; 32] = [
     0xc2, 0xa2, 0x11, 0x16, 0x7a, 0xbb, 0x8c, 0x5e, 0x07, 0x9e, 0x09, 0xe2, 0xc8, 0xa8, 0x33, 0x9c,
 ];
 
-/// Reads fields; whatever is too short is a decode error.
+/// Reads fields; a field that is too short is a decode error.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -46,13 +46,13 @@ impl<'a> Fields<'a> {
         Ok(u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// A vector with one byte of length.
+    /// A vector with a one-byte length.
     fn short(&mut self) -> Result<&'a [u8], PskError> {
         let bytes = self.u8()?.into();
         self.take(bytes)
     }
 
-    /// A vector with two bytes of length.
+    /// A vector with a two-byte length.
     fn long(&mut self) -> Result<&'a [u8], PskError> {
         let bytes = self.u16()?.into();
         self.take(bytes)
@@ -63,7 +63,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Appends what `fill` writes with its length in two bytes before it.
+/// Appends the output of `fill` after its length in two bytes.
 fn long(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0, 0]);
@@ -81,7 +81,7 @@ fn extension(out: &mut Vec<u8>, number: u16, fill: impl FnOnce(&mut Vec<u8>)) {
     long(out, fill);
 }
 
-/// A message of this type with what `fill` writes as its body.
+/// A message of this type whose body is the output of `fill`.
 pub(super) fn message(kind: u8, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = vec![kind, 0, 0, 0];
     fill(&mut out);
@@ -90,8 +90,8 @@ pub(super) fn message(kind: u8, fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     out
 }
 
-/// What a ClientHello of ours says.
-pub(super) struct Offer<'a> {
+/// The fields of this end's ClientHello.
+pub(super) struct ClientHelloParams<'a> {
     pub(super) random: &'a [u8; 32],
     pub(super) suite: u16,
     pub(super) group: Group,
@@ -101,8 +101,8 @@ pub(super) struct Offer<'a> {
     pub(super) binder_bytes: usize,
 }
 
-impl Offer<'_> {
-    /// The message with zeros for a binder, and where the binders start: the transcript for them
+impl ClientHelloParams<'_> {
+    /// The message with zeros for a binder, and the offset of the binders: the transcript for them
     /// ends there (§4.2.11.2).
     pub(super) fn write(&self) -> (Vec<u8>, usize) {
         let out = message(CLIENT_HELLO, |out| {
@@ -135,7 +135,7 @@ impl Offer<'_> {
             extension(out, COOKIE, |out| long(out, |out| out.extend_from_slice(self.cookie)));
         }
         extension(out, PSK_MODES, |out| out.extend_from_slice(&[1, PSK_DHE_KE]));
-        // The last one, always.
+        // Always the last extension.
         extension(out, PRE_SHARED_KEY, |out| {
             long(out, |out| {
                 long(out, |out| out.extend_from_slice(self.identity));
@@ -149,7 +149,7 @@ impl Offer<'_> {
     }
 }
 
-/// What a client says.
+/// The fields of a client's ClientHello.
 pub(super) struct ClientHello<'a> {
     pub(super) session: &'a [u8],
     pub(super) suites: Vec<u16>,
@@ -157,7 +157,7 @@ pub(super) struct ClientHello<'a> {
     pub(super) shares: Vec<(u16, &'a [u8])>,
     pub(super) identities: Vec<&'a [u8]>,
     pub(super) binders: Vec<&'a [u8]>,
-    /// Bytes before the binders.
+    /// Number of bytes before the binders.
     pub(super) binders_at: usize,
     versions: &'a [u8],
     modes: &'a [u8],
@@ -190,7 +190,7 @@ impl<'a> ClientHello<'a> {
             modes: &[],
             early_data: false,
         };
-        // A client of an older version may end here.
+        // A client of an older version may end the message here.
         if fields.0.is_empty() {
             return Err(PskError::Incompatible("the client does not speak TLS 1.3"));
         }
@@ -276,17 +276,17 @@ fn numbers(list: &[u8]) -> Result<Vec<u16>, PskError> {
     Ok(list.chunks_exact(2).map(|pair| u16::from_be_bytes([pair[0], pair[1]])).collect())
 }
 
-/// What a server says.
+/// The content of a ServerHello.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ServerHello<'a> {
-    /// Agreed, with the server's key share.
+    /// Accepted, with the server's key share.
     Agreed { group: u16, public: &'a [u8], selected: Option<u16> },
-    /// Once more, with this group, or this cookie.
+    /// Retry, with this group or this cookie.
     Retry { group: Option<u16>, cookie: &'a [u8] },
 }
 
 impl<'a> ServerHello<'a> {
-    /// Reads the whole message, header included; `suite` is the only one that was offered.
+    /// Parses the whole message, header included; `suite` is the only offered suite.
     pub(super) fn read(whole: &'a [u8], suite: u16) -> Result<ServerHello<'a>, PskError> {
         let mut fields = Fields(whole);
         fields.take(4 + 2)?;
@@ -335,7 +335,7 @@ impl<'a> ServerHello<'a> {
         }
     }
 
-    /// Writes it.
+    /// Writes the message.
     pub(super) fn write(&self, random: &[u8; 32], session: &[u8], suite: u16) -> Vec<u8> {
         message(SERVER_HELLO, |out| {
             out.extend_from_slice(&[3, 3]);
@@ -377,8 +377,8 @@ impl<'a> ServerHello<'a> {
     }
 }
 
-/// Checks EncryptedExtensions: a server may only answer what was asked (§4.2), and all that it
-/// can answer here is which groups it likes.
+/// Checks EncryptedExtensions: a server may only answer requested extensions (§4.2), and here that
+/// can only be its preferred groups.
 pub(super) fn check_encrypted_extensions(whole: &[u8]) -> Result<(), PskError> {
     let mut fields = Fields(whole);
     fields.take(4)?;
@@ -394,7 +394,7 @@ pub(super) fn check_encrypted_extensions(whole: &[u8]) -> Result<(), PskError> {
     Ok(())
 }
 
-/// EncryptedExtensions that say nothing.
+/// Empty EncryptedExtensions.
 pub(super) fn encrypted_extensions() -> Vec<u8> {
     message(ENCRYPTED_EXTENSIONS, |out| put(out, 0))
 }

@@ -1,23 +1,24 @@
-//! TLS 1.3 between two ends that share a key (RFC 8446 §2.2, §4.2.11): both sides of the handshake,
-//! and nothing that has to do with certificates.
+//! TLS 1.3 between two ends that share a key (RFC 8446 §2.2, §4.2.11): both sides of the
+//! handshake, without certificates.
 //!
-//! rustls has no external pre-shared keys, and OpenSSL's callbacks that a safe wrapper offers know
-//! SHA-256 only. What is left of TLS 1.3 without certificates is five messages; they are here, over
-//! the crate's own records and keys. The result is a [`RecordLayer`](crate::RecordLayer).
+//! rustls has no external pre-shared keys, and the OpenSSL callbacks that a safe wrapper offers
+//! support SHA-256 only. TLS 1.3 without certificates has five messages; they are implemented
+//! here, over the crate's own records and keys. The result is a
+//! [`RecordLayer`](crate::RecordLayer).
 //!
 //! ```text
 //!  Client::new ─ ClientHello ─► Server::advance ─ ServerHello, {EncryptedExtensions, Finished} ─►
 //!  Client::advance ─ {Finished} ─► Server::advance          (or HelloRetryRequest in between)
 //! ```
 //!
-//! Only psk_dhe_ke is spoken: the key authenticates, X25519, P-256 or P-384 make the secrets, so that
-//! a key that becomes known later opens no old connection. No 0-RTT, no tickets.
+//! Only psk_dhe_ke is supported: the key authenticates, and X25519, P-256 or P-384 make the
+//! secrets, so that a key that leaks later decrypts no earlier connection. No 0-RTT, no tickets.
 
 mod client;
 mod error;
 mod exchange;
-mod inbox;
 mod messages;
+mod records;
 mod schedule;
 mod server;
 #[cfg(test)]
@@ -31,14 +32,14 @@ use zeroize::Zeroizing;
 
 use crate::suite::{Suite, TLS13};
 
-/// Longest identity taken, bytes: two NQNs of 223 and a digest fit well.
+/// Longest accepted identity, bytes: two NQNs of 223 bytes and a digest fit.
 pub const IDENTITY_BYTES_MAX: usize = 1024;
-/// Shortest key taken, bytes: RFC 9257 §6 wants as much entropy.
+/// Shortest accepted key, bytes: RFC 9257 §6 requires that much entropy.
 pub const KEY_BYTES_MIN: usize = 16;
-/// Longest key taken, bytes.
+/// Longest accepted key, bytes.
 pub const KEY_BYTES_MAX: usize = 64;
 
-/// The hash that a key goes with; it decides the cipher suite.
+/// The hash of a key; it determines the cipher suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hash {
     /// TLS_AES_128_GCM_SHA256.
@@ -53,19 +54,19 @@ impl Hash {
             Hash::Sha256 => 0x1301,
             Hash::Sha384 => 0x1302,
         };
-        // Both are in the table; the first entry stands for what cannot be.
+        // Both are in the table; the fallback to the first entry is unreachable.
         Suite::find(TLS13, number).unwrap_or_else(Suite::first)
     }
 }
 
-/// A key that both ends have, and the name by which they mean it.
+/// A shared key, and its identity.
 #[derive(Clone)]
 pub struct Psk {
-    /// Goes over the wire in the clear.
+    /// Sent in the clear.
     pub identity: Vec<u8>,
     /// The secret.
     pub key: Zeroizing<Vec<u8>>,
-    /// Which hash, and so which suite, the key is for.
+    /// The hash of the key, and therefore its suite.
     pub hash: Hash,
 }
 

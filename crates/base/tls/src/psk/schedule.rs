@@ -11,7 +11,7 @@ use crate::suite::Suite;
 
 type Secret = Zeroizing<Vec<u8>>;
 
-/// Handshake type of the message that stands for the first ClientHello (RFC 8446 §4.4.1).
+/// Handshake type of the synthetic message that replaces the first ClientHello (RFC 8446 §4.4.1).
 const MESSAGE_HASH: u8 = 254;
 
 fn digest_algorithm(suite: &Suite) -> &'static digest::Algorithm {
@@ -42,7 +42,7 @@ impl Transcript {
         self.0.clone().finish().as_ref().to_vec()
     }
 
-    /// After a HelloRetryRequest the first ClientHello counts as its hash.
+    /// Replaces the first ClientHello with its hash, after a HelloRetryRequest.
     pub(super) fn restart(&mut self, suite: &Suite) {
         let hash = self.hash();
         *self = Transcript::new(suite);
@@ -52,21 +52,21 @@ impl Transcript {
 }
 
 /// Secrets of the two directions.
-pub(super) struct Pair {
+pub(super) struct TrafficSecrets {
     pub(super) client: Secret,
     pub(super) server: Secret,
 }
 
-/// What follows from the key alone.
-pub(super) struct Early {
+/// The secrets derived from the key alone.
+pub(super) struct EarlySecret {
     suite: &'static Suite,
     secret: Secret,
 }
 
-impl Early {
-    pub(super) fn new(suite: &'static Suite, key: &[u8]) -> Early {
+impl EarlySecret {
+    pub(super) fn new(suite: &'static Suite, key: &[u8]) -> EarlySecret {
         let zeros = vec![0; suite.secret_bytes];
-        Early { suite, secret: mac(suite, &zeros, key) }
+        EarlySecret { suite, secret: mac(suite, &zeros, key) }
     }
 
     /// The binder: a Finished over `hash`, that of the truncated ClientHello (§4.2.11.2).
@@ -75,33 +75,33 @@ impl Early {
         finished(self.suite, &base, hash)
     }
 
-    /// With the Diffie-Hellman secret.
-    pub(super) fn handshake(&self, shared: &[u8]) -> Result<Handshake, RecordError> {
+    /// Adds the Diffie-Hellman secret.
+    pub(super) fn handshake(&self, shared: &[u8]) -> Result<HandshakeSecret, RecordError> {
         let salt = derive(self.suite, &self.secret, b"derived", &empty_hash(self.suite))?;
-        Ok(Handshake { suite: self.suite, secret: mac(self.suite, &salt, shared) })
+        Ok(HandshakeSecret { suite: self.suite, secret: mac(self.suite, &salt, shared) })
     }
 }
 
-/// What follows from key and Diffie-Hellman.
-pub(super) struct Handshake {
+/// The secrets derived from key and Diffie-Hellman.
+pub(super) struct HandshakeSecret {
     suite: &'static Suite,
     secret: Secret,
 }
 
-impl Handshake {
+impl HandshakeSecret {
     /// `hash`: of ClientHello to ServerHello.
-    pub(super) fn traffic(&self, hash: &[u8]) -> Result<Pair, RecordError> {
-        Ok(Pair {
+    pub(super) fn traffic(&self, hash: &[u8]) -> Result<TrafficSecrets, RecordError> {
+        Ok(TrafficSecrets {
             client: derive(self.suite, &self.secret, b"c hs traffic", hash)?,
             server: derive(self.suite, &self.secret, b"s hs traffic", hash)?,
         })
     }
 
     /// `hash`: of ClientHello to the server's Finished.
-    pub(super) fn application(&self, hash: &[u8]) -> Result<Pair, RecordError> {
+    pub(super) fn application(&self, hash: &[u8]) -> Result<TrafficSecrets, RecordError> {
         let salt = derive(self.suite, &self.secret, b"derived", &empty_hash(self.suite))?;
         let main = mac(self.suite, &salt, &vec![0; self.suite.secret_bytes]);
-        Ok(Pair {
+        Ok(TrafficSecrets {
             client: derive(self.suite, &main, b"c ap traffic", hash)?,
             server: derive(self.suite, &main, b"s ap traffic", hash)?,
         })
@@ -123,11 +123,11 @@ pub(super) fn finished(suite: &Suite, base: &[u8], hash: &[u8]) -> Result<Secret
 }
 
 /// Compares in constant time.
-pub(super) fn same(one: &[u8], other: &[u8]) -> bool {
+pub(super) fn constant_time_eq(one: &[u8], other: &[u8]) -> bool {
     one.ct_eq(other).into()
 }
 
-/// Keys of one direction that start with this traffic secret.
+/// Makes the keys of one direction from this traffic secret.
 pub(super) fn keys(suite: &'static Suite, secret: &[u8]) -> Result<Keys, RecordError> {
     Keys::new(suite, direction(suite, secret)?)
 }

@@ -1,67 +1,67 @@
-//! The server's side.
+//! The server's side of the handshake.
 
 use unlade_net::state::TlsSnapshot;
 
 use super::Psk;
 use super::error::PskError;
-use super::exchange::{self, GROUPS, Group, Share};
-use super::inbox::{self, Inbox};
+use super::exchange::{self, GROUPS, Group, KeyShare};
 use super::messages::{self, CLIENT_HELLO, ClientHello, FINISHED, ServerHello};
-use super::schedule::{self, Early, Pair, Transcript};
+use super::records::{self, MessageReader};
+use super::schedule::{self, EarlySecret, TrafficSecrets, Transcript};
 use crate::control::Side;
 use crate::keys::Keys;
 use crate::layer::RecordLayer;
 use crate::suite::{Suite, TLS13};
 
-/// Finds the key that a client names.
+/// Finds the key for an identity of a client.
 type Lookup<'l> = dyn Fn(&[u8]) -> Option<Psk> + Send + 'l;
 
-/// A connection whose client has proved that it has the key.
+/// A connection whose client has proved possession of the key.
 #[derive(Debug)]
 pub struct Accepted {
-    /// The record layer, with all that came behind the handshake: call
+    /// The record layer, with all bytes that followed the handshake: call
     /// [`RecordLayer::process`](crate::RecordLayer::process) before waiting for the transport.
     pub record: RecordLayer,
-    /// The name of the key that it used.
+    /// The identity of the key that the client used.
     pub identity: Vec<u8>,
 }
 
 /// A handshake from the server's side.
 pub struct Server<'l> {
     lookup: Box<Lookup<'l>>,
-    inbox: Inbox,
-    /// Keys of what we send, once there are some.
+    reader: MessageReader,
+    /// Keys of the sending direction, once they exist.
     write: Option<Keys>,
     stage: Stage,
 }
 
-/// What is awaited.
+/// The expected message.
 enum Stage {
     ClientHello,
-    /// The other ClientHello that was asked for, with a share of this group.
+    /// The second ClientHello that was requested, with a share of this group.
     Retried {
         transcript: Transcript,
         suite: &'static Suite,
         group: Group,
     },
-    Finished(Box<Sent>),
+    Finished(Box<ServerFlight>),
     Over,
 }
 
-/// What the server has said, and what follows from it.
-struct Sent {
+/// The state after the server's flight, with the derived secrets.
+struct ServerFlight {
     suite: &'static Suite,
     identity: Vec<u8>,
     /// Up to the server's Finished.
     transcript: Transcript,
-    traffic: Pair,
-    application: Pair,
+    traffic: TrafficSecrets,
+    application: TrafficSecrets,
 }
 
-/// The key that a client and this server agree on.
-struct Chosen {
+/// The selected pre-shared key.
+struct SelectedPsk {
     psk: Psk,
-    /// Its place in the client's list.
+    /// Its index in the client's list.
     index: usize,
 }
 
@@ -72,31 +72,31 @@ impl core::fmt::Debug for Server<'_> {
 }
 
 impl<'l> Server<'l> {
-    /// Waits for a client. `lookup` gives the key of an identity, where there is one.
+    /// Waits for a client. `lookup` returns the key of an identity, if there is one.
     pub fn new(lookup: impl Fn(&[u8]) -> Option<Psk> + Send + 'l) -> Server<'l> {
         Server {
             lookup: Box::new(lookup),
-            inbox: Inbox::default(),
+            reader: MessageReader::default(),
             write: None,
             stage: Stage::ClientHello,
         }
     }
 
-    /// Takes what the client sent, and appends what is to be sent to it to `out`; gives the
-    /// connection where the handshake is complete.
+    /// Processes bytes from the client, and appends the answer to `out`; returns the connection
+    /// once the handshake is complete.
     ///
     /// # Errors
-    /// Any [`PskError`]; send `out`, which may hold an alert, and close.
+    /// Any [`PskError`]; send `out`, which may contain an alert, and close.
     pub fn advance(
         &mut self,
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<Accepted>, PskError> {
-        self.inbox.push(input);
+        self.reader.push(input);
         let advanced = self.messages(out);
         if let Err(error) = &advanced {
             self.stage = Stage::Over;
-            inbox::send_alert(self.write.as_mut(), error, out);
+            records::send_alert(self.write.as_mut(), error, out);
         }
         advanced
     }
@@ -105,7 +105,7 @@ impl<'l> Server<'l> {
         if matches!(self.stage, Stage::Over) {
             return Err(PskError::Over);
         }
-        while let Some(message) = self.inbox.message()? {
+        while let Some(message) = self.reader.message()? {
             let kind = message.first().copied().unwrap_or_default();
             match (core::mem::replace(&mut self.stage, Stage::Over), kind) {
                 (Stage::ClientHello, CLIENT_HELLO) => self.client_hello(&message, None, out)?,
@@ -151,15 +151,15 @@ impl<'l> Server<'l> {
         }
     }
 
-    /// The first key of the client's that is known here and whose suite it offers.
-    fn choose(&self, hello: &ClientHello<'_>) -> Result<Chosen, PskError> {
+    /// The first key in the client's list that this server has and whose suite the client offers.
+    fn choose(&self, hello: &ClientHello<'_>) -> Result<SelectedPsk, PskError> {
         let mut known = false;
         for (index, identity) in hello.identities.iter().enumerate() {
             let Some(psk) = (self.lookup)(identity) else { continue };
             psk.check()?;
             known = true;
             if hello.suites.contains(&psk.hash.suite().number) {
-                return Ok(Chosen { psk, index });
+                return Ok(SelectedPsk { psk, index });
             }
         }
         if known {
@@ -186,12 +186,12 @@ impl<'l> Server<'l> {
         let asked = ServerHello::Retry { group: Some(group.number()), cookie: &[] };
         let message = asked.write(&[0; 32], hello.session, suite.number);
         transcript.add(&message);
-        inbox::send_plain(&message, out);
+        records::send_plain(&message, out);
         if !hello.session.is_empty() {
-            inbox::send_change_cipher_spec(out);
+            records::send_change_cipher_spec(out);
         }
-        // Nothing may be on its way behind the first ClientHello.
-        self.inbox.at_boundary()?;
+        // No bytes may follow the first ClientHello.
+        self.reader.at_boundary()?;
         self.stage = Stage::Retried { transcript, suite, group };
         Ok(())
     }
@@ -199,14 +199,14 @@ impl<'l> Server<'l> {
     fn answer(
         &mut self,
         hello: &ClientHello<'_>,
-        chosen: &Chosen,
+        chosen: &SelectedPsk,
         mut transcript: Transcript,
         group: Group,
         theirs: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(), PskError> {
         let suite = chosen.psk.hash.suite();
-        let share = Share::new(group)?;
+        let share = KeyShare::new(group)?;
         let agreed = ServerHello::Agreed {
             group: group.number(),
             public: &share.public,
@@ -215,11 +215,11 @@ impl<'l> Server<'l> {
         let message = agreed.write(&exchange::random()?, hello.session, suite.number);
         let shared = share.agree(theirs)?;
         transcript.add(&message);
-        inbox::send_plain(&message, out);
+        records::send_plain(&message, out);
         if !hello.session.is_empty() {
-            inbox::send_change_cipher_spec(out);
+            records::send_change_cipher_spec(out);
         }
-        let handshake = Early::new(suite, &chosen.psk.key).handshake(&shared)?;
+        let handshake = EarlySecret::new(suite, &chosen.psk.key).handshake(&shared)?;
         let traffic = handshake.traffic(&transcript.hash())?;
         let mut keys = schedule::keys(suite, &traffic.server)?;
         let mut flight = messages::encrypted_extensions();
@@ -228,48 +228,53 @@ impl<'l> Server<'l> {
         let finished = messages::message(FINISHED, |out| out.extend_from_slice(&finished));
         transcript.add(&finished);
         flight.extend_from_slice(&finished);
-        inbox::send_protected(&mut keys, &flight, out)?;
+        records::send_protected(&mut keys, &flight, out)?;
         let application = handshake.application(&transcript.hash())?;
-        // What we send from now on, an alert, is under the next key already (RFC 8446 §4.4.4).
+        // From now on sending, of an alert, uses the next key already (RFC 8446 §4.4.4).
         self.write = Some(schedule::keys(suite, &application.server)?);
-        self.inbox.protect(schedule::keys(suite, &traffic.client)?)?;
+        self.reader.protect(schedule::keys(suite, &traffic.client)?)?;
         let identity = chosen.psk.identity.clone();
-        self.stage =
-            Stage::Finished(Box::new(Sent { suite, identity, transcript, traffic, application }));
+        self.stage = Stage::Finished(Box::new(ServerFlight {
+            suite,
+            identity,
+            transcript,
+            traffic,
+            application,
+        }));
         Ok(())
     }
 
-    fn finish(&mut self, message: &[u8], sent: &Sent) -> Result<Accepted, PskError> {
+    fn finish(&mut self, message: &[u8], sent: &ServerFlight) -> Result<Accepted, PskError> {
         let expected =
             schedule::finished(sent.suite, &sent.traffic.client, &sent.transcript.hash())?;
-        if !schedule::same(&message[4..], &expected) {
+        if !schedule::constant_time_eq(&message[4..], &expected) {
             return Err(PskError::WrongKey);
         }
-        self.inbox.at_boundary()?;
-        let inbox = core::mem::take(&mut self.inbox);
+        self.reader.at_boundary()?;
+        let reader = core::mem::take(&mut self.reader);
         let snapshot = TlsSnapshot {
             version: TLS13,
             suite: sent.suite.number,
             read: schedule::direction(sent.suite, &sent.application.client)?,
             write: schedule::direction(sent.suite, &sent.application.server)?,
-            ciphertext: inbox.into_leftover(),
+            ciphertext: reader.into_leftover(),
         };
         let record = RecordLayer::for_side(Side::Server, &snapshot)?;
         Ok(Accepted { record, identity: sent.identity.clone() })
     }
 }
 
-/// The proof that the client has the key (RFC 8446 §4.2.11.2).
+/// Checks the proof that the client has the key (RFC 8446 §4.2.11.2).
 fn check_binder(
     hello: &ClientHello<'_>,
     message: &[u8],
-    chosen: &Chosen,
+    chosen: &SelectedPsk,
     transcript: &Transcript,
 ) -> Result<(), PskError> {
     let suite = chosen.psk.hash.suite();
     let mut truncated = transcript.clone();
     truncated.add(&message[..hello.binders_at]);
-    let expected = Early::new(suite, &chosen.psk.key).binder(&truncated.hash())?;
+    let expected = EarlySecret::new(suite, &chosen.psk.key).binder(&truncated.hash())?;
     let given = hello.binders.get(chosen.index).copied().unwrap_or_default();
-    if schedule::same(given, &expected) { Ok(()) } else { Err(PskError::WrongKey) }
+    if schedule::constant_time_eq(given, &expected) { Ok(()) } else { Err(PskError::WrongKey) }
 }

@@ -1,4 +1,4 @@
-//! Both sides against each other, and what neither must take.
+//! Both sides against each other, and input that both must refuse.
 
 use super::*;
 use crate::layer::RecordLayer;
@@ -7,8 +7,8 @@ fn psk(hash: Hash, byte: u8) -> Psk {
     Psk { identity: b"NVMe0R01 host subsystem".to_vec(), key: vec![byte; 32].into(), hash }
 }
 
-/// Runs a handshake in pieces of so many bytes, with `change` applied to what the client (true)
-/// or the server (false) sends.
+/// Runs a handshake in chunks of a given size, with `change` applied to the bytes that the client
+/// (true) or the server (false) sends.
 fn run(
     client_psk: Psk,
     server_psk: Psk,
@@ -67,7 +67,7 @@ fn both_ends_agree_however_the_bytes_arrive() {
 }
 
 #[test]
-fn another_key_is_said_at_both_ends() {
+fn another_key_is_reported_at_both_ends() {
     for hash in [Hash::Sha256, Hash::Sha384] {
         let (client, server) = run(psk(hash, 7), psk(hash, 8), 100_000, |_, _| {});
         assert_eq!(server.unwrap_err(), PskError::WrongKey);
@@ -78,7 +78,7 @@ fn another_key_is_said_at_both_ends() {
 }
 
 #[test]
-fn another_identity_is_said_at_both_ends() {
+fn another_identity_is_reported_at_both_ends() {
     let other = Psk { identity: b"another".to_vec(), ..psk(Hash::Sha256, 7) };
     let (client, server) = run(other, psk(Hash::Sha256, 7), 100_000, |_, _| {});
     let unknown = server.unwrap_err();
@@ -101,8 +101,8 @@ fn a_key_that_is_too_short_or_unnamed_is_refused() {
     assert!(matches!(Client::new(unnamed, &mut Vec::new()), Err(PskError::Key(_))));
 }
 
-/// Flips each byte of each flight in turn: nobody may end with a connection that the other end
-/// would not have, nor panic.
+/// Flips each byte of each flight in turn: no end may complete with a connection that the other
+/// end does not have, or panic.
 #[test]
 fn no_changed_byte_of_a_flight_is_taken() {
     for from_client in [true, false] {
@@ -113,8 +113,8 @@ fn no_changed_byte_of_a_flight_is_taken() {
                 run(psk(Hash::Sha256, 7), psk(Hash::Sha256, 7), 100_000, |is_client, flight| {
                     if is_client == from_client && !done && at < flight.len() {
                         done = true;
-                        // The minor version of a record is not looked at in the clear
-                        // (RFC 8446 §5.1), the type and version of a message are.
+                        // The minor version of a plaintext record is ignored (RFC 8446 §5.1); the
+                        // type and version of a message are not.
                         immaterial = at == 2;
                         flight[at] ^= 1;
                     }
@@ -128,7 +128,7 @@ fn no_changed_byte_of_a_flight_is_taken() {
 }
 
 #[test]
-fn plain_text_is_told_apart() {
+fn plaintext_is_recognised() {
     let mut server = Server::new(|_: &[u8]| None);
     let mut out = Vec::new();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Peers and plumbing for the tests: everything in memory.
+//! Peers and helpers for the tests: everything in memory.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::io::{Read, Write};
@@ -68,7 +68,7 @@ pub fn server_config(identity: &Identity, alpn: &[&[u8]]) -> Arc<ServerConfig> {
     unlade_tls::server_config(identity.chain(), identity.private_key(), alpn).unwrap()
 }
 
-/// A client that can do just `suites`.
+/// A client that supports only `suites`.
 pub fn client_config(identity: &Identity, suites: &[SupportedCipherSuite]) -> ClientConfig {
     let provider =
         CryptoProvider { cipher_suites: suites.to_vec(), ..provider::default_provider() };
@@ -87,7 +87,7 @@ pub fn client_of(config: ClientConfig) -> ClientConnection {
     ClientConnection::new(Arc::new(config), ServerName::try_from(NAME).unwrap()).unwrap()
 }
 
-/// All that `client` has to send.
+/// All pending output of `client`.
 pub fn client_output(client: &mut ClientConnection) -> Vec<u8> {
     let mut out = Vec::new();
     while client.wants_write() {
@@ -96,7 +96,7 @@ pub fn client_output(client: &mut ClientConnection) -> Vec<u8> {
     out
 }
 
-/// Gives `client` bytes of the server; gives back the plaintext that they hold.
+/// Passes bytes from the server to `client`; returns their plaintext.
 pub fn client_input(client: &mut ClientConnection, mut bytes: &[u8]) -> Vec<u8> {
     let mut plaintext = Vec::new();
     while !bytes.is_empty() {
@@ -113,7 +113,7 @@ pub fn client_input(client: &mut ClientConnection, mut bytes: &[u8]) -> Vec<u8> 
     plaintext
 }
 
-/// What `client` sends for `plaintext`.
+/// The bytes that `client` sends for `plaintext`.
 pub fn client_seal(client: &mut ClientConnection, plaintext: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut rest = plaintext;
@@ -125,8 +125,8 @@ pub fn client_seal(client: &mut ClientConnection, plaintext: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A handshake with the client's bytes given to the server `step` at a time, and `early` sent by
-/// the client together with the end of its handshake.
+/// Runs a handshake in which the server receives the client's bytes `step` at a time; the client
+/// sends `early` together with the end of its handshake.
 pub fn handshake(
     server: Arc<ServerConfig>,
     client: &mut ClientConnection,
@@ -186,7 +186,7 @@ pub fn snapshots(suite: SupportedCipherSuite) -> (TlsSnapshot, TlsSnapshot) {
     (established.record.to_snapshot(), client.to_snapshot())
 }
 
-/// One pair of snapshots for each suite, made once.
+/// One pair of snapshots for each suite, generated once.
 pub fn all_snapshots() -> &'static [(TlsSnapshot, TlsSnapshot)] {
     static ONCE: OnceLock<Vec<(TlsSnapshot, TlsSnapshot)>> = OnceLock::new();
     ONCE.get_or_init(|| suites().into_iter().map(snapshots).collect())
@@ -220,7 +220,7 @@ pub fn open(layer: &mut RecordLayer, ciphertext: &[u8]) -> Vec<u8> {
     plaintext
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ from position to position.
 pub fn pattern(bytes: usize, seed: u8) -> Vec<u8> {
     (0..bytes).map(|at| (at as u32).wrapping_mul(2_654_435_761).to_be_bytes()[1] ^ seed).collect()
 }

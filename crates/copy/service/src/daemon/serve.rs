@@ -188,7 +188,7 @@ async fn control(shared: Arc<Shared>, mut watch: Watch<DaemonConfig>) -> Result<
 
 /// Takes over reloads, and looks after the threads.
 async fn tend(context: &Context, watch: &mut Watch<DaemonConfig>) -> Result<(), DaemonError> {
-    let mut look = unlade_runtime::beat::every(LOOK_EVERY);
+    let mut look = unlade_runtime::ticker::every(LOOK_EVERY);
     loop {
         tokio::select! {
             config = watch.reloaded() => {

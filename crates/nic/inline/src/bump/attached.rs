@@ -55,10 +55,10 @@ async fn create(device: Device, offer: device::Offer) -> Result<Halves, Refused>
     let device::Offer { name, begin, read, write, unopened_bytes, written_bytes, read_bytes } =
         offer;
     let state =
-        |keys: &Keys| -> Result<Tls, Refused> { static_state(keys).ok_or(Refused::Unsuited) };
+        |keys: &Keys| -> Result<Tls, Refused> { static_state(keys).ok_or(Refused::Unsupported) };
     let (sending, receiving, ours) = (state(&write)?, state(&read)?, state(&read)?);
     // What is there of a record, unopened, came as it was.
-    let offset = read_bytes.checked_sub(unopened_bytes).ok_or(Refused::Unsuited)?;
+    let offset = read_bytes.checked_sub(unopened_bytes).ok_or(Refused::Unsupported)?;
     let number = read.number();
     let asked = Offer {
         name,

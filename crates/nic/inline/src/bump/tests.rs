@@ -451,7 +451,7 @@ fn numbers_are_those_that_the_kernel_has_agreed_to() {
     from_host(&mut engine, 0, frame(true, TcpFlags::SYN, HOST - 1, 0, &[]));
     let flow = engine.table().create(0, offer(0, 30)).unwrap();
     assert_eq!(flow.rx().seq(30), SeqNumber(PEER + 30));
-    assert_eq!(engine.table().create(0, offer(0, 0)).err(), Some(Refused::Twice));
+    assert_eq!(engine.table().create(0, offer(0, 0)).err(), Some(Refused::Duplicate));
 }
 
 #[test]
@@ -548,7 +548,7 @@ fn a_restored_connection_has_the_numbers_of_its_snapshot() {
     flow.rx().read(bytes.len(), &mut ranges);
     assert_eq!(passes(&ranges[0].1), [None, Some(Pass { key: 0, generation: 0 })]);
     // Twice it is not taken over, unless the first one is gone.
-    assert_eq!(engine.table().create(0, restored(0, 0)).err(), Some(Refused::Twice));
+    assert_eq!(engine.table().create(0, restored(0, 0)).err(), Some(Refused::Duplicate));
     drop(flow);
     engine.table().create(0, restored(0, 0)).unwrap();
     assert_eq!(engine.table().offloaded(), 1);

@@ -305,7 +305,7 @@ impl Table {
         let (Some(remote), Some(frontier)) = (connection.remote, connection.frontier) else {
             return Err(Refused::Unknown);
         };
-        let Use::Through = connection.used else { return Err(Refused::Twice) };
+        let Use::Through = connection.used else { return Err(Refused::Duplicate) };
         let Offer { sent_bytes, sent_number, sending, receiving, .. } = offer;
         let tx = TxSide::new(connection.local, sent_bytes, sent_number, sending);
         let rx = RxSide::new(remote, receiving, frontier);
@@ -328,7 +328,7 @@ impl Table {
         if let Some(Use::Offload(flow)) = known
             && Arc::strong_count(flow) > 1
         {
-            return Err(Refused::Twice);
+            return Err(Refused::Duplicate);
         }
         if !is_known && !self.has_room(now_ms) {
             self.refused += 1;

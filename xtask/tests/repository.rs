@@ -1,4 +1,4 @@
-//! The house is in order: the same as `cargo run -p xtask -- all`.
+//! The repository passes all checks: the same as `cargo run -p xtask -- all`.
 
 #[test]
 fn layers() {

@@ -1,9 +1,9 @@
-//! AES-GCM of a message in pieces that the input chooses: every backend of the machine against the
-//! portable one, which gets the message at once.
+//! AES-GCM of a message in chunks that the input chooses: every backend of the machine against the
+//! portable one, which receives the message at once.
 
 use unlade_aead::{Backend, Key, Progress};
 
-/// What the first bytes say: key length, additional data, where to cut.
+/// The content of the first bytes: key length, additional data, positions of the cuts.
 struct Script<'d> {
     key: Vec<u8>,
     nonce: [u8; 12],
@@ -12,7 +12,7 @@ struct Script<'d> {
     message: &'d [u8],
 }
 
-/// Two bytes of choices, up to 15 cuts, up to 31 bytes of additional data, the message.
+/// Parses two bytes of choices, up to 15 cuts, up to 31 bytes of additional data, the message.
 fn script(data: &[u8]) -> Option<Script<'_>> {
     let (&choice, rest) = data.split_first()?;
     let (&aad_bytes, rest) = rest.split_first()?;
@@ -28,8 +28,8 @@ fn script(data: &[u8]) -> Option<Script<'_>> {
     Some(Script { key, nonce: [aad_bytes; 12], aad, cuts, message })
 }
 
-/// Pieces are the whole, in order, from the middle, and put together.
-pub fn aead_pieces(data: &[u8]) {
+/// Chunks give the result of the whole: in order, from the middle, and combined.
+pub fn aead_chunks(data: &[u8]) {
     let Some(script) = script(data) else { return };
     let key = |backend| Key::with_backend(&script.key, backend).expect("16 or 32 bytes");
     let portable = key(Backend::Portable);

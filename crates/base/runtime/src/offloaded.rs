@@ -1,5 +1,5 @@
-//! A connection whose records a device has taken over: they go to the socket in the clear, announced
-//! before, and what the socket gives was opened already, or not.
+//! A connection whose records a device has taken over. Software announces records and writes them
+//! to the socket in the clear; bytes from the socket may already be opened by the device.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,49 +15,49 @@ use unlade_tls::{Received, RecordLayer};
 
 use crate::stall;
 
-/// Room for a read from the socket.
+/// Buffer size of a read from the socket.
 const READ_BYTES_MAX: usize = 128 * 1024;
-/// Pause where too much is unacknowledged for another record, or another key.
-const CROWDED_PAUSE: Duration = Duration::from_millis(1);
+/// Pause while too much is unacknowledged for another record, or another key.
+const ACK_PAUSE: Duration = Duration::from_millis(1);
 
-/// The socket, and how long it may take nothing.
+/// The socket, and the limit for its stalls.
 #[derive(Clone, Copy)]
 pub(crate) struct Transport<'t> {
     pub(crate) tcp: &'t TcpStream,
     pub(crate) stall_limit: Option<Duration>,
 }
 
-/// How it stands with a connection that is to be software's again.
+/// Progress of taking a connection back into software.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeBack {
-    /// It is: its records are sealed and opened in software, and a snapshot says all of it.
+    /// Complete: records are sealed and opened in software, and a snapshot has the whole state.
     Done,
-    /// Not before all is acknowledged that was written: the kernel has it in the clear.
+    /// Not before all written bytes are acknowledged: the kernel has them in the clear.
     Unacknowledged,
-    /// Not before the rest of a record has come that the device has opened in part. Sealed is in
-    /// software already.
+    /// Not before the rest of a record has arrived that the device has opened in part. Records are
+    /// already sealed in software.
     Receiving,
 }
 
-/// What a device has of a connection.
+/// The device's state of a connection.
 #[derive(Debug)]
-pub(crate) struct Carried {
+pub(crate) struct OffloadedStream {
     opening: Box<dyn Opening>,
-    /// Gone once the device has been told to let go of the connection.
+    /// None once the device has been asked to release the connection.
     sealing: Option<Box<dyn Sealing>>,
-    /// Bytes that the device knows, to be written next.
+    /// Announced bytes that are to be written next.
     announced: Bytes,
-    /// Whole records behind them that it does not know yet.
+    /// Whole records after them that are not announced yet.
     waiting: Bytes,
-    /// The layer's key may be another one than the device's.
+    /// The layer's key may differ from the device's.
     key_may_differ: bool,
     buffer: Vec<u8>,
 }
 
-impl Carried {
-    pub(crate) fn new(halves: Halves) -> Carried {
+impl OffloadedStream {
+    pub(crate) fn new(halves: Halves) -> OffloadedStream {
         let Halves { opening, sealing } = halves;
-        Carried {
+        OffloadedStream {
             opening,
             sealing: Some(sealing),
             announced: Bytes::new(),
@@ -67,12 +67,12 @@ impl Carried {
         }
     }
 
-    /// What is written to the socket is sealed by the device.
+    /// Returns true if the device seals the bytes written to the socket.
     pub(crate) fn seals(&self) -> bool {
         self.sealing.is_some()
     }
 
-    /// Takes what was read before, first of all.
+    /// Takes the bytes that were read before; called first.
     pub(crate) fn receive_read(
         &mut self,
         record: &mut RecordLayer,
@@ -82,8 +82,8 @@ impl Carried {
         self.opening.receive_read(record, bytes, plaintext)
     }
 
-    /// Reads once. Returns how many bytes came, 0 at the end of the stream, and what the record
-    /// layer says of them. Cancel-safe.
+    /// Reads once. Returns the number of bytes received, 0 at the end of the stream, and the
+    /// result of the record layer. Cancel-safe.
     pub(crate) async fn read(
         &mut self,
         tcp: &mut TcpStream,
@@ -96,13 +96,14 @@ impl Carried {
         if let Some(sealing) = &mut self.sealing
             && self.announced.is_empty()
         {
-            // What is acknowledged need not be remembered while nothing is written.
+            // While nothing is written, acknowledged bytes need not be remembered.
             sealing.acknowledge(unacknowledged_bytes(tcp)?);
         }
         Ok((got, self.opening.receive(record, &self.buffer, plaintext)))
     }
 
-    /// Sends what the layer owes to its peer, and whatever a call that was given up has left.
+    /// Sends the control records that the layer owes to its peer, and the rest of a cancelled
+    /// call.
     pub(crate) async fn flush(
         &mut self,
         transport: Transport<'_>,
@@ -119,7 +120,7 @@ impl Carried {
         Ok(())
     }
 
-    /// Sends `bytes` bytes of plaintext, which `fill` puts into one place after the other.
+    /// Sends `bytes` bytes of plaintext; `fill` writes them into one buffer after the other.
     pub(crate) async fn send(
         &mut self,
         transport: Transport<'_>,
@@ -128,7 +129,7 @@ impl Carried {
         fill: &mut dyn FnMut(&mut [u8]) -> io::Result<()>,
         more: bool,
     ) -> io::Result<()> {
-        // So that all records of one announcement have one key.
+        // All records of one announcement have one key.
         self.flush(transport, record).await?;
         let layout = record.layout(bytes);
         let mut buffer = BytesMut::zeroed(layout.sealed_bytes());
@@ -152,15 +153,15 @@ impl Carried {
         self.drain(transport, record, false).await
     }
 
-    /// Announces and writes what is there, and follows the layer's key behind it. Where this is
-    /// given up on the way, the next call goes on.
+    /// Announces and writes the waiting records, then follows the layer's key. If it is cancelled,
+    /// the next call continues.
     async fn drain(
         &mut self,
         transport: Transport<'_>,
         record: &RecordLayer,
         more: bool,
     ) -> io::Result<()> {
-        let mut crowded = Crowded::new(transport);
+        let mut ack_wait = AckWait::new(transport);
         loop {
             if !self.announced.is_empty() {
                 write(transport, &mut self.announced, more || !self.waiting.is_empty()).await?;
@@ -177,13 +178,13 @@ impl Carried {
                 self.key_may_differ = false;
             }
             if self.announced.is_empty() && (self.key_may_differ || !self.waiting.is_empty()) {
-                crowded.pause().await?;
+                ack_wait.pause().await?;
             }
         }
     }
 
-    /// Gives the connection back to software, as far as that can be done now. Nothing is owed to
-    /// the peer: [`Carried::flush`] was called. Says, too, whether the peer has said that it ends.
+    /// Gives the connection back to software, as far as possible now. Nothing is owed to the peer:
+    /// [`OffloadedStream::flush`] was called. Also returns true if the peer has ended.
     pub(crate) async fn take_back(
         &mut self,
         tcp: &TcpStream,
@@ -202,7 +203,7 @@ impl Carried {
             record.resume_sealing();
         }
         loop {
-            // What the device has opened is followed by bytes that came as they were.
+            // The bytes that the device has opened are followed by unopened bytes.
             if let Some(unopened) = self.opening.unopened()
                 && !record.is_within_message()
             {
@@ -212,7 +213,7 @@ impl Carried {
             self.buffer.clear();
             self.buffer.reserve(READ_BYTES_MAX);
             match tcp.try_read_buf(&mut self.buffer) {
-                // The end is there to be read again.
+                // The end of the stream can be read again.
                 Ok(0) => return Ok((TakeBack::Receiving, ended)),
                 Ok(_) => {
                     let received = self.opening.receive(record, &self.buffer, plaintext);
@@ -229,16 +230,16 @@ impl Carried {
     }
 }
 
-/// Waits for acknowledgements, as long as some come.
-struct Crowded<'t> {
+/// Waits for acknowledgements while some arrive.
+struct AckWait<'t> {
     transport: Transport<'t>,
     since: Instant,
     least_bytes: u64,
 }
 
-impl<'t> Crowded<'t> {
-    fn new(transport: Transport<'t>) -> Crowded<'t> {
-        Crowded { transport, since: Instant::now(), least_bytes: u64::MAX }
+impl<'t> AckWait<'t> {
+    fn new(transport: Transport<'t>) -> AckWait<'t> {
+        AckWait { transport, since: Instant::now(), least_bytes: u64::MAX }
     }
 
     async fn pause(&mut self) -> io::Result<()> {
@@ -248,12 +249,12 @@ impl<'t> Crowded<'t> {
         } else if self.transport.stall_limit.is_some_and(|limit| self.since.elapsed() >= limit) {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        tokio::time::sleep(CROWDED_PAUSE).await;
+        tokio::time::sleep(ACK_PAUSE).await;
         Ok(())
     }
 }
 
-/// Writes all of `bytes` to the socket, and takes away what was written.
+/// Writes all of `bytes` to the socket, and removes the written bytes.
 async fn write(transport: Transport<'_>, bytes: &mut Bytes, more: bool) -> io::Result<()> {
     let Transport { tcp, stall_limit } = transport;
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };

@@ -11,10 +11,10 @@ use unlade_nic_inline::bump::sides::Receiving;
 use unlade_sys::vnet::VnetHeader;
 use unlade_tls::device::Begin;
 
-/// Where the streams of host and peer begin.
+/// First sequence numbers of the streams of host and peer.
 const HOST: u32 = u32::MAX - 200;
 const PEER: u32 = u32::MAX - 300;
-/// The bytes of a step before its content: what it is, an offset, a length.
+/// Bytes of a step before its content: kind, offset, length.
 const STEP_BYTES: usize = 4;
 
 /// A step of a script.
@@ -35,7 +35,7 @@ fn frame(by_host: bool, flags: TcpFlags, seq: u32, ack: u32, payload: &[u8]) -> 
     segment.ethernet_frame([2; 6], [4; 6]).unwrap_or_default()
 }
 
-/// A record in the clear that software has announced.
+/// An announced record in the clear.
 fn announced() -> Vec<u8> {
     let mut record = vec![23, 3, 3, 0, 60];
     record.extend([b'p'; 43]);
@@ -44,7 +44,7 @@ fn announced() -> Vec<u8> {
     record
 }
 
-/// The same, with its content apart from what is around it.
+/// The same, with its content separate from header and tag.
 fn announced_apart() -> SplitRecord {
     let mut head = announced();
     let mut content = head.split_off(5);
@@ -52,9 +52,9 @@ fn announced_apart() -> SplitRecord {
     SplitRecord::new((head.into(), tail.into()), Content::Memory(content.into()))
 }
 
-/// What comes from the wire goes up as it came, or decrypted, once at most; payload of the
-/// connection never leaves as the kernel has it.
-pub fn bump(data: &[u8]) {
+/// Frames from the wire are delivered unchanged or decrypted, at most once; the payload of the
+/// connection never leaves in the clear.
+pub fn inline_device(data: &[u8]) {
     let mut engine = Engine::new(false);
     let syn = frame(true, TcpFlags::SYN | TcpFlags::ACK, HOST - 1, PEER, &[]);
     let none = VnetHeader::default();
@@ -112,7 +112,7 @@ fn down(engine: &mut Engine, frame: Vec<u8>) {
         let Some(before) = before else { return };
         let clear = &frame[before.payload_at..][..before.payload_bytes];
         let sent = &out[before.payload_at..][..before.payload_bytes];
-        // Headers stay as they are, and so do runs that are too short to tell.
+        // Headers stay unchanged, as do runs that are too short to distinguish.
         let mut both = clear.windows(8).zip(sent.windows(8));
         leaked |= both.any(|(clear, sent)| clear == b"pppppppp" && clear == sent);
     };

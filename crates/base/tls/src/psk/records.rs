@@ -1,4 +1,4 @@
-//! What comes in during a handshake: records, opened once there is a key, and messages in them.
+//! Input of a handshake: records, opened once there is a key, and messages in them.
 
 use crate::control::{self, Alert};
 use crate::deframe::{self, ALERT, APPLICATION_DATA, HANDSHAKE};
@@ -11,28 +11,28 @@ use crate::seal;
 pub(super) const HANDSHAKE_BYTES_MAX: usize = 32 * 1024;
 /// Longest handshake message.
 const MESSAGE_BYTES_MAX: usize = 1 << 14;
-/// Most records of no content, and ChangeCipherSpecs, which some send for old middleboxes.
+/// Most records without content, and ChangeCipherSpecs, which some peers send for old middleboxes.
 const IDLE_RECORDS_MAX: u32 = 4;
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const HEADER_BYTES: usize = 5;
 
-/// Received bytes that are not used up.
+/// Received bytes that are not consumed.
 #[derive(Default)]
-pub(super) struct Inbox {
+pub(super) struct MessageReader {
     incoming: Vec<u8>,
-    /// Handshake messages out of records.
+    /// Handshake messages from the records.
     messages: Vec<u8>,
     keys: Option<Keys>,
     seen_bytes: usize,
     idle_records: u32,
 }
 
-impl Inbox {
+impl MessageReader {
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.incoming.extend_from_slice(bytes);
     }
 
-    /// The next whole message with its header, where it is there.
+    /// The next complete message with its header, if there is one.
     pub(super) fn message(&mut self) -> Result<Option<Vec<u8>>, PskError> {
         loop {
             if let Some(message) = self.split_message()? {
@@ -63,7 +63,7 @@ impl Inbox {
         Ok(Some(core::mem::replace(&mut self.messages, rest)))
     }
 
-    /// Length of the first record, where it is whole; its header is judged at once.
+    /// Length of the first record, if it is complete; its header is checked at once.
     fn record_bytes(&self) -> Result<Option<usize>, PskError> {
         let Some(&[content_type, major, _, high, low]) =
             self.incoming.first_chunk::<HEADER_BYTES>()
@@ -116,14 +116,14 @@ impl Inbox {
         Ok(())
     }
 
-    /// From here on records are protected. A key changes between records (RFC 8446 §5.1).
+    /// Protects records from here on. A key changes between records (RFC 8446 §5.1).
     pub(super) fn protect(&mut self, keys: Keys) -> Result<(), PskError> {
         self.at_boundary()?;
         self.keys = Some(keys);
         Ok(())
     }
 
-    /// Nothing of a message may be left over where keys change.
+    /// Checks that no part of a message remains, as required at a change of keys.
     pub(super) fn at_boundary(&self) -> Result<(), PskError> {
         if self.messages.is_empty() {
             return Ok(());
@@ -131,7 +131,7 @@ impl Inbox {
         Err(PskError::unexpected("a message on both sides of a change of keys"))
     }
 
-    /// What came behind the handshake.
+    /// The bytes after the handshake.
     pub(super) fn into_leftover(self) -> Vec<u8> {
         self.incoming
     }
@@ -155,7 +155,7 @@ pub(super) fn send_plain(message: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the record that means nothing and pleases middleboxes (RFC 8446 §D.4).
+/// Appends the record without meaning that middleboxes require (RFC 8446 §D.4).
 pub(super) fn send_change_cipher_spec(out: &mut Vec<u8>) {
     out.extend_from_slice(&[CHANGE_CIPHER_SPEC, 3, 3, 0, 1, 1]);
 }
@@ -169,12 +169,12 @@ pub(super) fn send_protected(
     seal::append_record(keys, HANDSHAKE, messages, out)
 }
 
-/// Appends the alert that says why the handshake ends.
+/// Appends the alert with the reason for the end of the handshake.
 pub(super) fn send_alert(keys: Option<&mut Keys>, error: &PskError, out: &mut Vec<u8>) {
     let Some(description) = error.alert() else { return };
     let content = [control::FATAL, description];
     match keys {
-        // Without a key left the end of the connection must say it.
+        // Without a usable key only the end of the connection can signal it.
         Some(keys) => drop(seal::append_record(keys, ALERT, &content, out)),
         None => {
             out.extend_from_slice(&[ALERT, 3, 3, 0, 2]);
