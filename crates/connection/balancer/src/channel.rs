@@ -1,5 +1,5 @@
-//! The control channels of one worker, one a server: kept up, and their frames brought to the
-//! connections they are about.
+//! Control channels of one worker, one per server: keeps them connected and passes their frames to
+//! the connections.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -25,44 +25,46 @@ use crate::pace::Way;
 use crate::scopes::Scopes;
 use crate::ship;
 
-/// Pause before the first attempt to reconnect; doubled with every failure. Long enough for a client
-/// to acknowledge what a server may have sent before it died: then it shows in the flow.
+/// Pause before the first attempt to reconnect; doubled after every failure. It is long enough for
+/// a client to acknowledge bytes that a server sent before it died, so that the flow's counters
+/// show the acknowledgement.
 const RETRY_MIN: Duration = Duration::from_millis(250);
 /// Longest pause between two attempts.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// Who this worker is to its servers.
+/// Identity of this worker towards its servers.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     /// Random number of this run of this worker.
     pub instance: u64,
-    /// For the servers' logs.
+    /// Name in the servers' logs.
     pub name: String,
 }
 
-/// Whom a channel is kept up for: the balancer as a member of the server's pool; nobody, where the
-/// server belongs to no pool any more.
+/// Membership of the balancer in the server's pool, for which a channel is kept; `None` where the
+/// server is in no pool any more.
 pub(crate) type Wanted = Option<Arc<Membership>>;
 
-/// A channel that the server has answered on, and what it says it has.
+/// A channel on which the server has answered, and the connections that it reports.
 struct Greeted {
     channel: Channel,
     mac: Mac,
     owned: HashMap<ConnectionId, Epoch>,
 }
 
-/// What comes after a channel.
+/// Reason for leaving a channel.
 enum After {
-    /// Another one, opened already.
+    /// Another channel is open already.
     Next(Box<Greeted>),
-    /// It broke.
+    /// The channel broke.
     Broken(ChannelError),
-    /// Nobody wants it, and no connection is at the server.
+    /// The server is in no pool any more, and no connection is at it.
     Retired,
 }
 
 impl Flows {
-    /// Keeps the channel to one server up until it is wanted no more and nothing is at the server.
+    /// Keeps the channel to one server connected until it is unwanted and no connection is at the
+    /// server.
     pub(crate) async fn keep_channel(
         self: Rc<Self>,
         remote: Rc<Remote>,
@@ -95,7 +97,7 @@ impl Flows {
             self.judge(&remote, &error);
             tokio::select! {
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY_MAX),
-                // Another identity may do at once.
+                // An attempt with another identity may succeed at once.
                 Ok(()) = wanted.changed() => {}
             }
         }
@@ -106,19 +108,19 @@ impl Flows {
         tracing::info!(agent = %remote.agent, "channel closed: its server is in no pool any more");
     }
 
-    /// What the end of a channel, or a vain attempt, says about the server.
+    /// Updates the silence of a server after a channel ended or could not be opened.
     fn judge(&self, remote: &Remote, error: &ChannelError) {
         match error {
             _ if error.is_silence() => self.set_silent(remote, true),
-            // No answer again; or none yet, and then nothing is known.
+            // Still no answer, or no answer yet: the recorded silence stays as it is.
             ChannelError::Establish => {}
             ChannelError::Io(error) if error.kind() == ErrorKind::TimedOut => {}
-            // Whatever is wrong, somebody is there and says so.
+            // Any other error proves that the server is alive.
             _ => self.set_silent(remote, false),
         }
     }
 
-    /// Opens a channel and exchanges HELLO. The server takes it in place of the one before.
+    /// Opens a channel and exchanges HELLO. The server replaces the previous channel with it.
     async fn greet(
         &self,
         remote: &Remote,
@@ -161,7 +163,7 @@ impl Flows {
         }
     }
 
-    /// Serves a channel until it breaks, or there is another one.
+    /// Serves a channel until it breaks or is replaced.
     async fn serve_channel(
         &self,
         remote: &Remote,
@@ -187,7 +189,7 @@ impl Flows {
             () = remote.suspect.notified() => After::Broken(ChannelError::Silent),
             after = &mut following => after,
         };
-        // The server closes this one as soon as it is greeted on the next.
+        // The server closes this channel when it receives HELLO on the next one.
         if let (After::Broken(ChannelError::Closed | ChannelError::Io(_)), true) =
             (&after, greeting.get())
             && let Ok(next @ After::Next(_)) = timeout(ESTABLISH_TIMEOUT, following).await
@@ -203,9 +205,9 @@ impl Flows {
         after
     }
 
-    /// Waits until the channel is wanted under another identity, and opens one under it, while the
-    /// one before goes on; or until it is not wanted any more, and nothing is at the server.
-    /// `greeting` is true while the server may take the next channel in place of this one.
+    /// Waits until the channel is wanted under another identity and opens one under it, while the
+    /// present one stays in use; or waits until it is unwanted and no connection is at the server.
+    /// `greeting` is true while the server may replace this channel with the next one.
     async fn follow(
         &self,
         remote: &Remote,
@@ -236,7 +238,7 @@ impl Flows {
             greeting.set(false);
             let error = match greeted {
                 Ok(greeted) => return After::Next(Box::new(greeted)),
-                // Who is not trusted any more keeps no channel.
+                // A channel to an untrusted server is not kept.
                 Err(error) if error.is_distrust() => return After::Broken(error),
                 Err(error) => error,
             };
@@ -250,7 +252,7 @@ impl Flows {
         }
     }
 
-    /// Waits until no connection is at a server that is in no pool any more.
+    /// Waits until no connection is at a server that is in no pool.
     async fn emptied(&self, remote: &Remote) {
         let mut tick = unlade_runtime::beat::every(unlade_runtime::beat::BEAT);
         while self.involve(remote.id) {
@@ -310,7 +312,7 @@ impl Flows {
         Ok(())
     }
 
-    /// A server reports what it did with a connection.
+    /// Learns from a server's report about a connection.
     fn learn(&self, flow: &mut Flow, usage: &Usage, left: Left) {
         let idle_return = flow.idle_return;
         let candidate = &mut flow.assignment.candidate;
@@ -323,8 +325,8 @@ impl Flows {
         offload.learn_silences_below(candidate.route, more, idle_return);
     }
 
-    /// How long the client needed for each request, where the connection is back because of one
-    /// more.
+    /// Learns the time that the client needed for each request, if the connection is back because
+    /// of a further request.
     fn learn_pace(&self, flow: &Flow, usage: &Usage, reason: ReturnReason) {
         let next = matches!(reason, ReturnReason::NextRequest | ReturnReason::TermsUsed);
         let took = next.then(|| flow.started.elapsed());
@@ -334,17 +336,17 @@ impl Flows {
     }
 }
 
-/// What a return says about how long servers keep connections.
+/// Returns the reason for leaving that the policy learns from a return.
 fn left(reason: ReturnReason) -> Left {
     match reason {
         ReturnReason::NextRequest => Left::OtherServer,
         ReturnReason::Idle => Left::Idle,
-        // The terms, or an operator's doing.
+        // The limit of the terms, or an operator's command.
         ReturnReason::TermsUsed | ReturnReason::Draining | ReturnReason::Recalled => Left::Done,
     }
 }
 
-/// UNREAD: keeps the bytes until RETURN. Only one connection's are kept for a channel.
+/// Handles UNREAD: keeps the bytes until RETURN. A channel keeps the bytes of one connection only.
 fn keep_unread(
     remote: &Remote,
     of: (ConnectionId, Epoch),
@@ -369,7 +371,7 @@ fn keep_unread(
     }
 }
 
-/// What the UNREAD frames before a RETURN brought.
+/// Returns the bytes of the UNREAD frames before a RETURN.
 fn take_unread(
     remote: &Remote,
     of: (ConnectionId, Epoch),
@@ -413,11 +415,11 @@ mod tests {
         keep_unread(&remote, one, 0, b"abc").unwrap();
         keep_unread(&remote, one, 3, b"de").unwrap();
         assert_eq!(&take_unread(&remote, one, 5).unwrap()[..], b"abcde");
-        // Once only, and all of it.
+        // The bytes are taken once only, and completely.
         assert!(take_unread(&remote, one, 5).is_err());
         keep_unread(&remote, one, 0, b"abc").unwrap();
         assert!(take_unread(&remote, one, 4).is_err());
-        // A gap, and another connection's.
+        // A gap, and bytes of another connection.
         assert!(keep_unread(&remote, one, 3, b"de").is_err());
         keep_unread(&remote, one, 0, b"abc").unwrap();
         assert!(keep_unread(&remote, two, 3, b"de").is_err());
