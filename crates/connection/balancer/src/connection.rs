@@ -1,4 +1,4 @@
-//! One client connection: request after request, in order, until one side has enough of it.
+//! A client connection: serves its requests in order until one side ends it.
 
 use std::io;
 use std::rc::Rc;
@@ -23,11 +23,11 @@ use crate::timer::{Elapsed, Timer};
 use crate::tunnel::{self, Upgraded};
 use crate::worker::{PlanRef, Worker};
 
-/// Most bytes that are read and dropped from a client that is told to go.
+/// Most bytes read and dropped from a client while the connection closes.
 const LINGER_BYTES_MAX: usize = 4 << 20;
-/// Bytes dropped at once.
+/// Bytes dropped per read.
 const LINGER_READ_BYTES: usize = 16 * 1024;
-/// A scratch buffer that grew beyond this is not kept.
+/// A scratch buffer that has grown beyond this is freed.
 const SCRATCH_BYTES_MAX: usize = 16 * 1024;
 
 const NO_ROUTE: Refusal = Refusal::new(404, "no route for this host and path");
@@ -38,35 +38,36 @@ const SLOW_HEAD: Refusal = Refusal::new(408, "the request did not come in time")
 const LARGE_BODY: Refusal = Refusal::new(413, "the request's body is too large");
 const IN_DOUBT: Refusal = Refusal::new(502, "a server may have carried the request out already");
 
-/// A connection with the worker that serves it.
+/// A client connection and its worker.
 pub(crate) struct Connection {
     stream: Stream,
     state: State,
 }
 
-/// Everything of a connection but its stream, which others may own for a while.
+/// Everything of a connection except its stream, which other code may own for a while.
 struct State {
     worker: Rc<Worker>,
     home: Home,
     /// The client's address as text.
     client: String,
     timer: Timer,
-    /// Heads on their way out.
+    /// Buffer for heads to be sent.
     scratch: Vec<u8>,
     /// Route of the last request.
     route: Option<usize>,
-    /// The last request, where its pace is of interest.
+    /// The last request, if its pace is measured.
     paced: Option<Paced>,
-    /// Since when there is no request: the end of the last answer, or the begin.
+    /// Start of the present idle time: the end of the last response, or the start of the
+    /// connection.
     quiet: Instant,
-    /// How long the client was silent before, at a server.
+    /// Idle time of the client before that, at a server.
     idle_before: Duration,
-    /// A server may have carried out the request that is next: it is not sent again unless that
-    /// cannot do anything twice, and the connection ends with it.
+    /// A server may have carried out the next request (ambiguous delivery). It is sent again only
+    /// if that cannot carry it out twice, and the connection ends with it.
     in_doubt: bool,
-    /// How long the socket has had data on its way, when that was looked at last.
+    /// Busy time of the socket (data in flight) at the last query.
     busy: Duration,
-    /// What has been counted of the stream's traffic.
+    /// Bytes of the stream's traffic that are in the meter already.
     counted_in: u64,
     counted_out: u64,
     _admission: Admission,
@@ -77,36 +78,36 @@ struct Paced {
     route: usize,
     response_bytes: u64,
     start: Instant,
-    /// How long its answer took.
+    /// Time that its response took.
     took: Duration,
 }
 
-/// What happens after a request.
+/// The action after a request.
 enum Next {
-    /// The next one.
+    /// Serve the next request.
     Request,
-    /// Answered for the last time: the client may still be sending.
+    /// Close gently: the last response is sent, but the client may still be sending.
     CloseGently,
-    /// The client expects the end.
+    /// Close; the client expects it.
     Close,
-    /// Broken in the middle: the client must not take what it has for the whole.
+    /// Reset: the response is incomplete, and the client must notice that.
     Abort,
-    /// Closed already.
+    /// Nothing; the connection is closed already.
     Gone,
-    /// No HTTP any more.
+    /// Continue as a tunnel, without HTTP.
     Tunnel(Box<Upgraded>),
 }
 
 /// A connection that comes back.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Back {
-    /// Where it belongs.
+    /// Its origin.
     pub home: Home,
     /// The route of its last request.
     pub route: Option<usize>,
-    /// How long its client was silent where it was.
+    /// Idle time of its client at the server.
     pub idle: Duration,
-    /// A server may have carried out the request at its front.
+    /// A server may have carried out the request at the front of its input.
     pub in_doubt: bool,
 }
 
@@ -116,20 +117,20 @@ impl From<Home> for Back {
     }
 }
 
-/// What the wait for a request came to.
+/// The result of waiting for a request.
 enum Waited {
     Head(RequestHead),
     Refused(HeadError),
     TooSlow,
-    /// Nothing was begun: the client closed, or was silent.
+    /// No request was begun: the client closed, or was idle for too long.
     Over,
-    /// Nothing was begun, and the process drains.
+    /// No request was begun, and the process drains.
     Drained,
     Broken,
 }
 
 impl Connection {
-    /// A connection that begins, or comes back.
+    /// Creates a connection that begins or comes back.
     pub(crate) fn new(
         worker: Rc<Worker>,
         stream: Stream,
@@ -157,7 +158,7 @@ impl Connection {
         Connection { stream, state }
     }
 
-    /// Serves the connection to its end, or until it is handed over.
+    /// Serves the connection until it ends or is handed over.
     pub(crate) async fn serve(self) {
         let Connection { mut stream, mut state } = self;
         loop {
@@ -167,12 +168,12 @@ impl Connection {
             let head = match state.next_head(&mut stream, &plan, &timeouts).await {
                 Waited::Head(head) => head,
                 Waited::Over => {
-                    // Tells a TLS client that nothing is missing (RFC 8446 §6.1).
+                    // close_notify tells a TLS client that the data is complete (RFC 8446 §6.1).
                     let _ = end_sending(&mut stream, &timeouts).await;
                     break;
                 }
                 Waited::Drained => {
-                    // A request may be under way: to be read, lest the client be reset.
+                    // A request may be in transit: it is read so that the client is not reset.
                     close_gently(&mut stream, &mut state.timer, &timeouts).await;
                     break;
                 }
@@ -225,7 +226,7 @@ impl Connection {
                             state.refuse(&mut stream, &head, IN_DOUBT, &timeouts).await;
                             break;
                         }
-                        // Another one answers, where there is one.
+                        // Another server answers, if there is one.
                         if placed.as_ref().is_ok_and(|p| !p.in_flight.server().is_usable()) {
                             placed = state.place(&stream, &plan, &head);
                         }
@@ -264,8 +265,8 @@ impl Connection {
     }
 }
 
-/// Serves a connection that has come home. It has been admitted once, so no limit turns it away.
-/// The worker waits for it from the call on.
+/// Serves a connection that has come home. No limit refuses it: it was admitted before. The
+/// worker's drain waits for it from this call on.
 pub(crate) fn resume(
     worker: Rc<Worker>,
     stream: Stream,
@@ -282,14 +283,16 @@ pub(crate) fn resume(
     }
 }
 
-/// Ends our direction. A close_notify waits behind the answer for a client that reads slowly.
+/// Ends the sending direction. The close_notify for a client that reads slowly waits behind the
+/// response.
 async fn end_sending(stream: &mut Stream, timeouts: &Timeouts) -> io::Result<()> {
     stream.set_stall_limit(timeouts.body_stall);
     stream.shutdown().await
 }
 
-/// Ends our direction and waits, not for long, until the client has ended its own: closing with
-/// bytes unread would reset the connection, and the client might lose the answer (RFC 9112 §9.6).
+/// Ends the sending direction and waits for a limited time until the client has ended its own: a
+/// close with unread bytes would reset the connection, and the client might lose the response (RFC
+/// 9112 §9.6).
 pub(crate) async fn close_gently(stream: &mut Stream, timer: &mut Timer, timeouts: &Timeouts) {
     if end_sending(stream, timeouts).await.is_err() {
         return;
@@ -328,8 +331,8 @@ impl Placed<'_> {
 }
 
 impl State {
-    /// Waits for the next request's head. The first request of a connection is waited for no
-    /// longer than a head may take.
+    /// Waits for the next request's head. The wait for the first request of a connection has the
+    /// time limit of a head.
     async fn next_head(
         &mut self,
         stream: &mut Stream,
@@ -377,7 +380,7 @@ impl State {
         }
     }
 
-    /// Waits for the first bytes of a request; `None` where the process drains meanwhile.
+    /// Waits for the first bytes of a request; returns `None` if the process drains meanwhile.
     async fn wait_idle(
         &mut self,
         stream: &mut Stream,
@@ -401,7 +404,7 @@ impl State {
         tracing::debug!(client = self.client, %error, "the connection broke");
     }
 
-    /// Finds route and server of a request.
+    /// Finds the route and the server of a request.
     fn place<'p>(
         &self,
         stream: &Stream,
@@ -436,7 +439,7 @@ impl State {
         Ok(Placed { route, pool: plan, server, in_flight, key })
     }
 
-    /// The request as a candidate, if its connection is to be handed over.
+    /// Returns the request as a candidate if its connection is to be handed over.
     fn candidate(
         &self,
         stream: &Stream,
@@ -535,7 +538,8 @@ impl State {
         self.finish(stream, done, timeouts, start).await
     }
 
-    /// The next request is here: so the one before has arrived, whatever it had to wait for.
+    /// Learns the pace of the last request. The arrival of the next one proves that its response
+    /// has arrived.
     fn learn_pace(&mut self, stream: &Stream, now: Instant) {
         let offload = &self.worker.offload;
         if let Some(route) = self.route.filter(|_| self.home.requests > 0) {
@@ -544,7 +548,8 @@ impl State {
         }
         if let Some(Paced { route, response_bytes, start, took: answered }) = self.paced.take() {
             let took = now.saturating_duration_since(start);
-            // What the client had yet to take when the answer was written shows in the socket.
+            // The busy time of the socket includes the time in which the client received bytes
+            // after the last write.
             let busy = unlade_sys::info::busy(stream.tcp()).unwrap_or_default();
             let before = std::mem::replace(&mut self.busy, busy);
             let waited = answered.max(busy.saturating_sub(before));
@@ -583,7 +588,7 @@ impl State {
         next
     }
 
-    /// Answers a request here for the last time.
+    /// Answers a request here and closes the connection.
     async fn refuse(
         &mut self,
         stream: &mut Stream,
@@ -596,8 +601,8 @@ impl State {
         self.turn_away_with(stream, refusal, head_only, timeouts).await;
     }
 
-    /// Answers a request here. The connection goes on where the rest of the request is known to
-    /// be there.
+    /// Answers a request here. The connection continues if the rest of the request is known to be
+    /// in the input.
     async fn answer(
         &mut self,
         stream: &mut Stream,
@@ -630,7 +635,7 @@ impl State {
         }
     }
 
-    /// Answers something that is not understood, or not to the end, and closes.
+    /// Answers a malformed or incomplete request and closes.
     async fn turn_away(&mut self, stream: &mut Stream, refusal: Refusal, timeouts: &Timeouts) {
         self.turn_away_with(stream, refusal, false, timeouts).await;
     }

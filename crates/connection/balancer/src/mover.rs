@@ -1,4 +1,4 @@
-//! The means to move connections: a worker's flows, its channels, its clock.
+//! Moves connections: the flows, channels and clock of one worker.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -22,29 +22,30 @@ use crate::plan::{Plan, Routing};
 use crate::pool::Server;
 use crate::worker::Worker;
 
-/// How often a drain looks whether every connection is home.
+/// Interval at which a drain checks if every connection is home.
 const HOME_CHECK: Duration = Duration::from_millis(20);
-/// How often it looks for connections that were handed over when it began.
+/// Number of checks after which a drain also recalls connections whose handover had begun before
+/// it.
 const RECALL_EVERY: u32 = 5;
 
-/// One worker's means to move connections.
+/// Moves the connections of one worker.
 pub(crate) struct Mover {
     flows: Rc<Flows>,
     identity: Identity,
-    /// Agents that have a channel.
+    /// Channels by agent.
     channels: RefCell<HashMap<SocketAddr, Keeper>>,
     routing: RefCell<Arc<Routing>>,
     linger: Cell<Duration>,
 }
 
-/// A channel that is kept up.
+/// A channel that is kept connected.
 struct Keeper {
     wanted: watch::Sender<Wanted>,
     task: JoinHandle<()>,
 }
 
 impl Mover {
-    /// Makes connections of `worker` movable: opens a channel to every agent of the plan.
+    /// Makes the connections of `worker` movable, and opens a channel to every agent of the plan.
     pub(crate) fn install(worker: &Rc<Worker>, machine: Machine) -> Rc<Mover> {
         let plan = worker.plan();
         let linger = plan.config.offload.linger;
@@ -72,8 +73,8 @@ impl Mover {
         mover
     }
 
-    /// Goes on by another plan. Connections that are away under routes that are no more come home,
-    /// to be placed anew.
+    /// Applies another plan. Connections that are away under removed routes come home, to be
+    /// routed anew.
     pub(crate) fn follow(&self, plan: &Plan) {
         self.flows.timing.set(timing(plan));
         self.flows.set_linger(plan.config.offload.linger);
@@ -84,8 +85,8 @@ impl Mover {
         }
     }
 
-    /// Opens channels to agents that have none, has those of the others follow their pool's
-    /// identity, and retires the channels to agents that are no more.
+    /// Opens channels to new agents, passes new identities of the pools to the other channels, and
+    /// retires the channels to removed agents.
     fn keep_channels(&self, plan: &Plan) {
         let mut agents: HashMap<SocketAddr, Arc<Membership>> = HashMap::new();
         for pool in &plan.pools {
@@ -123,7 +124,7 @@ impl Mover {
         }
     }
 
-    /// Calls every connection home and waits until none is away, those included that were on their
+    /// Recalls every connection and waits until none is away, including those that were on their
     /// way to a server when the drain began. The caller bounds the wait.
     pub(crate) async fn drain(&self) {
         for round in 0.. {
@@ -137,8 +138,9 @@ impl Mover {
         }
     }
 
-    /// Waits until the flows of connections that ended at a server are quiet, not for long: their
-    /// clients' last packets would meet nobody here, and be answered with a reset.
+    /// Waits for a limited time until the flows of connections that ended at a server are quiet:
+    /// after that their clients' last packets would not be redirected, and would be answered with
+    /// a RST.
     pub(crate) async fn settle(&self) {
         let begin = Instant::now();
         while self.flows.is_lingering() && begin.elapsed() < 2 * self.linger.get() {
@@ -175,7 +177,7 @@ impl HandOver for Mover {
     }
 }
 
-/// A number that no other run of a balancer worker has.
+/// Returns a number that no other run of a balancer worker has.
 fn instance(worker: usize) -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let mut hasher = RandomState::new().build_hasher();

@@ -3,7 +3,7 @@ use unlade_testkit::Random;
 
 use super::*;
 
-/// What things truly cost in a simulated world, microseconds.
+/// Costs of a simulated machine, microseconds.
 #[derive(Clone, Copy, Debug)]
 struct World {
     request_us: f64,
@@ -13,25 +13,25 @@ struct World {
     direct_us: f64,
     requests_per_migration: Option<NonZeroU32>,
     tls: bool,
-    /// `[offload] idle_return`; learnt where there is none.
+    /// `[offload] idle_return`; learnt if `None`.
     idle_return: Option<Duration>,
     thinks: Thinks,
 }
 
-/// How long clients think between two requests.
+/// Think time of clients between two requests.
 #[derive(Clone, Copy, Debug)]
 enum Thinks {
-    /// Not at all.
+    /// None.
     Not,
-    /// All of them the same time, milliseconds.
+    /// The same for all clients, milliseconds.
     Always(u64),
-    /// Between 0.1 and 30 s, every order of magnitude as likely as any other.
+    /// Between 0.1 and 30 s, every order of magnitude equally likely.
     Anyhow,
-    /// Half of the connections not at all, the others for 10 s.
+    /// None for half of the connections, 10 s for the others.
     Either,
 }
 
-/// Where a connection would be closed for its silence.
+/// Idle time after which a connection would be closed.
 const IDLE: Duration = Duration::from_secs(60);
 
 impl Thinks {
@@ -51,7 +51,7 @@ impl World {
         self.request_us + self.byte_us * bytes as f64
     }
 
-    /// One stay at a server.
+    /// Returns the cost of one stay at a server.
     fn stay_us(&self, served: usize, left: Left) -> f64 {
         let home = if left == Left::Idle { self.reclaim_us } else { 0.0 };
         self.migration_us + served as f64 * self.direct_us + home
@@ -103,7 +103,7 @@ fn request(load: Load, i: usize, count: usize, random: &mut Random) -> (String, 
 /// A request: its path, the size of its response, and how long the client thinks afterwards.
 type Request = (String, u64, Duration);
 
-/// Every connection: the requests it makes.
+/// Returns the requests of every connection.
 fn connections(
     load: Load,
     thinks: Thinks,
@@ -138,19 +138,20 @@ fn stay(world: &World) -> usize {
     world.requests_per_migration.map_or(usize::MAX, |n| n.get() as usize)
 }
 
-/// What a server does with a connection that has the requests `left` before it, and is to give it
-/// back after so long a silence: how many it answers, and why it has it no longer.
+/// Simulates the stay of a connection with the requests `left` at a server that returns it after
+/// the given idle time: returns how many the server answers, and the reason for leaving.
 fn stays(world: &World, left: &[Request], idle_return: Duration) -> (usize, Left) {
     let most = left.len().min(stay(world));
     let silent = left.iter().take(most).position(|(.., think)| *think > idle_return);
     match silent {
-        // The last one ends the connection; one behind which the terms are used is taken home, too.
+        // The last request ends the connection. One after which the terms are used up is returned,
+        // too.
         Some(at) if at + 1 < left.len() => (at + 1, Left::Idle),
         _ => (most, Left::Done),
     }
 }
 
-/// As `offload = "always"`, with the same idle time as `auto` has.
+/// Returns the cost of `offload = "always"`, with the same idle time as `auto`.
 fn always_us(world: &World, all: &[Vec<Request>]) -> f64 {
     let idle_return = world.idle_return.unwrap_or(IDLE);
     let cost = |requests: &Vec<Request>| {
@@ -169,7 +170,7 @@ fn auto_us(world: &World, all: &[Vec<Request>], seed: u64) -> f64 {
     let random = &mut Random::new(seed ^ 0x55);
     let mut auto = Auto::new(1, seed);
     let mut total = 0.0;
-    // Many connections at a time: a tenth of a second goes by for each of these.
+    // Many connections at a time: a tenth of a second passes for each of these.
     let mut now = Duration::ZERO;
     for connection in all {
         let mut at = 0;
@@ -281,7 +282,7 @@ proptest! {
         let all = connections(load, world.thinks, length, 30_000, seed);
         let (off, always) = (off_us(&world, &all), always_us(&world, &all));
         let auto = auto_us(&world, &all, seed);
-        // Nothing is known at first: a few requests go the wrong way whatever they cost.
+        // Nothing is known at first: a few requests take the wrong way whatever they cost.
         let dearest = all.iter().flatten().map(|(_, bytes, _)| world.proxied_us(*bytes));
         let moves = world.migration_us + world.reclaim_us;
         let cold_start = 4.0 * (dearest.fold(0.0, f64::max) + moves);
@@ -350,15 +351,15 @@ fn clients_that_think_for_longer_than_they_are_kept_are_proxied() {
     assert!(always > 5.0 * off, "always {always}, off {off}");
     let auto = auto_us(&world, &all, 7);
     assert!(auto < 1.1 * off, "auto {auto}, off {off}");
-    // Kept for as long as they think, they are best served where they are.
+    // If they are kept as long as they think, they cost least at their server.
     let world = World { idle_return: None, ..world };
     let (always, auto) = (always_us(&world, &all), auto_us(&world, &all, 7));
     assert!(always < 0.5 * off, "always {always}, off {off}");
     assert!(auto < 1.1 * always, "auto {auto}, always {always}");
 }
 
-/// Responses of 2 MiB keep the worker busy for 0.86 ms. That is no wait for anything else: the small
-/// requests of the same route are not handed over for it.
+/// Responses of 2 MiB keep the worker busy for 0.86 ms. That is not a wait for something else: the
+/// small requests of the same route are not handed over because of it.
 #[test]
 fn a_response_that_only_keeps_the_processor_busy_moves_no_small_ones() {
     let world = World {
@@ -375,7 +376,7 @@ fn a_response_that_only_keeps_the_processor_busy_moves_no_small_ones() {
     for seed in 0..4 {
         let all = connections(Load::Classes, world.thinks, 0, 30_000, seed);
         let (off, auto) = (off_us(&world, &all), auto_us(&world, &all, seed));
-        // The best there is: large ones are handed over, small ones are not.
+        // The optimum: large ones are handed over, small ones are not.
         assert!(auto < 0.85 * off, "auto {auto}, off {off}");
     }
 }
