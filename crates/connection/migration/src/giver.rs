@@ -1,21 +1,22 @@
-//! One connection as the balancer sees it, from the first offer until it is home or over.
+//! State machine of one connection at the balancer, from the first offer until it is home or over.
 //!
 //! ```text
 //!            start                 ready                  return
 //!  (home) ─────────► Offering ───────────────► Owned ───────────────► Returning
 //!     ▲    refuse     │  │ ▲                    │ ▲                     │    │
 //!     ├───────────────┘  │ │                    │ │ channel down, up    │    │
-//!     │  nobody has it   ▼ │ channel up,        ▼ │                     │    │
+//!     │  not at a server ▼ │ channel up,        ▼ │                     │    │
 //!     ├──────────────── Doubt  server has it   Orphan ──► reset         │    │
 //!     │  lease over        └──────► (Owned)                             │    │
 //!     │                    ▲ relay: the same snapshot, next epoch       │    │
 //!     │                    └────────────────────────────────────────────┘    │
 //!     └───────────────────────── home: rebuilt ─────────────────────────────┘
 //! ```
-//! A server owns the connection from the moment it sends READY; until READY is here, the old
-//! owner's state is kept, so that it can go on as if nothing had happened. Where the channel
-//! breaks in between, nobody can know: the connection is in doubt until the server says what it
-//! has, or until its lease is surely over (a server gives connections up after half the time).
+//! A server owns the connection from the moment it sends READY. Until READY arrives, the old
+//! owner's state is kept, so that the old owner can continue unchanged. If the channel breaks in
+//! between, the owner is unknown: the connection is in doubt until the server reports its
+//! connections, or until its lease is surely over (a server gives connections up after half the
+//! time).
 
 use unlade_handoff_protocol::frame::{CloseReason, Epoch, RefuseReason, ReturnReason};
 
@@ -24,20 +25,21 @@ use crate::{Millis, ServerId};
 /// Durations of one connection's migration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// From OFFER to READY, milliseconds; a server that takes longer is suspected dead.
+    /// Longest time from OFFER to READY, milliseconds; a server that takes longer is suspected
+    /// dead.
     pub deadline_ms: u32,
-    /// How long a connection outlives the channel to its owner, milliseconds. The servers'
-    /// lease ([`server_lease_ms`]) is shorter.
+    /// Lifetime of a connection without the channel to its owner, milliseconds. The servers' lease
+    /// ([`server_lease_ms`]) is shorter.
     pub lease_ms: u32,
 }
 
-/// The lease of a server whose balancer has `lease_ms`: half of it, so that a server that was cut
-/// off has given a connection up before the balancer goes on with it.
+/// Returns the lease of a server whose balancer has `lease_ms`: half of it, so that a server that
+/// was cut off has given a connection up before the balancer continues it.
 pub fn server_lease_ms(lease_ms: u32) -> u32 {
     lease_ms / 2
 }
 
-/// Why a connection is not, or no longer, offloaded.
+/// Failure of a migration: the reason why a connection is not, or no longer, offloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setback {
     /// The server does not take it.
@@ -49,38 +51,40 @@ pub enum Setback {
 }
 
 impl Setback {
-    /// True where the server may have carried out the request that came with the connection.
+    /// Returns true if the delivery is ambiguous: the server may have carried out the request that
+    /// came with the connection.
     pub fn leaves_doubt(self) -> bool {
         matches!(self, Setback::ChannelDown | Setback::Deadline)
     }
 
-    /// The setback of an offer without an answer: the channel broke, or was closed because the
-    /// answer was `late`.
+    /// Returns the failure of an offer without an answer: the channel broke, or was closed because
+    /// the answer was `late`.
     fn of_silence(late: bool) -> Setback {
         if late { Setback::Deadline } else { Setback::ChannelDown }
     }
 }
 
-/// What the runtime is to do, in order.
+/// An instruction to the runtime. A list of them is in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Hold the flow's packets.
     Hold,
     /// Send OFFER with the newest snapshot.
     Offer(ServerId, Epoch),
-    /// Redirect the flow to the server and replay what waits.
+    /// Redirect the flow to the server and replay the held packets.
     Redirect(ServerId),
-    /// Forward what the frozen local socket received late, and close it silently.
+    /// Forward what the frozen local socket received after its snapshot, and close it silently.
     CloseLocal,
-    /// Thaw the frozen local socket, give the flow back to the local stack and replay; go on
-    /// with the connection here.
+    /// Thaw the frozen local socket, give the flow back to the local stack and replay; continue
+    /// the connection here.
     ThawLocal(Setback),
-    /// Choose where the returned connection goes: answer with [`Giver::choose`].
+    /// Choose the destination of the returned connection: answer with [`Giver::choose`].
     Choose(ReturnReason),
-    /// Rebuild the socket here from the newest snapshot, give the flow back to the local stack
-    /// and replay; `None`: as wanted, otherwise why the relay failed.
+    /// Rebuild the socket here from the newest snapshot, give the flow back to the local stack and
+    /// replay; `None`: as intended, otherwise the failure of the relay.
     Rebuild(Option<Setback>),
-    /// The server does not answer: close the channel to it, which settles everything with it.
+    /// The server does not answer: close the channel to it, which resolves the state of all
+    /// connections with it.
     Suspect(ServerId),
     /// Reset the connection towards the client: its owner is gone.
     Reset,
@@ -88,16 +92,16 @@ pub enum Action {
     Forget(CloseReason),
 }
 
-/// What becomes of a returned connection.
+/// Destination of a returned connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// A server gets it; where it is the one that gave it back, that thaws it.
+    /// A server gets it. If that is the one that returned the connection, it thaws its socket.
     Relay(ServerId),
     /// It comes home.
     Home,
 }
 
-/// Who has the connection's state while an offer is out.
+/// Place of the connection's state during an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     /// This host's socket, frozen.
@@ -116,11 +120,11 @@ enum State {
     Over,
 }
 
-/// The balancer's side of one connection that is away from home or on its way.
+/// State machine of one connection that is away from home or moving, at the balancer.
 #[derive(Clone, Debug)]
 pub struct Giver {
     state: State,
-    /// The newest epoch handed out.
+    /// The newest epoch assigned.
     epoch: Epoch,
     timing: Timing,
 }
@@ -142,7 +146,7 @@ impl Giver {
         Action::Offer(to, epoch)
     }
 
-    /// The server that owns the connection, or is about to.
+    /// Returns the server that owns the connection, or is about to.
     pub fn server(&self) -> Option<ServerId> {
         match self.state {
             State::Offering { to: server, .. }
@@ -154,32 +158,32 @@ impl Giver {
         }
     }
 
-    /// True where, as far as is known, `server` has the connection under this epoch.
+    /// Returns true if, as far as is known, `server` has the connection under this epoch.
     pub fn has(&self, server: ServerId, epoch: Epoch) -> bool {
         self.server() == Some(server) && self.epoch == epoch && !self.is_over()
     }
 
-    /// The newest epoch.
+    /// Returns the newest epoch.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// The connection is home, reset or closed: the value has no more use.
+    /// Returns true if the connection is home, reset or closed: the value has no more use.
     pub fn is_over(&self) -> bool {
         self.state == State::Over
     }
 
-    /// True while a server answers the client.
+    /// Returns true while a server answers the client.
     pub fn is_owned(&self) -> bool {
         matches!(self.state, State::Owned { .. })
     }
 
-    /// True while a server owns the connection, also where the channel to it is down.
+    /// Returns true while a server owns the connection, also while the channel to it is down.
     pub fn is_with_server(&self) -> bool {
         matches!(self.state, State::Owned { .. } | State::Orphan { .. })
     }
 
-    /// When [`Giver::handle_tick`] has something to do.
+    /// Returns the time at which [`Giver::handle_tick`] has something to do.
     pub fn deadline(&self) -> Option<Millis> {
         match self.state {
             State::Offering { deadline, .. } => Some(deadline),
@@ -188,7 +192,7 @@ impl Giver {
         }
     }
 
-    /// READY.
+    /// Handles READY.
     pub fn handle_ready(&mut self, from: ServerId, of: Epoch) -> Actions {
         match self.state {
             State::Offering { to, epoch, source, .. } if to == from && epoch == of => {
@@ -198,17 +202,18 @@ impl Giver {
         }
     }
 
-    /// The server has it.
+    /// Makes the server the owner.
     fn commit(&mut self, to: ServerId, epoch: Epoch, source: Source) -> Actions {
         self.state = State::Owned { by: to, epoch };
         match source {
-            // Redirected first, so that what the frozen socket forwards goes to the new owner.
+            // The redirection comes first, so that the new owner gets what the frozen socket
+            // forwards.
             Source::Here => vec![Action::Redirect(to), Action::CloseLocal],
             Source::Snapshot => vec![Action::Redirect(to)],
         }
     }
 
-    /// REFUSE.
+    /// Handles REFUSE.
     pub fn handle_refuse(&mut self, from: ServerId, of: Epoch, reason: RefuseReason) -> Actions {
         match self.state {
             State::Offering { to, epoch, source, .. } if to == from && epoch == of => {
@@ -218,7 +223,7 @@ impl Giver {
         }
     }
 
-    /// Nobody has it: the connection goes on here.
+    /// Continues the connection here, because no server has it.
     fn give_up(&mut self, source: Source, setback: Setback) -> Actions {
         self.state = State::Over;
         match source {
@@ -227,14 +232,14 @@ impl Giver {
         }
     }
 
-    /// True where a RETURN of this origin is for the connection as it is now, and not one that
-    /// was sent again after a channel came back.
+    /// Returns true if a RETURN of this origin is for the present ownership, and not one that was
+    /// sent again after a channel came back.
     pub fn expects_return(&self, from: ServerId, of: Epoch) -> bool {
         matches!(self.state, State::Owned { by, epoch } if by == from && epoch == of)
     }
 
-    /// RETURN. The runtime keeps the snapshot as the newest one (if [`Giver::expects_return`]),
-    /// and answers [`Action::Choose`] with [`Giver::choose`] at once.
+    /// Handles RETURN. The runtime keeps the snapshot as the newest one (if
+    /// [`Giver::expects_return`]), and answers [`Action::Choose`] with [`Giver::choose`] at once.
     pub fn handle_return(&mut self, from: ServerId, of: Epoch, reason: ReturnReason) -> Actions {
         if !self.expects_return(from, of) {
             return Vec::new();
@@ -243,7 +248,7 @@ impl Giver {
         vec![Action::Hold, Action::Choose(reason)]
     }
 
-    /// Where the returned connection goes.
+    /// Sends the returned connection to its destination.
     pub fn choose(&mut self, choice: Choice, now: Millis) -> Actions {
         let State::Returning { .. } = self.state else { return Vec::new() };
         match choice {
@@ -255,7 +260,7 @@ impl Giver {
         }
     }
 
-    /// CLOSED: the connection ended at its owner.
+    /// Handles CLOSED: the connection ended at its owner.
     pub fn handle_closed(&mut self, from: ServerId, of: Epoch, reason: CloseReason) -> Actions {
         match self.state {
             State::Owned { by, epoch } | State::Orphan { by, epoch, .. }
@@ -268,7 +273,7 @@ impl Giver {
         }
     }
 
-    /// The channel to a server broke.
+    /// Handles the loss of the channel to a server.
     pub fn handle_channel_down(&mut self, server: ServerId, now: Millis) -> Actions {
         let until = now + self.timing.lease_ms;
         match self.state {
@@ -283,8 +288,8 @@ impl Giver {
         Vec::new()
     }
 
-    /// The channel to a server is back; `owned` is the epoch under which the server still has
-    /// this connection, if it has.
+    /// Handles the return of the channel to a server. `owned` is the epoch under which the server
+    /// still has this connection, if it has it.
     pub fn handle_channel_up(&mut self, server: ServerId, owned: Option<Epoch>) -> Actions {
         match self.state {
             State::Orphan { by, epoch, .. } if by == server => {
@@ -303,14 +308,15 @@ impl Giver {
         }
     }
 
-    /// Time passed.
+    /// Handles the passage of time.
     pub fn handle_tick(&mut self, now: Millis) -> Actions {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Vec::new();
         }
         match self.state {
             State::Offering { to, epoch, source, .. } => {
-                // The channel's end brings `handle_channel_down`; until then, not again.
+                // The end of the channel causes `handle_channel_down`; the suspicion is not
+                // repeated until then.
                 let deadline = now + self.timing.lease_ms;
                 self.state = State::Offering { to, epoch, source, deadline, late: true };
                 vec![Action::Suspect(to)]
@@ -332,7 +338,7 @@ mod tests {
     const SERVER: ServerId = ServerId(3);
     const TIMING: Timing = Timing { deadline_ms: 100, lease_ms: 1000 };
 
-    /// What an offer without an answer comes to, where the channel breaks at `broken_ms`.
+    /// Returns the failure of an offer without an answer whose channel breaks at `broken_ms`.
     fn setback(broken_ms: u64) -> Setback {
         let (mut giver, _) = Giver::start(SERVER, TIMING, Millis(0));
         let asked = giver.handle_tick(Millis(broken_ms));
@@ -349,7 +355,7 @@ mod tests {
     fn a_missed_deadline_is_told_from_a_broken_channel() {
         assert_eq!(setback(20), Setback::ChannelDown);
         assert_eq!(setback(100), Setback::Deadline);
-        // The same where the channel stays down until the lease is over.
+        // The result is the same if the channel stays down until the lease is over.
         let (mut giver, _) = Giver::start(SERVER, TIMING, Millis(0));
         giver.handle_tick(Millis(100));
         giver.handle_channel_down(SERVER, Millis(100));

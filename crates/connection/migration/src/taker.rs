@@ -1,4 +1,4 @@
-//! One connection as a server sees it, from its adoption until it is given back or over.
+//! State machine of one connection at a server, from its adoption until it is returned or over.
 //!
 //! ```text
 //!  offer ──► Live ──want return──► Returned ──offer of the next epoch──► Live (thawed)
@@ -7,27 +7,28 @@
 //!           CLOSED                    ▼ channel down: kept; up: RETURN again
 //!                       lease over ──► abort
 //! ```
-//! A returned connection's socket stays frozen for a moment, so that a relay back thaws it; its
+//! A returned connection's socket stays frozen for a moment, so that a relay back can thaw it; its
 //! packets are sent to the balancer until it is buried.
 
 use unlade_handoff_protocol::frame::{CloseReason, Epoch, ReturnReason};
 
 use crate::Millis;
 
-/// How long a returned connection is remembered, and its packets sent back, milliseconds: longer
-/// than a busy balancer takes to hear of it, and a packet to be under way on one link.
+/// How long the state of a returned connection is kept, and its packets are sent back,
+/// milliseconds: longer than a busy balancer needs to handle the RETURN, and than a packet is in
+/// transit on one link.
 pub const BURIAL_MS: u32 = 1000;
 
-/// What the runtime is to do, in order.
+/// An instruction to the runtime. A list of them is in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Take a snapshot of the frozen socket and send RETURN with it.
     Return(Epoch, ReturnReason),
-    /// Forward what the frozen socket received since its snapshot, and close it silently.
+    /// Forward what the frozen socket received after its snapshot, and close it silently.
     Bury,
     /// Thaw the frozen socket and answer the client again.
     Thaw,
-    /// Close the socket with a RST: nobody sends the client's packets here any more.
+    /// Close the socket with a RST: the client's packets do not arrive here any more.
     Abort,
     /// Send CLOSED.
     Closed(Epoch, CloseReason),
@@ -40,50 +41,50 @@ enum State {
     Over,
 }
 
-/// The server's side of one connection.
+/// State machine of one connection at the server.
 #[derive(Clone, Debug)]
 pub struct Taker {
     state: State,
     epoch: Epoch,
-    /// Set while the channel is down: when the lease ends.
+    /// End of the lease; set while the channel is down.
     orphan_until: Option<Millis>,
 }
 
 type Actions = Vec<Action>;
 
-/// What an offer means for a connection that the server knows.
+/// Result of an offer for a connection that the server has already.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Offered {
-    /// It comes back before anyone else had it: [`Action::Thaw`], then READY.
+    /// It comes back without another owner in between: [`Action::Thaw`], then READY.
     Thaw,
-    /// It was elsewhere: [`Action::Bury`], then it is adopted from its snapshot.
+    /// It had another owner: [`Action::Bury`], then it is adopted from its snapshot.
     Replace,
-    /// The server has it, or the offer is an old one: a protocol error.
+    /// The server owns it, or the offer is an old one: a protocol error.
     Stale,
 }
 
 impl Taker {
-    /// A connection was restored for an offer, and is live.
+    /// Creates the state of a connection that was restored for an offer, and is live.
     pub fn adopted(epoch: Epoch) -> Taker {
         Taker { state: State::Live, epoch, orphan_until: None }
     }
 
-    /// The epoch of the adoption.
+    /// Returns the epoch of the adoption.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// The connection is gone: the value has no more use.
+    /// Returns true if the connection is gone: the value has no more use.
     pub fn is_over(&self) -> bool {
         self.state == State::Over
     }
 
-    /// The server answers the client.
+    /// Returns true while the server answers the client.
     pub fn is_live(&self) -> bool {
         self.state == State::Live
     }
 
-    /// When [`Taker::handle_tick`] has something to do.
+    /// Returns the time at which [`Taker::handle_tick`] has something to do.
     pub fn deadline(&self) -> Option<Millis> {
         match self.state {
             State::Over => None,
@@ -92,8 +93,8 @@ impl Taker {
         }
     }
 
-    /// OFFER for a connection that the server knows. What is thawed is live under the new epoch;
-    /// what is replaced is over.
+    /// Handles OFFER for a connection that the server has already. A thawed connection is live
+    /// under the new epoch; a replaced one is over.
     pub fn handle_offer(&mut self, epoch: Epoch) -> Offered {
         match self.state {
             State::Returned { .. } if epoch == self.epoch.next() => {
@@ -109,8 +110,8 @@ impl Taker {
         }
     }
 
-    /// The connection was frozen at a pause between requests, to be given back. While the
-    /// channel is down it waits for it.
+    /// Handles the freeze of the connection at a pause between requests, to return it. While the
+    /// channel is down the return waits.
     pub fn handle_want_return(&mut self, reason: ReturnReason, now: Millis) -> Actions {
         if self.state != State::Live {
             return Vec::new();
@@ -122,7 +123,7 @@ impl Taker {
         }
     }
 
-    /// The connection ended here: the client closed it, the server did, or it broke.
+    /// Handles the end of the connection here: the client closed it, the server did, or it broke.
     pub fn handle_ended(&mut self, reason: CloseReason) -> Actions {
         match self.state {
             State::Live => {
@@ -133,7 +134,7 @@ impl Taker {
         }
     }
 
-    /// The channel to the balancer broke.
+    /// Handles the loss of the channel to the balancer.
     pub fn handle_channel_down(&mut self, lease_ms: u32, now: Millis) -> Actions {
         if self.state != State::Over {
             self.orphan_until = Some(now + lease_ms);
@@ -141,8 +142,8 @@ impl Taker {
         Vec::new()
     }
 
-    /// The channel is back, and the connection was listed in OWNED. A RETURN may have been lost,
-    /// so it is sent again; the balancer knows by the epoch whether it has it.
+    /// Handles the return of the channel, after the connection was listed in OWNED. A RETURN may
+    /// have been lost, so it is sent again; the balancer detects a repeated one by its epoch.
     pub fn handle_channel_up(&mut self, now: Millis) -> Actions {
         if self.orphan_until.take().is_none() {
             return Vec::new();
@@ -156,7 +157,7 @@ impl Taker {
         }
     }
 
-    /// Time passed.
+    /// Handles the passage of time.
     pub fn handle_tick(&mut self, now: Millis) -> Actions {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return Vec::new();

@@ -1,9 +1,10 @@
-//! Both machines against a model of the world: three servers, ordered channels that break and
-//! come back, servers that crash, clients whose packets reach frozen sockets, a clock.
+//! Both state machines against a model of the world: three servers, ordered channels that break
+//! and come back, servers that crash, clients whose packets reach frozen sockets, a clock.
 //!
-//! The oracle knows what no machine knows: where sockets are, and which packets each has seen. It
-//! demands that no two sockets are ever live, that in the end the connection is somewhere or
-//! over, that its owner has seen every packet that was ever acknowledged, and nothing is left.
+//! The oracle has information that no machine has: the places of the sockets, and the packets that
+//! each has seen. It demands that no two sockets are ever live, that in the end the connection is
+//! somewhere or over, that its owner has seen every packet that was ever acknowledged, and that
+//! nothing is left.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -37,7 +38,7 @@ enum ToBalancer {
 struct Server {
     taker: Option<Taker>,
     socket: Option<Socket>,
-    /// What its RETURN carried.
+    /// Packets in the snapshot of its RETURN.
     returned: Seen,
 }
 
@@ -45,7 +46,7 @@ struct World {
     now: Millis,
     giver: Giver,
     home: Option<Socket>,
-    /// What the balancer's newest snapshot carries.
+    /// Packets in the balancer's newest snapshot.
     snapshot: Seen,
     servers: [Server; SERVERS],
     up: [bool; SERVERS],
@@ -54,15 +55,15 @@ struct World {
     choices: VecDeque<u8>,
     /// Every packet that any socket has acknowledged.
     truth: Seen,
-    /// Packets on their way to whoever owns the connection.
+    /// Packets in transit to the owner of the connection.
     forwarded: Seen,
     /// A server ended the connection, or a fault may have cost it.
     may_be_lost: bool,
-    /// The machine said that the connection is over and gone.
+    /// The machine reported that the connection is over and gone.
     gone: bool,
 }
 
-/// One thing that happens; numbers choose among what is possible.
+/// One event; numbers select among the possible ones.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     ToServer(usize),
@@ -115,7 +116,7 @@ impl World {
         world
     }
 
-    /// Does what the balancer's machine says.
+    /// Performs the actions of the balancer's machine.
     fn balance(&mut self, actions: Vec<giver::Action>) {
         use giver::Action;
         for action in actions {
@@ -174,7 +175,7 @@ impl World {
         self.balance(actions);
     }
 
-    /// Does what a server's machine says.
+    /// Performs the actions of a server's machine.
     fn serve(&mut self, at: usize, actions: Vec<taker::Action>) {
         use taker::Action;
         for action in actions {
@@ -239,7 +240,7 @@ impl World {
                     self.bury(at);
                     self.servers[at].taker = None;
                 }
-                // Now and then a server is full.
+                // A server is sometimes full.
                 if self.choices.pop_front().unwrap_or(0) % 16 == 15 {
                     ToBalancer::Refuse(epoch)
                 } else {
@@ -312,8 +313,7 @@ impl World {
         self.balance(actions);
     }
 
-    /// A packet of the client is acknowledged by a socket that is live, or was until a moment
-    /// ago.
+    /// A packet of the client is acknowledged by a socket that is live, or was live a moment ago.
     fn packet(&mut self, at: Option<usize>) {
         let next = self.truth.len() as u32;
         let owner = at.is_none_or(|at| self.giver.server() == Some(ServerId(at as u16)));
@@ -329,7 +329,7 @@ impl World {
         self.truth.insert(next);
     }
 
-    /// What was forwarded arrives at whoever has the connection.
+    /// Delivers forwarded packets to the owner of the connection.
     fn deliver_forwarded(&mut self) {
         let owner = match self.giver.is_owned() {
             true => self.giver.server().map(|server| usize::from(server.0)),
@@ -384,7 +384,7 @@ impl World {
         assert!(live <= 1, "{live} sockets are live");
     }
 
-    /// Everything heals, every message arrives, time passes.
+    /// Every fault ends, every message arrives, time passes.
     fn settle(&mut self) {
         for _ in 0..40 {
             for at in 0..SERVERS {
@@ -432,7 +432,7 @@ proptest! {
         world.settle();
     }
 
-    /// Without faults a connection is never lost, and no packet of it.
+    /// Without faults no connection is lost, and no packet of it.
     #[test]
     fn without_faults_nothing_is_lost(
         steps in proptest::collection::vec(any_step(), 0..200),
@@ -441,7 +441,7 @@ proptest! {
         let mut world = World::new(choices);
         let harmless = |step: &Step| match step {
             Step::Break(_) | Step::Crash(_) | Step::End(_) => false,
-            // So short that no answer is overdue.
+            // Too short for an overdue answer.
             Step::Wait(ms) => *ms < 3,
             _ => true,
         };

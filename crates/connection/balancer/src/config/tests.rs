@@ -22,7 +22,7 @@ fn parse(text: &str) -> BalancerConfig {
     BalancerConfig::parse(text, "lb.toml").unwrap()
 }
 
-/// The message of the first problem in `text`.
+/// Returns the message of the first problem in `text`.
 fn refused(text: &str) -> String {
     match BalancerConfig::parse(text, "lb.toml") {
         Err(error) => error.to_string(),
