@@ -14,7 +14,7 @@ use unlade_runtime::Stream;
 
 use crate::clients::Admission;
 use crate::connection::{self, Connection};
-use crate::offload::Home;
+use crate::offload::ConnOrigin;
 use crate::plan::ListenerPlan;
 use crate::respond::{self, Refusal};
 use crate::timer::Timer;
@@ -114,8 +114,8 @@ async fn begin(
         },
     };
     drop(plan);
-    let home = Home { listener: index, requests: 0 };
-    Connection::new(worker.clone(), stream, home, admission).serve().await;
+    let origin = ConnOrigin { listener: index, requests: 0 };
+    Connection::new(worker.clone(), stream, origin, admission).serve().await;
 }
 
 async fn handshake(

@@ -4,7 +4,7 @@
 //! Proxying a request costs the worker `request + byte × size`. Handing the connection over costs
 //! one migration, and then almost nothing for each request that the server answers before the
 //! connection is back. A connection that comes back without a request, because its client is idle
-//! for longer than a server keeps it ([`crate::park`]), also costs one reclaim. All of these
+//! for longer than a server keeps it ([`crate::idle_time`]), also costs one reclaim. All of these
 //! values are learnt: sizes by object (a small direct-mapped table of the paths seen last), by
 //! class (route, method, first path segment, file extension) and by route, the most specific one
 //! that is known; costs from measurements of this worker; the number of requests left on a
@@ -15,9 +15,9 @@
 //! Only the chosen way is measured, so the other way is tried from time to time. The expected cost
 //! of these trials is kept below [`EXPLORE_SHARE`] of the total cost.
 
+use crate::idle_time::IdleTimes;
 use crate::mean::Mean;
-use crate::pace::{Advice, Paces, Way};
-use crate::park::Silences;
+use crate::pace::{Advice, AnsweredBy, Paces};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ fn hash(state: u64, bytes: &[u8]) -> u64 {
 
 /// The input of a decision.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Question {
+pub(crate) struct DecisionInput {
     /// The request that is to be answered.
     pub key: RequestKey,
     /// The connection has TLS.
@@ -104,7 +104,7 @@ pub(crate) struct Question {
 
 /// Answered requests of one connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Served {
+pub(crate) struct ServedRequests {
     /// Number of requests.
     pub requests: u64,
     /// Bytes of their responses.
@@ -120,7 +120,7 @@ pub(crate) struct Served {
 
 /// Reason why a connection left its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum LeaveReason {
     /// The connection has used up its requests, or it has ended.
     Done,
     /// Its next request belongs to another server.
@@ -131,7 +131,7 @@ pub(crate) enum Left {
 
 /// A decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct Decision {
     /// Hand the connection over.
     pub offload: bool,
     /// Requests, this one included, that the server is expected to answer.
@@ -256,7 +256,7 @@ struct Route {
     /// Share of the attempted migrations that succeeded.
     success: Mean,
     paces: Paces,
-    silences: Silences,
+    idle_times: IdleTimes,
 }
 
 impl Default for Route {
@@ -268,7 +268,7 @@ impl Default for Route {
             homecomings: Mean::prior(0.0),
             success: Mean::prior(1.0),
             paces: Paces::default(),
-            silences: Silences::default(),
+            idle_times: IdleTimes::default(),
         }
     }
 }
@@ -350,18 +350,18 @@ impl Auto {
     }
 
     /// Decides about one request.
-    pub(crate) fn decide(&mut self, question: &Question) -> Answer {
-        let Some(route) = self.routes.get(question.key.route) else {
-            return Answer { offload: false, requests_expected: 1.0, explored: false };
+    pub(crate) fn decide(&mut self, input: &DecisionInput) -> Decision {
+        let Some(route) = self.routes.get(input.key.route) else {
+            return Decision { offload: false, requests_expected: 1.0, explored: false };
         };
-        let costs = self.costs(question.tls);
-        let cap = question.requests_per_migration.map_or(f64::INFINITY, |n| f64::from(n.get()));
-        let left = route.lengths.remaining(question.requests_before, cap);
+        let costs = self.costs(input.tls);
+        let cap = input.requests_per_migration.map_or(f64::INFINITY, |n| f64::from(n.get()));
+        let left = route.lengths.remaining(input.requests_before, cap);
         // The stay ends with the connection or with a request for another server, whichever is
         // first.
         let kept = (1.0 / (1.0 / left + route.departures.value)).clamp(1.0, cap);
-        let later = self.class_bytes(question.key);
-        let first = self.object_bytes(question.key).or(later);
+        let later = self.class_bytes(input.key);
+        let first = self.object_bytes(input.key).or(later);
         // For an unknown size only the cost of the request counts as saved: the first request is
         // proxied and reveals the size.
         let proxied = costs.proxied_us(first.unwrap_or(0.0))
@@ -374,24 +374,24 @@ impl Auto {
         let best = saving > 0.0;
         let bytes = first.or(later).unwrap_or(0.0) as u64;
         self.spent_us += proxied.min(handed) / kept;
-        match self.advice(question, bytes) {
+        match self.advice(input, bytes) {
             Advice::None => {}
             advice => {
                 let explored = advice == Advice::Try;
-                return Answer { offload: true, requests_expected: kept, explored };
+                return Decision { offload: true, requests_expected: kept, explored };
             }
         }
         // A trial costs the difference between the two ways.
         let explored = self.explore(saving.abs(), proxied.min(handed));
-        Answer { offload: best != explored, requests_expected: kept, explored }
+        Decision { offload: best != explored, requests_expected: kept, explored }
     }
 
-    fn advice(&mut self, question: &Question, bytes: u64) -> Advice {
-        let busy_us = self.costs(question.tls).proxied_us(bytes as f64);
-        match self.routes.get_mut(question.key.route) {
+    fn advice(&mut self, input: &DecisionInput, bytes: u64) -> Advice {
+        let busy_us = self.costs(input.tls).proxied_us(bytes as f64);
+        match self.routes.get_mut(input.key.route) {
             // Migrations that fail do not help, however slow proxying is.
             Some(route) if route.success.value > 0.5 => {
-                route.paces.advise(bytes, busy_us, question.now)
+                route.paces.advise(bytes, busy_us, input.now)
             }
             _ => Advice::None,
         }
@@ -399,7 +399,7 @@ impl Auto {
 
     /// Learns the time that a client of `route` needed for a number of requests, from the first of
     /// them to the one after the last.
-    pub(crate) fn learn_pace(&mut self, route: usize, way: Way, served: Served) {
+    pub(crate) fn learn_pace(&mut self, route: usize, way: AnsweredBy, served: ServedRequests) {
         if let Some(route) = self.routes.get_mut(route) {
             if let Some(took) = served.took {
                 route.paces.learn(way, (served.requests, served.bytes), took, served.waited);
@@ -445,23 +445,23 @@ impl Auto {
     }
 
     /// Learns how long a client of `route` was idle between two requests.
-    pub(crate) fn learn_silence(&mut self, route: usize, silence: Duration) {
+    pub(crate) fn learn_idle_time(&mut self, route: usize, silence: Duration) {
         if let Some(route) = self.routes.get_mut(route) {
-            route.silences.learn(silence);
+            route.idle_times.learn(silence);
         }
     }
 
-    /// See [`Silences::learn_below`].
-    pub(crate) fn learn_silences_below(&mut self, route: usize, count: u64, below: Duration) {
+    /// See [`IdleTimes::learn_below`].
+    pub(crate) fn learn_idle_times_below(&mut self, route: usize, count: u64, below: Duration) {
         if let Some(route) = self.routes.get_mut(route) {
-            route.silences.learn_below(count, below);
+            route.idle_times.learn_below(count, below);
         }
     }
 
     /// Returns how long a server keeps a connection of `route` without a request: see
-    /// [`Silences::idle_return`].
+    /// [`IdleTimes::idle_return`].
     pub(crate) fn idle_return(&self, route: usize, occupancy: f64, most: Duration) -> Duration {
-        self.routes.get(route).map_or(most, |route| route.silences.idle_return(occupancy, most))
+        self.routes.get(route).map_or(most, |route| route.idle_times.idle_return(occupancy, most))
     }
 
     /// Learns that a connection handed over for the request `key` is back, or has ended there,
@@ -471,7 +471,7 @@ impl Auto {
         key: RequestKey,
         requests: u64,
         bytes: u64,
-        left: Left,
+        left: LeaveReason,
     ) {
         if requests == 0 {
             return;
@@ -488,7 +488,8 @@ impl Auto {
         if let Some(route) = self.routes.get_mut(key.route) {
             // One departure among `requests` requests counts as that many observations.
             let share = |is_so: bool| f64::from(u8::from(is_so)) / requests as f64;
-            let (departed, home) = (share(left != Left::Done), share(left == Left::Idle));
+            let (departed, home) =
+                (share(left != LeaveReason::Done), share(left == LeaveReason::Idle));
             for _ in 0..requests.min(COST_WINDOW as u64) {
                 route.departures.learn(departed, COST_WINDOW * 4.0);
                 route.homecomings.learn(home, COST_WINDOW * 4.0);

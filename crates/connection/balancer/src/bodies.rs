@@ -19,12 +19,12 @@ const LONG_OF_EIGHT: u32 = 6;
 
 /// Lengths of the last response bodies.
 #[derive(Debug, Default)]
-pub(crate) struct Recent {
+pub(crate) struct RecentBodies {
     /// One bit for each of the last eight bodies, set if the body was long.
     long: Cell<u8>,
 }
 
-impl Recent {
+impl RecentBodies {
     /// Records the length of a response body.
     pub(crate) fn note(&self, bytes: u64) {
         self.long.set(self.long.get() << 1 | u8::from(bytes >= LONG_BYTES_MIN));
@@ -38,9 +38,9 @@ impl Recent {
 impl BodyPath {
     /// Returns the bytes of the first read of a response that may be spliced. Only the lengths of
     /// recent responses are known then.
-    pub(crate) fn first_read_bytes(self, recent: Option<&Recent>) -> usize {
+    pub(crate) fn first_read_bytes(self, recent: Option<&RecentBodies>) -> usize {
         match self {
-            BodyPath::Auto if recent.is_some_and(Recent::are_long) => HEAD_READ_BYTES,
+            BodyPath::Auto if recent.is_some_and(RecentBodies::are_long) => HEAD_READ_BYTES,
             BodyPath::Auto => FIRST_READ_BYTES,
             BodyPath::Splice => HEAD_READ_BYTES,
             BodyPath::Copy => usize::MAX,
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn where_long_bodies_are_usual_only_the_head_is_read_first() {
-        let recent = Recent::default();
+        let recent = RecentBodies::default();
         let first_read_bytes = |bodies: &[u64]| {
             bodies.iter().for_each(|bytes| recent.note(*bytes));
             BodyPath::Auto.first_read_bytes(Some(&recent))

@@ -40,7 +40,7 @@ impl From<Fallback> for Declined {
 }
 
 /// The request of a fallback.
-pub(crate) struct Place<'p> {
+pub(crate) struct FallbackContext<'p> {
     /// The route of the request, where the configuration still has it.
     pub route: Option<&'p Route>,
     /// The server that the connection was meant for.
@@ -58,7 +58,7 @@ pub(crate) struct Fallbacks {
 
 impl Fallbacks {
     /// Counts a fallback, and logs it unless its reason was logged within [`LOG_INTERVAL`].
-    pub(crate) fn report(&self, meter: &Meter, declined: &Declined, place: &Place<'_>) {
+    pub(crate) fn report(&self, meter: &Meter, declined: &Declined, place: &FallbackContext<'_>) {
         meter.add(Event::Fallback(declined.reason));
         let Some(left_out) = self.due(declined.reason, Instant::now()) else { return };
         let reason = declined.reason.as_str();

@@ -1,7 +1,7 @@
 //! The connections that are away from this worker or moving, and the servers that have them.
 //!
-//! Each has a [`Giver`], which makes the decisions. This module and the stages around it carry
-//! them out: [`crate::freeze`] (home → snapshot), [`crate::ship`] (frames), [`crate::reclaim`]
+//! Each has an [`Exporter`], which makes the decisions. This module and the stages around it carry
+//! them out: [`crate::freeze`] (home → snapshot), [`crate::frames`] (frames), [`crate::reclaim`]
 //! (snapshot → home). [`crate::channel`] passes the servers' frames on.
 
 use std::cell::{Cell, RefCell};
@@ -16,7 +16,7 @@ use unlade_channel::channel::Outbox;
 use unlade_handoff_protocol::frame::{ClientBytes, CloseReason, ConnectionId, Epoch, ReturnReason};
 use unlade_handoff_protocol::snapshot::EncodedSnapshot;
 use unlade_metrics::{Event, Fallback, Gauge, Held, Meter, Mode, Stage, Trigger};
-use unlade_migration::giver::{Action, Choice, Giver, Setback, Timing};
+use unlade_migration::exporter::{Action, Choice, Exporter, MigrationFailure, Timing};
 use unlade_migration::{Millis, ServerId};
 use unlade_net::SeqNumber;
 use unlade_net::state::TcpSnapshot;
@@ -26,7 +26,7 @@ use unlade_sys::link::Mac;
 use unlade_sys::repair::Known;
 
 use crate::fallback::Declined;
-use crate::journal::{Journal, Noted};
+use crate::journal::{Journal, JournalEntry};
 use crate::lingering::Lingering;
 use crate::machine::Machine;
 use crate::offload::{self, Candidate, Kept};
@@ -90,7 +90,7 @@ pub(crate) struct Unread {
 }
 
 /// The result of handing over a local connection.
-pub(crate) enum Outcome {
+pub(crate) enum HandoverResult {
     /// The server has it.
     Gone,
     /// The connection is still here.
@@ -101,10 +101,10 @@ pub(crate) enum Outcome {
 pub(crate) struct Flow {
     /// Counts the connection in the gauge of its state.
     pub gauge: Held,
-    pub giver: Giver,
+    pub exporter: Exporter,
     pub slot: Slot,
     /// The journal entry; present while the connection has no socket here.
-    pub _noted: Option<Noted>,
+    pub _noted: Option<JournalEntry>,
     pub known: Known,
     /// The newest snapshot, encoded.
     pub snapshot: EncodedSnapshot,
@@ -131,7 +131,7 @@ pub(crate) struct Flow {
     pub returned: Option<ReturnReason>,
     /// A server was sent the request at the front of the input and has not reported if it answered
     /// it.
-    pub in_doubt: bool,
+    pub is_ambiguous: bool,
     /// Epoch and time of the last RECALL.
     pub recalled: Option<(Epoch, Instant)>,
 }
@@ -141,7 +141,7 @@ pub(crate) struct Local {
     pub parts: Parts,
     /// The state that the newest snapshot describes.
     pub tcp: TcpSnapshot,
-    pub reply: oneshot::Sender<Outcome>,
+    pub reply: oneshot::Sender<HandoverResult>,
 }
 
 /// One worker's connections that are away.
@@ -164,12 +164,12 @@ pub(crate) struct Flows {
     reported: Cell<[u64; 5]>,
     lingering: RefCell<Lingering<Slot>>,
     /// Flows of connections that were reset, with their former owners.
-    bereft: RefCell<VecDeque<(Instant, Slot, Mac)>>,
+    orphaned: RefCell<VecDeque<(Instant, Slot, Mac)>>,
     /// Flows of connections that were reset and whose packets go to the former owners again.
     refused: RefCell<VecDeque<(Instant, Slot)>>,
     remotes: RefCell<Vec<Rc<Remote>>>,
     /// Connections to be recalled, whatever their terms.
-    homing: RefCell<HashSet<ConnectionId>>,
+    to_recall: RefCell<HashSet<ConnectionId>>,
 }
 
 impl Flows {
@@ -193,10 +193,10 @@ impl Flows {
             waiting: RefCell::default(),
             reported: Cell::default(),
             lingering: RefCell::new(Lingering::new(linger)),
-            bereft: RefCell::default(),
+            orphaned: RefCell::default(),
             refused: RefCell::default(),
             remotes: RefCell::default(),
-            homing: RefCell::default(),
+            to_recall: RefCell::default(),
         })
     }
 
@@ -253,7 +253,7 @@ impl Flows {
 
     /// Returns true while a connection is at `server`, or on its way to or from there.
     pub(crate) fn involve(&self, server: ServerId) -> bool {
-        self.flows.borrow().values().any(|flow| flow.giver.server() == Some(server))
+        self.flows.borrow().values().any(|flow| flow.exporter.server() == Some(server))
     }
 
     /// Records that `remote` is silent, or that it is not.
@@ -266,10 +266,10 @@ impl Flows {
     }
 
     /// Recalls the connections that `which` selects, as soon as they have an owner.
-    pub(crate) fn want_home(&self, which: impl Fn(&Flow) -> bool) {
+    pub(crate) fn request_recall(&self, which: impl Fn(&Flow) -> bool) {
         let flows = self.flows.borrow();
         let wanted = flows.iter().filter(|(_, flow)| which(flow)).map(|(id, _)| *id);
-        self.homing.borrow_mut().extend(wanted);
+        self.to_recall.borrow_mut().extend(wanted);
         drop(flows);
         self.send_recalls();
     }
@@ -278,14 +278,14 @@ impl Flows {
     /// effect because the channel broke or the connection has another owner.
     fn send_recalls(&self) {
         let mut flows = self.flows.borrow_mut();
-        let mut homing = self.homing.borrow_mut();
-        homing.retain(|id| flows.contains_key(id));
-        for id in homing.iter() {
+        let mut to_recall = self.to_recall.borrow_mut();
+        to_recall.retain(|id| flows.contains_key(id));
+        for id in to_recall.iter() {
             let Some(flow) = flows.get_mut(id) else { continue };
-            let (true, Some(server)) = (flow.giver.is_owned(), flow.giver.server()) else {
+            let (true, Some(server)) = (flow.exporter.is_owned(), flow.exporter.server()) else {
                 continue;
             };
-            let epoch = flow.giver.epoch();
+            let epoch = flow.exporter.epoch();
             let asked = flow
                 .recalled
                 .is_some_and(|(recalled, when)| recalled == epoch && when.elapsed() < RECALL_AGAIN);
@@ -297,8 +297,8 @@ impl Flows {
     }
 
     /// Ends the recall of a connection that has come back.
-    pub(crate) fn is_back(&self, id: ConnectionId) {
-        self.homing.borrow_mut().remove(&id);
+    pub(crate) fn end_recall(&self, id: ConnectionId) {
+        self.to_recall.borrow_mut().remove(&id);
     }
 
     /// Returns the number of connections that are away or moving.
@@ -319,17 +319,17 @@ impl Flows {
             self.meter.add(Event::FrameStale);
             return;
         };
-        let server = flow.giver.server();
+        let server = flow.exporter.server();
         let mut actions = VecDeque::from(event(flow, now));
         let mut resumed = None;
         while let Some(action) = actions.pop_front() {
             match action {
                 Action::Choose(reason) => actions.extend(self.choose(flow, reason, now)),
-                Action::Rebuild(setback) => {
-                    resumed = self.rebuild(flow, setback);
+                Action::Rebuild(failure) => {
+                    resumed = self.rebuild(flow, failure);
                     flow.reset = server.filter(|_| resumed.is_none());
                 }
-                Action::ThawLocal(setback) if self.thaw(flow, setback) => {}
+                Action::ThawLocal(failure) if self.thaw(flow, failure) => {}
                 Action::ThawLocal(_) => {
                     self.reset(flow);
                     flow.reset = server;
@@ -342,13 +342,13 @@ impl Flows {
                 other => self.perform(id, flow, other),
             }
         }
-        flow.gauge.move_to(match flow.giver.is_with_server() {
+        flow.gauge.move_to(match flow.exporter.is_with_server() {
             true => Gauge::FlowsOwned,
             false => Gauge::MigrationsInFlight,
         });
         let owner = flow.reset.take().and_then(|owner| self.remote_of(owner));
-        let waits = flow.giver.deadline().is_some();
-        let over = flow.giver.is_over();
+        let waits = flow.exporter.deadline().is_some();
+        let over = flow.exporter.is_over();
         let ended = if over { flows.remove(&id) } else { None };
         drop(flows);
         let mut waiting = self.waiting.borrow_mut();
@@ -365,7 +365,7 @@ impl Flows {
             return;
         }
         if let Some(owner) = owner {
-            self.bereft.borrow_mut().push_back((Instant::now(), flow.slot, owner.mac.get()));
+            self.orphaned.borrow_mut().push_back((Instant::now(), flow.slot, owner.mac.get()));
             return;
         }
         // Outside of every borrow: the request loop may call this module at once.
@@ -429,17 +429,17 @@ impl Flows {
             ReturnReason::NextRequest | ReturnReason::TermsUsed => self.assign(flow),
             ReturnReason::Idle | ReturnReason::Draining | ReturnReason::Recalled => None,
         };
-        let Some(assignment) = next else { return flow.giver.choose(Choice::Home, now) };
+        let Some(assignment) = next else { return flow.exporter.choose(Choice::Home, now) };
         let remote = self.remote(assignment.agent);
         flow.assignment = assignment;
-        flow.stays = flow.giver.server() == Some(remote.id);
+        flow.stays = flow.exporter.server() == Some(remote.id);
         if flow.stays {
             self.meter.add(Event::Request(Mode::Stay));
         } else {
             self.meter.add(Event::Request(Mode::Relay));
             self.meter.add(Event::Relayed);
         }
-        flow.giver.choose(Choice::Relay(remote.id), now)
+        flow.exporter.choose(Choice::Relay(remote.id), now)
     }
 
     fn assign(&self, flow: &mut Flow) -> Option<Assignment> {
@@ -450,7 +450,7 @@ impl Flows {
         }
         flow.send_end = snapshot.tcp.send_end();
         flow.slot.know(&Belief::of(&snapshot.tcp), flow.send_end);
-        let home = flow.assignment.candidate.home;
+        let home = flow.assignment.candidate.origin;
         let candidate = offload::place(&self.worker, &snapshot.plaintext, home)?;
         let assignment = Assignment::new(candidate)?;
         let remote = self.remote(assignment.agent);
@@ -472,24 +472,24 @@ impl Flows {
         let due: Vec<ConnectionId> = {
             let flows = self.flows.borrow();
             let is_due = |id: &&ConnectionId| {
-                let deadline = flows.get(id).and_then(|flow| flow.giver.deadline());
+                let deadline = flows.get(id).and_then(|flow| flow.exporter.deadline());
                 deadline.is_some_and(|deadline| deadline <= now)
             };
             self.waiting.borrow().iter().filter(is_due).copied().collect()
         };
         for id in due {
-            self.step(id, |flow, now| flow.giver.handle_tick(now));
+            self.step(id, |flow, now| flow.exporter.handle_tick(now));
         }
         self.send_recalls();
         self.lingering.borrow_mut().forget(Instant::now(), |slot| slot.counters().packets);
-        let mut bereft = self.bereft.borrow_mut();
-        while bereft.front().is_some_and(|(since, ..)| since.elapsed() >= RESET_LOCAL) {
-            let Some((_, slot, owner)) = bereft.pop_front() else { break };
+        let mut orphaned = self.orphaned.borrow_mut();
+        while orphaned.front().is_some_and(|(since, ..)| since.elapsed() >= RESET_LOCAL) {
+            let Some((_, slot, owner)) = orphaned.pop_front() else { break };
             slot.redirect(owner);
             slot.linger();
             self.refused.borrow_mut().push_back((Instant::now(), slot));
         }
-        drop(bereft);
+        drop(orphaned);
         let mut refused = self.refused.borrow_mut();
         while refused.front().is_some_and(|(since, _)| since.elapsed() >= RESET_LINGER) {
             refused.pop_front();
@@ -536,22 +536,22 @@ impl Flows {
     }
 }
 
-/// Returns the fallback that a setback is counted and logged as.
-pub(crate) fn declined(setback: Setback) -> Declined {
+/// Returns the fallback that a failure is counted and logged as.
+pub(crate) fn declined(failure: MigrationFailure) -> Declined {
     use unlade_handoff_protocol::frame::RefuseReason;
-    let reason = match setback {
-        Setback::Refused(RefuseReason::Overloaded) => Fallback::Overloaded,
-        Setback::Refused(RefuseReason::Draining) => Fallback::Draining,
-        Setback::Refused(RefuseReason::AddressNotLocal) => {
+    let reason = match failure {
+        MigrationFailure::Refused(RefuseReason::Overloaded) => Fallback::Overloaded,
+        MigrationFailure::Refused(RefuseReason::Draining) => Fallback::Draining,
+        MigrationFailure::Refused(RefuseReason::AddressNotLocal) => {
             let cause = "the virtual IP is not configured on the server; add it there to lo";
             return Declined::because(Fallback::AddressNotLocal, cause);
         }
-        Setback::Refused(other) => {
+        MigrationFailure::Refused(other) => {
             let cause = format!("the server refused: {other:?}; its log has the error");
             return Declined::because(Fallback::RestoreFailed, cause);
         }
-        Setback::ChannelDown => Fallback::ChannelDown,
-        Setback::Deadline => Fallback::Deadline,
+        MigrationFailure::ChannelDown => Fallback::ChannelDown,
+        MigrationFailure::Deadline => Fallback::Deadline,
     };
     reason.into()
 }

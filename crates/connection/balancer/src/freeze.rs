@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use unlade_handoff_protocol::snapshot::{EncodedSnapshot, Snapshot};
 use unlade_metrics::{Event, Fallback, Gauge, Held, Stage};
-use unlade_migration::giver::Giver;
+use unlade_migration::exporter::Exporter;
 use unlade_migration::late::late_frames;
 use unlade_net::FlowKey;
 use unlade_net::state::{QUEUE_BYTES_MAX, SocketOptions, TcpSnapshot};
@@ -17,8 +17,8 @@ use unlade_sys::info::TcpInfo;
 use unlade_sys::repair::{self, Accept, Known, RepairError};
 
 use crate::fallback::Declined;
-use crate::flows::{Assignment, Flow, Flows, Local, Outcome};
-use crate::journal::Noted;
+use crate::flows::{Assignment, Flow, Flows, HandoverResult, Local};
+use crate::journal::JournalEntry;
 use crate::offload::Kept;
 
 /// How long a handover waits for the client to acknowledge earlier responses; then the request is
@@ -91,8 +91,8 @@ impl Flows {
         };
         let outcome = self.start((slot, noted), known, frozen, assignment, started);
         match outcome.await {
-            Ok(Outcome::Gone) => Ok(()),
-            Ok(Outcome::Kept(kept)) => Err(kept),
+            Ok(HandoverResult::Gone) => Ok(()),
+            Ok(HandoverResult::Kept(kept)) => Err(kept),
             // The worker ends, and the connection with it.
             Err(_) => Ok(()),
         }
@@ -100,21 +100,21 @@ impl Flows {
 
     fn start(
         &self,
-        (slot, noted): (Slot, Option<Noted>),
+        (slot, noted): (Slot, Option<JournalEntry>),
         known: Known,
         frozen: Frozen,
         assignment: Assignment,
         started: Instant,
-    ) -> oneshot::Receiver<Outcome> {
+    ) -> oneshot::Receiver<HandoverResult> {
         self.meter.add(Event::MigrationStarted);
         let (reply, outcome) = oneshot::channel();
         let to = self.remote(assignment.agent).id;
-        let (giver, actions) = Giver::start(to, self.timing.get(), self.now());
+        let (exporter, actions) = Exporter::start(to, self.timing.get(), self.now());
         let Frozen { parts, tcp, snapshot } = frozen;
         slot.know(&Belief::of(&tcp), tcp.send_end());
         let flow = Flow {
             gauge: Held::new(Arc::clone(&self.meter), Gauge::MigrationsInFlight),
-            giver,
+            exporter,
             slot,
             _noted: noted,
             known,
@@ -130,7 +130,7 @@ impl Flows {
             reset: None,
             idle_return: Duration::ZERO,
             returned: None,
-            in_doubt: false,
+            is_ambiguous: false,
             recalled: None,
         };
         let id = self.new_id();
@@ -193,7 +193,7 @@ impl Flows {
         // In repair mode a close sends nothing.
         drop(parts);
         // The waiting task may have ended; the connection is away in any case.
-        let _ = reply.send(Outcome::Gone);
+        let _ = reply.send(HandoverResult::Gone);
     }
 }
 

@@ -9,7 +9,7 @@ use unlade_http::{BodyFraming, RequestHead, ResponseHead};
 
 /// Properties of the client that a request carries to the server.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Origin<'a> {
+pub(crate) struct ClientOrigin<'a> {
     /// The client's address as text.
     pub client: &'a str,
     /// It came over TLS.
@@ -24,7 +24,12 @@ pub(crate) struct Origin<'a> {
 ///
 /// X-Forwarded-For has the client's address appended to its present value. X-Forwarded-Proto and
 /// X-Forwarded-Host are set by this balancer: values from the client are dropped.
-pub(crate) fn request(head: &RequestHead, buf: &[u8], origin: &Origin<'_>, out: &mut Vec<u8>) {
+pub(crate) fn request(
+    head: &RequestHead,
+    buf: &[u8],
+    origin: &ClientOrigin<'_>,
+    out: &mut Vec<u8>,
+) {
     let host = head.host(buf).filter(|host| !host.is_empty()).unwrap_or(origin.authority);
     for part in [head.method_text(buf), " ", head.target(buf), " HTTP/1.1\r\nHost: ", host] {
         out.extend_from_slice(part.as_bytes());
@@ -162,8 +167,8 @@ mod tests {
 
     use super::*;
 
-    const ORIGIN: Origin<'_> =
-        Origin { client: "192.0.2.7", tls: true, authority: "10.0.0.21:8080", upgrade: None };
+    const ORIGIN: ClientOrigin<'_> =
+        ClientOrigin { client: "192.0.2.7", tls: true, authority: "10.0.0.21:8080", upgrade: None };
 
     fn forwarded(text: &str) -> String {
         let head = RequestHead::parse(text.as_bytes(), &HeadLimits::default()).unwrap().unwrap();

@@ -28,7 +28,7 @@ pub(crate) struct Incoming {
 
 /// The first event of a read that also watches the client.
 #[derive(Debug)]
-pub(crate) enum Seen {
+pub(crate) enum ReadEvent {
     /// The server sent this many bytes; 0 is its end.
     Read(io::Result<usize>),
     /// The client sent something, or ended its direction: it need not be watched further.
@@ -97,10 +97,10 @@ impl Incoming {
         reader: &mut R,
         buffers: &Buffers,
         client: Option<&Stream>,
-    ) -> Seen {
+    ) -> ReadEvent {
         poll_fn(|context| {
             if let Poll::Ready(read) = self.poll_fill(reader, buffers, context) {
-                return Poll::Ready(Seen::Read(read));
+                return Poll::Ready(ReadEvent::Read(read));
             }
             match client {
                 Some(client) => poll_client(client, context),
@@ -144,11 +144,11 @@ impl Incoming {
 }
 
 /// Becomes ready once the client has sent something or has closed.
-fn poll_client(client: &Stream, context: &mut Context<'_>) -> Poll<Seen> {
+fn poll_client(client: &Stream, context: &mut Context<'_>) -> Poll<ReadEvent> {
     let tcp = client.tcp();
     loop {
         if ready!(tcp.poll_read_ready(context)).is_err() {
-            return Poll::Ready(Seen::ClientGone);
+            return Poll::Ready(ReadEvent::ClientGone);
         }
         let peeked = tcp.try_io(Interest::READABLE, || {
             let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -159,8 +159,8 @@ fn poll_client(client: &Stream, context: &mut Context<'_>) -> Poll<Seen> {
         match peeked {
             // The data that made the socket readable has been read since.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Ok(_) => return Poll::Ready(Seen::ClientBusy),
-            Err(_) => return Poll::Ready(Seen::ClientGone),
+            Ok(_) => return Poll::Ready(ReadEvent::ClientBusy),
+            Err(_) => return Poll::Ready(ReadEvent::ClientGone),
         }
     }
 }

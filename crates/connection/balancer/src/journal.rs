@@ -34,7 +34,7 @@ pub(crate) struct Journal {
 
 /// A recorded flow; its entry is freed when the value is dropped.
 #[derive(Debug)]
-pub(crate) struct Noted {
+pub(crate) struct JournalEntry {
     journal: Arc<Journal>,
     entry: u32,
 }
@@ -62,7 +62,7 @@ impl Journal {
     }
 
     /// Records a flow; returns `None` if there is no room.
-    pub(crate) fn note(self: &Arc<Self>, flow: &FlowKey) -> Option<Noted> {
+    pub(crate) fn note(self: &Arc<Self>, flow: &FlowKey) -> Option<JournalEntry> {
         let entry = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
         let words = self.entry(entry);
         let ports = u64::from(flow.client.port()) << 16 | u64::from(flow.service.port());
@@ -75,7 +75,7 @@ impl Journal {
         }
         // Stored last: it makes the entry valid.
         words[FAMILY].store(if flow.is_ipv6() { 6 } else { 4 }, Ordering::Release);
-        Some(Noted { journal: Arc::clone(self), entry })
+        Some(JournalEntry { journal: Arc::clone(self), entry })
     }
 
     fn entry(&self, number: u32) -> &[AtomicU64] {
@@ -84,7 +84,7 @@ impl Journal {
     }
 }
 
-impl Drop for Noted {
+impl Drop for JournalEntry {
     fn drop(&mut self) {
         self.journal.entry(self.entry)[FAMILY].store(0, Ordering::Release);
         self.journal.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.entry);
@@ -123,7 +123,7 @@ fn read(entry: &[AtomicU64]) -> Option<FlowKey> {
 /// Sends a probe to a client whose connection is gone, so that the kernel resets the answer: a
 /// segment outside of the window is acknowledged (RFC 9293 §3.10.7.4). Of two sequence numbers
 /// half the space apart one is outside.
-pub(crate) fn ask(flow: FlowKey) -> io::Result<()> {
+pub(crate) fn probe(flow: FlowKey) -> io::Result<()> {
     for seq in [0, 1 << 31] {
         let reset = Segment::reset(flow, Direction::ToClient, SeqNumber(seq));
         let probe = Segment { flags: TcpFlags::ACK, ..reset };

@@ -81,7 +81,7 @@ fn open_journal(plan: &Plan, interface: &str, meter: &Meter) -> Option<Arc<Journ
         Ok((journal, left)) => {
             for flow in left {
                 tracing::warn!(%flow, "was away when the balancer before was killed");
-                match journal::ask(flow) {
+                match journal::probe(flow) {
                     Ok(()) => meter.add(Event::StaleFlowReset),
                     Err(error) => tracing::warn!(%flow, %error, "its client was not told"),
                 }

@@ -15,10 +15,10 @@ use unlade_http::RequestHead;
 use unlade_metrics::Fallback;
 use unlade_runtime::{Stream, WorkerInfo};
 
-use crate::auto::{Auto, Left, Question, RequestKey, Served};
+use crate::auto::{Auto, DecisionInput, LeaveReason, RequestKey, ServedRequests};
 use crate::config::OffloadMode;
 use crate::fallback::Declined;
-use crate::pace::Way;
+use crate::pace::AnsweredBy;
 use crate::plan::Plan;
 use crate::pool::{Pool, Server};
 use crate::route::{Route, ScopeKey};
@@ -29,7 +29,7 @@ pub(crate) type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// The origin of a connection, for its return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Home {
+pub(crate) struct ConnOrigin {
     /// Index of its listener.
     pub listener: usize,
     /// Requests that it has had, including those at servers as far as they are known.
@@ -52,7 +52,7 @@ pub(crate) struct Candidate {
     /// Key of the request in the policy's estimates.
     pub key: RequestKey,
     /// The origin that the connection returns to.
-    pub home: Home,
+    pub origin: ConnOrigin,
 }
 
 /// Moves connections.
@@ -87,13 +87,13 @@ pub(crate) struct Kept {
     /// Ambiguous delivery: the server was sent the request and has not reported if it has answered
     /// it. If it were sent again, a request that is not idempotent might be carried out twice (RFC
     /// 9110 §9.2.2).
-    pub in_doubt: bool,
+    pub is_ambiguous: bool,
 }
 
 impl Kept {
     /// Creates the value for a request that no server has seen.
     pub(crate) fn new(stream: impl Into<Box<Stream>>, why: impl Into<Declined>) -> Kept {
-        Kept { stream: stream.into(), why: why.into(), in_doubt: false }
+        Kept { stream: stream.into(), why: why.into(), is_ambiguous: false }
     }
 }
 
@@ -180,7 +180,7 @@ impl Offload {
     }
 
     fn is_expected_to_pay(&self, routed: &Routed<'_>) -> bool {
-        let question = Question {
+        let question = DecisionInput {
             key: routed.key,
             tls: routed.tls,
             requests_before: routed.requests_before,
@@ -212,12 +212,12 @@ impl Offload {
     pub(crate) fn learn_pace(
         &self,
         route: usize,
-        way: Way,
+        way: AnsweredBy,
         (requests, bytes): (u64, u64),
         took: Option<Duration>,
         waited: Duration,
     ) {
-        let served = Served { requests, bytes, took, waited, now: self.origin.elapsed() };
+        let served = ServedRequests { requests, bytes, took, waited, now: self.origin.elapsed() };
         self.auto.borrow_mut().learn_pace(route, way, served);
     }
 
@@ -227,7 +227,13 @@ impl Offload {
     }
 
     /// Learns from a server's report about a connection: see [`Auto::learn_returned`].
-    pub(crate) fn learn_returned(&self, key: RequestKey, requests: u64, bytes: u64, left: Left) {
+    pub(crate) fn learn_returned(
+        &self,
+        key: RequestKey,
+        requests: u64,
+        bytes: u64,
+        left: LeaveReason,
+    ) {
         self.auto.borrow_mut().learn_returned(key, requests, bytes, left);
     }
 
@@ -236,14 +242,14 @@ impl Offload {
         self.auto.borrow_mut().learn_reclaim(tls, cost);
     }
 
-    /// Learns how long a client was idle between two requests: see [`Auto::learn_silence`].
-    pub(crate) fn learn_silence(&self, route: usize, silence: Duration) {
-        self.auto.borrow_mut().learn_silence(route, silence);
+    /// Learns how long a client was idle between two requests: see [`Auto::learn_idle_time`].
+    pub(crate) fn learn_idle_time(&self, route: usize, silence: Duration) {
+        self.auto.borrow_mut().learn_idle_time(route, silence);
     }
 
-    /// Learns that a number of idle times were shorter: see [`Auto::learn_silences_below`].
-    pub(crate) fn learn_silences_below(&self, route: usize, count: u64, below: Duration) {
-        self.auto.borrow_mut().learn_silences_below(route, count, below);
+    /// Learns that a number of idle times were shorter: see [`Auto::learn_idle_times_below`].
+    pub(crate) fn learn_idle_times_below(&self, route: usize, count: u64, below: Duration) {
+        self.auto.borrow_mut().learn_idle_times_below(route, count, below);
     }
 
     /// Returns how long a server keeps a connection without a request: see [`Auto::idle_return`].
@@ -260,7 +266,7 @@ impl Offload {
 /// Routes the request at the front of `input`, for a connection that one server has returned and
 /// that may go straight to another. `None`: there is no complete request with a route and a
 /// server; the connection goes home and is answered there.
-pub(crate) fn place(worker: &Worker, input: &[u8], home: Home) -> Option<Candidate> {
+pub(crate) fn place(worker: &Worker, input: &[u8], origin: ConnOrigin) -> Option<Candidate> {
     let plan = worker.plan();
     let head = RequestHead::parse(input, &plan.head_limits).ok()??;
     let host = head.host(input);
@@ -280,7 +286,7 @@ pub(crate) fn place(worker: &Worker, input: &[u8], home: Home) -> Option<Candida
         server,
         scope: plan.routes.scope_key(route, host),
         key: key(route, &head, input),
-        home,
+        origin,
     })
 }
 
@@ -314,12 +320,12 @@ mod tests {
     use crate::config::BalancerConfig;
     use crate::connection::{self, Connection};
     use crate::pool::KnownServers;
-    use crate::worker::Shared;
+    use crate::worker::SharedState;
 
     /// A fake that refuses, or answers the request itself and sends the connection home.
     struct Fake {
         refuse: Cell<Option<Fallback>>,
-        in_doubt: Cell<bool>,
+        is_ambiguous: Cell<bool>,
         handed: Cell<u32>,
         worker: RefCell<Option<Rc<Worker>>>,
     }
@@ -337,17 +343,18 @@ mod tests {
         ) -> LocalBoxFuture<'_, Result<(), Kept>> {
             Box::pin(async move {
                 if let Some(why) = self.refuse.get() {
-                    let in_doubt = self.in_doubt.get();
-                    return Err(Kept { in_doubt, ..Kept::new(stream, why) });
+                    let is_ambiguous = self.is_ambiguous.get();
+                    return Err(Kept { is_ambiguous, ..Kept::new(stream, why) });
                 }
                 self.handed.set(self.handed.get() + 1);
                 let head = RequestHead::parse(stream.input(), &candidate.plan.head_limits);
                 stream.consume(head.unwrap().unwrap().head_bytes());
                 let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\ndirect";
                 stream.write_all(answer, false).await.unwrap();
-                let home = Home { requests: candidate.home.requests + 1, ..candidate.home };
+                let origin =
+                    ConnOrigin { requests: candidate.origin.requests + 1, ..candidate.origin };
                 let worker = self.worker.borrow().clone().unwrap();
-                tokio::task::spawn_local(connection::resume(worker, stream, home));
+                tokio::task::spawn_local(connection::resume(worker, stream, origin));
                 Ok(())
             })
         }
@@ -368,7 +375,7 @@ mod tests {
         config.routes[0].offload = serde_mode(mode);
         plan.routes = crate::route::RouteTable::new(&config.routes, |_| Some(0));
         let meter = Arc::new(Meter::new());
-        let shared = Shared { meter, clients: Arc::new(Clients::new(1)) };
+        let shared = SharedState { meter, clients: Arc::new(Clients::new(1)) };
         let info = WorkerInfo { index: 0, count: 1 };
         let worker = Rc::new(Worker::new(info, &shared, Arc::new(plan)));
         worker.offload.install(fake.clone());
@@ -389,8 +396,8 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (tcp, peer) = listener.accept().await.unwrap();
         let admission = worker.clients.admit_returned(peer.ip(), 0);
-        let home = Home { listener: 0, requests: 0 };
-        let connection = Connection::new(worker.clone(), Stream::plain(tcp), home, admission);
+        let origin = ConnOrigin { listener: 0, requests: 0 };
+        let connection = Connection::new(worker.clone(), Stream::plain(tcp), origin, admission);
         tokio::task::spawn_local(connection.serve());
         client
     }
@@ -426,7 +433,7 @@ mod tests {
         LocalSet::new().block_on(&runtime, async {
             let fake = Rc::new(Fake {
                 refuse: Cell::new(refuse),
-                in_doubt: Cell::new(false),
+                is_ambiguous: Cell::new(false),
                 handed: Cell::new(0),
                 worker: RefCell::new(None),
             });
@@ -498,7 +505,7 @@ mod tests {
             // As if servers had reported what they sent.
             let key = RequestKey::new(0, "GET", "/", false);
             for _ in 0..20 {
-                worker.offload.learn_returned(key, 1, 100 << 30, Left::Done);
+                worker.offload.learn_returned(key, 1, 100 << 30, LeaveReason::Done);
             }
             assert_eq!(get(&mut client, "").await, "direct");
         });
@@ -507,20 +514,20 @@ mod tests {
     #[test]
     fn a_returned_request_finds_its_place() {
         run("always", None, async |worker, _| {
-            let home = Home { listener: 0, requests: 7 };
+            let origin = ConnOrigin { listener: 0, requests: 7 };
             let input = b"GET /a HTTP/1.1\r\nHost: objects.example:80\r\n\r\n";
-            let candidate = place(&worker, input, home).unwrap();
-            assert_eq!((candidate.route, candidate.server, candidate.home), (0, 0, home));
-            assert!(place(&worker, &input[..10], home).is_none());
-            assert!(place(&worker, b"GET / HTTP/1.1\n", home).is_none());
+            let candidate = place(&worker, input, origin).unwrap();
+            assert_eq!((candidate.route, candidate.server, candidate.origin), (0, 0, origin));
+            assert!(place(&worker, &input[..10], origin).is_none());
+            assert!(place(&worker, b"GET / HTTP/1.1\n", origin).is_none());
             // A request that needs a proxy is handled at home.
             let upgrade =
                 b"GET /a HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n";
-            assert!(place(&worker, upgrade, home).is_none());
+            assert!(place(&worker, upgrade, origin).is_none());
         });
         run("off", None, async |worker, _| {
-            let home = Home { listener: 0, requests: 7 };
-            assert!(place(&worker, b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n", home).is_none());
+            let origin = ConnOrigin { listener: 0, requests: 7 };
+            assert!(place(&worker, b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n", origin).is_none());
         });
     }
 
@@ -547,7 +554,7 @@ mod tests {
     #[test]
     fn a_request_in_doubt_is_sent_again_only_where_that_is_safe() {
         run("always", Some(Fallback::ChannelDown), async |worker, fake| {
-            fake.in_doubt.set(true);
+            fake.is_ambiguous.set(true);
             let ask = async |method: &str| {
                 let mut client = serve(&worker).await;
                 let request =

@@ -45,7 +45,7 @@ const SLOW_US: f64 = 2_000.0;
 
 /// The host that answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum AnsweredBy {
     /// The balancer, by proxying.
     Proxied,
     /// A server, directly.
@@ -60,13 +60,13 @@ pub(crate) struct Paces {
     waited_us: [Mean; SIZES],
     direct_us: [Mean; SIZES],
     traffic: Traffic,
-    bound: Option<Bound>,
-    tried: Tried,
+    bound: Option<Bottleneck>,
+    tried: LastTrial,
 }
 
 /// The last trial.
 #[derive(Clone, Copy, Debug)]
-struct Tried {
+struct LastTrial {
     at: Duration,
     /// Pace of proxied requests at the time of the trial.
     pace_us: f64,
@@ -74,15 +74,15 @@ struct Tried {
     pause: Duration,
 }
 
-impl Default for Tried {
-    fn default() -> Tried {
-        Tried { at: Duration::ZERO, pace_us: 0.0, pause: TRIAL_EVERY }
+impl Default for LastTrial {
+    fn default() -> LastTrial {
+        LastTrial { at: Duration::ZERO, pace_us: 0.0, pause: TRIAL_EVERY }
     }
 }
 
 /// The conclusion that proxying is the bottleneck.
 #[derive(Clone, Copy, Debug)]
-struct Bound {
+struct Bottleneck {
     /// Traffic that proxying carried at the time of the conclusion.
     carried_bytes_per_s: f64,
     until: Duration,
@@ -105,7 +105,7 @@ impl Paces {
     /// waited for the responses, known for proxied ones.
     pub(crate) fn learn(
         &mut self,
-        way: Way,
+        way: AnsweredBy,
         (requests, bytes): (u64, u64),
         took: Duration,
         waited: Duration,
@@ -116,14 +116,14 @@ impl Paces {
             return;
         }
         let means = match way {
-            Way::Proxied => &mut self.proxied_us,
-            Way::Direct => &mut self.direct_us,
+            AnsweredBy::Proxied => &mut self.proxied_us,
+            AnsweredBy::Direct => &mut self.direct_us,
         };
         let size = size(bytes / requests);
         if let Some(mean) = means.get_mut(size) {
             mean.learn(each.as_secs_f64() * 1e6, WINDOW);
         }
-        if let (Way::Proxied, Some(mean)) = (way, self.waited_us.get_mut(size)) {
+        if let (AnsweredBy::Proxied, Some(mean)) = (way, self.waited_us.get_mut(size)) {
             mean.learn(waited.min(took).as_secs_f64() * 1e6, WINDOW);
         }
     }
@@ -165,7 +165,7 @@ impl Paces {
             && direct.value < SHARE_MAX * idle_us
             && direct.value + GAIN_US_MIN < idle_us
         {
-            self.bound = Some(Bound { carried_bytes_per_s: rate, until: now + HOLD });
+            self.bound = Some(Bottleneck { carried_bytes_per_s: rate, until: now + HOLD });
             return Advice::HandOver;
         }
         if idle_us > SLOW_US && now.saturating_sub(self.tried.at) >= self.tried.pause {
@@ -181,7 +181,7 @@ impl Paces {
             true => (self.tried.pause * 2).min(TRIAL_EVERY_MAX),
             false => TRIAL_EVERY,
         };
-        self.tried = Tried { at: now, pace_us, pause };
+        self.tried = LastTrial { at: now, pace_us, pause };
     }
 }
 
@@ -256,7 +256,7 @@ mod tests {
             let done = now.max(*path) + took;
             *path = done;
             asks[next] = done + think + Duration::from_micros(50);
-            let way = if over { Way::Direct } else { Way::Proxied };
+            let way = if over { AnsweredBy::Direct } else { AnsweredBy::Proxied };
             paces.learn(way, (1, bytes), asks[next] - now, done - now);
             paces.carry(bytes, now);
             if now > end / 2 {
@@ -290,8 +290,8 @@ mod tests {
         for _ in 0..400 {
             now += Duration::from_millis(5);
             let (slow, fast) = (Duration::from_millis(20), Duration::from_millis(40));
-            paces.learn(Way::Proxied, (1, 1 << 16), slow, slow);
-            paces.learn(Way::Direct, (8, 8 << 16), fast, Duration::ZERO);
+            paces.learn(AnsweredBy::Proxied, (1, 1 << 16), slow, slow);
+            paces.learn(AnsweredBy::Direct, (8, 8 << 16), fast, Duration::ZERO);
             paces.carry(1 << 16, now);
         }
         assert_eq!(paces.advise(1 << 16, 0.0, now), Advice::HandOver);
@@ -310,8 +310,13 @@ mod tests {
             let mut paces = Paces::default();
             let (think, answer) = (Duration::from_millis(think_ms), Duration::from_millis(3));
             for _ in 0..100 {
-                paces.learn(Way::Proxied, (1, 1 << 14), think + answer, answer);
-                paces.learn(Way::Direct, (1, 1 << 14), Duration::from_millis(1), Duration::ZERO);
+                paces.learn(AnsweredBy::Proxied, (1, 1 << 14), think + answer, answer);
+                paces.learn(
+                    AnsweredBy::Direct,
+                    (1, 1 << 14),
+                    Duration::from_millis(1),
+                    Duration::ZERO,
+                );
             }
             assert_eq!(
                 paces.advise(1 << 14, 0.0, Duration::from_secs(9)),
@@ -326,8 +331,8 @@ mod tests {
         let mut paces = Paces::default();
         let answer = Duration::from_millis(6);
         for _ in 0..100 {
-            paces.learn(Way::Proxied, (1, 1 << 21), answer, answer);
-            paces.learn(Way::Direct, (1, 1 << 21), Duration::from_millis(1), Duration::ZERO);
+            paces.learn(AnsweredBy::Proxied, (1, 1 << 21), answer, answer);
+            paces.learn(AnsweredBy::Direct, (1, 1 << 21), Duration::from_millis(1), Duration::ZERO);
         }
         let now = Duration::from_secs(9);
         assert_eq!(paces.advise(1 << 21, 5_500.0, now), Advice::None);
@@ -343,7 +348,7 @@ mod tests {
             let over = paces.advise(1 << 10, 0.0, now);
             assert_ne!(over, Advice::HandOver);
             now += answer;
-            let way = if over == Advice::Try { Way::Direct } else { Way::Proxied };
+            let way = if over == Advice::Try { AnsweredBy::Direct } else { AnsweredBy::Proxied };
             trials += u32::from(over == Advice::Try);
             paces.learn(way, (1, 1 << 10), answer, answer);
         }

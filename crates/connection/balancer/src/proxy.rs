@@ -20,8 +20,8 @@ use unlade_runtime::Stream;
 use crate::body::Body;
 use crate::config::Timeouts;
 use crate::deliver::{Delivered, Delivery};
-use crate::head::{self, Origin, ResponseTerms};
-use crate::incoming::{Incoming, Seen};
+use crate::head::{self, ClientOrigin, ResponseTerms};
+use crate::incoming::{Incoming, ReadEvent};
 use crate::pool::{InFlight, Pool, Server};
 use crate::respond::Refusal;
 use crate::timer::{Elapsed, Timer};
@@ -91,7 +91,7 @@ impl<'b> Forward<'b> {
         let authority =
             if request.host(input).is_none() { how.server.to_string() } else { String::new() };
         let upgrade = upgrade::offer(request, input, how.upgrades);
-        let origin = Origin {
+        let origin = ClientOrigin {
             client: how.client,
             tls: client.is_tls(),
             authority: &authority,
@@ -370,10 +370,10 @@ impl Exchange<'_> {
                 let seen = incoming.fill_watching(&mut upstream.tcp, &self.worker.buffers, watched);
                 match self.timer.until(deadline, seen).await {
                     Err(Elapsed) => return Err(Failed::Slow),
-                    Ok(Seen::Read(Ok(1..))) => {}
-                    Ok(Seen::Read(_)) => return Err(Failed::Server),
-                    Ok(Seen::ClientBusy) => watch_client = false,
-                    Ok(Seen::ClientGone) => return Err(Failed::Client),
+                    Ok(ReadEvent::Read(Ok(1..))) => {}
+                    Ok(ReadEvent::Read(_)) => return Err(Failed::Server),
+                    Ok(ReadEvent::ClientBusy) => watch_client = false,
+                    Ok(ReadEvent::ClientGone) => return Err(Failed::Client),
                 }
                 continue;
             }

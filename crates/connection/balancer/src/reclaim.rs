@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use unlade_handoff_protocol::frame::ReturnReason;
 use unlade_handoff_protocol::snapshot::Snapshot;
 use unlade_metrics::{Event, Stage};
-use unlade_migration::giver::Setback;
+use unlade_migration::exporter::MigrationFailure;
 use unlade_migration::window::window_to_restore;
 use unlade_net::SeqNumber;
 use unlade_net::packet::{Direction, Segment, TcpFlags};
@@ -19,9 +19,9 @@ use unlade_sys::raw;
 use unlade_sys::repair::{self, RepairError};
 use unlade_tls::RecordLayer;
 
-use crate::connection::{self, Back};
-use crate::fallback::Place;
-use crate::flows::{Flow, Flows, Local, Outcome};
+use crate::connection::{self, ReturnInfo};
+use crate::fallback::FallbackContext;
+use crate::flows::{Flow, Flows, HandoverResult, Local};
 use crate::offload::Kept;
 
 #[derive(Debug, Error)]
@@ -31,7 +31,7 @@ enum RebuildError {
     #[error("the snapshot is of another connection")]
     Foreign,
     #[error("its server died while it answered")]
-    Served,
+    AnsweredElsewhere,
     #[error("the record layer: {0}")]
     Record(#[from] unlade_tls::RecordError),
     #[error("the socket: {0}")]
@@ -52,7 +52,7 @@ impl Flows {
 
     /// Continues a connection that never left. Returns false if that is impossible because a
     /// server has answered on it.
-    pub(crate) fn thaw(&self, flow: &mut Flow, setback: Setback) -> bool {
+    pub(crate) fn thaw(&self, flow: &mut Flow, failure: MigrationFailure) -> bool {
         if Flows::was_served(flow, flow.send_end) {
             tracing::info!(flow = %flow.slot.flow(), "its server died while it answered");
             self.leave(flow);
@@ -69,23 +69,27 @@ impl Flows {
         self.steering.replay(&flow.slot);
         let stream = Stream::from_parts(parts);
         // The waiting task has ended only if the worker ends.
-        let in_doubt = setback.leaves_doubt();
-        let why = crate::flows::declined(setback);
-        let _ = reply.send(Outcome::Kept(Kept { in_doubt, ..Kept::new(stream, why) }));
+        let is_ambiguous = failure.is_ambiguous();
+        let why = crate::flows::declined(failure);
+        let _ = reply.send(HandoverResult::Kept(Kept { is_ambiguous, ..Kept::new(stream, why) }));
         true
     }
 
     /// Restores a returned connection as a local socket.
-    pub(crate) fn rebuild(&self, flow: &mut Flow, setback: Option<Setback>) -> Option<Stream> {
-        flow.in_doubt = setback.is_some_and(Setback::leaves_doubt);
-        if let Some(setback) = setback {
+    pub(crate) fn rebuild(
+        &self,
+        flow: &mut Flow,
+        failure: Option<MigrationFailure>,
+    ) -> Option<Stream> {
+        flow.is_ambiguous = failure.is_some_and(MigrationFailure::is_ambiguous);
+        if let Some(failure) = failure {
             let candidate = &flow.assignment.candidate;
-            let place = Place {
+            let place = FallbackContext {
                 route: candidate.plan.routes.get(candidate.route),
                 server: candidate.pool.servers.get(candidate.server).map(|server| &**server),
                 client: flow.slot.flow().client,
             };
-            let declined = crate::flows::declined(setback);
+            let declined = crate::flows::declined(failure);
             self.worker.fallbacks.report(&self.meter, &declined, &place);
         }
         match self.restore(flow) {
@@ -93,7 +97,7 @@ impl Flows {
                 self.meter.add(Event::Reclaimed);
                 let cost = flow.started.elapsed();
                 self.meter.record(Stage::Reclaim, cost);
-                if setback.is_none() {
+                if failure.is_none() {
                     self.worker.offload.learn_reclaim(flow.tls, cost);
                 }
                 Some(connection)
@@ -111,11 +115,11 @@ impl Flows {
     pub(crate) fn go_on(&self, flow: Flow, stream: Stream) {
         let candidate = &flow.assignment.candidate;
         let idle = flow.returned == Some(ReturnReason::Idle);
-        let back = Back {
-            home: candidate.home,
+        let back = ReturnInfo {
+            origin: candidate.origin,
             route: Some(candidate.route),
             idle: if idle { flow.idle_return } else { Duration::ZERO },
-            in_doubt: flow.in_doubt,
+            is_ambiguous: flow.is_ambiguous,
         };
         drop(flow);
         // The worker's drain waits for it from now on, not only from the first poll of the task.
@@ -128,7 +132,7 @@ impl Flows {
             return Err(RebuildError::Foreign);
         }
         if Flows::was_served(flow, snapshot.tcp.send_end()) {
-            return Err(RebuildError::Served);
+            return Err(RebuildError::AnsweredElsewhere);
         }
         snapshot.tcp.set_clock_forward(flow.started.elapsed());
         let record = snapshot.tls.as_ref().map(RecordLayer::from_snapshot).transpose()?;

@@ -19,7 +19,7 @@ use crate::config::BalancerConfig;
 use crate::machine::Machine;
 use crate::plan::{Plan, PlanError};
 use crate::pool::KnownServers;
-use crate::worker::{self, Shared, Worker};
+use crate::worker::{self, SharedState, Worker};
 
 /// Error that prevents the start of a balancer, or ends it.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +64,7 @@ pub fn run(config: BalancerConfig) -> Result<(), BalancerError> {
 #[derive(Debug)]
 pub struct Balancer {
     control: Control<Plan>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     /// By listener, one socket per worker.
     listeners: Vec<Vec<TcpListener>>,
     addresses: Vec<SocketAddr>,
@@ -134,7 +134,7 @@ impl Balancer {
         let admin = admin_address
             .map(|address| admin::start(address, routes(&meter, &control)))
             .transpose()?;
-        let shared = Arc::new(Shared { meter, clients });
+        let shared = Arc::new(SharedState { meter, clients });
         Ok(Balancer { control, shared, listeners, addresses, admin, workers })
     }
 
@@ -197,7 +197,7 @@ impl Balancer {
 async fn work(
     info: WorkerInfo,
     watch: Watch<Plan>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     sockets: Vec<TcpListener>,
 ) -> Result<(), ListenError> {
     let listeners =

@@ -71,14 +71,14 @@ pub(crate) struct Upstreams {
     idle: RefCell<HashMap<SocketAddr, Vec<Idle>>>,
     count: Cell<usize>,
     /// Value of the gauge.
-    told: Cell<usize>,
+    reported: Cell<usize>,
     meter: Arc<Meter>,
 }
 
 impl Upstreams {
     /// Creates an empty set.
     pub(crate) fn new(meter: Arc<Meter>) -> Upstreams {
-        Upstreams { idle: RefCell::default(), count: Cell::new(0), told: Cell::new(0), meter }
+        Upstreams { idle: RefCell::default(), count: Cell::new(0), reported: Cell::new(0), meter }
     }
 
     /// Returns an idle connection to `address` that shows no sign of a close.
@@ -128,7 +128,7 @@ impl Upstreams {
             !list.is_empty()
         });
         self.count.set(count);
-        let delta = count as i64 - self.told.replace(count) as i64;
+        let delta = count as i64 - self.reported.replace(count) as i64;
         self.meter.gauge_add(Gauge::UpstreamIdle, delta);
     }
 

@@ -12,12 +12,12 @@ use unlade_metrics::Meter;
 use unlade_runtime::{Phase, Watch, WorkerInfo};
 
 use crate::accept;
-use crate::bodies::Recent;
+use crate::bodies::RecentBodies;
 use crate::buffer::{Buffers, Pipes};
 use crate::clients::Clients;
 use crate::fallback::Fallbacks;
 use crate::health;
-use crate::mover::Mover;
+use crate::migration_manager::MigrationManager;
 use crate::offload::Offload;
 use crate::plan::Plan;
 use crate::upstream::Upstreams;
@@ -29,7 +29,7 @@ pub(crate) const DRAIN_QUIET: Duration = Duration::from_millis(500);
 
 /// State that all workers share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     /// Counters.
     pub meter: Arc<Meter>,
     /// Connections by listener and client.
@@ -51,7 +51,7 @@ pub(crate) struct Worker {
     /// Pipes for bodies.
     pub pipes: Pipes,
     /// Lengths of recent bodies.
-    pub recent_bodies: Recent,
+    pub recent_bodies: RecentBodies,
     /// The policy for handing connections over, and the means to do it.
     pub offload: Offload,
     /// Counts and logs requests that are proxied although their route offloads.
@@ -86,7 +86,7 @@ impl PlanRef {
 
 impl Worker {
     /// Creates a worker without connections.
-    pub(crate) fn new(info: WorkerInfo, shared: &Shared, plan: Arc<Plan>) -> Worker {
+    pub(crate) fn new(info: WorkerInfo, shared: &SharedState, plan: Arc<Plan>) -> Worker {
         Worker {
             info,
             meter: shared.meter.clone(),
@@ -96,7 +96,7 @@ impl Worker {
             pipes: Pipes::default(),
             offload: Offload::new(info, &plan),
             fallbacks: Fallbacks::default(),
-            recent_bodies: Recent::default(),
+            recent_bodies: RecentBodies::default(),
             // Workers start at different servers.
             turn: Cell::new(info.index),
             plan: RefCell::new(Rc::new(PlanRef(plan))),
@@ -177,7 +177,8 @@ impl Drop for Entered {
 
 /// Accepts on `listeners` until the process drains, then waits for what is in flight.
 pub(crate) async fn run(worker: Rc<Worker>, mut watch: Watch<Plan>, listeners: Vec<TcpListener>) {
-    let install = || worker.plan().machine.clone().map(|machine| Mover::install(&worker, machine));
+    let install =
+        || worker.plan().machine.clone().map(|machine| MigrationManager::install(&worker, machine));
     let mut mover = install();
     let accepting: Vec<_> = listeners
         .into_iter()
@@ -219,6 +220,6 @@ pub(crate) async fn run(worker: Rc<Worker>, mut watch: Watch<Plan>, listeners: V
     }
     worker.all_ended().await;
     if let Some(mover) = &mover {
-        mover.settle().await;
+        mover.wait_until_quiet().await;
     }
 }

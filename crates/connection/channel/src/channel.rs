@@ -43,7 +43,7 @@ pub const QUIET_MAX: Duration = Duration::from_millis(1000);
 /// answers, after little more than half of it.
 const LONG_SILENCE: Duration = Duration::from_millis(2 * QUIET_MAX.as_millis() as u64 + 500);
 /// How long a past silence is remembered.
-const REMEMBERED: Duration = Duration::from_secs(60);
+const SILENCE_KEPT: Duration = Duration::from_secs(60);
 
 /// Reason for the end of a channel.
 #[derive(Debug, Error)]
@@ -139,17 +139,17 @@ struct OutboxInner {
 
 impl OutboxInner {
     /// Handles a PONG: the peer has handled all frames that were sent before its PING.
-    fn note_pong(&self, number: u64) {
+    fn handle_pong(&self, number: u64) {
         if number <= self.asked.get() && number > self.answered.get() {
             self.answered.set(number);
             self.changed.notify_waiters();
         }
     }
 
-    fn hear(&self) {
+    fn note_heard(&self) {
         let now = Instant::now();
         let gap = self.heard.replace(Some(now)).map_or(Duration::ZERO, |before| now - before);
-        let longest = self.silent.get().filter(|(_, ended)| ended.elapsed() < REMEMBERED);
+        let longest = self.silent.get().filter(|(_, ended)| ended.elapsed() < SILENCE_KEPT);
         if gap > longest.map_or(LONG_SILENCE, |(length, _)| length) {
             self.silent.set(Some((gap, now)));
         }
@@ -173,11 +173,11 @@ impl Outbox {
     }
 
     /// Accepts frames, for a channel that is about to be served, until the value is dropped.
-    pub fn open(&self) -> Opened {
+    pub fn open(&self) -> OpenOutbox {
         self.inner.bytes.borrow_mut().zeroize();
         self.inner.open.set(true);
-        self.inner.hear();
-        Opened(self.clone())
+        self.inner.note_heard();
+        OpenOutbox(self.clone())
     }
 
     /// Returns how long the peer has been silent; `None` if there never was a channel. The time in
@@ -238,9 +238,9 @@ impl Outbox {
 
 /// Keeps an outbox open; closes and empties it when dropped.
 #[derive(Debug)]
-pub struct Opened(Outbox);
+pub struct OpenOutbox(Outbox);
 
-impl Drop for Opened {
+impl Drop for OpenOutbox {
     fn drop(&mut self) {
         let inner = &self.0.inner;
         inner.open.set(false);
@@ -323,9 +323,9 @@ impl Channel {
     ///
     /// # Errors
     /// The socket's error.
-    pub fn detach(self) -> io::Result<Detached> {
+    pub fn detach(self) -> io::Result<DetachedChannel> {
         let Channel { tcp, tls, deframer, peer, .. } = self;
-        Ok(Detached { tcp: tcp.into_std()?, tls, deframer, peer })
+        Ok(DetachedChannel { tcp: tcp.into_std()?, tls, deframer, peer })
     }
 
     /// Returns the certificates of the peer, its own first.
@@ -387,7 +387,7 @@ impl Channel {
     pub async fn serve(
         &mut self,
         outbox: &Outbox,
-        late: Late,
+        late: LateFrames,
         mut handle: impl FnMut(Frame) -> Result<(), ChannelError>,
     ) -> ChannelError {
         let mut heard = Instant::now();
@@ -404,18 +404,18 @@ impl Channel {
             let blocked = self.tls.wants_write();
             tokio::select! {
                 ready = self.tcp.ready(Interest::READABLE) => match ready {
-                    Ok(ready) if late == Late::Drop && ready.is_read_closed() => {
+                    Ok(ready) if late == LateFrames::Drop && ready.is_read_closed() => {
                         return ChannelError::Closed;
                     }
                     Ok(_) => match self.read_in() {
                         Ok(0) => {}
                         // This process was stopped: the readiness of the socket is from before.
-                        Ok(_) if late == Late::Drop && heard.elapsed() > LONG_SILENCE => {
+                        Ok(_) if late == LateFrames::Drop && heard.elapsed() > LONG_SILENCE => {
                             return ChannelError::Silent;
                         }
                         Ok(_) => {
                             (heard, asked) = (Instant::now(), false);
-                            outbox.inner.hear();
+                            outbox.inner.note_heard();
                         }
                         Err(error) => return error,
                     },
@@ -446,18 +446,18 @@ impl Channel {
     fn deliver(
         &mut self,
         outbox: &Outbox,
-        late: Late,
+        late: LateFrames,
         handle: &mut impl FnMut(Frame) -> Result<(), ChannelError>,
     ) -> Result<(), ChannelError> {
         while let Some(frame) = self.deframer.next_frame()? {
             // The frame was read before this process was stopped.
             let age = outbox.silence().unwrap_or_default();
-            if late == Late::Drop && age > QUIET_MAX / 2 {
+            if late == LateFrames::Drop && age > QUIET_MAX / 2 {
                 return Err(ChannelError::Silent);
             }
             match frame {
                 Frame::Ping(nonce) => drop(outbox.push(&Frame::Pong(nonce))),
-                Frame::Pong(number) => outbox.inner.note_pong(number),
+                Frame::Pong(number) => outbox.inner.handle_pong(number),
                 frame => handle(frame)?,
             }
         }
@@ -537,7 +537,7 @@ impl Channel {
 
 /// Treatment of frames that are read after their sender has closed the channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Late {
+pub enum LateFrames {
     /// They are handled: a server's reports of its connections stay true after its end.
     Handle,
     /// They are dropped: a balancer that has closed a channel has withdrawn its offers.
@@ -545,20 +545,20 @@ pub enum Late {
 }
 
 /// An established channel that belongs to no runtime.
-pub struct Detached {
+pub struct DetachedChannel {
     tcp: std::net::TcpStream,
     tls: Connection,
     deframer: Deframer,
     peer: SocketAddr,
 }
 
-impl Detached {
+impl DetachedChannel {
     /// Puts the channel on the current thread's runtime.
     ///
     /// # Errors
     /// The runtime's error.
     pub fn attach(self) -> io::Result<Channel> {
-        let Detached { tcp, tls, deframer, peer } = self;
+        let DetachedChannel { tcp, tls, deframer, peer } = self;
         let buffer = vec![0; READ_BYTES].into_boxed_slice();
         Ok(Channel { tcp: TcpStream::from_std(tcp)?, tls, deframer, peer, buffer })
     }

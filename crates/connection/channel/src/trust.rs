@@ -80,7 +80,7 @@ impl Membership {
 
 /// Membership of this machine in a pool, for connections from other members.
 #[derive(Debug)]
-pub struct Gatekeeper {
+pub struct ServerTrust {
     /// TLS configuration of new channels.
     pub server: Arc<ServerConfig>,
     /// Differs if the content of the files does.
@@ -88,16 +88,16 @@ pub struct Gatekeeper {
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
-impl Gatekeeper {
+impl ServerTrust {
     /// Reads `files`; peers have to be among the `balancers`.
     ///
     /// # Errors
     /// [`TrustError`] names the file.
-    pub fn load(files: &TrustFiles, balancers: &Balancers) -> Result<Gatekeeper, TrustError> {
+    pub fn load(files: &TrustFiles, balancers: &Balancers) -> Result<ServerTrust, TrustError> {
         let identity = identity(files)?;
         let mark = identity.mark();
         let (server, verifier) = server_of(identity, files, balancers)?;
-        Ok(Gatekeeper { server, mark, verifier })
+        Ok(ServerTrust { server, mark, verifier })
     }
 
     /// Returns true if a peer, trusted earlier by the certificates `chain`, is still trusted.

@@ -1,8 +1,8 @@
 //! Decisions about connections that change their owner; sans-IO: no socket, clock or thread.
 //!
-//! - [`giver`]: state machine of one connection at the balancer: offer → ready → steer, return →
+//! - [`exporter`]: state machine of one connection at the balancer: offer → ready → steer, return →
 //!   relay or reclaim, with epochs, deadlines, and the way back on every failure;
-//! - [`taker`]: state machine of one connection at a server: adopted → returned → buried;
+//! - [`importer`]: state machine of one connection at a server: adopted → returned → discarded;
 //! - [`late`]: bytes that a frozen socket received after its snapshot, for the new owner;
 //! - [`shard`]: the server that owns an object's name;
 //! - [`scope`]: the requests for which a connection may stay at its server;
@@ -12,11 +12,11 @@
 //! carry them out. Time is an argument: [`Millis`] since an origin of the caller's choice.
 #![forbid(unsafe_code)]
 
-pub mod giver;
+pub mod exporter;
+pub mod importer;
 pub mod late;
 pub mod scope;
 pub mod shard;
-pub mod taker;
 pub mod window;
 
 /// A point in time, milliseconds since the caller's origin.

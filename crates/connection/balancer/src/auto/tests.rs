@@ -52,8 +52,8 @@ impl World {
     }
 
     /// Returns the cost of one stay at a server.
-    fn stay_us(&self, served: usize, left: Left) -> f64 {
-        let home = if left == Left::Idle { self.reclaim_us } else { 0.0 };
+    fn stay_us(&self, served: usize, left: LeaveReason) -> f64 {
+        let home = if left == LeaveReason::Idle { self.reclaim_us } else { 0.0 };
         self.migration_us + served as f64 * self.direct_us + home
     }
 }
@@ -140,14 +140,14 @@ fn stay(world: &World) -> usize {
 
 /// Simulates the stay of a connection with the requests `left` at a server that returns it after
 /// the given idle time: returns how many the server answers, and the reason for leaving.
-fn stays(world: &World, left: &[Request], idle_return: Duration) -> (usize, Left) {
+fn stays(world: &World, left: &[Request], idle_return: Duration) -> (usize, LeaveReason) {
     let most = left.len().min(stay(world));
     let silent = left.iter().take(most).position(|(.., think)| *think > idle_return);
     match silent {
         // The last request ends the connection. One after which the terms are used up is returned,
         // too.
-        Some(at) if at + 1 < left.len() => (at + 1, Left::Idle),
-        _ => (most, Left::Done),
+        Some(at) if at + 1 < left.len() => (at + 1, LeaveReason::Idle),
+        _ => (most, LeaveReason::Done),
     }
 }
 
@@ -177,7 +177,7 @@ fn auto_us(world: &World, all: &[Vec<Request>], seed: u64) -> f64 {
         while let Some((path, bytes, think)) = connection.get(at) {
             now += Duration::from_millis(100);
             let key = RequestKey::new(0, "GET", path, false);
-            let answer = auto.decide(&Question {
+            let answer = auto.decide(&DecisionInput {
                 key,
                 tls: world.tls,
                 requests_before: at as u64,
@@ -188,11 +188,11 @@ fn auto_us(world: &World, all: &[Vec<Request>], seed: u64) -> f64 {
                 let cost = world.proxied_us(*bytes);
                 total += cost;
                 auto.learn_proxied(key, world.tls, *bytes, noisy(random, cost));
-                auto.learn_silence(0, *think);
+                auto.learn_idle_time(0, *think);
                 let waited = noisy(random, cost);
                 let took = Some(waited + *think);
-                let served = Served { requests: 1, bytes: *bytes, took, waited, now };
-                auto.learn_pace(0, Way::Proxied, served);
+                let served = ServedRequests { requests: 1, bytes: *bytes, took, waited, now };
+                auto.learn_pace(0, AnsweredBy::Proxied, served);
                 at += 1;
                 continue;
             }
@@ -204,18 +204,19 @@ fn auto_us(world: &World, all: &[Vec<Request>], seed: u64) -> f64 {
             auto.learn_migration(0, world.tls, noisy(random, world.migration_us), true);
             let bytes = served.iter().map(|(_, bytes, _)| bytes).sum();
             auto.learn_returned(key, count as u64, bytes, left);
-            auto.learn_silences_below(0, count as u64 - 1, idle_return);
+            auto.learn_idle_times_below(0, count as u64 - 1, idle_return);
             match left {
-                Left::Idle => {
+                LeaveReason::Idle => {
                     auto.learn_reclaim(world.tls, noisy(random, world.reclaim_us));
-                    auto.learn_silence(0, served.last().map_or(Duration::ZERO, |last| last.2));
+                    auto.learn_idle_time(0, served.last().map_or(Duration::ZERO, |last| last.2));
                 }
                 _ => {
                     let thought: Duration = served.iter().map(|(.., think)| *think).sum();
                     let took = Some(thought + noisy(random, world.direct_us));
                     let requests = count as u64;
-                    let served = Served { requests, bytes, took, waited: Duration::ZERO, now };
-                    auto.learn_pace(0, Way::Direct, served);
+                    let served =
+                        ServedRequests { requests, bytes, took, waited: Duration::ZERO, now };
+                    auto.learn_pace(0, AnsweredBy::Direct, served);
                 }
             }
             at += count;
@@ -313,7 +314,7 @@ fn a_bucket_of_lengths_holds_its_middle() {
 #[test]
 fn each_object_is_decided_by_its_own_size() {
     let mut auto = Auto::new(1, 7);
-    let question = |path: &str| Question {
+    let question = |path: &str| DecisionInput {
         key: RequestKey::new(0, "GET", path, false),
         tls: false,
         requests_before: 0,
@@ -385,7 +386,7 @@ fn a_response_that_only_keeps_the_processor_busy_moves_no_small_ones() {
 fn migrations_that_fail_are_given_up() {
     let mut auto = Auto::new(1, 7);
     let key = RequestKey::new(0, "GET", "/l/1", false);
-    let question = Question {
+    let question = DecisionInput {
         key,
         tls: true,
         requests_before: 0,
@@ -405,8 +406,8 @@ fn a_route_that_is_not_there_is_proxied() {
     let mut auto = Auto::new(0, 1);
     let key = RequestKey::new(9, "GET", "/", false);
     auto.learn_proxied(key, false, 1 << 30, Duration::from_secs(1));
-    auto.learn_returned(key, 5, 1 << 30, Left::OtherServer);
-    let question = Question {
+    auto.learn_returned(key, 5, 1 << 30, LeaveReason::OtherServer);
+    let question = DecisionInput {
         key,
         tls: false,
         requests_before: 9,

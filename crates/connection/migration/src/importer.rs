@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!  offer ──► Live ──want return──► Returned ──offer of the next epoch──► Live (thawed)
-//!             │                       │ ├──── offer of a later one ────► buried, adopted afresh
-//!             ▼ ended                 │ └──── 1 s ─────────────────────► buried
+//!             │                       │ ├──── offer of a later one ────► discarded, adopted afresh
+//!             ▼ ended                 │ └──── 1 s ─────────────────────► discarded
 //!           CLOSED                    ▼ channel down: kept; up: RETURN again
 //!                       lease over ──► abort
 //! ```
 //! A returned connection's socket stays frozen for a moment, so that a relay back can thaw it; its
-//! packets are sent to the balancer until it is buried.
+//! packets are sent to the balancer until it is discarded.
 
 use unlade_handoff_protocol::frame::{CloseReason, Epoch, ReturnReason};
 
@@ -17,7 +17,7 @@ use crate::Millis;
 /// How long the state of a returned connection is kept, and its packets are sent back,
 /// milliseconds: longer than a busy balancer needs to handle the RETURN, and than a packet is in
 /// transit on one link.
-pub const BURIAL_MS: u32 = 1000;
+pub const RETURNED_KEPT_MS: u32 = 1000;
 
 /// An instruction to the runtime. A list of them is in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub enum Action {
     /// Take a snapshot of the frozen socket and send RETURN with it.
     Return(Epoch, ReturnReason),
     /// Forward what the frozen socket received after its snapshot, and close it silently.
-    Bury,
+    Discard,
     /// Thaw the frozen socket and answer the client again.
     Thaw,
     /// Close the socket with a RST: the client's packets do not arrive here any more.
@@ -35,7 +35,7 @@ pub enum Action {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ImporterState {
     Live,
     Returned { reason: ReturnReason, since: Millis },
     Over,
@@ -43,8 +43,8 @@ enum State {
 
 /// State machine of one connection at the server.
 #[derive(Clone, Debug)]
-pub struct Taker {
-    state: State,
+pub struct Importer {
+    state: ImporterState,
     epoch: Epoch,
     /// End of the lease; set while the channel is down.
     orphan_until: Option<Millis>,
@@ -57,16 +57,16 @@ type Actions = Vec<Action>;
 pub enum Offered {
     /// It comes back without another owner in between: [`Action::Thaw`], then READY.
     Thaw,
-    /// It had another owner: [`Action::Bury`], then it is adopted from its snapshot.
+    /// It had another owner: [`Action::Discard`], then it is adopted from its snapshot.
     Replace,
     /// The server owns it, or the offer is an old one: a protocol error.
     Stale,
 }
 
-impl Taker {
+impl Importer {
     /// Creates the state of a connection that was restored for an offer, and is live.
-    pub fn adopted(epoch: Epoch) -> Taker {
-        Taker { state: State::Live, epoch, orphan_until: None }
+    pub fn adopted(epoch: Epoch) -> Importer {
+        Importer { state: ImporterState::Live, epoch, orphan_until: None }
     }
 
     /// Returns the epoch of the adoption.
@@ -76,20 +76,22 @@ impl Taker {
 
     /// Returns true if the connection is gone: the value has no more use.
     pub fn is_over(&self) -> bool {
-        self.state == State::Over
+        self.state == ImporterState::Over
     }
 
     /// Returns true while the server answers the client.
     pub fn is_live(&self) -> bool {
-        self.state == State::Live
+        self.state == ImporterState::Live
     }
 
-    /// Returns the time at which [`Taker::handle_tick`] has something to do.
+    /// Returns the time at which [`Importer::handle_tick`] has something to do.
     pub fn deadline(&self) -> Option<Millis> {
         match self.state {
-            State::Over => None,
-            State::Live => self.orphan_until,
-            State::Returned { since, .. } => Some(self.orphan_until.unwrap_or(since + BURIAL_MS)),
+            ImporterState::Over => None,
+            ImporterState::Live => self.orphan_until,
+            ImporterState::Returned { since, .. } => {
+                Some(self.orphan_until.unwrap_or(since + RETURNED_KEPT_MS))
+            }
         }
     }
 
@@ -97,13 +99,13 @@ impl Taker {
     /// under the new epoch; a replaced one is over.
     pub fn handle_offer(&mut self, epoch: Epoch) -> Offered {
         match self.state {
-            State::Returned { .. } if epoch == self.epoch.next() => {
-                self.state = State::Live;
+            ImporterState::Returned { .. } if epoch == self.epoch.next() => {
+                self.state = ImporterState::Live;
                 self.epoch = epoch;
                 Offered::Thaw
             }
-            State::Returned { .. } if epoch > self.epoch => {
-                self.state = State::Over;
+            ImporterState::Returned { .. } if epoch > self.epoch => {
+                self.state = ImporterState::Over;
                 Offered::Replace
             }
             _ => Offered::Stale,
@@ -113,10 +115,10 @@ impl Taker {
     /// Handles the freeze of the connection at a pause between requests, to return it. While the
     /// channel is down the return waits.
     pub fn handle_want_return(&mut self, reason: ReturnReason, now: Millis) -> Actions {
-        if self.state != State::Live {
+        if self.state != ImporterState::Live {
             return Vec::new();
         }
-        self.state = State::Returned { reason, since: now };
+        self.state = ImporterState::Returned { reason, since: now };
         match self.orphan_until {
             None => vec![Action::Return(self.epoch, reason)],
             Some(_) => Vec::new(),
@@ -126,17 +128,17 @@ impl Taker {
     /// Handles the end of the connection here: the client closed it, the server did, or it broke.
     pub fn handle_ended(&mut self, reason: CloseReason) -> Actions {
         match self.state {
-            State::Live => {
-                self.state = State::Over;
+            ImporterState::Live => {
+                self.state = ImporterState::Over;
                 vec![Action::Closed(self.epoch, reason)]
             }
-            State::Returned { .. } | State::Over => Vec::new(),
+            ImporterState::Returned { .. } | ImporterState::Over => Vec::new(),
         }
     }
 
     /// Handles the loss of the channel to the balancer.
     pub fn handle_channel_down(&mut self, lease_ms: u32, now: Millis) -> Actions {
-        if self.state != State::Over {
+        if self.state != ImporterState::Over {
             self.orphan_until = Some(now + lease_ms);
         }
         Vec::new()
@@ -149,11 +151,11 @@ impl Taker {
             return Vec::new();
         }
         match self.state {
-            State::Returned { reason, .. } => {
-                self.state = State::Returned { reason, since: now };
+            ImporterState::Returned { reason, .. } => {
+                self.state = ImporterState::Returned { reason, since: now };
                 vec![Action::Return(self.epoch, reason)]
             }
-            State::Live | State::Over => Vec::new(),
+            ImporterState::Live | ImporterState::Over => Vec::new(),
         }
     }
 
@@ -164,13 +166,13 @@ impl Taker {
         }
         let orphaned = self.orphan_until.is_some();
         match self.state {
-            State::Over => Vec::new(),
-            State::Returned { .. } if !orphaned => {
-                self.state = State::Over;
-                vec![Action::Bury]
+            ImporterState::Over => Vec::new(),
+            ImporterState::Returned { .. } if !orphaned => {
+                self.state = ImporterState::Over;
+                vec![Action::Discard]
             }
-            State::Live | State::Returned { .. } => {
-                self.state = State::Over;
+            ImporterState::Live | ImporterState::Returned { .. } => {
+                self.state = ImporterState::Over;
                 vec![Action::Abort]
             }
         }

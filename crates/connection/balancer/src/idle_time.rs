@@ -21,15 +21,15 @@ pub(crate) const IDLE_RETURN_MIN: Duration = Duration::from_secs(1);
 
 /// Histogram of the idle times between two requests of a route's clients.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Silences {
+pub(crate) struct IdleTimes {
     count: [f64; BUCKETS],
     total: f64,
 }
 
-impl Default for Silences {
+impl Default for IdleTimes {
     /// Creates a uniform histogram, used until there are observations.
-    fn default() -> Silences {
-        Silences { count: [1.0 / BUCKETS as f64; BUCKETS], total: 1.0 }
+    fn default() -> IdleTimes {
+        IdleTimes { count: [1.0 / BUCKETS as f64; BUCKETS], total: 1.0 }
     }
 }
 
@@ -48,7 +48,7 @@ fn bucket(silence: Duration) -> usize {
     (0..BUCKETS - 1).find(|&bucket| seconds <= bound_s(bucket)).unwrap_or(BUCKETS - 1)
 }
 
-impl Silences {
+impl IdleTimes {
     /// Learns how long a client was idle between two requests.
     pub(crate) fn learn(&mut self, silence: Duration) {
         self.add(bucket(silence), 1.0);
@@ -111,10 +111,10 @@ mod tests {
 
     const MOST: Duration = Duration::from_secs(60);
 
-    fn of(silence_ms: u64) -> Silences {
-        let mut silences = Silences::default();
-        (0..200).for_each(|_| silences.learn(Duration::from_millis(silence_ms)));
-        silences
+    fn of(silence_ms: u64) -> IdleTimes {
+        let mut idle_times = IdleTimes::default();
+        (0..200).for_each(|_| idle_times.learn(Duration::from_millis(silence_ms)));
+        idle_times
     }
 
     #[test]
@@ -122,33 +122,33 @@ mod tests {
         for silence_ms in [100, 1500, 10_000, 100_000] {
             assert_eq!(of(silence_ms).idle_return(0.3, MOST), MOST);
         }
-        assert_eq!(Silences::default().idle_return(0.0, MOST), MOST);
+        assert_eq!(IdleTimes::default().idle_return(0.0, MOST), MOST);
         assert_eq!(of(10).idle_return(0.0, Duration::from_secs(3)), Duration::from_secs(3));
     }
 
     #[test]
     fn the_fuller_the_table_the_sooner() {
-        let silences = of(1500);
+        let idle_times = of(1500);
         let times: Vec<Duration> = [0.5, 0.7, 0.8, 0.9, 1.0]
             .iter()
-            .map(|&share| silences.idle_return(share, MOST))
+            .map(|&share| idle_times.idle_return(share, MOST))
             .collect();
         assert!(times.is_sorted_by(|a, b| a >= b), "{times:?}");
         // Most come back within two seconds: the server waits for those as long as that is
         // cheaper.
-        assert_eq!(silences.idle_return(0.8, MOST), Duration::from_secs(2));
+        assert_eq!(idle_times.idle_return(0.8, MOST), Duration::from_secs(2));
         // The server does not wait for clients that are idle for minutes.
         assert_eq!(of(100_000).idle_return(0.95, MOST), IDLE_RETURN_MIN);
     }
 
     #[test]
     fn what_is_known_of_short_silences_is_in_proportion() {
-        let mut silences = of(1500);
-        silences.learn_below(100, Duration::from_secs(8));
-        silences.learn_below(100, Duration::from_secs(8));
-        let share = silences.count[1] / silences.total;
-        assert!(share > 0.95, "{silences:?}");
-        silences.learn_below(u64::MAX, Duration::ZERO);
-        assert!(silences.total.is_finite() && silences.total < 2.0 * WINDOW, "{silences:?}");
+        let mut idle_times = of(1500);
+        idle_times.learn_below(100, Duration::from_secs(8));
+        idle_times.learn_below(100, Duration::from_secs(8));
+        let share = idle_times.count[1] / idle_times.total;
+        assert!(share > 0.95, "{idle_times:?}");
+        idle_times.learn_below(u64::MAX, Duration::ZERO);
+        assert!(idle_times.total.is_finite() && idle_times.total < 2.0 * WINDOW, "{idle_times:?}");
     }
 }

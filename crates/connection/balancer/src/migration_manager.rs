@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use unlade_channel::trust::Membership;
 use unlade_metrics::Fallback;
-use unlade_migration::giver::Timing;
+use unlade_migration::exporter::Timing;
 use unlade_runtime::Stream;
 
 use crate::channel::{Identity, Wanted};
@@ -29,31 +29,31 @@ const HOME_CHECK: Duration = Duration::from_millis(20);
 const RECALL_EVERY: u32 = 5;
 
 /// Moves the connections of one worker.
-pub(crate) struct Mover {
+pub(crate) struct MigrationManager {
     flows: Rc<Flows>,
     identity: Identity,
     /// Channels by agent.
-    channels: RefCell<HashMap<SocketAddr, Keeper>>,
+    channels: RefCell<HashMap<SocketAddr, ChannelTask>>,
     routing: RefCell<Arc<Routing>>,
     linger: Cell<Duration>,
 }
 
 /// A channel that is kept connected.
-struct Keeper {
+struct ChannelTask {
     wanted: watch::Sender<Wanted>,
     task: JoinHandle<()>,
 }
 
-impl Mover {
+impl MigrationManager {
     /// Makes the connections of `worker` movable, and opens a channel to every agent of the plan.
-    pub(crate) fn install(worker: &Rc<Worker>, machine: Machine) -> Rc<Mover> {
+    pub(crate) fn install(worker: &Rc<Worker>, machine: Machine) -> Rc<MigrationManager> {
         let plan = worker.plan();
         let linger = plan.config.offload.linger;
         let flows = Flows::new(Rc::clone(worker), machine, timing(&plan), linger);
         let index = worker.info.index;
         let identity =
             Identity { instance: instance(index), name: format!("{}/{index}", std::process::id()) };
-        let mover = Rc::new(Mover {
+        let mover = Rc::new(MigrationManager {
             flows,
             identity,
             channels: RefCell::default(),
@@ -81,7 +81,7 @@ impl Mover {
         self.linger.set(plan.config.offload.linger);
         self.keep_channels(plan);
         if !Arc::ptr_eq(&self.routing.replace(Arc::clone(&plan.routing)), &plan.routing) {
-            self.flows.want_home(|_| true);
+            self.flows.request_recall(|_| true);
         }
     }
 
@@ -101,7 +101,7 @@ impl Mover {
             if !agents.contains_key(agent) {
                 kept.wanted.send_replace(None);
                 let gone = self.flows.remote(*agent).id;
-                self.flows.want_home(|flow| flow.giver.server() == Some(gone));
+                self.flows.request_recall(|flow| flow.exporter.server() == Some(gone));
             }
         }
         for (agent, trust) in agents {
@@ -118,7 +118,7 @@ impl Mover {
                     let (flows, remote) = (Rc::clone(&self.flows), self.flows.remote(agent));
                     let channel = flows.keep_channel(remote, receiver, self.identity.clone());
                     let task = tokio::task::spawn_local(channel);
-                    channels.insert(agent, Keeper { wanted, task });
+                    channels.insert(agent, ChannelTask { wanted, task });
                 }
             }
         }
@@ -132,7 +132,7 @@ impl Mover {
                 return;
             }
             if u32::is_multiple_of(round, RECALL_EVERY) {
-                self.flows.want_home(|_| true);
+                self.flows.request_recall(|_| true);
             }
             tokio::time::sleep(HOME_CHECK).await;
         }
@@ -141,7 +141,7 @@ impl Mover {
     /// Waits for a limited time until the flows of connections that ended at a server are quiet:
     /// after that their clients' last packets would not be redirected, and would be answered with
     /// a RST.
-    pub(crate) async fn settle(&self) {
+    pub(crate) async fn wait_until_quiet(&self) {
         let begin = Instant::now();
         while self.flows.is_lingering() && begin.elapsed() < 2 * self.linger.get() {
             tokio::time::sleep(HOME_CHECK).await;
@@ -155,7 +155,7 @@ fn timing(plan: &Plan) -> Timing {
     Timing { deadline_ms: ms(offload.deadline), lease_ms: ms(offload.lease) }
 }
 
-impl HandOver for Mover {
+impl HandOver for MigrationManager {
     fn ready(&self, server: &Server) -> Result<(), Fallback> {
         match self.flows.is_ready(server) {
             true => Ok(()),

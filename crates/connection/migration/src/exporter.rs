@@ -6,7 +6,7 @@
 //!     ▲    refuse     │  │ ▲                    │ ▲                     │    │
 //!     ├───────────────┘  │ │                    │ │ channel down, up    │    │
 //!     │  not at a server ▼ │ channel up,        ▼ │                     │    │
-//!     ├──────────────── Doubt  server has it   Orphan ──► reset         │    │
+//!     ├──────────── Ambiguous  server has it   Orphaned ► reset         │    │
 //!     │  lease over        └──────► (Owned)                             │    │
 //!     │                    ▲ relay: the same snapshot, next epoch       │    │
 //!     │                    └────────────────────────────────────────────┘    │
@@ -14,7 +14,7 @@
 //! ```
 //! A server owns the connection from the moment it sends READY. Until READY arrives, the old
 //! owner's state is kept, so that the old owner can continue unchanged. If the channel breaks in
-//! between, the owner is unknown: the connection is in doubt until the server reports its
+//! between, the owner is unknown: the delivery is ambiguous until the server reports its
 //! connections, or until its lease is surely over (a server gives connections up after half the
 //! time).
 
@@ -41,7 +41,7 @@ pub fn server_lease_ms(lease_ms: u32) -> u32 {
 
 /// Failure of a migration: the reason why a connection is not, or no longer, offloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Setback {
+pub enum MigrationFailure {
     /// The server does not take it.
     Refused(RefuseReason),
     /// The channel to the server is down, and the server does not have the connection.
@@ -50,17 +50,17 @@ pub enum Setback {
     Deadline,
 }
 
-impl Setback {
+impl MigrationFailure {
     /// Returns true if the delivery is ambiguous: the server may have carried out the request that
     /// came with the connection.
-    pub fn leaves_doubt(self) -> bool {
-        matches!(self, Setback::ChannelDown | Setback::Deadline)
+    pub fn is_ambiguous(self) -> bool {
+        matches!(self, MigrationFailure::ChannelDown | MigrationFailure::Deadline)
     }
 
     /// Returns the failure of an offer without an answer: the channel broke, or was closed because
     /// the answer was `late`.
-    fn of_silence(late: bool) -> Setback {
-        if late { Setback::Deadline } else { Setback::ChannelDown }
+    fn of_silence(late: bool) -> MigrationFailure {
+        if late { MigrationFailure::Deadline } else { MigrationFailure::ChannelDown }
     }
 }
 
@@ -77,12 +77,12 @@ pub enum Action {
     CloseLocal,
     /// Thaw the frozen local socket, give the flow back to the local stack and replay; continue
     /// the connection here.
-    ThawLocal(Setback),
-    /// Choose the destination of the returned connection: answer with [`Giver::choose`].
+    ThawLocal(MigrationFailure),
+    /// Choose the destination of the returned connection: answer with [`Exporter::choose`].
     Choose(ReturnReason),
     /// Rebuild the socket here from the newest snapshot, give the flow back to the local stack and
     /// replay; `None`: as intended, otherwise the failure of the relay.
-    Rebuild(Option<Setback>),
+    Rebuild(Option<MigrationFailure>),
     /// The server does not answer: close the channel to it, which resolves the state of all
     /// connections with it.
     Suspect(ServerId),
@@ -111,19 +111,19 @@ enum Source {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ExporterState {
     Offering { to: ServerId, epoch: Epoch, source: Source, deadline: Millis, late: bool },
-    Doubt { to: ServerId, epoch: Epoch, source: Source, until: Millis, late: bool },
+    Ambiguous { to: ServerId, epoch: Epoch, source: Source, until: Millis, late: bool },
     Owned { by: ServerId, epoch: Epoch },
     Returning { from: ServerId },
-    Orphan { by: ServerId, epoch: Epoch, until: Millis },
+    Orphaned { by: ServerId, epoch: Epoch, until: Millis },
     Over,
 }
 
 /// State machine of one connection that is away from home or moving, at the balancer.
 #[derive(Clone, Debug)]
-pub struct Giver {
-    state: State,
+pub struct Exporter {
+    state: ExporterState,
     /// The newest epoch assigned.
     epoch: Epoch,
     timing: Timing,
@@ -131,30 +131,30 @@ pub struct Giver {
 
 type Actions = Vec<Action>;
 
-impl Giver {
+impl Exporter {
     /// Starts the migration of a connection whose socket is frozen here.
-    pub fn start(to: ServerId, timing: Timing, now: Millis) -> (Giver, Actions) {
-        let mut giver = Giver { state: State::Over, epoch: Epoch(0), timing };
-        let offer = giver.offer(to, Source::Here, now);
-        (giver, vec![Action::Hold, offer])
+    pub fn start(to: ServerId, timing: Timing, now: Millis) -> (Exporter, Actions) {
+        let mut exporter = Exporter { state: ExporterState::Over, epoch: Epoch(0), timing };
+        let offer = exporter.offer(to, Source::Here, now);
+        (exporter, vec![Action::Hold, offer])
     }
 
     fn offer(&mut self, to: ServerId, source: Source, now: Millis) -> Action {
         self.epoch = self.epoch.next();
         let (epoch, deadline) = (self.epoch, now + self.timing.deadline_ms);
-        self.state = State::Offering { to, epoch, source, deadline, late: false };
+        self.state = ExporterState::Offering { to, epoch, source, deadline, late: false };
         Action::Offer(to, epoch)
     }
 
     /// Returns the server that owns the connection, or is about to.
     pub fn server(&self) -> Option<ServerId> {
         match self.state {
-            State::Offering { to: server, .. }
-            | State::Doubt { to: server, .. }
-            | State::Owned { by: server, .. }
-            | State::Returning { from: server }
-            | State::Orphan { by: server, .. } => Some(server),
-            State::Over => None,
+            ExporterState::Offering { to: server, .. }
+            | ExporterState::Ambiguous { to: server, .. }
+            | ExporterState::Owned { by: server, .. }
+            | ExporterState::Returning { from: server }
+            | ExporterState::Orphaned { by: server, .. } => Some(server),
+            ExporterState::Over => None,
         }
     }
 
@@ -170,32 +170,36 @@ impl Giver {
 
     /// Returns true if the connection is home, reset or closed: the value has no more use.
     pub fn is_over(&self) -> bool {
-        self.state == State::Over
+        self.state == ExporterState::Over
     }
 
     /// Returns true while a server answers the client.
     pub fn is_owned(&self) -> bool {
-        matches!(self.state, State::Owned { .. })
+        matches!(self.state, ExporterState::Owned { .. })
     }
 
     /// Returns true while a server owns the connection, also while the channel to it is down.
     pub fn is_with_server(&self) -> bool {
-        matches!(self.state, State::Owned { .. } | State::Orphan { .. })
+        matches!(self.state, ExporterState::Owned { .. } | ExporterState::Orphaned { .. })
     }
 
-    /// Returns the time at which [`Giver::handle_tick`] has something to do.
+    /// Returns the time at which [`Exporter::handle_tick`] has something to do.
     pub fn deadline(&self) -> Option<Millis> {
         match self.state {
-            State::Offering { deadline, .. } => Some(deadline),
-            State::Doubt { until, .. } | State::Orphan { until, .. } => Some(until),
-            State::Owned { .. } | State::Returning { .. } | State::Over => None,
+            ExporterState::Offering { deadline, .. } => Some(deadline),
+            ExporterState::Ambiguous { until, .. } | ExporterState::Orphaned { until, .. } => {
+                Some(until)
+            }
+            ExporterState::Owned { .. } | ExporterState::Returning { .. } | ExporterState::Over => {
+                None
+            }
         }
     }
 
     /// Handles READY.
     pub fn handle_ready(&mut self, from: ServerId, of: Epoch) -> Actions {
         match self.state {
-            State::Offering { to, epoch, source, .. } if to == from && epoch == of => {
+            ExporterState::Offering { to, epoch, source, .. } if to == from && epoch == of => {
                 self.commit(to, epoch, source)
             }
             _ => Vec::new(),
@@ -204,7 +208,7 @@ impl Giver {
 
     /// Makes the server the owner.
     fn commit(&mut self, to: ServerId, epoch: Epoch, source: Source) -> Actions {
-        self.state = State::Owned { by: to, epoch };
+        self.state = ExporterState::Owned { by: to, epoch };
         match source {
             // The redirection comes first, so that the new owner gets what the frozen socket
             // forwards.
@@ -216,45 +220,45 @@ impl Giver {
     /// Handles REFUSE.
     pub fn handle_refuse(&mut self, from: ServerId, of: Epoch, reason: RefuseReason) -> Actions {
         match self.state {
-            State::Offering { to, epoch, source, .. } if to == from && epoch == of => {
-                self.give_up(source, Setback::Refused(reason))
+            ExporterState::Offering { to, epoch, source, .. } if to == from && epoch == of => {
+                self.give_up(source, MigrationFailure::Refused(reason))
             }
             _ => Vec::new(),
         }
     }
 
     /// Continues the connection here, because no server has it.
-    fn give_up(&mut self, source: Source, setback: Setback) -> Actions {
-        self.state = State::Over;
+    fn give_up(&mut self, source: Source, failure: MigrationFailure) -> Actions {
+        self.state = ExporterState::Over;
         match source {
-            Source::Here => vec![Action::ThawLocal(setback)],
-            Source::Snapshot => vec![Action::Rebuild(Some(setback))],
+            Source::Here => vec![Action::ThawLocal(failure)],
+            Source::Snapshot => vec![Action::Rebuild(Some(failure))],
         }
     }
 
     /// Returns true if a RETURN of this origin is for the present ownership, and not one that was
     /// sent again after a channel came back.
     pub fn expects_return(&self, from: ServerId, of: Epoch) -> bool {
-        matches!(self.state, State::Owned { by, epoch } if by == from && epoch == of)
+        matches!(self.state, ExporterState::Owned { by, epoch } if by == from && epoch == of)
     }
 
     /// Handles RETURN. The runtime keeps the snapshot as the newest one (if
-    /// [`Giver::expects_return`]), and answers [`Action::Choose`] with [`Giver::choose`] at once.
+    /// [`Exporter::expects_return`]), and answers [`Action::Choose`] with [`Exporter::choose`] at once.
     pub fn handle_return(&mut self, from: ServerId, of: Epoch, reason: ReturnReason) -> Actions {
         if !self.expects_return(from, of) {
             return Vec::new();
         }
-        self.state = State::Returning { from };
+        self.state = ExporterState::Returning { from };
         vec![Action::Hold, Action::Choose(reason)]
     }
 
     /// Sends the returned connection to its destination.
     pub fn choose(&mut self, choice: Choice, now: Millis) -> Actions {
-        let State::Returning { .. } = self.state else { return Vec::new() };
+        let ExporterState::Returning { .. } = self.state else { return Vec::new() };
         match choice {
             Choice::Relay(to) => vec![self.offer(to, Source::Snapshot, now)],
             Choice::Home => {
-                self.state = State::Over;
+                self.state = ExporterState::Over;
                 vec![Action::Rebuild(None)]
             }
         }
@@ -263,10 +267,10 @@ impl Giver {
     /// Handles CLOSED: the connection ended at its owner.
     pub fn handle_closed(&mut self, from: ServerId, of: Epoch, reason: CloseReason) -> Actions {
         match self.state {
-            State::Owned { by, epoch } | State::Orphan { by, epoch, .. }
+            ExporterState::Owned { by, epoch } | ExporterState::Orphaned { by, epoch, .. }
                 if by == from && epoch == of =>
             {
-                self.state = State::Over;
+                self.state = ExporterState::Over;
                 vec![Action::Forget(reason)]
             }
             _ => Vec::new(),
@@ -277,11 +281,11 @@ impl Giver {
     pub fn handle_channel_down(&mut self, server: ServerId, now: Millis) -> Actions {
         let until = now + self.timing.lease_ms;
         match self.state {
-            State::Owned { by, epoch } if by == server => {
-                self.state = State::Orphan { by, epoch, until };
+            ExporterState::Owned { by, epoch } if by == server => {
+                self.state = ExporterState::Orphaned { by, epoch, until };
             }
-            State::Offering { to, epoch, source, late, .. } if to == server => {
-                self.state = State::Doubt { to, epoch, source, until, late };
+            ExporterState::Offering { to, epoch, source, late, .. } if to == server => {
+                self.state = ExporterState::Ambiguous { to, epoch, source, until, late };
             }
             _ => {}
         }
@@ -292,17 +296,18 @@ impl Giver {
     /// still has this connection, if it has it.
     pub fn handle_channel_up(&mut self, server: ServerId, owned: Option<Epoch>) -> Actions {
         match self.state {
-            State::Orphan { by, epoch, .. } if by == server => {
+            ExporterState::Orphaned { by, epoch, .. } if by == server => {
                 if owned == Some(epoch) {
-                    self.state = State::Owned { by, epoch };
+                    self.state = ExporterState::Owned { by, epoch };
                     return Vec::new();
                 }
-                self.state = State::Over;
+                self.state = ExporterState::Over;
                 vec![Action::Reset]
             }
-            State::Doubt { to, epoch, source, late, .. } if to == server => match owned {
+            ExporterState::Ambiguous { to, epoch, source, late, .. } if to == server => match owned
+            {
                 Some(has) if has == epoch => self.commit(to, epoch, source),
-                _ => self.give_up(source, Setback::of_silence(late)),
+                _ => self.give_up(source, MigrationFailure::of_silence(late)),
             },
             _ => Vec::new(),
         }
@@ -314,19 +319,23 @@ impl Giver {
             return Vec::new();
         }
         match self.state {
-            State::Offering { to, epoch, source, .. } => {
+            ExporterState::Offering { to, epoch, source, .. } => {
                 // The end of the channel causes `handle_channel_down`; the suspicion is not
                 // repeated until then.
                 let deadline = now + self.timing.lease_ms;
-                self.state = State::Offering { to, epoch, source, deadline, late: true };
+                self.state = ExporterState::Offering { to, epoch, source, deadline, late: true };
                 vec![Action::Suspect(to)]
             }
-            State::Doubt { source, late, .. } => self.give_up(source, Setback::of_silence(late)),
-            State::Orphan { .. } => {
-                self.state = State::Over;
+            ExporterState::Ambiguous { source, late, .. } => {
+                self.give_up(source, MigrationFailure::of_silence(late))
+            }
+            ExporterState::Orphaned { .. } => {
+                self.state = ExporterState::Over;
                 vec![Action::Reset]
             }
-            State::Owned { .. } | State::Returning { .. } | State::Over => Vec::new(),
+            ExporterState::Owned { .. } | ExporterState::Returning { .. } | ExporterState::Over => {
+                Vec::new()
+            }
         }
     }
 }
@@ -339,27 +348,27 @@ mod tests {
     const TIMING: Timing = Timing { deadline_ms: 100, lease_ms: 1000 };
 
     /// Returns the failure of an offer without an answer whose channel breaks at `broken_ms`.
-    fn setback(broken_ms: u64) -> Setback {
-        let (mut giver, _) = Giver::start(SERVER, TIMING, Millis(0));
-        let asked = giver.handle_tick(Millis(broken_ms));
+    fn failure(broken_ms: u64) -> MigrationFailure {
+        let (mut exporter, _) = Exporter::start(SERVER, TIMING, Millis(0));
+        let asked = exporter.handle_tick(Millis(broken_ms));
         let late = broken_ms >= u64::from(TIMING.deadline_ms);
         assert_eq!(asked.contains(&Action::Suspect(SERVER)), late);
-        assert_eq!(giver.handle_channel_down(SERVER, Millis(broken_ms)), []);
-        match giver.handle_channel_up(SERVER, None)[..] {
-            [Action::ThawLocal(setback)] => setback,
+        assert_eq!(exporter.handle_channel_down(SERVER, Millis(broken_ms)), []);
+        match exporter.handle_channel_up(SERVER, None)[..] {
+            [Action::ThawLocal(failure)] => failure,
             ref other => panic!("{other:?}"),
         }
     }
 
     #[test]
     fn a_missed_deadline_is_told_from_a_broken_channel() {
-        assert_eq!(setback(20), Setback::ChannelDown);
-        assert_eq!(setback(100), Setback::Deadline);
+        assert_eq!(failure(20), MigrationFailure::ChannelDown);
+        assert_eq!(failure(100), MigrationFailure::Deadline);
         // The result is the same if the channel stays down until the lease is over.
-        let (mut giver, _) = Giver::start(SERVER, TIMING, Millis(0));
-        giver.handle_tick(Millis(100));
-        giver.handle_channel_down(SERVER, Millis(100));
-        let over = giver.handle_tick(Millis(1100));
-        assert_eq!(over, [Action::ThawLocal(Setback::Deadline)]);
+        let (mut exporter, _) = Exporter::start(SERVER, TIMING, Millis(0));
+        exporter.handle_tick(Millis(100));
+        exporter.handle_channel_down(SERVER, Millis(100));
+        let over = exporter.handle_tick(Millis(1100));
+        assert_eq!(over, [Action::ThawLocal(MigrationFailure::Deadline)]);
     }
 }

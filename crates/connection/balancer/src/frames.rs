@@ -32,7 +32,7 @@ impl Flows {
         if let Some(idle_return) = offload.idle_return {
             return idle_return;
         }
-        let listener = candidate.plan.listeners.get(candidate.home.listener);
+        let listener = candidate.plan.listeners.get(candidate.origin.listener);
         let most = listener.map_or(Duration::ZERO, |listener| listener.timeouts.idle);
         let occupancy = self.steering.flows_in_use() as f64 / f64::from(offload.flows_max);
         self.worker.offload.idle_return(candidate.route, occupancy, most)
