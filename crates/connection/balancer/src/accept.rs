@@ -35,7 +35,7 @@ const LAST_MAX: usize = 4096;
 pub(crate) async fn accept(worker: Rc<Worker>, index: usize, listener: TcpListener) {
     // Accepted sockets inherit TCP_NODELAY: heads and the last bytes of bodies are sent at once.
     if let Err(error) = socket2::SockRef::from(&listener).set_tcp_nodelay(true) {
-        tracing::warn!(%error, "TCP_NODELAY is not to be had; small answers may be slow");
+        tracing::warn!(%error, "cannot set TCP_NODELAY; small responses may be slow");
     }
     loop {
         let accepted = tokio::select! {

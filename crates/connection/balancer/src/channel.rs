@@ -105,7 +105,7 @@ impl Flows {
 
     fn retire(&self, remote: &Remote) {
         self.set_silent(remote, false);
-        tracing::info!(agent = %remote.agent, "channel closed: its server is in no pool any more");
+        tracing::info!(agent = %remote.agent, "channel closed: its server was removed from its pools");
     }
 
     /// Updates the silence of a server after a channel ended or could not be opened.

@@ -600,7 +600,7 @@ impl BalancerConfig {
             let place = format!("listener {}", listener.address);
             // For port 0 the kernel chooses a different port each time.
             if listener.address.port() != 0 && !seen.insert(listener.address) {
-                return problem(place, "is there twice; keep one of the two");
+                return problem(place, "is defined twice; keep one of the two");
             }
             if listener.connections_max == Some(0) {
                 return problem(place, "connections_max is zero; remove the listener instead");
@@ -669,12 +669,12 @@ impl BalancerConfig {
                 }
             }
             if !seen.insert((host, route.prefix.clone())) {
-                return problem(place, "is there twice; keep one of the two");
+                return problem(place, "is defined twice; keep one of the two");
             }
             let Some(pool) = self.pools.get(&route.pool) else {
                 let known = self.pools.keys().map(|n| format!("`{n}`")).collect::<Vec<_>>();
                 let known = known.join(", ");
-                let what = format!("pool `{}` is not there; there is {known}", route.pool);
+                let what = format!("pool `{}` does not exist; existing pools: {known}", route.pool);
                 return problem(place, what);
             };
             if route.offload != OffloadMode::Off {
@@ -698,7 +698,7 @@ fn problem<T>(place: impl Into<String>, problem: impl Into<String>) -> Result<T,
 fn within(place: &str, value: usize, min: usize, max: usize) -> Result<(), Problem> {
     match (min..=max).contains(&value) {
         true => Ok(()),
-        false => problem(place, format!("is {value}; {min} to {max} will do")),
+        false => problem(place, format!("is {value}; use {min} to {max}")),
     }
 }
 
@@ -746,7 +746,7 @@ impl PoolConfig {
                 return problem(place, format!("server {address}: port 0 cannot be connected to"));
             }
             if !seen.insert(address) {
-                return problem(place, format!("server {address} is there twice"));
+                return problem(place, format!("server {address} is defined twice"));
             }
         }
         if self.agent_port == Some(0) {

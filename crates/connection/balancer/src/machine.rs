@@ -80,17 +80,19 @@ fn open_journal(plan: &Plan, interface: &str, meter: &Meter) -> Option<Arc<Journ
     match Journal::open(&path, plan.config.offload.flows_max) {
         Ok((journal, left)) => {
             for flow in left {
-                tracing::warn!(%flow, "was away when the balancer before was killed");
+                tracing::warn!(%flow, "was away when the previous balancer was killed");
                 match journal::probe(flow) {
                     Ok(()) => meter.add(Event::StaleFlowReset),
-                    Err(error) => tracing::warn!(%flow, %error, "its client was not told"),
+                    Err(error) => {
+                        tracing::warn!(%flow, %error, "cannot probe its client, which may wait for its own timeout")
+                    }
                 }
             }
             Some(journal)
         }
         Err(error) => {
             let path = path.display();
-            tracing::warn!(%path, %error, "no journal: killed, this process may leave clients waiting; name `journal` in [offload]");
+            tracing::warn!(%path, %error, "no journal: if this process is killed, clients may wait; set `journal` in [offload]");
             None
         }
     }

@@ -121,7 +121,7 @@ impl Plan {
                     |error| PlanError::Trust { pool: name.clone(), error: Box::new(error) };
                 let membership = Membership::load(&files).map(Arc::new).map_err(failed)?;
                 if let Err(error) = unlade_channel::trust::balancer_role(&files).map_err(failed)? {
-                    tracing::warn!(pool = name, %error, "agents may turn this balancer away");
+                    tracing::warn!(pool = name, %error, "agents may refuse this balancer");
                 }
                 Ok(membership)
             };

@@ -83,7 +83,7 @@ impl Server {
         // value.
         if self.is_silent() != silent {
             self.silent.store(silent, Ordering::Relaxed);
-            tracing::warn!(server = %self.address, silent, "a server's agent fell silent, or is back");
+            tracing::warn!(server = %self.address, silent, "the silence of a server's agent changed");
         }
     }
 

@@ -63,10 +63,10 @@ pub enum ChannelError {
     #[error("no connection within {ESTABLISH_TIMEOUT:?}")]
     Establish,
     /// The peer sent bytes that are not a frame.
-    #[error("the peer breaks the protocol: {0}")]
+    #[error("the peer violates the protocol: {0}")]
     Frame(#[from] DecodeError),
     /// The peer sent a frame that is not allowed at this point.
-    #[error("the peer breaks the protocol: {0}")]
+    #[error("the peer violates the protocol: {0}")]
     Protocol(&'static str),
     /// The peer closed the channel.
     #[error("closed by the peer")]

@@ -35,7 +35,7 @@ pub enum RoleError {
     },
     /// The configured names do not include it.
     #[error(
-        "the certificate with the names [{names}] is none of the balancers configured; add one of \
+        "the certificate with the names [{names}] is not one of the configured balancers; add one of \
          its names to `balancers` of [agent] where it is to be one"
     )]
     NotListed {
