@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use unlade_handoff_protocol::frame::{ConnectionId, Epoch, Frame, RefuseReason, Terms};
 use unlade_handoff_protocol::snapshot::Snapshot;
 use unlade_metrics::{AdoptionRefusal, Event, Stage};
-use unlade_migration::taker::{Offered, Taker};
+use unlade_migration::importer::{Importer, Offered};
 use unlade_migration::window::window_to_restore;
 use unlade_runtime::stream::{Parts, Stream};
 use unlade_steering::{Belief, Slot, SteerError};
@@ -156,7 +156,7 @@ impl Agent {
         let (adoptee, spent) = self.restore(snapshot, slot)?;
         let adopted = Adopted {
             flow: *adoptee.slot.flow(),
-            taker: Taker::adopted(epoch),
+            taker: Importer::adopted(epoch),
             orders: Rc::default(),
             grave: None,
         };

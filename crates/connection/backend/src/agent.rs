@@ -2,7 +2,7 @@
 //!
 //! One acceptor greets balancers (`greet`); the channel then lives on one worker, chosen by the balancer's
 //! instance, so that a balancer that reconnects finds its connections. Frames go into each
-//! connection's [`Taker`]; what that decides is done here (`adopt`) or by the task that
+//! connection's [`Importer`]; what that decides is done here (`adopt`) or by the task that
 //! has the connection's stream (`release`).
 
 use std::cell::{Cell, RefCell};
@@ -14,17 +14,17 @@ use std::time::{Duration, Instant};
 
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{Notify, mpsc, watch};
-use unlade_channel::channel::{Channel, ChannelError, Detached, Late, Outbox};
+use unlade_channel::channel::{Channel, ChannelError, DetachedChannel, LateFrames, Outbox};
 use unlade_channel::role::PeerIdentity;
-use unlade_channel::trust::Gatekeeper;
+use unlade_channel::trust::ServerTrust;
 use unlade_handoff_protocol::frame::{
     CloseReason, ConnectionId, Frame, PROTOCOL_VERSION, ReturnReason, Terms, Usage,
 };
 use unlade_metrics::{Event, Meter};
 use unlade_migration::Millis;
-use unlade_migration::giver::server_lease_ms;
+use unlade_migration::exporter::server_lease_ms;
+use unlade_migration::importer::{Action, Importer};
 use unlade_migration::scope::ScopeFilter;
-use unlade_migration::taker::{Action, Taker};
 use unlade_net::FlowKey;
 use unlade_steering::{Steering, Windows};
 use unlade_sys::link::{Link, Mac};
@@ -63,7 +63,7 @@ pub struct AgentLimits {
 
 /// A channel whose HELLO has been received, on its way to its worker.
 pub struct Greeted {
-    pub(crate) channel: Detached,
+    pub(crate) channel: DetachedChannel,
     /// Who it is, by its certificate.
     pub(crate) identity: PeerIdentity,
     pub(crate) instance: u64,
@@ -81,7 +81,7 @@ pub fn inboxes(workers: usize) -> (Inboxes, Vec<mpsc::Receiver<Greeted>>) {
 }
 
 /// Whom the agent trusts, as the files say now.
-pub type Trusted = watch::Receiver<Arc<Gatekeeper>>;
+pub type Trusted = watch::Receiver<Arc<ServerTrust>>;
 
 /// One balancer worker, over the channels it opens one after another.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ pub(crate) struct Peer {
 #[derive(Debug)]
 pub(crate) struct Adopted {
     pub(crate) flow: FlowKey,
-    pub(crate) taker: Taker,
+    pub(crate) taker: Importer,
     /// Reaches the task that has the stream.
     pub(crate) orders: Rc<Orders>,
     /// Once it was given back: what is left of it.
@@ -293,7 +293,7 @@ impl Agent {
             queue.push(&Frame::Drain);
         }
         let error = tokio::select! {
-            error = channel.serve(&queue, Late::Drop, handle) => error,
+            error = channel.serve(&queue, LateFrames::Drop, handle) => error,
             () = peer.replaced.notified() => ChannelError::Closed,
             () = self.distrusts(&shown) => {
                 self.meter.add(Event::PeerUntrusted);
@@ -419,7 +419,7 @@ impl Agent {
         &self,
         peer: &Rc<Peer>,
         id: ConnectionId,
-        event: impl FnOnce(&mut Taker) -> Vec<Action>,
+        event: impl FnOnce(&mut Importer) -> Vec<Action>,
     ) {
         let mut connections = peer.connections.borrow_mut();
         let Some(adopted) = connections.get_mut(&id) else {
@@ -429,7 +429,7 @@ impl Agent {
         for action in event(&mut adopted.taker) {
             match action {
                 Action::Return(epoch, reason) => self.send_return(peer, id, adopted, epoch, reason),
-                Action::Bury => drop(self.bury(peer, id, adopted)),
+                Action::Discard => drop(self.bury(peer, id, adopted)),
                 Action::Abort => self.abort(id, adopted),
                 // Ended and thawed connections are handled where that happens.
                 Action::Closed(..) | Action::Thaw => {}
@@ -443,8 +443,8 @@ impl Agent {
     fn each(
         &self,
         peer: &Rc<Peer>,
-        filter: impl Fn(&Taker) -> bool,
-        event: impl Fn(&mut Taker) -> Vec<Action>,
+        filter: impl Fn(&Importer) -> bool,
+        event: impl Fn(&mut Importer) -> Vec<Action>,
     ) {
         let ids: Vec<ConnectionId> = {
             let connections = peer.connections.borrow();
@@ -470,7 +470,7 @@ impl Agent {
         let now = self.now();
         let peers: Vec<Rc<Peer>> = self.peers.borrow().values().map(Rc::clone).collect();
         for peer in &peers {
-            let due = |taker: &Taker| taker.deadline().is_some_and(|deadline| deadline <= now);
+            let due = |taker: &Importer| taker.deadline().is_some_and(|deadline| deadline <= now);
             self.each(peer, due, |taker| taker.handle_tick(now));
         }
         // A balancer that is gone and has nothing here any more is forgotten.

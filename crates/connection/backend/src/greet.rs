@@ -175,7 +175,7 @@ mod tests {
     use tokio::task::LocalSet;
     use unlade_channel::role::{BALANCER_ROLE, Balancers};
     use unlade_channel::trust;
-    use unlade_channel::trust::{Gatekeeper, TrustFiles};
+    use unlade_channel::trust::{ServerTrust, TrustFiles};
     use unlade_handoff_protocol::frame::PROTOCOL_VERSION;
     use unlade_metrics::Role;
 
@@ -270,7 +270,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let balancers = Balancers::named(balancers).unwrap();
-        let gatekeeper = Gatekeeper::load(&pool.member("server", None), &balancers).unwrap();
+        let gatekeeper = ServerTrust::load(&pool.member("server", None), &balancers).unwrap();
         let (_, trusted) = watch::channel(Arc::new(gatekeeper));
         let meter = Arc::new(Meter::for_role(Role::Backend));
         let (senders, mut receivers) = crate::agent::inboxes(1);

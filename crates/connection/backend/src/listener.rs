@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_local};
 use unlade_channel::role::{Balancers, NameError};
-use unlade_channel::trust::{Gatekeeper, TrustError, TrustFiles};
+use unlade_channel::trust::{ServerTrust, TrustError, TrustFiles};
 use unlade_metrics::{Meter, Role};
 use unlade_runtime::listen;
 use unlade_runtime::listen::{ListenError, ListenOptions};
@@ -101,7 +101,7 @@ impl HandoffConfig {
 #[derive(Clone)]
 pub struct Handoff {
     listener: Arc<Mutex<Option<TcpListener>>>,
-    trusted: Arc<watch::Sender<Arc<Gatekeeper>>>,
+    trusted: Arc<watch::Sender<Arc<ServerTrust>>>,
     files: TrustFiles,
     balancers: Balancers,
     steering: Arc<Steering>,
@@ -127,7 +127,7 @@ impl Handoff {
     /// The first thing that cannot be had.
     pub fn open(config: &HandoffConfig, meter: Arc<Meter>) -> Result<Handoff, HandoffError> {
         let balancers = Balancers::named(&config.balancers)?;
-        let gatekeeper = Arc::new(Gatekeeper::load(&config.trust, &balancers)?);
+        let gatekeeper = Arc::new(ServerTrust::load(&config.trust, &balancers)?);
         let listener = listen::bind(config.address, &ListenOptions::default())?;
         let interface = match &config.interface {
             Some(name) => name.clone(),
@@ -171,7 +171,7 @@ impl Handoff {
     /// # Errors
     /// [`TrustError`] names the file; what was in force stays.
     pub fn reload_trust(&self) -> Result<(), TrustError> {
-        let gatekeeper = Arc::new(Gatekeeper::load(&self.files, &self.balancers)?);
+        let gatekeeper = Arc::new(ServerTrust::load(&self.files, &self.balancers)?);
         self.trusted.send_if_modified(|known| {
             let differs = known.mark != gatekeeper.mark;
             if differs {

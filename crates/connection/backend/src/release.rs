@@ -392,7 +392,7 @@ impl Lease {
         }
         let Some(mut adopted) = self.peer.connections.borrow_mut().remove(&self.id) else { return };
         for action in adopted.taker.handle_ended(reason) {
-            if let unlade_migration::taker::Action::Closed(epoch, reason) = action {
+            if let unlade_migration::importer::Action::Closed(epoch, reason) = action {
                 let (id, usage) = (self.id, self.usage());
                 self.peer.outbox.push(&Frame::Closed { id, epoch, reason, usage });
             }

@@ -1,4 +1,4 @@
-//! From a listening socket to connection tasks of the same worker, within the limits.
+//! Accepts connections from a listening socket as tasks of the same worker, within the limits.
 
 use std::future::poll_fn;
 use std::io;
@@ -14,28 +14,28 @@ use unlade_runtime::Stream;
 
 use crate::clients::Admission;
 use crate::connection::{self, Connection};
-use crate::offload::Home;
+use crate::offload::ConnOrigin;
 use crate::plan::ListenerPlan;
 use crate::respond::{self, Refusal};
 use crate::timer::Timer;
 use crate::tls;
 use crate::worker::{PlanRef, Worker};
 
-/// Pause where the process is out of descriptors: connections wait in the kernel's backlog.
+/// Pause while the process is out of descriptors; connections wait in the kernel's backlog.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(50);
 
 const BUSY: Refusal = Refusal::new(503, "too many connections; try again");
 const PLAIN: Refusal = Refusal::new(400, "this port speaks TLS; use https");
 
-/// Most connections that are accepted after the drain began: they were established before.
+/// Most connections accepted after the drain began. The kernel had established them before it.
 const LAST_MAX: usize = 4096;
 
-/// Accepts connections of listener `index` until the process drains, and then those that are
-/// established already: closing the listener would reset them.
+/// Accepts connections of listener `index` until the process drains, then accepts those that the
+/// kernel has established already: closing the listener would reset them.
 pub(crate) async fn accept(worker: Rc<Worker>, index: usize, listener: TcpListener) {
-    // Accepted sockets inherit it: heads and the ends of bodies leave at once.
+    // Accepted sockets inherit TCP_NODELAY: heads and the last bytes of bodies are sent at once.
     if let Err(error) = socket2::SockRef::from(&listener).set_tcp_nodelay(true) {
-        tracing::warn!(%error, "TCP_NODELAY is not to be had; small answers may be slow");
+        tracing::warn!(%error, "cannot set TCP_NODELAY; small responses may be slow");
     }
     loop {
         let accepted = tokio::select! {
@@ -50,7 +50,7 @@ pub(crate) async fn accept(worker: Rc<Worker>, index: usize, listener: TcpListen
                 tracing::warn!(%error, "cannot accept; raise the limit of descriptors (ulimit -n)");
                 tokio::time::sleep(SHORTAGE_PAUSE).await;
             }
-            // The client gave up while it waited.
+            // The client closed while it waited in the backlog.
             Err(error) => tracing::debug!(%error, "accept"),
         }
     }
@@ -78,7 +78,7 @@ fn admit(worker: &Rc<Worker>, index: usize, tcp: TcpStream, peer: SocketAddr) {
         worker.meter.add(Event::ConnectionRefused(RefusedConnection::Limit));
         tracing::debug!(%peer, "refused: a limit of connections is met");
         if listener.tls.is_none() {
-            // The socket is fresh, so its buffer takes this without waiting.
+            // The socket is new: its send buffer takes the response without blocking.
             let mut out = Vec::new();
             respond::write(BUSY, false, false, &mut out);
             let _ = rustix::net::send(&tcp, &out, rustix::net::SendFlags::NOSIGNAL);
@@ -114,8 +114,8 @@ async fn begin(
         },
     };
     drop(plan);
-    let home = Home { listener: index, requests: 0 };
-    Connection::new(worker.clone(), stream, home, admission).serve().await;
+    let origin = ConnOrigin { listener: index, requests: 0 };
+    Connection::new(worker.clone(), stream, origin, admission).serve().await;
 }
 
 async fn handshake(

@@ -1,72 +1,76 @@
-//! `offload = "auto"`: whether handing a connection over is expected to pay. Sans-IO: what
-//! happened is told, what to do is asked; no clock, no socket.
+//! Policy of `offload = "auto"`: decides if a handover is expected to cost less than proxying.
+//! Sans-IO: the caller reports events and asks for decisions; there is no clock and no socket.
 //!
-//! Proxying a request costs the worker `request + byte × size`; handing the connection over costs
-//! one migration, and then next to nothing for each request that the server answers before the
-//! connection is back; and where it comes back without a request, because its client thinks for
-//! longer than a server keeps it ([`crate::park`]), taking it home besides. All of these are learnt: sizes by object (a small direct-mapped memory of
-//! the paths seen last), by class (route, method, first path segment, file extension) and by
-//! route, whichever is known; costs from what this worker measured; the number of requests that a
-//! connection still has from those that connections had.
+//! Proxying a request costs the worker `request + byte × size`. Handing the connection over costs
+//! one migration, and then almost nothing for each request that the server answers before the
+//! connection is back. A connection that comes back without a request, because its client is idle
+//! for longer than a server keeps it ([`crate::idle_time`]), also costs one reclaim. All of these
+//! values are learnt: sizes by object (a small direct-mapped table of the paths seen last), by
+//! class (route, method, first path segment, file extension) and by route, the most specific one
+//! that is known; costs from measurements of this worker; the number of requests left on a
+//! connection from the lengths of earlier connections.
 //!
-//! A full link costs no processor time: what clients wait for besides is [`crate::pace`]'s.
+//! A full link costs no processor time: [`crate::pace`] detects the other causes of waiting.
 //!
-//! Whatever is not done is not measured, so now and then the other way is tried. What such trials
-//! are expected to cost is kept below [`EXPLORE_SHARE`] of everything spent.
+//! Only the chosen way is measured, so the other way is tried from time to time. The expected cost
+//! of these trials is kept below [`EXPLORE_SHARE`] of the total cost.
 
+use crate::idle_time::IdleTimes;
 use crate::mean::Mean;
-use crate::pace::{Advice, Paces, Way};
-use crate::park::Silences;
+use crate::pace::{Advice, AnsweredBy, Paces};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// Share of the total cost that trials of the worse way may use.
 pub(crate) const EXPLORE_SHARE: f64 = 0.02;
-/// One in so many affordable trials is made, so that they do not fall in step with the traffic.
+/// One in this many affordable trials is made, at random, so that trials do not follow a rhythm of
+/// the traffic.
 const EXPLORE_ONE_IN: u64 = 4;
-/// Slots of the object memory; a power of two.
+/// Slots of the object table; a power of two.
 const OBJECTS: usize = 8192;
 /// Slots for classes; a power of two.
 const CLASSES: usize = 1024;
-/// Observations that a mean remembers: long, because a rare large object decides the mean.
+/// Observations that a mean covers. The number is large because a rare large object decides the
+/// mean.
 const WINDOW: f64 = 1024.0;
-/// Observations that the short mean remembers, which notices that a class has changed.
+/// Observations that the short mean covers. The short mean detects that a class has changed.
 const WINDOW_SHORT: f64 = 16.0;
-/// Observations that a cost remembers.
+/// Observations that a cost covers.
 const COST_WINDOW: f64 = 64.0;
-/// Responses up to this size tell the cost of a request, beyond [`BYTE_COST_BYTES_MIN`] that of a
-/// byte.
+/// Responses up to this size measure the cost of a request. Responses beyond
+/// [`BYTE_COST_BYTES_MIN`] measure the cost of a byte.
 const REQUEST_COST_BYTES_MAX: u64 = 16 * 1024;
 /// See [`REQUEST_COST_BYTES_MAX`].
 const BYTE_COST_BYTES_MIN: u64 = 64 * 1024;
-/// Buckets of connection lengths: one for each length below [`LENGTH_STEPS`], then so many for
-/// each doubling.
+/// Buckets of connection lengths: one for each length below [`LENGTH_STEPS`], then
+/// [`LENGTH_STEPS`] for each doubling.
 const LENGTHS: usize = 176;
 /// See [`LENGTHS`]; a power of two.
 const LENGTH_STEPS: u64 = 8;
-/// Connections that the histogram of lengths remembers.
+/// Connections that the histogram of lengths covers.
 const LENGTHS_WINDOW: f32 = 512.0;
-/// A single cost beyond this is an accident (a suspended machine), not a cost.
+/// Upper bound of a measured cost. A larger measurement is an accident (a suspended machine).
 const COST_US_MAX: f64 = 10_000_000.0;
 
-/// What a request looks like before it is answered.
+/// Properties of a request that are known before it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RequestKey {
     /// Index of the route.
     pub route: usize,
-    /// Requests of one class are expected to have responses of one distribution.
+    /// Hash of the class. Requests of one class are expected to have responses of one
+    /// distribution.
     class: u64,
-    /// Requests of one object are expected to have responses of one size.
+    /// Hash of the object. Requests of one object are expected to have responses of one size.
     object: u64,
 }
 
 impl RequestKey {
-    /// The key of a request: `partial` where it asks for a part of the object (Range).
+    /// Returns the key of a request. `partial`: it asks for a part of the object (Range).
     pub(crate) fn new(route: usize, method: &str, path: &str, partial: bool) -> RequestKey {
         let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
         let name = path.rsplit('/').next().unwrap_or_default();
         let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
-        // A file in the top directory is no class of its own.
+        // A file in the top directory has no first segment.
         let first = if first.len() == name.len() { "" } else { first };
         let base = hash(hash(SEED, &[u8::from(partial)]), method.as_bytes());
         let base = hash(base, &route.to_le_bytes());
@@ -77,15 +81,15 @@ impl RequestKey {
 
 const SEED: u64 = 0xcbf2_9ce4_8422_2325;
 
-/// FNV-1a. A client that makes keys collide spoils the estimates of its own requests only as
-/// much as by asking for objects of random sizes.
+/// FNV-1a. Collisions that a client provokes spoil the estimates of its own requests no more than
+/// requests for objects of random sizes do.
 fn hash(state: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(state, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// A question.
+/// The input of a decision.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Question {
+pub(crate) struct DecisionInput {
     /// The request that is to be answered.
     pub key: RequestKey,
     /// The connection has TLS.
@@ -94,44 +98,45 @@ pub(crate) struct Question {
     pub requests_before: u64,
     /// Requests after which the connection comes home; `None` for no limit.
     pub requests_per_migration: Option<NonZeroU32>,
-    /// Since any origin.
+    /// Time since any origin.
     pub now: Duration,
 }
 
-/// Requests of one connection that were answered.
+/// Answered requests of one connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Served {
-    /// How many.
+pub(crate) struct ServedRequests {
+    /// Number of requests.
     pub requests: u64,
     /// Bytes of their responses.
     pub bytes: u64,
-    /// From the first to the one after the last; `None` where none came, or the client was idle.
+    /// Time from the first request to the one after the last; `None` where none came, or the
+    /// client was idle.
     pub took: Option<Duration>,
-    /// Of that, how long the client waited for what it had asked for; known where it was proxied.
+    /// Part of that time in which the client waited for responses; known for proxied requests.
     pub waited: Duration,
-    /// Since any origin.
+    /// Time since any origin.
     pub now: Duration,
 }
 
-/// Why a connection is no longer at the server that had it.
+/// Reason why a connection left its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
-    /// It was to come back after so many requests; or the connection has ended.
+pub(crate) enum LeaveReason {
+    /// The connection has used up its requests, or it has ended.
     Done,
     /// Its next request belongs to another server.
     OtherServer,
-    /// Its client was silent for too long: it was taken home.
+    /// Its client was idle for too long: the connection was reclaimed.
     Idle,
 }
 
-/// An answer.
+/// A decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Answer {
+pub(crate) struct Decision {
     /// Hand the connection over.
     pub offload: bool,
     /// Requests, this one included, that the server is expected to answer.
     pub requests_expected: f64,
-    /// Made to learn, against the expectation.
+    /// The decision is a trial: it contradicts the expectation.
     pub explored: bool,
 }
 
@@ -139,12 +144,12 @@ pub(crate) struct Answer {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sizes {
     bytes: Mean,
-    /// Of log2(bytes): outliers do not move it, so it shows that the distribution changed.
+    /// Mean of log2(bytes). Outliers do not move it, so it shows a change of the distribution.
     log: Mean,
     log_square: Mean,
     recent_bytes: Mean,
     recent_log: Mean,
-    /// How often the distribution changed: what was remembered of single objects before is void.
+    /// Number of changes of the distribution. A change makes older sizes of single objects void.
     changes: u32,
 }
 
@@ -165,9 +170,10 @@ impl Sizes {
         self.log_square.learn(log * log, WINDOW);
     }
 
-    /// The short mean is out of what chance explains. A mean over [`WINDOW_SHORT`] with
-    /// exponential forgetting has 0.18 of the deviation of one observation; five of these, and
-    /// half a doubling so that equal sizes do not make it infinitely sharp.
+    /// Returns true if the short mean differs by more than chance explains. A mean over
+    /// [`WINDOW_SHORT`] with exponential forgetting has 0.18 of the deviation of one observation.
+    /// The limit is five of these, plus half a doubling so that equal sizes do not make it
+    /// infinitely sharp.
     fn has_changed(&self) -> bool {
         if self.log.count < 2.0 * WINDOW_SHORT {
             return false;
@@ -177,7 +183,7 @@ impl Sizes {
     }
 }
 
-/// How many requests connections have.
+/// Histogram of the number of requests per connection.
 #[derive(Clone, Copy, Debug)]
 struct Lengths {
     count: [f32; LENGTHS],
@@ -198,7 +204,7 @@ impl Lengths {
         (octave as usize * LENGTH_STEPS as usize + step).min(LENGTHS - 1)
     }
 
-    /// The middle of a bucket.
+    /// Returns the middle of a bucket.
     fn requests(bucket: usize) -> f64 {
         let steps = LENGTH_STEPS as usize;
         let octave = (bucket / steps).saturating_sub(1);
@@ -218,9 +224,9 @@ impl Lengths {
         }
     }
 
-    /// Requests still to come, the present one included, on a connection that has had `before`,
-    /// at most `cap`. One fictitious connection that has as many still to come as it has had
-    /// stands for those that have not ended yet.
+    /// Returns the expected number of requests still to come, the present one included, on a
+    /// connection that has had `before`, at most `cap`. One fictitious connection that has as many
+    /// still to come as it has had stands for those that have not ended yet.
     fn remaining(&self, before: u64, cap: f64) -> f64 {
         let first = Lengths::bucket(before.saturating_add(1));
         let before = before as f64;
@@ -237,20 +243,20 @@ impl Lengths {
     }
 }
 
-/// What is known of a route.
+/// Estimates of one route.
 #[derive(Clone, Copy, Debug)]
 struct Route {
     sizes: Sizes,
     lengths: Lengths,
-    /// Share of the requests, answered by a server that had the connection, after which it left
-    /// because the next one belonged to another server, or none came for too long.
+    /// Share of the requests answered by a server after which the connection left it, because the
+    /// next request belonged to another server or the client was idle for too long.
     departures: Mean,
-    /// Share of these requests after which it was taken home.
+    /// Share of these requests after which the connection was reclaimed.
     homecomings: Mean,
-    /// Migrations that succeeded, of those tried.
+    /// Share of the attempted migrations that succeeded.
     success: Mean,
     paces: Paces,
-    silences: Silences,
+    idle_times: IdleTimes,
 }
 
 impl Default for Route {
@@ -262,7 +268,7 @@ impl Default for Route {
             homecomings: Mean::prior(0.0),
             success: Mean::prior(1.0),
             paces: Paces::default(),
-            silences: Silences::default(),
+            idle_times: IdleTimes::default(),
         }
     }
 }
@@ -278,7 +284,7 @@ struct Costs {
 }
 
 impl Costs {
-    /// Orders of magnitude of a current machine, until there is a measurement.
+    /// Returns orders of magnitude of a current machine, used until there is a measurement.
     const fn prior(tls: bool) -> Costs {
         Costs {
             request_us: Mean::prior(if tls { 40.0 } else { 30.0 }),
@@ -304,17 +310,17 @@ struct ClassSlot {
 struct ObjectSlot {
     object: u64,
     bytes: u64,
-    /// [`Sizes::changes`] of its class at the time.
+    /// [`Sizes::changes`] of its class when the size was stored.
     changes: u32,
 }
 
-/// What one worker has learnt.
+/// Estimates of one worker.
 #[derive(Debug)]
 pub(crate) struct Auto {
     routes: Vec<Route>,
     classes: Box<[ClassSlot]>,
     objects: Box<[ObjectSlot]>,
-    /// Plain, TLS.
+    /// Costs of plain connections, then of TLS connections.
     costs: [Costs; 2],
     spent_us: f64,
     explored_us: f64,
@@ -322,7 +328,7 @@ pub(crate) struct Auto {
 }
 
 impl Auto {
-    /// Knows nothing yet. `seed` decides when trials are made.
+    /// Creates a policy without observations. `seed` decides when trials are made.
     pub(crate) fn new(routes: usize, seed: u64) -> Auto {
         Auto {
             routes: vec![Route::default(); routes],
@@ -335,63 +341,65 @@ impl Auto {
         }
     }
 
-    /// Forgets the routes (their numbers changed meaning), not what the machine costs.
+    /// Forgets the routes, whose numbers changed their meaning, and keeps the costs of the
+    /// machine.
     pub(crate) fn reset_routes(&mut self, routes: usize) {
         self.routes = vec![Route::default(); routes];
         self.classes.fill(ClassSlot::default());
         self.objects.fill(ObjectSlot::default());
     }
 
-    /// Decides.
-    pub(crate) fn decide(&mut self, question: &Question) -> Answer {
-        let Some(route) = self.routes.get(question.key.route) else {
-            return Answer { offload: false, requests_expected: 1.0, explored: false };
+    /// Decides about one request.
+    pub(crate) fn decide(&mut self, input: &DecisionInput) -> Decision {
+        let Some(route) = self.routes.get(input.key.route) else {
+            return Decision { offload: false, requests_expected: 1.0, explored: false };
         };
-        let costs = self.costs(question.tls);
-        let cap = question.requests_per_migration.map_or(f64::INFINITY, |n| f64::from(n.get()));
-        let left = route.lengths.remaining(question.requests_before, cap);
-        // Whichever comes first, the end of the connection or a request for another server.
+        let costs = self.costs(input.tls);
+        let cap = input.requests_per_migration.map_or(f64::INFINITY, |n| f64::from(n.get()));
+        let left = route.lengths.remaining(input.requests_before, cap);
+        // The stay ends with the connection or with a request for another server, whichever is
+        // first.
         let kept = (1.0 / (1.0 / left + route.departures.value)).clamp(1.0, cap);
-        let later = self.class_bytes(question.key);
-        let first = self.object_bytes(question.key).or(later);
-        // Of a size never seen nothing is saved but the request: the first one is proxied and
-        // tells.
+        let later = self.class_bytes(input.key);
+        let first = self.object_bytes(input.key).or(later);
+        // For an unknown size only the cost of the request counts as saved: the first request is
+        // proxied and reveals the size.
         let proxied = costs.proxied_us(first.unwrap_or(0.0))
             + (kept - 1.0) * costs.proxied_us(later.unwrap_or(0.0));
         let reclaimed = (kept * route.homecomings.value).min(1.0) * costs.reclaim_us.value;
         let handed = costs.migration_us.value + kept * costs.direct_us.value + reclaimed;
-        // A migration that fails costs itself, and the proxying besides.
+        // A migration that fails costs itself and the proxying.
         let failed = 1.0 - route.success.value;
         let saving = proxied - (handed + failed * proxied);
         let best = saving > 0.0;
         let bytes = first.or(later).unwrap_or(0.0) as u64;
         self.spent_us += proxied.min(handed) / kept;
-        match self.advice(question, bytes) {
+        match self.advice(input, bytes) {
             Advice::None => {}
             advice => {
                 let explored = advice == Advice::Try;
-                return Answer { offload: true, requests_expected: kept, explored };
+                return Decision { offload: true, requests_expected: kept, explored };
             }
         }
-        // An observation of the other way costs what it is worse by.
+        // A trial costs the difference between the two ways.
         let explored = self.explore(saving.abs(), proxied.min(handed));
-        Answer { offload: best != explored, requests_expected: kept, explored }
+        Decision { offload: best != explored, requests_expected: kept, explored }
     }
 
-    fn advice(&mut self, question: &Question, bytes: u64) -> Advice {
-        let busy_us = self.costs(question.tls).proxied_us(bytes as f64);
-        match self.routes.get_mut(question.key.route) {
-            // Migrations that fail lead nowhere, however slow proxying is.
+    fn advice(&mut self, input: &DecisionInput, bytes: u64) -> Advice {
+        let busy_us = self.costs(input.tls).proxied_us(bytes as f64);
+        match self.routes.get_mut(input.key.route) {
+            // Migrations that fail do not help, however slow proxying is.
             Some(route) if route.success.value > 0.5 => {
-                route.paces.advise(bytes, busy_us, question.now)
+                route.paces.advise(bytes, busy_us, input.now)
             }
             _ => Advice::None,
         }
     }
 
-    /// It took a client of `route` so long from a request, or `requests` of them with responses of
-    /// `bytes` bytes altogether, to the one after.
-    pub(crate) fn learn_pace(&mut self, route: usize, way: Way, served: Served) {
+    /// Learns the time that a client of `route` needed for a number of requests, from the first of
+    /// them to the one after the last.
+    pub(crate) fn learn_pace(&mut self, route: usize, way: AnsweredBy, served: ServedRequests) {
         if let Some(route) = self.routes.get_mut(route) {
             if let Some(took) = served.took {
                 route.paces.learn(way, (served.requests, served.bytes), took, served.waited);
@@ -400,7 +408,7 @@ impl Auto {
         }
     }
 
-    /// The worker was busy for `busy` to proxy a response of `bytes` bytes.
+    /// Learns that proxying a response of `bytes` bytes kept the worker busy for `busy`.
     pub(crate) fn learn_proxied(&mut self, key: RequestKey, tls: bool, bytes: u64, busy: Duration) {
         let busy_us = micros(busy);
         let costs = self.costs_mut(tls);
@@ -414,7 +422,7 @@ impl Auto {
         self.learn_size(key, bytes);
     }
 
-    /// A response of `bytes` bytes was seen, here or by a server that reported it.
+    /// Learns the size of a response that this worker proxied or a server reported.
     pub(crate) fn learn_size(&mut self, key: RequestKey, bytes: u64) {
         self.learn_class(key, bytes as f64);
         let changes = self.class(key).map_or(0, |class| class.changes);
@@ -423,7 +431,7 @@ impl Auto {
         }
     }
 
-    /// A migration cost this (both ends, there and back), whether it succeeded or not.
+    /// Learns the cost of a migration (both ends, there and back). `good`: it succeeded.
     pub(crate) fn learn_migration(&mut self, route: usize, tls: bool, cost: Duration, good: bool) {
         self.costs_mut(tls).migration_us.learn(micros(cost), COST_WINDOW);
         if let Some(route) = self.routes.get_mut(route) {
@@ -431,39 +439,39 @@ impl Auto {
         }
     }
 
-    /// A connection was taken home.
+    /// Learns the cost of a reclaim.
     pub(crate) fn learn_reclaim(&mut self, tls: bool, cost: Duration) {
         self.costs_mut(tls).reclaim_us.learn(micros(cost), COST_WINDOW);
     }
 
-    /// A client of `route` was silent for so long between two requests.
-    pub(crate) fn learn_silence(&mut self, route: usize, silence: Duration) {
+    /// Learns how long a client of `route` was idle between two requests.
+    pub(crate) fn learn_idle_time(&mut self, route: usize, silence: Duration) {
         if let Some(route) = self.routes.get_mut(route) {
-            route.silences.learn(silence);
+            route.idle_times.learn(silence);
         }
     }
 
-    /// See [`Silences::learn_below`].
-    pub(crate) fn learn_silences_below(&mut self, route: usize, count: u64, below: Duration) {
+    /// See [`IdleTimes::learn_below`].
+    pub(crate) fn learn_idle_times_below(&mut self, route: usize, count: u64, below: Duration) {
         if let Some(route) = self.routes.get_mut(route) {
-            route.silences.learn_below(count, below);
+            route.idle_times.learn_below(count, below);
         }
     }
 
-    /// How long a server is to keep a connection of `route` without a request: see
-    /// [`Silences::idle_return`].
+    /// Returns how long a server keeps a connection of `route` without a request: see
+    /// [`IdleTimes::idle_return`].
     pub(crate) fn idle_return(&self, route: usize, occupancy: f64, most: Duration) -> Duration {
-        self.routes.get(route).map_or(most, |route| route.silences.idle_return(occupancy, most))
+        self.routes.get(route).map_or(most, |route| route.idle_times.idle_return(occupancy, most))
     }
 
-    /// A connection handed over for the request `key` is back, or has ended there: the server
-    /// answered `requests` requests with `bytes` bytes altogether.
+    /// Learns that a connection handed over for the request `key` is back, or has ended there,
+    /// after the server answered `requests` requests with `bytes` bytes altogether.
     pub(crate) fn learn_returned(
         &mut self,
         key: RequestKey,
         requests: u64,
         bytes: u64,
-        left: Left,
+        left: LeaveReason,
     ) {
         if requests == 0 {
             return;
@@ -471,16 +479,17 @@ impl Auto {
         if requests == 1 {
             self.learn_size(key, bytes);
         } else {
-            // The mean counts as often as it was observed, up to what moves a mean at all.
+            // The mean is learnt once for each request, at most as often as the short mean covers.
             let mean = bytes as f64 / requests as f64;
             for _ in 0..requests.min(WINDOW_SHORT as u64) {
                 self.learn_class(key, mean);
             }
         }
         if let Some(route) = self.routes.get_mut(key.route) {
-            // One departure among `requests` opportunities, counted as so many observations.
+            // One departure among `requests` requests counts as that many observations.
             let share = |is_so: bool| f64::from(u8::from(is_so)) / requests as f64;
-            let (departed, home) = (share(left != Left::Done), share(left == Left::Idle));
+            let (departed, home) =
+                (share(left != LeaveReason::Done), share(left == LeaveReason::Idle));
             for _ in 0..requests.min(COST_WINDOW as u64) {
                 route.departures.learn(departed, COST_WINDOW * 4.0);
                 route.homecomings.learn(home, COST_WINDOW * 4.0);
@@ -488,7 +497,7 @@ impl Auto {
         }
     }
 
-    /// A connection ended after `requests` requests, its last ones belonging to `route`.
+    /// Learns that a connection ended after `requests` requests, the last ones on `route`.
     pub(crate) fn learn_connection(&mut self, route: usize, requests: u64) {
         if let Some(route) = self.routes.get_mut(route) {
             route.lengths.learn(requests);
@@ -518,7 +527,7 @@ impl Auto {
         (slot.object == key.object && current).then_some(slot.bytes as f64)
     }
 
-    /// The expected size of a class, or of its route.
+    /// Returns the expected size of a class, or of its route.
     fn class_bytes(&self, key: RequestKey) -> Option<f64> {
         if let Some(class) = self.class(key) {
             return Some(class.bytes.value);
@@ -527,7 +536,7 @@ impl Auto {
         sizes.bytes.known().then_some(sizes.bytes.value)
     }
 
-    /// Whether to go the worse way, which is expected to cost `excess_us` more.
+    /// Returns true if the worse way is tried. It is expected to cost `excess_us` more.
     fn explore(&mut self, excess_us: f64, best_us: f64) -> bool {
         let affordable = self.explored_us + excess_us <= EXPLORE_SHARE * (self.spent_us + best_us);
         let explore = affordable && self.draw().is_multiple_of(EXPLORE_ONE_IN);

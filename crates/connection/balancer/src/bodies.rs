@@ -1,31 +1,31 @@
-//! Which way the bodies of plain connections go: by splice(2), or through a buffer.
+//! Choice between splice(2) and a buffer for the bodies of plain connections.
 
 use std::cell::Cell;
 
 use crate::config::BodyPath;
 
-/// A stretch of a body at least so long is spliced.
+/// Shortest part of a body that is spliced.
 const SPLICE_BYTES_MIN: u64 = 64 * 1024;
-/// Bytes of the first read of an answer: a head and what can do without splice(2); of a large
-/// body no more is copied than that, and less where large ones are usual.
+/// Bytes of the first read of a response: a head, and a body too short for splice(2). Of a long
+/// body no more than this is copied, and less where long bodies are usual ([`HEAD_READ_BYTES`]).
 const FIRST_READ_BYTES: usize = 66 * 1024;
-/// The same where everything is spliced that can be, or bodies of late were long.
+/// Bytes of the first read where everything possible is spliced, or recent bodies were long.
 const HEAD_READ_BYTES: usize = 4 * 1024;
-/// A body so long is cheaper with two reads and no copy than with one read that copies the first
-/// quarter or more of it.
+/// Shortest body that is cheaper with two reads and no copy than with one read that copies the
+/// first quarter or more of it.
 const LONG_BYTES_MIN: u64 = 128 * 1024;
-/// So many of the last eight answers are long where long ones are usual.
+/// Long bodies are usual if at least this many of the last eight were long.
 const LONG_OF_EIGHT: u32 = 6;
 
-/// How long the bodies of the last answers were.
+/// Lengths of the last response bodies.
 #[derive(Debug, Default)]
-pub(crate) struct Recent {
-    /// A bit for each of the last eight: it was long.
+pub(crate) struct RecentBodies {
+    /// One bit for each of the last eight bodies, set if the body was long.
     long: Cell<u8>,
 }
 
-impl Recent {
-    /// An answer had a body of so many bytes.
+impl RecentBodies {
+    /// Records the length of a response body.
     pub(crate) fn note(&self, bytes: u64) {
         self.long.set(self.long.get() << 1 | u8::from(bytes >= LONG_BYTES_MIN));
     }
@@ -36,18 +36,18 @@ impl Recent {
 }
 
 impl BodyPath {
-    /// Bytes of an answer that are read before anything is known of it, but for how long others
-    /// were, where it may be spliced.
-    pub(crate) fn first_read_bytes(self, recent: Option<&Recent>) -> usize {
+    /// Returns the bytes of the first read of a response that may be spliced. Only the lengths of
+    /// recent responses are known then.
+    pub(crate) fn first_read_bytes(self, recent: Option<&RecentBodies>) -> usize {
         match self {
-            BodyPath::Auto if recent.is_some_and(Recent::are_long) => HEAD_READ_BYTES,
+            BodyPath::Auto if recent.is_some_and(RecentBodies::are_long) => HEAD_READ_BYTES,
             BodyPath::Auto => FIRST_READ_BYTES,
             BodyPath::Splice => HEAD_READ_BYTES,
             BodyPath::Copy => usize::MAX,
         }
     }
 
-    /// Whether a stretch of `bytes` is spliced.
+    /// Returns true if a part of `bytes` is spliced.
     pub(crate) fn splices(self, bytes: u64) -> bool {
         match self {
             BodyPath::Auto => bytes >= SPLICE_BYTES_MIN,
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn where_long_bodies_are_usual_only_the_head_is_read_first() {
-        let recent = Recent::default();
+        let recent = RecentBodies::default();
         let first_read_bytes = |bodies: &[u64]| {
             bodies.iter().for_each(|bytes| recent.note(*bytes));
             BodyPath::Auto.first_read_bytes(Some(&recent))

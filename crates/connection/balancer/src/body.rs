@@ -1,22 +1,22 @@
-//! Where a body ends while it passes through.
+//! Finds the end of a body that passes through.
 
 use unlade_http::{BodyFraming, ChunkedScanner, HeadError};
 
-/// The rest of a body.
+/// The remaining part of a body.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// So many bytes.
+    /// This number of bytes.
     Length(u64),
     /// Chunks.
     Chunked(Box<ChunkedScanner>),
-    /// All until the sender closes.
+    /// All bytes until the sender closes.
     UntilClose,
     /// Nothing more.
     Done,
 }
 
 impl Body {
-    /// A body at its start.
+    /// Creates the state at the start of a body.
     pub(crate) fn new(framing: BodyFraming) -> Body {
         match framing {
             BodyFraming::None | BodyFraming::Length(0) => Body::Done,
@@ -26,12 +26,12 @@ impl Body {
         }
     }
 
-    /// All of it has passed.
+    /// Returns true if the whole body has passed.
     pub(crate) fn is_done(&self) -> bool {
         matches!(self, Body::Done)
     }
 
-    /// Bytes that may pass without being looked at.
+    /// Returns the number of bytes that may pass without inspection.
     pub(crate) fn blind_bytes(&self) -> u64 {
         match self {
             Body::Length(left) => *left,
@@ -41,7 +41,7 @@ impl Body {
         }
     }
 
-    /// Bytes of [`Body::blind_bytes`] have passed unseen.
+    /// Records that bytes of [`Body::blind_bytes`] passed without inspection.
     pub(crate) fn skip(&mut self, bytes: u64) {
         match self {
             Body::Length(left) => {
@@ -57,18 +57,18 @@ impl Body {
         }
     }
 
-    /// Looks at the next bytes; returns how many of them, framing included, are of the body.
+    /// Inspects the next bytes; returns how many of them, framing included, belong to the body.
     ///
     /// # Errors
-    /// Chunks that are malformed.
+    /// Malformed chunks.
     pub(crate) fn advance(&mut self, input: &[u8]) -> Result<usize, HeadError> {
         self.advance_with(input, |_| {})
     }
 
-    /// As [`Body::advance`]; `data` gets what is content and not framing.
+    /// As [`Body::advance`]; passes the content, without framing, to `data`.
     ///
     /// # Errors
-    /// Chunks that are malformed.
+    /// Malformed chunks.
     pub(crate) fn advance_with(
         &mut self,
         input: &[u8],

@@ -1,7 +1,7 @@
-//! Buffers and pipes that bodies pass through, kept by the worker.
+//! Buffers and pipes for bodies, kept by the worker.
 //!
-//! A buffer belongs to a connection only from the arrival of bytes until they are written, so a
-//! worker that keeps up uses the same few again and again, and they stay in its cache.
+//! A buffer belongs to a connection only from the arrival of bytes until they are written. A
+//! worker that keeps up reuses the same few buffers, and they stay in its cache.
 
 use std::cell::RefCell;
 use std::io;
@@ -11,11 +11,12 @@ use std::rc::Rc;
 
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
-/// Bytes of a buffer: a read(2) of so much is one wake-up, and several of them fit the L2 cache.
+/// Size of a buffer: one read(2) of this size needs one wake-up, and several buffers fit the L2
+/// cache.
 pub(crate) const BUFFER_BYTES: usize = 256 * 1024;
 /// Buffers that a worker keeps for the next use.
 const BUFFERS_FREE_MAX: usize = 16;
-/// Capacity asked for a pipe: what one splice(2) can move.
+/// Requested capacity of a pipe: the most that one splice(2) moves.
 pub(crate) const PIPE_BYTES: usize = 1024 * 1024;
 /// Empty pipes that a worker keeps.
 const PIPES_FREE_MAX: usize = 64;
@@ -26,7 +27,7 @@ pub(crate) struct Buffers {
     free: Rc<RefCell<Vec<Box<[u8]>>>>,
 }
 
-/// A buffer in use; goes back when dropped.
+/// A buffer in use; returned to the worker when dropped.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     bytes: Box<[u8]>,
@@ -34,7 +35,7 @@ pub(crate) struct Buffer {
 }
 
 impl Buffers {
-    /// A buffer of [`BUFFER_BYTES`], with anything in it.
+    /// Returns a buffer of [`BUFFER_BYTES`] with unspecified content.
     pub(crate) fn take(&self) -> Buffer {
         let bytes = self.free.borrow_mut().pop();
         let bytes = bytes.unwrap_or_else(|| vec![0; BUFFER_BYTES].into_boxed_slice());
@@ -70,14 +71,14 @@ pub(crate) struct Pipes {
     free: Rc<RefCell<Vec<Pipe>>>,
 }
 
-/// Both ends of a pipe, and what is in it.
+/// Both ends of a pipe, with its content.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     pub(crate) reader: OwnedFd,
     pub(crate) writer: OwnedFd,
 }
 
-/// A pipe in use. Goes back when dropped empty; one that is not empty is closed.
+/// A pipe in use. When dropped, an empty pipe is returned to the worker; any other is closed.
 #[derive(Debug)]
 pub(crate) struct PipeLease {
     pipe: Option<Pipe>,
@@ -87,7 +88,7 @@ pub(crate) struct PipeLease {
 }
 
 impl Pipes {
-    /// An empty pipe.
+    /// Returns an empty pipe.
     ///
     /// # Errors
     /// The process is out of descriptors.
@@ -103,13 +104,13 @@ impl Pipes {
 
 fn make() -> io::Result<Pipe> {
     let (reader, writer) = pipe_with(PipeFlags::NONBLOCK | PipeFlags::CLOEXEC)?;
-    // Without the privilege, or beyond the user's share, the default capacity serves too.
+    // Without the privilege, or beyond the user's quota, the default capacity is kept.
     let _ = fcntl_setpipe_size(&writer, PIPE_BYTES);
     Ok(Pipe { reader, writer })
 }
 
 impl PipeLease {
-    /// The pipe; there is one until the lease is dropped.
+    /// Returns the pipe, which exists until the lease is dropped.
     pub(crate) fn ends(&self) -> io::Result<&Pipe> {
         self.pipe.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }

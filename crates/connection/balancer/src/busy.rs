@@ -1,11 +1,11 @@
-//! How long a worker is busy with something: the time spent inside the polls of a future. On a
-//! thread that never blocks this is its processor time, at two clock readings a poll.
+//! Measures the time spent inside the polls of a future. On a thread that never blocks this is its
+//! processor time. Each poll costs two clock readings.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-/// Runs `future`, and says how long the thread was in it.
+/// Runs `future`; returns its output and the time that the thread spent in it.
 pub(crate) async fn measured<F: Future>(future: F) -> (F::Output, Duration) {
     let mut future = pin!(future);
     let mut busy = Duration::ZERO;

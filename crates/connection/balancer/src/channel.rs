@@ -1,5 +1,5 @@
-//! The control channels of one worker, one a server: kept up, and their frames brought to the
-//! connections they are about.
+//! Control channels of one worker, one per server: keeps them connected and passes their frames to
+//! the connections.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::timeout;
-use unlade_channel::channel::{Channel, ChannelError, ESTABLISH_TIMEOUT, Late};
+use unlade_channel::channel::{Channel, ChannelError, ESTABLISH_TIMEOUT, LateFrames};
 use unlade_channel::trust::{Membership, server_name};
 use unlade_handoff_protocol::frame::{
     ClientBytes, ConnectionId, Epoch, Frame, PROTOCOL_VERSION, ReturnReason, UNREAD_BYTES_MAX,
@@ -19,50 +19,52 @@ use unlade_handoff_protocol::frame::{
 use unlade_metrics::{Event, Gauge, Mode, Stage};
 use unlade_sys::link::Mac;
 
-use crate::auto::Left;
+use crate::auto::LeaveReason;
 use crate::flows::{Flow, Flows, Remote, Unread};
-use crate::pace::Way;
+use crate::frames;
+use crate::pace::AnsweredBy;
 use crate::scopes::Scopes;
-use crate::ship;
 
-/// Pause before the first attempt to reconnect; doubled with every failure. Long enough for a client
-/// to acknowledge what a server may have sent before it died: then it shows in the flow.
+/// Pause before the first attempt to reconnect; doubled after every failure. It is long enough for
+/// a client to acknowledge bytes that a server sent before it died, so that the flow's counters
+/// show the acknowledgement.
 const RETRY_MIN: Duration = Duration::from_millis(250);
 /// Longest pause between two attempts.
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
-/// Who this worker is to its servers.
+/// Identity of this worker towards its servers.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     /// Random number of this run of this worker.
     pub instance: u64,
-    /// For the servers' logs.
+    /// Name in the servers' logs.
     pub name: String,
 }
 
-/// Whom a channel is kept up for: the balancer as a member of the server's pool; nobody, where the
-/// server belongs to no pool any more.
+/// Membership of the balancer in the server's pool, for which a channel is kept; `None` where the
+/// server is in no pool any more.
 pub(crate) type Wanted = Option<Arc<Membership>>;
 
-/// A channel that the server has answered on, and what it says it has.
-struct Greeted {
+/// A channel on which the server has answered, and the connections that it reports.
+struct GreetedChannel {
     channel: Channel,
     mac: Mac,
     owned: HashMap<ConnectionId, Epoch>,
 }
 
-/// What comes after a channel.
-enum After {
-    /// Another one, opened already.
-    Next(Box<Greeted>),
-    /// It broke.
+/// Reason for leaving a channel.
+enum ChannelEnd {
+    /// Another channel is open already.
+    Next(Box<GreetedChannel>),
+    /// The channel broke.
     Broken(ChannelError),
-    /// Nobody wants it, and no connection is at the server.
+    /// The server is in no pool any more, and no connection is at it.
     Retired,
 }
 
 impl Flows {
-    /// Keeps the channel to one server up until it is wanted no more and nothing is at the server.
+    /// Keeps the channel to one server connected until it is unwanted and no connection is at the
+    /// server.
     pub(crate) async fn keep_channel(
         self: Rc<Self>,
         remote: Rc<Remote>,
@@ -80,22 +82,22 @@ impl Flows {
             let mut after = match self.greet(&remote, &member, &identity).await {
                 Ok(greeted) => {
                     pause = RETRY_MIN;
-                    After::Next(Box::new(greeted))
+                    ChannelEnd::Next(Box::new(greeted))
                 }
-                Err(error) => After::Broken(error),
+                Err(error) => ChannelEnd::Broken(error),
             };
-            while let After::Next(greeted) = after {
+            while let ChannelEnd::Next(greeted) = after {
                 after = self.serve_channel(&remote, *greeted, &mut wanted, &identity).await;
             }
-            let After::Broken(error) = after else { return self.retire(&remote) };
+            let ChannelEnd::Broken(error) = after else { return self.retire(&remote) };
             if error.is_untrusted() {
                 self.meter.add(Event::PeerUntrusted);
             }
             tracing::warn!(agent = %remote.agent, %error, retry = ?pause, "channel down");
-            self.judge(&remote, &error);
+            self.update_silence(&remote, &error);
             tokio::select! {
                 () = tokio::time::sleep(pause) => pause = (pause * 2).min(RETRY_MAX),
-                // Another identity may do at once.
+                // An attempt with another identity may succeed at once.
                 Ok(()) = wanted.changed() => {}
             }
         }
@@ -103,28 +105,28 @@ impl Flows {
 
     fn retire(&self, remote: &Remote) {
         self.set_silent(remote, false);
-        tracing::info!(agent = %remote.agent, "channel closed: its server is in no pool any more");
+        tracing::info!(agent = %remote.agent, "channel closed: its server was removed from its pools");
     }
 
-    /// What the end of a channel, or a vain attempt, says about the server.
-    fn judge(&self, remote: &Remote, error: &ChannelError) {
+    /// Updates the silence of a server after a channel ended or could not be opened.
+    fn update_silence(&self, remote: &Remote, error: &ChannelError) {
         match error {
             _ if error.is_silence() => self.set_silent(remote, true),
-            // No answer again; or none yet, and then nothing is known.
+            // Still no answer, or no answer yet: the recorded silence stays as it is.
             ChannelError::Establish => {}
             ChannelError::Io(error) if error.kind() == ErrorKind::TimedOut => {}
-            // Whatever is wrong, somebody is there and says so.
+            // Any other error proves that the server is alive.
             _ => self.set_silent(remote, false),
         }
     }
 
-    /// Opens a channel and exchanges HELLO. The server takes it in place of the one before.
+    /// Opens a channel and exchanges HELLO. The server replaces the previous channel with it.
     async fn greet(
         &self,
         remote: &Remote,
         member: &Membership,
         identity: &Identity,
-    ) -> Result<Greeted, ChannelError> {
+    ) -> Result<GreetedChannel, ChannelError> {
         let (name, tls) = (server_name(remote.agent.ip()), Arc::clone(&member.client));
         let mut channel = Channel::connect(remote.agent, name, tls).await?;
         let hello = Frame::Hello {
@@ -141,8 +143,8 @@ impl Flows {
         let Frame::Owned(owned) = channel.receive().await? else {
             return Err(ChannelError::Protocol("the second frame is not OWNED"));
         };
-        channel.send(&ship::nothing()).await?;
-        Ok(Greeted { channel, mac, owned: owned.into_iter().collect() })
+        channel.send(&frames::nothing()).await?;
+        Ok(GreetedChannel { channel, mac, owned: owned.into_iter().collect() })
     }
 
     fn channel_up(&self, remote: &Remote, owned: &HashMap<ConnectionId, Epoch>) {
@@ -150,26 +152,26 @@ impl Flows {
         *remote.unread.borrow_mut() = None;
         for id in self.ids() {
             let epoch = owned.get(&id).copied();
-            self.step(id, |flow, _| flow.giver.handle_channel_up(remote.id, epoch));
+            self.step(id, |flow, _| flow.exporter.handle_channel_up(remote.id, epoch));
         }
         let flows = self.flows.borrow();
         for (id, epoch) in owned {
-            let is_there = |flow: &Flow| flow.giver.has(remote.id, *epoch);
+            let is_there = |flow: &Flow| flow.exporter.has(remote.id, *epoch);
             if !flows.get(id).is_some_and(is_there) {
                 self.send_abandon(*id, remote.id, *epoch);
             }
         }
     }
 
-    /// Serves a channel until it breaks, or there is another one.
+    /// Serves a channel until it breaks or is replaced.
     async fn serve_channel(
         &self,
         remote: &Remote,
-        greeted: Greeted,
+        greeted: GreetedChannel,
         wanted: &mut watch::Receiver<Wanted>,
         identity: &Identity,
-    ) -> After {
-        let Greeted { mut channel, mac, owned } = greeted;
+    ) -> ChannelEnd {
+        let GreetedChannel { mut channel, mac, owned } = greeted;
         remote.mac.set(mac);
         let _open = remote.outbox.open();
         self.channel_up(remote, &owned);
@@ -181,16 +183,16 @@ impl Flows {
         let greeting = Cell::new(false);
         let mut following = std::pin::pin!(self.follow(remote, wanted, identity, &greeting));
         let mut after = tokio::select! {
-            error = channel.serve(&remote.outbox, Late::Handle, |frame| self.handle(remote, frame)) => {
-                After::Broken(error)
+            error = channel.serve(&remote.outbox, LateFrames::Handle, |frame| self.handle(remote, frame)) => {
+                ChannelEnd::Broken(error)
             }
-            () = remote.suspect.notified() => After::Broken(ChannelError::Silent),
+            () = remote.suspect.notified() => ChannelEnd::Broken(ChannelError::Silent),
             after = &mut following => after,
         };
-        // The server closes this one as soon as it is greeted on the next.
-        if let (After::Broken(ChannelError::Closed | ChannelError::Io(_)), true) =
+        // The server closes this channel when it receives HELLO on the next one.
+        if let (ChannelEnd::Broken(ChannelError::Closed | ChannelError::Io(_)), true) =
             (&after, greeting.get())
-            && let Ok(next @ After::Next(_)) = timeout(ESTABLISH_TIMEOUT, following).await
+            && let Ok(next @ ChannelEnd::Next(_)) = timeout(ESTABLISH_TIMEOUT, following).await
         {
             after = next;
         }
@@ -198,21 +200,21 @@ impl Flows {
         self.meter.gauge_add(Gauge::ChannelsUp, -1);
         self.meter.add(Event::ChannelBroken);
         for id in self.ids() {
-            self.step(id, |flow, now| flow.giver.handle_channel_down(remote.id, now));
+            self.step(id, |flow, now| flow.exporter.handle_channel_down(remote.id, now));
         }
         after
     }
 
-    /// Waits until the channel is wanted under another identity, and opens one under it, while the
-    /// one before goes on; or until it is not wanted any more, and nothing is at the server.
-    /// `greeting` is true while the server may take the next channel in place of this one.
+    /// Waits until the channel is wanted under another identity and opens one under it, while the
+    /// present one stays in use; or waits until it is unwanted and no connection is at the server.
+    /// `greeting` is true while the server may replace this channel with the next one.
     async fn follow(
         &self,
         remote: &Remote,
         wanted: &mut watch::Receiver<Wanted>,
         identity: &Identity,
         greeting: &Cell<bool>,
-    ) -> After {
+    ) -> ChannelEnd {
         let mut pause = RETRY_MIN;
         let mut is_new = false;
         loop {
@@ -224,7 +226,7 @@ impl Flows {
             let Some(member) = member else {
                 remote.ready.set(false);
                 tokio::select! {
-                    () = self.emptied(remote) => return After::Retired,
+                    () = self.wait_until_empty(remote) => return ChannelEnd::Retired,
                     Ok(()) = wanted.changed() => {
                         is_new = true;
                         continue;
@@ -235,9 +237,9 @@ impl Flows {
             let greeted = self.greet(remote, &member, identity).await;
             greeting.set(false);
             let error = match greeted {
-                Ok(greeted) => return After::Next(Box::new(greeted)),
-                // Who is not trusted any more keeps no channel.
-                Err(error) if error.is_distrust() => return After::Broken(error),
+                Ok(greeted) => return ChannelEnd::Next(Box::new(greeted)),
+                // A channel to an untrusted server is not kept.
+                Err(error) if error.is_distrust() => return ChannelEnd::Broken(error),
                 Err(error) => error,
             };
             let agent = remote.agent;
@@ -250,8 +252,8 @@ impl Flows {
         }
     }
 
-    /// Waits until no connection is at a server that is in no pool any more.
-    async fn emptied(&self, remote: &Remote) {
+    /// Waits until no connection is at a server that is in no pool.
+    async fn wait_until_empty(&self, remote: &Remote) {
         let mut tick = unlade_runtime::ticker::every(unlade_runtime::ticker::TICK);
         while self.involve(remote.id) {
             tick.tick().await;
@@ -270,12 +272,12 @@ impl Flows {
                         self.meter
                             .record(Stage::RestoreTls, Duration::from_nanos(restore_tls_ns.into()));
                     }
-                    flow.giver.handle_ready(from, epoch)
+                    flow.exporter.handle_ready(from, epoch)
                 });
             }
             Frame::Refuse { id, epoch, reason } => {
                 self.meter.add(Event::MigrationRefused);
-                self.step(id, |flow, _| flow.giver.handle_refuse(from, epoch, reason));
+                self.step(id, |flow, _| flow.exporter.handle_refuse(from, epoch, reason));
             }
             Frame::Unread { id, epoch, at_bytes, bytes } => {
                 keep_unread(remote, (id, epoch), at_bytes, &bytes)?;
@@ -284,24 +286,26 @@ impl Flows {
                 let unread = take_unread(remote, (id, epoch), unread_bytes)?;
                 self.meter.add_n(Event::BytesDirect, usage.sent_bytes);
                 self.step(id, |flow, _| {
-                    if !flow.giver.expects_return(from, epoch) {
+                    if !flow.exporter.expects_return(from, epoch) {
                         return Vec::new();
                     }
-                    self.is_back(id);
+                    self.end_recall(id);
                     flow.snapshot = snapshot;
                     flow.unread = unread;
                     self.learn(flow, &usage, left(reason));
                     self.learn_pace(flow, &usage, reason);
-                    flow.giver.handle_return(from, epoch, reason)
+                    flow.exporter.handle_return(from, epoch, reason)
                 });
             }
             Frame::Closed { id, epoch, reason, usage } => {
                 self.meter.add_n(Event::BytesDirect, usage.sent_bytes);
                 self.step(id, |flow, _| {
-                    self.learn(flow, &usage, Left::Done);
+                    self.learn(flow, &usage, LeaveReason::Done);
                     let candidate = &flow.assignment.candidate;
-                    self.worker.offload.learn_connection(candidate.route, candidate.home.requests);
-                    flow.giver.handle_closed(from, epoch, reason)
+                    self.worker
+                        .offload
+                        .learn_connection(candidate.route, candidate.origin.requests);
+                    flow.exporter.handle_closed(from, epoch, reason)
                 });
             }
             Frame::Drain => remote.ready.set(false),
@@ -310,41 +314,43 @@ impl Flows {
         Ok(())
     }
 
-    /// A server reports what it did with a connection.
-    fn learn(&self, flow: &mut Flow, usage: &Usage, left: Left) {
+    /// Learns from a server's report about a connection.
+    fn learn(&self, flow: &mut Flow, usage: &Usage, left: LeaveReason) {
         let idle_return = flow.idle_return;
         let candidate = &mut flow.assignment.candidate;
-        candidate.home.requests += u64::from(usage.requests);
+        candidate.origin.requests += u64::from(usage.requests);
         let more = u64::from(usage.requests.saturating_sub(1));
         self.meter.add_n(Event::Request(Mode::Stay), more);
         let (requests, bytes) = (u64::from(usage.requests), usage.sent_bytes);
         let offload = &self.worker.offload;
         offload.learn_returned(candidate.key, requests, bytes, left);
-        offload.learn_silences_below(candidate.route, more, idle_return);
+        offload.learn_idle_times_below(candidate.route, more, idle_return);
     }
 
-    /// How long the client needed for each request, where the connection is back because of one
-    /// more.
+    /// Learns the time that the client needed for each request, if the connection is back because
+    /// of a further request.
     fn learn_pace(&self, flow: &Flow, usage: &Usage, reason: ReturnReason) {
         let next = matches!(reason, ReturnReason::NextRequest | ReturnReason::TermsUsed);
         let took = next.then(|| flow.started.elapsed());
         let served = (u64::from(usage.requests), usage.sent_bytes);
         let route = flow.assignment.candidate.route;
-        self.worker.offload.learn_pace(route, Way::Direct, served, took, Duration::ZERO);
+        self.worker.offload.learn_pace(route, AnsweredBy::Direct, served, took, Duration::ZERO);
     }
 }
 
-/// What a return says about how long servers keep connections.
-fn left(reason: ReturnReason) -> Left {
+/// Returns the reason for leaving that the policy learns from a return.
+fn left(reason: ReturnReason) -> LeaveReason {
     match reason {
-        ReturnReason::NextRequest => Left::OtherServer,
-        ReturnReason::Idle => Left::Idle,
-        // The terms, or an operator's doing.
-        ReturnReason::TermsUsed | ReturnReason::Draining | ReturnReason::Recalled => Left::Done,
+        ReturnReason::NextRequest => LeaveReason::OtherServer,
+        ReturnReason::Idle => LeaveReason::Idle,
+        // The limit of the terms, or an operator's command.
+        ReturnReason::TermsUsed | ReturnReason::Draining | ReturnReason::Recalled => {
+            LeaveReason::Done
+        }
     }
 }
 
-/// UNREAD: keeps the bytes until RETURN. Only one connection's are kept for a channel.
+/// Handles UNREAD: keeps the bytes until RETURN. A channel keeps the bytes of one connection only.
 fn keep_unread(
     remote: &Remote,
     of: (ConnectionId, Epoch),
@@ -369,7 +375,7 @@ fn keep_unread(
     }
 }
 
-/// What the UNREAD frames before a RETURN brought.
+/// Returns the bytes of the UNREAD frames before a RETURN.
 fn take_unread(
     remote: &Remote,
     of: (ConnectionId, Epoch),
@@ -413,11 +419,11 @@ mod tests {
         keep_unread(&remote, one, 0, b"abc").unwrap();
         keep_unread(&remote, one, 3, b"de").unwrap();
         assert_eq!(&take_unread(&remote, one, 5).unwrap()[..], b"abcde");
-        // Once only, and all of it.
+        // The bytes are taken once only, and completely.
         assert!(take_unread(&remote, one, 5).is_err());
         keep_unread(&remote, one, 0, b"abc").unwrap();
         assert!(take_unread(&remote, one, 4).is_err());
-        // A gap, and another connection's.
+        // A gap, and bytes of another connection.
         assert!(keep_unread(&remote, one, 3, b"de").is_err());
         keep_unread(&remote, one, 0, b"abc").unwrap();
         assert!(keep_unread(&remote, two, 3, b"de").is_err());

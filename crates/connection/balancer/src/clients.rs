@@ -1,5 +1,5 @@
-//! How many connections there are, altogether, of a listener and of a client; shared by all
-//! workers and touched only when a connection begins or ends.
+//! Counts of connections: in total, per listener and per client. All workers share them and access
+//! them only when a connection begins or ends.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -8,11 +8,11 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Parts of the table, so that workers seldom meet in one.
+/// Parts of the table, each with its own lock, so that workers seldom contend.
 const PARTS: usize = 32;
 
-/// One client for the purpose of limits: an IPv4 address, or a /64 network of IPv6, of which one
-/// host has them all.
+/// One client for the purpose of limits: an IPv4 address, or a /64 network of IPv6, all of whose
+/// addresses one host may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct ClientKey(u64);
 
@@ -37,16 +37,16 @@ pub(crate) struct ClientLimits {
     pub per_client_max: usize,
 }
 
-/// Which limit was met.
+/// The limit that refused a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// That of all connections, or of the listener.
+    /// The limit of all connections, or of the listener.
     Full,
-    /// That of the client.
+    /// The limit of the client.
     Client,
 }
 
-/// The counts.
+/// Counts of connections.
 #[derive(Debug)]
 pub(crate) struct Clients {
     total: AtomicUsize,
@@ -55,7 +55,7 @@ pub(crate) struct Clients {
     hasher: RandomState,
 }
 
-/// One connection that is counted; ends when dropped.
+/// One counted connection; the count ends when the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Admission {
     clients: Arc<Clients>,
@@ -64,7 +64,7 @@ pub(crate) struct Admission {
 }
 
 impl Clients {
-    /// No connection yet.
+    /// Creates counts of zero.
     pub(crate) fn new(listeners: usize) -> Clients {
         Clients {
             total: AtomicUsize::new(0),
@@ -74,7 +74,7 @@ impl Clients {
         }
     }
 
-    /// All connections.
+    /// Returns the number of all connections.
     pub(crate) fn total(&self) -> usize {
         self.total.load(Ordering::Relaxed)
     }
@@ -82,7 +82,7 @@ impl Clients {
     /// Counts a new connection of `ip`, if the limits allow it.
     ///
     /// # Errors
-    /// The limit that does not.
+    /// The limit that was met.
     pub(crate) fn admit(
         self: &Arc<Self>,
         ip: IpAddr,
@@ -101,7 +101,7 @@ impl Clients {
         }
     }
 
-    /// Counts a connection that comes home: it was admitted once.
+    /// Counts a connection that comes home. No limit applies: it was admitted before.
     pub(crate) fn admit_returned(self: &Arc<Self>, ip: IpAddr, listener: usize) -> Admission {
         let key = ClientKey::of(ip);
         self.total.fetch_add(1, Ordering::Relaxed);
@@ -114,7 +114,7 @@ impl Clients {
 
     fn part(&self, key: ClientKey) -> MutexGuard<'_, HashMap<ClientKey, u32>> {
         let part = self.hasher.hash_one(key) as usize % PARTS;
-        // A count is right after every operation, so a panic elsewhere spoils nothing.
+        // A count is consistent after every operation, so a panic elsewhere does not damage it.
         self.parts[part].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
-//! What the operator says: `lb.toml` as values, and the checks that need more than one of them.
+//! The configuration file `lb.toml` as values, and the checks that need more than one value.
 //!
-//! Everything not said has a safe default; an unknown key is an error. Paths are relative to the
-//! file they are written in.
+//! Every absent key has a safe default; an unknown key is an error. Paths are relative to the
+//! directory of the file.
 
 mod route;
 
@@ -26,33 +26,33 @@ pub const ROUTES_MAX: usize = 4096;
 pub const POOLS_MAX: usize = 256;
 /// Most servers of a pool.
 pub const SERVERS_MAX: usize = 256;
-/// The most that `limits.connections_max` can be: more descriptors than a process can have.
+/// Largest value of `limits.connections_max`: more descriptors than a process can have.
 const CONNECTIONS_MAX: usize = 1 << 22;
-/// The most that `limits.headers_max` can be.
+/// Largest value of `limits.headers_max`.
 const HEADERS_MAX: usize = 1000;
 /// A whole `lb.toml`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BalancerConfig {
-    /// Where `/metrics` and `/healthz` are answered; nowhere where it is not said.
+    /// Address of `/metrics` and `/healthz`; they are not served where it is absent.
     #[serde(default)]
     pub admin: Option<SocketAddr>,
-    /// Threads; one a CPU where it is not said.
+    /// Number of threads; one per CPU where absent.
     #[serde(default)]
     pub workers: Option<usize>,
     /// Keep each worker on one CPU.
     #[serde(default)]
     pub pin_workers: bool,
-    /// Which way proxied bodies go.
+    /// Method that moves proxied bodies.
     #[serde(default)]
     pub body: BodyPath,
-    /// `[[listener]]`: where clients connect.
+    /// `[[listener]]`: addresses that clients connect to.
     #[serde(default, rename = "listener")]
     pub listeners: Vec<ListenerConfig>,
-    /// `[[route]]`: which pool answers which requests.
+    /// `[[route]]`: maps requests to pools.
     #[serde(default, rename = "route")]
     pub routes: Vec<RouteConfig>,
-    /// `[pool.NAME]`: servers that can stand in for each other.
+    /// `[pool.NAME]`: interchangeable servers.
     #[serde(default, rename = "pool")]
     pub pools: BTreeMap<String, PoolConfig>,
     /// `[offload]`: how connections are handed over.
@@ -67,10 +67,10 @@ pub struct BalancerConfig {
     /// `[log]`.
     #[serde(default)]
     pub log: LogConfig,
-    /// How long requests in flight are waited for after SIGTERM.
+    /// Longest wait for requests in flight after SIGTERM.
     #[serde(default = "drain_timeout_default", with = "unlade_config::duration")]
     pub drain_timeout: Duration,
-    /// The file this came from, for SIGHUP and for messages.
+    /// The file that this was read from, for SIGHUP and for messages.
     #[serde(skip)]
     pub origin: Option<PathBuf>,
 }
@@ -85,7 +85,7 @@ fn drain_timeout_default() -> Duration {
 pub struct ListenerConfig {
     /// IPv4 or IPv6 address and port.
     pub address: SocketAddr,
-    /// TLS, where the listener speaks it.
+    /// TLS of the listener, where it has TLS.
     #[serde(default)]
     pub tls: Option<TlsConfig>,
     /// Overrides of `[timeouts]` for this listener.
@@ -124,7 +124,7 @@ pub enum TlsVersion {
     Tls13,
 }
 
-/// Which requests go to a pool, and how.
+/// Maps requests to a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteConfig {
@@ -136,14 +136,14 @@ pub struct RouteConfig {
     pub prefix: String,
     /// Name of the pool.
     pub pool: String,
-    /// Whether connections are handed to the server.
+    /// Condition for handing connections to the server.
     #[serde(default)]
     pub offload: OffloadMode,
-    /// How many requests a server answers before the connection comes home.
+    /// Number of requests that a server answers before the connection comes home.
     #[serde(default)]
     pub requests_per_migration: RequestsPerMigration,
-    /// Protocols that a connection may change to (RFC 9110 §7.8); HTTP/2 is none of them. Other
-    /// offers of clients are dropped, and their requests answered in HTTP/1.1.
+    /// Protocols that a connection may change to (RFC 9110 §7.8), never HTTP/2. Other offers of
+    /// clients are removed, and their requests are answered in HTTP/1.1.
     #[serde(default = "upgrade_default")]
     pub upgrade: Vec<String>,
 }
@@ -156,39 +156,39 @@ fn prefix_default() -> String {
     "/".to_owned()
 }
 
-/// Whether the connections of a route are handed over.
+/// Condition for handing over the connections of a route.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OffloadMode {
     /// Proxy everything.
     #[default]
     Off,
-    /// Hand over whatever can be handed over.
+    /// Hand over every connection that can be handed over.
     Always,
-    /// Hand over where it is expected to pay.
+    /// Hand over where it is expected to cost less than proxying.
     Auto,
 }
 
-/// Servers that can stand in for each other.
+/// A pool of interchangeable servers.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PoolConfig {
-    /// How a server is chosen.
+    /// Policy for choosing a server.
     #[serde(default)]
     pub policy: PolicyConfig,
     /// Addresses: `10.0.0.21`, `fd00::21`, or with a port of its own for ordinary proxying,
     /// `10.0.0.21:8081`, `[fd00::21]:8081`.
     pub servers: Vec<ServerAddress>,
-    /// Port for ordinary proxying, of servers that do not name their own.
+    /// Port for ordinary proxying, for servers without a port of their own.
     #[serde(default)]
     pub http_port: Option<u16>,
-    /// Port of the servers' agents; without it nothing is handed over.
+    /// Port of the servers' agents; without it no connection is handed over.
     #[serde(default)]
     pub agent_port: Option<u16>,
     /// Identities of the mutual TLS between balancer and agents.
     #[serde(default)]
     pub trust: Option<TrustConfig>,
-    /// How servers are found to be alive.
+    /// Health checks of the servers.
     #[serde(default)]
     pub health: HealthConfig,
     /// Connections to the servers.
@@ -196,16 +196,16 @@ pub struct PoolConfig {
     pub upstream: UpstreamConfig,
 }
 
-/// How a server of a pool is chosen.
+/// Policy for choosing a server of a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyConfig {
-    /// In turn.
+    /// Every server in turn.
     #[default]
     RoundRobin,
-    /// The one with the fewest requests in flight.
+    /// The server with the smallest load: requests in flight and connections handed to it.
     LeastConnections,
-    /// The one that the path names, by consistent hashing with bounded load.
+    /// The server that consistent hashing with bounded load assigns to the path.
     Sharded,
 }
 
@@ -239,7 +239,7 @@ impl<'de> Deserialize<'de> for ServerAddress {
     }
 }
 
-/// Who the agents must be, and who this balancer is to them.
+/// Trust between this balancer and the agents of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrustConfig {
@@ -251,21 +251,22 @@ pub struct TrustConfig {
     pub key: PathBuf,
 }
 
-/// How servers are found to be alive.
+/// Health checks of the servers of a pool.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HealthConfig {
-    /// Path asked for with GET, a 2xx or 3xx answer being health; a TCP connection where absent.
+    /// Path requested with GET; a 2xx or 3xx response is healthy. A TCP connection is enough where
+    /// it is absent.
     pub path: Option<String>,
     /// Time between two checks of a server.
     #[serde(with = "unlade_config::duration")]
     pub interval: Duration,
-    /// How long one check may take.
+    /// Longest duration of one check.
     #[serde(with = "unlade_config::duration")]
     pub timeout: Duration,
-    /// Successes in a row that bring a server back.
+    /// Consecutive successes that bring a server back.
     pub rise: u32,
-    /// Failures in a row, failed connections of requests included, that take a server out.
+    /// Consecutive failures, failed connections of requests included, that take a server out.
     pub fall: u32,
 }
 
@@ -285,11 +286,11 @@ impl Default for HealthConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UpstreamConfig {
-    /// Most requests in flight to one server; beyond it the server is passed over.
+    /// Most requests in flight to one server; a server at the limit is passed over.
     pub requests_max: usize,
     /// Most idle connections that a worker keeps to one server.
     pub idle_max: usize,
-    /// How long an idle connection is kept.
+    /// Lifetime of an idle connection.
     #[serde(with = "unlade_config::duration")]
     pub idle_timeout: Duration,
 }
@@ -304,13 +305,14 @@ impl Default for UpstreamConfig {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct OffloadConfig {
-    /// Interface that clients and servers are behind; found from the routes where absent.
+    /// Interface towards clients and servers; where absent, the one that carries the first
+    /// listener's address.
     pub interface: Option<String>,
-    /// File where the connections that are away are noted, for the next balancer to reset them should
-    /// this one be killed; below /run/unlade, named after interface and network
-    /// namespace, where it is not said.
+    /// File that records the connections that are away, so that the next balancer resets them if
+    /// this one is killed. Default: below /run/unlade, named after interface and network
+    /// namespace.
     pub journal: Option<PathBuf>,
-    /// Longest time that a connection may be left hanging by a party that died.
+    /// Longest time that a connection may stay without an owner after a party died.
     #[serde(with = "unlade_config::duration")]
     pub lease: Duration,
     /// Longest time from the freeze of a connection to its adoption; beyond it the connection is
@@ -319,15 +321,15 @@ pub struct OffloadConfig {
     pub deadline: Duration,
     /// Most connections that are away at a time.
     pub flows_max: u32,
-    /// Where in the kernel packets are steered.
+    /// Kernel hook that steers packets.
     pub steering: SteeringConfig,
-    /// Most bytes held for all connections between two owners.
+    /// Most bytes of packets held for all connections between two owners.
     pub hold_bytes_max: ByteSize,
-    /// How long the traces of a connection that came home are kept, for packets under way.
+    /// How long the flow entry of a connection that came home is kept, for packets under way.
     #[serde(with = "unlade_config::duration")]
     pub linger: Duration,
-    /// How long a server keeps a connection whose client is silent. Where it is not said it is
-    /// learnt: as long as the connection would be kept open, and less the fuller the flow table is.
+    /// How long a server keeps a connection whose client is idle. Where absent it is learnt: as
+    /// long as the connection would be kept open, and less the fuller the flow table is.
     #[serde(with = "unlade_config::duration")]
     pub idle_return: Option<Duration>,
 }
@@ -348,7 +350,7 @@ impl Default for OffloadConfig {
     }
 }
 
-/// Where in the kernel packets are steered.
+/// Kernel hook that steers packets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SteeringConfig {
@@ -361,8 +363,8 @@ pub enum SteeringConfig {
     Xdp,
 }
 
-/// `[timeouts]`, and a listener's overrides of it. What is absent falls back to the next level,
-/// at last to [`Timeouts::default`].
+/// `[timeouts]`, and a listener's overrides of it. An absent value falls back to the next level,
+/// finally to [`Timeouts::default`].
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TimeoutsConfig {
@@ -387,11 +389,12 @@ pub struct TimeoutsConfig {
     /// From the end of a request to the head of its response.
     #[serde(with = "unlade_config::duration")]
     pub upstream_response: Option<Duration>,
-    /// How long what a client still sends is read and dropped after the last answer of a connection
-    /// that is closed early.
+    /// How long bytes that a client still sends are read and dropped after the last response of a
+    /// connection that is closed early.
     #[serde(with = "unlade_config::duration")]
     pub close: Option<Duration>,
-    /// Longest silence of a connection that has changed its protocol, in both directions.
+    /// Longest time without bytes, in both directions, of a connection that has changed its
+    /// protocol.
     #[serde(with = "unlade_config::duration")]
     pub tunnel_idle: Option<Duration>,
 }
@@ -413,10 +416,11 @@ pub struct Timeouts {
     pub upstream_connect: Duration,
     /// From the end of a request to the head of its response.
     pub upstream_response: Duration,
-    /// How long what a client still sends is read and dropped after the last answer of a connection
-    /// that is closed early.
+    /// How long bytes that a client still sends are read and dropped after the last response of a
+    /// connection that is closed early.
     pub close: Duration,
-    /// Longest silence of a connection that has changed its protocol, in both directions.
+    /// Longest time without bytes, in both directions, of a connection that has changed its
+    /// protocol.
     pub tunnel_idle: Duration,
 }
 
@@ -437,7 +441,7 @@ impl Default for Timeouts {
 }
 
 impl TimeoutsConfig {
-    /// These where they are said, else `below`.
+    /// Returns these values; absent ones are taken from `below`.
     pub fn over(&self, below: Timeouts) -> Timeouts {
         Timeouts {
             handshake: self.handshake.unwrap_or(below.handshake),
@@ -467,11 +471,11 @@ impl TimeoutsConfig {
     }
 }
 
-/// `[limits]`: what one client, and all of them, may use.
+/// `[limits]`: resources that one client, and all clients, may use.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Most client connections at a time, those that are away not counted.
+    /// Most client connections at a time; connections that are away do not count.
     pub connections_max: usize,
     /// Most connections of one client address (of one /64 network for IPv6).
     pub connections_per_client_max: usize,
@@ -498,20 +502,20 @@ impl Default for LimitsConfig {
     }
 }
 
-/// Why a configuration cannot be used: the operator's to resolve.
+/// Error of a configuration, for the operator to correct.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read or is not the TOML expected.
+    /// The file cannot be read or is not the expected TOML.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// A value that cannot work, or two that do not go together.
+    /// A value is invalid, or two values are incompatible.
     #[error("{origin}: {place}: {problem}")]
     Invalid {
         /// The file.
         origin: String,
         /// Table and key.
         place: String,
-        /// What is wrong, and what to do.
+        /// The problem and its remedy.
         problem: String,
     },
 }
@@ -547,12 +551,12 @@ impl BalancerConfig {
             .chain(trust.flat_map(|t| [&mut t.ca, &mut t.certificate, &mut t.key]))
     }
 
-    /// The timeouts of `listener`.
+    /// Returns the timeouts of `listener`.
     pub fn timeouts_of(&self, listener: &ListenerConfig) -> Timeouts {
         listener.timeouts.over(self.timeouts.over(Timeouts::default()))
     }
 
-    /// Checks what no single value shows: references, duplicates, what goes together.
+    /// Checks references, duplicates and combinations of values.
     ///
     /// # Errors
     /// The first problem found, with its table and key.
@@ -594,9 +598,9 @@ impl BalancerConfig {
         let mut seen = BTreeSet::new();
         for listener in &self.listeners {
             let place = format!("listener {}", listener.address);
-            // Port 0 is chosen by the kernel, differently each time.
+            // For port 0 the kernel chooses a different port each time.
             if listener.address.port() != 0 && !seen.insert(listener.address) {
-                return problem(place, "is there twice; keep one of the two");
+                return problem(place, "is defined twice; keep one of the two");
             }
             if listener.connections_max == Some(0) {
                 return problem(place, "connections_max is zero; remove the listener instead");
@@ -665,12 +669,12 @@ impl BalancerConfig {
                 }
             }
             if !seen.insert((host, route.prefix.clone())) {
-                return problem(place, "is there twice; keep one of the two");
+                return problem(place, "is defined twice; keep one of the two");
             }
             let Some(pool) = self.pools.get(&route.pool) else {
                 let known = self.pools.keys().map(|n| format!("`{n}`")).collect::<Vec<_>>();
                 let known = known.join(", ");
-                let what = format!("pool `{}` is not there; there is {known}", route.pool);
+                let what = format!("pool `{}` does not exist; existing pools: {known}", route.pool);
                 return problem(place, what);
             };
             if route.offload != OffloadMode::Off {
@@ -681,7 +685,7 @@ impl BalancerConfig {
     }
 }
 
-/// What is wrong, and where.
+/// A problem and its place in the file.
 struct Problem {
     place: String,
     problem: String,
@@ -694,7 +698,7 @@ fn problem<T>(place: impl Into<String>, problem: impl Into<String>) -> Result<T,
 fn within(place: &str, value: usize, min: usize, max: usize) -> Result<(), Problem> {
     match (min..=max).contains(&value) {
         true => Ok(()),
-        false => problem(place, format!("is {value}; {min} to {max} will do")),
+        false => problem(place, format!("is {value}; use {min} to {max}")),
     }
 }
 
@@ -718,13 +722,13 @@ fn is_path(text: &str) -> bool {
 }
 
 impl PoolConfig {
-    /// Where `server` is asked for ordinary proxying. `None`: no port is known, which
+    /// Returns the address of `server` for ordinary proxying. `None`: no port is configured, which
     /// [`BalancerConfig::validate`] refuses.
     pub fn http_address(&self, server: &ServerAddress) -> Option<SocketAddr> {
         Some(SocketAddr::new(server.ip, server.http_port.or(self.http_port)?))
     }
 
-    /// Where the agent of `server` is, in a pool that has agents.
+    /// Returns the address of the agent of `server`, in a pool that has agents.
     pub fn agent_address(&self, server: &ServerAddress) -> Option<SocketAddr> {
         Some(SocketAddr::new(server.ip, self.agent_port?))
     }
@@ -742,7 +746,7 @@ impl PoolConfig {
                 return problem(place, format!("server {address}: port 0 cannot be connected to"));
             }
             if !seen.insert(address) {
-                return problem(place, format!("server {address} is there twice"));
+                return problem(place, format!("server {address} is defined twice"));
             }
         }
         if self.agent_port == Some(0) {

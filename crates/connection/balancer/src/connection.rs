@@ -1,4 +1,4 @@
-//! One client connection: request after request, in order, until one side has enough of it.
+//! A client connection: serves its requests in order until one side ends it.
 
 use std::io;
 use std::rc::Rc;
@@ -12,9 +12,9 @@ use unlade_runtime::Stream;
 use crate::busy;
 use crate::clients::Admission;
 use crate::config::{OffloadMode, Timeouts};
-use crate::fallback::Place;
-use crate::offload::{self, Candidate, Home, Kept, Routed, Verdict};
-use crate::pace::Way;
+use crate::fallback::FallbackContext;
+use crate::offload::{self, Candidate, ConnOrigin, Kept, Routed, Verdict};
+use crate::pace::AnsweredBy;
 use crate::pool::{InFlight, Pool};
 use crate::proxy::{Done, Ended, Exchange, Forward, Forwarding};
 use crate::respond::{self, Refusal};
@@ -23,11 +23,11 @@ use crate::timer::{Elapsed, Timer};
 use crate::tunnel::{self, Upgraded};
 use crate::worker::{PlanRef, Worker};
 
-/// Most bytes that are read and dropped from a client that is told to go.
+/// Most bytes read and dropped from a client while the connection closes.
 const LINGER_BYTES_MAX: usize = 4 << 20;
-/// Bytes dropped at once.
+/// Bytes dropped per read.
 const LINGER_READ_BYTES: usize = 16 * 1024;
-/// A scratch buffer that grew beyond this is not kept.
+/// A scratch buffer that has grown beyond this is freed.
 const SCRATCH_BYTES_MAX: usize = 16 * 1024;
 
 const NO_ROUTE: Refusal = Refusal::new(404, "no route for this host and path");
@@ -36,111 +36,112 @@ const NO_TUNNEL: Refusal = Refusal::new(501, "CONNECT is not served here");
 const NO_TRACE: Refusal = Refusal::new(405, "TRACE is not served here");
 const SLOW_HEAD: Refusal = Refusal::new(408, "the request did not come in time");
 const LARGE_BODY: Refusal = Refusal::new(413, "the request's body is too large");
-const IN_DOUBT: Refusal = Refusal::new(502, "a server may have carried the request out already");
+const AMBIGUOUS: Refusal = Refusal::new(502, "a server may have carried the request out already");
 
-/// A connection with the worker that serves it.
+/// A client connection and its worker.
 pub(crate) struct Connection {
     stream: Stream,
-    state: State,
+    state: ConnectionState,
 }
 
-/// Everything of a connection but its stream, which others may own for a while.
-struct State {
+/// Everything of a connection except its stream, which other code may own for a while.
+struct ConnectionState {
     worker: Rc<Worker>,
-    home: Home,
+    origin: ConnOrigin,
     /// The client's address as text.
     client: String,
     timer: Timer,
-    /// Heads on their way out.
+    /// Buffer for heads to be sent.
     scratch: Vec<u8>,
     /// Route of the last request.
     route: Option<usize>,
-    /// The last request, where its pace is of interest.
-    paced: Option<Paced>,
-    /// Since when there is no request: the end of the last answer, or the begin.
+    /// The last request, if its pace is measured.
+    paced: Option<PacedRequest>,
+    /// Start of the present idle time: the end of the last response, or the start of the
+    /// connection.
     quiet: Instant,
-    /// How long the client was silent before, at a server.
+    /// Idle time of the client before that, at a server.
     idle_before: Duration,
-    /// A server may have carried out the request that is next: it is not sent again unless that
-    /// cannot do anything twice, and the connection ends with it.
-    in_doubt: bool,
-    /// How long the socket has had data on its way, when that was looked at last.
+    /// A server may have carried out the next request (ambiguous delivery). It is sent again only
+    /// if that cannot carry it out twice, and the connection ends with it.
+    is_ambiguous: bool,
+    /// Busy time of the socket (data in flight) at the last query.
     busy: Duration,
-    /// What has been counted of the stream's traffic.
+    /// Bytes of the stream's traffic that are in the meter already.
     counted_in: u64,
     counted_out: u64,
     _admission: Admission,
 }
 
 /// A request that was proxied on a route with `offload = "auto"`.
-struct Paced {
+struct PacedRequest {
     route: usize,
     response_bytes: u64,
     start: Instant,
-    /// How long its answer took.
+    /// Time that its response took.
     took: Duration,
 }
 
-/// What happens after a request.
+/// The action after a request.
 enum Next {
-    /// The next one.
+    /// Serve the next request.
     Request,
-    /// Answered for the last time: the client may still be sending.
+    /// Close gently: the last response is sent, but the client may still be sending.
     CloseGently,
-    /// The client expects the end.
+    /// Close; the client expects it.
     Close,
-    /// Broken in the middle: the client must not take what it has for the whole.
+    /// Reset: the response is incomplete, and the client must notice that.
     Abort,
-    /// Closed already.
+    /// Nothing; the connection is closed already.
     Gone,
-    /// No HTTP any more.
+    /// Continue as a tunnel, without HTTP.
     Tunnel(Box<Upgraded>),
 }
 
 /// A connection that comes back.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Back {
-    /// Where it belongs.
-    pub home: Home,
+pub(crate) struct ReturnInfo {
+    /// Its origin.
+    pub origin: ConnOrigin,
     /// The route of its last request.
     pub route: Option<usize>,
-    /// How long its client was silent where it was.
+    /// Idle time of its client at the server.
     pub idle: Duration,
-    /// A server may have carried out the request at its front.
-    pub in_doubt: bool,
+    /// A server may have carried out the request at the front of its input.
+    pub is_ambiguous: bool,
 }
 
-impl From<Home> for Back {
-    fn from(home: Home) -> Back {
-        Back { home, route: None, idle: Duration::ZERO, in_doubt: false }
+impl From<ConnOrigin> for ReturnInfo {
+    fn from(origin: ConnOrigin) -> ReturnInfo {
+        ReturnInfo { origin, route: None, idle: Duration::ZERO, is_ambiguous: false }
     }
 }
 
-/// What the wait for a request came to.
-enum Waited {
+/// The result of waiting for a request.
+enum HeadWait {
     Head(RequestHead),
     Refused(HeadError),
     TooSlow,
-    /// Nothing was begun: the client closed, or was silent.
+    /// No request was begun: the client closed, or was idle for too long.
     Over,
-    /// Nothing was begun, and the process drains.
+    /// No request was begun, and the process drains.
     Drained,
     Broken,
 }
 
 impl Connection {
-    /// A connection that begins, or comes back.
+    /// Creates a connection that begins or comes back.
     pub(crate) fn new(
         worker: Rc<Worker>,
         stream: Stream,
-        back: impl Into<Back>,
+        back: impl Into<ReturnInfo>,
         admission: Admission,
     ) -> Connection {
-        let Back { home, route, idle, in_doubt } = back.into();
+        let ReturnInfo { origin, route, idle, is_ambiguous } = back.into();
         let client = stream.peer().ip().to_string();
-        let state = State {
+        let state = ConnectionState {
             worker,
-            home,
+            origin,
             client,
             timer: Timer::default(),
             scratch: Vec::new(),
@@ -148,7 +149,7 @@ impl Connection {
             paced: None,
             quiet: Instant::now(),
             idle_before: idle,
-            in_doubt,
+            is_ambiguous,
             busy: Duration::ZERO,
             counted_in: 0,
             counted_out: 0,
@@ -157,33 +158,33 @@ impl Connection {
         Connection { stream, state }
     }
 
-    /// Serves the connection to its end, or until it is handed over.
+    /// Serves the connection until it ends or is handed over.
     pub(crate) async fn serve(self) {
         let Connection { mut stream, mut state } = self;
         loop {
             let plan = state.worker.plan();
-            let Some(listener) = plan.listeners.get(state.home.listener) else { break };
+            let Some(listener) = plan.listeners.get(state.origin.listener) else { break };
             let timeouts = listener.timeouts;
             let head = match state.next_head(&mut stream, &plan, &timeouts).await {
-                Waited::Head(head) => head,
-                Waited::Over => {
-                    // Tells a TLS client that nothing is missing (RFC 8446 §6.1).
+                HeadWait::Head(head) => head,
+                HeadWait::Over => {
+                    // close_notify tells a TLS client that the data is complete (RFC 8446 §6.1).
                     let _ = end_sending(&mut stream, &timeouts).await;
                     break;
                 }
-                Waited::Drained => {
-                    // A request may be under way: to be read, lest the client be reset.
+                HeadWait::Drained => {
+                    // A request may be in transit: it is read so that the client is not reset.
                     close_gently(&mut stream, &mut state.timer, &timeouts).await;
                     break;
                 }
-                Waited::Broken => break,
-                Waited::Refused(error) => {
+                HeadWait::Broken => break,
+                HeadWait::Refused(error) => {
                     state.worker.meter.add(Event::HeadRefused(error.reason()));
                     let refusal = Refusal::new(error.status(), "the request is malformed");
                     state.turn_away(&mut stream, refusal, &timeouts).await;
                     break;
                 }
-                Waited::TooSlow => {
+                HeadWait::TooSlow => {
                     state.worker.meter.add(Event::HeadTimeout);
                     if !stream.input().is_empty() {
                         state.turn_away(&mut stream, SLOW_HEAD, &timeouts).await;
@@ -193,9 +194,9 @@ impl Connection {
             };
             let start = Instant::now();
             state.learn_pace(&stream, start);
-            if state.in_doubt && !head.method().is_idempotent() {
+            if state.is_ambiguous && !head.method().is_idempotent() {
                 state.worker.meter.add(Event::RequestAmbiguous);
-                state.refuse(&mut stream, &head, IN_DOUBT, &timeouts).await;
+                state.refuse(&mut stream, &head, AMBIGUOUS, &timeouts).await;
                 break;
             }
             let mut placed = state.place(&stream, &plan, &head);
@@ -211,21 +212,21 @@ impl Connection {
                         worker.meter.record(Stage::RequestOffload, start.elapsed());
                         return;
                     }
-                    Err(Kept { stream: back, why, in_doubt }) => {
+                    Err(Kept { stream: back, why, is_ambiguous }) => {
                         stream = *back;
                         let (route, server) = match &placed {
                             Ok(placed) => (Some(placed.route), Some(&**placed.in_flight.server())),
                             Err(_) => (None, None),
                         };
-                        let place = Place { route, server, client: stream.peer() };
+                        let place = FallbackContext { route, server, client: stream.peer() };
                         worker.fallbacks.report(&worker.meter, &why, &place);
-                        state.in_doubt = in_doubt;
-                        if in_doubt && !head.method().is_idempotent() {
+                        state.is_ambiguous = is_ambiguous;
+                        if is_ambiguous && !head.method().is_idempotent() {
                             worker.meter.add(Event::RequestAmbiguous);
-                            state.refuse(&mut stream, &head, IN_DOUBT, &timeouts).await;
+                            state.refuse(&mut stream, &head, AMBIGUOUS, &timeouts).await;
                             break;
                         }
-                        // Another one answers, where there is one.
+                        // Another server answers, if there is one.
                         if placed.as_ref().is_ok_and(|p| !p.in_flight.server().is_usable()) {
                             placed = state.place(&stream, &plan, &head);
                         }
@@ -236,7 +237,7 @@ impl Connection {
                 Ok(placed) => state.proxy(&mut stream, &plan, head, placed, &timeouts, start).await,
                 Err(refusal) => state.answer(&mut stream, &head, refusal, &timeouts).await,
             };
-            state.home.requests += 1;
+            state.origin.requests += 1;
             match next {
                 Next::Request => {}
                 Next::CloseGently => {
@@ -264,17 +265,17 @@ impl Connection {
     }
 }
 
-/// Serves a connection that has come home. It has been admitted once, so no limit turns it away.
-/// The worker waits for it from the call on.
+/// Serves a connection that has come home. No limit refuses it: it was admitted before. The
+/// worker's drain waits for it from this call on.
 pub(crate) fn resume(
     worker: Rc<Worker>,
     stream: Stream,
-    back: impl Into<Back>,
+    back: impl Into<ReturnInfo>,
 ) -> impl Future<Output = ()> {
     let (entered, back) = (worker.enter(), back.into());
     async move {
         let _entered = entered;
-        let admission = worker.clients.admit_returned(stream.peer().ip(), back.home.listener);
+        let admission = worker.clients.admit_returned(stream.peer().ip(), back.origin.listener);
         worker.meter.gauge_add(unlade_metrics::Gauge::OpenConnections, 1);
         let meter = worker.meter.clone();
         Connection::new(worker, stream, back, admission).serve().await;
@@ -282,14 +283,16 @@ pub(crate) fn resume(
     }
 }
 
-/// Ends our direction. A close_notify waits behind the answer for a client that reads slowly.
+/// Ends the sending direction. The close_notify for a client that reads slowly waits behind the
+/// response.
 async fn end_sending(stream: &mut Stream, timeouts: &Timeouts) -> io::Result<()> {
     stream.set_stall_limit(timeouts.body_stall);
     stream.shutdown().await
 }
 
-/// Ends our direction and waits, not for long, until the client has ended its own: closing with
-/// bytes unread would reset the connection, and the client might lose the answer (RFC 9112 §9.6).
+/// Ends the sending direction and waits for a limited time until the client has ended its own: a
+/// close with unread bytes would reset the connection, and the client might lose the response (RFC
+/// 9112 §9.6).
 pub(crate) async fn close_gently(stream: &mut Stream, timer: &mut Timer, timeouts: &Timeouts) {
     if end_sending(stream, timeouts).await.is_err() {
         return;
@@ -313,7 +316,7 @@ pub(crate) async fn close_gently(stream: &mut Stream, timer: &mut Timer, timeout
 }
 
 /// A request with a route and a server.
-struct Placed<'p> {
+struct PlacedRequest<'p> {
     route: &'p Route,
     pool: &'p Rc<PlanRef>,
     server: usize,
@@ -321,27 +324,27 @@ struct Placed<'p> {
     key: crate::auto::RequestKey,
 }
 
-impl Placed<'_> {
+impl PlacedRequest<'_> {
     fn pool(&self) -> Option<&std::sync::Arc<Pool>> {
         self.pool.pools.get(self.route.pool)
     }
 }
 
-impl State {
-    /// Waits for the next request's head. The first request of a connection is waited for no
-    /// longer than a head may take.
+impl ConnectionState {
+    /// Waits for the next request's head. The wait for the first request of a connection has the
+    /// time limit of a head.
     async fn next_head(
         &mut self,
         stream: &mut Stream,
         plan: &PlanRef,
         timeouts: &Timeouts,
-    ) -> Waited {
+    ) -> HeadWait {
         let mut deadline = None;
         loop {
             match RequestHead::parse(stream.input(), &plan.head_limits) {
-                Ok(Some(head)) => return Waited::Head(head),
+                Ok(Some(head)) => return HeadWait::Head(head),
                 Ok(None) => {}
-                Err(error) => return Waited::Refused(error),
+                Err(error) => return HeadWait::Refused(error),
             }
             let begun = !stream.input().is_empty();
             let filled = if begun {
@@ -349,35 +352,35 @@ impl State {
                 let stall = Instant::now() + timeouts.head_stall;
                 self.timer.until(deadline.min(stall), stream.fill()).await
             } else {
-                let first = self.home.requests == 0;
+                let first = self.origin.requests == 0;
                 let after = match first {
                     true => timeouts.head,
                     false => timeouts.idle.saturating_sub(self.idle_before),
                 };
                 match self.wait_idle(stream, after).await {
                     Ok(Some(filled)) => Ok(filled),
-                    Ok(None) => return Waited::Drained,
+                    Ok(None) => return HeadWait::Drained,
                     Err(Elapsed) if first => Err(Elapsed),
                     Err(Elapsed) => {
                         self.worker.meter.add(Event::IdleTimeout);
                         let _ = end_sending(stream, timeouts).await;
-                        return Waited::Over;
+                        return HeadWait::Over;
                     }
                 }
             };
             match filled {
-                Err(Elapsed) => return Waited::TooSlow,
-                Ok(Ok(0)) => return Waited::Over,
+                Err(Elapsed) => return HeadWait::TooSlow,
+                Ok(Ok(0)) => return HeadWait::Over,
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => {
                     self.note_broken(&error);
-                    return Waited::Broken;
+                    return HeadWait::Broken;
                 }
             }
         }
     }
 
-    /// Waits for the first bytes of a request; `None` where the process drains meanwhile.
+    /// Waits for the first bytes of a request; returns `None` if the process drains meanwhile.
     async fn wait_idle(
         &mut self,
         stream: &mut Stream,
@@ -401,13 +404,13 @@ impl State {
         tracing::debug!(client = self.client, %error, "the connection broke");
     }
 
-    /// Finds route and server of a request.
+    /// Finds the route and the server of a request.
     fn place<'p>(
         &self,
         stream: &Stream,
         plan: &'p Rc<PlanRef>,
         head: &RequestHead,
-    ) -> Result<Placed<'p>, Refusal> {
+    ) -> Result<PlacedRequest<'p>, Refusal> {
         let input = stream.input();
         match head.method() {
             Method::Connect => return Err(NO_TUNNEL),
@@ -433,29 +436,29 @@ impl State {
         };
         let in_flight = InFlight::begin(state.clone());
         let key = offload::key(route, head, input);
-        Ok(Placed { route, pool: plan, server, in_flight, key })
+        Ok(PlacedRequest { route, pool: plan, server, in_flight, key })
     }
 
-    /// The request as a candidate, if its connection is to be handed over.
+    /// Returns the request as a candidate if its connection is to be handed over.
     fn candidate(
         &self,
         stream: &Stream,
         plan: &PlanRef,
         head: &RequestHead,
-        placed: &Placed<'_>,
+        placed: &PlacedRequest<'_>,
     ) -> Option<Candidate> {
         let routed = Routed {
             route: placed.route,
             server: placed.in_flight.server(),
             key: placed.key,
             tls: stream.is_tls(),
-            requests_before: self.home.requests,
-            may_leave: !self.worker.is_draining() && !self.in_doubt,
+            requests_before: self.origin.requests,
+            may_leave: !self.worker.is_draining() && !self.is_ambiguous,
         };
         match self.worker.offload.decide(&routed, head) {
             Verdict::Off => None,
             Verdict::Proxy(why) => {
-                let place = Place {
+                let place = FallbackContext {
                     route: Some(placed.route),
                     server: Some(placed.in_flight.server()),
                     client: stream.peer(),
@@ -470,7 +473,7 @@ impl State {
                 server: placed.server,
                 scope: plan.routes.scope_key(placed.route, head.host(stream.input())),
                 key: placed.key,
-                home: self.home,
+                origin: self.origin,
             }),
         }
     }
@@ -481,12 +484,12 @@ impl State {
         stream: &mut Stream,
         plan: &PlanRef,
         head: RequestHead,
-        placed: Placed<'_>,
+        placed: PlacedRequest<'_>,
         timeouts: &Timeouts,
         start: Instant,
     ) -> Next {
         let Some(pool) = placed.pool() else { return Next::Abort };
-        let Placed { route, key, server, .. } = placed;
+        let PlacedRequest { route, key, server, .. } = placed;
         let pool = pool.clone();
         self.route = Some(route.index);
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -504,7 +507,7 @@ impl State {
             timer: &mut self.timer,
             timeouts,
             pool: &pool,
-            is_last: self.in_doubt,
+            is_last: self.is_ambiguous,
         };
         let running = async {
             match forward {
@@ -523,7 +526,7 @@ impl State {
                 let response_bytes = done.response_bytes;
                 self.worker.offload.learn_proxied(key, tls, response_bytes, busy);
                 let took = start.elapsed();
-                self.paced = Some(Paced { route: route.index, response_bytes, start, took });
+                self.paced = Some(PacedRequest { route: route.index, response_bytes, start, took });
             }
             done
         } else {
@@ -535,21 +538,25 @@ impl State {
         self.finish(stream, done, timeouts, start).await
     }
 
-    /// The next request is here: so the one before has arrived, whatever it had to wait for.
+    /// Learns the pace of the last request. The arrival of the next one proves that its response
+    /// has arrived.
     fn learn_pace(&mut self, stream: &Stream, now: Instant) {
         let offload = &self.worker.offload;
-        if let Some(route) = self.route.filter(|_| self.home.requests > 0) {
+        if let Some(route) = self.route.filter(|_| self.origin.requests > 0) {
             let silence = now.saturating_duration_since(self.quiet) + self.idle_before;
-            offload.learn_silence(route, silence);
+            offload.learn_idle_time(route, silence);
         }
-        if let Some(Paced { route, response_bytes, start, took: answered }) = self.paced.take() {
+        if let Some(PacedRequest { route, response_bytes, start, took: answered }) =
+            self.paced.take()
+        {
             let took = now.saturating_duration_since(start);
-            // What the client had yet to take when the answer was written shows in the socket.
+            // The busy time of the socket includes the time in which the client received bytes
+            // after the last write.
             let busy = unlade_sys::info::busy(stream.tcp()).unwrap_or_default();
             let before = std::mem::replace(&mut self.busy, busy);
             let waited = answered.max(busy.saturating_sub(before));
             let served = (1, response_bytes);
-            offload.learn_pace(route, Way::Proxied, served, Some(took), waited);
+            offload.learn_pace(route, AnsweredBy::Proxied, served, Some(took), waited);
         }
     }
 
@@ -583,7 +590,7 @@ impl State {
         next
     }
 
-    /// Answers a request here for the last time.
+    /// Answers a request here and closes the connection.
     async fn refuse(
         &mut self,
         stream: &mut Stream,
@@ -591,13 +598,13 @@ impl State {
         refusal: Refusal,
         timeouts: &Timeouts,
     ) {
-        self.home.requests += 1;
+        self.origin.requests += 1;
         let head_only = head.method() == Method::Head;
         self.turn_away_with(stream, refusal, head_only, timeouts).await;
     }
 
-    /// Answers a request here. The connection goes on where the rest of the request is known to
-    /// be there.
+    /// Answers a request here. The connection continues if the rest of the request is known to be
+    /// in the input.
     async fn answer(
         &mut self,
         stream: &mut Stream,
@@ -613,7 +620,7 @@ impl State {
         };
         let whole = body.and_then(|body| head.head_bytes().checked_add(body));
         let whole = whole.filter(|whole| stream.input().len() >= *whole);
-        let may_go_on = !self.worker.is_draining() && !self.in_doubt;
+        let may_go_on = !self.worker.is_draining() && !self.is_ambiguous;
         let keep_alive = head.keep_alive() && whole.is_some() && may_go_on;
         stream.consume(whole.unwrap_or(stream.input().len()));
         let mut out = Vec::new();
@@ -630,7 +637,7 @@ impl State {
         }
     }
 
-    /// Answers something that is not understood, or not to the end, and closes.
+    /// Answers a malformed or incomplete request and closes.
     async fn turn_away(&mut self, stream: &mut Stream, refusal: Refusal, timeouts: &Timeouts) {
         self.turn_away_with(stream, refusal, false, timeouts).await;
     }
@@ -662,7 +669,7 @@ impl State {
     fn end(self) {
         self.worker.meter.add(Event::ConnectionClosed);
         if let Some(route) = self.route {
-            self.worker.offload.learn_connection(route, self.home.requests);
+            self.worker.offload.learn_connection(route, self.origin.requests);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A response to the client: its head with the first of the body in one write, then the rest.
+//! Sends a response to the client: its head and the first part of the body in one write, then the
+//! rest.
 
 use std::io;
 
@@ -18,7 +19,7 @@ use crate::upload::{Upload, UploadError};
 use crate::upstream::Upstream;
 use crate::worker::Worker;
 
-/// One response on its way.
+/// A response that is being sent.
 pub(crate) struct Delivery<'c> {
     /// The worker.
     pub worker: &'c Worker,
@@ -28,19 +29,19 @@ pub(crate) struct Delivery<'c> {
     pub timer: &'c mut Timer,
     /// Timeouts of the listener.
     pub timeouts: &'c Timeouts,
-    /// What of the request is still to be sent.
+    /// The unsent rest of the request.
     pub upload: Upload,
-    /// What the server has sent so far, from the head on.
+    /// Bytes that the server has sent so far, from the head on.
     pub incoming: Incoming,
 }
 
-/// How it went.
+/// The result of a delivery.
 pub(crate) struct Delivered {
-    /// All of the response was sent, and of the request what was not abandoned.
+    /// `Ok`: the whole response was sent, and all of the request that was not abandoned.
     pub outcome: Result<(), Failed>,
-    /// Something was said to the client.
+    /// Bytes were sent to the client.
     pub begun: bool,
-    /// The connection to the server, where it can be used again as far as this response goes.
+    /// The connection to the server, if this response leaves it reusable.
     pub upstream: Option<Upstream>,
     /// Bytes of the body sent, framing included.
     pub response_bytes: u64,
@@ -61,9 +62,10 @@ impl Delivery<'_> {
             false => self.begin(head, terms, &mut body, &mut sent).await,
             true => self.begin_decoded(head, terms, &mut body, &mut sent).await,
         };
-        // Malformed before the head was on its way: the client can still be told.
+        // If the body is malformed before the head was sent, the client can still get an error
+        // status.
         let begun = !matches!(outcome, Err(Failed::Malformed(_)));
-        // What lies behind the end of the response is nobody's.
+        // Bytes behind the end of the response belong to no request.
         let surplus = outcome.is_ok() && !self.incoming.data().is_empty();
         self.incoming.clear();
         while outcome.is_ok() && !(body.is_done() && self.upload.is_done()) {
@@ -118,7 +120,7 @@ impl Delivery<'_> {
         self.write(&out, false).await
     }
 
-    /// One step of the rest.
+    /// Performs one step of the rest.
     async fn go_on(
         &mut self,
         upstream: &mut Upstream,
@@ -134,7 +136,7 @@ impl Delivery<'_> {
         }
         let may_splice = !self.client.is_tls() && !decode;
         if may_splice && self.worker.plan().config.body.splices(body.blind_bytes()) {
-            // Without a descriptor to be had it goes through the buffer.
+            // Without a free descriptor the body goes through the buffer.
             if let Ok(pipe) = self.worker.pipes.take() {
                 return self.splice(upstream, pipe, body, sent).await;
             }
@@ -146,7 +148,7 @@ impl Delivery<'_> {
         }
     }
 
-    /// Passes on what was read into the empty buffer.
+    /// Passes on bytes that were read into the empty buffer.
     async fn pass_on(
         &mut self,
         read: io::Result<usize>,
@@ -180,7 +182,7 @@ impl Delivery<'_> {
         Ok(())
     }
 
-    /// Moves the body as long as it need not be looked at.
+    /// Moves the body by splice(2) as long as it needs no inspection.
     async fn splice(
         &mut self,
         upstream: &Upstream,
@@ -224,7 +226,7 @@ impl Delivery<'_> {
         outcome
     }
 
-    /// The answer began before the request ended, and both go on.
+    /// Continues both directions of an exchange whose response began before the request ended.
     async fn both_ways(
         &mut self,
         upstream: &mut Upstream,
@@ -276,7 +278,7 @@ impl Delivery<'_> {
     }
 }
 
-/// Writes to the client as long as it takes something now and then.
+/// Writes to the client as long as it makes progress.
 async fn write(
     client: &mut Stream,
     timeouts: &Timeouts,
@@ -290,7 +292,7 @@ async fn write(
     })
 }
 
-/// Waits for the client.
+/// Waits for the client, within the limit for stalled bodies.
 async fn limited<T>(
     timer: &mut Timer,
     timeouts: &Timeouts,

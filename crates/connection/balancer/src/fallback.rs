@@ -2,7 +2,7 @@
 //! reason, and logged with its cause, route and server.
 //!
 //! A broken server or an attack causes thousands of fallbacks a second, so each reason is logged
-//! once a second at most; the line says how many were left out before it.
+//! at most once a second. The line contains the number of suppressed lines.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,17 +17,17 @@ use crate::route::Route;
 /// Shortest time between two log lines of one reason, on one worker.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why a connection was not handed over, or came back unmoved.
+/// Reason why a connection was not handed over, or came back unmoved.
 #[derive(Debug)]
 pub(crate) struct Declined {
-    /// The reason that is counted.
+    /// The counted reason.
     pub reason: Fallback,
-    /// The error underneath, with its errno where the kernel gave one.
+    /// The underlying error, with its errno where the kernel returned one.
     pub cause: Option<String>,
 }
 
 impl Declined {
-    /// A reason with the error that led to it.
+    /// Creates a reason with the error that caused it.
     pub(crate) fn because(reason: Fallback, cause: impl ToString) -> Declined {
         Declined { reason, cause: Some(cause.to_string()) }
     }
@@ -39,11 +39,11 @@ impl From<Fallback> for Declined {
     }
 }
 
-/// The place where a fallback happened.
-pub(crate) struct Place<'p> {
+/// The request of a fallback.
+pub(crate) struct FallbackContext<'p> {
     /// The route of the request, where the configuration still has it.
     pub route: Option<&'p Route>,
-    /// The server that should have got the connection.
+    /// The server that the connection was meant for.
     pub server: Option<&'p Server>,
     /// The client's address.
     pub client: SocketAddr,
@@ -52,13 +52,13 @@ pub(crate) struct Place<'p> {
 /// One worker's log of fallbacks.
 #[derive(Debug, Default)]
 pub(crate) struct Fallbacks {
-    /// By reason: when a line was last written, and how many were left out since.
+    /// By reason: time of the last line, and number of lines suppressed since.
     written: RefCell<HashMap<Fallback, (Instant, u64)>>,
 }
 
 impl Fallbacks {
-    /// Counts a fallback, and logs it unless its reason was logged a moment ago.
-    pub(crate) fn report(&self, meter: &Meter, declined: &Declined, place: &Place<'_>) {
+    /// Counts a fallback, and logs it unless its reason was logged within [`LOG_INTERVAL`].
+    pub(crate) fn report(&self, meter: &Meter, declined: &Declined, place: &FallbackContext<'_>) {
         meter.add(Event::Fallback(declined.reason));
         let Some(left_out) = self.due(declined.reason, Instant::now()) else { return };
         let reason = declined.reason.as_str();
@@ -68,7 +68,7 @@ impl Fallbacks {
         let server = place.server.map(|server| server.address.to_string());
         let server = server.as_deref().unwrap_or("?");
         let client = place.client;
-        // Level is part of a static call site, so each level has a macro of its own.
+        // The level is part of a static call site, so each level needs its own macro.
         macro_rules! line {
             ($level:ident) => {
                 tracing::$level!(
@@ -84,8 +84,8 @@ impl Fallbacks {
         }
     }
 
-    /// How many lines of this reason were left out before the one that is due now; `None` where
-    /// none is due.
+    /// Returns how many lines of this reason were suppressed before the one that is due now;
+    /// `None` if none is due.
     fn due(&self, reason: Fallback, now: Instant) -> Option<u64> {
         let mut written = self.written.borrow_mut();
         match written.get_mut(&reason) {
@@ -102,13 +102,13 @@ impl Fallbacks {
     }
 }
 
-/// How much a fallback concerns an operator.
+/// Relevance of a fallback for an operator.
 enum Severity {
-    /// Expected: the policy or the request asked for it.
+    /// Expected: the policy or the request requires it.
     Policy,
     /// A limit, a drain, or the state of one connection.
     Load,
-    /// Something is broken or not set up.
+    /// Something is broken or not configured.
     Fault,
 }
 

@@ -1,8 +1,8 @@
-//! The connections that are away from this worker, or on their way, and the servers they are at.
+//! The connections that are away from this worker or moving, and the servers that have them.
 //!
-//! Each has a [`Giver`], which decides; what it decides is done here and in the stages around:
-//! [`crate::freeze`] (home → snapshot), [`crate::ship`] (frames), [`crate::reclaim`] (snapshot →
-//! home). [`crate::channel`] brings the servers' frames.
+//! Each has an [`Exporter`], which makes the decisions. This module and the stages around it carry
+//! them out: [`crate::freeze`] (home → snapshot), [`crate::frames`] (frames), [`crate::reclaim`]
+//! (snapshot → home). [`crate::channel`] passes the servers' frames on.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -16,7 +16,7 @@ use unlade_channel::channel::Outbox;
 use unlade_handoff_protocol::frame::{ClientBytes, CloseReason, ConnectionId, Epoch, ReturnReason};
 use unlade_handoff_protocol::snapshot::EncodedSnapshot;
 use unlade_metrics::{Event, Fallback, Gauge, GaugeGuard, Meter, Mode, Stage, Trigger};
-use unlade_migration::giver::{Action, Choice, Giver, Setback, Timing};
+use unlade_migration::exporter::{Action, Choice, Exporter, MigrationFailure, Timing};
 use unlade_migration::{Millis, ServerId};
 use unlade_net::SeqNumber;
 use unlade_net::state::TcpSnapshot;
@@ -26,7 +26,7 @@ use unlade_sys::link::Mac;
 use unlade_sys::repair::Known;
 
 use crate::fallback::Declined;
-use crate::journal::{Journal, Noted};
+use crate::journal::{Journal, JournalEntry};
 use crate::lingering::Lingering;
 use crate::machine::Machine;
 use crate::offload::{self, Candidate, Kept};
@@ -34,28 +34,28 @@ use crate::pool::{AtServer, Server};
 use crate::scopes::Scopes;
 use crate::worker::Worker;
 
-/// A RECALL that has led to nothing is sent again after this.
+/// Time after which a RECALL without effect is sent again.
 const RECALL_AGAIN: Duration = Duration::from_secs(1);
 
-/// After a reset the client's packets come here for this long, so that it is told for sure.
+/// How long the client's packets come here after a reset, so that it receives the RST reliably.
 const RESET_LOCAL: Duration = Duration::from_millis(300);
-/// And then they go to the owner that was not heard of, for this long: where its process died, its
-/// kernel still tries to send, and the client's refusal ends that.
+/// How long they then go to the unreachable owner. If its process died, its kernel still tries to
+/// send, and the client's RST ends that.
 const RESET_LINGER: Duration = Duration::from_secs(15);
 
-/// Which server gets a connection, and for which request.
+/// The server chosen for a connection, and the request that it was chosen for.
 #[derive(Debug)]
 pub(crate) struct Assignment {
     /// The request, its route and its server.
     pub candidate: Candidate,
     /// The server's agent.
     pub agent: SocketAddr,
-    /// Counts towards the server's load as long as it has the connection.
+    /// Counts towards the server's load while the server has the connection.
     _at_server: AtServer,
 }
 
 impl Assignment {
-    /// Nothing where the server has no agent.
+    /// Returns `None` where the server has no agent.
     pub(crate) fn new(candidate: Candidate) -> Option<Assignment> {
         let server = candidate.pool.servers.get(candidate.server)?;
         let agent = server.agent?;
@@ -64,7 +64,7 @@ impl Assignment {
     }
 }
 
-/// A server, as this worker knows it.
+/// A server as seen by this worker.
 #[derive(Debug)]
 pub(crate) struct Remote {
     pub id: ServerId,
@@ -73,15 +73,15 @@ pub(crate) struct Remote {
     pub mac: Cell<Mac>,
     /// HELLO was exchanged, and the server does not drain: offers may be sent.
     pub ready: Cell<bool>,
-    /// Ends the channel: the server does not answer.
+    /// Notified when the server does not answer, to end the channel.
     pub suspect: Notify,
-    /// What is defined to the server on the channel that is up.
+    /// Scopes that are defined to the server on the present channel.
     pub scopes: RefCell<Scopes>,
-    /// What UNREAD frames brought for the RETURN that follows them.
+    /// Bytes of the UNREAD frames for the RETURN that follows them.
     pub unread: RefCell<Option<Unread>>,
 }
 
-/// Input of a connection that is about to come back, behind its snapshot's plaintext.
+/// Input of a connection that is about to come back, behind the plaintext of its snapshot.
 #[derive(Debug)]
 pub(crate) struct Unread {
     pub id: ConnectionId,
@@ -89,66 +89,68 @@ pub(crate) struct Unread {
     pub bytes: ClientBytes,
 }
 
-/// How a handover of a connection that was here ended.
-pub(crate) enum Outcome {
+/// The result of handing over a local connection.
+pub(crate) enum HandoverResult {
     /// The server has it.
     Gone,
-    /// It is still here.
+    /// The connection is still here.
     Kept(Kept),
 }
 
-/// A connection that is away or on its way.
+/// A connection that is away or moving.
 pub(crate) struct Flow {
-    /// Counts it in the gauge that fits its state.
+    /// Counts the connection in the gauge of its state.
     pub gauge: GaugeGuard,
-    pub giver: Giver,
+    pub exporter: Exporter,
     pub slot: Slot,
-    /// As long as it has no socket here.
-    pub _noted: Option<Noted>,
+    /// The journal entry; present while the connection has no socket here.
+    pub _noted: Option<JournalEntry>,
     pub known: Known,
     /// The newest snapshot, encoded.
     pub snapshot: EncodedSnapshot,
     /// Input behind the snapshot's plaintext.
     pub unread: ClientBytes,
-    /// Behind the last byte that its owners have sent, as far as the newest snapshot tells.
+    /// Sequence number behind the last byte that its owners have sent, according to the newest
+    /// snapshot.
     pub send_end: SeqNumber,
     pub tls: bool,
     pub assignment: Assignment,
-    /// While the socket is still here: the frozen connection, and who waits for the outcome.
+    /// While the socket is still here: the frozen connection, and the receiver of the result.
     pub local: Option<Local>,
-    /// When the migration under way began.
+    /// Start of the present migration.
     pub started: Instant,
-    /// The offer that is out goes to the server that gave the connection back.
+    /// The present offer goes to the server that returned the connection.
     pub stays: bool,
-    /// The connection is over, but its last packets still go where they went.
+    /// The connection is over, but its last packets are still redirected.
     pub linger: bool,
-    /// The connection was reset, and had this owner.
+    /// The owner of a connection that was reset.
     pub reset: Option<ServerId>,
-    /// After how long a silence its server is to give it back.
+    /// Idle time of the client after which the server returns the connection.
     pub idle_return: Duration,
-    /// Why its server gave it back.
+    /// Reason of the last return.
     pub returned: Option<ReturnReason>,
-    /// A server was sent the request at its front, and has not said what became of it.
-    pub in_doubt: bool,
-    /// When it was called home last, and under which epoch.
+    /// A server was sent the request at the front of the input and has not reported if it answered
+    /// it.
+    pub is_ambiguous: bool,
+    /// Epoch and time of the last RECALL.
     pub recalled: Option<(Epoch, Instant)>,
 }
 
-/// The part of a flow that is here.
+/// The local part of a flow.
 pub(crate) struct Local {
     pub parts: Parts,
     /// The state that the newest snapshot describes.
     pub tcp: TcpSnapshot,
-    pub reply: oneshot::Sender<Outcome>,
+    pub reply: oneshot::Sender<HandoverResult>,
 }
 
 /// One worker's connections that are away.
 pub(crate) struct Flows {
     pub worker: Rc<Worker>,
     pub steering: Arc<Steering>,
-    /// Restores congestion windows, where the machine can.
+    /// Restores congestion windows, if the machine supports it.
     pub windows: Option<Arc<Windows>>,
-    /// Where connections that have no socket here are noted.
+    /// Records connections that have no socket here.
     pub journal: Option<Arc<Journal>>,
     pub meter: Arc<Meter>,
     pub timing: Cell<Timing>,
@@ -156,18 +158,18 @@ pub(crate) struct Flows {
     first_id: u64,
     next_id: Cell<u64>,
     pub flows: RefCell<HashMap<ConnectionId, Flow>>,
-    /// Those whose machine waits for something, so that the clock is looked at for them alone.
+    /// Connections whose state machine has a deadline. A tick checks only these.
     waiting: RefCell<HashSet<ConnectionId>>,
-    /// What of the steering's counters is in the meter.
+    /// Values of the steering's counters that are in the meter already.
     reported: Cell<[u64; 5]>,
     lingering: RefCell<Lingering<Slot>>,
-    /// Flows of connections that were reset, and the owners they had.
-    bereft: RefCell<VecDeque<(Instant, Slot, Mac)>>,
-    /// Those whose packets go to these owners again.
+    /// Flows of connections that were reset, with their former owners.
+    orphaned: RefCell<VecDeque<(Instant, Slot, Mac)>>,
+    /// Flows of connections that were reset and whose packets go to the former owners again.
     refused: RefCell<VecDeque<(Instant, Slot)>>,
     remotes: RefCell<Vec<Rc<Remote>>>,
-    /// Connections that are to come home, whatever their terms say.
-    homing: RefCell<HashSet<ConnectionId>>,
+    /// Connections to be recalled, whatever their terms.
+    to_recall: RefCell<HashSet<ConnectionId>>,
 }
 
 impl Flows {
@@ -191,10 +193,10 @@ impl Flows {
             waiting: RefCell::default(),
             reported: Cell::default(),
             lingering: RefCell::new(Lingering::new(linger)),
-            bereft: RefCell::default(),
+            orphaned: RefCell::default(),
             refused: RefCell::default(),
             remotes: RefCell::default(),
-            homing: RefCell::default(),
+            to_recall: RefCell::default(),
         })
     }
 
@@ -208,7 +210,7 @@ impl Flows {
         ConnectionId(self.first_id + next)
     }
 
-    /// The server whose agent is at `agent`, known from now on.
+    /// Returns the server whose agent is at `agent`; registers a new one.
     pub(crate) fn remote(&self, agent: SocketAddr) -> Rc<Remote> {
         let mut remotes = self.remotes.borrow_mut();
         if let Some(known) = remotes.iter().find(|remote| remote.agent == agent) {
@@ -232,28 +234,29 @@ impl Flows {
         self.remotes.borrow().get(usize::from(id.0)).map(Rc::clone)
     }
 
-    /// True where a connection can be offered to the server now.
+    /// Returns true if a connection can be offered to the server now.
     pub(crate) fn is_ready(&self, server: &Server) -> bool {
         let Some(agent) = server.agent else { return false };
         self.remotes.borrow().iter().any(|remote| remote.agent == agent && remote.ready.get())
     }
 
-    /// True while flows of connections that ended at a server may still carry a last packet.
+    /// Returns true while flows of connections that ended at a server may still carry a last
+    /// packet.
     pub(crate) fn is_lingering(&self) -> bool {
         !self.lingering.borrow().is_empty()
     }
 
-    /// How long that is.
+    /// Sets how long such a flow must be quiet before it is removed.
     pub(crate) fn set_linger(&self, linger: Duration) {
         self.lingering.borrow_mut().set_quiet(linger);
     }
 
-    /// True while a connection is at `server`, or on its way to or from there.
+    /// Returns true while a connection is at `server`, or on its way to or from there.
     pub(crate) fn involve(&self, server: ServerId) -> bool {
-        self.flows.borrow().values().any(|flow| flow.giver.server() == Some(server))
+        self.flows.borrow().values().any(|flow| flow.exporter.server() == Some(server))
     }
 
-    /// Takes note that `remote` is silent, or that it is not.
+    /// Records that `remote` is silent, or that it is not.
     pub(crate) fn set_silent(&self, remote: &Remote, silent: bool) {
         let plan = self.worker.plan();
         let servers = plan.pools.iter().flat_map(|pool| &pool.servers);
@@ -262,27 +265,27 @@ impl Flows {
         }
     }
 
-    /// Calls the connections that `which` names home, as soon as they have an owner.
-    pub(crate) fn want_home(&self, which: impl Fn(&Flow) -> bool) {
+    /// Recalls the connections that `which` selects, as soon as they have an owner.
+    pub(crate) fn request_recall(&self, which: impl Fn(&Flow) -> bool) {
         let flows = self.flows.borrow();
         let wanted = flows.iter().filter(|(_, flow)| which(flow)).map(|(id, _)| *id);
-        self.homing.borrow_mut().extend(wanted);
+        self.to_recall.borrow_mut().extend(wanted);
         drop(flows);
         self.send_recalls();
     }
 
-    /// Asks for the connections that are to come home: each once, and again where nothing came of
-    /// it, because the channel broke or the connection has another owner since.
+    /// Sends RECALL for the connections to be recalled: once for each, and again if it had no
+    /// effect because the channel broke or the connection has another owner.
     fn send_recalls(&self) {
         let mut flows = self.flows.borrow_mut();
-        let mut homing = self.homing.borrow_mut();
-        homing.retain(|id| flows.contains_key(id));
-        for id in homing.iter() {
+        let mut to_recall = self.to_recall.borrow_mut();
+        to_recall.retain(|id| flows.contains_key(id));
+        for id in to_recall.iter() {
             let Some(flow) = flows.get_mut(id) else { continue };
-            let (true, Some(server)) = (flow.giver.is_owned(), flow.giver.server()) else {
+            let (true, Some(server)) = (flow.exporter.is_owned(), flow.exporter.server()) else {
                 continue;
             };
-            let epoch = flow.giver.epoch();
+            let epoch = flow.exporter.epoch();
             let asked = flow
                 .recalled
                 .is_some_and(|(recalled, when)| recalled == epoch && when.elapsed() < RECALL_AGAIN);
@@ -293,17 +296,18 @@ impl Flows {
         }
     }
 
-    /// A connection has come back: what it was called home for is done.
-    pub(crate) fn is_back(&self, id: ConnectionId) {
-        self.homing.borrow_mut().remove(&id);
+    /// Ends the recall of a connection that has come back.
+    pub(crate) fn end_recall(&self, id: ConnectionId) {
+        self.to_recall.borrow_mut().remove(&id);
     }
 
-    /// Connections that are away or on their way.
+    /// Returns the number of connections that are away or moving.
     pub(crate) fn away(&self) -> usize {
         self.flows.borrow().len()
     }
 
-    /// Puts an event into a connection's machine and does what it says, until nothing is left.
+    /// Passes an event to a connection's state machine and performs its actions until none is
+    /// left.
     pub(crate) fn step(
         &self,
         id: ConnectionId,
@@ -315,17 +319,17 @@ impl Flows {
             self.meter.add(Event::FrameStale);
             return;
         };
-        let server = flow.giver.server();
+        let server = flow.exporter.server();
         let mut actions = VecDeque::from(event(flow, now));
         let mut resumed = None;
         while let Some(action) = actions.pop_front() {
             match action {
                 Action::Choose(reason) => actions.extend(self.choose(flow, reason, now)),
-                Action::Rebuild(setback) => {
-                    resumed = self.rebuild(flow, setback);
+                Action::Rebuild(failure) => {
+                    resumed = self.rebuild(flow, failure);
                     flow.reset = server.filter(|_| resumed.is_none());
                 }
-                Action::ThawLocal(setback) if self.thaw(flow, setback) => {}
+                Action::ThawLocal(failure) if self.thaw(flow, failure) => {}
                 Action::ThawLocal(_) => {
                     self.reset(flow);
                     flow.reset = server;
@@ -338,13 +342,13 @@ impl Flows {
                 other => self.perform(id, flow, other),
             }
         }
-        flow.gauge.move_to(match flow.giver.is_with_server() {
+        flow.gauge.move_to(match flow.exporter.is_with_server() {
             true => Gauge::FlowsOwned,
             false => Gauge::MigrationsInFlight,
         });
         let owner = flow.reset.take().and_then(|owner| self.remote_of(owner));
-        let waits = flow.giver.deadline().is_some();
-        let over = flow.giver.is_over();
+        let waits = flow.exporter.deadline().is_some();
+        let over = flow.exporter.is_over();
         let ended = if over { flows.remove(&id) } else { None };
         drop(flows);
         let mut waiting = self.waiting.borrow_mut();
@@ -361,10 +365,10 @@ impl Flows {
             return;
         }
         if let Some(owner) = owner {
-            self.bereft.borrow_mut().push_back((Instant::now(), flow.slot, owner.mac.get()));
+            self.orphaned.borrow_mut().push_back((Instant::now(), flow.slot, owner.mac.get()));
             return;
         }
-        // Outside of every borrow: the request loop may come back here at once.
+        // Outside of every borrow: the request loop may call this module at once.
         if let Some(stream) = resumed {
             self.go_on(flow, stream);
         }
@@ -379,7 +383,8 @@ impl Flows {
             Action::Suspect(to) => {
                 if let Some(remote) = self.remote_of(to) {
                     tracing::warn!(agent = %remote.agent, "no answer to an offer");
-                    // At once: nobody is to be sent there while the channel ends.
+                    // Set at once: no connection may be offered to the server while the channel
+                    // ends.
                     remote.ready.set(false);
                     self.set_silent(&remote, true);
                     remote.suspect.notify_one();
@@ -390,7 +395,7 @@ impl Flows {
         }
     }
 
-    /// The server has the connection: so it gets the packets.
+    /// Redirects the packets to the server that has the connection.
     fn redirect(&self, flow: &mut Flow, to: ServerId) {
         let Some(remote) = self.remote_of(to) else { return };
         let begin = Instant::now();
@@ -404,19 +409,19 @@ impl Flows {
             let route = flow.assignment.candidate.route;
             self.worker.offload.learn_migration(route, flow.tls, cost, true);
         }
-        // What it described is the server's now; it holds secrets and request bytes.
+        // The state that it describes is now at the server; it holds secrets and request bytes.
         flow.snapshot = EncodedSnapshot::default();
     }
 
-    /// A returned connection: where does it go?
+    /// Chooses the destination of a returned connection.
     fn choose(&self, flow: &mut Flow, reason: ReturnReason, now: Millis) -> Vec<Action> {
         self.meter.add(Event::Returned(trigger(reason)));
         flow.started = Instant::now();
         flow.returned = Some(reason);
         let next = match reason {
-            // What comes home in a drain stays.
+            // In a drain a connection that comes home stays.
             _ if self.worker.is_draining() => None,
-            // More input than an offer carries: the request is proxied.
+            // The input is longer than an offer may be: the request is proxied.
             ReturnReason::NextRequest | ReturnReason::TermsUsed if !flow.unread.is_empty() => {
                 self.meter.add(Event::Fallback(Fallback::QueueTooLong));
                 None
@@ -424,28 +429,28 @@ impl Flows {
             ReturnReason::NextRequest | ReturnReason::TermsUsed => self.assign(flow),
             ReturnReason::Idle | ReturnReason::Draining | ReturnReason::Recalled => None,
         };
-        let Some(assignment) = next else { return flow.giver.choose(Choice::Home, now) };
+        let Some(assignment) = next else { return flow.exporter.choose(Choice::Home, now) };
         let remote = self.remote(assignment.agent);
         flow.assignment = assignment;
-        flow.stays = flow.giver.server() == Some(remote.id);
+        flow.stays = flow.exporter.server() == Some(remote.id);
         if flow.stays {
             self.meter.add(Event::Request(Mode::Stay));
         } else {
             self.meter.add(Event::Request(Mode::Relay));
             self.meter.add(Event::Relayed);
         }
-        flow.giver.choose(Choice::Relay(remote.id), now)
+        flow.exporter.choose(Choice::Relay(remote.id), now)
     }
 
     fn assign(&self, flow: &mut Flow) -> Option<Assignment> {
-        // Hostile until decoded; and it must be this connection.
+        // The snapshot is hostile until decoded, and it must describe this connection.
         let snapshot = unlade_handoff_protocol::snapshot::Snapshot::decode(&flow.snapshot).ok()?;
         if snapshot.tcp.flow != *flow.slot.flow() {
             return None;
         }
         flow.send_end = snapshot.tcp.send_end();
         flow.slot.know(&Belief::of(&snapshot.tcp), flow.send_end);
-        let home = flow.assignment.candidate.home;
+        let home = flow.assignment.candidate.origin;
         let candidate = offload::place(&self.worker, &snapshot.plaintext, home)?;
         let assignment = Assignment::new(candidate)?;
         let remote = self.remote(assignment.agent);
@@ -460,31 +465,31 @@ impl Flows {
         flow.linger = true;
     }
 
-    /// Looks at deadlines, lingering flows and counters; to be called a few times a second at
+    /// Handles deadlines, lingering flows and counters. To be called a few times a second at
     /// least.
     pub(crate) fn tick(&self) {
         let now = self.now();
         let due: Vec<ConnectionId> = {
             let flows = self.flows.borrow();
             let is_due = |id: &&ConnectionId| {
-                let deadline = flows.get(id).and_then(|flow| flow.giver.deadline());
+                let deadline = flows.get(id).and_then(|flow| flow.exporter.deadline());
                 deadline.is_some_and(|deadline| deadline <= now)
             };
             self.waiting.borrow().iter().filter(is_due).copied().collect()
         };
         for id in due {
-            self.step(id, |flow, now| flow.giver.handle_tick(now));
+            self.step(id, |flow, now| flow.exporter.handle_tick(now));
         }
         self.send_recalls();
         self.lingering.borrow_mut().forget(Instant::now(), |slot| slot.counters().packets);
-        let mut bereft = self.bereft.borrow_mut();
-        while bereft.front().is_some_and(|(since, ..)| since.elapsed() >= RESET_LOCAL) {
-            let Some((_, slot, owner)) = bereft.pop_front() else { break };
+        let mut orphaned = self.orphaned.borrow_mut();
+        while orphaned.front().is_some_and(|(since, ..)| since.elapsed() >= RESET_LOCAL) {
+            let Some((_, slot, owner)) = orphaned.pop_front() else { break };
             slot.redirect(owner);
             slot.linger();
             self.refused.borrow_mut().push_back((Instant::now(), slot));
         }
-        drop(bereft);
+        drop(orphaned);
         let mut refused = self.refused.borrow_mut();
         while refused.front().is_some_and(|(since, _)| since.elapsed() >= RESET_LINGER) {
             refused.pop_front();
@@ -496,7 +501,7 @@ impl Flows {
         self.meter.gauge_set(Gauge::FlowEntries, self.steering.flows_in_use() as i64);
     }
 
-    /// Adds what the steering of all workers has counted to the meter.
+    /// Adds the counters of the steering of all workers to the meter.
     fn report_steering(&self) {
         let hold = self.steering.hold_counters();
         let (packets, bytes) = self.steering.redirected();
@@ -525,28 +530,28 @@ impl Flows {
         }
     }
 
-    /// Every connection that is at `server` or between it and another owner.
+    /// Returns the ids of all connections that are away or moving.
     pub(crate) fn ids(&self) -> Vec<ConnectionId> {
         self.flows.borrow().keys().copied().collect()
     }
 }
 
-/// The fallback that a setback is counted and logged as.
-pub(crate) fn declined(setback: Setback) -> Declined {
+/// Returns the fallback that a failure is counted and logged as.
+pub(crate) fn declined(failure: MigrationFailure) -> Declined {
     use unlade_handoff_protocol::frame::RefuseReason;
-    let reason = match setback {
-        Setback::Refused(RefuseReason::Overloaded) => Fallback::Overloaded,
-        Setback::Refused(RefuseReason::Draining) => Fallback::Draining,
-        Setback::Refused(RefuseReason::AddressNotLocal) => {
+    let reason = match failure {
+        MigrationFailure::Refused(RefuseReason::Overloaded) => Fallback::Overloaded,
+        MigrationFailure::Refused(RefuseReason::Draining) => Fallback::Draining,
+        MigrationFailure::Refused(RefuseReason::AddressNotLocal) => {
             let cause = "the virtual IP is not configured on the server; add it there to lo";
             return Declined::because(Fallback::AddressNotLocal, cause);
         }
-        Setback::Refused(other) => {
+        MigrationFailure::Refused(other) => {
             let cause = format!("the server refused: {other:?}; its log has the error");
             return Declined::because(Fallback::RestoreFailed, cause);
         }
-        Setback::ChannelDown => Fallback::ChannelDown,
-        Setback::Deadline => Fallback::Deadline,
+        MigrationFailure::ChannelDown => Fallback::ChannelDown,
+        MigrationFailure::Deadline => Fallback::Deadline,
     };
     reason.into()
 }

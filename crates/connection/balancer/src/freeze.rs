@@ -1,5 +1,5 @@
-//! From a connection at home, between two requests, to a snapshot: hold the flow's packets,
-//! freeze the socket, read it.
+//! Turns a local connection, between two requests, into a snapshot: holds the flow's packets,
+//! freezes the socket and reads its state.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use unlade_handoff_protocol::snapshot::{EncodedSnapshot, Snapshot};
 use unlade_metrics::{Event, Fallback, Gauge, GaugeGuard, Stage};
-use unlade_migration::giver::Giver;
+use unlade_migration::exporter::Exporter;
 use unlade_migration::late::late_frames;
 use unlade_net::FlowKey;
 use unlade_net::state::{QUEUE_BYTES_MAX, SocketOptions, TcpSnapshot};
@@ -17,28 +17,29 @@ use unlade_sys::info::TcpInfo;
 use unlade_sys::repair::{self, Accept, Known, RepairError};
 
 use crate::fallback::Declined;
-use crate::flows::{Assignment, Flow, Flows, Local, Outcome};
-use crate::journal::Noted;
+use crate::flows::{Assignment, Flow, Flows, HandoverResult, Local};
+use crate::journal::JournalEntry;
 use crate::offload::Kept;
 
-/// How long a handover waits for the client to take earlier responses; then the request is proxied.
+/// How long a handover waits for the client to acknowledge earlier responses; then the request is
+/// proxied.
 const SENT_WITHIN: Duration = Duration::from_millis(20);
 
-/// Most bytes in the receive queue of a connection that is to move. What arrives until the queue
-/// is read has room in the rest of [`QUEUE_BYTES_MAX`].
+/// Most bytes in the receive queue of a connection that is to move. Bytes that arrive before the
+/// queue is read fit in the rest of [`QUEUE_BYTES_MAX`].
 const UNREAD_BYTES_MAX: usize = QUEUE_BYTES_MAX / 4 * 3;
 
 /// A frozen connection.
 struct Frozen {
     parts: Parts,
     tcp: TcpSnapshot,
-    /// Encoded, the whole connection.
+    /// The whole connection, encoded.
     snapshot: EncodedSnapshot,
 }
 
 impl Flows {
     /// Hands a connection to a server, with the request at the start of its input unconsumed.
-    /// Comes back when the server has it, or with the connection where it could not be moved.
+    /// Returns when the server has it; returns the connection if it could not be moved.
     pub(crate) async fn move_away(
         &self,
         stream: Stream,
@@ -54,7 +55,7 @@ impl Flows {
         if let Some(obstacle) = obstacle(&stream) {
             return Err(Kept::new(stream, obstacle));
         }
-        // Sent by the kernel behind a snapshot, it would be unknown to the server.
+        // Bytes that the kernel sends after the snapshot would be unknown to the server.
         if !stream.sent(SENT_WITHIN).await {
             let cause = "the client has not acknowledged earlier responses";
             return Err(Kept::new(stream, Declined::because(Fallback::QueueTooLong, cause)));
@@ -90,30 +91,30 @@ impl Flows {
         };
         let outcome = self.start((slot, noted), known, frozen, assignment, started);
         match outcome.await {
-            Ok(Outcome::Gone) => Ok(()),
-            Ok(Outcome::Kept(kept)) => Err(kept),
-            // The worker ends: so does the connection.
+            Ok(HandoverResult::Gone) => Ok(()),
+            Ok(HandoverResult::Kept(kept)) => Err(kept),
+            // The worker ends, and the connection with it.
             Err(_) => Ok(()),
         }
     }
 
     fn start(
         &self,
-        (slot, noted): (Slot, Option<Noted>),
+        (slot, noted): (Slot, Option<JournalEntry>),
         known: Known,
         frozen: Frozen,
         assignment: Assignment,
         started: Instant,
-    ) -> oneshot::Receiver<Outcome> {
+    ) -> oneshot::Receiver<HandoverResult> {
         self.meter.add(Event::MigrationStarted);
         let (reply, outcome) = oneshot::channel();
         let to = self.remote(assignment.agent).id;
-        let (giver, actions) = Giver::start(to, self.timing.get(), self.now());
+        let (exporter, actions) = Exporter::start(to, self.timing.get(), self.now());
         let Frozen { parts, tcp, snapshot } = frozen;
         slot.know(&Belief::of(&tcp), tcp.send_end());
         let flow = Flow {
             gauge: GaugeGuard::new(Arc::clone(&self.meter), Gauge::MigrationsInFlight),
-            giver,
+            exporter,
             slot,
             _noted: noted,
             known,
@@ -129,7 +130,7 @@ impl Flows {
             reset: None,
             idle_return: Duration::ZERO,
             returned: None,
-            in_doubt: false,
+            is_ambiguous: false,
             recalled: None,
         };
         let id = self.new_id();
@@ -150,7 +151,7 @@ impl Flows {
                 Ok(Frozen { parts, tcp, snapshot })
             }
             Err(error) => {
-                // A socket that does not thaw shows it at the next read or write.
+                // If the socket does not thaw, the next read or write fails.
                 let _ = repair::thaw(stream.tcp());
                 Err((Box::new(stream), error))
             }
@@ -171,8 +172,8 @@ impl Flows {
         snapshot
     }
 
-    /// What the frozen socket received since its snapshot (some packets may have passed the
-    /// steering before it held them), as frames for the new owner.
+    /// Returns the bytes that the frozen socket received since its snapshot (some packets may pass
+    /// the steering before it holds them), as frames for the new owner.
     pub(crate) fn late(&self, flow: &Flow) -> Vec<Vec<u8>> {
         let Some(Local { parts, tcp, .. }) = &flow.local else { return Vec::new() };
         if TcpInfo::of(&parts.tcp).is_ok_and(|info| info.segs_in == tcp.segments_in) {
@@ -186,17 +187,17 @@ impl Flows {
         late_frames(tcp, &newer, mac, mac).unwrap_or_default()
     }
 
-    /// A server has the connection: the frozen socket is closed silently.
+    /// Closes the frozen socket silently, because a server has the connection.
     pub(crate) fn leave(&self, flow: &mut Flow) {
         let Some(Local { parts, reply, .. }) = flow.local.take() else { return };
-        // In repair mode: silent.
+        // In repair mode a close sends nothing.
         drop(parts);
-        // Whoever waited may be gone; the connection is away all the same.
-        let _ = reply.send(Outcome::Gone);
+        // The waiting task may have ended; the connection is away in any case.
+        let _ = reply.send(HandoverResult::Gone);
     }
 }
 
-/// What keeps a connection from moving now, apart from its TCP state.
+/// Returns the obstacle to moving a connection now, apart from its TCP state.
 fn obstacle(stream: &Stream) -> Option<Fallback> {
     if stream.has_ended() {
         return Some(Fallback::NotEstablished);

@@ -1,20 +1,20 @@
-//! Heads as they leave: the request for the server, the response for the client.
+//! Writes heads: of requests for the server, of responses for the client.
 //!
-//! What belongs to one hop stays there (RFC 9110 §7.6.1). Framing is stated anew from what the
-//! parser understood, never copied, so that both sides agree on where the message ends.
+//! Fields of one hop are not forwarded (RFC 9110 §7.6.1). Framing fields are written anew from the
+//! parsed message, never copied, so that both sides agree on the end of the message.
 
 use std::io::Write as _;
 
 use unlade_http::{BodyFraming, RequestHead, ResponseHead};
 
-/// What a request says about the client it comes from.
+/// Properties of the client that a request carries to the server.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Origin<'a> {
+pub(crate) struct ClientOrigin<'a> {
     /// The client's address as text.
     pub client: &'a str,
     /// It came over TLS.
     pub tls: bool,
-    /// Stands for the host in a request of HTTP/1.0 that names none.
+    /// Replaces the host in a request of HTTP/1.0 without one.
     pub authority: &'a str,
     /// The protocols that the connection may change to (see [`crate::upgrade`]).
     pub upgrade: Option<&'a str>,
@@ -22,9 +22,14 @@ pub(crate) struct Origin<'a> {
 
 /// Appends the head for the server.
 ///
-/// X-Forwarded-For has the client's address appended to what was there. X-Forwarded-Proto and
-/// X-Forwarded-Host are this balancer's word: what a client claims there is dropped.
-pub(crate) fn request(head: &RequestHead, buf: &[u8], origin: &Origin<'_>, out: &mut Vec<u8>) {
+/// X-Forwarded-For has the client's address appended to its present value. X-Forwarded-Proto and
+/// X-Forwarded-Host are set by this balancer: values from the client are dropped.
+pub(crate) fn request(
+    head: &RequestHead,
+    buf: &[u8],
+    origin: &ClientOrigin<'_>,
+    out: &mut Vec<u8>,
+) {
     let host = head.host(buf).filter(|host| !host.is_empty()).unwrap_or(origin.authority);
     for part in [head.method_text(buf), " ", head.target(buf), " HTTP/1.1\r\nHost: ", host] {
         out.extend_from_slice(part.as_bytes());
@@ -62,7 +67,7 @@ fn upgrade(protocols: &str, out: &mut Vec<u8>) {
     header("Upgrade", protocols.as_bytes(), out);
 }
 
-/// Appends the head of a 101 for the client: the last message of HTTP on the connection.
+/// Appends the head of a 101 for the client, the last message of HTTP on the connection.
 pub(crate) fn switching(head: &ResponseHead, buf: &[u8], protocol: &str, out: &mut Vec<u8>) {
     status_line(buf, out);
     for (name, value) in head.end_to_end_headers(buf) {
@@ -75,12 +80,12 @@ pub(crate) fn switching(head: &ResponseHead, buf: &[u8], protocol: &str, out: &m
     out.extend_from_slice(b"\r\n");
 }
 
-/// Header lines of a request that [`request`] writes itself.
+/// Returns true for header lines of a request that [`request`] writes itself.
 fn is_replaced(name: &str) -> bool {
     match name.len() {
         4 => name.eq_ignore_ascii_case("host"),
         6 => name.eq_ignore_ascii_case("expect"),
-        // Belongs to an upgrade to HTTP/2, which is never passed on.
+        // Part of an upgrade to HTTP/2, which is never passed on.
         14 => {
             name.eq_ignore_ascii_case("content-length")
                 || name.eq_ignore_ascii_case("http2-settings")
@@ -96,10 +101,11 @@ fn is_forwarded_for(name: &str) -> bool {
     name.eq_ignore_ascii_case("x-forwarded-for")
 }
 
-/// How the client's connection goes on after a response.
+/// Properties of the client's connection after a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ResponseTerms {
-    /// The client speaks HTTP/1.0: no chunks, and a connection persists only where both say so.
+    /// The client uses HTTP/1.0: no chunks, and a connection persists only if both sides ask for
+    /// it.
     pub http10: bool,
     /// The connection persists.
     pub keep_alive: bool,
@@ -108,11 +114,11 @@ pub(crate) struct ResponseTerms {
 /// Appends the head for the client.
 pub(crate) fn response(head: &ResponseHead, buf: &[u8], terms: ResponseTerms, out: &mut Vec<u8>) {
     status_line(buf, out);
-    // RFC 9110 §8.6: neither 1xx nor 204 has a length; a server that states one is corrected.
+    // RFC 9110 §8.6: neither 1xx nor 204 has a length; a server's length is dropped.
     let lengthless = matches!(head.status(), 100..=199 | 204);
     for (name, value) in head.end_to_end_headers(buf) {
         let is_length = name.len() == 14 && name.eq_ignore_ascii_case("content-length");
-        // Stated below where there is a body. Without one (HEAD, 304) it is information.
+        // Written below if there is a body. Without a body (HEAD, 304) it is information.
         let drop = is_length && (lengthless || head.framing() != BodyFraming::None);
         if !drop {
             header(name, value, out);
@@ -131,7 +137,7 @@ pub(crate) fn response(head: &ResponseHead, buf: &[u8], terms: ResponseTerms, ou
     out.extend_from_slice(b"\r\n");
 }
 
-/// The status line in our version: the server's may be 1.0.
+/// Appends the status line in our version: the server's may be 1.0.
 fn status_line(buf: &[u8], out: &mut Vec<u8>) {
     let line = buf.split(|byte| *byte == b'\r').next().unwrap_or_default();
     out.extend_from_slice(b"HTTP/1.1");
@@ -161,14 +167,14 @@ mod tests {
 
     use super::*;
 
-    const ORIGIN: Origin<'_> =
-        Origin { client: "192.0.2.7", tls: true, authority: "10.0.0.21:8080", upgrade: None };
+    const ORIGIN: ClientOrigin<'_> =
+        ClientOrigin { client: "192.0.2.7", tls: true, authority: "10.0.0.21:8080", upgrade: None };
 
     fn forwarded(text: &str) -> String {
         let head = RequestHead::parse(text.as_bytes(), &HeadLimits::default()).unwrap().unwrap();
         let mut out = Vec::new();
         request(&head, text.as_bytes(), &ORIGIN, &mut out);
-        // What leaves must itself be a request, with the same end.
+        // The forwarded head must itself be a request with the same end.
         let again = RequestHead::parse(&out, &HeadLimits::default()).unwrap().unwrap();
         assert_eq!(again.framing(), head.framing());
         String::from_utf8(out).unwrap()

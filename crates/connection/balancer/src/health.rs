@@ -1,4 +1,4 @@
-//! Active health checks: one task a server, on the first worker. Requests that cannot connect
+//! Active health checks: one task per server, on the first worker. Requests that cannot connect
 //! count as failed checks as well (see `proxy`).
 
 use std::rc::Rc;
@@ -16,19 +16,19 @@ use crate::config::HealthConfig;
 use crate::pool::{KnownServers, Server};
 use crate::worker::Worker;
 
-/// The first checks of a pool are spread over this, so that they do not meet.
+/// Period over which the first checks of a pool are spread.
 const SPREAD: Duration = Duration::from_millis(200);
-/// Most bytes of an answer that are read.
+/// Most bytes of a response that are read.
 const ANSWER_BYTES_MAX: usize = 16 * 1024;
 
-/// The checks that are running. Dropping it ends them.
+/// The running checks. Dropping it ends them.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Checks {
-    /// Checks the servers of the worker's plan, in place of those before.
+    /// Starts checks of the servers of the worker's plan and ends the previous ones.
     pub(crate) fn start(&mut self, worker: &Rc<Worker>) {
         self.stop();
         let plan = worker.plan();
@@ -68,14 +68,14 @@ async fn watch(server: &Arc<Server>, health: &HealthConfig, meter: &Meter) {
         let good = timeout(health.timeout, check(server, health)).await.unwrap_or(false);
         meter.record(Stage::HealthCheck, start.elapsed());
         server.observe(good, health, meter);
-        // A connection alone is accepted by the kernel of a server that is stopped, too.
+        // A connection alone proves little: the kernel of a stopped server accepts it too.
         if good && health.path.is_some() {
             server.set_silent(false);
         }
     }
 }
 
-/// One check.
+/// Performs one check.
 async fn check(server: &Server, health: &HealthConfig) -> bool {
     let Ok(mut tcp) = TcpStream::connect(server.address).await else { return false };
     let Some(path) = &health.path else { return true };
@@ -110,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a server that answers every connection with `answer` is healthy.
+    /// Returns true if a server that answers every connection with `answer` is healthy.
     async fn checked(path: Option<&str>, answer: &'static str) -> bool {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = Server::new(listener.local_addr().unwrap(), None);

@@ -1,5 +1,5 @@
-//! What a server has sent and nobody has consumed: a buffer that is borrowed from the worker
-//! only while there is something in it.
+//! Unconsumed bytes from a server, in a buffer that is borrowed from the worker only while it
+//! contains something.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,11 +13,10 @@ use unlade_runtime::Stream;
 
 use crate::buffer::{Buffer, Buffers};
 
-/// Room in front of what arrives, so that a head which grows when it is rewritten still fits in
-/// place.
+/// Room in front of received bytes, so that a rewritten head that is longer still fits in place.
 const HEADROOM_BYTES: usize = 1024;
 
-/// Received and not consumed.
+/// Received and unconsumed bytes.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     buffer: Option<Buffer>,
@@ -27,30 +26,30 @@ pub(crate) struct Incoming {
     first_read_bytes: usize,
 }
 
-/// What happened first.
+/// The first event of a read that also watches the client.
 #[derive(Debug)]
-pub(crate) enum Seen {
-    /// The server sent so much; 0 is its end.
+pub(crate) enum ReadEvent {
+    /// The server sent this many bytes; 0 is its end.
     Read(io::Result<usize>),
-    /// The client sent something, or ended its direction: watching it tells nothing any more.
+    /// The client sent something, or ended its direction: it need not be watched further.
     ClientBusy,
     /// The client has reset the connection.
     ClientGone,
 }
 
 impl Incoming {
-    /// Nothing yet; the first read takes no more than `first_read_bytes`.
+    /// Creates an empty buffer; the first read takes at most `first_read_bytes`.
     pub(crate) fn new(first_read_bytes: usize) -> Incoming {
         Incoming { buffer: None, start: 0, end: 0, touched: false, first_read_bytes }
     }
 
-    /// What is there.
+    /// Returns the unconsumed bytes.
     pub(crate) fn data(&self) -> &[u8] {
         let buffer = self.buffer.as_ref();
         buffer.and_then(|buffer| buffer.get(self.start..self.end)).unwrap_or_default()
     }
 
-    /// Nothing has ever arrived.
+    /// Returns true if nothing has ever arrived.
     pub(crate) fn is_untouched(&self) -> bool {
         !self.touched
     }
@@ -60,12 +59,12 @@ impl Incoming {
         self.start = (self.start + bytes).min(self.end);
     }
 
-    /// Drops everything, and gives the buffer back.
+    /// Drops everything, and returns the buffer to the worker.
     pub(crate) fn clear(&mut self) {
         self.buffer = None;
     }
 
-    /// Puts `head` in place of the first `replaced` bytes; false where there is no room.
+    /// Replaces the first `replaced` bytes with `head`; returns false if there is no room.
     pub(crate) fn replace_front(&mut self, replaced: usize, head: &[u8]) -> bool {
         let behind = (self.start + replaced).min(self.end);
         let Some(start) = behind.checked_sub(head.len()) else { return false };
@@ -80,10 +79,10 @@ impl Incoming {
         }
     }
 
-    /// Reads more behind what is there.
+    /// Reads more bytes behind the present ones.
     ///
     /// # Errors
-    /// The socket's; or the buffer is full, which limits of heads exclude.
+    /// The socket's error; or the buffer is full, which the limits of heads exclude.
     pub(crate) async fn fill<R: AsyncRead + Unpin>(
         &mut self,
         reader: &mut R,
@@ -92,16 +91,16 @@ impl Incoming {
         poll_fn(|context| self.poll_fill(reader, buffers, context)).await
     }
 
-    /// As [`Incoming::fill`], looking after the client meanwhile.
+    /// As [`Incoming::fill`], and watches the client meanwhile.
     pub(crate) async fn fill_watching<R: AsyncRead + Unpin>(
         &mut self,
         reader: &mut R,
         buffers: &Buffers,
         client: Option<&Stream>,
-    ) -> Seen {
+    ) -> ReadEvent {
         poll_fn(|context| {
             if let Poll::Ready(read) = self.poll_fill(reader, buffers, context) {
-                return Poll::Ready(Seen::Read(read));
+                return Poll::Ready(ReadEvent::Read(read));
             }
             match client {
                 Some(client) => poll_client(client, context),
@@ -135,7 +134,7 @@ impl Incoming {
         let count = read.filled().len();
         self.end += count;
         self.touched |= count > 0;
-        // An empty buffer is of more use to another connection.
+        // An empty buffer is returned for other connections.
         if self.end > self.start {
             self.buffer = Some(buffer);
         }
@@ -144,12 +143,12 @@ impl Incoming {
     }
 }
 
-/// Ready once the client has done something.
-fn poll_client(client: &Stream, context: &mut Context<'_>) -> Poll<Seen> {
+/// Becomes ready once the client has sent something or has closed.
+fn poll_client(client: &Stream, context: &mut Context<'_>) -> Poll<ReadEvent> {
     let tcp = client.tcp();
     loop {
         if ready!(tcp.poll_read_ready(context)).is_err() {
-            return Poll::Ready(Seen::ClientGone);
+            return Poll::Ready(ReadEvent::ClientGone);
         }
         let peeked = tcp.try_io(Interest::READABLE, || {
             let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -158,10 +157,10 @@ fn poll_client(client: &Stream, context: &mut Context<'_>) -> Poll<Seen> {
                 .map_err(io::Error::from)
         });
         match peeked {
-            // The runtime knew of something that has been read since.
+            // The data that made the socket readable has been read since.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Ok(_) => return Poll::Ready(Seen::ClientBusy),
-            Err(_) => return Poll::Ready(Seen::ClientGone),
+            Ok(_) => return Poll::Ready(ReadEvent::ClientBusy),
+            Err(_) => return Poll::Ready(ReadEvent::ClientGone),
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Which connections are away or on their way, for whoever starts after this process is killed.
+//! Records which connections are away or moving, for the process that starts after this one is
+//! killed.
 //!
 //! A connection that is being frozen, or that waits as a snapshot for its next server, has no
-//! socket that would say good-bye: the kernel closes a socket in repair mode silently. So every
-//! flow is noted, in memory that outlives the process, from before it is frozen until it is home or
-//! over. The next balancer asks the clients it finds there to prove themselves: their answers meet
-//! no socket, and get the kernel's RST.
+//! socket that would send a FIN or RST: the kernel closes a socket in repair mode silently.
+//! Therefore every flow is recorded, in memory that outlives the process, from before it is frozen
+//! until it is home or over. The next balancer sends a probe to the recorded clients: their
+//! answers meet no socket, and get the kernel's RST.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -31,24 +32,24 @@ pub(crate) struct Journal {
     free: Mutex<Vec<u32>>,
 }
 
-/// A flow that is noted, until the value is dropped.
+/// A recorded flow; its entry is freed when the value is dropped.
 #[derive(Debug)]
-pub(crate) struct Noted {
+pub(crate) struct JournalEntry {
     journal: Arc<Journal>,
     entry: u32,
 }
 
 impl Journal {
-    /// Opens the journal of at most `flows_max` flows, and returns those that the process before
-    /// was killed with.
+    /// Opens the journal of at most `flows_max` flows, and returns the flows that a killed process
+    /// left in it.
     ///
     /// # Errors
-    /// The file's; [`io::ErrorKind::WouldBlock`] where another balancer has it.
+    /// The file's error; [`io::ErrorKind::WouldBlock`] if another balancer has it.
     pub(crate) fn open(path: &Path, flows_max: u32) -> io::Result<(Arc<Journal>, Vec<FlowKey>)> {
         if let Some(directory) = path.parent() {
             std::fs::create_dir_all(directory)?;
         }
-        // The process before may have allowed more.
+        // The previous process may have had a larger limit.
         let held = std::fs::metadata(path).map_or(0, |file| file.len() as usize / size_of::<u64>());
         let words = SharedWords::open(path, held.max(flows_max as usize * ENTRY_WORDS))?;
         let mut found = Vec::new();
@@ -60,8 +61,8 @@ impl Journal {
         Ok((Arc::new(Journal { words, free }), found))
     }
 
-    /// Notes a flow; nothing where there is no room.
-    pub(crate) fn note(self: &Arc<Self>, flow: &FlowKey) -> Option<Noted> {
+    /// Records a flow; returns `None` if there is no room.
+    pub(crate) fn note(self: &Arc<Self>, flow: &FlowKey) -> Option<JournalEntry> {
         let entry = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
         let words = self.entry(entry);
         let ports = u64::from(flow.client.port()) << 16 | u64::from(flow.service.port());
@@ -72,9 +73,9 @@ impl Journal {
                 word.store(u64::from_be_bytes(bytes), Ordering::Relaxed);
             }
         }
-        // Last: with it the entry counts.
+        // Stored last: it makes the entry valid.
         words[FAMILY].store(if flow.is_ipv6() { 6 } else { 4 }, Ordering::Release);
-        Some(Noted { journal: Arc::clone(self), entry })
+        Some(JournalEntry { journal: Arc::clone(self), entry })
     }
 
     fn entry(&self, number: u32) -> &[AtomicU64] {
@@ -83,7 +84,7 @@ impl Journal {
     }
 }
 
-impl Drop for Noted {
+impl Drop for JournalEntry {
     fn drop(&mut self) {
         self.journal.entry(self.entry)[FAMILY].store(0, Ordering::Release);
         self.journal.free.lock().unwrap_or_else(PoisonError::into_inner).push(self.entry);
@@ -101,7 +102,7 @@ fn bytes(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The flow of an entry; nothing where it is empty, or not one of ours.
+/// Returns the flow of an entry; `None` if it is empty or invalid.
 fn read(entry: &[AtomicU64]) -> Option<FlowKey> {
     let word = |at: usize| entry[at].load(Ordering::Acquire);
     let address = |at: usize, port: u64| {
@@ -119,9 +120,10 @@ fn read(entry: &[AtomicU64]) -> Option<FlowKey> {
     Some(FlowKey::new(address(CLIENT, ports >> 16)?, address(SERVICE, ports)?))
 }
 
-/// Asks a client whose connection is gone for an answer that the kernel resets: a segment out of
-/// every window is acknowledged (RFC 9293 §3.10.7.4). Of two numbers half the space apart one is.
-pub(crate) fn ask(flow: FlowKey) -> io::Result<()> {
+/// Sends a probe to a client whose connection is gone, so that the kernel resets the answer: a
+/// segment outside of the window is acknowledged (RFC 9293 §3.10.7.4). Of two sequence numbers
+/// half the space apart one is outside.
+pub(crate) fn probe(flow: FlowKey) -> io::Result<()> {
     for seq in [0, 1 << 31] {
         let reset = Segment::reset(flow, Direction::ToClient, SeqNumber(seq));
         let probe = Segment { flags: TcpFlags::ACK, ..reset };
@@ -153,7 +155,7 @@ mod tests {
         assert!(journal.note(&flows[1]).is_none(), "there is no more room");
         drop(second);
         assert!(Journal::open(&path, 3).is_err(), "another balancer has it");
-        // What a killed process leaves.
+        // The file that a killed process leaves.
         let left = dir.path().join("left.journal");
         std::fs::copy(&path, &left).unwrap();
         drop((first, third, journal));

@@ -1,14 +1,14 @@
-//! Flows whose connection is over and whose last packets still go to its owner: kept until they
-//! have been quiet for a while, because the owner's kernel may have to repeat its FIN, and what the
-//! client answers must reach it.
+//! Flows of ended connections whose last packets still go to the former owner. They are kept until
+//! they have been quiet for a while: the owner's kernel may have to retransmit its FIN, and the
+//! client's answer must reach it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// A flow is kept for at most this many times the quiet that ends it, whatever its client sends.
+/// Longest time that a flow is kept, as a multiple of the quiet time, whatever its client sends.
 const ROUNDS_MAX: u32 = 30;
 
-/// Flows of type `S`, the one that is looked at next first.
+/// Flows of type `S`, ordered by the time of their next check.
 #[derive(Debug)]
 pub(crate) struct Lingering<S> {
     quiet: Duration,
@@ -24,27 +24,27 @@ struct Flow<S> {
 }
 
 impl<S> Lingering<S> {
-    /// Flows are forgotten after `quiet` without a packet.
+    /// Creates a queue whose flows are removed after `quiet` without a packet.
     pub(crate) fn new(quiet: Duration) -> Lingering<S> {
         Lingering { quiet, flows: VecDeque::new() }
     }
 
-    /// From now on after this.
+    /// Changes the quiet time.
     pub(crate) fn set_quiet(&mut self, quiet: Duration) {
         self.quiet = quiet;
     }
 
-    /// True where there is none.
+    /// Returns true if there is no flow.
     pub(crate) fn is_empty(&self) -> bool {
         self.flows.is_empty()
     }
 
-    /// A flow that has redirected `packets` so far.
+    /// Adds a flow that has redirected `packets` so far.
     pub(crate) fn push(&mut self, slot: S, packets: u64, now: Instant) {
         self.flows.push_back(Flow { since: now, rounds: 0, packets, slot });
     }
 
-    /// Drops those that were quiet; `packets` counts what a flow has redirected so far.
+    /// Removes quiet flows; `packets` returns how many packets a flow has redirected so far.
     pub(crate) fn forget(&mut self, now: Instant, packets: impl Fn(&S) -> u64) {
         let is_due = |flow: &Flow<S>| now.saturating_duration_since(flow.since) >= self.quiet;
         while self.flows.front().is_some_and(is_due) {

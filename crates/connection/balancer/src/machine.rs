@@ -1,5 +1,5 @@
-//! What moving connections takes of the machine: steering on the link that the listeners are on,
-//! congestion windows, the journal.
+//! Resources of the machine for moving connections: steering on the listeners' link, congestion
+//! windows, the journal.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -13,18 +13,18 @@ use crate::config::{self, OffloadMode};
 use crate::journal::{self, Journal};
 use crate::plan::Plan;
 
-/// What moving connections takes of the machine.
+/// Resources of the machine for moving connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     pub steering: Arc<Steering>,
-    /// Restores congestion windows, where the machine can.
+    /// Restores congestion windows, if the machine supports it.
     pub windows: Option<Arc<Windows>>,
     pub journal: Option<Arc<Journal>>,
 }
 
 impl Machine {
-    /// Steering, where a route wants connections handed over. A machine that cannot steer proxies;
-    /// the reason is said once.
+    /// Opens the steering if a route hands connections over. A machine that cannot steer proxies;
+    /// the reason is logged once.
     pub(crate) fn open(plan: &Plan, meter: &Meter) -> Option<Machine> {
         if plan.config.routes.iter().all(|route| route.offload == OffloadMode::Off) {
             return None;
@@ -70,8 +70,8 @@ impl Machine {
     }
 }
 
-/// The journal of connections that are away; those that the process before was killed with are
-/// reset.
+/// Opens the journal of connections that are away, and resets those that a killed process left in
+/// it.
 fn open_journal(plan: &Plan, interface: &str, meter: &Meter) -> Option<Arc<Journal>> {
     let path = plan.config.offload.journal.clone().unwrap_or_else(|| {
         let namespace = std::fs::metadata("/proc/self/ns/net").map_or(0, |file| file.ino());
@@ -80,23 +80,25 @@ fn open_journal(plan: &Plan, interface: &str, meter: &Meter) -> Option<Arc<Journ
     match Journal::open(&path, plan.config.offload.flows_max) {
         Ok((journal, left)) => {
             for flow in left {
-                tracing::warn!(%flow, "was away when the balancer before was killed");
-                match journal::ask(flow) {
+                tracing::warn!(%flow, "was away when the previous balancer was killed");
+                match journal::probe(flow) {
                     Ok(()) => meter.add(Event::StaleFlowReset),
-                    Err(error) => tracing::warn!(%flow, %error, "its client was not told"),
+                    Err(error) => {
+                        tracing::warn!(%flow, %error, "cannot probe its client, which may wait for its own timeout")
+                    }
                 }
             }
             Some(journal)
         }
         Err(error) => {
             let path = path.display();
-            tracing::warn!(%path, %error, "no journal: killed, this process may leave clients waiting; name `journal` in [offload]");
+            tracing::warn!(%path, %error, "no journal: if this process is killed, clients may wait; set `journal` in [offload]");
             None
         }
     }
 }
 
-/// The interface that carries the first listener's address.
+/// Returns the interface that carries the first listener's address.
 fn find_interface(plan: &Plan) -> std::io::Result<String> {
     let mut addresses = plan.config.listeners.iter().map(|listener| listener.address.ip());
     let specific = addresses.find(|ip| !ip.is_unspecified());

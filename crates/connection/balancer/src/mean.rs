@@ -1,6 +1,6 @@
-//! Means that forget: what the policy of `auto` remembers of observations.
+//! Means that forget, for the estimates of `auto`.
 
-/// A mean that forgets: of all observations while there are few, then of the last `window`.
+/// A mean of all observations while there are few, then of the last `window`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Mean {
     pub value: f64,
@@ -8,18 +8,18 @@ pub(crate) struct Mean {
 }
 
 impl Mean {
-    /// A guess, until there is an observation.
+    /// Creates a mean with a guess, used until there is an observation.
     pub(crate) const fn prior(value: f64) -> Mean {
         Mean { value, count: 0.0 }
     }
 
-    /// Takes an observation in, one of the last `window`.
+    /// Adds an observation, one of the last `window`.
     pub(crate) fn learn(&mut self, observed: f64, window: f64) {
         self.count = (self.count + 1.0).min(window);
         self.value += (observed - self.value) / self.count;
     }
 
-    /// Whether anything was observed.
+    /// Returns true if there is an observation.
     pub(crate) fn known(&self) -> bool {
         self.count > 0.0
     }

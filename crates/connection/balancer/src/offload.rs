@@ -1,8 +1,8 @@
-//! Whether a connection is handed to the server that answers its request, and the place where
-//! that is done.
+//! Decides if a connection is handed to the server that answers its request, and starts the
+//! handover.
 //!
-//! [`Offload::decide`] is policy: the route's mode, what only a proxy can do, what `auto` has
-//! learnt. The moving itself is behind [`HandOver`]; where there is none, everything is proxied.
+//! [`Offload::decide`] is the policy: the route's mode, requests that need a proxy, and the
+//! estimates of `auto`. [`HandOver`] moves connections; without it everything is proxied.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -15,10 +15,10 @@ use unlade_http::RequestHead;
 use unlade_metrics::Fallback;
 use unlade_runtime::{Stream, WorkerInfo};
 
-use crate::auto::{Auto, Left, Question, RequestKey, Served};
+use crate::auto::{Auto, DecisionInput, LeaveReason, RequestKey, ServedRequests};
 use crate::config::OffloadMode;
 use crate::fallback::Declined;
-use crate::pace::Way;
+use crate::pace::AnsweredBy;
 use crate::plan::Plan;
 use crate::pool::{Pool, Server};
 use crate::route::{Route, ScopeKey};
@@ -27,19 +27,19 @@ use crate::worker::Worker;
 /// A future of the current thread.
 pub(crate) type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// Where a connection came from, so that it can come home.
+/// The origin of a connection, for its return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Home {
+pub(crate) struct ConnOrigin {
     /// Index of its listener.
     pub listener: usize,
-    /// Requests it has had, those at servers included as far as they are known.
+    /// Requests that it has had, including those at servers as far as they are known.
     pub requests: u64,
 }
 
 /// A request whose connection is to be handed over.
 #[derive(Debug, Clone)]
 pub(crate) struct Candidate {
-    /// The configuration it was routed by.
+    /// The configuration that routed it.
     pub plan: Arc<Plan>,
     /// Index of the route.
     pub route: usize,
@@ -47,28 +47,29 @@ pub(crate) struct Candidate {
     pub pool: Arc<Pool>,
     /// Index of the server in the pool.
     pub server: usize,
-    /// What the server may answer besides.
+    /// The scope of further requests that the server may answer.
     pub scope: ScopeKey,
-    /// What the policy knows the request by.
+    /// Key of the request in the policy's estimates.
     pub key: RequestKey,
-    /// Where the connection comes home to.
-    pub home: Home,
+    /// The origin that the connection returns to.
+    pub origin: ConnOrigin,
 }
 
 /// Moves connections.
 pub(crate) trait HandOver {
-    /// Whether `server` can take a connection now. Cheap: asked before anything is frozen.
+    /// Checks if `server` can take a connection now. It is cheap, and called before anything is
+    /// frozen.
     ///
     /// # Errors
-    /// Why not.
+    /// The obstacle.
     fn ready(&self, server: &Server) -> Result<(), Fallback>;
 
     /// Hands `stream` over. The request is unconsumed in [`Stream::input`]. On success the
-    /// connection is no longer this worker's until it comes home
-    /// ([`crate::connection::resume`]); on failure it is as it was.
+    /// connection has left this worker until it comes home ([`crate::connection::resume`]); on
+    /// failure it is unchanged.
     ///
     /// # Errors
-    /// The stream, and why it was not handed over.
+    /// The stream, and the reason.
     fn hand_over(
         &self,
         stream: Stream,
@@ -79,50 +80,51 @@ pub(crate) trait HandOver {
 /// A connection that was not handed over.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    /// As it was.
+    /// The unchanged stream.
     pub stream: Box<Stream>,
-    /// Why.
+    /// The reason.
     pub why: Declined,
-    /// The server was sent the request and has not said whether it has answered it: sent again, a
-    /// request that is not idempotent might be carried out twice (RFC 9110 §9.2.2).
-    pub in_doubt: bool,
+    /// Ambiguous delivery: the server was sent the request and has not reported if it has answered
+    /// it. If it were sent again, a request that is not idempotent might be carried out twice (RFC
+    /// 9110 §9.2.2).
+    pub is_ambiguous: bool,
 }
 
 impl Kept {
-    /// No server has seen the request.
+    /// Creates the value for a request that no server has seen.
     pub(crate) fn new(stream: impl Into<Box<Stream>>, why: impl Into<Declined>) -> Kept {
-        Kept { stream: stream.into(), why: why.into(), in_doubt: false }
+        Kept { stream: stream.into(), why: why.into(), is_ambiguous: false }
     }
 }
 
-/// What to do with a request.
+/// The decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Hand the connection over.
     HandOver,
-    /// Proxy: the route asks for nothing else.
+    /// Proxy: the route does not offload.
     Off,
     /// Proxy; the reason is counted.
     Proxy(Fallback),
 }
 
-/// A request that was routed and given a server.
+/// A request with its route and server.
 pub(crate) struct Routed<'r> {
     /// The route.
     pub route: &'r Route,
     /// The server.
     pub server: &'r Server,
-    /// What the policy knows it by.
+    /// Key of the request in the policy's estimates.
     pub key: RequestKey,
     /// The connection has TLS.
     pub tls: bool,
     /// Requests that the connection has had before.
     pub requests_before: u64,
-    /// The connection may be moved: nothing but the request speaks against it.
+    /// The connection may be moved; only the request may prevent it.
     pub may_leave: bool,
 }
 
-/// Policy of one worker, and its means to move connections.
+/// Policy of one worker, and its [`HandOver`].
 pub(crate) struct Offload {
     origin: Instant,
     auto: RefCell<Auto>,
@@ -130,7 +132,7 @@ pub(crate) struct Offload {
 }
 
 impl Offload {
-    /// Proxies everything until [`Offload::install`] is called.
+    /// Creates a policy that proxies everything until [`Offload::install`] is called.
     pub(crate) fn new(info: WorkerInfo, plan: &Plan) -> Offload {
         let seed = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(info.index as u64 + 1);
         Offload {
@@ -140,12 +142,12 @@ impl Offload {
         }
     }
 
-    /// From now on connections can be moved by `mover`.
+    /// Installs `mover`, which can move connections from now on.
     pub(crate) fn install(&self, mover: Rc<dyn HandOver>) {
         *self.mover.borrow_mut() = Some(mover);
     }
 
-    /// Routes have changed their numbers.
+    /// Handles a plan in which the routes have other numbers.
     pub(crate) fn replan(&self, plan: &Plan) {
         self.auto.borrow_mut().reset_routes(plan.routes.len());
     }
@@ -178,7 +180,7 @@ impl Offload {
     }
 
     fn is_expected_to_pay(&self, routed: &Routed<'_>) -> bool {
-        let question = Question {
+        let question = DecisionInput {
             key: routed.key,
             tls: routed.tls,
             requests_before: routed.requests_before,
@@ -200,69 +202,76 @@ impl Offload {
         }
     }
 
-    /// A proxied response of a route with `offload = "auto"`: see [`Auto::learn_proxied`].
+    /// Learns from a proxied response of a route with `offload = "auto"`: see
+    /// [`Auto::learn_proxied`].
     pub(crate) fn learn_proxied(&self, key: RequestKey, tls: bool, bytes: u64, busy: Duration) {
         self.auto.borrow_mut().learn_proxied(key, tls, bytes, busy);
     }
 
-    /// Requests of a connection were answered: see [`Auto::learn_pace`].
+    /// Learns the pace of answered requests of a connection: see [`Auto::learn_pace`].
     pub(crate) fn learn_pace(
         &self,
         route: usize,
-        way: Way,
+        way: AnsweredBy,
         (requests, bytes): (u64, u64),
         took: Option<Duration>,
         waited: Duration,
     ) {
-        let served = Served { requests, bytes, took, waited, now: self.origin.elapsed() };
+        let served = ServedRequests { requests, bytes, took, waited, now: self.origin.elapsed() };
         self.auto.borrow_mut().learn_pace(route, way, served);
     }
 
-    /// What a migration cost: see [`Auto::learn_migration`].
+    /// Learns the cost of a migration: see [`Auto::learn_migration`].
     pub(crate) fn learn_migration(&self, route: usize, tls: bool, cost: Duration, good: bool) {
         self.auto.borrow_mut().learn_migration(route, tls, cost, good);
     }
 
-    /// What a server did with a connection: see [`Auto::learn_returned`].
-    pub(crate) fn learn_returned(&self, key: RequestKey, requests: u64, bytes: u64, left: Left) {
+    /// Learns from a server's report about a connection: see [`Auto::learn_returned`].
+    pub(crate) fn learn_returned(
+        &self,
+        key: RequestKey,
+        requests: u64,
+        bytes: u64,
+        left: LeaveReason,
+    ) {
         self.auto.borrow_mut().learn_returned(key, requests, bytes, left);
     }
 
-    /// A connection was taken home: see [`Auto::learn_reclaim`].
+    /// Learns the cost of a reclaim: see [`Auto::learn_reclaim`].
     pub(crate) fn learn_reclaim(&self, tls: bool, cost: Duration) {
         self.auto.borrow_mut().learn_reclaim(tls, cost);
     }
 
-    /// A client was silent between two requests: see [`Auto::learn_silence`].
-    pub(crate) fn learn_silence(&self, route: usize, silence: Duration) {
-        self.auto.borrow_mut().learn_silence(route, silence);
+    /// Learns how long a client was idle between two requests: see [`Auto::learn_idle_time`].
+    pub(crate) fn learn_idle_time(&self, route: usize, silence: Duration) {
+        self.auto.borrow_mut().learn_idle_time(route, silence);
     }
 
-    /// So many silences were shorter: see [`Auto::learn_silences_below`].
-    pub(crate) fn learn_silences_below(&self, route: usize, count: u64, below: Duration) {
-        self.auto.borrow_mut().learn_silences_below(route, count, below);
+    /// Learns that a number of idle times were shorter: see [`Auto::learn_idle_times_below`].
+    pub(crate) fn learn_idle_times_below(&self, route: usize, count: u64, below: Duration) {
+        self.auto.borrow_mut().learn_idle_times_below(route, count, below);
     }
 
-    /// How long a server is to keep a connection without a request: see [`Auto::idle_return`].
+    /// Returns how long a server keeps a connection without a request: see [`Auto::idle_return`].
     pub(crate) fn idle_return(&self, route: usize, occupancy: f64, most: Duration) -> Duration {
         self.auto.borrow().idle_return(route, occupancy, most)
     }
 
-    /// A connection ended: see [`Auto::learn_connection`].
+    /// Learns from the end of a connection: see [`Auto::learn_connection`].
     pub(crate) fn learn_connection(&self, route: usize, requests: u64) {
         self.auto.borrow_mut().learn_connection(route, requests);
     }
 }
 
-/// Where the request at the front of `input` belongs: for a connection that comes back from one
-/// server and may go straight to another. `None`: there is no whole request that has a route and
-/// a server; the connection goes home and is answered there.
-pub(crate) fn place(worker: &Worker, input: &[u8], home: Home) -> Option<Candidate> {
+/// Routes the request at the front of `input`, for a connection that one server has returned and
+/// that may go straight to another. `None`: there is no complete request with a route and a
+/// server; the connection goes home and is answered there.
+pub(crate) fn place(worker: &Worker, input: &[u8], origin: ConnOrigin) -> Option<Candidate> {
     let plan = worker.plan();
     let head = RequestHead::parse(input, &plan.head_limits).ok()??;
     let host = head.host(input);
     let route = plan.routes.find(host, head.path(input))?;
-    // Proxied, and so for the request loop.
+    // The request is proxied, which the request loop does.
     if route.offload == OffloadMode::Off || takes_a_proxy(&head) {
         return None;
     }
@@ -277,18 +286,19 @@ pub(crate) fn place(worker: &Worker, input: &[u8], home: Home) -> Option<Candida
         server,
         scope: plan.routes.scope_key(route, host),
         key: key(route, &head, input),
-        home,
+        origin,
     })
 }
 
-/// An interim answer before the body, or another protocol after it, takes someone in between.
+/// Returns true if the request needs a proxy: it may cause an interim response before the body, or
+/// another protocol after it.
 fn takes_a_proxy(head: &RequestHead) -> bool {
     head.expects_continue() || head.is_upgrade()
 }
 
-/// What the policy knows a request by.
+/// Returns the key of a request in the policy's estimates.
 pub(crate) fn key(route: &Route, head: &RequestHead, input: &[u8]) -> RequestKey {
-    // Only `auto` looks at it.
+    // Only `auto` uses the key.
     if route.offload != OffloadMode::Auto {
         return RequestKey::new(route.index, "", "", false);
     }
@@ -310,12 +320,12 @@ mod tests {
     use crate::config::BalancerConfig;
     use crate::connection::{self, Connection};
     use crate::pool::KnownServers;
-    use crate::worker::Shared;
+    use crate::worker::SharedState;
 
-    /// Hands nothing over, or answers the request itself and sends the connection home.
+    /// A fake that refuses, or answers the request itself and sends the connection home.
     struct Fake {
         refuse: Cell<Option<Fallback>>,
-        in_doubt: Cell<bool>,
+        is_ambiguous: Cell<bool>,
         handed: Cell<u32>,
         worker: RefCell<Option<Rc<Worker>>>,
     }
@@ -333,17 +343,18 @@ mod tests {
         ) -> LocalBoxFuture<'_, Result<(), Kept>> {
             Box::pin(async move {
                 if let Some(why) = self.refuse.get() {
-                    let in_doubt = self.in_doubt.get();
-                    return Err(Kept { in_doubt, ..Kept::new(stream, why) });
+                    let is_ambiguous = self.is_ambiguous.get();
+                    return Err(Kept { is_ambiguous, ..Kept::new(stream, why) });
                 }
                 self.handed.set(self.handed.get() + 1);
                 let head = RequestHead::parse(stream.input(), &candidate.plan.head_limits);
                 stream.consume(head.unwrap().unwrap().head_bytes());
                 let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\ndirect";
                 stream.write_all(answer, false).await.unwrap();
-                let home = Home { requests: candidate.home.requests + 1, ..candidate.home };
+                let origin =
+                    ConnOrigin { requests: candidate.origin.requests + 1, ..candidate.origin };
                 let worker = self.worker.borrow().clone().unwrap();
-                tokio::task::spawn_local(connection::resume(worker, stream, home));
+                tokio::task::spawn_local(connection::resume(worker, stream, origin));
                 Ok(())
             })
         }
@@ -357,14 +368,14 @@ mod tests {
         );
         let mut config = BalancerConfig::parse(&text, "test").unwrap();
         config.validate().unwrap();
-        // The files are of no concern here.
+        // The files are not used here.
         config.pools.get_mut("p").unwrap().trust = None;
         config.routes[0].offload = OffloadMode::Off;
         let mut plan = Plan::new(config.clone(), &mut KnownServers::default()).unwrap();
         config.routes[0].offload = serde_mode(mode);
         plan.routes = crate::route::RouteTable::new(&config.routes, |_| Some(0));
         let meter = Arc::new(Meter::new());
-        let shared = Shared { meter, clients: Arc::new(Clients::new(1)) };
+        let shared = SharedState { meter, clients: Arc::new(Clients::new(1)) };
         let info = WorkerInfo { index: 0, count: 1 };
         let worker = Rc::new(Worker::new(info, &shared, Arc::new(plan)));
         worker.offload.install(fake.clone());
@@ -385,8 +396,8 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (tcp, peer) = listener.accept().await.unwrap();
         let admission = worker.clients.admit_returned(peer.ip(), 0);
-        let home = Home { listener: 0, requests: 0 };
-        let connection = Connection::new(worker.clone(), Stream::plain(tcp), home, admission);
+        let origin = ConnOrigin { listener: 0, requests: 0 };
+        let connection = Connection::new(worker.clone(), Stream::plain(tcp), origin, admission);
         tokio::task::spawn_local(connection.serve());
         client
     }
@@ -422,7 +433,7 @@ mod tests {
         LocalSet::new().block_on(&runtime, async {
             let fake = Rc::new(Fake {
                 refuse: Cell::new(refuse),
-                in_doubt: Cell::new(false),
+                is_ambiguous: Cell::new(false),
                 handed: Cell::new(0),
                 worker: RefCell::new(None),
             });
@@ -444,7 +455,7 @@ mod tests {
             }
             assert_eq!(fake.handed.get(), 3);
             assert_eq!(worker.clients.total(), 1);
-            // What only a proxy can do stays here, on the same connection.
+            // A request that needs a proxy stays here, on the same connection.
             let upgrade = "Connection: upgrade\r\nUpgrade: websocket\r\n";
             assert_eq!(get(&mut client, upgrade).await, "proxied");
             assert_eq!(fallbacks(&worker, Fallback::Request), 1);
@@ -482,7 +493,8 @@ mod tests {
     #[test]
     fn auto_proxies_what_is_small_and_hands_over_what_is_large() {
         run("auto", None, async |worker, fake| {
-            // Costs are learnt by the clock: no pause of this machine makes it worth that.
+            // Costs are measured with the clock: this cost is larger than any pause of the
+            // machine.
             worker.offload.learn_migration(0, false, Duration::from_secs(1), true);
             let mut client = serve(&worker).await;
             for _ in 0..20 {
@@ -493,7 +505,7 @@ mod tests {
             // As if servers had reported what they sent.
             let key = RequestKey::new(0, "GET", "/", false);
             for _ in 0..20 {
-                worker.offload.learn_returned(key, 1, 100 << 30, Left::Done);
+                worker.offload.learn_returned(key, 1, 100 << 30, LeaveReason::Done);
             }
             assert_eq!(get(&mut client, "").await, "direct");
         });
@@ -502,24 +514,24 @@ mod tests {
     #[test]
     fn a_returned_request_finds_its_place() {
         run("always", None, async |worker, _| {
-            let home = Home { listener: 0, requests: 7 };
+            let origin = ConnOrigin { listener: 0, requests: 7 };
             let input = b"GET /a HTTP/1.1\r\nHost: objects.example:80\r\n\r\n";
-            let candidate = place(&worker, input, home).unwrap();
-            assert_eq!((candidate.route, candidate.server, candidate.home), (0, 0, home));
-            assert!(place(&worker, &input[..10], home).is_none());
-            assert!(place(&worker, b"GET / HTTP/1.1\n", home).is_none());
-            // What only a proxy can do is done at home.
+            let candidate = place(&worker, input, origin).unwrap();
+            assert_eq!((candidate.route, candidate.server, candidate.origin), (0, 0, origin));
+            assert!(place(&worker, &input[..10], origin).is_none());
+            assert!(place(&worker, b"GET / HTTP/1.1\n", origin).is_none());
+            // A request that needs a proxy is handled at home.
             let upgrade =
                 b"GET /a HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n";
-            assert!(place(&worker, upgrade, home).is_none());
+            assert!(place(&worker, upgrade, origin).is_none());
         });
         run("off", None, async |worker, _| {
-            let home = Home { listener: 0, requests: 7 };
-            assert!(place(&worker, b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n", home).is_none());
+            let origin = ConnOrigin { listener: 0, requests: 7 };
+            assert!(place(&worker, b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n", origin).is_none());
         });
     }
 
-    /// A drain takes connections home: none leaves any more, and each answer is the last one.
+    /// A drain brings connections home: none leaves any more, and each response is the last one.
     #[test]
     fn while_the_process_drains_nothing_is_handed_over() {
         run("always", None, async |worker, fake| {
@@ -538,11 +550,11 @@ mod tests {
         });
     }
 
-    /// A server that was sent a request and fell silent may have carried it out.
+    /// A server that was sent a request and became silent may have carried it out.
     #[test]
     fn a_request_in_doubt_is_sent_again_only_where_that_is_safe() {
         run("always", Some(Fallback::ChannelDown), async |worker, fake| {
-            fake.in_doubt.set(true);
+            fake.is_ambiguous.set(true);
             let ask = async |method: &str| {
                 let mut client = serve(&worker).await;
                 let request =

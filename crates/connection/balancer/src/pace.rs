@@ -1,51 +1,51 @@
-//! `offload = "auto"`: whether clients wait for something that processor time does not show, above
-//! all a link of the balancer that is full. Sans-IO.
+//! `offload = "auto"`: detects that clients wait for something other than processor time, above
+//! all for a full link of the balancer. Sans-IO.
 //!
-//! The pace of a connection is how long it takes from one of its requests to the next. What the
-//! client does in between is the same whoever answers; so where paces of proxied requests are much
-//! slower than those of requests of the same size that servers answer themselves, proxying is in
-//! the way, and the route hands over until its traffic falls below what proxying could carry.
+//! The pace of a connection is the time from one of its requests to the next. The client's part of
+//! it is the same whichever host answers. If paces of proxied requests are much slower than those
+//! of requests of the same size that servers answer themselves, proxying is the bottleneck, and
+//! the route hands over until its traffic falls below what proxying could carry.
 //!
-//! A client that thinks has a slow pace too, of which proxying is no part: so nothing is tried or
-//! concluded where clients wait for only a small share of their pace. A trial that shows nothing
-//! makes the next one rarer.
+//! A client with think time has a slow pace too, without an influence of proxying. Therefore no
+//! trial is made and nothing is concluded where clients wait for only a small share of their pace.
+//! A trial without a conclusion makes the next one rarer.
 
 use crate::mean::Mean;
 use std::time::Duration;
 
-/// Requests whose paces a mean remembers.
+/// Requests whose paces a mean covers.
 const WINDOW: f64 = 32.0;
-/// Paces of proxied requests, and of handed over ones, without which nothing is concluded.
+/// Fewest paces of proxied requests, and of handed over ones, for a conclusion.
 const PROXIED_MIN: f64 = 8.0;
 const DIRECT_MIN: f64 = 4.0;
-/// Proxying is in the way where the pace is at most this share of its pace, ...
+/// Proxying is the bottleneck if the direct pace is at most this share of the proxied pace, ...
 const SHARE_MAX: f64 = 0.6;
-/// ... and at least so much faster: less may be the processors' queue.
+/// ... and faster by at least this much: a smaller gain may come from the processors' queue.
 const GAIN_US_MIN: f64 = 500.0;
-/// A pace beyond this is a client that thinks.
+/// A slower pace contains think time of the client.
 const PACE_MAX: Duration = Duration::from_secs(2);
-/// Sizes are told apart by powers of four, from 8 KiB on.
+/// Size classes: powers of four, from 8 KiB on.
 const SIZES: usize = 8;
-/// Traffic is counted in periods of this length; so many are remembered.
+/// Length of the periods in which traffic is counted. The last [`PERIODS`] are kept.
 const PERIOD: Duration = Duration::from_millis(250);
 const PERIODS: usize = 8;
-/// Below this share of what proxying carried, it could carry everything again.
+/// Below this share of the traffic that proxying carried, it can carry all of it again.
 const CARRIED_SHARE: f64 = 0.8;
-/// Requests are handed over for at least so long, once it is concluded that they should be.
+/// Shortest time in which requests are handed over after that conclusion.
 const HOLD: Duration = Duration::from_secs(3);
-/// How often a route is tried that is slow by proxying, whatever a trial costs; doubled with every
-/// trial after which nothing is concluded.
+/// Interval between trials on a route that is slow by proxying, whatever a trial costs; doubled
+/// with every trial without a conclusion.
 const TRIAL_EVERY: Duration = Duration::from_millis(100);
-/// And at least so often.
+/// Longest interval between trials.
 const TRIAL_EVERY_MAX: Duration = Duration::from_secs(60);
-/// Proxying that has become so many times slower is tried as often as at first.
+/// If proxying becomes slower by this factor, the interval starts again at its shortest.
 const SLOWER: f64 = 2.0;
-/// A wait beyond the processor's time is slow from here on.
+/// Shortest wait, beyond the processor's time, that counts as slow.
 const SLOW_US: f64 = 2_000.0;
 
-/// Who answered.
+/// The host that answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum AnsweredBy {
     /// The balancer, by proxying.
     Proxied,
     /// A server, directly.
@@ -56,56 +56,56 @@ pub(crate) enum Way {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Paces {
     proxied_us: [Mean; SIZES],
-    /// Of the proxied paces, what clients waited for.
+    /// The part of the proxied paces in which clients waited.
     waited_us: [Mean; SIZES],
     direct_us: [Mean; SIZES],
     traffic: Traffic,
-    bound: Option<Bound>,
-    tried: Tried,
+    bound: Option<Bottleneck>,
+    tried: LastTrial,
 }
 
 /// The last trial.
 #[derive(Clone, Copy, Debug)]
-struct Tried {
+struct LastTrial {
     at: Duration,
-    /// The pace of proxied requests then.
+    /// Pace of proxied requests at the time of the trial.
     pace_us: f64,
-    /// When the next one is due.
+    /// Interval to the next one.
     pause: Duration,
 }
 
-impl Default for Tried {
-    fn default() -> Tried {
-        Tried { at: Duration::ZERO, pace_us: 0.0, pause: TRIAL_EVERY }
+impl Default for LastTrial {
+    fn default() -> LastTrial {
+        LastTrial { at: Duration::ZERO, pace_us: 0.0, pause: TRIAL_EVERY }
     }
 }
 
-/// Proxying is in the way.
+/// The conclusion that proxying is the bottleneck.
 #[derive(Clone, Copy, Debug)]
-struct Bound {
-    /// What proxying carried when that was found out.
+struct Bottleneck {
+    /// Traffic that proxying carried at the time of the conclusion.
     carried_bytes_per_s: f64,
     until: Duration,
 }
 
-/// What the policy is to do.
+/// Advice to the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Advice {
-    /// Nothing but costs counts.
+    /// Only costs count.
     None,
-    /// Hand over: proxying is in the way.
+    /// Hand over: proxying is the bottleneck.
     HandOver,
-    /// Hand over this once, to see whether it is.
+    /// Hand over this once, as a trial.
     Try,
 }
 
 impl Paces {
-    /// `requests` requests with responses of `bytes` bytes altogether took `took`, from the first
-    /// of them to the one after the last. `waited` of that the client waited for the responses;
-    /// known of proxied ones.
+    /// Learns that `requests` requests with responses of `bytes` bytes altogether took `took`,
+    /// from the first of them to the one after the last. `waited`: the part in which the client
+    /// waited for the responses, known for proxied ones.
     pub(crate) fn learn(
         &mut self,
-        way: Way,
+        way: AnsweredBy,
         (requests, bytes): (u64, u64),
         took: Duration,
         waited: Duration,
@@ -116,25 +116,26 @@ impl Paces {
             return;
         }
         let means = match way {
-            Way::Proxied => &mut self.proxied_us,
-            Way::Direct => &mut self.direct_us,
+            AnsweredBy::Proxied => &mut self.proxied_us,
+            AnsweredBy::Direct => &mut self.direct_us,
         };
         let size = size(bytes / requests);
         if let Some(mean) = means.get_mut(size) {
             mean.learn(each.as_secs_f64() * 1e6, WINDOW);
         }
-        if let (Way::Proxied, Some(mean)) = (way, self.waited_us.get_mut(size)) {
+        if let (AnsweredBy::Proxied, Some(mean)) = (way, self.waited_us.get_mut(size)) {
             mean.learn(waited.min(took).as_secs_f64() * 1e6, WINDOW);
         }
     }
 
-    /// Clients of the route got `bytes` bytes, whoever answered. `now` since any origin.
+    /// Records that clients of the route received `bytes` bytes, from either host. `now`: time
+    /// since any origin.
     pub(crate) fn carry(&mut self, bytes: u64, now: Duration) {
         self.traffic.add(bytes, now);
     }
 
-    /// About the next request, whose response will have `bytes` bytes; proxying one keeps the
-    /// worker's processor busy for `busy_us` microseconds.
+    /// Returns the advice for the next request, whose response will have `bytes` bytes. Proxying
+    /// it keeps the worker's processor busy for `busy_us` microseconds.
     pub(crate) fn advise(&mut self, bytes: u64, busy_us: f64, now: Duration) -> Advice {
         let rate = self.traffic.bytes_per_s(now);
         if let Some(bound) = &mut self.bound {
@@ -144,7 +145,7 @@ impl Paces {
             if now < bound.until {
                 return Advice::HandOver;
             }
-            // Quiet enough for proxying: what it was like is no evidence any more.
+            // The traffic is low enough for proxying: the old paces are no evidence any more.
             self.bound = None;
             self.proxied_us = [Mean::default(); SIZES];
             self.waited_us = [Mean::default(); SIZES];
@@ -153,18 +154,18 @@ impl Paces {
         if proxied.count < PROXIED_MIN {
             return Advice::None;
         }
-        // The rest of the pace is the client's own: no way of answering saves more than the wait.
+        // The rest of the pace is the client's own: neither way saves more than the wait.
         if self.waited_us[size(bytes)].value < (1.0 - SHARE_MAX) * proxied.value {
             return Advice::None;
         }
-        // Processor time is weighed as a cost, against that of a migration; it is no wait for
-        // anything else.
+        // Processor time is a cost, which the policy compares with that of a migration. It is not
+        // a wait for something else.
         let idle_us = proxied.value - busy_us;
         if direct.count >= DIRECT_MIN
             && direct.value < SHARE_MAX * idle_us
             && direct.value + GAIN_US_MIN < idle_us
         {
-            self.bound = Some(Bound { carried_bytes_per_s: rate, until: now + HOLD });
+            self.bound = Some(Bottleneck { carried_bytes_per_s: rate, until: now + HOLD });
             return Advice::HandOver;
         }
         if idle_us > SLOW_US && now.saturating_sub(self.tried.at) >= self.tried.pause {
@@ -174,13 +175,13 @@ impl Paces {
         Advice::None
     }
 
-    /// A trial; `in_vain`: those before have shown that proxying is not in the way.
+    /// Starts a trial. `in_vain`: earlier trials have shown that proxying is not the bottleneck.
     fn try_now(&mut self, now: Duration, pace_us: f64, in_vain: bool) {
         let pause = match in_vain && pace_us < SLOWER * self.tried.pace_us {
             true => (self.tried.pause * 2).min(TRIAL_EVERY_MAX),
             false => TRIAL_EVERY,
         };
-        self.tried = Tried { at: now, pace_us, pause };
+        self.tried = LastTrial { at: now, pace_us, pause };
     }
 }
 
@@ -207,7 +208,7 @@ impl Traffic {
         self.newest = self.newest.max(period);
         self.first.get_or_insert(self.newest);
         if passed == PERIODS as u64 {
-            // Long ago: the slots are those of the periods that end with the newest.
+            // After a long pause every slot is of an older period.
             self.bytes = [0; PERIODS];
         }
         self.newest
@@ -218,7 +219,7 @@ impl Traffic {
         self.bytes[(period % PERIODS as u64) as usize] += bytes;
     }
 
-    /// Of the periods that are remembered and, where there is one, complete.
+    /// Returns the rate over the periods that are kept and, if there is one, complete.
     fn bytes_per_s(&mut self, now: Duration) -> f64 {
         let newest = self.advance(now);
         let known = (newest - self.first.unwrap_or(newest)).min(PERIODS as u64 - 1);
@@ -235,13 +236,14 @@ impl Traffic {
 mod tests {
     use super::*;
 
-    /// A balancer with a link of `link` bytes a second and servers with links of their own that
-    /// carry four times as much, and `clients` that ask again as soon as they have an answer, or
-    /// `think` later. Returns bytes a second in the end, and the share handed over.
+    /// Simulates a balancer with a link of `link` bytes a second, servers with links of their own
+    /// that carry four times as much, and `clients` that ask again as soon as they have a
+    /// response, or `think` later. Returns the bytes a second at the end, and the share handed
+    /// over.
     fn world(link: f64, clients: u32, bytes: u64, think: Duration, seconds: u64) -> (f64, f64) {
         let (mut paces, mut now) = (Paces::default(), Duration::ZERO);
         let end = Duration::from_secs(seconds);
-        // When each client asks next, and when each path is free.
+        // Time of each client's next request, and times when the paths are free.
         let mut asks = vec![Duration::ZERO; clients as usize];
         let (mut own, mut servers) = (Duration::ZERO, Duration::ZERO);
         let (mut carried, mut handed, mut total) = (0u64, 0u64, 0u64);
@@ -254,7 +256,7 @@ mod tests {
             let done = now.max(*path) + took;
             *path = done;
             asks[next] = done + think + Duration::from_micros(50);
-            let way = if over { Way::Direct } else { Way::Proxied };
+            let way = if over { AnsweredBy::Direct } else { AnsweredBy::Proxied };
             paces.learn(way, (1, bytes), asks[next] - now, done - now);
             paces.carry(bytes, now);
             if now > end / 2 {
@@ -288,8 +290,8 @@ mod tests {
         for _ in 0..400 {
             now += Duration::from_millis(5);
             let (slow, fast) = (Duration::from_millis(20), Duration::from_millis(40));
-            paces.learn(Way::Proxied, (1, 1 << 16), slow, slow);
-            paces.learn(Way::Direct, (8, 8 << 16), fast, Duration::ZERO);
+            paces.learn(AnsweredBy::Proxied, (1, 1 << 16), slow, slow);
+            paces.learn(AnsweredBy::Direct, (8, 8 << 16), fast, Duration::ZERO);
             paces.carry(1 << 16, now);
         }
         assert_eq!(paces.advise(1 << 16, 0.0, now), Advice::HandOver);
@@ -308,8 +310,13 @@ mod tests {
             let mut paces = Paces::default();
             let (think, answer) = (Duration::from_millis(think_ms), Duration::from_millis(3));
             for _ in 0..100 {
-                paces.learn(Way::Proxied, (1, 1 << 14), think + answer, answer);
-                paces.learn(Way::Direct, (1, 1 << 14), Duration::from_millis(1), Duration::ZERO);
+                paces.learn(AnsweredBy::Proxied, (1, 1 << 14), think + answer, answer);
+                paces.learn(
+                    AnsweredBy::Direct,
+                    (1, 1 << 14),
+                    Duration::from_millis(1),
+                    Duration::ZERO,
+                );
             }
             assert_eq!(
                 paces.advise(1 << 14, 0.0, Duration::from_secs(9)),
@@ -324,8 +331,8 @@ mod tests {
         let mut paces = Paces::default();
         let answer = Duration::from_millis(6);
         for _ in 0..100 {
-            paces.learn(Way::Proxied, (1, 1 << 21), answer, answer);
-            paces.learn(Way::Direct, (1, 1 << 21), Duration::from_millis(1), Duration::ZERO);
+            paces.learn(AnsweredBy::Proxied, (1, 1 << 21), answer, answer);
+            paces.learn(AnsweredBy::Direct, (1, 1 << 21), Duration::from_millis(1), Duration::ZERO);
         }
         let now = Duration::from_secs(9);
         assert_eq!(paces.advise(1 << 21, 5_500.0, now), Advice::None);
@@ -334,14 +341,14 @@ mod tests {
 
     #[test]
     fn trials_that_show_nothing_become_rare() {
-        // A server that needs 50 ms for an answer needs them whoever has the connection.
+        // A server that needs 50 ms for a response needs them on either path.
         let (mut paces, mut now, mut trials) = (Paces::default(), Duration::ZERO, 0);
         let answer = Duration::from_millis(50);
         for _ in 0..2000 {
             let over = paces.advise(1 << 10, 0.0, now);
             assert_ne!(over, Advice::HandOver);
             now += answer;
-            let way = if over == Advice::Try { Way::Direct } else { Way::Proxied };
+            let way = if over == Advice::Try { AnsweredBy::Direct } else { AnsweredBy::Proxied };
             trials += u32::from(over == Advice::Try);
             paces.learn(way, (1, 1 << 10), answer, answer);
         }

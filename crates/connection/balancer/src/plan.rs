@@ -1,5 +1,5 @@
-//! A configuration made ready: routes, pools, identities. Immutable; a reload makes another one
-//! and hands it to the workers, which use it from their next request on.
+//! A loaded configuration: routes, pools, identities. It is immutable; a reload creates another
+//! one and passes it to the workers, which use it from their next request on.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,28 +18,28 @@ use crate::pool::{KnownServers, Pool};
 use crate::route::RouteTable;
 use crate::tls::{self, TlsError};
 
-/// A configuration made ready.
+/// A loaded configuration.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// What it was made from.
+    /// Its source.
     pub config: BalancerConfig,
-    /// Which request goes to which pool.
+    /// Maps requests to pools.
     pub routes: RouteTable,
-    /// The pools; routes name them by their place here.
+    /// The pools; routes refer to them by index.
     pub pools: Vec<Arc<Pool>>,
-    /// What each listener does, in the order of the configuration.
+    /// Settings of each listener, in the order of the configuration.
     pub listeners: Vec<ListenerPlan>,
     /// Limits of request heads.
     pub head_limits: HeadLimits,
     /// Most bytes of a request's body.
     pub body_bytes_max: u64,
-    /// The same value in plans that send every request to the same server on the same terms.
+    /// Shared by plans that send every request to the same server on the same terms.
     pub routing: Arc<Routing>,
-    /// What moving connections takes of the machine, once a route wanted it.
+    /// Resources for moving connections, once a route offloads.
     pub machine: Option<Machine>,
 }
 
-/// What decides where requests go.
+/// The part of a plan that decides where requests go.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Routing {
     routes: Vec<RouteConfig>,
@@ -59,12 +59,12 @@ impl Routing {
     }
 }
 
-/// What one listener does with its connections.
+/// Settings of one listener.
 #[derive(Debug)]
 pub(crate) struct ListenerPlan {
-    /// Where it listens, as configured.
+    /// Its configured address.
     pub address: SocketAddr,
-    /// Its identity, where it speaks TLS.
+    /// Its identity, if it has TLS.
     pub tls: Option<Arc<rustls::ServerConfig>>,
     /// Its timeouts.
     pub timeouts: Timeouts,
@@ -72,42 +72,42 @@ pub(crate) struct ListenerPlan {
     pub limits: ClientLimits,
 }
 
-/// Why a configuration cannot be put into force: the operator's to resolve.
+/// Error of a configuration that cannot be put into force, for the operator to correct.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// A value.
+    /// An invalid value.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The identity of a listener.
+    /// An unusable identity of a listener.
     #[error("listener {address}: tls: {error}")]
     Tls {
-        /// Which listener.
+        /// The listener.
         address: SocketAddr,
-        /// What is wrong.
+        /// The error.
         #[source]
         error: Box<TlsError>,
     },
-    /// The identity towards the agents of a pool.
+    /// An unusable identity towards the agents of a pool.
     #[error("pool.{pool}.trust: {error}")]
     Trust {
-        /// Which pool.
+        /// The pool.
         pool: String,
-        /// What is wrong.
+        /// The error.
         #[source]
         error: Box<TrustError>,
     },
-    /// Something that only a restart can change.
+    /// A change that needs a restart.
     #[error(
         "{what} changed; that takes a restart, so nothing of the new configuration is in force"
     )]
     Restart {
-        /// Which keys.
+        /// The changed keys.
         what: &'static str,
     },
 }
 
 impl Plan {
-    /// Validates `config` and loads what it names. Servers that are `known` keep their state.
+    /// Validates `config` and loads the files that it names. Servers in `known` keep their state.
     ///
     /// # Errors
     /// The first problem found.
@@ -121,7 +121,7 @@ impl Plan {
                     |error| PlanError::Trust { pool: name.clone(), error: Box::new(error) };
                 let membership = Membership::load(&files).map(Arc::new).map_err(failed)?;
                 if let Err(error) = unlade_channel::trust::balancer_role(&files).map_err(failed)? {
-                    tracing::warn!(pool = name, %error, "agents may turn this balancer away");
+                    tracing::warn!(pool = name, %error, "agents may refuse this balancer");
                 }
                 Ok(membership)
             };
@@ -149,10 +149,10 @@ impl Plan {
         })
     }
 
-    /// The plan of a changed configuration, in place of this one.
+    /// Creates the plan of a changed configuration, which replaces this one.
     ///
     /// # Errors
-    /// As [`Plan::new`]; or something changed that only a restart can change.
+    /// As [`Plan::new`]; or the change needs a restart.
     pub(crate) fn reload(&self, config: BalancerConfig, meter: &Meter) -> Result<Plan, PlanError> {
         let addresses = |config: &BalancerConfig| {
             config.listeners.iter().map(|l| l.address).collect::<Vec<_>>()
@@ -178,13 +178,14 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The key of `[offload]` that differs and cannot change while connections can be handed over.
+    /// Returns the changed key of `[offload]` that cannot change while connections can be handed
+    /// over.
     fn fixed_offload(&self, config: &BalancerConfig) -> Option<&'static str> {
         let (old, new) = (&self.config.offload, &config.offload);
         let changes = [
             (old.interface != new.interface, "offload.interface"),
             (old.journal != new.journal, "offload.journal"),
-            // The servers were told in their HELLO.
+            // The servers received the lease in HELLO.
             (old.lease != new.lease, "offload.lease"),
             (old.flows_max != new.flows_max, "offload.flows_max"),
             (old.steering != new.steering, "offload.steering"),
@@ -211,7 +212,7 @@ fn listener(config: &BalancerConfig, listener: &ListenerConfig) -> Result<Listen
     Ok(ListenerPlan { address, tls, timeouts, limits })
 }
 
-/// The files of a pool's trust as the control channel wants them.
+/// Converts a pool's trust settings for the control channel.
 pub(crate) fn trust_files(trust: &TrustConfig) -> TrustFiles {
     TrustFiles {
         ca: trust.ca.clone(),
@@ -238,7 +239,7 @@ mod tests {
         let again = plan.reload(more, &meter).unwrap();
         assert!(Arc::ptr_eq(&plan.pools[0].servers[0], &again.pools[0].servers[0]));
         assert_eq!(again.listeners[0].limits.listener_max, 7);
-        // Nothing of it decides where requests go.
+        // None of the changes decides where requests go.
         assert!(Arc::ptr_eq(&plan.routing, &again.routing));
         let mut elsewhere = config(listener);
         elsewhere.routes[0].prefix = "/objects".to_owned();
@@ -254,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Every key of `[offload]` either follows a reload or is named where it cannot.
+    /// Every key of `[offload]` either follows a reload, or is named in the error.
     #[test]
     fn a_reload_of_offload_follows_or_names_the_key() {
         let listener = "[[listener]]\naddress = \"127.0.0.1:1\"\n";

@@ -1,7 +1,7 @@
-//! Servers that can stand in for each other, and which of them answers a request.
+//! Pools of interchangeable servers, and the choice of the server for a request.
 //!
-//! What all workers share of a server is atomic: requests in flight, connections handed to it,
-//! whether it is healthy. A configuration that is reloaded takes over the servers it keeps.
+//! The state of a server that all workers share is atomic: requests in flight, connections handed
+//! to it, health. A reloaded configuration takes over the servers that it keeps.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -15,26 +15,26 @@ use unlade_channel::trust::Membership;
 
 use crate::config::{HealthConfig, PolicyConfig, PoolConfig, UpstreamConfig};
 
-/// A server as all workers see it.
+/// A server, shared by all workers.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// Where it is asked for ordinary proxying.
+    /// Address for ordinary proxying.
     pub address: SocketAddr,
-    /// Where its agent is, if it has one.
+    /// Address of its agent, if it has one.
     pub agent: Option<SocketAddr>,
     in_flight: AtomicUsize,
     /// Connections that it has, or is about to have.
     adopted: AtomicUsize,
-    /// Its agent is silent: it may be stopped, or cut off, although it accepts connections.
+    /// Its agent is silent: the server may be stopped or cut off although it accepts connections.
     silent: AtomicBool,
     healthy: AtomicBool,
-    /// Checks or connections of one outcome in a row: successes while it is unhealthy, failures
-    /// while it is healthy.
+    /// Consecutive checks or connections with one result: successes while it is unhealthy,
+    /// failures while it is healthy.
     streak: AtomicU32,
 }
 
 impl Server {
-    /// A server that is believed healthy until found otherwise.
+    /// Creates a server that counts as healthy at first.
     pub(crate) fn new(address: SocketAddr, agent: Option<SocketAddr>) -> Server {
         Server {
             address,
@@ -47,50 +47,52 @@ impl Server {
         }
     }
 
-    /// Requests that it is answering through this balancer.
+    /// Returns the number of requests that it is answering through this balancer.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Connections that it was handed.
+    /// Returns the number of connections that it was handed.
     pub(crate) fn adopted(&self) -> usize {
         self.adopted.load(Ordering::Relaxed)
     }
 
-    /// What it has to do: requests in flight, and connections that it was handed.
+    /// Returns its load: requests in flight, and connections that it was handed.
     pub(crate) fn load(&self) -> usize {
         self.in_flight() + self.adopted()
     }
 
-    /// Whether it gets requests.
+    /// Returns true if it gets requests.
     pub(crate) fn is_healthy(&self) -> bool {
         self.healthy.load(Ordering::Relaxed)
     }
 
-    /// Whether it gets requests while others of its pool can have them.
+    /// Returns true if it gets requests while other servers of its pool can get them.
     pub(crate) fn is_usable(&self) -> bool {
         self.is_healthy() && !self.is_silent()
     }
 
-    /// Whether its agent is silent.
+    /// Returns true if its agent is silent.
     pub(crate) fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed)
     }
 
-    /// Takes note of the agent's silence, or of a sign of life of the server.
+    /// Records that the agent is silent, or that the server has shown a sign of life.
     pub(crate) fn set_silent(&self, silent: bool) {
-        // Every proxied answer comes by here: no write to a shared line where none is due.
+        // Every proxied response calls this: it writes a shared cache line only to change the
+        // value.
         if self.is_silent() != silent {
             self.silent.store(silent, Ordering::Relaxed);
-            tracing::warn!(server = %self.address, silent, "a server's agent fell silent, or is back");
+            tracing::warn!(server = %self.address, silent, "the silence of a server's agent changed");
         }
     }
 
-    /// Takes note of a check, or of a connection that a request needed.
+    /// Records the result of a check, or of a connection for a request.
     pub(crate) fn observe(&self, good: bool, health: &HealthConfig, meter: &Meter) {
         let healthy = self.is_healthy();
         if good == healthy {
-            // Every proxied request comes by here: no write to a shared line where none is due.
+            // Every proxied request calls this: it writes a shared cache line only to change the
+            // value.
             if self.streak.load(Ordering::Relaxed) != 0 {
                 self.streak.store(0, Ordering::Relaxed);
             }
@@ -139,14 +141,14 @@ impl Drop for InFlight {
     }
 }
 
-/// One connection that a server has; ends when dropped.
+/// One connection at a server; ends when dropped.
 #[derive(Debug)]
 pub(crate) struct AtServer {
     server: Arc<Server>,
 }
 
 impl AtServer {
-    /// `server` is about to have one more.
+    /// Counts one more connection for `server`.
     pub(crate) fn begin(server: Arc<Server>) -> AtServer {
         server.adopted.fetch_add(1, Ordering::Relaxed);
         AtServer { server }
@@ -166,11 +168,11 @@ pub(crate) struct Pool {
     pub name: String,
     /// Its servers, in the order of the configuration.
     pub servers: Vec<Arc<Server>>,
-    /// How servers are found to be alive.
+    /// Health checks of the servers.
     pub health: HealthConfig,
     /// Connections to the servers.
     pub upstream: UpstreamConfig,
-    /// Identities towards the agents, in a pool that has them.
+    /// Identity towards the agents, in a pool that has them.
     pub trust: Option<Arc<Membership>>,
     policy: Policy,
 }
@@ -183,7 +185,7 @@ enum Policy {
 }
 
 impl Pool {
-    /// The pool of `config`; servers that are `known` by their addresses are taken over.
+    /// Creates the pool of `config`; servers in `known`, found by their addresses, are taken over.
     pub(crate) fn new(
         name: &str,
         config: &PoolConfig,
@@ -218,13 +220,13 @@ impl Pool {
         }
     }
 
-    /// True where the path names the server.
+    /// Returns true if the path determines the server.
     pub(crate) fn is_sharded(&self) -> bool {
         matches!(self.policy, Policy::Sharded(_))
     }
 
-    /// Names and weights of the members of the ring, in the order of [`Pool::servers`]; what a
-    /// server needs to know its own share. Empty where the pool is not sharded.
+    /// Returns names and weights of the ring's members, in the order of [`Pool::servers`]; a
+    /// server computes its own share from them. Empty if the pool is not sharded.
     pub(crate) fn ring_members(&self) -> Vec<(String, u16)> {
         match self.is_sharded() {
             true => self.servers.iter().map(|server| (shard_name(server), 1)).collect(),
@@ -232,9 +234,10 @@ impl Pool {
         }
     }
 
-    /// The index of the server for a request. `turn` is the worker's own counter; `passed_over`
-    /// says which servers have failed this request already. One whose agent is silent gets requests
-    /// only where every other one fails. `None`: no server is healthy and has room.
+    /// Returns the index of the server for a request. `turn` is the worker's own counter;
+    /// `passed_over` returns true for servers that have failed this request already. A server
+    /// whose agent is silent gets requests only if every other one fails. `None`: no server is
+    /// healthy and has room.
     pub(crate) fn choose(
         &self,
         path: &str,
@@ -259,7 +262,8 @@ impl Pool {
         let count = self.servers.len();
         match &self.policy {
             Policy::RoundRobin => in_turn(turn, count).find(|index| usable(*index)),
-            // Equals take turns, lest one server get every request of an idle pool.
+            // Servers with equal load take turns, so that one server does not get every request of
+            // an idle pool.
             Policy::LeastConnections => in_turn(turn, count)
                 .filter(|index| usable(*index))
                 .min_by_key(|index| self.servers.get(*index).map_or(0, |s| s.load())),
@@ -267,8 +271,9 @@ impl Pool {
         }
     }
 
-    /// The server that the path names; where that one is not to be had or is overrun, the one
-    /// that the path with a number names, so that a stand-in is always the same as well.
+    /// Returns the server that the path determines. If that one is unusable or overloaded, returns
+    /// the one that the path with a number determines, so that a stand-in is always the same as
+    /// well.
     fn shard(&self, ring: &Ring, path: &str, usable: impl Fn(usize) -> bool) -> Option<usize> {
         let healthy = self.servers.iter().filter(|server| server.is_healthy()).count();
         let total: usize = self.servers.iter().map(|server| server.load()).sum();
@@ -282,14 +287,14 @@ impl Pool {
         let stand_in = (1..=STAND_INS_MAX)
             .filter_map(|number| ring.owner(&format!("{path}\0{number}")))
             .find(|index| usable(*index) && in_bound(index));
-        // All that were asked are overrun: the owner is no worse than they.
+        // All candidates are overloaded: the owner is no worse than they are.
         stand_in.or(owner).or_else(|| (0..self.servers.len()).find(|index| usable(*index)))
     }
 }
 
-/// A server of a sharded pool may have so many times the mean of requests in flight …
+/// Load that a server of a sharded pool may have, as a multiple of the mean …
 const LOAD_FACTOR: f64 = 1.25;
-/// … or so many, below which the mean says nothing.
+/// … or as a number, below which the mean is not significant.
 const LOAD_FLOOR: usize = 32;
 /// Stand-ins that are tried for a shard.
 const STAND_INS_MAX: usize = 16;
@@ -298,7 +303,7 @@ fn in_turn(turn: usize, count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |step| (turn % count.max(1) + step) % count.max(1))
 }
 
-/// The name of a server in the ring: stable over restarts and the same on every balancer.
+/// Returns the name of a server in the ring: stable over restarts and the same on every balancer.
 fn shard_name(server: &Server) -> String {
     server.address.to_string()
 }
@@ -310,7 +315,7 @@ pub(crate) struct KnownServers {
 }
 
 impl KnownServers {
-    /// Those of the pools given.
+    /// Collects the servers of `pools`.
     pub(crate) fn of(pools: &[Arc<Pool>]) -> KnownServers {
         let servers = pools.iter().flat_map(|pool| &pool.servers);
         let servers =
@@ -318,7 +323,7 @@ impl KnownServers {
         KnownServers { servers }
     }
 
-    /// Every server.
+    /// Iterates over every server.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Server>> {
         self.servers.values()
     }
@@ -459,7 +464,7 @@ mod tests {
         }
     }
 
-    /// Connections whose clients think are no requests: they keep no request from its server.
+    /// Connections of idle clients are no requests: they divert no request from its server.
     #[test]
     fn connections_at_a_server_are_no_requests_in_flight() {
         let pool = pool("least-connections", 2);

@@ -1,4 +1,4 @@
-//! One request through this balancer: to a server, and the answer back.
+//! Proxies one request: to a server, and the response back.
 //!
 //! ```text
 //!  client ──head──► rewritten ──► server        the head and what came with it, in one write
@@ -6,8 +6,8 @@
 //!  server ──head──► rewritten in place ──► client, with the first of the body, in one write
 //!  server ──body──► (pipe | buffer) ──► client  as fast as the client takes it
 //! ```
-//! A request that could not be sent, or was sent on a pooled connection that turned out dead, is
-//! sent again where that cannot do anything twice.
+//! A request that could not be sent, or was sent on a pooled connection that turned out to be
+//! closed, is sent again if that cannot carry it out twice.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,8 +20,8 @@ use unlade_runtime::Stream;
 use crate::body::Body;
 use crate::config::Timeouts;
 use crate::deliver::{Delivered, Delivery};
-use crate::head::{self, Origin, ResponseTerms};
-use crate::incoming::{Incoming, Seen};
+use crate::head::{self, ClientOrigin, ResponseTerms};
+use crate::incoming::{Incoming, ReadEvent};
 use crate::pool::{InFlight, Pool, Server};
 use crate::respond::Refusal;
 use crate::timer::{Elapsed, Timer};
@@ -31,12 +31,12 @@ use crate::upload::{Upload, UploadError};
 use crate::upstream::Upstream;
 use crate::worker::Worker;
 
-/// What a server's heads may be: servers are trusted more than clients, but not to be endless.
+/// Limits of a server's heads: servers are trusted more than clients, but their heads are bounded.
 const RESPONSE_LIMITS: HeadLimits =
     HeadLimits { head_bytes_max: 64 * 1024 - 1, headers_max: 256, target_bytes_max: 0 };
 /// Most interim responses to one request.
 const INTERIM_MAX: u32 = 32;
-/// Servers that are tried for one request.
+/// Number of servers that are tried for one request.
 const SERVERS_TRIED_MAX: usize = 3;
 
 const BAD_ANSWER: Refusal = Refusal::new(502, "the server's answer is malformed");
@@ -47,8 +47,8 @@ const SLOW_ANSWER: Refusal = Refusal::new(504, "the server did not answer in tim
 const SLOW_BODY: Refusal = Refusal::new(408, "the request's body did not come in time");
 const LARGE_BODY: Refusal = Refusal::new(413, "the request's body is too large");
 
-/// A request on its way to a server. Its head, and the part of its body that came with it, are
-/// in `sent`; the rest is still in the client's stream.
+/// A request that is being sent to a server. `sent` contains its head, and the part of its body
+/// that came with it; the rest is still in the client's stream.
 pub(crate) struct Forward<'b> {
     sent: &'b [u8],
     rest: Body,
@@ -61,7 +61,7 @@ pub(crate) struct Forward<'b> {
     upgrade: Option<String>,
 }
 
-/// How a request is to be forwarded.
+/// Parameters of forwarding a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Forwarding<'a> {
     /// The client's address as text.
@@ -78,7 +78,7 @@ impl<'b> Forward<'b> {
     /// Rewrites the request at the front of the client's input into `out` and consumes it.
     ///
     /// # Errors
-    /// The body is malformed where it begins.
+    /// The body is malformed at its start.
     pub(crate) fn prepare(
         client: &mut Stream,
         request: &RequestHead,
@@ -87,11 +87,11 @@ impl<'b> Forward<'b> {
     ) -> Result<Forward<'b>, HeadError> {
         let input = client.input();
         out.clear();
-        // Only a request of HTTP/1.0 can lack a host; the allocation is its own fault.
+        // Only a request of HTTP/1.0 can lack a host; only such a request causes the allocation.
         let authority =
             if request.host(input).is_none() { how.server.to_string() } else { String::new() };
         let upgrade = upgrade::offer(request, input, how.upgrades);
-        let origin = Origin {
+        let origin = ClientOrigin {
             client: how.client,
             tls: client.is_tls(),
             authority: &authority,
@@ -115,7 +115,7 @@ impl<'b> Forward<'b> {
         })
     }
 
-    /// The path, for choosing another server.
+    /// Returns the path, for choosing another server.
     fn path(&self) -> &str {
         let line = self.sent.split(|byte| *byte == b'\r').next().unwrap_or_default();
         let target = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
@@ -124,29 +124,29 @@ impl<'b> Forward<'b> {
     }
 }
 
-/// How a request ended.
+/// The result of a request.
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// Answered; the next request may follow.
     KeepAlive,
     /// Answered for the last time.
     Close,
-    /// Nothing was said to the client; say this and close.
+    /// Nothing was sent to the client: send this response and close.
     Refused(Refusal),
-    /// The answer broke off, or the client did.
+    /// The response is incomplete, or the client broke the connection.
     Abort,
-    /// The server has changed the protocol, and the client has been told.
+    /// The server has changed the protocol, and the client has received the 101.
     Upgraded(Box<Upgraded>),
 }
 
-/// How a request ended, and what there is to count.
+/// The result of a request, and the values to count.
 #[derive(Debug)]
 pub(crate) struct Done {
-    /// How.
+    /// The result.
     pub ended: Ended,
-    /// Status of the answer; 0 where none was begun.
+    /// Status of the response; 0 if none was begun.
     pub status: u16,
-    /// Bytes of the answer's body.
+    /// Bytes of the response's body.
     pub response_bytes: u64,
     /// Part of the request has not been read.
     pub unread: bool,
@@ -155,7 +155,7 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    /// Nothing was said to the client.
+    /// Creates the result of a request for which nothing was sent to the client.
     pub(crate) fn refused(refusal: Refusal) -> Done {
         let ended = Ended::Refused(refusal);
         Done { ended, status: 0, response_bytes: 0, unread: true, head_only: false }
@@ -166,7 +166,7 @@ impl Done {
     }
 }
 
-/// What one exchange works with.
+/// The context of one exchange.
 pub(crate) struct Exchange<'c> {
     /// The worker.
     pub worker: &'c Worker,
@@ -182,7 +182,7 @@ pub(crate) struct Exchange<'c> {
     pub is_last: bool,
 }
 
-/// Why an attempt did not lead to an answer.
+/// Reason why an attempt did not lead to a response.
 enum Attempt {
     /// A pooled connection was dead, and the request can be sent again.
     Stale,
@@ -191,8 +191,8 @@ enum Attempt {
 }
 
 impl Exchange<'_> {
-    /// Gets the request answered, at first by the server of `in_flight`, which is number `server`
-    /// of the pool.
+    /// Gets the request answered, first by the server of `in_flight`, which has the index `server`
+    /// in the pool.
     pub(crate) async fn run(
         mut self,
         forward: Forward<'_>,
@@ -222,7 +222,7 @@ impl Exchange<'_> {
                     Ok(upstream) => upstream,
                     Err(refusal) => {
                         failed.push(server);
-                        // Nothing was sent, so any server may be asked instead.
+                        // Nothing was sent, so any other server may be asked.
                         match self.another(&forward, &failed) {
                             Some((index, other)) => (server, in_flight) = (index, other),
                             None => return Done::refused(refusal),
@@ -249,7 +249,7 @@ impl Exchange<'_> {
         let connecting = self.worker.upstreams.connect(server.address);
         let connected = self.timer.limit(self.timeouts.upstream_connect, connecting).await;
         if !matches!(connected, Ok(Ok(_))) {
-            // Only what failed counts: a server that accepts may still fail its checks.
+            // Only failures count: a server that accepts may still fail its checks.
             server.observe(false, &self.pool.health, &self.worker.meter);
         }
         match connected {
@@ -277,7 +277,7 @@ impl Exchange<'_> {
         Some((index, InFlight::begin(self.pool.servers.get(index)?.clone())))
     }
 
-    /// Sends the request on `upstream` and delivers the answer.
+    /// Sends the request on `upstream` and delivers the response.
     async fn attempt(
         &mut self,
         forward: &mut Forward<'_>,
@@ -285,7 +285,7 @@ impl Exchange<'_> {
         server: &Server,
         start: Instant,
     ) -> Attempt {
-        // Once more of the body is taken from the client it is nowhere else.
+        // Body bytes that are taken from the client from now on have no other copy.
         let replayable =
             upstream.reused && forward.rest.is_done() && forward.method.is_idempotent();
         if let Err(ended) = self.send(forward.sent, &upstream).await {
@@ -301,7 +301,7 @@ impl Exchange<'_> {
         }
         let rest = std::mem::replace(&mut forward.rest, Body::Done);
         let mut upload = Upload::new(rest, forward.body_bytes_max);
-        // What goes through TLS is not spliced: more than the head may as well be read.
+        // A body through TLS is not spliced: the first read may take more than the head.
         let recent = (!self.client.is_tls()).then_some(&self.worker.recent_bodies);
         let first_read_bytes = self.worker.plan().config.body.first_read_bytes(recent);
         let mut incoming = Incoming::new(first_read_bytes);
@@ -319,7 +319,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Sends all of `bytes`. The error is `None` where the time is up.
+    /// Sends all of `bytes`. The error is `None` on a timeout.
     async fn send(&mut self, bytes: &[u8], upstream: &Upstream) -> Result<(), Option<io::Error>> {
         let mut left = bytes;
         while !left.is_empty() {
@@ -332,8 +332,8 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Waits for the final response's head, sending the rest of the request meanwhile and passing
-    /// interim responses on.
+    /// Waits for the head of the final response; meanwhile sends the rest of the request and
+    /// passes interim responses on.
     async fn await_head(
         &mut self,
         forward: &mut Forward<'_>,
@@ -356,7 +356,7 @@ impl Exchange<'_> {
                     self.pass_interim(&head, forward.http10, incoming).await?;
                     continue;
                 }
-                // Nobody asked for another protocol.
+                // The request did not offer another protocol.
                 Some(head) if head.status() == 101 && forward.upgrade.is_none() => {
                     return Err(Failed::Malformed(HeadError::BadStatusLine));
                 }
@@ -370,10 +370,10 @@ impl Exchange<'_> {
                 let seen = incoming.fill_watching(&mut upstream.tcp, &self.worker.buffers, watched);
                 match self.timer.until(deadline, seen).await {
                     Err(Elapsed) => return Err(Failed::Slow),
-                    Ok(Seen::Read(Ok(1..))) => {}
-                    Ok(Seen::Read(_)) => return Err(Failed::Server),
-                    Ok(Seen::ClientBusy) => watch_client = false,
-                    Ok(Seen::ClientGone) => return Err(Failed::Client),
+                    Ok(ReadEvent::Read(Ok(1..))) => {}
+                    Ok(ReadEvent::Read(_)) => return Err(Failed::Server),
+                    Ok(ReadEvent::ClientBusy) => watch_client = false,
+                    Ok(ReadEvent::ClientGone) => return Err(Failed::Client),
                 }
                 continue;
             }
@@ -381,7 +381,7 @@ impl Exchange<'_> {
         }
     }
 
-    /// Either some of the body goes up, or something of an answer arrives.
+    /// Either sends some of the body, or receives some of a response.
     async fn upload_or_read(
         &mut self,
         forward: &Forward<'_>,
@@ -410,7 +410,7 @@ impl Exchange<'_> {
             Err(Elapsed) => Err(Failed::ClientSlow),
             Ok(Either::Read(Ok(1..)) | Either::Step(Ok(()))) => Ok(()),
             Ok(Either::Read(_)) => Err(Failed::Server),
-            // The server takes no more; it may have said why.
+            // The server reads no more; it may have sent the reason.
             Ok(Either::Step(Err(UploadError::Server))) => {
                 upload.abandon();
                 Ok(())
@@ -427,7 +427,7 @@ impl Exchange<'_> {
         http10: bool,
         incoming: &mut Incoming,
     ) -> Result<(), Failed> {
-        // RFC 9110 §15.2: a client of HTTP/1.0 does not know them.
+        // RFC 9110 §15.2: a client of HTTP/1.0 does not understand them.
         if !http10 {
             let mut out = Vec::new();
             let terms = ResponseTerms { http10, keep_alive: true };
@@ -442,7 +442,7 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// The server has changed the protocol: tells the client.
+    /// Sends the 101 to the client after the server has changed the protocol.
     async fn switch(
         &mut self,
         forward: &Forward<'_>,
@@ -475,7 +475,7 @@ impl Exchange<'_> {
         mut upload: Upload,
         incoming: Incoming,
     ) -> Done {
-        // Who refuses a request does not want the rest of it.
+        // A server that refuses a request does not want the rest of it.
         if head.status() >= 400 && !upload.is_done() {
             upload.abandon();
         }
@@ -510,12 +510,13 @@ impl Exchange<'_> {
         if let Some(upstream) = upstream.filter(|_| reusable && !unread) {
             self.worker.upstreams.put(upstream, &self.pool.upstream, Instant::now());
         }
-        // Where the client asked for the end it sends no more; where we do, it may be sending.
+        // A client that asked for the close sends no more; if the close is ours, it may be
+        // sending.
         let unread = unread || (!keep_alive && forward.keep_alive);
         Done { ended, status, response_bytes, unread, head_only: false }
     }
 
-    /// Before anything was said to the client.
+    /// Ends a request before anything was sent to the client.
     fn give_up(&self, failed: Failed) -> Done {
         Done::refused(match failed {
             Failed::Server => self.failure(UpstreamFailure::Closed, NO_ANSWER),
@@ -537,7 +538,7 @@ impl Exchange<'_> {
         })
     }
 
-    /// After the head was sent: the status cannot be taken back.
+    /// Ends a request after the head was sent: the status cannot be changed any more.
     fn break_off(&self, failed: Failed, status: u16, response_bytes: u64) -> Done {
         let event = match failed {
             Failed::Server => Some(Event::UpstreamFailed(UpstreamFailure::Closed)),
@@ -562,18 +563,18 @@ enum Either {
     Step(Result<(), UploadError>),
 }
 
-/// Why an exchange failed, and whose fault it is.
+/// The cause of a failed exchange.
 #[derive(Debug)]
 pub(crate) enum Failed {
     /// The server closed before its answer was complete.
     Server,
-    /// The server did not go on in time.
+    /// The server made no progress in time.
     Slow,
     /// The server's answer is malformed.
     Malformed(HeadError),
     /// The client is gone.
     Client,
-    /// The client did not go on in time.
+    /// The client made no progress in time.
     ClientSlow,
     /// The client's body is malformed.
     Body(HeadError),

@@ -1,5 +1,5 @@
-//! The way home: a frozen socket thawed, a returned snapshot rebuilt, or, where neither is
-//! possible, a reset for the client.
+//! Brings connections home: thaws a frozen socket, rebuilds a returned snapshot, or, where neither
+//! is possible, resets the connection towards the client.
 
 use std::io;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use unlade_handoff_protocol::frame::ReturnReason;
 use unlade_handoff_protocol::snapshot::Snapshot;
 use unlade_metrics::{Event, Stage};
-use unlade_migration::giver::Setback;
+use unlade_migration::exporter::MigrationFailure;
 use unlade_migration::window::window_to_restore;
 use unlade_net::SeqNumber;
 use unlade_net::packet::{Direction, Segment, TcpFlags};
@@ -19,9 +19,9 @@ use unlade_sys::raw;
 use unlade_sys::repair::{self, RepairError};
 use unlade_tls::RecordLayer;
 
-use crate::connection::{self, Back};
-use crate::fallback::Place;
-use crate::flows::{Flow, Flows, Local, Outcome};
+use crate::connection::{self, ReturnInfo};
+use crate::fallback::FallbackContext;
+use crate::flows::{Flow, Flows, HandoverResult, Local};
 use crate::offload::Kept;
 
 #[derive(Debug, Error)]
@@ -31,7 +31,7 @@ enum RebuildError {
     #[error("the snapshot is of another connection")]
     Foreign,
     #[error("its server died while it answered")]
-    Served,
+    AnsweredElsewhere,
     #[error("the record layer: {0}")]
     Record(#[from] unlade_tls::RecordError),
     #[error("the socket: {0}")]
@@ -41,17 +41,18 @@ enum RebuildError {
 }
 
 impl Flows {
-    /// Whether the client has been served by someone else since `send_end`. Where an offer was out
-    /// when the channel broke, the server may have begun to answer before it died: what the client
-    /// has acknowledged tells, because its packets come here as long as the flow is held.
+    /// Returns true if another host has served the client since `send_end`. If an offer was out
+    /// when the channel broke, the server may have begun to answer before it died. The client's
+    /// acknowledgements show that, because its packets come here while the flow is held.
     fn was_served(flow: &Flow, send_end: SeqNumber) -> bool {
-        // Believed only within the window: no stranger's packet decides over the connection.
+        // An acknowledgement counts only within the window, so that a forged packet does not
+        // decide.
         flow.slot.counters().belief.is_some_and(|known| send_end.before(known.last_ack))
     }
 
-    /// The connection never left: it goes on here. False where it cannot, because a server has
-    /// answered on it.
-    pub(crate) fn thaw(&self, flow: &mut Flow, setback: Setback) -> bool {
+    /// Continues a connection that never left. Returns false if that is impossible because a
+    /// server has answered on it.
+    pub(crate) fn thaw(&self, flow: &mut Flow, failure: MigrationFailure) -> bool {
         if Flows::was_served(flow, flow.send_end) {
             tracing::info!(flow = %flow.slot.flow(), "its server died while it answered");
             self.leave(flow);
@@ -62,29 +63,33 @@ impl Flows {
         let (route, cost) = (flow.assignment.candidate.route, flow.started.elapsed());
         self.worker.offload.learn_migration(route, flow.tls, cost, false);
         let Local { parts, reply, .. } = local;
-        // A socket that does not thaw shows it at the next read or write.
+        // If the socket does not thaw, the next read or write fails.
         let _ = repair::thaw(&parts.tcp);
         flow.slot.local();
         self.steering.replay(&flow.slot);
         let stream = Stream::from_parts(parts);
-        // Whoever waited for the outcome is gone only when the worker ends.
-        let in_doubt = setback.leaves_doubt();
-        let why = crate::flows::declined(setback);
-        let _ = reply.send(Outcome::Kept(Kept { in_doubt, ..Kept::new(stream, why) }));
+        // The waiting task has ended only if the worker ends.
+        let is_ambiguous = failure.is_ambiguous();
+        let why = crate::flows::declined(failure);
+        let _ = reply.send(HandoverResult::Kept(Kept { is_ambiguous, ..Kept::new(stream, why) }));
         true
     }
 
-    /// A returned connection becomes a socket here.
-    pub(crate) fn rebuild(&self, flow: &mut Flow, setback: Option<Setback>) -> Option<Stream> {
-        flow.in_doubt = setback.is_some_and(Setback::leaves_doubt);
-        if let Some(setback) = setback {
+    /// Restores a returned connection as a local socket.
+    pub(crate) fn rebuild(
+        &self,
+        flow: &mut Flow,
+        failure: Option<MigrationFailure>,
+    ) -> Option<Stream> {
+        flow.is_ambiguous = failure.is_some_and(MigrationFailure::is_ambiguous);
+        if let Some(failure) = failure {
             let candidate = &flow.assignment.candidate;
-            let place = Place {
+            let place = FallbackContext {
                 route: candidate.plan.routes.get(candidate.route),
                 server: candidate.pool.servers.get(candidate.server).map(|server| &**server),
                 client: flow.slot.flow().client,
             };
-            let declined = crate::flows::declined(setback);
+            let declined = crate::flows::declined(failure);
             self.worker.fallbacks.report(&self.meter, &declined, &place);
         }
         match self.restore(flow) {
@@ -92,7 +97,7 @@ impl Flows {
                 self.meter.add(Event::Reclaimed);
                 let cost = flow.started.elapsed();
                 self.meter.record(Stage::Reclaim, cost);
-                if setback.is_none() {
+                if failure.is_none() {
                     self.worker.offload.learn_reclaim(flow.tls, cost);
                 }
                 Some(connection)
@@ -106,18 +111,18 @@ impl Flows {
         }
     }
 
-    /// The request loop goes on with a connection that came home.
+    /// Resumes the request loop with a connection that came home.
     pub(crate) fn go_on(&self, flow: Flow, stream: Stream) {
         let candidate = &flow.assignment.candidate;
         let idle = flow.returned == Some(ReturnReason::Idle);
-        let back = Back {
-            home: candidate.home,
+        let back = ReturnInfo {
+            origin: candidate.origin,
             route: Some(candidate.route),
             idle: if idle { flow.idle_return } else { Duration::ZERO },
-            in_doubt: flow.in_doubt,
+            is_ambiguous: flow.is_ambiguous,
         };
         drop(flow);
-        // The worker waits for it from now on, and not from when the task has its turn.
+        // The worker's drain waits for it from now on, not only from the first poll of the task.
         tokio::task::spawn_local(connection::resume(Rc::clone(&self.worker), stream, back));
     }
 
@@ -127,7 +132,7 @@ impl Flows {
             return Err(RebuildError::Foreign);
         }
         if Flows::was_served(flow, snapshot.tcp.send_end()) {
-            return Err(RebuildError::Served);
+            return Err(RebuildError::AnsweredElsewhere);
         }
         snapshot.tcp.set_clock_forward(flow.started.elapsed());
         let record = snapshot.tls.as_ref().map(RecordLayer::from_snapshot).transpose()?;
@@ -139,7 +144,7 @@ impl Flows {
         })?;
         let fd = restored.activate()?;
         let tcp = TcpStream::from_std(fd.into())?;
-        // Only now, that there is a socket, may packets come.
+        // Packets may come only now that there is a socket.
         flow.slot.local();
         self.steering.replay(&flow.slot);
         let mut input = std::mem::take(&mut snapshot.plaintext);
@@ -150,9 +155,9 @@ impl Flows {
         Ok(Stream::with_addresses(parts, key.client, key.service))
     }
 
-    /// Tells the client that its connection is gone. Its owner is, so the sequence number that a
-    /// RST needs is what the client acknowledged last. A client that has received more than it
-    /// acknowledged ignores that one; so it is asked, in the manner of a keep-alive probe (RFC
+    /// Resets the connection towards the client. Its owner is gone, so the sequence number of the
+    /// RST is the last one that the client acknowledged. A client that has received more than it
+    /// acknowledged ignores this RST. Therefore it also receives a probe like a keep-alive (RFC
     /// 9293 §3.8.4): its answer meets this host's stack without a socket, and gets the right RST
     /// from there.
     pub(crate) fn reset(&self, flow: &mut Flow) {

@@ -1,8 +1,8 @@
-//! Answers of the balancer itself.
+//! Responses of the balancer itself.
 
 use std::io::Write as _;
 
-/// Why a request is answered here, and how.
+/// A response that refuses a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// HTTP status.
@@ -12,13 +12,13 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// An answer with `status`.
+    /// Creates a response with `status`.
     pub(crate) const fn new(status: u16, why: &'static str) -> Refusal {
         Refusal { status, why }
     }
 }
 
-/// Appends the whole answer. `head_only`: the request was HEAD.
+/// Appends the complete response. `head_only`: the request was HEAD.
 pub(crate) fn write(refusal: Refusal, keep_alive: bool, head_only: bool, out: &mut Vec<u8>) {
     let Refusal { status, why } = refusal;
     let connection = if keep_alive { "" } else { "Connection: close\r\n" };
@@ -40,7 +40,7 @@ pub(crate) fn write(refusal: Refusal, keep_alive: bool, head_only: bool, out: &m
     }
 }
 
-/// The phrase of a status that this balancer answers with.
+/// Returns the reason phrase of a status that this balancer sends.
 fn reason(status: u16) -> &'static str {
     match status {
         400 => "Bad Request",

@@ -1,8 +1,8 @@
-//! Which route a request takes: the most specific host first (a name, `*.` of a name, any), then
+//! Finds the route of a request: the most specific host first (a name, `*.` of a name, any), then
 //! the longest prefix of the path.
 //!
-//! Hosts compare without case and port. Paths compare byte by byte as the client sent them:
-//! a route chooses servers, it guards nothing, and the server reads the path again.
+//! Hosts are compared without case and port. Paths are compared byte by byte as the client sent
+//! them: a route chooses servers and is no access control, and the server parses the path again.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::config::{OffloadMode, RequestsPerMigration, RouteConfig};
 /// A route of the configuration.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
-    /// Its place in the configuration.
+    /// Its index in the configuration.
     pub index: usize,
     /// As configured, in lower case: `None` for any host.
     pub host: Option<String>,
@@ -21,56 +21,56 @@ pub(crate) struct Route {
     pub prefix: String,
     /// Index of the pool.
     pub pool: usize,
-    /// Whether connections are handed over.
+    /// Condition for handing connections over.
     pub offload: OffloadMode,
-    /// How many requests a server answers before the connection comes home.
+    /// Number of requests that a server answers before the connection comes home.
     pub requests_per_migration: RequestsPerMigration,
     /// Protocols that a connection may change to, in lower case.
     pub upgrade: Vec<String>,
 }
 
-/// What a server must know to tell which further requests are its own to answer.
+/// The further requests that a server may answer itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RouteScope {
-    /// Host that requests must be for: a name, `*.` and a name, or empty for any.
+    /// Host of these requests: a name, `*.` and a name, or empty for any.
     pub host: String,
-    /// Names under it that they must not be for.
+    /// Names under it that are excluded.
     pub excluded_hosts: Vec<String>,
-    /// What their path must begin with.
+    /// Prefix of their paths.
     pub prefix: String,
-    /// What their path must not begin with: other routes.
+    /// Prefixes of other routes, which are excluded.
     pub excluded: Vec<String>,
 }
 
-/// Names the scopes of a table: the route, and the most specific of the table's hosts that the
-/// request's host falls under. So a client cannot make more of them than the configuration has.
+/// Key of a scope in a table: the route, and the most specific of the table's hosts that the
+/// request's host falls under. Clients cannot create more keys than the configuration has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct ScopeKey {
     route: usize,
     level: Option<usize>,
 }
 
-/// A host that the configuration names, and its routes.
+/// A configured host, and its routes.
 #[derive(Debug, Default)]
 struct Level {
     name: String,
     routes: Vec<usize>,
 }
 
-/// All routes, ready to be asked.
+/// All routes, indexed for lookup.
 #[derive(Debug, Default)]
 pub(crate) struct RouteTable {
     routes: Vec<Route>,
-    /// Where in `levels` a name is.
+    /// Index in `levels` of a name.
     by_host: HashMap<String, usize>,
-    /// The routes of each host that the configuration names, by longest prefix first.
+    /// The routes of each configured host, longest prefix first.
     levels: Vec<Level>,
     any: Vec<usize>,
     has_wildcards: bool,
 }
 
 impl RouteTable {
-    /// `pool_index` finds the pool of a name.
+    /// Creates a table. `pool_index` returns the index of a pool by its name.
     pub(crate) fn new(
         routes: &[RouteConfig],
         pool_index: impl Fn(&str) -> Option<usize>,
@@ -105,7 +105,7 @@ impl RouteTable {
         table
     }
 
-    /// The routes of a host, which is known from now on.
+    /// Returns the routes of a host; registers a new host.
     fn level(&mut self, host: &str) -> &mut Vec<usize> {
         let next = self.levels.len();
         let at = *self.by_host.entry(host.to_owned()).or_insert(next);
@@ -115,25 +115,26 @@ impl RouteTable {
         &mut self.levels[at].routes
     }
 
-    /// How many routes there are.
+    /// Returns the number of routes.
     pub(crate) fn len(&self) -> usize {
         self.routes.len()
     }
 
-    /// The route of a place in the configuration.
+    /// Returns the route with this index in the configuration.
     pub(crate) fn get(&self, index: usize) -> Option<&Route> {
         self.routes.get(index)
     }
 
-    /// The route of a request. `host` as the client sent it; `path` without its query, or `*`.
+    /// Returns the route of a request. `host` as the client sent it; `path` without its query, or
+    /// `*`.
     pub(crate) fn find(&self, host: Option<&str>, path: &str) -> Option<&Route> {
         let path = if path == "*" { "/" } else { path };
         let named = |_, level: &Level| self.longest(&level.routes, path);
         self.first_level(host, named).or_else(|| self.longest(&self.any, path))
     }
 
-    /// Asks the hosts of the configuration that a request's host falls under, most specific first,
-    /// until one has an answer.
+    /// Calls `ask` for the configured hosts that a request's host falls under, most specific
+    /// first, until one returns a value.
     fn first_level<'t, T>(
         &'t self,
         host: Option<&str>,
@@ -154,13 +155,13 @@ impl RouteTable {
             .find(|route| path.starts_with(&route.prefix))
     }
 
-    /// Which scope a request of `route` for `host` is in.
+    /// Returns the scope of a request of `route` for `host`.
     pub(crate) fn scope_key(&self, route: &Route, host: Option<&str>) -> ScopeKey {
         ScopeKey { route: route.index, level: self.first_level(host, |at, _| Some(at)) }
     }
 
-    /// What a server that answers a request of this scope may answer further; `None` for a scope
-    /// of another table.
+    /// Returns the further requests that a server may answer after a request of this scope; `None`
+    /// for a scope of another table.
     pub(crate) fn scope(&self, key: ScopeKey) -> Option<RouteScope> {
         let route = self.routes.get(key.route)?;
         let host = match key.level {
@@ -168,8 +169,8 @@ impl RouteTable {
             None => "",
         };
         let mut excluded = Vec::new();
-        // A more specific host's route, or one of the same host with a longer prefix, takes
-        // what begins with its prefix.
+        // A route of a more specific host, or of the same host with a longer prefix, takes the
+        // paths with its prefix.
         let mut note = |list: &[usize]| {
             for other in list.iter().filter_map(|index| self.routes.get(*index)) {
                 if other.prefix.starts_with(&route.prefix) && other.index != route.index {
@@ -179,7 +180,7 @@ impl RouteTable {
             list.contains(&route.index)
         };
         let mut own_level = false;
-        // The first wildcard that a wildcard falls under is itself.
+        // The first wildcard that contains a wildcard is the wildcard itself.
         let chain = names(host).skip(usize::from(host.starts_with('*')));
         for at in chain.filter_map(|name| self.by_host.get(&*name)) {
             own_level = own_level || self.levels.get(*at).is_some_and(|l| note(&l.routes));
@@ -195,7 +196,7 @@ impl RouteTable {
         })
     }
 
-    /// The configuration's hosts that are more specific than `host`.
+    /// Returns the configured hosts that are more specific than `host`.
     fn names_below(&self, host: &str) -> Vec<String> {
         let below = |name: &&str| match host.strip_prefix('*') {
             _ if host.is_empty() => true,
@@ -264,7 +265,7 @@ mod tests {
             ("a.b.example", "/v1", 3),
             ("x.deep.example", "/v1", 5),
             ("deep.example", "/v1", 3),
-            // No route of the host's own fits: less specific ones do.
+            // No route of the host itself matches: less specific hosts do.
             ("other.example", "/images/x", 4),
             ("example", "/v1", 0),
             ("", "/v1", 0),
@@ -317,7 +318,7 @@ mod tests {
         assert_eq!((scope.host.as_str(), scope.excluded_hosts.len()), ("", 0));
     }
 
-    /// Any client can send any Host: what is kept for them is bounded by the configuration.
+    /// Any client can send any Host: the configuration bounds the number of scopes.
     #[test]
     fn hosts_that_clients_invent_make_no_scopes() {
         let table = table(&[
@@ -342,7 +343,7 @@ mod tests {
     }
 
     proptest! {
-        /// What a scope admits, the table routes the same way.
+        /// The table routes every request that a scope admits to the same route.
         #[test]
         fn scopes_agree_with_the_table(
             routes in proptest::collection::vec(

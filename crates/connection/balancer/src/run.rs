@@ -1,4 +1,4 @@
-//! From a configuration to a running process.
+//! Starts the balancer's process from a configuration.
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener};
@@ -19,15 +19,15 @@ use crate::config::BalancerConfig;
 use crate::machine::Machine;
 use crate::plan::{Plan, PlanError};
 use crate::pool::KnownServers;
-use crate::worker::{self, Shared, Worker};
+use crate::worker::{self, SharedState, Worker};
 
-/// Why a balancer cannot start, or ended.
+/// Error that prevents the start of a balancer, or ends it.
 #[derive(Debug, thiserror::Error)]
 pub enum BalancerError {
-    /// The configuration's fault.
+    /// An unusable configuration.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// An address.
+    /// An address that cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The admin endpoint.
@@ -41,8 +41,8 @@ pub enum BalancerError {
     Workers(#[from] WorkersError),
 }
 
-/// Whether a balancer could run by `config`: values, references between them, and the files
-/// named. Nothing is listened on.
+/// Checks that a balancer can run with `config`: values, references between them, and the files
+/// named. No address is bound.
 ///
 /// # Errors
 /// The first problem found.
@@ -51,7 +51,7 @@ pub fn check(config: BalancerConfig) -> Result<(), BalancerError> {
     Ok(())
 }
 
-/// Runs a balancer until SIGTERM or SIGINT, logging as `config.log` says.
+/// Runs a balancer until SIGTERM or SIGINT, with the log settings of `config.log`.
 ///
 /// # Errors
 /// The configuration, an address, or a worker that failed.
@@ -60,19 +60,19 @@ pub fn run(config: BalancerConfig) -> Result<(), BalancerError> {
     Balancer::bind(config)?.run(true)
 }
 
-/// A balancer that has its addresses and does not serve yet.
+/// A balancer with bound addresses that does not serve yet.
 #[derive(Debug)]
 pub struct Balancer {
     control: Control<Plan>,
-    shared: Arc<Shared>,
-    /// By listener, one socket a worker.
+    shared: Arc<SharedState>,
+    /// By listener, one socket per worker.
     listeners: Vec<Vec<TcpListener>>,
     addresses: Vec<SocketAddr>,
     admin: Option<AdminServer>,
     workers: usize,
 }
 
-/// Tells a running balancer what to do, from another thread.
+/// Controls a running balancer from another thread.
 #[derive(Debug, Clone)]
 pub struct Handle {
     control: Control<Plan>,
@@ -80,27 +80,27 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Stop accepting, finish what is in flight, end.
+    /// Stops accepting, finishes the requests in flight, and ends.
     pub fn drain(&self) {
         self.control.drain();
     }
 
-    /// Drop everything and end.
+    /// Drops everything and ends.
     pub fn stop(&self) {
         self.control.stop();
     }
 
-    /// Puts another configuration into force for the requests to come.
+    /// Puts another configuration into force for the following requests.
     ///
     /// # Errors
-    /// It cannot be; the old one stays.
+    /// The configuration is unusable; the old one stays.
     pub fn reload(&self, config: BalancerConfig) -> Result<(), BalancerError> {
         let plan = self.control.config().reload(config, &self.meter)?;
         self.control.reload(plan);
         Ok(())
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn meter(&self) -> &Arc<Meter> {
         &self.meter
     }
@@ -134,26 +134,27 @@ impl Balancer {
         let admin = admin_address
             .map(|address| admin::start(address, routes(&meter, &control)))
             .transpose()?;
-        let shared = Arc::new(Shared { meter, clients });
+        let shared = Arc::new(SharedState { meter, clients });
         Ok(Balancer { control, shared, listeners, addresses, admin, workers })
     }
 
-    /// Where it listens, in the order of the configuration, with the ports that were chosen.
+    /// Returns the listening addresses, in the order of the configuration, with the ports that
+    /// were chosen.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Where its admin endpoint is.
+    /// Returns the address of its admin endpoint.
     pub fn admin_address(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(AdminServer::address)
     }
 
-    /// Control over it once it runs.
+    /// Returns the handle that controls it.
     pub fn handle(&self) -> Handle {
         Handle { control: self.control.clone(), meter: self.shared.meter.clone() }
     }
 
-    /// Serves until told to end: by the [`Handle`], or by signals where `signals` is set.
+    /// Serves until the [`Handle`], or a signal if `signals` is set, ends it.
     ///
     /// # Errors
     /// A worker that failed.
@@ -196,7 +197,7 @@ impl Balancer {
 async fn work(
     info: WorkerInfo,
     watch: Watch<Plan>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedState>,
     sockets: Vec<TcpListener>,
 ) -> Result<(), ListenError> {
     let listeners =
@@ -206,7 +207,7 @@ async fn work(
     Ok(())
 }
 
-/// What the admin endpoint answers.
+/// Returns the responses of the admin endpoint.
 fn routes(meter: &Arc<Meter>, control: &Control<Plan>) -> Routes {
     let health = control.clone();
     let health = move || match health.phase() {
@@ -219,7 +220,7 @@ fn routes(meter: &Arc<Meter>, control: &Control<Plan>) -> Routes {
         .route("/stages", move |_| Answer::json(stages.stages_json()))
 }
 
-/// Every server with its state. Names of pools are the only text that is not ours.
+/// Returns every server with its state as JSON. Only the names of pools need escapes.
 fn servers_json(plan: &Plan) -> String {
     let mut out = String::from("[");
     for pool in &plan.pools {

@@ -1,9 +1,9 @@
-//! The scopes that are defined to one server, on the channel that is up: numbers for what it may
-//! answer without asking. Sans-IO.
+//! The scopes that are defined to one server on the present channel: numbers for the requests that
+//! it may answer without asking. Sans-IO.
 //!
-//! There are as many as the configuration makes ([`ScopeKey`]), however many hosts clients name. A
-//! number that was not used for the longest time is given to another scope where the numbers do
-//! not suffice: connections under the scope that had it come back with their next request.
+//! The configuration determines how many there are ([`ScopeKey`]), not the hosts that clients
+//! name. If the numbers run out, the least recently used one gets another scope: connections under
+//! its former scope come back with their next request.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use crate::route::ScopeKey;
 
 /// Most scopes that are defined to one server.
 pub(crate) const SCOPES_MAX: usize = 1024;
-/// The scope that admits nothing: its number is never given out.
+/// The scope that admits nothing; its number is never assigned.
 pub(crate) const SCOPE_NONE: u32 = 0;
 
-/// What a scope depends on: what the route does, and which member of a pool the server is.
+/// Key of a scope: the key in the route table, and the index of the server in its pool.
 pub(crate) type Key = (ScopeKey, usize);
 
 /// The scopes of one channel.
 #[derive(Debug, Default)]
 pub(crate) struct Scopes {
-    /// What the keys belong to.
+    /// The routing that the keys belong to.
     routing: Option<Arc<Routing>>,
     known: HashMap<Key, Entry>,
     clock: u64,
@@ -35,10 +35,10 @@ struct Entry {
 }
 
 impl Scopes {
-    /// The number of a scope, and whether it has to be defined first.
+    /// Returns the number of a scope; true if it has to be defined first.
     pub(crate) fn number(&mut self, routing: &Arc<Routing>, key: Key) -> (u32, bool) {
         if self.routing.as_ref().is_none_or(|known| !Arc::ptr_eq(known, routing)) {
-            // Every number is free again. Connections under one that is defined anew come back.
+            // Every number is free again. Connections under a number that is redefined come back.
             self.routing = Some(Arc::clone(routing));
             self.known.clear();
         }
@@ -85,7 +85,7 @@ mod tests {
             assert_eq!(scopes.number(&plan.routing, (key, server)), (server as u32 + 1, true));
         }
         assert_eq!(scopes.number(&plan.routing, (key, 0)), (1, false));
-        // The second has not been used for the longest time.
+        // The second number is the least recently used one.
         assert_eq!(scopes.number(&plan.routing, (key, SCOPES_MAX)), (2, true));
         assert_eq!(scopes.number(&plan.routing, (key, 0)), (1, false));
         assert_eq!(scopes.number(&plan.routing, (key, 1)), (3, true));

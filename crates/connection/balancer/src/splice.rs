@@ -1,4 +1,4 @@
-//! Bytes from socket to socket without passing user space: splice(2) through a pipe.
+//! Moves bytes from socket to socket without user space: splice(2) through a pipe.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,18 +9,19 @@ use tokio::net::TcpStream;
 
 use crate::buffer::{PIPE_BYTES, PipeLease};
 
-/// Bytes that a connection moves before the worker's others have their turn. Sockets that are
-/// always ready would otherwise keep the worker to themselves.
+/// Bytes that a connection moves before it yields to the worker's other connections. Sockets that
+/// are always ready would otherwise starve them.
 const TURN_BYTES: u64 = 4 << 20;
 
-/// How much of its turn a connection has used.
+/// The used part of a connection's turn.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     used_bytes: u64,
 }
 
 impl Turn {
-    /// Notes that `bytes` bytes went past; lets others go first once it has been enough.
+    /// Records that `bytes` bytes were moved; yields to other connections once the turn is used
+    /// up.
     pub(crate) async fn moved(&mut self, bytes: u64) {
         self.used_bytes = self.used_bytes.saturating_add(bytes);
         if self.used_bytes >= TURN_BYTES {
@@ -30,12 +31,12 @@ impl Turn {
     }
 }
 
-/// Moves up to `bytes_max` bytes from the socket into the empty pipe; waits until there are
-/// some, and returns how many. Zero: the sender has closed. Nothing is lost where the future is
+/// Moves up to `bytes_max` bytes from the socket into the empty pipe. Waits until there are some,
+/// and returns their number; zero: the sender has closed. Nothing is lost if the future is
 /// dropped.
 ///
 /// # Errors
-/// The socket's.
+/// The socket's error.
 pub(crate) async fn pull(
     from: &TcpStream,
     pipe: &mut PipeLease,
@@ -60,12 +61,11 @@ pub(crate) async fn pull(
     }
 }
 
-/// Moves some of what is in the pipe to the socket; waits until it takes some, and returns how
-/// many bytes it took. `more`: others follow at once. Nothing is lost where the future is
-/// dropped.
+/// Moves some bytes from the pipe to the socket. Waits until it accepts some, and returns their
+/// number. `more`: others follow at once. Nothing is lost if the future is dropped.
 ///
 /// # Errors
-/// The socket's.
+/// The socket's error.
 pub(crate) async fn push(pipe: &mut PipeLease, to: &TcpStream, more: bool) -> io::Result<usize> {
     let more = if more { SpliceFlags::MORE } else { SpliceFlags::empty() };
     loop {

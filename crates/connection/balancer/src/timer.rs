@@ -1,8 +1,8 @@
-//! Time limits of one connection, by a single timer that is seldom moved.
+//! Time limits of one connection, with a single timer that is seldom moved.
 //!
-//! A limit is almost always met long before its time. So the runtime's timer is left where it is
-//! as long as it stands before the limit in force: when it fires too early it is moved on, and
-//! the usual request costs no operation on the timer wheel.
+//! A limit is almost always met long before its time. Therefore the runtime's timer stays where it
+//! is while it is earlier than the limit in force. When it fires too early it is moved. The usual
+//! request costs no operation on the timer wheel.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The time is up.
+/// The time limit has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Elapsed;
 
@@ -22,7 +22,7 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// Waits for `future`, at most `after` from when it first has to wait.
+    /// Waits for `future`, at most `after` from its first poll that is not ready.
     pub(crate) async fn limit<F: Future>(
         &mut self,
         after: Duration,
@@ -40,7 +40,7 @@ impl Timer {
         .await
     }
 
-    /// As [`Timer::limit`], until a point in time.
+    /// As [`Timer::limit`], with a point in time.
     pub(crate) async fn until<F: Future>(
         &mut self,
         deadline: Instant,
@@ -97,7 +97,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let brief = tokio::time::sleep(second / 2);
         assert_eq!(timer.limit(second, brief).await, Ok(()));
-        // The wheel still has the old deadline, which passes while this waits.
+        // The wheel still has the old deadline, which passes during this wait.
         let longer = tokio::time::sleep(3 * second);
         assert_eq!(timer.limit(10 * second, longer).await, Ok(()));
         let past = Instant::now();

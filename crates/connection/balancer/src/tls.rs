@@ -1,4 +1,4 @@
-//! TLS of a listener: its identity, and the handshake that turns an accepted socket into a
+//! TLS of a listener: the identity, and the handshake that turns an accepted socket into a
 //! [`Stream`].
 
 use std::io;
@@ -12,12 +12,12 @@ pub(crate) use unlade_runtime::handshake::Failure;
 
 use crate::config::{TlsConfig, TlsVersion};
 
-/// The only protocol offered: connections of HTTP/2 cannot be handed over request by request.
+/// The only protocol offered: HTTP/2 connections cannot be handed over request by request.
 const ALPN: &[u8] = b"http/1.1";
 /// Largest PEM file that is read.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
-/// Why an identity cannot be used: the operator's to resolve.
+/// Error of an identity, for the operator to correct.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -25,18 +25,18 @@ pub enum TlsError {
     Read {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
-    /// The files are no identity.
+    /// The files do not form an identity.
     #[error("{certificate} with {key}: {error}")]
     Identity {
         /// The certificate's file.
         certificate: String,
         /// The key's file.
         key: String,
-        /// What is wrong with them.
+        /// The error.
         #[source]
         error: unlade_tls::ConfigError,
     },
@@ -45,7 +45,7 @@ pub enum TlsError {
 /// Loads the identity of a listener.
 ///
 /// # Errors
-/// A file that cannot be read, or that is not what it should be.
+/// A file cannot be read, or has the wrong content.
 pub(crate) fn load(config: &TlsConfig) -> Result<Arc<rustls::ServerConfig>, TlsError> {
     let identity = |error| TlsError::Identity {
         certificate: config.certificate.display().to_string(),
@@ -62,7 +62,7 @@ pub(crate) fn load(config: &TlsConfig) -> Result<Arc<rustls::ServerConfig>, TlsE
     }
 }
 
-/// The same server for clients of TLS 1.3 only.
+/// Returns the same configuration for clients of TLS 1.3 only.
 fn only_13(
     both: &rustls::ServerConfig,
 ) -> Result<Arc<rustls::ServerConfig>, unlade_tls::ConfigError> {

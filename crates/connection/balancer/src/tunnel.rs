@@ -1,13 +1,13 @@
-//! A connection that has changed its protocol: bytes both ways, until one side has enough of it.
+//! A connection that has changed its protocol: passes bytes both ways until both sides have ended.
 //!
 //! ```text
 //!  client ──bytes──► open (TLS) ──► up ────────────► server     each direction ends by itself:
 //!  client ◄──────── down ◄── seal (TLS) ◄──bytes──── server     an end is passed on behind its bytes
 //! ```
-//! Nothing is read of a direction before what was read is written, so each holds one read at most,
-//! and nothing while it is silent. A tunnel that is silent for `timeouts.tunnel_idle` is closed in
-//! order. In a drain one is closed in order at its first pause, or when half of `drain_timeout` is
-//! over.
+//! Each direction reads again only after it has written the previous read. Therefore it holds one
+//! read at most, and nothing while it is idle. A tunnel that is idle for `timeouts.tunnel_idle` is
+//! closed in order. In a drain a tunnel is closed in order at its first pause, or when half of
+//! `drain_timeout` is over.
 
 use std::future::poll_fn;
 use std::io;
@@ -30,11 +30,11 @@ use crate::timer::{Elapsed, Timer};
 use crate::upstream::Upstream;
 use crate::worker::{DRAIN_QUIET, Worker};
 
-/// Bytes read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 64 * 1024;
-/// Bytes that a tunnel moves before the worker's other connections have their turn.
+/// Bytes that a tunnel moves before it yields to the worker's other connections.
 const TURN_BYTES: usize = 1 << 20;
-/// Most bytes that are read and dropped from a side that is told to go.
+/// Most bytes read and dropped from a side while the tunnel closes.
 const LINGER_BYTES_MAX: usize = 4 << 20;
 
 /// A server that has agreed to another protocol.
@@ -42,20 +42,20 @@ const LINGER_BYTES_MAX: usize = 4 << 20;
 pub(crate) struct Upgraded {
     /// The connection to it; it goes back to no pool.
     pub upstream: Upstream,
-    /// What it has sent behind the head of its answer.
+    /// Bytes that it has sent behind the head of its response.
     pub behind: Vec<u8>,
     /// The tunnel counts as a request in flight.
     pub in_flight: Option<InFlight>,
 }
 
-/// How a tunnel ended.
+/// The reason for the end of a tunnel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ended {
-    /// Both sides have.
+    /// Both sides have ended.
     Both,
-    /// One broke: the other must not take what it has for the whole.
+    /// One side broke: the other must not take its bytes for complete.
     Broken,
-    /// Neither said anything for too long.
+    /// Neither side sent anything for too long.
     Idle,
     /// The process drains.
     Drained,
@@ -76,7 +76,7 @@ pub(crate) async fn run(
     let ended = tunnel.watch(timer, timeouts.tunnel_idle).await;
     match ended {
         Ended::Both => {}
-        // A reset, so that nobody takes the part for the whole.
+        // A reset, so that neither side takes its bytes for complete.
         Ended::Broken => {
             let _ = tunnel.client.set_zero_linger();
             let _ = tunnel.server.set_zero_linger();
@@ -91,20 +91,20 @@ pub(crate) async fn run(
     worker.meter.gauge_add(Gauge::OpenTunnels, -1);
 }
 
-/// Both connections, and what is between them.
+/// Both connections, and the bytes between them.
 struct Tunnel<'w> {
     worker: &'w Worker,
     client: TcpStream,
     record: Option<Box<RecordLayer>>,
     server: TcpStream,
-    /// For the server.
+    /// Bytes for the server.
     up: Waiting,
-    /// For the client, sealed where it has TLS.
+    /// Bytes for the client, encrypted if it has TLS.
     down: Waiting,
-    /// The client sends no more; the server does not.
+    /// The client sends no more; the server sends no more.
     client_ended: bool,
     server_ended: bool,
-    /// The end was passed on, or there is nobody who would read it.
+    /// The end was passed on, or its receiver is gone.
     up_over: bool,
     down_over: bool,
     last: Instant,
@@ -126,7 +126,7 @@ impl Waiting {
         self.start >= self.bytes.len()
     }
 
-    /// Writes all of it; ready when nothing is left. A silent direction keeps no memory.
+    /// Writes all bytes; ready when nothing is left. An idle direction keeps no memory.
     fn poll_flush(
         &mut self,
         to: &TcpStream,
@@ -151,7 +151,7 @@ impl Waiting {
     }
 }
 
-/// Reads once what there is, waiting until there is something.
+/// Reads the available bytes once; waits until there are some.
 fn poll_read(
     from: &TcpStream,
     into: &mut Vec<u8>,
@@ -186,7 +186,7 @@ impl<'w> Tunnel<'w> {
             down_over: false,
             last: Instant::now(),
         };
-        // Received and counted as such before.
+        // These bytes are counted as received already.
         let early = tunnel.up.bytes.len() as u64;
         worker.meter.add_n(Event::TunnelBytes(Direction::ToServer), early);
         tunnel.came(behind.len(), Direction::ToClient);
@@ -256,13 +256,13 @@ impl<'w> Tunnel<'w> {
         }
     }
 
-    /// One read from the client, or the end, after everything before it was written. How many
-    /// bytes came.
+    /// Reads once from the client, or detects its end, after all earlier bytes were written.
+    /// Returns the number of bytes.
     fn poll_up(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, Broken>> {
         let last = &mut self.last;
         let flushed = self.up.poll_flush(&self.server, context, |_| *last = Instant::now());
         if ready!(flushed).is_err() {
-            // The server reads no more; what it has sent is still to be passed on.
+            // The server reads no more; its own bytes are still to be passed on.
             self.up_over = true;
             return Poll::Ready(Ok(0));
         }
@@ -278,7 +278,7 @@ impl<'w> Tunnel<'w> {
             self.came(count, Direction::ToServer);
             return Poll::Ready(Ok(count));
         };
-        // First what is buffered already.
+        // Buffered bytes come first.
         let received = record.process(&mut self.up.bytes);
         let received = received.map_err(|_| self.worker.meter.add(Event::TlsBroken));
         let received = received.map_err(|()| Broken)?;
@@ -337,14 +337,14 @@ impl<'w> Tunnel<'w> {
         self.worker.meter.add_n(Event::TunnelBytes(to), bytes as u64);
     }
 
-    /// Puts bytes of the server behind those that wait for the client.
+    /// Appends bytes of the server to those that wait for the client.
     fn seal(&mut self, bytes: &[u8]) {
         let Some(record) = self.record.as_deref_mut() else {
             return self.down.bytes.extend_from_slice(bytes);
         };
         record.take_output(&mut self.down.bytes);
         if !bytes.is_empty() && record.seal(bytes, &mut self.down.bytes).is_err() {
-            // Its sequence numbers are used up: it ends here.
+            // The sequence numbers of the record layer are used up: the direction ends here.
             self.server_ended = true;
         }
     }
@@ -355,8 +355,8 @@ impl<'w> Tunnel<'w> {
         }
     }
 
-    /// Ends both directions that have not ended, and waits, not for long, for the other side's
-    /// end: closing with bytes unread would reset the connection.
+    /// Ends both directions that have not ended, and waits for a limited time for the other side's
+    /// end: a close with unread bytes would reset the connection.
     async fn close(mut self, timer: &mut Timer, limit: Duration) {
         let deadline = Instant::now() + limit;
         if !self.down_over {

@@ -1,21 +1,22 @@
-//! Which changes of protocol pass through this proxy (RFC 9110 §7.8). Sans-IO.
+//! Decides which changes of protocol pass through this proxy (RFC 9110 §7.8). Sans-IO.
 //!
-//! `Upgrade` belongs to one hop: it is never passed on as it came. Of what a client offers, the
-//! protocols that the route allows are offered to the server anew, in one field; the rest is
-//! dropped, which asks the server to answer in HTTP/1.1. HTTP/2 is never among them: requests
+//! `Upgrade` is a field of one hop: it is never passed on unchanged. Of the protocols that a
+//! client offers, those that the route allows are offered to the server in one new field. The rest
+//! is dropped; without an offer the server answers in HTTP/1.1. HTTP/2 is never allowed: requests
 //! inside an upgraded connection would pass this proxy unread (RFC 9113 §3.1 has withdrawn it).
 
 use unlade_http::{BodyFraming, RequestHead, ResponseHead};
 
 /// Most bytes of the protocols offered to a server.
 const OFFER_BYTES_MAX: usize = 256;
-/// Protocols that no route can allow: each carries further requests.
+/// Protocols that no route can allow: each carries further requests of HTTP.
 const HTTP: [&str; 4] = ["h2c", "h2", "h3", "http"];
 
-/// The protocols that a client's request may change to, as they are offered to the server; `None`
-/// where it is to be answered in HTTP/1.1. `allowed` are names in lower case.
+/// Returns the protocols that a client's request may change to, as they are offered to the server;
+/// `None` if it is to be answered in HTTP/1.1. `allowed` contains names in lower case.
 ///
-/// A request with a body changes nothing: where its body ends would depend on the answer.
+/// A request with a body cannot change the protocol: the end of its body would depend on the
+/// response.
 pub(crate) fn offer(head: &RequestHead, buf: &[u8], allowed: &[String]) -> Option<String> {
     if !head.is_upgrade() || head.framing() != BodyFraming::None {
         return None;
@@ -36,7 +37,7 @@ pub(crate) fn offer(head: &RequestHead, buf: &[u8], allowed: &[String]) -> Optio
     (!offered.is_empty() && offered.len() <= OFFER_BYTES_MAX).then_some(offered)
 }
 
-/// The protocol that a 101 changes to: one, and one of those that were `offered`.
+/// Returns the protocol that a 101 changes to: exactly one, which was `offered`.
 pub(crate) fn chosen<'b>(head: &ResponseHead, buf: &'b [u8], offered: &str) -> Option<&'b str> {
     let mut values = head.headers(buf).filter(|(name, _)| name.eq_ignore_ascii_case("upgrade"));
     let (Some((_, value)), None) = (values.next(), values.next()) else { return None };
@@ -46,7 +47,7 @@ pub(crate) fn chosen<'b>(head: &ResponseHead, buf: &'b [u8], offered: &str) -> O
     known.any(|protocol| protocol.eq_ignore_ascii_case(chosen)).then_some(chosen)
 }
 
-/// True for a name that a route can allow; `text` in lower case.
+/// Returns true for a name that a route can allow; `text` is in lower case.
 pub(crate) fn is_allowable(text: &str) -> bool {
     is_protocol(text) && !text.contains('/') && !is_http(text)
 }
@@ -55,7 +56,7 @@ fn is_http(name: &str) -> bool {
     HTTP.contains(&name)
 }
 
-/// The elements of a list of protocols; `None` where one of them is none.
+/// Returns the elements of a list of protocols; `None` if one of them is invalid.
 fn protocols(value: &[u8]) -> Option<impl Iterator<Item = &str>> {
     let text = std::str::from_utf8(value).ok()?;
     let elements = text.split(',').map(|part| part.trim_matches([' ', '\t']));
@@ -115,7 +116,7 @@ mod tests {
         let two = "Connection: Upgrade\r\nUpgrade: spdy/3.1, tls-foo, websocket\r\n";
         assert_eq!(offered(two, &["spdy", "websocket"]).unwrap(), "spdy/3.1, websocket");
         assert_eq!(offered(two, &[]), None);
-        // Not even where a route says so.
+        // Not even if the route allows it.
         assert_eq!(offered("Connection: Upgrade\r\nUpgrade: h2c\r\n", &["h2c"]), None);
     }
 

@@ -1,5 +1,5 @@
-//! The rest of a request's body, from the client to the server, in steps that may be dropped at
-//! any point without losing or repeating an byte.
+//! Sends the rest of a request's body from the client to the server, in steps that may be dropped
+//! at any point without losing or repeating a byte.
 
 use tokio::net::TcpStream;
 use unlade_http::HeadError;
@@ -12,12 +12,12 @@ use crate::splice::{self, Turn};
 use crate::upstream;
 use crate::worker::Worker;
 
-/// Why an upload ended early.
+/// Reason why an upload ended early.
 #[derive(Debug)]
 pub(crate) enum UploadError {
     /// The client is gone, or its body ends too early.
     Client,
-    /// The server takes no more.
+    /// The server reads no more.
     Server,
     /// Chunks are malformed.
     Malformed(HeadError),
@@ -25,11 +25,11 @@ pub(crate) enum UploadError {
     TooLarge,
 }
 
-/// What is still to be sent.
+/// The unsent rest of a request's body.
 #[derive(Debug)]
 pub(crate) struct Upload {
     body: Body,
-    /// Bytes at the front of the client's input that are of the body and not sent yet.
+    /// Bytes at the front of the client's input that belong to the body and are unsent.
     checked: usize,
     pipe: Option<PipeLease>,
     allowed_bytes: u64,
@@ -38,7 +38,8 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    /// `body` of at most `bytes_max` bytes is still in the client's stream.
+    /// Creates the upload of `body`, at most `bytes_max` bytes, which is still in the client's
+    /// stream.
     pub(crate) fn new(body: Body, bytes_max: u64) -> Upload {
         Upload {
             body,
@@ -50,23 +51,23 @@ impl Upload {
         }
     }
 
-    /// Nothing more is to be sent.
+    /// Returns true if nothing more is to be sent.
     pub(crate) fn is_done(&self) -> bool {
         self.abandoned || (self.body.is_done() && self.waiting_bytes() == 0)
     }
 
-    /// Nothing more will be sent although there is more.
+    /// Returns true if the rest will not be sent.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned
     }
 
-    /// Nothing more is to be sent, whatever there is.
+    /// Drops the unsent rest.
     pub(crate) fn abandon(&mut self) {
         self.abandoned = true;
         self.pipe = None;
     }
 
-    /// The next step waits for the server.
+    /// Returns true if the next step waits for the server.
     pub(crate) fn is_stuck_at_server(&self) -> bool {
         self.waiting_bytes() > 0
     }
@@ -75,10 +76,10 @@ impl Upload {
         self.checked + self.pipe.as_ref().map_or(0, |pipe| pipe.held_bytes)
     }
 
-    /// Takes some bytes from the client, or gives some to the server.
+    /// Reads some bytes from the client, or writes some to the server.
     ///
     /// # Errors
-    /// Either side's fault; see [`UploadError`].
+    /// An error of either side; see [`UploadError`].
     pub(crate) async fn step(
         &mut self,
         client: &mut Stream,
@@ -103,7 +104,7 @@ impl Upload {
         }
         if !client.is_tls() && worker.plan().config.body.splices(self.body.blind_bytes()) {
             if self.pipe.is_none() {
-                // Without a descriptor to be had it goes through the buffer.
+                // Without a free descriptor the body goes through the buffer.
                 self.pipe = worker.pipes.take().ok();
             }
             if self.pipe.is_some() {
@@ -116,7 +117,7 @@ impl Upload {
         }
     }
 
-    /// Finds how much of the input is of the body.
+    /// Finds how many bytes of the input belong to the body.
     fn check(&mut self, input: &[u8]) -> Result<(), UploadError> {
         let taken = self.body.advance(input).map_err(UploadError::Malformed)?;
         self.allow(taken as u64)?;

@@ -1,4 +1,4 @@
-//! Connections to servers: kept alive, and kept by the worker that opened them.
+//! Connections to servers, kept alive by the worker that opened them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -26,16 +26,16 @@ pub(crate) struct Upstream {
     pub address: SocketAddr,
     /// It has answered a request before.
     pub reused: bool,
-    /// Counts it among those that carry a request, until it is idle or closed.
+    /// Counts the connection as busy until it is idle or closed.
     _busy: GaugeGuard,
 }
 
 impl Upstream {
-    /// Writes as much of `bytes` as the socket takes, waiting until it takes some. Nothing is
-    /// lost where the future is dropped before it is ready.
+    /// Writes as many of `bytes` as the socket accepts; waits until it accepts some. Nothing is
+    /// lost if the future is dropped before it is ready.
     ///
     /// # Errors
-    /// The socket's.
+    /// The socket's error.
     pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         write(&self.tcp, bytes).await
     }
@@ -44,7 +44,7 @@ impl Upstream {
 /// See [`Upstream::write`].
 ///
 /// # Errors
-/// The socket's.
+/// The socket's error.
 pub(crate) async fn write(tcp: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     use rustix::net::{SendFlags, send};
     loop {
@@ -65,30 +65,30 @@ struct Idle {
     until: Instant,
 }
 
-/// The idle connections of a worker, by server, the one used last on top.
+/// The idle connections of a worker, by server, the one used last at the end.
 #[derive(Debug)]
 pub(crate) struct Upstreams {
     idle: RefCell<HashMap<SocketAddr, Vec<Idle>>>,
     count: Cell<usize>,
-    /// What the gauge has been told.
-    told: Cell<usize>,
+    /// Value of the gauge.
+    reported: Cell<usize>,
     meter: Arc<Meter>,
 }
 
 impl Upstreams {
-    /// None yet.
+    /// Creates an empty set.
     pub(crate) fn new(meter: Arc<Meter>) -> Upstreams {
-        Upstreams { idle: RefCell::default(), count: Cell::new(0), told: Cell::new(0), meter }
+        Upstreams { idle: RefCell::default(), count: Cell::new(0), reported: Cell::new(0), meter }
     }
 
-    /// An idle connection to `address` that shows no sign of having been closed.
+    /// Returns an idle connection to `address` that shows no sign of a close.
     pub(crate) fn take(&self, address: SocketAddr) -> Option<Upstream> {
         let mut idle = self.idle.borrow_mut();
         let list = idle.get_mut(&address)?;
         while let Some(Idle { tcp, .. }) = list.pop() {
             self.count.set(self.count.get().saturating_sub(1));
-            // No system call where the runtime has seen nothing arrive. Anything that did is the
-            // end, or bytes that nobody asked for.
+            // No system call if the runtime has seen nothing arrive. Anything that arrived is the
+            // end, or bytes without a request.
             let mut byte = [0];
             match tcp.try_read(&mut byte) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -105,7 +105,7 @@ impl Upstreams {
         GaugeGuard::new(Arc::clone(&self.meter), Gauge::UpstreamBusy)
     }
 
-    /// Keeps a connection whose last response has been read to its end.
+    /// Keeps a connection whose last response was read to its end.
     pub(crate) fn put(&self, upstream: Upstream, config: &UpstreamConfig, now: Instant) {
         if self.count.get() >= IDLE_MAX {
             return;
@@ -118,7 +118,7 @@ impl Upstreams {
         }
     }
 
-    /// Closes what has been idle for too long. Called now and then.
+    /// Closes connections that have been idle for too long. To be called from time to time.
     pub(crate) fn sweep(&self, now: Instant) {
         let mut idle = self.idle.borrow_mut();
         let mut count = 0;
@@ -128,14 +128,14 @@ impl Upstreams {
             !list.is_empty()
         });
         self.count.set(count);
-        let delta = count as i64 - self.told.replace(count) as i64;
+        let delta = count as i64 - self.reported.replace(count) as i64;
         self.meter.gauge_add(Gauge::UpstreamIdle, delta);
     }
 
     /// Opens a connection.
     ///
     /// # Errors
-    /// What the network or the server says.
+    /// The error of the network or of the server.
     pub(crate) async fn connect(&self, address: SocketAddr) -> io::Result<Upstream> {
         let start = Instant::now();
         let tcp = TcpStream::connect(address).await?;

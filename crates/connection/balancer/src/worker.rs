@@ -1,4 +1,4 @@
-//! What one worker has: everything its connections share without a lock.
+//! State of one worker that its connections share without a lock.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,25 +12,24 @@ use unlade_metrics::Meter;
 use unlade_runtime::{Phase, Watch, WorkerInfo};
 
 use crate::accept;
-use crate::bodies::Recent;
+use crate::bodies::RecentBodies;
 use crate::buffer::{Buffers, Pipes};
 use crate::clients::Clients;
 use crate::fallback::Fallbacks;
 use crate::health;
-use crate::mover::Mover;
+use crate::migration_manager::MigrationManager;
 use crate::offload::Offload;
 use crate::plan::Plan;
 use crate::upstream::Upstreams;
 
 /// Time between two clean-ups of idle connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// A connection is closed in a drain when it had no request for so long: longer than a request is
-/// under way.
+/// Idle time after which a drain closes a connection: longer than a request is in transit.
 pub(crate) const DRAIN_QUIET: Duration = Duration::from_millis(500);
 
-/// What all workers share.
+/// State that all workers share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     /// Counters.
     pub meter: Arc<Meter>,
     /// Connections by listener and client.
@@ -39,7 +38,7 @@ pub(crate) struct Shared {
 
 /// One worker.
 pub(crate) struct Worker {
-    /// Which one it is.
+    /// Its index among the workers.
     pub info: WorkerInfo,
     /// Counters.
     pub meter: Arc<Meter>,
@@ -51,9 +50,9 @@ pub(crate) struct Worker {
     pub buffers: Buffers,
     /// Pipes for bodies.
     pub pipes: Pipes,
-    /// How long bodies were of late.
-    pub recent_bodies: Recent,
-    /// Whether, and how, connections are handed over.
+    /// Lengths of recent bodies.
+    pub recent_bodies: RecentBodies,
+    /// The policy for handing connections over, and the means to do it.
     pub offload: Offload,
     /// Counts and logs requests that are proxied although their route offloads.
     pub fallbacks: Fallbacks,
@@ -66,8 +65,8 @@ pub(crate) struct Worker {
     ended: Notify,
 }
 
-/// A plan that the connections of one worker share: cloning it touches no line that another core
-/// writes.
+/// A plan that the connections of one worker share: cloning it touches no cache line that another
+/// core writes.
 #[derive(Debug)]
 pub(crate) struct PlanRef(Arc<Plan>);
 
@@ -79,15 +78,15 @@ impl std::ops::Deref for PlanRef {
 }
 
 impl PlanRef {
-    /// The plan for use beyond this worker.
+    /// Returns the plan for use outside of this worker.
     pub(crate) fn shared(&self) -> Arc<Plan> {
         self.0.clone()
     }
 }
 
 impl Worker {
-    /// A worker that has nothing to do yet.
-    pub(crate) fn new(info: WorkerInfo, shared: &Shared, plan: Arc<Plan>) -> Worker {
+    /// Creates a worker without connections.
+    pub(crate) fn new(info: WorkerInfo, shared: &SharedState, plan: Arc<Plan>) -> Worker {
         Worker {
             info,
             meter: shared.meter.clone(),
@@ -97,7 +96,7 @@ impl Worker {
             pipes: Pipes::default(),
             offload: Offload::new(info, &plan),
             fallbacks: Fallbacks::default(),
-            recent_bodies: Recent::default(),
+            recent_bodies: RecentBodies::default(),
             // Workers start at different servers.
             turn: Cell::new(info.index),
             plan: RefCell::new(Rc::new(PlanRef(plan))),
@@ -108,17 +107,17 @@ impl Worker {
         }
     }
 
-    /// The plan for the next request.
+    /// Returns the plan for the next request.
     pub(crate) fn plan(&self) -> Rc<PlanRef> {
         self.plan.borrow().clone()
     }
 
-    /// The process ends: no connection is kept beyond its request.
+    /// Returns true if the process drains: no connection is kept beyond its request.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.get()
     }
 
-    /// Waits for the drain.
+    /// Waits for the start of the drain.
     pub(crate) async fn drained(&self) {
         // No other thread and no await between the check and the registration.
         if !self.draining.get() {
@@ -126,8 +125,9 @@ impl Worker {
         }
     }
 
-    /// Waits for the drain, and then until a connection without a request since `quiet` has had
-    /// time enough for one: a client that was busy a moment ago may have sent it already.
+    /// Waits for the drain, and then until a connection without a request since `quiet` has been
+    /// idle for [`DRAIN_QUIET`]: a client that was busy a moment ago may have sent a request
+    /// already.
     pub(crate) async fn drained_since(&self, quiet: Instant) {
         self.drained().await;
         tokio::time::sleep_until(quiet + DRAIN_QUIET).await;
@@ -146,7 +146,7 @@ impl Worker {
         *self.plan.borrow_mut() = Rc::new(PlanRef(plan));
     }
 
-    /// No connection is kept beyond its request from now on.
+    /// Starts the drain: no connection is kept beyond its request.
     pub(crate) fn begin_drain(&self) {
         self.draining.set(true);
         self.drain.notify_waiters();
@@ -160,7 +160,7 @@ impl Worker {
     }
 }
 
-/// A connection task that its worker waits for.
+/// A connection task that the drain waits for.
 pub(crate) struct Entered {
     worker: Rc<Worker>,
 }
@@ -177,7 +177,8 @@ impl Drop for Entered {
 
 /// Accepts on `listeners` until the process drains, then waits for what is in flight.
 pub(crate) async fn run(worker: Rc<Worker>, mut watch: Watch<Plan>, listeners: Vec<TcpListener>) {
-    let install = || worker.plan().machine.clone().map(|machine| Mover::install(&worker, machine));
+    let install =
+        || worker.plan().machine.clone().map(|machine| MigrationManager::install(&worker, machine));
     let mut mover = install();
     let accepting: Vec<_> = listeners
         .into_iter()
@@ -208,10 +209,10 @@ pub(crate) async fn run(worker: Rc<Worker>, mut watch: Watch<Plan>, listeners: V
             _ = sweep.tick() => worker.upstreams.sweep(Instant::now()),
         }
     }
-    // First of all: whatever comes home from now on stays.
+    // This comes first: connections that come home from now on stay.
     worker.begin_drain();
     for task in accepting {
-        // One that failed has accepted what it could.
+        // A task that failed has accepted what it could.
         let _ = task.await;
     }
     if let Some(mover) = &mover {
@@ -219,6 +220,6 @@ pub(crate) async fn run(worker: Rc<Worker>, mut watch: Watch<Plan>, listeners: V
     }
     worker.all_ended().await;
     if let Some(mover) = &mover {
-        mover.settle().await;
+        mover.wait_until_quiet().await;
     }
 }

@@ -1,4 +1,4 @@
-//! Clients and servers that break the rules.
+//! Clients and servers that violate the protocol.
 
 mod common;
 
@@ -82,7 +82,7 @@ fn what_could_smuggle_is_refused_counted_and_goes_no_further() {
     for (request, status, reason) in CORPUS {
         let before = lb.count(Event::HeadRefused(reason));
         let mut client = lb.connect();
-        // A request hidden behind must not be answered.
+        // The hidden second request must not be answered.
         client.send(format!("{request}GET /size/1 HTTP/1.1\r\nHost: a\r\n\r\n"));
         let answer = client.answer();
         assert_eq!(answer.status(), status, "{request:?}");
@@ -104,7 +104,7 @@ fn chunks_that_are_malformed_never_complete_at_the_server() {
             client.send(head);
             if split {
                 client.send("1\r\nx\r\n");
-                // The head and the first chunk are at the server before the rest comes.
+                // The server has the head and the first chunk before the rest is sent.
                 std::thread::sleep(Duration::from_millis(30));
             }
             client.send(body);

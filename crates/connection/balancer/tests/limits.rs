@@ -1,4 +1,4 @@
-//! Limits, timeouts, reloads and the end.
+//! Limits, timeouts, reloads and the drain.
 
 mod common;
 
@@ -58,7 +58,7 @@ fn a_head_that_never_ends_is_answered_and_closed() {
         let mut client = lb.connect();
         client.send("GET / HTTP/1.1\r\nHost: a\r\n");
         let mut slow = client.stream.try_clone().unwrap();
-        // An byte now and then does not lengthen the time for a head.
+        // Single bytes do not extend the time limit of a head.
         let dripping = std::thread::spawn(move || {
             for _ in 0..1000 {
                 std::thread::sleep(Duration::from_millis(10));
@@ -101,7 +101,7 @@ fn a_client_that_does_not_read_is_dropped() {
     let server = Server::ordinary();
     let lb = Lb::before(server.address, "timeouts = { body_stall = \"2s\" }");
     let mut client = lb.connect();
-    // More than all socket buffers on the way hold.
+    // More than all socket buffers on the path hold.
     client.send("GET /size/40000000 HTTP/1.1\r\nHost: a\r\n\r\n");
     lb.wait_for(Event::ClientStalled, 1);
     lb.wait_for(Event::ConnectionClosed, 1);
@@ -128,7 +128,7 @@ fn draining_finishes_what_is_in_flight() {
     busy.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
     beginning.recv_timeout(PATIENCE).unwrap();
     lb.handle.drain();
-    // The idle one goes at once, and nobody new comes in.
+    // The idle connection is closed at once, and no new one is accepted.
     idle.assert_closed();
     let start = std::time::Instant::now();
     while std::net::TcpStream::connect(address).is_ok() {
@@ -153,7 +153,7 @@ fn a_reload_is_in_force_for_the_next_request() {
     assert_eq!(client.get("/").text(), "old");
     let parse = |text: &str| BalancerConfig::parse(text, "test").unwrap();
     lb.handle.reload(parse(&config(new.address, ""))).unwrap();
-    // The same connection; the worker hears of it within moments.
+    // The same connection; the worker gets the new plan within moments.
     let start = std::time::Instant::now();
     while client.get("/").text() != "new" {
         assert!(start.elapsed() < PATIENCE, "the old configuration is still in force");
@@ -207,7 +207,7 @@ fn without_a_healthy_server_requests_are_refused_at_once() {
     let mut client = lb.connect();
     let answer = client.get("/");
     assert_eq!((answer.status(), answer.header("retry-after").as_deref()), (503, Some("1")));
-    // The connection is not at fault.
+    // The connection itself is not at fault.
     assert_eq!(client.get("/").status(), 503);
 }
 

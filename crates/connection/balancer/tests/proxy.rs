@@ -1,4 +1,4 @@
-//! What an ordinary client sees of the proxy.
+//! The behaviour of the proxy as an ordinary client sees it.
 
 mod common;
 
@@ -56,7 +56,7 @@ fn one_connection_to_the_server_serves_many_requests() {
             assert_eq!(client.get("/size/10").body, pattern(10));
         }
     }
-    // One more is the health check's.
+    // The health check has one more.
     assert!(connections.load(Ordering::SeqCst) <= 2);
     assert_eq!(lb.count(Event::UpstreamConnected), 1);
     assert_eq!(lb.count(Event::UpstreamReused), 19);
@@ -76,8 +76,8 @@ fn pipelined_requests_are_answered_in_order() {
             "PUT /sha HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}"
         ));
     }
-    // While the answers wait for the client, the balancer waits too and does not read on; so the
-    // burst must fit what the kernel holds.
+    // While the responses wait for the client, the balancer waits too and stops reading, so the
+    // burst must fit in the kernel's buffers.
     client.send(burst);
     for size in 0..50 {
         assert!(client.answer().body == pattern(size * 1000));
@@ -201,7 +201,7 @@ fn a_server_may_answer_before_it_has_read_everything() {
             stream.write_all(&with_length("413 Too Much", b"no")).unwrap();
             return;
         }
-        // Every byte goes back at once, long before the last one is here.
+        // Every byte is returned at once, long before the last one arrives.
         stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").unwrap();
         let mut left: usize = header(&head, "content-length").unwrap().parse().unwrap();
         let mut piece = vec![0; 10_000];
@@ -233,7 +233,7 @@ fn a_server_may_answer_before_it_has_read_everything() {
 
 #[test]
 fn a_dead_pooled_connection_is_not_the_clients_problem() {
-    // Answers once a connection, promises more, and closes as soon as a second request is there.
+    // Answers once per connection, promises more, and closes as soon as a second request arrives.
     let server = Server::new(|stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         let mut stream = stream;
@@ -247,7 +247,7 @@ fn a_dead_pooled_connection_is_not_the_clients_problem() {
         assert_eq!(client.get("/size/10").body, pattern(10));
     }
     assert_eq!(lb.count(Event::UpstreamRetried), 5);
-    // What may have been done already is not done again.
+    // A request that may have been carried out is not sent again.
     client.send("POST /sha HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
     assert_eq!(client.answer().status(), 502);
     assert_eq!(lb.count(Event::UpstreamRetried), 5);
@@ -270,7 +270,7 @@ fn a_server_that_cannot_be_reached_is_passed_over() {
         client.send("POST /sha HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
         assert_eq!(client.answer().text(), sha(b"abc"));
     }
-    // Passive observation took it out; otherwise half of the requests had met it.
+    // Passive observation took it out; otherwise half of the requests would have reached it.
     assert!(lb.count(Event::UpstreamFailed(UpstreamFailure::Connect)) <= 3);
     assert_eq!(lb.count(Event::HealthChanged(unlade_metrics::Health::Unhealthy)), 1);
 }
@@ -283,7 +283,7 @@ fn no_route_no_server_no_tunnel() {
     let mut client = lb.connect();
     assert_eq!(client.get("/other").status(), 404);
     assert_eq!(client.get("/size/1").status(), 200);
-    // A body that is there is passed over, and the connection goes on.
+    // A body that is in the input is skipped, and the connection continues.
     client.send("PUT /other HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
     assert_eq!(client.answer().status(), 404);
     client.send("TRACE /size/1 HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -292,7 +292,7 @@ fn no_route_no_server_no_tunnel() {
     assert_eq!(client.answer().status(), 501);
     assert_eq!(client.get("/size/2").status(), 200);
     assert_eq!(lb.count(Event::RequestUnrouted), 2);
-    // One that is not there is not waited for.
+    // A body that is not in the input is not waited for.
     client.send("PUT /other HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\nabc");
     assert_eq!(client.answer().header("connection").as_deref(), Some("close"));
     client.assert_closed();
@@ -367,7 +367,7 @@ fn a_client_that_resets_releases_the_server() {
     let server = Server::new(move |stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         if read_head(&mut reader).is_some() {
-            // Never answers; waits for the balancer to let go.
+            // Never answers; waits for the balancer to close.
             let end = reader.read(&mut [0; 1]);
             let _ = gone.lock().unwrap().send(end.unwrap_or(0));
         }

@@ -1,4 +1,4 @@
-//! SIGHUP and SIGTERM. Alone in its process, which the signals are for.
+//! SIGHUP and SIGTERM. The test has a process of its own, because it sends the signals to it.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn hangup_reads_the_file_again_and_terminate_drains() {
     let mut client = Client::connect(address);
     assert_eq!(client.get("/").text(), "old");
 
-    // What is wrong stays outside.
+    // An invalid configuration is not applied.
     std::fs::write(&file, config(new.address, "nonsense = 1")).unwrap();
     kill_process(getpid(), Signal::HUP).unwrap();
     std::thread::sleep(std::time::Duration::from_millis(100));

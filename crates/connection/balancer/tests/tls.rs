@@ -1,4 +1,4 @@
-//! TLS listeners, with rustls' and OpenSSL's clients.
+//! TLS listeners, with the clients of rustls and OpenSSL.
 
 mod common;
 
@@ -154,7 +154,7 @@ fn garbage_and_silence_end_the_handshake() {
     let setup = setup("1.2");
     let mut garbage = setup.lb.connect();
     garbage.send([0x16, 3, 1, 0, 5, 1, 0, 0, 1, 0xff, 0, 0, 0]);
-    // An alert may come; then it ends.
+    // An alert may arrive before the end.
     let _ = garbage.rest();
     setup.lb.wait_for(Event::TlsHandshakeFailed, 1);
     let text = tls_config(setup.server.address, setup.dir.path(), "1.2")

@@ -1,5 +1,6 @@
-//! Connections that change their protocol (RFC 9110 §7.8): what passes, what does not, and how it
-//! ends. Servers and clients are written by hand, so that every byte is seen.
+//! Connections that change their protocol (RFC 9110 §7.8): the changes that pass, those that do
+//! not, and the end of a tunnel. Servers and clients are written by hand, so that every byte is
+//! visible.
 
 mod common;
 
@@ -27,7 +28,7 @@ fn agreeing(talk: impl Fn(TcpStream) + Send + Sync + 'static) -> Server {
                 continue;
             }
             stream.write_all(format!("{AGREED}\r\nhello").as_bytes()).unwrap();
-            // What came with the request belongs to the tunnel.
+            // Bytes that came with the request belong to the tunnel.
             let early = reader.buffer().to_vec();
             stream.write_all(&early).unwrap();
             return talk(stream);
@@ -35,7 +36,7 @@ fn agreeing(talk: impl Fn(TcpStream) + Send + Sync + 'static) -> Server {
     })
 }
 
-/// Sends everything back until the client has ended, and then ends.
+/// Sends everything back until the client has ended, then ends too.
 fn echo(mut stream: TcpStream) {
     let mut bytes = vec![0; 70_000];
     while let Ok(count @ 1..) = stream.read(&mut bytes) {
@@ -46,7 +47,7 @@ fn echo(mut stream: TcpStream) {
     let _ = stream.write_all(b"bye");
 }
 
-/// A tunnel through `lb`: its head, and what the server greets with.
+/// A tunnel through `lb`: its head, and the server's greeting.
 fn open(lb: &Lb) -> (Client, String) {
     let mut client = lb.connect();
     client.send(ASK);
@@ -63,7 +64,7 @@ fn a_websocket_passes_with_every_byte_and_both_ends() {
     let server = agreeing(echo);
     let lb = Lb::before(server.address, "");
     let mut client = lb.connect();
-    // Bytes behind the head, before there is an answer.
+    // Bytes behind the head are sent before there is a response.
     client.send(format!("{ASK}early"));
     let head = client.head().unwrap();
     assert!(head.starts_with("HTTP/1.1 101 Switching Protocols\r\n"), "{head}");
@@ -78,13 +79,13 @@ fn a_websocket_passes_with_every_byte_and_both_ends() {
     let mut due = b"helloearly".to_vec();
     due.sort_unstable();
     assert_eq!(greeting, due);
-    // More than fits anywhere, both ways at the same time.
+    // More than all buffers hold, both ways at the same time.
     let sent = pattern(9_000_000);
     let mut writer = client.stream.try_clone().unwrap();
     let all = sent.clone();
     let writing = std::thread::spawn(move || {
         writer.write_all(&all).unwrap();
-        // The other direction goes on.
+        // The other direction continues.
         writer.shutdown(Shutdown::Write).unwrap();
     });
     assert!(take(&mut client, sent.len()) == sent);
@@ -95,7 +96,7 @@ fn a_websocket_passes_with_every_byte_and_both_ends() {
     assert_eq!(lb.count(Event::TunnelBytes(Direction::ToServer)), up);
     assert_eq!(lb.count(Event::TunnelBytes(Direction::ToClient)), up + 5 + 3);
     assert_eq!((lb.count(Event::TunnelOpened), lb.gauge(Gauge::OpenTunnels)), (1, 0));
-    // The connection to the server is nobody else's afterwards.
+    // The connection to the server is not used again.
     assert_eq!(lb.connect().get("/").status(), 200);
     assert_eq!((lb.count(Event::UpstreamConnected), lb.count(Event::UpstreamReused)), (2, 0));
 }
@@ -108,7 +109,7 @@ fn an_upgrade_that_is_refused_is_an_ordinary_answer() {
     });
     let lb = Lb::before(server.address, "");
     let mut client = lb.connect();
-    // What follows is a request then.
+    // The bytes that follow are a request then.
     client.send(format!("{ASK}GET /next HTTP/1.1\r\nHost: test\r\n\r\n"));
     assert_eq!((client.answer().status(), client.answer().text()), (426, "yes"));
     assert_eq!(client.get("/more").text(), "yes");
@@ -131,7 +132,7 @@ fn an_upgrade_to_http2_is_not_passed_on() {
         let seen = seen.text().to_ascii_lowercase();
         assert!(!seen.contains("upgrade") && !seen.contains("http2-settings"), "{seen}");
     }
-    // Twice, or with a body, it is not understood as one.
+    // A repeated field, or a request with a body, is not treated as an upgrade.
     for twice in
         ["Upgrade: websocket\r\nUpgrade: websocket", "Upgrade: websocket\r\nContent-Length: 2"]
     {
@@ -144,8 +145,8 @@ fn an_upgrade_to_http2_is_not_passed_on() {
     }
 }
 
-/// A server that changes the protocol without being asked, or to another one than it was asked
-/// for, would have the client take for answers what are none.
+/// A server that changes the protocol without a request, or to another protocol than requested,
+/// would make the client read bytes as responses that are none.
 #[test]
 fn a_change_that_nobody_asked_for_is_refused() {
     let server = Server::answering(|request| match request.target() {
@@ -174,7 +175,7 @@ fn a_route_says_which_protocols_pass() {
     let lb = Lb::new(&other);
     let mut client = lb.connect();
     client.send(ASK.replace("websocket", "irc/6.9, websocket"));
-    // The server agrees to one that it was not offered.
+    // The server agrees to a protocol that it was not offered.
     assert_eq!(client.answer_to(false).unwrap().status(), 502);
 }
 
@@ -185,7 +186,7 @@ fn a_silent_tunnel_is_closed_in_order() {
     let (mut client, head) = open(&lb);
     assert!(head.contains(" 101 "), "{head}");
     assert_eq!(take(&mut client, 5), b"hello");
-    // Neither side says anything: both see the end, and the server says good-bye.
+    // Neither side sends anything: both see the end, and the server sends a last message.
     assert_eq!(client.rest().unwrap(), b"");
     lb.wait_for(Event::TunnelIdle, 1);
 }
@@ -202,7 +203,7 @@ fn a_server_that_breaks_is_not_taken_for_one_that_ends() {
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
-/// A tunnel cannot be told that the process drains: it is closed in order, at a pause.
+/// A tunnel has no message for a drain: it is closed in order, at a pause.
 #[test]
 fn a_drain_closes_tunnels_in_order() {
     let (tell, told) = mpsc::channel();

@@ -1,8 +1,8 @@
-//! A control channel: frames over mutual TLS over TCP, many in flight both ways.
+//! A control channel: frames over mutual TLS over TCP, with many frames in flight both ways.
 //!
-//! One task owns the connection and runs [`Channel::serve`]; everyone else on the same thread
-//! writes into the [`Outbox`]. What is written before the task has its turn leaves in one record
-//! and one system call; answers to what was received leave at once.
+//! One task owns the connection and runs [`Channel::serve`]; other tasks of the same thread write
+//! into the [`Outbox`]. Frames that are written before the task runs leave in one record and one
+//! system call; replies to received frames leave at once.
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
@@ -30,45 +30,45 @@ use unlade_runtime::ticker;
 
 /// Longest wait for TCP and TLS to be established.
 pub const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(3);
-/// Bytes that may wait in an outbox before the peer counts as stuck.
+/// Most bytes in an outbox; a peer with more counts as stuck.
 pub const OUTBOX_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Bytes in an outbox from which on snapshots wait until some have left.
+/// Bytes in an outbox above which snapshots wait until some have left.
 pub const OUTBOX_BYTES_CROWDED: usize = 16 * 1024 * 1024;
-/// Plaintext taken from TLS at once.
+/// Plaintext read from TLS per call.
 const READ_BYTES: usize = 64 * 1024;
-/// A peer that says nothing for so long is asked; and after as long again it counts as gone.
+/// A peer that sends nothing for this long is pinged; after the same time again it counts as gone.
 pub const QUIET_MAX: Duration = Duration::from_millis(1000);
 
-/// A silence longer than this is one that the peer has drawn its conclusions from: a quiet one is
-/// asked, and answers, after little more than half of it.
+/// A peer has acted on a silence longer than this: a peer that is only quiet is pinged, and
+/// answers, after little more than half of it.
 const LONG_SILENCE: Duration = Duration::from_millis(2 * QUIET_MAX.as_millis() as u64 + 500);
-/// How long a silence that is over is remembered.
-const REMEMBERED: Duration = Duration::from_secs(60);
+/// How long a past silence is remembered.
+const SILENCE_KEPT: Duration = Duration::from_secs(60);
 
-/// Why a channel ended.
+/// Reason for the end of a channel.
 #[derive(Debug, Error)]
 pub enum ChannelError {
-    /// The transport.
+    /// Error of the transport.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The peer is not of the pool, or breaks TLS.
+    /// The peer is not a member of the pool, or violates TLS.
     #[error(
         "TLS: {0}; both ends need a certificate of the pool's CA, the balancer's with its role"
     )]
     Tls(rustls::Error),
-    /// The peer is of the pool, and may not do what it wants to.
+    /// The peer is a member of the pool without the role that it needs.
     #[error("{0}")]
     Role(Arc<dyn std::error::Error + Send + Sync>),
-    /// It took too long.
+    /// The channel was not established in time.
     #[error("no connection within {ESTABLISH_TIMEOUT:?}")]
     Establish,
-    /// The peer sent something that is no frame.
-    #[error("the peer breaks the protocol: {0}")]
+    /// The peer sent bytes that are not a frame.
+    #[error("the peer violates the protocol: {0}")]
     Frame(#[from] DecodeError),
-    /// The peer sent a frame that has no place there.
-    #[error("the peer breaks the protocol: {0}")]
+    /// The peer sent a frame that is not allowed at this point.
+    #[error("the peer violates the protocol: {0}")]
     Protocol(&'static str),
-    /// The peer closed it.
+    /// The peer closed the channel.
     #[error("closed by the peer")]
     Closed,
     /// The peer does not read, or does not answer.
@@ -77,12 +77,12 @@ pub enum ChannelError {
 }
 
 impl ChannelError {
-    /// True where the peer is not trusted, or its certificate is no good.
+    /// Returns true if the peer is not trusted, or its certificate is invalid.
     pub fn is_untrusted(&self) -> bool {
         matches!(self, ChannelError::Tls(_) | ChannelError::Role(_))
     }
 
-    /// True where this end does not trust the peer; false where it is the other way round.
+    /// Returns true if this end does not trust the peer; false in the opposite direction.
     pub fn is_distrust(&self) -> bool {
         let certificate =
             |error: &rustls::Error| matches!(error, rustls::Error::InvalidCertificate(_));
@@ -93,7 +93,7 @@ impl ChannelError {
         }
     }
 
-    /// True where the peer was heard before, and is not any more.
+    /// Returns true if the peer was heard before and has become silent.
     pub fn is_silence(&self) -> bool {
         matches!(self, ChannelError::Silent)
     }
@@ -102,7 +102,7 @@ impl ChannelError {
 impl From<rustls::Error> for ChannelError {
     fn from(error: rustls::Error) -> ChannelError {
         match error {
-            // What our own verifier has said.
+            // An error of our own verifier.
             rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(why))) => {
                 ChannelError::Role(why)
             }
@@ -111,7 +111,7 @@ impl From<rustls::Error> for ChannelError {
     }
 }
 
-/// Frames on their way to the peer. Cheap to clone; all clones are one outbox.
+/// Frames to be sent to the peer. Cheap to clone; all clones are one outbox.
 #[derive(Clone, Debug, Default)]
 pub struct Outbox {
     inner: Rc<OutboxInner>,
@@ -121,34 +121,35 @@ pub struct Outbox {
 struct OutboxInner {
     bytes: RefCell<Vec<u8>>,
     notify: Notify,
-    /// Frames are taken, because a channel serves the outbox.
+    /// True while a channel serves the outbox; only then are frames accepted.
     open: Cell<bool>,
-    /// When the peer was heard last on the channel that serves the outbox, or served it.
+    /// Time of the last bytes from the peer, or of the last opening of the outbox.
     heard: Cell<Option<Instant>>,
-    /// The longest silence of late: how long, and when it ended.
+    /// The longest recent silence: its length, and its end.
     silent: Cell<Option<(Duration, Instant)>>,
-    /// The number of the last PING that [`Outbox::settled`] has sent, and of the last PONG to one.
+    /// The numbers of the last PING that [`Outbox::settled`] has sent, and of the last PONG to
+    /// one.
     asked: Cell<u64>,
     answered: Cell<u64>,
-    /// Wakes those who wait in [`Outbox::settled`]: a PONG came, or the channel has ended.
+    /// Wakes the tasks that wait in [`Outbox::settled`]: a PONG came, or the channel has ended.
     changed: Notify,
-    /// Channels that have ended.
+    /// Number of channels that have ended.
     ended: Cell<u64>,
 }
 
 impl OutboxInner {
-    /// A PONG: all that was sent before its PING has been handled by the peer.
-    fn note_pong(&self, number: u64) {
+    /// Handles a PONG: the peer has handled all frames that were sent before its PING.
+    fn handle_pong(&self, number: u64) {
         if number <= self.asked.get() && number > self.answered.get() {
             self.answered.set(number);
             self.changed.notify_waiters();
         }
     }
 
-    fn hear(&self) {
+    fn note_heard(&self) {
         let now = Instant::now();
         let gap = self.heard.replace(Some(now)).map_or(Duration::ZERO, |before| now - before);
-        let longest = self.silent.get().filter(|(_, ended)| ended.elapsed() < REMEMBERED);
+        let longest = self.silent.get().filter(|(_, ended)| ended.elapsed() < SILENCE_KEPT);
         if gap > longest.map_or(LONG_SILENCE, |(length, _)| length) {
             self.silent.set(Some((gap, now)));
         }
@@ -156,8 +157,8 @@ impl OutboxInner {
 }
 
 impl Outbox {
-    /// Queues a frame. False where there is no channel: the frame is dropped, and the machines
-    /// hear of it by the channel's end.
+    /// Queues a frame. Returns false if there is no channel: the frame is dropped, and the state
+    /// machines handle the end of the channel.
     pub fn push(&self, frame: &Frame) -> bool {
         if !self.inner.open.get() {
             return false;
@@ -171,41 +172,40 @@ impl Outbox {
         true
     }
 
-    /// Takes frames from now on, for a channel that is about to be served, until the value is
-    /// dropped.
-    pub fn open(&self) -> Opened {
+    /// Accepts frames, for a channel that is about to be served, until the value is dropped.
+    pub fn open(&self) -> OpenOutbox {
         self.inner.bytes.borrow_mut().zeroize();
         self.inner.open.set(true);
-        self.inner.hear();
-        Opened(self.clone())
+        self.inner.note_heard();
+        OpenOutbox(self.clone())
     }
 
-    /// How long the peer has been silent; nothing where there never was a channel. Time passes here
-    /// also while this process is stopped.
+    /// Returns how long the peer has been silent; `None` if there never was a channel. The time in
+    /// which this process is stopped counts.
     pub fn silence(&self) -> Option<Duration> {
         self.inner.heard.get().map(|heard| heard.elapsed())
     }
 
-    /// Whether the peer has been silent for longer than `limit`, now or at some time after `since`:
-    /// a peer that is heard again has not forgotten that.
+    /// Returns true if the peer has been silent for longer than `limit`, now or at some time after
+    /// `since`: a peer that is heard again may have acted on its silence.
     pub fn was_silent(&self, limit: Duration, since: Instant) -> bool {
         let past = |(length, ended)| length > limit && ended >= since;
         self.silence().is_none_or(|silence| silence > limit)
             || self.inner.silent.get().is_some_and(past)
     }
 
-    /// True while a channel serves the outbox.
+    /// Returns true while a channel serves the outbox.
     pub fn is_open(&self) -> bool {
         self.inner.open.get()
     }
 
-    /// True where nothing waits to be encrypted.
+    /// Returns true if no bytes wait to be encrypted.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Waits until the peer has handled every frame that was queued before. False where the channel
-    /// ends first, or there is none.
+    /// Waits until the peer has handled every frame that was queued before. Returns false if the
+    /// channel ends first, or there is none.
     pub async fn settled(&self) -> bool {
         let inner = &self.inner;
         let (number, ended) = (inner.asked.get() + 1, inner.ended.get());
@@ -225,8 +225,8 @@ impl Outbox {
         }
     }
 
-    /// True where another snapshot may be queued. An outbox that is crowded empties as the peer
-    /// reads, and its channel ends where the peer does not.
+    /// Returns true if another snapshot may be queued. A crowded outbox empties as the peer reads;
+    /// if the peer does not read, its channel ends.
     pub fn has_room(&self) -> bool {
         self.len() <= OUTBOX_BYTES_CROWDED
     }
@@ -236,11 +236,11 @@ impl Outbox {
     }
 }
 
-/// Keeps an outbox open, and empties it afterwards.
+/// Keeps an outbox open; closes and empties it when dropped.
 #[derive(Debug)]
-pub struct Opened(Outbox);
+pub struct OpenOutbox(Outbox);
 
-impl Drop for Opened {
+impl Drop for OpenOutbox {
     fn drop(&mut self) {
         let inner = &self.0.inner;
         inner.open.set(false);
@@ -256,7 +256,7 @@ pub struct Channel {
     tls: Connection,
     deframer: Deframer,
     peer: SocketAddr,
-    /// Plaintext on its way from TLS to the deframer.
+    /// Plaintext between TLS and the deframer.
     buffer: Box<[u8]>,
 }
 
@@ -284,7 +284,7 @@ impl Channel {
         timeout(ESTABLISH_TIMEOUT, establish).await.map_err(|_| ChannelError::Establish)?
     }
 
-    /// Answers a balancer's connection.
+    /// Accepts a balancer's connection.
     ///
     /// # Errors
     /// [`ChannelError`].
@@ -300,7 +300,7 @@ impl Channel {
     }
 
     async fn establish(tcp: TcpStream, tls: Connection) -> Result<Channel, ChannelError> {
-        // Frames are latency: never wait for a fuller segment.
+        // Latency counts: a frame never waits for a fuller segment.
         tcp.set_nodelay(true)?;
         let peer = tcp.peer_addr()?;
         let buffer = vec![0; READ_BYTES].into_boxed_slice();
@@ -314,44 +314,44 @@ impl Channel {
             }
         }
         channel.write_out().await?;
-        // A frame is mostly answered by a frame, which carries the acknowledgement.
+        // The answer to a frame is mostly a frame, which carries the acknowledgement.
         unlade_sys::sockopt::delay_acknowledgements(&channel.tcp)?;
         Ok(channel)
     }
 
-    /// Takes the channel off this thread's runtime, to go on with it on another one.
+    /// Removes the channel from this thread's runtime, to continue it on another one.
     ///
     /// # Errors
-    /// The socket's.
-    pub fn detach(self) -> io::Result<Detached> {
+    /// The socket's error.
+    pub fn detach(self) -> io::Result<DetachedChannel> {
         let Channel { tcp, tls, deframer, peer, .. } = self;
-        Ok(Detached { tcp: tcp.into_std()?, tls, deframer, peer })
+        Ok(DetachedChannel { tcp: tcp.into_std()?, tls, deframer, peer })
     }
 
-    /// The certificates that the peer has shown, its own first.
+    /// Returns the certificates of the peer, its own first.
     pub fn peer_certificates(&self) -> Vec<CertificateDer<'static>> {
         self.tls.peer_certificates().unwrap_or_default().to_vec()
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// Who the peer is, by its certificate.
+    /// Returns the identity of the peer, from its certificate.
     pub fn peer_identity(&self) -> Option<PeerIdentity> {
         PeerIdentity::of(self.tls.peer_certificates()?.first()?)
     }
 
-    /// This end's address.
+    /// Returns this end's address.
     ///
     /// # Errors
-    /// The socket's.
+    /// The socket's error.
     pub fn local(&self) -> io::Result<SocketAddr> {
         self.tcp.local_addr()
     }
 
-    /// The next frame, while nobody serves the channel (the HELLO).
+    /// Receives the next frame of a channel that is not being served (the HELLO).
     ///
     /// # Errors
     /// [`ChannelError`].
@@ -367,7 +367,7 @@ impl Channel {
         }
     }
 
-    /// Sends one frame, while nobody serves the channel.
+    /// Sends one frame on a channel that is not being served.
     ///
     /// # Errors
     /// [`ChannelError`].
@@ -378,16 +378,16 @@ impl Channel {
         self.write_out().await
     }
 
-    /// Serves the channel until it ends: every frame received goes to `handle`, everything in the
-    /// (opened) outbox to the peer. A quiet peer is pinged. `late` says what becomes of frames that are read
-    /// only after the peer has closed the channel.
+    /// Serves the channel until it ends: passes every received frame to `handle`, and sends
+    /// everything in the (opened) outbox to the peer. A quiet peer is pinged. `late` defines the
+    /// treatment of frames that are read only after the peer has closed the channel.
     ///
     /// # Errors
-    /// Always: why the channel ended.
+    /// Always: the reason for the end of the channel.
     pub async fn serve(
         &mut self,
         outbox: &Outbox,
-        late: Late,
+        late: LateFrames,
         mut handle: impl FnMut(Frame) -> Result<(), ChannelError>,
     ) -> ChannelError {
         let mut heard = Instant::now();
@@ -404,19 +404,18 @@ impl Channel {
             let blocked = self.tls.wants_write();
             tokio::select! {
                 ready = self.tcp.ready(Interest::READABLE) => match ready {
-                    Ok(ready) if late == Late::Drop && ready.is_read_closed() => {
+                    Ok(ready) if late == LateFrames::Drop && ready.is_read_closed() => {
                         return ChannelError::Closed;
                     }
                     Ok(_) => match self.read_in() {
                         Ok(0) => {}
-                        // This process was stopped, and what said that the socket is readable is
-                        // from before.
-                        Ok(_) if late == Late::Drop && heard.elapsed() > LONG_SILENCE => {
+                        // This process was stopped: the readiness of the socket is from before.
+                        Ok(_) if late == LateFrames::Drop && heard.elapsed() > LONG_SILENCE => {
                             return ChannelError::Silent;
                         }
                         Ok(_) => {
                             (heard, asked) = (Instant::now(), false);
-                            outbox.inner.hear();
+                            outbox.inner.note_heard();
                         }
                         Err(error) => return error,
                     },
@@ -436,7 +435,7 @@ impl Channel {
                         asked = true;
                         outbox.push(&Frame::Ping(0));
                     }
-                    // From when the peer was heard last, so that it is asked in time.
+                    // The time runs from the last bytes of the peer, so that it is pinged in time.
                     let rest = QUIET_MAX.saturating_sub(heard.elapsed());
                     quiet.as_mut().reset(ticker::after(if rest.is_zero() { QUIET_MAX } else { rest }));
                 }
@@ -447,35 +446,35 @@ impl Channel {
     fn deliver(
         &mut self,
         outbox: &Outbox,
-        late: Late,
+        late: LateFrames,
         handle: &mut impl FnMut(Frame) -> Result<(), ChannelError>,
     ) -> Result<(), ChannelError> {
         while let Some(frame) = self.deframer.next_frame()? {
-            // Read before this process was stopped.
+            // The frame was read before this process was stopped.
             let age = outbox.silence().unwrap_or_default();
-            if late == Late::Drop && age > QUIET_MAX / 2 {
+            if late == LateFrames::Drop && age > QUIET_MAX / 2 {
                 return Err(ChannelError::Silent);
             }
             match frame {
                 Frame::Ping(nonce) => drop(outbox.push(&Frame::Pong(nonce))),
-                Frame::Pong(number) => outbox.inner.note_pong(number),
+                Frame::Pong(number) => outbox.inner.handle_pong(number),
                 frame => handle(frame)?,
             }
         }
         Ok(())
     }
 
-    /// Encrypts the outbox and writes as much as the socket takes now.
+    /// Encrypts the outbox and writes as much as the socket accepts now.
     fn flush(&mut self, outbox: &Outbox) -> Result<(), ChannelError> {
         if outbox.len() > OUTBOX_BYTES_MAX {
             return Err(ChannelError::Silent);
         }
-        // What TLS could not write yet keeps the outbox closed: so the limit holds.
+        // While TLS has unwritten bytes nothing is taken from the outbox, so the limit holds.
         if !self.tls.wants_write() {
             let mut bytes = outbox.inner.bytes.borrow_mut();
             if !bytes.is_empty() {
                 self.tls.writer().write_all(&bytes)?;
-                // Snapshots with secrets among them.
+                // The bytes may contain snapshots with secrets.
                 bytes[..].zeroize();
                 bytes.clear();
             }
@@ -504,8 +503,8 @@ impl Channel {
         }
     }
 
-    /// Reads what the socket has, decrypts it, and hands it to the deframer. Bytes read from the
-    /// socket; 0 where there were none yet.
+    /// Reads the available bytes of the socket, decrypts them and passes them to the deframer.
+    /// Returns the number of bytes read from the socket; 0 if there were none yet.
     fn read_in(&mut self) -> Result<usize, ChannelError> {
         let count = match self.tls.read_tls(&mut Transport(&self.tcp)) {
             Ok(0) => return Err(ChannelError::Closed),
@@ -517,7 +516,7 @@ impl Channel {
         let state = match state {
             Ok(state) => state,
             Err(error) => {
-                // The alert tells the peer why; whether it arrives does not matter.
+                // The alert tells the peer the reason; the channel ends whether it arrives or not.
                 let _ = self.try_write_out();
                 return Err(error.into());
             }
@@ -536,37 +535,37 @@ impl Channel {
     }
 }
 
-/// What becomes of frames whose sender has closed the channel since.
+/// Treatment of frames that are read after their sender has closed the channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Late {
-    /// They count: what a server said of its connections before it ended is so.
+pub enum LateFrames {
+    /// They are handled: a server's reports of its connections stay true after its end.
     Handle,
-    /// They do not: a balancer that has closed a channel has taken back what it offered.
+    /// They are dropped: a balancer that has closed a channel has withdrawn its offers.
     Drop,
 }
 
-/// An established channel between two runtimes.
-pub struct Detached {
+/// An established channel that belongs to no runtime.
+pub struct DetachedChannel {
     tcp: std::net::TcpStream,
     tls: Connection,
     deframer: Deframer,
     peer: SocketAddr,
 }
 
-impl Detached {
+impl DetachedChannel {
     /// Puts the channel on the current thread's runtime.
     ///
     /// # Errors
-    /// The runtime's.
+    /// The runtime's error.
     pub fn attach(self) -> io::Result<Channel> {
-        let Detached { tcp, tls, deframer, peer } = self;
+        let DetachedChannel { tcp, tls, deframer, peer } = self;
         let buffer = vec![0; READ_BYTES].into_boxed_slice();
         Ok(Channel { tcp: TcpStream::from_std(tcp)?, tls, deframer, peer, buffer })
     }
 }
 
-/// The socket as rustls wants it. A short read tells the runtime that there is no more, which
-/// saves the read that would say so.
+/// The socket as rustls needs it. A short read shows the runtime that there is no more data, which
+/// saves one more read.
 struct Transport<'a>(&'a TcpStream);
 
 impl Read for Transport<'_> {
@@ -619,7 +618,7 @@ mod tests {
         assert_eq!(outbox.silence(), Some(Duration::ZERO));
         assert!(outbox.was_silent(short, begun) && !outbox.was_silent(long, begun));
         assert!(!outbox.was_silent(short, later), "what began afterwards is not concerned");
-        // A shorter one does not hide it.
+        // A shorter silence does not replace it.
         tokio::time::advance(short).await;
         let _third = outbox.open();
         assert!(outbox.was_silent(short, begun) && !outbox.was_silent(short, later));

@@ -1,7 +1,7 @@
 //! The authenticated channel between a balancer and its servers.
 //!
-//! - [`trust`]: mutual TLS: which peers are of the pool;
-//! - [`role`]: which of them may act as a balancer;
+//! - [`trust`]: mutual TLS: the members of a pool;
+//! - [`role`]: the members that may act as a balancer;
 //! - [`channel`]: frames over the connection, both ways.
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,9 @@
-//! Roles within a pool: which of its members may act as a balancer.
+//! Roles within a pool: the members that may act as a balancer.
 //!
 //! All members have certificates of one authority. A balancer may have an agent open a connection
-//! with any state, and gets back the TLS keys of the connections that it offered. A server must not
-//! be able to do that. So a balancer's certificate says that it is one, by the URI
-//! [`BALANCER_ROLE`] among its subject alternative names, or the agent is configured with the names
-//! of its balancers.
+//! with any state, and gets back the TLS keys of the connections that it offered. A server must
+//! not be able to do that. Therefore a balancer's certificate has the URI [`BALANCER_ROLE`] among
+//! its subject alternative names, or the agent is configured with the names of its balancers.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,10 +20,10 @@ use webpki::EndEntityCert;
 /// The subject alternative name, a URI, of a certificate that may act as a balancer.
 pub const BALANCER_ROLE: &str = "unlade://role/balancer";
 
-/// Why a member of the pool is not taken for a balancer.
+/// Reason why a member of the pool is not accepted as a balancer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RoleError {
-    /// The certificate does not say that it is a balancer's.
+    /// The certificate does not have the role.
     #[error(
         "the certificate with the names [{names}] is not a balancer's; issue it with `openssl req \
          … -addext subjectAltName=IP:ADDRESS,URI:{BALANCER_ROLE} -addext \
@@ -36,7 +35,7 @@ pub enum RoleError {
     },
     /// The configured names do not include it.
     #[error(
-        "the certificate with the names [{names}] is none of the balancers configured; add one of \
+        "the certificate with the names [{names}] is not one of the configured balancers; add one of \
          its names to `balancers` of [agent] where it is to be one"
     )]
     NotListed {
@@ -59,15 +58,16 @@ enum Name {
     Uri(String),
 }
 
-/// Who may act as a balancer. The default is whoever has [`BALANCER_ROLE`].
+/// The members that may act as a balancer. By default, those with [`BALANCER_ROLE`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Balancers {
     names: Vec<Name>,
 }
 
 impl Balancers {
-    /// Those whose certificates have one of `names` as a subject alternative name: host names, IP
-    /// addresses, URIs. The role does not count then. Without a name, the role alone counts.
+    /// Creates the list of members whose certificates have one of `names` as a subject alternative
+    /// name: host names, IP addresses, URIs. The role does not count then. Without a name, the
+    /// role alone counts.
     ///
     /// # Errors
     /// [`NameError`].
@@ -86,10 +86,10 @@ impl Balancers {
         Ok(Balancers { names: names.iter().map(name).collect::<Result<_, _>>()? })
     }
 
-    /// Whether the certificate, which is of the pool's authority, may act as a balancer.
+    /// Checks that the certificate, which is of the pool's authority, may act as a balancer.
     ///
     /// # Errors
-    /// [`RoleError`] says how to change that.
+    /// [`RoleError`], with the remedy.
     pub fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), RoleError> {
         let parsed = EndEntityCert::try_from(certificate)
             .map_err(|error| RoleError::Unreadable(error.to_string()))?;
@@ -114,13 +114,13 @@ impl Balancers {
     }
 }
 
-/// Who a peer is, by its certificate: the subject, the DNS names and the URIs. A renewed
-/// certificate has the same.
+/// Identity of a peer, from its certificate: the subject, the DNS names and the URIs. A renewed
+/// certificate has the same identity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PeerIdentity(Arc<[u8]>);
 
 impl PeerIdentity {
-    /// Nothing where the certificate cannot be read.
+    /// Returns the identity in a certificate; `None` if it cannot be read.
     pub fn of(certificate: &CertificateDer<'_>) -> Option<PeerIdentity> {
         let parsed = EndEntityCert::try_from(certificate).ok()?;
         let mut names: Vec<&str> =
@@ -129,7 +129,7 @@ impl PeerIdentity {
         let mut identity = (parsed.subject().len() as u32).to_be_bytes().to_vec();
         identity.extend_from_slice(parsed.subject());
         for name in names {
-            // No such name has a zero byte.
+            // No such name contains a zero byte.
             identity.extend_from_slice(name.as_bytes());
             identity.push(0);
         }
@@ -241,7 +241,7 @@ mod tests {
             PeerIdentity::of(&certificate(subject, names)).unwrap()
         };
         let role = || uri(BALANCER_ROLE);
-        // Another key, another serial number, another order.
+        // The key, the serial number and the order of the names differ.
         assert_eq!(identity("lb", &[dns("lb"), role()]), identity("lb", &[role(), dns("lb")]));
         assert_ne!(identity("lb", &[dns("lb"), role()]), identity("lb", &[dns("lb2"), role()]));
         assert_ne!(identity("lb", &[role()]), identity("s1", &[role()]));

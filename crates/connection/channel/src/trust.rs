@@ -1,5 +1,5 @@
-//! Mutual TLS between the machines of one pool: both ends show a certificate of the pool's CA, and
-//! the one that connects shows a balancer's ([`crate::role`]).
+//! Mutual TLS between the machines of one pool. Both ends have a certificate of the pool's CA, and
+//! the one that connects has the role of a balancer ([`crate::role`]).
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
@@ -26,25 +26,25 @@ pub struct TrustFiles {
     pub key: PathBuf,
 }
 
-/// Why the files do not make a member.
+/// Reason why the files do not make a machine a member.
 #[derive(Debug, Error)]
 pub enum TrustError {
-    /// A file does not hold what it should.
+    /// A file has the wrong content.
     #[error("{path}: {why}; it must be a PEM file with {what}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What was looked for.
+        /// The expected content.
         what: &'static str,
-        /// What went wrong.
+        /// The error.
         why: String,
     },
-    /// Key and certificate do not fit, or the CA is of no use.
+    /// Key and certificate do not match, or the CA is unusable.
     #[error("certificate {certificate}: {source}")]
     Unusable {
         /// The certificate's file.
         certificate: PathBuf,
-        /// What rustls says.
+        /// The error of rustls.
         source: rustls::Error,
     },
     /// The CA cannot verify peers.
@@ -52,17 +52,17 @@ pub enum TrustError {
     Verifier {
         /// The CA's file.
         ca: PathBuf,
-        /// What went wrong.
+        /// The error.
         why: String,
     },
 }
 
-/// What makes this machine a member of a pool towards those it connects to.
+/// Membership of this machine in a pool, for connections to other members.
 #[derive(Debug)]
 pub struct Membership {
-    /// For new channels.
+    /// TLS configuration of new channels.
     pub client: Arc<ClientConfig>,
-    /// Differs where the content of the files does.
+    /// Differs if the content of the files does.
     pub mark: u64,
 }
 
@@ -78,29 +78,29 @@ impl Membership {
     }
 }
 
-/// What makes this machine a member of a pool towards those that connect to it.
+/// Membership of this machine in a pool, for connections from other members.
 #[derive(Debug)]
-pub struct Gatekeeper {
-    /// For new channels.
+pub struct ServerTrust {
+    /// TLS configuration of new channels.
     pub server: Arc<ServerConfig>,
-    /// Differs where the content of the files does.
+    /// Differs if the content of the files does.
     pub mark: u64,
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
-impl Gatekeeper {
+impl ServerTrust {
     /// Reads `files`; peers have to be among the `balancers`.
     ///
     /// # Errors
     /// [`TrustError`] names the file.
-    pub fn load(files: &TrustFiles, balancers: &Balancers) -> Result<Gatekeeper, TrustError> {
+    pub fn load(files: &TrustFiles, balancers: &Balancers) -> Result<ServerTrust, TrustError> {
         let identity = identity(files)?;
         let mark = identity.mark();
         let (server, verifier) = server_of(identity, files, balancers)?;
-        Ok(Gatekeeper { server, mark, verifier })
+        Ok(ServerTrust { server, mark, verifier })
     }
 
-    /// Whether a peer that was trusted once, by the certificates it showed, is trusted still.
+    /// Returns true if a peer, trusted earlier by the certificates `chain`, is still trusted.
     pub fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some((own, issuers)) = chain.split_first() else { return false };
         self.verifier.verify_client_cert(own, issuers, UnixTime::now()).is_ok()
@@ -155,8 +155,8 @@ fn identity(files: &TrustFiles) -> Result<Identity, TrustError> {
     Ok(Identity { roots, chain: certificates(&files.certificate)?, key, authorities })
 }
 
-/// Whether the certificate of `files` has a balancer's role. Without it, agents take it only
-/// where they are configured with one of its names.
+/// Checks that the certificate of `files` has a balancer's role. Without it, agents accept it only
+/// if they are configured with one of its names.
 ///
 /// # Errors
 /// [`TrustError`] names the file.
@@ -165,7 +165,7 @@ pub fn balancer_role(files: &TrustFiles) -> Result<Result<(), RoleError>, TrustE
     Ok(chain.first().map_or(Ok(()), |certificate| Balancers::default().check(certificate)))
 }
 
-/// The side that connects: the balancer.
+/// Returns the configuration of the side that connects: the balancer.
 ///
 /// # Errors
 /// [`TrustError`] names the file.
@@ -182,8 +182,8 @@ fn client_of(identity: Identity, files: &TrustFiles) -> Result<Arc<ClientConfig>
     Ok(Arc::new(config))
 }
 
-/// The side that listens: the server's agent. A peer without a certificate of the CA, or one that
-/// is none of the `balancers`, is refused in the handshake.
+/// Returns the configuration of the side that listens: the server's agent. It refuses in the
+/// handshake a peer without a certificate of the CA, and one that is not among the `balancers`.
 ///
 /// # Errors
 /// [`TrustError`] names the file.
@@ -210,7 +210,7 @@ fn server_of(
         .with_client_cert_verifier(verifier.clone())
         .with_single_cert(chain, key)
         .map_err(|source| unusable(files, source))?;
-    // A resumed session would show no certificate again.
+    // A resumed session would not present a certificate again.
     config.send_tls13_tickets = 0;
     Ok((Arc::new(config), verifier))
 }
@@ -219,7 +219,7 @@ fn unusable(files: &TrustFiles, source: rustls::Error) -> TrustError {
     TrustError::Unusable { certificate: files.certificate.clone(), source }
 }
 
-/// The name that the certificate of the machine at `ip` must carry.
+/// Returns the name that the certificate of the machine at `ip` must have.
 pub fn server_name(ip: IpAddr) -> ServerName<'static> {
     ServerName::IpAddress(ip.into())
 }

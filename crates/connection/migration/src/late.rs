@@ -1,15 +1,15 @@
-//! What a frozen socket received after its snapshot, as segments for the new owner.
+//! Segments for the new owner with the bytes that a frozen socket received after its snapshot.
 //!
-//! Between the moment a socket is frozen and the moment its packets are held, some may still
-//! reach it. The kernel acknowledges them, so the client will not send them again: they are made
-//! anew, with the numbers they had, and sent the way the client's packets go.
+//! Between the freeze of a socket and the hold of its packets, some packets may still reach it.
+//! The kernel acknowledges them, so the client will not send them again. They are rebuilt with
+//! their sequence numbers, and sent on the path of the client's packets.
 
 use unlade_net::packet::{Direction, PacketError, Segment, TcpFlags, TcpOptions};
 use unlade_net::state::TcpSnapshot;
 
-/// Ethernet frames that bring an owner of `older` to the state `newer`. Timestamps are left out:
-/// the client's clock is not known here, and a segment without them is accepted (RFC 7323 §3.2
-/// makes that the receiver's choice; Linux takes it).
+/// Returns Ethernet frames that bring an owner of `older` to the state `newer`. Timestamps are
+/// left out: the client's clock is unknown here, and a segment without them is accepted (RFC 7323
+/// §3.2 leaves that to the receiver; Linux accepts it).
 ///
 /// # Errors
 /// The flow's addresses are of different families.
@@ -27,7 +27,7 @@ pub fn late_frames(
     let shift = newer.options.window_scale.map_or(0, |(send, _)| send);
     let window = (newer.windows.snd_wnd >> shift).min(u16::MAX.into()) as u16;
     let segment_bytes = usize::from(newer.options.mss_bytes).max(1);
-    // Without payload it is one segment all the same: the acknowledgement.
+    // Without payload there is still one segment: the acknowledgement.
     let payloads = late.chunks(segment_bytes).chain(late.is_empty().then_some(&[][..]));
     let mut seq = older.receive_seq + known as u32;
     let mut frames = Vec::new();

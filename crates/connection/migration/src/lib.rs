@@ -1,22 +1,22 @@
 //! Decisions about connections that change their owner; sans-IO: no socket, clock or thread.
 //!
-//! - [`giver`]: one connection as the balancer sees it: offer → ready → steer, return →
+//! - [`exporter`]: state machine of one connection at the balancer: offer → ready → steer, return →
 //!   relay or reclaim, with epochs, deadlines, and the way back on every failure;
-//! - [`taker`]: one connection as a server sees it: adopted → returned → buried;
-//! - [`late`]: what a frozen socket received after its snapshot, for the new owner;
-//! - [`shard`]: which server an object's name belongs to;
-//! - [`scope`]: whether the next request of a connection may stay where the connection is;
-//! - [`window`]: which congestion window a restored connection starts with.
+//! - [`importer`]: state machine of one connection at a server: adopted → returned → discarded;
+//! - [`late`]: bytes that a frozen socket received after its snapshot, for the new owner;
+//! - [`shard`]: the server that owns an object's name;
+//! - [`scope`]: the requests for which a connection may stay at its server;
+//! - [`window`]: the congestion window that a restored connection starts with.
 //!
 //! Events go in with `handle_*`, actions come out as a list; the runtimes (`balancer`, `backend`)
 //! carry them out. Time is an argument: [`Millis`] since an origin of the caller's choice.
 #![forbid(unsafe_code)]
 
-pub mod giver;
+pub mod exporter;
+pub mod importer;
 pub mod late;
 pub mod scope;
 pub mod shard;
-pub mod taker;
 pub mod window;
 
 /// A point in time, milliseconds since the caller's origin.
@@ -30,6 +30,6 @@ impl core::ops::Add<u32> for Millis {
     }
 }
 
-/// Names a server within one balancer's configuration.
+/// Identifies a server within one balancer's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerId(pub u16);

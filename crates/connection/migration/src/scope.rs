@@ -1,4 +1,4 @@
-//! Whether the next request of a connection may stay where the connection is.
+//! Decides if the next request of a connection may be answered by the server that has it.
 //!
 //! A server that holds a connection must answer only requests that the balancer would have sent
 //! to it: the same host, the same route, and for sharded pools an object of its own.
@@ -14,7 +14,7 @@ use crate::shard::Ring;
 /// Longest host that names are compared with; DNS allows 253 bytes.
 pub const HOST_BYTES_MAX: usize = 255;
 
-/// A scope, ready to be asked.
+/// A scope, prepared for queries.
 #[derive(Debug)]
 pub struct ScopeFilter {
     host: String,
@@ -31,7 +31,7 @@ impl ScopeFilter {
         ScopeFilter::with_ring(scope, ring)
     }
 
-    /// As [`ScopeFilter::new`], with the ring of the scope's members, which many scopes may share.
+    /// As [`ScopeFilter::new`], with the ring of the scope's members, which scopes may share.
     pub fn with_ring(scope: &Scope, ring: Option<Arc<Ring>>) -> ScopeFilter {
         let own = scope.ring.as_ref().map(|(_, own)| usize::from(*own));
         ScopeFilter {
@@ -43,13 +43,13 @@ impl ScopeFilter {
         }
     }
 
-    /// The ring that the scope's objects are spread by.
+    /// Returns the ring that distributes the scope's objects.
     pub fn ring(&self) -> Option<&Arc<Ring>> {
         self.ring.as_ref().map(|(ring, _)| ring)
     }
 
-    /// True where a request for `path` (without its query) on `host` (port and case are not
-    /// looked at) may be answered here.
+    /// Returns true if a request for `path` (without its query) on `host` (port and case are
+    /// ignored) may be answered here.
     pub fn admits(&self, host: Option<&str>, path: &str) -> bool {
         self.admits_host(host)
             && path.starts_with(&self.prefix)
@@ -71,7 +71,7 @@ impl ScopeFilter {
     }
 }
 
-/// A Host value as names are compared: without port and final dot, in lower case; empty where it
+/// Normalises a Host value for comparisons: without port and final dot, in lower case; empty if it
 /// is longer than any name.
 pub fn host_name(host: &str) -> String {
     let host = strip_port(host);
@@ -79,22 +79,22 @@ pub fn host_name(host: &str) -> String {
     if host.len() > HOST_BYTES_MAX { String::new() } else { host.to_ascii_lowercase() }
 }
 
-/// The names that a host (see [`host_name`]) falls under, most specific first: its own, and `*.`
-/// of every domain that it is in.
+/// Returns the names that a host (see [`host_name`]) falls under, most specific first: its own,
+/// and `*.` of every domain that contains it.
 pub fn names(host: &str) -> impl Iterator<Item = Cow<'_, str>> {
     let dots = host.bytes().enumerate().filter(|(_, byte)| *byte == b'.');
     let wildcards = dots.map(|(at, _)| Cow::Owned(format!("*{}", &host[at..])));
     std::iter::once(Cow::Borrowed(host)).chain(wildcards)
 }
 
-/// The ring of a scope's members.
+/// Returns the ring of a scope's members.
 pub fn ring_of(members: &[(String, u16)]) -> Ring {
     let members: Vec<(&str, u16)> =
         members.iter().map(|(name, weight)| (name.as_str(), *weight)).collect();
     Ring::new(&members)
 }
 
-/// A Host value without its port; brackets of an IPv6 literal stay.
+/// Returns a Host value without its port; brackets of an IPv6 literal stay.
 pub fn strip_port(host: &str) -> &str {
     match host.rfind(':') {
         Some(at) if !host[at..].contains(']') => &host[..at],

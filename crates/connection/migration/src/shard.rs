@@ -1,41 +1,41 @@
-//! Which server owns an object: consistent hashing with bounded load (Mirrokni, Thorup,
+//! Assigns objects to servers: consistent hashing with bounded load (Mirrokni, Thorup,
 //! Zadimoghaddam: *Consistent Hashing with Bounded Loads*, SODA 2018; arXiv 1608.01350).
 //!
-//! Every server has points on a ring of 64-bit numbers, as many as its weight demands; an object
+//! Every server has points on a ring of 64-bit numbers, in proportion to its weight. An object
 //! belongs to the server of the first point at or behind the hash of its path. A server that is
 //! added takes objects from the others and moves none between them; one that is removed leaves its
-//! objects to the others. Where load counts, a server that has its share is passed over for the
-//! next one on the ring.
+//! objects to the others. If load is considered, a server that has its share is passed over for
+//! the next one on the ring.
 //!
-//! The hash is SipHash-1-3 with the fixed key below, of the bytes of the path as sent, without
-//! its query. It is part of the protocol between balancer and server: both compute the owner, each
-//! on its own, from the same names and weights. The key is no secret: it spreads the objects, and does
-//! not defend against a client that chooses paths; the bound on load does.
+//! The hash is SipHash-1-3 with the fixed key below, of the bytes of the path as sent, without its
+//! query. It is part of the protocol between balancer and server: both compute the owner
+//! independently, from the same names and weights. The key is no secret. It spreads the objects
+//! and does not defend against a client that chooses paths; the bound on load does.
 
 use siphasher::sip::SipHasher13;
 
-/// Points on the ring for each unit of weight, as long as they fit: a server's share is within
-/// about 1/sqrt([`POINTS_PER_WEIGHT`]) of what its weight says.
+/// Points on the ring for each unit of weight, while they fit: a server's share is within about
+/// 1/sqrt([`POINTS_PER_WEIGHT`]) of the share by its weight.
 pub const POINTS_PER_WEIGHT: usize = 256;
 /// Most members of a ring; those beyond own nothing.
 pub const MEMBERS_MAX: usize = 1024;
-/// Largest weight of a member; a larger one counts as this.
+/// Largest weight of a member; a larger one is reduced to this.
 pub const WEIGHT_MAX: u16 = 256;
-/// Most points on a ring (4 MiB of memory): where the weights ask for more, each unit gets fewer.
+/// Most points on a ring (4 MiB of memory): if the weights ask for more, each unit gets fewer.
 pub const POINTS_MAX: usize = MEMBERS_MAX * WEIGHT_MAX as usize;
-/// How far above its share a server may be loaded, where nothing else is configured.
+/// Default of the load that a server may have, as a multiple of its share.
 pub const LOAD_FACTOR: f64 = 1.25;
-/// The load of a server that must not be chosen: it is down, or drains.
+/// The load of an unavailable server: it is down, or drains.
 pub const UNAVAILABLE: u32 = u32::MAX;
 
 /// The key of the hash: "unlade shard v1" and a zero byte, as two little-endian numbers.
 const KEY: (u64, u64) = (u64::from_le_bytes(*b"unlade s"), u64::from_le_bytes(*b"hard v1\0"));
 
-/// One point: where it is, and whose it is.
+/// One point: its position and its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Point {
     at: u64,
-    /// Below the number of servers.
+    /// Index of the server, below the number of servers.
     server: u16,
 }
 
@@ -49,9 +49,9 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Builds the ring of `members`: each a name, unique and the same wherever the ring is built,
-    /// and a weight. A member's place in the list is its index, and does not affect who owns what;
-    /// one of weight 0 owns nothing.
+    /// Builds the ring of `members`: each has a name, unique and the same wherever the ring is
+    /// built, and a weight. A member's position in the list is its index, and does not affect the
+    /// ownership of objects. A member of weight 0 owns nothing.
     pub fn new(members: &[(&str, u16)]) -> Ring {
         let weigh = |(index, member): (usize, &(&str, u16))| match index < MEMBERS_MAX {
             true => member.1.min(WEIGHT_MAX),
@@ -65,40 +65,40 @@ impl Ring {
             let count = (usize::from(*weight) * per_weight) as u32;
             points.extend((0..count).map(|number| Point { at: point(name, number), server }));
         }
-        // Points that coincide are ordered by name, not by index: the order of the list does not
-        // matter.
+        // Points that coincide are ordered by name, not by index, so that the order of the list
+        // does not matter.
         let name = |point: &Point| members.get(usize::from(point.server)).map(|member| member.0);
         points.sort_by(|a, b| a.at.cmp(&b.at).then_with(|| name(a).cmp(&name(b))));
         Ring { points, weights }
     }
 
-    /// Memory that its points take.
+    /// Returns the memory of its points, bytes.
     pub fn bytes(&self) -> usize {
         self.points.capacity() * size_of::<Point>()
     }
 
-    /// How many members there are, those without a weight included.
+    /// Returns the number of members, those without a weight included.
     pub fn len(&self) -> usize {
         self.weights.len()
     }
 
-    /// True for a ring without members.
+    /// Returns true for a ring without members.
     pub fn is_empty(&self) -> bool {
         self.weights.is_empty()
     }
 
-    /// The index of the member that owns `path`; `None` where no member has a weight.
+    /// Returns the index of the member that owns `path`; `None` if no member has a weight.
     pub fn owner(&self, path: &str) -> Option<usize> {
         self.walk(path).next()
     }
 
-    /// Whether the member at `index` owns `path`.
+    /// Returns true if the member at `index` owns `path`.
     pub fn owns(&self, index: usize, path: &str) -> bool {
         self.owner(path) == Some(index)
     }
 
-    /// The members in the order in which they are asked for `path`, each once: the owner, and who
-    /// stands in for it.
+    /// Returns the members in the order in which they are tried for `path`, each once: the owner,
+    /// then its stand-ins.
     pub fn preference(&self, path: &str) -> impl Iterator<Item = usize> + '_ {
         let mut seen = vec![false; self.weights.len()];
         let mut left = self.weights.iter().filter(|&&weight| weight > 0).count();
@@ -116,18 +116,18 @@ impl Ring {
         })
     }
 
-    /// The first member in the order of [`preference`](Ring::preference) that has not got its
-    /// share: one more request must not load it above `factor` (at least 1) times the mean, in
+    /// Returns the first member in the order of [`preference`](Ring::preference) that has not got
+    /// its share: one more request must not load it above `factor` (at least 1) times the mean, in
     /// proportion to the weights.
     ///
-    /// `loads` is what each server is busy with now, by index; [`UNAVAILABLE`] is passed over, as
-    /// is a server that `loads` does not mention. `None` where none is available.
+    /// `loads` is the present load of each server, by index; [`UNAVAILABLE`] is passed over, as is
+    /// a server without an entry in `loads`. `None` if none is available.
     pub fn owner_bounded(&self, path: &str, loads: &[u32], factor: f64) -> Option<usize> {
         let bound = Bound::new(self, loads, factor)?;
         self.walk(path).find(|&server| bound.admits(server))
     }
 
-    /// The servers of the points from the hash of `path` on, once round the ring.
+    /// Returns the servers of the points from the hash of `path` on, once round the ring.
     fn walk(&self, path: &str) -> impl Iterator<Item = usize> + '_ {
         let at = hash(path.as_bytes());
         let first = self.points.partition_point(|point| point.at < at);
@@ -140,7 +140,7 @@ impl Ring {
 struct Bound<'r> {
     weights: &'r [u16],
     loads: &'r [u32],
-    /// Of a server of weight 1.
+    /// Load of a server of weight 1.
     share: f64,
 }
 
@@ -157,8 +157,8 @@ impl<'r> Bound<'r> {
         (weight > 0).then_some(Bound { weights: &ring.weights, loads, share })
     }
 
-    /// Whether the server has room. The shares add up to more than the load and are rounded up,
-    /// so that one always has.
+    /// Returns true if the server has room. The shares add up to more than the load and are
+    /// rounded up, so that at least one server has room.
     fn admits(&self, server: usize) -> bool {
         let weight = self.weights.get(server).copied().unwrap_or(0);
         match self.loads.get(server) {
@@ -172,7 +172,8 @@ fn hash(bytes: &[u8]) -> u64 {
     SipHasher13::new_with_keys(KEY.0, KEY.1).hash(bytes)
 }
 
-/// Where a server's point is: the hash of its name, a zero byte and the point's number.
+/// Returns the position of a server's point: the hash of its name, a zero byte and the point's
+/// number.
 fn point(name: &str, number: u32) -> u64 {
     hash(&[name.as_bytes(), &[0], &number.to_le_bytes()].concat())
 }
@@ -192,7 +193,7 @@ mod tests {
         (0..count).map(|number| format!("/bucket/object-{number}.bin"))
     }
 
-    /// How many of `count` paths each server owns.
+    /// Returns how many of `count` paths each server owns.
     fn owned(ring: &Ring, count: usize) -> Vec<usize> {
         let mut owned = vec![0; ring.len()];
         paths(count).for_each(|path| owned[ring.owner(&path).unwrap()] += 1);
@@ -201,7 +202,8 @@ mod tests {
 
     #[test]
     fn the_hash_is_what_it_was() {
-        // Golden: another value means that balancers and servers of different builds disagree.
+        // Golden values: other values mean that balancers and servers of different builds
+        // disagree.
         assert_eq!(hash(b""), GOLDEN_HASHES[0]);
         assert_eq!(hash(b"/"), GOLDEN_HASHES[1]);
         assert_eq!(hash("/bucket/object-0.bin".as_bytes()), GOLDEN_HASHES[2]);
@@ -340,7 +342,7 @@ mod tests {
             prop_assert_eq!(order.len(), servers.len());
             prop_assert!(ring.owns(order[0], &path));
             let chosen = ring.owner_bounded(&path, loads, LOAD_FACTOR).unwrap();
-            // With room for all of the load everywhere the owner is chosen.
+            // If every server has room for the whole load, the owner is chosen.
             prop_assert_eq!(ring.owner_bounded(&path, loads, 1e9), Some(order[0]));
             let bound = Bound::new(&ring, loads, LOAD_FACTOR).unwrap();
             for &passed in order.iter().take_while(|&&server| server != chosen) {

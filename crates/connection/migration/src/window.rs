@@ -1,21 +1,21 @@
-//! Which congestion window a restored connection starts with.
+//! Chooses the congestion window that a restored connection starts with.
 //!
-//! The kernel starts a restored connection from its initial window. What the old owner had learnt
-//! about the path is still true a moment later, and less true the longer nothing was sent (RFC
-//! 9293 leaves it to RFC 5681 §4.1: after an idle RTO the window restarts).
+//! The kernel starts a restored connection from its initial window. The old owner's knowledge of
+//! the path is still valid a moment later, and less valid the longer nothing was sent (RFC 9293
+//! leaves it to RFC 5681 §4.1: after an idle RTO the window restarts).
 
 use unlade_net::state::Congestion;
 
-/// A window that rested longer than this is not restored, milliseconds.
+/// A window that was idle for longer than this is not restored, milliseconds.
 pub const WINDOW_AGE_MS_MAX: u32 = 1000;
 /// The largest window restored, segments: enough for 10 Gbit/s at 2 ms.
 pub const WINDOW_SEGMENTS_MAX: u32 = 1800;
 /// Windows up to the kernel's initial one need not be restored, segments (RFC 6928).
 const INITIAL_WINDOW_SEGMENTS: u32 = 10;
 
-/// Segments to start with, where that differs from what the kernel does by itself.
+/// Returns the segments to start with, if they differ from the kernel's own choice.
 ///
-/// A connection that knows its slow-start threshold has met a loss above it: it restarts at the
+/// A connection with a known slow-start threshold has had a loss above it: it restarts at the
 /// threshold at most, because the threshold itself cannot be restored without a ceiling.
 pub fn window_to_restore(learnt: &Congestion) -> Option<u32> {
     if learnt.idle_ms > WINDOW_AGE_MS_MAX {

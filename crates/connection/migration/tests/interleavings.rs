@@ -1,16 +1,17 @@
-//! Both machines against a model of the world: three servers, ordered channels that break and
-//! come back, servers that crash, clients whose packets reach frozen sockets, a clock.
+//! Both state machines against a model of the world: three servers, ordered channels that break
+//! and come back, servers that crash, clients whose packets reach frozen sockets, a clock.
 //!
-//! The oracle knows what no machine knows: where sockets are, and which packets each has seen. It
-//! demands that no two sockets are ever live, that in the end the connection is somewhere or
-//! over, that its owner has seen every packet that was ever acknowledged, and nothing is left.
+//! The oracle has information that no machine has: the places of the sockets, and the packets that
+//! each has seen. It demands that no two sockets are ever live, that in the end the connection is
+//! somewhere or over, that its owner has seen every packet that was ever acknowledged, and that
+//! nothing is left.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use proptest::prelude::*;
 use unlade_handoff_protocol::frame::{CloseReason, Epoch, RefuseReason, ReturnReason};
-use unlade_migration::giver::{self, Choice, Giver, Timing, server_lease_ms};
-use unlade_migration::taker::{self, Offered, Taker};
+use unlade_migration::exporter::{self, Choice, Exporter, Timing, server_lease_ms};
+use unlade_migration::importer::{self, Importer, Offered};
 use unlade_migration::{Millis, ServerId};
 
 const SERVERS: usize = 3;
@@ -35,17 +36,17 @@ enum ToBalancer {
 
 #[derive(Default)]
 struct Server {
-    taker: Option<Taker>,
+    importer: Option<Importer>,
     socket: Option<Socket>,
-    /// What its RETURN carried.
+    /// Packets in the snapshot of its RETURN.
     returned: Seen,
 }
 
 struct World {
     now: Millis,
-    giver: Giver,
+    exporter: Exporter,
     home: Option<Socket>,
-    /// What the balancer's newest snapshot carries.
+    /// Packets in the balancer's newest snapshot.
     snapshot: Seen,
     servers: [Server; SERVERS],
     up: [bool; SERVERS],
@@ -54,15 +55,15 @@ struct World {
     choices: VecDeque<u8>,
     /// Every packet that any socket has acknowledged.
     truth: Seen,
-    /// Packets on their way to whoever owns the connection.
+    /// Packets in transit to the owner of the connection.
     forwarded: Seen,
     /// A server ended the connection, or a fault may have cost it.
     may_be_lost: bool,
-    /// The machine said that the connection is over and gone.
+    /// The machine reported that the connection is over and gone.
     gone: bool,
 }
 
-/// One thing that happens; numbers choose among what is possible.
+/// One event; numbers select among the possible ones.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     ToServer(usize),
@@ -95,10 +96,10 @@ fn any_step() -> impl Strategy<Value = Step> {
 
 impl World {
     fn new(choices: Vec<u8>) -> World {
-        let (giver, actions) = Giver::start(ServerId(0), TIMING, Millis(0));
+        let (exporter, actions) = Exporter::start(ServerId(0), TIMING, Millis(0));
         let mut world = World {
             now: Millis(0),
-            giver,
+            exporter,
             home: Some(Socket::Frozen(Seen::new())),
             snapshot: Seen::new(),
             servers: Default::default(),
@@ -115,9 +116,9 @@ impl World {
         world
     }
 
-    /// Does what the balancer's machine says.
-    fn balance(&mut self, actions: Vec<giver::Action>) {
-        use giver::Action;
+    /// Performs the actions of the balancer's machine.
+    fn balance(&mut self, actions: Vec<exporter::Action>) {
+        use exporter::Action;
         for action in actions {
             match action {
                 Action::Hold | Action::Redirect(_) => {}
@@ -149,7 +150,7 @@ impl World {
                 }
                 Action::Suspect(server) => self.break_channel(usize::from(server.0)),
                 Action::Choose(_) => {
-                    let current = usize::from(self.giver.server().unwrap().0);
+                    let current = usize::from(self.exporter.server().unwrap().0);
                     let choice = self.choices.pop_front().unwrap_or(0) % 8;
                     let to = (current + usize::from(choice)) % SERVERS;
                     let choice = match choice {
@@ -157,7 +158,7 @@ impl World {
                         _ if !self.up[to] => Choice::Home,
                         _ => Choice::Relay(ServerId(to as u16)),
                     };
-                    let actions = self.giver.choose(choice, self.now);
+                    let actions = self.exporter.choose(choice, self.now);
                     self.balance(actions);
                 }
                 Action::Reset => {
@@ -170,13 +171,13 @@ impl World {
     }
 
     fn break_again(&mut self, at: usize) {
-        let actions = self.giver.handle_channel_down(ServerId(at as u16), self.now);
+        let actions = self.exporter.handle_channel_down(ServerId(at as u16), self.now);
         self.balance(actions);
     }
 
-    /// Does what a server's machine says.
-    fn serve(&mut self, at: usize, actions: Vec<taker::Action>) {
-        use taker::Action;
+    /// Performs the actions of a server's machine.
+    fn serve(&mut self, at: usize, actions: Vec<importer::Action>) {
+        use importer::Action;
         for action in actions {
             let server = &mut self.servers[at];
             let answer = match action {
@@ -186,8 +187,8 @@ impl World {
                     self.may_be_lost = true;
                     None
                 }
-                Action::Bury => {
-                    self.bury(at);
+                Action::Discard => {
+                    self.discard(at);
                     None
                 }
                 Action::Return(epoch, _) => {
@@ -205,27 +206,27 @@ impl World {
                 self.up_lane[at].push_back(answer);
             }
         }
-        if self.servers[at].taker.as_ref().is_some_and(Taker::is_over) {
-            self.servers[at].taker = None;
+        if self.servers[at].importer.as_ref().is_some_and(Importer::is_over) {
+            self.servers[at].importer = None;
         }
     }
 
-    fn bury(&mut self, at: usize) {
+    fn discard(&mut self, at: usize) {
         let server = &mut self.servers[at];
-        let Some(Socket::Frozen(seen)) = server.socket.take() else { panic!("nothing to bury") };
+        let Some(Socket::Frozen(seen)) = server.socket.take() else { panic!("nothing to discard") };
         self.forwarded.extend(seen.difference(&server.returned));
     }
 
-    fn at_server(&mut self, at: usize, event: impl FnOnce(&mut Taker) -> Vec<taker::Action>) {
-        if let Some(taker) = &mut self.servers[at].taker {
-            let actions = event(taker);
+    fn at_server(&mut self, at: usize, event: impl FnOnce(&mut Importer) -> Vec<importer::Action>) {
+        if let Some(importer) = &mut self.servers[at].importer {
+            let actions = event(importer);
             self.serve(at, actions);
         }
     }
 
     fn deliver_to_server(&mut self, at: usize) -> bool {
         let Some((epoch, seen)) = self.down_lane[at].pop_front() else { return false };
-        let answer = match self.servers[at].taker.as_mut().map(|t| t.handle_offer(epoch)) {
+        let answer = match self.servers[at].importer.as_mut().map(|t| t.handle_offer(epoch)) {
             Some(Offered::Thaw) => {
                 let Some(Socket::Frozen(seen)) = self.servers[at].socket.take() else {
                     panic!("nothing to thaw")
@@ -236,14 +237,14 @@ impl World {
             Some(Offered::Stale) => ToBalancer::Refuse(epoch),
             replaced => {
                 if replaced.is_some() {
-                    self.bury(at);
-                    self.servers[at].taker = None;
+                    self.discard(at);
+                    self.servers[at].importer = None;
                 }
-                // Now and then a server is full.
+                // A server is sometimes full.
                 if self.choices.pop_front().unwrap_or(0) % 16 == 15 {
                     ToBalancer::Refuse(epoch)
                 } else {
-                    self.servers[at].taker = Some(Taker::adopted(epoch));
+                    self.servers[at].importer = Some(Importer::adopted(epoch));
                     self.servers[at].socket = Some(Socket::Live(seen));
                     ToBalancer::Ready(epoch)
                 }
@@ -257,19 +258,19 @@ impl World {
         let Some(message) = self.up_lane[at].pop_front() else { return false };
         let from = ServerId(at as u16);
         let actions = match message {
-            ToBalancer::Ready(epoch) => self.giver.handle_ready(from, epoch),
+            ToBalancer::Ready(epoch) => self.exporter.handle_ready(from, epoch),
             ToBalancer::Refuse(epoch) => {
-                self.giver.handle_refuse(from, epoch, RefuseReason::Overloaded)
+                self.exporter.handle_refuse(from, epoch, RefuseReason::Overloaded)
             }
             ToBalancer::Return(epoch, seen) => {
-                if self.giver.expects_return(from, epoch) {
+                if self.exporter.expects_return(from, epoch) {
                     self.snapshot = seen;
                 }
-                self.giver.handle_return(from, epoch, ReturnReason::NextRequest)
+                self.exporter.handle_return(from, epoch, ReturnReason::NextRequest)
             }
             ToBalancer::Closed(epoch, reason) => {
                 self.may_be_lost = true;
-                self.giver.handle_closed(from, epoch, reason)
+                self.exporter.handle_closed(from, epoch, reason)
             }
         };
         self.balance(actions);
@@ -284,21 +285,21 @@ impl World {
         self.down_lane[at].clear();
         self.up_lane[at].clear();
         let now = self.now;
-        let actions = self.giver.handle_channel_down(ServerId(at as u16), now);
+        let actions = self.exporter.handle_channel_down(ServerId(at as u16), now);
         self.balance(actions);
         let lease_ms = server_lease_ms(TIMING.lease_ms);
-        self.at_server(at, |taker| taker.handle_channel_down(lease_ms, now));
+        self.at_server(at, |importer| importer.handle_channel_down(lease_ms, now));
     }
 
     fn repair_channel(&mut self, at: usize) {
         if std::mem::replace(&mut self.up[at], true) {
             return;
         }
-        let owned = self.servers[at].taker.as_ref().map(Taker::epoch);
-        let actions = self.giver.handle_channel_up(ServerId(at as u16), owned);
+        let owned = self.servers[at].importer.as_ref().map(Importer::epoch);
+        let actions = self.exporter.handle_channel_up(ServerId(at as u16), owned);
         self.balance(actions);
         let now = self.now;
-        self.at_server(at, |taker| taker.handle_channel_up(now));
+        self.at_server(at, |importer| importer.handle_channel_up(now));
     }
 
     fn wait(&mut self, ms: u32) {
@@ -306,17 +307,16 @@ impl World {
         let now = self.now;
         // Leases of servers are the shorter ones: they end first.
         for at in 0..SERVERS {
-            self.at_server(at, |taker| taker.handle_tick(now));
+            self.at_server(at, |importer| importer.handle_tick(now));
         }
-        let actions = self.giver.handle_tick(now);
+        let actions = self.exporter.handle_tick(now);
         self.balance(actions);
     }
 
-    /// A packet of the client is acknowledged by a socket that is live, or was until a moment
-    /// ago.
+    /// A packet of the client is acknowledged by a socket that is live, or was live a moment ago.
     fn packet(&mut self, at: Option<usize>) {
         let next = self.truth.len() as u32;
-        let owner = at.is_none_or(|at| self.giver.server() == Some(ServerId(at as u16)));
+        let owner = at.is_none_or(|at| self.exporter.server() == Some(ServerId(at as u16)));
         let socket = match at {
             Some(at) => &mut self.servers[at].socket,
             None => &mut self.home,
@@ -329,10 +329,10 @@ impl World {
         self.truth.insert(next);
     }
 
-    /// What was forwarded arrives at whoever has the connection.
+    /// Delivers forwarded packets to the owner of the connection.
     fn deliver_forwarded(&mut self) {
-        let owner = match self.giver.is_owned() {
-            true => self.giver.server().map(|server| usize::from(server.0)),
+        let owner = match self.exporter.is_owned() {
+            true => self.exporter.server().map(|server| usize::from(server.0)),
             false => None,
         };
         let socket = match owner {
@@ -349,7 +349,7 @@ impl World {
             Step::ToServer(at) => drop(self.deliver_to_server(at)),
             Step::ToBalancer(at) => drop(self.deliver_to_balancer(at)),
             Step::WantReturn(at) => {
-                if self.servers[at].taker.as_ref().is_some_and(Taker::is_live) {
+                if self.servers[at].importer.as_ref().is_some_and(Importer::is_live) {
                     if let Some(Socket::Live(seen)) = self.servers[at].socket.take() {
                         self.servers[at].returned = seen.clone();
                         self.servers[at].socket = Some(Socket::Frozen(seen));
@@ -359,9 +359,9 @@ impl World {
                 }
             }
             Step::End(at) => {
-                if self.servers[at].taker.as_ref().is_some_and(Taker::is_live) {
+                if self.servers[at].importer.as_ref().is_some_and(Importer::is_live) {
                     self.may_be_lost = true;
-                    self.at_server(at, |taker| taker.handle_ended(CloseReason::ByClient));
+                    self.at_server(at, |importer| importer.handle_ended(CloseReason::ByClient));
                 }
             }
             Step::Packet(at) => self.packet(Some(at)),
@@ -384,8 +384,8 @@ impl World {
         assert!(live <= 1, "{live} sockets are live");
     }
 
-    /// Everything heals, every message arrives, time passes.
-    fn settle(&mut self) {
+    /// Every fault ends, every message arrives, time passes.
+    fn complete(&mut self) {
         for _ in 0..40 {
             for at in 0..SERVERS {
                 self.repair_channel(at);
@@ -399,16 +399,16 @@ impl World {
         let at_servers: Vec<&Socket> =
             self.servers.iter().filter_map(|s| s.socket.as_ref()).collect();
         let owner = if self.gone {
-            assert!(self.giver.is_over() && self.home.is_none());
+            assert!(self.exporter.is_over() && self.home.is_none());
             assert!(at_servers.is_empty(), "over, but there is {at_servers:?}");
             return;
-        } else if self.giver.is_over() {
+        } else if self.exporter.is_over() {
             assert!(at_servers.is_empty(), "at home, but there is {at_servers:?}");
             self.home.clone()
         } else {
-            assert!(self.giver.is_owned(), "neither here nor there: {:?}", self.giver);
+            assert!(self.exporter.is_owned(), "neither here nor there: {:?}", self.exporter);
             assert_eq!((at_servers.len(), &self.home), (1, &None));
-            self.servers[usize::from(self.giver.server().unwrap().0)].socket.clone()
+            self.servers[usize::from(self.exporter.server().unwrap().0)].socket.clone()
         };
         let Some(Socket::Live(seen)) = owner else { panic!("the owner has {owner:?}") };
         if !self.may_be_lost {
@@ -429,10 +429,10 @@ proptest! {
         for step in steps {
             world.step(step);
         }
-        world.settle();
+        world.complete();
     }
 
-    /// Without faults a connection is never lost, and no packet of it.
+    /// Without faults no connection is lost, and no packet of it.
     #[test]
     fn without_faults_nothing_is_lost(
         steps in proptest::collection::vec(any_step(), 0..200),
@@ -441,14 +441,14 @@ proptest! {
         let mut world = World::new(choices);
         let harmless = |step: &Step| match step {
             Step::Break(_) | Step::Crash(_) | Step::End(_) => false,
-            // So short that no answer is overdue.
+            // Too short for an overdue answer.
             Step::Wait(ms) => *ms < 3,
             _ => true,
         };
         for step in steps.into_iter().filter(harmless) {
             world.step(step);
         }
-        world.settle();
+        world.complete();
         prop_assert!(!world.gone);
     }
 }

@@ -1,17 +1,17 @@
 //! The control channel between balancer and server: length-prefixed, versioned frames.
 //!
-//! A frame on the wire is a 32-bit length (of what follows it), a type byte and the body. Every
-//! frame about a connection carries its id and the epoch of its ownership; a frame of an older
-//! epoch is stale and ignored by the state machines. Snapshots travel encoded, so that a relay
-//! passes them on unchanged.
+//! A frame on the wire is a 32-bit length (of the bytes that follow it), a type byte and the body.
+//! Every frame about a connection contains its id and the epoch of its ownership; the state
+//! machines ignore a frame of an older epoch as stale. Snapshots are transferred encoded, so that
+//! a relay passes them on unchanged.
 //!
 //! ```text
 //! balancer                         server
-//!    │ HELLO ──────────────────────► │ ◄── HELLO, OWNED (what it still holds)
-//!    │ SCOPE (what may stay there) ► │
+//!    │ HELLO ──────────────────────► │ ◄── HELLO, OWNED (connections it still owns)
+//!    │ SCOPE (requests that stay) ─► │
 //!    │ OFFER snapshot ─────────────► │ restores, goes live
 //!    │ ◄───────────────────── READY  │        (or REFUSE)
-//!    │ ◄──────────── UNREAD bytes   │ what of its input no snapshot has room for
+//!    │ ◄──────────── UNREAD bytes   │ input that does not fit in the snapshot
 //!    │ ◄──────────── RETURN snapshot │ next request belongs elsewhere, or idle
 //! ```
 
@@ -19,8 +19,8 @@ use crate::snapshot::{EncodedSnapshot, SNAPSHOT_BYTES_MAX};
 use unlade_bytes::{DecodeError, Reader, Write};
 use zeroize::{Zeroize, Zeroizing};
 
-/// Version spoken by this build; both ends must speak the same. Version 2 has UNREAD, its length in
-/// RETURN, and the excluded hosts of scopes.
+/// Version of the protocol in this build; both ends must have the same. Version 2 has UNREAD, its
+/// length in RETURN, and the excluded hosts of scopes.
 pub const PROTOCOL_VERSION: u16 = 2;
 /// Bytes in front of a frame's body: length and type.
 pub const FRAME_HEADER_BYTES: usize = 5;
@@ -37,36 +37,36 @@ pub const LIST_ENTRIES_MAX: usize = 1 << 20;
 /// Most excluded hosts, excluded prefixes or ring members in a scope.
 pub const SCOPE_ENTRIES_MAX: usize = 4096;
 
-/// Names one connection between a balancer worker and its servers; unique per channel pair.
+/// Identifies one connection between a balancer worker and its servers; unique per channel pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// Counts the changes of ownership of one connection. A larger epoch is the newer one.
+/// Counts the changes of ownership of one connection. A larger epoch is newer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Epoch(pub u32);
 
 impl Epoch {
-    /// The next epoch.
+    /// Returns the next epoch.
     pub fn next(self) -> Epoch {
         Epoch(self.0.wrapping_add(1))
     }
 }
 
-/// How long a server may keep a connection.
+/// Conditions under which a server may keep a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// Which scope the following requests must be in to stay.
+    /// The scope that the following requests must be in to stay.
     pub scope: u32,
     /// Requests the server may answer before it must ask again; `u32::MAX` is no limit.
     pub requests_max: u32,
-    /// Without a request for this long, the connection goes home, milliseconds.
+    /// Idle time after which the connection goes home, milliseconds.
     pub idle_return_ms: u32,
 }
 
-/// Which requests a server may answer without asking: one route of the balancer.
+/// The requests that a server may answer without asking: one route of the balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
-    /// Named by [`Terms::scope`].
+    /// The value of [`Terms::scope`].
     pub id: u32,
     /// Host of the route, lower case: a name, `*.` and a name for every host below it, or empty
     /// for any host.
@@ -77,12 +77,12 @@ pub struct Scope {
     pub prefix: String,
     /// Longer prefixes under it that belong to other routes.
     pub excluded: Vec<String>,
-    /// The pool's ring where objects name their server: members (name, weight) and which of them
-    /// the receiver is.
+    /// The pool's ring, if objects determine their server: members (name, weight) and the index of
+    /// the receiver.
     pub ring: Option<(Vec<(String, u16)>, u16)>,
 }
 
-/// What a server did with a connection under one adoption.
+/// Work of a server on a connection under one adoption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Requests answered.
@@ -117,8 +117,8 @@ macro_rules! closed_enum {
     };
 }
 
-/// Bytes of a client's stream. They may be what TLS protected: they are wiped when they are
-/// dropped, and not shown.
+/// Bytes of a client's stream. TLS may have protected them: they are wiped when dropped, and not
+/// shown by `Debug`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ClientBytes(Zeroizing<Vec<u8>>);
 
@@ -142,7 +142,7 @@ impl core::fmt::Debug for ClientBytes {
 }
 
 impl ClientBytes {
-    /// Appends bytes; what a smaller buffer held is wiped.
+    /// Appends bytes; wipes a smaller buffer that is replaced.
     pub fn append(&mut self, bytes: &[u8]) {
         if self.0.capacity() - self.0.len() < bytes.len() {
             let mut larger = Vec::with_capacity(2 * self.0.len() + bytes.len());
@@ -154,13 +154,13 @@ impl ClientBytes {
 }
 
 closed_enum! {
-    /// Why a server does not take an offered connection.
+    /// Reason why a server does not take an offered connection.
     RefuseReason {
         /// It holds as many connections as it may.
         Overloaded = 1,
         /// It is shutting down.
         Draining = 2,
-        /// The snapshot could not be restored (the log of the server says why).
+        /// The snapshot could not be restored (the server's log has the reason).
         RestoreFailed = 3,
         /// The snapshot did not decode, or it names a foreign connection.
         BadSnapshot = 4,
@@ -172,7 +172,7 @@ closed_enum! {
 }
 
 closed_enum! {
-    /// Why a server gives a connection back.
+    /// Reason why a server returns a connection.
     ReturnReason {
         /// The next request is out of scope or of another shard; it is in the snapshot.
         NextRequest = 1,
@@ -182,13 +182,13 @@ closed_enum! {
         Idle = 3,
         /// The server drains.
         Draining = 4,
-        /// The balancer asked for it.
+        /// The balancer recalled it.
         Recalled = 5,
     }
 }
 
 closed_enum! {
-    /// How a connection ended at a server.
+    /// The end of a connection at a server.
     CloseReason {
         /// The client closed it.
         ByClient = 1,
@@ -206,17 +206,18 @@ pub enum Frame {
     Hello {
         /// [`PROTOCOL_VERSION`] of the sender.
         version: u16,
-        /// Random number of the sender's run (and worker): a balancer that was restarted has a
-        /// new one, and none of the connections of the old.
+        /// Random number of the sender's run (and worker): a restarted balancer has a new one, and
+        /// none of the connections of the old one.
         instance: u64,
         /// The sender's name, for logs.
         name: String,
         /// Hardware address of the interface that carries redirected packets.
         mac: [u8; 6],
-        /// How long connections survive without the channel, milliseconds (the smaller holds).
+        /// How long connections survive without the channel, milliseconds (the smaller value
+        /// holds).
         lease_ms: u32,
     },
-    /// Server, behind its HELLO: the connections it still owns from before.
+    /// Server, behind its HELLO: the connections that it still owns from before.
     Owned(Vec<(ConnectionId, Epoch)>),
     /// Balancer: defines a scope for later terms.
     Scope(Scope),
@@ -226,12 +227,12 @@ pub enum Frame {
         id: ConnectionId,
         /// The epoch that begins with READY.
         epoch: Epoch,
-        /// For how long.
+        /// The conditions.
         terms: Terms,
         /// Encoded [`crate::snapshot::Snapshot`].
         snapshot: EncodedSnapshot,
     },
-    /// Server: restored and live; it owns the connection from here on.
+    /// Server: restored and live; it owns the connection from now on.
     Ready {
         /// The connection.
         id: ConnectionId,
@@ -248,17 +249,17 @@ pub enum Frame {
         id: ConnectionId,
         /// The epoch of the offer.
         epoch: Epoch,
-        /// Why.
+        /// The reason.
         reason: RefuseReason,
     },
-    /// Balancer: give it back at the next pause between requests.
+    /// Balancer: return it at the next pause between requests.
     Recall {
         /// The connection.
         id: ConnectionId,
         /// The epoch of the adoption.
         epoch: Epoch,
     },
-    /// Balancer: it has gone on without you; close it silently.
+    /// Balancer: the connection has continued elsewhere; close it silently.
     Abandon {
         /// The connection.
         id: ConnectionId,
@@ -266,52 +267,52 @@ pub enum Frame {
         epoch: Epoch,
     },
     /// Server, directly before RETURN: input of the connection that was read and decrypted, and
-    /// that the snapshot's plaintext has no room for. It follows that plaintext.
+    /// that does not fit in the snapshot's plaintext. It follows that plaintext.
     Unread {
         /// The connection.
         id: ConnectionId,
         /// The epoch of the adoption.
         epoch: Epoch,
-        /// How many bytes came in earlier frames; 0 begins anew.
+        /// Number of bytes in earlier frames; 0 starts anew.
         at_bytes: u32,
         /// At most [`UNREAD_PIECE_BYTES_MAX`].
         bytes: ClientBytes,
     },
-    /// Server: take it back; its socket is frozen, not gone.
+    /// Server: returned; its socket is frozen and still exists.
     Return {
         /// The connection.
         id: ConnectionId,
         /// The epoch of the adoption.
         epoch: Epoch,
-        /// Why.
+        /// The reason.
         reason: ReturnReason,
-        /// What was done under this adoption.
+        /// Work under this adoption.
         usage: Usage,
         /// Bytes in the UNREAD frames directly before.
         unread_bytes: u32,
         /// Encoded [`crate::snapshot::Snapshot`].
         snapshot: EncodedSnapshot,
     },
-    /// Server: the connection is no more.
+    /// Server: the connection has ended.
     Closed {
         /// The connection.
         id: ConnectionId,
         /// The epoch of the adoption.
         epoch: Epoch,
-        /// How it ended.
+        /// The kind of end.
         reason: CloseReason,
-        /// What was done under this adoption.
+        /// Work under this adoption.
         usage: Usage,
     },
-    /// Either: are you there?
+    /// Either side: requests a PONG.
     Ping(u64),
-    /// Either: yes.
+    /// Either side: answers a PING.
     Pong(u64),
-    /// Server: it drains; no more offers.
+    /// Server: it drains and accepts no more offers.
     Drain,
 }
 
-/// A frame's type byte.
+/// Type bytes of frames.
 mod kind {
     pub(super) const HELLO: u8 = 1;
     pub(super) const OWNED: u8 = 2;
@@ -330,7 +331,7 @@ mod kind {
 }
 
 impl Frame {
-    /// True where the frame carries secrets or may carry them.
+    /// Returns true if the frame contains secrets or may contain them.
     pub fn has_snapshot(&self) -> bool {
         matches!(self, Frame::Offer { .. } | Frame::Return { .. } | Frame::Unread { .. })
     }
@@ -423,8 +424,8 @@ impl Frame {
         }
     }
 
-    /// Decodes the frame at the front of `input`: the frame and the bytes it took, or nothing
-    /// where more input is needed.
+    /// Decodes the frame at the front of `input`: returns the frame and the number of its bytes,
+    /// or `None` if more input is needed.
     ///
     /// # Errors
     /// [`DecodeError`]: the channel cannot be resynchronised and must be closed.
@@ -500,7 +501,7 @@ fn decode_body(kind: u8, reader: &mut Reader<'_>) -> Result<Frame, DecodeError> 
 
 fn decode_owned(reader: &mut Reader<'_>) -> Result<Frame, DecodeError> {
     let count = entries(reader, "owned connections", LIST_ENTRIES_MAX)?;
-    // Each entry takes 12 bytes: what is announced beyond the input is never allocated.
+    // Each entry takes 12 bytes: no memory is allocated for a count beyond the input.
     let mut list = Vec::with_capacity(count.min(reader.rest() / 12));
     for _ in 0..count {
         list.push((ConnectionId(reader.u64()?), Epoch(reader.u32()?)));
@@ -602,7 +603,7 @@ pub struct Deframer {
 }
 
 impl Deframer {
-    /// Takes bytes in.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -611,13 +612,13 @@ impl Deframer {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete frame, or nothing where more bytes are needed.
+    /// Returns the next complete frame, or `None` if more bytes are needed.
     ///
     /// # Errors
     /// [`DecodeError`]: the channel must be closed.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, DecodeError> {
         Ok(Frame::decode(&self.buffer[self.start..])?.map(|(frame, taken)| {
-            // It may have been a snapshot, with secrets.
+            // The frame may have been a snapshot, with secrets.
             self.buffer[self.start..self.start + taken].zeroize();
             self.start += taken;
             frame

@@ -1,10 +1,10 @@
 //! The state of one established connection between two owners.
 //!
-//! A snapshot is what TCP_REPAIR yields (negotiated options, sequence numbers, windows, queues),
-//! the TLS record state where there is TLS, and the bytes that the previous owner has read but
-//! not consumed. It is versioned, checksummed (CRC32C) and size-capped. TLS secrets inside are
-//! zeroised when the value is dropped; whoever encodes one must send it over an encrypted channel
-//! only.
+//! A snapshot contains the state that TCP_REPAIR returns (negotiated options, sequence numbers,
+//! windows, queues), the TLS record state where there is TLS, and the bytes that the previous
+//! owner has read but not consumed. It is versioned, checksummed (CRC32C) and size-capped. TLS
+//! secrets inside are zeroised when the value is dropped; an encoded snapshot must be sent over an
+//! encrypted channel only.
 
 use zeroize::{Zeroize, Zeroizing};
 
@@ -17,7 +17,7 @@ use unlade_net::{FlowKey, SeqNumber};
 
 /// First bytes of an encoded snapshot: "ULSN".
 const MAGIC: u32 = 0x554c_534e;
-/// The layout written and understood by this build.
+/// The layout that this build writes and reads.
 pub const SNAPSHOT_VERSION: u16 = 1;
 /// Most bytes of an encoded snapshot.
 pub const SNAPSHOT_BYTES_MAX: usize = 4 * QUEUE_BYTES_MAX + 4096;
@@ -28,12 +28,12 @@ const KEY_BYTES_MAX: usize = 32;
 /// Longest name of a congestion control algorithm (TCP_CA_NAME_MAX of Linux).
 const CONGESTION_NAME_BYTES_MAX: usize = 16;
 
-/// A whole connection.
+/// The state of a whole connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The transport.
     pub tcp: TcpSnapshot,
-    /// The TLS record layer, where there is one.
+    /// The TLS record layer, if there is one.
     pub tls: Option<TlsSnapshot>,
     /// Bytes of the application stream read from the transport and not consumed.
     pub plaintext: Vec<u8>,
@@ -41,15 +41,15 @@ pub struct Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
-        // What was decrypted is as secret as the keys.
+        // Decrypted bytes are as secret as the keys.
         if self.tls.is_some() {
             self.plaintext.zeroize();
         }
     }
 }
 
-/// A [`Snapshot`] in its encoding. It may hold secrets and requests: it is wiped when it is
-/// dropped, and not shown.
+/// An encoded [`Snapshot`]. It may contain secrets and requests: it is wiped when dropped, and not
+/// shown by `Debug`.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct EncodedSnapshot(Zeroizing<Vec<u8>>);
 
@@ -73,14 +73,14 @@ impl core::fmt::Debug for EncodedSnapshot {
 }
 
 impl Snapshot {
-    /// True where secrets are inside, so that only an encrypted channel may carry it.
+    /// Returns true if it contains secrets: then only an encrypted channel may carry it.
     pub fn has_secrets(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// The encoding, on its own.
+    /// Returns the encoding.
     pub fn encoded(&self) -> EncodedSnapshot {
-        // Not to grow: what a buffer that is too small leaves behind is not wiped.
+        // The buffer must not grow: the memory of a smaller one would not be wiped.
         let queues = self.tcp.receive_queue.len() + self.tcp.send_queue.len();
         let undecrypted = self.tls.as_ref().map_or(0, |tls| tls.ciphertext.len());
         let mut bytes = Vec::with_capacity(1024 + queues + undecrypted + self.plaintext.len());
@@ -88,7 +88,7 @@ impl Snapshot {
         EncodedSnapshot::from(bytes)
     }
 
-    /// Appends the encoding to `out`: magic, version, body length, body, CRC32C of all before.
+    /// Appends the encoding to `out`: magic, version, body length, body, CRC32C of all of these.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.put_u32(MAGIC);
@@ -113,7 +113,8 @@ impl Snapshot {
     /// Decodes exactly one snapshot.
     ///
     /// # Errors
-    /// Any [`DecodeError`]; nothing in `input` is trusted before its length and checksum hold.
+    /// Any [`DecodeError`]; no content of `input` is used before its length and checksum are
+    /// verified.
     pub fn decode(input: &[u8]) -> Result<Snapshot, DecodeError> {
         if input.len() > SNAPSHOT_BYTES_MAX {
             let (length, limit) = (input.len(), SNAPSHOT_BYTES_MAX);
@@ -400,7 +401,7 @@ mod tests {
         #[test]
         fn hostile_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             let _ = Snapshot::decode(&bytes);
-            // With a valid envelope, so that the inside is reached.
+            // A valid envelope, so that the decoders of the content are reached.
             let mut sealed = Vec::new();
             sealed.put_u32(MAGIC);
             sealed.put_u16(SNAPSHOT_VERSION);

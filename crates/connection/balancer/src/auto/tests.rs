@@ -3,7 +3,7 @@ use unlade_testkit::Random;
 
 use super::*;
 
-/// What things truly cost in a simulated world, microseconds.
+/// Costs of a simulated machine, microseconds.
 #[derive(Clone, Copy, Debug)]
 struct World {
     request_us: f64,
@@ -13,25 +13,25 @@ struct World {
     direct_us: f64,
     requests_per_migration: Option<NonZeroU32>,
     tls: bool,
-    /// `[offload] idle_return`; learnt where there is none.
+    /// `[offload] idle_return`; learnt if `None`.
     idle_return: Option<Duration>,
     thinks: Thinks,
 }
 
-/// How long clients think between two requests.
+/// Think time of clients between two requests.
 #[derive(Clone, Copy, Debug)]
 enum Thinks {
-    /// Not at all.
+    /// None.
     Not,
-    /// All of them the same time, milliseconds.
+    /// The same for all clients, milliseconds.
     Always(u64),
-    /// Between 0.1 and 30 s, every order of magnitude as likely as any other.
+    /// Between 0.1 and 30 s, every order of magnitude equally likely.
     Anyhow,
-    /// Half of the connections not at all, the others for 10 s.
+    /// None for half of the connections, 10 s for the others.
     Either,
 }
 
-/// Where a connection would be closed for its silence.
+/// Idle time after which a connection would be closed.
 const IDLE: Duration = Duration::from_secs(60);
 
 impl Thinks {
@@ -51,9 +51,9 @@ impl World {
         self.request_us + self.byte_us * bytes as f64
     }
 
-    /// One stay at a server.
-    fn stay_us(&self, served: usize, left: Left) -> f64 {
-        let home = if left == Left::Idle { self.reclaim_us } else { 0.0 };
+    /// Returns the cost of one stay at a server.
+    fn stay_us(&self, served: usize, left: LeaveReason) -> f64 {
+        let home = if left == LeaveReason::Idle { self.reclaim_us } else { 0.0 };
         self.migration_us + served as f64 * self.direct_us + home
     }
 }
@@ -103,7 +103,7 @@ fn request(load: Load, i: usize, count: usize, random: &mut Random) -> (String, 
 /// A request: its path, the size of its response, and how long the client thinks afterwards.
 type Request = (String, u64, Duration);
 
-/// Every connection: the requests it makes.
+/// Returns the requests of every connection.
 fn connections(
     load: Load,
     thinks: Thinks,
@@ -138,19 +138,20 @@ fn stay(world: &World) -> usize {
     world.requests_per_migration.map_or(usize::MAX, |n| n.get() as usize)
 }
 
-/// What a server does with a connection that has the requests `left` before it, and is to give it
-/// back after so long a silence: how many it answers, and why it has it no longer.
-fn stays(world: &World, left: &[Request], idle_return: Duration) -> (usize, Left) {
+/// Simulates the stay of a connection with the requests `left` at a server that returns it after
+/// the given idle time: returns how many the server answers, and the reason for leaving.
+fn stays(world: &World, left: &[Request], idle_return: Duration) -> (usize, LeaveReason) {
     let most = left.len().min(stay(world));
     let silent = left.iter().take(most).position(|(.., think)| *think > idle_return);
     match silent {
-        // The last one ends the connection; one behind which the terms are used is taken home, too.
-        Some(at) if at + 1 < left.len() => (at + 1, Left::Idle),
-        _ => (most, Left::Done),
+        // The last request ends the connection. One after which the terms are used up is returned,
+        // too.
+        Some(at) if at + 1 < left.len() => (at + 1, LeaveReason::Idle),
+        _ => (most, LeaveReason::Done),
     }
 }
 
-/// As `offload = "always"`, with the same idle time as `auto` has.
+/// Returns the cost of `offload = "always"`, with the same idle time as `auto`.
 fn always_us(world: &World, all: &[Vec<Request>]) -> f64 {
     let idle_return = world.idle_return.unwrap_or(IDLE);
     let cost = |requests: &Vec<Request>| {
@@ -169,14 +170,14 @@ fn auto_us(world: &World, all: &[Vec<Request>], seed: u64) -> f64 {
     let random = &mut Random::new(seed ^ 0x55);
     let mut auto = Auto::new(1, seed);
     let mut total = 0.0;
-    // Many connections at a time: a tenth of a second goes by for each of these.
+    // Many connections at a time: a tenth of a second passes for each of these.
     let mut now = Duration::ZERO;
     for connection in all {
         let mut at = 0;
         while let Some((path, bytes, think)) = connection.get(at) {
             now += Duration::from_millis(100);
             let key = RequestKey::new(0, "GET", path, false);
-            let answer = auto.decide(&Question {
+            let answer = auto.decide(&DecisionInput {
                 key,
                 tls: world.tls,
                 requests_before: at as u64,
@@ -187,11 +188,11 @@ fn auto_us(world: &World, all: &[Vec<Request>], seed: u64) -> f64 {
                 let cost = world.proxied_us(*bytes);
                 total += cost;
                 auto.learn_proxied(key, world.tls, *bytes, noisy(random, cost));
-                auto.learn_silence(0, *think);
+                auto.learn_idle_time(0, *think);
                 let waited = noisy(random, cost);
                 let took = Some(waited + *think);
-                let served = Served { requests: 1, bytes: *bytes, took, waited, now };
-                auto.learn_pace(0, Way::Proxied, served);
+                let served = ServedRequests { requests: 1, bytes: *bytes, took, waited, now };
+                auto.learn_pace(0, AnsweredBy::Proxied, served);
                 at += 1;
                 continue;
             }
@@ -203,18 +204,19 @@ fn auto_us(world: &World, all: &[Vec<Request>], seed: u64) -> f64 {
             auto.learn_migration(0, world.tls, noisy(random, world.migration_us), true);
             let bytes = served.iter().map(|(_, bytes, _)| bytes).sum();
             auto.learn_returned(key, count as u64, bytes, left);
-            auto.learn_silences_below(0, count as u64 - 1, idle_return);
+            auto.learn_idle_times_below(0, count as u64 - 1, idle_return);
             match left {
-                Left::Idle => {
+                LeaveReason::Idle => {
                     auto.learn_reclaim(world.tls, noisy(random, world.reclaim_us));
-                    auto.learn_silence(0, served.last().map_or(Duration::ZERO, |last| last.2));
+                    auto.learn_idle_time(0, served.last().map_or(Duration::ZERO, |last| last.2));
                 }
                 _ => {
                     let thought: Duration = served.iter().map(|(.., think)| *think).sum();
                     let took = Some(thought + noisy(random, world.direct_us));
                     let requests = count as u64;
-                    let served = Served { requests, bytes, took, waited: Duration::ZERO, now };
-                    auto.learn_pace(0, Way::Direct, served);
+                    let served =
+                        ServedRequests { requests, bytes, took, waited: Duration::ZERO, now };
+                    auto.learn_pace(0, AnsweredBy::Direct, served);
                 }
             }
             at += count;
@@ -281,7 +283,7 @@ proptest! {
         let all = connections(load, world.thinks, length, 30_000, seed);
         let (off, always) = (off_us(&world, &all), always_us(&world, &all));
         let auto = auto_us(&world, &all, seed);
-        // Nothing is known at first: a few requests go the wrong way whatever they cost.
+        // Nothing is known at first: a few requests take the wrong way whatever they cost.
         let dearest = all.iter().flatten().map(|(_, bytes, _)| world.proxied_us(*bytes));
         let moves = world.migration_us + world.reclaim_us;
         let cold_start = 4.0 * (dearest.fold(0.0, f64::max) + moves);
@@ -312,7 +314,7 @@ fn a_bucket_of_lengths_holds_its_middle() {
 #[test]
 fn each_object_is_decided_by_its_own_size() {
     let mut auto = Auto::new(1, 7);
-    let question = |path: &str| Question {
+    let question = |path: &str| DecisionInput {
         key: RequestKey::new(0, "GET", path, false),
         tls: false,
         requests_before: 0,
@@ -350,15 +352,15 @@ fn clients_that_think_for_longer_than_they_are_kept_are_proxied() {
     assert!(always > 5.0 * off, "always {always}, off {off}");
     let auto = auto_us(&world, &all, 7);
     assert!(auto < 1.1 * off, "auto {auto}, off {off}");
-    // Kept for as long as they think, they are best served where they are.
+    // If they are kept as long as they think, they cost least at their server.
     let world = World { idle_return: None, ..world };
     let (always, auto) = (always_us(&world, &all), auto_us(&world, &all, 7));
     assert!(always < 0.5 * off, "always {always}, off {off}");
     assert!(auto < 1.1 * always, "auto {auto}, always {always}");
 }
 
-/// Responses of 2 MiB keep the worker busy for 0.86 ms. That is no wait for anything else: the small
-/// requests of the same route are not handed over for it.
+/// Responses of 2 MiB keep the worker busy for 0.86 ms. That is not a wait for something else: the
+/// small requests of the same route are not handed over because of it.
 #[test]
 fn a_response_that_only_keeps_the_processor_busy_moves_no_small_ones() {
     let world = World {
@@ -375,7 +377,7 @@ fn a_response_that_only_keeps_the_processor_busy_moves_no_small_ones() {
     for seed in 0..4 {
         let all = connections(Load::Classes, world.thinks, 0, 30_000, seed);
         let (off, auto) = (off_us(&world, &all), auto_us(&world, &all, seed));
-        // The best there is: large ones are handed over, small ones are not.
+        // The optimum: large ones are handed over, small ones are not.
         assert!(auto < 0.85 * off, "auto {auto}, off {off}");
     }
 }
@@ -384,7 +386,7 @@ fn a_response_that_only_keeps_the_processor_busy_moves_no_small_ones() {
 fn migrations_that_fail_are_given_up() {
     let mut auto = Auto::new(1, 7);
     let key = RequestKey::new(0, "GET", "/l/1", false);
-    let question = Question {
+    let question = DecisionInput {
         key,
         tls: true,
         requests_before: 0,
@@ -404,8 +406,8 @@ fn a_route_that_is_not_there_is_proxied() {
     let mut auto = Auto::new(0, 1);
     let key = RequestKey::new(9, "GET", "/", false);
     auto.learn_proxied(key, false, 1 << 30, Duration::from_secs(1));
-    auto.learn_returned(key, 5, 1 << 30, Left::OtherServer);
-    let question = Question {
+    auto.learn_returned(key, 5, 1 << 30, LeaveReason::OtherServer);
+    let question = DecisionInput {
         key,
         tls: false,
         requests_before: 9,

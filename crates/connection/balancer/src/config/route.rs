@@ -1,4 +1,4 @@
-//! Values that say what is done with requests and their bodies.
+//! Values that define the treatment of requests and their bodies.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -6,19 +6,18 @@ use std::num::NonZeroU32;
 use serde::Deserialize;
 use serde::de::{Deserializer, Unexpected, Visitor};
 
-/// Requests that a connection may have answered by a server before it comes home, where a route
-/// does not say.
+/// Requests that a server answers before the connection comes home, where a route has no value.
 pub const REQUESTS_PER_MIGRATION_DEFAULT: NonZeroU32 = NonZeroU32::new(64).unwrap();
 
-/// `body`: which way the bodies of proxied requests and responses go, where both connections are
-/// plain. Through TLS they go through a buffer.
+/// `body`: method that moves the bodies of proxied requests and responses where both connections
+/// are plain. With TLS they go through a buffer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BodyPath {
-    /// The way that costs less processor time, by length.
+    /// The method that costs less processor time, by length.
     #[default]
     Auto,
-    /// By splice(2), whatever their length, but for what arrives with the head.
+    /// By splice(2), whatever the length, except for bytes that arrive with the head.
     Splice,
     /// Through a buffer: recv(2) and send(2).
     Copy,
@@ -27,7 +26,7 @@ pub enum BodyPath {
 /// `requests_per_migration`: a positive integer or `"unlimited"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestsPerMigration {
-    /// The connection comes home after so many requests.
+    /// The connection comes home after this many requests.
     Limited(NonZeroU32),
     /// The connection comes home when it is idle or closed, or belongs elsewhere.
     Unlimited,
@@ -40,7 +39,7 @@ impl Default for RequestsPerMigration {
 }
 
 impl RequestsPerMigration {
-    /// The number, `None` for no limit.
+    /// Returns the number, `None` for no limit.
     pub fn limit(self) -> Option<NonZeroU32> {
         match self {
             RequestsPerMigration::Limited(requests) => Some(requests),

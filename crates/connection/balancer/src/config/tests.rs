@@ -22,7 +22,7 @@ fn parse(text: &str) -> BalancerConfig {
     BalancerConfig::parse(text, "lb.toml").unwrap()
 }
 
-/// The message of the first problem in `text`.
+/// Returns the message of the first problem in `text`.
 fn refused(text: &str) -> String {
     match BalancerConfig::parse(text, "lb.toml") {
         Err(error) => error.to_string(),
@@ -90,17 +90,17 @@ fn what_does_not_go_together_is_refused_with_its_place() {
         (
             "pool = \"objects\"",
             "pool = \"object\"",
-            "pool `object` is not there; there is `objects`",
+            "pool `object` does not exist; existing pools: `objects`",
         ),
         ("agent_port = 7900", "", "offload needs pool.objects.agent_port"),
         ("trust = {", "# ", "offload needs pool.objects.trust"),
         ("http_port = 8080", "", "server 10.0.0.21 has no port; set http_port"),
-        ("\"10.0.0.22:8081\"", "\"10.0.0.21:8080\"", "server 10.0.0.21:8080 is there twice"),
+        ("\"10.0.0.22:8081\"", "\"10.0.0.21:8080\"", "server 10.0.0.21:8080 is defined twice"),
         ("prefix = \"/\"", "prefix = \"img\"", "begin it with `/`"),
         ("\"objects.example\"", "\"objects.example:443\"", "the host has a port"),
         ("\"objects.example\"", "\"objects example\"", "the host is not a name"),
         ("\"127.0.0.1:9900\"", "\"10.0.0.1:443\"", "is a listener's address"),
-        ("admin =", "workers = 0\nadmin =", "workers: is 0; 1 to 256 will do"),
+        ("admin =", "workers = 0\nadmin =", "workers: is 0; use 1 to 256"),
         ("servers = [", "servers = [] #", "number of servers: is 0"),
         ("admin =", "timeouts = { idle = \"0s\" }\nadmin =", "timeouts.idle: is zero"),
         ("\"10.0.0.22:8081\"", "\"storage-2\"", "`storage-2` is not a server address"),
@@ -120,10 +120,10 @@ fn what_does_not_go_together_is_refused_with_its_place() {
 fn duplicates_are_refused() {
     let listener = "[[listener]]\naddress = \"10.0.0.1:443\"\n";
     let message = refused(&GOOD.replace("[[route]]", &format!("{listener}[[route]]")));
-    assert!(message.contains("listener 10.0.0.1:443: is there twice"), "{message}");
+    assert!(message.contains("listener 10.0.0.1:443: is defined twice"), "{message}");
     let route = "[[route]]\nhost = \"OBJECTS.example\"\npool = \"objects\"\n";
     let message = refused(&GOOD.replace("[pool.objects]", &format!("{route}[pool.objects]")));
-    assert!(message.contains("is there twice"), "{message}");
+    assert!(message.contains("is defined twice"), "{message}");
 }
 
 #[test]

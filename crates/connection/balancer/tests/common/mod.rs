@@ -12,7 +12,7 @@ use std::time::Duration;
 use unlade_balancer::{Balancer, BalancerConfig, Handle};
 use unlade_metrics::Event;
 
-/// Longer than anything here takes; a test that waits so long has failed.
+/// Longer than any step of these tests; a test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A running balancer; ends when dropped.
@@ -23,7 +23,7 @@ pub struct Lb {
 }
 
 impl Lb {
-    /// Runs by the text of an `lb.toml`.
+    /// Starts a balancer with the text of an `lb.toml`.
     pub fn new(text: &str) -> Lb {
         let config = BalancerConfig::parse(text, "test").unwrap();
         let balancer = Balancer::bind(config).unwrap();
@@ -53,7 +53,8 @@ impl Lb {
         self.handle.meter().gauge(gauge)
     }
 
-    /// Waits until `event` has been counted `n` times: events follow what the client sees.
+    /// Waits until `event` has been counted `n` times: events are counted after the client sees
+    /// them.
     pub fn wait_for(&self, event: Event, n: u64) {
         let start = std::time::Instant::now();
         while self.count(event) < n {
@@ -89,7 +90,7 @@ pub fn config(server: SocketAddr, more: &str) -> String {
     )
 }
 
-/// A server: what it does with each connection is up to a function.
+/// A server; a function handles each connection.
 pub struct Server {
     pub address: SocketAddr,
     ending: Arc<AtomicBool>,
@@ -102,7 +103,7 @@ impl Server {
         let address = listener.local_addr().unwrap();
         let ending = Arc::new(AtomicBool::new(false));
         let flag = ending.clone();
-        // To cut off what is still open at the end.
+        // Used to close the connections that are open at the end.
         let open = Arc::new(Mutex::new(HashMap::new()));
         let serve = Arc::new(serve);
         let accepting = std::thread::spawn(move || {
@@ -126,14 +127,14 @@ impl Server {
                 let _ = stream.shutdown(Shutdown::Both);
             }
             for thread in threads {
-                // A server that is cut off in the middle may panic; the test says what matters.
+                // A server that is cut off may panic; the test's assertions are what counts.
                 let _ = thread.join();
             }
         });
         Server { address, ending, accepting: Some(accepting) }
     }
 
-    /// A server that answers every request with `answer`, and every request of a connection.
+    /// A server that answers every request of every connection with `answer`.
     pub fn answering(answer: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static) -> Server {
         Server::new(move |stream| {
             let mut reader = BufReader::new(stream.try_clone().unwrap());
@@ -150,13 +151,13 @@ impl Server {
         })
     }
 
-    /// A server whose answers are at `/size/N`, `/chunked/N`, `/until-close/N`, `/head`, `/sha`.
+    /// A server with responses at `/size/N`, `/chunked/N`, `/until-close/N`, `/head`, `/sha`.
     pub fn ordinary() -> Server {
         Server::answering(ordinary)
     }
 }
 
-/// Whether an answer of [`Server::answering`] says where it ends.
+/// Returns true if an answer of [`Server::answering`] states its end.
 fn has_end(answer: &[u8]) -> bool {
     let head = String::from_utf8_lossy(answer).to_ascii_lowercase();
     let head = head.split("\r\n\r\n").next().unwrap_or_default().to_owned();
@@ -244,7 +245,7 @@ fn read_body(reader: &mut impl BufRead, head: &str, to_end: bool) -> Vec<u8> {
     body
 }
 
-/// `count` bytes that differ along the way.
+/// Returns `count` bytes without a short period.
 pub fn pattern(count: usize) -> Vec<u8> {
     (0..count).map(|n| (n ^ (n >> 8) ^ (n >> 16)) as u8).collect()
 }
@@ -344,7 +345,7 @@ impl Client {
         read_head(&mut self.reader)
     }
 
-    /// Reads an answer, of which `no_body` says that it was one to HEAD.
+    /// Reads an answer. `no_body`: it answers a HEAD.
     pub fn answer_to(&mut self, no_body: bool) -> Option<Answer> {
         let head = self.head()?;
         let status: u16 = head.split(' ').nth(1).unwrap().parse().unwrap();
@@ -362,14 +363,14 @@ impl Client {
         self.answer()
     }
 
-    /// So many bytes.
+    /// Reads this number of bytes.
     pub fn take(&mut self, count: usize) -> std::io::Result<Vec<u8>> {
         let mut bytes = vec![0; count];
         self.reader.read_exact(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Everything until the end; the error where the connection is reset.
+    /// Reads everything until the end; returns an error if the connection is reset.
     pub fn rest(&mut self) -> std::io::Result<Vec<u8>> {
         let mut rest = Vec::new();
         self.reader.read_to_end(&mut rest)?;

@@ -1,4 +1,4 @@
-//! The means to move connections: a worker's flows, its channels, its clock.
+//! Moves connections: the flows, channels and clock of one worker.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use unlade_channel::trust::Membership;
 use unlade_metrics::Fallback;
-use unlade_migration::giver::Timing;
+use unlade_migration::exporter::Timing;
 use unlade_runtime::Stream;
 
 use crate::channel::{Identity, Wanted};
@@ -22,37 +22,38 @@ use crate::plan::{Plan, Routing};
 use crate::pool::Server;
 use crate::worker::Worker;
 
-/// How often a drain looks whether every connection is home.
+/// Interval at which a drain checks if every connection is home.
 const HOME_CHECK: Duration = Duration::from_millis(20);
-/// How often it looks for connections that were handed over when it began.
+/// Number of checks after which a drain also recalls connections whose handover had begun before
+/// it.
 const RECALL_EVERY: u32 = 5;
 
-/// One worker's means to move connections.
-pub(crate) struct Mover {
+/// Moves the connections of one worker.
+pub(crate) struct MigrationManager {
     flows: Rc<Flows>,
     identity: Identity,
-    /// Agents that have a channel.
-    channels: RefCell<HashMap<SocketAddr, Keeper>>,
+    /// Channels by agent.
+    channels: RefCell<HashMap<SocketAddr, ChannelTask>>,
     routing: RefCell<Arc<Routing>>,
     linger: Cell<Duration>,
 }
 
-/// A channel that is kept up.
-struct Keeper {
+/// A channel that is kept connected.
+struct ChannelTask {
     wanted: watch::Sender<Wanted>,
     task: JoinHandle<()>,
 }
 
-impl Mover {
-    /// Makes connections of `worker` movable: opens a channel to every agent of the plan.
-    pub(crate) fn install(worker: &Rc<Worker>, machine: Machine) -> Rc<Mover> {
+impl MigrationManager {
+    /// Makes the connections of `worker` movable, and opens a channel to every agent of the plan.
+    pub(crate) fn install(worker: &Rc<Worker>, machine: Machine) -> Rc<MigrationManager> {
         let plan = worker.plan();
         let linger = plan.config.offload.linger;
         let flows = Flows::new(Rc::clone(worker), machine, timing(&plan), linger);
         let index = worker.info.index;
         let identity =
             Identity { instance: instance(index), name: format!("{}/{index}", std::process::id()) };
-        let mover = Rc::new(Mover {
+        let mover = Rc::new(MigrationManager {
             flows,
             identity,
             channels: RefCell::default(),
@@ -72,20 +73,20 @@ impl Mover {
         mover
     }
 
-    /// Goes on by another plan. Connections that are away under routes that are no more come home,
-    /// to be placed anew.
+    /// Applies another plan. Connections that are away under removed routes come home, to be
+    /// routed anew.
     pub(crate) fn follow(&self, plan: &Plan) {
         self.flows.timing.set(timing(plan));
         self.flows.set_linger(plan.config.offload.linger);
         self.linger.set(plan.config.offload.linger);
         self.keep_channels(plan);
         if !Arc::ptr_eq(&self.routing.replace(Arc::clone(&plan.routing)), &plan.routing) {
-            self.flows.want_home(|_| true);
+            self.flows.request_recall(|_| true);
         }
     }
 
-    /// Opens channels to agents that have none, has those of the others follow their pool's
-    /// identity, and retires the channels to agents that are no more.
+    /// Opens channels to new agents, passes new identities of the pools to the other channels, and
+    /// retires the channels to removed agents.
     fn keep_channels(&self, plan: &Plan) {
         let mut agents: HashMap<SocketAddr, Arc<Membership>> = HashMap::new();
         for pool in &plan.pools {
@@ -100,7 +101,7 @@ impl Mover {
             if !agents.contains_key(agent) {
                 kept.wanted.send_replace(None);
                 let gone = self.flows.remote(*agent).id;
-                self.flows.want_home(|flow| flow.giver.server() == Some(gone));
+                self.flows.request_recall(|flow| flow.exporter.server() == Some(gone));
             }
         }
         for (agent, trust) in agents {
@@ -117,13 +118,13 @@ impl Mover {
                     let (flows, remote) = (Rc::clone(&self.flows), self.flows.remote(agent));
                     let channel = flows.keep_channel(remote, receiver, self.identity.clone());
                     let task = tokio::task::spawn_local(channel);
-                    channels.insert(agent, Keeper { wanted, task });
+                    channels.insert(agent, ChannelTask { wanted, task });
                 }
             }
         }
     }
 
-    /// Calls every connection home and waits until none is away, those included that were on their
+    /// Recalls every connection and waits until none is away, including those that were on their
     /// way to a server when the drain began. The caller bounds the wait.
     pub(crate) async fn drain(&self) {
         for round in 0.. {
@@ -131,15 +132,16 @@ impl Mover {
                 return;
             }
             if u32::is_multiple_of(round, RECALL_EVERY) {
-                self.flows.want_home(|_| true);
+                self.flows.request_recall(|_| true);
             }
             tokio::time::sleep(HOME_CHECK).await;
         }
     }
 
-    /// Waits until the flows of connections that ended at a server are quiet, not for long: their
-    /// clients' last packets would meet nobody here, and be answered with a reset.
-    pub(crate) async fn settle(&self) {
+    /// Waits for a limited time until the flows of connections that ended at a server are quiet:
+    /// after that their clients' last packets would not be redirected, and would be answered with
+    /// a RST.
+    pub(crate) async fn wait_until_quiet(&self) {
         let begin = Instant::now();
         while self.flows.is_lingering() && begin.elapsed() < 2 * self.linger.get() {
             tokio::time::sleep(HOME_CHECK).await;
@@ -153,7 +155,7 @@ fn timing(plan: &Plan) -> Timing {
     Timing { deadline_ms: ms(offload.deadline), lease_ms: ms(offload.lease) }
 }
 
-impl HandOver for Mover {
+impl HandOver for MigrationManager {
     fn ready(&self, server: &Server) -> Result<(), Fallback> {
         match self.flows.is_ready(server) {
             true => Ok(()),
@@ -175,7 +177,7 @@ impl HandOver for Mover {
     }
 }
 
-/// A number that no other run of a balancer worker has.
+/// Returns a number that no other run of a balancer worker has.
 fn instance(worker: usize) -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let mut hasher = RandomState::new().build_hasher();

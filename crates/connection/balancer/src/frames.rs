@@ -1,4 +1,4 @@
-//! Frames of one connection to its servers.
+//! Sends frames of connections to their servers.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::scopes::SCOPE_NONE;
 impl Flows {
     fn send(&self, to: ServerId, frame: &Frame) {
         if let Some(remote) = self.remote_of(to) {
-            // Without a channel the machine hears of it by the channel's end.
+            // Without a channel the frame is dropped; the state machine handles the end of the
+            // channel.
             remote.outbox.push(frame);
         }
     }
@@ -24,14 +25,14 @@ impl Flows {
         }
     }
 
-    /// How long a server is to keep a connection whose client is silent.
+    /// Returns how long a server keeps a connection whose client is idle.
     pub(crate) fn idle_return(&self, assignment: &Assignment) -> Duration {
         let candidate = &assignment.candidate;
         let offload = &candidate.plan.config.offload;
         if let Some(idle_return) = offload.idle_return {
             return idle_return;
         }
-        let listener = candidate.plan.listeners.get(candidate.home.listener);
+        let listener = candidate.plan.listeners.get(candidate.origin.listener);
         let most = listener.map_or(Duration::ZERO, |listener| listener.timeouts.idle);
         let occupancy = self.steering.flows_in_use() as f64 / f64::from(offload.flows_max);
         self.worker.offload.idle_return(candidate.route, occupancy, most)
@@ -41,7 +42,7 @@ impl Flows {
         let Some(remote) = self.remote_of(to) else { return };
         flow.idle_return = self.idle_return(&flow.assignment);
         let terms = self.terms(&remote, &flow.assignment, flow.idle_return);
-        // The client may hear from the server before the server's READY is heard here.
+        // The client may receive packets from the server before READY arrives here.
         flow.slot.offer(remote.mac.get(), flow.send_end);
         remote.outbox.push(&Frame::Offer { id, epoch, terms, snapshot: flow.snapshot.clone() });
     }
@@ -55,14 +56,14 @@ impl Flows {
     }
 }
 
-/// Requests that a server may answer before it must ask.
+/// Returns the number of requests that a server may answer before it must ask.
 fn requests_max(assignment: &Assignment) -> u32 {
     let candidate = &assignment.candidate;
     let route = candidate.plan.routes.get(candidate.route);
     route.and_then(|route| route.requests_per_migration.limit()).map_or(u32::MAX, |n| n.get())
 }
 
-/// The scope of an assignment on the channel that is up; defined where it is new.
+/// Returns the scope of an assignment on the present channel; defines a new one.
 fn define(remote: &Remote, assignment: &Assignment) -> u32 {
     let candidate = &assignment.candidate;
     let key = (candidate.scope, candidate.server);
@@ -83,7 +84,8 @@ fn define(remote: &Remote, assignment: &Assignment) -> u32 {
     id
 }
 
-/// The scope that admits nothing: every path begins with a slash or is `*`.
+/// Returns the definition of the scope that admits nothing: every path begins with a slash or is
+/// `*`.
 pub(crate) fn nothing() -> Frame {
     Frame::Scope(Scope {
         id: SCOPE_NONE,
