@@ -103,7 +103,7 @@ impl Table {
     /// Returns an entry by index.
     ///
     /// # Panics
-    /// Panics for an index that `acquire` did not return.
+    /// On an index that `acquire` did not return.
     pub(crate) fn slot(&self, index: u32) -> &RawSlot {
         self.slots.get(index).expect("slot numbers come from acquire")
     }
