@@ -250,7 +250,7 @@ fn place_of(snapshot: &Snapshot) -> (Begin, (u64, u64)) {
     let begin = Begin::Restored {
         send_seq: tcp.send_seq,
         receive_seq: tcp.receive_seq - read_bytes as u32,
-        // The client may fill the receive window before the device knows the connection.
+        // The client may fill the receive window before the device is attached.
         delivered_bytes_max: received_bytes as u64 + u64::from(tcp.windows.rcv_wnd),
     };
     (begin, (read_bytes as u64, tcp.send_queue.len() as u64))
