@@ -4,7 +4,7 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// One object each, named like its source.
+/// Names of the object files and their sources.
 const OBJECTS: [&str; 3] = ["steer", "impair", "strip"];
 
 fn main() {

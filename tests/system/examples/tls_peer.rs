@@ -1,4 +1,4 @@
-//! A peer whose records the kernel seals and opens, and the plain ends of what it talks to.
+//! A peer with TLS in the kernel, and the plaintext peers of the same protocol.
 //!
 //!   tls_peer echo ADDRESS                                     sends back what it gets
 //!   tls_peer exchange ADDRESS BYTES SEED                      sends a body and compares what comes
@@ -26,24 +26,24 @@ use unlade_testkit::Random;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// How long anything may take, in an emulated machine.
+/// Time limit of an operation in an emulated machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 const HEADER_BYTES: usize = 5;
 const READ_BYTES: usize = 32 * 1024;
-/// An alert that ends a stream in order: warning, close_notify.
+/// The alert of an orderly end: warning, close_notify.
 const CLOSE_NOTIFY: [u8; 2] = [1, 0];
 
 static TLS12: [&SupportedProtocolVersion; 1] = [&rustls::version::TLS12];
 static TLS13: [&SupportedProtocolVersion; 1] = [&rustls::version::TLS13];
 
-/// A connection in the clear, or with TLS in the kernel.
+/// A connection in plaintext, or with TLS in the kernel.
 struct Stream {
     tcp: TcpStream,
     tls: bool,
 }
 
 impl Stream {
-    /// The next bytes; none at an orderly end.
+    /// Reads the next bytes; none at an orderly end.
     fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         if !self.tls {
             return (&self.tcp).read(buffer);
@@ -81,12 +81,12 @@ impl Stream {
         }
     }
 
-    /// Sends a body while it reads the same one.
+    /// Sends a body while reading the same body.
     fn exchange(&self, body: &[u8]) -> Result<(), Failure> {
         let mut back = Vec::with_capacity(body.len());
         thread::scope(|scope| {
             let sent = scope.spawn(|| {
-                // Pieces of all sizes, so that records are of all sizes.
+                // Chunks of all sizes result in records of all sizes.
                 let mut sizes = Random::new(body.len() as u64);
                 let mut rest = body;
                 while !rest.is_empty() {
@@ -117,7 +117,7 @@ impl Stream {
     }
 }
 
-/// The provider with one cipher suite.
+/// Returns a provider with one cipher suite.
 fn provider(suite: &str) -> Result<Arc<CryptoProvider>, Failure> {
     let mut provider = aws_lc_rs::default_provider();
     provider.cipher_suites.retain(|has| format!("{:?}", has.suite()) == suite);
@@ -156,7 +156,7 @@ fn server(version: &str, suite: &str, cert: &str, key: &str) -> Result<Arc<Serve
     Ok(Arc::new(config))
 }
 
-/// Makes the handshake, record by record: what follows it is for the kernel.
+/// Performs the handshake record by record, so that rustls reads nothing that follows it.
 fn handshake(mut tcp: TcpStream, mut connection: Connection) -> Result<Stream, Failure> {
     loop {
         while connection.wants_write() {
@@ -187,7 +187,7 @@ fn handshake(mut tcp: TcpStream, mut connection: Connection) -> Result<Stream, F
     Ok(Stream { tcp, tls: true })
 }
 
-/// Gives the kernel the secrets of a direction.
+/// Configures the kernel with the secrets of a direction.
 fn give(
     tcp: &TcpStream,
     direction: Direction,
@@ -201,7 +201,7 @@ fn give(
     };
     let mut iv: [u8; 12] = iv.as_ref().try_into()?;
     if version == 0x0303 {
-        // Behind the nonces that are used already, whose difference is their record's number.
+        // The next record number: the difference of the nonces used so far.
         let used = u64::from_be_bytes(iv[4..].try_into()?);
         iv[4..].copy_from_slice(&used.wrapping_add(*number).to_be_bytes());
     }
@@ -216,7 +216,7 @@ fn patient(tcp: TcpStream) -> io::Result<TcpStream> {
     Ok(tcp)
 }
 
-/// Serves until it is killed.
+/// Serves until killed.
 fn serve(
     address: &str,
     stream: impl Fn(TcpStream) -> Result<Stream, Failure> + Send + Sync + 'static,
@@ -234,7 +234,7 @@ fn serve(
     }
 }
 
-/// Connects, however late the other side comes up.
+/// Connects, with retries until the other side is up.
 fn reach(address: &str) -> Result<TcpStream, Failure> {
     let deadline = Instant::now() + PATIENCE;
     loop {

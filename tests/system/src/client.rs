@@ -1,5 +1,5 @@
-//! A client of our own for what no ordinary one can be told to do: small windows, pauses, several
-//! requests in one write, half-closed and aborted connections. Everything waits for a bounded time.
+//! A test client with features that ordinary clients lack: small windows, pauses, several requests
+//! in one write, half-closed and aborted connections. All waits are bounded.
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -12,14 +12,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a connection may take.
+/// Time limit of connecting.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
-/// Most bytes of a response's head.
+/// Maximum length of a response's head, in bytes.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// Most bytes taken at once.
+/// Maximum length of one read, in bytes.
 const READ_BYTES: usize = 64 * 1024;
 
-/// What versions of TLS a client offers.
+/// TLS versions that a client offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TlsVersions {
     /// 1.3 and 1.2.
@@ -28,10 +28,10 @@ pub enum TlsVersions {
     Tls12,
 }
 
-/// The configuration of a TLS client that trusts the authority in `ca`.
+/// Returns the configuration of a TLS client that trusts the CA in `ca`.
 ///
 /// # Panics
-/// The file holds no certificate.
+/// The file has no certificate.
 pub fn tls_config(ca: &Path, versions: TlsVersions) -> Arc<ClientConfig> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(ca).expect("the authority can be read") {
@@ -49,42 +49,42 @@ pub fn tls_config(ca: &Path, versions: TlsVersions) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// Where and how to connect.
+/// Parameters of a connection.
 #[derive(Clone)]
 pub struct Target {
     /// Address and port.
     pub address: SocketAddr,
-    /// Speak TLS, to the server of this name.
+    /// TLS configuration and server name; None for plaintext.
     pub tls: Option<(Arc<ClientConfig>, String)>,
-    /// Size of the receive buffer, where it is not the system's.
+    /// Size of the receive buffer; None for the system's default.
     pub receive_buffer_bytes: Option<usize>,
-    /// How long one read or write may wait.
+    /// Time limit of one read or write.
     pub patience: Duration,
 }
 
-/// How a client's connection ended, or why the client stopped listening.
+/// State of a client's connection after its last operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// The client has all it waited for; the connection is open.
+    /// The client has received everything; the connection is open.
     Open,
-    /// The client has seen as much as it wanted to see.
+    /// The client has used up its budget of bytes.
     Enough,
-    /// Orderly: FIN, and where there is TLS, close_notify before it.
+    /// Orderly end: FIN, after close_notify with TLS.
     Closed,
     /// FIN without close_notify.
     Truncated,
     /// Reset.
     Reset,
-    /// Nothing came in time.
+    /// Nothing arrived in time.
     TimedOut,
-    /// Something that is no response.
+    /// The input is not a valid response.
     Garbage(String),
-    /// Anything else.
+    /// Another error.
     Failed(String),
 }
 
 impl End {
-    /// What an error of a socket means.
+    /// Converts an error of a socket.
     pub fn of(error: &io::Error) -> End {
         match error.kind() {
             ErrorKind::UnexpectedEof => End::Truncated,
@@ -97,16 +97,16 @@ impl End {
     }
 }
 
-/// A response as the client saw it.
+/// A received response.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Response {
     /// The first line.
     pub status_line: String,
-    /// Names in lower case and values, as they came.
+    /// Names in lower case and values, in order.
     pub headers: Vec<(String, String)>,
-    /// The body, as far as it came.
+    /// The received part of the body.
     pub body: Vec<u8>,
-    /// All of it came.
+    /// True if the body is complete.
     pub whole: bool,
 }
 
@@ -119,44 +119,44 @@ impl fmt::Debug for Response {
 }
 
 impl Response {
-    /// The number in the first line; 0 where there is none.
+    /// Returns the status code; 0 if there is none.
     pub fn status(&self) -> u16 {
         self.status_line.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
     }
 
-    /// The value of a header.
+    /// Returns the value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// The server says that it closes.
+    /// Returns true if the response announces the end of the connection.
     pub fn closes(&self) -> bool {
         self.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
     }
 }
 
-/// A response that did not come, or not to its end.
+/// A missing or incomplete response.
 #[derive(Debug)]
 pub struct Broken {
-    /// What came of it, from a whole head on.
+    /// The received part, if its head is complete.
     pub partial: Option<Response>,
-    /// Why there is no more.
+    /// The cause.
     pub why: End,
 }
 
-/// How fast a client reads.
+/// Read rate of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// Bytes taken at once.
+    /// Number of bytes of one read.
     pub chunk_bytes: usize,
-    /// Pause after each.
+    /// Pause after each read.
     pub pause: Duration,
-    /// Pauses that are made before the client hurries.
+    /// Number of pauses, after which the client reads without them.
     pub pauses_max: u32,
 }
 
 impl Pace {
-    /// As fast as it goes.
+    /// Reads without pauses.
     pub const FAST: Pace = Pace { chunk_bytes: READ_BYTES, pause: Duration::ZERO, pauses_max: 0 };
 }
 
@@ -165,20 +165,20 @@ enum Transport {
     Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
 }
 
-/// One connection.
+/// One client connection.
 pub struct Client {
     transport: Transport,
     input: Vec<u8>,
     pace: Pace,
-    /// Bytes of plaintext that may still be taken; then the client has seen [`End::Enough`].
+    /// Number of plaintext bytes that may still be read; then the result is [`End::Enough`].
     pub budget_bytes: Option<usize>,
 }
 
 impl Client {
-    /// Connects, and where the target speaks TLS, shakes hands.
+    /// Connects and performs the TLS handshake, if configured.
     ///
     /// # Errors
-    /// It does not work, or not in time.
+    /// Connecting fails or takes too long.
     pub fn connect(target: &Target) -> io::Result<Client> {
         let socket =
             Socket::new(Domain::for_address(target.address), Type::STREAM, Some(Protocol::TCP))?;
@@ -206,7 +206,7 @@ impl Client {
         Ok(Client { transport, input: Vec::new(), pace: Pace::FAST, budget_bytes: None })
     }
 
-    /// From now on reads at this pace.
+    /// Sets the read rate.
     pub fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
     }
@@ -218,15 +218,15 @@ impl Client {
         }
     }
 
-    /// Our port.
+    /// Returns the local port.
     pub fn port(&self) -> u16 {
         self.tcp().local_addr().map_or(0, |address| address.port())
     }
 
-    /// Sends all of `bytes`, in one write where it fits.
+    /// Sends all of `bytes`, in one write if possible.
     ///
     /// # Errors
-    /// The connection broke or does not move.
+    /// The connection broke or stalled.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.transport {
             Transport::Plain(tcp) => tcp.write_all(bytes),
@@ -234,7 +234,7 @@ impl Client {
         }
     }
 
-    /// Ends our direction: close_notify and FIN.
+    /// Closes the sending direction: close_notify and FIN.
     ///
     /// # Errors
     /// The connection broke before.
@@ -248,11 +248,11 @@ impl Client {
 
     /// Resets the connection.
     pub fn abort(self) {
-        // A socket that cannot linger is closed all the same.
+        // Dropping the client closes the socket in any case.
         let _ = SockRef::from(self.tcp()).set_linger(Some(Duration::ZERO));
     }
 
-    /// Takes what there is; nothing means the end.
+    /// Reads available bytes; 0 means the end.
     fn take(&mut self) -> Result<usize, End> {
         let budget = self.budget_bytes.unwrap_or(usize::MAX);
         if budget == 0 {
@@ -283,10 +283,10 @@ impl Client {
         }
     }
 
-    /// Waits for the next final response; interim ones are dropped. `head_only`: it answers HEAD.
+    /// Waits for the next final response; discards interim ones. `head_only` is true for HEAD.
     ///
     /// # Errors
-    /// It does not come, or not to its end.
+    /// The response is missing or incomplete.
     pub fn response(&mut self, head_only: bool) -> Result<Response, Broken> {
         loop {
             let mut response = self.head().map_err(|why| Broken { partial: None, why })?;
@@ -315,7 +315,7 @@ impl Client {
                 return Err(End::Garbage("a head without an end".to_owned()));
             }
             self.more().map_err(|end| match end {
-                // A connection that ends within a head is not orderly.
+                // An end within a head is not orderly.
                 End::Closed if !self.input.is_empty() => {
                     End::Garbage(format!("ended within {:?}", self.start_of_input()))
                 }
@@ -342,7 +342,7 @@ impl Client {
         String::from_utf8_lossy(&self.input[..self.input.len().min(60)]).into_owned()
     }
 
-    /// Our servers state every length.
+    /// Reads a body with Content-Length, which all servers here send.
     fn body(&mut self, response: &mut Response) -> Result<(), End> {
         let length = response.header("content-length").and_then(|length| length.parse().ok());
         let bytes: usize = match length {
@@ -359,7 +359,7 @@ impl Client {
         }
     }
 
-    /// Waits for the end of the connection; what comes before it is too much.
+    /// Waits for the end of the connection; input before the end is an error.
     pub fn wait_end(&mut self) -> End {
         loop {
             if !self.input.is_empty() {

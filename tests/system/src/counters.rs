@@ -1,16 +1,16 @@
-//! What the machine and our programs count: MIBs of the namespaces, `/metrics`, descriptors.
+//! Counters of the kernel and of the programs: MIBs of the namespaces, `/metrics`, descriptors.
 
 use crate::{Lab, text};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Counters of TCP that do not move on a network that loses nothing.
+/// TCP counters that do not change on a lossless network.
 pub const TCP_FAULTS: [&str; 3] = ["RetransSegs", "OutRsts", "InCsumErrors"];
 
-/// Values of [`TCP_FAULTS`], by node and name.
+/// Values of [`TCP_FAULTS`] by node and name.
 pub type TcpFaults = BTreeMap<(String, &'static str), u64>;
 
-/// What [`TCP_FAULTS`] say in every namespace of a lab, IPv4 and IPv6 together.
+/// Reads [`TCP_FAULTS`] in every namespace of a lab, for IPv4 and IPv6 together.
 ///
 /// # Panics
 /// A namespace has no such counters.
@@ -29,7 +29,7 @@ pub fn tcp_faults(lab: &Lab) -> TcpFaults {
     all
 }
 
-/// The counters that moved, with by how much.
+/// Returns the counters that changed and their differences.
 pub fn moved(before: &TcpFaults, after: &TcpFaults) -> Vec<String> {
     let by = |key| after.get(key).unwrap_or(&0) - before.get(key).unwrap_or(&0);
     before
@@ -39,7 +39,7 @@ pub fn moved(before: &TcpFaults, after: &TcpFaults) -> Vec<String> {
         .collect()
 }
 
-/// What else TCP counts at a node that hints at a cause: for messages.
+/// Returns further TCP counters of a node that may indicate a cause, for messages.
 pub fn tcp_hints(lab: &Lab, node: &str) -> String {
     let text = lab.exec_text(node, &["cat", "/proc/net/netstat"]);
     let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
@@ -51,14 +51,14 @@ pub fn tcp_hints(lab: &Lab, node: &str) -> String {
     chosen.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
 }
 
-/// The samples of one `/metrics`, by name and labels as rendered.
+/// Samples of one `/metrics`, by name and rendered labels.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
     samples: BTreeMap<String, f64>,
 }
 
 impl Metrics {
-    /// What a process of a lab says: `lb`, `lb-proxy`, `s1`, … Empty when it does not answer.
+    /// Reads the metrics of a process of a lab: `lb`, `lb-proxy`, `s1`, … Empty without an answer.
     pub fn read(lab: &Lab, process: &str) -> Metrics {
         let (node, port) = match process {
             "lb-proxy" => ("lb", 9901),
@@ -77,12 +77,12 @@ impl Metrics {
         Metrics { samples }
     }
 
-    /// It answered.
+    /// Returns true if the process answered.
     pub fn is_there(&self) -> bool {
         !self.samples.is_empty()
     }
 
-    /// A sample by its full name, or the sum over all labels; 0 where there is none.
+    /// Returns a sample by its full name, or the sum over all labels; 0 if there is none.
     pub fn get(&self, name: &str) -> u64 {
         let of_family = |sample: &str| {
             sample == name || sample.strip_prefix(name).is_some_and(|rest| rest.starts_with('{'))
@@ -90,13 +90,13 @@ impl Metrics {
         self.samples.iter().filter(|(sample, _)| of_family(sample)).map(|(_, v)| *v as u64).sum()
     }
 
-    /// Every sample of `names` that is not 0, as text.
+    /// Returns every nonzero sample of `names` as text.
     pub fn not_zero(&self, names: &[&str]) -> Vec<String> {
         let values = names.iter().map(|name| (name, self.get(name)));
         values.filter(|(_, value)| *value != 0).map(|(name, v)| format!("{name} {v}")).collect()
     }
 
-    /// Counters of faults that moved, and what was not handed over and why: for messages.
+    /// Returns nonzero counters of faults and of fallbacks with their reasons, for messages.
     pub fn noteworthy(&self) -> String {
         let wanted =
             ["fallbacks", "migrations_", "lost", "refused", "expired", "resets", "returns", "rel"];
@@ -107,7 +107,7 @@ impl Metrics {
     }
 }
 
-/// Open descriptors of a process by kind, objects that a server keeps open left out.
+/// Counts the open descriptors of a process by kind, without objects that a server keeps open.
 pub fn descriptors(pid: u64) -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
@@ -116,14 +116,14 @@ pub fn descriptors(pid: u64) -> BTreeMap<String, usize> {
         if target.contains("/objects/") {
             continue;
         }
-        // `socket:[123]`: the number is its own.
+        // The number in `socket:[123]` differs for each socket.
         let kind = target.split(":[").next().unwrap_or_default().to_owned();
         *kinds.entry(kind).or_default() += 1;
     }
     kinds
 }
 
-/// Waits until `condition` holds, at most so long; whether it does.
+/// Waits until `condition` holds, at most for `most`. Returns true if it holds.
 pub fn wait_for(most: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + most;
     loop {

@@ -1,4 +1,4 @@
-//! A gateway of functions with everything that belongs to it, as processes that can be killed.
+//! A function gateway with its worker and store processes, which tests can kill.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -15,10 +15,10 @@ use unlade_fn_gateway::credentials;
 
 use crate::unlade;
 
-/// How long anything may take.
+/// Time limit of an operation.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why functions cannot run here in sandboxed processes; `None` when they can.
+/// Returns the reason why functions cannot run here in sandboxed processes; `None` if they can.
 pub fn skip_reason() -> Option<String> {
     if let Some(reason) = crate::unable(&[]) {
         return Some(reason);
@@ -27,27 +27,27 @@ pub fn skip_reason() -> Option<String> {
     (!python).then(|| "no /usr/bin/python3".to_owned())
 }
 
-/// A gateway, and what it has started.
+/// A gateway and its child processes.
 #[derive(Debug)]
 pub struct Gateway {
     process: Child,
-    /// Where callers connect.
+    /// Address to which callers connect.
     pub address: SocketAddr,
-    /// What was said in its configuration.
+    /// Text of its configuration.
     config: String,
-    /// Where everything is kept.
+    /// Directory of all files.
     pub dir: tempfile::TempDir,
     store: u16,
 }
 
-/// What a gateway answered.
+/// Response of a gateway.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// Its status.
+    /// HTTP status.
     pub status: u16,
-    /// Its header fields, names in small letters.
+    /// Header fields, with names in lower case.
     pub headers: Vec<(String, String)>,
-    /// Its body.
+    /// Body.
     pub body: Vec<u8>,
 }
 
@@ -60,54 +60,54 @@ impl std::fmt::Debug for Answer {
 }
 
 impl Answer {
-    /// A header field.
+    /// Returns a header field.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// The body as JSON; null where it is none.
+    /// Returns the body as JSON; null if it is not JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or_default()
     }
 
-    /// Whether the function succeeded.
+    /// Returns true if the function succeeded.
     pub fn is_success(&self) -> bool {
         self.status == 200 && self.header("x-amz-function-error").is_none()
     }
 
-    /// What kind of error it is, of the function or of the gateway.
+    /// Returns the type of the error, of the function or of the gateway.
     pub fn error(&self) -> String {
         let kind = self.json()["errorType"].as_str().map(str::to_owned);
         kind.or_else(|| self.header("x-amzn-errortype").map(str::to_owned)).unwrap_or_default()
     }
 }
 
-/// What is known of a gateway by who asks it: its state, and the tenants of functions.
+/// Data of a gateway for signing requests: its state, and the tenants of functions.
 #[derive(Debug, Default)]
 struct Known {
     state: PathBuf,
     tenants: BTreeMap<String, String>,
 }
 
-/// Gateways by their addresses.
+/// Gateways by address.
 static GATEWAYS: Mutex<BTreeMap<SocketAddr, Known>> = Mutex::new(BTreeMap::new());
 
 fn known<T>(act: impl FnOnce(&mut BTreeMap<SocketAddr, Known>) -> T) -> T {
     act(&mut GATEWAYS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The keys of a tenant of the gateway at an address; nothing where it is no gateway's.
+/// Returns the keys of a tenant of the gateway at an address; None for an unknown address.
 pub fn keys_of(address: SocketAddr, tenant: &str) -> Option<KeyPair> {
     let state = known(|all| all.get(&address).map(|known| known.state.clone()))?;
     let text = std::fs::read_to_string(credentials::file(&state)).ok()?;
     credentials::parse(&text).remove(tenant)
 }
 
-/// The header fields that sign a request, with a key of the tenant whose function it names, else of
-/// the default one's.
+/// Returns the header fields that sign a request, with a key of the tenant of the named function
+/// or, without one, of the default tenant.
 ///
 /// # Panics
-/// It cannot be signed.
+/// The request cannot be signed.
 pub fn signed(
     address: SocketAddr,
     method: &str,
@@ -136,7 +136,7 @@ fn sign_with(
     signed.expect("it can be signed")
 }
 
-/// Asks a gateway as the one who has these keys; a connection of its own.
+/// Sends a request that is signed with these keys, on a new connection.
 ///
 /// # Errors
 /// The connection's.
@@ -159,8 +159,8 @@ pub fn ask_as(
     )
 }
 
-/// Asks over HTTP, with a signature where it is a gateway; an error where the connection ends
-/// before the answer does.
+/// Sends an HTTP request, signed if the address is a gateway's. It is an error if the connection
+/// ends within the response.
 ///
 /// # Errors
 /// The connection's.
@@ -182,7 +182,8 @@ pub fn ask(
     )
 }
 
-/// Asks over HTTP as nobody; an error where the connection ends before the answer does.
+/// Sends an HTTP request without a signature. It is an error if the connection ends within the
+/// response.
 ///
 /// # Errors
 /// The connection's.
@@ -229,19 +230,19 @@ fn free_port() -> u16 {
 }
 
 impl Gateway {
-    /// Starts one with more of a configuration.
+    /// Starts a gateway with additional configuration.
     ///
     /// # Panics
     /// It does not start.
     pub fn start(config: &str) -> Gateway {
-        // Names of sockets are short.
+        // Socket names have a short maximum length.
         let dir = tempfile::Builder::new().prefix("ufn").tempdir().expect("a directory");
         let store = free_port();
         let (process, address) = spawn(dir.path(), config, store);
         Gateway { process, address, config: config.to_owned(), dir, store }
     }
 
-    /// Starts it again, where it was.
+    /// Starts the gateway again at the same address.
     ///
     /// # Panics
     /// It does not start.
@@ -251,7 +252,7 @@ impl Gateway {
         (self.process, self.address) = spawn(self.dir.path(), &self.config, self.store);
     }
 
-    /// Another configuration, which is read at once.
+    /// Writes another configuration and reloads it.
     ///
     /// # Panics
     /// It cannot be written.
@@ -261,12 +262,12 @@ impl Gateway {
         signal(self.pid(), "HUP");
     }
 
-    /// The gateway's process.
+    /// Returns the gateway's process ID.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// Waits until the gateway has ended; its exit status.
+    /// Waits until the gateway has ended; returns its exit status.
     ///
     /// # Panics
     /// It does not end.
@@ -281,16 +282,16 @@ impl Gateway {
         }
     }
 
-    /// A file of the function of a name, and its manifest; deployed.
+    /// Deploys a function with its code and manifest.
     ///
     /// # Panics
-    /// It is not deployed.
+    /// The deployment fails.
     pub fn deploy(&self, name: &str, manifest: &str, code: &str) {
         let output = self.try_deploy(name, manifest, code);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Deploys; what the command said.
+    /// Deploys a function and returns the command's output.
     ///
     /// # Panics
     /// The files cannot be written.
@@ -310,7 +311,7 @@ impl Gateway {
         command.arg(source).output().expect("the command runs")
     }
 
-    /// Invokes a function, and waits.
+    /// Invokes a function and waits for the response.
     ///
     /// # Errors
     /// The connection's.
@@ -323,23 +324,23 @@ impl Gateway {
         invoke(self.address, name, event, headers)
     }
 
-    /// Invokes a function, and waits.
+    /// Invokes a function and waits for the response.
     ///
     /// # Panics
-    /// There is no answer.
+    /// There is no response.
     pub fn invoke(&self, name: &str, event: &Value) -> Answer {
         self.try_invoke(name, event, &[]).expect("an answer")
     }
 
-    /// What the gateway says of itself.
+    /// Returns the gateway's status document.
     ///
     /// # Panics
-    /// It says nothing.
+    /// There is no response.
     pub fn state(&self) -> Value {
         ask(self.address, "GET", "/unlade/v1/state", &[], b"").expect("an answer").json()
     }
 
-    /// The process of a tenant's worker, once there is one.
+    /// Waits for a tenant's worker and returns its process ID.
     ///
     /// # Panics
     /// There is none in time.
@@ -355,7 +356,7 @@ impl Gateway {
         until("a worker", find)
     }
 
-    /// The process of the built-in store, once there is one.
+    /// Waits for the built-in store and returns its process ID.
     ///
     /// # Panics
     /// There is none in time.
@@ -363,20 +364,20 @@ impl Gateway {
         until("a store", || self.state()["store"]["pid"].as_u64().map(|pid| pid as u32))
     }
 
-    /// Makes a bucket of the built-in store.
+    /// Creates a bucket of the built-in store.
     ///
     /// # Panics
-    /// It cannot be made.
+    /// The bucket cannot be created.
     pub fn bucket(&self, name: &str) {
         std::fs::create_dir_all(self.objects().join(name)).expect("a bucket");
     }
 
-    /// The directory that the built-in store serves.
+    /// Returns the directory that the built-in store serves.
     pub fn objects(&self) -> PathBuf {
         self.dir.path().join("objects")
     }
 
-    /// An object of the built-in store.
+    /// Reads an object of the built-in store.
     pub fn object(&self, bucket: &str, key: &str) -> Option<Vec<u8>> {
         std::fs::read(self.objects().join(bucket).join(key)).ok()
     }
@@ -404,7 +405,7 @@ pub fn invoke(
     ask(address, "POST", &path, headers, event.to_string().as_bytes())
 }
 
-/// Waits for something.
+/// Waits until `find` returns a value.
 ///
 /// # Panics
 /// It does not come.
@@ -419,7 +420,7 @@ pub fn until<T>(what: &str, find: impl Fn() -> Option<T>) -> T {
     }
 }
 
-/// Sends a signal to a process, by its name in kill(1).
+/// Sends a signal to a process. `name` is as in kill(1).
 ///
 /// # Panics
 /// There is no such process.
@@ -440,7 +441,7 @@ fn spawn(dir: &Path, config: &str, store: u16) -> (Child, SocketAddr) {
     let mut command = Command::new(unlade());
     command.args(["fn", "serve", "--listen", "127.0.0.1:0", "--config"]).arg(file);
     command.arg("--state").arg(dir).args(["--store-listen", &format!("127.0.0.1:{store}")]);
-    // One of before may still be draining.
+    // The previous process may still be draining.
     let begin = Instant::now();
     loop {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -452,7 +453,7 @@ fn spawn(dir: &Path, config: &str, store: u16) -> (Child, SocketAddr) {
             let address = address.parse().expect("an address");
             known(|all| {
                 let state = dir.to_owned();
-                // Started again, it has the functions that it had.
+                // After a restart it has the same functions.
                 let before = all.extract_if(.., |_, known| known.state == state).last();
                 let tenants = before.map(|(_, known)| known.tenants).unwrap_or_default();
                 all.insert(address, Known { state, tenants })

@@ -24,7 +24,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Why a test cannot run here; `None` when it can. `tools` are the programs it needs.
+/// Returns the reason why a test cannot run here; `None` if it can. `tools` are required programs.
 pub fn unable(tools: &[&str]) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("labs need root".to_owned());
@@ -42,7 +42,7 @@ fn is_installed(tool: &str) -> bool {
     std::env::split_paths(&path).chain(sbin).any(|dir| dir.join(tool).is_file())
 }
 
-/// Returns from the test, saying why, when it cannot run here.
+/// Returns from the test with a message if it cannot run here.
 #[macro_export]
 macro_rules! needs {
     ($($tool:expr),* $(,)?) => {
@@ -53,7 +53,7 @@ macro_rules! needs {
     };
 }
 
-/// Likewise, when functions cannot.
+/// Returns from the test with a message if functions cannot run here.
 #[macro_export]
 macro_rules! needs_functions {
     () => {
@@ -69,7 +69,7 @@ static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 /// The program under test: `$UNLADE_BIN`, or built by cargo with the profile of this test.
 ///
 /// # Panics
-/// It does not build.
+/// The build fails.
 pub fn unlade() -> &'static Path {
     PROGRAM.get_or_init(|| match std::env::var_os("UNLADE_BIN") {
         Some(path) => path.into(),
@@ -77,20 +77,21 @@ pub fn unlade() -> &'static Path {
     })
 }
 
-/// The program of labs and benchmarks, which is beside [`unlade`].
+/// Returns the program of labs and benchmarks, in the directory of [`unlade`].
 pub fn unlade_lab() -> PathBuf {
     unlade().with_file_name("unlade-lab")
 }
 
-/// An example program of a crate, built as the program under test.
+/// Builds an example program of a crate like the program under test.
 ///
 /// # Panics
-/// It does not build.
+/// The build fails.
 pub fn example(package: &str, name: &str) -> PathBuf {
     build(&["--package", package, "--example", name]).join("examples").join(name)
 }
 
-/// Builds with the profile of this test; cargo does nothing when all is up to date. Where to.
+/// Builds with the profile of this test and returns the target directory. cargo does nothing if all
+/// is up to date.
 fn build(what: &[&str]) -> PathBuf {
     let test = std::env::current_exe().expect("the test knows where it is");
     // target/PROFILE/deps/test
@@ -105,7 +106,7 @@ fn build(what: &[&str]) -> PathBuf {
     profile.to_owned()
 }
 
-/// Runs the program with `args` and returns how it ended.
+/// Runs the program with `args` and returns its output.
 ///
 /// # Panics
 /// It cannot be started.
@@ -113,35 +114,35 @@ pub fn run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
     Command::new(unlade()).args(args).output().expect("the program under test starts")
 }
 
-/// What a command printed.
+/// Returns the standard output of a command.
 pub fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
 }
 
-/// Everything a command said, for messages.
+/// Returns all output of a command, for messages.
 pub fn said(output: &Output) -> String {
     let error = String::from_utf8_lossy(&output.stderr);
     format!("{}: {} {}", output.status, text(output), error.trim_end())
 }
 
-/// A name that no other test has.
+/// Returns a unique name.
 pub fn unique_name() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     format!("test{}_{number}", std::process::id())
 }
 
-/// The right to load the machine, shared by no other test of any process; see [`turn`].
+/// Exclusive lock for tests that load the machine, across processes; see [`turn`].
 #[derive(Debug)]
 pub struct Turn {
     _file: File,
 }
 
-/// Waits until no other test that loads the machine runs. Asked for before the lab is built, so
-/// that the lab is gone before the next one's turn.
+/// Waits until no other test loads the machine. Call this before building a lab, so that the lab is
+/// removed before the lock is released.
 ///
 /// # Panics
-/// The lock file cannot be made.
+/// The lock file cannot be created.
 pub fn turn() -> Turn {
     let path = std::env::temp_dir().join("unlade-system-tests.lock");
     let file = File::options().create(true).append(true).open(&path).expect("the lock file opens");
@@ -149,12 +150,12 @@ pub fn turn() -> Turn {
     Turn { _file: file }
 }
 
-/// A program on a node, killed when dropped.
+/// A program on a node, killed on drop.
 #[derive(Debug)]
 pub struct Program(Child);
 
 impl Program {
-    /// The number of its process.
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
@@ -162,16 +163,16 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A lab, removed when dropped, also when the test fails.
+/// A lab, removed on drop, also if the test fails.
 #[derive(Debug)]
 pub struct Lab {
-    /// Its name.
+    /// Name of the lab.
     pub name: String,
 }
 
@@ -179,7 +180,7 @@ impl Lab {
     /// Builds a lab: `unlade lab up` with `args`.
     ///
     /// # Panics
-    /// It does not come up.
+    /// The command fails.
     pub fn up(args: &[&str]) -> Lab {
         let lab = Lab { name: unique_name() };
         let output = lab.run("up", args);
@@ -197,17 +198,17 @@ impl Lab {
         self.run("exec", &[&[node, "--"], command].concat())
     }
 
-    /// What a command on a node prints; it must succeed.
+    /// Runs a command on a node and returns its standard output.
     ///
     /// # Panics
-    /// It fails.
+    /// The command fails.
     pub fn exec_text(&self, node: &str, command: &[&str]) -> String {
         let output = self.exec(node, command);
         assert!(output.status.success(), "{node}: {command:?}: {}", said(&output));
         text(&output)
     }
 
-    /// The lab's state as `unlade lab status --json` tells it.
+    /// Returns the output of `unlade lab status --json`.
     ///
     /// # Panics
     /// There is no such lab.
@@ -217,8 +218,8 @@ impl Lab {
         serde_json::from_slice(&output.stdout).expect("the status is JSON")
     }
 
-    /// Moves the calling thread into a node's network: sockets it makes from now on, and threads
-    /// it starts, are there.
+    /// Moves the calling thread into a node's network namespace, which further sockets and threads
+    /// of it use.
     ///
     /// # Panics
     /// There is no such node.
@@ -229,14 +230,14 @@ impl Lab {
             .unwrap_or_else(|error| panic!("entering {path}: {error}"));
     }
 
-    /// Its nodes, the switch left out: `client`, `lb`, `s1`, …
+    /// Returns the nodes without the switch: `client`, `lb`, `s1`, …
     pub fn nodes(&self) -> Vec<String> {
         let servers = self.status()["spec"]["servers"].as_u64().unwrap_or(0);
         let named = ["client", "lb"].map(str::to_owned);
         named.into_iter().chain((1..=servers).map(|number| format!("s{number}"))).collect()
     }
 
-    /// The virtual IP: IPv4 and IPv6.
+    /// Returns the virtual IPs: IPv4 and IPv6.
     ///
     /// # Panics
     /// The status has no such addresses.
@@ -246,7 +247,7 @@ impl Lab {
             .map(|key| status[key].as_str().and_then(|ip| ip.parse().ok()).expect("an address"))
     }
 
-    /// The running processes: name and number.
+    /// Returns the running processes: name and process ID.
     pub fn processes(&self) -> Vec<(String, u64)> {
         let status = self.status();
         let all = status["processes"].as_array().cloned().unwrap_or_default();
@@ -256,11 +257,11 @@ impl Lab {
         alive.filter_map(pair).collect()
     }
 
-    /// Sends a process of the lab a signal, `TERM` or `KILL` for example, and waits until it has
-    /// ended.
+    /// Sends a signal to a process of the lab, for example `TERM` or `KILL`, and waits until it
+    /// has ended.
     ///
     /// # Panics
-    /// It does not run, or does not end.
+    /// The process does not run or does not end.
     pub fn end(&self, process: &str, signal: &str) {
         let running = || self.processes().into_iter().find(|(name, _)| name == process);
         self.signal(process, signal);
@@ -268,10 +269,10 @@ impl Lab {
         assert!(ended, "{process} does not end");
     }
 
-    /// Sends a process of the lab a signal, `STOP` for example.
+    /// Sends a signal to a process of the lab, for example `STOP`.
     ///
     /// # Panics
-    /// It does not run.
+    /// The process does not run.
     pub fn signal(&self, process: &str, signal: &str) {
         let processes = self.processes();
         let found = processes.iter().find(|(name, _)| name == process);
@@ -280,10 +281,10 @@ impl Lab {
         assert!(sent.expect("kill runs").success(), "{process} cannot be signalled");
     }
 
-    /// Starts a program of its own on a node.
+    /// Starts a program on a node.
     ///
     /// # Panics
-    /// It cannot be started.
+    /// The program cannot be started.
     pub fn start(&self, node: &str, program: &Path, arguments: &[&str]) -> Program {
         let namespace = format!("unlade-{}-{node}", self.name);
         let mut command = Command::new("ip");
@@ -291,11 +292,11 @@ impl Lab {
         Program(command.stdin(Stdio::null()).spawn().expect("a program starts"))
     }
 
-    /// Ends the object server `s1`, and starts it again without its agent. The program, and where
-    /// the agent was.
+    /// Restarts the object server `s1` without its agent. Returns the program and the agent's
+    /// address.
     ///
     /// # Panics
-    /// It cannot be.
+    /// The server cannot be restarted.
     pub fn without_agent(&self) -> (Program, String) {
         let config = std::fs::read_to_string(self.dir().join("config/s1.toml")).expect("a file");
         let mut agent = config.lines().skip_while(|line| *line != "[agent]");
@@ -313,7 +314,7 @@ impl Lab {
     /// from the first request on.
     ///
     /// # Panics
-    /// They do not come up.
+    /// The channels do not come up.
     pub fn wait_channels(&self) {
         let spec = &self.status()["spec"];
         let number = |key: &str| spec[key].as_u64().unwrap_or(0);
@@ -326,12 +327,12 @@ impl Lab {
         assert!(all_up, "{up} of {due} control channels are up");
     }
 
-    /// Its directory.
+    /// Returns the lab's directory.
     pub fn dir(&self) -> PathBuf {
         Path::new("/run/unlade/lab").join(&self.name)
     }
 
-    /// Whatever there is of the lab outside its own directory: namespaces, name files, processes
+    /// Returns everything of the lab outside its directory: namespaces, name files, processes
     /// inside its namespaces.
     pub fn traces(&self) -> Vec<String> {
         let prefix = format!("unlade-{}-", self.name);
@@ -361,7 +362,7 @@ impl Drop for Lab {
     }
 }
 
-/// Number and command line of every process; one that has ended has none.
+/// Returns process ID and command line of every process; a zombie has an empty one.
 fn command_lines() -> Vec<(u32, String)> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries

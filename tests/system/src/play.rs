@@ -1,4 +1,4 @@
-//! Plays a session against one front and says what the client saw; compares what two saw.
+//! Runs a session against one front end and records the responses; compares two such records.
 
 use crate::client::{Broken, Client, End, Pace, Response, Target};
 use crate::session::{Batch, HOST, Leave, OWN, Object, Oracle, Request, Session};
@@ -7,12 +7,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a client waits for anything. Longer than a lease: what is to be reset has been.
+/// Time limit of a client's wait. It exceeds the lease, after which lost connections are reset.
 pub const PATIENCE: Duration = Duration::from_secs(25);
-/// Pauses of a slow reader, after which it hurries: a session must end.
+/// Maximum number of pauses of a slow reader, so that a session ends.
 const SLOW_PAUSES_MAX: u32 = 64;
 
-/// A front that a session is played against.
+/// A front end under test.
 #[derive(Debug, Clone)]
 pub struct Side {
     /// Addresses: IPv4, IPv6.
@@ -21,24 +21,24 @@ pub struct Side {
     pub ports: [u16; 2],
     /// Configurations: TLS 1.3 and 1.2, TLS 1.2 only.
     pub tls: [Arc<ClientConfig>; 2],
-    /// What the requests name as their host.
+    /// Host of the requests.
     pub host: String,
-    /// Prefix of names that nobody else uses.
+    /// Prefix of names that are private to the session.
     pub own: String,
 }
 
-/// What a client saw.
+/// Record of a session.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// The responses with their requests; the last one may be broken off.
+    /// Requests with their responses; the last response may be incomplete.
     pub exchanges: Vec<(Request, Response)>,
-    /// How it ended.
+    /// End of the connection.
     pub end: End,
-    /// The client's port; 0 where it did not connect.
+    /// The client's port; 0 if it did not connect.
     pub port: u16,
 }
 
-/// Plays the session.
+/// Runs a session.
 pub fn play(session: &Session, side: &Side) -> Seen {
     let mut seen = Seen { exchanges: Vec::new(), end: End::Open, port: 0 };
     let target = Target {
@@ -74,7 +74,7 @@ fn run(
     let last = session.batches.len().saturating_sub(1);
     for (number, batch) in session.batches.iter().enumerate() {
         std::thread::sleep(batch.before);
-        // Where sending fails the reason is yet to be read.
+        // If sending fails, reading returns the reason.
         let _ = send(&mut client, batch, side);
         if number == last {
             match session.leave {
@@ -117,7 +117,7 @@ fn run(
     }
 }
 
-/// A request as it is written.
+/// Renders a request.
 fn render(request: &Request, side: &Side) -> Vec<u8> {
     let mut bytes = request.head.replace(HOST, &side.host).replace(OWN, &side.own).into_bytes();
     bytes.extend(&request.body);
@@ -140,14 +140,14 @@ fn send(client: &mut Client, batch: &Batch, side: &Side) -> std::io::Result<()> 
     client.send(&bytes[sent..])
 }
 
-/// Headers of a response as far as they must be the same both ways, in an order of their own.
+/// Returns the headers of a response that must be equal for both front ends, in sorted order.
 ///
-/// Allowed to differ, and nothing else:
-/// - the order of headers: the proxy writes the length of the body where it likes;
-/// - `Date`: it is another second;
-/// - for a session's own names, `Last-Modified` and `ETag`: it is another file;
-/// - for what is refused (see [`is_refusal`]), the text of the reason and its length and type,
-///   `Allow` and `Retry-After`: balancer and server have their own words.
+/// Only these may differ:
+/// - the order of headers: the proxy moves Content-Length;
+/// - `Date`, because the second differs;
+/// - for a session's own names, `Last-Modified` and `ETag`, because the file differs;
+/// - for refusals (see [`is_refusal`]), the text of the reason with its length and type, `Allow`
+///   and `Retry-After`: balancer and server have different texts.
 fn comparable(request: &Request, response: &Response) -> Vec<(String, String)> {
     let refusal = is_refusal(request, response);
     let kept = |name: &str| match name {
@@ -162,12 +162,12 @@ fn comparable(request: &Request, response: &Response) -> Vec<(String, String)> {
     headers
 }
 
-/// No request, and told so: by the balancer, or by the server that holds the connection.
+/// Returns true for the refusal of an invalid request, by the balancer or by the owning server.
 fn is_refusal(request: &Request, response: &Response) -> bool {
     request.bad && response.status() >= 400
 }
 
-/// What is wrong with what `session`'s client saw, against the objects themselves.
+/// Compares a record with the objects; returns the first error.
 pub fn check(seen: &Seen, objects: &[Object]) -> Option<String> {
     if seen.end == End::TimedOut {
         return Some(format!("hangs after {} responses", seen.exchanges.len()));
@@ -199,9 +199,9 @@ pub fn check(seen: &Seen, objects: &[Object]) -> Option<String> {
     })
 }
 
-/// In what two clients that played the same session saw something different.
+/// Returns the first difference between two records of a session.
 pub fn difference(session: &Session, one: &Seen, other: &Seen) -> Option<String> {
-    // How far a client that leaves in the middle has come is not the front's doing.
+    // The progress of a client that leaves early does not depend on the front end.
     let leaves = matches!(session.leave, Leave::Abort(_) | Leave::Walk(_));
     let counts = (one.exchanges.len(), other.exchanges.len());
     for (number, (first, second)) in one.exchanges.iter().zip(&other.exchanges).enumerate() {

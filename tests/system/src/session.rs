@@ -1,27 +1,27 @@
-//! Random sessions of a client: what it asks, how it writes and reads, how it leaves.
+//! Random client sessions: requests, timing of writes and reads, and the end of the connection.
 
 use std::fmt;
 use std::time::Duration;
 use unlade_testkit::Random;
 
-/// Most batches of a session.
+/// Maximum number of batches of a session.
 const BATCHES_MAX: usize = 5;
-/// Most requests in one batch.
+/// Maximum number of requests of one batch.
 const DEPTH_MAX: usize = 16;
-/// Most bytes of a body that is sent among other requests.
+/// Maximum size of a body that is sent among other requests.
 const SMALL_BODY_BYTES_MAX: usize = 2_000;
-/// Most bytes of a body that is sent alone.
+/// Maximum size of a body that is sent alone.
 const BODY_BYTES_MAX: usize = 200_000;
-/// Longest pause between two batches that is not meant to outlast the servers' patience.
+/// Longest pause between two batches that does not exceed the servers' idle time.
 const PAUSE_MS_MAX: usize = 40;
-/// A server gives a silent connection back after a second.
+/// Range of pauses longer than the second after which a server gives an idle connection back.
 const IDLE_MS: (usize, usize) = (1_100, 700);
-/// Stands for the names that belong to this session alone.
+/// Placeholder of the prefix of the session's own names.
 pub const OWN: &str = "{own}";
-/// Stands for the name of the host.
+/// Placeholder of the host name.
 pub const HOST: &str = "{host}";
 
-/// An object that everyone may read.
+/// A shared, read-only object.
 #[derive(Debug, Clone)]
 pub struct Object {
     /// Path in a URL.
@@ -32,16 +32,16 @@ pub struct Object {
     pub etag: String,
 }
 
-/// What a response must be, apart from being the same both ways.
+/// Expected response, besides being equal for both front ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Oracle {
-    /// Nothing more.
+    /// No further expectation.
     Any,
-    /// 200 with the object of this number.
+    /// 200 with the object of this index.
     Whole(usize),
     /// 200 with these bytes.
     Content(Vec<u8>),
-    /// 206 with this part of the object of this number.
+    /// 206 with this part of the object of this index.
     Part(usize, std::ops::Range<usize>),
     /// This status.
     Status(u16),
@@ -50,17 +50,17 @@ pub enum Oracle {
 /// One request.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// What is written, with [`OWN`] and [`HOST`] to be replaced; the body apart.
+    /// Head, with the placeholders [`OWN`] and [`HOST`].
     pub head: String,
-    /// Written after it.
+    /// Body.
     pub body: Vec<u8>,
-    /// The response has no body whatever its head says.
+    /// The response never has a body.
     pub head_only: bool,
-    /// It concerns a name of the session's own: time and tag differ from run to run.
+    /// The request uses a name of the session's own, whose time and tag differ in each run.
     pub own: bool,
-    /// No request: the connection ends with the answer.
+    /// The request is invalid: the connection ends with the response.
     pub bad: bool,
-    /// What must come.
+    /// Expected response.
     pub oracle: Oracle,
 }
 
@@ -76,7 +76,7 @@ impl Request {
         }
     }
 
-    /// Method and target, for messages.
+    /// Returns method and target, for messages.
     pub fn title(&self) -> String {
         let line = self.head.split("\r\n").next().unwrap_or_default();
         let extra: Vec<&str> = self.head.split("\r\n").skip(1).filter(|l| !l.is_empty()).collect();
@@ -89,31 +89,31 @@ impl Request {
     }
 }
 
-/// Requests that are written together.
+/// Pipelined requests.
 #[derive(Debug, Clone)]
 pub struct Batch {
-    /// In order.
+    /// Requests in order.
     pub requests: Vec<Request>,
-    /// Where writing pauses: how far, in thousandths of the whole, and for how long in ms.
+    /// Pauses of the write: position in thousandths of the whole, and length in ms.
     pub splits: Vec<(usize, u64)>,
     /// Pause before the batch is written.
     pub before: Duration,
 }
 
-/// How a client leaves.
+/// End of a session by the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leave {
-    /// Ends its direction after the last response and waits for the other.
+    /// Closes its direction after the last response and waits for the peer's end.
     Finish,
-    /// Ends its direction after the last request, before it reads.
+    /// Closes its direction after the last request, before it reads.
     HalfClose,
-    /// The last request says `Connection: close`.
+    /// The last request has `Connection: close`.
     Said,
-    /// The last request is none.
+    /// The last request is invalid.
     Bad,
-    /// Resets after so many bytes of the last batch's answers.
+    /// Resets after this number of bytes of the last batch's responses.
     Abort(usize),
-    /// Closes with bytes unread after so many of the last batch's answers.
+    /// Closes with unread input after this number of bytes of the last batch's responses.
     Walk(usize),
     /// Closes at once after the last response.
     Drop,
@@ -122,33 +122,33 @@ pub enum Leave {
 /// One session.
 #[derive(Debug, Clone)]
 pub struct Session {
-    /// In order.
+    /// Batches in order.
     pub batches: Vec<Batch>,
-    /// How it ends.
+    /// End of the session.
     pub leave: Leave,
-    /// Speaks TLS.
+    /// Uses TLS.
     pub tls: bool,
-    /// TLS 1.2, where it speaks TLS.
+    /// Uses TLS 1.2, if it uses TLS.
     pub tls12: bool,
-    /// Connects by IPv6.
+    /// Uses IPv6.
     pub v6: bool,
-    /// Size of the receive buffer, if small.
+    /// Size of a small receive buffer; None for the default.
     pub receive_buffer_bytes: Option<usize>,
-    /// Bytes read at once and pause after, if slow.
+    /// Number of bytes of a read and the pause after it; None for a fast reader.
     pub slow: Option<(usize, Duration)>,
 }
 
-/// What kinds of sessions are wanted.
+/// Kinds of generated sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Manners {
-    /// Anything.
+    /// All kinds.
     Any,
-    /// Only what leaves no reason for a reset or a retransmission.
+    /// Only sessions that cause neither resets nor retransmissions.
     Orderly,
 }
 
 impl Session {
-    /// The session of a generator.
+    /// Generates a session.
     pub fn random(random: &mut Random, objects: &[Object], manners: Manners) -> Session {
         let leave = leave(random, manners);
         let count = 1 + random.below(BATCHES_MAX);
@@ -215,8 +215,8 @@ impl fmt::Display for Session {
     }
 }
 
-/// Clients that pipeline or half-close are not yet served without fail while they are relayed
-/// (SPECIFICATION: pending); `UNLADE_HARD=1` includes them.
+/// Returns true if `UNLADE_HARD=1` includes clients that pipeline or half-close. They are not yet
+/// served reliably while they are relayed (SPECIFICATION: pending).
 fn hard() -> bool {
     std::env::var_os("UNLADE_HARD").is_some()
 }
@@ -248,8 +248,8 @@ fn batch(random: &mut Random, objects: &[Object], own: &mut OwnNames) -> Batch {
     Batch { requests, splits, before: Duration::ZERO }
 }
 
-/// What the session has stored under its own names. A name that was read is not changed any more:
-/// the servers share a directory, and each believes for a second in what it has seen there.
+/// Objects that the session has stored under its own names. A name that was read is not changed any
+/// more: the servers share a directory, and each caches an object for a second.
 #[derive(Default)]
 struct OwnNames {
     content: Vec<Option<Vec<u8>>>,
@@ -257,7 +257,7 @@ struct OwnNames {
 }
 
 impl OwnNames {
-    /// A name that may still be changed.
+    /// Returns a name that may still be changed.
     fn changeable(&mut self, random: &mut Random) -> usize {
         if self.unread.is_empty() || random.percent(30) {
             self.unread.push(self.content.len());
@@ -279,7 +279,7 @@ fn request(random: &mut Random, objects: &[Object], own: &mut OwnNames, alone: b
     }
 }
 
-/// Small ones most of the time, up to 1 MiB.
+/// Picks an object of up to 1 MiB, in most cases a small one.
 fn pick_object(random: &mut Random, objects: &[Object]) -> usize {
     let most = [4 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20];
     let most = most[random.below(5).min(random.below(5))];
@@ -291,7 +291,7 @@ fn pick_object(random: &mut Random, objects: &[Object]) -> usize {
     }
 }
 
-/// Some header lines that change nothing.
+/// Returns header lines without an effect.
 fn decoration(random: &mut Random) -> String {
     let lines = [
         "User-Agent: a client\r\n",
@@ -395,14 +395,14 @@ fn missing(random: &mut Random) -> Request {
     Request { head_only, ..plain(random, method, target, "") }
 }
 
-/// What is answered, but not with an object.
+/// Returns a request that is answered without an object.
 fn odd(random: &mut Random) -> Request {
     let method = random.pick(&["OPTIONS", "POST", "PATCH", "BREW"]);
     let extra = if method == "OPTIONS" { "" } else { "Content-Length: 0\r\n" };
     plain(random, method, "/4KiB", extra)
 }
 
-/// PUT, GET, DELETE of a name that nobody else uses.
+/// Returns a PUT, GET or DELETE of a name of the session's own.
 fn of_own(random: &mut Random, own: &mut OwnNames, alone: bool) -> Request {
     let target = |number: usize| format!("/{OWN}-{number}.txt");
     let made = match random.below(10) {
@@ -463,7 +463,7 @@ fn chunked(random: &mut Random, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What must be refused: smuggling, and what is no HTTP.
+/// Returns a request that must be refused: request smuggling or invalid HTTP.
 fn bad(random: &mut Random) -> Request {
     let long = "x".repeat(20_000);
     let many = "A: b\r\n".repeat(150);

@@ -1,15 +1,15 @@
-//! What environment variables say about a run.
+//! Environment variables that configure a run.
 
-/// The number in an environment variable, or `otherwise`.
+/// Returns the number in an environment variable, or `otherwise`.
 ///
 /// # Panics
-/// It is set and no number.
+/// The variable is set and not a number.
 pub fn env_number(name: &str, otherwise: usize) -> usize {
     unlade_testkit::setting(name).map_or(otherwise, |number| number as usize)
 }
 
-/// Hosts whose connections are handed over, the one that moves most the most often; or the one in
-/// `UNLADE_HOST`, such as `off.objects.lab` to see a test judge proxying alone.
+/// Returns hosts whose connections are handed over, the one that moves most the most often; or the
+/// one in `UNLADE_HOST`, for example `off.objects.lab` to test proxying alone.
 pub fn hosts() -> Vec<String> {
     match std::env::var("UNLADE_HOST") {
         Ok(host) => vec![host],

@@ -1,7 +1,7 @@
-//! Commands in a virtual machine with a kernel that has what this one may lack (`scripts/vm`), and
-//! a network that it shares with programs of this machine.
+//! Commands in a virtual machine whose kernel has features that the host's may lack (`scripts/vm`),
+//! and a network between it and programs of the host.
 //!
-//! The machine is emulated in software, so it is slow, and no time in it means anything.
+//! The machine is emulated in software, so its timing is meaningless.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,21 +9,21 @@ use std::process::{Command, Output, Stdio};
 
 use crate::said;
 
-/// Times that a machine is started whose emulator aborts: QEMU's MSI-X code has an assertion that
-/// fails now and then. What failed in the machine is never tried again.
+/// Maximum number of starts of a machine whose emulator aborts: an assertion in QEMU's MSI-X code
+/// fails sporadically. A failure inside the machine is never retried.
 const ATTEMPTS_MAX: usize = 3;
-/// Exit status of `scripts/vm` where it is not that of the command.
+/// Exit status of `scripts/vm` for its own failures.
 const MACHINE_FAILED: i32 = 125;
-/// What it says when the emulator ended by SIGABRT.
+/// Message of `scripts/vm` after SIGABRT of the emulator.
 const EMULATOR_ABORTED: &str = "(QEMU: 134)";
-/// Longest name of a network interface.
+/// Maximum length of an interface name, in bytes.
 const INTERFACE_BYTES_MAX: usize = 15;
 
 fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/vm")
 }
 
-/// Why no virtual machine can run here; `None` when one can.
+/// Returns the reason why no virtual machine can run here; `None` if one can.
 pub fn skip_reason() -> Option<String> {
     if let Some(reason) = crate::unable(&["ip", "cpio"]) {
         return Some(reason);
@@ -34,8 +34,8 @@ pub fn skip_reason() -> Option<String> {
     }
 }
 
-/// A network of one TAP device in a namespace of its own; the machine is at its other end. Removed
-/// when dropped, also when the test fails.
+/// A network of one TAP device in its own namespace, with the machine at the other end. Removed on
+/// drop, also if the test fails.
 #[derive(Debug)]
 pub struct Network {
     namespace: String,
@@ -43,15 +43,15 @@ pub struct Network {
 }
 
 impl Network {
-    /// The address on this side.
+    /// Address of the host.
     pub const HOST: &'static str = "192.0.2.1";
-    /// That of the machine.
+    /// Address of the machine.
     pub const MACHINE: &'static str = "192.0.2.2";
 
-    /// Builds one.
+    /// Creates a network.
     ///
     /// # Errors
-    /// What `ip` says; without TAP devices a test can only be skipped.
+    /// The output of `ip`; without TAP devices a test can only be skipped.
     pub fn new() -> Result<Network, String> {
         let name = format!("unlade-{}", crate::unique_name());
         let tap = name.replace("unlade-test", "vm");
@@ -70,12 +70,12 @@ impl Network {
         ip(&[&["-n", &self.namespace], arguments].concat())
     }
 
-    /// Its network namespace.
+    /// Returns the name of the network namespace.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// A command on this side of it.
+    /// Returns a command that runs in the namespace.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace]).arg(program);
@@ -85,7 +85,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // With the namespace goes the device.
+        // Deleting the namespace deletes the device.
         if let Err(error) = ip(&["netns", "delete", &self.namespace]) {
             eprintln!("{} is not removed: {error}", self.namespace);
         }
@@ -100,7 +100,7 @@ fn ip(arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-/// A virtual machine: what it has before the command runs.
+/// Configuration of a virtual machine.
 #[derive(Debug, Default)]
 pub struct Vm<'a> {
     modules: Vec<String>,
@@ -110,36 +110,36 @@ pub struct Vm<'a> {
 }
 
 impl<'a> Vm<'a> {
-    /// With these kernel modules.
+    /// Creates a configuration with these kernel modules.
     pub fn new(modules: &[&str]) -> Vm<'a> {
         let modules = modules.iter().map(|name| (*name).to_owned()).collect();
         Vm { modules, ..Vm::default() }
     }
 
-    /// On a network, at [`Network::MACHINE`].
+    /// Connects the machine to a network, with the address [`Network::MACHINE`].
     #[must_use]
     pub fn on(mut self, network: &'a Network) -> Vm<'a> {
         self.network = Some(network);
         self
     }
 
-    /// Ended after so many seconds instead of 300.
+    /// Sets the time limit in seconds, instead of 300.
     #[must_use]
     pub fn timeout_s(mut self, seconds: u32) -> Vm<'a> {
         self.timeout_s = Some(seconds);
         self
     }
 
-    /// With so much memory instead of 1024 MiB.
+    /// Sets the memory size in MiB, instead of 1024.
     #[must_use]
     pub fn memory_mib(mut self, mebibytes: u32) -> Vm<'a> {
         self.memory_mib = Some(mebibytes);
         self
     }
 
-    /// Runs a shell script as root in a fresh machine, and waits for its end. The machine sees the
-    /// files of this one, but for `/tmp`, `/run` and `/dev/shm`; what it writes is its own. A script
-    /// may be begun again, in another machine.
+    /// Runs a shell script as root in a new machine and waits for its end. The machine sees the
+    /// host's files, except `/tmp`, `/run` and `/dev/shm`; its writes stay private. The script may
+    /// start again in another machine.
     ///
     /// # Panics
     /// The machine's script cannot be started.

@@ -1,4 +1,4 @@
-//! A server of one's own: the example of docs/adoption.md in the place of a lab's object server.
+//! A custom server: the example of docs/adoption.md in place of a lab's object server.
 
 use std::time::Duration;
 use system_tests::counters::{Metrics, wait_for};
@@ -11,7 +11,7 @@ fn another_server_adopts_connections() {
     let _turn = turn();
     let lab = Lab::up(&["--tls", "--servers", "1", "--objects", "small", "--fronts", "offload"]);
     lab.wait_channels();
-    // Something must answer the health checks, and what cannot be handed over.
+    // This server answers health checks and proxied requests.
     let (_plain, address) = lab.without_agent();
     let pki = |file: &str| lab.dir().join("pki").join(file).display().to_string();
     let (ca, certificate, key) = (pki("pool-ca.crt"), pki("s1.crt"), pki("s1.key"));
@@ -19,7 +19,7 @@ fn another_server_adopts_connections() {
     let handed_over = || Metrics::read(&lab, "lb").get("unlade_lb_migrations_completed_total");
     let [v4, v6] = lab.virtual_ips();
     let public_ca = pki("ca.crt");
-    // The channels come back, then the health checks.
+    // Waits for the channels, then for the health checks.
     let answers = |scheme: &str, address: &str| {
         let port = if scheme == "https" { 443 } else { 80 };
         let host = "one.objects.lab";
@@ -44,12 +44,12 @@ fn another_server_adopts_connections() {
             for (number, line) in lines.iter().enumerate() {
                 assert!(line.ends_with(&format!(" asked for /{}", number + 1)), "{said}");
             }
-            // One connection, and its client is who the server says: the addresses are the same.
+            // All requests use one connection, and the server reports the client's address.
             let clients: std::collections::HashSet<_> =
                 lines.iter().filter_map(|line| line.split(' ').next()).collect();
             assert_eq!(clients.len(), 1, "{said}");
-            // Offered back after every request it stays, which is no other migration; only a
-            // pause of a second between two requests would make one.
+            // Between requests the connection stays, which is not another migration. Only a pause
+            // of a second would cause one.
             let moved = wait_for(Duration::from_secs(20), || handed_over() > before);
             assert!(moved, "{scheme} {address}: proxied");
         }

@@ -1,5 +1,5 @@
-//! A balancer whose connections are away, while something about it changes: it drains, its
-//! certificates, routes and servers are others, a server is silent.
+//! Changes of a balancer while servers own its connections: a drain, new certificates, routes and
+//! servers, a silent server.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,9 +15,9 @@ use system_tests::client::{Broken, Client, End, Target, TlsVersions, tls_config}
 use system_tests::counters::{Metrics, wait_for};
 use system_tests::{Lab, Program, needs, turn, unlade};
 
-/// Longest wait for anything.
+/// Time limit of a wait.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The route whose connections stay at their servers.
+/// Host whose connections stay at their servers.
 const STAYS: &str = "unlimited.objects.lab";
 
 fn lab(servers: &str) -> Lab {
@@ -60,24 +60,24 @@ fn at_client<T: Send>(lab: &Lab, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// A connection of the client.
+/// Opens a connection of the client.
 fn connect(lab: &Lab, tls: bool) -> Client {
     let target = target(lab, tls);
     at_client(lab, || Client::connect(&target)).expect("it connects")
 }
 
-/// Asks for 4 KiB. Whether the connection goes on.
+/// Requests 4 KiB. Returns true if the connection continues.
 fn get(client: &mut Client, host: &str) -> Result<bool, End> {
     let request = format!("GET /4KiB HTTP/1.1\r\nHost: {host}\r\n\r\n");
-    // Where sending fails the reason is yet to be read.
+    // If sending fails, reading returns the reason.
     let _ = client.send(request.as_bytes());
     let response = client.response(false).map_err(|Broken { why, .. }| why)?;
     assert_eq!((response.status(), response.body.len()), (200, 4096), "{response:?}");
     Ok(!response.closes())
 }
 
-/// Clients that ask again as soon as they have an answer, until the balancer ends the connection:
-/// how each of them ended.
+/// Runs clients that send requests without pause until the balancer ends the connection. Returns
+/// the end of each.
 fn busy_clients(lab: &Lab, count: usize, answered: &AtomicU64, then: impl FnOnce()) -> Vec<End> {
     let hosts = ["one.objects.lab", "eight.objects.lab", STAYS];
     std::thread::scope(|scope| {
@@ -90,7 +90,7 @@ fn busy_clients(lab: &Lab, count: usize, answered: &AtomicU64, then: impl FnOnce
                     loop {
                         match get(&mut client, hosts[number % hosts.len()]) {
                             Ok(true) => drop(answered.fetch_add(1, Ordering::Relaxed)),
-                            // The end was announced.
+                            // `Connection: close` announced the end.
                             Ok(false) => return End::Closed,
                             Err(end) => return end,
                         }
@@ -103,8 +103,8 @@ fn busy_clients(lab: &Lab, count: usize, answered: &AtomicU64, then: impl FnOnce
     })
 }
 
-/// What came home in a drain was handed over again: so the drain never ended, and what was left
-/// was reset at its deadline.
+/// Regression: connections that returned during a drain were handed over again, so the drain did
+/// not end, and the rest was reset at its deadline.
 #[test]
 fn a_balancer_with_busy_clients_drains_without_a_reset() {
     needs!("ip", "setsid", "curl", "kill");
@@ -113,13 +113,13 @@ fn a_balancer_with_busy_clients_drains_without_a_reset() {
     let answered = AtomicU64::new(0);
     let ends = busy_clients(&lab, 12, &answered, || {
         assert!(wait_for(PATIENCE, || answered.load(Ordering::Relaxed) > 1000), "no answers");
-        // Gives up before the drain's own deadline has passed.
+        // The time limit of `end` is shorter than the drain's deadline.
         lab.end("lb", "TERM");
     });
     assert!(ends.iter().all(|end| *end == End::Closed), "{ends:?}");
 }
 
-/// Another authority for the pool, and new certificates of all its members.
+/// Creates another CA for the pool, and new certificates of all its members.
 fn reissue(lab: &Lab, servers: usize) {
     let pki = lab.dir().join("pki");
     let key = KeyPair::generate().unwrap();
@@ -131,7 +131,7 @@ fn reissue(lab: &Lab, servers: usize) {
     let nodes = std::iter::once("lb".to_owned()).chain((1..=servers).map(|n| format!("s{n}")));
     for node in nodes {
         let mut params = CertificateParams::new(vec![format!("{node}.lab")]).unwrap();
-        // Subject and names as before: by them a server knows the balancer again.
+        // Subject and names stay, since they identify the balancer.
         params.distinguished_name.push(DnType::CommonName, format!("{node}.lab"));
         params.subject_alt_names.push(match node.as_str() {
             "lb" => SanType::URI("unlade://role/balancer".try_into().unwrap()),
@@ -146,7 +146,7 @@ fn reissue(lab: &Lab, servers: usize) {
     }
 }
 
-/// Where the agent of a server is, and the server's configuration.
+/// Returns the address of a server's agent, and the server's configuration.
 fn agent_of(lab: &Lab, node: &str) -> (SocketAddr, String) {
     let config = std::fs::read_to_string(lab.dir().join(format!("config/{node}.toml"))).unwrap();
     let mut agent = config.lines().skip_while(|line| *line != "[agent]");
@@ -154,8 +154,8 @@ fn agent_of(lab: &Lab, node: &str) -> (SocketAddr, String) {
     (address, config)
 }
 
-/// "configuration reloaded", and the channels kept the certificates that they were opened with: the
-/// next one to break never came back.
+/// Regression: after a reload, channels kept their old certificates, so a broken channel did not
+/// come back.
 #[test]
 fn certificates_of_the_pool_follow_a_reload_and_connections_that_are_away_go_on() {
     needs!("ip", "setsid", "curl", "kill");
@@ -170,7 +170,7 @@ fn certificates_of_the_pool_follow_a_reload_and_connections_that_are_away_go_on(
     let (channels, before) = (up(), connects());
     let adopted = || metric(&lab, "s1", "unlade_backend_adoptions_total");
     reissue(&lab, 1);
-    // The server first: it does not trust the balancer until that one follows.
+    // The server reloads first and does not trust the balancer until that reloads, too.
     signal(&lab, "s1", "HUP");
     signal(&lab, "lb", "HUP");
     let renewed = wait_for(PATIENCE, || connects() >= before + channels && up() == channels);
@@ -180,13 +180,13 @@ fn certificates_of_the_pool_follow_a_reload_and_connections_that_are_away_go_on(
     }
     let reset = metric(&lab, "lb", "unlade_resets_sent_total");
     assert_eq!(reset, 0, "{}", Metrics::read(&lab, "lb").noteworthy());
-    // New ones are handed over.
+    // New connections are handed over.
     let adoptions = adopted();
     assert_eq!(get(&mut connect(&lab, false), STAYS), Ok(true));
     assert!(wait_for(PATIENCE, || adopted() > adoptions), "nothing is handed over any more");
 }
 
-/// A balancer of the lab's, started with a configuration of our own.
+/// The lab's balancer with a modified configuration.
 struct Own {
     _program: Program,
     path: std::path::PathBuf,
@@ -215,8 +215,8 @@ impl Own {
     }
 }
 
-/// Offload that was off when the balancer began stayed off, counted "unsupported"; connections
-/// stayed for ever at a server that no pool had any more, and its channel was tried for ever.
+/// Regression: offload that was off at the start stayed off, counted as "unsupported"; connections
+/// stayed at a server that was removed from all pools, and its channel was retried for ever.
 #[test]
 fn routes_and_servers_follow_a_reload() {
     needs!("ip", "setsid", "curl", "kill");
@@ -256,13 +256,13 @@ fn routes_and_servers_follow_a_reload() {
     assert_eq!(lb("unlade_channel_connects_total"), connects);
     assert_eq!(lb("unlade_resets_sent_total"), 0, "{}", Metrics::read(&lab, "lb").noteworthy());
 
-    // What cannot follow is named, and nothing else of the file is in force.
+    // A key that needs a restart is named, and the rest of the file is not applied.
     own.reload(&always.replace("[offload]\n", "[offload]\nflows_max = 77\n"));
     own.reload(&always);
     lab.wait_channels();
 }
 
-/// Continues a process that was stopped, whatever happens.
+/// A stopped process, continued on drop.
 struct Stopped<'l>(&'l Lab, &'static str);
 
 impl Drop for Stopped<'_> {
@@ -271,8 +271,8 @@ impl Drop for Stopped<'_> {
     }
 }
 
-/// A server that is stopped accepts connections, by its kernel, and answers none: a request that
-/// could not be handed to it was proxied to it.
+/// Regression: the kernel of a stopped server accepts connections, which are not answered. A
+/// request that could not be handed over was proxied to it.
 #[test]
 fn a_silent_server_gets_no_request_while_there_is_another() {
     needs!("ip", "setsid", "curl", "kill");

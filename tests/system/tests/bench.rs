@@ -1,4 +1,4 @@
-//! Experiments run, tiny, and their results have the promised fields.
+//! Runs tiny experiments and checks the documented fields of their results.
 
 use serde_json::Value;
 use system_tests::{needs, run, said, turn};
@@ -95,8 +95,8 @@ fn a_tiny_fn_bench_has_every_field_and_right_outputs() {
     let tiny = ["--quick", "--only", "log-filter", "--rounds", "1", "--warm", "2", "--no-density"];
     let output = run(["bench", "fn", "--json", &file_text].iter().chain(&tiny));
     assert!(output.status.success(), "{}", said(&output));
-    // Six first ones; of each start one, one that is not measured, two that are; as WebAssembly
-    // the first, two that are measured, four of ours beside them, and seventeen that are kept.
+    // Six initial ones; for each start mode a first, an unmeasured and two measured ones; with
+    // WebAssembly the first, two measured ones, four native ones, and seventeen that are kept.
     assert!(said(&output).contains(&format!("{} outputs were compared", 6 + 6 * 4 + 3 + 4 + 17)));
     let records = records(&file);
     for mode in ["stock", "stock-preimported", "tcp", "sdk", "prefetch", "offload"] {

@@ -1,5 +1,5 @@
-//! Clients that know nothing of us, over connections that are handed over: plain and TLS, IPv4
-//! and IPv6, with and without transmit offloads of the links.
+//! Ordinary clients over connections that are handed over: plain and TLS, IPv4 and IPv6, with and
+//! without transmit offloads of the links.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -12,11 +12,12 @@ use system_tests::counters::Metrics;
 use system_tests::play::PATIENCE;
 use system_tests::{Lab, Turn, needs, said, turn};
 
-/// Hosts whose connections are handed over, with what a migration carries.
+/// Hosts whose connections are handed over, with one, eight or unlimited requests for each
+/// migration.
 const HOSTS: [&str; 3] = ["one.objects.lab", "eight.objects.lab", "unlimited.objects.lab"];
 const LINKS: [&str; 2] = ["on", "off"];
 
-/// A lab of its own turn.
+/// A lab with the exclusive lock.
 struct Place {
     lab: Lab,
     objects: PathBuf,
@@ -47,7 +48,7 @@ impl Place {
         std::fs::read(self.objects.join(name)).unwrap()
     }
 
-    /// Runs a shell command on the client; it must succeed.
+    /// Runs a shell command on the client and asserts success.
     fn shell(&self, command: &str) -> String {
         let output = self.lab.exec("client", &["sh", "-c", command]);
         let lb = || Metrics::read(&self.lab, "lb").noteworthy();
@@ -55,7 +56,7 @@ impl Place {
         system_tests::text(&output)
     }
 
-    /// Connections handed over so far.
+    /// Returns the number of migrations so far.
     fn migrations(&self) -> u64 {
         Metrics::read(&self.lab, "lb").get("unlade_lb_migrations_completed_total")
     }
@@ -84,7 +85,7 @@ impl Place {
     }
 }
 
-/// Scheme and host of everything that is handed over, with the options of curl that lead there.
+/// Returns scheme and host of every front end with handoff, with the curl options for it.
 fn bases(place: &Place) -> Vec<(String, String)> {
     let v6 = place.lab.virtual_ips()[1];
     let mut all = Vec::new();
@@ -108,7 +109,7 @@ fn curl(place: &Place) {
     for (number, (base, options)) in bases(place).into_iter().enumerate() {
         let curl = format!("curl -sS --max-time 30 {options}");
         let before = place.migrations();
-        // Several on one connection.
+        // Several requests on one connection.
         let names = ["4KiB", "set/21", "1MiB", "1KiB", "set/00", "256KiB", "64KiB"];
         let many: String =
             names.iter().enumerate().map(|(at, n)| format!(" -o {out}/{at} {base}/{n}")).collect();
@@ -126,7 +127,7 @@ fn curl(place: &Place) {
         place.shell(&format!("{curl} -f -r 1000-50000 {base}/64KiB | {part}"));
         let missing = place.shell(&format!("{curl} -o /dev/null -w '%{{http_code}}' {base}/none"));
         assert_eq!(missing, "404", "{base} {options}");
-        // Upload, read back, remove; `-T` asks first (Expect) when it is long.
+        // Upload, read back, remove; `-T` sends Expect for a long body.
         for name in ["16KiB", "1MiB"] {
             let own = format!("{base}/curl-{number}-{name}");
             let put =
@@ -184,7 +185,7 @@ fn go(place: &Place) {
             let options = format!("-base {scheme}://{host} -ca {ca} -objects {objects}");
             let own = format!("-own go-{number}-{scheme}");
             let said = place.shell(&format!("{program} {options} {own} -parallel 3 {names}"));
-            // One that is idle in time is used by another of the three.
+            // One of the three workers may use an idle connection of another.
             let (connections, requests) = said.split_once(" requests ").unwrap_or_default();
             let connections = connections.strip_prefix("connections ").unwrap_or_default();
             assert!(matches!(connections, "1" | "2" | "3"), "{scheme}://{host}: {said}");
@@ -194,7 +195,7 @@ fn go(place: &Place) {
     }
 }
 
-/// Sixteen requests in one write, answered in order, byte by byte.
+/// Sends sixteen requests in one write and compares the responses in order.
 fn pipelining(place: &Place) {
     let names = [
         "4KiB", "set/01", "1KiB", "set/00", "16KiB", "set/17", "64KiB", "set/33", "1KiB", "set/48",
@@ -234,7 +235,7 @@ fn pipelining(place: &Place) {
     }
 }
 
-/// Reads a pipe on a thread of its own, so that waiting for it has an end.
+/// Reads a pipe on a separate thread, which allows waiting with a time limit.
 fn pump(mut from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -248,18 +249,18 @@ fn pump(mut from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     receiver
 }
 
-/// `openssl s_client`, spoken to as by a person at a terminal; ended when dropped.
+/// An interactive `openssl s_client`, killed on drop.
 struct Terminal {
     child: Child,
     out: Receiver<Vec<u8>>,
     seen: Vec<u8>,
-    /// What it says of its commands.
+    /// Output for its commands.
     errors: Receiver<Vec<u8>>,
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -290,10 +291,10 @@ impl Terminal {
         stdin.flush().unwrap();
     }
 
-    /// Has keys changed by a command, and waits until it was read: what s_client reads together
-    /// with a command is thrown away.
+    /// Triggers a key update with a command and waits until it was read: s_client discards input
+    /// that it reads together with a command.
     fn change_keys(&mut self, command: &str) {
-        // What it said of the handshake, and of commands before.
+        // Discards the output for the handshake and earlier commands.
         while self.errors.try_recv().is_ok() {}
         self.type_in(command);
         let (deadline, mut said) = (Instant::now() + PATIENCE, Vec::new());
@@ -306,7 +307,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until `pattern` and so many bytes after it have come, and takes all up to there.
+    /// Waits for `pattern` and `bytes` bytes after it, and returns the input up to there.
     fn wait(&mut self, pattern: &[u8], bytes: usize, what: &str) -> Vec<u8> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -326,7 +327,7 @@ impl Terminal {
         }
     }
 
-    /// Asks for an object and compares it.
+    /// Requests an object and compares it.
     fn get(&mut self, place: &Place, host: &str, name: &str, what: &str) {
         self.type_in(&format!("GET /{name} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
         let content = place.object(name);

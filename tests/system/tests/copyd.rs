@@ -1,6 +1,6 @@
-//! `unlade copyd` and its clients, each a process of its own, killed in the middle of copies.
+//! `unlade copyd` and its clients in separate processes, killed during copies.
 //!
-//! `UNLADE_KILL_ROUNDS` says how often; a seed that failed is run again by `UNLADE_SEED`.
+//! `UNLADE_KILL_ROUNDS` is the number of kills; `UNLADE_SEED` repeats a failed seed.
 
 use std::io::Read;
 use std::net::TcpStream;
@@ -13,14 +13,14 @@ use system_tests::{said, unlade};
 use unlade_copy::{Copier, Remote, Shared};
 use unlade_testkit::{Random, seed};
 
-/// Bytes of each shared region.
+/// Size of each shared region, in bytes.
 const REGION_BYTES: usize = 1 << 20;
-/// Copies between two looks at all bytes.
+/// Number of copies between two comparisons of all bytes.
 const REPEATS: usize = 16;
-/// This test binary is a client that never ends, where the variable names a socket.
+/// Variable with a socket's path, which turns this test binary into an endless client.
 const CLIENT: &str = "UNLADE_COPYD_CLIENT";
 
-/// A daemon, killed when dropped.
+/// A daemon, killed on drop.
 struct Daemon {
     child: Child,
     socket: PathBuf,
@@ -52,7 +52,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -66,13 +66,13 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Where the admin endpoint is to be: a port that was free a moment ago.
+/// Returns a port for the admin endpoint that was free a moment ago.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }
 
-/// A figure of `/metrics`.
+/// Returns a value of `/metrics`.
 fn figure(port: u16, name: &str) -> u64 {
     use std::io::Write;
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -84,7 +84,7 @@ fn figure(port: u16, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("{name} in {text}")).trim().parse().unwrap()
 }
 
-/// Copies the first range to the second, and that on to the third if it is as long.
+/// Copies the first range to the second, and the second to the third if both have the same length.
 fn copy_in_pieces(
     copier: &Copier,
     first: &[u8],
@@ -103,7 +103,7 @@ fn copy_in_pieces(
     });
 }
 
-/// Copies, `rounds` times, and compares with what `memcpy` would have done.
+/// Copies `rounds` times and compares with the result of `memcpy`.
 fn copy_and_verify(copier: &Copier, regions: &mut [Shared; 3], random: &mut Random, rounds: u32) {
     for _ in 0..rounds {
         let [first, second, third] = regions;
@@ -117,7 +117,7 @@ fn copy_and_verify(copier: &Copier, regions: &mut [Shared; 3], random: &mut Rand
         if is_chain {
             last[range.clone()].copy_from_slice(&first[range.clone()]);
         }
-        // Several times, so that copying is most of what is done.
+        // Repeated, so that copying takes most of the time.
         for _ in 0..REPEATS {
             let third = if is_chain { &mut third[range.clone()] } else { &mut [] };
             let piece = 1 + random.below(len);
@@ -151,13 +151,13 @@ fn a_daemon_that_is_killed_costs_no_byte() {
                         while copier.remote().unwrap().is_served() {
                             copy_and_verify(&copier, &mut regions, &mut random, 4);
                         }
-                        // And without it.
+                        // Also without the daemon.
                         copy_and_verify(&copier, &mut regions, &mut random, 4);
                         copier.remote().unwrap().taken_back()
                     })
                 });
             let threads: Vec<_> = threads.collect();
-            // A moment of no meaning: whatever they are at.
+            // A random moment of the copies.
             std::thread::sleep(delay);
             daemon.signal("KILL");
             threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>()
@@ -167,13 +167,13 @@ fn a_daemon_that_is_killed_costs_no_byte() {
     }
 }
 
-/// Not a test: what the next one kills.
+/// The client process that the next test kills; not a test of its own.
 #[test]
 fn client_process() {
     let Some(socket) = std::env::var_os(CLIENT) else { return };
     let (copier, mut regions) = client(Remote::connect(Path::new(&socket)).unwrap());
     let mut random = Random::new(std::process::id().into());
-    // Should whoever was to kill it be dead, the daemon is dead as well.
+    // If the test process dies, the daemon dies with it, and the client ends.
     while copier.remote().unwrap().is_served() {
         copy_and_verify(&copier, &mut regions, &mut random, 1);
     }

@@ -1,8 +1,9 @@
-//! What a client sees is the same whether its connection is handed over or proxied: random
-//! sessions, each played twice.
+//! Responses are the same for handed-over and proxied connections: runs random sessions, each
+//! against two front ends.
 //!
-//! `UNLADE_SESSIONS` says how many, `UNLADE_SEED` which ones; a failure prints both and the number
-//! of the session, which `UNLADE_SESSION` plays alone. `UNLADE_HOST` chooses the host.
+//! `UNLADE_SESSIONS` is the number of sessions, `UNLADE_SEED` selects them; a failure prints both
+//! and the number of the session, which `UNLADE_SESSION` runs alone. `UNLADE_HOST` selects the
+//! host.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,18 +18,18 @@ use system_tests::variables::{env_number, hosts};
 use system_tests::{Lab, needs, said, turn};
 use unlade_testkit::{Random, seed};
 
-/// Sessions that are played at the same time.
+/// Number of concurrent sessions.
 const PLAYERS: usize = 12;
-/// Failures after which the rest is left out.
+/// Maximum number of failures, after which the rest is skipped.
 const FAILURES_MAX: usize = 5;
-/// Times that a failing session is played again, to tell what always fails from what seldom does.
+/// Number of repetitions of a failing session, which show how often it fails.
 const AGAIN: usize = 5;
-/// Simpler sessions that are tried for a failing one.
+/// Maximum number of simpler sessions tried for a failing one.
 const SIMPLER_MAX: usize = 60;
-/// How long is spent on telling more about failures; a hanging session is slow to play.
+/// Time limit of the analysis of failures; a hanging session is slow.
 const DETAIL_WAIT: Duration = Duration::from_secs(90);
 
-/// Both fronts of a lab, and what is behind them.
+/// Both front ends of a lab, and their objects.
 struct Stage {
     addresses: [IpAddr; 2],
     tls: [std::sync::Arc<rustls::ClientConfig>; 2],
@@ -60,7 +61,7 @@ impl Stage {
         }
     }
 
-    /// Plays `session` with its connection handed over and proxied; what differs, if anything.
+    /// Runs `session` with its connection handed over and proxied; returns the difference, if any.
     fn compare(&self, session: &Session, fronts: &Fronts) -> Result<(), Fault> {
         let ports = if fronts.own_proxy { [8080, 8443] } else { [80, 443] };
         let proxied = play(session, &self.side("off.objects.lab", ports));
@@ -84,21 +85,21 @@ fn ends(seen: &Seen) -> String {
     format!("\n(handed over: {} responses, {end:?}, from port {port})", exchanges.len())
 }
 
-/// What is wrong with a session.
+/// Failure of a session.
 struct Fault {
     what: String,
-    /// Proxying alone is wrong already.
+    /// The proxied run fails by itself.
     is_proxys: bool,
 }
 
-/// Which two fronts.
+/// The two compared front ends.
 #[derive(Debug, Clone)]
 struct Fronts {
     host: String,
     own_proxy: bool,
 }
 
-/// The objects as they are on disk, with the tags that the servers give them.
+/// Returns the objects on disk, with the servers' entity tags.
 fn objects(lab: &Lab, address: IpAddr) -> Vec<Object> {
     let dir = lab.dir().join("objects");
     let sums = std::fs::read_to_string(lab.dir().join("SHA256SUMS")).unwrap();
@@ -125,7 +126,7 @@ fn objects(lab: &Lab, address: IpAddr) -> Vec<Object> {
     })
 }
 
-/// The session of a number, and the fronts it is played against.
+/// Generates the session of a number and selects its front ends.
 fn session(stage: &Stage, seed: u64, number: usize, manners: Manners) -> (Session, Fronts) {
     let mut random = Random::numbered(seed, number as u64);
     let host = random.pick(&hosts());
@@ -133,7 +134,7 @@ fn session(stage: &Stage, seed: u64, number: usize, manners: Manners) -> (Sessio
     (Session::random(&mut random, &stage.objects, manners), fronts)
 }
 
-/// Plays `count` sessions, several at a time; the failures by number.
+/// Runs `count` sessions concurrently; returns the failures by number.
 fn play_all(
     lab: &Lab,
     stage: &Stage,
@@ -164,11 +165,11 @@ fn play_all(
     failures.into_inner().unwrap()
 }
 
-/// How often a session fails when it is played again, alone.
+/// Result of repeating a failing session alone.
 struct Again {
     failed: usize,
     played: usize,
-    /// What was wrong the last time.
+    /// The last failure.
     last: String,
 }
 
@@ -191,7 +192,7 @@ fn again(stage: &Stage, session: &Session, fronts: &Fronts, until: Instant) -> A
     again
 }
 
-/// A simpler session that still fails, found by leaving parts out.
+/// Simplifies a failing session by removing parts while it still fails.
 fn simplest(stage: &Stage, session: Session, fronts: &Fronts, until: Instant) -> Session {
     let mut best = session;
     let mut tries = 0;
@@ -201,7 +202,7 @@ fn simplest(stage: &Stage, session: Session, fronts: &Fronts, until: Instant) ->
                 return best;
             }
             tries += 1;
-            // Without a PUT the GET after it is answered otherwise than it should be: no session.
+            // Without a PUT the later GET fails for another reason; such a candidate is invalid.
             let fails = |_| stage.compare(&candidate, fronts).is_err_and(|fault| !fault.is_proxys);
             if (0..2).any(fails) {
                 best = candidate;
@@ -250,7 +251,7 @@ fn simpler(session: &Session) -> Vec<Session> {
     all
 }
 
-/// Tells about every failure, in detail about the first.
+/// Reports every failure, the first one in detail.
 fn report(lab: &Lab, stage: &Stage, seed: u64, failures: &BTreeMap<usize, String>, m: Manners) {
     if failures.is_empty() {
         return;
@@ -279,7 +280,7 @@ fn report(lab: &Lab, stage: &Stage, seed: u64, failures: &BTreeMap<usize, String
     panic!("{} sessions fail: {:?}", failures.len(), failures.keys());
 }
 
-/// Sessions were really handed over, and nothing of them stays.
+/// Asserts that sessions were handed over and that no state of them remains.
 fn assert_handed_over(lab: &Lab, sessions: usize) {
     let chosen = |name| std::env::var_os(name).is_some();
     if chosen("UNLADE_SESSION") || chosen("UNLADE_HOST") {
@@ -320,9 +321,8 @@ fn without_checksum_offload_it_is_the_same_too() {
     assert_handed_over(&lab, count);
 }
 
-/// Switches off what resets and retransmits although nothing is lost and nobody is wronged: a
-/// health check ends its connection with RST, and a tail loss probe repeats what the peer's
-/// delayed acknowledgement is late for.
+/// Disables harmless causes of resets and retransmissions: a health check ends its connection with
+/// RST, and a tail loss probe retransmits data whose acknowledgement the peer delays.
 fn quieten(lab: &Lab) {
     for balancer in ["lb", "lb-proxy"] {
         let file = lab.dir().join("config").join(format!("{balancer}.toml"));
@@ -344,8 +344,8 @@ fn orderly_sessions_cause_no_retransmission_and_no_reset() {
     let _turn = turn();
     let (seed, count) = (seed(), env_number("UNLADE_SESSIONS", 1500) / 5);
     println!("seed {seed}, {count} sessions");
-    // Two cores may swap packets of one flow by themselves, and a virtual machine may stand still
-    // for longer than a retransmission timer, rarely: not in three runs.
+    // Rarely, two cores reorder packets of one flow, or a virtual machine is stopped for longer
+    // than a retransmission timer. It is not expected in three runs.
     let mut found = orderly(seed, count);
     for _ in 0..2 {
         if found.is_empty() {
@@ -357,7 +357,7 @@ fn orderly_sessions_cause_no_retransmission_and_no_reset() {
     assert!(found.is_empty(), "{found}");
 }
 
-/// Plays orderly sessions in a lab of their own: what the kernels counted that is wrong, and hints.
+/// Runs orderly sessions in a separate lab. Returns the kernels' TCP faults and hints at causes.
 fn orderly(seed: u64, count: usize) -> String {
     let lab = Lab::up(&["--tls", "--objects", "small", "--fronts", "offload,proxy"]);
     quieten(&lab);

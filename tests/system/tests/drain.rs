@@ -1,4 +1,4 @@
-//! A server that ends in order while its clients are busy.
+//! Drain of a server with busy clients.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -13,9 +13,9 @@ use unlade_testkit::{Random, seed};
 
 const CLIENTS: u64 = 200;
 const DRAINS: usize = 4;
-/// Requests of a client on one connection.
+/// Maximum number of requests of a client on one connection.
 const REQUESTS_MAX: u64 = 30;
-/// Longest wait for anything.
+/// Time limit of a wait.
 const PATIENCE: Duration = Duration::from_secs(25);
 const OBJECTS: [&str; 3] = ["4KiB", "64KiB", "1MiB"];
 
@@ -32,7 +32,7 @@ impl Load {
         while !self.stop.load(Ordering::Relaxed) {
             let mut requests = 0;
             match self.requests(&mut random, &mut requests) {
-                // Announced: the client connects again.
+                // An announced end: the client connects again.
                 Ok(()) => {}
                 Err(end) => {
                     let fault = format!("{end:?} after {requests} requests");
@@ -56,11 +56,11 @@ impl Load {
             }
             *requests += 1;
             self.answered.fetch_add(1, Ordering::Relaxed);
-            // New connections let a server that has come back have its share again.
+            // New connections give a restarted server its share again.
             if response.closes() || *requests >= REQUESTS_MAX {
                 return Ok(());
             }
-            // A client's pause; some are longer than a server waits for the next request.
+            // Think time of the client; sometimes longer than the server's idle time.
             let pause_ms = if random.percent(3) { 1_200 } else { 50 + random.below(300_u64) };
             std::thread::sleep(Duration::from_millis(pause_ms));
         }
@@ -104,12 +104,12 @@ fn a_server_that_drains_under_load_resets_no_client() {
                 let due = load.answered.load(Ordering::Relaxed) + 4 * CLIENTS;
                 let answered = || load.answered.load(Ordering::Relaxed) >= due;
                 assert!(wait_for(PATIENCE, answered), "clients are not answered");
-                // The one that stays is healthy again, and the other one busy.
+                // The remaining server is healthy again, and the other one busy.
                 let adopts =
                     |server| Metrics::read(lab, server).get("unlade_backend_adoptions_total") > 0;
                 let both = wait_for(PATIENCE, || adopts("s1") && adopts("s2"));
                 assert!(both, "{}", Metrics::read(lab, "lb").noteworthy());
-                // It must end by itself.
+                // The server must end within the drain.
                 lab.end(&server, "TERM");
                 let faults = load.faults.lock().unwrap().clone();
                 assert!(faults.is_empty(), "drain {drain} of {server}: {faults:?}");
@@ -131,13 +131,13 @@ fn a_server_that_drains_under_load_resets_no_client() {
     }
 }
 
-/// Whether a process is there and not a zombie.
+/// Returns true if a process exists and is not a zombie.
 fn runs(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     test_kill_process(pid).is_ok() && stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
-/// Stops a process; all its threads stand still when this returns.
+/// Stops a process and waits until all its threads are stopped.
 fn stop(pid: Pid) {
     kill_process(pid, Signal::STOP).unwrap();
     let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
@@ -150,11 +150,11 @@ fn stop(pid: Pid) {
     assert!(wait_for(PATIENCE, stands), "it does not stop");
 }
 
-/// What a server gives back is read by a balancer that has other things to do. Until then the
-/// clients' packets still go to the server, which sends them back; without it they meet a RST.
+/// A busy balancer reads returned connections late. Until then the clients' packets still go to the
+/// server, which sends them back; if the server had ended, they would cause a RST.
 #[test]
 fn a_server_that_drains_waits_until_its_balancer_has_read_what_came_back() {
-    /// Below what a balancer may be silent for.
+    /// Shorter than the allowed silence of a balancer.
     const OBSERVED: Duration = Duration::from_millis(600);
     needs!("ip", "setsid", "curl", "kill");
     let _turn = turn();
@@ -188,7 +188,7 @@ fn a_server_that_drains_waits_until_its_balancer_has_read_what_came_back() {
         assert_eq!(response.status(), 200);
         assert!(response.body == content, "other bytes");
     };
-    // Twice, so that each is at a server when its answer is here.
+    // Twice, so that each connection is at a server after its response.
     for _ in 0..2 {
         clients.iter_mut().for_each(ask);
         clients.iter_mut().for_each(hear);

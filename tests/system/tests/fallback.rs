@@ -1,4 +1,4 @@
-//! What cannot be handed over is proxied, and what is not trusted is refused: with real peers.
+//! Fallback to the proxy, and refusal of untrusted peers, with real programs.
 
 use socket2::{Domain, Socket, Type};
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use system_tests::client::{Client, End, Target, TlsVersions, tls_config};
 use system_tests::counters::{Metrics, wait_for};
 use system_tests::{Lab, needs, said, turn};
 
-/// Longest wait for anything.
+/// Time limit of a wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn lab() -> Lab {
@@ -18,8 +18,8 @@ fn lab() -> Lab {
     lab
 }
 
-/// Waits until so many connections were handed over, at least: the client hears of it first, and
-/// one that comes home is handed over again.
+/// Waits for at least `due` handovers: the client's response precedes the counter, and a returned
+/// connection is handed over again.
 fn wait_handed_over(lab: &Lab, due: u64) {
     assert!(
         wait_for(PATIENCE, || handed_over(lab) >= due),
@@ -33,8 +33,7 @@ fn handed_over(lab: &Lab) -> u64 {
     Metrics::read(lab, "lb").get("unlade_lb_migrations_completed_total")
 }
 
-/// Asks for an object over a connection that is there already, and reads all of the answer. The
-/// status, and the body.
+/// Requests an object over an existing connection. Returns the status and the body.
 fn get(stream: &mut TcpStream, path: &str) -> std::io::Result<(u16, Vec<u8>)> {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: one.objects.lab\r\n\r\n")?;
     let mut head = Vec::new();
@@ -52,7 +51,7 @@ fn get(stream: &mut TcpStream, path: &str) -> std::io::Result<(u16, Vec<u8>)> {
     Ok((status as u16, body))
 }
 
-/// A client's socket, with a protocol and a port of its own where wanted (0 otherwise).
+/// Connects a client's socket with a protocol and a local port (0 for any).
 fn connect(to: IpAddr, protocol: i32, port: u16) -> std::io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol.into()))?;
     socket.set_reuse_address(true)?;
@@ -83,7 +82,7 @@ fn who_is_not_of_the_pool_is_refused_and_counted() {
     let config = std::fs::read_to_string(lab.dir().join("config/s1.toml")).unwrap();
     let mut agent = config.lines().skip_while(|line| *line != "[agent]");
     let agent = agent.nth(1).and_then(|line| line.split('"').nth(1)).unwrap();
-    // Without a certificate, and with one of another authority.
+    // Without a certificate, and with one of another CA.
     let pki = |file: &str| lab.dir().join("pki").join(file).display().to_string();
     let strange = lab.dir().join("pki/strange");
     let (certificate, key) = (strange.with_extension("crt"), strange.with_extension("key"));
@@ -122,7 +121,7 @@ fn who_is_not_of_the_pool_is_refused_and_counted() {
     let counted = || Metrics::read(&lab, "s1").get("unlade_untrusted_peers_total");
     let due = strangers.len() as u64;
     assert!(wait_for(PATIENCE, || counted() == due), "{} of {due}", counted());
-    // Who is of the pool is not disturbed.
+    // Members of the pool are not affected.
     let [v4, _] = lab.virtual_ips();
     let (status, _) = at_client(&lab, || get(&mut connect(v4, 6, 0).unwrap(), "/4KiB")).unwrap();
     assert_eq!(status, 200);
@@ -138,7 +137,7 @@ fn a_server_without_an_agent_is_proxied_to() {
     let [v4, _] = lab.virtual_ips();
     let whole = std::fs::read(lab.dir().join("objects/64KiB")).unwrap();
     let ask = || at_client(&lab, || get(&mut connect(v4, 6, 0)?, "/64KiB"));
-    // While the health checks have yet to find it there are other answers.
+    // Before the health checks find the server, other statuses are possible.
     let answered = wait_for(PATIENCE, || ask().is_ok_and(|(status, _)| status == 200));
     assert!(answered, "{:?}", ask().map(|(status, _)| status));
     let fallbacks = || Metrics::read(&lab, "lb").get("unlade_lb_fallbacks_total");
@@ -164,7 +163,7 @@ fn what_tcp_rarely_does_breaks_no_connection() {
             }
             Err(error) => println!("no multipath TCP here: {error}"),
         }
-        // Urgent data between requests, read by nobody, while the connection moves about.
+        // Urgent data between requests, which no process reads, while the connection moves.
         let mut urgent = connect(v4, 6, 0).unwrap();
         for _ in 0..4 {
             assert_eq!(get(&mut urgent, "/64KiB").unwrap(), (200, whole.clone()));
@@ -183,7 +182,7 @@ fn a_killed_balancer_leaves_nothing_that_steers() {
     let [v4, _] = lab.virtual_ips();
     let devices = || lab.exec_text("lb", &["ip", "-o", "link", "show"]);
     let with = devices().lines().count();
-    // A busy machine may miss the deadline of an offer: then the next request is handed over.
+    // On a busy machine an offer may miss its deadline; then the next request is handed over.
     let moves = |connection: &mut TcpStream| {
         let moved = wait_for(PATIENCE, || {
             assert_eq!(get(connection, "/4KiB").unwrap().0, 200);
@@ -198,24 +197,24 @@ fn a_killed_balancer_leaves_nothing_that_steers() {
     assert!(gone, "the hold device is still there: {}", devices());
     let restarted = lab.run("restart", &["lb"]);
     assert!(restarted.status.success(), "{}", said(&restarted));
-    // The connection of before ends: nobody leaves it hanging.
+    // The old connection ends and does not hang.
     let end = |error: std::io::Error| error.kind() != std::io::ErrorKind::WouldBlock;
     let ended = wait_for(PATIENCE, || get(&mut old, "/4KiB").is_err_and(end));
     assert!(ended, "the connection outlived its balancer");
     drop(old);
-    // The same four numbers again are another connection, which moves as any other.
+    // A new connection with the same addresses and ports moves as any other.
     lab.wait_channels();
     let mut new = at_client(&lab, || connect(v4, 6, PORT).unwrap());
     moves(&mut new);
 }
 
-/// A client with a small window reads for longer than anybody lingers: the end of the answer is
-/// all in the server's socket by then, and must come to the client all the same, with the
-/// orderly end behind it.
+/// A client with a small window reads for longer than server and flow linger. The end of the
+/// response, in the server's socket by then, must still reach the client, followed by an orderly
+/// end.
 #[test]
 fn a_slow_reader_gets_the_end_of_its_answer() {
-    // Beyond the 2 s in which a server listens to a client that it has answered, and the second
-    // for which a flow lingers.
+    // Longer than the 2 s for which a server reads input after its last response, and than the
+    // second for which a flow lingers.
     const SLOW: Duration = Duration::from_secs(5);
     needs!("ip", "setsid", "curl");
     let _turn = turn();
@@ -253,12 +252,12 @@ fn a_slow_reader_gets_the_end_of_its_answer() {
         }
     });
     let reset = Metrics::read(&lab, "lb").get("unlade_resets_sent_total");
-    // One that has left before its request is looked at stays where it is.
+    // A client that leaves before its request is parsed is not moved.
     let expected = handed_over(&lab) >= 2 && reset == 0;
     assert!(expected, "{}", Metrics::read(&lab, "lb").noteworthy());
 }
 
-/// The sample of one reason of fallback.
+/// Returns the counter of one reason of fallback.
 fn fallback(lab: &Lab, reason: &str) -> u64 {
     Metrics::read(lab, "lb").get(&format!("unlade_lb_fallbacks_total{{reason=\"{reason}\"}}"))
 }
@@ -267,7 +266,7 @@ fn log_of(lab: &Lab, process: &str) -> String {
     std::fs::read_to_string(lab.dir().join("logs").join(format!("{process}.log"))).unwrap()
 }
 
-/// Line of the balancer's log about a fallback of this reason.
+/// Returns the balancer's log line about a fallback of this reason.
 fn fallback_line(lab: &Lab, reason: &str) -> Option<String> {
     let log = log_of(lab, "lb");
     let of_reason = format!("reason=\"{reason}\"");
@@ -291,7 +290,7 @@ fn a_missing_virtual_ip_is_counted_and_logged_as_such() {
     assert_eq!(fallback(&lab, "restore_failed"), 0);
     let refused = "unlade_backend_adoptions_refused_total{reason=\"address\"}";
     assert_eq!(Metrics::read(&lab, "s1").get(refused), 1);
-    // The line names the cause and what to do, the route and the server.
+    // The line names the cause, the remedy, the route and the server.
     let line = fallback_line(&lab, "address_not_local").expect("a line in the balancer's log");
     for part in ["add it there to lo", "host=\"one.objects.lab\"", "server=\"", "client="] {
         assert!(line.contains(part), "no {part} in: {line}");
@@ -311,7 +310,7 @@ fn a_server_that_does_not_answer_an_offer_is_counted_as_a_missed_deadline() {
         write!(client, "GET /4KiB HTTP/1.1\r\nHost: one.objects.lab\r\n\r\n").unwrap();
         client
     });
-    // Nobody has the connection only once the lease is over.
+    // The balancer reclaims the connection only after the lease.
     let counted = wait_for(PATIENCE + PATIENCE, || fallback(&lab, "deadline") == 1);
     let counts = Metrics::read(&lab, "lb").noteworthy();
     lab.signal("s1", "CONT");

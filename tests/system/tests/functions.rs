@@ -1,4 +1,4 @@
-//! `unlade fn serve` as its callers see it.
+//! `unlade fn serve` from the point of view of its callers.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde_json::json;
 use system_tests::functions::{Gateway, ask, signal, signed, until};
 use system_tests::needs_functions;
 
-/// Reads an object, writes its copy in capitals.
+/// Reads an object and writes its copy in upper case.
 const UPPER: &str = r#"
 import boto3
 s3 = boto3.client("s3")
@@ -19,7 +19,7 @@ def handler(event, context):
     return {"bytes": len(body), "left_ms": context.get_remaining_time_in_millis() > 0}
 "#;
 
-/// Does what it is told.
+/// Performs the action that the event names.
 const OBEDIENT: &str = r#"
 import os, sys, time
 import boto3
@@ -141,7 +141,7 @@ fn a_function_that_does_not_start_is_told_when_it_is_deployed() {
     assert!(!output.status.success() && said.contains("nobody"), "{said}");
 }
 
-/// Modules that cannot be imported, and what is said of each.
+/// Modules that cannot be imported, and the expected messages.
 const BROKEN: [(&str, &str); 6] = [
     ("import not_there\n", "No module named 'not_there'"),
     ("def handler(event, context:\n", "Syntax error in module 'app'"),
@@ -241,7 +241,7 @@ fn a_function_may_take_longer_to_import_than_an_instance_to_start() {
     let mut gateway = Gateway::start("start_timeout = \"10s\"\n");
     let slow = "import time\ntime.sleep(12)\ndef handler(event, context):\n    return event\n";
     gateway.deploy("slow", "", slow);
-    // Now its first caller has to wait for the template.
+    // Now the first caller must wait for the template.
     gateway.restart();
     let answer = gateway.invoke("slow", &json!(7));
     assert!(answer.is_success(), "{answer:?}");
@@ -321,7 +321,7 @@ fn a_role_is_all_that_a_function_may_do_and_hints_cannot_borrow_another() {
     }
 }
 
-/// A connection that stays.
+/// A keep-alive connection.
 struct KeptAlive(std::net::TcpStream, std::net::SocketAddr);
 
 impl KeptAlive {
@@ -329,7 +329,7 @@ impl KeptAlive {
         KeptAlive(std::net::TcpStream::connect(address).unwrap(), address)
     }
 
-    /// The answer; nothing where the connection has ended.
+    /// Sends a request and returns the response, empty if the connection has ended.
     fn asks(&mut self) -> String {
         let path = "/2015-03-31/functions";
         let mut asked = format!("GET {path} HTTP/1.1\r\nhost: {}\r\n", self.1);
@@ -454,7 +454,7 @@ fn neither_a_deployed_function_nor_one_of_the_directory_replaces_the_other() {
     assert_eq!((read(&gateway, "own"), read(&gateway, "theirs")), (json!(3), json!(5)));
 }
 
-/// Its configuration is an object, or a default where that cannot be read.
+/// Reads its configuration from an object, with a default if that fails.
 const CONFIGURED: &str = r#"
 import boto3
 s3 = boto3.client("s3")
@@ -486,7 +486,7 @@ fn a_configuration_read_at_import_is_not_silently_the_default() {
     let answer = gateway.invoke("configured", &json!({}));
     assert_eq!(answer.json(), json!({"mode": "production"}));
     assert_eq!(counted(), "1");
-    // Another template of the same deployment does not try again.
+    // Another template of the same deployment is not tried.
     let keepers = children(gateway.pid()).into_iter();
     for keeper in keepers.filter(|pid| command(*pid).contains("sandbox")) {
         signal(keeper, "KILL");
@@ -527,7 +527,7 @@ fn free_address() -> std::net::SocketAddr {
     listener.local_addr().unwrap()
 }
 
-/// Child processes of all threads of a process.
+/// Returns the child processes of all threads of a process.
 fn children(pid: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());

@@ -1,4 +1,4 @@
-//! Who may ask a gateway, and what a deployment may choose.
+//! Access control of a gateway, and the limits of a deployment's settings.
 
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -11,7 +11,7 @@ use system_tests::needs_functions;
 const ECHO: &str = "def handler(event, context):\n    return event\n";
 const INVOKE: &str = "/2015-03-31/functions/echo/invocations";
 
-/// Everything that can be asked.
+/// All kinds of requests.
 const REQUESTS: [(&str, &str); 7] = [
     ("POST", INVOKE),
     ("GET", "/2015-03-31/functions/"),
@@ -80,7 +80,7 @@ fn a_key_is_good_for_the_functions_of_its_tenant_only() {
     assert!(workers.as_array().unwrap().iter().all(|worker| worker["tenant"] == "other"));
     let taken = as_other(&gateway, "PUT", "/unlade/v1/functions/echo");
     assert_eq!((taken.status, taken.error().as_str()), (409, "ResourceConflictException"));
-    // What the manifest says of its tenant is not believed.
+    // The tenant in the manifest is not trusted.
     let source = gateway.dir.path().join("source/borrowed");
     std::fs::create_dir_all(&source).unwrap();
     std::fs::write(source.join("app.py"), ECHO).unwrap();
@@ -109,7 +109,7 @@ fn a_key_is_good_for_the_functions_of_its_tenant_only() {
     assert!(as_other(&gateway, "POST", theirs).is_success(), "it is still whose it was");
 }
 
-/// Signs with what its environment has, as AWS documents it, and asks the gateway.
+/// Signs a request to the gateway with the credentials of its environment, as AWS documents it.
 const INTRUDER: &str = r#"
 import hashlib, hmac, os, time, urllib.error, urllib.request
 
@@ -235,7 +235,7 @@ fn a_manifest_chooses_only_what_the_operator_allows() {
         gateway.try_deploy("f", manifest, ECHO).status.success().then_some(())
     });
     assert!(gateway.invoke("f", &json!(1)).is_success());
-    // What may not be any more is not served, and the others are.
+    // A function that is no longer allowed is not served; the others are.
     gateway.deploy("g", "", ECHO);
     gateway.reload(&base);
     until("it has gone", || (gateway.invoke("f", &json!(1)).status == 404).then_some(()));

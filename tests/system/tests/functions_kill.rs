@@ -1,7 +1,7 @@
-//! Everything that belongs to functions is killed, at every stage of an invocation: no success
-//! without its object, every failure a clear error, no tenant's bytes with another.
+//! Kills every process of a function at every stage of an invocation: there is no success without
+//! its object, every failure is a clear error, and no tenant receives another's bytes.
 //!
-//! `UNLADE_KILL_RUNS` is the number of runs a stage.
+//! `UNLADE_KILL_RUNS` is the number of runs of each stage.
 
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use system_tests::functions::{Answer, Gateway, invoke, signal, until};
 use system_tests::needs_functions;
 use unlade_testkit::Random;
 
-/// Reads a token, writes a token; pauses, or dies, where it is told.
+/// Reads a token and writes a token; pauses or kills itself on demand.
 const TOKEN: &str = r#"
 import os, threading, time
 import boto3
@@ -33,11 +33,11 @@ def handler(event, context):
     s3.put_object(Bucket=event["bucket"], Key=event["out"], Body=event["token"].encode() * 1000)
     at(event, "written")
     if event.get("die") == "settling":
-        # The handler has returned by then.
+        # The handler returns before that.
         threading.Timer(0.005, os.kill, (os.getpid(), 9)).start()
     return event["token"]
 "#;
-/// What a caller may be told where something was killed.
+/// Error types that a caller may receive after a kill.
 const ERRORS: [&str; 11] = [
     "Runtime.ExitError",
     "Unlade.WorkerLost",
@@ -45,7 +45,7 @@ const ERRORS: [&str; 11] = [
     "ServiceException",
     "InvalidRuntimeException",
     "TooManyRequestsException",
-    // What botocore raises where a store is not there.
+    // Error of botocore without a store.
     "EndpointConnectionError",
     "ConnectionClosedError",
     "IncompleteReadError",
@@ -57,7 +57,7 @@ const VICTIMS: [&str; 4] = ["instance", "worker", "store", "gateway"];
 
 struct Bed {
     gateway: Gateway,
-    /// Whether both tenants have the same worker.
+    /// True if both tenants use the same worker.
     is_shared: bool,
     random: Random,
     runs: u64,
@@ -78,7 +78,7 @@ impl Bed {
             gateway.put(bucket, "in", bucket.repeat(5000).as_bytes());
             let manifest = format!("tenant = \"{tenant}\"\nhints = [\"{bucket}/in\"]\n");
             gateway.deploy(bucket, &manifest, TOKEN);
-            // A worker learns how a bucket answers.
+            // The worker measures the bucket's latency.
             let event = json!({"bucket": bucket, "out": "first", "token": "t"});
             assert!(gateway.invoke(bucket, &event).is_success());
         }
@@ -87,7 +87,7 @@ impl Bed {
         Bed { gateway, is_shared, random, runs: 0, successes: 0, failures: 0 }
     }
 
-    /// One kill; what the caller heard is compared with what the store has.
+    /// Performs one kill and compares the caller's result with the store.
     fn run(&mut self, stage: &str, victim: &str) {
         self.runs += 1;
         let token = format!("{:016x}", self.random.next());
@@ -116,7 +116,7 @@ impl Bed {
         let stopped = (stage == "settling").then(|| self.gateway.store());
         self.kill(victim);
         if let Some(pid) = stopped.filter(|_| victim != "store") {
-            // It was told to end where the gateway was killed.
+            // If the gateway was killed, the process was asked to end.
             let _ = std::process::Command::new("kill").args(["-CONT", &pid.to_string()]).output();
         }
         if victim == "gateway" {
@@ -132,7 +132,7 @@ impl Bed {
         self.others();
     }
 
-    /// Another tenant's invocation at the same time: its token, and its caller.
+    /// Starts a concurrent invocation of another tenant; returns its token and its caller.
     fn beside(&mut self) -> (String, JoinHandle<std::io::Result<Answer>>) {
         let token = format!("{:016x}", self.random.next());
         let event = json!({"bucket": "others", "in": "in", "out": "beside", "token": token});
@@ -140,7 +140,7 @@ impl Bed {
         (token, std::thread::spawn(move || invoke(address, "others", &event, &[])))
     }
 
-    /// An instance kills itself, where it was told.
+    /// Kills the victim; an instance kills itself.
     fn kill(&self, victim: &str) {
         match victim {
             "worker" => signal(self.gateway.worker("default"), "KILL"),
@@ -170,7 +170,7 @@ impl Bed {
                 self.failures += 1;
                 assert!(ERRORS.contains(&answer.error().as_str()), "{context}");
             }
-            // A connection that broke off is an error of its own.
+            // A broken connection is a valid error.
             None => {
                 self.failures += 1;
                 assert_eq!(victim, "gateway", "{context}");
@@ -178,7 +178,7 @@ impl Bed {
         }
     }
 
-    /// Another tenant's function works, as soon as all is there again, and sees its own bytes.
+    /// Asserts that another tenant's function works after recovery and reads its own bytes.
     fn others(&mut self) {
         let token = format!("{:016x}", self.random.next());
         let event = json!({"bucket": "others", "in": "in", "out": "o", "token": token});
@@ -227,7 +227,7 @@ fn no_success_without_its_object_when_killed_while_settling() {
     kill_at(STAGES[3]);
 }
 
-/// Every stage and every victim, with the same worker for both tenants, who both call.
+/// Kills every victim at every stage, with one worker and concurrent calls of both tenants.
 #[test]
 fn no_success_without_its_object_when_a_shared_worker_is_killed() {
     needs_functions!();

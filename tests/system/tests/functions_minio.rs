@@ -1,4 +1,4 @@
-//! `unlade fn serve` with MinIO as its store, over TLS with an authority of its own.
+//! `unlade fn serve` with MinIO as its store, over TLS with a private CA.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use system_tests::functions::{Answer, Gateway, ask, invoke, signal, skip_reason,
 
 const KEY: &str = "testing";
 const SECRET: &str = "testing-secret";
-/// The build that `scripts/setup --with-minio` makes (guest/python/tests/differential/minio.py).
+/// Path of the build of `scripts/setup --with-minio` (guest/python/tests/differential/minio.py).
 const CACHED: &str = "unlade/minio-v0.0.0-20260212201848-7aac2a2c5b7c/minio";
 
-/// Reads an object, and writes it in capitals as often as it is told.
+/// Reads an object and writes it in upper case a given number of times.
 const UPPER: &str = r#"
 import boto3
 s3 = boto3.client("s3")
@@ -30,7 +30,7 @@ def handler(event, context):
     return {"bytes": len(body), "listed": [found["Key"] for found in listed]}
 "#;
 
-/// MinIO, where one is found; else why there is none.
+/// Finds MinIO; the error is the reason why there is none.
 fn program() -> Result<PathBuf, String> {
     if let Some(named) = std::env::var_os("UNLADE_MINIO") {
         return Ok(named.into());
@@ -71,7 +71,7 @@ impl Minio {
         self.directory.path().join("certs/authority.pem")
     }
 
-    /// What curl, which is none of ours, has of a path; nothing where that fails.
+    /// Requests a path with curl, an independent client; None if that fails.
     fn curl(&self, arguments: &[&str], path: &str) -> Option<Vec<u8>> {
         let mut command = Command::new("curl");
         command.args(["-s", "-f", "--max-time", "20", "--aws-sigv4", "aws:amz:us-east-1:s3"]);
@@ -81,7 +81,7 @@ impl Minio {
         output.status.success().then_some(output.stdout)
     }
 
-    /// More of an fn.toml.
+    /// Returns additional lines of fn.toml.
     fn config(&self) -> String {
         format!(
             "[store]\nendpoint = \"https://{}\"\nca = \"{}\"\n\
@@ -100,7 +100,7 @@ impl Drop for Minio {
     }
 }
 
-/// An authority, and what it says of 127.0.0.1, as MinIO looks for it.
+/// Creates a CA and a certificate for 127.0.0.1, with the file names that MinIO expects.
 fn certify(directory: &Path) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.distinguished_name.push(DnType::CommonName, "unlade test authority");
@@ -127,7 +127,7 @@ macro_rules! minio_or_skip {
     };
 }
 
-/// A figure of a worker's.
+/// Returns a metric of a worker.
 fn figure(admin: SocketAddr, name: &str) -> u64 {
     let answer = ask(admin, "GET", "/metrics", &[], b"").unwrap();
     let text = String::from_utf8(answer.body).unwrap();
@@ -169,11 +169,11 @@ fn a_reply_waits_for_minio_unless_it_may_be_early() {
     let gateway = Gateway::start(&minio.config());
     gateway.deploy("durable", "", UPPER);
     gateway.deploy("early", "writes = \"early-reply\"\n", UPPER);
-    // A worker learns how the bucket answers.
+    // The worker measures the bucket's latency.
     for name in ["durable", "early"] {
         assert!(gateway.invoke(name, &json!({"out": [name]})).is_success());
     }
-    // The lists of a function have to come from the store, so this one does not list.
+    // This function does not list, because lists must come from the store.
     let code = "import boto3\ns3 = boto3.client('s3')\ndef handler(event, context):\n    \
                 s3.put_object(Bucket='box', Key=event['out'], Body=b'late')\n    return 1\n";
     gateway.deploy("durable", "", code);

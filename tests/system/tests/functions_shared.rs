@@ -6,7 +6,7 @@ use serde_json::json;
 use system_tests::functions::{Answer, Gateway, ask, invoke, signal, until};
 use system_tests::needs_functions;
 
-/// Reads an object, writes its copy in capitals, in the bucket that the event names.
+/// Reads an object and writes its copy in upper case, in the bucket that the event names.
 const UPPER: &str = r#"
 import boto3
 s3 = boto3.client("s3")
@@ -18,7 +18,7 @@ def handler(event, context):
     return body.decode()
 "#;
 
-/// A role that reaches one bucket.
+/// Returns a role for one bucket.
 fn role(bucket: &str) -> String {
     format!(
         "[[role.statements]]\neffect = \"allow\"\nactions = [\"s3:GetObject\", \
@@ -26,7 +26,7 @@ fn role(bucket: &str) -> String {
     )
 }
 
-/// Two tenants with a function and a bucket each, behind one worker.
+/// Starts a gateway with two tenants, each with a function and a bucket, and one worker.
 fn pair(more: &str, manifest: &str) -> Gateway {
     let gateway = Gateway::start(&format!("workers = \"shared\"\n{more}[tenant.other]\n"));
     for (tenant, bucket) in [("default", "box"), ("other", "others")] {
@@ -78,11 +78,11 @@ fn early_replies_of_all_tenants_outlive_a_shared_worker() {
     needs_functions!();
     let gateway = pair("", "writes = \"early-reply\"\n");
     for bucket in ["box", "others"] {
-        // The worker learns how the bucket answers, and the object is here ahead.
+        // The worker measures the bucket's latency and caches the object.
         assert!(read(&gateway, bucket, bucket).is_success());
         std::fs::remove_file(gateway.objects().join(bucket).join("k.up")).unwrap();
     }
-    // What is there is told without the store; what is written waits for it.
+    // Cached objects are served without the store; writes wait for it.
     let writer = "import boto3\ns3 = boto3.client('s3')\ndef handler(event, context):\n    \
                   s3.put_object(Bucket=event['bucket'], Key='early', Body=b'x' * 70000)\n";
     for (tenant, bucket) in [("default", "box"), ("other", "others")] {
@@ -115,7 +115,7 @@ fn tenants_come_and_go_without_another_worker() {
     gateway.reload("workers = \"shared\"\n[tenant.other]\n[tenant.third]\n");
     until("it is there", || third(&gateway).then_some(()));
     assert_eq!(read(&gateway, "third", "box").json(), "box");
-    // A tenant stays while functions are of it, and goes with the last of them.
+    // A tenant stays until its last function is removed.
     gateway.reload("workers = \"shared\"\n[tenant.other]\n");
     assert_eq!(read(&gateway, "third", "box").json(), "box");
     let gone = ask(gateway.address, "DELETE", "/2015-03-31/functions/third", &[], b"").unwrap();
@@ -123,7 +123,7 @@ fn tenants_come_and_go_without_another_worker() {
     gateway.reload("workers = \"shared\"\n[tenant.other]\n");
     let control = gateway.dir.path().join("tenants/third/control");
     until("it is gone", || (!control.exists()).then_some(()));
-    // Other limits: the tenant begins anew, and the others notice nothing.
+    // Changed limits restart the tenant; the others are not affected.
     gateway.reload("workers = \"shared\"\n[tenant.other.limits]\nbody_bytes_max = \"1MiB\"\n");
     until("it is served again", || read(&gateway, "others", "others").is_success().then_some(()));
     assert_eq!(read(&gateway, "box", "box").json(), "box");
@@ -164,7 +164,7 @@ def handler(event, context):
     assert!(served > 0);
 }
 
-/// Its figures are told by tenant.
+/// The worker's metrics have a label for the tenant.
 #[test]
 fn metrics_name_the_tenant() {
     needs_functions!();

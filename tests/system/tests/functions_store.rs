@@ -1,4 +1,4 @@
-//! The built-in store as a process: what it does before it answers.
+//! The built-in store as a process: its system calls before a response.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use system_tests::functions::ask;
 use system_tests::unlade;
 
-/// A store under strace, which ends with it.
+/// A store under strace; both end together.
 struct Traced {
     strace: Child,
     trace: PathBuf,
@@ -16,7 +16,7 @@ struct Traced {
 impl Drop for Traced {
     fn drop(&mut self) {
         let text = std::fs::read_to_string(&self.trace).unwrap_or_default();
-        // Every line begins with its process; the first one is the store's.
+        // Every line begins with a process ID; the first one is the store's.
         match text.split(' ').next().filter(|pid| pid.parse::<u32>().is_ok()) {
             Some(pid) => drop(Command::new("kill").args(["-KILL", pid]).status()),
             None => drop(self.strace.kill()),
@@ -25,14 +25,14 @@ impl Drop for Traced {
     }
 }
 
-/// The first line behind `from` that has all these.
+/// Finds the first line behind `from` that contains all parts.
 fn find(lines: &[&str], from: usize, parts: &[&str]) -> usize {
     let has_all = |line: &&str| parts.iter().all(|part| line.contains(part));
     let found = lines[from..].iter().position(has_all);
     from + found.unwrap_or_else(|| panic!("no {parts:?} behind line {from}:\n{}", lines.join("\n")))
 }
 
-/// Bytes, then their name, then the answer.
+/// The order is: sync of the bytes, sync of the name, response.
 #[test]
 fn an_acknowledged_object_is_synced() {
     let can_trace = Command::new("strace").args(["-f", "true"]).stderr(Stdio::null()).status();

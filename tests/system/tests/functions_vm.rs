@@ -1,4 +1,4 @@
-//! `unlade fn serve` with virtual machines: emulated in software, so nothing here says how fast.
+//! `unlade fn serve` with virtual machines, emulated in software, so times are meaningless.
 
 use serde_json::json;
 use system_tests::functions::{Gateway, signal, skip_reason, until};
@@ -12,11 +12,11 @@ macro_rules! needs_machines {
     };
 }
 
-/// A machine boots once, slowly where other work goes on.
+/// A machine boots once, slowly on a busy host.
 const CONFIG: &str = "start_timeout = \"2m\"\n";
 const MANIFEST: &str = "isolation = \"qemu\"\ntimeout = \"1m\"\nconcurrency = 2\n";
 
-/// Moves an object; says what differs between instances.
+/// Copies an object and returns data that differs between instances.
 const MOVER: &str = r#"
 import os, random, time
 import boto3
@@ -30,7 +30,7 @@ def handler(event, context):
         "kernel": os.uname().release, "left_ms": context.get_remaining_time_in_millis()}
 "#;
 
-/// Processes whose arguments have these words behind each other.
+/// Returns processes whose arguments contain these consecutive words.
 fn processes(words: &str) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -50,7 +50,7 @@ fn functions_run_in_machines_restored_from_one_snapshot() {
         (0..1 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     gateway.put("box", "in", &input);
     let reversed: Vec<u8> = input.iter().rev().copied().collect();
-    // No other test's machines are called so.
+    // The name is unique among all tests.
     let name = format!("mover-{}", std::process::id());
     gateway.deploy(&name, MANIFEST, MOVER);
     let answers: Vec<_> = std::thread::scope(|scope| {
@@ -89,7 +89,7 @@ fn functions_run_in_machines_restored_from_one_snapshot() {
     }
     let words = format!("-name {name}/");
     assert_eq!(processes(&words).len(), 2);
-    // The machines end with the gateway, however it ends.
+    // The machines end with the gateway, also after SIGKILL.
     signal(gateway.pid(), "KILL");
     gateway.ended();
     until("its machines end", || processes(&words).is_empty().then_some(()));

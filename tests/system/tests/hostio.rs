@@ -19,7 +19,7 @@ use system_tests::unlade;
 use unlade_guest_protocol::control::{Said, WriteMode};
 use unlade_guest_protocol::descriptor::PENDING;
 
-/// A process, killed when dropped.
+/// A process, killed on drop.
 struct Process(Child);
 
 impl Process {
@@ -43,7 +43,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself; one that is stopped dies of SIGKILL all the same.
+        // The process may have ended already; SIGKILL also ends a stopped one.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -101,7 +101,7 @@ impl Host {
         Host { store, worker, gateway, dir }
     }
 
-    /// A guest within an invocation, and a bucket whose answers the worker has learnt.
+    /// Returns a guest within an invocation, after the worker has measured the bucket's latency.
     fn invoked(&mut self, writes: WriteMode) -> Guest {
         let mut guest = self.gateway.attach(1);
         guest.call("CreateBucket", json!({"Bucket": "box"}), b"");

@@ -1,8 +1,8 @@
-//! Balancer and servers killed, stopped and drained under load: every connection of a client goes
-//! on with the right bytes or ends; none hangs for longer than a lease; nothing is left over.
+//! Kills, stops and drains balancer and servers under load: every client connection continues with
+//! the right bytes or ends; none hangs for longer than a lease; no state is left over.
 //!
-//! `UNLADE_KILL_ROUNDS` says how many, `UNLADE_SEED` when and what, `UNLADE_BLOW` (0 to 11) that it is
-//! always the same.
+//! `UNLADE_KILL_ROUNDS` is the number of rounds, `UNLADE_SEED` selects times and faults,
+//! `UNLADE_BLOW` (0 to 11) selects one fault for all rounds.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -17,20 +17,20 @@ use system_tests::variables::{env_number, hosts};
 use system_tests::{Lab, needs, said, turn};
 use unlade_testkit::{Random, seed};
 
-/// Clients at a time.
+/// Number of concurrent clients.
 const CLIENTS: usize = 12;
 const SERVERS: usize = 3;
-/// The lease, and what a busy machine may add. Longer than any process is stopped for: a proxied
-/// request waits for the server as long as it is told to.
+/// Time limit of a client: the lease and a margin for a busy machine. It exceeds the longest stop
+/// of a process, because a proxied request waits for the server.
 const PATIENCE: Duration = Duration::from_secs(10 + 8);
-/// How long a process may take to go on after it is told to end.
+/// Time limit of a drain.
 const DRAIN_WAIT: Duration = Duration::from_secs(35);
-/// How long it may take until requests are answered again.
+/// Time limit until requests are answered again.
 const RECOVERY_WAIT: Duration = Duration::from_secs(20);
-/// Objects asked for, small and large.
+/// Requested objects, small and large.
 const OBJECTS: [&str; 6] = ["4KiB", "64KiB", "set/17", "256KiB", "set/48", "1MiB"];
 
-/// What is done to whom.
+/// An injected fault and its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Blow {
     KillServer,
@@ -42,7 +42,7 @@ enum Blow {
     StopBalancer(Duration),
 }
 
-/// A dozen: every kind, the commonest more than once.
+/// The faults of twelve rounds: every kind, common ones repeatedly.
 const BLOWS: [Blow; 12] = [
     Blow::KillServer,
     Blow::KillBalancer,
@@ -58,7 +58,7 @@ const BLOWS: [Blow; 12] = [
     Blow::DrainServer,
 ];
 
-/// The blow of a round. The long stop comes in the first dozen and then in every tenth.
+/// Returns the fault of a round. The long stop is in the first dozen and then in every tenth one.
 fn blow(round: usize) -> Blow {
     if let Ok(only) = std::env::var("UNLADE_BLOW") {
         return BLOWS[only.parse::<usize>().expect("a number") % BLOWS.len()];
@@ -70,13 +70,13 @@ fn blow(round: usize) -> Blow {
     }
 }
 
-/// What the clients share with who strikes.
+/// State shared by the clients and the fault injector.
 struct Shared {
     addresses: [std::net::IpAddr; 2],
     tls: Arc<rustls::ClientConfig>,
     hosts: Vec<String>,
     objects: BTreeMap<&'static str, Vec<u8>>,
-    /// Even while nothing is wrong, odd from a blow until everything works again.
+    /// Even without a fault, odd from a fault until recovery.
     phase: AtomicU64,
     stop: AtomicBool,
     answered: AtomicU64,
@@ -120,7 +120,7 @@ impl Shared {
         }
     }
 
-    /// Connection after connection until told to stop.
+    /// Opens connections in sequence until stopped.
     fn client(&self, mut random: Random) {
         while !self.stop.load(Ordering::Relaxed) {
             let target = self.target(&mut random);
@@ -150,7 +150,7 @@ impl Shared {
         }
     }
 
-    /// Some requests on one connection, some of them pipelined.
+    /// Sends requests on one connection, some of them pipelined.
     fn requests(&self, mut client: Client, random: &mut Random) -> (usize, End) {
         let host = random.pick(&self.hosts);
         let mut requests = 0;
@@ -163,7 +163,7 @@ impl Shared {
             for name in &names {
                 let _ = write!(text, "GET /{name} HTTP/1.1\r\nHost: {host}\r\n\r\n");
             }
-            // Where sending fails the reason is yet to be read.
+            // If sending fails, reading returns the reason.
             let _ = client.send(text.as_bytes());
             for name in names {
                 let response = match client.response(false) {
@@ -171,7 +171,7 @@ impl Shared {
                     Err(broken) => return (requests, self.judge(name, broken)),
                 };
                 if response.status() >= 500 {
-                    // Said by the balancer in the name of a server that is gone.
+                    // The balancer answers for a server that is gone.
                     return (requests, End::Closed);
                 }
                 if response.status() != 200 || response.body != self.objects[name] {
@@ -180,7 +180,7 @@ impl Shared {
                 requests += 1;
                 self.answered.fetch_add(1, Ordering::Relaxed);
                 if response.closes() {
-                    // Announced, as when a process drains.
+                    // An announced end, as in a drain.
                     let phase_is_calm = self.phase.load(Ordering::SeqCst).is_multiple_of(2);
                     return (requests, if phase_is_calm { End::Closed } else { End::Open });
                 }
@@ -192,7 +192,7 @@ impl Shared {
                 std::thread::sleep(Duration::from_millis(random.below(60) as u64));
             }
         }
-        // So that what is left over afterwards is not the client's doing.
+        // An orderly end, so that the client causes no leftover state.
         let _ = client.finish_sending();
         match client.wait_end() {
             End::Closed | End::Truncated => (requests, End::Open),
@@ -200,7 +200,7 @@ impl Shared {
         }
     }
 
-    /// What came of a response that broke off is to be right all the same.
+    /// Checks the received part of an incomplete response.
     fn judge(&self, name: &str, broken: system_tests::client::Broken) -> End {
         match broken.partial {
             Some(partial) if partial.status() == 200 => {
@@ -214,7 +214,7 @@ impl Shared {
     }
 }
 
-/// Who strikes.
+/// Fault injector.
 struct Striker<'l> {
     lab: &'l Lab,
     shared: &'l Shared,
@@ -238,7 +238,7 @@ impl Striker<'_> {
         std::thread::sleep(Duration::from_millis(pause_ms as u64));
     }
 
-    /// Starts a process that has ended; without it the rounds are over.
+    /// Restarts a process; the rounds end if that fails.
     fn restart(&self, process: &str) -> bool {
         let output = self.lab.run("restart", &[process]);
         let runs = self.lab.processes().iter().any(|(name, _)| name == process);
@@ -250,7 +250,7 @@ impl Striker<'_> {
         output.status.success() && runs
     }
 
-    /// Asks a process to end and waits until it has.
+    /// Drains a process and waits for its end.
     fn drain(&mut self, process: &str) {
         self.signal(process, Signal::TERM);
         let gone = || !self.lab.processes().iter().any(|(name, _)| name == process);
@@ -259,8 +259,8 @@ impl Striker<'_> {
         }
     }
 
-    /// One round: work in peace, a blow at a moment of its own, recovery. Whether there is
-    /// another.
+    /// Runs one round: load without a fault, a fault at a random moment, recovery. Returns true if
+    /// another round may follow.
     fn round(&mut self, round: usize) -> bool {
         self.sleep(250, 150);
         let server = format!("s{}", 1 + self.random.below(SERVERS));
@@ -309,8 +309,8 @@ impl Striker<'_> {
             let got = answered() - before;
             self.shared.fault(format!("round {round}, {blow:?}: {got} answers in 20 s"));
         }
-        // What the blow hit has ended by now, or does so within the lease: wait for the slow
-        // ones only where someone can still be waiting.
+        // Affected connections have ended, or end within the lease. Wait for the latter only
+        // after faults that can leave clients waiting.
         if matches!(blow, Blow::StopServer(_) | Blow::StopBalancer(_)) {
             self.sleep(1_000, 1);
         }
@@ -326,7 +326,7 @@ impl Striker<'_> {
     }
 }
 
-/// Gauges of the balancer that are 0 when no client is there.
+/// Gauges of the balancer that are 0 without clients.
 const BALANCER_GAUGES: [&str; 6] = [
     "unlade_lb_open_connections",
     "unlade_lb_owned_flows",
@@ -336,10 +336,10 @@ const BALANCER_GAUGES: [&str; 6] = [
     "unlade_flow_entries",
 ];
 
-/// The gauge of a server that is 0 when no client is there.
+/// Gauge of a server that is 0 without clients.
 const SERVER_GAUGE: &str = "unlade_backend_adopted_connections";
 
-/// What is still held although no client is there.
+/// Returns state that remains without clients.
 fn left_over(lab: &Lab) -> Vec<String> {
     let lb = Metrics::read(lab, "lb");
     let mut left = lb.not_zero(&BALANCER_GAUGES);
@@ -361,8 +361,8 @@ fn left_over(lab: &Lab) -> Vec<String> {
     left
 }
 
-/// Sockets of a node that belong to clients' connections, in whatever state but listening and
-/// waiting for late packets, as the kernel shows them.
+/// Returns the sockets of a node that belong to client connections, in the kernel's format, except
+/// in the states LISTEN and TIME_WAIT.
 fn client_sockets(lab: &Lab, node: &str) -> Vec<String> {
     let table = lab.exec_text(node, &["cat", "/proc/net/tcp", "/proc/net/tcp6"]);
     let of_client = |line: &&str| {
@@ -375,7 +375,7 @@ fn client_sockets(lab: &Lab, node: &str) -> Vec<String> {
     table.lines().filter(of_client).map(str::to_owned).collect()
 }
 
-/// Descriptors of every process, those left out that its gauges explain.
+/// Counts the descriptors of every process, except those that its gauges explain.
 fn descriptor_counts(lab: &Lab) -> BTreeMap<String, BTreeMap<String, usize>> {
     let explained = |name: &str| match name {
         "lb" => "unlade_lb_upstream_idle_connections",
@@ -383,7 +383,7 @@ fn descriptor_counts(lab: &Lab) -> BTreeMap<String, BTreeMap<String, usize>> {
     };
     let count = |(name, pid): (String, u64)| {
         let mut kinds = descriptors(pid);
-        // Pipes for splicing are kept for the next one.
+        // Pipes for splice are pooled.
         kinds.remove("pipe");
         let pooled = Metrics::read(lab, &name).get(explained(&name)) as usize;
         if let Some(sockets) = kinds.get_mut("socket") {
@@ -394,8 +394,8 @@ fn descriptor_counts(lab: &Lab) -> BTreeMap<String, BTreeMap<String, usize>> {
     lab.processes().into_iter().map(count).collect()
 }
 
-/// Waits until nothing of the clients is left; what is. The kernel keeps the socket of a connection
-/// that only one side has closed for tcp_fin_timeout, a minute.
+/// Waits until no state of clients is left; returns the rest. The kernel keeps a half-closed socket
+/// for tcp_fin_timeout, one minute.
 fn settle(lab: &Lab) -> Vec<String> {
     let mut left = Vec::new();
     wait_for(Duration::from_secs(75), || {
@@ -405,7 +405,7 @@ fn settle(lab: &Lab) -> Vec<String> {
     left
 }
 
-/// Runs `strike` while clients are served, and the clients until it is over.
+/// Runs `strike` under the load of clients, which end afterwards.
 fn under_load(lab: &Lab, shared: &Shared, seed: u64, strike: impl FnOnce()) {
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {
@@ -415,14 +415,14 @@ fn under_load(lab: &Lab, shared: &Shared, seed: u64, strike: impl FnOnce()) {
                 shared.client(random);
             });
         }
-        // Also when it panics: the scope waits for the clients.
+        // Catches panics, because the scope waits for the clients.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(strike));
         shared.stop.store(true, Ordering::SeqCst);
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
 }
 
-/// Sends a request without reading the answer.
+/// Sends a request without reading the response.
 fn ask(lab: &Lab, host: &str, object: &str) -> Client {
     let [v4, _] = lab.virtual_ips();
     let address = SocketAddr::new(v4, 80);
@@ -433,8 +433,8 @@ fn ask(lab: &Lab, host: &str, object: &str) -> Client {
     client
 }
 
-/// Each gauge that [`left_over`] wants to be 0 is seen above 0 first: otherwise it would prove
-/// nothing.
+/// Each gauge that [`left_over`] expects to be 0 is above 0 with clients; otherwise the check would
+/// prove nothing.
 #[test]
 fn the_gauges_of_the_leak_check_are_above_zero_while_clients_are_there() {
     needs!("ip", "setsid", "curl", "kill");
@@ -450,7 +450,8 @@ fn the_gauges_of_the_leak_check_are_above_zero_while_clients_are_there() {
     std::thread::scope(|scope| {
         let clients = scope.spawn(|| {
             lab.enter("client");
-            // Neither reads its answer: one stays at the balancer, the other at the server.
+            // Neither client reads its response: one stays at the balancer, the other at the
+            // server.
             (ask(&lab, "off.objects.lab", "1MiB"), ask(&lab, "one.objects.lab", "1MiB"))
         });
         let clients = clients.join().unwrap();
@@ -460,7 +461,7 @@ fn the_gauges_of_the_leak_check_are_above_zero_while_clients_are_there() {
         wait_above_zero("s1", &[SERVER_GAUGE]);
         drop(clients);
 
-        // The server does not answer the offer, and the client sends more meanwhile.
+        // The stopped server does not answer the offer, while the client sends more.
         lab.signal("s1", "STOP");
         let mut client = scope
             .spawn(|| {
@@ -488,7 +489,7 @@ fn whoever_dies_no_connection_hangs_and_nothing_leaks() {
     let lab =
         Lab::up(&["--tls", "--objects", "small", "--fronts", "offload", "--servers", &servers]);
     lab.wait_channels();
-    // The usual state is that after work, not that after the start.
+    // Load before the baseline, which must be the state after work.
     let calm = Shared::new(&lab);
     under_load(&lab, &calm, seed ^ 1, || std::thread::sleep(Duration::from_millis(700)));
     let faults = calm.faults.into_inner().unwrap();

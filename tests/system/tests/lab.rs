@@ -1,4 +1,4 @@
-//! `unlade lab`: what it builds, and that nothing of it stays.
+//! `unlade lab`: builds labs and removes them completely.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use system_tests::{Lab, needs, run, said, text, unable, unique_name, unlade};
 
 const TOOLS: [&str; 4] = ["ip", "tc", "ethtool", "setsid"];
 
-/// Waits for `condition`, at most ten seconds.
+/// Waits at most ten seconds for `condition`.
 fn within_ten_seconds(condition: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !condition() {
@@ -31,8 +31,8 @@ fn kill_9(pids: &[u64]) {
     }
 }
 
-/// Removes a lab whose `up` was ended after `delay_ms`. Twice where that came between fork and
-/// exec of a tool: nobody can tell yet what such a process is about to do.
+/// Removes a lab whose `up` was killed after `delay_ms`. Repeats it if the kill was between fork
+/// and exec of a tool, when the process cannot be identified yet.
 fn assert_removed(lab: &Lab, delay_ms: u64) {
     for _ in 0..2 {
         let down = lab.run("down", &[]);
@@ -54,7 +54,7 @@ fn up_and_down_twice_leave_nothing() {
         for process in status["processes"].as_array().unwrap() {
             assert_eq!(process["alive"], true, "{process}");
         }
-        // One that is in use is not replaced without being asked to.
+        // A lab in use is not replaced without the option for it.
         let again = lab.run("up", &["--servers", "1"]);
         assert_eq!(again.status.code(), Some(1), "{}", said(&again));
         let down = lab.run("down", &[]);
@@ -94,7 +94,7 @@ fn what_was_killed_is_cleaned_up() {
         let status = lab.status();
         status["processes"].as_array().unwrap().iter().all(|process| process["alive"] == false)
     }));
-    // A lab of which nothing runs is stale: `up` removes it by itself.
+    // A lab without processes is stale, and `up` removes it.
     let up = lab.run("up", &["--servers", "1", "--objects", "small"]);
     assert!(up.status.success(), "{}", said(&up));
     kill_9(&pids(&lab)[..1]);
@@ -121,7 +121,7 @@ fn an_interrupted_up_is_cleaned_up() {
     }
 }
 
-/// SIGINT removes what an experiment or `up` has built, wherever it is.
+/// SIGINT at any moment removes the lab of an experiment or `up`.
 #[test]
 fn an_interrupt_removes_the_lab() {
     needs!("ip", "setsid");
@@ -135,13 +135,13 @@ fn an_interrupt_removes_the_lab() {
             .unwrap();
         std::thread::sleep(Duration::from_millis(delay_ms));
         let pid = rustix::process::Pid::from_child(&up);
-        // It may have ended by itself: then the lab is up, and stays.
+        // If the process has ended already, the lab is up and stays.
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
         let status = up.wait().unwrap();
         match status.code() {
             Some(0) => assert_eq!(lab.status()["ready"], true),
             code => {
-                // 130 by the handler; by the signal itself when it came before the handler.
+                // 130 from the handler, or the signal itself before the handler is installed.
                 assert!(code == Some(130) || code.is_none(), "after {delay_ms} ms: {status}");
                 if code.is_some() {
                     assert!(!lab.dir().exists(), "after {delay_ms} ms");
@@ -212,7 +212,7 @@ fn links_are_as_asked_for() {
         let features = lab.exec_text(node, &["ethtool", "-k", device]);
         assert!(features.contains("tx-checksumming: off"), "{node}: {features}");
     }
-    // The virtual IP is the balancer's to announce and every server's to answer from.
+    // The balancer announces the virtual IP, and every server has it as a local address.
     let status = lab.status();
     for key in ["virtual_v4", "virtual_v6"] {
         let ip = status[key].as_str().unwrap();

@@ -1,4 +1,4 @@
-//! A second process on an address that one has.
+//! A second process on an address in use.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use system_tests::unlade;
 
-/// A server; killed when dropped.
+/// A server, killed on drop.
 struct Server {
     child: Child,
     lines: Lines<BufReader<ChildStderr>>,
@@ -26,7 +26,7 @@ impl Server {
         Server { child, lines }
     }
 
-    /// Where it listens; or all that it said before its end.
+    /// Returns the address on which the server listens, or its output if it ended.
     fn address(&mut self) -> Result<String, String> {
         let mut said = String::new();
         for line in self.lines.by_ref().map_while(Result::ok) {
@@ -42,16 +42,16 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Starts a server on a port of the kernel's choice, and another one on the same; then that one
-/// again where the first is gone, killed.
+/// Starts a server on any port, and a second one on the same port, which fails. Starts the second
+/// one again after the first is killed.
 fn second_is_refused(arguments: impl Fn(&str) -> Vec<String>) {
-    // An address of the loopback that nobody else uses: its ports stay free between two servers.
+    // A private loopback address, whose ports stay free between two servers.
     let [.., high, low] = std::process::id().to_be_bytes();
     let mut first = Server::start(&arguments(&format!("127.94.{high}.{low}:0")));
     let address = first.address().expect("the first listens");
@@ -70,7 +70,7 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The arguments of a command with a configuration, in which `ADDRESS` stands for the address.
+/// Returns the arguments of a command with a configuration file; replaces `ADDRESS` in the file.
 fn configured(directory: &Path, command: &str, text: &str) -> impl Fn(&str) -> Vec<String> {
     let (file, text) = (directory.join(format!("{command}.toml")), text.to_owned());
     let command = command.to_owned();

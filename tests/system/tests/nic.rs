@@ -1,5 +1,5 @@
-//! `unlade nic run` over the kernel's TCP: OpenSSL, curl, nginx and rustls at the other end, the
-//! wire losing, reordering and doubling frames, every byte compared.
+//! `unlade nic run` over the kernel's TCP, with OpenSSL, curl, nginx and rustls as peers. The wire
+//! loses, reorders and duplicates frames, and every byte is compared.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,21 +22,21 @@ mod net;
 use net::*;
 
 const NAME: &str = "peer.example";
-/// Bytes of a body, each way.
+/// Size of a body in each direction, in bytes.
 const BODY_BYTES: usize = 3_000_000;
-/// What the wire does to frames, in both directions.
+/// Impairment of the wire, in both directions.
 const IMPAIRED: &str = "loss=2%,reorder=2%,duplicate=1%,seed=7";
-/// How long anything may take.
+/// Time limit of an operation.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What bodies consist of where the wire is searched for it.
+/// Plaintext marker, the content of bodies when the wire is searched for it.
 const MARKER: &[u8; 16] = b"plain-text-here:";
 
-/// A body that no other seed gives.
+/// Returns a body for a seed.
 fn body(seed: u64) -> Vec<u8> {
     Random::new(seed).bytes(BODY_BYTES)
 }
 
-/// Gives a child its input while all of its output is read, `bytes` bytes.
+/// Writes a child's input while reading `bytes` bytes of its output.
 fn exchange(child: &mut Child, input: Vec<u8>, bytes: usize) -> Vec<u8> {
     let (mut stdin, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     let writer = thread::spawn(move || {
@@ -70,20 +70,20 @@ fn s_client(net: &Net, arguments: &[&str]) -> (Program, Receiver<String>) {
     (Program(child), seen)
 }
 
-/// The lines of a stream, as they come.
+/// Returns the lines of a stream as they arrive.
 fn lines_of(stream: impl Read + Send + 'static) -> Receiver<String> {
     let (lines, seen) = std::sync::mpsc::channel();
     thread::spawn(move || {
         let reader = std::io::BufReader::new(stream);
         for line in std::io::BufRead::lines(reader).map_while(Result::ok) {
-            // Nobody may want to know.
+            // The receiver may be gone.
             let _ = lines.send(line);
         }
     });
     seen
 }
 
-/// Waits for a line.
+/// Waits for a line that contains the text.
 fn wait_line(lines: &Receiver<String>, expected: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -94,17 +94,17 @@ fn wait_line(lines: &Receiver<String>, expected: &str) {
     }
 }
 
-/// The device has done its work on a connection with a body each way.
+/// Asserts that the device processed a connection with a body in each direction.
 fn assert_offloaded(net: &Net) {
     assert_eq!(net.metric("connections_offloaded"), net.metric("connections_accepted"));
-    // What is counted is told after the bytes have left.
+    // The counters are published after the bytes are sent.
     net.until("all of it sealed", || net.metric("tx_tls_encrypted_bytes") as usize > BODY_BYTES);
     assert!(net.metric("rx_tls_decrypted_packets") > 0);
     assert!(net.metric("records_offloaded") > 0);
     assert_eq!(net.metric("handshakes_failed"), 0);
 }
 
-/// The wire was as bad as it was to be.
+/// Asserts that the wire was impaired as configured.
 fn assert_impaired(net: &Net) {
     assert!(net.metric("impaired_lost_frames") > 0);
     assert!(net.metric("impaired_reordered_frames") > 0);
@@ -173,8 +173,8 @@ fn s_client_changes_keys_by_its_commands() {
         let line = format!("echo number {number}");
         stdin.write_all(format!("{line}\n").as_bytes()).unwrap();
         wait_line(&lines, &line);
-        // K changes its key and asks for ours to be changed, k changes its own only. What comes
-        // with the letter is thrown away, so nothing may follow at once.
+        // K updates its key and requests an update of the peer's, k updates only its own. Input
+        // together with the letter is discarded, so nothing may follow at once.
         let command = if number % 2 == 0 { "K" } else { "k" };
         stdin.write_all(format!("{command}\n").as_bytes()).unwrap();
         wait_line(&errors, "KEYUPDATE");
@@ -183,7 +183,7 @@ fn s_client_changes_keys_by_its_commands() {
     assert_eq!(net.metric("connections_failed"), 0);
 }
 
-/// A client of rustls that changes its key again and again while a body goes each way.
+/// Runs a rustls client that updates its key repeatedly during a body in each direction.
 fn rustls_echoes(net: &Net, rounds: usize) -> Vec<u8> {
     let pem = std::fs::read(net.path("a.crt")).unwrap();
     let at = net.at(Side::Host, 443);
@@ -214,7 +214,7 @@ fn rustls_echoes(net: &Net, rounds: usize) -> Vec<u8> {
         stream.conn.send_close_notify();
         stream.flush().unwrap();
         let mut rest = Vec::new();
-        // An orderly end: close_notify and FIN.
+        // Expects an orderly end: close_notify and FIN.
         stream.read_to_end(&mut rest).unwrap();
         assert!(rest.is_empty());
         all
@@ -257,7 +257,7 @@ fn in_software_the_same_bytes_come() {
     assert_eq!(net.metric("tx_tls_encrypted_packets"), 0);
 }
 
-/// An HTTP server that answers a PUT with what it got.
+/// Serves HTTP and answers a PUT with its body.
 fn http_echo(mut tcp: TcpStream) {
     let mut input = Vec::new();
     let mut buffer = vec![0; 65_536];
@@ -305,7 +305,7 @@ fn curl_sends_and_gets_a_body() {
     curl_puts(&["--tls-max", "1.2"]);
 }
 
-/// Sends `sent` through the originator and returns what comes back, `bytes` bytes.
+/// Sends `sent` through the originator and returns the `bytes` bytes that come back.
 fn through_originator(net: &Net, sent: Vec<u8>, bytes: usize) -> Vec<u8> {
     let client = net.inside(Side::Host, move || {
         let mut tcp = TcpStream::connect("127.0.0.1:8443").unwrap();
@@ -361,7 +361,7 @@ fn nginx_behind_the_originator() {
 fn nginx_serves(mut net: Net) {
     net.originate(&["--impair", IMPAIRED]);
     std::fs::write(net.path("body"), body(6)).unwrap();
-    // Its worker is another user.
+    // nginx's worker runs as another user.
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(net.dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let (dir, at) = (net.dir.path().display(), net.at(Side::Peer, 443));
@@ -377,7 +377,7 @@ fn nginx_serves(mut net: Net) {
     let mut command = net.command(Side::Peer, "nginx");
     command.args(["-c", &net.text("nginx.conf"), "-e", &net.text("error.log")]);
     let _nginx = Program(command.stdin(Stdio::null()).spawn().unwrap());
-    // A request of some fifteen segments, so that the wire loses one soon.
+    // A request of about fifteen segments, so that the wire soon loses one.
     let padding = (0..3).flat_map(|n| ["-H".into(), format!("X-{n}: {}", "a".repeat(7000))]);
     let padding: Vec<String> = padding.collect();
     let get = || {
@@ -391,7 +391,7 @@ fn nginx_serves(mut net: Net) {
     }
     assert!(net.metric("rx_tls_decrypted_bytes") > 0);
     assert!(net.metric("records_offloaded") > 0);
-    // The wire loses two frames of a hundred: it takes some requests until it is one of these.
+    // The wire loses two frames of a hundred, so several requests are needed.
     net.until("a record is sent again", || {
         assert!(get().stdout == body(6));
         net.metric("tx_tls_ooo") > 0
@@ -451,7 +451,7 @@ fn an_interface_as_the_wire_without_loss_is_offloaded_whole() {
     assert!(whole * 2 > net.metric("records_partial") + net.metric("records_software"));
 }
 
-/// Searches what the wire gives the peer for the plaintext, until told to end.
+/// Searches the frames that the peer receives for plaintext, until finished.
 struct Checker {
     over: Arc<AtomicBool>,
     seen_bytes: Arc<AtomicU64>,
@@ -470,7 +470,7 @@ impl Checker {
             let mut frame = vec![0; 70_000];
             let mut found = 0;
             loop {
-                // Before the look: what came until the end is searched.
+                // Loaded before the search, so that all frames up to the end are searched.
                 let is_over = ended.load(Ordering::Relaxed);
                 match port.receive(&mut frame) {
                     Ok((_, got)) => {
@@ -487,7 +487,7 @@ impl Checker {
         Checker { over, seen_bytes, thread }
     }
 
-    /// Frames with plaintext, and bytes that were searched.
+    /// Ends the search. Returns the number of frames with plaintext and of searched bytes.
     fn finish(self) -> (usize, u64) {
         self.over.store(true, Ordering::Relaxed);
         (self.thread.join().unwrap(), self.seen_bytes.load(Ordering::Relaxed))
@@ -512,7 +512,7 @@ fn plaintext_is_never_on_the_wire() {
         let got = exchange(&mut client.0, b"?".to_vec(), bytes);
         assert!(got.chunks(MARKER.len()).all(|piece| piece == MARKER));
     }
-    // A client that goes away while the kernel has still records to send, in the clear.
+    // A client leaves while the kernel still has plaintext records to send.
     for _ in 0..3 {
         let (mut client, _errors) = s_client(&net, &["-quiet"]);
         let mut stdin = client.0.stdin.take().unwrap();
@@ -534,7 +534,7 @@ fn other_traffic_passes_untouched() {
     let mut net = Net::new();
     let _server = net.echo();
     net.terminate(&[]);
-    // A plain connection of the host through the same device, and the kernel's own protocols.
+    // A plaintext connection of the host through the device, and protocols of the kernel.
     let bound = net.inside(Side::Host, || TcpListener::bind("10.9.0.1:0").unwrap());
     let listener = bound.join().unwrap();
     let address: SocketAddr = listener.local_addr().unwrap();

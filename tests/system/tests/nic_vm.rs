@@ -1,5 +1,5 @@
-//! `unlade nic run` against TLS in the kernel, in a virtual machine: the device, its host's TCP and
-//! the peer are all there, for a kernel with TLS is there only.
+//! `unlade nic run` against TLS in the kernel. The device, its host's TCP and the peer all run in a
+//! virtual machine, because only its kernel has TLS.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use system_tests::vm::{self, Vm};
 use system_tests::{example, said, text, turn, unlade};
 
 const NAME: &str = "peer.example";
-/// The kernel's TLS, what its AES-GCM is made of, and TAP devices.
+/// Modules of the kernel's TLS, its AES-GCM, and TAP devices.
 const MODULES: [&str; 6] = ["tls", "tun", "aesni_intel", "gcm", "ctr", "ghash-generic"];
-/// Bytes of a body, each way.
+/// Size of a body in each direction, in bytes.
 const BODY_BYTES: u64 = 1_000_000;
-/// What the wire does to frames, in both directions.
+/// Impairment of the wire, in both directions.
 const IMPAIRED: &str = "loss=2%,reorder=2%,duplicate=1%,seed=11";
-/// Version, AES-GCM suite.
+/// TLS version and AES-GCM suite.
 const SUITES: [[&str; 2]; 4] = [
     ["1.3", "TLS13_AES_128_GCM_SHA256"],
     ["1.3", "TLS13_AES_256_GCM_SHA384"],
@@ -21,8 +21,8 @@ const SUITES: [[&str; 2]; 4] = [
     ["1.2", "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"],
 ];
 
-/// What the machine is to do: the device as a terminator, then as an originator, each with a fresh
-/// process; and its counters after each.
+/// Script of the machine: runs the device as a TLS terminator, then as an originator, each in a new
+/// process, and prints the counters after each run.
 const STEPS: &str = r#"set -eu
 cd "$DIR"
 ip netns add peer
@@ -63,7 +63,7 @@ terminator() {
     finish "terminator-$2"
 }
 originator() {
-    # Its address comes with the device.
+    # The address is configured with the device.
     ip netns exec peer ./tls_peer tls-echo 0.0.0.0:443 "$1" "$2" a.crt a.key 2>/dev/shm/peer &
     OTHER=$!
     until on_peer ss -Hltn "sport = :443" | grep -q .; do kill -0 $OTHER; sleep 0.1; done
@@ -77,12 +77,12 @@ fn prepare(directory: &Path) {
     let made = rcgen::generate_simple_self_signed(vec![NAME.to_owned()]).unwrap();
     std::fs::write(directory.join("a.crt"), made.cert.pem()).unwrap();
     std::fs::write(directory.join("a.key"), made.signing_key.serialize_pem()).unwrap();
-    // The machine does not see this one's /tmp, and the programs may have been built there.
+    // The machine does not see the host's /tmp, where the programs may have been built.
     std::fs::copy(unlade(), directory.join("unlade")).unwrap();
     std::fs::copy(example("system-tests", "tls_peer"), directory.join("tls_peer")).unwrap();
 }
 
-/// A figure of what the machine printed, after a run of one name.
+/// Returns a metric of a named run from the machine's output.
 fn figure(printed: &str, run: &str, name: &str) -> u64 {
     let line = printed.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -94,7 +94,7 @@ fn figure(printed: &str, run: &str, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("no {run} {name} in {printed}"))
 }
 
-/// All suites in one role, in one machine.
+/// Runs all suites in one role, in one machine.
 fn exchanges(role: &str, impair: &str) {
     if let Some(reason) = vm::skip_reason().or_else(|| system_tests::unable(&["curl"])) {
         println!("skipped: {reason}");
@@ -118,10 +118,10 @@ fn exchanges(role: &str, impair: &str) {
     for (number, [_, suite]) in (1..).zip(SUITES) {
         let run = format!("{role}-{suite}");
         let get = |name| figure(&printed, &run, name);
-        // The kernel has sealed and opened each connection so far, and liked every record.
+        // The kernel has encrypted and decrypted each connection so far without a bad record.
         assert_eq!((get("TlsTxSw"), get("TlsRxSw")), (number, number), "{run}");
         assert_eq!(get("TlsDecryptError"), 0, "{run}");
-        // And so has the device.
+        // The device has offloaded the connection.
         assert_eq!(get("connections_offloaded"), 1, "{run}");
         assert_eq!(get("connections_failed") + get("handshakes_failed"), 0, "{run}");
         assert!(get("tx_tls_encrypted_bytes") >= BODY_BYTES, "{run}");

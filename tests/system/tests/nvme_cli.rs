@@ -1,4 +1,4 @@
-//! `unlade nvme` in two commands: the target, and what reads and writes it.
+//! `unlade nvme` as two processes: the target, and commands that read and write it.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -9,7 +9,7 @@ use unlade_testkit::Random;
 
 const NQN: &str = "nqn.2014-08.org.example:cli";
 
-/// A target on a port of the kernel's, killed when dropped.
+/// A target on a free port, killed on drop.
 struct Target {
     child: Child,
     address: String,
@@ -43,7 +43,7 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -59,7 +59,7 @@ fn done(arguments: &[&str]) -> String {
     text(&output)
 }
 
-/// Writes a file, reads it back, and lets the program check itself.
+/// Writes a file, reads it back, and runs the program's own verification.
 fn exercise(address: &str, options: &[&str], directory: &Path) {
     let bytes = Random::new(5).bytes(5 << 20);
     let (source, copy) = (directory.join("in"), directory.join("out"));
@@ -118,7 +118,7 @@ fn explained(arguments: &[&str], words: &str) {
     assert!(said(&output).contains(words), "{arguments:?}: {}", said(&output));
 }
 
-/// An address of the loopback that nobody else uses: its ports stay free between two targets.
+/// Returns a private loopback address, whose ports stay free between two targets.
 fn own_address() -> String {
     let [.., high, low] = std::process::id().to_be_bytes();
     format!("127.95.{high}.{low}:0")
@@ -158,8 +158,8 @@ fn a_refused_connection_is_not_a_tls_handshake() {
     assert!(!said.contains("TLS"), "{said}");
 }
 
-/// A command with data on its standard output, and lines on standard error that are read one by
-/// one; killed when dropped.
+/// A command with data on standard output and lines on standard error, which are read one by one.
+/// Killed on drop.
 struct Running {
     child: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStderr>>,
@@ -171,7 +171,7 @@ impl Running {
         command.arg("nvme").args(arguments).stdin(Stdio::null());
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
-        // It is under way when the first byte has come.
+        // The first byte shows that the command is running.
         let mut out = child.stdout.take().expect("a pipe");
         out.read_exact(&mut [0]).expect("it gives something");
         std::thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
@@ -179,7 +179,7 @@ impl Running {
         Running { child, lines }
     }
 
-    /// The next line with these words; it ends where the command does.
+    /// Returns the next line with these words; fails if the command ends.
     fn wait_for(&mut self, words: &str) -> String {
         let line = self.lines.by_ref().map_while(Result::ok).find(|line| line.contains(words));
         line.unwrap_or_else(|| panic!("it ended without a word of {words:?}"))
@@ -188,7 +188,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -196,7 +196,7 @@ impl Drop for Running {
 
 #[test]
 fn a_lost_target_is_told_and_not_waited_for_in_silence() {
-    // So much is not read before the target is gone; it takes no memory.
+    // Too large to be read before the target is gone; untouched memory is not allocated.
     let target = Target::start_at(&own_address(), &["--namespace", "ram:1TiB"]);
     let peer = target.address.clone();
     let address = format!("nvme+tcp://{peer}/1?nqn={NQN}");

@@ -7,15 +7,15 @@ use std::process::{Child, Command, Stdio};
 use system_tests::vm::{self, Network, Vm};
 use system_tests::{said, text, turn, unlade};
 
-/// Bytes of each namespace.
+/// Size of each namespace, in bytes.
 const NAMESPACE_BYTES: u64 = 64 << 20;
 const NQN: &str = "nqn.2026-01.io.unlade:vm";
-/// Modules of the initiator and of the file system.
+/// Kernel modules of the initiator and of the file system.
 const MODULES: [&str; 3] = ["nvme-tcp", "ext4", "crc32c_generic"];
-/// Further ones, to lose and reorder packets.
+/// Kernel modules for packet loss and reordering.
 const LOSSY_MODULES: [&str; 5] = ["sch_netem", "ifb", "sch_ingress", "cls_matchall", "act_mirred"];
 
-/// A target on a network, killed when dropped.
+/// A target on a network, killed on drop.
 struct Target {
     child: Child,
     log: Option<std::thread::JoinHandle<Vec<String>>>,
@@ -27,7 +27,7 @@ impl Target {
         Target::start_plain(network, &[&usual, options].concat())
     }
 
-    /// With nothing but these options.
+    /// Starts a target with only these options.
     fn start_plain(network: &Network, options: &[&str]) -> Target {
         let mut command = network.command(unlade());
         command.args(["nvme", "target"]).args(options);
@@ -35,7 +35,7 @@ impl Target {
         let mut child = command.spawn().expect("the target starts");
         let mut lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
         let mut seen = Vec::new();
-        // It says so when it listens; its end would end this as well.
+        // Waits for the message that it listens; the loop also ends with the target.
         for line in lines.by_ref().map_while(Result::ok) {
             seen.push(line);
             if seen.last().is_some_and(|line| line.contains("serving NVMe/TCP")) {
@@ -50,7 +50,7 @@ impl Target {
         Target { child, log: Some(log) }
     }
 
-    /// Ends it in order; its log.
+    /// Ends the target orderly and returns its log.
     fn finish(mut self) -> Vec<String> {
         let sent = Command::new("kill").arg(self.child.id().to_string()).status();
         assert!(sent.expect("kill runs").success());
@@ -63,13 +63,13 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A figure of the target's `/metrics`.
+/// Returns a value of the target's `/metrics`.
 fn figure(metrics: &str, name: &str) -> u64 {
     let name = format!("unlade_nvme_{name}_total ");
     let line = metrics.lines().find_map(|line| line.strip_prefix(&name));
@@ -95,7 +95,7 @@ fn digest(path: &str, bytes: u64) -> String {
     text(&output).split(' ').next().unwrap_or_default().to_owned()
 }
 
-/// Shell functions of the machine: connecting, waiting, comparing.
+/// Returns shell functions for the machine: connecting, waiting, comparing.
 fn functions(options: &str) -> String {
     format!(
         r#"set -eu
@@ -106,7 +106,7 @@ connect() {{
     RAW=$(device 2)
     [ -b $FILES ] && [ -b $RAW ]
 }}
-# Namespaces are found side by side: which of them is first is chance.
+# Namespaces are discovered in parallel, so their order is random.
 device() {{
     for _ in $(seq 600); do
         for at in /sys/block/nvme0n*; do
@@ -163,13 +163,13 @@ fn network() -> Option<Network> {
     }
 }
 
-/// What the machine printed after a word.
+/// Returns the machine's output after a word.
 fn printed<'a>(output: &'a str, word: &str) -> &'a str {
     let line = output.lines().find_map(|line| line.strip_prefix(word));
     line.unwrap_or_else(|| panic!("no {word:?} in {output}")).trim()
 }
 
-/// The machine does `steps` with a target of two files; afterwards the files hold what it wrote.
+/// Runs `steps` in the machine with a target of two files, and checks the files afterwards.
 fn exchange(modules: &[&str], target_options: &[&str], host_options: &str, steps: &str) -> String {
     let _turn = turn();
     let Some(network) = network() else { return String::new() };
@@ -209,7 +209,7 @@ fn linux_makes_a_file_system_and_reads_it_back_with_digests() {
     }
 }
 
-/// The name of the only subsystem at a port, as discovery tells it.
+/// Returns the name of the only subsystem at a port, from discovery.
 fn discovered(network: &Network, port: u16) -> String {
     let address = format!("nvme+tcp://192.0.2.1:{port}");
     let output = network.command(unlade()).args(["nvme", "discover", "--json", &address]).output();
@@ -221,11 +221,11 @@ fn discovered(network: &Network, port: u16) -> String {
     found["subsystem"].as_str().expect("a name").to_owned()
 }
 
-/// A host that stays connected to a port; killed when dropped.
+/// A host that stays connected to a port, killed on drop.
 struct Guest(Child);
 
 impl Guest {
-    /// Connects; and says whether the controller has number 1.
+    /// Connects; also returns true if the controller has number 1.
     fn connect(network: &Network, port: u16, nqn: &str) -> (Guest, bool) {
         let address = format!("nvme+tcp://192.0.2.1:{port}?nqn={nqn}");
         let mut command = network.command(unlade());
@@ -241,7 +241,7 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -262,8 +262,8 @@ fn two_default_targets_do_not_become_one_disk_of_linux() {
     };
     let ((target_a, path_a), (target_b, path_b)) = (start(4501, b'A'), start(4502, b'B'));
     let (nqn_a, nqn_b) = (discovered(&network, 4501), discovered(&network, 4502));
-    // Linux refuses a controller whose number it knows in a subsystem. Here the numbers differ:
-    // others have the first at one target, one of them as soon as the discovery above has gone.
+    // Linux refuses a second controller with the same number in a subsystem. Here the numbers
+    // differ, because other hosts have number 1 at one target, once the discovery above has ended.
     let mut guests = Vec::new();
     for _ in 0..10 {
         let (guest, is_first) = Guest::connect(&network, 4502, &nqn_b);

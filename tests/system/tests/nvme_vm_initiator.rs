@@ -10,18 +10,18 @@ use system_tests::{said, text, turn, unlade};
 use unlade_testkit::Random;
 
 const NQN: &str = "nqn.2014-08.org.example:kernel";
-// The kernel ends connections that ask for digests where it has no crc32c.
+// Without crc32c the kernel closes connections that request digests.
 const MODULES: [&str; 3] = ["nvmet", "nvmet-tcp", "crc32c"];
 const LOSSY_MODULES: [&str; 5] = ["sch_netem", "ifb", "sch_ingress", "cls_matchall", "act_mirred"];
-/// Bytes of the namespace.
+/// Size of the namespace, in bytes.
 const DISK_BYTES: usize = 32 << 20;
-/// Where the written part begins, bytes.
+/// Offset of the written part, in bytes.
 const OFFSET: usize = 4 << 20;
-/// How long the machine may take until its target answers.
+/// Time limit until the machine's target answers.
 const BOOT: Duration = Duration::from_secs(120);
 
-/// The kernel's target with a file in memory, until somebody connects to port 4999; then what the
-/// file holds.
+/// Returns a script that runs the kernel's target on a file in memory until a connection to port
+/// 4999, and then prints the file.
 fn script(before: &str) -> String {
     format!(
         "set -e
@@ -57,13 +57,13 @@ const LOSS: &str = "
     tc qdisc add dev ifb0 root netem delay 1ms loss 2% reorder 2%
 ";
 
-/// Tells the machine's script to end, also where the test fails.
+/// Ends the machine's script on drop, also if the test fails.
 struct End<'n>(&'n Network);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
         let ask = format!("exec 3<>/dev/tcp/{}/4999", Network::MACHINE);
-        // Where the machine is gone already there is nobody to be told.
+        // The machine may have ended already.
         let _ = self.0.command("timeout").args(["10", "bash", "-c", &ask]).output();
     }
 }
@@ -94,7 +94,7 @@ fn path(file: &Path) -> &str {
     file.to_str().unwrap()
 }
 
-/// Writes, reads and checks; gives what the namespace must hold.
+/// Writes, reads and verifies; returns the expected contents of the namespace.
 fn use_target(network: &Network, directory: &Path, seed: u64, digests: &[&str]) -> Vec<u8> {
     let base = format!("nvme+tcp://{}", Network::MACHINE);
     let address = format!("{base}/1");
@@ -106,7 +106,7 @@ fn use_target(network: &Network, directory: &Path, seed: u64, digests: &[&str]) 
     assert!(shown.contains("signs of life answered, 0 reconnections"), "{shown}");
     assert!(!shown.contains(" 0 signs of life"), "{shown}");
 
-    // Over all of it, checked by the program itself.
+    // Covers the whole namespace; the program verifies the data.
     let mut mix = vec!["bench", &address, "--pattern", "mix", "--verify", "--overwrite"];
     mix.extend(["--span", "32MiB", "--block-bytes", "64KiB", "--depth", "8", "--queues", "2"]);
     mix.extend(["--duration", "3s", "--timeout", "120s"]);
@@ -122,7 +122,7 @@ fn use_target(network: &Network, directory: &Path, seed: u64, digests: &[&str]) 
     fs::write(&source, &written).unwrap();
     with(&["write", &address, "--offset", &OFFSET.to_string(), "--in", path(&source)]);
     disk[OFFSET..OFFSET + written.len()].copy_from_slice(&written);
-    // From the middle of a block to the middle of another one.
+    // From the middle of one block to the middle of another.
     let (from, bytes) = (OFFSET - 100, written.len() + 333);
     let (offset, length) = (from.to_string(), bytes.to_string());
     with(&["read", &address, "--offset", &offset, "--length", &length, "--out", path(&copy)]);

@@ -1,6 +1,6 @@
-//! Parcels from one process to another, copied by `unlade copyd`, which is killed in between.
+//! Messages between two processes, copied by `unlade copyd`, which is killed meanwhile.
 //!
-//! `UNLADE_KILL_ROUNDS` says how often; a seed that failed is run again by `UNLADE_SEED`.
+//! `UNLADE_KILL_ROUNDS` is the number of kills; `UNLADE_SEED` repeats a failed seed.
 
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, connect, listen,
@@ -17,19 +17,19 @@ use unlade_copy::channel::{MessageReceiver, MessageSender};
 use unlade_copy_adapters::{ParcelReader, ParcelWriter};
 use unlade_testkit::{Random, seed};
 
-/// This test binary is a receiver, where the variable names a socket.
+/// Variable with a socket's path, which turns this test binary into a receiver.
 const RECEIVER: &str = "UNLADE_PARCEL_RECEIVER";
 const SLOT_BYTES: u32 = 512 << 10;
-/// Strings of a parcel, and bytes of one, at most.
+/// Maximum number of strings of a message, and maximum length of one.
 const STRINGS_MAX: usize = 60;
 const STRING_BYTES_MAX: usize = 8_000;
 
-/// A process that is killed when dropped.
+/// A process, killed on drop.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -59,7 +59,7 @@ fn seqpacket() -> OwnedFd {
     socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
 }
 
-/// A receiver, and the socket to it.
+/// Starts a receiver; returns its process and socket.
 fn receiver(directory: &Path) -> (Running, OwnedFd) {
     let path = directory.join("parcels.sock");
     let listener = seqpacket();
@@ -75,7 +75,7 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(7, |sum: u64, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)))
 }
 
-/// Not a test: the other process. It reads as from any parcel, and answers with what it read.
+/// The receiver process, not a test of its own: reads messages and answers with their contents.
 #[test]
 fn receiver_process() {
     let Some(path) = std::env::var_os(RECEIVER) else { return };
@@ -97,7 +97,7 @@ fn receiver_process() {
     }
 }
 
-/// Sends a parcel, and has it acknowledged value for value.
+/// Sends a message and compares every value of the answer.
 fn exchange(sender: &mut MessageSender, random: &mut Random, number: i64) {
     let count = random.below(STRINGS_MAX + 1);
     let mut total = 0u64;
@@ -131,7 +131,7 @@ fn parcels_arrive_whole_also_when_the_daemon_is_killed() {
         let mut number = 0;
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                // A moment of no meaning: whatever they are at.
+                // A random moment of the exchange.
                 std::thread::sleep(delay);
                 daemon.0.kill().unwrap();
                 daemon.0.wait().unwrap();
@@ -142,7 +142,7 @@ fn parcels_arrive_whole_also_when_the_daemon_is_killed() {
             }
         });
         println!("round {round}: {number} parcels before the daemon was gone");
-        // And without it.
+        // Also without the daemon.
         for _ in 0..5 {
             exchange(&mut sender, &mut random, number);
             number += 1;

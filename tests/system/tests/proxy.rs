@@ -1,4 +1,4 @@
-//! Every front of a lab serves the same bytes to curl and to our own load.
+//! Every front end of a lab serves the same bytes to curl and to the load generator.
 
 use system_tests::{Lab, needs, said};
 
@@ -8,7 +8,7 @@ fn sum_of(lab: &Lab, object: &str) -> String {
     line.split(' ').next().unwrap().to_owned()
 }
 
-/// Ports of the fronts that the lab runs: plain and TLS.
+/// Returns the ports of the lab's front ends: plain and TLS.
 fn ports(lab: &Lab) -> Vec<(u16, u16)> {
     let all = [("lb", 80, 443), ("lb-proxy", 8080, 8443), ("nginx", 81, 444), ("haproxy", 82, 445)];
     let status = lab.status();

@@ -1,5 +1,5 @@
-//! Members of one pool with different rights: who is no balancer cannot have connections handed
-//! over, nor what a server holds for one.
+//! Members of one pool with different rights: a member that is not a balancer can neither hand
+//! connections over nor read a server's state of a balancer's connections.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use unlade_channel::channel::{Channel, ChannelError};
 use unlade_channel::trust::{TrustFiles, client_config, server_name};
 use unlade_handoff_protocol::frame::{Frame, PROTOCOL_VERSION};
 
-/// Longest wait for anything.
+/// Time limit of a wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 const ROLE: &str = "URI:unlade://role/balancer";
 
@@ -22,7 +22,7 @@ fn trust(lab: &Lab, member: &str) -> TrustFiles {
     TrustFiles { ca: pki.join("pool-ca.crt"), certificate: file("crt"), key: file("key") }
 }
 
-/// Makes a certificate of the pool as the README does.
+/// Issues a certificate of the pool as in the README.
 fn issue(lab: &Lab, member: &str, names: &str, usages: &str) {
     let pki = lab.dir().join("pki");
     let path = |file: &str| -> String { pki.join(file).display().to_string() };
@@ -74,14 +74,14 @@ fn issue(lab: &Lab, member: &str, names: &str, usages: &str) {
     }
 }
 
-/// Where the agent of a server listens.
+/// Returns the address of a server's agent.
 fn agent(lab: &Lab, server: &str) -> SocketAddr {
     let config = std::fs::read_to_string(lab.dir().join(format!("config/{server}.toml"))).unwrap();
     let mut lines = config.lines().skip_while(|line| *line != "[agent]");
     lines.nth(1).and_then(|line| line.split('"').nth(1)).unwrap().parse().unwrap()
 }
 
-/// The instance of the balancer's first worker, as a server's log tells it.
+/// Returns the instance of the balancer's first worker, from a server's log.
 fn instance(lab: &Lab, server: &str) -> u64 {
     let log: PathBuf = lab.dir().join(format!("logs/{server}.log"));
     let text = std::fs::read_to_string(Path::new(&log)).unwrap();
@@ -92,7 +92,7 @@ fn instance(lab: &Lab, server: &str) -> u64 {
     digits[..end].parse().unwrap()
 }
 
-/// Says HELLO to an agent in the name of `instance`: what the agent tells of its connections.
+/// Sends HELLO for `instance` to an agent; returns the agent's list of connections.
 fn hello(
     lab: &Lab,
     from: &str,
@@ -128,7 +128,7 @@ fn a_server_cannot_take_the_connections_of_others_in_the_name_of_the_balancer() 
     let lab = Lab::up(&[&args[..], &["--lb-workers", "1"]].concat());
     lab.wait_channels();
     let [v4, _] = lab.virtual_ips();
-    // A connection at each server, which stays.
+    // One connection stays at each server.
     let target = Target {
         address: (v4, 80).into(),
         tls: None,
@@ -154,7 +154,7 @@ fn a_server_cannot_take_the_connections_of_others_in_the_name_of_the_balancer() 
     let broken = || Metrics::read(&lab, "lb").get("unlade_channel_breaks_total");
     let (before, instance) = (broken(), instance(&lab, "s1"));
 
-    // A server's own certificate; one for both usages without the role; another balancer's.
+    // A server's certificate; one with both usages and without the role; another balancer's.
     let members = [
         ("s1", None, true),
         ("both", Some(("DNS:both.lab".to_owned(), "serverAuth,clientAuth")), true),
@@ -175,10 +175,10 @@ fn a_server_cannot_take_the_connections_of_others_in_the_name_of_the_balancer() 
     let counted = || Metrics::read(&lab, "s2").get("unlade_untrusted_peers_total");
     assert!(wait_for(PATIENCE, || counted() == 3), "{}", counted());
     assert_eq!(broken(), before, "the balancer's channel was displaced");
-    // The log says what to do.
+    // The log names the remedy.
     let log = std::fs::read_to_string(lab.dir().join("logs/s2.log")).unwrap();
     assert!(log.contains("subjectAltName=IP:ADDRESS,URI:unlade://role/balancer"), "{log}");
-    // Another balancer, in its own name, is one.
+    // Another balancer with its own instance is accepted.
     let told = hello(&lab, "lb", to, "other", instance ^ 1);
     assert!(matches!(&told, Ok(Frame::Owned(owned)) if owned.is_empty()), "{told:?}");
 }

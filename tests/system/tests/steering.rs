@@ -1,5 +1,5 @@
-//! Hostile, damaged and unusual packets of connections that servers have taken over: a real client,
-//! a real router, a balancer and a server.
+//! Hostile, corrupt and unusual packets of adopted connections, with a real client, router,
+//! balancer and server.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::{Command, Output};
@@ -12,14 +12,14 @@ use unlade_net::packet::{Direction, Segment, TcpFlags, TcpOptions};
 use unlade_net::{FlowKey, SeqNumber};
 use unlade_testkit::Random;
 
-/// Longest wait for anything.
+/// Time limit of a wait.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A host name whose connections stay at their server, and one whose connections are proxied.
+/// Host whose connections stay at their server, and one whose connections are proxied.
 const OFFLOADED: &str = "unlimited.objects.lab";
 const PROXIED: &str = "off.objects.lab";
 
-/// Asks for an object several times over one connection; the second request on come with options of
-/// IP where that is wanted, all with a header line of so many bytes.
+/// Requests an object several times over one connection, each time with a header line of a given
+/// length. From the second request on, packets have IP options if requested.
 const CLIENT: &str = r#"
 import socket, sys
 address, host, path, expected, requests, options, padding = sys.argv[1:]
@@ -83,7 +83,7 @@ fn ask(
         .expect("ip runs")
 }
 
-/// Two acknowledgements half of the sequence space apart: one of them is ahead of the true one.
+/// Sends two acknowledgements half of the sequence space apart: one is ahead of the true one.
 fn attack(flow: FlowKey, random: &mut Random) {
     for corrupt in [false, true] {
         let first = random.next() as u32;
@@ -127,7 +127,7 @@ fn blind_and_corrupt_acknowledgements_do_not_stop_a_moved_connection() {
             scope.spawn(|| {
                 lab.enter("client");
                 let address = SocketAddr::new(ip, 80);
-                // So small that the server waits for the client's acknowledgements.
+                // A small buffer makes the server wait for the client's acknowledgements.
                 let receive_buffer_bytes = Some(32 * 1024);
                 let target =
                     Target { address, tls: None, receive_buffer_bytes, patience: PATIENCE };
@@ -171,7 +171,7 @@ fn packets_with_options_or_extension_headers_reach_the_owner() {
     }
 }
 
-/// A host that reaches the lab through the lab's client, which is a router to it.
+/// A host behind the lab's client, which acts as its router.
 struct Behind<'l> {
     lab: &'l Lab,
     name: String,
@@ -206,13 +206,13 @@ impl<'l> Behind<'l> {
         behind
     }
 
-    /// Sets a value below /proc/sys/net of a node.
+    /// Sets a sysctl below /proc/sys/net on a node.
     fn set(&self, node: &str, name: &str, value: &str) {
         let command = format!("echo {value} > /proc/sys/net/{name}");
         self.lab.exec_text(node, &["sh", "-c", &command]);
     }
 
-    /// The MTU that a node knows of the path to this host; nothing where it is the link's.
+    /// Returns a node's path MTU to this host; None if it is the link's MTU.
     fn learnt_mtu(&self, node: &str, from: IpAddr) -> Option<u32> {
         let to = if from.is_ipv6() { "fd77::2" } else { "10.77.0.2" };
         let namespace = namespace(self.lab, node);
@@ -243,7 +243,7 @@ fn a_routers_mtu_is_learnt_by_the_server_that_answers() {
     let router = namespace(&lab, "client");
     ip(&format!("-n {} route replace default via 10.77.0.1", behind.name));
     let [v4, v6] = lab.virtual_ips();
-    // The lower one ends IPv6 on the link.
+    // IPv4 last: an MTU below 1280 disables IPv6 on the link.
     for (to, mtu) in [(v6, 1300), (v4, 1000)] {
         ip(&format!("-n {router} link set r0 mtu {mtu}"));
         for (host, node) in [(PROXIED, "lb"), (OFFLOADED, "s1")] {
@@ -254,7 +254,7 @@ fn a_routers_mtu_is_learnt_by_the_server_that_answers() {
             assert_eq!(behind.learnt_mtu(node, to), Some(mtu), "{host}, {to}: {metrics}");
         }
     }
-    // The counter follows with the next tick.
+    // The counter is updated at the next tick.
     let counted = || Metrics::read(&lab, "lb").get("unlade_redirected_icmp_errors_total") >= 2;
     assert!(wait_for(PATIENCE, counted), "{}", Metrics::read(&lab, "lb").noteworthy());
 }
@@ -266,7 +266,7 @@ fn fragments_reach_the_owner() {
     let lab = lab();
     let behind = Behind::new(&lab);
     let [v4, _] = lab.virtual_ips();
-    // Segments of 1400 bytes that may be fragmented, and a router that has to.
+    // Segments of 1400 bytes without DF, and a router that must fragment them.
     let unset = format!("netns exec {} sh -c", behind.name);
     let output = Command::new("ip")
         .args(unset.split(' '))

@@ -1,5 +1,5 @@
 //! Uploads on connections that move: a client that sends a body directly behind its last request
-//! fills the receive queue of a server that is about to give the connection back.
+//! fills the receive queue of a server that gives the connection back.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -13,18 +13,17 @@ use system_tests::{Lab, needs, said, turn};
 use unlade_sys::repair::unacknowledged_bytes;
 use unlade_testkit::{Random, seed};
 
-/// Longest wait for a response: well below the time that a server waits for a client that takes
-/// nothing (`write_timeout`, 30 s).
+/// Time limit of a response, well below the server's `write_timeout` (30 s).
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What a snapshot carries of a receive queue.
+/// Maximum size of a receive queue in a snapshot, in bytes.
 const SNAPSHOT_BYTES: usize = 2 << 20;
-/// A server that is stopped for longer gives up what it was told before.
+/// Longest stop of a server after which earlier control frames are still valid.
 const STOPPED_MAX: Duration = Duration::from_millis(400);
-/// Large enough to open the client's window.
+/// Size of the first upload, large enough to open the client's window.
 const FIRST_BYTES: usize = 16 << 20;
 const ATTEMPTS: usize = 4;
 
-/// Servers that are stopped, until dropped.
+/// Stopped servers, continued on drop.
 struct Stopped<'s>(&'s [Pid]);
 
 impl Stopped<'_> {
@@ -56,7 +55,7 @@ struct Uploader<'l> {
 }
 
 impl<'l> Uploader<'l> {
-    /// Connects from the client's network. The thread stays there.
+    /// Connects from the client's network namespace, in which the thread stays.
     fn connect(lab: &'l Lab, to: IpAddr, host: &'static str) -> Uploader<'l> {
         let all = lab.processes();
         let servers = all.iter().filter(|(name, _)| name.starts_with('s'));
@@ -78,7 +77,7 @@ impl<'l> Uploader<'l> {
         head + "\r\n"
     }
 
-    /// Status and body of the next response.
+    /// Reads the status and body of the next response.
     fn response(&mut self) -> (u16, Vec<u8>) {
         let head_end = loop {
             if let Some(at) = self.read.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -114,8 +113,8 @@ impl<'l> Uploader<'l> {
         assert!((200..300).contains(&status), "{path}: {status}");
     }
 
-    /// The same; the server looks at the request only when more of it has come than a snapshot
-    /// carries. False where the client's window was too small for that.
+    /// Uploads while the server is stopped until more input has arrived than a snapshot can carry.
+    /// Returns false if the client's window was too small for that.
     fn put_before_it_is_looked_at(&mut self, path: &str, body: &[u8]) -> bool {
         let head = self.head("PUT", path, body.len());
         let mut writer = self.stream.try_clone().unwrap();
@@ -128,7 +127,7 @@ impl<'l> Uploader<'l> {
                     written.fetch_add(piece.len(), Ordering::SeqCst);
                 }
             });
-            // What is acknowledged is in the server's queue.
+            // Acknowledged data is in the server's queue.
             let arrived = || {
                 let written_bytes = written.load(Ordering::SeqCst);
                 let waiting_bytes = unacknowledged_bytes(&self.stream).unwrap();
@@ -170,7 +169,7 @@ fn expect_nothing_broke(lab: &Lab) {
     assert!(balancer.get("unlade_lb_migrations_completed_total") > 0, "nothing moved");
 }
 
-/// Runs `work` on a thread that may move into a node's network.
+/// Runs `work` on a thread that may enter a node's network namespace.
 fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         scope.spawn(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -193,7 +192,7 @@ fn an_upload_longer_than_a_snapshot_does_not_hang_when_its_connection_is_to_go_b
             let mut client = Uploader::connect(&lab, address, "one.objects.lab");
             let mut come = 0;
             for _ in 0..ATTEMPTS {
-                // A window of that size opens with the first.
+                // The first upload opens the window.
                 client.put("/up/first", &first);
                 come += usize::from(client.put_before_it_is_looked_at("/up/second", &second));
             }
@@ -217,7 +216,7 @@ fn an_upload_longer_than_a_snapshot_moves_to_the_server_of_its_object() {
     let [v4, _] = lab.virtual_ips();
     let mut random = Random::new(seed());
     let first = random.bytes(FIRST_BYTES);
-    // Of so many names some belong to either server.
+    // Enough names that some belong to each server.
     let bodies: Vec<(String, Vec<u8>)> =
         (0..12).map(|at| (format!("/up/{at}"), random.bytes(3 << 20))).collect();
     apart(|| {
@@ -248,10 +247,10 @@ fn pipelined_uploads_do_not_hang() {
     let mut random = Random::new(seed());
     let object = std::fs::read(lab.dir().join("objects/64KiB")).unwrap();
     for host in ["one.objects.lab", "eight.objects.lab"] {
-        // The servers share a directory, and one that has read an object may keep it for a moment.
+        // The servers share a directory and cache an object for a moment.
         let name = |kind: &str, at: usize| format!("/up/{kind}{at}-{host}");
         let pair = [random.bytes(4 << 20), random.bytes(4 << 20)];
-        // Which requests are uploads, and how large.
+        // The uploads among the requests, with their bodies.
         let mixed: Vec<Option<Vec<u8>>> = (0..200)
             .map(|_| {
                 let bytes = 1 + random.below(300_000);

@@ -1,6 +1,7 @@
-//! A server that adopts connections: it tells its clients who they are and what they asked for.
-//! `cargo run -p unlade-backend --example adopt -- ADDRESS:PORT CA CERTIFICATE KEY`, on a host set up as
-//! docs/adoption.md says.
+//! A server that adopts connections and answers each request with the client's address and the
+//! path.
+//! `cargo run -p unlade-backend --example adopt -- ADDRESS:PORT CA CERTIFICATE KEY`, on a host that
+//! is set up as in docs/adoption.md.
 
 use std::error::Error;
 use std::io;

@@ -18,22 +18,23 @@ use crate::serve::serve_connection;
 use crate::session::{Carriage, Session};
 use crate::tls;
 
-/// Pause after an accept that failed for want of descriptors or memory, so as not to spin.
+/// Pause after an accept that failed for lack of descriptors or memory; without it the loop would
+/// spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Most connections accepted when the listener closes.
 const LAST_ACCEPTS_MAX: usize = 4096;
 
-/// Where connections are accepted.
+/// A listening socket and its TLS configuration.
 #[derive(Debug)]
 pub struct Listener {
     /// The socket.
     pub tcp: TcpListener,
-    /// Connections begin with a TLS handshake.
+    /// TLS configuration of the server; None for plain HTTP.
     pub tls: Option<Arc<rustls::ServerConfig>>,
 }
 
-/// Connections open over all workers, against their limit.
+/// Counter of the open connections of all workers, with a limit.
 #[derive(Debug, Default)]
 pub struct Places {
     taken: AtomicUsize,
@@ -41,7 +42,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Room for `most` connections.
+    /// Creates a counter with a limit of `most` connections.
     pub fn new(most: usize) -> Places {
         Places { taken: AtomicUsize::new(0), most: AtomicUsize::new(most) }
     }
@@ -51,12 +52,12 @@ impl Places {
         self.most.store(most, Ordering::Relaxed);
     }
 
-    /// Connections open.
+    /// Returns the number of open connections.
     pub fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Takes a place, given back when dropped; None where all are taken.
+    /// Reserves one connection, until the returned value is dropped. Returns None at the limit.
     pub fn take(self: &Arc<Self>) -> Option<Place> {
         let most = self.most.load(Ordering::Relaxed);
         let more = |taken: usize| (taken < most).then_some(taken + 1);
@@ -65,7 +66,7 @@ impl Places {
     }
 }
 
-/// One connection's place.
+/// Reservation of one connection; dropping it frees the place.
 #[derive(Debug)]
 pub struct Place(Arc<Places>);
 
@@ -84,13 +85,14 @@ pub async fn accept(listener: &Listener, context: &Rc<Context>, places: &Arc<Pla
                 tracing::warn!(%error, "cannot accept; raise the limit of open files");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
-            // The client was gone before it was accepted.
+            // The client closed the connection before it was accepted.
             Err(error) => tracing::debug!(%error, "accept"),
         }
     }
 }
 
-/// Accepts what the kernel has established already: closing the listener would reset it.
+/// Accepts connections that the kernel has already established, because closing the listener would
+/// reset them.
 pub async fn accept_last(listener: Listener, context: &Rc<Context>, places: &Arc<Places>) {
     tokio::task::yield_now().await;
     poll_fn(|task| {
@@ -107,7 +109,7 @@ pub async fn accept_last(listener: Listener, context: &Rc<Context>, places: &Arc
     .await;
 }
 
-/// Out of descriptors or memory: waiting helps, trying again at once does not.
+/// Returns true for a lack of descriptors or memory, after which an immediate retry is useless.
 fn exhausted(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = Errno::from_io_error(error);
@@ -122,8 +124,8 @@ fn admit(
 ) {
     let Some(place) = places.take() else {
         context.meter.add(Event::BackendRefused);
-        // Best effort: a new socket has room for it, and nobody waits for one that has not. Before a
-        // handshake there is nothing that could be said.
+        // Best effort: a new socket has room for this answer. No answer is possible before a TLS
+        // handshake.
         if tls.is_none() {
             let _ = tcp.try_write(reply::NO_PLACE);
         }
@@ -151,7 +153,7 @@ fn admit(
     });
 }
 
-/// Counts a connection as open until dropped, however its task ends.
+/// Guard that counts a connection as open until its task ends, for any reason.
 struct Open {
     context: Rc<Context>,
     _place: Place,

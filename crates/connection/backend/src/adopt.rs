@@ -1,4 +1,4 @@
-//! Adoption: from an offer to a restored, live connection.
+//! Adoption: restores a live connection from a balancer's offer.
 
 use std::io;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use unlade_tls::device::Begin;
 use crate::agent::{Adopted, Agent, Peer};
 use crate::release::{Adoptee, Frozen, Lease, Orders};
 
-/// Why an offer is not taken.
+/// Reason for refusing an offer.
 #[derive(Debug, Error)]
 enum AdoptError {
     #[error("the server drains")]
@@ -68,7 +68,7 @@ impl AdoptError {
     }
 }
 
-/// What restoring took, nanoseconds.
+/// Duration of a restore, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
     tcp_ns: u32,
@@ -76,7 +76,7 @@ struct Spent {
 }
 
 impl Agent {
-    /// OFFER: restores the connection and answers READY or REFUSE.
+    /// Handles OFFER: restores the connection and answers READY or REFUSE.
     pub(crate) fn handle_offer(
         &self,
         peer: &Rc<Peer>,
@@ -98,7 +98,8 @@ impl Agent {
                 if reason == RefuseReason::AddressNotLocal
                     && let Ok(wanted) = Snapshot::decode(snapshot)
                 {
-                    // Too late for this offer: a socket closes when its task has its turn.
+                    // This does not help the current offer: a socket closes when its task next
+                    // runs.
                     self.supersede(&wanted.tcp.flow);
                 }
                 self.meter.add(Event::AdoptionRefused(label));
@@ -145,7 +146,8 @@ impl Agent {
             if offered == Offered::Thaw && self.thaw(peer, id, terms, known)? {
                 return Ok(Spent::default());
             }
-            // Its socket, if it is still there, has the addresses of the new one: it goes first.
+            // The old socket, if it still exists, is bound to the addresses of the new one and must
+            // be closed first.
             slot = self.bury(peer, id, known);
             connections.remove(&id);
         }
@@ -163,7 +165,7 @@ impl Agent {
         adopted.orders.set_terms(terms);
         let orders = Rc::clone(&adopted.orders);
         connections.insert(id, adopted);
-        // The receiver lives as long as the worker.
+        // The receiver exists for the lifetime of the worker.
         let _ = self.accepted.send(self.lease((Rc::clone(peer), id), orders, adoptee));
         Ok(spent)
     }
@@ -172,8 +174,8 @@ impl Agent {
         Lease::new(of, orders, adoptee, Arc::clone(&self.meter))
     }
 
-    /// The connection comes back before anyone else had it: its socket, where it is still there,
-    /// goes on.
+    /// Resumes the frozen socket of a connection that is offered again before another server
+    /// adopted it. Returns false if that socket is closed.
     fn thaw(
         &self,
         peer: &Rc<Peer>,
@@ -198,8 +200,8 @@ impl Agent {
 
     fn restore(&self, mut snapshot: Snapshot, slot: Slot) -> Result<(Adoptee, Spent), AdoptError> {
         let flow = snapshot.tcp.flow;
-        // A client that has not acknowledged anything for so long is given up. That ends what the
-        // kernel still sends when this process dies, too.
+        // Drops a client that acknowledges nothing for this long. The option also stops the
+        // kernel's retransmissions after this process has died.
         snapshot.tcp.socket.user_timeout_ms = self.limits.write_timeout.as_millis() as u32;
         let place = place_of(&snapshot);
         let begin = Instant::now();
@@ -238,17 +240,17 @@ impl Agent {
     }
 }
 
-/// Where the streams of a connection are that is built from a snapshot: their bytes 0, how many of
-/// them were read, and how many written.
+/// Stream positions of a connection that is restored from a snapshot: the sequence numbers of both
+/// streams' first bytes, the number of bytes read, and the number of bytes written.
 fn place_of(snapshot: &Snapshot) -> (Begin, (u64, u64)) {
     let tcp = &snapshot.tcp;
-    // What is left of a record that an earlier owner has read is the stream's begin.
+    // The stream begins with the part of a record that an earlier owner has read.
     let read_bytes = snapshot.tls.as_ref().map_or(0, |tls| tls.ciphertext.len());
     let received_bytes = read_bytes + tcp.receive_queue.len();
     let begin = Begin::Restored {
         send_seq: tcp.send_seq,
         receive_seq: tcp.receive_seq - read_bytes as u32,
-        // Before the device hears of it, the client can have sent what it has room for.
+        // The client may fill the receive window before the device is attached.
         delivered_bytes_max: received_bytes as u64 + u64::from(tcp.windows.rcv_wnd),
     };
     (begin, (read_bytes as u64, tcp.send_queue.len() as u64))

@@ -1,4 +1,4 @@
-//! The object server on adopted connections: the same requests, until one belongs elsewhere.
+//! The object server on adopted connections: serves requests until one belongs to another server.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::serve::{self, Next};
 use crate::session::{Carriage, Session};
 use crate::transfer;
 
-/// What is to be done with a connection between two requests.
+/// Next action on a connection between two requests.
 enum Step {
     Serve(RequestHead),
     GiveBack(ReturnReason),
@@ -21,7 +21,7 @@ enum Step {
     Close(CloseReason),
 }
 
-/// Answers on one adopted connection until it ends or is given back.
+/// Serves one adopted connection until it ends or is given back.
 pub async fn serve_adopted(mut lease: Lease, agent: Rc<Agent>, context: Rc<Context>) {
     let mut session = Session::new(&context, Carriage::Adopted);
     lease.offload(&context).await;
@@ -45,7 +45,10 @@ pub async fn serve_adopted(mut lease: Lease, agent: Rc<Agent>, context: Rc<Conte
     }
 }
 
-/// Serves requests until the connection is to be given back, or (the error) ends.
+/// Serves requests until the connection must be given back.
+///
+/// # Errors
+/// The reason why the connection ended.
 async fn until_pause(
     lease: &mut Lease,
     session: &mut Session,
@@ -72,7 +75,7 @@ async fn until_pause(
             },
             Step::GiveBack(reason) => return Ok(reason),
             Step::Refuse(next) => {
-                // Whether the refusal arrives is the client's affair.
+                // Best effort: the connection is closed in any case.
                 let _ = serve::refuse(lease.stream(), session, &next).await;
                 transfer::finish(lease.stream(), session).await;
                 return Err(CloseReason::ByServer);

@@ -1,9 +1,9 @@
-//! The agent: the server's end of the control channels, and the connections adopted over them.
+//! The agent: the server side of the control channels, and the connections adopted over them.
 //!
-//! One acceptor greets balancers (`greet`); the channel then lives on one worker, chosen by the balancer's
-//! instance, so that a balancer that reconnects finds its connections. Frames go into each
-//! connection's [`Importer`]; what that decides is done here (`adopt`) or by the task that
-//! has the connection's stream (`release`).
+//! One acceptor authenticates balancers (`greet`). One worker then serves the channel. The
+//! balancer's instance selects the worker, so a balancer that reconnects finds its connections.
+//! Frames go into each connection's [`Taker`]; `adopt`, or the task that owns the connection's
+//! stream (`release`), performs the actions that it returns.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -33,38 +33,38 @@ use unlade_sys::raw::FrameSocket;
 use crate::release::{Grave, Lease, Orders};
 use crate::scopes::{Rings, Scopes};
 
-/// Greeted channels that may wait for their worker.
+/// Maximum number of authenticated channels that wait for their worker.
 const GREETED_MAX: usize = 1024;
-/// Looks at the outboxes before a drained worker ends in spite of them.
+/// Number of polls of the outboxes before a drained worker ends although they are not empty.
 const FLUSH_ROUNDS_MAX: usize = 100;
-/// Before what cannot tell of itself is looked at again.
+/// Interval between polls of a state that has no notification.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long packets are still sent to the balancer after it has heard of the last connection given
-/// back: those that were under way here by then have come.
+/// How long packets are still forwarded to the balancer after it has received the last returned
+/// connection. Packets that were in flight to this server arrive within this time.
 const UNDER_WAY: Duration = Duration::from_millis(100);
-/// How long the frozen socket of a connection given back is kept: a packet that was past the
-/// steering when the socket was frozen has come by then, and no timer of the socket has run out,
-/// so it has sent nothing.
+/// How long the frozen socket of a returned connection is kept. A packet that had passed the
+/// steering program when the socket was frozen arrives within this time, and no timer of the socket
+/// expires, so the socket sends nothing.
 const FROZEN_FOR: Duration = Duration::from_millis(1);
 
-/// What the agent may take on.
+/// Limits of the agent.
 #[derive(Clone, Debug)]
 pub struct AgentLimits {
-    /// This server's name, for logs.
+    /// Name of this server in logs.
     pub name: String,
-    /// Most connections adopted at once, on one worker.
+    /// Maximum number of connections that one worker has adopted at once.
     pub adoptions_max: usize,
-    /// How long a connection outlives its channel, milliseconds, if the balancer does not say
-    /// less.
+    /// Upper bound of how long a connection outlives its channel, in milliseconds; the balancer
+    /// may request less.
     pub lease_ms: u32,
-    /// Without the client taking an byte of a response, the connection ends.
+    /// Time without an acknowledged byte of a response after which the connection is closed.
     pub write_timeout: Duration,
 }
 
-/// A channel whose HELLO has been received, on its way to its worker.
+/// A channel whose HELLO has been received, before its worker attaches it.
 pub struct Greeted {
     pub(crate) channel: DetachedChannel,
-    /// Who it is, by its certificate.
+    /// Identity of the balancer, from its certificate.
     pub(crate) identity: PeerIdentity,
     pub(crate) instance: u64,
     pub(crate) name: String,
@@ -72,62 +72,63 @@ pub struct Greeted {
     pub(crate) lease_ms: u32,
 }
 
-/// Where greeted channels go: one sender a worker.
+/// Senders of authenticated channels, one for each worker.
 pub type Inboxes = Vec<mpsc::Sender<Greeted>>;
 
-/// One inbox a worker.
+/// Creates one inbox for each worker.
 pub fn inboxes(workers: usize) -> (Inboxes, Vec<mpsc::Receiver<Greeted>>) {
     (0..workers).map(|_| mpsc::channel(GREETED_MAX)).unzip()
 }
 
-/// Whom the agent trusts, as the files say now.
+/// Current trust settings, which follow the files on a reload.
 pub type Trusted = watch::Receiver<Arc<ServerTrust>>;
 
-/// One balancer worker, over the channels it opens one after another.
+/// One balancer worker, with the state that it keeps across successive channels.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// Whose it is: nobody else may speak for it.
+    /// Identity of the balancer. A channel with another identity is refused.
     identity: PeerIdentity,
     pub(crate) outbox: Outbox,
     pub(crate) mac: Cell<Mac>,
     pub(crate) lease_ms: Cell<u32>,
-    /// Channels there have been; the last one counts.
+    /// Number of channels so far; only the latest one is valid.
     channels: Cell<u64>,
-    /// Tells the channel before that there is a newer one.
+    /// Notifies the previous channel that a newer one replaces it.
     replaced: Notify,
     pub(crate) connections: RefCell<HashMap<ConnectionId, Adopted>>,
     scopes: RefCell<Scopes>,
 }
 
-/// A connection that this server has, or is about to have.
+/// A connection that this server owns or is about to own.
 #[derive(Debug)]
 pub(crate) struct Adopted {
     pub(crate) flow: FlowKey,
     pub(crate) taker: Importer,
-    /// Reaches the task that has the stream.
+    /// Signals to the task that owns the stream.
     pub(crate) orders: Rc<Orders>,
-    /// Once it was given back: what is left of it.
+    /// State that remains after the connection was given back.
     pub(crate) grave: Option<Box<Grave>>,
 }
 
-/// One worker's agent.
+/// The agent of one worker.
 #[derive(Debug)]
 pub struct Agent {
-    /// Sends the packets of connections given back to the balancer.
+    /// Redirects the packets of returned connections to the balancer.
     pub(crate) steering: Arc<Steering>,
-    /// Restores congestion windows, where the machine can.
+    /// Restores congestion windows, if the kernel supports it.
     pub(crate) windows: Option<Arc<Windows>>,
     pub(crate) meter: Arc<Meter>,
     pub(crate) limits: AgentLimits,
     trusted: Trusted,
-    /// The link that packets come in on, and where late ones are sent to the balancer.
+    /// The link on which packets arrive and on which late ones are sent to the balancer.
     pub(crate) link: Link,
     pub(crate) frames: FrameSocket,
     peers: RefCell<HashMap<u64, Rc<Peer>>>,
     rings: Rings,
-    /// Connections given back a moment ago, in order: their sockets are still there.
+    /// Recently returned connections whose sockets are still open, oldest first.
     returned: RefCell<VecDeque<(Instant, Rc<Peer>, ConnectionId)>>,
-    /// Where a flow's grave is: its addresses may come back under another name.
+    /// Owner of each flow's returned connection. A new connection may use the same addresses with
+    /// another connection identifier.
     graves: RefCell<HashMap<FlowKey, (Rc<Peer>, ConnectionId)>>,
     given_back: Notify,
     pub(crate) accepted: mpsc::UnboundedSender<Lease>,
@@ -136,7 +137,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent, and the queue where its adopted connections come out, live.
+    /// Creates an agent and the queue of its adopted, live connections.
     ///
     /// # Errors
     /// The kernel refuses a packet socket (CAP_NET_RAW).
@@ -173,7 +174,7 @@ impl Agent {
         Millis(self.origin.elapsed().as_millis() as u64)
     }
 
-    /// Serves the channels that come in, and the clock, until the task is dropped.
+    /// Serves incoming channels and timers until the task is dropped.
     pub async fn run(self: Rc<Agent>, mut inbox: mpsc::Receiver<Greeted>) {
         let mut tick = unlade_runtime::ticker::every(unlade_runtime::ticker::TICK);
         loop {
@@ -190,7 +191,7 @@ impl Agent {
         }
     }
 
-    /// Refuses offers from now on, and asks every adopted connection back.
+    /// Refuses further offers and recalls every adopted connection.
     pub fn drain(&self) {
         self.draining.set(true);
         for peer in self.peers.borrow().values() {
@@ -201,10 +202,11 @@ impl Agent {
         }
     }
 
-    /// Waits until every adopted connection has ended or is with its balancer, and the balancers
-    /// have read that. To be called after [`Agent::drain`]; the caller bounds the wait.
+    /// Waits until every adopted connection has ended or has returned to its balancer, and the
+    /// balancers have read the corresponding frames. Call [`Agent::drain`] first; the caller bounds
+    /// the wait.
     pub async fn drained(&self) {
-        // What the balancers had sent before they read DRAIN is answered after the first round.
+        // The first round answers frames that the balancers sent before they read DRAIN.
         let mut rounds = 0;
         while rounds < 2 {
             rounds = if self.is_settled().await { rounds + 1 } else { 0 };
@@ -217,15 +219,16 @@ impl Agent {
         }
     }
 
-    /// Whether no connection is answered here any more, and each balancer has read all that was
-    /// said to it.
+    /// Returns true if this worker serves no adopted connection any more and each balancer has read
+    /// every frame.
     async fn is_settled(&self) -> bool {
         if self.live() > 0 {
             return false;
         }
         let peers: Vec<Rc<Peer>> = self.peers.borrow().values().map(Rc::clone).collect();
         for peer in peers {
-            // Without a channel, connections given back wait for it, or for the end of the lease.
+            // Without a channel, returned connections wait for the next channel or for the end of
+            // the lease.
             let is_concerned = peer.outbox.is_open() || !peer.connections.borrow().is_empty();
             if is_concerned && !peer.outbox.settled().await {
                 return false;
@@ -234,7 +237,7 @@ impl Agent {
         self.live() == 0
     }
 
-    /// Adopted connections that are answered here.
+    /// Returns the number of adopted connections that this worker serves.
     pub fn live(&self) -> usize {
         let live = |peer: &Rc<Peer>| {
             peer.connections.borrow().values().filter(|adopted| adopted.taker.is_live()).count()
@@ -242,7 +245,7 @@ impl Agent {
         self.peers.borrow().values().map(live).sum()
     }
 
-    /// Waits until the last frames are on their way, after the last connection went.
+    /// Waits until the outboxes are empty, after the last connection has ended.
     pub async fn flushed(&self) {
         for _ in 0..FLUSH_ROUNDS_MAX {
             if self.peers.borrow().values().all(|peer| peer.outbox.is_empty()) {
@@ -256,7 +259,7 @@ impl Agent {
         self.draining.get()
     }
 
-    /// Connections that this worker has adopted.
+    /// Returns the number of connections that this worker has adopted.
     pub fn adopted(&self) -> usize {
         self.peers.borrow().values().map(|peer| peer.connections.borrow().len()).sum()
     }
@@ -287,7 +290,7 @@ impl Agent {
         };
         let queue = peer.outbox.clone();
         let _open = queue.open();
-        // OWNED went out by hand, so what waits for the channel may go on now.
+        // OWNED has been sent, so connections that wait for the channel can continue.
         self.channel_up(&peer);
         if self.is_draining() {
             queue.push(&Frame::Drain);
@@ -311,7 +314,7 @@ impl Agent {
         }
     }
 
-    /// Waits until the peer with these certificates is trusted no more.
+    /// Waits until the peer with these certificates is no longer trusted.
     async fn distrusts(&self, shown: &[CertificateDer<'static>]) {
         let mut trusted = self.trusted.clone();
         while trusted.changed().await.is_ok() {
@@ -319,12 +322,12 @@ impl Agent {
                 return;
             }
         }
-        // The process ends.
+        // The sender is gone: the process is ending.
         std::future::pending().await
     }
 
-    /// A channel that came back replaces the one before, which may not have ended yet: what that
-    /// one still has to say is void. The number of the new one.
+    /// Replaces the previous channel of a balancer that reconnected. The old channel may not have
+    /// ended yet; its further frames are ignored. Returns the number of the new channel.
     async fn replace_channel(&self, peer: &Rc<Peer>, lease_ms: u32) -> u64 {
         let turn = peer.channels.get() + 1;
         peer.channels.set(turn);
@@ -339,8 +342,8 @@ impl Agent {
         turn
     }
 
-    /// The balancer worker of this instance. Nothing where another certificate has spoken for it:
-    /// what is told about its connections, and their keys, is not for others.
+    /// Returns the balancer worker of this instance. Returns None if the instance belongs to
+    /// another certificate, which must not receive this worker's connections and their keys.
     fn peer(
         &self,
         instance: u64,
@@ -414,7 +417,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Puts an event into a connection's machine and does what it says.
+    /// Applies an event to a connection's state machine and performs the resulting actions.
     pub(crate) fn step(
         &self,
         peer: &Rc<Peer>,
@@ -431,7 +434,7 @@ impl Agent {
                 Action::Return(epoch, reason) => self.send_return(peer, id, adopted, epoch, reason),
                 Action::Discard => drop(self.bury(peer, id, adopted)),
                 Action::Abort => self.abort(id, adopted),
-                // Ended and thawed connections are handled where that happens.
+                // The caller handles connections that end or thaw.
                 Action::Closed(..) | Action::Thaw => {}
             }
         }
@@ -473,7 +476,7 @@ impl Agent {
             let due = |taker: &Importer| taker.deadline().is_some_and(|deadline| deadline <= now);
             self.each(peer, due, |taker| taker.handle_tick(now));
         }
-        // A balancer that is gone and has nothing here any more is forgotten.
+        // Forgets a balancer that has no channel and no connection.
         self.peers.borrow_mut().retain(|_, peer| {
             peer.outbox.is_open()
                 || !peer.connections.borrow().is_empty()
@@ -482,7 +485,7 @@ impl Agent {
         self.report_steering();
     }
 
-    /// Adds what the programs counted since any worker did this last.
+    /// Adds the counts of the BPF programs since the last call on any worker.
     fn report_steering(&self) {
         let Ok(counts) = self.steering.take_counts() else { return };
         for (event, count) in [
@@ -497,15 +500,15 @@ impl Agent {
         }
     }
 
-    /// Notes a connection that was given back just now.
+    /// Records a connection that was just given back.
     pub(crate) fn note_returned(&self, peer: &Rc<Peer>, id: ConnectionId, flow: FlowKey) {
         self.graves.borrow_mut().insert(flow, (Rc::clone(peer), id));
         self.returned.borrow_mut().push_back((Instant::now(), Rc::clone(peer), id));
         self.given_back.notify_one();
     }
 
-    /// Waits until the frozen socket of a connection given back is due to be closed, and closes
-    /// it; or, where there is none, until there is. To be called again and again.
+    /// Waits until the oldest frozen socket of a returned connection is due, and closes it. Without
+    /// one, waits until a connection is given back. The caller calls this in a loop.
     async fn close_frozen(&self) {
         let first = self.returned.borrow().front().map(|(since, ..)| *since);
         let Some(since) = first else { return self.given_back.notified().await };
@@ -524,8 +527,8 @@ impl Agent {
         }
     }
 
-    /// Takes what is left of a flow's connection that was given back under another name: its
-    /// socket has the addresses that are wanted now.
+    /// Removes a returned connection of the same flow with another identifier, because its socket
+    /// is bound to the addresses of the new connection.
     pub(crate) fn exhume(&self, peer: &Rc<Peer>, id: ConnectionId, flow: &FlowKey) {
         let known = self.graves.borrow().get(flow).map(|(peer, id)| (Rc::clone(peer), *id));
         let Some((old_peer, old_id)) = known else { return };
@@ -541,8 +544,9 @@ impl Agent {
         }
     }
 
-    /// The addresses of a flow are wanted for another connection: the client has begun anew, so one
-    /// that has them here still is over. Its balancer may be gone, or not have been told.
+    /// Ends connections of this flow, because a new connection needs its addresses. The client has
+    /// opened a new connection, so the old one is over. The old balancer may be gone or may not
+    /// have learnt of that.
     pub(crate) fn supersede(&self, flow: &FlowKey) {
         for peer in self.peers.borrow().values() {
             let mut connections = peer.connections.borrow_mut();
@@ -568,7 +572,7 @@ impl Agent {
         }
     }
 
-    /// What the terms of a connection admit.
+    /// Returns the filter of the requests that the terms of a connection admit.
     pub(crate) fn scope(peer: &Peer, terms: &Terms) -> Option<Rc<ScopeFilter>> {
         peer.scopes.borrow().get(terms.scope)
     }

@@ -1,4 +1,4 @@
-//! Request bodies: their bytes in order, under the body deadline and a size limit.
+//! Request bodies: reads their bytes in order, with a deadline and a size limit.
 
 use std::io;
 
@@ -7,28 +7,28 @@ use unlade_runtime::Stream;
 
 use crate::session::{Interrupted, OnDrain, Session};
 
-/// Bytes read at once while an upload comes in the clear.
+/// Size of one read of an unencrypted upload, in bytes.
 pub const READ_BYTES: usize = 128 * 1024;
 
-/// Bytes of one upload read before other connections of the worker get their turn.
+/// Number of bytes of one upload that are read before the task yields to other connections.
 const TURN_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Why a body did not come whole.
+/// Error of reading a request body.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// The client's: the connection ended within the body.
+    /// The client ended the connection within the body.
     #[error("the connection ended within the body")]
     Ended,
-    /// The client's: nothing came for the whole body timeout.
+    /// The client sent nothing for the whole body timeout.
     #[error("no bytes came within the body timeout")]
     Stalled,
-    /// The client's: it is larger than allowed.
+    /// The body is larger than allowed.
     #[error("the body is larger than allowed")]
     TooLarge,
-    /// The client's: its chunks are malformed.
+    /// The chunks are malformed.
     #[error("the chunked body is malformed: {0}")]
     Malformed(#[source] HeadError),
-    /// The network's.
+    /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(#[source] io::Error),
 }
@@ -39,11 +39,11 @@ impl From<Interrupted> for BodyError {
     }
 }
 
-/// A body being read. Its bytes are in the stream behind the head.
+/// A request body, which follows the head in the stream.
 #[derive(Debug)]
 pub struct Body {
     left: Left,
-    /// Bytes of content the caller still accepts.
+    /// Number of content bytes that the caller still accepts.
     allowance: u64,
     buffer: Vec<u8>,
 }
@@ -55,10 +55,10 @@ enum Left {
 }
 
 impl Body {
-    /// The body a head announces, at most `bytes_max` of content.
+    /// Creates the body that a head announces, with at most `bytes_max` bytes of content.
     ///
     /// # Errors
-    /// It announces more than that.
+    /// The head announces more than `bytes_max` bytes.
     pub fn new(framing: BodyFraming, bytes_max: u64) -> Result<Body, BodyError> {
         let left = match framing {
             BodyFraming::Length(bytes) if bytes > bytes_max => return Err(BodyError::TooLarge),
@@ -69,7 +69,7 @@ impl Body {
         Ok(Body { left, allowance: bytes_max, buffer: Vec::new() })
     }
 
-    /// True where all of it has been read.
+    /// Returns true if the whole body has been read.
     pub fn ended(&self) -> bool {
         match &self.left {
             Left::Bytes(left) => *left == 0,
@@ -77,11 +77,11 @@ impl Body {
         }
     }
 
-    /// Reads to the end and hands every piece of content to `sink`. The stream is left at the
-    /// byte behind the body.
+    /// Reads to the end and passes each chunk of content to `sink`. Afterwards the stream is at the
+    /// first byte behind the body.
     ///
     /// # Errors
-    /// The body's, or the first of `sink`.
+    /// An error of the body, or the first error of `sink`.
     pub async fn read<E: From<BodyError>>(
         &mut self,
         stream: &mut Stream,
@@ -111,7 +111,8 @@ impl Body {
         }
     }
 
-    /// The rest of a body of known length, past the stream's buffer, which is empty.
+    /// Reads the rest of a body of known length directly from the socket. The stream's buffer is
+    /// empty.
     async fn read_plain<E: From<BodyError>>(
         &mut self,
         mut left: u64,
@@ -143,7 +144,7 @@ impl Body {
         Ok(())
     }
 
-    /// Takes what belongs to the body from the front of `input`; returns how much that is.
+    /// Consumes the bytes of the body at the front of `input`; returns their number.
     fn take<E: From<BodyError>>(
         &mut self,
         input: &[u8],
@@ -179,7 +180,7 @@ impl Body {
     }
 }
 
-/// Counts bytes of a turn, and ends the turn when it is long enough.
+/// Counts bytes and yields to other tasks after [`TURN_BYTES_MAX`].
 async fn give_way(turn: &mut u64, bytes: usize) {
     *turn += bytes as u64;
     if *turn >= TURN_BYTES_MAX {
@@ -194,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// Feeds `message` in pieces of `step`; returns the content and what is left over.
+    /// Feeds `message` in chunks of `step` bytes; returns the content and the number of bytes left.
     fn feed(
         framing: BodyFraming,
         bytes_max: u64,

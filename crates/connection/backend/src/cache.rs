@@ -1,8 +1,9 @@
-//! Objects kept open by a worker, so that a popular one costs no system call before its bytes.
+//! Cache of open objects of one worker: serving a cached object needs no system call before its
+//! bytes are sent.
 //!
-//! An entry is served while no upload or removal through this process touched its name, and for
-//! at most [`REVALIDATE`] after it was last looked at, which bounds how late a change made behind
-//! the store's back is noticed.
+//! An entry is valid until an upload or removal by this process touches its name, and for at most
+//! [`REVALIDATE`] after the last check. That bounds the delay until a change by another process is
+//! noticed.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -12,17 +13,17 @@ use crate::name::{NameError, ObjectName};
 use crate::reply;
 use crate::store::{Object, ObjectError, Store};
 
-/// How long an entry is believed without a look at the file system.
+/// How long an entry is valid without a check of the file system.
 pub const REVALIDATE: Duration = Duration::from_secs(1);
-/// Longest path kept; longer ones are looked up each time.
+/// Longest cached path, in bytes; longer ones are looked up each time.
 const PATH_BYTES_MAX: usize = 512;
 
-/// An open object with the constant part of its responses.
+/// An open object with the constant parts of its response heads.
 #[derive(Debug)]
 pub struct OpenObject {
     /// The object.
     pub object: Object,
-    /// Status line and every field of a 200 but Date and Connection.
+    /// Status line and all fields of a 200 except Date and Connection.
     pub head_200: Box<[u8]>,
     /// The fields that describe the object, for other statuses.
     pub fields: Box<[u8]>,
@@ -36,13 +37,13 @@ impl OpenObject {
     }
 }
 
-/// Why a path cannot be served.
+/// Error of looking up a path.
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
-    /// It is no name: the client's fault.
+    /// The path is not a valid object name.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The store's answer.
+    /// The store cannot open the object.
     #[error(transparent)]
     Object(#[from] ObjectError),
 }
@@ -57,7 +58,7 @@ impl LookupError {
     }
 }
 
-/// A bounded set of open objects by request path, replaced in the order of the clock algorithm.
+/// Bounded cache of open objects by request path, with the clock replacement algorithm.
 #[derive(Debug)]
 pub struct OpenFiles {
     index: HashMap<Rc<str>, usize>,
@@ -77,15 +78,15 @@ struct Slot {
 }
 
 impl OpenFiles {
-    /// Room for `entries_max` open objects; 0 keeps none.
+    /// Creates a cache of at most `entries_max` open objects; 0 disables it.
     pub fn new(entries_max: usize) -> OpenFiles {
         OpenFiles { index: HashMap::new(), slots: Vec::new(), hand: 0, entries_max }
     }
 
-    /// The object a request's path names, from here or from the store.
+    /// Returns the object that a request's path names, from the cache or from the store.
     ///
     /// # Errors
-    /// The path is no name, or the store has no such object.
+    /// The path is not a valid name, or the store has no such object.
     pub fn get(
         &mut self,
         store: &Store,
@@ -111,7 +112,7 @@ impl OpenFiles {
     ) -> Result<Rc<OpenObject>, LookupError> {
         let name = ObjectName::from_path(path)?;
         let stripe = store.stripe_of(&name);
-        // Read before the file is opened: a change in between makes the entry stale, not wrong.
+        // Read before the file is opened, so that a change in between makes the entry stale.
         let generation = store.generation(stripe);
         let object = match store.lookup(&name) {
             Ok(object) => object,
@@ -144,7 +145,7 @@ impl OpenFiles {
         }
     }
 
-    /// The next slot not used since the hand last passed it.
+    /// Finds the next entry that was not used since the hand last passed it.
     fn victim(&mut self) -> usize {
         loop {
             let at = self.hand;
@@ -164,8 +165,8 @@ impl OpenFiles {
         self.hand = self.hand.checked_rem(self.slots.len()).unwrap_or(0);
     }
 
-    /// Drops what has not been looked at for a while, so that files removed behind the store's
-    /// back do not stay open (and their space taken) on an idle worker.
+    /// Drops entries last checked at least `older_than` ago, so that an idle worker does not keep
+    /// files open (and their space allocated) that another process has removed.
     pub fn expire(&mut self, now: Instant, older_than: Duration) {
         let stale: Vec<Rc<str>> = self
             .slots
@@ -178,12 +179,12 @@ impl OpenFiles {
         }
     }
 
-    /// Open objects.
+    /// Returns the number of open objects.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// True where none is open.
+    /// Returns true if no object is open.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }

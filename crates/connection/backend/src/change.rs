@@ -1,4 +1,4 @@
-//! PUT and DELETE: what changes the store. The client's answer comes after the disk's.
+//! PUT and DELETE: changes of the store. The response is sent after the change is durable.
 
 use unlade_http::{BodyFraming, RequestHead};
 use unlade_metrics::Event;
@@ -14,7 +14,7 @@ use crate::store::{Object, ObjectError};
 use crate::transfer;
 use crate::upload::{Committed, Upload};
 
-/// What stopped an upload: a refusal to answer, or a body that never ends.
+/// Error that stopped an upload.
 #[derive(Debug, thiserror::Error)]
 enum Stopped {
     #[error(transparent)]
@@ -23,7 +23,7 @@ enum Stopped {
     Object(#[from] ObjectError),
 }
 
-/// What the head of a change says, read before the body.
+/// Target and conditions of a change, read from the head before the body.
 struct Wanted {
     name: ObjectName,
     conditions: Conditions,
@@ -54,7 +54,7 @@ pub(crate) async fn put(
     };
     let came = body.read(stream, session, |piece| Ok::<(), Stopped>(upload.write(piece)?)).await;
     if let Err(stopped) = came {
-        // What is left of the body is not read: the answer ends the connection.
+        // The rest of the body is not read, so the response ends the connection.
         let status = match stopped {
             Stopped::Body(BodyError::TooLarge) => 413,
             Stopped::Body(BodyError::Malformed(error)) => error.status(),
@@ -67,7 +67,7 @@ pub(crate) async fn put(
     exchange.body_left = false;
     session.context().meter.add_n(Event::ObjectBytesStored, upload.bytes());
     let Wanted { name, conditions } = wanted;
-    // fsync waits for the disk; the worker does not.
+    // fsync blocks, so it runs outside the worker's thread.
     match on_disk(move || upload.commit(&name, &conditions)).await {
         Ok(committed) => answer_put(stream, session, exchange, &committed).await,
         Err(error) => {
@@ -77,14 +77,15 @@ pub(crate) async fn put(
     }
 }
 
-/// Checks what can be checked before the body comes.
+/// Performs the checks that need no body. The error is the response's status.
 fn read_put(session: &Session, head: &RequestHead, input: &[u8]) -> Result<(Wanted, Body), u16> {
     let context = session.context();
     if !context.writable() {
         return Err(405);
     }
     let name = ObjectName::from_path(head.path(input)).map_err(|error| error.status())?;
-    // Stored as they come: no part of an object (RFC 9110 §14.5), no coding to be undone.
+    // Bodies are stored as received: neither partial PUT (RFC 9110 §14.5) nor content codings are
+    // supported.
     if head.header(input, "content-range").is_some() {
         return Err(400);
     }
@@ -145,7 +146,7 @@ pub(crate) async fn delete(
     }
 }
 
-/// Runs what waits for the disk off the worker's thread.
+/// Runs blocking disk operations outside the worker's thread.
 async fn on_disk<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ObjectError> + Send + 'static,
 ) -> Result<T, ObjectError> {

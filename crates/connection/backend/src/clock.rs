@@ -1,14 +1,14 @@
-//! The time of day as responses state it, formatted once a second.
+//! The current time as a Date field value, formatted once a second.
 
 use std::cell::Cell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::condition;
 
-/// Bytes of an HTTP date: `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Length of an HTTP date such as `Sun, 06 Nov 1994 08:49:37 GMT`, in bytes.
 pub const DATE_BYTES: usize = 29;
 
-/// Formats the date once a second.
+/// Cache of the formatted date, updated once a second.
 #[derive(Debug)]
 pub struct Clock {
     shown: Cell<(u64, [u8; DATE_BYTES])>,
@@ -21,7 +21,7 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Seconds since 1970 and the Date field's value for now.
+    /// Returns the seconds since 1970 and the current value of the Date field.
     pub fn now(&self) -> (u64, [u8; DATE_BYTES]) {
         self.at(condition::seconds(SystemTime::now()))
     }
@@ -34,7 +34,7 @@ impl Clock {
     }
 }
 
-/// An HTTP date (RFC 9110 §5.6.7). Times after the year 9999 show as its last second.
+/// Formats an HTTP date (RFC 9110 §5.6.7). Times after the year 9999 show as its last second.
 pub fn format(seconds: u64) -> [u8; DATE_BYTES] {
     /// Fri, 31 Dec 9999 23:59:59 GMT.
     const LAST_S: u64 = 253_402_300_799;

@@ -1,8 +1,8 @@
-//! Conditional requests (RFC 9110 §13): whether a request applies to the object as it is now.
+//! Conditional requests (RFC 9110 §13): decides if a request applies to the object's current state.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What an object is compared by.
+/// Validators of an object (RFC 9110 §8.8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validators<'a> {
     /// The strong entity tag, with its quotes.
@@ -11,17 +11,17 @@ pub struct Validators<'a> {
     pub modified_s: u64,
 }
 
-/// The outcome of a request's conditions.
+/// Result of evaluating a request's conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Go on.
+    /// The request is processed.
     Proceed,
-    /// 304 to a GET or HEAD.
+    /// The response is 304, to a GET or HEAD.
     NotModified,
-    /// 412.
+    /// The response is 412.
     Failed,
-    /// 400: a condition on a request that changes something cannot be read, and guessing could
-    /// lose data.
+    /// The response is 400: a condition of a PUT or DELETE is malformed, and ignoring it could lose
+    /// data.
     Malformed,
 }
 
@@ -35,8 +35,8 @@ pub struct Conditions {
     if_range: Option<Vec<u8>>,
 }
 
-/// True for the fields [`Conditions::read`] keeps; a quick test, so that a request without any
-/// costs nothing.
+/// Returns true for the fields that [`Conditions::read`] keeps. The check is cheap, for requests
+/// without conditions.
 pub fn is_condition(name: &str) -> bool {
     let (Some(prefix), Some(rest)) = (name.get(..3), name.get(3..)) else { return false };
     prefix.eq_ignore_ascii_case("if-")
@@ -46,8 +46,8 @@ pub fn is_condition(name: &str) -> bool {
 }
 
 impl Conditions {
-    /// Picks the condition fields out of a head. Dates that are none are ignored, as §13.1.3 and
-    /// §13.1.4 demand.
+    /// Reads the condition fields of a head. Invalid dates are ignored, as §13.1.3 and §13.1.4
+    /// require.
     pub fn read<'b>(fields: impl Iterator<Item = (&'b str, &'b [u8])>) -> Conditions {
         let mut conditions = Conditions::default();
         for (name, value) in fields.filter(|(name, _)| is_condition(name)) {
@@ -62,8 +62,8 @@ impl Conditions {
         conditions
     }
 
-    /// Evaluates in the order of §13.2.2. `current` is None where there is no such object;
-    /// `reading` says GET or HEAD.
+    /// Evaluates the conditions in the order of §13.2.2. `current` is None if the object does not
+    /// exist; `reading` is true for GET and HEAD.
     pub fn evaluate(&self, current: Option<Validators<'_>>, reading: bool) -> Verdict {
         if !self.if_match.is_empty() {
             match list_matches(&self.if_match, current, Comparison::Strong) {
@@ -92,9 +92,9 @@ impl Conditions {
         }
     }
 
-    /// True where a Range field may be honoured (§13.1.5): no If-Range, or one that names the
-    /// object as it is. A date does so only where it is a strong validator (§8.8.2.2): a second
-    /// or more in the past at `now_s`.
+    /// Returns true if a Range field applies (§13.1.5): there is no If-Range, or it matches the
+    /// object. A date matches only if it is a strong validator (§8.8.2.2), at least one second in
+    /// the past at `now_s`.
     pub fn range_applies(&self, current: Validators<'_>, now_s: u64) -> bool {
         match self.if_range.as_deref().map(<[u8]>::trim_ascii) {
             None => true,
@@ -111,8 +111,8 @@ enum Comparison {
     Weak,
 }
 
-/// Whether any member of the list (over all its lines) is the current tag; None where a line is
-/// no list of entity tags and nothing before it matched.
+/// Returns true if any entity tag of the list (over all its lines) is the current one. Returns None
+/// if a line is malformed and no tag matched.
 fn list_matches(
     lines: &[Vec<u8>],
     current: Option<Validators<'_>>,
@@ -139,7 +139,7 @@ fn list_matches(
     (!malformed).then_some(false)
 }
 
-/// One entity tag (§8.8.3) and what follows its comma: (weak, tag with quotes, rest).
+/// Parses one entity tag (§8.8.3): (is weak, tag with quotes, rest behind the comma).
 fn next_tag(list: &[u8]) -> Option<(bool, &[u8], &[u8])> {
     let (weak, list) = match list.strip_prefix(b"W/") {
         Some(list) => (true, list),
@@ -162,14 +162,14 @@ fn next_tag(list: &[u8]) -> Option<(bool, &[u8], &[u8])> {
     Some((weak, tag, after))
 }
 
-/// An HTTP date in any of its three forms (§5.6.7), as seconds since 1970.
+/// Parses an HTTP date in any of its three forms (§5.6.7) into seconds since 1970.
 fn date(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?.trim_ascii();
     let time = httpdate::parse_http_date(text).ok()?;
     time.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs())
 }
 
-/// A time of day as the HTTP date form counts it.
+/// Converts a time into seconds since 1970.
 pub fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
 }

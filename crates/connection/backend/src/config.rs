@@ -1,4 +1,4 @@
-//! The configuration of `unlade backend`. Everything not said has a safe default.
+//! The configuration of `unlade backend`. Every optional key has a safe default.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,80 +12,81 @@ use unlade_runtime::workers::{WORKERS_MAX, cores};
 
 use crate::context::Limits;
 
-/// Most connections `connections_max` and `adoptions_max` may allow.
+/// Largest value of `connections_max` and `adoptions_max`.
 pub const CONNECTIONS_CEILING: usize = 1 << 20;
-/// Most objects `open_files_max` may keep open, a worker.
+/// Largest value of `open_files_max`, for each worker.
 pub const OPEN_FILES_CEILING: usize = 1 << 16;
 
-/// With `tls = "nic"` and no device.
+/// Message for `tls = "nic"` without a device.
 const NO_NIC: &str = "tls = \"nic\" needs a [nic] table with a `wire`; or say tls = \"software\"";
-/// With `tls = "nic"`, and an agent that is not behind the device.
+/// Message for `tls = "nic"` with an agent on another interface than the device's.
 const OTHER_INTERFACE: &str = "with tls = \"nic\" adopted connections go through the device: \
     set `interface` in [agent] to the `tap` of [nic]";
 
-/// The file given to `unlade backend --config`.
+/// Contents of the file given to `unlade backend --config`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BackendConfig {
-    /// Where `/metrics` and `/healthz` are served; nowhere where it is not said.
+    /// Address of `/metrics` and `/healthz`; they are not served by default.
     #[serde(default)]
     pub admin: Option<SocketAddr>,
-    /// Where ordinary HTTP is served.
+    /// Address of plain HTTP.
     pub http: SocketAddr,
-    /// Where HTTP over TLS is served; nowhere where the table is missing.
+    /// HTTP over TLS; not served without the table.
     #[serde(default)]
     pub https: Option<HttpsConfig>,
-    /// Who seals and opens the records of TLS connections.
+    /// Component that encrypts and decrypts TLS records.
     #[serde(default)]
     pub tls: TlsMode,
-    /// The device that does, with `tls = "nic"`.
+    /// The device for `tls = "nic"`.
     #[serde(default)]
     pub nic: Option<NicConfig>,
-    /// Where balancers hand connections over; not at all where the table is missing.
+    /// Control channel for connections that balancers hand over; none are adopted without the
+    /// table.
     #[serde(default)]
     pub agent: Option<AgentConfig>,
-    /// Directory whose files are the objects.
+    /// Directory of the objects, each a file.
     pub root: PathBuf,
-    /// Whether PUT and DELETE are allowed.
+    /// Allows PUT and DELETE.
     #[serde(default = "yes")]
     pub writable: bool,
-    /// Threads; one for each CPU the process may use where it is not said.
+    /// Number of worker threads; by default the number of CPUs available to the process.
     #[serde(default = "cores")]
     pub workers: usize,
-    /// Whether each worker stays on one CPU.
+    /// Pins each worker to one CPU.
     #[serde(default)]
     pub pin: bool,
-    /// Most connections accepted directly and open at a time, over all workers.
+    /// Maximum number of open connections that were accepted directly, over all workers.
     #[serde(default = "connections_max")]
     pub connections_max: usize,
-    /// Most adopted connections at a time, over all workers.
+    /// Maximum number of open adopted connections, over all workers.
     #[serde(default = "connections_max")]
     pub adoptions_max: usize,
-    /// Most objects each worker keeps open.
+    /// Maximum number of objects that each worker keeps open.
     #[serde(default = "open_files_max")]
     pub open_files_max: usize,
-    /// Largest object accepted.
+    /// Size limit of an uploaded object.
     #[serde(default = "object_bytes_max")]
     pub object_bytes_max: ByteSize,
-    /// From the first byte of a request's head to its last.
+    /// Time limit from the first byte of a request's head to its last.
     #[serde(default = "head_timeout", with = "unlade_config::duration")]
     pub head_timeout: Duration,
-    /// From one request of a connection to the next.
+    /// Time limit between two requests of a connection.
     #[serde(default = "idle_timeout", with = "unlade_config::duration")]
     pub idle_timeout: Duration,
-    /// Without an byte of an upload.
+    /// Time limit without a received byte of an upload.
     #[serde(default = "transfer_timeout", with = "unlade_config::duration")]
     pub body_timeout: Duration,
-    /// Without the client taking an byte of a response.
+    /// Time limit without an acknowledged byte of a response.
     #[serde(default = "transfer_timeout", with = "unlade_config::duration")]
     pub write_timeout: Duration,
-    /// How long a drain may take.
+    /// Time limit of a drain.
     #[serde(default = "drain_timeout", with = "unlade_config::duration")]
     pub drain_timeout: Duration,
-    /// How long an adopted connection outlives its balancer's silence.
+    /// How long an adopted connection continues without a frame from its balancer.
     #[serde(default = "lease", with = "unlade_config::duration")]
     pub lease: Duration,
-    /// How long an adopted connection may be silent before it goes back to its balancer.
+    /// Idle time after which an adopted connection is given back to its balancer.
     #[serde(default = "idle_return", with = "unlade_config::duration")]
     pub idle_return: Duration,
     /// Format and level of the log.
@@ -97,7 +98,7 @@ pub struct BackendConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentConfig {
-    /// Where balancers connect.
+    /// Address to which balancers connect.
     pub address: SocketAddr,
     /// This server's certificate chain, PEM.
     pub certificate: PathBuf,
@@ -105,16 +106,15 @@ pub struct AgentConfig {
     pub key: PathBuf,
     /// The authority whose balancers are trusted, PEM.
     pub ca: PathBuf,
-    /// Names of the balancers, where their certificates do not say what they are: host names, IP
-    /// addresses or URIs among a certificate's subject alternative names. Where it is empty, a
-    /// balancer's certificate has the URI `unlade://role/balancer`.
+    /// Names of the balancers, for certificates without a role: host names, IP addresses or URIs
+    /// among a certificate's subject alternative names. If empty, a balancer's certificate must
+    /// have the URI `unlade://role/balancer`.
     #[serde(default)]
     pub balancers: Vec<String>,
-    /// The interface that client packets come in on; the one that has `address` where it is not
-    /// said.
+    /// Interface of client packets; by default the one that has `address`.
     #[serde(default)]
     pub interface: Option<String>,
-    /// Name of this server in logs; `address` where it is not said.
+    /// Name of this server in logs; `address` by default.
     #[serde(default)]
     pub name: Option<String>,
 }
@@ -123,7 +123,7 @@ pub struct AgentConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpsConfig {
-    /// Where; with `tls = "nic"` over the device only.
+    /// Address of HTTP over TLS; with `tls = "nic"` it is reachable only through the device.
     pub address: SocketAddr,
     /// Certificate chain, PEM.
     pub certificate: PathBuf,
@@ -131,14 +131,15 @@ pub struct HttpsConfig {
     pub key: PathBuf,
 }
 
-/// Who seals and opens the records of TLS connections, accepted and adopted ones.
+/// Component that encrypts and decrypts the records of accepted and adopted TLS connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TlsMode {
     /// The worker.
     #[default]
     Software,
-    /// The engine of a software NIC, on its own core; the worker where that refuses.
+    /// The engine of a software NIC, on its own core; the worker if the engine refuses a
+    /// connection.
     Nic,
 }
 
@@ -146,21 +147,21 @@ pub enum TlsMode {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NicConfig {
-    /// The TAP device that is made for the host's TCP.
+    /// Name of the TAP device to create for the host's TCP.
     pub tap: String,
-    /// Its addresses, such as `10.9.0.1/24`.
+    /// Addresses of the TAP device, such as `10.9.0.1/24`.
     pub addresses: Vec<String>,
-    /// Networks behind it, such as `10.0.0.0/8` or `10.0.0.0/8@10.9.0.254`.
+    /// Routes through the TAP device, such as `10.0.0.0/8` or `10.0.0.0/8@10.9.0.254`.
     pub routes: Vec<String>,
-    /// Where its frames go: `tap:NAME@NETNS`, `tap:NAME` or `packet:INTERFACE`.
+    /// Network side of the device: `tap:NAME@NETNS`, `tap:NAME` or `packet:INTERFACE`.
     pub wire: String,
-    /// The largest IP packet.
+    /// MTU in bytes.
     pub mtu_bytes: u32,
-    /// What the wire does to frames, such as `loss=2%,reorder=2%,duplicate=1%,seed=7`.
+    /// Impairment of the wire, such as `loss=2%,reorder=2%,duplicate=1%,seed=7`.
     pub impair: String,
-    /// Frames on the wire are written to this file.
+    /// File to which frames on the wire are written.
     pub pcap: Option<PathBuf>,
-    /// The processor that the engine stays on.
+    /// CPU to which the engine is pinned.
     pub engine_core: Option<usize>,
 }
 
@@ -219,26 +220,26 @@ fn idle_return() -> Duration {
     Duration::from_secs(1)
 }
 
-/// Why a configuration cannot be used: the operator's to resolve.
+/// Error in a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read or does not parse.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// A value is outside what makes sense.
+    /// A value is outside its range.
     #[error("{key} = {value} is outside {allowed}; correct it, or leave it out for the default")]
     Range {
         /// The key.
         key: &'static str,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// The allowed values.
         allowed: String,
     },
-    /// Values that do not go together.
+    /// Values contradict each other.
     #[error("{0}")]
     Together(&'static str),
-    /// A value that a running process cannot change.
+    /// A reload changes a value that a running process cannot change.
     #[error("{key} cannot be changed by a reload; restart the backend")]
     Fixed {
         /// The key.
@@ -247,7 +248,7 @@ pub enum ConfigError {
 }
 
 impl BackendConfig {
-    /// A server of `root` on `http`, everything else by default.
+    /// Creates the configuration of a server of `root` on `http`, with defaults for the rest.
     pub fn new(http: SocketAddr, root: PathBuf) -> BackendConfig {
         BackendConfig {
             admin: None,
@@ -278,7 +279,7 @@ impl BackendConfig {
     /// Reads and checks a file; paths in it become relative to its directory.
     ///
     /// # Errors
-    /// It cannot be read, has a key nobody reads, or a value outside its range.
+    /// The file cannot be read, has an unknown key, or has a value outside its range.
     pub fn load(path: &Path) -> Result<BackendConfig, ConfigError> {
         let mut config: BackendConfig = unlade_config::load(path)?;
         let base = path.parent().unwrap_or(Path::new(""));
@@ -300,10 +301,10 @@ impl BackendConfig {
         Ok(config)
     }
 
-    /// The device that records are left to, where that was said.
+    /// Returns the configured device for TLS records, if `tls = "nic"`.
     ///
     /// # Errors
-    /// It was said, and is not there; or connections are adopted that would not go through it.
+    /// The device is not configured, or adopted connections would not go through it.
     pub fn device(&self) -> Result<Option<&NicConfig>, ConfigError> {
         if self.tls == TlsMode::Software {
             return Ok(None);
@@ -322,7 +323,7 @@ impl BackendConfig {
     /// Checks every value against its range.
     ///
     /// # Errors
-    /// The first value outside.
+    /// The first value outside its range.
     pub fn check(&self) -> Result<(), ConfigError> {
         let number = |key, value: usize, most: usize| match (1..=most).contains(&value) {
             true => Ok(()),
@@ -379,7 +380,7 @@ impl BackendConfig {
         }
     }
 
-    /// The limits connections run by.
+    /// Returns the limits of connections.
     pub fn limits(&self) -> Limits {
         Limits {
             head: HeadLimits::default(),
@@ -482,7 +483,7 @@ mod tests {
                      certificate = \"c\"\n";
         assert!(said(&format!("{agent}{nic}")).unwrap_err().contains("`interface` in [agent]"));
         said(&format!("{agent}interface = \"unl0\"\n{nic}")).unwrap();
-        // Without it nothing of it is asked for.
+        // With `tls = "software"` the [nic] table is not used.
         assert_eq!(parse(&format!("{LEAST}{nic}")).unwrap().device().unwrap(), None);
     }
 

@@ -1,8 +1,8 @@
 //! An adopted connection as an ordinary stream.
 //!
-//! Reads and writes are those of any connection. What is particular is between requests:
-//! [`HandoffStream::next_request`] waits for one that this server may answer, and gives the
-//! connection back where the next one belongs elsewhere.
+//! Reads and writes work as on any connection. Only the step between requests differs:
+//! [`HandoffStream::next_request`] waits for a request that this server may answer, and gives the
+//! connection back if the next request belongs to another server.
 
 use std::future::Future;
 use std::io;
@@ -22,32 +22,32 @@ use unlade_tls::RecordLayer;
 use crate::agent::Agent;
 use crate::release::{GivenBack, Lease};
 
-/// From the first byte of a head to its last.
+/// Time limit from the first byte of a head to its last.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of one write that are taken at once.
+/// Maximum number of bytes that one write accepts.
 const WRITE_BYTES_MAX: usize = 256 * 1024;
 
 type Writing = Pin<Box<dyn Future<Output = (Box<Lease>, io::Result<()>)>>>;
 
-/// Who has the connection.
+/// State of a [`HandoffStream`].
 enum State {
     Idle(Box<Lease>),
-    /// A write that was accepted is under way.
+    /// An accepted write is in progress.
     Writing(Writing),
-    /// Given back, or over.
+    /// The connection was given back or has ended.
     Gone,
 }
 
 /// A connection that a balancer handed over.
 ///
-/// As for any stream, bytes are read in order and written in order; a write that was accepted is
-/// on its way when `flush` has returned. Read no further than the request: what follows it belongs
-/// to whoever answers it.
+/// Bytes are read and written in order, as on any stream. An accepted write has been passed to the
+/// kernel when `flush` returns. Do not read past the request: the bytes that follow belong to the
+/// server that answers the next request.
 pub struct HandoffStream {
     state: State,
     agent: Rc<Agent>,
     peer: SocketAddr,
-    /// A request was handed out and counts as answered at the next call.
+    /// `next_request` has returned a request; the next call counts it as answered.
     answering: bool,
     limits: HeadLimits,
 }
@@ -58,13 +58,13 @@ impl std::fmt::Debug for HandoffStream {
     }
 }
 
-/// What comes after an answer.
+/// Next event on an idle connection.
 enum Next {
     Request(RequestHead),
     GiveBack(ReturnReason),
     /// The client has ended the connection.
     Ended,
-    /// The balancer was not heard of for too long, or took the connection back.
+    /// The lease has expired, or the balancer took the connection back.
     Aborted,
     Failed(io::Error),
 }
@@ -76,12 +76,12 @@ impl HandoffStream {
         HandoffStream { state, agent, peer, answering: false, limits: HeadLimits::default() }
     }
 
-    /// The client's address.
+    /// Returns the client's address.
     pub fn peer_addr(&self) -> SocketAddr {
         self.peer
     }
 
-    /// The TLS record layer, where the connection has one; nothing while a write is under way.
+    /// Returns the TLS record layer, if the connection has one. Returns None during a write.
     pub fn record(&self) -> Option<&RecordLayer> {
         match &self.state {
             State::Idle(lease) => lease.stream_ref().record(),
@@ -89,17 +89,17 @@ impl HandoffStream {
         }
     }
 
-    /// Waits for the next request that this server may answer, and returns its head, which is
-    /// still at the front of [`HandoffStream::input`]. Nothing: the connection is gone, because
-    /// the client ended it, or because it was given back.
+    /// Waits for the next request that this server may answer. Returns its head, which is still at
+    /// the front of [`HandoffStream::input`], or None if the client ended the connection or it was
+    /// given back.
     ///
-    /// Call it when the last answer is written and all of its request is consumed. Not to be
-    /// cancelled: a connection that is just being given back would be lost.
+    /// Call this after the last response is written and its request is consumed completely. Do not
+    /// cancel it: a connection that is being given back would be lost.
     ///
     /// # Errors
-    /// `InvalidData` for what is no request, after which an answer can still be written;
-    /// `TimedOut` for a head that does not come; `ConnectionAborted` where the balancer was not
-    /// heard of for the lease; the socket's.
+    /// `InvalidData` for an invalid request, after which a response can still be written;
+    /// `TimedOut` for an incomplete head; `ConnectionAborted` if the balancer sent nothing during
+    /// the lease; an error of the socket.
     pub async fn next_request(&mut self) -> io::Result<Option<RequestHead>> {
         std::future::poll_fn(|context| self.poll_written(context)).await?;
         if let State::Idle(lease) = &mut self.state
@@ -141,7 +141,7 @@ impl HandoffStream {
         }
     }
 
-    /// What has been read and not consumed; the request whose head was returned last begins it.
+    /// Returns the unconsumed input. It begins with the request whose head was returned last.
     pub fn input(&self) -> &[u8] {
         match &self.state {
             State::Idle(lease) => lease.stream_ref().input(),
@@ -149,18 +149,18 @@ impl HandoffStream {
         }
     }
 
-    /// Drops the first bytes of [`HandoffStream::input`].
+    /// Discards the first `bytes` bytes of [`HandoffStream::input`].
     pub fn consume(&mut self, bytes: usize) {
         if let State::Idle(lease) = &mut self.state {
             lease.stream().consume(bytes);
         }
     }
 
-    /// The stream below, for what this one does not do: sending a file, for example. Waits for
-    /// writes that are under way.
+    /// Returns the underlying stream, for operations that this type lacks, such as sending a file.
+    /// Waits for writes in progress.
     ///
     /// # Errors
-    /// A write that failed, and `NotConnected` where the connection is gone.
+    /// A failed write, or `NotConnected` if the connection is gone.
     pub async fn stream(&mut self) -> io::Result<&mut Stream> {
         std::future::poll_fn(|context| self.poll_written(context)).await?;
         match &mut self.state {
@@ -179,13 +179,13 @@ impl HandoffStream {
         if let State::Idle(lease) = std::mem::replace(&mut self.state, State::Gone) {
             match lease.is_aborted() {
                 true => lease.abort(),
-                // Stopped for longer than the lease: nobody has said so yet.
+                // The process was stopped for longer than the lease, and no timer has fired yet.
                 false => lease.expire(&self.agent),
             }
         }
     }
 
-    /// Until the write under way has ended.
+    /// Polls the write in progress until it has ended.
     fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let State::Writing(writing) = &mut self.state else { return Poll::Ready(Ok(())) };
         let (lease, written) = ready!(writing.as_mut().poll(context));
@@ -206,7 +206,7 @@ impl Drop for HandoffStream {
         let agent = Rc::clone(&self.agent);
         match state {
             State::Idle(lease) => lease.close(&agent, CloseReason::ByServer),
-            // What was accepted is still sent, as the kernel does for a socket.
+            // Accepted bytes are still sent, as the kernel does for a closed socket.
             State::Writing(writing) => {
                 tokio::task::spawn_local(async move {
                     let (lease, _) = writing.await;
@@ -222,7 +222,7 @@ fn aborted() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "the balancer was not heard of for too long")
 }
 
-/// Waits for what comes next; nothing is consumed.
+/// Waits for the next event; consumes no input.
 async fn next(lease: &mut Lease, limits: &HeadLimits) -> Next {
     let mut begun: Option<Instant> = None;
     loop {
@@ -282,7 +282,7 @@ impl AsyncRead for HandoffStream {
                 self.abort();
                 return Poll::Ready(Err(aborted()));
             }
-            // Cancel-safe, so that each poll may begin anew.
+            // `fill` is cancel-safe, so each poll may create a new future.
             if ready!(pin!(lease.stream().fill()).poll(context))? == 0 {
                 return Poll::Ready(Ok(()));
             }
@@ -311,7 +311,7 @@ impl AsyncWrite for HandoffStream {
             };
             (lease, written)
         }));
-        // Mostly it ends here. An error that comes later is the next call's.
+        // Most writes complete here. The next call reports a later error.
         match self.poll_written(context) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ => Poll::Ready(Ok(count)),

@@ -1,4 +1,4 @@
-//! What the connections of one worker share.
+//! State that the connections of one worker share.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,33 +16,33 @@ use crate::config::BackendConfig;
 use crate::session::Gate;
 use crate::store::Store;
 
-/// The limits of requests and connections; a reload replaces them for what comes after.
+/// Limits of requests and connections. A reload replaces them for later operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Sizes of a request's head.
+    /// Size limits of a request's head.
     pub head: HeadLimits,
-    /// From the first byte of a head to its last.
+    /// Time limit from the first byte of a head to its last.
     pub head_timeout: Duration,
-    /// From one request to the next.
+    /// Time limit between two requests.
     pub idle_timeout: Duration,
-    /// Without progress of an upload.
+    /// Time limit without progress of an upload.
     pub body_timeout: Duration,
-    /// Without progress of a response.
+    /// Time limit without progress of a response.
     pub write_timeout: Duration,
-    /// Largest object accepted.
+    /// Size limit of an uploaded object.
     pub object_bytes_max: u64,
 }
 
-/// One worker's state. Nothing of it crosses threads but the store and the meter.
+/// State of one worker. Only the store, the meter and the device are shared between threads.
 #[derive(Debug)]
 pub struct Context {
     /// The objects.
     pub store: Arc<Store>,
     /// The counters.
     pub meter: Arc<Meter>,
-    /// Whether the worker drains.
+    /// Drain state of the worker.
     pub gate: Gate,
-    /// The time of day.
+    /// The clock of Date fields.
     pub clock: Clock,
     limits: Cell<Limits>,
     files: RefCell<OpenFiles>,
@@ -52,12 +52,12 @@ pub struct Context {
 }
 
 impl Context {
-    /// The state of a worker that has no connection yet.
+    /// Creates the state of a worker without connections.
     pub fn new(config: &BackendConfig, store: Arc<Store>, meter: Arc<Meter>) -> Rc<Context> {
         Context::with_device(config, store, meter, None)
     }
 
-    /// As [`Context::new`], with a device for the records of connections.
+    /// Like [`Context::new`], with a device for TLS records.
     pub fn with_device(
         config: &BackendConfig,
         store: Arc<Store>,
@@ -77,35 +77,35 @@ impl Context {
         })
     }
 
-    /// The limits now.
+    /// Returns the current limits.
     pub fn limits(&self) -> Limits {
         self.limits.get()
     }
 
-    /// Takes over what a reload may change.
+    /// Applies the settings that a reload may change.
     pub fn reload(&self, config: &BackendConfig) {
         self.limits.set(config.limits());
     }
 
-    /// What seals and opens the records of connections, where that is not software.
+    /// Returns the device that encrypts and decrypts TLS records; None for software.
     pub fn device(&self) -> Option<Arc<dyn Device>> {
         self.device.clone()
     }
 
-    /// Whether objects may be changed.
+    /// Returns true if objects may be changed.
     pub fn writable(&self) -> bool {
         self.writable
     }
 
-    /// The object a request's path names.
+    /// Returns the object that a request's path names.
     ///
     /// # Errors
-    /// The path is no name, or the store has no such object.
+    /// The path is not a valid name, or the store has no such object.
     pub fn object(&self, path: &str) -> Result<Rc<OpenObject>, LookupError> {
         self.files.borrow_mut().get(&self.store, path, Instant::now())
     }
 
-    /// Closes objects nobody asked for lately.
+    /// Closes objects last checked at least `older_than` ago.
     pub fn expire_files(&self, older_than: Duration) {
         self.files.borrow_mut().expire(Instant::now(), older_than);
     }

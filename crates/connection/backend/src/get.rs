@@ -1,4 +1,4 @@
-//! GET and HEAD: conditions, ranges, and the object's bytes.
+//! GET and HEAD: evaluates conditions and ranges, and sends the object.
 
 use std::rc::Rc;
 
@@ -14,21 +14,21 @@ use crate::serve::{self, Exchange, ServeError, Served};
 use crate::session::Session;
 use crate::transfer;
 
-/// What a GET or HEAD is answered with.
+/// Response to a GET or HEAD.
 enum Answer {
-    /// The object, all of it.
+    /// 200 with the whole object.
     Whole(Rc<OpenObject>),
-    /// `bytes` of it from `offset`.
+    /// 206 with `bytes` bytes from `offset`.
     Part { entry: Rc<OpenObject>, offset: u64, bytes: u64 },
     /// 304.
     NotModified(Rc<OpenObject>),
-    /// 416.
+    /// 416, with the object's size.
     Unsatisfiable(u64),
-    /// A refusal by status.
+    /// A refusal with this status.
     Refused(u16),
 }
 
-/// Decides on the answer; looks at the head and the store only.
+/// Selects the response from the head and the store.
 fn decide(context: &Context, head: &RequestHead, input: &[u8]) -> Answer {
     let entry = match context.object(head.path(input)) {
         Ok(entry) => entry,

@@ -1,8 +1,9 @@
-//! From a connection to the agent's address to a balancer that is known.
+//! Authentication of balancers that connect to the agent's address.
 //!
-//! Anyone can connect. Until a connection has shown a balancer's certificate and said HELLO it is
-//! one of a limited number; a new one takes the place of an older one of the same address, or of
-//! one whose address no balancer has had. So connections that say nothing keep no balancer out.
+//! Any host can connect. The number of connections that have not presented a balancer's certificate
+//! and a HELLO is limited. At the limit, a new connection evicts an older one of the same address,
+//! or one from an address that no balancer has used. Idle connections therefore cannot lock a
+//! balancer out.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -19,27 +20,27 @@ use unlade_metrics::{Event, Meter};
 
 use crate::agent::{Greeted, Inboxes, Trusted};
 
-/// Connections that have not authenticated.
+/// Maximum number of connections that have not authenticated.
 const GREETINGS_MAX: usize = 256;
-/// Of one address: enough for a balancer with many workers.
+/// The same for one address: enough for a balancer with many workers.
 const GREETINGS_PER_ADDRESS_MAX: usize = 64;
-/// Addresses of balancers that are remembered.
+/// Maximum number of remembered balancer addresses.
 const KNOWN_MAX: usize = 256;
-/// Before descriptors are asked for again.
+/// Pause before the next accept after a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Which connections are being greeted.
+/// Table of the connections that are authenticating.
 #[derive(Debug, Default)]
 struct Greetings {
-    /// Oldest first.
+    /// Number and address of each connection, oldest first.
     places: VecDeque<(u64, IpAddr)>,
-    /// Addresses from which balancers came, the latest last.
+    /// Addresses of authenticated balancers, the latest last.
     known: VecDeque<IpAddr>,
     last: u64,
 }
 
 impl Greetings {
-    /// Gives a connection a place: its number, and that of the connection that has to go for it.
+    /// Registers a connection. Returns its number, and the number of the connection that it evicts.
     fn begin(&mut self, address: IpAddr) -> (u64, Option<u64>) {
         let victim = self.victim(address);
         if let Some(victim) = victim {
@@ -66,7 +67,7 @@ impl Greetings {
         self.places.retain(|(known, _)| *known != number);
     }
 
-    /// A balancer came from this address.
+    /// Records the address of an authenticated balancer.
     fn note_balancer(&mut self, address: IpAddr) {
         self.known.retain(|known| *known != address);
         self.known.push_back(address);
@@ -76,14 +77,14 @@ impl Greetings {
     }
 }
 
-/// The greetings and the tasks that perform them.
+/// The authenticating connections and their tasks.
 #[derive(Debug, Default)]
 struct Greeter {
     greetings: RefCell<Greetings>,
     tasks: RefCell<HashMap<u64, AbortHandle>>,
 }
 
-/// One connection's place; it is free when this is dropped.
+/// Registration of one connection, removed on drop.
 struct Place {
     greeter: Rc<Greeter>,
     number: u64,
@@ -102,14 +103,15 @@ impl Greeter {
         if let Some(victim) = victim {
             meter.add(Event::GreetingEvicted);
             let task = self.tasks.borrow_mut().remove(&victim);
-            // Its socket closes as the task is dropped.
+            // Aborting the task closes the socket.
             task.inspect(AbortHandle::abort);
         }
         Place { greeter: Rc::clone(self), number }
     }
 }
 
-/// Greets balancers until the task is dropped. `trusted` demands a balancer's certificate.
+/// Accepts and authenticates balancers until the task is dropped. `trusted` requires a balancer's
+/// certificate.
 pub(crate) async fn greet(
     listener: TcpListener,
     trusted: Trusted,
@@ -119,7 +121,7 @@ pub(crate) async fn greet(
     let (inboxes, greeter) = (Rc::new(inboxes), Rc::new(Greeter::default()));
     loop {
         let Ok((tcp, peer)) = listener.accept().await else {
-            // Out of descriptors, most likely: wait for some to be freed.
+            // Most likely the process has no descriptors left: wait until some are freed.
             tokio::time::sleep(PAUSE).await;
             continue;
         };
@@ -194,7 +196,7 @@ mod tests {
         let mut begin = |at: usize| greetings.begin(address(1 + (at / 50) as u8));
         let first: Vec<_> = (1..GREETINGS_MAX).map(&mut begin).collect();
         assert!(first.iter().all(|(_, victim)| victim.is_none()));
-        // The balancer's is older than all.
+        // The balancer's connection is the oldest.
         assert_eq!(begin(GREETINGS_MAX).1, Some(first[0].0));
         assert_eq!(begin(GREETINGS_MAX + 50).1, Some(first[1].0));
         greetings.end(balancer);
@@ -219,12 +221,12 @@ mod tests {
         let begun: Vec<_> =
             (0..=GREETINGS_MAX).map(|at| greetings.begin(address((at % 8) as u8))).collect();
         assert_eq!(begun[GREETINGS_MAX].1, Some(begun[0].0));
-        // Addresses are forgotten, the first ones first.
+        // The oldest addresses are forgotten first.
         (0..=KNOWN_MAX).for_each(|at| greetings.note_balancer(Ipv4Addr::from(at as u32).into()));
         assert_eq!(greetings.known.len(), KNOWN_MAX);
     }
 
-    /// A pool in a directory.
+    /// A pool's CA and certificates in a directory.
     struct Pool {
         directory: tempfile::TempDir,
         authority: CertifiedIssuer<'static, KeyPair>,
@@ -242,7 +244,7 @@ mod tests {
             Pool { directory, authority }
         }
 
-        /// A member with both usages, and a role where there is one.
+        /// Issues a certificate with both key usages, and a role if there is one.
         fn member(&self, name: &str, role: Option<&str>) -> TrustFiles {
             let mut params = CertificateParams::new(vec![format!("{name}.lab")]).unwrap();
             params.distinguished_name.push(DnType::CommonName, name);
@@ -262,7 +264,7 @@ mod tests {
         }
     }
 
-    /// A greeter, and what it greets. `balancers` are those configured.
+    /// Starts a greeter with the configured `balancers`; returns its address and its output.
     async fn greeter(
         pool: &Pool,
         balancers: &[&str],
@@ -278,7 +280,7 @@ mod tests {
         (address, receivers.remove(0), meter)
     }
 
-    /// Connects and says HELLO: the agent keeps the channel, or ends it.
+    /// Connects and sends HELLO; the agent keeps the channel or closes it.
     async fn connect(to: SocketAddr, files: &TrustFiles) -> Result<Channel, ChannelError> {
         let config = trust::client_config(files).unwrap();
         let mut channel = Channel::connect(to, trust::server_name(to.ip()), config).await?;
@@ -319,7 +321,7 @@ mod tests {
             let pool = Pool::new();
             let (to, mut inbox, meter) = greeter(&pool, &[]).await;
             for role in [None, Some("unlade://role/server")] {
-                // A client of TLS 1.3 hears of it when it reads.
+                // A TLS 1.3 client sees the alert when it reads.
                 let told = match connect(to, &pool.member("s1", role)).await {
                     Ok(mut channel) => channel.receive().await.map(drop),
                     Err(error) => Err(error),
@@ -329,7 +331,7 @@ mod tests {
             assert_eq!(meter.value(Event::PeerUntrusted), 2);
             let _channel = connect(to, &pool.member("lb", Some(BALANCER_ROLE))).await.unwrap();
             let first = inbox.recv().await.unwrap();
-            // Renewed, it is the same peer; another one is not.
+            // A renewed certificate is the same peer; another name is another peer.
             let _again = connect(to, &pool.member("lb", Some(BALANCER_ROLE))).await.unwrap();
             assert!(inbox.recv().await.unwrap().identity == first.identity);
             let _other = connect(to, &pool.member("lb2", Some(BALANCER_ROLE))).await.unwrap();

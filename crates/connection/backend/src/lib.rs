@@ -1,23 +1,22 @@
 //! `unlade backend`: a fast object server that also answers on connections it adopts.
 //!
 //! The stages of a request, in order:
-//! - [`accept`]: a connection of the worker's own listeners, with `tls` where it begins with a
-//!   handshake;
-//! - [`serve`]: the next head, dispatch, the answer; one connection's requests in turn;
-//! - GET and HEAD: [`condition`], [`range`], [`cache`] and [`store`] decide,
+//! - [`accept`]: accepts a connection on the worker's own listeners, with `tls` for HTTPS;
+//! - [`serve`]: reads the next head, dispatches it and answers, one request after another;
+//! - GET and HEAD: [`condition`], [`range`], [`cache`] and [`store`] select the response,
 //!   [`reply`] writes the head, [`transfer`] sends head and file;
-//! - PUT and DELETE: [`body`] reads, [`upload`] makes durable, [`store`] changes.
+//! - PUT and DELETE: [`body`] reads the body, [`upload`] makes it durable, [`store`] applies the
+//!   change.
 //!
-//! Connections that balancers hand over come in by [`listener`]; for another server they come out
-//! there as a [`HandoffStream`] ([`connection`]), for this one as a [`release::Lease`] that
-//! [`adopted`] serves. [`agent`] speaks with the balancers; `unread` moves what no snapshot has room
-//! for.
+//! [`listener`] yields the connections that balancers hand over: other servers get them as a
+//! [`HandoffStream`] ([`connection`]), this one as a [`release::Lease`] that [`adopted`] serves.
+//! [`agent`] implements the control protocol; `unread` moves input that exceeds a snapshot.
 //!
-//! Beside them: [`name`] (what a path may name), [`session`] (a connection's deadlines),
-//! [`context`] (a worker's state), [`clock`], [`config`].
+//! Other modules: [`name`] (object names), [`session`] (deadlines of a connection), [`context`]
+//! (state of a worker), [`clock`], [`config`].
 //!
-//! What is absent: no listing of objects, no dynamic content, no compression, no buffering of a
-//! response in user space on plaintext connections.
+//! Not supported: listing objects, dynamic content, compression. Responses on plaintext connections
+//! are not buffered in user space.
 #![forbid(unsafe_code)]
 
 pub mod accept;

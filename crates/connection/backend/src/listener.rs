@@ -1,8 +1,8 @@
-//! Adopting connections: what a server binds, and where live connections come out.
+//! Adopting connections: the listener API for servers.
 //!
-//! [`Handoff`] is opened once a process: certificates, the agent's socket, steering. Every worker
-//! thread then has a [`HandoffListener`] of its own, whose `accept` yields connections that a
-//! balancer has handed over. docs/adoption.md tells the rules.
+//! [`Handoff`] is opened once for each process and has the certificates, the agent's socket and the
+//! steering programs. Each worker thread then has its own [`HandoffListener`], whose `accept`
+//! yields connections that a balancer has handed over. docs/adoption.md describes the rules.
 
 use std::fmt;
 use std::io;
@@ -28,60 +28,59 @@ use crate::greet;
 use crate::release::Lease;
 use crate::scopes::Rings;
 
-/// Why connections cannot be adopted.
+/// Error of setting up adoption.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoffError {
-    /// The agent's address.
+    /// The agent's address cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The pool's certificates.
+    /// The pool's certificates cannot be loaded.
     #[error(transparent)]
     Trust(#[from] TrustError),
-    /// A name of a balancer.
+    /// A balancer's name is invalid.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The interface that client packets come in on.
+    /// The interface of client packets cannot be found.
     #[error("{0}; name `interface`")]
     Interface(#[source] io::Error),
-    /// The packets of connections given back cannot be sent on.
+    /// The packets of returned connections cannot be redirected.
     #[error("{0}; CAP_NET_ADMIN and CAP_BPF are needed to adopt connections")]
     Steering(#[from] SteerError),
-    /// A packet socket.
+    /// A packet socket cannot be opened.
     #[error("a packet socket: {0}; CAP_NET_RAW is needed")]
     Packets(#[source] io::Error),
-    /// There is no such worker, or it listens already.
+    /// The worker does not exist or already has a listener.
     #[error("worker {0} has a listener already, or is not one of `workers`")]
     Worker(usize),
 }
 
-/// What adopting connections needs.
+/// Configuration of adoption.
 #[derive(Clone, Debug)]
 pub struct HandoffConfig {
-    /// Where balancers connect.
+    /// Address to which balancers connect.
     pub address: SocketAddr,
     /// Certificates of the control channels, which are always mutual TLS.
     pub trust: TrustFiles,
     /// Names of the balancers: host names, IP addresses or URIs, one of which is a subject
-    /// alternative name of a balancer's certificate. Empty: whoever has a certificate with
-    /// [`unlade_channel::role::BALANCER_ROLE`].
+    /// alternative name of a balancer's certificate. If empty, every certificate with
+    /// [`unlade_channel::role::BALANCER_ROLE`] is accepted.
     pub balancers: Vec<String>,
-    /// The interface that client packets come in on; the one that has `address` where it is not
-    /// said.
+    /// Interface of client packets; by default the one that has `address`.
     pub interface: Option<String>,
-    /// Name of this server in logs; `address` where it is not said.
+    /// Name of this server in logs; `address` by default.
     pub name: Option<String>,
-    /// Threads that adopt connections.
+    /// Number of threads that adopt connections.
     pub workers: usize,
-    /// Most connections adopted at once.
+    /// Maximum number of connections adopted at once.
     pub adoptions_max: usize,
-    /// How long a connection outlives its channel, where the balancer does not say less.
+    /// Upper bound of how long a connection outlives its channel; the balancer may request less.
     pub lease: Duration,
-    /// Without the client taking an byte of a response, its connection ends.
+    /// Time without an acknowledged byte of a response after which the connection is closed.
     pub write_timeout: Duration,
 }
 
 impl HandoffConfig {
-    /// One worker, and the limits that `unlade backend` has by itself.
+    /// Creates a configuration with one worker and the default limits of `unlade backend`.
     pub fn new(address: SocketAddr, trust: TrustFiles) -> HandoffConfig {
         HandoffConfig {
             address,
@@ -97,7 +96,7 @@ impl HandoffConfig {
     }
 }
 
-/// What the listeners of all workers share.
+/// State that the listeners of all workers share.
 #[derive(Clone)]
 pub struct Handoff {
     listener: Arc<Mutex<Option<TcpListener>>>,
@@ -120,11 +119,11 @@ impl fmt::Debug for Handoff {
 }
 
 impl Handoff {
-    /// Binds the agent's address and takes hold of the interface. What is adopted is counted in
-    /// `meter`.
+    /// Binds the agent's address and attaches the steering programs to the interface. `meter`
+    /// counts the adopted connections.
     ///
     /// # Errors
-    /// The first thing that cannot be had.
+    /// The first resource that is unavailable.
     pub fn open(config: &HandoffConfig, meter: Arc<Meter>) -> Result<Handoff, HandoffError> {
         let balancers = Balancers::named(&config.balancers)?;
         let gatekeeper = Arc::new(ServerTrust::load(&config.trust, &balancers)?);
@@ -135,7 +134,7 @@ impl Handoff {
         };
         let steering = Steering::open(&SteeringConfig {
             interface,
-            // One that was given back keeps its entry for a moment.
+            // A returned connection keeps its entry for a moment.
             flows_max: (config.adoptions_max as u32).saturating_mul(2),
             hold: None,
             hook: Hook::Tc,
@@ -165,11 +164,11 @@ impl Handoff {
         })
     }
 
-    /// Reads the files of the trust again: new channels are accepted by what they say now, and
-    /// channels whose balancer is not trusted any more are closed.
+    /// Reloads the trust files. They apply to new channels, and channels of balancers that are no
+    /// longer trusted are closed.
     ///
     /// # Errors
-    /// [`TrustError`] names the file; what was in force stays.
+    /// [`TrustError`] names the file; the previous settings stay in force.
     pub fn reload_trust(&self) -> Result<(), TrustError> {
         let gatekeeper = Arc::new(ServerTrust::load(&self.files, &self.balancers)?);
         self.trusted.send_if_modified(|known| {
@@ -183,7 +182,8 @@ impl Handoff {
         Ok(())
     }
 
-    /// The listener of one worker, counted from 0; to be called on its thread, on a tokio
+    /// Creates the listener of one worker, counted from 0. Call it on the worker's thread, on a
+    /// tokio
     /// `current_thread` runtime and inside a `LocalSet`. Balancers are served once every worker
     /// has called it.
     ///
@@ -211,8 +211,8 @@ impl Handoff {
     }
 }
 
-/// Where the connections come out that balancers hand over to one worker. Dropping it ends the
-/// worker's channels: their balancers get back what they can.
+/// Listener of the connections that balancers hand over to one worker. Dropping it closes the
+/// worker's channels; the balancers then recover the connections that they can.
 #[derive(Debug)]
 pub struct HandoffListener {
     agent: Rc<Agent>,
@@ -221,7 +221,8 @@ pub struct HandoffListener {
 }
 
 impl HandoffListener {
-    /// The listener of a server with one thread. Where to call it: see [`Handoff::listen`].
+    /// Creates the listener of a server with one thread. See [`Handoff::listen`] for the context in
+    /// which to call it.
     ///
     /// # Errors
     /// [`HandoffError`].
@@ -230,7 +231,7 @@ impl HandoffListener {
         Handoff::open(&config, Arc::new(Meter::for_role(Role::Backend)))?.listen(0)
     }
 
-    /// The next connection, live, with a request at its front.
+    /// Waits for the next live connection, whose input begins with a request.
     pub async fn accept(&mut self) -> HandoffStream {
         let lease = self.accept_lease().await;
         HandoffStream::new(lease, Rc::clone(&self.agent))
@@ -239,21 +240,21 @@ impl HandoffListener {
     pub(crate) async fn accept_lease(&mut self) -> Lease {
         match self.adopted.recv().await {
             Some(lease) => lease,
-            // The agent, which has the other end, lives as long as this value.
+            // The agent owns the sender and lives as long as this value.
             None => std::future::pending().await,
         }
     }
 
-    /// The worker's agent: how many connections it has adopted, for example.
+    /// Returns the worker's agent, for example for the number of its adopted connections.
     pub fn agent(&self) -> &Rc<Agent> {
         &self.agent
     }
 
-    /// Adopts no more, and asks every connection back: `next_request` ends. Returns when the last
-    /// one is gone and the balancers know, or after `limit`.
+    /// Refuses further offers and recalls every connection: `next_request` returns None. Returns
+    /// when the last connection is gone and the balancers have been notified, or after `limit`.
     pub async fn drain(&mut self, limit: Duration) {
         self.agent.drain();
-        // What is left then is given up by the caller's end.
+        // Connections left after the limit end when the caller drops them.
         let _ = tokio::time::timeout(limit, self.agent.drained()).await;
         self.agent.flushed().await;
     }

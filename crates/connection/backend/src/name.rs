@@ -1,25 +1,25 @@
-//! Object names: what a request's path may name, decided before the file system sees it.
+//! Object names: validates a request's path before the file system uses it.
 
 use std::fmt;
 
-/// Longest decoded name.
+/// Maximum length of a decoded name, in bytes.
 pub const NAME_BYTES_MAX: usize = 1024;
-/// Longest part between two slashes (NAME_MAX of Linux file systems).
+/// Maximum length of a segment, in bytes (NAME_MAX of Linux file systems).
 pub const SEGMENT_BYTES_MAX: usize = 255;
-/// Most parts.
+/// Maximum number of segments.
 pub const SEGMENTS_MAX: usize = 32;
-/// Parts that begin so belong to the store itself.
+/// Prefix of segments that are reserved for the store itself.
 pub const RESERVED_PREFIX: &str = ".unlade-";
 
-/// A name below the store's root: one or more plain segments joined by `/`. It has no empty
+/// Name of an object below the store's root: one or more segments joined by `/`. It has no empty
 /// segment, no `.` or `..`, no control character, and does not begin with `/`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ObjectName(String);
 
-/// Why a path names no object: the client's fault.
+/// Error of a path that is not a valid object name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    /// Not an absolute path.
+    /// The path is not absolute.
     #[error("the path does not begin with `/`")]
     NotAbsolute,
     /// `%` without two hexadecimal digits.
@@ -28,22 +28,22 @@ pub enum NameError {
     /// The decoded bytes are not text.
     #[error("the decoded path is not UTF-8")]
     NotUtf8,
-    /// A control character, or a slash or backslash hidden in an escape.
+    /// A control character, an escaped slash, or a backslash.
     #[error("the path has a control character, an encoded slash or a backslash")]
     Character,
-    /// `.` or `..`, however written.
+    /// A `.` or `..` segment, escaped or not.
     #[error("the path has a `.` or `..` segment")]
     Dots,
-    /// `//`.
+    /// An empty segment (`//`).
     #[error("the path has an empty segment")]
     Empty,
-    /// A limit of the name as a whole.
+    /// The name exceeds a limit of its length or segments.
     #[error("the name is longer than {NAME_BYTES_MAX} bytes or {SEGMENTS_MAX} segments")]
     TooLong,
-    /// The path is a directory's.
+    /// The path ends with `/`.
     #[error("the path names a directory")]
     Directory,
-    /// Segments beginning `.unlade-` are the store's own.
+    /// A segment begins with the reserved prefix `.unlade-`.
     #[error("names beginning `{RESERVED_PREFIX}` are reserved")]
     Reserved,
 }
@@ -60,11 +60,11 @@ impl NameError {
 }
 
 impl ObjectName {
-    /// Reads a request's path (RFC 3986 §3.3, without the query). Decoding is strict and happens
-    /// once: `%2F`, `%5C` and `%00` are refused, a second level of escapes is ordinary text.
+    /// Parses a request's path (RFC 3986 §3.3, without the query). Decoding is strict and happens
+    /// once: `%2F`, `%5C` and `%00` are refused, and a second level of escapes is ordinary text.
     ///
     /// # Errors
-    /// The first rule the path breaks.
+    /// The first rule that the path violates.
     pub fn from_path(path: &str) -> Result<ObjectName, NameError> {
         let relative = path.strip_prefix('/').ok_or(NameError::NotAbsolute)?;
         let mut name = String::with_capacity(relative.len().min(NAME_BYTES_MAX));
@@ -75,7 +75,7 @@ impl ObjectName {
         let mut count = 0;
         while let Some(segment) = segments.next() {
             if segment.is_empty() {
-                // Of a directory's path only the last segment is empty.
+                // Only the last segment of a directory's path is empty.
                 let last = segments.peek().is_none();
                 return Err(if last { NameError::Directory } else { NameError::Empty });
             }
@@ -93,12 +93,12 @@ impl ObjectName {
         Ok(ObjectName(name))
     }
 
-    /// The name, relative to the root.
+    /// Returns the name, relative to the root.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The directories on the way, outermost first, and the last segment.
+    /// Returns the parent directories, outermost first, and the last segment.
     pub fn split(&self) -> (impl Iterator<Item = &str>, &str) {
         let (directories, leaf) = match self.0.rsplit_once('/') {
             Some((directories, leaf)) => (directories, leaf),
@@ -107,7 +107,7 @@ impl ObjectName {
         (directories.split('/').filter(|segment| !segment.is_empty()), leaf)
     }
 
-    /// What follows the last dot of the last segment.
+    /// Returns the text behind the last dot of the last segment.
     pub fn extension(&self) -> Option<&str> {
         let (_, leaf) = self.split();
         leaf.rsplit_once('.').map(|(_, extension)| extension)
@@ -136,7 +136,7 @@ fn check_segment(segment: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// Decodes the escapes of one segment.
+/// Decodes the percent-escapes of one segment.
 fn decode(segment: &str) -> Result<String, NameError> {
     if !segment.contains('%') {
         return Ok(segment.to_owned());

@@ -1,25 +1,25 @@
-//! Which part of an object a Range field asks for (RFC 9110 §14).
+//! Range requests (RFC 9110 §14): selects the part of an object that a Range field requests.
 
-/// What to send of an object.
+/// Selected part of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Selection {
-    /// All of it, with 200: there is no Range field, or one that may be ignored (another unit,
+    /// The whole object, with 200: there is no Range field, or it is ignored (another unit,
     /// malformed, several ranges).
     Full,
-    /// `bytes` (at least 1) from `offset`, with 206.
+    /// `bytes` bytes (at least 1) from `offset`, with 206.
     Part {
-        /// First byte.
+        /// Offset of the first byte.
         offset: u64,
-        /// How many.
+        /// Number of bytes.
         bytes: u64,
     },
-    /// 416: nothing of the object lies in the range.
+    /// 416: the range selects no byte of the object.
     Unsatisfiable,
 }
 
-/// Evaluates a Range field's value for an object of `object_bytes`.
+/// Evaluates a Range field's value for an object of `object_bytes` bytes.
 ///
-/// Several ranges are answered with the whole object, as §14.2 allows; malformed ones too.
+/// Several ranges or a malformed field select the whole object, as §14.2 allows.
 pub fn select(field: &[u8], object_bytes: u64) -> Selection {
     let Some(spec) = only_spec(field) else { return Selection::Full };
     let Some(dash) = spec.iter().position(|byte| *byte == b'-') else { return Selection::Full };
@@ -37,7 +37,7 @@ pub fn select(field: &[u8], object_bytes: u64) -> Selection {
     }
 }
 
-/// The one range of a `bytes=` field; empty list elements do not count (RFC 9110 §5.6.1).
+/// Returns the only range of a `bytes=` field, without empty list elements (RFC 9110 §5.6.1).
 fn only_spec(field: &[u8]) -> Option<&[u8]> {
     let equals = field.iter().position(|byte| *byte == b'=')?;
     let (unit, set) = (field.get(..equals)?, field.get(equals + 1..)?);
@@ -50,7 +50,7 @@ fn only_spec(field: &[u8]) -> Option<&[u8]> {
     filled.next().is_none().then_some(only)
 }
 
-/// A decimal number; beyond 64 bits it is as good as the largest.
+/// Parses a decimal number; values above 64 bits saturate.
 fn number(digits: &[u8]) -> Option<u64> {
     let mut value: u64 = 0;
     for byte in digits {
@@ -71,7 +71,8 @@ fn span(first: u64, last: u64, object_bytes: u64) -> Selection {
 fn suffix(bytes: u64, object_bytes: u64) -> Selection {
     match (bytes.min(object_bytes), bytes) {
         (_, 0) => Selection::Unsatisfiable,
-        // A suffix of an empty object is satisfiable and empty, which no Content-Range can say.
+        // A suffix of an empty object is satisfiable, but Content-Range cannot express an empty
+        // range.
         (0, _) => Selection::Full,
         (part, _) => Selection::Part { offset: object_bytes - part, bytes: part },
     }
@@ -131,7 +132,7 @@ mod tests {
         }
     }
 
-    /// Chosen bytes, one by one.
+    /// Reference implementation: the offsets of the selected bytes.
     fn oracle(first: Option<u64>, last: Option<u64>, object_bytes: u64) -> Vec<u64> {
         (0..object_bytes)
             .filter(|at| match (first, last) {

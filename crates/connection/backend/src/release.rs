@@ -1,8 +1,8 @@
-//! An adopted connection in the hands of the server that answers it, and its way back.
+//! An adopted connection, owned by the server that answers it, and its return to the balancer.
 //!
 //! A [`Lease`] is the right to answer one client. It ends in one of three ways: the connection
-//! ends here ([`Lease::close`]), it is given back ([`Lease::give_back`]), or the balancer is not
-//! heard of for too long ([`Lease::aborted`]).
+//! ends here ([`Lease::close`]), it is given back ([`Lease::give_back`]), or the balancer stays
+//! silent for too long ([`Lease::aborted`]).
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -38,44 +38,44 @@ use crate::context::Context;
 use crate::tls;
 use crate::unread::{self, ReadAhead};
 
-/// Looks at the send queue before a connection is given back with data in flight, as fast as
-/// other connections let them follow each other.
+/// Number of polls of the send queue before a connection is given back with data in flight. The
+/// task yields to other connections between two polls.
 const DRAIN_YIELDS: u32 = 24;
-/// How long a connection waits for its client before it looks whether the lease is over.
+/// How long a connection waits for its client between two checks of the lease.
 const SENT_ROUND: Duration = Duration::from_millis(100);
-/// How long the rest of a record is waited for that a device has opened in part.
+/// How long to wait for the rest of a record that a device has decrypted in part.
 const RECORD_WAIT: Duration = Duration::from_millis(100);
 /// Pause between two attempts.
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 
-/// What reaches the task that has a connection's stream.
+/// Control signals from the agent to the task that owns a connection's stream.
 #[derive(Debug, Default)]
 pub(crate) struct Orders {
     abort: Cell<bool>,
-    /// The end is not to be heard: the connection is someone else's.
+    /// Close without a RST: another host owns the connection.
     silent: Cell<bool>,
     recall: Cell<Option<ReturnReason>>,
     terms: Cell<Option<Terms>>,
     waker: RefCell<Option<Waker>>,
 }
 
-/// A connection that was given back.
+/// State of a connection that was given back.
 #[derive(Debug)]
 pub(crate) struct Grave {
-    /// Sends its packets to the balancer.
+    /// Flow entry that redirects the packets to the balancer.
     pub(crate) slot: Slot,
-    /// What RETURN says, should it have to be sent again.
+    /// Snapshot for a retransmission of RETURN.
     snapshot: EncodedSnapshot,
     /// Input behind the snapshot's plaintext.
     unread: ClientBytes,
     usage: Usage,
-    /// Behind the last byte that was sent: where a reset belongs.
+    /// Sequence number behind the last sent byte, for a RST.
     send_end: SeqNumber,
-    /// Its socket, for a moment.
+    /// The frozen socket, until it is closed.
     pub(crate) frozen: Option<Frozen>,
 }
 
-/// The socket of a connection that was given back, and what RETURN said of it.
+/// The socket of a returned connection, and the state that RETURN reported.
 #[derive(Debug)]
 pub(crate) struct Frozen {
     pub(crate) stream: Stream,
@@ -84,13 +84,13 @@ pub(crate) struct Frozen {
 }
 
 impl Orders {
-    /// The lease is over.
+    /// Signals that the lease is over.
     pub(crate) fn abort(&self) {
         self.abort.set(true);
         self.wake();
     }
 
-    /// The connection is someone else's.
+    /// Signals that another host owns the connection.
     pub(crate) fn abandon(&self) {
         self.silent.set(true);
         self.abort();
@@ -111,7 +111,7 @@ impl Orders {
         }
     }
 
-    /// Waits until `ready` yields something.
+    /// Waits until `ready` returns a value.
     async fn until<T>(&self, mut ready: impl FnMut(&Orders) -> Option<T>) -> T {
         poll_fn(|context| match ready(self) {
             Some(value) => Poll::Ready(value),
@@ -124,22 +124,22 @@ impl Orders {
     }
 }
 
-/// What became of a connection that was to be given back.
+/// Result of [`Lease::give_back`].
 #[derive(Debug)]
 pub enum GivenBack {
-    /// It is gone.
+    /// The connection is gone.
     Gone,
-    /// It cannot be given back now: answer one more request.
+    /// The connection cannot be given back now: answer one more request.
     Stay(Box<Lease>),
 }
 
-/// A connection that has just become live here.
+/// A connection that was just restored on this server.
 #[derive(Debug)]
 pub(crate) struct Adoptee {
     pub(crate) stream: Stream,
     pub(crate) slot: Slot,
     pub(crate) known: Known,
-    /// Where its streams are, for a device; nothing where that is not known any more.
+    /// Stream positions for a device; None if they are no longer known.
     pub(crate) begin: Option<(Begin, (u64, u64))>,
 }
 
@@ -147,7 +147,7 @@ pub(crate) struct Adoptee {
 #[derive(Debug)]
 pub struct Lease {
     stream: Stream,
-    /// Its packets come here; those of a frozen connection go to the balancer.
+    /// Flow entry: packets are delivered here, or to the balancer while the connection is frozen.
     slot: Slot,
     peer: Rc<Peer>,
     id: ConnectionId,
@@ -155,28 +155,29 @@ pub struct Lease {
     known: Known,
     begin: Option<(Begin, (u64, u64))>,
     terms: Terms,
-    /// What the terms' scope was when the connection was adopted.
+    /// The scope of the terms at the time of adoption.
     scope: Option<Rc<ScopeFilter>>,
     begun: Instant,
     requests: u32,
-    /// The next request is answered here whatever the terms say: the connection cannot move now.
+    /// The next request is answered here regardless of the terms, because the connection cannot
+    /// move now.
     owed: bool,
-    /// What the next attempt is for, once that request is answered.
+    /// Reason of the next attempt to give back, after that request is answered.
     again: Option<ReturnReason>,
-    /// The request that was looked at last is one of the scope.
+    /// The last checked request is in the scope.
     in_scope: Cell<bool>,
     ended: bool,
-    /// Counts it among the connections that this server owns.
+    /// Counts the connection in the gauge of adopted connections.
     _owned: GaugeGuard,
 }
 
-/// What became of an attempt to freeze a connection.
+/// Result of an attempt to freeze a connection.
 enum Freezing {
     Frozen(TcpSnapshot),
-    /// More is unread than a snapshot carries, and its requests may be answered here.
+    /// More input is unread than a snapshot can carry, and its requests may be answered here.
     Unread,
     Failed(RepairError),
-    /// The client takes nothing for too long, the connection broke, or the lease is over.
+    /// The client acknowledged nothing for too long, the connection broke, or the lease is over.
     Over,
 }
 
@@ -212,8 +213,8 @@ impl Lease {
         }
     }
 
-    /// Has the device take the records over, where there is one and they are known from a snapshot.
-    /// Before anything is read or written, and not to be given up on the way.
+    /// Offloads the records to the device, if there is one and the stream positions are known from
+    /// a snapshot. Call this before any read or write, and do not cancel it.
     pub(crate) async fn offload(&mut self, context: &Context) {
         if let Some((begin, bytes)) = self.begin.take()
             && self.stream.is_tls()
@@ -222,40 +223,42 @@ impl Lease {
         }
     }
 
-    /// The connection's stream. Between requests its input is where the next request starts.
+    /// Returns the connection's stream. Between requests its input begins with the next request.
     pub fn stream(&mut self) -> &mut Stream {
         &mut self.stream
     }
 
-    /// As [`Lease::stream`], to look at.
+    /// Like [`Lease::stream`], for shared access.
     pub fn stream_ref(&self) -> &Stream {
         &self.stream
     }
 
-    /// True from when [`Lease::aborted`] resolves.
+    /// Returns true once [`Lease::aborted`] has resolved.
     pub fn is_aborted(&self) -> bool {
         self.orders.abort.get()
     }
 
-    /// The client's address.
+    /// Returns the client's address.
     pub fn peer_address(&self) -> SocketAddr {
         self.stream.peer()
     }
 
-    /// Without a request for this long, the connection is to be given back.
+    /// Returns the idle time after which the connection must be given back.
     pub fn idle_return(&self) -> Duration {
         Duration::from_millis(self.terms.idle_return_ms.into())
     }
 
-    /// Whether the request of `head`, which `input` begins with, may be answered here; otherwise
-    /// the reason to give the connection back. The first request of an adoption always may: the
-    /// balancer chose.
+    /// Checks that the request of `head`, at the front of `input`, may be answered here. The first
+    /// request of an adoption always may, because the balancer chose this server for it.
+    ///
+    /// # Errors
+    /// The reason to give the connection back.
     pub fn admits(&self, head: &RequestHead, input: &[u8]) -> Result<(), ReturnReason> {
         if self.requests == 0 || self.owed {
             return Ok(());
         }
         self.in_scope.set(self.is_in_scope(head, input));
-        // A client whose next request is always there already leaves no pause for it.
+        // A client that pipelines requests leaves no pause in which a recall would be noticed.
         if let Some(reason) = self.orders.recall.take() {
             return Err(reason);
         }
@@ -266,13 +269,13 @@ impl Lease {
         }
     }
 
-    /// Whether the balancer would have sent the request here. Another protocol takes a proxy, which
-    /// says which ones there may be.
+    /// Returns true if the balancer would have sent the request here. An upgrade to another
+    /// protocol needs the proxy, which decides on the allowed protocols.
     fn is_in_scope(&self, head: &RequestHead, input: &[u8]) -> bool {
         if head.is_upgrade() {
             return false;
         }
-        // A scope that was defined anew since says nothing about this connection.
+        // A scope that was redefined since the adoption does not apply to this connection.
         match (Agent::scope(&self.peer, &self.terms), &self.scope) {
             (Some(now), Some(scope)) => {
                 Rc::ptr_eq(&now, scope) && scope.admits(head.host(input), head.path(input))
@@ -281,17 +284,17 @@ impl Lease {
         }
     }
 
-    /// True where the balancer has been silent for longer than the lease: it may have gone on with
-    /// the connection, so that nothing may be sent on it any more. Timers do not tell that after
-    /// the process was stopped.
+    /// Returns true if the balancer has been silent for longer than the lease. The balancer may
+    /// have resumed the connection, so nothing may be sent on it any more. Timers do not detect
+    /// this after the process was stopped.
     pub fn is_over(&self) -> bool {
         let lease = Duration::from_millis(self.peer.lease_ms.get().into());
-        // A quiet balancer is asked, and answers, within two of these.
+        // A silent balancer is probed, and answers, within twice this time.
         let lease = lease.max(3 * QUIET_MAX);
         self.peer.outbox.was_silent(lease, self.begun.into())
     }
 
-    /// Counts a request as answered.
+    /// Counts a request as answered; makes the next attempt to give back, if one is pending.
     pub fn count_request(&mut self) {
         self.requests = self.requests.saturating_add(1);
         self.owed = false;
@@ -300,14 +303,14 @@ impl Lease {
         }
     }
 
-    /// Waits until the balancer wants the connection back.
+    /// Waits until the balancer recalls the connection.
     pub fn recalled(&self) -> impl Future<Output = ReturnReason> + 'static {
         let orders = Rc::clone(&self.orders);
         async move { orders.until(|orders| orders.recall.take()).await }
     }
 
-    /// Waits until the lease is over: the balancer was not heard of, so the client's packets do
-    /// not come here any more. The caller drops what it does and calls [`Lease::abort`].
+    /// Waits until the lease is over: the balancer was silent, so the client's packets no longer
+    /// arrive here. The caller cancels its operation and calls [`Lease::abort`].
     pub fn aborted(&self) -> impl Future<Output = ()> + 'static {
         let orders = Rc::clone(&self.orders);
         async move { orders.until(|orders| orders.abort.get().then_some(())).await }
@@ -321,9 +324,9 @@ impl Lease {
         }
     }
 
-    /// The connection ended here; the stream is closed by dropping it. Where the client has yet to
-    /// take what was sent, that is waited for, in a task of its own: once the balancer knows of the
-    /// end it forgets the flow, and an acknowledgement that came later would meet no socket.
+    /// Ends the connection on this server; dropping the stream closes it. A separate task first
+    /// waits until the client has acknowledged all sent data: once the balancer learns of the end
+    /// it forgets the flow, and a later acknowledgement would find no socket.
     pub fn close(mut self, agent: &Rc<Agent>, reason: CloseReason) {
         if reason == CloseReason::Broken || self.outstanding_bytes().is_none() {
             return self.end(agent, reason);
@@ -341,22 +344,23 @@ impl Lease {
         } else if taken {
             self.end(agent, reason);
         } else {
-            // Closed as it is, the kernel would go on trying where no answer reaches it any more.
+            // After a normal close the kernel would keep retransmitting, although no
+            // acknowledgement can reach it any more.
             agent.meter.add(Event::BackendStalled);
             self.end(agent, CloseReason::Broken);
             self.abort();
         }
     }
 
-    /// Bytes that the client has yet to acknowledge, the FIN left out: that one alone has time
-    /// enough while the flow lingers.
+    /// Returns the number of bytes that the client has not acknowledged, or None if there are none
+    /// besides a FIN. A FIN is acknowledged while the flow's entry lingers.
     fn outstanding_bytes(&self) -> Option<usize> {
         let fin_bytes = 1;
         repair::unacknowledged_bytes(self.stream.tcp()).ok().filter(|bytes| *bytes > fin_bytes)
     }
 
-    /// Waits until the client has taken what was sent, the connection is gone, or the lease is
-    /// over. False where the client takes nothing for `limit`.
+    /// Waits until the client has acknowledged all sent data, the connection is gone, or the lease
+    /// is over. Returns false if the client acknowledges nothing for `limit`.
     async fn taken(&self, limit: Duration) -> bool {
         let (mut since, mut least_bytes, mut pause) = (Instant::now(), usize::MAX, DRAIN_PAUSE);
         while let Some(bytes) = self.outstanding_bytes() {
@@ -375,8 +379,8 @@ impl Lease {
         true
     }
 
-    /// The lease is over: the client is told by a RST, which one that the balancer has gone on with
-    /// ignores, because its number is an old one by then.
+    /// Ends an expired lease with a RST to the client. If the balancer has resumed the connection,
+    /// the client ignores the RST, because its sequence number is outdated by then.
     pub fn expire(mut self, agent: &Agent) {
         agent.meter.add(Event::AdoptedExpired);
         self.end(agent, CloseReason::Broken);
@@ -399,18 +403,17 @@ impl Lease {
         }
     }
 
-    /// Closes the connection with a RST, so that the client knows at once; silently, where it is
-    /// someone else's by now.
+    /// Closes the connection with a RST, or without one if another host owns the connection.
     pub fn abort(self) {
         match self.orders.silent.get() {
-            // Closed in repair mode, it says nothing.
+            // A socket that is closed in repair mode sends no packet.
             true => drop(repair::freeze(self.stream.tcp())),
             false => reset(self.stream),
         }
     }
 
-    /// Gives the connection back to the balancer, with the next request if it has come. To be
-    /// called only between requests.
+    /// Gives the connection back to the balancer, together with the next request if it has arrived.
+    /// Call this only between requests.
     pub async fn give_back(mut self, agent: &Agent, reason: ReturnReason) -> GivenBack {
         match self.take_back(agent).await {
             Some(true) => {}
@@ -429,7 +432,7 @@ impl Lease {
             Freezing::Failed(error) => {
                 tracing::debug!(flow = %self.known.flow, %error, "cannot be given back");
                 if !is_about_request(reason) {
-                    // Nothing is owed to the client at this moment; the next attempt can wait.
+                    // No request is pending, so the next attempt can wait.
                     tokio::time::sleep(SENT_ROUND).await;
                 }
                 return self.stay(reason);
@@ -440,7 +443,7 @@ impl Lease {
         self.ended = true;
         let (usage, id, peer) = (self.usage(), self.id, Rc::clone(&self.peer));
         if !peer.connections.borrow().contains_key(&id) {
-            // The lease ended in this very turn.
+            // The lease ended while this task was waiting.
             self.thaw();
             self.abort();
             return GivenBack::Gone;
@@ -468,8 +471,8 @@ impl Lease {
         GivenBack::Gone
     }
 
-    /// The connection goes on here: a request that has come is answered, and then the next attempt
-    /// is made.
+    /// Keeps the connection here. A pending request is answered before the next attempt to give the
+    /// connection back.
     fn stay(mut self, reason: ReturnReason) -> GivenBack {
         match is_about_request(reason) {
             true => self.owed = true,
@@ -485,8 +488,9 @@ impl Lease {
         GivenBack::Gone
     }
 
-    /// Whether a connection that is to be given back for `reason` may go on here instead. One whose
-    /// next request belongs elsewhere may not; what is yet to be looked at is looked at then.
+    /// Returns true if a connection that should be given back for `reason` may stay here instead.
+    /// It may not if the next request belongs to another server; a request that has not been
+    /// checked yet is checked later.
     fn may_stay(&self, reason: ReturnReason) -> bool {
         match reason {
             ReturnReason::NextRequest => false,
@@ -495,10 +499,10 @@ impl Lease {
         }
     }
 
-    /// Takes the records back from a device, where one has them: what the kernel holds of an
-    /// offloaded connection is in the clear, and must be in no snapshot. False where the device has
-    /// opened a part of a record whose rest does not come; `None` where the client takes nothing for
-    /// too long, the connection broke, or the lease is over.
+    /// Takes the records back from a device, if one has them: the kernel's queues of an offloaded
+    /// connection are plaintext, which must not enter a snapshot. Returns false if the device has
+    /// decrypted a part of a record whose rest does not arrive, and None if the client acknowledges
+    /// nothing for too long, the connection broke, or the lease is over.
     async fn take_back(&mut self, agent: &Agent) -> Option<bool> {
         let (begin, offloaded) = (Instant::now(), self.stream.is_offloaded());
         loop {
@@ -520,12 +524,12 @@ impl Lease {
         }
     }
 
-    /// Freezes the connection and reads its state. Its packets go to the balancer from before
-    /// that on: what a frozen socket receives nobody would read.
+    /// Freezes the connection and reads its state. Packets are redirected to the balancer first,
+    /// because no process reads the input of a frozen socket.
     async fn freeze(&self) -> Result<TcpSnapshot, RepairError> {
         for _ in 0..DRAIN_YIELDS {
-            // What the client acknowledges at once need not move. One that delays its
-            // acknowledgement is not waited for.
+            // Data that the client acknowledges at once need not move. A delayed acknowledgement is
+            // not waited for.
             match repair::unacknowledged_bytes(self.stream.tcp()) {
                 Ok(1..) => tokio::task::yield_now().await,
                 _ => break,
@@ -540,9 +544,8 @@ impl Lease {
         frozen
     }
 
-    /// As [`Lease::freeze`], as soon as the client has room for what was written. A receive queue
-    /// becomes no shorter by waiting: where it is too long and the connection cannot stay, its
-    /// front is read into user space.
+    /// Like [`Lease::freeze`], once all written data is sent. Waiting does not shorten the receive
+    /// queue: if it is too long and the connection cannot stay, its front is read into user space.
     async fn freeze_when_sent(&mut self, agent: &Agent, reason: ReturnReason) -> Freezing {
         let (begin, limit) = (Instant::now(), agent.limits.write_timeout);
         let may_stay = self.may_stay(reason);
@@ -562,7 +565,7 @@ impl Lease {
                 if may_stay {
                     return Freezing::Unread;
                 }
-                // So that the queue does not grow while it is read. The balancer holds the packets.
+                // The balancer holds the packets, so the queue does not grow while it is read.
                 self.slot.redirect(self.peer.mac.get());
                 if let ReadAhead::Failed = unread::read_ahead(&mut self.stream).await {
                     return Freezing::Over;
@@ -570,7 +573,8 @@ impl Lease {
             }
             match self.freeze().await {
                 Ok(tcp) => return Freezing::Frozen(tcp),
-                // The client has yet to acknowledge earlier responses, or has sent more meanwhile.
+                // The client has not acknowledged earlier responses, or has sent more in the
+                // meantime.
                 Err(RepairError::QueueTooLong { .. } | RepairError::Unsent(_)) => {
                     tokio::time::sleep(DRAIN_PAUSE).await;
                 }
@@ -581,14 +585,14 @@ impl Lease {
     }
 
     fn thaw(&self) {
-        // A socket that does not thaw shows it at the next read or write.
+        // If this fails, the next read or write reports it.
         let _ = repair::thaw(self.stream.tcp());
         self.slot.local();
     }
 }
 
 impl Agent {
-    /// RETURN, with the state of the connection as it is now.
+    /// Sends RETURN with the current state of the connection.
     pub(crate) fn send_return(
         &self,
         peer: &Peer,
@@ -600,7 +604,7 @@ impl Agent {
         let Some(grave) = adopted.grave.as_mut() else { return };
         if let Some(frozen) = &mut grave.frozen
             && let Some(newer) = frozen.newer()
-            // Otherwise the rest is forwarded when the socket is closed.
+            // A longer queue is forwarded when the socket is closed.
             && newer.receive_queue.len() <= QUEUE_BYTES_MAX
         {
             frozen.returned = newer;
@@ -614,8 +618,8 @@ impl Agent {
         peer.outbox.push(&Frame::Return { id, epoch, reason, usage, unread_bytes, snapshot });
     }
 
-    /// Closes the frozen socket of a connection that was given back. What it received since its
-    /// snapshot, because it was past the steering already, is forwarded.
+    /// Closes the frozen socket of a returned connection. Forwards the data that it received after
+    /// its snapshot, in packets that had already passed the steering program.
     pub(crate) fn close_silently(&self, grave: &mut Grave, balancer: Mac) {
         let Some(frozen) = grave.frozen.take() else { return };
         let Some(newer) = frozen.newer() else { return };
@@ -628,7 +632,8 @@ impl Agent {
         }
     }
 
-    /// The connection is elsewhere for good: nothing of it stays here but its slot, if wanted.
+    /// Discards the state of a returned connection, which another host now owns. Returns its flow
+    /// entry, for reuse.
     pub(crate) fn bury(
         &self,
         peer: &Peer,
@@ -641,7 +646,7 @@ impl Agent {
         Some(grave.slot)
     }
 
-    /// The balancer has no use for the connection: what is here of it goes silently.
+    /// Discards a connection that the balancer has abandoned, without a RST.
     pub(crate) fn abandon(&self, id: ConnectionId, adopted: &mut Adopted) {
         match adopted.grave.take() {
             None => adopted.orders.abandon(),
@@ -649,7 +654,7 @@ impl Agent {
         }
     }
 
-    /// The lease is over: the client is told by a RST.
+    /// Ends an expired lease with a RST to the client.
     pub(crate) fn abort(&self, id: ConnectionId, adopted: &mut Adopted) {
         self.meter.add(Event::AdoptedExpired);
         let Some(grave) = adopted.grave.take() else { return adopted.orders.abort() };
@@ -678,18 +683,19 @@ impl Frozen {
         whole.encoded()
     }
 
-    /// Input that the snapshot has no room for.
+    /// Returns the input that exceeds the snapshot.
     fn unread(&self) -> ClientBytes {
         unread::split(&self.stream).1.to_vec().into()
     }
 
-    /// The socket's state, where it differs from what is known in a way that matters.
+    /// Returns the socket's state if it supersedes the returned state.
     fn newer(&self) -> Option<TcpSnapshot> {
         let info = TcpInfo::of(self.stream.tcp()).ok()?;
         if info.segs_in == self.returned.segments_in {
             return None;
         }
-        // A socket that was reset meanwhile cannot be read; the new owner meets the RST's cause.
+        // A socket that was reset in the meantime cannot be read; the new owner receives the cause
+        // of the reset itself.
         let newer = repair::snapshot_later(self.stream.tcp(), &self.known).ok()?;
         newer.supersedes(&self.returned).then_some(newer)
     }
@@ -704,7 +710,7 @@ fn reset(stream: Stream) {
     }
 }
 
-/// Tells a client that its connection is gone, where no socket is left to do it.
+/// Sends a RST to a client whose connection has no socket any more.
 fn reset_from_nothing(flow: FlowKey, seq: SeqNumber) {
     let sent = Segment::reset(flow, Direction::ToClient, seq)
         .ip_packet()
@@ -715,7 +721,7 @@ fn reset_from_nothing(flow: FlowKey, seq: SeqNumber) {
     }
 }
 
-/// True where a request has come that the client waits for.
+/// Returns true if the reason implies that a request is pending.
 fn is_about_request(reason: ReturnReason) -> bool {
     matches!(reason, ReturnReason::NextRequest | ReturnReason::TermsUsed)
 }

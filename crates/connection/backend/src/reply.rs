@@ -1,31 +1,31 @@
-//! Response heads, written into a buffer that is reused.
+//! Response heads, written into a reused buffer.
 
 use crate::clock::{self, DATE_BYTES};
 use crate::name::ObjectName;
 use crate::store::Object;
 
-/// Methods an object allows, for Allow.
+/// Value of Allow for a writable store.
 pub const ALLOW: &[u8] = b"GET, HEAD, PUT, DELETE, OPTIONS";
-/// Methods an object of a read-only store allows.
+/// Value of Allow for a read-only store.
 pub const ALLOW_READ_ONLY: &[u8] = b"GET, HEAD, OPTIONS";
-/// The interim answer to `Expect: 100-continue`.
+/// The interim response to `Expect: 100-continue`.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// The whole answer to a connection there is no place for.
+/// The whole response to a connection above the limit.
 pub const NO_PLACE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\
     Retry-After: 1\r\nConnection: close\r\n\r\n";
 
-/// What becomes of the connection after a response.
+/// Connection persistence after a response (RFC 9112 §9.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Persistence {
-    /// It stays, as HTTP/1.1 has it without saying.
+    /// The connection stays open, as HTTP/1.1 implies without a Connection field.
     Keep,
-    /// It stays, and an HTTP/1.0 client is told.
+    /// The connection stays open, with `Connection: keep-alive` for an HTTP/1.0 client.
     KeepSaid,
-    /// It ends.
+    /// The connection is closed.
     Close,
 }
 
-/// The status line (RFC 9110 §15).
+/// Writes the status line (RFC 9110 §15).
 pub fn begin(out: &mut Vec<u8>, status: u16) {
     out.extend_from_slice(b"HTTP/1.1 ");
     number(out, u64::from(status));
@@ -34,7 +34,7 @@ pub fn begin(out: &mut Vec<u8>, status: u16) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// A field.
+/// Writes a field.
 pub fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");
@@ -42,14 +42,14 @@ pub fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Content-Length.
+/// Writes Content-Length.
 pub fn length(out: &mut Vec<u8>, bytes: u64) {
     out.extend_from_slice(b"Content-Length: ");
     number(out, bytes);
     out.extend_from_slice(b"\r\n");
 }
 
-/// Content-Range of a part of an object, or (None) of an object no part of which was asked for.
+/// Writes Content-Range for `part` of an object (offset and length), or, for None, that of a 416.
 pub fn content_range(out: &mut Vec<u8>, part: Option<(u64, u64)>, object_bytes: u64) {
     out.extend_from_slice(b"Content-Range: bytes ");
     match part {
@@ -65,7 +65,7 @@ pub fn content_range(out: &mut Vec<u8>, part: Option<(u64, u64)>, object_bytes: 
     out.extend_from_slice(b"\r\n");
 }
 
-/// Date, Connection where it must be said, and the blank line.
+/// Writes Date, Connection if required, and the blank line.
 pub fn finish(out: &mut Vec<u8>, date: &[u8; DATE_BYTES], persistence: Persistence) {
     out.extend_from_slice(b"Date: ");
     out.extend_from_slice(date);
@@ -76,7 +76,7 @@ pub fn finish(out: &mut Vec<u8>, date: &[u8; DATE_BYTES], persistence: Persisten
     });
 }
 
-/// The fields that describe an object whatever the status.
+/// Returns the fields that describe an object in every response.
 pub fn object_fields(name: &ObjectName, object: &Object) -> Vec<u8> {
     let mut out = Vec::with_capacity(192);
     field(&mut out, "Content-Type", content_type(name.extension()).as_bytes());
@@ -86,7 +86,7 @@ pub fn object_fields(name: &ObjectName, object: &Object) -> Vec<u8> {
     out
 }
 
-/// The head of a 200 with the whole object, up to where Date goes.
+/// Returns the head of a 200 with the whole object, up to the Date field.
 pub fn whole_head(bytes: u64, fields: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(fields.len() + 64);
     begin(&mut out, 200);
@@ -111,7 +111,7 @@ pub fn number(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// The reason phrase of every status this server answers.
+/// Returns the reason phrase of a status that this server sends.
 pub fn reason(status: u16) -> &'static str {
     match status {
         100 => "Continue",
@@ -143,7 +143,7 @@ pub fn reason(status: u16) -> &'static str {
     }
 }
 
-/// The media type by a name's extension.
+/// Returns the media type for a file name extension.
 pub fn content_type(extension: Option<&str>) -> &'static str {
     const TYPES: &[(&str, &str)] = &[
         ("avif", "image/avif"),

@@ -1,4 +1,4 @@
-//! The process: sockets first, then workers, until drained.
+//! The backend process: binds the sockets, runs the workers and drains them.
 
 use std::error::Error;
 use std::net::{SocketAddr, TcpListener};
@@ -27,49 +27,49 @@ use crate::listener::{Handoff, HandoffConfig, HandoffError};
 use crate::store::{Store, StoreError};
 use crate::tls::{self, TlsError};
 
-/// How often a worker closes objects nobody asked for, and after how long.
+/// Age at which a worker closes an unused object, and the interval of this check.
 const EXPIRE_EVERY: Duration = Duration::from_secs(5);
 
 /// The last line of OpenMetrics.
 const END: &str = "# EOF\n";
 
-/// Why a backend cannot start, or ended before it was told to.
+/// Error of starting or running a backend.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// The configuration.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// An address.
+    /// An address cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The admin endpoint.
+    /// The admin endpoint cannot start.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The objects' directory.
+    /// The objects' directory cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The identity of `[https]`.
+    /// The certificate or key of `[https]` cannot be used.
     #[error(transparent)]
     Tls(#[from] Box<TlsError>),
-    /// The device that records are left to.
+    /// The device for TLS records cannot be attached.
     #[error("[nic]: {0}")]
     Device(Box<dyn Error + Send + Sync>),
-    /// `tls = "nic"`, and who runs the server has no device for it.
+    /// `tls = "nic"` in a program without a device.
     #[error("tls = \"nic\": this program has no device; `unlade backend` has one")]
     NoDevice,
-    /// The log.
+    /// The log cannot be initialized.
     #[error(transparent)]
     Log(#[from] unlade_runtime::logs::LogError),
-    /// A worker.
+    /// A worker failed.
     #[error(transparent)]
     Workers(#[from] WorkersError),
-    /// Adopting connections.
+    /// Connections cannot be adopted.
     #[error("[agent]: {0}; without the table objects are served, and nothing is adopted")]
     Handoff(#[from] HandoffError),
 }
 
-/// A backend whose sockets are bound and whose store is open: what can fail for the operator's
-/// sake has not.
+/// A backend whose sockets are bound and whose store is open, so that errors of the configuration
+/// are already excluded.
 #[derive(Debug)]
 pub struct Server {
     control: Control<BackendConfig>,
@@ -84,7 +84,7 @@ pub struct Server {
     device: Option<Arc<dyn Device>>,
 }
 
-/// Sockets, one a worker each, taken when it starts.
+/// Listening sockets, one of each kind for each worker, which takes them when it starts.
 #[derive(Debug, Clone)]
 struct Listeners {
     http: Arc<Mutex<Vec<TcpListener>>>,
@@ -93,7 +93,7 @@ struct Listeners {
 }
 
 impl Listeners {
-    /// A worker's: without TLS, and with.
+    /// Takes the listeners of one worker: without TLS, and with.
     fn take(&self) -> Result<(Option<Listener>, Option<Listener>), ListenError> {
         let take = |from: &Mutex<Vec<TcpListener>>, tls: &Option<Arc<rustls::ServerConfig>>| {
             let taken = from.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -105,7 +105,7 @@ impl Listeners {
     }
 }
 
-/// What `[agent]` and the limits say of adopting connections.
+/// Builds the configuration of adoption from `[agent]` and the limits.
 fn handoff_config(config: &BackendConfig, agent: &AgentConfig) -> HandoffConfig {
     let trust = TrustFiles {
         ca: agent.ca.clone(),
@@ -125,7 +125,7 @@ fn handoff_config(config: &BackendConfig, agent: &AgentConfig) -> HandoffConfig 
     }
 }
 
-/// Adopts connections on the current thread and serves them; the agent, to drain it.
+/// Starts adopting and serving connections on the current thread. Returns the agent.
 fn adopt(
     handoff: &Handoff,
     info: WorkerInfo,
@@ -144,18 +144,18 @@ fn adopt(
 }
 
 impl Server {
-    /// Binds and opens everything `config` names.
+    /// Binds all addresses and opens all files of `config`.
     ///
     /// # Errors
-    /// The first thing that cannot be had.
+    /// The first resource that is unavailable.
     pub fn bind(config: BackendConfig) -> Result<Server, BackendError> {
         Server::bind_with(config, None)
     }
 
-    /// As [`Server::bind`], with the device that `tls = "nic"` means. It is not used without that.
+    /// Like [`Server::bind`], with the device for `tls = "nic"`. Other modes do not use it.
     ///
     /// # Errors
-    /// As [`Server::bind`]; a device was asked for, and is not given.
+    /// As for [`Server::bind`], or `tls = "nic"` without a device.
     pub fn bind_with(
         config: BackendConfig,
         device: Option<Arc<dyn Device>>,
@@ -211,33 +211,33 @@ impl Server {
         Ok(Server { control, store, meter, places, listeners, http, https, admin, handoff, device })
     }
 
-    /// Where HTTP over TLS is served, if it is.
+    /// Returns the address of HTTP over TLS, if it is served.
     pub fn https(&self) -> Option<SocketAddr> {
         self.https
     }
 
-    /// Where HTTP is served (the port chosen, where the configuration said 0).
+    /// Returns the address of HTTP, with the chosen port if the configured one is 0.
     pub fn http(&self) -> SocketAddr {
         self.http
     }
 
-    /// Where the admin endpoint is.
+    /// Returns the address of the admin endpoint.
     pub fn admin(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(AdminServer::address)
     }
 
-    /// Ends or reloads the server from elsewhere.
+    /// Returns a handle that stops or reloads the server.
     pub fn control(&self) -> Control<BackendConfig> {
         self.control.clone()
     }
 
-    /// The counters.
+    /// Returns the counters.
     pub fn meter(&self) -> Arc<Meter> {
         self.meter.clone()
     }
 
-    /// Serves until drained or stopped. `reload` is asked for a configuration on SIGHUP;
-    /// `signals` says whether the process's signals are obeyed at all.
+    /// Serves until drained or stopped. `reload` returns the configuration for a SIGHUP; `signals`
+    /// enables the handling of the process's signals.
     ///
     /// # Errors
     /// A worker that failed.
@@ -276,7 +276,7 @@ impl Server {
     }
 }
 
-/// What a worker is given.
+/// State that all workers share.
 #[derive(Debug, Clone)]
 struct Shared {
     store: Arc<Store>,
@@ -287,8 +287,8 @@ struct Shared {
     device: Option<Arc<dyn Device>>,
 }
 
-/// Binds the sockets of `[https]`: behind the device, where there is one, so that nothing of a
-/// connection can take another way, on which it would not be sealed.
+/// Binds the sockets of `[https]`. With a device they are bound to its interface: packets on
+/// another path would not be encrypted.
 fn bind_https(
     config: &BackendConfig,
     device: Option<&dyn Device>,
@@ -302,7 +302,7 @@ fn bind_https(
     Ok((sockets, Some(identity)))
 }
 
-/// `/metrics` with what the device has counted.
+/// Answers `/metrics`, including the device's metrics.
 fn metrics(meter: &Meter, device: &dyn Device) -> Answer {
     let text = meter.render();
     let figures = text.strip_suffix(END).unwrap_or(&text);
@@ -313,7 +313,7 @@ fn metrics(meter: &Meter, device: &dyn Device) -> Answer {
     }
 }
 
-/// One worker's life: accept until the drain, then wait for what is in flight.
+/// Runs one worker: accepts until the drain, then waits for the requests in flight.
 async fn worker(
     shared: Shared,
     info: WorkerInfo,
@@ -351,7 +351,7 @@ async fn worker(
     Ok(())
 }
 
-/// Counts and reports the connections that are left where a drain is cut short.
+/// Guard that counts and logs the remaining connections if a drain is cut short.
 struct Unfinished {
     context: Rc<Context>,
     agent: Option<Rc<Agent>>,
@@ -375,7 +375,7 @@ async fn accept_tls(listener: Option<&Listener>, context: &Rc<Context>, places: 
     }
 }
 
-/// Takes over reloads, and closes objects nobody asks for.
+/// Applies reloads and closes unused objects.
 async fn tend(context: &Rc<Context>, watch: &mut Watch<BackendConfig>, places: &Places) {
     let mut expire = unlade_runtime::ticker::every(EXPIRE_EVERY);
     loop {
@@ -389,7 +389,7 @@ async fn tend(context: &Rc<Context>, watch: &mut Watch<BackendConfig>, places: &
     }
 }
 
-/// Connections and open objects need descriptors: takes as many as the process may.
+/// Raises the limit of open files to the maximum, for connections and open objects.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum {
@@ -400,7 +400,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Runs a backend by `config` until SIGTERM or SIGINT, and drains it. SIGHUP keeps `config`.
+/// Runs a backend with `config` until SIGTERM or SIGINT, then drains it. SIGHUP keeps `config`.
 ///
 /// # Errors
 /// It cannot start, or a worker failed.
@@ -410,15 +410,15 @@ pub fn run(config: BackendConfig) -> Result<(), BackendError> {
     Server::bind(config)?.run(true, move || Ok(same.clone())).map(report)
 }
 
-/// Runs a backend by the configuration in `path`, read again on SIGHUP.
+/// Runs a backend with the configuration in `path`, which SIGHUP reloads.
 ///
 /// # Errors
-/// The configuration, as for [`run`] otherwise.
+/// The configuration is invalid; otherwise as for [`run`].
 pub fn run_from(path: &Path) -> Result<(), BackendError> {
     run_with(path, |_| Err(BackendError::NoDevice.into()))
 }
 
-/// As [`run_from`]; `attach` is asked for the device, with `tls = "nic"`.
+/// Like [`run_from`]; `attach` provides the device for `tls = "nic"`.
 ///
 /// # Errors
 /// As [`run_from`], and those of `attach`.

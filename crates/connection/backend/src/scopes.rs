@@ -1,8 +1,9 @@
-//! What balancers let requests stay for: the scopes of a channel, and the rings that they share.
+//! The scopes of a channel, which select the requests that a connection may stay for, and the hash
+//! rings that they share.
 //!
-//! A balancer defines scopes as its clients' requests need them, so their number is not ours to
-//! choose. Scopes of one pool have the same ring: it is kept once for the whole process, as long as
-//! a scope has it. What exceeds a limit is an offer refused, and the request is proxied.
+//! A balancer defines scopes as its clients' requests need them, so this server does not control
+//! their number. Scopes of one pool share one ring, which the process keeps as long as a scope uses
+//! it. Above a limit the offer is refused, and the balancer proxies the request.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -12,16 +13,16 @@ use unlade_handoff_protocol::frame::Scope;
 use unlade_migration::scope::{ScopeFilter, ring_of};
 use unlade_migration::shard::Ring;
 
-/// Scopes of one channel; a new one then takes the place of the oldest.
+/// Maximum number of scopes of one channel; a further one replaces the oldest.
 pub(crate) const SCOPES_MAX: usize = 4096;
-/// Bytes of text in the scopes of one channel.
+/// Maximum size of the text in the scopes of one channel, in bytes.
 const TEXT_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Memory of all rings.
+/// Maximum memory of all rings, in bytes.
 const RINGS_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// The scope that admits nothing: it is always needed.
+/// The scope that admits no request. It is never evicted.
 const SCOPE_NONE: u32 = 0;
 
-/// The rings of all channels of a process, each as long as a scope has it.
+/// The rings of all channels of a process. Scopes own them; this table has weak references.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rings(Arc<Mutex<Vec<KnownRing>>>);
 
@@ -32,8 +33,8 @@ struct KnownRing {
 }
 
 impl Rings {
-    /// The ring of `members`: the one that there is, or a new one. Nothing where the rings have as
-    /// much memory as they may.
+    /// Returns the ring of `members`, existing or new. Returns None if a new ring would exceed the
+    /// memory limit.
     fn get(&self, members: &[(String, u16)]) -> Option<Arc<Ring>> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|known| known.ring.strong_count() > 0);
@@ -56,7 +57,7 @@ impl Rings {
 #[derive(Debug, Default)]
 pub(crate) struct Scopes {
     rings: Rings,
-    /// By number, which is the order in which they were defined.
+    /// Scopes by number, in the order of their definition.
     known: BTreeMap<u32, Known>,
     text_bytes: usize,
 }
@@ -68,17 +69,17 @@ struct Known {
 }
 
 impl Scopes {
-    /// None yet.
+    /// Creates an empty table.
     pub(crate) fn new(rings: Rings) -> Scopes {
         Scopes { rings, ..Scopes::default() }
     }
 
-    /// What the scope of this number admits.
+    /// Returns the filter of the scope with this number.
     pub(crate) fn get(&self, id: u32) -> Option<Rc<ScopeFilter>> {
         self.known.get(&id).map(|known| Rc::clone(&known.filter))
     }
 
-    /// Defines a scope. False where it is not kept.
+    /// Defines a scope. Returns false if a limit prevents that.
     pub(crate) fn define(&mut self, scope: &Scope) -> bool {
         self.forget(scope.id);
         let ring = match &scope.ring {
@@ -111,7 +112,7 @@ impl Scopes {
         }
     }
 
-    /// The channel has ended.
+    /// Removes all scopes, at the end of the channel.
     pub(crate) fn clear(&mut self) {
         self.known.clear();
         self.text_bytes = 0;
@@ -151,7 +152,7 @@ mod tests {
         for scopes in &channels {
             assert!((1..=400).all(|id| Weak::ptr_eq(&ring_of(scopes, id), &ring)));
         }
-        // It goes with the last channel.
+        // The last channel drops the ring.
         channels.iter_mut().for_each(Scopes::clear);
         assert_eq!(ring.strong_count(), 0);
     }
@@ -168,7 +169,7 @@ mod tests {
     #[test]
     fn rings_beyond_their_memory_are_refused_and_those_given_up_make_room() {
         let mut scopes = Scopes::default();
-        // Of 4 MiB each.
+        // Each ring has 4 MiB.
         let large = |at: usize| pool(1024 - at, 256);
         let kept =
             (0..64).take_while(|at| scopes.define(&scope(*at as u32 + 1, "", Some(&large(*at)))));

@@ -1,7 +1,7 @@
-//! Requests of one connection, one after another: head, dispatch, answer.
+//! Serves the requests of one connection in sequence: reads the head, dispatches, answers.
 //!
-//! The head of the next request can be had without consuming it ([`next_head`]), so that a
-//! connection may be moved elsewhere with the request unread; [`serve_head`] serves it.
+//! [`next_head`] parses the next head without consuming it, so a connection can move to another
+//! server with the request unread; [`serve_head`] serves it.
 
 use std::io;
 use std::rc::Rc;
@@ -21,18 +21,17 @@ use crate::store::ObjectError;
 use crate::transfer::{self, SendError};
 use crate::{change, get};
 
-/// Largest body that is read and thrown away, where the method has no use for it, to keep the
-/// connection.
+/// Largest unwanted request body that is read and discarded to keep the connection.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
-/// A head shorter than twice this is parsed with every byte that comes.
+/// A head shorter than twice this is parsed after each read.
 const PARSE_ALWAYS_BYTES: usize = 256;
-/// Requests of one connection served before others of its worker get their turn.
+/// Number of requests of one connection that are served before the task yields to others.
 const REQUESTS_IN_A_ROW: u32 = 32;
 
-/// What came instead of, or as, the next request.
+/// Result of waiting for the next request.
 #[derive(Debug)]
 pub enum Next {
-    /// A request; its head is at the front of the stream's input, not consumed.
+    /// A request, whose head is at the front of the stream's input, not consumed.
     Request(RequestHead),
     /// The client ended the connection between requests.
     Ended,
@@ -40,15 +39,15 @@ pub enum Next {
     Truncated,
     /// No request began within the idle time.
     Idle,
-    /// A head was begun and not finished in time: 408.
+    /// A head was not complete in time: 408.
     Slow,
-    /// The server drains and no request has begun.
+    /// The server drains, and no request has begun.
     Draining,
-    /// The head is not acceptable.
+    /// The head is invalid.
     Invalid(HeadError),
 }
 
-/// A request served.
+/// Summary of a served request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Served {
     /// The connection can carry another request.
@@ -61,16 +60,16 @@ pub struct Served {
     pub body_bytes: u64,
 }
 
-/// Why a request could not be served to its end; the connection is of no further use.
+/// Error that stopped serving a request; the connection cannot be used any more.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// While reading a head.
+    /// The connection broke while a head was read.
     #[error("the connection broke: {0}")]
     Broken(#[from] io::Error),
-    /// While reading a body.
+    /// Reading a body failed.
     #[error(transparent)]
     Body(#[from] BodyError),
-    /// While sending a response.
+    /// Sending a response failed.
     #[error(transparent)]
     Send(#[from] SendError),
 }
@@ -87,7 +86,7 @@ pub async fn next_head(
 ) -> io::Result<Next> {
     let limits = session.context().limits();
     let mut started = None;
-    // Parsing again after every byte of a long head would cost the square of its length.
+    // Parsing a long head after every byte would take quadratic time.
     let mut parse_at = 1;
     loop {
         let arrived = stream.input().len();
@@ -119,8 +118,8 @@ pub async fn next_head(
     }
 }
 
-/// Serves the request whose head [`next_head`] yielded and which is still at the front of the
-/// stream's input. Afterwards the next request, if it is there already, is.
+/// Serves the request whose head [`next_head`] returned, which is at the front of the stream's
+/// input. Afterwards the input begins with the next request, if it has arrived.
 ///
 /// # Errors
 /// The connection broke or stalled, before or during the response.
@@ -156,8 +155,8 @@ pub async fn serve_head(
     Ok(served)
 }
 
-/// Answers what came instead of a request, where an answer is due (400 and its like, 408), and
-/// ends the connection.
+/// Sends the error response that `next` requires, if any (408, or a 4xx for an invalid head). The
+/// connection must be closed afterwards.
 ///
 /// # Errors
 /// The connection broke or stalled.
@@ -187,8 +186,8 @@ pub async fn refuse(
     Ok(Some(served))
 }
 
-/// Waits for the next request and serves it; None where none came. What should not have come is
-/// answered and reported with `keep_alive` false.
+/// Waits for the next request and serves it. Returns None if no request arrived. An invalid head
+/// is answered and reported with `keep_alive` false.
 ///
 /// # Errors
 /// The connection broke or stalled.
@@ -203,7 +202,7 @@ pub async fn serve_request(
     }
 }
 
-/// Serves a connection until it ends, or the server drains.
+/// Serves a connection until it ends or the server drains.
 pub async fn serve_connection(mut stream: Stream, context: Rc<Context>) {
     let mut session = Session::new(&context, Carriage::Accepted);
     loop {
@@ -243,7 +242,7 @@ pub fn count_failure(context: &Context, error: &ServeError) {
     });
 }
 
-/// What of a request its answer depends on.
+/// Properties of a request that its response depends on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Exchange {
     pub(crate) method: Method,
@@ -251,7 +250,7 @@ pub(crate) struct Exchange {
     expects_continue: bool,
     keep_alive: bool,
     http10: bool,
-    /// Bytes of the request may still be unread: the connection cannot carry another.
+    /// Bytes of the request may be unread, so the connection cannot carry another request.
     pub(crate) body_left: bool,
 }
 
@@ -267,7 +266,7 @@ impl Exchange {
         }
     }
 
-    /// Of a request that could not be read.
+    /// Properties of a request that could not be parsed.
     fn unread() -> Exchange {
         Exchange {
             method: Method::Other,
@@ -279,8 +278,8 @@ impl Exchange {
         }
     }
 
-    /// Reads and drops a small body the method has no use for; a large one, or one the client
-    /// waits to be asked for, is left, and with it the connection.
+    /// Reads and discards a small, unwanted body. A large one, or one behind `Expect:
+    /// 100-continue`, stays unread, and the connection ends after the response.
     pub(crate) async fn discard_body(
         &mut self,
         stream: &mut Stream,
@@ -298,7 +297,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// What becomes of the connection.
+    /// Returns the persistence of the connection after the response.
     pub(crate) fn persistence(&self, context: &Context) -> Persistence {
         match self.keep_alive && !self.body_left && !context.gate.draining() {
             false => Persistence::Close,
@@ -307,13 +306,13 @@ impl Exchange {
         }
     }
 
-    /// The report of a response that went out.
+    /// Summarizes a sent response.
     pub(crate) fn served(&self, persistence: Persistence, status: u16, body_bytes: u64) -> Served {
         let keep_alive = persistence != Persistence::Close;
         Served { keep_alive, method: self.method, status, body_bytes }
     }
 
-    /// A response without a body.
+    /// Sends a response without a body.
     pub(crate) async fn answer_empty(
         self,
         stream: &mut Stream,
@@ -335,7 +334,7 @@ impl Exchange {
         .await
     }
 
-    /// A refusal, with its reason as text.
+    /// Sends an error response with its reason as text.
     pub(crate) async fn refuse(
         self,
         stream: &mut Stream,
@@ -351,7 +350,7 @@ impl Exchange {
         .await
     }
 
-    /// 416, with the object's size.
+    /// Sends 416 with the object's size.
     pub(crate) async fn refuse_range(
         self,
         stream: &mut Stream,
@@ -365,8 +364,8 @@ impl Exchange {
         .await
     }
 
-    /// A refusal before the body was read: a small one that is on its way already is read and
-    /// dropped, to keep the connection; otherwise the connection ends.
+    /// Sends an error response before the body was read. A small body is read and discarded, to
+    /// keep the connection; otherwise the connection ends.
     pub(crate) async fn refuse_unread(
         mut self,
         stream: &mut Stream,
@@ -413,7 +412,7 @@ fn allow(context: &Context) -> &'static [u8] {
     if context.writable() { reply::ALLOW } else { reply::ALLOW_READ_ONLY }
 }
 
-/// The status for an object that cannot be served; faults of this side are logged.
+/// Returns the status for a failed lookup; logs errors of the server.
 pub(crate) fn status_of(error: &LookupError) -> u16 {
     if let LookupError::Object(error) = error {
         return object_status(error);
@@ -421,7 +420,7 @@ pub(crate) fn status_of(error: &LookupError) -> u16 {
     error.status()
 }
 
-/// The status for what the store refused; faults of this side are logged.
+/// Returns the status for an error of the store; logs errors of the server.
 pub(crate) fn object_status(error: &ObjectError) -> u16 {
     let status = error.status();
     if status >= 500 {

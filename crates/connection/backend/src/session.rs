@@ -1,7 +1,7 @@
-//! One connection's deadlines, and its ear for the drain.
+//! Deadlines of one connection, and the notification of a drain.
 //!
-//! Deadlines cost nothing while the socket keeps up: the timer is looked at only when an
-//! operation must wait, and is moved only when it fires early or would fire late.
+//! Deadlines cost nothing while the socket is ready: the timer is used only when an operation must
+//! wait, and is reset only when it fires early or would fire late.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -15,38 +15,38 @@ use tokio::time::{Instant, Sleep};
 
 use crate::context::Context;
 
-/// Why an operation did not end by itself.
+/// Reason why an operation was interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interrupted {
-    /// Its time was up.
+    /// The time limit expired.
     Timeout,
-    /// The server drains, and the operation was one that need not be finished.
+    /// The server drains, and the operation need not be finished.
     Draining,
 }
 
-/// Whether an operation is given up when the server drains.
+/// Behaviour of an operation when the server drains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDrain {
-    /// It is finished: a request in flight.
+    /// The operation continues: a request in flight.
     Finish,
-    /// It is given up: waiting for a request.
+    /// The operation is interrupted: waiting for a request.
     GiveUp,
 }
 
-/// How a connection came to this server.
+/// Origin of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carriage {
-    /// It connected here, or a proxy did.
+    /// A client or a proxy connected to this server.
     Accepted,
-    /// A balancer handed it over.
+    /// A balancer handed the connection over.
     Adopted,
 }
 
-/// How long a connection that has not brought a request yet may take to do so in a drain: it may
-/// just have been established.
+/// How long a drain waits for the first request of a connection, which may just have been
+/// established.
 const FRESH_GRACE: Duration = Duration::from_millis(500);
 
-/// Tells a worker's waiting connections that the server drains, without a cost while it does not.
+/// Notifies a worker's waiting connections of a drain.
 #[derive(Debug, Default)]
 pub struct Gate {
     draining: Cell<bool>,
@@ -54,12 +54,12 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// True from [`Gate::drain`] on.
+    /// Returns true after [`Gate::drain`].
     pub fn draining(&self) -> bool {
         self.draining.get()
     }
 
-    /// Begins the drain and wakes whoever waits with [`OnDrain::GiveUp`].
+    /// Begins the drain and wakes all operations that wait with [`OnDrain::GiveUp`].
     pub fn drain(&self) {
         self.draining.set(true);
         for (_, waker) in self.waiting.borrow_mut().iter_mut() {
@@ -69,7 +69,7 @@ impl Gate {
         }
     }
 
-    /// Connections of this worker.
+    /// Returns the number of connections of this worker.
     pub fn sessions(&self) -> usize {
         self.waiting.borrow().len()
     }
@@ -85,22 +85,22 @@ impl Gate {
     }
 }
 
-/// What a worker keeps for one connection besides its stream.
+/// State of one connection besides its stream.
 #[derive(Debug)]
 pub struct Session {
     context: Rc<Context>,
     place: usize,
     timer: Pin<Box<Sleep>>,
-    /// Response heads are written here; kept for its allocation.
+    /// Buffer of response heads, kept for its allocation.
     pub(crate) out: Vec<u8>,
-    /// Requests served since the connection last gave way to others.
+    /// Number of requests served since the task last yielded to others.
     pub(crate) in_a_row: u32,
     carriage: Carriage,
     served: u64,
 }
 
 impl Session {
-    /// Takes a place among the worker's connections until dropped.
+    /// Registers a connection of the worker until dropped.
     pub fn new(context: &Rc<Context>, carriage: Carriage) -> Session {
         let place = context.gate.waiting.borrow_mut().insert(None);
         let timer = Box::pin(tokio::time::sleep(context.limits().idle_timeout));
@@ -108,17 +108,17 @@ impl Session {
         Session { context, place, timer, out, in_a_row: 0, carriage, served: 0 }
     }
 
-    /// The worker's context.
+    /// Returns the worker's context.
     pub fn context(&self) -> &Rc<Context> {
         &self.context
     }
 
-    /// How the connection came here.
+    /// Returns the origin of the connection.
     pub fn carriage(&self) -> Carriage {
         self.carriage
     }
 
-    /// Notes that a request was served.
+    /// Counts a served request.
     pub(crate) fn note_served(&mut self) {
         self.served += 1;
     }
@@ -126,7 +126,7 @@ impl Session {
     /// Runs `operation` for at most `limit`.
     ///
     /// # Errors
-    /// It was given up, for either reason; what it did up to then stays done.
+    /// The operation was interrupted; its effects up to then remain.
     pub async fn within<T>(
         &mut self,
         limit: Duration,
@@ -155,7 +155,7 @@ impl Session {
                 self.timer.as_mut().reset(*deadline);
             }
             while self.timer.as_mut().poll(task).is_ready() {
-                // An earlier operation's deadline, perhaps.
+                // The timer may still have the deadline of an earlier operation.
                 if Instant::now() >= *deadline {
                     let due = Interrupted::Timeout;
                     return Poll::Ready(Err(if draining { Interrupted::Draining } else { due }));

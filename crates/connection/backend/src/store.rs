@@ -1,6 +1,6 @@
 //! The object store: a directory whose regular files are the objects.
 //!
-//! Names are resolved by the kernel below the root (openat2 with RESOLVE_BENEATH and
+//! The kernel resolves names below the root (openat2 with RESOLVE_BENEATH and
 //! RESOLVE_NO_SYMLINKS), so neither a symbolic link nor a race with a rename leads out of it.
 
 use std::fs::File;
@@ -17,40 +17,40 @@ use rustix::io::Errno;
 use crate::condition::{Conditions, Validators, Verdict};
 use crate::name::ObjectName;
 
-/// Directory below the root where uploads grow until they are whole. No object's name may begin
-/// like it.
+/// Directory below the root for incomplete uploads. Its prefix is reserved in object names.
 pub const STAGING: &str = ".unlade-staging";
 /// Extended attribute with the SHA-256 of an uploaded object, valid for one size and mtime.
 pub(crate) const DIGEST_ATTRIBUTE: &str = "user.unlade.sha256";
-/// Longest digest attribute read.
+/// Maximum length of the digest attribute, in bytes.
 const DIGEST_ATTRIBUTE_BYTES_MAX: usize = 128;
-/// Change counters; names share them by hash. More of them mean fewer needless revalidations.
+/// Number of change counters, which names share by hash. More counters cause fewer unnecessary
+/// revalidations.
 const STRIPES: usize = 1024;
-/// Times an open is tried again that a concurrent rename made ambiguous.
+/// Maximum number of attempts to open a path during concurrent renames (EAGAIN of openat2).
 const RESOLVE_TRIES_MAX: usize = 8;
 
 /// The store, shared by all workers.
 #[derive(Debug)]
 pub struct Store {
     root: OwnedFd,
-    /// Where uploads grow; None where the store is read-only.
+    /// Directory of incomplete uploads; None if the store is read-only.
     staging: Option<OwnedFd>,
     stripes: Vec<Stripe>,
     hasher: RandomState,
-    /// Number of the next staged upload; begins anywhere, since processes in other PID namespaces
-    /// may share the root.
+    /// Number of the next staged upload. The first one is random, since processes in other PID
+    /// namespaces may share the root.
     pub(crate) next_upload: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Stripe {
-    /// Grows with every change of a name that falls here.
+    /// Incremented with every change of a name of this stripe.
     generation: AtomicU64,
-    /// Held while a change is decided and made.
+    /// Held while a change is checked and applied.
     change: Mutex<()>,
 }
 
-/// An object, open.
+/// An open object.
 #[derive(Debug)]
 pub struct Object {
     /// Its content.
@@ -64,51 +64,51 @@ pub struct Object {
 }
 
 impl Object {
-    /// What conditions compare with.
+    /// Returns the validators for conditional requests.
     pub fn validators(&self) -> Validators<'_> {
         Validators { etag: self.etag.as_bytes(), modified_s: self.modified_s }
     }
 }
 
-/// Why a store cannot be opened: the operator's to resolve.
+/// Error of opening a store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The root.
+    /// The root directory cannot be used.
     #[error("root {path}: {error}; create the directory or correct `root`")]
     Root {
-        /// As configured.
+        /// The configured path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the system call.
         #[source]
         error: io::Error,
     },
-    /// The staging directory.
+    /// The staging directory cannot be used.
     #[error("{path}: {error}; make `root` writable, or set `writable = false`")]
     Staging {
         /// The directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error of the system call.
         #[source]
         error: io::Error,
     },
 }
 
-/// Why an operation on an object was refused.
+/// Error of an operation on an object.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
-    /// There is no such object (symbolic links, directories and devices are none).
+    /// The object does not exist (symbolic links, directories and devices are not objects).
     #[error("no such object")]
     Missing,
-    /// The file's permissions.
+    /// The file's permissions forbid the operation.
     #[error("permission denied")]
     Denied,
-    /// A part of the name is an object, or the name is a directory.
+    /// A parent of the name is an object, or the name is a directory.
     #[error("the name conflicts with an object or a directory")]
     Conflict,
     /// A condition of the request does not hold.
     #[error("a condition of the request does not hold")]
     Condition,
-    /// A condition of the request cannot be read.
+    /// A condition of the request is malformed.
     #[error("a condition of the request is malformed")]
     Malformed,
     /// The store was opened for reading only.
@@ -120,7 +120,7 @@ pub enum ObjectError {
     /// The process has no descriptors or memory left.
     #[error("the server is out of descriptors or memory")]
     Exhausted,
-    /// Anything else: the machine's fault.
+    /// Another I/O error.
     #[error("the store failed: {0}")]
     Io(#[source] io::Error),
 }
@@ -161,8 +161,8 @@ impl From<Errno> for ObjectError {
 }
 
 impl Store {
-    /// Opens the directory `root`; where it is to be `writable`, sweeps what uploads of dead
-    /// processes left in its staging directory.
+    /// Opens the directory `root`. A writable store also removes the files of dead processes from
+    /// its staging directory.
     ///
     /// # Errors
     /// The root or its staging directory cannot be used.
@@ -170,7 +170,7 @@ impl Store {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let fail = |error: Errno| StoreError::Root { path: root.to_owned(), error: error.into() };
         let directory = rustix::fs::open(root, flags, Mode::empty()).map_err(fail)?;
-        // Says now, rather than at the first request, where openat2 is not to be had.
+        // Detects a missing openat2 now rather than at the first request.
         open_below(directory.as_fd(), ".", flags).map_err(fail)?;
         let staging = match writable {
             false => None,
@@ -191,18 +191,18 @@ impl Store {
     /// Opens an object for reading.
     ///
     /// # Errors
-    /// There is none, or it cannot be read.
+    /// The object does not exist or cannot be read.
     pub fn lookup(&self, name: &ObjectName) -> Result<Object, ObjectError> {
-        // NONBLOCK: opening a FIFO someone put there must not wait for its writer.
+        // NONBLOCK: opening a FIFO in the directory must not wait for its writer.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let file = File::from(open_below(self.root.as_fd(), name.as_str(), flags)?);
         describe(file)
     }
 
-    /// Removes an object durably, where `conditions` hold.
+    /// Removes an object durably if `conditions` hold.
     ///
     /// # Errors
-    /// There is none, a condition, or the store's.
+    /// The object does not exist, a condition does not hold, or the store fails.
     pub fn delete(&self, name: &ObjectName, conditions: &Conditions) -> Result<(), ObjectError> {
         if self.staging.is_none() {
             return Err(ObjectError::ReadOnly);
@@ -217,7 +217,7 @@ impl Store {
         Ok(())
     }
 
-    /// Where uploads grow.
+    /// Returns the directory of incomplete uploads.
     ///
     /// # Errors
     /// The store is read-only.
@@ -225,7 +225,7 @@ impl Store {
         self.staging.as_ref().map(AsFd::as_fd).ok_or(ObjectError::ReadOnly)
     }
 
-    /// The directory that holds (or will hold) an object.
+    /// Opens the parent directory of an object.
     pub(crate) fn parent(
         &self,
         name: &ObjectName,
@@ -257,32 +257,33 @@ impl Store {
         stripe.change.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes every worker look at `name` again before it serves it.
+    /// Invalidates the cache entries of `name` in all workers.
     pub(crate) fn changed(&self, name: &ObjectName) {
         self.stripes[self.stripe_of(name)].generation.fetch_add(1, Ordering::Release);
     }
 
-    /// The change counter `name` falls to.
+    /// Returns the index of the change counter of `name`.
     pub(crate) fn stripe_of(&self, name: &ObjectName) -> usize {
         (self.hasher.hash_one(name) % STRIPES as u64) as usize
     }
 
-    /// A change counter's value: what was opened at an older one may have been replaced.
+    /// Returns a change counter. An object that was opened at an older value may have been
+    /// replaced.
     pub(crate) fn generation(&self, stripe: usize) -> u64 {
         self.stripes[stripe % STRIPES].generation.load(Ordering::Acquire)
     }
 }
 
-/// What to do about directories that are not there.
+/// Handling of missing parent directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// Make them, durably.
+    /// Create them durably.
     Create,
-    /// The object is missing.
+    /// Report the object as missing.
     Refuse,
 }
 
-/// Applies a request's conditions to the object as it is.
+/// Evaluates a request's conditions against the current object.
 pub(crate) fn check(conditions: &Conditions, object: Option<&Object>) -> Result<(), ObjectError> {
     match conditions.evaluate(object.map(Object::validators), false) {
         Verdict::Proceed => Ok(()),
@@ -304,7 +305,7 @@ fn open_below(directory: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<Ow
     }
 }
 
-/// Reads size, time and tag of an open file.
+/// Reads size, modification time and entity tag of an open file.
 pub(crate) fn describe(file: File) -> Result<Object, ObjectError> {
     let stat = rustix::fs::fstat(&file)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -321,7 +322,7 @@ pub(crate) fn describe(file: File) -> Result<Object, ObjectError> {
     Ok(Object { file, bytes, modified_s, etag })
 }
 
-/// The SHA-256 noted at upload, where it was noted for just this size and time.
+/// Returns the SHA-256 stored at upload, if it was stored for this size and modification time.
 fn stored_digest(file: &File, bytes: u64, modified_ns: i128) -> Option<String> {
     let mut value = [0; DIGEST_ATTRIBUTE_BYTES_MAX];
     let length = rustix::fs::fgetxattr(file, DIGEST_ATTRIBUTE, &mut value[..]).ok()?;
@@ -333,7 +334,7 @@ fn stored_digest(file: &File, bytes: u64, modified_ns: i128) -> Option<String> {
     (plain && current).then(|| digest.to_owned())
 }
 
-/// The attribute's value for [`stored_digest`].
+/// Formats the attribute that [`stored_digest`] reads.
 pub(crate) fn digest_attribute(digest: &str, bytes: u64, modified_ns: i128) -> String {
     format!("{digest} {bytes} {modified_ns}")
 }
@@ -355,7 +356,7 @@ fn open_staging(root: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     Ok(staging)
 }
 
-/// Removes staged uploads nobody holds the lock of: their process is gone.
+/// Removes staged uploads that no process has locked: their process is gone.
 fn sweep(staging: &OwnedFd) -> Result<(), Errno> {
     for entry in rustix::fs::Dir::read_from(staging)? {
         let entry = entry?;
@@ -364,7 +365,7 @@ fn sweep(staging: &OwnedFd) -> Result<(), Errno> {
             continue;
         };
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            // A directory (`.`, `..`) is refused by unlinkat and stays.
+            // unlinkat fails for the directories `.` and `..`.
             let _ = rustix::fs::unlinkat(staging, entry.file_name(), AtFlags::empty());
         }
     }

@@ -1,5 +1,5 @@
-//! TLS of connections that are accepted directly, and the device that seals and opens records of
-//! these and of adopted ones, where there is one (`tls = "nic"`).
+//! TLS of directly accepted connections, and record offload to a device (`tls = "nic"`) for
+//! accepted and adopted connections.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -16,12 +16,12 @@ use crate::config::HttpsConfig;
 use crate::context::Context;
 use crate::session::{OnDrain, Session};
 
-/// The only application protocol.
+/// The only ALPN protocol.
 const ALPN: &[u8] = b"http/1.1";
-/// Largest PEM file that is read.
+/// Maximum size of a PEM file, in bytes.
 const PEM_BYTES_MAX: u64 = 1 << 20;
 
-/// Why an identity cannot be used: the operator's to resolve.
+/// Error of loading a certificate and its key.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -29,27 +29,27 @@ pub enum TlsError {
     Read {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The error of the system call.
         #[source]
         error: io::Error,
     },
-    /// The files are no identity.
+    /// The files are not a valid certificate chain with its key.
     #[error("{certificate} with {key}: {error}")]
     Identity {
         /// The certificate's file.
         certificate: String,
         /// The key's file.
         key: String,
-        /// What is wrong with them.
+        /// The cause.
         #[source]
         error: unlade_tls::ConfigError,
     },
 }
 
-/// Loads the identity of the `[https]` table.
+/// Loads the certificate chain and key of the `[https]` table.
 ///
 /// # Errors
-/// A file that cannot be read, or that is not what it should be.
+/// A file cannot be read, or its contents are invalid.
 pub(crate) fn load(config: &HttpsConfig) -> Result<Arc<rustls::ServerConfig>, TlsError> {
     let wrong = |error| TlsError::Identity {
         certificate: config.certificate.display().to_string(),
@@ -69,8 +69,8 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     Ok(bytes)
 }
 
-/// The handshake of an accepted connection; the device takes it over, if there is one and it can.
-/// None where there is no connection: it was counted.
+/// Performs the handshake of an accepted connection and offloads its records to the device, if
+/// possible. Returns None for a failed handshake, which is counted.
 pub(crate) async fn accept(
     tcp: TcpStream,
     config: Arc<rustls::ServerConfig>,
@@ -99,8 +99,8 @@ pub(crate) async fn accept(
     None
 }
 
-/// Has the device take the records of a connection over, where there is a device; what it refuses
-/// goes on in software.
+/// Offloads the records of a connection to the device, if there is one. A connection that the
+/// device refuses stays in software.
 pub(crate) async fn offload(
     stream: &mut Stream,
     context: &Context,

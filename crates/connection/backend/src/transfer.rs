@@ -1,5 +1,5 @@
-//! Moving bytes to a client under the write deadline: it runs anew with every byte that the client
-//! acknowledges, so a slow client is served and a stalled one is dropped.
+//! Sends bytes to a client under the write deadline. Every acknowledged byte restarts the deadline,
+//! so a slow client is served and a stalled one is dropped.
 
 use std::fs::File;
 use std::io;
@@ -12,27 +12,27 @@ use unlade_runtime::Stream;
 
 use crate::session::{OnDrain, Session};
 
-/// Bytes asked of one sendfile(2).
+/// Maximum number of bytes of one sendfile(2).
 const SENDFILE_BYTES_MAX: u64 = 1024 * 1024;
-/// Bytes one connection sends before it gives way to the others of its worker.
+/// Number of bytes that one connection sends before its task yields to others.
 const TURN_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Bytes of a TLS response that are sealed and sent before others get their turn.
+/// Number of bytes of a TLS response that are encrypted and sent in one call.
 const SEALED_SLICE_BYTES: u64 = 256 * 1024;
-/// Most bytes read and thrown away after the last response, so that closing does not destroy it.
+/// Maximum number of input bytes discarded after the last response, before the socket is closed.
 const LINGER_BYTES_MAX: usize = 256 * 1024;
-/// How long that may take.
+/// Time limit of that.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Why a response did not go out whole.
+/// Error of sending a response.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// The client's, or the network's.
+    /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(#[source] io::Error),
-    /// The client's: it took nothing for the whole write timeout.
+    /// The client acknowledged nothing for the whole write timeout.
     #[error("the client took no bytes within the write timeout")]
     Stalled,
-    /// Somebody else's, on this machine.
+    /// Another process truncated the file.
     #[error("the object became shorter while it was sent")]
     Shortened,
 }
@@ -47,7 +47,7 @@ impl From<io::Error> for SendError {
     }
 }
 
-/// Sends bytes; `more` says that others follow at once.
+/// Sends bytes; `more` means that further bytes follow immediately.
 ///
 /// # Errors
 /// The connection broke or stalled.
@@ -129,12 +129,11 @@ async fn send_file_sealed(
     Ok(())
 }
 
-/// Ends a connection after its last response: FIN, then what the client still sends is read and
-/// dropped for a while. Closing a socket with unread bytes resets it, and a reset overtakes the
-/// response.
+/// Ends a connection after its last response: sends FIN, then discards input for a limited time.
+/// Closing a socket with unread bytes sends a RST, which can overtake the response.
 pub async fn finish(stream: &mut Stream, session: &mut Session) {
     let write_timeout = session.context().limits().write_timeout;
-    // The close_notify waits behind the response for a client that reads slowly.
+    // The close_notify is queued behind the response, which a slow client may still be reading.
     stream.set_stall_limit(write_timeout);
     if stream.shutdown().await.is_err() {
         return;

@@ -1,10 +1,10 @@
-//! More unread input than a snapshot carries.
+//! Unread input that exceeds the size of a snapshot.
 //!
 //! A client that sends a large body directly behind its last request fills the receive queue
-//! before the request is looked at. The queue becomes shorter only as somebody reads it. So the
-//! connection stays where its next request may be answered here. Where it may not, the front of
-//! the queue is read into user space, and the part that the snapshot's plaintext has no room for
-//! goes ahead of RETURN in UNREAD frames.
+//! before the request is parsed. Only reading shortens the queue. The connection therefore stays
+//! if its next request may be answered here. If not, the front of the queue is read into user
+//! space, and the part that exceeds the snapshot's plaintext is sent before RETURN in UNREAD
+//! frames.
 
 use unlade_handoff_protocol::frame::{
     ConnectionId, Epoch, Frame, UNREAD_BYTES_MAX, UNREAD_PIECE_BYTES_MAX,
@@ -13,32 +13,33 @@ use unlade_net::state::QUEUE_BYTES_MAX;
 use unlade_runtime::stream::Stream;
 use unlade_sys::repair;
 
-/// Bytes of the receive queue that may move as they are. What arrives until the queue is read has
-/// room in the rest of [`QUEUE_BYTES_MAX`].
+/// Largest receive queue that may move as it is, in bytes. The rest of [`QUEUE_BYTES_MAX`] is for
+/// data that arrives before the queue is read.
 pub(crate) const MOVABLE_BYTES_MAX: usize = QUEUE_BYTES_MAX / 4 * 3;
-/// Bytes that are left in the receive queue when it is read ahead.
+/// Number of bytes that reading ahead leaves in the receive queue.
 const LEFT_BYTES_MAX: usize = QUEUE_BYTES_MAX / 4;
 
-/// How reading ahead ended.
+/// Result of reading ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadAhead {
     /// The rest of the receive queue can move.
     Done,
-    /// There is more than [`UNREAD_BYTES_MAX`], or the connection broke.
+    /// The input exceeds [`UNREAD_BYTES_MAX`], or the connection broke.
     Failed,
 }
 
-/// Whether more is unread than one snapshot carries.
+/// Returns true if more input is unread than one snapshot can carry.
 pub(crate) fn is_too_much(stream: &Stream) -> bool {
     stream.input().len() > QUEUE_BYTES_MAX || queued(stream) > MOVABLE_BYTES_MAX
 }
 
 fn queued(stream: &Stream) -> usize {
-    // A socket that cannot tell shows what is wrong with it when it is frozen.
+    // If this fails, freezing the socket reports the error.
     repair::unread_bytes(stream.tcp()).unwrap_or_default()
 }
 
-/// Reads until the receive queue can move. Packets of the connection must not come here meanwhile.
+/// Reads until the receive queue can move. Packets of the connection must not arrive here during
+/// that time.
 pub(crate) async fn read_ahead(stream: &mut Stream) -> ReadAhead {
     loop {
         let unread_bytes = queued(stream);
@@ -62,13 +63,13 @@ pub(crate) async fn read_ahead(stream: &mut Stream) -> ReadAhead {
     }
 }
 
-/// The input that goes into a snapshot, and the rest.
+/// Splits the input into the part for a snapshot and the rest.
 pub(crate) fn split(stream: &Stream) -> (&[u8], &[u8]) {
     let input = stream.input();
     input.split_at(input.len().min(QUEUE_BYTES_MAX))
 }
 
-/// The rest as frames.
+/// Encodes the rest as UNREAD frames.
 pub(crate) fn frames(
     id: ConnectionId,
     epoch: Epoch,

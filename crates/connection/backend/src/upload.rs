@@ -1,4 +1,4 @@
-//! PUT: an object grows out of sight, is made durable, and appears whole or not at all.
+//! PUT: writes an object to a staging file, makes it durable, and publishes it atomically.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,10 +13,10 @@ use crate::condition::Conditions;
 use crate::name::ObjectName;
 use crate::store::{self, Missing, ObjectError, Store};
 
-/// Names tried for a staged upload before giving up: another process may hold the first ones.
+/// Maximum number of names tried for a staging file; another process may use the first ones.
 const NAMES_TRIED_MAX: usize = 64;
 
-/// An upload under way. Dropped before its commit, it leaves nothing.
+/// An upload in progress. Dropping it before the commit removes its file.
 #[derive(Debug)]
 pub struct Upload {
     store: Arc<Store>,
@@ -27,10 +27,10 @@ pub struct Upload {
     bytes: u64,
 }
 
-/// An upload that has become an object.
+/// A committed upload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Committed {
-    /// There was no object of this name before.
+    /// True if there was no object of this name before.
     pub created: bool,
     /// Its entity tag, with quotes.
     pub etag: String,
@@ -55,8 +55,8 @@ impl Upload {
                 Err(Errno::EXIST) => continue,
                 Err(error) => return Err(error.into()),
             };
-            // The lock says that somebody lives; a sweep that came between the two calls has it,
-            // and removes the file.
+            // The lock marks the file as in use. If it is taken, a sweep between the two calls is
+            // removing the file.
             if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
             }
@@ -69,7 +69,7 @@ impl Upload {
     /// Appends content.
     ///
     /// # Errors
-    /// No space, or the file's.
+    /// No space is left, or the write fails.
     pub fn write(&mut self, content: &[u8]) -> Result<(), ObjectError> {
         self.file.write_all(content).map_err(|error| match Errno::from_io_error(&error) {
             Some(errno) => ObjectError::from(errno),
@@ -80,16 +80,16 @@ impl Upload {
         Ok(())
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Makes the content durable and then visible under `name`, where `conditions` hold at that
-    /// moment. Waits for the disk: not for a worker's thread.
+    /// Makes the content durable and then visible under `name`, if `conditions` hold at that
+    /// moment. Blocks on the disk, so do not call it on a worker's thread.
     ///
     /// # Errors
-    /// A condition, a conflict of names, or the store's; the old object is then as it was.
+    /// A condition does not hold, names conflict, or the store fails; the old object is unchanged.
     pub fn commit(
         self,
         name: &ObjectName,
@@ -121,8 +121,8 @@ impl Upload {
         Ok(Committed { created: current.is_none(), etag: object.etag, bytes: object.bytes })
     }
 
-    /// Notes the content's digest beside it. A file system without extended attributes goes
-    /// without: the tag is then made from size, time and inode.
+    /// Stores the content's digest in an extended attribute. On a file system without them the
+    /// entity tag is derived from size, time and inode.
     fn note_digest(&self) -> Result<(), ObjectError> {
         let stat = rustix::fs::fstat(&self.file)?;
         let digest: String =
@@ -145,7 +145,7 @@ impl Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        // After a commit the name is gone already; it is never given out a second time.
+        // After a commit the name no longer exists; names are never reused.
         if let Ok(staging) = self.store.staging() {
             let _ = rustix::fs::unlinkat(staging, self.staged.as_str(), AtFlags::empty());
         }
@@ -352,7 +352,7 @@ mod tests {
             rustix::fs::setxattr(home.path("x"), "user.probe", b"1", XattrFlags::empty());
         assert_eq!(noted, supported.is_ok(), "{}", put.etag);
         assert_eq!(home.store.lookup(&name("/x")).unwrap().etag, put.etag);
-        // Changed behind the store's back: the noted digest no longer counts.
+        // Another process changed the file: the stored digest is no longer valid.
         std::fs::write(home.path("x"), b"other").unwrap();
         assert_ne!(home.store.lookup(&name("/x")).unwrap().etag, put.etag);
     }

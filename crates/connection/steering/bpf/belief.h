@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What of a segment is believed. The flow's packets come by here whoever sent them: so what is
- * known of a connection moves only by a segment that a TCP with these bounds would have accepted
- * (RFC 5961), and whose checksum is right. src/belief.rs says the same in Rust; a test compares
- * the two. */
+/* Validation of segments. Forged packets of a flow pass here, too: a segment therefore updates the
+ * tracked state of a connection only if a TCP with these bounds would accept it (RFC 5961) and its
+ * checksum is right. src/belief.rs has the same rule in Rust; a test compares the two. */
 #pragma once
 
 #include "parse.h"
 
-#define BELIEF_ACK 1 /* it acknowledges more, or offers another window */
-#define BELIEF_SEQ 2 /* it is behind all that came so far */
+#define BELIEF_ACK 1 /* it acknowledges more data or offers another window */
+#define BELIEF_SEQ 2 /* it ends behind all earlier segments */
 #define BELIEF_OLD 4 /* acceptable, but its acknowledgement is not the newest */
 
-/* What the segment says that is not known yet; 0 where there is nothing, or it is not acceptable.
- * Nothing is changed. */
+/* Returns the updates of a segment; 0 if there are none or it is not acceptable. Changes nothing.
+ * */
 static __always_inline __u32 judge(const struct belief *belief, const struct segment *segment)
 {
 	__u32 window = belief->receive_window, end = segment->seq + segment->payload;
@@ -25,7 +24,7 @@ static __always_inline __u32 judge(const struct belief *belief, const struct seg
 	if (segment->seq - first > 2 * window || end - first > 2 * window)
 		return 0;
 	if (acked > 0) {
-		/* A service sends no more than its client has room for. */
+		/* A service sends at most the client's window. */
 		if ((__u32)acked > belief->window_max)
 			return 0;
 		news = BELIEF_ACK;
@@ -36,7 +35,7 @@ static __always_inline __u32 judge(const struct belief *belief, const struct seg
 	} else if (ahead >= 0 && segment->window != belief->last_window) {
 		news = BELIEF_ACK;
 	}
-	/* An upload's segments say nothing else: not each is worth a look at its checksum. */
+	/* Saves the checksum of most segments of an upload, which update nothing else. */
 	if (ahead > 0 && (news == BELIEF_ACK || (__u32)ahead >= window / 4))
 		news |= BELIEF_SEQ;
 	return news;
@@ -55,7 +54,7 @@ static __always_inline void believe(struct belief *belief, const struct segment 
 	}
 	if (news & BELIEF_SEQ) {
 		__u32 end = segment->seq + segment->payload;
-		/* A receiver opens its window by twice what comes, at most. */
+		/* A receiver opens its window at most by twice the received bytes. */
 		__u32 window = belief->receive_window + 2 * (end - belief->last_seq);
 
 		belief->receive_window =
@@ -94,8 +93,8 @@ static __always_inline int load(void *context, int from, __u32 at, void *to, __u
 	return bpf_xdp_load_bytes(context, at, to, bytes);
 }
 
-/* The folded sum of `bytes` bytes from `at` and of `sum`; 0, which no header has, where they are
- * not there. A segment has at most 65535 bytes, so the loop ends. */
+/* Returns the folded sum of `bytes` bytes from `at` and of `sum`; 0, an impossible sum of a header,
+ * if the bytes are missing. A segment has at most 65535 bytes, which bounds the loop. */
 static __always_inline __u32 sum_of(void *context, int from, __u32 at, __u32 bytes, __u32 sum)
 {
 	__u32 key = 0, done = 0;
@@ -113,7 +112,7 @@ static __always_inline __u32 sum_of(void *context, int from, __u32 at, __u32 byt
 	}
 	__u32 left = bytes - done;
 
-	/* Keeps the compiler from testing something else, which the verifier would not follow. */
+	/* Keeps the compiler from another comparison, which the verifier could not follow. */
 	asm volatile("" : "+r"(left));
 	if (left >= SCRATCH_BYTES)
 		return 0;
@@ -128,7 +127,7 @@ static __always_inline __u32 sum_of(void *context, int from, __u32 at, __u32 byt
 	return fold(sum);
 }
 
-/* Global functions: the verifier looks at each once, and not once a call. */
+/* Global functions: the verifier checks each once instead of once for each call. */
 __attribute__((noinline)) __u32 skb_sum(struct __sk_buff *skb, __u32 at, __u32 bytes, __u32 sum)
 {
 	return sum_of(skb, LOAD_SKB, at, bytes, sum);
@@ -139,8 +138,8 @@ __attribute__((noinline)) __u32 frame_sum(struct xdp_md *frame, __u32 at, __u32 
 	return sum_of(frame, LOAD_FRAME, at, bytes, sum);
 }
 
-/* A checksum that is the pseudo header's sum is one that the sending host's device has yet to
- * complete (veth, TAP): what it covers was on no wire. */
+/* A checksum equal to the pseudo header's sum is a partial one, which the sending host's device has
+ * not completed (veth, TAP): the segment was not on a wire. */
 static __always_inline int is_pending(const struct segment *segment, __u32 pseudo)
 {
 	return segment->check == pseudo;
@@ -154,7 +153,7 @@ static __always_inline int is_intact_frame(struct xdp_md *frame, const struct se
 	       frame_sum(frame, segment->at, segment->bytes, pseudo) == 0xffff;
 }
 
-/* The kernel knows of a packet that a device has checked, or that it has merged itself. */
+/* The kernel marks packets that a device has verified or that it has merged itself. */
 static __always_inline int is_intact_skb(struct __sk_buff *skb, const struct segment *segment)
 {
 	if (skb->gso_size || bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) >= 0)

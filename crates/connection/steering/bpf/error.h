@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* ICMP errors go to the owner of the flow that they are about: it has to know the path's MTU. */
+/* ICMP errors go to the owner of their flow, which needs the path's MTU. */
 #pragma once
 
 #include "rewrite.h"
 
-/* RFC 5927 4.1: an error that a router has sent is about a segment under way. */
+/* RFC 5927 4.1: a router's error quotes a segment that is in flight. */
 static __always_inline int is_under_way(const struct belief *belief, __u32 seq)
 {
 	return belief->known && seq - belief->last_ack <= belief->window_max;
 }
 
-/* Between two owners the error goes to this host's stack, which keeps the path's MTU for all its
- * sockets; the next owner meets the router by itself. */
+/* Between two owners the error goes to this host's stack, which caches the path's MTU for all its
+ * sockets; the next owner gets an error of its own from the router. */
 static __always_inline int steer_error(struct __sk_buff *skb, const struct segment *segment,
 				       struct slot *slot)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Fragments of known flows follow their first one. */
+/* Fragments of known flows follow their first fragment. */
 #pragma once
 
 #include "rewrite.h"
 
-/* The packet that the fragment is of: identification in place of the ports. */
+/* Builds the key of the fragment's packet, with the identification in place of the ports. */
 static __always_inline void fragment_key(const struct segment *segment, struct flow_key *key)
 {
 	*key = segment->key;
@@ -12,7 +12,7 @@ static __always_inline void fragment_key(const struct segment *segment, struct f
 	key->service_port = segment->fragment_id >> 16;
 }
 
-/* Notes whose fragments those are that follow. */
+/* Records the ports of the packet's later fragments. */
 static __always_inline void learn_fragment(const struct segment *segment)
 {
 	__u32 ports = segment->key.client_port | (__u32)segment->key.service_port << 16;
@@ -22,7 +22,7 @@ static __always_inline void learn_fragment(const struct segment *segment)
 	bpf_map_update_elem(&fragments, &key, &ports, BPF_ANY);
 }
 
-/* Gives a later fragment its ports; false where the first one has not come by. */
+/* Sets the ports of a later fragment; returns false if the first one has not arrived. */
 static __always_inline int find_fragment(struct segment *segment)
 {
 	struct flow_key key;
@@ -37,9 +37,8 @@ static __always_inline int find_fragment(struct segment *segment)
 	return 1;
 }
 
-/* A fragment's checksum covers what is not here, so nothing is learnt from it; nor is it held, for
- * user space could not tell which flow a later one is of. What is dropped, the client sends again.
- */
+/* A fragment's checksum covers other fragments, so it updates no state. Fragments are not held,
+ * because user space could not assign later ones to a flow. The client retransmits dropped ones. */
 static __always_inline int steer_fragment(struct __sk_buff *skb, const struct segment *segment,
 					  struct slot *slot)
 {

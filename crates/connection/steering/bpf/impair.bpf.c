@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A link that loses, doubles and delays packets, for tests.
+/* A link that loses, duplicates and delays packets, for tests.
  *
- *   link egress/ingress:  fate by seed and number ─► drop
+ *   link egress/ingress:  verdict by seed, number ─► drop
  *                                                 ─► clone to the link, and on
- *                                                 ─► late device ─► user space waits
- *   late device ingress:  (user space gives a late frame back) ─► link egress/ingress, marked
+ *                                                 ─► late device ─► user space delays
+ *   late device ingress:  (user space writes a late frame back) ─► link egress/ingress, marked
  *
- * The fate of the n-th packet of a direction is a function of the seed and n alone; which packet
- * is the n-th is up to the peers.
+ * The verdict on the n-th packet of a direction is a function of the seed and n alone; the order of
+ * packets depends on the peers.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -16,12 +16,12 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define NEXT -1 /* TCX_NEXT and TC_ACT_UNSPEC alike */
-#define SHOT 2  /* TCX_DROP and TC_ACT_SHOT alike */
-/* On packets that have met their fate already. */
+#define NEXT -1 /* both TCX_NEXT and TC_ACT_UNSPEC */
+#define SHOT 2  /* both TCX_DROP and TC_ACT_SHOT */
+/* Mark of packets that already have a verdict. */
 #define DECIDED 0x756e6c64
 
-/* Layout of `counts`, as src/impair.rs has it. */
+/* Layout of `counts`, as in src/impair.rs. */
 enum count { SEEN, DROPPED, DUPLICATED, DELAYED, COUNTS };
 
 struct {
@@ -40,7 +40,7 @@ volatile const __u32 link_ifindex = 0;
 volatile const __u32 late_out_ifindex = 0;
 volatile const __u32 late_in_ifindex = 0;
 
-/* The number of the next packet, one a direction. */
+/* Number of the next packet of each direction. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2);
@@ -73,7 +73,7 @@ static __always_inline int decide(struct __sk_buff *skb, __u32 direction, __u64 
 		skb->mark = 0;
 		return NEXT;
 	}
-	/* Neighbour discovery by ARP is left alone: it is not what is tested. */
+	/* ARP passes: it is not under test. */
 	if (skb->protocol != bpf_htons(ETH_P_IP) && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return NEXT;
 	__u64 *next = bpf_map_lookup_elem(&numbers, &direction);

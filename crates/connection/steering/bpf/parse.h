@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* From an Ethernet frame to a flow key. */
+/* Parser of Ethernet frames, which yields a flow key. */
 #pragma once
 
 #include <linux/if_ether.h>
@@ -15,13 +15,13 @@
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
 
-/* Headers between IPv6's own and TCP's. RFC 8504 5.3 lets a host discard longer chains. */
+/* Maximum number of IPv6 extension headers. RFC 8504 5.3 allows discarding longer chains. */
 #define EXTENSIONS_MAX 4
 /* Fragment offset, and "more fragments". */
 #define IPV4_FRAGMENT 0x3fff
 #define IPV4_OFFSET 0x1fff
 
-/* RFC 792, RFC 4443; <linux/icmp.h> takes in what BPF has no headers for. */
+/* RFC 792, RFC 4443. <linux/icmp.h> includes headers that BPF lacks. */
 enum icmp_type {
 	ICMP_UNREACHABLE = 3,
 	ICMP_TIME_EXCEEDED = 11,
@@ -33,10 +33,10 @@ enum icmp_type {
 };
 #define ICMP_BYTES 8
 
-/* What a frame is. */
+/* Kind of a frame. */
 enum packet {
 	PACKET_WHOLE,     /* a TCP segment */
-	PACKET_FIRST,     /* the first fragment of one: only the key is known */
+	PACKET_FIRST,     /* the first fragment of one: only the key is set */
 	PACKET_LATER,     /* a later fragment: the key has no ports yet */
 	PACKET_ERROR,     /* an ICMP error about a segment that the service sent: key and seq */
 	PACKET_OTHER = -1,
@@ -49,11 +49,11 @@ struct segment {
 	__u32 seq;
 	__u32 ack;
 	__u32 payload;     /* bytes */
-	__u32 at;          /* where the TCP header begins */
+	__u32 at;          /* offset of the TCP header */
 	__u32 bytes;       /* of TCP header and payload */
-	__u32 fragment_id; /* as it stands in the packet */
+	__u32 fragment_id; /* in packet order */
 	__u16 window;
-	__u16 check;       /* as it stands in the packet */
+	__u16 check;       /* in packet order */
 	__u8 flags;
 	__u8 protocol;
 };
@@ -81,7 +81,7 @@ static __always_inline int parse_ipv4(void *data, void *end, __u32 at, struct se
 	return fragment & IPV4_OFFSET ? PACKET_LATER : PACKET_FIRST;
 }
 
-/* The start that all extension headers but IPsec's have; and the fragment header's rest. */
+/* Common start of all extension headers except those of IPsec, and the fragment header. */
 struct extension {
 	__u8 next;
 	__u8 length;
@@ -130,11 +130,11 @@ static __always_inline int parse_ipv6(void *data, void *end, __u32 at, int exten
 			out->fragment_id = fragment->id;
 			if (fragment->offset & bpf_htons(0xfff8))
 				return PACKET_LATER;
-			/* An atomic fragment (RFC 6946) is whole. */
+			/* An atomic fragment (RFC 6946) is a whole packet. */
 			if (fragment->offset & bpf_htons(1))
 				kind = PACKET_FIRST;
 		} else {
-			/* It is not at its destination yet. */
+			/* The packet has not reached its destination. */
 			if (next == IPPROTO_ROUTING && extension->segments_left)
 				return PACKET_OTHER;
 			size = (extension->length + 1) * 8;
@@ -169,7 +169,7 @@ static __always_inline int parse_tcp(void *data, void *end, struct segment *out)
 	return PACKET_WHOLE;
 }
 
-/* The errors that a TCP looks at: those about what became of one of its segments. */
+/* Returns true for the errors that a TCP handles: those that quote one of its segments. */
 static __always_inline int is_error(int version, __u8 type)
 {
 	if (version == 4)
@@ -178,8 +178,8 @@ static __always_inline int is_error(int version, __u8 type)
 	return type >= ICMPV6_UNREACHABLE && type <= ICMPV6_PARAMETER_PROBLEM;
 }
 
-/* The segment inside was sent by the service: its sender is our service, its receiver the client.
- * Eight bytes of its header are there at least (RFC 792): ports and sequence number. */
+/* The service sent the quoted segment: its source is the service, its destination the client. At
+ * least eight bytes of its header are quoted (RFC 792): ports and sequence number. */
 static __always_inline int parse_error(void *data, void *end, int version, struct segment *out)
 {
 	__u8 *icmp = data + out->at;
@@ -210,7 +210,7 @@ static __always_inline int parse_error(void *data, void *end, int version, struc
 	return PACKET_ERROR;
 }
 
-/* What the frame is. VLAN tags and everything but TCP and its errors pass. */
+/* Returns the kind of the frame. VLAN tags and all but TCP and its errors are PACKET_OTHER. */
 static __always_inline int parse(void *data, void *end, struct segment *out)
 {
 	struct ethhdr *eth = data;
@@ -231,7 +231,7 @@ static __always_inline int parse(void *data, void *end, struct segment *out)
 	if (kind < 0)
 		return kind;
 	if (kind == PACKET_LATER)
-		/* Which protocol a later fragment of IPv6 is of, only the first one says. */
+		/* Only the first fragment of an IPv6 packet has the protocol. */
 		return version == 6 || out->protocol == IPPROTO_TCP ? kind : PACKET_OTHER;
 	if (kind == PACKET_WHOLE && version == 4 && out->protocol == IPPROTO_ICMP)
 		return parse_error(data, end, version, out);
@@ -241,7 +241,7 @@ static __always_inline int parse(void *data, void *end, struct segment *out)
 		return PACKET_OTHER;
 	if (kind == PACKET_WHOLE)
 		return parse_tcp(data, end, out);
-	/* The ports are in every first fragment: none is shorter than eight bytes. */
+	/* Every first fragment has the ports, since none is shorter than eight bytes. */
 	struct tcphdr *tcp = data + out->at;
 
 	if ((void *)tcp + 8 > end)

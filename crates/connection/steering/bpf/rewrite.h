@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* What becomes of a packet of a known flow. But for the hop limit only hardware addresses change,
- * so no checksum of TCP does: right for complete and for partial checksums alike. */
+/* Redirects packets of known flows. Only the hop limit and the hardware addresses change, so the
+ * TCP checksum does not: this is correct for complete and partial checksums. */
 #pragma once
 
 #include "belief.h"
 
-#define NEXT -1 /* TCX_NEXT and TC_ACT_UNSPEC alike */
-#define SHOT 2  /* TCX_DROP and TC_ACT_SHOT alike */
+#define NEXT -1 /* both TCX_NEXT and TC_ACT_UNSPEC */
+#define SHOT 2  /* both TCX_DROP and TC_ACT_SHOT */
 
-/* How often one packet is redirected, by all hosts together: the first redirection lowers its hop
- * limit to this, every further one lowers it by one. So the hosts' tables may say what they like:
- * no packet runs between them for long. */
+/* Maximum number of redirections of one packet, over all hosts: the first redirection lowers its
+ * hop limit to this value, every further one lowers it by one. This bounds loops between hosts with
+ * inconsistent tables. */
 #define HOPS_MAX 16
 
-/* State is read before the words it guards, in the order user space writes them. */
+/* Reads the state before the fields that it guards, which user space writes first. */
 static __always_inline __u32 state_of(struct slot *slot)
 {
 #if defined(__TARGET_ARCH_x86)
@@ -23,10 +23,10 @@ static __always_inline __u32 state_of(struct slot *slot)
 #endif
 }
 
-/* A segment that was on its way through several owners acknowledges less than the client has since
- * done. A socket that was restored meanwhile takes such an acknowledgement for one from long ago
- * and drops the segment (RFC 5961 5.2): so it is given the newest one, which the client has sent,
- * and the window that came with it. A wrong checksum stays wrong. */
+/* The acknowledgement of a segment that was forwarded by several owners may be older than the
+ * client's newest one. A socket restored meanwhile considers it too old and drops the segment (RFC
+ * 5961 5.2). The segment therefore gets the client's newest acknowledgement and its window. A wrong
+ * checksum stays wrong. */
 static __always_inline void refresh_ack(struct __sk_buff *skb, const struct segment *segment,
 					const struct belief *belief)
 {
@@ -41,7 +41,7 @@ static __always_inline void refresh_ack(struct __sk_buff *skb, const struct segm
 		bpf_skb_store_bytes(skb, tcp + 14, &after, sizeof(after), 0);
 }
 
-/* Takes from the segment what is new and true, and gives it what is newer. */
+/* Updates the tracked state from a valid segment, and refreshes an old acknowledgement. */
 static __always_inline void note(struct __sk_buff *skb, const struct segment *segment,
 				 struct slot *slot)
 {
@@ -57,7 +57,7 @@ static __always_inline void note(struct __sk_buff *skb, const struct segment *se
 		refresh_ack(skb, segment, &slot->belief);
 }
 
-/* The hop limit after one more redirection; 0 where there must be none. */
+/* Returns the hop limit after one more redirection; 0 if none is allowed. */
 static __always_inline __u8 next_hops(__u8 hops)
 {
 	if (hops > HOPS_MAX)
@@ -65,7 +65,7 @@ static __always_inline __u8 next_hops(__u8 hops)
 	return hops > 1 ? hops - 1 : 0;
 }
 
-/* Lowers the hop limit of the frame in place; -1 where it must not be redirected. */
+/* Lowers the hop limit of the frame in place; -1 if it must not be redirected. */
 static __always_inline int lower_ipv4(struct iphdr *ip, const void *end)
 {
 	if ((const void *)(ip + 1) > end)
@@ -74,7 +74,7 @@ static __always_inline int lower_ipv4(struct iphdr *ip, const void *end)
 
 	if (!hops)
 		return -1;
-	/* RFC 1624: the word of hop limit and protocol gets smaller, the checksum larger. */
+	/* RFC 1624: the word of hop limit and protocol decreases, the checksum increases. */
 	__u32 sum = (__u16)~ip->check;
 
 	sum += (__u16)~bpf_htons((__u16)ip->ttl << 8) + bpf_htons((__u16)hops << 8);
@@ -99,7 +99,7 @@ static __always_inline int lower_hops(struct __sk_buff *skb, __u32 family)
 
 	if (!hops)
 		return -1;
-	/* By a call: a device's sum over the packet has to follow, as IPv6 has none of its own. */
+	/* The helper also updates a device's sum of the packet: IPv6 has no header checksum. */
 	return bpf_skb_store_bytes(skb, sizeof(struct ethhdr) +
 					__builtin_offsetof(struct ipv6hdr, hop_limit),
 				   &hops, sizeof(hops), BPF_F_RECOMPUTE_CSUM);
@@ -113,7 +113,7 @@ static __always_inline int send_to_owner(struct __sk_buff *skb, struct slot *slo
 	}
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 
-	/* Written in place: a call would cost a third of the program. */
+	/* Written in place: a helper call would take a third of the program's time. */
 	if (data + sizeof(slot->mac) > end)
 		return NEXT;
 	__builtin_memcpy(data, slot->mac, sizeof(slot->mac));
@@ -122,9 +122,9 @@ static __always_inline int send_to_owner(struct __sk_buff *skb, struct slot *slo
 	return bpf_redirect(slot->ifindex, 0);
 }
 
-/* The owner's own address as the sender: the owner has frozen the connection and sends its packets
- * back, until user space has heard of it. Meant for the next owner, so they wait here. A host
- * without a hold device never gets any back. */
+/* True for packets with the owner's address as the source: the owner has frozen the connection and
+ * returns its packets until user space is notified. They wait here for the next owner. A host
+ * without a hold device does not receive such packets. */
 static __always_inline int from_owner(const void *data, const void *end, const struct slot *slot)
 {
 	const struct ethhdr *eth = data;
@@ -135,14 +135,14 @@ static __always_inline int from_owner(const void *data, const void *end, const s
 	return source[0] == owner[0] && source[1] == owner[1] && source[2] == owner[2];
 }
 
-/* The client acknowledges what no earlier owner has sent: so the one that the flow is offered to
- * has taken it and answers. That is known here before user space hears of it. */
+/* True if the client acknowledges data that no earlier owner has sent: the host to which the flow
+ * is offered has adopted it and answers. The program detects this before user space is notified. */
 static __always_inline int has_heir(const struct slot *slot)
 {
 	return slot->belief.known && (__s32)(slot->belief.last_ack - slot->offered_at) > 0;
 }
 
-/* Counted by weight and not by frame: the hold device gets a large frame in pieces. */
+/* Counted by weight and not by frame, because the hold device segments large frames. */
 static __always_inline int hold(struct slot *slot, const struct segment *segment)
 {
 	__sync_fetch_and_add(&slot->held, segment->payload ? segment->payload : 1);

@@ -6,25 +6,25 @@
  *                  HOLD, or older frames wait ─► hold device ─► user space
  *                  OFFERED, client unserved ───► hold device ─► user space
  *                  from the owner ─────────────► hold device ─► user space
- *                  LINGER, from the owner ─────► stack, which resets it: nobody has it
+ *                  LINGER, from the owner ─────► stack, which resets it: no host owns it
  *                  OFFERED, client served ─────► rewritten MAC, out of the link
  *                  REDIRECT, nothing waits ────► rewritten MAC, out of the link
  *   link XDP:      REDIRECT, nothing waits ────► rewritten MAC, out of the link
- *   hold ingress:  (user space gives a held frame back)
+ *   hold ingress:  (user space writes a held frame back)
  *                  LOCAL ──► stack      REDIRECT ──► rewritten MAC, out of the link
  *                  HOLD, OFFERED ──► hold device again
  *
- * Fragments and ICMP errors of a flow take the same ways, but are never held: see fragment.h and
+ * Fragments and ICMP errors of a flow take the same paths, but are never held: see fragment.h and
  * error.h.
  * A frame that has been redirected HOPS_MAX times is dropped.
  *
- * A frame that arrives while older ones of its flow wait is held behind them, whatever the state:
- * so a flow's frames reach the new owner in the order they came.
+ * A frame that arrives while older ones of its flow wait is held behind them, in every state. A
+ * flow's frames therefore reach the new owner in the order of their arrival.
  */
 #include "error.h"
 #include "fragment.h"
 
-/* Bytes that are looked for headers in, where they lie outside the linear part. */
+/* Number of bytes pulled into the linear part if headers lie outside it. */
 #define PULL_BYTES 512
 
 static __always_inline struct slot *slot_of(struct flow_key *key)
@@ -38,14 +38,14 @@ static __always_inline int parsed(struct __sk_buff *skb, struct segment *segment
 {
 	int kind = parse((void *)(long)skb->data, (void *)(long)skb->data_end, segment);
 
-	/* Headers may lie outside the linear part; then they are pulled in once. */
+	/* Headers outside the linear part are pulled in once. */
 	if (kind != PACKET_CUT || skb->data_end - skb->data >= skb->len ||
 	    bpf_skb_pull_data(skb, skb->len < PULL_BYTES ? skb->len : PULL_BYTES))
 		return kind;
 	return parse((void *)(long)skb->data, (void *)(long)skb->data_end, segment);
 }
 
-/* A new connection from a client port whose last connection is over. */
+/* True for a new connection from a client port whose last connection is over. */
 static __always_inline int begins_anew(struct __sk_buff *skb, const struct segment *segment)
 {
 	return (segment->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN &&
@@ -71,7 +71,7 @@ static __always_inline int steer_segment(struct __sk_buff *skb, const struct seg
 		return NEXT;
 	theirs = from_owner((void *)(long)skb->data, (void *)(long)skb->data_end, slot);
 	if (theirs)
-		/* Over here, and over there: the stack, which has no socket, tells the client. */
+		/* No host has a socket any more: this host's stack resets the connection. */
 		return state == SLOT_LINGER ? NEXT : hold(slot, segment);
 	return send_to_owner(skb, slot, segment->key.family);
 }
@@ -113,13 +113,13 @@ int hold_ingress(struct __sk_buff *skb)
 	if (!slot)
 		return NEXT;
 	__u32 state = state_of(slot);
-	/* It may have come before anything was known of its connection. */
+	/* The frame may have arrived before the connection was tracked. */
 	note(skb, &segment, slot);
-	/* User space counts it as replayed when it is out: after this program has returned. */
+	/* User space counts it as replayed after this program has returned. */
 	switch (state) {
 	case SLOT_LOCAL:
 		return NEXT;
-	case SLOT_HOLD: /* since it was given back: it waits again */
+	case SLOT_HOLD: /* set after the frame was written back: it waits again */
 	case SLOT_OFFERED:
 		return hold(slot, &segment);
 	default:
@@ -127,8 +127,8 @@ int hold_ingress(struct __sk_buff *skb)
 	}
 }
 
-/* The common case, before the kernel makes a packet of the frame: a flow that has an owner and
- * nothing waiting. Everything else goes up to link_ingress. */
+/* The common case, before the kernel allocates an skb: a flow with an owner and without waiting
+ * frames. All other frames pass to link_ingress. */
 SEC("xdp")
 int link_xdp(struct xdp_md *frame)
 {
@@ -152,7 +152,7 @@ int link_xdp(struct xdp_md *frame)
 		else
 			count(COUNT_CORRUPT);
 	}
-	/* parse() has shown that both headers are there; the verifier has forgotten. */
+	/* parse() has checked both headers; the verifier needs the check again. */
 	struct ethhdr *eth = data;
 	struct iphdr *v4 = (void *)(eth + 1);
 	struct ipv6hdr *v6 = (void *)(eth + 1);
@@ -185,7 +185,7 @@ int restore_window(struct bpf_sock_ops *ops)
 		return 1;
 	v4 = ops->remote_ip4;
 	v6 = ops->remote_ip6[3];
-	/* Two loads, not one from a chosen offset: the verifier wants constant context offsets. */
+	/* Two loads instead of one at a computed offset: the verifier requires constant ones. */
 	asm volatile("" : "+r"(v4), "+r"(v6));
 	address = ops->family == 10 /* AF_INET6 */ ? v6 : v4;
 	if (window->address != address)

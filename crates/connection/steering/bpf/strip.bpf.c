@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* A link whose clients lack TCP options, for tests: in a SYN that comes in they are made NOPs. The
- * link must be a virtual one, whose packets carry no complete checksum. IPv4 without options, IPv6
+/* A link whose clients lack TCP options, for tests: options of an incoming SYN are replaced by
+ * NOPs. The link must be virtual, with partial checksums. Supports IPv4 without options and IPv6
  * without extension headers. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -12,16 +12,16 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define NEXT -1 /* TCX_NEXT and TC_ACT_UNSPEC alike */
+#define NEXT -1 /* both TCX_NEXT and TC_ACT_UNSPEC */
 #define TCP_SYN 0x02
 #define TCP_ACK 0x10
 #define OPTION_NOP 1
 #define OPTIONS_BYTES_MAX 40
 
-/* The kinds to strip, a bit each; set at load. */
+/* Bit mask of the option kinds to strip; set at load. */
 volatile const __u32 kinds = 0;
 
-/* Makes `bytes` bytes NOPs. */
+/* Replaces `bytes` bytes by NOPs. */
 static __always_inline int strip(struct __sk_buff *skb, __u32 at, __u8 bytes)
 {
 	__u8 nop = OPTION_NOP;

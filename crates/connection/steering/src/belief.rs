@@ -1,80 +1,80 @@
-//! What of a client's segments is believed: the rule of bpf/belief.h, in Rust.
+//! Validation of a client's segments: the rule of bpf/belief.h, in Rust.
 //!
-//! The programs see packets before any TCP does, whoever sent them. So what they know of a
-//! connection moves only by a segment that a TCP with the same bounds would have accepted (RFC 9293
-//! §3.10.7.4, RFC 5961 §5.2): its sequence numbers lie within a window around the newest one, its
-//! acknowledgement within the largest window that the client has offered. A sender that knows only
-//! the addresses and ports has to guess both.
+//! The programs see packets before any TCP does, including forged ones. A segment therefore updates
+//! the tracked state of a connection only if a TCP with the same bounds would accept it (RFC 9293
+//! §3.10.7.4, RFC 5961 §5.2): its sequence numbers lie within a window around the newest one, and
+//! its acknowledgement lies within the largest window that the client has offered. An attacker that
+//! has only the addresses and ports must guess both.
 //!
 //! User space sets the bounds from a snapshot ([`Belief::of`], [`crate::Slot::know`]); the programs
-//! move them. [`Belief::judge`] and [`Belief::believe`] say how; a test drives the programs with
-//! the same segments.
+//! update them. [`Belief::judge`] and [`Belief::believe`] define the rule; a test applies the same
+//! segments to the programs.
 
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 use unlade_net::state::TcpSnapshot;
 
-/// Any TCP may have a window as large as this when it begins.
+/// Smallest assumed receive window, which any TCP may use initially.
 const RECEIVE_WINDOW_BYTES_MIN: u32 = 65_535;
 /// Largest value of the window field of a header.
 const WINDOW_FIELD_MAX: u32 = 65_535;
-/// RFC 7323 §2.3.
+/// Largest window scale (RFC 7323 §2.3).
 const WINDOW_SHIFT_MAX: u8 = 14;
 
-/// What is known of a connection, seen from the service.
+/// Tracked state of a connection, from the service's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belief {
     /// The client's newest acknowledgement number.
     pub last_ack: SeqNumber,
     /// Sequence number behind the client's newest segment.
     pub last_seq: SeqNumber,
-    /// The window that came with `last_ack`, as it stands in the header.
+    /// The window field of the segment with `last_ack`, without scaling.
     pub last_window: u16,
-    /// Largest window that the client has offered, bytes.
+    /// Largest window that the client has offered, in bytes.
     pub window_max_bytes: u32,
-    /// Largest window that the service can have offered by now, bytes.
+    /// Largest window that the service can have offered so far, in bytes.
     pub receive_window_bytes: u32,
-    /// Largest window that the service's window scale allows, bytes.
+    /// Largest window that the service's window scale allows, in bytes.
     pub receive_max_bytes: u32,
-    /// Shift of the client's windows.
+    /// Window scale of the client, as a shift count.
     pub shift: u8,
 }
 
-/// The fields of a segment that matter here.
+/// The fields of a segment that the rule uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Sequence number.
     pub seq: SeqNumber,
     /// Acknowledgement number.
     pub ack: SeqNumber,
-    /// Bytes of payload.
+    /// Length of the payload, in bytes.
     pub payload_bytes: u32,
-    /// Window, as it stands in the header.
+    /// Window field, without scaling.
     pub window: u16,
     /// Control bits.
     pub flags: TcpFlags,
 }
 
-/// What a segment says that is not known yet.
+/// Parts of the tracked state that a segment updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// It acknowledges more, or offers another window.
+    /// The segment acknowledges more data or offers another window.
     pub ack: bool,
-    /// It is behind all that came so far.
+    /// The segment ends behind all earlier ones.
     pub seq: bool,
-    /// It is acceptable, but its acknowledgement is not the newest.
+    /// The segment is acceptable, but its acknowledgement is not the newest.
     pub old: bool,
 }
 
 impl News {
-    /// True where what is known would move.
+    /// Returns true if the segment changes the tracked state.
     pub fn moves(self) -> bool {
         self.ack || self.seq
     }
 }
 
 impl Belief {
-    /// What a snapshot says.
+    /// Creates the tracked state of a snapshot.
     pub fn of(tcp: &TcpSnapshot) -> Belief {
         let shifts = tcp.options.window_scale.unwrap_or((0, 0));
         let (send, receive) = (shifts.0.min(WINDOW_SHIFT_MAX), shifts.1.min(WINDOW_SHIFT_MAX));
@@ -91,7 +91,7 @@ impl Belief {
         }
     }
 
-    /// What the segment says that is not known yet; nothing where it is not acceptable.
+    /// Returns the updates of a segment; none if it is not acceptable.
     pub fn judge(&self, claim: &Claim) -> News {
         let decisive = [TcpFlags::SYN, TcpFlags::RST];
         if !claim.flags.contains(TcpFlags::ACK)
@@ -116,7 +116,7 @@ impl Belief {
         News { ack, seq, old }
     }
 
-    /// What is known after a segment that was judged so, and whose checksum is right.
+    /// Returns the state after applying the updates of a segment with a correct checksum.
     #[must_use]
     pub fn believe(mut self, claim: &Claim, news: News) -> Belief {
         if news.ack {

@@ -1,5 +1,4 @@
-//! The programs on single frames, without an interface (BPF_PROG_TEST_RUN), for the tests of this
-//! crate.
+//! Test harness that runs the programs on single frames without an interface (BPF_PROG_TEST_RUN).
 
 use aya::maps::{Array, HashMap, MapData};
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
@@ -12,15 +11,15 @@ use crate::load::{OBJECT, load_programs, map_slots, program, take};
 use crate::slot::{Mac, Slot, SlotState};
 use crate::table::Table;
 
-/// Flows that a bench has room for.
+/// Size of the flow table.
 const FLOWS_MAX: u32 = 16;
-/// What `bpf_redirect` makes a classifier return.
+/// Return value of a classifier after `bpf_redirect`.
 const TC_REDIRECT: i32 = 7;
 const TC_SHOT: i32 = 2;
 const XDP_PASS: i32 = 2;
 const XDP_TX: i32 = 3;
 
-/// Which program runs.
+/// Program to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Link,
@@ -28,18 +27,18 @@ pub(crate) enum Entry {
     Xdp,
 }
 
-/// What a program did with a frame.
+/// Verdict of a program on a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// To the local stack, or from XDP to the classifier.
+    /// Passed to the local stack, or from XDP to the classifier.
     Passed,
-    /// Out of the link.
+    /// Sent out of the link.
     Redirected,
     Held,
     Dropped,
 }
 
-/// One host: its programs and tables.
+/// Programs and tables of one simulated host.
 pub(crate) struct Bench {
     ebpf: Ebpf,
     table: Arc<Table>,
@@ -47,7 +46,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// Nothing where the kernel does not let us.
+    /// Loads the programs. Returns None if the kernel refuses them.
     pub(crate) fn open(mac: Mac) -> Option<Bench> {
         let mut ebpf = match EbpfLoader::new()
             .override_global("hold_ifindex", &1u32, true)
@@ -77,7 +76,7 @@ impl Bench {
         self.counters.take().unwrap()
     }
 
-    /// Runs a program on `frame`, which becomes what the program made of it.
+    /// Runs a program on `frame` and replaces it with the program's output.
     pub(crate) fn run(&mut self, hook: Entry, frame: &mut Vec<u8>) -> Fate {
         let mut out = vec![0; frame.len() + 256];
         let options = TestRunOptions {
@@ -109,7 +108,7 @@ impl Bench {
     }
 }
 
-/// Brings a slot into a state, towards `owner`.
+/// Sets the state and the owner of a flow entry.
 pub(crate) fn set_state(slot: &Slot, state: SlotState, owner: Mac) {
     slot.redirect(owner);
     match state {

@@ -1,4 +1,4 @@
-//! What the programs count beside each flow's own counters.
+//! Global counters of the programs, besides the counters of each flow.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -7,10 +7,10 @@ use aya::maps::{Array, MapData};
 
 use crate::load::SteerError;
 
-/// Numbers of events since the counts were taken last: `enum count` of bpf/maps.h, in its order.
+/// Numbers of events since the last call: `enum count` of bpf/maps.h, in its order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Segments with a wrong checksum that would have changed what is known of a flow.
+    /// Segments with a wrong checksum that would have changed the tracked state of a flow.
     pub corrupt: u64,
     /// Packets dropped because they had been redirected too often.
     pub hops_exceeded: u64,
@@ -18,16 +18,16 @@ pub struct Counts {
     pub fragments_dropped: u64,
     /// Packets dropped because of too many IPv6 extension headers.
     pub extensions_dropped: u64,
-    /// ICMP errors sent to the owner of the flow that they are about.
+    /// ICMP errors redirected to the owner of their flow.
     pub errors_redirected: u64,
-    /// ICMP errors dropped: the segment that they are about is not under way.
+    /// ICMP errors dropped because the quoted segment is not in flight.
     pub errors_refused: u64,
 }
 
-/// Entries of the map.
+/// Number of entries of the map.
 const COUNTS: usize = 6;
 
-/// The map, and what was taken from it already.
+/// The map, and the values at the last call of `take`.
 pub(crate) struct Counters {
     map: Array<MapData, u64>,
     taken: Mutex<[u64; COUNTS]>,

@@ -1,14 +1,14 @@
-//! Packets that arrive while nobody owns their flow, and their replay in order.
+//! Holds packets that arrive while their flow has no owner, and replays them in order.
 //!
-//! The programs send such frames to a TAP device. A thread takes them out and queues them by
-//! flow; once the flow has an owner again, they are written back to the device, where the programs
-//! send them on: to the local stack, or out of the link. The programs count both ways (bytes of
-//! payload, because the device gets large frames in pieces), and let a fresh frame pass only when
-//! as much came back as went in: so the order is kept.
+//! The programs send such frames to a TAP device. A thread reads them and queues them by flow. Once
+//! the flow has an owner again, the frames are written back to the device, where the programs
+//! forward them to the local stack or out of the link. The programs count both directions (in bytes
+//! of payload, because the device segments large frames). They pass a new frame only if both
+//! counters are equal, which keeps the order.
 //!
-//! Frames that an owner sends back, because it has frozen the connection, come here before user
-//! space has heard from it. They wait for the next owner; where none comes they go to the old one
-//! again after a moment, at this pace as long as it sends them back.
+//! An owner that has frozen a connection sends its frames back; they arrive here before user space
+//! receives the owner's message. They wait for the next owner. Without one they are sent to the old
+//! owner again after a pause, repeatedly as long as it sends them back.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -27,28 +27,29 @@ use unlade_sys::tap::Tap;
 use crate::slot::{Mac, RawSlot, Slot};
 use crate::table::Table;
 
-/// Largest frame without its Ethernet header; frames are segmented to the link's MTU.
+/// Buffer size of one frame, in bytes; frames are segmented to the link's MTU.
 const FRAME_BYTES_MAX: usize = 65_536;
-/// Rounds of one replay: frames that arrive meanwhile queue behind, and are replayed in the next.
+/// Maximum number of rounds of one replay. Each round replays the frames that arrived during the
+/// previous one.
 const REPLAY_ROUNDS_MAX: usize = 64;
-/// A frame that left the programs and did not arrive in the queue for so long is lost.
+/// Time after which a frame that left the programs and did not arrive in the queue counts as lost.
 const LOST_AFTER: Duration = Duration::from_millis(20);
-/// How long frames that an owner sent back wait for another owner before it gets them again: an
-/// owner that could not give the connection back after all has not said so.
+/// How long frames that an owner sent back wait for another owner before the old one gets them
+/// again. An owner that failed to give the connection back sends no message about that.
 const RETRY_AFTER: Duration = Duration::from_millis(10);
-/// How often queues of flows that have no slot any more are looked for.
+/// Interval of the search for queues of flows without an entry.
 const PURGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How much may be held.
+/// Limits of held packets.
 #[derive(Clone, Debug)]
 pub struct HoldLimits {
     /// Name of the TAP device; at most 15 bytes, unique in the network namespace.
     pub device: String,
-    /// Frames the device keeps for the thread before the kernel drops.
+    /// Queue length of the device, in frames; the kernel drops further ones.
     pub device_frames_max: u32,
-    /// Most bytes held for one flow; a peer cannot send more than the window it was granted.
+    /// Maximum number of bytes held for one flow; a peer cannot send more than its granted window.
     pub flow_bytes_max: usize,
-    /// Most bytes held for all flows together.
+    /// Maximum number of bytes held for all flows together.
     pub bytes_max: usize,
     /// MTU of the link.
     pub mtu_bytes: u32,
@@ -66,16 +67,16 @@ impl Default for HoldLimits {
     }
 }
 
-/// What went through the hold.
+/// Counters of the hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HoldCounters {
-    /// Frames taken from the device.
+    /// Frames read from the device.
     pub held: u64,
     /// Frames written back.
     pub replayed: u64,
-    /// Frames over a limit, or lost between kernel and thread.
+    /// Frames above a limit, or lost between kernel and thread.
     pub lost: u64,
-    /// Bytes waiting now.
+    /// Bytes that are waiting.
     pub waiting_bytes: u64,
 }
 
@@ -90,18 +91,18 @@ impl HoldCounters {
 
 #[derive(Debug, Default)]
 struct FlowQueue {
-    /// By sequence number: a frame that an owner sent back may come behind one that the client
-    /// sent later.
+    /// Frames in the order of their sequence numbers: a frame that an owner sent back may arrive
+    /// behind one that the client sent later.
     frames: VecDeque<(SeqNumber, Box<[u8]>)>,
     bytes: usize,
-    /// Set where an owner sent frames back: not before this do they go to it again.
+    /// Earliest time to send frames again to the owner that sent them back.
     retry_at: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Queues {
     flows: HashMap<FlowKey, FlowQueue>,
-    /// Flows that wait for frames which may be lost, and since when.
+    /// Flows that wait for possibly lost frames, and the start of the wait.
     suspects: Vec<(FlowKey, Instant)>,
     limits: HoldLimits,
     counters: HoldCounters,
@@ -114,16 +115,16 @@ pub(crate) struct Hold {
     tap: Arc<Tap>,
     queues: Arc<Mutex<Queues>>,
     stop: Arc<AtomicBool>,
-    /// Workers that wait for the queues. The thread lets them go first: it comes back so fast that
-    /// none of them would get the lock otherwise.
+    /// Number of workers that wait for the lock. The thread yields to them, because it would
+    /// otherwise reacquire the lock before they get it.
     waiting: Arc<AtomicU32>,
     wake: Arc<OwnedFd>,
     thread: OnceLock<JoinHandle<()>>,
 }
 
 impl Hold {
-    /// Makes the device. It has the link's hardware address, so that what goes from it to the
-    /// local stack is taken for this host's.
+    /// Creates the device with the link's hardware address, so that the local stack accepts its
+    /// frames as addressed to this host.
     pub(crate) fn open(limits: &HoldLimits, link: &Link) -> Result<Hold, crate::SteerError> {
         let tap = Tap::create(&limits.device, link.mac, limits.device_frames_max, limits.mtu_bytes)
             .map_err(crate::SteerError::Hold)?;
@@ -154,7 +155,7 @@ impl Hold {
         &self.tap.link().name
     }
 
-    /// Starts the thread that empties the device.
+    /// Starts the thread that reads the device.
     pub(crate) fn start(&self, table: Arc<Table>) -> io::Result<()> {
         let (tap, queues) = (Arc::clone(&self.tap), Arc::clone(&self.queues));
         let (stop, wake) = (Arc::clone(&self.stop), Arc::clone(&self.wake));
@@ -174,12 +175,12 @@ impl Hold {
                 queues.purge(&tap, &table);
             }
         })?;
-        // Set once: `start` is called by the only constructor of the steering.
+        // Set once: only the constructor of `Steering` calls `start`.
         let _ = self.thread.set(thread);
         Ok(())
     }
 
-    /// Writes back what waits for a flow, in order; frames that arrive meanwhile included.
+    /// Writes back the waiting frames of a flow in order, including frames that arrive meanwhile.
     pub(crate) fn replay(&self, slot: &Slot, table: &Table) -> u32 {
         self.replay_locked(self.lock_first(), slot, table)
     }
@@ -191,18 +192,19 @@ impl Hold {
         queues
     }
 
-    /// Redirects a flow and gives the new owner what it lacks: first the frames made of what the
-    /// old owner received late, then those that wait.
+    /// Redirects a flow and sends the missing frames to the new owner: first those with data that
+    /// the old owner received late, then the waiting ones.
     pub(crate) fn redirect(&self, slot: &Slot, owner: Mac, late: &[Vec<u8>], table: &Table) -> u32 {
-        // The thread would send on what waits as soon as the flow has an owner.
+        // Without the lock the thread would forward waiting frames as soon as the flow has an
+        // owner.
         let queues = self.lock_first();
-        // Counted first: fresh frames queue behind.
+        // Counted first, so that new frames queue behind.
         for frame in late {
             slot.count_injected(weight(frame));
         }
         slot.redirect(owner);
         for frame in late {
-            // Whether it went or is lost: nothing waits for it any more.
+            // Sent or lost, the frame is no longer waiting.
             let _ = self.tap.send(frame);
             slot.count_replayed(weight(frame));
         }
@@ -213,8 +215,8 @@ impl Hold {
         let (mut sent, mut sent_back) = (0, false);
         for round in 0..REPLAY_ROUNDS_MAX {
             queues.drain(&self.tap, table);
-            // What the new owner sends back at once is left to the thread: that owner is about to
-            // give the connection back too.
+            // The thread handles frames that the new owner sends back at once: that owner is about
+            // to give the connection back too.
             let queue = queues.flows.get(slot.flow());
             sent_back = round > 0 && queue.is_some_and(|queue| queue.retry_at.is_some());
             if sent_back {
@@ -226,7 +228,7 @@ impl Hold {
             }
         }
         if !sent_back {
-            // A frame is still between the programs and the device, or lost.
+            // A frame is between the programs and the device, or lost.
             queues.suspects.push((*slot.flow(), Instant::now()));
         }
         drop(queues);
@@ -249,8 +251,8 @@ impl Drop for Hold {
     }
 }
 
-/// Gives the programs a frame. Only when it is out is it counted as replayed, so that no fresh one
-/// on another core overtakes it: writing to the device delivers it before it returns.
+/// Writes a frame to the device. It is counted as replayed only afterwards, so that no new frame on
+/// another core overtakes it: the write delivers the frame before it returns.
 fn give_back(tap: &Tap, slot: Option<&RawSlot>, frame: &[u8]) -> io::Result<()> {
     let sent = tap.send(frame);
     if let Some(slot) = slot {
@@ -259,7 +261,7 @@ fn give_back(tap: &Tap, slot: Option<&RawSlot>, frame: &[u8]) -> io::Result<()> 
     sent
 }
 
-/// How the programs count a frame of a flow: bytes of payload, 1 where there are none.
+/// Returns the weight of a frame as the programs count it: bytes of payload, or 1 if it has none.
 fn weight(frame: &[u8]) -> u32 {
     let Some(segment) = FrameSegment::find(frame) else { return 1 };
     let header = frame.get(segment.tcp_at + 12).map_or(0, |byte| usize::from(byte >> 4) * 4);
@@ -276,14 +278,14 @@ fn lock(queues: &Mutex<Queues>) -> MutexGuard<'_, Queues> {
     queues.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until a device has a frame, someone wakes the thread, or `pause` is over. `fds` are the
-/// devices and `wake`.
+/// Waits until a device has a frame, `wake` is signalled, or `pause` is over. `fds` are the devices
+/// and `wake`.
 pub(crate) fn wait(fds: &mut [PollFd<'_>], wake: &OwnedFd, pause: Option<Duration>) {
     let timeout = pause.map(|pause| rustix::event::Timespec {
         tv_sec: pause.as_secs() as i64,
         tv_nsec: pause.subsec_nanos().into(),
     });
-    // Interrupted or not, the loop looks at everything.
+    // An interrupted poll is harmless: the caller checks all devices.
     let _ = poll(fds, timeout.as_ref());
     let mut count = [0; 8];
     let _ = rustix::io::read(wake, &mut count);
@@ -300,8 +302,8 @@ impl Queues {
         }
     }
 
-    /// Takes every frame out of the device: into its flow's queue, or straight back where the
-    /// flow has an owner and nothing older waits.
+    /// Reads every frame of the device into its flow's queue, or writes it back at once if the
+    /// flow has an owner and no waiting frames.
     fn drain(&mut self, tap: &Tap, table: &Table) {
         while let Ok(length) = tap.receive(&mut self.buffer) {
             self.counters.held += 1;
@@ -353,7 +355,7 @@ impl Queues {
         count
     }
 
-    /// Gives up frames that the programs counted and the device never delivered.
+    /// Counts frames as lost that the programs sent and the device did not deliver.
     fn write_off(&mut self, table: &Table) {
         let now = Instant::now();
         let mut lost = 0;
@@ -373,7 +375,7 @@ impl Queues {
         self.counters.lost += lost;
     }
 
-    /// Flows without a slot, or with an owner, have nothing to wait for.
+    /// Writes back the frames of flows that have no entry or have an owner.
     fn purge(&mut self, tap: &Tap, table: &Table) {
         let now = Instant::now();
         let owned = |flow: &FlowKey| table.slot_of(flow).is_none_or(|slot| !slot.is_held());

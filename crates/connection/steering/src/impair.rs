@@ -1,12 +1,12 @@
-//! A link that loses, doubles and delays packets: for tests on kernels without netem.
+//! A link that loses, duplicates and delays packets, for tests on kernels without netem.
 //!
-//! The programs of `bpf/impair.bpf.c` decide about each packet of a link, both ways. Those to be
-//! late go to a TAP device, one a direction; a thread keeps each for a random time and writes it
-//! back, so that others overtake it. A packet means what the link carries as one: with
-//! segmentation offload that is up to 64 KiB.
+//! The programs of `bpf/impair.bpf.c` make a decision for each packet of a link, in both
+//! directions. Delayed packets go to a TAP device, one for each direction. A thread keeps each for
+//! a random time and writes it back, so that others overtake it. With segmentation offload, a
+//! packet here has up to 64 KiB.
 //!
-//! The fate of the n-th packet of a direction is a function of the seed and n. Which packet is
-//! the n-th depends on the peers' timing, so a run cannot be repeated packet by packet.
+//! The decision for the n-th packet of a direction is a function of the seed and n. The order of
+//! the packets depends on the peers' timing, so a run cannot be repeated packet by packet.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,62 +28,62 @@ use unlade_testkit::Random;
 use crate::hold::wait;
 use crate::load::{SteerError, program, take};
 
-/// The object made by build.rs.
+/// The object that build.rs creates.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/impair.bpf.o"));
 
-/// Frames that wait at once; more are dropped and counted.
+/// Maximum number of delayed frames; more are dropped and counted.
 const LATE_FRAMES_MAX: usize = 65_536;
-/// Frames that the kernel keeps for the thread.
+/// Queue length of a device, in frames.
 const DEVICE_FRAMES_MAX: u32 = 16_384;
 /// Longest delay.
 pub const DELAY_MAX: Duration = Duration::from_secs(1);
 /// Largest frame.
 const FRAME_BYTES_MAX: usize = 65_536;
-/// Frames taken from one device before it is the other's turn.
+/// Number of frames read from one device before the other is read.
 const FRAMES_PER_TURN: usize = 64;
-/// MTU of the devices, as Ethernet has it.
+/// MTU of the devices, that of Ethernet.
 const MTU_BYTES: u32 = 1500;
-/// Names of the devices, and the programs at their ingress.
+/// Names of the devices and of the programs at their ingress.
 const DEVICES: [(&str, &str); 2] = [("late-out", "late_egress"), ("late-in", "late_ingress")];
 /// The programs of the link.
 const LINK_PROGRAMS: [(&str, TcAttachType); 2] =
     [("impair_egress", TcAttachType::Egress), ("impair_ingress", TcAttachType::Ingress)];
 
-/// How bad the link is to be. Probabilities are of each packet, 0 to 1.
+/// Impairment of a link. Probabilities apply to each packet and are from 0 to 1.
 #[derive(Clone, Debug)]
 pub struct ImpairConfig {
     /// The link, in the current network namespace.
     pub interface: String,
-    /// Probability of being lost.
+    /// Probability of loss.
     pub loss: f64,
-    /// Probability of coming twice.
+    /// Probability of duplication.
     pub duplicate: f64,
-    /// Probability of being late.
+    /// Probability of a delay.
     pub delay: f64,
-    /// Late packets wait for up to this, [`DELAY_MAX`] at most.
+    /// Longest delay, at most [`DELAY_MAX`].
     pub delay_max: Duration,
-    /// Decides every packet's fate.
+    /// Seed of the decisions.
     pub seed: u64,
 }
 
-/// What became of the packets.
+/// Counters of an impaired link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImpairCounters {
-    /// Packets that were decided about.
+    /// Packets seen by the programs.
     pub seen: u64,
-    /// Lost on purpose.
+    /// Packets dropped.
     pub dropped: u64,
-    /// Sent twice.
+    /// Packets duplicated.
     pub duplicated: u64,
-    /// Sent to wait, in packets as the link carries them.
+    /// Packets delayed, before segmentation.
     pub delayed: u64,
-    /// Frames that waited and went on, segmented to the MTU.
+    /// Delayed frames that were sent, after segmentation to the MTU.
     pub released: u64,
-    /// Late frames over the limit, or refused by the kernel: lost without being meant to.
+    /// Delayed frames lost unintentionally: above the limit, or refused by the kernel.
     pub overflowed: u64,
 }
 
-/// An impaired link; it is whole again when this is dropped.
+/// An impaired link; dropping it ends the impairment.
 pub struct Impairment {
     counts: Array<MapData, u64>,
     late: Arc<LateCounters>,
@@ -107,7 +107,7 @@ struct LateCounters {
 }
 
 impl Impairment {
-    /// Makes the devices and attaches the programs.
+    /// Creates the devices and attaches the programs.
     ///
     /// # Errors
     /// [`SteerError`]; nothing stays attached.
@@ -131,7 +131,7 @@ impl Impairment {
             classifier.load().map_err(|source| SteerError::Program { name, source })?;
         }
         let counts = Array::try_from(take(&mut ebpf, "counts")?).map_err(SteerError::Map)?;
-        // The way back first: no packet may go where it cannot come from.
+        // The return path first, so that no packet is diverted without a way back.
         for (name, hook, interface) in late.into_iter().chain(places) {
             attach(&mut ebpf, name, hook, interface)?;
         }
@@ -170,10 +170,10 @@ impl Impairment {
         })
     }
 
-    /// What became of the packets so far.
+    /// Returns the counters.
     ///
     /// # Errors
-    /// The kernel does not give the counters out.
+    /// The kernel refuses access to the counters.
     pub fn counters(&self) -> Result<ImpairCounters, SteerError> {
         let read = |index: u32| self.counts.get(&index, 0).map_err(SteerError::Map);
         Ok(ImpairCounters {
@@ -197,15 +197,15 @@ impl Drop for Impairment {
     }
 }
 
-/// A probability as the programs compare it: a random 32-bit number is below it.
+/// Converts a probability into a threshold for 32-bit random numbers.
 fn below(probability: f64) -> u64 {
-    // Casts saturate, and take what is no number for 0.
+    // Casts saturate, and convert NaN to 0.
     (probability.clamp(0.0, 1.0) * 4_294_967_296.0).round() as u64
 }
 
 fn device(number: u8) -> Result<Tap, SteerError> {
     let name = DEVICES[usize::from(number)].0;
-    // Locally administered; never seen by anyone, since frames keep their own addresses.
+    // Locally administered; it does not appear in frames, which keep their own addresses.
     let mac: Mac = [0x02, 0x75, 0x6e, 0x6c, 0x64, number];
     Tap::create(name, mac, DEVICE_FRAMES_MAX, MTU_BYTES).map_err(SteerError::Hold)
 }
@@ -217,13 +217,13 @@ fn attach(
     interface: &str,
 ) -> Result<(), SteerError> {
     let classifier: &mut SchedClassifier = program(ebpf, name)?;
-    // tcx links exist from Linux 6.6 on; before that a clsact qdisc carries the program.
+    // Kernels before Linux 6.6 have no tcx links and need a clsact qdisc.
     let _ = tc::qdisc_add_clsact(interface);
     let attached = classifier.attach(interface, hook);
     attached.map(drop).map_err(|source| SteerError::Program { name, source })
 }
 
-/// Late frames, the next to go first.
+/// Delayed frames, ordered by due time.
 struct Waiting {
     heap: BinaryHeap<Reverse<Late>>,
     random: Random,
@@ -233,7 +233,7 @@ struct Waiting {
     number: u64,
 }
 
-/// Ordered by when it goes; by arrival among equals.
+/// A delayed frame, ordered by due time and then by arrival.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Late {
     due: Instant,
@@ -251,7 +251,7 @@ impl Waiting {
         for (device, tap) in taps.iter().enumerate() {
             for _ in 0..FRAMES_PER_TURN {
                 let Ok(length) = tap.receive(&mut self.buffer) else { break };
-                // What the kernel has to say on a new device of its own is nobody else's.
+                // Ignore frames that the kernel itself sends on a new device.
                 if self.buffer.get(6..12) == Some(&tap.link().mac[..]) {
                     continue;
                 }
@@ -283,7 +283,7 @@ impl Waiting {
         }
     }
 
-    /// Anything up to the longest delay.
+    /// Returns a random delay up to the maximum.
     fn delay(&mut self) -> Duration {
         self.delay_max.mul_f64(self.random.unit())
     }
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(below(0.0), 0);
         assert_eq!(below(f64::NAN), 0);
         assert_eq!(below(0.25), 1 << 30);
-        // Every 32-bit number is below it.
+        // Every 32-bit number is below this threshold.
         assert_eq!(below(2.0), 1 << 32);
     }
 

@@ -1,20 +1,20 @@
-//! Steering: which owner gets the packets of a flow, decided in eBPF, told from user space.
+//! Packet steering: eBPF programs deliver the packets of a flow to the owner that user space sets.
 //!
-//! - [`slot`]: one flow's state in memory shared with the programs: changing the owner is a store,
+//! - [`slot`]: state of one flow in memory shared with the programs: changing the owner is a store,
 //!   not a system call;
-//! - [`belief`]: which of a client's segments move what is known of its connection;
-//! - [`table`]: which slots are in use, and by which flow;
-//! - [`load`]: programs into the kernel and onto the link;
-//! - [`hold`]: packets that arrive while nobody owns the flow, and their replay in order;
+//! - [`belief`]: validation of a client's segments before they update the tracked state;
+//! - [`table`]: allocation of entries to flows;
+//! - [`load`]: loads the programs and attaches them to the link;
+//! - [`hold`]: holds packets that arrive while the flow has no owner, and replays them in order;
 //! - [`windows`]: congestion windows of restored sockets;
-//! - [`counts`]: what the programs dropped or refused;
-//! - [`stats`]: what the programs cost;
+//! - [`counts`]: counters of packets that the programs dropped or refused;
+//! - [`stats`]: run time of the programs;
 //! - [`strip`]: a link whose clients lack TCP options, for tests;
-//! - [`impair`]: a link that loses, doubles and delays packets, for tests.
+//! - [`impair`]: a link that loses, duplicates and delays packets, for tests.
 //!
-//! Everything is bound to this process by file descriptors (tcx links, maps): if it dies, the
-//! kernel takes the programs off the link, and packets go to the local stack again. Nothing is
-//! pinned, so nothing stale can be left behind.
+//! File descriptors (tcx links, maps) bind all of this to the process: if it dies, the kernel
+//! detaches the programs from the link, and packets go to the local stack again. Nothing is pinned,
+//! so nothing stale can remain.
 
 pub mod belief;
 #[cfg(test)]

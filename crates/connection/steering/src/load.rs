@@ -1,4 +1,4 @@
-//! Programs into the kernel and onto the link.
+//! Loads the programs into the kernel and attaches them to the link.
 
 use std::io;
 use std::ptr::NonNull;
@@ -18,20 +18,20 @@ use crate::hold::{Hold, HoldLimits};
 use crate::slot::{Mac, Slot, SlotArray};
 use crate::table::Table;
 
-/// The object made by build.rs.
+/// The object that build.rs creates.
 pub(crate) static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
 
-/// The program that redirects before the kernel makes a packet of a frame.
+/// The program that redirects frames before the kernel allocates an skb.
 const LINK_XDP: &str = "link_xdp";
 
-/// Why steering is not available, or a flow not steered.
+/// Error of steering.
 #[derive(Debug, Error)]
 pub enum SteerError {
-    /// The interface is not there.
+    /// The interface does not exist.
     #[error("steering needs a network interface: {0}")]
     Link(#[source] io::Error),
-    /// The kernel does not take the programs.
+    /// The kernel refuses the programs.
     #[error("the kernel refuses the eBPF object: {0}; CAP_BPF and CAP_NET_ADMIN are needed")]
     Load(#[from] EbpfError),
     /// A program does not load or attach.
@@ -39,22 +39,22 @@ pub enum SteerError {
     Program {
         /// Its name in bpf/steer.bpf.c.
         name: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: ProgramError,
     },
-    /// The object lacks a map or program: it was not built from this source.
+    /// The object lacks a map or program because it was not built from this source.
     #[error("the eBPF object has no {0}")]
     Missing(&'static str),
     /// A map operation failed.
     #[error("flow table: {0}")]
     Map(#[source] MapError),
-    /// As many flows are steered as the table has slots (`flows_max`).
+    /// All entries of the flow table are in use (`flows_max`).
     #[error("the flow table is full; raise `flows_max` or give connections back earlier")]
     TableFull,
-    /// The hold device could not be made.
+    /// The hold device cannot be created.
     #[error("hold device: {0}; /dev/net/tun and CAP_NET_ADMIN are needed")]
     Hold(#[source] io::Error),
-    /// The program for congestion windows has no cgroup to be attached to.
+    /// The cgroup for the congestion window program is not available.
     #[error("cgroup: {0}")]
     Cgroup(#[source] io::Error),
     /// Sharing memory with the programs failed.
@@ -62,32 +62,32 @@ pub enum SteerError {
     Mmap(#[source] io::Error),
 }
 
-/// Where in the kernel packets are redirected.
+/// Kernel hook at which packets are redirected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hook {
-    /// At XDP where the driver runs it natively and the device is a real one; else at tc alone.
+    /// XDP if the driver supports it natively and the device is a physical one; otherwise only tc.
     #[default]
     Auto,
-    /// At tc.
+    /// Only tc.
     Tc,
-    /// At XDP, natively; an error where the driver cannot. tc takes what XDP leaves.
+    /// Native XDP, an error if the driver lacks it. tc handles the packets that XDP passes.
     Xdp,
 }
 
-/// What to steer, and how much of it.
+/// Configuration of steering.
 #[derive(Clone, Debug)]
 pub struct SteeringConfig {
-    /// The interface that client packets come in on.
+    /// Interface of client packets.
     pub interface: String,
-    /// Most flows that have an entry at once.
+    /// Maximum number of flows with an entry.
     pub flows_max: u32,
-    /// Holding of packets; without it, [`Slot::hold`] must not be used.
+    /// Limits of held packets; without them, [`Slot::hold`] must not be used.
     pub hold: Option<HoldLimits>,
-    /// Where in the kernel packets are redirected.
+    /// Kernel hook at which packets are redirected.
     pub hook: Hook,
 }
 
-/// Steering of one link; everything is undone when the last owner drops it.
+/// Steering of one link; dropping the last reference detaches the programs.
 #[derive(Debug)]
 pub struct Steering {
     table: Arc<Table>,
@@ -113,7 +113,8 @@ impl Steering {
             .map_max_entries("flows", config.flows_max)
             .map_max_entries("slots", config.flows_max)
             .load(OBJECT)?;
-        // Before a map leaves `ebpf`: the programs refer to maps by descriptor until they load.
+        // Load before a map is taken from `ebpf`: until then the programs refer to maps by
+        // descriptor.
         load_programs(&mut ebpf)?;
         let slots = map_slots(&mut ebpf, config.flows_max)?;
         let flows = HashMap::try_from(take(&mut ebpf, "flows")?).map_err(SteerError::Map)?;
@@ -131,17 +132,17 @@ impl Steering {
         Ok(Steering { table, hold, link, xdp, counters: Counters::new(counts), _ebpf: ebpf })
     }
 
-    /// The link that is steered.
+    /// Returns the steered link.
     pub fn link(&self) -> &Link {
         &self.link
     }
 
-    /// True where packets are redirected at XDP.
+    /// Returns true if packets are redirected at XDP.
     pub fn is_xdp(&self) -> bool {
         self.xdp
     }
 
-    /// Takes a slot for a flow; its packets go to the local stack until it says otherwise.
+    /// Allocates an entry for a flow. Its packets go to the local stack until the state changes.
     ///
     /// # Errors
     /// [`SteerError::TableFull`], [`SteerError::Map`].
@@ -150,13 +151,13 @@ impl Steering {
         Ok(Slot::new(Arc::clone(&self.table), index, *flow))
     }
 
-    /// Flows that have a slot.
+    /// Returns the number of flows with an entry.
     pub fn flows_in_use(&self) -> usize {
         self.table.in_use()
     }
 
-    /// Sends what waits for a flow that has an owner again (state `Local` or `Redirect`) on its
-    /// way, in order. Returns how many frames went.
+    /// Forwards the waiting frames of a flow that has an owner again (state `Local` or `Redirect`),
+    /// in order. Returns the number of forwarded frames.
     pub fn replay(&self, slot: &Slot) -> u32 {
         match &self.hold {
             Some(hold) if slot.waiting() > 0 => hold.replay(slot, &self.table),
@@ -164,8 +165,8 @@ impl Steering {
         }
     }
 
-    /// Gives a held flow to another host: first frames made of what the old owner received late,
-    /// then what waits, then the packets to come.
+    /// Redirects a held flow to another host: first the frames with data that the old owner
+    /// received late, then the waiting ones, then new packets.
     pub fn redirect(&self, slot: &Slot, owner: Mac, late: &[Vec<u8>]) {
         match &self.hold {
             Some(hold) if !late.is_empty() || slot.waiting() > 0 => {
@@ -173,28 +174,28 @@ impl Steering {
             }
             _ => {
                 slot.redirect(owner);
-                // One may have come just before.
+                // A packet may have arrived just before.
                 self.replay(slot);
             }
         }
     }
 
-    /// Packets and bytes that were redirected, as far as their flows have been given up.
+    /// Returns the packets and bytes redirected for flows whose entries were released.
     pub fn redirected(&self) -> (u64, u64) {
         let redirected = self.table.redirected();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (load(&redirected.packets), load(&redirected.bytes))
     }
 
-    /// What the programs counted since this was called last.
+    /// Returns the counts of the programs since the last call.
     ///
     /// # Errors
-    /// The kernel does not give the counters out.
+    /// The kernel refuses access to the counters.
     pub fn take_counts(&self) -> Result<Counts, SteerError> {
         self.counters.take()
     }
 
-    /// The hold's counters.
+    /// Returns the counters of the hold.
     pub fn hold_counters(&self) -> crate::hold::HoldCounters {
         self.hold.as_ref().map(Hold::counters).unwrap_or_default()
     }
@@ -204,7 +205,7 @@ pub(crate) fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, SteerErro
     ebpf.take_map(name).ok_or(SteerError::Missing(name))
 }
 
-/// A program of the object, as the kind that it is.
+/// Returns a program of the object as its type.
 pub(crate) fn program<'a, P>(
     ebpf: &'a mut Ebpf,
     name: &'static str,
@@ -233,15 +234,15 @@ fn attach_classifier(
 ) -> Result<(), SteerError> {
     let failed = |source| SteerError::Program { name, source };
     let program: &mut SchedClassifier = program(ebpf, name)?;
-    // tcx links exist from Linux 6.6 on; before that a clsact qdisc carries the program.
+    // Kernels before Linux 6.6 have no tcx links and need a clsact qdisc.
     let _ = tc::qdisc_add_clsact(interface);
     program.attach(interface, TcAttachType::Ingress).map_err(failed)?;
     Ok(())
 }
 
-/// Attaches the XDP program where wanted and possible. True where it is attached.
+/// Attaches the XDP program if configured and possible. Returns true if it is attached.
 fn attach_xdp(ebpf: &mut Ebpf, hook: Hook, interface: &str) -> Result<bool, SteerError> {
-    // A virtual link's native XDP costs it its large segments: only a real device gains.
+    // Native XDP disables large segments on a virtual link, so only a physical device benefits.
     let device = format!("/sys/class/net/{interface}/device");
     let wanted = match hook {
         Hook::Tc => false,
@@ -260,12 +261,12 @@ fn attach_xdp(ebpf: &mut Ebpf, hook: Hook, interface: &str) -> Result<bool, Stee
     }
 }
 
-/// Maps a map's memory into this process. Bytes, and their number.
+/// Maps `bytes` bytes of a map's memory into this process.
 pub(crate) fn map_memory(data: &MapData, bytes: usize) -> Result<NonNull<u8>, SteerError> {
     let fd = data.fd().as_fd().as_raw_fd();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a fresh shared mapping at an address of the kernel's choice; `fd` is a map made
-    // with BPF_F_MMAPABLE, and the kernel checks the length.
+    // SAFETY: this creates a new shared mapping at an address that the kernel chooses; `fd` is a
+    // map created with BPF_F_MMAPABLE, and the kernel checks the length.
     let base =
         unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, libc::MAP_SHARED, fd, 0) };
     if base == libc::MAP_FAILED {
@@ -285,7 +286,8 @@ pub(crate) fn map_slots(ebpf: &mut Ebpf, count: u32) -> Result<SlotArray, SteerE
     let data = array_data(ebpf, "slots")?;
     let bytes = count as usize * size_of::<crate::slot::RawSlot>();
     let base = map_memory(&data, bytes)?;
-    // SAFETY: `map_memory` made a shared writable mapping of `bytes` bytes that is handed over
-    // here. The kernel keeps the map's memory as long as the mapping, so `data` may be dropped.
+    // SAFETY: `map_memory` created a shared writable mapping of `bytes` bytes, whose ownership
+    // moves here. The kernel keeps the map's memory as long as the mapping, so `data` may be
+    // dropped.
     Ok(unsafe { SlotArray::new(base, bytes, count) })
 }

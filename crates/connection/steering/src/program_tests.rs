@@ -1,4 +1,4 @@
-//! What the programs do with single frames, hostile ones among them.
+//! Tests of the programs on single frames, including hostile ones.
 
 use unlade_net::packet::{Direction, Segment, TcpFlags, TcpOptions, checksum, classify};
 use unlade_net::{FlowKey, SeqNumber};
@@ -39,7 +39,7 @@ fn belief() -> Belief {
     }
 }
 
-/// A segment that says nothing new.
+/// Returns a segment that updates nothing.
 fn nothing_new() -> Claim {
     let known = belief();
     Claim {
@@ -65,8 +65,8 @@ fn frame(flow: FlowKey, claim: &Claim, payload: &[u8]) -> Vec<u8> {
     segment.ethernet_frame(CLIENT, BALANCER).unwrap()
 }
 
-/// Puts options behind the IPv4 header, or headers behind that of IPv6: `words` of four bytes or
-/// as many of eight, all padding.
+/// Inserts `words` words of padding: IPv4 options of four bytes, or IPv6 extension headers of
+/// eight.
 fn lengthen(frame: &[u8], words: usize) -> Vec<u8> {
     let mut out = frame.to_vec();
     if words == 0 {
@@ -115,7 +115,7 @@ fn known(slot: &Slot) -> Belief {
     slot.counters().belief.expect("something is known")
 }
 
-/// A host with one flow, which is at the server.
+/// Creates a host with one flow, which is redirected to the server.
 fn host(flow: &FlowKey) -> Option<(Bench, Slot)> {
     let bench = Bench::open(BALANCER)?;
     let slot = bench.acquire(flow);
@@ -124,7 +124,7 @@ fn host(flow: &FlowKey) -> Option<(Bench, Slot)> {
     Some((bench, slot))
 }
 
-/// A number that is near `center` rather often, and `edge` away from it.
+/// Returns a number that is often near `center`, or near the distance `edge` from it.
 fn near(random: &mut Random, center: SeqNumber, edge: u32) -> SeqNumber {
     let small = random.below(4u32);
     match random.below(6u32) {
@@ -163,7 +163,7 @@ fn the_programs_believe_what_the_rule_says() {
         cases(3000, |random| {
             let before = belief();
             slot.know(&before, before.last_ack);
-            // Two in a row: the second meets what the first one moved.
+            // Two segments in sequence: the second meets the state that the first one updated.
             let mut expected = before;
             for _ in 0..2 {
                 let claim = claim(random, &expected);
@@ -172,7 +172,8 @@ fn the_programs_believe_what_the_rule_says() {
                 let mut frame = lengthen(&frame(flow, &claim, &payload), random.below(5usize));
                 let broken = random.percent(25);
                 if broken {
-                    // Anywhere in the TCP header but its ports, its length and the fields judged.
+                    // Only in the last four bytes of the TCP header, outside the fields of the
+                    // rule.
                     let at = frame.len() - claim.payload_bytes as usize - 4 + random.below(4usize);
                     frame[at] ^= 1 << random.below(8u32);
                 }
@@ -181,7 +182,7 @@ fn the_programs_believe_what_the_rule_says() {
                     bench.counts().corrupt > 0,
                     broken && news.moves() && { !(entry == Entry::Xdp && news.old) }
                 );
-                // XDP leaves what it would have to rewrite to the classifier.
+                // XDP passes frames that need a rewrite to the classifier.
                 let passed = entry == Entry::Xdp && news.old;
                 assert_eq!(fate, if passed { Fate::Passed } else { Fate::Redirected });
                 if !broken && !passed {
@@ -207,8 +208,8 @@ fn two_blind_acknowledgements_half_the_space_apart_move_nothing() {
                 for ack in [first, first ^ 1 << 31] {
                     let seq = SeqNumber(random.next() as u32);
                     let claim = Claim { seq, ack: SeqNumber(ack), window: 9, ..nothing_new() };
-                    // One in 2^15 guesses the sequence number, and then the other number has to be
-                    // right, too.
+                    // One in 2^15 guesses the sequence number; then the acknowledgement number must
+                    // be right, too.
                     if belief().judge(&claim).moves() {
                         continue;
                     }
@@ -216,7 +217,7 @@ fn two_blind_acknowledgements_half_the_space_apart_move_nothing() {
                     let whole = frame.clone();
                     assert_eq!(bench.run(entry, &mut frame), Fate::Redirected);
                     assert_eq!(known(&slot), belief());
-                    // Nor is it made acceptable on its way.
+                    // The program does not make the segment acceptable either.
                     assert_eq!(frame[34..], {
                         let mut expected = whole;
                         let at = if flow.is_ipv6() { 21 } else { 22 };
@@ -226,7 +227,7 @@ fn two_blind_acknowledgements_half_the_space_apart_move_nothing() {
                     });
                 }
             }
-            // What the client says next still reaches the owner as it was said.
+            // The client's next segment still reaches the owner unchanged.
             let claim = Claim { ack: belief().last_ack + 1, ..nothing_new() };
             let mut frame = frame(flow, &claim, &[]);
             bench.run(Entry::Link, &mut frame);
@@ -258,7 +259,7 @@ fn a_corrupt_segment_moves_nothing() {
                 slot.know(&belief(), belief().last_ack);
             }
         }
-        // What a virtual device has not summed yet has the pseudo header's sum in place.
+        // A partial checksum of a virtual device is the sum of the pseudo header.
         let mut pending = frame(flow, &Claim { ack: belief().last_ack + 5, ..nothing_new() }, &[]);
         let tcp = pending.len() - 20;
         pending[tcp + 16..tcp + 18].fill(0);
@@ -301,7 +302,7 @@ fn what_came_during_a_snapshot_stays_known() {
     }
 }
 
-/// Frames of every kind about one flow.
+/// Returns frames of every kind for one flow.
 fn kinds(flow: FlowKey) -> Vec<Vec<u8>> {
     let data = Claim { payload_bytes: 64, ..nothing_new() };
     let whole = frame(flow, &data, &[1; 64]);
@@ -313,7 +314,7 @@ fn kinds(flow: FlowKey) -> Vec<Vec<u8>> {
     kinds
 }
 
-/// The frame as two fragments of a packet.
+/// Splits the frame's packet into two fragments.
 fn fragments(frame: &[u8], id: u16) -> [Vec<u8>; 2] {
     const FIRST_BYTES: usize = 32;
     let ipv6 = frame[12] != 8;
@@ -341,7 +342,8 @@ fn fragments(frame: &[u8], id: u16) -> [Vec<u8>; 2] {
     [split(at..at + FIRST_BYTES), split(at + FIRST_BYTES..frame.len())]
 }
 
-/// A router's word that a segment of the service with this sequence number was too big.
+/// Returns an ICMP error of a router: a segment of the service with this sequence number was too
+/// big.
 fn too_big(flow: FlowKey, seq: SeqNumber, mtu: u16) -> Vec<u8> {
     let sent = Segment {
         flow,
@@ -394,7 +396,7 @@ fn no_tables_make_a_packet_run_in_circles() {
                 set_hops(&mut frame, limit);
                 let (mut redirected, mut rounds) = (0, 0);
                 let mut entry = Entry::Link;
-                // Held frames are given back each time, as user space does where the flow has an
+                // Held frames are written back each time, as user space does for a flow with an
                 // owner.
                 for round in 0..20 * HOPS_MAX {
                     rounds = round;
@@ -419,7 +421,7 @@ fn no_tables_make_a_packet_run_in_circles() {
     }
 }
 
-/// The server has a grave of a connection that the balancer takes for the server's.
+/// The server has returned a connection that the balancer still assigns to the server.
 #[test]
 fn a_lingering_flow_that_its_owner_sends_back_is_the_stacks() {
     for flow in flows() {
@@ -431,7 +433,7 @@ fn a_lingering_flow_that_its_owner_sends_back_is_the_stacks() {
         frame[..6].copy_from_slice(&BALANCER);
         frame[6..12].copy_from_slice(&SERVER);
         assert_eq!(bench.run(Entry::Link, &mut frame), Fate::Passed);
-        // A corrupt SYN is not a new connection; a whole one is.
+        // A corrupt SYN does not open a new connection; an intact one does.
         let syn = Claim { flags: TcpFlags::SYN, ..nothing_new() };
         let mut broken = self::frame(flow, &syn, &[]);
         let end = broken.len() - 1;
@@ -498,7 +500,7 @@ fn an_error_about_a_segment_under_way_goes_to_the_owner() {
         });
         use Fate::{Passed, Redirected};
         assert_eq!(all, [Passed, Passed, Redirected, Redirected, Passed]);
-        // An echo, and an error about another connection, are the stack's.
+        // An echo, and an error for another connection, go to the stack.
         slot.redirect(SERVER);
         let mut echo = too_big(flow, first, 1000);
         let at = if flow.is_ipv6() { 54 } else { 34 };
@@ -526,7 +528,8 @@ fn later_fragments_follow_the_first_and_are_never_held() {
         };
         use Fate::{Dropped, Passed, Redirected};
         assert_eq!(run(&mut bench, [0, 1]), [Redirected, Redirected]);
-        // A later one that overtakes the first waits at this host's stack, which answers nothing.
+        // A later fragment that overtakes the first goes to this host's stack, which sends no
+        // answer.
         assert_eq!(run(&mut bench, [1, 0]), [Passed, Redirected]);
         for (state, fates) in [
             (SlotState::Local, [Passed, Passed]),
@@ -539,7 +542,7 @@ fn later_fragments_follow_the_first_and_are_never_held() {
         }
         assert_eq!(bench.counts().fragments_dropped, 4);
         assert_eq!(slot.waiting(), 0);
-        // Their checksum covers what is not there.
+        // A fragment's checksum covers bytes of other fragments.
         assert_eq!(slot.counters().belief, Some(belief()));
     }
 }
@@ -569,7 +572,7 @@ fn any_bytes_are_taken() {
                 let at = 12 + random.below(frame.len() - 12);
                 frame[at] = random.next() as u8;
             }
-            // The kernel runs no shorter ones.
+            // The kernel refuses shorter frames in a test run.
             let least = ETHERNET_BYTES + 40;
             frame.truncate(least + random.below(frame.len() - least + 1));
             let known = slot.counters().belief;
@@ -583,7 +586,7 @@ fn any_bytes_are_taken() {
             for entry in [Entry::Link, Entry::Xdp] {
                 bench.run(entry, &mut frame.clone());
             }
-            // Only what is a segment can have moved anything.
+            // Only a valid segment can have updated the state.
             if claim.is_none() {
                 assert_eq!(slot.counters().belief, known);
             }

@@ -1,4 +1,4 @@
-//! One flow's state, in memory shared with the eBPF programs.
+//! State of one flow, in memory shared with the eBPF programs.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::table::Table;
 /// A hardware address.
 pub type Mac = [u8; 6];
 
-/// `enum slot_state` of bpf/maps.h.
+/// State of a flow: `enum slot_state` of bpf/maps.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum SlotState {
@@ -20,12 +20,12 @@ pub enum SlotState {
     Local = 0,
     /// Packets wait in the hold device.
     Hold = 1,
-    /// Packets leave to another host on the link.
+    /// Packets go to another host on the link.
     Redirect = 2,
-    /// As `Redirect`, but a new SYN goes to this host's stack.
+    /// Like `Redirect`, but a new SYN goes to this host's stack.
     Linger = 3,
-    /// As `Hold`, until the client acknowledges something that only the next owner can have sent;
-    /// from then on packets go there.
+    /// Like `Hold` until the client acknowledges data that only the next owner can have sent; then
+    /// packets go to that owner.
     Offered = 4,
 }
 
@@ -97,7 +97,7 @@ impl RawBelief {
     }
 }
 
-/// The shared array, mapped for the life of the process's steering.
+/// The shared array, mapped for the lifetime of the process's steering.
 #[derive(Debug)]
 pub(crate) struct SlotArray {
     base: NonNull<RawSlot>,
@@ -105,13 +105,13 @@ pub(crate) struct SlotArray {
     count: u32,
 }
 
-// SAFETY: the mapping is only reached through atomics, from any thread.
+// SAFETY: all access to the mapping is through atomics, which any thread may use.
 unsafe impl Send for SlotArray {}
 // SAFETY: as above.
 unsafe impl Sync for SlotArray {}
 
 impl SlotArray {
-    /// Takes over a mapping of `count` slots.
+    /// Takes ownership of a mapping of `count` slots.
     ///
     /// # Safety
     /// `base` must be a shared, writable mapping of `bytes` bytes, at least `count` slots long,
@@ -124,15 +124,15 @@ impl SlotArray {
         if index >= self.count {
             return None;
         }
-        // SAFETY: `index` is inside the mapping (constructor's contract), which lives as long as
-        // `self`; every field is an atomic, so shared access races with nothing.
+        // SAFETY: `index` is inside the mapping (constructor's contract), which is valid as long as
+        // `self`; every field is an atomic, so shared access is free of data races.
         Some(unsafe { self.base.add(index as usize).as_ref() })
     }
 }
 
 impl Drop for SlotArray {
     fn drop(&mut self) {
-        // SAFETY: the mapping was handed over to this value, and no reference outlives it.
+        // SAFETY: this value owns the mapping, and no reference outlives it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
@@ -147,7 +147,7 @@ impl RawSlot {
         self.bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Packets and bytes redirected.
+    /// Returns the number of redirected packets and bytes.
     pub(crate) fn redirected(&self) -> (u64, u64) {
         (self.packets.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
@@ -162,7 +162,7 @@ impl RawSlot {
         }
     }
 
-    /// True where packets of the flow wait for an owner.
+    /// Returns true if packets of the flow wait for an owner.
     pub(crate) fn is_held(&self) -> bool {
         matches!(self.state(), SlotState::Hold | SlotState::Offered)
     }
@@ -172,7 +172,7 @@ impl RawSlot {
         bytes.take(6).eq(owner.iter().copied())
     }
 
-    /// True where the flow is redirected to the host with this hardware address.
+    /// Returns true if the flow is redirected to the host with this hardware address.
     pub(crate) fn is_owner(&self, source: &[u8]) -> bool {
         let owner = source.first_chunk::<6>();
         self.state() == SlotState::Redirect && owner.is_some_and(|owner| self.has_owner(owner))
@@ -182,42 +182,42 @@ impl RawSlot {
         self.state.store(state as u32, Ordering::SeqCst);
     }
 
-    /// Weight of the frames in the hold device or in the hold queue: their bytes of payload, and
-    /// 1 for a frame without any.
+    /// Returns the weight of the frames in the hold device or queue: their bytes of payload, and 1
+    /// for a frame without payload.
     pub(crate) fn waiting(&self) -> u32 {
         let replayed = self.replayed.load(Ordering::Acquire);
         self.held.load(Ordering::Acquire).wrapping_sub(replayed)
     }
 
-    /// Frames of this weight do not wait any more: they were given back, or are lost. One that
-    /// was written off and comes after all has been counted already: no more is counted than waits,
-    /// or the programs would hold the flow for ever.
+    /// Counts frames of this weight as no longer waiting, because they were written back or lost. A
+    /// frame that arrives after it was counted as lost must not count twice: the sum is limited to
+    /// the waiting weight, as the programs would otherwise hold the flow for ever.
     pub(crate) fn count_replayed(&self, weight: u32) {
         let count = |replayed: u32| {
             let waiting = self.held.load(Ordering::Acquire).wrapping_sub(replayed);
             Some(replayed.wrapping_add(weight.min(waiting)))
         };
-        // It never fails: there is always a new value.
+        // This cannot fail, since `count` always returns a value.
         let _ = self.replayed.fetch_update(Ordering::AcqRel, Ordering::Acquire, count);
     }
 }
 
-/// What the programs saw of a flow.
+/// Counters of a flow and its tracked state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCounters {
-    /// Packets redirected.
+    /// Number of redirected packets.
     pub packets: u64,
-    /// Bytes redirected, headers included.
+    /// Number of redirected bytes, including headers.
     pub bytes: u64,
-    /// Weight of what went to the hold device since the slot was taken: bytes of payload, 1 for
-    /// a packet without any.
+    /// Weight of the packets sent to the hold device since the entry was allocated: bytes of
+    /// payload, and 1 for a packet without payload.
     pub held: u32,
-    /// What is known of the connection; nothing before [`Slot::know`].
+    /// Tracked state of the connection; None before [`Slot::know`].
     pub belief: Option<Belief>,
 }
 
-/// The right to say where one flow's packets go. Dropping it gives the flow back to the local
-/// stack and frees the slot.
+/// Handle of a flow's entry, which controls the destination of its packets. Dropping it returns the
+/// flow to the local stack and frees the entry.
 #[derive(Debug)]
 pub struct Slot {
     table: Arc<Table>,
@@ -234,30 +234,30 @@ impl Slot {
         self.table.slot(self.index)
     }
 
-    /// The flow.
+    /// Returns the flow.
     pub fn flow(&self) -> &FlowKey {
         &self.flow
     }
 
-    /// Which state the slot is in. A lingering flow turns local when its client reconnects.
+    /// Returns the state. A lingering flow becomes local when its client reconnects.
     pub fn state(&self) -> SlotState {
         self.raw().state()
     }
 
-    /// From now on packets wait in the hold device.
+    /// Holds further packets in the hold device.
     pub fn hold(&self) {
         self.raw().set_state(SlotState::Hold);
     }
 
-    /// From now on packets go to this host's stack, once those that wait are replayed.
+    /// Sends further packets to this host's stack, after the waiting ones are replayed.
     pub fn local(&self) {
         self.raw().set_state(SlotState::Local);
     }
 
-    /// From now on packets go to `owner` on the link, once those that wait are replayed.
+    /// Sends further packets to `owner` on the link, after the waiting ones are replayed.
     ///
-    /// The programs read the address without a lock in other states than `Hold` and `Local`. So,
-    /// where it changes, the flow is held for a moment.
+    /// The programs read the address without a lock in other states than `Hold` and `Local`. If it
+    /// changes, the flow is therefore held for a moment.
     pub fn redirect(&self, owner: Mac) {
         let raw = self.raw();
         if raw.state() != SlotState::Offered || !raw.has_owner(&owner) {
@@ -266,8 +266,8 @@ impl Slot {
         raw.set_state(SlotState::Redirect);
     }
 
-    /// From now on packets wait in the hold device until `owner` is known to have the flow: by
-    /// [`Slot::redirect`], or because the client acknowledges more than was `sent` before.
+    /// Holds further packets until `owner` has the flow: until [`Slot::redirect`] is called, or the
+    /// client acknowledges data beyond `sent`.
     pub fn offer(&self, owner: Mac, sent: SeqNumber) {
         let raw = self.raw();
         self.set_owner(owner);
@@ -287,9 +287,9 @@ impl Slot {
         raw.ifindex.store(self.table.link_index(), Ordering::Relaxed);
     }
 
-    /// Tells the programs what a snapshot knows of the connection: they judge its packets by that
-    /// from now on. Without it they learn nothing from packets. `send_end` is behind the last byte
-    /// that was sent; an acknowledgement up to there that has come meanwhile stays known.
+    /// Sets the tracked state from a snapshot; the programs validate further packets with it.
+    /// Without it they update nothing. `send_end` is behind the last sent byte; a newer tracked
+    /// acknowledgement up to there is kept.
     pub fn know(&self, belief: &Belief, send_end: SeqNumber) {
         let mut belief = *belief;
         let sent_bytes = send_end.since(belief.last_ack);
@@ -303,7 +303,8 @@ impl Slot {
         self.raw().belief.set(&belief);
     }
 
-    /// The connection is over: its last packets still go to the owner, a new SYN comes here.
+    /// Marks the connection as over: its last packets still go to the owner, a new SYN to this
+    /// host.
     pub fn linger(&self) {
         let raw = self.raw();
         if raw.state() == SlotState::Redirect {
@@ -311,13 +312,13 @@ impl Slot {
         }
     }
 
-    /// Weight of the packets that wait in the hold device or queue: bytes of payload, 1 for a
-    /// packet without any.
+    /// Returns the weight of the packets in the hold device or queue: bytes of payload, and 1 for a
+    /// packet without payload.
     pub fn waiting(&self) -> u32 {
         self.raw().waiting()
     }
 
-    /// The programs take a frame from the hold device for one that they sent there.
+    /// Counts a frame that user space injects at the hold device as held.
     pub(crate) fn count_injected(&self, weight: u32) {
         self.raw().held.fetch_add(weight, Ordering::AcqRel);
     }
@@ -327,7 +328,7 @@ impl Slot {
         self.raw().count_replayed(weight);
     }
 
-    /// What the programs saw.
+    /// Returns the counters and the tracked state.
     pub fn counters(&self) -> FlowCounters {
         let raw = self.raw();
         FlowCounters {
@@ -355,13 +356,13 @@ mod tests {
 
     #[test]
     fn a_frame_that_comes_after_it_was_written_off_is_counted_once() {
-        // Both counters are about to begin anew.
+        // The second case: both counters are about to wrap.
         for before in [0, u32::MAX - 700] {
             let slot = slot(before.wrapping_add(1000), before);
             slot.count_replayed(slot.waiting());
             slot.count_replayed(1000);
             assert_eq!(slot.waiting(), 0);
-            // Nor does it stand for more than waits by then.
+            // It does not count for more than the waiting weight either.
             slot.held.fetch_add(100, Ordering::AcqRel);
             slot.count_replayed(1000);
             assert_eq!(slot.waiting(), 0);

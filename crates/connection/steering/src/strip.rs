@@ -8,7 +8,7 @@ use crate::load::{SteerError, program};
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/strip.bpf.o"));
 const PROGRAM: &str = "strip_ingress";
 
-/// Strips options from the SYNs that come in on a virtual link, until it is dropped.
+/// Strips options from the incoming SYNs of a virtual link until dropped.
 #[derive(Debug)]
 pub struct Strip {
     /// Keeps program and link alive.
@@ -26,7 +26,7 @@ impl Strip {
         let failed = |source| SteerError::Program { name: PROGRAM, source };
         let classifier: &mut SchedClassifier = program(&mut ebpf, PROGRAM)?;
         classifier.load().map_err(failed)?;
-        // As for the steering programs: tcx links need none.
+        // Kernels before Linux 6.6 have no tcx links and need a clsact qdisc.
         let _ = tc::qdisc_add_clsact(interface);
         classifier.attach(interface, TcAttachType::Ingress).map_err(failed)?;
         Ok(Strip { _ebpf: ebpf })

@@ -1,5 +1,4 @@
-//! Which slots are in use, and by which flow. A full table is a refusal: a live flow is never
-//! evicted.
+//! Allocation of entries to flows. A full table refuses new flows; live flows are never evicted.
 
 use std::collections::HashMap as StdHashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -53,7 +52,7 @@ fn address_bytes(address: &SocketAddr) -> [u8; 16] {
 #[derive(Debug)]
 struct Inner {
     flows: HashMap<MapData, RawKey, u32>,
-    /// The slot that a flow's key points to now.
+    /// Index of each flow's current entry.
     current: StdHashMap<FlowKey, u32>,
     free: Vec<u32>,
 }
@@ -68,7 +67,7 @@ pub(crate) struct Table {
     redirected: Redirected,
 }
 
-/// What slots that were given up had redirected.
+/// Packets and bytes that released entries had redirected.
 #[derive(Debug, Default)]
 pub(crate) struct Redirected {
     pub(crate) packets: AtomicU64,
@@ -89,7 +88,7 @@ impl Table {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic elsewhere leaves the table whole: every change is one insertion or removal.
+        // A panic leaves the table consistent, since every change is one insertion or removal.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -101,10 +100,10 @@ impl Table {
         &self.link_mac
     }
 
-    /// A slot by number.
+    /// Returns an entry by index.
     ///
     /// # Panics
-    /// On a number that `acquire` did not give out.
+    /// On an index that `acquire` did not return.
     pub(crate) fn slot(&self, index: u32) -> &RawSlot {
         self.slots.get(index).expect("slot numbers come from acquire")
     }
@@ -122,8 +121,8 @@ impl Table {
             inner.free.push(index);
             return Err(SteerError::Map(error));
         }
-        // An older slot of the flow (a lingering connection) keeps its number until its owner
-        // drops it, but the key is the new one's.
+        // An older entry of the flow (a lingering connection) keeps its index until its handle is
+        // dropped, but the key refers to the new one.
         inner.current.insert(*flow, index);
         Ok(index)
     }
@@ -139,7 +138,7 @@ impl Table {
         let mut inner = self.lock();
         if inner.current.get(flow) == Some(&index) {
             inner.current.remove(flow);
-            // A key that is gone already is what this call wants.
+            // An absent key is not an error here.
             let _ = inner.flows.remove(&RawKey::from(flow));
         }
         inner.free.push(index);

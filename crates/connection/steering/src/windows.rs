@@ -14,10 +14,10 @@ use crate::load::{OBJECT, SteerError, array_data, map_memory, program};
 
 /// The program in bpf/steer.bpf.c.
 const PROGRAM: &str = "restore_window";
-/// Entries of the `windows` array: one a client port.
+/// Number of entries of the `windows` array, one for each client port.
 const ENTRIES: usize = 65_536;
 
-/// Restores congestion windows of this process's sockets, as long as it lives.
+/// Restores congestion windows of this process's sockets until dropped.
 #[derive(Debug)]
 pub struct Windows {
     base: NonNull<AtomicU64>,
@@ -25,7 +25,7 @@ pub struct Windows {
     _ebpf: Ebpf,
 }
 
-// SAFETY: the mapping is only reached through atomics, from any thread.
+// SAFETY: all access to the mapping is through atomics, which any thread may use.
 unsafe impl Send for Windows {}
 // SAFETY: as above.
 unsafe impl Sync for Windows {}
@@ -44,15 +44,14 @@ impl Windows {
         let failed = |source| SteerError::Program { name: PROGRAM, source };
         let sockops: &mut SockOps = program(&mut ebpf, PROGRAM)?;
         sockops.load().map_err(failed)?;
-        // A link: other programs of the cgroup stay, whatever the mode; the kernel takes no flags.
+        // A BPF link keeps other programs of the cgroup in every mode; the kernel accepts no flags.
         sockops.attach(cgroup, CgroupAttachMode::Single).map_err(failed)?;
         let data = array_data(&mut ebpf, "windows")?;
         let base = map_memory(&data, ENTRIES * size_of::<AtomicU64>())?;
         Ok(Windows { base: base.cast(), _ebpf: ebpf })
     }
 
-    /// Announces that the next connect(2) to the flow's client restores a window of so many
-    /// segments.
+    /// Registers the congestion window, in segments, for the next connect(2) to the flow's client.
     pub fn expect(&self, flow: &FlowKey, segments: u32) {
         let tail: [u8; 4] = match flow.client.ip() {
             IpAddr::V4(ip) => ip.octets(),
@@ -73,7 +72,7 @@ impl Windows {
 
 impl Drop for Windows {
     fn drop(&mut self) {
-        // SAFETY: the mapping belongs to this value.
+        // SAFETY: this value owns the mapping, and no reference outlives it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), ENTRIES * size_of::<AtomicU64>()) };
     }
 }

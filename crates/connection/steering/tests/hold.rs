@@ -14,9 +14,9 @@ use unlade_steering::slot::SlotState;
 use unlade_steering::{Belief, HoldLimits, Hook, Slot, Steering, SteeringConfig};
 use unlade_sys::repair::{self, Accept, Known};
 
-/// Longer than anything here takes.
+/// Time limit of a wait.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A hold that no sender notices: TCP sends nothing again within twice that time.
+/// Longest hold without an effect on the sender: TCP retransmits nothing within twice that time.
 const UNNOTICED_HOLD: Duration = Duration::from_millis(100);
 
 fn ip(arguments: &str) {
@@ -25,13 +25,13 @@ fn ip(arguments: &str) {
 }
 
 /// Runs `here` and `there` in two fresh network namespaces joined by a veth pair: addresses
-/// 10.9.0.1 (interface `near`) and 10.9.0.2. Returns false where that is not allowed.
+/// 10.9.0.1 (interface `near`) and 10.9.0.2. Returns false if that is not permitted.
 fn in_namespaces<A: Send, B: Send>(
     here: impl FnOnce() -> A + Send,
     there: impl FnOnce() -> B + Send,
 ) -> Option<(A, B)> {
     let unshare = || {
-        // SAFETY: a network namespace is a property of the thread; no memory is shared or lost.
+        // SAFETY: a network namespace is a property of the thread and does not affect memory.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
     };
     std::thread::scope(|scope| {
@@ -43,7 +43,7 @@ fn in_namespaces<A: Send, B: Send>(
                 return None;
             }
             tell.send(gettid().as_raw_nonzero()).ok()?;
-            // The near side moves the interface in.
+            // The near side moves the interface into this namespace.
             finished.recv().ok()?;
             ip("addr add 10.9.0.2/24 dev far");
             ip("addr add fd09::2/64 dev far nodad");
@@ -79,7 +79,7 @@ fn steering() -> Steering {
     Steering::open(&config).unwrap()
 }
 
-/// Tells a slot what a snapshot of its connection says. What was sent so far, and acknowledged.
+/// Sets the tracked state of an entry from a snapshot. Returns the end of the acknowledged data.
 fn know(slot: &Slot, server: &TcpStream) -> SeqNumber {
     let known = Known {
         flow: *slot.flow(),
@@ -95,7 +95,7 @@ fn know(slot: &Slot, server: &TcpStream) -> SeqNumber {
     snapshot.send_end()
 }
 
-/// Waits until the other side, or the kernel, has got so far.
+/// Waits until a condition holds.
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
@@ -115,7 +115,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     }
 }
 
-/// Retransmitted segments of this thread's namespace.
+/// Returns the number of retransmitted segments of this thread's namespace.
 fn retransmissions() -> u64 {
     let snmp = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
     let mut tcp = snmp.lines().filter(|line| line.starts_with("Tcp:"));
@@ -124,7 +124,7 @@ fn retransmissions() -> u64 {
     values.split(' ').nth(at).unwrap().parse().unwrap()
 }
 
-/// How often packets are held while a message comes, at most.
+/// Maximum number of holds during a message.
 const ROUNDS: u64 = 20;
 
 fn held_bytes_come_in_order(address: &str) {
@@ -139,7 +139,7 @@ fn held_bytes_come_in_order(address: &str) {
         let flow = FlowKey::new(client, server.local_addr().unwrap());
         let slot = steering.acquire(&flow).unwrap();
         let mut received = vec![0; message.len()];
-        // Several rounds, so that fresh packets meet packets that still wait.
+        // Several rounds, so that new packets meet waiting ones.
         let (mut at, mut longest) = (0, Duration::ZERO);
         slot.hold();
         go.send(()).unwrap();
@@ -173,7 +173,7 @@ fn held_bytes_come_in_order(address: &str) {
         (counters, longest)
     };
     let far = move || {
-        // No probe is sent for a tail that is not acknowledged within two round trips.
+        // Disables tail loss probes.
         std::fs::write("/proc/sys/net/ipv4/tcp_early_retrans", "0").unwrap();
         let mut client = connect(address);
         start.recv().unwrap();
@@ -184,8 +184,8 @@ fn held_bytes_come_in_order(address: &str) {
     };
     let Some(((counters, longest), retransmitted)) = in_namespaces(near, far) else { return };
     println!("{counters:?}, {retransmitted} retransmitted, held for {longest:?} at most");
-    // Where this machine was too busy for a short hold, the client is right to send again. Packets
-    // that were overtaken on their way look lost to it, too; were held ones lost, all would be.
+    // On a busy machine a hold may last long enough for a justified retransmission. Reordered
+    // packets look lost to the client, too; if held packets were lost, all of them would be.
     if longest < UNNOTICED_HOLD {
         assert!(retransmitted <= ROUNDS + counters.held / 2, "held packets were retransmitted");
     }
@@ -214,11 +214,11 @@ fn what_an_owner_sends_back_waits_for_the_next_one() {
         let (mut server, client) = listener.accept().unwrap();
         let flow = FlowKey::new(client, server.local_addr().unwrap());
         let slot = steering.acquire(&flow).unwrap();
-        // The client's host is the owner, too: so everything comes from the owner.
+        // The client's host is also the owner, so every packet comes from the owner.
         slot.redirect(told.recv().unwrap());
         go.send(()).unwrap();
-        // The owner gets them again after a pause, which here loses them: the client then sends
-        // them once more.
+        // The owner gets the packets again after a pause, which loses them here; the client then
+        // retransmits them.
         wait_until("a packet sent back", || slot.counters().held > 0);
         server.set_nonblocking(true).unwrap();
         let error = server.read(&mut [0]).unwrap_err();
@@ -261,10 +261,10 @@ fn a_client_that_was_served_by_the_next_owner_reaches_it() {
         let mut byte = [0];
         server.write_all(b"1").unwrap();
         server.read_exact(&mut byte).unwrap();
-        // Nothing is believed before a snapshot says what may be.
+        // Nothing is tracked before a snapshot sets the bounds.
         assert_eq!(slot.counters().belief, None);
         let sent = know(&slot, &server);
-        // An owner that has not answered yet gets nothing: the client's next byte waits.
+        // An owner that has not answered yet gets no packets: the client's next byte waits.
         slot.hold();
         slot.offer(NOBODY, sent);
         go.send(()).unwrap();
@@ -273,7 +273,7 @@ fn a_client_that_was_served_by_the_next_owner_reaches_it() {
         slot.local();
         steering.replay(&slot);
         server.read_exact(&mut byte).unwrap();
-        // This socket is the next owner now, and answers: what the client says then goes to it.
+        // This socket is now the next owner and answers, so it gets the client's next packets.
         slot.hold();
         slot.offer(NOBODY, sent);
         server.write_all(b"2").unwrap();
@@ -281,7 +281,7 @@ fn a_client_that_was_served_by_the_next_owner_reaches_it() {
         assert_eq!(slot.state(), SlotState::Offered);
         assert_eq!(slot.waiting(), 0);
         assert!(slot.counters().belief.is_some_and(|known| sent.before(known.last_ack)));
-        // Sent again, since nobody was there.
+        // The client retransmits, since no socket answered.
         slot.local();
         server.read_exact(&mut byte).unwrap();
     };
@@ -296,7 +296,7 @@ fn a_client_that_was_served_by_the_next_owner_reaches_it() {
         client.write_all(b"b").unwrap();
         client.read_exact(&mut byte).unwrap();
         client.write_all(b"c").unwrap();
-        // Until the near side has ended the connection.
+        // Waits until the near side has ended the connection.
         let _ = client.read(&mut byte);
     };
     in_namespaces(near, far);
@@ -304,7 +304,7 @@ fn a_client_that_was_served_by_the_next_owner_reaches_it() {
 
 #[test]
 fn a_full_table_is_refused_and_a_freed_slot_is_used_again() {
-    // The far side keeps its namespace, and with it the link, until the near side is done.
+    // The far side keeps its namespace, and thereby the link, until the near side is done.
     let (done, finished) = mpsc::channel::<()>();
     let near = move || {
         let _done = done;

@@ -1,4 +1,4 @@
-//! Sends TCP and UDP over a link that loses, doubles and delays packets. Needs CAP_NET_ADMIN and
+//! Sends TCP and UDP over a link that loses, duplicates and delays packets. Needs CAP_NET_ADMIN and
 //! CAP_BPF.
 
 use std::collections::HashSet;
@@ -18,13 +18,13 @@ fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {output:?}");
 }
 
-/// A namespace without IPv6: a link that comes up sends packets of its own there, which would be
-/// counted among ours.
+/// Enters a namespace without IPv6, where a new link would send its own packets and falsify the
+/// counters.
 fn unshare() -> rustix::io::Result<()> {
-    // SAFETY: a network namespace is a property of the thread; no memory is shared or lost.
+    // SAFETY: a network namespace is a property of the thread and does not affect memory.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
     for place in ["all", "default"] {
-        // A kernel without IPv6 has no such file, and no such packets.
+        // A kernel without IPv6 has neither the file nor such packets.
         let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{place}/disable_ipv6"), "1");
     }
     Ok(())
@@ -58,7 +58,7 @@ fn in_namespaces(near: impl FnOnce() + Send, far: impl FnOnce() + Send) {
             ip(&format!("link add near address 02:00:00:00:00:01 type veth peer name {far}"));
             ip("addr add 10.9.1.1/24 dev near");
             ip("link set near up");
-            // Nobody asks for an address meanwhile.
+            // A static neighbour avoids ARP packets.
             ip("neigh add 10.9.1.2 lladdr 02:00:00:00:00:02 dev near nud permanent");
             done.send(()).unwrap();
             near();
@@ -82,7 +82,7 @@ fn config() -> ImpairConfig {
     }
 }
 
-/// Datagrams that arrive at the far side, of 1000 numbered ones.
+/// Sends 1000 numbered datagrams; returns those that arrive at the far side.
 fn datagrams(
     config: ImpairConfig,
     check: impl FnOnce(Vec<u32>, unlade_steering::impair::ImpairCounters) + Send,
@@ -91,12 +91,12 @@ fn datagrams(
     let (sent, all_sent) = mpsc::channel();
     let near = move || {
         start.recv().unwrap();
-        // The kernel keeps the order of what is sent on one processor.
+        // The kernel keeps the order of packets that are sent on one CPU.
         let mut cores = CpuSet::new();
         cores.set(sched_getcpu());
         sched_setaffinity(None, &cores).unwrap();
         let socket = UdpSocket::bind("10.9.1.1:0").unwrap();
-        // Something goes through before the link is bad.
+        // One datagram passes before the link is impaired.
         socket.send_to(&u32::MAX.to_ne_bytes(), "10.9.1.2:5000").unwrap();
         std::thread::sleep(Duration::from_millis(50));
         let link = Impairment::open(&config).unwrap();
@@ -117,9 +117,9 @@ fn datagrams(
     };
     let far = move || {
         let socket = UdpSocket::bind("10.9.1.2:5000").unwrap();
-        // The link is made bad meanwhile.
+        // The near side impairs the link meanwhile.
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        // All of them fit, should this thread not have its turn for a while.
+        // The buffer fits all datagrams, in case this thread is not scheduled for a while.
         rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, 8 << 20).unwrap();
         ready.send(()).unwrap();
         let (mut arrived, mut bytes) = (Vec::new(), [0; 4]);

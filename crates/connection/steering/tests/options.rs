@@ -1,4 +1,4 @@
-//! Moves connections whose clients lack TCP options, each and all of them together, in a network
+//! Moves connections whose clients lack TCP options, one option or all of them, in a network
 //! namespace of its own. Needs CAP_NET_ADMIN and CAP_BPF.
 
 use std::fmt;
@@ -15,16 +15,16 @@ use unlade_steering::strip::Strip;
 use unlade_sys::info::TcpInfo;
 use unlade_sys::repair::{self, Accept, Known};
 
-/// Longer than anything here takes.
+/// Time limit of a wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Option kinds: MSS, window scale, SACK permitted, timestamps.
 const KINDS: [u8; 4] = [2, 3, 4, 8];
-/// What every host must accept without having been told (RFC 9293 §3.7.1): of IPv4 and IPv6.
+/// Default MSS without the option (RFC 9293 §3.7.1), for IPv4 and IPv6.
 const DEFAULT_MSS_BYTES: [u32; 2] = [536, 1220];
 /// Half of the largest window that needs no scaling.
 const WINDOW_BYTES_MIN: u32 = 32_768;
 
-/// Which options are absent, and what else differs.
+/// Absent options and other parameters of a case.
 struct Case {
     absent: Vec<u8>,
     ecn: bool,
@@ -48,12 +48,13 @@ fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {output:?}");
 }
 
-/// The window that a socket's peer offers, bytes: `tcpi_snd_wnd` (Linux 6.2); `None` before.
+/// Returns the window that a socket's peer offers, in bytes: `tcpi_snd_wnd` (Linux 6.2), or `None`
+/// on older kernels.
 fn offered_bytes(socket: &TcpStream) -> Option<u32> {
     const SEND_WINDOW_AT: usize = 228;
     let mut info = [0u8; 256];
     let mut length = info.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes to `info`, and how many to `length`.
+    // SAFETY: the kernel writes at most `length` bytes to `info`, and their number to `length`.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -88,7 +89,7 @@ fn pair(address: &str) -> (TcpStream, TcpStream) {
     (client, server)
 }
 
-/// Through a snapshot to another socket, as between hosts.
+/// Moves a connection to another socket through a snapshot, as between hosts.
 fn moved(server: TcpStream) -> (TcpStream, TcpSnapshot) {
     let known = Known {
         flow: FlowKey::new(server.peer_addr().unwrap(), server.local_addr().unwrap()),
@@ -107,7 +108,7 @@ fn moved(server: TcpStream) -> (TcpStream, TcpSnapshot) {
     (stream, snapshot)
 }
 
-/// One byte there and one back.
+/// Sends one byte in each direction.
 fn ping(from: &mut TcpStream, to: &mut TcpStream) {
     let mut byte = [0];
     from.write_all(&[1]).unwrap();
@@ -139,7 +140,7 @@ fn check(case: &Case) {
         assert_eq!(before.snd_mss_bytes, expected - timestamp_bytes, "{case}");
     }
 
-    // Twice, as there and back.
+    // Twice: to the server and back.
     for _ in 0..2 {
         let (stream, snapshot) = moved(server);
         server = stream;
@@ -149,8 +150,8 @@ fn check(case: &Case) {
         assert_eq!(snapshot.options.ecn && !after.has_ecn(), snapshot.options.ecn, "{case}");
         let scale = |info: &TcpInfo| info.window_scale().unwrap_or((0, 0));
         assert_eq!(scale(&after), scale(&before), "{case}: restored");
-        // The kernel has room for a timestamp in mind from connect(2) on, and uses it for data
-        // where there are none.
+        // From connect(2) on the kernel reserves room for a timestamp, and uses it for data if
+        // timestamps are absent.
         let smaller_bytes = before.snd_mss_bytes.checked_sub(after.snd_mss_bytes);
         let spare_bytes = if case.has(8) { 0 } else { 12 };
         assert!(smaller_bytes.is_some_and(|bytes| bytes <= spare_bytes), "{case}: {after:?}");
@@ -170,7 +171,7 @@ fn check(case: &Case) {
 
 #[test]
 fn a_connection_without_an_option_moves_with_its_windows() {
-    // SAFETY: a network namespace is a property of the thread; no memory is shared or lost.
+    // SAFETY: a network namespace is a property of the thread and does not affect memory.
     if let Err(error) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
         println!("skipped: no network namespace: {error}");
         return;

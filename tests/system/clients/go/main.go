@@ -1,5 +1,5 @@
-// A client made of nothing but net/http: one transport, kept-alive connections, several
-// goroutines. It compares every body with the object on disk and says how many connections it took.
+// A client that uses only net/http: one transport, kept-alive connections, several
+// goroutines. It compares every body with the object on disk and prints the number of connections.
 //
 //	client -base https://one.objects.lab -ca ca.crt -objects DIR -requests 50 -parallel 2 NAME…
 package main
@@ -90,11 +90,11 @@ func run(client *http.Client, worker int, connections *atomic.Int64) error {
 				want, status = content[first:], http.StatusPartialContent
 			}
 		case 7:
-			// A name for each: servers that share a directory see each other's changes late.
+			// Unique names: servers that share a directory see changes of others late.
 			method, url = "PUT", fmt.Sprintf("%s/%s-%d-%d", *base, *own, worker, number)
 			want, status, body = nil, http.StatusCreated, content
 		case 8:
-			// What the request before stored: the same goroutine, so it is there.
+			// The object of the previous request of this goroutine, which is stored.
 			previous := flag.Arg((number - 1 + worker) % flag.NArg())
 			url = fmt.Sprintf("%s/%s-%d-%d", *base, *own, worker, number-1)
 			if want, err = os.ReadFile(filepath.Join(*objects, previous)); err != nil {

@@ -1,4 +1,4 @@
-"""Requests on one connection of http.client, every body compared with the object on disk.
+"""Sends requests on one connection of http.client and compares every body with the object on disk.
 
     keep_alive.py BASE CA OBJECTS REQUESTS NAME...
 
@@ -21,7 +21,7 @@ def main() -> None:
     else:
         connection = http.client.HTTPConnection(url.netloc, timeout=30)
     connection.connect()
-    # A client that connects again by itself would hide that the connection was lost.
+    # An automatic reconnect would hide a lost connection.
     connection.auto_open = 0
     for number in range(int(requests)):
         name = names[number % len(names)]

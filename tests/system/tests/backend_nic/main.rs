@@ -1,6 +1,7 @@
-//! The object server with `tls = "nic"`: records sealed and opened by the engine of a software NIC,
-//! clients behind a wire that loses, reorders and doubles frames, every byte compared. And a
-//! connection of the chassis alone, that leaves its device, moves, and comes back to one.
+//! The object server with `tls = "nic"`: the engine of a software NIC encrypts and decrypts
+//! records, and the clients are behind a wire that loses, reorders and duplicates frames. Every
+//! byte is compared. Further tests move a single connection of `unlade-runtime` off its device and
+//! back.
 
 mod moved;
 mod net;

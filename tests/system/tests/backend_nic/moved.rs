@@ -1,5 +1,5 @@
-//! A connection of the chassis over a device, by its own interface: it is taken back, moves into
-//! another socket, is left to the device again, and loses its device.
+//! A connection of `unlade-runtime` over a device: its records are taken back, it moves to another
+//! socket, is offloaded again, and loses its device.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -26,18 +26,18 @@ use unlade_tls::device::{Begin, Device};
 
 use crate::net::{self, Checker, HOST, IMPAIRED, MARKER, Net, PATIENCE, Side};
 
-/// Bytes of a message, which the server sends back.
+/// Size of a message, which the server sends back, in bytes.
 const MESSAGE_BYTES: usize = 200_000;
-/// Bytes of a message that are sent first, where the client waits.
+/// Number of bytes of a message that a waiting client sends first.
 const FIRST_BYTES: usize = 20_000;
-/// Pause between two looks at something.
+/// Interval of polling.
 const PAUSE: Duration = Duration::from_millis(2);
 
 fn message(round: usize) -> Vec<u8> {
     Random::new(40 + round as u64).bytes(MESSAGE_BYTES)
 }
 
-/// A device in this thread's namespace.
+/// Attaches a device in this thread's namespace.
 fn attach(wire: &str, impair: &str) -> (Arc<Attached>, Running) {
     let (addresses, wire) = (vec![format!("{HOST}/24")], wire.to_owned());
     let config = Config { addresses, wire, impair: impair.to_owned(), ..Config::default() };
@@ -52,7 +52,7 @@ fn counted(device: &dyn Device, name: &str) -> u64 {
     line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()
 }
 
-/// Runs the server's side in the host's namespace: `work` has a device there.
+/// Runs the server side `work` with a device in the host's namespace.
 fn host<F: Future<Output = ()>>(
     net: &Net,
     wire: String,
@@ -75,7 +75,7 @@ fn host<F: Future<Output = ()>>(
     (thread, port)
 }
 
-/// Accepts one connection, whose records the device takes over.
+/// Accepts one connection and offloads its records to the device.
 async fn accept(device: &dyn Device, tls: Arc<rustls::ServerConfig>, ready: Sender<u16>) -> Stream {
     let options =
         ListenOptions { device: Some(device.interface().to_owned()), ..ListenOptions::default() };
@@ -103,7 +103,7 @@ async fn echo(stream: &mut Stream, round: usize) {
     stream.write_all(&got, false).await.unwrap();
 }
 
-/// Takes the records back; the client may send on meanwhile.
+/// Takes the records back; the client may send meanwhile.
 async fn take_back(stream: &mut Stream) {
     while stream.take_back().await.unwrap() != TakeBack::Done {
         tokio::time::sleep(PAUSE).await;
@@ -111,13 +111,13 @@ async fn take_back(stream: &mut Stream) {
     assert!(!stream.is_offloaded());
 }
 
-/// The client: a message in each round, which comes back. Where there is a `go` it waits for that
-/// before it sends the first part of each, and again before the rest.
+/// Runs the client, which sends a message in each round and reads it back. With `go`, it waits for
+/// a signal before the first part of each message, and again before the rest.
 fn client(net: &Net, port: u16, rounds: usize, go: Option<Receiver<()>>) -> JoinHandle<()> {
     let config = net.client_config();
     net.inside(Side::Peer, move || {
         let mut stream = net::connect(config, port);
-        // The handshake: the server is the first to have something to say.
+        // Performs the handshake; the server sends first.
         stream.flush().unwrap();
         for round in 0..rounds {
             let sent = message(round);
@@ -156,7 +156,7 @@ fn records_that_are_taken_back_go_on_in_software() {
                 }
                 assert_eq!(stream.fill().await.unwrap(), 0);
                 let sealed = counted(&*device, "tx_tls_encrypted_bytes_total") as usize;
-                // A record sent again is sealed again, but no other one.
+                // Only retransmitted records are encrypted again.
                 assert!(sealed >= rounds / 2 * MESSAGE_BYTES, "{sealed}");
                 assert!(counted(&*device, "records_offloaded_total") > 0);
                 assert!(counted(&*device, "impaired_lost_frames_total") > 0);
@@ -170,8 +170,7 @@ fn records_that_are_taken_back_go_on_in_software() {
     server.join().unwrap();
 }
 
-/// Freezes a connection of software and takes its state, with what the client has sent and nobody
-/// has read.
+/// Freezes a connection in software and takes its state, including unread input.
 async fn snapshot(stream: &Stream, unread_bytes: usize) -> TcpSnapshot {
     let known = Known {
         flow: FlowKey::new(stream.peer(), stream.local()),
@@ -190,7 +189,7 @@ async fn snapshot(stream: &Stream, unread_bytes: usize) -> TcpSnapshot {
     }
 }
 
-/// The connection in another socket, whose records the device takes over by what the snapshot says.
+/// Restores the connection in another socket and offloads its records with the snapshot's numbers.
 async fn restore(device: &dyn Device, stream: Stream, taken: TcpSnapshot) -> Stream {
     let Parts { tcp, record, input, ended } = stream.into_parts();
     let secrets = record.unwrap().to_snapshot();
@@ -218,7 +217,7 @@ fn a_restored_connection_is_offloaded_by_what_its_snapshot_says() {
     let net = Net::new();
     let rounds = 6;
     let (go, gone) = channel();
-    // A wire that loses nothing, and a client that waits: no frame comes while there is no socket.
+    // The wire is lossless and the client waits, so no frame arrives while there is no socket.
     let (server, port) =
         host(&net, net.tap_wire(), "", move |device, running, tls, ready| async move {
             let _running = running;
@@ -235,7 +234,7 @@ fn a_restored_connection_is_offloaded_by_what_its_snapshot_says() {
                 }
                 go.send(()).unwrap();
                 echo(&mut stream, round).await;
-                // The engine may still be at it.
+                // The engine may still be encrypting.
                 let (begin, name) = (Instant::now(), "tx_tls_encrypted_bytes_total");
                 while (counted(&*device, name) as usize) < sealed + MESSAGE_BYTES {
                     assert!(
@@ -269,9 +268,9 @@ fn without_its_device_nothing_of_a_connection_leaves() {
         for _ in 0..10 {
             stream.write_all(&marked, true).await.unwrap();
         }
-        // The client has got them.
+        // The client has received them.
         assert_ne!(stream.fill().await.unwrap(), 0);
-        // Another way to the peer, which the kernel could take.
+        // Another route to the peer, which the kernel could use.
         net::run("ip", &["-n", &namespace, "addr", "add", "10.9.0.3/24", "dev", "w0"]);
         drop(running);
         let mut written = Ok(());
@@ -282,9 +281,9 @@ fn without_its_device_nothing_of_a_connection_leaves() {
             }
         }
         assert!(written.is_err(), "it went on");
-        // The device refuses others, and takes nothing back.
+        // The device is gone, so taking the records back fails.
         assert!(stream.take_back().await.is_err() || stream.is_offloaded());
-        // The peer is reached by that other way.
+        // The other route works.
         let other = std::net::TcpStream::connect("10.9.0.2:9").unwrap_err();
         assert_eq!(other.kind(), std::io::ErrorKind::ConnectionRefused);
     });
@@ -303,6 +302,6 @@ fn without_its_device_nothing_of_a_connection_leaves() {
     drop(client.join().unwrap());
     let (found, searched) = checker.finish();
     assert_eq!(found, 0);
-    // What was looked for where it must not be was looked for at all.
+    // Proves that the wire was searched.
     assert!(searched as usize > MESSAGE_BYTES, "{searched}");
 }

@@ -1,4 +1,4 @@
-//! Two network namespaces, a wire between them, and what is in them.
+//! Two network namespaces with a wire between them, and their programs.
 
 use std::net::TcpStream;
 use std::os::fd::AsFd;
@@ -12,36 +12,36 @@ use std::time::{Duration, Instant};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use system_tests::unique_name;
 
-/// The server's name.
+/// Name of the server.
 pub const NAME: &str = "peer.example";
-/// Its address, on the TAP device.
+/// Address of the server, on the TAP device.
 pub const HOST: &str = "10.9.0.1";
-/// What the wire does to frames, in both directions.
+/// Impairment of the wire, in both directions.
 pub const IMPAIRED: &str = "loss=2%,reorder=2%,duplicate=1%,seed=11";
-/// How long anything may take.
+/// Time limit of an operation.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// What is looked for on the wire, where it must not be.
+/// Plaintext marker, which must not appear on the wire.
 pub const MARKER: &[u8; 16] = b"plain-text-here:";
 
-/// The host, whose TCP the device is for; and the peer behind the wire.
+/// The host, whose TCP uses the device, and the peer behind the wire.
 #[derive(Clone, Copy)]
 pub enum Side {
     Host,
     Peer,
 }
 
-/// A program, ended with the value.
+/// A program, killed on drop.
 pub struct Program(pub Child);
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The namespaces. Removed when dropped, also when the test fails.
+/// The namespaces, removed on drop, also if the test fails.
 pub struct Net {
     dir: tempfile::TempDir,
     pub names: [String; 2],
@@ -67,28 +67,28 @@ impl Net {
         self.dir.path().join(name)
     }
 
-    /// A TAP device of the engine's, in the peer's namespace.
+    /// Returns the wire of a TAP device in the peer's namespace, which the engine creates.
     pub fn tap_wire(&self) -> String {
         format!("tap:unlw@{}", self.names[1])
     }
 
-    /// A pair of links between both; the host's end, `w0`, is what the engine is given.
+    /// Creates a veth pair between both namespaces; the engine uses the host's end, `w0`.
     pub fn veth_wire(&self) -> String {
         let [host, peer] = &self.names;
         let pair = ["link", "add", "w0", "netns", host, "type", "veth", "peer", "unlw", "netns"];
         run("ip", &[&pair[..], &[peer]].concat());
         run("ip", &["-n", host, "link", "set", "w0", "up"]);
-        // Frames as a wire has them: with checksums, and not larger than they may be.
+        // Frames as on a wire: with complete checksums and within the MTU.
         let plain =
             ["exec", peer, "ethtool", "-K", "unlw", "tx", "off", "tso", "off", "gso", "off"];
         run("ip", &[&["netns"][..], &plain].concat());
-        // The TAP device's address is the TAP device's: nobody is to be sent to the link by ARP.
+        // w0 must not answer ARP requests for the TAP device's address.
         let quiet = "net.ipv4.conf.w0.arp_ignore=1";
         run("ip", &["netns", "exec", host, "sysctl", "-q", "-w", quiet]);
         "packet:w0".to_owned()
     }
 
-    /// Gives the peer its address, once the wire is there.
+    /// Configures the peer's address, once the wire exists.
     pub fn address_peer(&self) {
         let address = ["-n", &self.names[1], "addr", "add", "10.9.0.2/24", "dev", "unlw"];
         self.until("the wire", || {
@@ -126,7 +126,7 @@ impl Net {
         })
     }
 
-    /// A client's configuration that trusts the server.
+    /// Returns a client configuration that trusts the server.
     pub fn client_config(&self) -> Arc<rustls::ClientConfig> {
         use rustls::pki_types::pem::PemObject;
         let pem = std::fs::read(self.path("a.crt")).unwrap();
@@ -157,7 +157,7 @@ pub fn run(program: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{program} {arguments:?}: {said}");
 }
 
-/// A client's connection to the server, from the peer's namespace.
+/// Connects to the server from the peer's namespace.
 pub fn connect(
     config: Arc<rustls::ClientConfig>,
     port: u16,
@@ -168,7 +168,7 @@ pub fn connect(
     rustls::StreamOwned::new(connection, tcp)
 }
 
-/// Searches what the peer gets for [`MARKER`], until told to end.
+/// Searches the frames that the peer receives for [`MARKER`], until finished.
 pub struct Checker {
     over: Arc<AtomicBool>,
     seen_bytes: Arc<AtomicU64>,
@@ -202,7 +202,7 @@ impl Checker {
         Checker { over, seen_bytes, thread }
     }
 
-    /// Frames with plaintext, and bytes that were searched.
+    /// Ends the search. Returns the number of frames with plaintext and of searched bytes.
     pub fn finish(self) -> (usize, u64) {
         self.over.store(true, Ordering::Relaxed);
         (self.thread.join().unwrap(), self.seen_bytes.load(Ordering::Relaxed))

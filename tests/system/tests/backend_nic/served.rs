@@ -9,11 +9,11 @@ use unlade_testkit::Random;
 
 use crate::net::{self, Checker, HOST, IMPAIRED, MARKER, NAME, Net, Program, Side};
 
-/// Bytes of an object.
+/// Size of an object, in bytes.
 const OBJECT_BYTES: usize = 3_000_000;
 
 impl Net {
-    /// Starts the server; its client can connect when this returns.
+    /// Starts the server and waits until clients can connect.
     fn serve(&mut self, impair: &str) {
         let wire = self.tap_wire();
         std::fs::create_dir_all(self.path("objects")).unwrap();
@@ -61,7 +61,7 @@ impl Net {
         line.unwrap_or_else(|| panic!("{name} is not in {text}")).trim().parse().unwrap()
     }
 
-    /// Runs curl at the peer's; what it printed.
+    /// Runs curl at the peer and returns its output.
     fn curl(&self, arguments: &[&str]) -> Vec<u8> {
         let mut command = self.command(Side::Peer, "curl");
         let to = format!("{NAME}:443:{HOST}");
@@ -72,14 +72,14 @@ impl Net {
         output.stdout
     }
 
-    /// All connections so far were taken over.
+    /// Asserts that all connections so far were offloaded.
     fn assert_offloaded(&self) {
         let handshakes = self.metric("unlade_backend_tls_handshakes_total");
         assert_eq!(self.metric("unlade_backend_records_offloaded_total"), handshakes);
         assert!(self.metric("unlade_nic_tx_tls_encrypted_bytes_total") as usize > OBJECT_BYTES);
         assert!(self.metric("unlade_nic_rx_tls_decrypted_packets_total") > 0);
-        // A segment sent again that was acknowledged while it waited, or of a connection that has
-        // ended, is dropped; where anything else were, the bodies would not have come.
+        // Retransmissions of acknowledged segments or ended connections are dropped. The bodies
+        // would not have arrived if other frames were dropped.
         let dropped = self.metric("unlade_nic_tx_dropped_frames_total");
         assert!(dropped < 50, "{dropped} frames were dropped");
     }
@@ -102,7 +102,7 @@ fn curl_puts_and_gets_objects_through_the_device() {
         net.curl(&[more, &["-T", &put, &url]].concat());
         assert!(std::fs::read(net.path("objects/one")).unwrap() == sent, "{more:?}");
         assert!(net.curl(&[more, &[&url]].concat()) == sent, "{more:?}");
-        // Several requests on one connection, and parts.
+        // Several requests on one connection, with ranges.
         let part = net.curl(&[more, &["-r", "1000-70999", &url, &url]].concat());
         assert!(part == [&sent[1000..71_000], &sent[1000..71_000]].concat(), "{more:?}");
         net.assert_offloaded();
@@ -183,7 +183,7 @@ fn plaintext_is_never_on_the_wire() {
     let checker = Checker::start(&net);
     let url = format!("https://{NAME}/marked");
     assert!(net.curl(&[&url]) == sent);
-    // Clients that go away in the middle: the kernel still has records to send, in the clear.
+    // Clients leave early, while the kernel still has plaintext records to send.
     for _ in 0..3 {
         let config = net.client_config();
         let client = net.inside(Side::Peer, move || {
@@ -196,7 +196,7 @@ fn plaintext_is_never_on_the_wire() {
         client.join().unwrap();
     }
     net.until("the end of all", || net.metric("unlade_backend_open_connections") == 0);
-    // And the server itself goes away.
+    // The server also ends.
     net.program = None;
     let (found, searched) = checker.finish();
     assert_eq!(found, 0);

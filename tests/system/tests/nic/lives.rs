@@ -1,4 +1,4 @@
-//! How connections of `unlade nic run` begin and end, and how its configuration changes meanwhile.
+//! Begin and end of connections of `unlade nic run`, and changes of its configuration meanwhile.
 
 use std::net::Shutdown;
 
@@ -8,10 +8,10 @@ use rustls::pki_types::pem::PemObject;
 
 use super::*;
 
-/// Connections, one after the other.
+/// Number of successive connections.
 const CONNECTIONS: u64 = 400;
 
-/// A client that trusts this certificate, with TLS 1.3.
+/// Returns a TLS 1.3 client that trusts this certificate.
 fn client(pem: &[u8]) -> ClientConnection {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(pem).unwrap()).unwrap();
@@ -31,7 +31,7 @@ fn connect(at: &str) -> TcpStream {
     tcp
 }
 
-/// Goes through the handshake, but keeps the Finished back.
+/// Performs the handshake without sending Finished.
 fn shake(connection: &mut ClientConnection, tcp: &mut TcpStream) -> std::io::Result<()> {
     connection.write_tls(tcp)?;
     while connection.is_handshaking() {
@@ -43,7 +43,7 @@ fn shake(connection: &mut ClientConnection, tcp: &mut TcpStream) -> std::io::Res
     Ok(())
 }
 
-/// All that the client has to send, in one piece.
+/// Returns all pending output of the client.
 fn output(connection: &mut ClientConnection) -> Vec<u8> {
     let mut out = Vec::new();
     while connection.wants_write() {
@@ -52,7 +52,7 @@ fn output(connection: &mut ClientConnection) -> Vec<u8> {
     out
 }
 
-/// Sends Finished, data and close_notify at once, ends in TLS only, and gets everything back.
+/// Sends Finished, data and close_notify in one write without FIN, and returns the echo.
 fn ends_at_once(pem: &[u8], at: &str, data: &[u8]) -> std::io::Result<Vec<u8>> {
     let (mut connection, mut tcp) = (client(pem), connect(at));
     shake(&mut connection, &mut tcp)?;
@@ -123,9 +123,9 @@ fn connections_that_have_ended_give_their_places_back() {
                     stream.flush().unwrap();
                     assert_eq!(stream.read(&mut back).unwrap(), 0);
                 }
-                // The client leaves without a word.
+                // The client sends a FIN without close_notify.
                 1 => (),
-                // It resets.
+                // The client resets the connection.
                 _ => {
                     let socket = socket2::SockRef::from(&stream.sock);
                     socket.set_linger(Some(Duration::ZERO)).unwrap();
@@ -139,9 +139,9 @@ fn connections_that_have_ended_give_their_places_back() {
     });
     assert_eq!(net.metric("connections_offloaded"), CONNECTIONS + 1);
     net.until("the places", || net.gauge("flows_offloaded") == 1 && net.gauge("flows_known") == 1);
-    // Nothing is left to send of any of them, so their names are not kept for long.
+    // No connection has data to send, so their identifiers are soon forgotten.
     net.until("the names", || net.gauge("flows_ended") == 0);
-    // The idle one has kept its place.
+    // The idle connection still works.
     idle.write_all(b"again").unwrap();
     let mut back = [0; 5];
     idle.read_exact(&mut back).unwrap();
@@ -149,7 +149,7 @@ fn connections_that_have_ended_give_their_places_back() {
     assert_eq!(net.metric("unknown_connections"), 0);
 }
 
-/// Makes a new certificate and key in place of the ones that the program was started with.
+/// Replaces certificate and key by new ones.
 fn renew(net: &Net) -> Vec<u8> {
     let made = rcgen::generate_simple_self_signed(vec![NAME.to_owned()]).unwrap();
     std::fs::write(net.path("a.crt"), made.cert.pem()).unwrap();
@@ -189,12 +189,12 @@ fn a_hangup_takes_up_new_certificates_and_an_invalid_configuration_changes_nothi
     net.until("the reload", || net.log().contains("configuration reloaded"));
     assert!(is_trusted(&net, &new) && !is_trusted(&net, &old));
     assert!(net.log().contains("[[terminate]] 10.9.0.1:443: the certificates in the file"));
-    // A connection from before goes on.
+    // An earlier connection continues.
     living.write_all(b"behind").unwrap();
     let mut back = [0; 6];
     living.read_exact(&mut back).unwrap();
     assert_eq!(&back, b"behind");
-    // A key of another certificate.
+    // A key that does not match the certificate.
     let key = std::fs::read(net.path("a.key")).unwrap();
     renew(&net);
     std::fs::write(net.path("a.key"), key).unwrap();
@@ -214,7 +214,7 @@ fn why_there_is_no_connection_is_logged_and_counted() {
         let mut tcp = connect(&plain_at);
         tcp.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         let address = tcp.local_addr().unwrap();
-        // However it ends.
+        // Any end is valid.
         let _ = tcp.read_to_end(&mut Vec::new());
         address
     });
@@ -224,7 +224,7 @@ fn why_there_is_no_connection_is_logged_and_counted() {
     let line = log.lines().find(|line| line.contains("no TLS")).expect("a line");
     assert!(line.contains("WARN") && line.contains(&address.to_string()), "{line}");
     assert!(line.contains("plain_http"), "{line}");
-    // No server is there.
+    // There is no server.
     let client = net.inside(Side::Peer, move || {
         let (mut connection, mut tcp) = (client(&pem), connect(&there));
         shake(&mut connection, &mut tcp).unwrap();
@@ -266,7 +266,7 @@ fn a_fresh_interface_as_the_wire_works_after_the_command_that_is_said() {
     assert_eq!(command, "sysctl -w net.ipv4.conf.wire.arp_ignore=1");
     let done = net.command(Side::Host, "sh").args(["-c", command]).output().unwrap();
     assert!(done.status.success());
-    // The cable carries large frames without checksums: these offloads are on.
+    // Offloads are on: the link carries large frames with partial checksums.
     let _server = net.echo();
     net.terminate(&[]);
     assert!(rustls_echoes(&net, 2) == body(2));

@@ -1,4 +1,4 @@
-//! Two network namespaces with the device between them, and what runs in them.
+//! Two network namespaces with the device between them, and their programs.
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::io::{Read, Write};
@@ -14,19 +14,19 @@ use system_tests::{unique_name, unlade};
 
 use super::{NAME, PATIENCE};
 
-/// A program, ended with the value.
+/// A program, killed on drop.
 pub struct Program(pub Child);
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Two network namespaces, with the device between them while it runs. Removed when dropped, also
-/// when the test fails.
+/// Two network namespaces, with the device between them while it runs. Removed on drop, also if the
+/// test fails.
 pub struct Net {
     pub dir: tempfile::TempDir,
     pub names: [String; 2],
@@ -35,7 +35,7 @@ pub struct Net {
     pub program: Option<Program>,
 }
 
-/// Addresses of both ends, as networks and for use with a port.
+/// Addresses of both ends, as networks and in the form for a port.
 #[derive(Clone, Copy)]
 pub struct Ends {
     pub networks: [&'static str; 2],
@@ -47,16 +47,16 @@ pub const IPV4: Ends =
 pub const IPV6: Ends =
     Ends { networks: ["fd09::1/64", "fd09::2/64"], hosts: ["[fd09::1]", "[fd09::2]"] };
 
-/// What the device's wire is.
+/// Kind of the device's wire.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum WireKind {
-    /// A TAP device in the peer's namespace, which the program makes.
+    /// A TAP device in the peer's namespace, which the program creates.
     Tap,
-    /// An interface: one end of a veth pair, whose other end is the peer's.
+    /// An interface: one end of a veth pair; the peer has the other end.
     Interface,
 }
 
-/// The host, whose TCP the device is for; and the peer behind the wire.
+/// The host, whose TCP uses the device, and the peer behind the wire.
 #[derive(Clone, Copy)]
 pub enum Side {
     Host,
@@ -86,7 +86,7 @@ impl Net {
         net
     }
 
-    /// Two interfaces with a cable between them, as the kernel makes them.
+    /// Creates a veth pair with the kernel's default offloads.
     pub fn make_fresh_pair(&self) {
         let [host, peer] = &self.names;
         let ends = ["type", "veth", "peer", "name", "unlw", "netns", peer];
@@ -95,7 +95,7 @@ impl Net {
         run("ip", &["-n", peer, "link", "set", "unlw", "up"]);
     }
 
-    /// Two interfaces with a cable between them that has only whole frames.
+    /// Creates a veth pair without offloads, so that all frames are complete.
     pub fn make_pair(&self) {
         let [host, peer] = &self.names;
         self.make_fresh_pair();
@@ -104,12 +104,12 @@ impl Net {
             let off = ["tx", "off", "tso", "off", "gso", "off", "gro", "off"];
             run("ip", &[&set[..], &off].concat());
         }
-        // The host answers for the TAP device's address on the TAP device only.
+        // The host answers ARP for the TAP device's address only on the TAP device.
         let quiet = ["sysctl", "-qw", "net.ipv4.conf.all.arp_ignore=1"];
         run("ip", &[&["netns", "exec", host][..], &quiet].concat());
     }
 
-    /// An end's address with a port.
+    /// Returns an end's address with a port.
     pub fn at(&self, side: Side, port: u16) -> String {
         format!("{}:{port}", self.ends.hosts[side as usize])
     }
@@ -128,7 +128,7 @@ impl Net {
         command
     }
 
-    /// Starts the device; the peer's address is there when this returns.
+    /// Starts the device and configures the peer's address.
     pub fn start(&mut self, arguments: &[&str]) {
         let mut command = self.command(Side::Host, &unlade().display().to_string());
         let wire = match self.wire {
@@ -215,12 +215,12 @@ impl Net {
         line.unwrap_or_else(|| panic!("{name} is not in {text}")).trim().parse().unwrap()
     }
 
-    /// The log of the program.
+    /// Returns the log of the program.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// A server in the clear that sends back what it gets.
+    /// Starts a plaintext echo server.
     pub fn echo(&self) -> Server {
         self.serve(|mut tcp| {
             let mut buffer = vec![0; 65_536];
@@ -256,7 +256,7 @@ impl Net {
     }
 }
 
-/// Ends a server with the value.
+/// Handle of a server, which ends on drop.
 pub struct Server(pub Arc<AtomicBool>);
 
 impl Drop for Server {

@@ -1,4 +1,4 @@
-//! A server of a temporary directory, and a client that sends exactly what it is told.
+//! A server of a temporary directory, and a client that sends raw bytes.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -12,10 +12,10 @@ use unlade_backend::{BackendConfig, BackendError, Server};
 use unlade_metrics::Meter;
 use unlade_runtime::{Control, Ended};
 
-/// Longest a test waits for anything.
+/// Time limit of a wait in a test.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A server that is drained when dropped.
+/// A running server, drained on drop.
 pub struct Fixture {
     directory: tempfile::TempDir,
     http: SocketAddr,
@@ -25,17 +25,17 @@ pub struct Fixture {
     thread: Option<JoinHandle<Result<Ended, BackendError>>>,
 }
 
-/// Loopback, any free port.
+/// Returns a loopback address with any free port.
 pub fn any_port() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// A server with two workers.
+/// Starts a server with two workers.
 pub fn fixture() -> Fixture {
     fixture_with(|_| {})
 }
 
-/// The same, configured further.
+/// Starts a server with two workers and further configuration.
 pub fn fixture_with(configure: impl FnOnce(&mut BackendConfig)) -> Fixture {
     let directory = tempfile::tempdir().unwrap();
     let mut config = BackendConfig::new(any_port(), directory.path().to_owned());
@@ -74,7 +74,7 @@ impl Fixture {
         Client::connect(self.http)
     }
 
-    /// Writes an object of noise behind the server's back.
+    /// Writes an object of pseudorandom bytes directly to the directory.
     pub fn write(&self, name: &str, bytes: usize) -> Vec<u8> {
         let (path, content) = (self.root().join(name), noise(bytes, name.len() as u64));
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -82,12 +82,12 @@ impl Fixture {
         content
     }
 
-    /// Writes an object of zeros, which takes neither time nor space.
+    /// Creates a sparse object of zeros.
     pub fn write_zeros(&self, name: &str, bytes: u64) {
         std::fs::File::create(self.root().join(name)).unwrap().set_len(bytes).unwrap();
     }
 
-    /// Waits until the counters say so.
+    /// Waits until the counters satisfy a predicate.
     pub fn until(&self, said: impl Fn(&Meter) -> bool) {
         let start = Instant::now();
         while !said(&self.meter) {
@@ -114,7 +114,7 @@ impl Drop for Fixture {
     }
 }
 
-/// Bytes that do not repeat soon, the same for the same seed.
+/// Returns pseudorandom bytes for a seed.
 pub fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(2).wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut next = || {
@@ -126,16 +126,16 @@ pub fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-/// A response as it came.
+/// A received response.
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
-    /// By name in lower case.
+    /// Fields by lower-case name.
     pub fields: BTreeMap<String, String>,
     pub body: Vec<u8>,
 }
 
-/// A client that sends what it is told and reads one response at a time.
+/// A client that sends raw bytes and reads one response at a time.
 pub struct Client {
     tcp: TcpStream,
     read: Vec<u8>,
@@ -153,7 +153,7 @@ impl Client {
         Some(Client { tcp, read: Vec::new() })
     }
 
-    /// The socket, past the responses read.
+    /// Returns a handle of the socket, for writing.
     pub fn writer(&self) -> TcpStream {
         self.tcp.try_clone().unwrap()
     }
@@ -200,10 +200,10 @@ impl Client {
         Response { status, fields, body }
     }
 
-    /// Nothing but the end comes.
+    /// Asserts that the server sends only the end of the stream.
     pub fn expect_end(&mut self) {
         assert!(self.read.is_empty(), "{:?}", String::from_utf8_lossy(&self.read));
-        // The server waits for the client's end before it closes; a reset would be an error.
+        // The server waits for the client's FIN before it closes; a RST would be an error.
         self.tcp.shutdown(Shutdown::Write).unwrap_or_default();
         assert_eq!(self.fill(), 0);
     }

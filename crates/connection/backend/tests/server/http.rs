@@ -1,4 +1,4 @@
-//! The object server over real sockets: a hand-made client, and curl where it is installed.
+//! The object server over real sockets, with a raw client, and with curl if it is installed.
 
 use std::io::{Read, Write};
 use std::process::Command;
@@ -62,7 +62,7 @@ fn ranges_are_cut_out_exactly() {
     assert_eq!((outside.status, outside.fields["content-range"].as_str()), (416, "bytes */10000"));
     let several = get(&mut client, "/data", "Range: bytes=0-1,5-6\r\n");
     assert_eq!((several.status, several.body), (200, content.clone()));
-    // Range belongs to GET alone (RFC 9110 §14.2).
+    // Range applies only to GET (RFC 9110 §14.2).
     let head = client.exchange("HEAD", "/data", "Range: bytes=0-1\r\n", b"");
     assert_eq!((head.status, head.fields["content-length"].as_str()), (200, "10000"));
 }
@@ -103,7 +103,7 @@ fn an_object_is_put_read_replaced_and_deleted() {
     let replaced = client.exchange("PUT", "/a/b/new.txt", "", b"second");
     assert_eq!(replaced.status, 204);
     assert_ne!(replaced.fields["etag"], created.fields["etag"]);
-    // On other connections too, whichever worker serves them.
+    // Also on other connections, served by any worker.
     for _ in 0..8 {
         let read = get(&mut fixture.client(), "/a/b/new.txt", "");
         assert_eq!(read.body, b"second");
@@ -133,7 +133,7 @@ fn uploads_come_chunked_or_after_an_invitation() {
     client.send(b"abc");
     assert_eq!(client.read_response("PUT").status, 201);
     assert_eq!(get(&mut client, "/d", "").body, b"abc");
-    // Not invited where it would be refused anyway.
+    // No 100 for a body that would be refused.
     let refused = "If-None-Match: *\r\nExpect: 100-continue\r\nContent-Length: 3\r\n";
     client.send(format!("PUT /d HTTP/1.1\r\nHost: a\r\n{refused}\r\n").as_bytes());
     assert_eq!(client.read_response("PUT").status, 412);
@@ -327,7 +327,7 @@ fn slow_idle_and_stalled_clients_are_dropped() {
     let mut deaf = fixture.client();
     deaf.send(b"GET /huge HTTP/1.1\r\nHost: a\r\n\r\n");
     fixture.until(|meter| meter.value(unlade_metrics::Event::BackendStalled) == 1);
-    // A slow client that goes on reading is none of these.
+    // A slow client that keeps reading is not counted as stalled.
     let mut reading = fixture.client();
     reading.send(b"GET /huge HTTP/1.1\r\nHost: a\r\nRange: bytes=0-33554431\r\n\r\n");
     let (mut left, mut buffer, mut pauses) = (32 << 20, vec![0; 1 << 20], 40);
@@ -384,7 +384,7 @@ fn a_reload_changes_the_limits() {
     let mut config = (*fixture.control().config()).clone();
     config.object_bytes_max = unlade_config::ByteSize(5);
     fixture.control().reload(config);
-    // Workers take a reload over when they get to it.
+    // Workers apply a reload asynchronously.
     let refused = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(2));
         client.exchange("PUT", "/x", "", b"123456").status == 413
@@ -401,7 +401,7 @@ fn the_admin_endpoint_counts_and_tells_health() {
     get(&mut client, "/missing", "");
     let admin = fixture.admin().unwrap();
     let mut scraper = Client::connect(admin);
-    // What a response adds is counted when it has left: it may be here before that.
+    // A response is counted after it is sent, which may be after the client has received it.
     let expected = [
         "unlade_backend_requests_total{class=\"2xx\"} 1",
         "unlade_backend_requests_total{class=\"4xx\"} 1",

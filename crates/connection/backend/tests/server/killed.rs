@@ -13,7 +13,7 @@ use crate::common;
 
 const ROOT: &str = "UNLADE_TEST_KILLED_ROOT";
 
-/// What the child does: serves. Without the variable it is no test of its own.
+/// Runs the server of the child process. Without the variable the test does nothing.
 #[test]
 fn child() {
     let Ok(root) = std::env::var(ROOT) else { return };
@@ -25,7 +25,7 @@ fn child() {
     server.run(true, || Ok(same.clone())).unwrap();
 }
 
-/// A server in a process of its own, killed when dropped.
+/// A server in its own process, killed on drop.
 struct Process {
     child: Child,
     http: SocketAddr,

@@ -14,7 +14,7 @@ use unlade_tls::{Handshake, Progress};
 
 use crate::common;
 
-/// A listener's address, and a client configuration that trusts it. One connection is served.
+/// Serves one connection. Returns the listener's address and a client configuration that trusts it.
 fn serve_one(root: std::path::PathBuf) -> (SocketAddr, rustls::ClientConfig) {
     let made = rcgen::generate_simple_self_signed(["objects.test".to_owned()]).unwrap();
     let certificate = made.cert.der().clone();
@@ -106,6 +106,6 @@ fn objects_cross_a_record_layer_unharmed() {
     stream.write_all(b"GET /copy HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
     assert!(response(&mut stream).0.starts_with("HTTP/1.1 201 "));
     assert!(response(&mut stream).1 == content);
-    // Ends with close_notify: rustls reports a bare FIN as an error.
+    // The stream ends with close_notify: rustls reports a FIN without it as an error.
     assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
 }
