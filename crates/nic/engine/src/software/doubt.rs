@@ -1,14 +1,14 @@
-//! Which copy TCP has kept of bytes that the device has delivered more than once: sealed, and
-//! decrypted.
+//! Ambiguous delivery: finds the copy that TCP kept of bytes that the device has delivered more
+//! than once, sealed and decrypted.
 //!
-//! The record's tag decides, and there is no need to try it with every choice. A tag of GCM is
-//! linear in the ciphertext (SP 800-38D §6.4): taking another copy of one part adds the same
-//! difference to it, whatever is taken of the others. So each part's difference is computed once,
-//! and the choice whose differences add up to what the tag lacks is found by elimination over
-//! GF(2), in time that grows with the parts and not with their choices.
+//! The record's tag decides, and not every combination has to be tried. A GCM tag is linear in the
+//! ciphertext (SP 800-38D §6.4): another copy of one part adds the same difference to the tag,
+//! whatever the choice for the other parts. Each part's difference is computed once. Elimination
+//! over GF(2) then finds the combination whose differences add up to the missing value, in time
+//! that grows with the number of parts and not with the number of combinations.
 //!
-//! A forger gains by it as if he had that many attempts at once, 2^[`UNKNOWNS_MAX`] at most against
-//! a tag of 128 bits, and the first failure ends the connection.
+//! A forger gains the equivalent of at most 2^[`UNKNOWNS_MAX`] attempts at once against a tag of
+//! 128 bits, and the first failure ends the connection.
 
 use zeroize::Zeroizing;
 
@@ -16,23 +16,23 @@ use crate::resync::Worked;
 use crate::software::open::Part;
 use crate::tls::TAG_BYTES;
 
-/// Most ways in which bytes may have come that were delivered more than once.
+/// Maximum number of alternative deliveries of a part.
 pub const WAYS_MAX: usize = 4;
-/// Most unknowns that are solved for: one for each way of a part beyond its first one. Where parts
-/// have more, neighbours are taken together, as if TCP had kept the same copy of them.
+/// Maximum number of unknowns: one for each alternative of a part beyond its first one. If there
+/// are more, adjacent parts are grouped, as if TCP had kept the same copy of them.
 pub const UNKNOWNS_MAX: usize = 56;
 
-/// A part of a record that came in one of several ways, the likeliest first.
+/// A part of a record with several alternative deliveries, the likeliest first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doubt {
-    /// Which part.
+    /// Index of the part.
     part: usize,
     ways: [Option<Worked>; WAYS_MAX],
     count: usize,
 }
 
 impl Doubt {
-    /// Those of `ways` beyond [`WAYS_MAX`] do not count.
+    /// Creates an ambiguous part; alternatives beyond [`DELIVERIES_MAX`] are ignored.
     pub(crate) fn new(part: usize, ways: &[Option<Worked>]) -> Doubt {
         let count = ways.len().min(WAYS_MAX);
         let mut doubt = Doubt { part, ways: [None; WAYS_MAX], count };
@@ -40,7 +40,7 @@ impl Doubt {
         doubt
     }
 
-    /// Which part it is.
+    /// Index of the part.
     pub(crate) fn part(&self) -> usize {
         self.part
     }
@@ -50,17 +50,17 @@ impl Doubt {
     }
 }
 
-/// A record as it was delivered, and what is known of it.
+/// A delivered record with ambiguous parts.
 pub(crate) struct Doubtful<'r> {
     /// Its bytes.
     pub(crate) bytes: &'r [u8],
-    /// Its parts; of those in doubt the first way is noted.
+    /// Its parts; an ambiguous part has its first alternative.
     pub(crate) parts: &'r [Part],
-    /// Those in doubt, in order.
+    /// The ambiguous parts, in order.
     pub(crate) doubts: &'r [Doubt],
 }
 
-/// One or several neighbours in doubt, which come in the same way.
+/// Adjacent ambiguous parts with the same alternative.
 struct Unknown {
     first: usize,
     end: usize,
@@ -68,8 +68,8 @@ struct Unknown {
 }
 
 impl Doubtful<'_> {
-    /// In which way each part has come, if there is a choice for which `tag` gives the record's own
-    /// tag. `tag` computes it of bytes (which it may change) with parts that came as noted.
+    /// The delivery of each part for which `tag` gives the record's own tag, if there is such a
+    /// combination. `tag` computes the tag of bytes, which it may change, with the given parts.
     pub(crate) fn solve(
         &self,
         mut tag: impl FnMut(&mut [u8], &mut [Part]) -> [u8; TAG_BYTES],
@@ -95,11 +95,11 @@ impl Doubtful<'_> {
         let solution = basis.solve(own ^ first)?;
         let taken = unknowns.iter().enumerate().filter(|(index, _)| solution >> index & 1 == 1);
         taken.for_each(|(_, unknown)| self.choose(&mut chosen, unknown));
-        // Two ways of one part add up to none of them, as a rule: the tag, computed again, tells.
+        // A sum of two alternatives of one part is usually neither: recompute and compare the tag.
         (tag_of(&chosen) == own).then_some(chosen)
     }
 
-    /// What is to be found out; [`UNKNOWNS_MAX`] at most.
+    /// The unknowns of the equation; at most [`UNKNOWNS_MAX`].
     fn unknowns(&self) -> Vec<Unknown> {
         let all: usize = self.doubts.iter().map(|doubt| doubt.count.saturating_sub(1)).sum();
         let together = all.div_ceil(UNKNOWNS_MAX).max(1);
@@ -132,16 +132,16 @@ fn value(tag: [u8; TAG_BYTES]) -> u128 {
     u128::from_be_bytes(tag)
 }
 
-/// Independent differences of tags, each with the set of unknowns whose sum it is.
+/// Linearly independent tag differences, each with the set of unknowns whose sum it is.
 #[derive(Default)]
 struct Basis {
-    /// By leading bit, the highest first.
+    /// Sorted by leading bit, the highest first.
     rows: Vec<(u128, u64)>,
 }
 
 impl Basis {
-    /// The difference of one more unknown. One that is a sum of others is left out: what it would
-    /// choose, they can.
+    /// Adds the difference of an unknown. A difference that depends on others is left out, because
+    /// they cover its combinations.
     fn insert(&mut self, difference: u128, set: u64) {
         let (left, set) = self.reduce(difference, set);
         if left != 0 {
@@ -219,7 +219,7 @@ mod tests {
                 taken.fold(0, |sum, index| sum ^ differences[index])
             };
             assert_eq!(basis.solve(sum(set)), Some(set));
-            // Any other value is a sum with a chance of 2^-72 at most.
+            // Any other value is a sum with a probability of at most 2^-72.
             assert_eq!(basis.solve(other), None);
         });
     }
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(basis.solve(0b100), None);
     }
 
-    /// A record of which TCP has kept copies at random: the bytes, and what is known of them.
+    /// A record with randomly kept copies: the bytes, the parts and the ambiguous parts.
     fn kept(random: &mut Random, content: usize, cuts: u64) -> (Vec<u8>, Vec<Part>, Vec<Doubt>) {
         let plain: Vec<u8> = (0..content).map(|_| random.next() as u8).collect();
         let (sealed, clear) = (sealed(&plain), [&[23, 3, 3, 0, 0], &plain[..]].concat());
