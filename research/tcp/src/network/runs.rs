@@ -1,4 +1,4 @@
-//! The network in all weathers.
+//! Simulated transfers under different network conditions.
 
 use core::time::Duration;
 
@@ -62,7 +62,7 @@ fn every_byte_arrives_once_in_order_in_any_weather() {
     cases(400, any_case);
 }
 
-/// Any two ends, any network.
+/// Random ends on a random network.
 pub(crate) fn any_case(random: &mut Random) {
     let configs = [any_config(random), any_config(random)];
     let last = random.below(3);
@@ -100,7 +100,7 @@ fn bulk_is_predicted_and_sent_in_large_segments() {
 
 #[test]
 fn reordering_is_not_taken_for_loss() {
-    // Every packet somewhere within a quarter of the round-trip time.
+    // Every packet is delayed randomly within a quarter of the round-trip time.
     let weather = Weather { delay_us: 10_000, jitter_us: 2000, ..Weather::FAIR };
     let habits = [sends(5_000_000), sends(0)];
     let mut network = Network::new([Config::default(); 2], habits, weather, false, 3);
@@ -120,7 +120,7 @@ fn loss_is_repaired_without_the_timer() {
     let stats = network.ends[0].connection.stats();
     assert!(stats.recoveries > 5, "{stats:?}");
     assert!(stats.timeouts <= 2, "{stats:?}");
-    // About what was lost.
+    // Approximately the lost bytes.
     assert!((30_000..150_000).contains(&stats.retransmitted_bytes), "{stats:?}");
 }
 
