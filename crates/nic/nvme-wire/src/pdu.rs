@@ -562,7 +562,7 @@ impl Pdu {
         }
     }
 
-    /// Encodes the header of this PDU without data, without digests.
+    /// Encodes the header of this PDU without data; the caller appends the digests.
     pub fn without_data(&self, digests: Digests) -> Vec<u8> {
         let common = self.common(0, digests, 4);
         let mut out = Vec::with_capacity(common.bytes as usize);
