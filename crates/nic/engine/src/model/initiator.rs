@@ -1,4 +1,4 @@
-//! An initiator: its buffers, its commands, and what it does with what is received.
+//! An initiator: its buffers, its commands, and its handling of received PDUs.
 
 use std::collections::HashMap;
 
@@ -12,13 +12,13 @@ use crate::software::pdus::Event;
 pub(crate) struct Memory {
     pub buffers: Vec<Buffer>,
     pub registered: HashMap<Registration, usize>,
-    /// The device wrote where it must not.
+    /// A write of the device outside of a registered buffer.
     pub violation: Option<String>,
 }
 
 pub(crate) struct Buffer {
     pub bytes: Vec<u8>,
-    /// It is the device's as well.
+    /// The buffer is registered with the device.
     pub shared: bool,
 }
 
@@ -39,31 +39,31 @@ impl Buffers for Memory {
     }
 }
 
-/// A command at work.
+/// An active command.
 pub(crate) struct Live {
     pub registration: Registration,
     pub buffer: usize,
-    /// Data that is expected next.
+    /// Offset of the next expected data.
     pub next: usize,
     pub staged: Vec<(usize, Vec<u8>)>,
     pub failed: bool,
-    /// Software waits for the device to have let go of the buffer.
+    /// Software waits until the device has released the buffer.
     pub closing: bool,
 }
 
-/// The PDU that software reads.
+/// The PDU that software is reading.
 #[derive(Default)]
 pub(crate) struct Reading {
-    /// Which one of the stream, and the command that its data is for.
+    /// Its index in the stream, and the command of its data.
     pub index: usize,
     pub command: Option<usize>,
     pub offset: usize,
     pub data: Vec<u8>,
-    /// It has begun, and the verdict is not there.
+    /// It has started, and is not complete.
     pub open: bool,
 }
 
-/// An event, owned.
+/// An owned [`Event`].
 pub(crate) enum Said {
     Header(Vec<u8>),
     Data(usize, Vec<u8>, Option<Registration>),
@@ -85,11 +85,11 @@ impl Said {
     }
 }
 
-/// What an initiator does with events.
+/// The initiator's event handler.
 pub(crate) struct Desk<'w> {
     pub stream: &'w Stream,
     pub staging: bool,
-    /// What is called corrupt may be good: somebody has changed or added something.
+    /// Correct data may be reported as corrupt, because the stream was disturbed.
     pub excused: bool,
     pub memory: &'w mut Memory,
     pub live: &'w mut Vec<Option<Live>>,
@@ -99,8 +99,8 @@ pub(crate) struct Desk<'w> {
 }
 
 impl Desk<'_> {
-    /// Takes events until there are none: `next` is given what was to be given again. False where
-    /// it says that the stream has failed.
+    /// Handles all available events: `next` gets the bytes to recheck. Returns false if the stream
+    /// has failed.
     pub fn take(
         &mut self,
         mut next: impl FnMut(Option<Vec<u8>>) -> Option<Option<Said>>,
@@ -136,7 +136,7 @@ impl Desk<'_> {
             reading.command = Some(command);
             reading.offset = target.offset as usize;
         } else {
-            // A mistake of the far end: the command fails, whatever the device has made of it.
+            // An error of the peer: the command fails, regardless of the device's result.
             live.failed = true;
         }
         Ok(())
@@ -168,7 +168,7 @@ impl Desk<'_> {
         Ok(())
     }
 
-    /// The first bytes of the PDU's data, from where they were put.
+    /// The first bytes of the PDU's data, from their destination.
     fn put(&self, count: usize) -> Vec<u8> {
         let live = self.reading.command.and_then(|command| self.live[command].as_ref());
         let Some(live) = live else { return self.reading.data[..count].to_vec() };

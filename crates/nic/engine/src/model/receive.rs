@@ -1,4 +1,4 @@
-//! Receiving: device, TCP and software against the stream as the peer wrote it.
+//! Receiving TLS: device, TCP and software against the peer's stream.
 
 use std::collections::VecDeque;
 
@@ -13,23 +13,23 @@ use crate::software::boundaries::REMEMBERED_MAX;
 use crate::software::records::Records;
 use crate::tls::{HEADER_BYTES, Progress, TAG_BYTES, Tls, Version};
 
-/// How a case goes.
+/// Fault rates of a case.
 struct Weather {
     segment_bytes_max: u64,
     window_bytes: usize,
-    /// Each is once in so many packets; 0 is never.
+    /// Each fault occurs once in the given number of packets; 0 means never.
     lost: u64,
     doubled: u64,
     out_of_order: u64,
-    /// The device has seen the packet, TCP does not take it.
+    /// A packet that the device processes, and TCP rejects.
     refused: u64,
-    /// A packet that no sender sent, which TCP does not take.
+    /// A packet that was never sent, which TCP rejects.
     stray: u64,
-    /// A packet with a changed byte, which TCP takes.
+    /// A packet with a changed byte, which TCP accepts.
     forged: u64,
     keepalive: u64,
     answer_steps_max: u64,
-    /// What TCP has is replaced by what comes again.
+    /// Of duplicate bytes TCP keeps the last copy.
     newer_wins: bool,
     /// The device presumes numbers.
     presumes: bool,
@@ -63,7 +63,7 @@ impl Weather {
         }
     }
 
-    /// The device can be expected to find its way back soon.
+    /// Returns true if the device is expected to resynchronise soon.
     fn is_honest(&self) -> bool {
         self.stray == 0 && self.forged == 0
     }
@@ -75,13 +75,13 @@ struct Segment {
     forged: bool,
 }
 
-/// What TCP has of the stream.
+/// TCP's receive state.
 struct Tcp {
     bytes: Vec<u8>,
     have: Vec<bool>,
     worked: Vec<Option<Worked>>,
     next: usize,
-    /// It, or the device alone, has bytes that the peer did not send.
+    /// TCP, or only the device, has bytes that the peer did not send.
     deceived: bool,
 }
 
@@ -97,7 +97,7 @@ impl Tcp {
         }
     }
 
-    /// The bytes that are next, of which the device says the same, and what.
+    /// The next bytes with common metadata, and the metadata.
     fn run(&self) -> (std::ops::Range<usize>, Option<Worked>) {
         let mut said = self.worked.get(self.next).copied().flatten();
         let mut end = self.next;
@@ -122,7 +122,7 @@ struct World<'r> {
     stream: Stream,
     isn: SeqNumber,
     keys: Vec<Tls>,
-    /// The key that the device has.
+    /// The device's current key.
     device_key: usize,
     rx: Rx<Progress>,
     stats: Stats,
@@ -134,14 +134,14 @@ struct World<'r> {
     asked: VecDeque<(u64, Request)>,
     answered: VecDeque<(u64, Response)>,
     restart: Option<(u64, SeqNumber, u16)>,
-    /// What was sent.
+    /// Number of bytes sent.
     sent: usize,
     steps: u64,
-    /// What was sent when the faults ended.
+    /// Number of bytes sent when the faults ended.
     calm_from: Option<usize>,
-    /// Bytes that the device got since the network is as it should be.
+    /// Bytes that the device got since the faults ended.
     calm_bytes: usize,
-    /// How many of them it took the device to get back.
+    /// Number of these bytes until the device was synchronised.
     back_after: Option<usize>,
     /// Packets since then that were not decrypted.
     missed: u64,
@@ -150,7 +150,7 @@ struct World<'r> {
 /// One connection.
 ///
 /// # Errors
-/// What was not as it should be.
+/// A difference from the model.
 pub(crate) fn run(random: &mut Random) -> Result<Stats, String> {
     let version = if random.once_in(2) { Version::Tls12 } else { Version::Tls13 };
     let weather = Weather::random(random);
@@ -180,7 +180,7 @@ pub(crate) fn run(random: &mut Random) -> Result<Stats, String> {
         next: 0,
         deceived: false,
     };
-    // A question does not take longer than software remembers.
+    // A response arrives before software has forgotten the boundary.
     let asked_bytes = 2 * (weather.answer_steps_max + 2) * weather.segment_bytes_max;
     let remembered_bytes = REMEMBERED_MAX * total / stream.records.len();
     let soon = weather.is_honest()
@@ -221,7 +221,7 @@ impl World<'_> {
         self.stream.wire.len()
     }
 
-    /// The network is as it should be, and brings what the device has not seen before.
+    /// Returns true if the faults have ended and the device gets new bytes.
     fn is_calm(&mut self) -> bool {
         if self.calm_from.is_none() && self.tcp.next > self.total() / 2 {
             self.calm_from = Some(self.sent);
@@ -245,7 +245,7 @@ impl World<'_> {
             self.talk()?;
             match self.read() {
                 Ok(()) => (),
-                // An error is right where TCP was given what nobody sent.
+                // An error is correct if TCP got bytes that were never sent.
                 Err(_) if self.tcp.deceived => return Ok(()),
                 Err(why) => return Err(why),
             }
@@ -259,7 +259,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Without loss the device is back within a few records and the time of an answer.
+    /// Checks that without loss the device resynchronises within a few records and a response
+    /// time.
     fn judge_return(&self) -> Result<(), String> {
         let longest = self.stream.records.iter().map(|record| record.end - record.start).max();
         let steps = 2 * self.weather.answer_steps_max as usize + 10;
@@ -268,7 +269,7 @@ impl World<'_> {
             + 2 * self.weather.window_bytes;
         match self.back_after {
             Some(bytes) if bytes <= bound && self.missed == 0 => Ok(()),
-            // The second half was not long enough for a judgement.
+            // The second half was too short for a judgement.
             None if self.calm_bytes <= bound => Ok(()),
             back => Err(format!(
                 "back after {back:?} of {} bytes, {bound} expected, {} packets missed",
@@ -292,7 +293,7 @@ impl World<'_> {
             self.put(self.sent, end);
             self.sent = end;
         } else if self.tcp.next < self.sent && (again || self.network.is_empty()) {
-            // Sent again, with other cuts.
+            // A retransmission with other segment boundaries.
             let at = match late || self.random.once_in(2) {
                 true => self.tcp.next,
                 false => {
@@ -332,7 +333,7 @@ impl World<'_> {
         if happens(self.random, self.weather.lost) { None } else { Some(segment) }
     }
 
-    /// Packets that are nothing to TCP.
+    /// Injects packets that TCP rejects.
     fn disturb(&mut self) {
         let random = &mut *self.random;
         let (tls, stats, out) = (&self.keys[self.device_key], &mut self.stats, &mut self.out[..]);
@@ -345,7 +346,7 @@ impl World<'_> {
             if self.tcp.next > 0 {
                 let seq = self.isn + (self.tcp.next as u32 - 1);
                 let received = self.rx.receive(tls, stats, seq, &[random.next() as u8], out);
-                // It is old, and nobody gets it.
+                // The request is outdated, and is not delivered.
                 if let Some(request) = received.request {
                     self.asked.push_back((self.steps, request));
                 }
@@ -407,7 +408,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What was decrypted is what the peer wrote, headers, nonces and tags as they came.
+    /// Checks that decrypted bytes match the peer's, with headers, nonces and tags unchanged.
     fn compare(&self, segment: &Segment, worked: &Worked, from: usize) -> Result<(), String> {
         if !self.weather.is_honest() {
             return Ok(());
@@ -424,7 +425,7 @@ impl World<'_> {
             false => return Err(format!("byte {start} was taken for one of {worked:?}")),
         }
         for place in places[first..].iter().take_while(|place| place.start < end) {
-            // With the key before it is not decrypted, whatever it says.
+            // Under the previous key the output is not plaintext, whatever the result is.
             if place.key != worked.pass.key {
                 continue;
             }
@@ -448,7 +449,7 @@ impl World<'_> {
         before + (index - first) as u64
     }
 
-    /// The device asks only where something is that a record can start with.
+    /// Checks that the device requests only positions with a plausible header.
     fn check_request(&self, request: &Request) -> Result<(), String> {
         if !self.weather.is_honest() {
             return Ok(());
@@ -467,7 +468,7 @@ impl World<'_> {
         }
     }
 
-    /// Questions, answers and keys on their way.
+    /// Delivers requests, responses and keys.
     fn talk(&mut self) -> Result<(), String> {
         let steps = self.steps;
         while self.asked.front().is_some_and(|(due, _)| *due <= steps) {
@@ -489,7 +490,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Software reads what TCP has.
+    /// Software reads from TCP.
     fn read(&mut self) -> Result<(), String> {
         loop {
             if self.random.once_in(2) && self.skip() {
@@ -508,7 +509,7 @@ impl World<'_> {
             let prefix = self.stream.secrets[0].prefix_bytes();
             let right = &self.stream.written[place.start + prefix..place.end - TAG_BYTES];
             if record.plaintext != right {
-                // Worse than an error: no excuse for it.
+                // Worse than an error: no disturbance excuses it.
                 self.tcp.deceived = false;
                 return Err(format!("record {} is not what was sent", self.released));
             }
@@ -517,13 +518,13 @@ impl World<'_> {
         }
     }
 
-    /// Takes the next record where it lies, if what the device says of it is enough.
+    /// Takes the next record in place, if its metadata proves it authentic.
     fn skip(&mut self) -> bool {
         let Some(place) = self.stream.records.get(self.released) else { return false };
         let range = place.start..place.end;
         let whole =
             self.tcp.next == place.start && self.tcp.have[range.clone()].iter().all(|&have| have);
-        // The header is what software sees.
+        // Software sees the header.
         let seen = &self.tcp.bytes[range.clone()];
         if !whole || seen[..HEADER_BYTES] != self.stream.wire[range.clone()][..HEADER_BYTES] {
             return false;
@@ -541,7 +542,7 @@ impl World<'_> {
         true
     }
 
-    /// The peer may have changed its key.
+    /// Follows a key change of the peer.
     fn follow_key(&mut self) {
         let key = self.stream.records[self.released - 1].key;
         let next = self.stream.records.get(self.released);
